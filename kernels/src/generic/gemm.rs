@@ -1,0 +1,202 @@
+//! The GEMM micro-kernels: a register tile of C over the whole of a K block.
+//!
+//! The loop is the innermost one of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), in BLIS's terms: an
+//! MR x NR tile of C stays in registers, and each step of k is a rank-1 update with MR broadcasts and NR/LANES vectors. Two orientations
+//! share it; they differ in which operand is reached through the offset table that makes im2col implicit:
+//!
+//! * [`spatial`]: the vectors run along output positions, B's row k is `b + koff[k]`, A is packed, the broadcasts are weights;
+//! * [`channel`]: the vectors run along output channels of packed weights, the broadcasts are input elements at `x + koff[k] + pixel[i]`.
+
+use crate::Real;
+use crate::simd::Simd;
+use crate::ukernel::{ChannelArgs, ChannelStore, SpatialArgs, TileStore};
+
+/// The tile of `MR` rows of packed A times `NRV` vectors of B's rows.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`SpatialArgs`] states for `MR` and `NR = NRV * V::LANES`.
+#[inline(always)]
+pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &SpatialArgs<V::Elem>) {
+    // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds kc * MR elements, each b + koff[k] holds NR, the tile
+    // holds MR * NR, and the store's contract covers the rest.
+    unsafe {
+        let mut acc =
+            if args.accumulate { load_tile::<V, MR, NRV>(args.tile) } else { [[V::splat(V::Elem::ZERO); NRV]; MR] };
+        let mut a = args.a;
+        for k in 0..args.kc {
+            let row = args.b.add(*args.koff.add(k) as usize);
+            if NRV <= MR {
+                // Live: MR * NRV accumulators, NRV vectors of B, one broadcast.
+                let mut b = [V::splat(V::Elem::ZERO); NRV];
+                for j in 0..NRV {
+                    b[j] = V::load(row.add(j * V::LANES));
+                }
+                for i in 0..MR {
+                    let a = V::splat(*a.add(i));
+                    for j in 0..NRV {
+                        acc[i][j] = a.mul_add(b[j], acc[i][j]);
+                    }
+                }
+            } else {
+                // Live: MR * NRV accumulators, MR broadcasts, one vector of B.
+                let mut broadcast = [V::splat(V::Elem::ZERO); MR];
+                for i in 0..MR {
+                    broadcast[i] = V::splat(*a.add(i));
+                }
+                for j in 0..NRV {
+                    let b = V::load(row.add(j * V::LANES));
+                    for i in 0..MR {
+                        acc[i][j] = broadcast[i].mul_add(b, acc[i][j]);
+                    }
+                }
+            }
+            a = a.add(MR);
+        }
+        match &args.store {
+            Some(store) if store.is_plain => store_plain::<V, MR, NRV>(&acc, store),
+            Some(store) => {
+                store_tile::<V, MR, NRV>(&acc, args.tile);
+                store_columns::<V>(args.tile, MR, NRV, store);
+            }
+            None => store_tile::<V, MR, NRV>(&acc, args.tile),
+        }
+    }
+}
+
+/// The tile of `MR` pixels times `NRV` vectors of packed weights' output channels.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`ChannelArgs`] states for `MR` and `NR = NRV * V::LANES`.
+#[inline(always)]
+pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
+    // SAFETY: every pointer below stays inside what ChannelArgs promises: each x + koff[k] + i * step is readable, w holds kc * NR elements,
+    // the tile holds MR * NR, and the store's contract covers the rest.
+    unsafe {
+        let mut acc =
+            if args.accumulate { load_tile::<V, MR, NRV>(args.tile) } else { [[V::splat(V::Elem::ZERO); NRV]; MR] };
+        let mut w = args.w;
+        for k in 0..args.kc {
+            let x = args.x.add(*args.koff.add(k) as usize);
+            let mut b = [V::splat(V::Elem::ZERO); NRV];
+            for j in 0..NRV {
+                b[j] = V::load(w.add(j * V::LANES));
+            }
+            for i in 0..MR {
+                let x = V::splat(*x.add(i * args.step));
+                for j in 0..NRV {
+                    acc[i][j] = x.mul_add(b[j], acc[i][j]);
+                }
+            }
+            w = w.add(NRV * V::LANES);
+        }
+        store_tile::<V, MR, NRV>(&acc, args.tile);
+        if let Some(store) = &args.store {
+            store_transposed::<V>(args.tile, MR, NRV, store);
+        }
+    }
+}
+
+/// # Safety
+/// CPU: the ISA. Memory: `tile` is readable for `MR * NRV * LANES` elements.
+#[inline(always)]
+unsafe fn load_tile<V: Simd, const MR: usize, const NRV: usize>(tile: *const V::Elem) -> [[V; NRV]; MR] {
+    // SAFETY: the indices end at MR * NRV * LANES.
+    unsafe {
+        let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
+        for i in 0..MR {
+            for j in 0..NRV {
+                acc[i][j] = V::load(tile.add((i * NRV + j) * V::LANES));
+            }
+        }
+        acc
+    }
+}
+
+/// # Safety
+/// CPU: the ISA. Memory: `tile` is writable for `MR * NRV * LANES` elements.
+#[inline(always)]
+unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]; MR], tile: *mut V::Elem) {
+    for i in 0..MR {
+        for j in 0..NRV {
+            // SAFETY: the index ends at MR * NRV * LANES.
+            unsafe { acc[i][j].store(tile.add((i * NRV + j) * V::LANES)) };
+        }
+    }
+}
+
+/// The epilogue of a finished tile with full columns and no residual, straight from the accumulators.
+///
+/// Only short, branch-free bodies may loop over the accumulators: LLVM unrolls those completely, and an array that is indexed by a loop
+/// that stays a loop lives in memory for the whole of the kernel.
+///
+/// # Safety
+/// CPU: the ISA. Memory: as [`TileStore`] states; its columns are full, and consecutive.
+#[inline(always)]
+unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]; MR], store: &TileStore<V::Elem>) {
+    // SAFETY: TileStore promises bias for MR rows, and that row i may be written at i * ldy + offset for NRV * LANES elements.
+    unsafe {
+        let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
+        let y = store.y.add((*store.columns).offset);
+        for i in 0..MR {
+            let bias = V::splat(*store.bias.add(i));
+            for j in 0..NRV {
+                acc[i][j].add(bias).clamp(lo, hi).store(y.add(i * store.ldy + j * V::LANES));
+            }
+        }
+    }
+}
+
+/// The epilogue of a finished tile in general: bias, residual, clamp; garbage columns dropped.
+///
+/// # Safety
+/// CPU: the ISA. Memory: `tile` is readable for `mr * nrv * LANES` elements, the rest as [`TileStore`] states.
+#[inline(always)]
+unsafe fn store_columns<V: Simd>(tile: *const V::Elem, mr: usize, nrv: usize, store: &TileStore<V::Elem>) {
+    // SAFETY: TileStore promises bias for mr rows, nrv columns entries, and that row i's column j may be written (and the residual read) at
+    // i * ldy + offset for as many elements as its mask has bits.
+    unsafe {
+        let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
+        for j in 0..nrv {
+            let column = *store.columns.add(j);
+            let n = column.mask.count_ones() as usize;
+            for i in 0..mr {
+                let at = i * store.ldy + column.offset;
+                let v = V::load(tile.add((i * nrv + j) * V::LANES)).add(V::splat(*store.bias.add(i)));
+                let v = if column.mask == V::ALL { v } else { v.compress(column.mask) };
+                let v = if store.residual.is_null() { v } else { v.add(V::load_first(store.residual.add(at), n)) };
+                v.clamp(lo, hi).store_first(store.y.add(at), n);
+            }
+        }
+    }
+}
+
+/// The epilogue of a finished channel-vector tile `[pixels][nrv * LANES]`: transposed to rows of pixels, then as [`store_columns`].
+///
+/// # Safety
+/// CPU: the ISA. Memory: `tile` is readable for `pixels * nrv * LANES` elements, the rest as [`ChannelStore`] states.
+#[inline(always)]
+unsafe fn store_transposed<V: Simd>(tile: *const V::Elem, pixels: usize, nrv: usize, store: &ChannelStore<V::Elem>) {
+    // SAFETY: the loads end at the last pixel's last vector; ChannelStore promises bias for `channels`, and that row c may be written (and
+    // the residual read) at c * ldy for `pixels` elements, c < channels.
+    unsafe {
+        let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
+        for first in (0..pixels).step_by(V::LANES) {
+            let n = (pixels - first).min(V::LANES);
+            for j in 0..nrv {
+                let mut rows = [V::splat(V::Elem::ZERO); 16];
+                for (i, row) in rows.iter_mut().enumerate().take(n) {
+                    *row = V::load(tile.add(((first + i) * nrv + j) * V::LANES));
+                }
+                V::transpose(&mut rows);
+                let channels = store.channels.saturating_sub(j * V::LANES).min(V::LANES);
+                for (c, row) in rows.iter().enumerate().take(channels) {
+                    let channel = j * V::LANES + c;
+                    let at = channel * store.ldy + first;
+                    let v = row.add(V::splat(*store.bias.add(channel)));
+                    let v = if store.residual.is_null() { v } else { v.add(V::load_first(store.residual.add(at), n)) };
+                    v.clamp(lo, hi).store_first(store.y.add(at), n);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Instruction-set clusters, and their detection at run time.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// A cluster of instruction-set extensions that micro-kernels are written for, from least to most capable.
+///
+/// Clusters, not single CPUID bits: a kernel of a cluster may use all of its extensions.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Isa {
+    /// What the compilation target guarantees; always available.
+    Portable,
+    /// AArch64 Advanced SIMD.
+    Neon,
+    /// x86-64 AVX2 and FMA.
+    Avx2,
+    /// x86-64 AVX-512 F, VL, BW, CD and DQ.
+    Avx512,
+}
+
+impl Isa {
+    /// Every cluster, from least to most capable.
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
+
+    /// Whether this CPU has the cluster and the build has its kernels (Cargo features `avx2`, `avx512`, `neon`).
+    #[must_use]
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            // The NEON kernels are not written yet: its slots in the table are empty.
+            Self::Neon => false,
+            Self::Avx2 => Avx2::new().is_some(),
+            Self::Avx512 => Avx512::new().is_some(),
+        }
+    }
+
+    /// The most capable available cluster.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::Portable.at_most(Self::Avx512)
+    }
+
+    /// The most capable available cluster that is not above `cap`; `self` where there is none.
+    #[must_use]
+    fn at_most(self, cap: Self) -> Self {
+        Self::ALL.into_iter().rfind(|isa| *isa <= cap && isa.is_available()).unwrap_or(self)
+    }
+
+    /// The most capable available cluster that is not above `cap`.
+    #[must_use]
+    pub fn detect_at_most(cap: Self) -> Self {
+        Self::Portable.at_most(cap)
+    }
+
+    /// The name used in reports, environment variables and kernel names.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Neon => "neon",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A string that names no [`Isa`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParseIsaError;
+
+impl fmt::Display for ParseIsaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not an ISA: expected one of portable, neon, avx2, avx512")
+    }
+}
+
+impl core::error::Error for ParseIsaError {}
+
+impl FromStr for Isa {
+    type Err = ParseIsaError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|isa| isa.name() == s).ok_or(ParseIsaError)
+    }
+}
+
+/// Declares a token: a value of the type is the proof that the CPU has the cluster.
+macro_rules! token {
+    ($(#[$doc:meta])* $name:ident, $feature:literal, $cpuid:ident: $($cpu_feature:tt),+) => {
+        #[cfg(all(target_arch = "x86_64", feature = $feature))]
+        cpufeatures::new!($cpuid, $($cpu_feature),+);
+
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy)]
+        pub struct $name(());
+
+        impl $name {
+            /// The token, where this CPU has the cluster and the build has its kernels.
+            #[must_use]
+            pub fn new() -> Option<Self> {
+                #[cfg(all(target_arch = "x86_64", feature = $feature))]
+                if $cpuid::get() {
+                    return Some(Self(()));
+                }
+                None
+            }
+        }
+    };
+}
+
+token!(
+    /// Proof of AVX2 and FMA.
+    Avx2, "avx2", cpuid_avx2: "avx2", "fma"
+);
+token!(
+    /// Proof of AVX-512 F, VL, BW, CD and DQ (and of AVX2 and FMA, which every such CPU has).
+    Avx512, "avx512", cpuid_avx512: "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma"
+);

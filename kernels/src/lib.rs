@@ -1,0 +1,33 @@
+//! SIMD micro-kernels behind [`convoke`](https://docs.rs/convoke): GEMM tiles and streaming passes.
+//!
+//! This crate knows panels and tiles, not tensors: no thread, no ONNX attribute, no global state. It holds nearly all of the project's
+//! `unsafe`; what it exports is safe to call, because lengths are asserted at the call and because a kernel is only handed out where the CPU
+//! can run it ([`table`]).
+//!
+//! Contracts that all kernels keep:
+//! * nothing outside the given slices is read or written, not even by a vector's unused lanes;
+//! * without `accumulate`, a tile's old contents are not read: it may hold NaN;
+//! * NaN and infinities follow IEEE 754: no product with a zero is skipped, and clamping lets NaN pass.
+#![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+extern crate alloc;
+#[cfg(any(test, feature = "std"))]
+extern crate std;
+
+mod generic;
+pub mod isa;
+mod portable;
+mod real;
+mod simd;
+pub mod stream;
+pub mod table;
+mod ukernel;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+pub use half;
+pub use isa::Isa;
+pub use real::Real;
+pub use table::{channel_kernels, spatial_kernels};
+pub use ukernel::{ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};

@@ -1,0 +1,5 @@
+//! Any target, through the `wide` crate.
+
+pub(crate) mod gemm_f32;
+pub(crate) mod gemm_f64;
+mod vector;

@@ -1,0 +1,173 @@
+//! The `wide` crate's vectors as [`Simd`] vectors: what the compilation target guarantees, on any target.
+
+use crate::simd::Simd;
+
+/// 8 `f32`.
+#[derive(Clone, Copy)]
+pub(crate) struct F32x8(wide::f32x8);
+
+impl Simd for F32x8 {
+    type Elem = f32;
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Self(wide::f32x8::splat(x))
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller promises LANES readable elements; an array has its element's alignment.
+        Self(wide::f32x8::new(unsafe { p.cast::<[f32; 8]>().read() }))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller promises LANES writable elements; an array has its element's alignment.
+        unsafe { p.cast::<[f32; 8]>().write(self.0.to_array()) };
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(p: *const f32, n: usize) -> Self {
+        let mut lanes = [0.0; 8];
+        for (i, lane) in lanes.iter_mut().enumerate().take(n) {
+            // SAFETY: i < n, and the caller promises n readable elements.
+            *lane = unsafe { *p.add(i) };
+        }
+        Self(wide::f32x8::new(lanes))
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, n: usize) {
+        for (i, lane) in self.0.to_array().into_iter().enumerate().take(n) {
+            // SAFETY: i < n, and the caller promises n writable elements.
+            unsafe { *p.add(i) = lane };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        Self(self.0.mul_add(b.0, c.0))
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Self(self.0 + b.0)
+    }
+
+    #[inline(always)]
+    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+        let (lo, hi) = (lo.0.to_array(), hi.0.to_array());
+        let mut v = self.0.to_array();
+        for (i, x) in v.iter_mut().enumerate() {
+            *x = if *x < lo[i] { lo[i] } else { *x };
+            *x = if *x > hi[i] { hi[i] } else { *x };
+        }
+        Self(wide::f32x8::new(v))
+    }
+
+    #[inline(always)]
+    unsafe fn compress(self, mask: u32) -> Self {
+        let (v, mut packed, mut to) = (self.0.to_array(), [0.0; 8], 0);
+        for (lane, x) in v.into_iter().enumerate() {
+            if mask >> lane & 1 == 1 {
+                packed[to] = x;
+                to += 1;
+            }
+        }
+        Self(wide::f32x8::new(packed))
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(rows: &mut [Self; 16]) {
+        let m: [[f32; 8]; 8] = core::array::from_fn(|i| rows[i].0.to_array());
+        for (c, row) in rows.iter_mut().enumerate().take(8) {
+            *row = Self(wide::f32x8::new(core::array::from_fn(|i| m[i][c])));
+        }
+    }
+}
+
+/// 4 `f64`.
+#[derive(Clone, Copy)]
+pub(crate) struct F64x4(wide::f64x4);
+
+impl Simd for F64x4 {
+    type Elem = f64;
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn splat(x: f64) -> Self {
+        Self(wide::f64x4::splat(x))
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f64) -> Self {
+        // SAFETY: the caller promises LANES readable elements; an array has its element's alignment.
+        Self(wide::f64x4::new(unsafe { p.cast::<[f64; 4]>().read() }))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f64) {
+        // SAFETY: the caller promises LANES writable elements; an array has its element's alignment.
+        unsafe { p.cast::<[f64; 4]>().write(self.0.to_array()) };
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(p: *const f64, n: usize) -> Self {
+        let mut lanes = [0.0; 4];
+        for (i, lane) in lanes.iter_mut().enumerate().take(n) {
+            // SAFETY: i < n, and the caller promises n readable elements.
+            *lane = unsafe { *p.add(i) };
+        }
+        Self(wide::f64x4::new(lanes))
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f64, n: usize) {
+        for (i, lane) in self.0.to_array().into_iter().enumerate().take(n) {
+            // SAFETY: i < n, and the caller promises n writable elements.
+            unsafe { *p.add(i) = lane };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        Self(self.0.mul_add(b.0, c.0))
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Self(self.0 + b.0)
+    }
+
+    #[inline(always)]
+    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+        let (lo, hi) = (lo.0.to_array(), hi.0.to_array());
+        let mut v = self.0.to_array();
+        for (i, x) in v.iter_mut().enumerate() {
+            *x = if *x < lo[i] { lo[i] } else { *x };
+            *x = if *x > hi[i] { hi[i] } else { *x };
+        }
+        Self(wide::f64x4::new(v))
+    }
+
+    #[inline(always)]
+    unsafe fn compress(self, mask: u32) -> Self {
+        let (v, mut packed, mut to) = (self.0.to_array(), [0.0; 4], 0);
+        for (lane, x) in v.into_iter().enumerate() {
+            if mask >> lane & 1 == 1 {
+                packed[to] = x;
+                to += 1;
+            }
+        }
+        Self(wide::f64x4::new(packed))
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(rows: &mut [Self; 16]) {
+        let m: [[f64; 4]; 4] = core::array::from_fn(|i| rows[i].0.to_array());
+        for (c, row) in rows.iter_mut().enumerate().take(4) {
+            *row = Self(wide::f64x4::new(core::array::from_fn(|i| m[i][c])));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The element types that kernels compute in.
+
+use core::fmt;
+use core::ops::{Add, Mul};
+
+use crate::Isa;
+use crate::ukernel::{ChannelKernel, SpatialKernel};
+
+/// The type's columns of the kernel table.
+pub trait Slots: Sized + 'static {
+    #[doc(hidden)]
+    fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>];
+    #[doc(hidden)]
+    fn channel_slot(isa: Isa) -> &'static [ChannelKernel<Self>];
+}
+
+/// A type that kernels compute in: `f32` or `f64`. Sealed.
+pub trait Real:
+    Slots + Copy + PartialOrd + Add<Output = Self> + Mul<Output = Self> + fmt::Debug + fmt::Display + Send + Sync + 'static
+{
+    /// 0.
+    const ZERO: Self;
+    /// 1.
+    const ONE: Self;
+    /// The greatest value, infinite.
+    const INFINITY: Self;
+    /// The least value, infinite.
+    const NEG_INFINITY: Self;
+    /// Half the distance from 1 to the next greater value: the unit round-off.
+    const UNIT_ROUNDOFF: f64;
+    /// The type's name in kernel names.
+    const NAME: &'static str;
+
+    /// Rounded from `f64`.
+    fn from_f64(x: f64) -> Self;
+    /// As `f64`, exactly.
+    fn to_f64(self) -> f64;
+    /// e to the power `self`, within 2 units in the last place; NaN stays NaN. Branch-free, so that loops over it vectorise.
+    fn exp(self) -> Self;
+}
+
+/// e^x by Cody and Waite's reduction x = n ln 2 + r and a polynomial in r; 2^n by writing the exponent field.
+macro_rules! real {
+    ($t:ident, $bits:ident, $mantissa:literal, $bias:literal, $lo:literal, $hi:literal, $shifter:literal, $ln2_hi:literal, $ln2_lo:literal, $terms:literal) => {
+        impl Real for $t {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            const INFINITY: Self = $t::INFINITY;
+            const NEG_INFINITY: Self = $t::NEG_INFINITY;
+            const UNIT_ROUNDOFF: f64 = $t::EPSILON as f64 / 2.0;
+            const NAME: &'static str = stringify!($t);
+
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as $t
+            }
+
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self.into()
+            }
+
+            #[inline(always)]
+            fn exp(self) -> Self {
+                // Comparisons let NaN pass: it goes through the polynomial.
+                let x = if self < $lo { $lo } else { self };
+                let x = if x > $hi { $hi } else { x };
+                // Adding and taking away 1.5 * 2^mantissa rounds to an integer.
+                let n = (x * core::$t::consts::LOG2_E + $shifter) - $shifter;
+                let r = (x - n * $ln2_hi) - n * $ln2_lo;
+                // The Taylor series by Horner's rule; |r| <= ln 2 / 2.
+                let mut p = 1.0;
+                let mut k = $terms;
+                while k > 0 {
+                    p = 1.0 + p * r / k as $t;
+                    k -= 1;
+                }
+                // 2^n in two halves, so that results near the limits neither overflow nor lose their exponent.
+                let half = ((n * 0.5 + $shifter) - $shifter);
+                let scale = |n: $t| $t::from_bits((((n as i32) + $bias) as $bits) << $mantissa);
+                p * scale(half) * scale(n - half)
+            }
+        }
+    };
+}
+real!(f32, u32, 23, 127, -104.0, 89.0, 12_582_912.0, 0.693_359_4, -2.121_944_4e-4, 7_i32);
+real!(
+    f64,
+    u64,
+    52,
+    1023,
+    -746.0,
+    710.0,
+    6_755_399_441_055_744.0,
+    0.693_147_180_369_123_8,
+    1.908_214_929_270_587_7e-10,
+    13_i32
+);
+
+#[cfg(test)]
+mod tests {
+    use super::Real;
+
+    #[test]
+    fn exp_is_within_a_few_units_in_the_last_place_of_std() {
+        for i in -20_000..20_000 {
+            let x = f64::from(i) * 0.004;
+            assert!((Real::exp(x) / x.exp() - 1.0).abs() < 1e-15, "{x}");
+            let y = x as f32;
+            let want = f64::from(y).exp();
+            assert!((f64::from(Real::exp(y)) / want - 1.0).abs() < 3e-7 || want < 1e-36, "{y}");
+        }
+    }
+
+    #[test]
+    fn exp_of_special_values() {
+        assert!(Real::exp(f32::NAN).is_nan() && Real::exp(f64::NAN).is_nan());
+        assert_eq!(Real::exp(f32::NEG_INFINITY), 0.0);
+        assert_eq!(Real::exp(f64::NEG_INFINITY), 0.0);
+        assert_eq!(Real::exp(f32::INFINITY), f32::INFINITY);
+        assert_eq!(Real::exp(f64::INFINITY), f64::INFINITY);
+    }
+}

@@ -1,0 +1,77 @@
+//! The vocabulary that the generic kernels are written in: one vector register of one ISA.
+
+use crate::Real;
+
+/// One vector register.
+///
+/// # Safety
+/// Every method may use the instructions of the implementing ISA: callers run on a CPU that has it, inside a function that
+/// enables it, so that all of it is inlined there. Pointer arguments follow the rule of each method.
+pub(crate) trait Simd: Copy {
+    /// The element type.
+    type Elem: Real;
+    /// Elements in a register; at most 32, so that a mask of lanes fits `u32`.
+    const LANES: usize;
+    /// The mask with every lane set.
+    const ALL: u32 = ((1_u64 << Self::LANES) - 1) as u32;
+
+    /// All lanes `x`.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn splat(x: Self::Elem) -> Self;
+
+    /// `LANES` elements from `p`, of any alignment.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
+    unsafe fn load(p: *const Self::Elem) -> Self;
+
+    /// `LANES` elements to `p`, of any alignment.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: `p` is writable for `LANES` elements.
+    unsafe fn store(self, p: *mut Self::Elem);
+
+    /// The first `n` elements from `p`; the other lanes are zero.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: `p` is readable for `n <= LANES` elements; nothing else is touched.
+    unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self;
+
+    /// The first `n` lanes to `p`.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: `p` is writable for `n <= LANES` elements; nothing else is touched.
+    unsafe fn store_first(self, p: *mut Self::Elem, n: usize);
+
+    /// `self * b + c`, fused where the ISA has it.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+
+    /// `self + b`.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn add(self, b: Self) -> Self;
+
+    /// `min(max(self, lo), hi)` where a NaN in `self` stays NaN.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn clamp(self, lo: Self, hi: Self) -> Self;
+
+    /// The lanes whose bit is set in `mask`, moved to the front in order; what the other lanes hold is unspecified.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn compress(self, mask: u32) -> Self;
+
+    /// Transposes the `LANES` x `LANES` matrix whose rows are `rows[0..LANES]`.
+    ///
+    /// # Safety
+    /// CPU: the ISA. `rows.len() >= LANES`.
+    unsafe fn transpose(rows: &mut [Self; 16]);
+}

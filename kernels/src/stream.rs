@@ -1,0 +1,395 @@
+//! Streaming passes: loops over whole rows, written once as plain Rust, which LLVM vectorises for the ISA that `pulp` enables around them.
+
+use core::mem::MaybeUninit;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use pulp::{Simd, WithSimd};
+
+use crate::{Dest, Isa, Real};
+
+/// A type that tensors are stored in; computation is done in [`Acc`](Storage::Acc). Sealed by its supertraits.
+pub trait Storage: Copy + Send + Sync + Default + PartialEq + core::fmt::Debug + private::Sealed + 'static {
+    /// The type of products and sums: itself for f32 and f64, f32 for the 16-bit types.
+    type Acc: Real;
+    /// Whether storage and computation are the same type, so that kernels read and write tensors directly.
+    const DIRECT: bool;
+    /// The unit round-off of the stored type.
+    const UNIT_ROUNDOFF: f64;
+
+    /// The value, exactly.
+    fn to_acc(self) -> Self::Acc;
+    /// The nearest stored value, ties to even.
+    fn from_acc(x: Self::Acc) -> Self;
+    /// `x` as the computing type where the two are the same.
+    fn as_acc(x: &[Self]) -> Option<&[Self::Acc]>;
+    /// A destination as one of the computing type where the two are the same.
+    fn dest_as_acc(dest: Dest<'_, Self>) -> Option<Dest<'_, Self::Acc>>;
+    #[doc(hidden)]
+    fn widen_into(src: &[Self], dst: &mut [Self::Acc]);
+    #[doc(hidden)]
+    fn narrow_into(src: &[Self::Acc], dst: &mut [MaybeUninit<Self>]);
+}
+
+mod private {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
+}
+
+macro_rules! direct_storage {
+    ($t:ident) => {
+        impl Storage for $t {
+            type Acc = $t;
+            const DIRECT: bool = true;
+            const UNIT_ROUNDOFF: f64 = <$t as Real>::UNIT_ROUNDOFF;
+
+            #[inline(always)]
+            fn to_acc(self) -> $t {
+                self
+            }
+
+            #[inline(always)]
+            fn from_acc(x: $t) -> Self {
+                x
+            }
+
+            fn as_acc(x: &[Self]) -> Option<&[$t]> {
+                Some(x)
+            }
+
+            #[inline(always)]
+            fn dest_as_acc(dest: Dest<'_, Self>) -> Option<Dest<'_, $t>> {
+                Some(dest)
+            }
+
+            #[inline(always)]
+            fn widen_into(src: &[Self], dst: &mut [$t]) {
+                dst.copy_from_slice(src);
+            }
+
+            #[inline(always)]
+            fn narrow_into(src: &[$t], dst: &mut [MaybeUninit<Self>]) {
+                dst.write_copy_of_slice(src);
+            }
+        }
+    };
+}
+direct_storage!(f32);
+direct_storage!(f64);
+
+/// Values converted at a time, through a buffer on the stack.
+const CHUNK: usize = 256;
+
+macro_rules! half_storage {
+    ($t:ident, $digits:literal, $widen:expr) => {
+        impl Storage for $t {
+            type Acc = f32;
+            const DIRECT: bool = false;
+            const UNIT_ROUNDOFF: f64 = 1.0 / (1_u32 << $digits) as f64;
+
+            #[inline(always)]
+            fn to_acc(self) -> f32 {
+                self.to_f32()
+            }
+
+            #[inline(always)]
+            fn from_acc(x: f32) -> Self {
+                Self::from_f32(x)
+            }
+
+            fn as_acc(_: &[Self]) -> Option<&[f32]> {
+                None
+            }
+
+            fn dest_as_acc(_: Dest<'_, Self>) -> Option<Dest<'_, f32>> {
+                None
+            }
+
+            #[inline(always)]
+            fn widen_into(src: &[Self], dst: &mut [f32]) {
+                let widen: fn(&[Self], &mut [f32]) = $widen;
+                widen(src, dst);
+            }
+
+            #[inline(always)]
+            fn narrow_into(src: &[f32], dst: &mut [MaybeUninit<Self>]) {
+                assert_eq!(src.len(), dst.len());
+                let mut buffer = [$t::ZERO; CHUNK];
+                for (src, dst) in src.chunks(CHUNK).zip(dst.chunks_mut(CHUNK)) {
+                    let buffer = &mut buffer[..src.len()];
+                    buffer.convert_from_f32_slice(src);
+                    dst.write_copy_of_slice(buffer);
+                }
+            }
+        }
+    };
+}
+half_storage!(f16, 11, |src, dst| src.convert_to_f32_slice(dst));
+// A shift, which vectorises; `half` converts bf16 slices one value at a time.
+half_storage!(bf16, 8, |src, dst| for (dst, src) in dst.iter_mut().zip(src) {
+    *dst = f32::from_bits(u32::from(src.to_bits()) << 16);
+});
+
+/// The activation at the end of the epilogue. NaN stays NaN in all of them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Activation<T> {
+    /// `min(max(x, lo), hi)`; with infinite bounds, the identity.
+    Clamp(T, T),
+    /// `x` where it is not negative, `alpha * x` where it is.
+    LeakyRelu(T),
+    /// `x * min(max(x / 6 + 1/2, 0), 1)`.
+    HardSwish,
+    /// `x / (1 + e^-x)`.
+    Silu,
+}
+
+impl<T: Real> Activation<T> {
+    /// No activation.
+    pub const IDENTITY: Self = Self::Clamp(T::NEG_INFINITY, T::INFINITY);
+
+    /// The activation of one value.
+    #[inline(always)]
+    pub fn apply(self, x: T) -> T
+    where
+        T: Arithmetic,
+    {
+        match self {
+            Self::Clamp(lo, hi) => clamp(x, lo, hi),
+            Self::LeakyRelu(alpha) => {
+                if x < T::ZERO {
+                    alpha * x
+                } else {
+                    x
+                }
+            }
+            Self::HardSwish => x * clamp(x * T::from_f64(1.0 / 6.0) + T::from_f64(0.5), T::ZERO, T::ONE),
+            Self::Silu => x.over(T::ONE + x.negated().exp()),
+        }
+    }
+}
+
+/// The operations that activations need beyond [`Real`]'s.
+pub trait Arithmetic: Real {
+    /// `self / b`.
+    #[must_use]
+    fn over(self, b: Self) -> Self;
+    /// `-self`.
+    #[must_use]
+    fn negated(self) -> Self;
+}
+impl<T: Real + core::ops::Div<Output = T> + core::ops::Neg<Output = T>> Arithmetic for T {
+    #[inline(always)]
+    fn over(self, b: Self) -> Self {
+        self / b
+    }
+
+    #[inline(always)]
+    fn negated(self) -> Self {
+        -self
+    }
+}
+
+#[inline(always)]
+fn clamp<T: Real>(x: T, lo: T, hi: T) -> T {
+    let x = if x < lo { lo } else { x };
+    if x > hi { hi } else { x }
+}
+
+/// A closure as pulp's operation. The closures below only call `#[inline(always)]` code, so that it ends up in the vectorised function.
+struct Pass<F>(F);
+
+impl<F: FnOnce()> WithSimd for Pass<F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        (self.0)();
+    }
+}
+
+/// Runs `f` with the instructions of `isa` enabled.
+#[inline(always)]
+fn with_isa(isa: Isa, f: impl FnOnce()) {
+    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+    if isa == Isa::Avx512
+        && let Some(simd) = pulp::x86::V4::try_new()
+    {
+        return Simd::vectorize(simd, Pass(f));
+    }
+    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+    if isa >= Isa::Avx2
+        && let Some(simd) = pulp::x86::V3::try_new()
+    {
+        return Simd::vectorize(simd, Pass(f));
+    }
+    let _ = isa;
+    Simd::vectorize(pulp::Scalar, Pass(f));
+}
+
+/// `dst[i] = src[i]`, converted.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn widen<T: Storage>(isa: Isa, src: &[T], dst: &mut [T::Acc]) {
+    assert_eq!(src.len(), dst.len());
+    if T::DIRECT {
+        T::widen_into(src, dst);
+    } else {
+        with_isa(isa, || T::widen_into(src, dst));
+    }
+}
+
+/// `dst[i] = src[i * stride]`, converted.
+///
+/// # Panics
+/// If `src` ends before the last element that is read, or `stride` is 0.
+pub fn widen_strided<T: Storage>(isa: Isa, src: &[T], stride: usize, dst: &mut [T::Acc]) {
+    match stride {
+        1 => widen(isa, &src[..dst.len()], dst),
+        2 => with_isa(isa, || every::<T, 2>(src, dst)),
+        _ => {
+            assert!(dst.len() <= src.len().div_ceil(stride));
+            for (dst, src) in dst.iter_mut().zip(src.iter().step_by(stride)) {
+                *dst = src.to_acc();
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn every<T: Storage, const STRIDE: usize>(src: &[T], dst: &mut [T::Acc]) {
+    let Some(last) = dst.len().checked_sub(1) else { return };
+    assert!(last * STRIDE < src.len());
+    let (body, tail) = dst.split_at_mut(last);
+    for (dst, src) in body.iter_mut().zip(src.as_chunks::<STRIDE>().0) {
+        *dst = src[0].to_acc();
+    }
+    tail[0] = src[last * STRIDE].to_acc();
+}
+
+/// `dst[i] = src[i]`, rounded to nearest even.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn narrow<T: Storage>(isa: Isa, src: &[T::Acc], dst: &mut [MaybeUninit<T>]) {
+    assert_eq!(src.len(), dst.len());
+    with_isa(isa, || T::narrow_into(src, dst));
+}
+
+/// Packs a panel of B, `[kc][nr]`: row k is `src[k * ld..][..n]`, converted, followed by zeros.
+///
+/// # Panics
+/// If `n > nr`, `dst` is not a whole number of rows, or `src` ends before the last row's end.
+pub fn pack_rows<T: Storage>(isa: Isa, src: &[T], ld: usize, n: usize, nr: usize, dst: &mut [T::Acc]) {
+    assert!(n <= nr && dst.len() % nr == 0);
+    let kc = dst.len() / nr;
+    assert!(kc == 0 || (kc - 1).saturating_mul(ld).saturating_add(n) <= src.len());
+    with_isa(isa, || match (n == nr, nr) {
+        (true, 16) => copy_rows::<T, 16>(src, ld, dst),
+        (true, 32) => copy_rows::<T, 32>(src, ld, dst),
+        (true, 48) => copy_rows::<T, 48>(src, ld, dst),
+        (true, 64) => copy_rows::<T, 64>(src, ld, dst),
+        _ => {
+            for (k, dst) in dst.chunks_exact_mut(nr).enumerate() {
+                let (body, tail) = dst.split_at_mut(n);
+                T::widen_into(&src[k * ld..][..n], body);
+                tail.fill(T::Acc::ZERO);
+            }
+        }
+    });
+}
+
+/// [`pack_rows`] with a length that the compiler knows.
+#[inline(always)]
+fn copy_rows<T: Storage, const NR: usize>(src: &[T], ld: usize, dst: &mut [T::Acc]) {
+    for (k, dst) in dst.as_chunks_mut::<NR>().0.iter_mut().enumerate() {
+        T::widen_into(&src[k * ld..][..NR], dst);
+    }
+}
+
+/// `dst[i] = src[r % phases * span + r / phases]` for `r = first + i`: puts a row that is kept by phases in order.
+///
+/// # Panics
+/// If `src` is too short.
+pub fn interleave<T: Real>(isa: Isa, src: &[T], (phases, span): (usize, usize), first: usize, dst: &mut [T]) {
+    if phases == 2 && first % 2 == 0 {
+        let (even, odd) = src.split_at(span);
+        let (even, odd) = (&even[first / 2..], &odd[first / 2..]);
+        with_isa(isa, || {
+            let (pairs, last) = dst.as_chunks_mut::<2>();
+            assert!(pairs.len() + last.len() <= even.len() && pairs.len() <= odd.len());
+            for (pair, (even, odd)) in pairs.iter_mut().zip(even.iter().zip(odd)) {
+                *pair = [*even, *odd];
+            }
+            if let [last] = last {
+                *last = even[pairs.len()];
+            }
+        });
+    } else {
+        let (mut phase, mut element) = (first % phases, first / phases);
+        for dst in dst {
+            *dst = src[phase * span + element];
+            phase += 1;
+            if phase == phases {
+                (phase, element) = (0, element + 1);
+            }
+        }
+    }
+}
+
+/// `dst[i] += src[i]`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add_assign<T: Real>(isa: Isa, dst: &mut [T], src: &[T]) {
+    assert_eq!(src.len(), dst.len());
+    with_isa(isa, || {
+        for (dst, src) in dst.iter_mut().zip(src) {
+            *dst = *dst + *src;
+        }
+    });
+}
+
+/// `row[i] = activation(row[i] + bias + residual[i])`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn epilogue<T: Storage>(
+    isa: Isa,
+    activation: Activation<T::Acc>,
+    bias: T::Acc,
+    residual: Option<&[T]>,
+    row: &mut [T::Acc],
+) where
+    T::Acc: Arithmetic,
+{
+    with_isa(isa, || {
+        if let Some(residual) = residual {
+            assert_eq!(residual.len(), row.len());
+            for (x, r) in row.iter_mut().zip(residual) {
+                *x = *x + bias + r.to_acc();
+            }
+        } else {
+            for x in row.iter_mut() {
+                *x = *x + bias;
+            }
+        }
+        // The match stands outside of the loops, so that each of them vectorises.
+        match activation {
+            Activation::Clamp(lo, hi) => apply(Activation::Clamp(lo, hi), row),
+            Activation::LeakyRelu(alpha) => apply(Activation::LeakyRelu(alpha), row),
+            Activation::HardSwish => apply(Activation::HardSwish, row),
+            Activation::Silu => apply(Activation::Silu, row),
+        }
+    });
+}
+
+#[inline(always)]
+fn apply<T: Arithmetic>(activation: Activation<T>, row: &mut [T]) {
+    for x in row {
+        *x = activation.apply(*x);
+    }
+}

@@ -1,0 +1,46 @@
+//! The table of all micro-kernels: what it does not list does not exist.
+
+use crate::ukernel::{ChannelKernel, SpatialKernel};
+use crate::{Isa, Real};
+
+/// The spatial-vector kernels of one ISA and element type; empty where the CPU or the build lacks the ISA.
+#[must_use]
+pub fn spatial_kernels<T: Real>(isa: Isa) -> &'static [SpatialKernel<T>] {
+    if isa.is_available() { T::spatial_slot(isa) } else { &[] }
+}
+
+/// The channel-vector kernels of one ISA and element type; empty where the CPU or the build lacks the ISA.
+#[must_use]
+pub fn channel_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
+    if isa.is_available() { T::channel_slot(isa) } else { &[] }
+}
+
+/// The slots of the table: one row an ISA, one column an element type and kind of kernel.
+macro_rules! slots {
+    ($($elem:ty: $module:ident),+) => {$(
+        impl crate::real::Slots for $elem {
+            fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>] {
+                match isa {
+                    Isa::Portable => crate::portable::$module::SPATIAL,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+                    Isa::Avx2 => crate::x86_64::avx2::$module::SPATIAL,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+                    Isa::Avx512 => crate::x86_64::avx512::$module::SPATIAL,
+                    _ => &[],
+                }
+            }
+
+            fn channel_slot(isa: Isa) -> &'static [ChannelKernel<Self>] {
+                match isa {
+                    Isa::Portable => crate::portable::$module::CHANNEL,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+                    Isa::Avx2 => crate::x86_64::avx2::$module::CHANNEL,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+                    Isa::Avx512 => crate::x86_64::avx512::$module::CHANNEL,
+                    _ => &[],
+                }
+            }
+        }
+    )+};
+}
+slots!(f32: gemm_f32, f64: gemm_f64);

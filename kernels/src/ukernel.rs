@@ -1,0 +1,462 @@
+//! Micro-kernel descriptors, their raw arguments, and the safe calls: lengths are asserted, then one unsafe call is made.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::{Isa, Real};
+
+/// Where the rows of an implicit im2col matrix begin: row k of B is at `base + offsets[k]`.
+///
+/// Validated once, so that a call of a kernel checks one number instead of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowOffsets {
+    offsets: Box<[u32]>,
+    max: usize,
+}
+
+impl RowOffsets {
+    /// Takes over a table of offsets, in elements.
+    #[must_use]
+    pub fn new(offsets: Vec<u32>) -> Self {
+        let max = offsets.iter().copied().max().unwrap_or(0) as usize;
+        Self { offsets: offsets.into_boxed_slice(), max }
+    }
+
+    /// The rows of a packed panel: `0, step, 2 * step, ...`, `count` of them.
+    ///
+    /// # Panics
+    /// If the last offset exceeds `u32`.
+    #[must_use]
+    pub fn packed(count: usize, step: usize) -> Self {
+        let offset = |k: usize| u32::try_from(k * step).expect("a packed panel is far smaller than 2^32 elements");
+        Self::new((0..count).map(offset).collect())
+    }
+
+    /// The rows `range`.
+    ///
+    /// # Panics
+    /// If the range ends beyond the table.
+    #[must_use]
+    pub fn rows(&self, range: core::ops::Range<usize>) -> RowOffsetsRef<'_> {
+        RowOffsetsRef { offsets: &self.offsets[range], max: self.max }
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.offsets.is_empty()
+    }
+}
+
+/// A run of rows of a [`RowOffsets`].
+#[derive(Debug, Clone, Copy)]
+pub struct RowOffsetsRef<'a> {
+    offsets: &'a [u32],
+    /// An upper bound of all offsets.
+    max: usize,
+}
+
+/// Where one vector of a tile's columns goes: the lanes set in `mask`, in order, to consecutive elements from `offset`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column {
+    /// Elements from the beginning of a row's destination.
+    pub offset: usize,
+    /// The lanes that are real columns; the others are garbage between rows of a padded plane, or beyond the end.
+    pub mask: u32,
+}
+
+/// Where the columns of a block go; validated once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoreMap {
+    columns: Box<[Column]>,
+    /// For each entry, where the run of full, consecutive vectors ends that begins with it.
+    plain_until: Box<[u32]>,
+    lanes: usize,
+    end: usize,
+}
+
+impl StoreMap {
+    /// Takes over a list with one entry a vector of `lanes` elements.
+    ///
+    /// # Panics
+    /// If a mask names a lane that is not there, or an offset is near the end of the address space.
+    #[must_use]
+    pub fn new(columns: Vec<Column>, lanes: usize) -> Self {
+        assert!(columns.iter().all(|c| u64::from(c.mask) < 1 << lanes), "a mask is wider than a vector");
+        let end = |c: &Column| {
+            c.offset.checked_add(c.mask.count_ones() as usize).expect("a column's end fits the address space")
+        };
+        let end = columns.iter().map(end).max().unwrap_or(0);
+        let mut plain_until = alloc::vec![0; columns.len()];
+        for i in (0..columns.len()).rev() {
+            let full = columns[i].mask.count_ones() as usize == lanes;
+            let joins = i + 1 < columns.len() && columns[i + 1].offset == columns[i].offset + lanes;
+            plain_until[i] =
+                if full && joins { plain_until[i + 1].max(i as u32 + 1) } else { (i + usize::from(full)) as u32 };
+        }
+        Self { columns: columns.into_boxed_slice(), plain_until: plain_until.into_boxed_slice(), lanes, end }
+    }
+
+    /// `n` contiguous columns in vectors of `lanes`.
+    #[must_use]
+    pub fn contiguous(n: usize, lanes: usize) -> Self {
+        let column = |j: usize| {
+            let live = (n - j * lanes).min(lanes);
+            Column { offset: j * lanes, mask: ((1_u64 << live) - 1) as u32 }
+        };
+        Self::new((0..n.div_ceil(lanes)).map(column).collect(), lanes)
+    }
+
+    fn plain_until(&self, first: usize) -> usize {
+        self.plain_until[first] as usize
+    }
+
+    /// The vectors' entries.
+    #[must_use]
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// One past the last element of a row's destination.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.end
+    }
+}
+
+/// A region of the output that one tile writes: the only holder of the right to write the elements it names.
+#[derive(Debug)]
+pub struct Dest<'a, T> {
+    y: *mut T,
+    len: usize,
+    life: core::marker::PhantomData<&'a mut T>,
+}
+
+impl<'a, T> Dest<'a, T> {
+    /// The elements `y[..len]`.
+    ///
+    /// # Safety
+    /// Memory: `y` is valid for writes of `len` elements during `'a`, and nobody else reads or writes those elements among them that the
+    /// holder is going to write (others of the range may be written by others at the same time).
+    #[must_use]
+    pub unsafe fn new(y: *mut T, len: usize) -> Self {
+        Self { y, len, life: core::marker::PhantomData }
+    }
+
+    /// The elements of a slice.
+    #[must_use]
+    pub fn from_slice(y: &'a mut [T]) -> Self {
+        Self { y: y.as_mut_ptr(), len: y.len(), life: core::marker::PhantomData }
+    }
+}
+
+/// What happens to a finished tile, with vectors along output positions: each element `+ bias + residual`, clamped, stored.
+#[derive(Debug)]
+pub struct Epilogue<'a, T> {
+    /// One value for each row of the tile.
+    pub bias: &'a [T],
+    /// Added after the bias: laid out as the destination, at least as long.
+    pub residual: Option<&'a [T]>,
+    /// Lower bound of the result; NaN passes.
+    pub lo: T,
+    /// Upper bound of the result; NaN passes.
+    pub hi: T,
+}
+
+/// Raw arguments of a spatial-vector kernel with tile `MR x NR`.
+///
+/// Memory: `a` readable for `kc * MR`; `koff` for `kc`; `b + koff[k]` for `NR`, every k; `tile` readable and writable for `MR * NR`.
+pub(crate) struct SpatialArgs<T> {
+    pub(crate) kc: usize,
+    pub(crate) a: *const T,
+    pub(crate) b: *const T,
+    pub(crate) koff: *const u32,
+    pub(crate) tile: *mut T,
+    pub(crate) accumulate: bool,
+    pub(crate) store: Option<TileStore<T>>,
+}
+
+/// Memory: `columns` readable for `NR / LANES` entries, `bias` for `MR`; for row i and column entry j, `y + i * ldy + offset` writable (and
+/// `residual` there readable, unless null) for as many elements as the mask has bits.
+pub(crate) struct TileStore<T> {
+    pub(crate) y: *mut T,
+    pub(crate) ldy: usize,
+    pub(crate) columns: *const Column,
+    pub(crate) bias: *const T,
+    pub(crate) residual: *const T,
+    pub(crate) lo: T,
+    pub(crate) hi: T,
+    /// Whether all columns are full and consecutive, and there is no residual.
+    pub(crate) is_plain: bool,
+}
+
+/// Raw arguments of a channel-vector kernel with tile `MR` pixels x `NR` channels.
+///
+/// Memory: `w` readable for `kc * NR`; `koff` for `kc`; `x + koff[k] + i * step` for one element, every k and i < MR; `tile` readable and
+/// writable for `MR * NR`.
+pub(crate) struct ChannelArgs<T> {
+    pub(crate) kc: usize,
+    pub(crate) x: *const T,
+    pub(crate) koff: *const u32,
+    pub(crate) step: usize,
+    pub(crate) w: *const T,
+    pub(crate) tile: *mut T,
+    pub(crate) accumulate: bool,
+    pub(crate) store: Option<ChannelStore<T>>,
+}
+
+/// Memory: `bias` readable for `channels <= NR`; for each channel c, `y + c * ldy` writable (and `residual` there readable, unless null) for
+/// `MR` elements.
+pub(crate) struct ChannelStore<T> {
+    pub(crate) y: *mut T,
+    pub(crate) ldy: usize,
+    pub(crate) channels: usize,
+    pub(crate) bias: *const T,
+    pub(crate) residual: *const T,
+    pub(crate) lo: T,
+    pub(crate) hi: T,
+}
+
+/// Descriptor fields and table constructors shared by both kinds of kernels.
+macro_rules! kernel_type {
+    ($(#[$doc:meta])* $name:ident, $args:ident, $rows:literal, $vectors:literal) => {
+        $(#[$doc])*
+        pub struct $name<T: 'static> {
+            pub(crate) name: &'static str,
+            pub(crate) isa: Isa,
+            pub(crate) mr: usize,
+            pub(crate) nrv: usize,
+            pub(crate) lanes: usize,
+            pub(crate) f: unsafe fn(&$args<T>),
+        }
+
+        impl<T: Real> $name<T> {
+            /// Name, as `<dtype>_<op>_<MR>x<NR>`.
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                self.name
+            }
+
+            /// The ISA that it needs.
+            #[must_use]
+            pub fn isa(&self) -> Isa {
+                self.isa
+            }
+
+            #[doc = $rows]
+            #[must_use]
+            pub fn mr(&self) -> usize {
+                self.mr
+            }
+
+            #[doc = $vectors]
+            #[must_use]
+            pub fn nr(&self) -> usize {
+                self.nrv * self.lanes
+            }
+
+            /// NR in vectors.
+            #[must_use]
+            pub fn nrv(&self) -> usize {
+                self.nrv
+            }
+
+            /// Elements of a vector.
+            #[must_use]
+            pub fn lanes(&self) -> usize {
+                self.lanes
+            }
+        }
+
+        impl<T: Real> fmt::Debug for $name<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{} ({})", self.name, self.isa)
+            }
+        }
+    };
+}
+
+kernel_type!(
+    /// A GEMM micro-kernel with vectors along output positions. A reference to one is the proof that the CPU can run it.
+    SpatialKernel, SpatialArgs, "MR: rows of the tile (output channels, broadcast).", "NR: columns of the tile (output positions, in vectors)."
+);
+kernel_type!(
+    /// A GEMM micro-kernel with vectors along output channels. A reference to one is the proof that the CPU can run it.
+    ChannelKernel, ChannelArgs, "MR: rows of the tile (output positions, broadcast).", "NR: columns of the tile (output channels, in vectors)."
+);
+
+impl<T: Real> SpatialKernel<T> {
+    /// `tile = [tile +] A * B` over one K block; kept in `tile` as `[MR][NR]`.
+    ///
+    /// * `a`: a packed panel, `[kc][MR]`;
+    /// * `b`, `koff`: row k of B is `b[koff[k]..][..NR]`;
+    /// * `accumulate`: whether the tile's old values are added to.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn partial(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, tile: &mut [T], accumulate: bool) {
+        self.check(a, b, koff, tile);
+        let args = self.args(a, b, koff, tile, accumulate, None);
+        // SAFETY: check() asserted the memory that SpatialArgs asks for; a kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.f)(&args) };
+    }
+
+    /// `y = clamp([tile +] A * B + bias + residual)` over the last K block; row i of the tile goes to `y[i * ldy..]`, its vectors where
+    /// `map`'s entries from `first` on say. `tile` is clobbered.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
+    pub fn finish(
+        &self,
+        a: &[T],
+        b: &[T],
+        koff: RowOffsetsRef<'_>,
+        tile: &mut [T],
+        accumulate: bool,
+        y: &mut Dest<'_, T>,
+        ldy: usize,
+        map: &StoreMap,
+        first: usize,
+        epilogue: &Epilogue<'_, T>,
+    ) {
+        self.check(a, b, koff, tile);
+        let columns = &map.columns[first..first + self.nrv];
+        let end = (self.mr - 1).saturating_mul(ldy).saturating_add(map.end);
+        assert!(map.lanes == self.lanes, "the map is for vectors of another length");
+        assert!(end <= y.len, "the destination is too short");
+        assert!(epilogue.bias.len() >= self.mr, "one bias a row");
+        assert!(epilogue.residual.is_none_or(|r| end <= r.len()), "the residual is too short");
+        let store = TileStore {
+            y: y.y,
+            ldy,
+            columns: columns.as_ptr(),
+            bias: epilogue.bias.as_ptr(),
+            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            lo: epilogue.lo,
+            hi: epilogue.hi,
+            is_plain: epilogue.residual.is_none() && first + self.nrv <= map.plain_until(first),
+        };
+        let args = self.args(a, b, koff, tile, accumulate, Some(store));
+        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore ask for (each entry of the map ends at
+        // or before map.end); Dest grants the writes; a kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.f)(&args) };
+    }
+
+    fn check(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, tile: &[T]) {
+        let kc = koff.offsets.len();
+        assert!(a.len() >= kc * self.mr, "the panel of A is too short");
+        assert!(kc == 0 || b.len() >= koff.max + self.nr(), "the rows of B end beyond its slice");
+        assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
+    }
+
+    fn args(
+        &self,
+        a: &[T],
+        b: &[T],
+        koff: RowOffsetsRef<'_>,
+        tile: &mut [T],
+        accumulate: bool,
+        store: Option<TileStore<T>>,
+    ) -> SpatialArgs<T> {
+        let koff_len = koff.offsets.len();
+        SpatialArgs {
+            kc: koff_len,
+            a: a.as_ptr(),
+            b: b.as_ptr(),
+            koff: koff.offsets.as_ptr(),
+            tile: tile.as_mut_ptr(),
+            accumulate,
+            store,
+        }
+    }
+}
+
+impl<T: Real> ChannelKernel<T> {
+    /// `tile = [tile +] X * W` over one K block; kept in `tile` as `[MR][NR]`, pixel-major.
+    ///
+    /// * `x`, `koff`, `step`: pixel i's element k is `x[koff[k] + i * step]`;
+    /// * `w`: a packed panel, `[kc][NR]`.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn partial(&self, x: &[T], koff: RowOffsetsRef<'_>, step: usize, w: &[T], tile: &mut [T], accumulate: bool) {
+        self.call(x, koff, step, w, tile, accumulate, None);
+    }
+
+    /// As [`partial`](Self::partial) over the last K block, then channel c's `MR` pixels, `+ bias + residual`, clamped, go to
+    /// `y[c * ldy..][..MR]`, for the first `channels` channels.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
+    pub fn finish(
+        &self,
+        x: &[T],
+        koff: RowOffsetsRef<'_>,
+        step: usize,
+        w: &[T],
+        tile: &mut [T],
+        accumulate: bool,
+        y: &mut Dest<'_, T>,
+        ldy: usize,
+        channels: usize,
+        epilogue: &Epilogue<'_, T>,
+    ) {
+        assert!(0 < channels && channels <= self.nr(), "channels of this tile");
+        let end = (channels - 1).saturating_mul(ldy).saturating_add(self.mr);
+        assert!(end <= y.len, "the destination is too short");
+        assert!(epilogue.bias.len() >= channels, "one bias a channel");
+        assert!(epilogue.residual.is_none_or(|r| end <= r.len()), "the residual is too short");
+        let store = ChannelStore {
+            y: y.y,
+            ldy,
+            channels,
+            bias: epilogue.bias.as_ptr(),
+            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            lo: epilogue.lo,
+            hi: epilogue.hi,
+        };
+        self.call(x, koff, step, w, tile, accumulate, Some(store));
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
+    fn call(
+        &self,
+        x: &[T],
+        koff: RowOffsetsRef<'_>,
+        step: usize,
+        w: &[T],
+        tile: &mut [T],
+        accumulate: bool,
+        store: Option<ChannelStore<T>>,
+    ) {
+        let kc = koff.offsets.len();
+        assert!(
+            kc == 0 || x.len() > (self.mr - 1).saturating_mul(step).saturating_add(koff.max),
+            "the pixels end beyond the slice of X"
+        );
+        assert!(w.len() >= kc * self.nr(), "the panel of W is too short");
+        assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
+        let args = ChannelArgs {
+            kc,
+            x: x.as_ptr(),
+            koff: koff.offsets.as_ptr(),
+            step,
+            w: w.as_ptr(),
+            tile: tile.as_mut_ptr(),
+            accumulate,
+            store,
+        };
+        // SAFETY: the assertions here and in finish() cover the memory that ChannelArgs and ChannelStore ask for; Dest grants the writes; a
+        // kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.f)(&args) };
+    }
+}

@@ -1,0 +1,5 @@
+//! AVX2 and FMA.
+
+pub(crate) mod gemm_f32;
+pub(crate) mod gemm_f64;
+mod vector;

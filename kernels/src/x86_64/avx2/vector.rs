@@ -1,0 +1,225 @@
+//! The AVX2 registers as [`Simd`] vectors.
+
+use core::arch::x86_64::*;
+
+use crate::simd::Simd;
+
+/// For each mask of eight 32-bit lanes, the indices that move its lanes to the front (AVX2 has no compress instruction).
+static COMPRESS: [[u32; 8]; 256] = {
+    let mut table = [[0; 8]; 256];
+    let mut mask = 0;
+    while mask < 256 {
+        let (mut lane, mut to) = (0, 0);
+        while lane < 8 {
+            if mask >> lane & 1 == 1 {
+                table[mask][to] = lane as u32;
+                to += 1;
+            }
+            lane += 1;
+        }
+        mask += 1;
+    }
+    table
+};
+
+/// `WINDOW[8 - n..]` begins with n lanes of ones, then zeros: the masks of `vmaskmov`.
+static WINDOW: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// The `vmaskmov` mask of the first `n <= 8` 32-bit lanes.
+///
+/// # Safety
+/// CPU: AVX2.
+#[inline(always)]
+unsafe fn first(n: usize) -> __m256i {
+    let window = &WINDOW[8 - n..16 - n];
+    // SAFETY: the slice holds 8 elements; the caller runs where AVX2 is.
+    unsafe { _mm256_loadu_si256(window.as_ptr().cast()) }
+}
+
+/// The permutation that moves the 32-bit lanes of `mask` to the front.
+///
+/// # Safety
+/// CPU: AVX2.
+#[inline(always)]
+unsafe fn to_front(mask: u32) -> __m256i {
+    let indices = &COMPRESS[(mask & 0xff) as usize];
+    // SAFETY: the row holds 8 elements; the caller runs where AVX2 is.
+    unsafe { _mm256_loadu_si256(indices.as_ptr().cast()) }
+}
+
+/// 8 `f32`.
+#[derive(Clone, Copy)]
+pub(crate) struct F32x8(__m256);
+
+impl Simd for F32x8 {
+    type Elem = f32;
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_set1_ps(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm256_loadu_ps(p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { _mm256_storeu_ps(p, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_fmadd_ps(self.0, b.0, c.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_add_ps(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand where either is NaN.
+        unsafe { Self(_mm256_min_ps(hi.0, _mm256_max_ps(lo.0, self.0))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(p: *const f32, n: usize) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm256_maskload_ps(p, first(n))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, n: usize) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            _mm256_maskstore_ps(p, first(n), self.0);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn compress(self, mask: u32) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_permutevar8x32_ps(self.0, to_front(mask))) }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            // Lane l of u[4 * g + c] holds column 4 * l + c of rows 4 * g ..
+            let mut t = *rows;
+            for i in 0..4 {
+                t[2 * i] = Self(_mm256_unpacklo_ps(rows[2 * i].0, rows[2 * i + 1].0));
+                t[2 * i + 1] = Self(_mm256_unpackhi_ps(rows[2 * i].0, rows[2 * i + 1].0));
+            }
+            let mut u = [_mm256_setzero_ps(); 8];
+            for g in 0..2 {
+                let [a, b, c, d] = [0, 1, 2, 3].map(|i| _mm256_castps_pd(t[4 * g + i].0));
+                u[4 * g] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+                u[4 * g + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+                u[4 * g + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+                u[4 * g + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+            }
+            for c in 0..4 {
+                rows[c] = Self(_mm256_permute2f128_ps::<0x20>(u[c], u[4 + c]));
+                rows[4 + c] = Self(_mm256_permute2f128_ps::<0x31>(u[c], u[4 + c]));
+            }
+        }
+    }
+}
+
+/// 4 `f64`.
+#[derive(Clone, Copy)]
+pub(crate) struct F64x4(__m256d);
+
+impl Simd for F64x4 {
+    type Elem = f64;
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn splat(x: f64) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_set1_pd(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f64) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm256_loadu_pd(p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f64) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { _mm256_storeu_pd(p, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_fmadd_pd(self.0, b.0, c.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_add_pd(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand where either is NaN.
+        unsafe { Self(_mm256_min_pd(hi.0, _mm256_max_pd(lo.0, self.0))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(p: *const f64, n: usize) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm256_maskload_pd(p, first(2 * n))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f64, n: usize) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            _mm256_maskstore_pd(p, first(2 * n), self.0);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn compress(self, mask: u32) -> Self {
+        // Each 64-bit lane is two 32-bit lanes: the mask's bits are doubled.
+        let pairs = (0..4).fold(0, |pairs, lane| pairs | (mask >> lane & 1) * 3 << (2 * lane));
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let v = _mm256_permutevar8x32_ps(_mm256_castpd_ps(self.0), to_front(pairs));
+            Self(_mm256_castps_pd(v))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            // Lane l of t[2 * i + c] holds column 2 * l + c of rows 2 * i, 2 * i + 1.
+            let mut t = [_mm256_setzero_pd(); 4];
+            for i in 0..2 {
+                t[2 * i] = _mm256_unpacklo_pd(rows[2 * i].0, rows[2 * i + 1].0);
+                t[2 * i + 1] = _mm256_unpackhi_pd(rows[2 * i].0, rows[2 * i + 1].0);
+            }
+            for c in 0..2 {
+                rows[c] = Self(_mm256_permute2f128_pd::<0x20>(t[c], t[2 + c]));
+                rows[2 + c] = Self(_mm256_permute2f128_pd::<0x31>(t[c], t[2 + c]));
+            }
+        }
+    }
+}

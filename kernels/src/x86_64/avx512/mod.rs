@@ -1,0 +1,5 @@
+//! AVX-512 F, VL, BW, CD and DQ.
+
+pub(crate) mod gemm_f32;
+pub(crate) mod gemm_f64;
+mod vector;

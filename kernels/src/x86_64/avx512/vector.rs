@@ -1,0 +1,193 @@
+//! The AVX-512 registers as [`Simd`] vectors.
+
+use core::arch::x86_64::*;
+
+use crate::simd::Simd;
+
+/// 16 `f32`.
+#[derive(Clone, Copy)]
+pub(crate) struct F32x16(__m512);
+
+impl Simd for F32x16 {
+    type Elem = f32;
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_set1_ps(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm512_loadu_ps(p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { _mm512_storeu_ps(p, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_fmadd_ps(self.0, b.0, c.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_add_ps(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand where either is NaN.
+        unsafe { Self(_mm512_min_ps(hi.0, _mm512_max_ps(lo.0, self.0))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(p: *const f32, n: usize) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm512_maskz_loadu_ps(first(n) as __mmask16, p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, n: usize) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { _mm512_mask_storeu_ps(p, first(n) as __mmask16, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn compress(self, mask: u32) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_maskz_compress_ps(mask as __mmask16, self.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            // 4x4 blocks within the 128-bit lanes: lane l of u[4 * g + c] holds column 4 * l + c of rows 4 * g ..
+            let mut t = *rows;
+            for i in 0..8 {
+                t[2 * i] = Self(_mm512_unpacklo_ps(rows[2 * i].0, rows[2 * i + 1].0));
+                t[2 * i + 1] = Self(_mm512_unpackhi_ps(rows[2 * i].0, rows[2 * i + 1].0));
+            }
+            let mut u = t.map(|v| _mm512_castps_pd(v.0));
+            for g in 0..4 {
+                let [a, b, c, d] = [0, 1, 2, 3].map(|i| _mm512_castps_pd(t[4 * g + i].0));
+                u[4 * g] = _mm512_unpacklo_pd(a, c);
+                u[4 * g + 1] = _mm512_unpackhi_pd(a, c);
+                u[4 * g + 2] = _mm512_unpacklo_pd(b, d);
+                u[4 * g + 3] = _mm512_unpackhi_pd(b, d);
+            }
+            // Then the 4x4 matrix of lanes, for each column c of the blocks.
+            let u = u.map(|v| _mm512_castpd_ps(v));
+            for c in 0..4 {
+                let even01 = _mm512_shuffle_f32x4::<0x88>(u[c], u[4 + c]);
+                let even23 = _mm512_shuffle_f32x4::<0x88>(u[8 + c], u[12 + c]);
+                let odd01 = _mm512_shuffle_f32x4::<0xdd>(u[c], u[4 + c]);
+                let odd23 = _mm512_shuffle_f32x4::<0xdd>(u[8 + c], u[12 + c]);
+                rows[c] = Self(_mm512_shuffle_f32x4::<0x88>(even01, even23));
+                rows[4 + c] = Self(_mm512_shuffle_f32x4::<0x88>(odd01, odd23));
+                rows[8 + c] = Self(_mm512_shuffle_f32x4::<0xdd>(even01, even23));
+                rows[12 + c] = Self(_mm512_shuffle_f32x4::<0xdd>(odd01, odd23));
+            }
+        }
+    }
+}
+
+/// 8 `f64`.
+#[derive(Clone, Copy)]
+pub(crate) struct F64x8(__m512d);
+
+impl Simd for F64x8 {
+    type Elem = f64;
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    unsafe fn splat(x: f64) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_set1_pd(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f64) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm512_loadu_pd(p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f64) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { _mm512_storeu_pd(p, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_fmadd_pd(self.0, b.0, c.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_add_pd(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand where either is NaN.
+        unsafe { Self(_mm512_min_pd(hi.0, _mm512_max_pd(lo.0, self.0))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(p: *const f64, n: usize) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm512_maskz_loadu_pd(first(n) as __mmask8, p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f64, n: usize) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { _mm512_mask_storeu_pd(p, first(n) as __mmask8, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn compress(self, mask: u32) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_maskz_compress_pd(mask as __mmask8, self.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            // Lane l of t[2 * i + c] holds column 2 * l + c of rows 2 * i, 2 * i + 1.
+            let mut t = *rows;
+            for i in 0..4 {
+                t[2 * i] = Self(_mm512_unpacklo_pd(rows[2 * i].0, rows[2 * i + 1].0));
+                t[2 * i + 1] = Self(_mm512_unpackhi_pd(rows[2 * i].0, rows[2 * i + 1].0));
+            }
+            for c in 0..2 {
+                let even01 = _mm512_shuffle_f64x2::<0x88>(t[c].0, t[2 + c].0);
+                let even23 = _mm512_shuffle_f64x2::<0x88>(t[4 + c].0, t[6 + c].0);
+                let odd01 = _mm512_shuffle_f64x2::<0xdd>(t[c].0, t[2 + c].0);
+                let odd23 = _mm512_shuffle_f64x2::<0xdd>(t[4 + c].0, t[6 + c].0);
+                rows[c] = Self(_mm512_shuffle_f64x2::<0x88>(even01, even23));
+                rows[2 + c] = Self(_mm512_shuffle_f64x2::<0x88>(odd01, odd23));
+                rows[4 + c] = Self(_mm512_shuffle_f64x2::<0xdd>(even01, even23));
+                rows[6 + c] = Self(_mm512_shuffle_f64x2::<0xdd>(odd01, odd23));
+            }
+        }
+    }
+}
+
+/// The mask of the first `n` lanes.
+#[inline(always)]
+fn first(n: usize) -> u32 {
+    ((1_u64 << n) - 1) as u32
+}

@@ -1,0 +1,77 @@
+//! This crate's own micro-kernels.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use convoke_kernels::{Dest, Epilogue, Isa, RowOffsets, StoreMap};
+
+use super::{Gemm, Size};
+use crate::element::Compute;
+use crate::lower::engine::Tiles;
+
+pub(crate) struct Native<A: Compute> {
+    size: Size,
+    tiles: Tiles<A>,
+    koff: RowOffsets,
+    map: StoreMap,
+    /// The bias of a plain product, one a row of a panel.
+    zeros: Vec<A>,
+}
+
+impl<A: Compute> Native<A> {
+    pub(crate) fn new(isa: Isa, size: Size) -> Result<Self, String> {
+        if size.k.checked_mul(size.ld).is_none_or(|len| u32::try_from(len).is_err()) {
+            return Err(String::from("B is too large for 32-bit offsets"));
+        }
+        let lanes = crate::lower::engine::lanes::<A>(isa);
+        let tiles = Tiles::choose(isa, size.rows, size.ld / lanes, None)
+            .ok_or_else(|| String::from("no kernel for this tile"))?;
+        Ok(Self {
+            size,
+            koff: RowOffsets::packed(size.k, size.ld),
+            map: StoreMap::contiguous(size.ld, lanes),
+            zeros: alloc::vec![A::ZERO; tiles.mr()],
+            tiles,
+        })
+    }
+}
+
+impl<A: Compute> Gemm<A> for Native<A> {
+    fn kernel(&self) -> &str {
+        self.tiles.name()
+    }
+
+    fn layout(&self) -> usize {
+        self.tiles.mr()
+    }
+
+    fn pack(&self, packed: &mut [A], element: &dyn Fn(usize, usize) -> A) {
+        self.tiles.pack(self.size.k, packed, element);
+    }
+
+    fn tile_len(&self) -> usize {
+        self.tiles.tile_len()
+    }
+
+    fn multiply(&self, packed: &[A], b: &[A], n: usize, c: &mut [A], tile: &mut [A]) {
+        let epilogue = Epilogue { bias: &self.zeros, residual: None, lo: A::NEG_INFINITY, hi: A::INFINITY };
+        let vectors = n.div_ceil(self.tiles.lanes);
+        self.tiles.for_each(0..self.tiles.panels.count(), vectors, |kernel, row, vector| {
+            let a = &packed[row * self.size.k..(row + kernel.mr()) * self.size.k];
+            let b = &b[vector * self.tiles.lanes..];
+            let mut y = Dest::from_slice(&mut c[row * self.size.ld..]);
+            kernel.finish(
+                a,
+                b,
+                self.koff.rows(0..self.size.k),
+                tile,
+                false,
+                &mut y,
+                self.size.ld,
+                &self.map,
+                vector,
+                &epilogue,
+            );
+        });
+    }
+}

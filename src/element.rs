@@ -1,0 +1,47 @@
+//! The element types of tensors.
+
+use convoke_kernels::stream::{Arithmetic, Storage};
+
+use crate::DType;
+
+pub use half::{bf16, f16};
+
+/// A tensor's element type: `f32`, `f64`, [`f16`] or [`bf16`]. Sealed.
+///
+/// The 16-bit types are stored; products and sums are computed in f32, the bias is added there, and the result is rounded once, to nearest
+/// even. f64 computes in f64.
+pub trait Element: Storage<Acc: Compute> + bytemuck::Pod {
+    /// The type as ONNX names it.
+    const DTYPE: DType;
+}
+
+impl Element for f32 {
+    const DTYPE: DType = DType::F32;
+}
+impl Element for f64 {
+    const DTYPE: DType = DType::F64;
+}
+impl Element for f16 {
+    const DTYPE: DType = DType::F16;
+}
+impl Element for bf16 {
+    const DTYPE: DType = DType::BF16;
+}
+
+/// A type that sums are computed in: `f32` or `f64`.
+pub trait Compute: Arithmetic + bytemuck::Pod {
+    #[doc(hidden)]
+    fn is_finite_value(self) -> bool;
+}
+
+impl Compute for f32 {
+    fn is_finite_value(self) -> bool {
+        self.is_finite()
+    }
+}
+
+impl Compute for f64 {
+    fn is_finite_value(self) -> bool {
+        self.is_finite()
+    }
+}

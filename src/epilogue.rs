@@ -1,0 +1,46 @@
+//! What is fused behind the sum of products: bias, residual, activation.
+
+use convoke_kernels::Real;
+use convoke_kernels::stream;
+
+/// The activation applied to each output element, after bias and residual. NaN stays NaN in all of them.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Activation {
+    /// None.
+    #[default]
+    None,
+    /// `max(x, 0)`.
+    Relu,
+    /// `min(max(x, min), max)`.
+    Clip {
+        /// Lower bound.
+        min: f32,
+        /// Upper bound.
+        max: f32,
+    },
+    /// `x` where it is not negative, `alpha * x` where it is.
+    LeakyRelu {
+        /// Slope of the negative part.
+        alpha: f32,
+    },
+    /// `x * min(max(x / 6 + 1/2, 0), 1)`.
+    HardSwish,
+    /// `x / (1 + e^-x)`.
+    Silu,
+}
+
+impl Activation {
+    /// As the kernels take it.
+    pub(crate) fn lower<T: Real>(self) -> stream::Activation<T> {
+        let real = |x: f32| T::from_f64(f64::from(x));
+        match self {
+            Self::None => stream::Activation::IDENTITY,
+            Self::Relu => stream::Activation::Clamp(T::ZERO, T::INFINITY),
+            Self::Clip { min, max } => stream::Activation::Clamp(real(min), real(max)),
+            Self::LeakyRelu { alpha } => stream::Activation::LeakyRelu(real(alpha)),
+            Self::HardSwish => stream::Activation::HardSwish,
+            Self::Silu => stream::Activation::Silu,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The crate's one error type.
+
+use alloc::string::String;
+use core::fmt;
+
+/// What kind of rule a request broke. More kinds may be added in later versions.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The operator, its opset version, or an attribute's name or type is not known.
+    UnsupportedOperator,
+    /// An attribute's value or length breaks a rule of the operator.
+    InvalidAttribute,
+    /// The shapes of X, W, B or Y do not fit each other or the attributes.
+    InvalidShape,
+    /// The element type is not allowed in this opset, or the inputs' types differ.
+    InvalidType,
+    /// A required input is missing, or there are too many.
+    InvalidInput,
+    /// A size does not fit the address space, or a computation with sizes overflows.
+    Overflow,
+    /// A buffer's length is not what its shape asks for.
+    BufferLength,
+    /// More workspace is needed than the caller's limit allows, or than was given.
+    Workspace,
+    /// Memory could not be allocated.
+    OutOfMemory,
+    /// Packed weights belong to another operator, element type, layout or kernel.
+    PackedMismatch,
+    /// A forced algorithm, ISA or thread count cannot be had for this request.
+    Unavailable,
+}
+
+/// An error: its [`kind`](Error::kind), and a message that names operator, axis, value and rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// The kind of rule that was broken.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// `Err(Error)` of a kind with a formatted message.
+macro_rules! bail {
+    ($kind:ident, $($arg:tt)*) => {
+        return Err($crate::error::Error::new($crate::error::ErrorKind::$kind, alloc::format!($($arg)*)))
+    };
+}
+pub(crate) use bail;

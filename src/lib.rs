@@ -1,0 +1,54 @@
+//! CPU kernels for the ONNX operators `Conv` and `ConvTranspose`: the convolution backend of an inference engine.
+//!
+//! ```text
+//! ONNX attributes -> spec (validated geometry) -> plan (candidates: an offer with its cost, or a reason why not)
+//!   -> pack (weights, bias) -> run (x, packed, y, workspace, threads) -> lower::<algorithm> -> convoke-kernels
+//! ```
+//!
+//! ```
+//! use convoke::{Activation, Conv, Planner, Threads, Workspace};
+//!
+//! # fn main() -> Result<(), convoke::Error> {
+//! // The first layer of ResNet: 64 filters of 3x7x7, stride 2, padding 3 on each side of both axes.
+//! let conv = Conv::new([64, 3, 7, 7]).strides([2, 2]).pads([3, 3, 3, 3]);
+//! let plan = Planner::new().activation(Activation::Relu).plan::<f32>(conv, &[1, 3, 224, 224])?;
+//! println!("{}", plan.explain());
+//!
+//! let (x, w, bias) = (vec![0.5; 3 * 224 * 224], vec![0.1; 64 * 3 * 7 * 7], vec![0.0; 64]);
+//! let packed = plan.pack(&w, Some(&bias))?; // once
+//! let mut workspace = Workspace::for_plan(&plan)?; // once
+//! let mut y = vec![0.0; plan.geometry().output_len()];
+//! plan.run(&x, &packed, &mut y, &mut workspace, Threads::Serial)?; // for every input; allocates nothing
+//! # Ok(()) }
+//! ```
+//!
+//! Tensors are plain slices in ONNX's layout, `(N, C, spatial...)`, of any number of spatial axes, of `f32`, `f64`, [`f16`] or [`bf16`].
+#![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![deny(unsafe_code)]
+
+extern crate alloc;
+#[cfg(any(test, feature = "std"))]
+extern crate std;
+
+mod blas;
+mod element;
+mod epilogue;
+mod error;
+mod exec;
+mod lower;
+mod machine;
+mod oneshot;
+mod plan;
+pub mod reference;
+mod spec;
+
+pub use convoke_kernels as kernels;
+pub use element::{Element, bf16, f16};
+pub use epilogue::Activation;
+pub use error::{Error, ErrorKind};
+pub use exec::{Threads, Workspace};
+pub use machine::{ENV_ISA, Isa};
+pub use oneshot::{conv, conv_transpose};
+pub use plan::{Accuracy, Algorithm, Blas, Explanation, PackedWeights, Plan, Planner, Verdict};
+pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, NodeInput, Op, Operator};

@@ -1,0 +1,310 @@
+//! The macro-kernel that the GEMM lowerings share: panels of packed weights times a block of columns, tile by tile.
+//!
+//! C = A B, with A the packed weights, MR rows a panel, and B a block of columns that is read through row offsets: shifted views of padded
+//! planes, rows of X itself, or packed panels. K is blocked; between K blocks the tiles of C are kept in scratch memory, each contiguous, and the
+//! last K block finishes them into Y. Every element sees its products in the order of k, whatever the tiles: results do not depend on how
+//! the work is split.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use convoke_kernels::{Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
+
+use super::finish::Finish;
+use crate::element::Element;
+
+/// Rows of A, cut into panels of nearly equal height.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Panels {
+    rows: usize,
+    count: usize,
+}
+
+impl Panels {
+    /// As few panels of at most `mr` rows as possible, whose heights differ by at most one: no panel is left with a row or two.
+    pub(crate) fn new(rows: usize, mr: usize) -> Self {
+        Self { rows, count: rows.div_ceil(mr) }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The first row of panel `p`; the number of all rows for `p == count`.
+    pub(crate) fn start(&self, p: usize) -> usize {
+        if self.count == 0 {
+            return 0;
+        }
+        let (height, taller) = (self.rows / self.count, self.rows % self.count);
+        p * height + p.min(taller)
+    }
+
+    pub(crate) fn height(&self, p: usize) -> usize {
+        self.start(p + 1) - self.start(p)
+    }
+
+    /// The height of the first, tallest panel.
+    pub(crate) fn tallest(&self) -> usize {
+        if self.count == 0 { 0 } else { self.height(0) }
+    }
+}
+
+/// The kernels for the panels of one A: for each width, one for the taller panels and one for the others.
+pub(crate) struct Tiles<T: Real> {
+    pub(crate) panels: Panels,
+    pub(crate) lanes: usize,
+    widths: Vec<Width<T>>,
+}
+
+/// The two kernels of one width; `nrv` vectors.
+struct Width<T: Real> {
+    nrv: usize,
+    tall: &'static SpatialKernel<T>,
+    low: &'static SpatialKernel<T>,
+}
+
+impl<T: Real> Tiles<T> {
+    /// The kernels of panels with at most `mr` rows each, in widths of at most `max_nrv` vectors; none if a kernel is lacking.
+    fn new(isa: Isa, rows: usize, mr: usize, max_nrv: usize) -> Option<Self> {
+        let panels = Panels::new(rows, mr);
+        let kernels = spatial_kernels::<T>(isa);
+        let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr && k.nrv() == nrv);
+        let (tall, low) = (panels.tallest(), panels.rows / panels.count.max(1));
+        let mut widths: Vec<_> = (1..=max_nrv)
+            .filter_map(|nrv| {
+                let tall = find(tall, nrv)?;
+                Some(Width { nrv, tall, low: find(low, nrv).unwrap_or(tall) })
+            })
+            .collect();
+        widths.reverse();
+        let lanes = kernels.first()?.lanes();
+        (!widths.is_empty()).then_some(Self { panels, lanes, widths })
+    }
+
+    /// The tile that takes the fewest cycles for `rows` of A and `vectors` of columns; with `mr`, only tiles of that panel height.
+    pub(crate) fn choose(isa: Isa, rows: usize, vectors: usize, mr: Option<usize>) -> Option<Self> {
+        let mut best: Option<(f64, Self)> = None;
+        for kernel in spatial_kernels::<T>(isa) {
+            if mr.is_some_and(|mr| kernel.mr() != mr) || kernel.mr() > rows.max(1) {
+                continue;
+            }
+            let Some(tiles) = Self::new(isa, rows, kernel.mr(), kernel.nrv()) else { continue };
+            if tiles.widths[0].nrv != kernel.nrv() {
+                continue;
+            }
+            let cycles = tiles.cycles(vectors);
+            if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
+                best = Some((cycles, tiles));
+            }
+        }
+        best.map(|(_, tiles)| tiles)
+    }
+
+    /// The panel height that packing depends on.
+    pub(crate) fn mr(&self) -> usize {
+        self.panels.tallest()
+    }
+
+    /// Estimated cycles for one step of k over all rows and `vectors` of columns.
+    pub(crate) fn cycles(&self, vectors: usize) -> f64 {
+        let taller = self.panels.rows % self.panels.count.max(1);
+        let lower = self.panels.count - taller;
+        let mut cycles = 0.0;
+        let mut at = 0;
+        while at < vectors {
+            let width = self.width(vectors - at);
+            let repeat = if width.nrv == self.widths[0].nrv { (vectors - at) / width.nrv } else { 1 };
+            let tile = |kernel: &SpatialKernel<T>| tile_cycles(kernel.mr(), kernel.nrv());
+            cycles += repeat as f64 * (taller as f64 * tile(width.tall) + lower as f64 * tile(width.low));
+            at += repeat * width.nrv;
+        }
+        cycles
+    }
+
+    /// The widest kernels of at most `vectors` vectors.
+    fn width(&self, vectors: usize) -> &Width<T> {
+        // A width of one vector is in every list, because the tables have it for every height.
+        self.widths.iter().find(|w| w.nrv <= vectors).unwrap_or(&self.widths[self.widths.len() - 1])
+    }
+
+    /// The widest tile, in vectors.
+    pub(crate) fn widest(&self) -> usize {
+        self.widths[0].nrv
+    }
+
+    /// The name of the kernel that does most of the work.
+    pub(crate) fn name(&self) -> &'static str {
+        self.widths[0].tall.name()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        alloc::format!("{} in {} panels", self.name(), self.panels.count)
+    }
+
+    /// Values that a tile needs.
+    pub(crate) fn tile_len(&self) -> usize {
+        self.mr() * self.widest() * self.lanes
+    }
+}
+
+/// Elements of a vector.
+pub(crate) fn lanes<T: Real>(isa: Isa) -> usize {
+    spatial_kernels::<T>(isa).first().map_or(1, SpatialKernel::lanes)
+}
+
+/// Estimated cycles of one step of k: two FMAs and two loads a cycle, and at least as many FMAs in flight as their latency asks for.
+///
+/// These are figures of current x86-64 server cores; on others the order of the tiles is nearly the same.
+fn tile_cycles(mr: usize, nrv: usize) -> f64 {
+    let fma = (mr * nrv) as f64 / 2.0;
+    // The loads and the offset table's, of which not all slots can be filled.
+    let loads = (mr + nrv + 1) as f64 / 2.0 * 1.15;
+    let latency = 4.0;
+    fma.max(loads).max(latency) + 0.1
+}
+
+/// The packed weights' part in a call of the macro-kernel: panels of A over one block of k.
+pub(crate) struct Rows<'a, A> {
+    /// Packed A of the group: panel p begins at `start(p) * k_total`, step k of it `k * height(p)` further on.
+    pub(crate) a: &'a [A],
+    pub(crate) k_total: usize,
+    pub(crate) k: Range<usize>,
+    pub(crate) panels: Range<usize>,
+    /// One value for each row of the group.
+    pub(crate) bias: &'a [A],
+}
+
+impl<A> Rows<'_, A> {
+    /// Whether there is no block of k before this one.
+    fn is_first(&self) -> bool {
+        self.k.start == 0
+    }
+
+    /// Whether there is no block of k behind this one.
+    fn is_last(&self) -> bool {
+        self.k.end == self.k_total
+    }
+}
+
+/// The columns' part: where they are read and written.
+pub(crate) struct Columns<'a, A> {
+    /// Row k of the first vector is at `koff[k]`, vector j's `j * LANES` further on.
+    pub(crate) b: &'a [A],
+    pub(crate) koff: RowOffsetsRef<'a>,
+    /// Where vectors go; those of `range` are computed.
+    pub(crate) map: &'a StoreMap,
+    pub(crate) range: Range<usize>,
+    /// The output element that row 0 of the group, offset 0 of the map, goes to.
+    pub(crate) at: usize,
+    /// Output elements from one row to the next.
+    pub(crate) ldy: usize,
+}
+
+/// Where finished tiles go.
+pub(crate) struct Sink<'a, 'b, T: Element> {
+    pub(crate) finish: Finish<'a, 'b, T>,
+    /// The bounds of the clamp where kernels store straight into Y.
+    pub(crate) direct: Option<(T::Acc, T::Acc)>,
+}
+
+impl<T: Element> Sink<'_, '_, T> {
+    /// Sums, or finishes, one tile.
+    #[expect(clippy::too_many_arguments, reason = "a tile's operands and its place")]
+    fn tile(
+        &self,
+        kernel: &SpatialKernel<T::Acc>,
+        rows: &Rows<'_, T::Acc>,
+        columns: &Columns<'_, T::Acc>,
+        panel: (usize, &[T::Acc]),
+        vector: usize,
+        b: &[T::Acc],
+        tile: &mut [T::Acc],
+    ) {
+        let (row, a) = panel;
+        let accumulate = !rows.is_first();
+        if !rows.is_last() {
+            return kernel.partial(a, b, columns.koff, tile, accumulate);
+        }
+        let at = columns.at + row * columns.ldy;
+        let bias = &rows.bias[row..row + kernel.mr()];
+        let io = self.finish.io;
+        if let Some((lo, hi)) = self.direct
+            && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
+        {
+            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
+            let epilogue = Epilogue { bias, residual, lo, hi };
+            kernel.finish(a, b, columns.koff, tile, accumulate, &mut y, columns.ldy, columns.map, vector, &epilogue);
+        } else {
+            kernel.partial(a, b, columns.koff, tile, accumulate);
+            let tile = &mut tile[..kernel.mr() * kernel.nr()];
+            self.finish.tile(tile, kernel.nr(), kernel.lanes(), bias, at, columns.ldy, columns.map, vector);
+        }
+    }
+}
+
+impl<T: Real> Tiles<T> {
+    /// Values of scratch that [`multiply`](Self::multiply) needs: one tile, or, where K is blocked, the tiles of all `panels` and `vectors`.
+    pub(crate) fn scratch_len(&self, panels: Range<usize>, vectors: usize, k_blocks: usize) -> usize {
+        if k_blocks <= 1 {
+            return self.tile_len();
+        }
+        (self.panels.start(panels.end) - self.panels.start(panels.start)) * vectors * self.lanes
+    }
+
+    /// Multiplies panels of A by columns: for each tile's width of columns, which stays in the L1 cache, all panels.
+    ///
+    /// `tiles` keeps the sums between blocks of k; calls for the same columns must pass the same part of it, and the same `range`s.
+    pub(crate) fn multiply<E: Element<Acc = T>>(
+        &self,
+        rows: &Rows<'_, T>,
+        columns: &Columns<'_, T>,
+        tiles: &mut [T],
+        sink: &Sink<'_, '_, E>,
+    ) where
+        T: crate::element::Compute,
+    {
+        let blocked = !(rows.is_first() && rows.is_last());
+        let (first_row, vectors) = (self.panels.start(rows.panels.start), columns.range.len());
+        self.for_each(rows.panels.clone(), vectors, |kernel, row, vector| {
+            let (height, a) = (kernel.mr(), row * rows.k_total);
+            let a = &rows.a[a + rows.k.start * height..a + rows.k.end * height];
+            let b = &columns.b[vector * self.lanes..];
+            let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
+            let tile = &mut tiles[kept..kept + height * kernel.nr()];
+            sink.tile(kernel, rows, columns, (row, a), columns.range.start + vector, b, tile);
+        });
+    }
+
+    /// Calls `tile(kernel, first row, first vector)` for every tile: for each width of columns, all panels of `panels`.
+    #[inline]
+    pub(crate) fn for_each(
+        &self,
+        panels: Range<usize>,
+        vectors: usize,
+        mut tile: impl FnMut(&'static SpatialKernel<T>, usize, usize),
+    ) {
+        let mut vector = 0;
+        while vector < vectors {
+            let width = self.width(vectors - vector);
+            for p in panels.clone() {
+                let kernel = if self.panels.height(p) == width.tall.mr() { width.tall } else { width.low };
+                tile(kernel, self.panels.start(p), vector);
+            }
+            vector += width.nrv;
+        }
+    }
+
+    /// Packs a matrix of `k` columns, given by an accessor, into the panels' layout.
+    pub(crate) fn pack(&self, k: usize, packed: &mut [T], element: impl Fn(usize, usize) -> T) {
+        for p in 0..self.panels.count() {
+            let (row, height) = (self.panels.start(p), self.panels.height(p));
+            let panel = &mut packed[row * k..(row + height) * k];
+            for (k, step) in panel.chunks_exact_mut(height.max(1)).enumerate() {
+                for (i, value) in step.iter_mut().enumerate() {
+                    *value = element(row + i, k);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The general epilogue: tiles of sums that kernels cannot store straight into Y (16-bit types, activations beyond a clamp).
+
+use convoke_kernels::stream::{self, Activation};
+use convoke_kernels::{Isa, Real, StoreMap};
+
+use super::Io;
+use crate::element::Element;
+
+/// Elements of a row that are put in order at a time, on the stack.
+const INTERLEAVE: usize = 256;
+
+/// The general epilogue of one run.
+pub(crate) struct Finish<'a, 'b, T: Element> {
+    pub(crate) isa: Isa,
+    pub(crate) activation: Activation<T::Acc>,
+    pub(crate) io: &'a Io<'b, T>,
+}
+
+impl<T: Element> Finish<'_, '_, T> {
+    /// Finishes one row of sums: `+ bias + residual`, activation, rounded, stored from output element `at` on. The sums are clobbered.
+    pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
+        let residual = self.io.residual.map(|r| &r[at..at + sums.len()]);
+        stream::epilogue(self.isa, self.activation, bias, residual, sums);
+        stream::narrow(self.isa, sums, self.io.y.row(at, sums.len()));
+    }
+
+    /// As [`row`](Self::row) for sums that are kept by `phases`: `len` elements, element r of which is `sums[r % phases * span + r / phases]`.
+    pub(crate) fn interleaved(
+        &self,
+        sums: &mut [T::Acc],
+        (phases, span): (usize, usize),
+        len: usize,
+        bias: T::Acc,
+        at: usize,
+    ) {
+        if phases == 1 || span == 1 {
+            return self.row(&mut sums[..len], bias, at);
+        }
+        let mut buffer = [T::Acc::ZERO; INTERLEAVE];
+        for first in (0..len).step_by(INTERLEAVE) {
+            let buffer = &mut buffer[..INTERLEAVE.min(len - first)];
+            stream::interleave(self.isa, sums, (phases, span), first, buffer);
+            self.row(buffer, bias, at + first);
+        }
+    }
+
+    /// Finishes a tile `[rows][columns]` of sums, row i of which belongs to bias `bias[i]` and to the output from element `at + i * ldy` on,
+    /// at the places that `map`'s entries from `first` on say.
+    #[expect(clippy::too_many_arguments, reason = "the tile, then its place, as the kernels take them")]
+    pub(crate) fn tile(
+        &self,
+        tile: &mut [T::Acc],
+        columns: usize,
+        lanes: usize,
+        bias: &[T::Acc],
+        at: usize,
+        ldy: usize,
+        map: &StoreMap,
+        first: usize,
+    ) {
+        for (i, row) in tile.chunks_exact_mut(columns).enumerate() {
+            let mut run = Run::default();
+            for (j, column) in map.columns()[first..first + columns / lanes].iter().enumerate() {
+                for lane in 0..lanes {
+                    if column.mask >> lane & 1 == 0 {
+                        continue;
+                    }
+                    let offset = column.offset + (column.mask & ((1 << lane) - 1)).count_ones() as usize;
+                    let from = j * lanes + lane;
+                    if run.len > 0 && run.offset + run.len == offset && run.from + run.len == from {
+                        run.len += 1;
+                        continue;
+                    }
+                    if run.len > 0 {
+                        self.row(&mut row[run.from..run.from + run.len], bias[i], at + i * ldy + run.offset);
+                    }
+                    run = Run { from, offset, len: 1 };
+                }
+            }
+            if run.len > 0 {
+                self.row(&mut row[run.from..run.from + run.len], bias[i], at + i * ldy + run.offset);
+            }
+        }
+    }
+}
+
+/// Consecutive lanes that go to consecutive elements.
+#[derive(Default)]
+struct Run {
+    from: usize,
+    offset: usize,
+    len: usize,
+}

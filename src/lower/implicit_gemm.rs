@@ -1,0 +1,263 @@
+//! Conv as GEMM without an im2col matrix: its rows are shifted views of padded planes.
+//!
+//! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. K is ordered by blocks of channels, then taps,
+//! then channels of the block. Accepts every Conv whose planes' offsets fit 32 bits. Scratch for a task: the planes of one block of channels
+//! for one slab of the output ([`planes`](super::planes)), and the slab's sums where K has several blocks.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use convoke_kernels::{Isa, RowOffsets, StoreMap};
+
+use super::engine::{Columns, Rows, Sink, Tiles, lanes};
+use super::finish::Finish;
+use super::planes::{self, Planes};
+use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::element::Element;
+use crate::exec::{Arena, Line, lines_for};
+use crate::machine::CACHES;
+use crate::{Geometry, Op};
+
+/// Steps of k in a block, at the most (one channel's taps may be more): so many that the sums' way to scratch and back costs little, and so few
+/// that a block of A stays in the L2 cache.
+const KC: usize = 512;
+/// Slabs that each thread should have, so that they end at about the same time.
+const SLABS_PER_THREAD: usize = 4;
+/// Columns below which a slab is not cut for the threads' sake: its planes' borders would weigh too much.
+const LEAST_COLUMNS: usize = 192;
+/// Cycles to copy one element into a plane.
+const COPY_CYCLES: f64 = 0.25;
+/// Cycles a task costs beside its arithmetic.
+const TASK_CYCLES: f64 = 300.0;
+/// Cycles a nanosecond.
+const CLOCK: f64 = 4.0;
+
+/// Channels of a block of K. It depends on the operator alone, so that packed weights fit every input size.
+fn channels_per_block(channels: usize, taps: usize) -> usize {
+    let most = (KC / taps).max(1);
+    channels.div_ceil(channels.div_ceil(most).max(1)).max(1)
+}
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    if geometry.op != Op::Conv {
+        return Err(String::from("only for Conv"));
+    }
+    let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+    let taps = geometry.kernel_volume();
+    let block = channels_per_block(channels, taps);
+    let k_blocks = channels.div_ceil(block);
+    let mr = request.layout.map(|layout| layout[0]);
+    if geometry.output_len() == 0 {
+        return Err(String::from("the output is empty"));
+    }
+    let Some((axis, extent)) = slab(request, block, k_blocks) else {
+        return Err(String::from("the padded planes are too large for 32-bit offsets"));
+    };
+    let sizes =
+        planes::sizes(&geometry.axes, axis, extent).ok_or_else(|| String::from("the padded planes are too large"))?;
+    let lanes = lanes::<T::Acc>(request.isa);
+    let vectors = sizes.columns.div_ceil(lanes);
+    let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr)
+        .ok_or_else(|| String::from("no kernel for this tile"))?;
+    let planes_len = block * sizes.channel_len + tiles.widest() * lanes;
+    let repeats = (geometry.batch * geometry.group * sizes.slabs) as f64;
+    let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64;
+    let copies = (channels * sizes.channel_len) as f64 * COPY_CYCLES;
+    let sums = k_blocks.saturating_sub(1) as f64 * (rows * vectors) as f64 * 2.0;
+    // Panels are shared out where there are too few slabs to keep the threads busy.
+    let slabs = geometry.batch * geometry.group * sizes.slabs;
+    let splits = (2 * request.threads).div_ceil(slabs).clamp(1, tiles.panels.count().max(1));
+    let splits = if request.threads == 1 { 1 } else { splits };
+    let split_panels = tiles.panels.count().div_ceil(splits);
+    let tiles_len = tiles.scratch_len(0..split_panels.min(tiles.panels.count()), vectors, k_blocks);
+    Ok(Offer {
+        cost: repeats * (arithmetic + sums + copies * splits as f64 + TASK_CYCLES) / CLOCK,
+        lines: lines_for::<T::Acc>(planes_len) + lines_for::<T::Acc>(tiles_len),
+        build: Box::new(move || {
+            let planes = Planes::new(geometry, axis, extent);
+            let last = channels - (k_blocks.max(1) - 1) * block;
+            let koff = [offsets(&planes, block), offsets(&planes, last)];
+            let edge = geometry.axes[axis].output % extent;
+            let maps = [planes.map(extent, lanes), planes.map(if edge == 0 { extent } else { edge }, lanes)];
+            Box::new(ImplicitGemm {
+                geometry: geometry.clone(),
+                isa: request.isa,
+                activation: request.activation,
+                direct: request.direct_clamp(),
+                slabs: sizes.slabs,
+                tiles,
+                planes,
+                koff,
+                maps,
+                block,
+                splits,
+                planes_len,
+                tiles_len,
+            })
+        }),
+    })
+}
+
+/// The slab's axis and extent: as much of the output as keeps the planes of a block of channels, the sums and a block of A within the L2 cache,
+/// but no more than leaves every thread a few slabs.
+fn slab<T: Element>(request: &Request<'_, T>, block: usize, k_blocks: usize) -> Option<(usize, usize)> {
+    let geometry = request.geometry;
+    let axes = &geometry.axes;
+    let bytes = size_of::<T::Acc>();
+    let rows = geometry.out_channels_per_group();
+    let a_block = rows * block * geometry.kernel_volume() * bytes;
+    let budget = (CACHES.l2 * 3 / 4).saturating_sub(a_block).max(CACHES.l2 / 3);
+    let fits = |axis: usize, extent: usize| {
+        let sizes = planes::sizes(axes, axis, extent)?;
+        let sums = if k_blocks > 1 { sizes.columns.checked_mul(rows)? } else { 0 };
+        let values = sizes.channel_len.checked_mul(block)?.checked_add(sums)?;
+        Some(values.checked_mul(bytes)? <= budget)
+    };
+    let fits = |axis, extent| fits(axis, extent).unwrap_or(false);
+    // The outermost axis that can be cut so that a slab fits, and the largest extent on it: sizes grow with it.
+    let axis = (0..axes.len() - 1).find(|&axis| fits(axis, 1)).unwrap_or(axes.len() - 1);
+    let whole = axes[axis].output;
+    let (mut low, mut high) = (1, whole);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if fits(axis, middle) { low = middle } else { high = middle - 1 }
+    }
+    let sizes = planes::sizes(axes, axis, low)?;
+    let slabs = geometry.batch * geometry.group * sizes.slabs;
+    if request.threads > 1 && slabs < SLABS_PER_THREAD * request.threads {
+        let smaller = (low * slabs).div_ceil(SLABS_PER_THREAD * request.threads);
+        let least = (low * LEAST_COLUMNS).div_ceil(sizes.columns);
+        low = smaller.max(least).min(low);
+    }
+    // Slabs of equal extent.
+    let extent = whole.div_ceil(whole.div_ceil(low));
+    planes::sizes(axes, axis, extent).map(|_| (axis, extent))
+}
+
+/// The rows of a block of k: taps, and for each of them the block's channels.
+fn offsets(planes: &Planes, block: usize) -> RowOffsets {
+    let mut offsets = Vec::with_capacity(planes.taps.len() * block);
+    for tap in &planes.taps {
+        for c in 0..block {
+            offsets.push(u32::try_from(c * planes.channel_len + tap).expect("sizes() bounds the offsets"));
+        }
+    }
+    RowOffsets::new(offsets)
+}
+
+struct ImplicitGemm<T: Element> {
+    geometry: Geometry,
+    isa: Isa,
+    activation: convoke_kernels::stream::Activation<T::Acc>,
+    direct: Option<(T::Acc, T::Acc)>,
+    tiles: Tiles<T::Acc>,
+    planes: Planes,
+    slabs: usize,
+    /// The rows of a full block of k, and of the last one.
+    koff: [RowOffsets; 2],
+    /// Where columns go: in a full slab, and in the last one along the axis.
+    maps: [StoreMap; 2],
+    /// Channels in a block of k.
+    block: usize,
+    /// Shares that the panels of A are split into.
+    splits: usize,
+    planes_len: usize,
+    tiles_len: usize,
+}
+
+impl<T: Element> ImplicitGemm<T> {
+    fn k_total(&self) -> usize {
+        self.geometry.in_channels_per_group() * self.geometry.kernel_volume()
+    }
+}
+
+impl<T: Element> Lowering<T> for ImplicitGemm<T> {
+    fn layout(&self) -> Layout {
+        alloc::vec![self.tiles.mr(), self.block]
+    }
+
+    fn describe(&self) -> String {
+        let k = self.block * self.geometry.kernel_volume();
+        alloc::format!(
+            "{}, K in blocks of {k}, {} slabs, panels in {} shares",
+            self.tiles.describe(),
+            self.slabs,
+            self.splits
+        )
+    }
+
+    fn kernel(&self) -> &str {
+        self.tiles.name()
+    }
+
+    fn packed_len(&self) -> usize {
+        self.geometry.weight_len()
+    }
+
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        let (taps, channels) = (self.geometry.kernel_volume(), self.geometry.in_channels_per_group());
+        let rows = self.geometry.out_channels_per_group();
+        let k_total = self.k_total();
+        if k_total == 0 {
+            return;
+        }
+        for (group, packed) in packed.chunks_exact_mut(rows * k_total).enumerate() {
+            self.tiles.pack(k_total, packed, |row, k| {
+                let first = k / (self.block * taps) * self.block;
+                let width = self.block.min(channels - first);
+                let within = k - first * taps;
+                let (tap, c) = (within / width, first + within % width);
+                w[((group * rows + row) * channels + c) * taps + tap].to_acc()
+            });
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group * self.slabs * self.splits
+    }
+
+    /// One share of the panels, for one slab of one group of one image.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let geometry = &self.geometry;
+        let (rest, split) = (task / self.splits, task % self.splits);
+        let (plane, slab) = (rest / self.slabs, self.planes.slab(rest % self.slabs));
+        let (image, group) = (plane / geometry.group, plane % geometry.group);
+        let mut arena = Arena::new(scratch);
+        let planes = arena.take::<T::Acc>(self.planes_len);
+        let tiles = arena.take::<T::Acc>(self.tiles_len);
+
+        let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+        let (taps, k_total) = (geometry.kernel_volume(), self.k_total());
+        let spatial = geometry.output_spatial();
+        let map = &self.maps[usize::from(!self.planes.is_full(&slab))];
+        let count = self.tiles.panels.count();
+        let panels = split * count / self.splits..(split + 1) * count / self.splits;
+        let sink = Sink { finish: Finish { isa: self.isa, activation: self.activation, io }, direct: self.direct };
+        let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
+        // Without channels there is still the bias to be stored: one empty block.
+        for first in (0..channels.max(1)).step_by(self.block) {
+            let width = self.block.min(channels - first);
+            let x = &x[first * geometry.input_spatial()..];
+            self.planes.fill(self.isa, &slab, x, &mut planes[..width * self.planes.channel_len]);
+            let k = first * taps..(first + width) * taps;
+            let block = Rows {
+                a: &io.weights[group * rows * k_total..(group + 1) * rows * k_total],
+                k_total,
+                k,
+                panels: panels.clone(),
+                bias: &io.bias[group * rows..(group + 1) * rows],
+            };
+            let columns = Columns {
+                b: planes,
+                koff: self.koff[usize::from(width != self.block)].rows(0..width * taps),
+                map,
+                range: 0..map.columns().len(),
+                at: (image * geometry.out_channels + group * rows) * spatial + slab.first,
+                ldy: spatial,
+            };
+            self.tiles.multiply(&block, &columns, tiles, &sink);
+        }
+    }
+}

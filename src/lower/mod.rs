@@ -1,0 +1,113 @@
+//! The lowerings: each file is one way to turn a convolution into calls of kernels.
+//!
+//! A lowering answers a [`Request`] with an offer or with the reason why not; the offer, once taken, becomes a [`Lowering`], which splits the
+//! output into independent tasks. To add one: its file here, its name in [`Algorithm`], a line in [`candidates`].
+
+pub(crate) mod col2im;
+pub(crate) mod engine;
+mod finish;
+pub(crate) mod im2col;
+pub(crate) mod implicit_gemm;
+pub(crate) mod naive;
+mod planes;
+pub(crate) mod pointwise;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use convoke_kernels::{Isa, stream};
+
+use crate::exec::Line;
+use crate::exec::output::Output;
+use crate::plan::{Algorithm, Blas};
+use crate::{Element, Geometry};
+
+/// What a lowering is asked for.
+pub(crate) struct Request<'a, T: Element> {
+    pub(crate) geometry: &'a Geometry,
+    pub(crate) isa: Isa,
+    /// Threads that the split into tasks should keep busy.
+    pub(crate) threads: usize,
+    pub(crate) activation: stream::Activation<T::Acc>,
+    /// The layout of weights that are already packed for this algorithm: to be accepted as it is, or rejected.
+    pub(crate) layout: Option<&'a Layout>,
+}
+
+impl<T: Element> Request<'_, T> {
+    /// Whether kernels can store straight into Y: no conversion, no activation beyond a clamp. Gives the bounds of the clamp.
+    pub(crate) fn direct_clamp(&self) -> Option<(T::Acc, T::Acc)> {
+        match self.activation {
+            stream::Activation::Clamp(lo, hi) if T::DIRECT => Some((lo, hi)),
+            _ => None,
+        }
+    }
+}
+
+/// What packed weights depend on, besides operator, element type and algorithm: tile and blocking.
+pub(crate) type Layout = Vec<usize>;
+
+/// A lowering's answer.
+pub(crate) type Answer<'a, T> = Result<Offer<'a, T>, String>;
+
+/// A lowering that accepts.
+pub(crate) struct Offer<'a, T: Element> {
+    /// Estimated time on one core, in nanoseconds: only compared with other offers'.
+    pub(crate) cost: f64,
+    /// Scratch lines that each concurrent task needs.
+    pub(crate) lines: usize,
+    /// Makes the lowering, with its tables.
+    pub(crate) build: Box<dyn FnOnce() -> Box<dyn Lowering<T>> + 'a>,
+}
+
+/// The data of one run, shared by its tasks.
+pub(crate) struct Io<'a, T: Element> {
+    pub(crate) x: &'a [T],
+    pub(crate) weights: &'a [T::Acc],
+    /// One value for each output channel.
+    pub(crate) bias: &'a [T::Acc],
+    pub(crate) residual: Option<&'a [T]>,
+    pub(crate) y: Output<'a, T>,
+}
+
+/// A configured lowering: immutable, shared by threads.
+pub(crate) trait Lowering<T: Element>: Send + Sync {
+    /// What the packed weights depend on.
+    fn layout(&self) -> Layout;
+
+    /// The micro-kernel, blocking and whatever else explains the choice, in a line.
+    fn describe(&self) -> String;
+
+    /// The name of the micro-kernel that does most of the work.
+    fn kernel(&self) -> &str;
+
+    /// Number of values of the packed weights.
+    fn packed_len(&self) -> usize;
+
+    /// Packs W into `packed_len` values.
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]);
+
+    /// Number of independent tasks; together they write every output element, each in exactly one task.
+    fn tasks(&self) -> usize;
+
+    /// Executes one task.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]);
+}
+
+/// A candidate of the planner.
+pub(crate) type Candidate<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
+
+/// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
+pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 9] {
+    [
+        (Algorithm::Pointwise, pointwise::offer),
+        (Algorithm::ImplicitGemm, implicit_gemm::offer),
+        (Algorithm::Im2col(Blas::Native), |r| im2col::offer(r, Blas::Native)),
+        (Algorithm::Im2col(Blas::Gemm), |r| im2col::offer(r, Blas::Gemm)),
+        (Algorithm::Im2col(Blas::Matrixmultiply), |r| im2col::offer(r, Blas::Matrixmultiply)),
+        (Algorithm::Col2im(Blas::Native), |r| col2im::offer(r, Blas::Native)),
+        (Algorithm::Col2im(Blas::Gemm), |r| col2im::offer(r, Blas::Gemm)),
+        (Algorithm::Col2im(Blas::Matrixmultiply), |r| col2im::offer(r, Blas::Matrixmultiply)),
+        (Algorithm::Naive, naive::offer),
+    ]
+}

@@ -1,0 +1,76 @@
+//! The loops of the definition: any operator, any geometry, no workspace.
+//!
+//! No GEMM. Accepts everything; bytes: none. Sums in f64, so that it is also the most accurate.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
+use convoke_kernels::Real;
+
+use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::element::Element;
+use crate::exec::Line;
+use crate::{Geometry, reference};
+
+/// Nanoseconds for a multiply-add, measured.
+const COST: f64 = 4.0;
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    Ok(Offer {
+        cost: COST * geometry.macs() as f64,
+        lines: 0,
+        build: Box::new(move || Box::new(Naive { geometry: geometry.clone(), activation: request.activation })),
+    })
+}
+
+struct Naive<T: Element> {
+    geometry: Geometry,
+    activation: convoke_kernels::stream::Activation<T::Acc>,
+}
+
+impl<T: Element> Lowering<T> for Naive<T> {
+    fn layout(&self) -> Layout {
+        Layout::new()
+    }
+
+    fn describe(&self) -> String {
+        String::from("loops of the definition, summed in f64")
+    }
+
+    fn kernel(&self) -> &str {
+        "naive"
+    }
+
+    fn packed_len(&self) -> usize {
+        self.geometry.weight_len()
+    }
+
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        for (packed, w) in packed.iter_mut().zip(w) {
+            *packed = w.to_acc();
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.out_channels
+    }
+
+    /// One output channel of one image.
+    fn run(&self, task: usize, io: &Io<'_, T>, _: &mut [Line]) {
+        let spatial = self.geometry.output_spatial();
+        let bias = io.bias[task % self.geometry.out_channels].to_f64();
+        for (i, y) in io.y.row(task * spatial, spatial).iter_mut().enumerate() {
+            let index = task * spatial + i;
+            let sum = reference::sum(
+                &self.geometry,
+                index,
+                bias,
+                |at| io.x[at].to_acc().to_f64(),
+                |at| io.weights[at].to_f64(),
+            );
+            let residual = io.residual.map_or(0.0, |r| r[index].to_acc().to_f64());
+            y.write(T::from_acc(self.activation.apply(T::Acc::from_f64(sum.value + residual))));
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Padded, phase-split copies of a block of X: what makes every row of the im2col matrix a shifted view.
+//!
+//! A block is a slab of the output: one position on the axes before `axis`, `extent` positions on it, all positions on the axes behind it, and so
+//! a run of consecutive output elements. For an axis with stride s, X is split into s phases, so that positions of one phase are neighbours;
+//! tap k of an axis with dilation d then reads phase `k * d % s`, shifted by `k * d / s`. With all planes of one pitch, output position o of
+//! the slab reads element `sum(o_i * pitch_i) + offset(tap)`: the columns of the im2col matrix are neighbours, its rows are offsets.
+//! Between two rows of the slab lie as many garbage columns as the shifts are long; they are dropped when tiles are stored.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use convoke_kernels::stream::{self, Storage};
+use convoke_kernels::{Column, Isa, Real, StoreMap};
+
+use crate::{Axis, Geometry};
+
+/// The planes of one channel: pitches, taps' offsets, and the rows to be filled.
+pub(crate) struct Planes {
+    axes: Vec<Axis>,
+    /// The axis that is cut into slabs, and the slab's extent on it.
+    axis: usize,
+    extent: usize,
+    /// Elements of a plane along each axis, and from one position to the next.
+    spans: Vec<usize>,
+    pitches: Vec<usize>,
+    /// Elements of the planes of one channel.
+    pub(crate) channel_len: usize,
+    /// For each tap, the offset of its view.
+    pub(crate) taps: Vec<usize>,
+    rows: Vec<PlaneRow>,
+}
+
+/// One row of a plane, along the last axis.
+struct PlaneRow {
+    /// Where it begins among the channel's planes.
+    at: usize,
+    /// Its input position along each axis, relative to the slab's origin: for the last axis, of its first element.
+    rel: Vec<usize>,
+    /// Its position along the slab's axis, in plane elements.
+    along: usize,
+}
+
+/// Where a slab begins: its output position along each axis.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slab {
+    /// The linear index of the first output position.
+    pub(crate) first: usize,
+    /// Positions on the slab's axis; fewer than the extent in the last slab.
+    pub(crate) extent: usize,
+}
+
+/// The sizes of planes, without their tables: cheap, for choosing the slab.
+pub(crate) struct Sizes {
+    pub(crate) channel_len: usize,
+    /// Columns of a slab, garbage included.
+    pub(crate) columns: usize,
+    /// Slabs of the output.
+    pub(crate) slabs: usize,
+}
+
+/// How far the view of the last tap is shifted along an axis.
+fn reach(axis: &Axis) -> usize {
+    (axis.kernel - 1) * axis.dilation / axis.stride
+}
+
+/// The number of phases that taps read.
+fn phases(axis: &Axis) -> usize {
+    let step = axis.dilation % axis.stride;
+    // Multiples of the dilation meet stride / gcd(stride, dilation) phases.
+    let (mut a, mut b) = (axis.stride, step);
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    axis.kernel.min(axis.stride / a)
+}
+
+/// The sizes for slabs of `extent` on `axis`; none if they do not fit 32-bit offsets.
+pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize) -> Option<Sizes> {
+    let (mut plane, mut columns, mut slabs) = (1_usize, 1_usize, 1_usize);
+    for (i, a) in axes.iter().enumerate().rev() {
+        let here = if i < axis {
+            1
+        } else if i == axis {
+            extent
+        } else {
+            a.output
+        };
+        columns = (here - 1).checked_mul(plane)?.checked_add(columns)?;
+        plane = plane.checked_mul(here.checked_add(reach(a))?)?;
+        slabs = slabs.checked_mul(a.output.div_ceil(here))?;
+    }
+    let phases: usize = axes.iter().try_fold(1_usize, |n, a| n.checked_mul(phases(a)))?;
+    let channel_len = padded(plane.checked_mul(phases)?);
+    u32::try_from(channel_len.checked_mul(64)?).ok()?;
+    Some(Sizes { channel_len, columns, slabs })
+}
+
+/// A length of at least `len` that is an odd number of cache lines of f32, so that equal positions of many channels do not share a cache set.
+fn padded(len: usize) -> usize {
+    let lines = len.div_ceil(16);
+    (lines + 1 - lines % 2) * 16
+}
+
+impl Planes {
+    pub(crate) fn new(geometry: &Geometry, axis: usize, extent: usize) -> Self {
+        let axes = geometry.axes.clone();
+        let rank = axes.len();
+        let here = |i: usize| {
+            if i < axis {
+                1
+            } else if i == axis {
+                extent
+            } else {
+                axes[i].output
+            }
+        };
+        let spans: Vec<_> = (0..rank).map(|i| here(i) + reach(&axes[i])).collect();
+        let mut pitches = vec![1; rank];
+        for i in (1..rank).rev() {
+            pitches[i - 1] = pitches[i] * spans[i];
+        }
+        let plane = pitches[0] * spans[0];
+        // The phases that some tap reads, by axis, in the order in which taps meet them.
+        let phases: Vec<Vec<usize>> = axes
+            .iter()
+            .map(|a| {
+                let mut met = Vec::new();
+                for phase in (0..a.kernel.min(a.stride)).map(|k| k * a.dilation % a.stride) {
+                    if !met.contains(&phase) {
+                        met.push(phase);
+                    }
+                }
+                met
+            })
+            .collect();
+        let plane_of = |phase: &[usize]| {
+            phase.iter().zip(&phases).fold(0, |at, (phase, met)| {
+                at * met.len() + met.iter().position(|p| p == phase).expect("every tap's phase was met")
+            })
+        };
+        let taps = positions(&axes.iter().map(|a| a.kernel).collect::<Vec<_>>())
+            .map(|tap| {
+                let phase: Vec<_> = tap.iter().zip(&axes).map(|(k, a)| k * a.dilation % a.stride).collect();
+                let shift =
+                    tap.iter().zip(&axes).zip(&pitches).map(|((k, a), pitch)| k * a.dilation / a.stride * pitch);
+                plane_of(&phase) * plane + shift.sum::<usize>()
+            })
+            .collect();
+        let mut rows = Vec::new();
+        for met in positions(&phases.iter().map(Vec::len).collect::<Vec<_>>()) {
+            let phase: Vec<_> = met.iter().zip(&phases).map(|(i, met)| met[*i]).collect();
+            for outer in positions(&spans[..rank - 1]) {
+                let mut rel = phase.clone();
+                for (i, o) in outer.iter().enumerate() {
+                    rel[i] += o * axes[i].stride;
+                }
+                let at = outer.iter().zip(&pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
+                let along = outer.get(axis).copied().unwrap_or(0);
+                rows.push(PlaneRow { at: plane_of(&phase) * plane + at, rel, along });
+            }
+        }
+        let planes: usize = phases.iter().map(Vec::len).product();
+        Self { axes, axis, extent, spans, pitches, channel_len: padded(plane * planes), taps, rows }
+    }
+
+    /// Slabs along the slab's axis.
+    fn slabs_along(&self) -> usize {
+        self.axes[self.axis].output.div_ceil(self.extent)
+    }
+
+    /// Slab number `index`.
+    pub(crate) fn slab(&self, index: usize) -> Slab {
+        let (outer, along) = (index / self.slabs_along(), index % self.slabs_along());
+        let inner: usize = self.axes[self.axis + 1..].iter().map(|a| a.output).product();
+        let output = self.axes[self.axis].output;
+        let start = along * self.extent;
+        Slab { first: (outer * output + start) * inner, extent: self.extent.min(output - start) }
+    }
+
+    /// Whether a slab has the full extent.
+    pub(crate) fn is_full(&self, slab: &Slab) -> bool {
+        slab.extent == self.extent
+    }
+
+    /// Where the columns of a slab with `extent` positions on its axis go, in vectors of `lanes`.
+    pub(crate) fn map(&self, extent: usize, lanes: usize) -> StoreMap {
+        let here = |i: usize| {
+            if i < self.axis {
+                1
+            } else if i == self.axis {
+                extent
+            } else {
+                self.axes[i].output
+            }
+        };
+        let rank = self.axes.len();
+        let columns = (0..rank).map(|i| (here(i) - 1) * self.pitches[i]).sum::<usize>() + 1;
+        let mut offset = 0;
+        let mut vectors = Vec::with_capacity(columns.div_ceil(lanes));
+        for v in 0..columns.div_ceil(lanes) {
+            let mut mask = 0;
+            for lane in 0..lanes {
+                let n = v * lanes + lane;
+                let is_real = n < columns
+                    && (0..rank).all(|i| {
+                        let position = n / self.pitches[i];
+                        let position = if i == 0 { position } else { position % self.spans[i] };
+                        position < here(i)
+                    });
+                mask |= u32::from(is_real) << lane;
+            }
+            vectors.push(Column { offset, mask });
+            offset += mask.count_ones() as usize;
+        }
+        StoreMap::new(vectors, lanes)
+    }
+
+    /// Fills the planes of consecutive channels for one slab; `x` begins with the first of them.
+    pub(crate) fn fill<T: Storage>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
+        let rank = self.axes.len();
+        let last = rank - 1;
+        let spatial: usize = self.axes.iter().map(|a| a.input).product();
+        let needed = slab.extent + reach(&self.axes[self.axis]);
+        for row in &self.rows {
+            if self.axis < last && row.along >= needed {
+                continue;
+            }
+            // The row's place in a channel of X; none where one of its outer positions is padding.
+            let mut rest = slab.first;
+            let (mut place, mut step) = (Some(0), self.axes[last].input);
+            let mut begin = 0;
+            for i in (0..rank).rev() {
+                let axis = &self.axes[i];
+                let origin = rest % axis.output * axis.stride + row.rel[i];
+                rest /= axis.output;
+                if i == last {
+                    begin = origin;
+                    continue;
+                }
+                place = match origin.checked_sub(axis.pad_begin) {
+                    Some(position) if position < axis.input => place.map(|at| at + position * step),
+                    _ => None,
+                };
+                step *= axis.input;
+            }
+            let axis = &self.axes[last];
+            let span = self.spans[last];
+            // Elements of the row that are not padding: begin + e * stride in pad_begin .. pad_begin + input.
+            let from = axis.pad_begin.saturating_sub(begin).div_ceil(axis.stride).min(span);
+            let to = (axis.pad_begin + axis.input).saturating_sub(begin).div_ceil(axis.stride).clamp(from, span);
+            let source = place.filter(|_| from < to).map(|at| at + begin + from * axis.stride - axis.pad_begin);
+            for (channel, planes) in planes.chunks_exact_mut(self.channel_len).enumerate() {
+                let row = &mut planes[row.at..row.at + span];
+                let Some(source) = source else {
+                    row.fill(T::Acc::ZERO);
+                    continue;
+                };
+                row[..from].fill(T::Acc::ZERO);
+                stream::widen_strided(isa, &x[channel * spatial + source..], axis.stride, &mut row[from..to]);
+                row[to..].fill(T::Acc::ZERO);
+            }
+        }
+    }
+}
+
+/// All positions of a box with the given lengths, in row-major order.
+fn positions(lengths: &[usize]) -> impl Iterator<Item = Vec<usize>> {
+    let count: usize = lengths.iter().product();
+    let lengths = lengths.to_vec();
+    (0..count).map(move |mut index| {
+        let mut position = vec![0; lengths.len()];
+        for (p, len) in position.iter_mut().zip(&lengths).rev() {
+            *p = index % len;
+            index /= len;
+        }
+        position
+    })
+}

@@ -1,0 +1,222 @@
+//! Conv with a 1x1 kernel, stride 1 and no padding: GEMM on X as it stands.
+//!
+//! M = M/group, K = C/group, N = input positions, for each image and group. Row k of B is channel k of X: read in place where few panels of A
+//! share it, else through a packed panel that stays in the L1 cache. Scratch for a task: one panel, and the sums of its columns where K has
+//! several blocks.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use convoke_kernels::stream;
+use convoke_kernels::{Isa, RowOffsets, StoreMap};
+
+use super::engine::{Columns, Rows, Sink, Tiles, lanes};
+use super::finish::Finish;
+use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::element::Element;
+use crate::exec::{Arena, Line, lines_for};
+use crate::{Geometry, Op};
+
+/// Steps of k in a block, at the most: a panel of B of 48 columns then just fills the L1 cache.
+const KC: usize = 256;
+/// Panels of A from which on packing B pays: each reads it once more, and from the L1 cache only if its rows are neighbours.
+const PACK_PANELS: usize = 3;
+/// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
+const SUMS_BYTES: usize = 256 << 10;
+/// Cycles to pack one element, and cycles that a task costs beside its arithmetic.
+const PACK_CYCLES: f64 = 0.1;
+const TASK_CYCLES: f64 = 200.0;
+/// Cycles a nanosecond.
+const CLOCK: f64 = 4.0;
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    if geometry.op != Op::Conv {
+        return Err(String::from("only for Conv"));
+    }
+    if let Some(axis) =
+        geometry.axes.iter().position(|a| a.kernel != 1 || a.stride != 1 || a.pad_begin + a.pad_end != 0)
+    {
+        return Err(alloc::format!("axis {axis} has a kernel above 1, a stride above 1, or padding"));
+    }
+    if geometry.output_len() == 0 {
+        return Err(String::from("the output is empty"));
+    }
+    let (rows, k_total, positions) =
+        (geometry.out_channels_per_group(), geometry.in_channels_per_group(), geometry.input_spatial());
+    let lanes = lanes::<T::Acc>(request.isa);
+    let vectors = positions.div_ceil(lanes);
+    let mr = request.layout.map(|layout| layout[0]);
+    let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr)
+        .ok_or_else(|| String::from("no kernel for this tile"))?;
+    let k_blocks = k_total.div_ceil(KC).max(1);
+    let kc = k_total.div_ceil(k_blocks);
+    if u32::try_from(kc.saturating_mul(positions)).is_err() {
+        return Err(String::from("the rows of X are too long for 32-bit offsets"));
+    }
+    // Columns of a task: whole tiles, enough for every thread to have a few tasks, the sums bounded.
+    let widest = tiles.widest();
+    let images = geometry.batch * geometry.group;
+    let bound = SUMS_BYTES / size_of::<T::Acc>() / lanes / rows.max(1);
+    let share = (vectors * images).div_ceil(if request.threads == 1 { 1 } else { 4 * request.threads });
+    let task_vectors = bound.min(share).div_ceil(widest).max(1) * widest;
+    let blocks = vectors.div_ceil(task_vectors);
+    let splits = if request.threads == 1 {
+        1
+    } else {
+        (2 * request.threads).div_ceil(images * blocks).clamp(1, tiles.panels.count().max(1))
+    };
+    let is_packed = !T::DIRECT || tiles.panels.count() >= PACK_PANELS;
+    let panel_len = kc * widest * lanes;
+    let share_panels = tiles.panels.count().div_ceil(splits);
+    let tiles_len = tiles.scratch_len(0..share_panels, task_vectors.min(vectors), k_blocks);
+    let packing = if is_packed { (k_total * vectors * lanes) as f64 * PACK_CYCLES * splits as f64 } else { 0.0 };
+    let sums = (k_blocks - 1) as f64 * (rows * vectors) as f64 * 2.0;
+    let cycles = tiles.cycles(vectors) * k_total as f64 + packing + sums + TASK_CYCLES;
+    Ok(Offer {
+        cost: images as f64 * cycles / CLOCK,
+        lines: lines_for::<T::Acc>(panel_len) + lines_for::<T::Acc>(tiles_len),
+        build: Box::new(move || {
+            let in_place = (0..kc).map(|k| u32::try_from(k * positions).expect("bounded above")).collect();
+            Box::new(Pointwise {
+                geometry: geometry.clone(),
+                isa: request.isa,
+                activation: request.activation,
+                direct: request.direct_clamp(),
+                packed: (1..=widest).map(|nrv| RowOffsets::packed(kc, nrv * lanes)).collect(),
+                in_place: RowOffsets::new(in_place),
+                map: StoreMap::contiguous(positions, lanes),
+                tiles,
+                lanes,
+                kc,
+                task_vectors,
+                blocks,
+                splits,
+                is_packed,
+                panel_len,
+                tiles_len,
+            })
+        }),
+    })
+}
+
+struct Pointwise<T: Element> {
+    geometry: Geometry,
+    isa: Isa,
+    activation: stream::Activation<T::Acc>,
+    direct: Option<(T::Acc, T::Acc)>,
+    tiles: Tiles<T::Acc>,
+    lanes: usize,
+    /// Rows of a packed panel of 1, 2, ... vectors.
+    packed: Vec<RowOffsets>,
+    /// Rows of X.
+    in_place: RowOffsets,
+    map: StoreMap,
+    /// Steps of k in a block.
+    kc: usize,
+    /// Vectors of columns of a task, and tasks along the columns.
+    task_vectors: usize,
+    blocks: usize,
+    /// Shares that the panels of A are split into.
+    splits: usize,
+    is_packed: bool,
+    panel_len: usize,
+    tiles_len: usize,
+}
+
+impl<T: Element> Lowering<T> for Pointwise<T> {
+    fn layout(&self) -> Layout {
+        alloc::vec![self.tiles.mr()]
+    }
+
+    fn describe(&self) -> String {
+        let b = if self.is_packed { "packed" } else { "in place" };
+        alloc::format!(
+            "{}, B {b}, K in blocks of {}, {} blocks of columns, panels in {} shares",
+            self.tiles.describe(),
+            self.kc,
+            self.blocks,
+            self.splits
+        )
+    }
+
+    fn kernel(&self) -> &str {
+        self.tiles.name()
+    }
+
+    fn packed_len(&self) -> usize {
+        self.geometry.weight_len()
+    }
+
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        let (rows, k_total) = (self.geometry.out_channels_per_group(), self.geometry.in_channels_per_group());
+        if rows * k_total == 0 {
+            return;
+        }
+        for (w, packed) in w.chunks_exact(rows * k_total).zip(packed.chunks_exact_mut(rows * k_total)) {
+            self.tiles.pack(k_total, packed, |row, k| w[row * k_total + k].to_acc());
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group * self.blocks * self.splits
+    }
+
+    /// One share of the panels, for one block of columns of one group of one image.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let geometry = &self.geometry;
+        let (rest, split) = (task / self.splits, task % self.splits);
+        let (plane, block) = (rest / self.blocks, rest % self.blocks);
+        let (image, group) = (plane / geometry.group, plane % geometry.group);
+        let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+        let positions = geometry.input_spatial();
+        let mut arena = Arena::new(scratch);
+        let panel = arena.take::<T::Acc>(self.panel_len);
+        let tiles = arena.take::<T::Acc>(self.tiles_len);
+        let count = self.tiles.panels.count();
+        let panels = split * count / self.splits..(split + 1) * count / self.splits;
+        let height = self.tiles.panels.start(panels.end) - self.tiles.panels.start(panels.start);
+        let sink = Sink { finish: Finish { isa: self.isa, activation: self.activation, io }, direct: self.direct };
+        let x = &io.x[(image * geometry.in_channels + group * k_total) * positions..];
+        let vectors = block * self.task_vectors..((block + 1) * self.task_vectors).min(self.map.columns().len());
+        let is_blocked = self.kc < k_total;
+        // Without channels there is still the bias to be stored: one empty block.
+        for k in (0..k_total.max(1)).step_by(self.kc.max(1)) {
+            let k = k..(k + self.kc).min(k_total);
+            let rows = Rows {
+                a: &io.weights[group * rows * k_total..(group + 1) * rows * k_total],
+                k_total,
+                k: k.clone(),
+                panels: panels.clone(),
+                bias: &io.bias[group * rows..(group + 1) * rows],
+            };
+            for first in vectors.clone().step_by(self.tiles.widest()) {
+                let range = first..(first + self.tiles.widest()).min(vectors.end);
+                let column = first * self.lanes;
+                let x = x.get(k.start * positions + column..).unwrap_or(&[]);
+                let nr = range.len() * self.lanes;
+                // In place only where the last row's vectors, too, end within X.
+                let readable = (self.kc.max(1) - 1) * positions + nr;
+                let (b, koff) = match T::as_acc(x).filter(|x| !self.is_packed && x.len() >= readable) {
+                    Some(x) => (x, &self.in_place),
+                    None => {
+                        let panel = &mut panel[..k.len() * nr];
+                        stream::pack_rows(self.isa, x, positions, nr.min(positions - column), nr, panel);
+                        (&*panel, &self.packed[range.len() - 1])
+                    }
+                };
+                let kept = if is_blocked { (first - vectors.start) * self.lanes * height } else { 0 };
+                let columns = Columns {
+                    b,
+                    koff: koff.rows(0..k.len()),
+                    map: &self.map,
+                    range,
+                    at: (image * geometry.out_channels + group * rows.bias.len()) * positions,
+                    ldy: positions,
+                };
+                self.tiles.multiply(&rows, &columns, &mut tiles[kept..], &sink);
+            }
+        }
+    }
+}

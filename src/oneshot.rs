@@ -1,0 +1,65 @@
+//! One call for casual use: plan, pack, run, forget.
+
+use alloc::vec::Vec;
+
+use crate::error::{Error, bail};
+use crate::{Conv, ConvTranspose, Element, Operator, Planner, Threads, Workspace};
+
+/// Conv in one call, on the calling thread. Returns Y and its shape.
+///
+/// Plans and packs every time: keep a [`Plan`](crate::Plan) to run a layer more than once.
+///
+/// ```
+/// use convoke::{Conv, conv};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let (y, shape) = conv(&Conv::new([1, 1, 2]), &[1, 1, 4], &[1.0_f32, 2.0, 3.0, 4.0], &[10.0, 1.0], None)?;
+/// assert_eq!((y.as_slice(), shape.as_slice()), ([12.0, 23.0, 34.0].as_slice(), [1, 1, 3].as_slice()));
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// What breaks a rule of the operator, lengths that are not the shapes', memory that cannot be allocated.
+pub fn conv<T: Element>(
+    conv: &Conv,
+    x_shape: &[usize],
+    x: &[T],
+    w: &[T],
+    bias: Option<&[T]>,
+) -> Result<(Vec<T>, Vec<usize>), Error> {
+    one_shot(conv.clone().into(), x_shape, x, w, bias)
+}
+
+/// ConvTranspose in one call, on the calling thread. Returns Y and its shape. See [`conv`](fn@conv).
+///
+/// # Errors
+/// As [`conv`](fn@conv).
+pub fn conv_transpose<T: Element>(
+    conv: &ConvTranspose,
+    x_shape: &[usize],
+    x: &[T],
+    w: &[T],
+    bias: Option<&[T]>,
+) -> Result<(Vec<T>, Vec<usize>), Error> {
+    one_shot(conv.clone().into(), x_shape, x, w, bias)
+}
+
+fn one_shot<T: Element>(
+    operator: Operator,
+    x_shape: &[usize],
+    x: &[T],
+    w: &[T],
+    bias: Option<&[T]>,
+) -> Result<(Vec<T>, Vec<usize>), Error> {
+    let plan = Planner::new().plan::<T>(operator, x_shape)?;
+    let geometry = plan.geometry();
+    let packed = plan.pack(w, bias)?;
+    let mut workspace = Workspace::for_plan(&plan)?;
+    let mut y = Vec::new();
+    if y.try_reserve_exact(geometry.output_len()).is_err() {
+        bail!(OutOfMemory, "{}: {} output elements cannot be allocated", geometry.op, geometry.output_len());
+    }
+    y.resize(geometry.output_len(), T::default());
+    plan.run(x, &packed, &mut y, &mut workspace, Threads::Serial)?;
+    Ok((y, geometry.output_shape()))
+}

@@ -1,0 +1,98 @@
+//! Names of the lowerings and of the choices that a caller has.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::error::{Error, bail};
+
+/// A GEMM implementation behind the materialised lowerings.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Blas {
+    /// This crate's own.
+    Native,
+    /// The `gemm` crate (feature `blas-gemm`).
+    Gemm,
+    /// The `matrixmultiply` crate (feature `blas-matrixmultiply`).
+    Matrixmultiply,
+}
+
+/// A way to compute a convolution.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Conv with a 1x1 kernel of stride 1 without padding: GEMM on X as it stands.
+    Pointwise,
+    /// Conv: GEMM on shifted views of a padded copy of a block of X; the im2col matrix is never made.
+    ImplicitGemm,
+    /// Conv: tiles of the im2col matrix are made, and multiplied by a BLAS.
+    Im2col(Blas),
+    /// ConvTranspose: GEMM by a BLAS, then the columns are added into the output.
+    Col2im(Blas),
+    /// Both operators: the loops of the definition, summed in f64.
+    Naive,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Pointwise,
+        Self::ImplicitGemm,
+        Self::Im2col(Blas::Native),
+        Self::Im2col(Blas::Gemm),
+        Self::Im2col(Blas::Matrixmultiply),
+        Self::Col2im(Blas::Native),
+        Self::Col2im(Blas::Gemm),
+        Self::Col2im(Blas::Matrixmultiply),
+        Self::Naive,
+    ];
+
+    /// The name used in reports and on command lines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pointwise => "pointwise",
+            Self::ImplicitGemm => "implicit-gemm",
+            Self::Im2col(Blas::Native) => "im2col:native",
+            Self::Im2col(Blas::Gemm) => "im2col:gemm",
+            Self::Im2col(Blas::Matrixmultiply) => "im2col:matrixmultiply",
+            Self::Col2im(Blas::Native) => "col2im:native",
+            Self::Col2im(Blas::Gemm) => "col2im:gemm",
+            Self::Col2im(Blas::Matrixmultiply) => "col2im:matrixmultiply",
+            Self::Naive => "naive",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self, Error> {
+        match Self::ALL.into_iter().find(|a| a.name() == s) {
+            Some(algorithm) => Ok(algorithm),
+            None => {
+                let names = Self::ALL.map(Self::name).join(", ");
+                bail!(Unavailable, "unknown algorithm {s:?}: expected one of {names}")
+            }
+        }
+    }
+}
+
+/// How much rounding error may be traded for speed.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Accuracy {
+    /// Direct sums of products only.
+    Strict,
+    /// Fast algorithms whose error stays within 3e-5 of the output's root mean square.
+    #[default]
+    Standard,
+    /// Fast algorithms beyond that.
+    Fast,
+}

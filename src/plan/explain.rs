@@ -1,0 +1,57 @@
+//! Why a plan is what it is.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::Algorithm;
+
+/// What the planner picked, and what it decided on each other candidate. `Display` prints it as a short text.
+#[derive(Debug, Clone)]
+pub struct Explanation {
+    pub(crate) layer: String,
+    pub(crate) picked: Algorithm,
+    pub(crate) details: String,
+    pub(crate) kernel: String,
+    pub(crate) isa: convoke_kernels::Isa,
+    pub(crate) threads: usize,
+    pub(crate) tasks: usize,
+    pub(crate) workspace_bytes: usize,
+    pub(crate) packed_bytes: usize,
+    pub(crate) verdicts: Vec<Verdict>,
+}
+
+/// The planner's word on one candidate.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// The candidate.
+    pub algorithm: Algorithm,
+    /// Estimated time on one core, in nanoseconds; none if it was rejected.
+    pub cost: Option<f64>,
+    /// Why it was rejected, or not picked; empty for the pick.
+    pub reason: String,
+}
+
+impl Explanation {
+    /// The candidates in the planner's order, the pick among them.
+    #[must_use]
+    pub fn verdicts(&self) -> &[Verdict] {
+        &self.verdicts
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.layer)?;
+        writeln!(f, "picked {}: {}", self.picked, self.details)?;
+        writeln!(
+            f,
+            "  ISA {}, kernel {}, {} tasks for {} threads, workspace {} bytes, packed weights {} bytes",
+            self.isa, self.kernel, self.tasks, self.threads, self.workspace_bytes, self.packed_bytes
+        )?;
+        for verdict in self.verdicts.iter().filter(|v| v.algorithm != self.picked) {
+            writeln!(f, "  not {:<22} {}", verdict.algorithm.name(), verdict.reason)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! The definition of the operators, summed in f64: the naive lowering, and the oracle of tests and tools.
+
+use alloc::vec::Vec;
+
+use convoke_kernels::Real;
+
+use crate::{Element as ElementType, Geometry, Op};
+
+/// One output element as the definition gives it, before any rounding to the element type.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Element {
+    /// The sum of products plus the bias.
+    pub value: f64,
+    /// The sum of the products' magnitudes plus the bias's: what rounding errors are proportional to.
+    pub magnitude: f64,
+}
+
+/// The output element with linear (row-major) index `index`.
+///
+/// Conv's padding is a literal zero that is multiplied by its weight: an infinite weight on padding gives NaN. ConvTranspose has only the
+/// contributions that exist.
+///
+/// # Panics
+/// If `index` or a slice does not fit the geometry.
+#[must_use]
+pub fn element<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>, index: usize) -> Element {
+    let bias = bias.map(|b| b[place(geometry, index).1].to_acc().to_f64());
+    sum(geometry, index, bias.unwrap_or(0.0), |at| x[at].to_acc().to_f64(), |at| w[at].to_acc().to_f64())
+}
+
+/// Every output element, in order.
+///
+/// # Panics
+/// If a slice does not fit the geometry.
+#[must_use]
+pub fn all<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>) -> Vec<Element> {
+    (0..geometry.output_len()).map(|index| element(geometry, x, w, bias, index)).collect()
+}
+
+/// The largest error that a direct algorithm may have, computing and storing `T`, where the products' magnitudes sum up to `magnitude`.
+///
+/// K products that are summed one after the other have an error of at most K * u / (1 - K * u) * sum |x||w|, with u the unit round-off
+/// (Higham, "Accuracy and Stability of Numerical Algorithms", section 3.1); the bias and the epilogue add a few operations, and storing in a
+/// 16-bit type rounds once more.
+#[must_use]
+pub fn tolerance<T: ElementType>(geometry: &Geometry, magnitude: f64) -> f64 {
+    let k = (geometry.in_channels_per_group() * geometry.kernel_volume() + 4) as f64;
+    let sum = k * <T::Acc as Real>::UNIT_ROUNDOFF * magnitude;
+    if T::DIRECT { sum } else { sum + (magnitude + sum) * T::UNIT_ROUNDOFF + smallest_step::<T>() }
+}
+
+/// Half the distance between subnormal numbers of a 16-bit type: what rounding may cost near zero.
+fn smallest_step<T: ElementType>() -> f64 {
+    if T::DTYPE == crate::DType::F16 { 1.0 / f64::from(1_u32 << 25) } else { 0.0 }
+}
+
+/// Sums up one output element from accessors of X and W.
+pub(crate) fn sum(
+    geometry: &Geometry,
+    index: usize,
+    bias: f64,
+    x: impl Fn(usize) -> f64,
+    w: impl Fn(usize) -> f64,
+) -> Element {
+    let (n, m) = place(geometry, index);
+    let (c_group, m_group) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
+    let group = m / m_group;
+    let position = index % geometry.output_spatial();
+    let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
+    let mut total = Element { value: 0.0, magnitude: 0.0 };
+    for tap in 0..taps {
+        let source = source(geometry, position, tap);
+        if source.is_none() && geometry.op == Op::ConvTranspose {
+            continue;
+        }
+        for c in 0..c_group {
+            let channel = group * c_group + c;
+            let at = match geometry.op {
+                Op::Conv => (m * c_group + c) * taps + tap,
+                Op::ConvTranspose => (channel * m_group + m % m_group) * taps + tap,
+            };
+            let x = source.map_or(0.0, |s| x((n * geometry.in_channels + channel) * spatial + s));
+            let product = x * w(at);
+            total.value += product;
+            total.magnitude += product.abs();
+        }
+    }
+    Element { value: total.value + bias, magnitude: total.magnitude + bias.abs() }
+}
+
+/// The image and the output channel of an output element.
+fn place(geometry: &Geometry, index: usize) -> (usize, usize) {
+    let plane = index / geometry.output_spatial();
+    (plane / geometry.out_channels, plane % geometry.out_channels)
+}
+
+/// The input position that output `position` sees through kernel `tap`; none where that is padding, or no contribution.
+fn source(geometry: &Geometry, mut position: usize, mut tap: usize) -> Option<usize> {
+    let (mut at, mut step) = (0, 1);
+    for axis in geometry.axes.iter().rev() {
+        let (o, k) = (position % axis.output, tap % axis.kernel);
+        (position, tap) = (position / axis.output, tap / axis.kernel);
+        let i = match geometry.op {
+            Op::Conv => (o * axis.stride + k * axis.dilation).checked_sub(axis.pad_begin)?,
+            Op::ConvTranspose => {
+                let reach = (o + axis.pad_begin).checked_sub(k * axis.dilation)?;
+                if reach % axis.stride != 0 {
+                    return None;
+                }
+                reach / axis.stride
+            }
+        };
+        if i >= axis.input {
+            return None;
+        }
+        at += i * step;
+        step *= axis.input;
+    }
+    Some(at)
+}
