@@ -1,0 +1,257 @@
+//! The attributes that Conv and ConvTranspose share, raw as given, and their checks.
+
+use alloc::vec::Vec;
+
+use super::axis::{AxisName, Window, narrow};
+use super::padding::{AutoPad, Pads};
+use super::{MAX_SIZE, Op};
+use crate::error::{Error, bail};
+
+/// The newest version of both operators.
+pub(super) const LATEST_OPSET: u32 = 22;
+
+/// What both builders hold.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Attributes {
+    pub(super) op: Op,
+    pub(super) weight_shape: Vec<usize>,
+    pub(super) opset: u32,
+    pub(super) auto_pad: AutoPad,
+    pub(super) dilations: Option<Vec<i64>>,
+    pub(super) group: i64,
+    pub(super) kernel_shape: Option<Vec<i64>>,
+    pub(super) pads: Option<Vec<i64>>,
+    pub(super) strides: Option<Vec<i64>>,
+}
+
+impl Attributes {
+    pub(super) fn new(op: Op, weight_shape: Vec<usize>) -> Self {
+        Self {
+            op,
+            weight_shape,
+            opset: LATEST_OPSET,
+            auto_pad: AutoPad::NotSet,
+            dilations: None,
+            group: 1,
+            kernel_shape: None,
+            pads: None,
+            strides: None,
+        }
+    }
+
+    /// The version of the operator that the opset holds: 1, 11 or 22.
+    ///
+    /// The versions differ in the element types only (and in wording: see `DESIGN.md` for where the texts disagree).
+    pub(super) fn since_version(&self) -> Result<u32, Error> {
+        match self.opset {
+            0 => bail!(UnsupportedOperator, "{}: opset 0 does not exist, the first is 1", self.op),
+            1..=10 => Ok(1),
+            11..=21 => Ok(11),
+            _ => Ok(22),
+        }
+    }
+
+    /// Ranks of X and W, and dimensions that fit `isize`. Returns the number of spatial axes, at least 1.
+    pub(super) fn spatial_rank(&self, x_shape: &[usize]) -> Result<usize, Error> {
+        let (op, w_shape) = (self.op, &self.weight_shape);
+        if x_shape.len() < 3 {
+            bail!(InvalidShape, "{op}: X must have at least 3 dimensions (N, C, D1, ...), got shape {x_shape:?}");
+        }
+        if w_shape.len() != x_shape.len() {
+            bail!(
+                InvalidShape,
+                "{op}: W has {} dimensions (shape {w_shape:?}), X has {} (shape {x_shape:?}), must be as many",
+                w_shape.len(),
+                x_shape.len()
+            );
+        }
+        for (name, shape) in [("X", x_shape), ("W", w_shape)] {
+            if let Some((axis, dim)) = shape.iter().enumerate().find(|&(_, &dim)| dim > MAX_SIZE) {
+                bail!(Overflow, "{op}: {name} has size {dim} on axis {axis}, more than the address space");
+            }
+        }
+        Ok(x_shape.len() - 2)
+    }
+
+    /// The attribute `group`, at least 1.
+    pub(super) fn group(&self) -> Result<usize, Error> {
+        at_least(1, "group", self.group, format_args!("{}", self.op))
+    }
+
+    /// Kernel, strides and dilations of every spatial axis, checked.
+    pub(super) fn windows(&self, x_shape: &[usize]) -> Result<Vec<Window>, Error> {
+        let spatial = x_shape.len() - 2;
+        let kernel = self.list("kernel_shape", self.kernel_shape.as_deref(), spatial)?;
+        let strides = self.list("strides", self.strides.as_deref(), spatial)?;
+        let dilations = self.list("dilations", self.dilations.as_deref(), spatial)?;
+        (0..spatial)
+            .map(|index| {
+                let name = AxisName { op: self.op, index };
+                let w_dim = self.weight_shape[2 + index];
+                if let Some(kernel) = kernel
+                    && usize::try_from(kernel[index]) != Ok(w_dim)
+                {
+                    bail!(
+                        InvalidAttribute,
+                        "{name}: kernel_shape {} differs from W's size {w_dim} (W has shape {:?})",
+                        kernel[index],
+                        self.weight_shape
+                    );
+                }
+                let stride = at_least(1, "strides", strides.map_or(1, |s| s[index]), format_args!("{name}"))?;
+                let dilation = at_least(1, "dilations", dilations.map_or(1, |d| d[index]), format_args!("{name}"))?;
+                Window::new(self.op, index, x_shape[2 + index], w_dim, stride, dilation)
+            })
+            .collect()
+    }
+
+    /// `pads` of every spatial axis: zero if absent, and none but zeros beside an `auto_pad` other than NOTSET.
+    pub(super) fn pads(&self, spatial: usize) -> Result<Vec<Pads>, Error> {
+        let op = self.op;
+        let Some(pads) = self.pads.as_deref() else {
+            return Ok(alloc::vec![Pads::default(); spatial]);
+        };
+        if pads.len() / 2 != spatial || !pads.len().is_multiple_of(2) {
+            bail!(
+                InvalidAttribute,
+                "{op}: pads {pads:?} has {} entries, must have 2 * {spatial}: all beginnings, then all ends",
+                pads.len()
+            );
+        }
+        if self.auto_pad != AutoPad::NotSet
+            && let Some(at) = pads.iter().position(|&pad| pad != 0)
+        {
+            bail!(
+                InvalidAttribute,
+                "{}: pads {pads:?} together with auto_pad {}, must be all zero or absent",
+                AxisName { op, index: at % spatial },
+                self.auto_pad
+            );
+        }
+        let pad = |at: usize| at_least(0, "pads", pads[at], format_args!("{}", AxisName { op, index: at % spatial }));
+        (0..spatial).map(|i| Ok(Pads { begin: pad(i)?, end: pad(i + spatial)? })).collect()
+    }
+
+    /// A list with one entry per spatial axis, if it is given. An empty list is given, and of the wrong length.
+    pub(super) fn list<'a>(
+        &self,
+        name: &str,
+        list: Option<&'a [i64]>,
+        spatial: usize,
+    ) -> Result<Option<&'a [i64]>, Error> {
+        match list {
+            Some(list) if list.len() != spatial => bail!(
+                InvalidAttribute,
+                "{}: {name} {list:?} has {} entries, must have one per spatial axis of X: {spatial}",
+                self.op,
+                list.len()
+            ),
+            _ => Ok(list),
+        }
+    }
+}
+
+/// An attribute's value as a size.
+pub(super) fn at_least(
+    minimum: i64,
+    attribute: &str,
+    value: i64,
+    place: core::fmt::Arguments<'_>,
+) -> Result<usize, Error> {
+    if value < minimum {
+        bail!(InvalidAttribute, "{place}: {attribute} is {value}, must be at least {minimum}");
+    }
+    match narrow(value.into()) {
+        Some(size) => Ok(size),
+        None => bail!(Overflow, "{place}: {attribute} is {value}, more than the address space"),
+    }
+}
+
+/// The builder methods and accessors that both operators have, over their field `attributes: Attributes`.
+macro_rules! shared_attributes {
+    ($operator:ident) => {
+        impl $operator {
+            /// The model's opset (of the domain `ai.onnx`), 22 if not called.
+            ///
+            /// Any from 1 on is taken and means the newest version of the operator up to there: 1, 11 or 22. All three
+            /// compute the same; they differ in the element types that [`check_dtype`](Self::check_dtype) lets pass.
+            #[must_use]
+            pub fn opset(mut self, opset: u32) -> Self {
+                self.attributes.opset = opset;
+                self
+            }
+
+            /// The attribute `auto_pad`; NOTSET if not called.
+            #[must_use]
+            pub fn auto_pad(mut self, auto_pad: AutoPad) -> Self {
+                self.attributes.auto_pad = auto_pad;
+                self
+            }
+
+            /// The attribute `dilations`: distance between taps, one per spatial axis, each at least 1; 1 if not called.
+            #[must_use]
+            pub fn dilations(mut self, dilations: impl Into<Vec<i64>>) -> Self {
+                self.attributes.dilations = Some(dilations.into());
+                self
+            }
+
+            /// The attribute `group`, at least 1; 1 if not called.
+            #[must_use]
+            pub fn group(mut self, group: i64) -> Self {
+                self.attributes.group = group;
+                self
+            }
+
+            /// The attribute `kernel_shape`: redundant beside W's shape, and an error where it differs.
+            #[must_use]
+            pub fn kernel_shape(mut self, kernel_shape: impl Into<Vec<i64>>) -> Self {
+                self.attributes.kernel_shape = Some(kernel_shape.into());
+                self
+            }
+
+            /// The attribute `pads`: the beginnings of all spatial axes, then the ends of all, none negative; 0 if not
+            /// called. Beside an `auto_pad` other than NOTSET only zeros are accepted.
+            #[must_use]
+            pub fn pads(mut self, pads: impl Into<Vec<i64>>) -> Self {
+                self.attributes.pads = Some(pads.into());
+                self
+            }
+
+            /// The attribute `strides`, one per spatial axis, each at least 1; 1 if not called.
+            #[must_use]
+            pub fn strides(mut self, strides: impl Into<Vec<i64>>) -> Self {
+                self.attributes.strides = Some(strides.into());
+                self
+            }
+
+            /// The shape of W, as given.
+            #[must_use]
+            pub fn weight_shape(&self) -> &[usize] {
+                &self.attributes.weight_shape
+            }
+
+            /// The operator's ONNX name.
+            #[must_use]
+            pub fn op_name(&self) -> &'static str {
+                self.attributes.op.name()
+            }
+
+            /// The version of the operator that the opset means: 1, 11 or 22.
+            ///
+            /// # Errors
+            /// [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) for opset 0.
+            pub fn since_version(&self) -> Result<u32, Error> {
+                self.attributes.since_version()
+            }
+
+            /// Whether the operator takes this element type in its opset: bfloat16 needs opset 22.
+            ///
+            /// # Errors
+            /// [`InvalidType`](crate::ErrorKind::InvalidType) if it does not.
+            pub fn check_dtype(&self, dtype: DType) -> Result<(), Error> {
+                dtype.check(self.attributes.op, self.attributes.opset)
+            }
+        }
+    };
+}
+pub(super) use shared_attributes;

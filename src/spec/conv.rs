@@ -1,0 +1,91 @@
+//! ONNX `Conv`.
+
+use alloc::vec::Vec;
+
+use super::attributes::{Attributes, shared_attributes};
+use super::{AutoPad, DType, Geometry, Op, padding};
+use crate::error::{Error, bail};
+
+/// ONNX `Conv`: attributes by their ONNX names over the shape of W.
+///
+/// X is (N, C, D1, D2, ...), W is (M, C/group, k1, k2, ...), B is (M), Y is (N, M, O1, O2, ...), for any number of
+/// spatial axes from one on. The builder stores what it is given; [`geometry`](Conv::geometry) checks everything.
+///
+/// With `e = (k - 1) * dilation + 1`, per spatial axis:
+/// - `auto_pad` NOTSET: `O = floor((D + begin + end - e) / stride) + 1`, and VALID the same without padding;
+/// - SAME_UPPER and SAME_LOWER: `O = ceil(D / stride)` with `max(0, (O - 1) * stride + e - D)` of padding in total.
+///
+/// A list attribute that is given must have its full length: an empty list is an error, not a default.
+///
+/// ```
+/// use convoke::{AutoPad, Conv};
+///
+/// let conv = Conv::new([64, 3, 7, 7]).strides([2, 2]).pads([3, 3, 3, 3]);
+/// assert_eq!(conv.geometry(&[1, 3, 224, 224])?.output_shape(), [1, 64, 112, 112]);
+///
+/// let same = Conv::new([8, 1, 3]).group(8).strides([2]).auto_pad(AutoPad::SameUpper);
+/// assert_eq!(same.geometry(&[2, 8, 9])?.output_shape(), [2, 8, 5]);
+/// # Ok::<(), convoke::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Conv {
+    pub(super) attributes: Attributes,
+}
+
+impl Conv {
+    /// A Conv with weights of shape (M, C/group, k1, k2, ...) and every attribute at its default.
+    #[must_use]
+    pub fn new(w_shape: impl Into<Vec<usize>>) -> Self {
+        Self { attributes: Attributes::new(Op::Conv, w_shape.into()) }
+    }
+
+    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and resolves every size.
+    ///
+    /// An empty batch, no channels (C = 0 or M = 0) and spatial axes of 0 elements with enough padding are defined.
+    ///
+    /// # Errors
+    /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset 0),
+    /// [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute), [`InvalidShape`](crate::ErrorKind::InvalidShape)
+    /// (X and W do not fit, or the padded input is smaller than the kernel) and [`Overflow`](crate::ErrorKind::Overflow).
+    pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
+        let a = &self.attributes;
+        a.since_version()?;
+        let spatial = a.spatial_rank(x_shape)?;
+        let group = a.group()?;
+        self.check_channels(x_shape[1], group)?;
+        let windows = a.windows(x_shape)?;
+        let pads = a.pads(spatial)?;
+        let axes = windows
+            .iter()
+            .zip(pads)
+            .map(|(window, pads)| padding::conv_axis(window, a.auto_pad, pads))
+            .collect::<Result<_, _>>()?;
+        Geometry {
+            op: Op::Conv,
+            batch: x_shape[0],
+            group,
+            in_channels: x_shape[1],
+            out_channels: a.weight_shape[0],
+            axes,
+        }
+        .bounded()
+    }
+
+    fn check_channels(&self, c: usize, group: usize) -> Result<(), Error> {
+        let [m, per_group] = [self.attributes.weight_shape[0], self.attributes.weight_shape[1]];
+        match per_group.checked_mul(group) {
+            None => bail!(Overflow, "Conv: W's axis 1 ({per_group}) * group ({group}) exceeds the address space"),
+            Some(product) if product != c => bail!(
+                InvalidShape,
+                "Conv: X has C = {c} channels (axis 1), W's axis 1 ({per_group}) * group ({group}) is {product}, \
+                 must be equal"
+            ),
+            Some(_) if !m.is_multiple_of(group) => {
+                bail!(InvalidShape, "Conv: W's axis 0, M = {m}, must be a multiple of group ({group})")
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+shared_attributes!(Conv);

@@ -1,0 +1,311 @@
+//! The dynamic route: from the parts of an ONNX node to a validated operator.
+
+use alloc::vec::Vec;
+
+use super::attributes::Attributes;
+use super::padding::UNKNOWN_AUTO_PAD;
+use super::{AutoPad, Conv, ConvTranspose, DType, Geometry, Op};
+use crate::error::{Error, bail};
+
+/// The value of a node's attribute, by its type in ONNX's `AttributeProto`.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Attribute<'a> {
+    /// `INT`
+    Int(i64),
+    /// `INTS`
+    Ints(&'a [i64]),
+    /// `FLOAT`
+    Float(f32),
+    /// `FLOATS`
+    Floats(&'a [f32]),
+    /// `STRING`
+    String(&'a str),
+    /// `STRINGS`
+    Strings(&'a [&'a str]),
+    /// Any other type, by a name for the error message: neither operator has an attribute of such a type.
+    Other(&'a str),
+}
+
+impl<'a> Attribute<'a> {
+    fn type_name(&self) -> &'a str {
+        match *self {
+            Attribute::Int(_) => "INT",
+            Attribute::Ints(_) => "INTS",
+            Attribute::Float(_) => "FLOAT",
+            Attribute::Floats(_) => "FLOATS",
+            Attribute::String(_) => "STRING",
+            Attribute::Strings(_) => "STRINGS",
+            Attribute::Other(name) => name,
+        }
+    }
+}
+
+/// One input of a node: its element type and shape, as a model's loader knows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeInput<'a> {
+    /// The element type.
+    pub dtype: DType,
+    /// The dimensions. A negative one stands for a symbolic or unknown size, and is an error here.
+    pub dims: &'a [i64],
+}
+
+/// Either operator.
+///
+/// ```
+/// use convoke::{Attribute, DType, NodeInput, Operator};
+///
+/// let attributes = [("strides", Attribute::Ints(&[2, 2])), ("auto_pad", Attribute::String("SAME_UPPER"))];
+/// let x = NodeInput { dtype: DType::F32, dims: &[1, 3, 224, 224] };
+/// let w = NodeInput { dtype: DType::F32, dims: &[32, 3, 3, 3] };
+/// let (operator, geometry) = Operator::from_node("Conv", 13, &attributes, &[Some(x), Some(w), None])?;
+/// assert_eq!(geometry.output_shape(), [1, 32, 112, 112]);
+/// assert_eq!(operator.geometry(&[1, 3, 112, 112])?.output_shape(), [1, 32, 56, 56]);
+/// # Ok::<(), convoke::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Operator {
+    /// ONNX `Conv`.
+    Conv(Conv),
+    /// ONNX `ConvTranspose`.
+    ConvTranspose(ConvTranspose),
+}
+
+impl From<Conv> for Operator {
+    fn from(conv: Conv) -> Self {
+        Operator::Conv(conv)
+    }
+}
+
+impl From<ConvTranspose> for Operator {
+    fn from(conv: ConvTranspose) -> Self {
+        Operator::ConvTranspose(conv)
+    }
+}
+
+impl Operator {
+    /// An operator from a node's type (domain `ai.onnx`), the model's opset, the node's attributes and W's shape, where
+    /// X's shape is not known yet. Values are checked by [`geometry`](Operator::geometry).
+    ///
+    /// `auto_pad` may be the empty string, which is NOTSET. An empty list of an attribute is not its default, but of the
+    /// wrong length.
+    ///
+    /// # Errors
+    /// [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) for an unknown operator, opset or attribute, or an
+    /// attribute of the wrong type; [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute) for one that is given twice
+    /// and for an unknown `auto_pad`; [`InvalidShape`](crate::ErrorKind::InvalidShape) for a negative dimension of W.
+    pub fn from_attributes(
+        op_type: &str,
+        opset: i64,
+        attributes: &[(&str, Attribute<'_>)],
+        w_dims: &[i64],
+    ) -> Result<Self, Error> {
+        let op = op_named(op_type)?;
+        let opset = checked_opset(op, opset)?;
+        check_distinct(op, attributes)?;
+        let w_shape = sizes(op, "W", w_dims)?;
+        match op {
+            Op::Conv => {
+                let mut conv = Conv::new(w_shape).opset(opset);
+                for &(name, value) in attributes {
+                    set_shared(&mut conv.attributes, name, value)?;
+                }
+                Ok(conv.into())
+            }
+            Op::ConvTranspose => {
+                let mut conv = ConvTranspose::new(w_shape).opset(opset);
+                for &(name, value) in attributes {
+                    match name {
+                        "output_padding" => conv = conv.output_padding(ints(op, name, value)?),
+                        "output_shape" => conv = conv.output_shape(ints(op, name, value)?),
+                        _ => set_shared(&mut conv.attributes, name, value)?,
+                    }
+                }
+                Ok(conv.into())
+            }
+        }
+    }
+
+    /// An operator and its geometry from a whole node: [`from_attributes`](Operator::from_attributes), and the inputs
+    /// X, W and B in this order. An optional input with an empty name is `None`, as is one that is absent; only B may be.
+    ///
+    /// # Errors
+    /// Besides those of [`from_attributes`](Operator::from_attributes) and [`geometry`](Operator::geometry):
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if X or W is missing or there are more than three inputs,
+    /// [`InvalidType`](crate::ErrorKind::InvalidType) if the element types differ or the opset lacks them,
+    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) for a negative dimension or a B that is not of shape (M).
+    pub fn from_node(
+        op_type: &str,
+        opset: i64,
+        attributes: &[(&str, Attribute<'_>)],
+        inputs: &[Option<NodeInput<'_>>],
+    ) -> Result<(Self, Geometry), Error> {
+        let op = op_named(op_type)?;
+        let (x, w, b) = split_inputs(op, inputs)?;
+        let operator = Self::from_attributes(op_type, opset, attributes, w.dims)?;
+        operator.check_dtype(x.dtype)?;
+        for (name, input) in [("W", Some(w)), ("B", b)] {
+            if let Some(input) = input
+                && input.dtype != x.dtype
+            {
+                bail!(InvalidType, "{op}: X is of type {}, {name} of type {}, must be the same", x.dtype, input.dtype);
+            }
+        }
+        let geometry = operator.geometry(&sizes(op, "X", x.dims)?)?;
+        if let Some(b) = b {
+            geometry.validate_bias(&sizes(op, "B", b.dims)?)?;
+        }
+        Ok((operator, geometry))
+    }
+
+    /// Checks everything against X's shape: see [`Conv::geometry`] and [`ConvTranspose::geometry`].
+    ///
+    /// # Errors
+    /// As theirs.
+    pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
+        match self {
+            Operator::Conv(conv) => conv.geometry(x_shape),
+            Operator::ConvTranspose(conv) => conv.geometry(x_shape),
+        }
+    }
+
+    /// Which of the two.
+    #[must_use]
+    pub fn op(&self) -> Op {
+        self.attributes().op
+    }
+
+    /// The operator's ONNX name.
+    #[must_use]
+    pub fn op_name(&self) -> &'static str {
+        self.op().name()
+    }
+
+    /// The shape of W, as given.
+    #[must_use]
+    pub fn weight_shape(&self) -> &[usize] {
+        &self.attributes().weight_shape
+    }
+
+    /// The model's opset, as given.
+    #[must_use]
+    pub fn opset(&self) -> u32 {
+        self.attributes().opset
+    }
+
+    /// Whether the operator takes this element type in its opset: bfloat16 needs opset 22.
+    ///
+    /// # Errors
+    /// [`InvalidType`](crate::ErrorKind::InvalidType) if it does not.
+    pub fn check_dtype(&self, dtype: DType) -> Result<(), Error> {
+        dtype.check(self.op(), self.opset())
+    }
+
+    fn attributes(&self) -> &Attributes {
+        match self {
+            Operator::Conv(conv) => &conv.attributes,
+            Operator::ConvTranspose(conv) => &conv.attributes,
+        }
+    }
+}
+
+fn op_named(op_type: &str) -> Result<Op, Error> {
+    match op_type {
+        "Conv" => Ok(Op::Conv),
+        "ConvTranspose" => Ok(Op::ConvTranspose),
+        _ => bail!(UnsupportedOperator, "operator {op_type:?} is neither Conv nor ConvTranspose"),
+    }
+}
+
+/// Opsets beyond `u32` mean the newest version too.
+fn checked_opset(op: Op, opset: i64) -> Result<u32, Error> {
+    if opset < 1 {
+        bail!(UnsupportedOperator, "{op}: opset {opset} does not exist, the first is 1");
+    }
+    Ok(u32::try_from(opset).unwrap_or(u32::MAX))
+}
+
+fn check_distinct(op: Op, attributes: &[(&str, Attribute<'_>)]) -> Result<(), Error> {
+    for (i, (name, _)) in attributes.iter().enumerate() {
+        if attributes[..i].iter().any(|(earlier, _)| earlier == name) {
+            bail!(InvalidAttribute, "{op}: attribute {name:?} is given twice");
+        }
+    }
+    Ok(())
+}
+
+type Inputs<'a> = (NodeInput<'a>, NodeInput<'a>, Option<NodeInput<'a>>);
+
+fn split_inputs<'a>(op: Op, inputs: &[Option<NodeInput<'a>>]) -> Result<Inputs<'a>, Error> {
+    if inputs.len() > 3 {
+        bail!(InvalidInput, "{op}: {} inputs, must be at most 3: X, W, B", inputs.len());
+    }
+    let input = |at: usize| inputs.get(at).copied().flatten();
+    match (input(0), input(1)) {
+        (Some(x), Some(w)) => Ok((x, w, input(2))),
+        (None, _) => bail!(InvalidInput, "{op}: input 0, X, is missing; only B may be"),
+        (_, None) => bail!(InvalidInput, "{op}: input 1, W, is missing; only B may be"),
+    }
+}
+
+/// Dimensions as sizes.
+fn sizes(op: Op, name: &str, dims: &[i64]) -> Result<Vec<usize>, Error> {
+    dims.iter()
+        .enumerate()
+        .map(|(axis, &dim)| {
+            if dim < 0 {
+                bail!(InvalidShape, "{op}: {name} has size {dim} on axis {axis}, must be known and not negative");
+            }
+            match usize::try_from(dim) {
+                Ok(size) => Ok(size),
+                Err(_) => bail!(Overflow, "{op}: {name} has size {dim} on axis {axis}, more than the address space"),
+            }
+        })
+        .collect()
+}
+
+fn set_shared(attributes: &mut Attributes, name: &str, value: Attribute<'_>) -> Result<(), Error> {
+    let op = attributes.op;
+    match name {
+        "auto_pad" => attributes.auto_pad = auto_pad(op, value)?,
+        "dilations" => attributes.dilations = Some(ints(op, name, value)?),
+        "group" => attributes.group = int(op, name, value)?,
+        "kernel_shape" => attributes.kernel_shape = Some(ints(op, name, value)?),
+        "pads" => attributes.pads = Some(ints(op, name, value)?),
+        "strides" => attributes.strides = Some(ints(op, name, value)?),
+        _ => bail!(UnsupportedOperator, "{op}: unknown attribute {name:?}"),
+    }
+    Ok(())
+}
+
+fn int(op: Op, name: &str, value: Attribute<'_>) -> Result<i64, Error> {
+    match value {
+        Attribute::Int(value) => Ok(value),
+        _ => Err(wrong_type(op, name, value, "INT")),
+    }
+}
+
+fn ints(op: Op, name: &str, value: Attribute<'_>) -> Result<Vec<i64>, Error> {
+    match value {
+        Attribute::Ints(values) => Ok(values.to_vec()),
+        _ => Err(wrong_type(op, name, value, "INTS")),
+    }
+}
+
+fn auto_pad(op: Op, value: Attribute<'_>) -> Result<AutoPad, Error> {
+    let Attribute::String(name) = value else {
+        return Err(wrong_type(op, "auto_pad", value, "STRING"));
+    };
+    match AutoPad::from_name(name) {
+        Some(auto_pad) => Ok(auto_pad),
+        None => bail!(InvalidAttribute, "{op}: auto_pad {name:?} is {UNKNOWN_AUTO_PAD}"),
+    }
+}
+
+fn wrong_type(op: Op, name: &str, value: Attribute<'_>, expected: &str) -> Error {
+    let found = value.type_name();
+    Error::new(
+        crate::error::ErrorKind::UnsupportedOperator,
+        alloc::format!("{op}: attribute {name:?} is of type {found}, must be {expected}"),
+    )
+}

@@ -1,0 +1,149 @@
+//! From `auto_pad`, `pads` and `output_shape` to explicit padding of each axis.
+
+use core::{fmt, str::FromStr};
+
+use super::axis::{Axis, Window, wide};
+use crate::error::{Error, bail};
+
+/// The attribute `auto_pad`: who chooses the padding.
+///
+/// | value | Conv | ConvTranspose without `output_shape` |
+/// |---|---|---|
+/// | `NotSet` | as `pads` says | as `pads` says |
+/// | `Valid` | none | none |
+/// | `SameUpper`, `SameLower` | output = ceil(input / stride) | output = input * stride |
+///
+/// An odd total of padding puts the extra element at the end with `SameUpper`, at the beginning with `SameLower`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub enum AutoPad {
+    /// ONNX `NOTSET`, the default: the padding is given by `pads`.
+    #[default]
+    NotSet,
+    /// ONNX `VALID`: no padding.
+    Valid,
+    /// ONNX `SAME_UPPER`: the output size follows from the stride; an odd element of padding goes to the end.
+    SameUpper,
+    /// ONNX `SAME_LOWER`: the output size follows from the stride; an odd element of padding goes to the beginning.
+    SameLower,
+}
+
+impl AutoPad {
+    /// The value with this ONNX name, case-sensitive; the empty string is `NOTSET`.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "" | "NOTSET" => Some(AutoPad::NotSet),
+            "VALID" => Some(AutoPad::Valid),
+            "SAME_UPPER" => Some(AutoPad::SameUpper),
+            "SAME_LOWER" => Some(AutoPad::SameLower),
+            _ => None,
+        }
+    }
+
+    fn is_same(self) -> bool {
+        matches!(self, AutoPad::SameUpper | AutoPad::SameLower)
+    }
+}
+
+impl fmt::Display for AutoPad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            AutoPad::NotSet => "NOTSET",
+            AutoPad::Valid => "VALID",
+            AutoPad::SameUpper => "SAME_UPPER",
+            AutoPad::SameLower => "SAME_LOWER",
+        })
+    }
+}
+
+impl FromStr for AutoPad {
+    type Err = Error;
+
+    /// Parses ONNX's name, case-sensitive; the empty string is `NOTSET`.
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match Self::from_name(name) {
+            Some(value) => Ok(value),
+            None => bail!(InvalidAttribute, "auto_pad {name:?} is {UNKNOWN_AUTO_PAD}"),
+        }
+    }
+}
+
+/// The rule that an unknown name of `auto_pad` breaks.
+pub(super) const UNKNOWN_AUTO_PAD: &str = "none of NOTSET, VALID, SAME_UPPER, SAME_LOWER (case-sensitive)";
+
+/// Explicit padding of one axis, from the attribute `pads`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Pads {
+    pub(super) begin: usize,
+    pub(super) end: usize,
+}
+
+impl Pads {
+    /// Splits a total: the odd element goes to the end if `upper`, else to the beginning.
+    fn split(total: usize, upper: bool) -> Self {
+        let (less, more) = (total / 2, total - total / 2);
+        if upper { Self { begin: less, end: more } } else { Self { begin: more, end: less } }
+    }
+}
+
+/// One axis of Conv. `pads` counts only for `NOTSET`.
+pub(super) fn conv_axis(window: &Window, auto_pad: AutoPad, pads: Pads) -> Result<Axis, Error> {
+    let pads = match auto_pad {
+        AutoPad::NotSet => pads,
+        AutoPad::Valid => Pads::default(),
+        AutoPad::SameUpper | AutoPad::SameLower => {
+            Pads::split(window.conv_same_total()?, auto_pad == AutoPad::SameUpper)
+        }
+    };
+    window.conv(pads.begin, pads.end)
+}
+
+/// One axis of ConvTranspose. `output_shape` counts before `auto_pad`, and `pads` only for `NOTSET` without it.
+pub(super) fn transposed_axis(
+    window: &Window,
+    auto_pad: AutoPad,
+    pads: Pads,
+    output_padding: usize,
+    output_shape: Option<usize>,
+) -> Result<Axis, Error> {
+    let natural = window.transposed_natural(output_padding)?;
+    let wanted = match output_shape {
+        Some(output) => {
+            check_output_shape(window, natural, output)?;
+            Some(output)
+        }
+        None if auto_pad.is_same() => Some(window.transposed_same_output()?),
+        None => None,
+    };
+    let (output, pads) = match wanted {
+        // What exceeds the natural size is a tail that no input reaches, not negative padding.
+        Some(output) => {
+            let surplus = usize::try_from((natural - wide(output)).max(0)).unwrap_or(usize::MAX);
+            (output, Pads::split(surplus, auto_pad == AutoPad::SameUpper))
+        }
+        None => {
+            let pads = if auto_pad == AutoPad::Valid { Pads::default() } else { pads };
+            (window.transposed_output(natural, pads.begin, pads.end)?, pads)
+        }
+    };
+    if output == 0 {
+        bail!(InvalidShape, "{}: output size 0 (auto_pad {auto_pad}) must be at least 1", window.name());
+    }
+    window.transposed(output, pads.begin, pads.end)
+}
+
+/// An output size that some padding less than one stride of tail can give.
+fn check_output_shape(window: &Window, natural: i128, output: usize) -> Result<(), Error> {
+    let limit = natural + wide(window.stride) - 1;
+    if wide(output) > limit {
+        bail!(
+            InvalidAttribute,
+            "{}: output_shape {output} would need negative padding: the natural size is {natural}, and at most \
+             {} (stride {} - 1) elements of tail are allowed, {} in all",
+            window.name(),
+            window.stride - 1,
+            window.stride,
+            limit.max(0)
+        );
+    }
+    Ok(())
+}
