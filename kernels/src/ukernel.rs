@@ -199,13 +199,12 @@ pub(crate) struct TileStore<T> {
 
 /// Raw arguments of a channel-vector kernel with tile `MR` pixels x `NR` channels.
 ///
-/// Memory: `w` readable for `kc * NR`; `koff` for `kc`; `x + koff[k] + i * step` for one element, every k and i < MR; `tile` readable and
+/// Memory: `w` readable for `kc * NR`; `koff` for `kc`; `x + koff[k]` for MR elements, every k; `tile` readable and
 /// writable for `MR * NR`.
 pub(crate) struct ChannelArgs<T> {
     pub(crate) kc: usize,
     pub(crate) x: *const T,
     pub(crate) koff: *const u32,
-    pub(crate) step: usize,
     pub(crate) w: *const T,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
@@ -382,13 +381,13 @@ impl<T: Real> SpatialKernel<T> {
 impl<T: Real> ChannelKernel<T> {
     /// `tile = [tile +] X * W` over one K block; kept in `tile` as `[MR][NR]`, pixel-major.
     ///
-    /// * `x`, `koff`, `step`: pixel i's element k is `x[koff[k] + i * step]`;
+    /// * `x`, `koff`: pixel i's element k is `x[koff[k] + i]`;
     /// * `w`: a packed panel, `[kc][NR]`.
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn partial(&self, x: &[T], koff: RowOffsetsRef<'_>, step: usize, w: &[T], tile: &mut [T], accumulate: bool) {
-        self.call(x, koff, step, w, tile, accumulate, None);
+    pub fn partial(&self, x: &[T], koff: RowOffsetsRef<'_>, w: &[T], tile: &mut [T], accumulate: bool) {
+        self.call(x, koff, w, tile, accumulate, None);
     }
 
     /// As [`partial`](Self::partial) over the last K block, then channel c's `MR` pixels, `+ bias + residual`, clamped, go to
@@ -401,7 +400,6 @@ impl<T: Real> ChannelKernel<T> {
         &self,
         x: &[T],
         koff: RowOffsetsRef<'_>,
-        step: usize,
         w: &[T],
         tile: &mut [T],
         accumulate: bool,
@@ -424,7 +422,7 @@ impl<T: Real> ChannelKernel<T> {
             lo: epilogue.lo,
             hi: epilogue.hi,
         };
-        self.call(x, koff, step, w, tile, accumulate, Some(store));
+        self.call(x, koff, w, tile, accumulate, Some(store));
     }
 
     #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
@@ -432,7 +430,6 @@ impl<T: Real> ChannelKernel<T> {
         &self,
         x: &[T],
         koff: RowOffsetsRef<'_>,
-        step: usize,
         w: &[T],
         tile: &mut [T],
         accumulate: bool,
@@ -440,7 +437,7 @@ impl<T: Real> ChannelKernel<T> {
     ) {
         let kc = koff.offsets.len();
         assert!(
-            kc == 0 || x.len() > (self.mr - 1).saturating_mul(step).saturating_add(koff.max),
+            kc == 0 || x.len() >= koff.max + self.mr,
             "the pixels end beyond the slice of X"
         );
         assert!(w.len() >= kc * self.nr(), "the panel of W is too short");
@@ -449,7 +446,6 @@ impl<T: Real> ChannelKernel<T> {
             kc,
             x: x.as_ptr(),
             koff: koff.offsets.as_ptr(),
-            step,
             w: w.as_ptr(),
             tile: tile.as_mut_ptr(),
             accumulate,

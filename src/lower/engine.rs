@@ -156,7 +156,7 @@ pub(crate) fn lanes<T: Real>(isa: Isa) -> usize {
 /// Estimated cycles of one step of k: two FMAs and two loads a cycle, and at least as many FMAs in flight as their latency asks for.
 ///
 /// These are figures of current x86-64 server cores; on others the order of the tiles is nearly the same.
-fn tile_cycles(mr: usize, nrv: usize) -> f64 {
+pub(crate) fn tile_cycles(mr: usize, nrv: usize) -> f64 {
     let fma = (mr * nrv) as f64 / 2.0;
     // The loads and the offset table's, of which not all slots can be filled.
     let loads = (mr + nrv + 1) as f64 / 2.0 * 1.15;

@@ -9,6 +9,9 @@ use crate::element::Element;
 /// Elements of a row that are put in order at a time, on the stack.
 const INTERLEAVE: usize = 256;
 
+/// Pixels of a channel-vector tile, at the most.
+const MAX_PIXELS: usize = 32;
+
 /// The general epilogue of one run.
 pub(crate) struct Finish<'a, 'b, T: Element> {
     pub(crate) isa: Isa,
@@ -41,6 +44,18 @@ impl<T: Element> Finish<'_, '_, T> {
             let buffer = &mut buffer[..INTERLEAVE.min(len - first)];
             stream::interleave(self.isa, sums, (phases, span), first, buffer);
             self.row(buffer, bias, at + first);
+        }
+    }
+
+    /// Finishes a pixel-major tile `[pixels][nr]`: the first `bias.len()` channels, channel c to the output from element `at + c * ldy` on.
+    pub(crate) fn transposed(&self, tile: &[T::Acc], nr: usize, bias: &[T::Acc], at: usize, ldy: usize) {
+        let mut row = [T::Acc::ZERO; MAX_PIXELS];
+        let row = &mut row[..tile.len() / nr];
+        for (c, bias) in bias.iter().enumerate() {
+            for (value, pixel) in row.iter_mut().zip(tile.chunks_exact(nr)) {
+                *value = pixel[c];
+            }
+            self.row(row, *bias, at + c * ldy);
         }
     }
 

@@ -6,7 +6,6 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use alloc::vec::Vec;
 
 use convoke_kernels::{Isa, RowOffsets, StoreMap};
 
@@ -16,28 +15,17 @@ use super::planes::{self, Planes};
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
-use crate::machine::CACHES;
 use crate::{Geometry, Op};
 
 /// Steps of k in a block, at the most (one channel's taps may be more): so many that the sums' way to scratch and back costs little, and so few
 /// that a block of A stays in the L2 cache.
 const KC: usize = 512;
-/// Slabs that each thread should have, so that they end at about the same time.
-const SLABS_PER_THREAD: usize = 4;
-/// Columns below which a slab is not cut for the threads' sake: its planes' borders would weigh too much.
-const LEAST_COLUMNS: usize = 192;
 /// Cycles to copy one element into a plane.
 const COPY_CYCLES: f64 = 0.25;
 /// Cycles a task costs beside its arithmetic.
 const TASK_CYCLES: f64 = 300.0;
 /// Cycles a nanosecond.
 const CLOCK: f64 = 4.0;
-
-/// Channels of a block of K. It depends on the operator alone, so that packed weights fit every input size.
-fn channels_per_block(channels: usize, taps: usize) -> usize {
-    let most = (KC / taps).max(1);
-    channels.div_ceil(channels.div_ceil(most).max(1)).max(1)
-}
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -46,17 +34,23 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     }
     let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
     let taps = geometry.kernel_volume();
-    let block = channels_per_block(channels, taps);
+    let block = planes::channels_per_block(channels, taps, KC);
     let k_blocks = channels.div_ceil(block);
     let mr = request.layout.map(|layout| layout[0]);
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
     }
-    let Some((axis, extent)) = slab(request, block, k_blocks) else {
+    let choice = planes::Choice {
+        images: geometry.batch * geometry.group,
+        block,
+        a_block: rows * block * taps,
+        bytes: size_of::<T::Acc>(),
+        threads: request.threads,
+    };
+    let sums_of = |columns: usize| if k_blocks > 1 { columns.saturating_mul(rows) } else { 0 };
+    let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
         return Err(String::from("the padded planes are too large for 32-bit offsets"));
     };
-    let sizes =
-        planes::sizes(&geometry.axes, axis, extent).ok_or_else(|| String::from("the padded planes are too large"))?;
     let lanes = lanes::<T::Acc>(request.isa);
     let vectors = sizes.columns.div_ceil(lanes);
     let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr)
@@ -78,7 +72,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         build: Box::new(move || {
             let planes = Planes::new(geometry, axis, extent);
             let last = channels - (k_blocks.max(1) - 1) * block;
-            let koff = [offsets(&planes, block), offsets(&planes, last)];
+            let koff = [planes.offsets(block), planes.offsets(last)];
             let edge = geometry.axes[axis].output % extent;
             let maps = [planes.map(extent, lanes), planes.map(if edge == 0 { extent } else { edge }, lanes)];
             Box::new(ImplicitGemm {
@@ -98,53 +92,6 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             })
         }),
     })
-}
-
-/// The slab's axis and extent: as much of the output as keeps the planes of a block of channels, the sums and a block of A within the L2 cache,
-/// but no more than leaves every thread a few slabs.
-fn slab<T: Element>(request: &Request<'_, T>, block: usize, k_blocks: usize) -> Option<(usize, usize)> {
-    let geometry = request.geometry;
-    let axes = &geometry.axes;
-    let bytes = size_of::<T::Acc>();
-    let rows = geometry.out_channels_per_group();
-    let a_block = rows * block * geometry.kernel_volume() * bytes;
-    let budget = (CACHES.l2 * 3 / 4).saturating_sub(a_block).max(CACHES.l2 / 3);
-    let fits = |axis: usize, extent: usize| {
-        let sizes = planes::sizes(axes, axis, extent)?;
-        let sums = if k_blocks > 1 { sizes.columns.checked_mul(rows)? } else { 0 };
-        let values = sizes.channel_len.checked_mul(block)?.checked_add(sums)?;
-        Some(values.checked_mul(bytes)? <= budget)
-    };
-    let fits = |axis, extent| fits(axis, extent).unwrap_or(false);
-    // The outermost axis that can be cut so that a slab fits, and the largest extent on it: sizes grow with it.
-    let axis = (0..axes.len() - 1).find(|&axis| fits(axis, 1)).unwrap_or(axes.len() - 1);
-    let whole = axes[axis].output;
-    let (mut low, mut high) = (1, whole);
-    while low < high {
-        let middle = low + (high - low).div_ceil(2);
-        if fits(axis, middle) { low = middle } else { high = middle - 1 }
-    }
-    let sizes = planes::sizes(axes, axis, low)?;
-    let slabs = geometry.batch * geometry.group * sizes.slabs;
-    if request.threads > 1 && slabs < SLABS_PER_THREAD * request.threads {
-        let smaller = (low * slabs).div_ceil(SLABS_PER_THREAD * request.threads);
-        let least = (low * LEAST_COLUMNS).div_ceil(sizes.columns);
-        low = smaller.max(least).min(low);
-    }
-    // Slabs of equal extent.
-    let extent = whole.div_ceil(whole.div_ceil(low));
-    planes::sizes(axes, axis, extent).map(|_| (axis, extent))
-}
-
-/// The rows of a block of k: taps, and for each of them the block's channels.
-fn offsets(planes: &Planes, block: usize) -> RowOffsets {
-    let mut offsets = Vec::with_capacity(planes.taps.len() * block);
-    for tap in &planes.taps {
-        for c in 0..block {
-            offsets.push(u32::try_from(c * planes.channel_len + tap).expect("sizes() bounds the offsets"));
-        }
-    }
-    RowOffsets::new(offsets)
 }
 
 struct ImplicitGemm<T: Element> {
@@ -205,10 +152,7 @@ impl<T: Element> Lowering<T> for ImplicitGemm<T> {
         }
         for (group, packed) in packed.chunks_exact_mut(rows * k_total).enumerate() {
             self.tiles.pack(k_total, packed, |row, k| {
-                let first = k / (self.block * taps) * self.block;
-                let width = self.block.min(channels - first);
-                let within = k - first * taps;
-                let (tap, c) = (within / width, first + within % width);
+                let (tap, c) = planes::step_of(k, channels, taps, self.block);
                 w[((group * rows + row) * channels + c) * taps + tap].to_acc()
             });
         }

@@ -3,6 +3,7 @@
 //! A lowering answers a [`Request`] with an offer or with the reason why not; the offer, once taken, becomes a [`Lowering`], which splits the
 //! output into independent tasks. To add one: its file here, its name in [`Algorithm`], a line in [`candidates`].
 
+pub(crate) mod channel_gemm;
 pub(crate) mod col2im;
 pub(crate) mod engine;
 mod finish;
@@ -66,6 +67,8 @@ pub(crate) struct Io<'a, T: Element> {
     pub(crate) weights: &'a [T::Acc],
     /// One value for each output channel.
     pub(crate) bias: &'a [T::Acc],
+    /// Whether all weights are finite: then a product with padding is zero, and may be left out.
+    pub(crate) is_finite: bool,
     pub(crate) residual: Option<&'a [T]>,
     pub(crate) y: Output<'a, T>,
 }
@@ -98,10 +101,11 @@ pub(crate) trait Lowering<T: Element>: Send + Sync {
 pub(crate) type Candidate<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
 
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
-pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 9] {
+pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 10] {
     [
         (Algorithm::Pointwise, pointwise::offer),
         (Algorithm::ImplicitGemm, implicit_gemm::offer),
+        (Algorithm::ChannelGemm, channel_gemm::offer),
         (Algorithm::Im2col(Blas::Native), |r| im2col::offer(r, Blas::Native)),
         (Algorithm::Im2col(Blas::Gemm), |r| im2col::offer(r, Blas::Gemm)),
         (Algorithm::Im2col(Blas::Matrixmultiply), |r| im2col::offer(r, Blas::Matrixmultiply)),

@@ -10,8 +10,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use convoke_kernels::stream::{self, Storage};
-use convoke_kernels::{Column, Isa, Real, StoreMap};
+use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap};
 
+use crate::machine::CACHES;
 use crate::{Axis, Geometry};
 
 /// The planes of one channel: pitches, taps' offsets, and the rows to be filled.
@@ -26,7 +27,7 @@ pub(crate) struct Planes {
     /// Elements of the planes of one channel.
     pub(crate) channel_len: usize,
     /// For each tap, the offset of its view.
-    pub(crate) taps: Vec<usize>,
+    taps: Vec<usize>,
     rows: Vec<PlaneRow>,
 }
 
@@ -99,6 +100,72 @@ pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize) -> Option<Sizes> 
 fn padded(len: usize) -> usize {
     let lines = len.div_ceil(16);
     (lines + 1 - lines % 2) * 16
+}
+
+/// Channels of a block of K with at most `most` steps (one channel's taps may be more). It depends on the operator alone, so that packed
+/// weights fit every input size.
+pub(crate) fn channels_per_block(channels: usize, taps: usize, most: usize) -> usize {
+    let most = (most / taps).max(1);
+    channels.div_ceil(channels.div_ceil(most).max(1)).max(1)
+}
+
+/// The tap and the channel of step `k`: K is ordered by blocks of channels, then taps, then channels of the block.
+pub(crate) fn step_of(k: usize, channels: usize, taps: usize, block: usize) -> (usize, usize) {
+    let first = k / (block * taps) * block;
+    let width = block.min(channels - first);
+    let within = k - first * taps;
+    (within / width, first + within % width)
+}
+
+/// What the choice of the slab depends on.
+pub(crate) struct Choice {
+    /// Images times groups.
+    pub(crate) images: usize,
+    /// Channels of a block of K.
+    pub(crate) block: usize,
+    /// Values of a block of A, for all output channels of a group.
+    pub(crate) a_block: usize,
+    /// Bytes of a value.
+    pub(crate) bytes: usize,
+    pub(crate) threads: usize,
+}
+
+/// Slabs that each thread should have, so that they end at about the same time.
+const SLABS_PER_THREAD: usize = 4;
+/// Columns below which a slab is not cut for the threads' sake: its planes' borders would weigh too much.
+const LEAST_COLUMNS: usize = 192;
+
+impl Choice {
+    /// The slab's axis and extent: as much of the output as keeps the planes of a block of channels, the sums (`sums` of the columns) and a block
+    /// of A within the L2 cache, but no more than leaves every thread a few slabs. None if the planes do not fit 32-bit offsets.
+    pub(crate) fn slab(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(usize, usize, Sizes)> {
+        let a_block = self.a_block.saturating_mul(self.bytes);
+        let budget = (CACHES.l2 * 3 / 4).saturating_sub(a_block).max(CACHES.l2 / 3);
+        let fits = |axis: usize, extent: usize| {
+            sizes(axes, axis, extent).is_some_and(|sizes| {
+                let values = sizes.channel_len.saturating_mul(self.block).saturating_add(sums(sizes.columns));
+                values.saturating_mul(self.bytes) <= budget
+            })
+        };
+        // The outermost axis that can be cut so that a slab fits, and the largest extent on it: sizes grow with it.
+        let axis = (0..axes.len() - 1).find(|&axis| fits(axis, 1)).unwrap_or(axes.len() - 1);
+        let whole = axes[axis].output;
+        let (mut low, mut high) = (1, whole);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if fits(axis, middle) { low = middle } else { high = middle - 1 }
+        }
+        let fitting = sizes(axes, axis, low)?;
+        let slabs = self.images * fitting.slabs;
+        if self.threads > 1 && slabs < SLABS_PER_THREAD * self.threads {
+            let smaller = (low * slabs).div_ceil(SLABS_PER_THREAD * self.threads);
+            let least = (low * LEAST_COLUMNS).div_ceil(fitting.columns);
+            low = smaller.max(least).min(low);
+        }
+        // Slabs of equal extent.
+        let extent = whole.div_ceil(whole.div_ceil(low));
+        Some((axis, extent, sizes(axes, axis, extent)?))
+    }
 }
 
 impl Planes {
@@ -180,6 +247,38 @@ impl Planes {
     /// Whether a slab has the full extent.
     pub(crate) fn is_full(&self, slab: &Slab) -> bool {
         slab.extent == self.extent
+    }
+
+    /// The axis that is cut into slabs.
+    pub(crate) fn axis(&self) -> usize {
+        self.axis
+    }
+
+    /// Output positions of a slab.
+    pub(crate) fn slab_len(&self, slab: &Slab) -> usize {
+        slab.extent * self.axes[self.axis + 1..].iter().map(|a| a.output).product::<usize>()
+    }
+
+    /// Where row `row` of a slab's outputs along the last axis begins, for a tap with offset 0.
+    pub(crate) fn row_offset(&self, mut row: usize) -> usize {
+        let mut at = 0;
+        for i in (self.axis..self.axes.len() - 1).rev() {
+            let extent = if i == self.axis { usize::MAX } else { self.axes[i].output };
+            at += row % extent * self.pitches[i];
+            row /= extent;
+        }
+        at
+    }
+
+    /// The rows of a block of k: taps, and for each of them the channels of the block.
+    pub(crate) fn offsets(&self, block: usize) -> RowOffsets {
+        let mut offsets = Vec::with_capacity(self.taps.len() * block);
+        for tap in &self.taps {
+            for c in 0..block {
+                offsets.push(u32::try_from(c * self.channel_len + tap).expect("sizes() bounds the offsets"));
+            }
+        }
+        RowOffsets::new(offsets)
     }
 
     /// Where the columns of a slab with `extent` positions on its axis go, in vectors of `lanes`.

@@ -25,6 +25,8 @@ pub enum Algorithm {
     Pointwise,
     /// Conv: GEMM on shifted views of a padded copy of a block of X; the im2col matrix is never made.
     ImplicitGemm,
+    /// Conv: as `ImplicitGemm`, with vectors along output channels instead of output positions.
+    ChannelGemm,
     /// Conv: tiles of the im2col matrix are made, and multiplied by a BLAS.
     Im2col(Blas),
     /// ConvTranspose: GEMM by a BLAS, then the columns are added into the output.
@@ -35,9 +37,10 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Pointwise,
         Self::ImplicitGemm,
+        Self::ChannelGemm,
         Self::Im2col(Blas::Native),
         Self::Im2col(Blas::Gemm),
         Self::Im2col(Blas::Matrixmultiply),
@@ -53,6 +56,7 @@ impl Algorithm {
         match self {
             Self::Pointwise => "pointwise",
             Self::ImplicitGemm => "implicit-gemm",
+            Self::ChannelGemm => "channel-gemm",
             Self::Im2col(Blas::Native) => "im2col:native",
             Self::Im2col(Blas::Gemm) => "im2col:gemm",
             Self::Im2col(Blas::Matrixmultiply) => "im2col:matrixmultiply",

@@ -17,7 +17,7 @@ pub use packed::PackedWeights;
 pub use planner::Planner;
 
 use crate::Geometry;
-use crate::element::Element;
+use crate::element::{Compute, Element};
 use crate::error::{Error, bail};
 use crate::exec::output::{Output, as_uninit, assume_init};
 use crate::exec::{Line, Threads, Workspace};
@@ -126,8 +126,9 @@ impl<T: Element> Plan<T> {
             Some(bias) => values.extend(bias.iter().map(|b| b.to_acc())),
             None => values.resize(self.geometry.out_channels, T::Acc::ZERO),
         }
+        let is_finite = w.iter().all(|w| w.to_acc().is_finite_value());
         self.lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
-        Ok(PackedWeights { format: self.format.clone(), lines, bias: values, len })
+        Ok(PackedWeights { format: self.format.clone(), lines, bias: values, len, is_finite })
     }
 
     /// Computes Y from X, `(N, C, spatial...)`. Allocates nothing, and never panics once the arguments are accepted.
@@ -197,7 +198,7 @@ impl<T: Element> Plan<T> {
             bail!(Workspace, "{op}: the workspace has {has} bytes, one thread needs {needs}");
         }
         let threads = if geometry.macs() < SERIAL_MACS { Threads::Serial } else { threads };
-        let io = Io { x, weights: packed.values(), bias: &packed.bias, residual, y: Output::new(y) };
+        let io = Io { x, weights: packed.values(), bias: &packed.bias, is_finite: packed.is_finite, residual, y: Output::new(y) };
         threads
             .for_each(self.lowering.tasks(), lines, self.lines, &|task, scratch| self.lowering.run(task, &io, scratch));
         Ok(assume_init(y))

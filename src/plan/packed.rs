@@ -33,6 +33,8 @@ pub struct PackedWeights<T: Element> {
     pub(crate) lines: Vec<Line>,
     pub(crate) bias: Vec<T::Acc>,
     pub(crate) len: usize,
+    /// Whether all weights are finite.
+    pub(crate) is_finite: bool,
 }
 
 impl<T: Element> PackedWeights<T> {

@@ -5,7 +5,7 @@
 //! share it; they differ in which operand is reached through the offset table that makes im2col implicit:
 //!
 //! * [`spatial`]: the vectors run along output positions, B's row k is `b + koff[k]`, A is packed, the broadcasts are weights;
-//! * [`channel`]: the vectors run along output channels of packed weights, the broadcasts are input elements at `x + koff[k] + pixel[i]`.
+//! * [`channel`]: the vectors run along output channels of packed weights, the broadcasts are input elements at `x + koff[k] + i`.
 
 use crate::Real;
 use crate::simd::Simd;
@@ -69,7 +69,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
 /// CPU: the ISA of `V`. Memory: as [`ChannelArgs`] states for `MR` and `NR = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
-    // SAFETY: every pointer below stays inside what ChannelArgs promises: each x + koff[k] + i * step is readable, w holds kc * NR elements,
+    // SAFETY: every pointer below stays inside what ChannelArgs promises: each x + koff[k] is readable for MR elements, w holds kc * NR elements,
     // the tile holds MR * NR, and the store's contract covers the rest.
     unsafe {
         let mut acc =
@@ -82,7 +82,7 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
                 b[j] = V::load(w.add(j * V::LANES));
             }
             for i in 0..MR {
-                let x = V::splat(*x.add(i * args.step));
+                let x = V::splat(*x.add(i));
                 for j in 0..NRV {
                     acc[i][j] = x.mul_add(b[j], acc[i][j]);
                 }

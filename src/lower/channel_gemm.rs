@@ -1,0 +1,397 @@
+//! Conv as implicit GEMM with vectors along output channels: for few output positions, where vectors along positions would run half empty.
+//!
+//! The transposed product of [`implicit_gemm`](super::implicit_gemm): M = output positions, N = M/group, K = C/group * kernel volume, for each
+//! image and group. The broadcasts are elements of the padded planes, the vectors packed weights, `[NR channels][K][NR]`. Every position is a real
+//! one: there are no garbage columns, and where weights are finite, taps that see only padding along the outermost axis are left out. Accepts
+//! every Conv whose planes' offsets fit 32 bits. Scratch for a task: as `implicit_gemm`'s, with the sums pixel-major.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::ops::Range;
+
+use convoke_kernels::{ChannelKernel, Epilogue, Isa, Real, RowOffsets, channel_kernels, stream};
+
+use super::finish::Finish;
+use super::planes::{self, Planes, Slab};
+use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::element::Element;
+use crate::exec::{Arena, Line, lines_for};
+use crate::{Geometry, Op};
+
+/// Steps of k in a block, at the most (one channel's taps may be more): a panel of weights of 32 f32 channels then leaves room in the L1 cache.
+const KC: usize = 288;
+/// Cycles to finish a vector of sums: transposed, and stored in short rows.
+const STORE_CYCLES: f64 = 6.0;
+/// Cycles to copy one element into a plane.
+const COPY_CYCLES: f64 = 0.25;
+/// Cycles a task costs beside its arithmetic.
+const TASK_CYCLES: f64 = 300.0;
+/// Cycles a nanosecond.
+const CLOCK: f64 = 4.0;
+
+/// Rows of pixels cut into tiles of nearly equal width, and channels cut into panels: the kernels for all of them.
+struct Tiles<T: Real> {
+    lanes: usize,
+    /// Pixels of a row, and tiles that it is cut into.
+    width: usize,
+    count: usize,
+    /// For wide panels and for narrow ones: the kernels of the wider tiles and of the others.
+    kernels: [[&'static ChannelKernel<T>; 2]; 2],
+}
+
+impl<T: Real> Tiles<T> {
+    fn new(isa: Isa, width: usize) -> Option<Self> {
+        let kernels = channel_kernels::<T>(isa);
+        let wide = kernels.iter().map(ChannelKernel::nrv).max()?;
+        let most = |nrv: usize| kernels.iter().filter(|k| k.nrv() == nrv).map(ChannelKernel::mr).max();
+        let count = width.div_ceil(most(wide)?.min(most(1)?));
+        let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr.max(1) && k.nrv() == nrv);
+        let (wider, narrower) = (width.div_ceil(count), width / count);
+        let pair = |nrv: usize| Some([find(wider, nrv)?, find(narrower, nrv)?]);
+        Some(Self { lanes: kernels.first()?.lanes(), width, count, kernels: [pair(wide)?, pair(1)?] })
+    }
+
+    /// Channels of a wide panel.
+    fn nr(&self) -> usize {
+        self.kernels[0][0].nr()
+    }
+
+    /// Channels with those that fill up the last panel.
+    fn padded(&self, channels: usize) -> usize {
+        let rest = channels % self.nr();
+        let last = if rest == 0 { 0 } else if rest > self.lanes { self.nr() } else { self.lanes };
+        channels - rest + last
+    }
+
+    /// Pixels `start..end` of tile `t` of a row.
+    fn pixels(&self, t: usize) -> Range<usize> {
+        let (narrow, wider) = (self.width / self.count, self.width % self.count);
+        let start = |t: usize| t * narrow + t.min(wider);
+        start(t)..start(t + 1)
+    }
+
+    /// The kernel for a tile of `pixels`, and a panel of `channels` channels.
+    fn kernel(&self, pixels: usize, channels: usize) -> &'static ChannelKernel<T> {
+        let pair = self.kernels[usize::from(channels <= self.lanes && self.nr() > self.lanes)];
+        if pair[0].mr() == pixels { pair[0] } else { pair[1] }
+    }
+
+    /// Estimated cycles of one step of k for a row of pixels and all channels.
+    fn cycles(&self, channels: usize) -> f64 {
+        let panels = channels.div_ceil(self.nr());
+        let mut cycles = 0.0;
+        for p in 0..panels {
+            let channels = self.nr().min(channels - p * self.nr());
+            for t in [0, self.count - 1] {
+                let kernel = self.kernel(self.pixels(t).len(), channels);
+                cycles += super::engine::tile_cycles(kernel.mr(), kernel.nrv()) * self.count as f64 / 2.0;
+            }
+        }
+        cycles
+    }
+}
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    if geometry.op != Op::Conv {
+        return Err(String::from("only for Conv"));
+    }
+    if geometry.output_len() == 0 {
+        return Err(String::from("the output is empty"));
+    }
+    let geometry = merged(geometry);
+    let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+    let taps = geometry.kernel_volume();
+    let block = planes::channels_per_block(channels, taps, KC);
+    let k_blocks = channels.div_ceil(block);
+    if request.layout.is_some_and(|layout| layout.get(1) != Some(&block)) {
+        return Err(String::from("the weights are packed for other blocks"));
+    }
+    let lanes = channel_kernels::<T::Acc>(request.isa).first().map_or(1, ChannelKernel::lanes);
+    let sums_of = |columns: usize| if k_blocks > 1 { columns * channels_out.next_multiple_of(2 * lanes) } else { 0 };
+    let choice = planes::Choice {
+        images: geometry.batch * geometry.group,
+        block,
+        a_block: channels_out * block * taps,
+        bytes: size_of::<T::Acc>(),
+        threads: request.threads,
+    };
+    let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
+        return Err(String::from("the padded planes are too large for 32-bit offsets"));
+    };
+    let last = geometry.axes.len() - 1;
+    let width = if axis == last { extent } else { geometry.axes[last].output };
+    let no_kernel = || String::from("no kernel for this tile");
+    let tiles = Tiles::<T::Acc>::new(request.isa, width).ok_or_else(no_kernel)?;
+    // The last slab along the last axis is narrower.
+    let edge = if axis == last && geometry.axes[last].output % extent != 0 { geometry.axes[last].output % extent } else { width };
+    let edge_tiles = Tiles::<T::Acc>::new(request.isa, edge).ok_or_else(no_kernel)?;
+    let rows = geometry.axes[..last].iter().enumerate().map(|(i, a)| if i < axis { 1 } else if i == axis { extent } else { a.output }).product::<usize>();
+    let panels = channels_out.div_ceil(tiles.nr());
+    let slabs = geometry.batch * geometry.group * sizes.slabs;
+    let splits = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(slabs).clamp(1, panels.max(1)) };
+    let share = panels.div_ceil(splits.max(1)) * tiles.nr();
+    let tile_len = tiles.nr() * tiles.pixels(0).len().max(edge_tiles.pixels(0).len());
+    let tiles_len = if k_blocks > 1 { rows * width * share } else { tile_len };
+    let planes_len = block * sizes.channel_len;
+    let k_steps = (channels * taps) as f64;
+    let stores = (rows * width) as f64 * channels_out as f64 / lanes as f64 * (STORE_CYCLES + 2.0 * k_blocks.saturating_sub(1) as f64);
+    let cycles = tiles.cycles(channels_out) * rows as f64 * k_steps
+        + stores
+        + (channels * sizes.channel_len * splits) as f64 * COPY_CYCLES
+        + TASK_CYCLES;
+    Ok(Offer {
+        cost: slabs as f64 * cycles / CLOCK,
+        lines: lines_for::<T::Acc>(planes_len) + lines_for::<T::Acc>(tiles_len),
+        build: Box::new(move || {
+            let planes = Planes::new(&geometry, axis, extent);
+            let last_block = channels - (k_blocks.max(1) - 1) * block;
+            Box::new(ChannelGemm {
+                isa: request.isa,
+                activation: request.activation,
+                direct: request.direct_clamp(),
+                koff: [planes.offsets(block), planes.offsets(last_block)],
+                planes,
+                slabs: sizes.slabs,
+                tiles: [tiles, edge_tiles],
+                block,
+                splits,
+                planes_len,
+                tiles_len,
+                geometry,
+            })
+        }),
+    })
+}
+
+/// The geometry with axes that a pointwise kernel treats alike merged into one, so that rows of pixels are long.
+fn merged(geometry: &Geometry) -> Geometry {
+    let mut geometry = geometry.clone();
+    if geometry.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0) {
+        let mut axis = geometry.axes[0];
+        axis.input = geometry.input_spatial();
+        axis.output = axis.input;
+        geometry.axes = alloc::vec![axis];
+    }
+    geometry
+}
+
+struct ChannelGemm<T: Element> {
+    geometry: Geometry,
+    isa: Isa,
+    activation: stream::Activation<T::Acc>,
+    direct: Option<(T::Acc, T::Acc)>,
+    /// For a full slab, and for the last one along the last axis.
+    tiles: [Tiles<T::Acc>; 2],
+    planes: Planes,
+    slabs: usize,
+    /// The rows of a full block of k, and of the last one.
+    koff: [RowOffsets; 2],
+    /// Channels in a block of k.
+    block: usize,
+    /// Shares that the panels of weights are split into.
+    splits: usize,
+    planes_len: usize,
+    tiles_len: usize,
+}
+
+/// One block of k of one task.
+struct BlockOfK<'a, A> {
+    planes: &'a [A],
+    koff: &'a RowOffsets,
+    /// Channels of the block.
+    width: usize,
+    is_first: bool,
+    is_last: bool,
+}
+
+impl<T: Element> ChannelGemm<T> {
+    fn k_total(&self) -> usize {
+        self.geometry.in_channels_per_group() * self.geometry.kernel_volume()
+    }
+
+    /// Values of the packed weights of a group.
+    fn group_len(&self) -> usize {
+        self.tiles[0].padded(self.geometry.out_channels_per_group()) * self.k_total()
+    }
+
+    /// The taps that see input along the outermost axis at output position `o` of it: as a range of kernel positions of that axis.
+    fn live_taps(&self, o: usize) -> Range<usize> {
+        let axis = &self.geometry.axes[0];
+        let at = o * axis.stride;
+        let first = axis.pad_begin.saturating_sub(at).div_ceil(axis.dilation).min(axis.kernel);
+        let end = (axis.pad_begin + axis.input).saturating_sub(at).div_ceil(axis.dilation).clamp(first, axis.kernel);
+        first..end
+    }
+
+    /// Multiplies one block of k for the panels `panels` of one slab.
+    #[expect(clippy::too_many_arguments, reason = "the coordinates of a task")]
+    fn multiply(
+        &self,
+        io: &Io<'_, T>,
+        image: usize,
+        group: usize,
+        panels: Range<usize>,
+        slab: &Slab,
+        k: &BlockOfK<'_, T::Acc>,
+        k_start: usize,
+        sums: &mut [T::Acc],
+    ) {
+        let geometry = &self.geometry;
+        let channels = geometry.out_channels_per_group();
+        let spatial = geometry.output_spatial();
+        let is_edge = self.planes.axis() + 1 == geometry.axes.len() && !self.planes.is_full(slab);
+        let tiles = &self.tiles[usize::from(is_edge)];
+        let rows = self.planes.slab_len(slab) / tiles.width;
+        let per_row = geometry.output_spatial() / geometry.axes[0].output;
+        let inner_taps = geometry.kernel_volume() / geometry.axes[0].kernel;
+        let weights = &io.weights[group * self.group_len()..(group + 1) * self.group_len()];
+        let finish = Finish { isa: self.isa, activation: self.activation, io };
+        let is_blocked = !(k.is_first && k.is_last);
+        for p in panels.clone() {
+            let first = p * tiles.nr();
+            let live = tiles.nr().min(channels - first);
+            let nr = tiles.kernel(tiles.pixels(0).len(), live).nr();
+            let panel = &weights[first * self.k_total()..][k_start * nr..(k_start + k.width * geometry.kernel_volume()) * nr];
+            for row in 0..rows {
+                let position = slab.first + row * tiles.width;
+                // Along the last axis, the pixels of a row differ in it.
+                let can_skip = io.is_finite && geometry.axes.len() > 1;
+                let taps = if can_skip { self.live_taps(position / per_row) } else { 0..geometry.axes[0].kernel };
+                let steps = taps.start * inner_taps * k.width..taps.end * inner_taps * k.width;
+                let w = &panel[steps.start * nr..steps.end * nr];
+                let koff = k.koff.rows(steps);
+                let pixels_of_row = self.planes.row_offset(row);
+                for t in 0..tiles.count {
+                    let pixels = tiles.pixels(t);
+                    let kernel = tiles.kernel(pixels.len(), live);
+                    let x = &k.planes[pixels_of_row + pixels.start..];
+                    let kept = if is_blocked {
+                        ((p - panels.start) * rows * tiles.width + row * tiles.width + pixels.start) * tiles.nr()
+                    } else {
+                        0
+                    };
+                    let tile = &mut sums[kept..kept + pixels.len() * nr];
+                    if !k.is_last {
+                        kernel.partial(x, koff, w, tile, !k.is_first);
+                        continue;
+                    }
+                    let channel = group * channels + first;
+                    let bias = &io.bias[channel..channel + live];
+                    let at = (image * geometry.out_channels + channel) * spatial + position + pixels.start;
+                    if let Some((lo, hi)) = self.direct
+                        && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
+                    {
+                        let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
+                        let epilogue = Epilogue { bias, residual, lo, hi };
+                        kernel.finish(x, koff, w, tile, !k.is_first, &mut y, spatial, live, &epilogue);
+                    } else {
+                        kernel.partial(x, koff, w, tile, !k.is_first);
+                        finish.transposed(tile, nr, bias, at, spatial);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Element> Lowering<T> for ChannelGemm<T> {
+    fn layout(&self) -> Layout {
+        alloc::vec![self.tiles[0].nr(), self.block]
+    }
+
+    fn describe(&self) -> String {
+        let k = self.block * self.geometry.kernel_volume();
+        alloc::format!(
+            "{}, rows of {} pixels in {} tiles, K in blocks of {k}, {} slabs, panels in {} shares",
+            self.kernel(),
+            self.tiles[0].width,
+            self.tiles[0].count,
+            self.slabs,
+            self.splits
+        )
+    }
+
+    fn kernel(&self) -> &str {
+        self.tiles[0].kernels[0][0].name()
+    }
+
+    fn packed_len(&self) -> usize {
+        self.geometry.group * self.group_len()
+    }
+
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        let (taps, channels) = (self.geometry.kernel_volume(), self.geometry.in_channels_per_group());
+        let (rows, k_total) = (self.geometry.out_channels_per_group(), self.k_total());
+        let tiles = &self.tiles[0];
+        if self.group_len() == 0 {
+            return;
+        }
+        for (group, packed) in packed.chunks_exact_mut(self.group_len()).enumerate() {
+            for (p, panel) in packed.chunks_mut(tiles.nr() * k_total).enumerate() {
+                let nr = panel.len() / k_total;
+                for (k, step) in panel.chunks_exact_mut(nr).enumerate() {
+                    let (tap, c) = planes::step_of(k, channels, taps, self.block);
+                    for (i, value) in step.iter_mut().enumerate() {
+                        let row = p * tiles.nr() + i;
+                        *value = if row < rows { w[((group * rows + row) * channels + c) * taps + tap].to_acc() } else { T::Acc::ZERO };
+                    }
+                }
+            }
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group * self.slabs * self.splits
+    }
+
+    /// One share of the panels, for one slab of one group of one image.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let geometry = &self.geometry;
+        let (rest, split) = (task / self.splits, task % self.splits);
+        let (plane, slab) = (rest / self.slabs, self.planes.slab(rest % self.slabs));
+        let (image, group) = (plane / geometry.group, plane % geometry.group);
+        let mut arena = Arena::new(scratch);
+        let planes = arena.take::<T::Acc>(self.planes_len);
+        let sums = arena.take::<T::Acc>(self.tiles_len);
+        let (channels, taps) = (geometry.in_channels_per_group(), geometry.kernel_volume());
+        let count = geometry.out_channels_per_group().div_ceil(self.tiles[0].nr());
+        let panels = split * count / self.splits..(split + 1) * count / self.splits;
+        let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
+        // Without channels there is still the bias to be stored: one empty block.
+        for first in (0..channels.max(1)).step_by(self.block) {
+            let width = self.block.min(channels - first);
+            let x = &x[first * geometry.input_spatial()..];
+            self.planes.fill(self.isa, &slab, x, &mut planes[..width * self.planes.channel_len]);
+            let k = BlockOfK {
+                planes,
+                koff: &self.koff[usize::from(width != self.block)],
+                width,
+                is_first: first == 0,
+                is_last: first + width == channels,
+            };
+            self.multiply(io, image, group, panels.clone(), &slab, &k, first * taps, sums);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tiles;
+    use convoke_kernels::Isa;
+
+    #[test]
+    fn tiles_of_a_row_cover_it_once() {
+        for width in 1..200 {
+            let tiles = Tiles::<f32>::new(Isa::detect(), width).expect("kernels of every width");
+            let mut next = 0;
+            for t in 0..tiles.count {
+                let pixels = tiles.pixels(t);
+                assert_eq!(pixels.start, next);
+                assert_eq!(tiles.kernel(pixels.len(), 1).mr(), pixels.len());
+                next = pixels.end;
+            }
+            assert_eq!(next, width);
+        }
+    }
+}
