@@ -123,7 +123,10 @@ impl Simd for F32x8 {
             }
             let mut u = [_mm256_setzero_ps(); 8];
             for g in 0..2 {
-                let [a, b, c, d] = [0, 1, 2, 3].map(|i| _mm256_castps_pd(t[4 * g + i].0));
+                let a = _mm256_castps_pd(t[4 * g].0);
+                let b = _mm256_castps_pd(t[4 * g + 1].0);
+                let c = _mm256_castps_pd(t[4 * g + 2].0);
+                let d = _mm256_castps_pd(t[4 * g + 3].0);
                 u[4 * g] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
                 u[4 * g + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
                 u[4 * g + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));

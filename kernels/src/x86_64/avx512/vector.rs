@@ -76,21 +76,23 @@ impl Simd for F32x16 {
                 t[2 * i] = Self(_mm512_unpacklo_ps(rows[2 * i].0, rows[2 * i + 1].0));
                 t[2 * i + 1] = Self(_mm512_unpackhi_ps(rows[2 * i].0, rows[2 * i + 1].0));
             }
-            let mut u = t.map(|v| _mm512_castps_pd(v.0));
+            let mut u = *rows;
             for g in 0..4 {
-                let [a, b, c, d] = [0, 1, 2, 3].map(|i| _mm512_castps_pd(t[4 * g + i].0));
-                u[4 * g] = _mm512_unpacklo_pd(a, c);
-                u[4 * g + 1] = _mm512_unpackhi_pd(a, c);
-                u[4 * g + 2] = _mm512_unpacklo_pd(b, d);
-                u[4 * g + 3] = _mm512_unpackhi_pd(b, d);
+                let a = _mm512_castps_pd(t[4 * g].0);
+                let b = _mm512_castps_pd(t[4 * g + 1].0);
+                let c = _mm512_castps_pd(t[4 * g + 2].0);
+                let d = _mm512_castps_pd(t[4 * g + 3].0);
+                u[4 * g] = Self(_mm512_castpd_ps(_mm512_unpacklo_pd(a, c)));
+                u[4 * g + 1] = Self(_mm512_castpd_ps(_mm512_unpackhi_pd(a, c)));
+                u[4 * g + 2] = Self(_mm512_castpd_ps(_mm512_unpacklo_pd(b, d)));
+                u[4 * g + 3] = Self(_mm512_castpd_ps(_mm512_unpackhi_pd(b, d)));
             }
             // Then the 4x4 matrix of lanes, for each column c of the blocks.
-            let u = u.map(|v| _mm512_castpd_ps(v));
             for c in 0..4 {
-                let even01 = _mm512_shuffle_f32x4::<0x88>(u[c], u[4 + c]);
-                let even23 = _mm512_shuffle_f32x4::<0x88>(u[8 + c], u[12 + c]);
-                let odd01 = _mm512_shuffle_f32x4::<0xdd>(u[c], u[4 + c]);
-                let odd23 = _mm512_shuffle_f32x4::<0xdd>(u[8 + c], u[12 + c]);
+                let even01 = _mm512_shuffle_f32x4::<0x88>(u[c].0, u[4 + c].0);
+                let even23 = _mm512_shuffle_f32x4::<0x88>(u[8 + c].0, u[12 + c].0);
+                let odd01 = _mm512_shuffle_f32x4::<0xdd>(u[c].0, u[4 + c].0);
+                let odd23 = _mm512_shuffle_f32x4::<0xdd>(u[8 + c].0, u[12 + c].0);
                 rows[c] = Self(_mm512_shuffle_f32x4::<0x88>(even01, even23));
                 rows[4 + c] = Self(_mm512_shuffle_f32x4::<0x88>(odd01, odd23));
                 rows[8 + c] = Self(_mm512_shuffle_f32x4::<0xdd>(even01, even23));
