@@ -1,0 +1,139 @@
+//! A result against the reference, on a sample of its elements.
+
+use std::collections::BTreeSet;
+
+use convoke::{Geometry, reference};
+
+use crate::data::{Operands, Random, Scalar};
+
+/// The worst of the elements that were looked at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Worst {
+    /// Largest distance from the reference.
+    pub error: f64,
+    /// Largest error as a share of the bound that holds for its element; above 1 the result is wrong.
+    pub of_tolerance: f64,
+    /// Linear index of the element with the largest share.
+    pub index: usize,
+    /// Number of elements looked at.
+    pub samples: usize,
+}
+
+impl Worst {
+    /// Whether every element was within its bound.
+    #[must_use]
+    pub fn is_within(&self) -> bool {
+        self.of_tolerance <= 1.0
+    }
+}
+
+/// Compares `y` with the reference at the elements of [`sample`], each against its own bound (`K * eps * sum |x| |w|`).
+#[must_use]
+pub fn against_reference<T: Scalar>(geometry: &Geometry, operands: &Operands<T>, y: &[T], count: usize) -> Worst {
+    let mut worst = Worst { error: 0.0, of_tolerance: 0.0, index: 0, samples: 0 };
+    for index in sample(&geometry.output_shape(), count) {
+        let expected = reference::element(geometry, &operands.x, &operands.w, Some(&operands.b), index);
+        let error = distance(y[index].to_f64(), expected.value);
+        let of_tolerance =
+            if error == 0.0 { 0.0 } else { error / reference::tolerance::<T>(geometry, expected.magnitude) };
+        worst.samples += 1;
+        worst.error = worst.error.max(error);
+        // A bound of 0 with an error makes an infinite share; a NaN bound must not hide an error.
+        if of_tolerance > worst.of_tolerance || of_tolerance.is_nan() {
+            worst.of_tolerance = if of_tolerance.is_nan() { f64::INFINITY } else { of_tolerance };
+            worst.index = index;
+        }
+    }
+    worst
+}
+
+/// `|a - b|`, where NaN equals NaN and an infinity equals itself; infinite where only one of the two is such a value.
+#[must_use]
+pub fn distance(a: f64, b: f64) -> f64 {
+    if a == b || (a.is_nan() && b.is_nan()) {
+        0.0
+    } else if a.is_finite() && b.is_finite() {
+        (a - b).abs()
+    } else {
+        f64::INFINITY
+    }
+}
+
+/// Linear indices of about `count` elements of a tensor, in order: every corner, some of every face (where edge tiles
+/// and padding are), and the rest scattered over all of it. All elements, where there are not more than `count`.
+#[must_use]
+pub fn sample(shape: &[usize], count: usize) -> Vec<usize> {
+    /// Of each of the two faces of an axis.
+    const FACE: usize = 8;
+    let len: usize = shape.iter().product();
+    if len <= count {
+        return (0..len).collect();
+    }
+    let linear = |index: &mut dyn Iterator<Item = usize>| shape.iter().zip(index).fold(0, |at, (&dim, i)| at * dim + i);
+    let mut random = Random::new(0);
+    let mut indices = BTreeSet::new();
+    for corner in 0..1_usize << shape.len().min(10) {
+        let end = |axis: usize| axis < 10 && corner >> axis & 1 == 1;
+        indices.insert(linear(&mut shape.iter().enumerate().map(|(axis, dim)| if end(axis) { dim - 1 } else { 0 })));
+    }
+    for face in 0..shape.len() {
+        for point in 0..2 * FACE {
+            let on_face = if point < FACE { 0 } else { shape[face] - 1 };
+            let mut index =
+                shape.iter().enumerate().map(|(axis, &dim)| if axis == face { on_face } else { random.below(dim) });
+            indices.insert(linear(&mut index));
+        }
+    }
+    let mut random = Random::new(1);
+    for _ in indices.len()..count {
+        indices.insert(random.below(len));
+    }
+    indices.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convoke::Conv;
+
+    #[test]
+    fn a_small_tensor_is_looked_at_completely() {
+        assert_eq!(sample(&[2, 3, 4], 24), (0..24).collect::<Vec<_>>());
+        assert!(sample(&[2, 0, 4], 24).is_empty());
+    }
+
+    #[test]
+    fn a_sample_has_the_corners_and_faces() {
+        let shape = [2, 16, 50, 70];
+        let picked = sample(&shape, 500);
+        assert!((400..=500).contains(&picked.len()), "{}", picked.len());
+        assert!(picked.is_sorted());
+        for corner in [0, 69, 49 * 70, 49 * 70 + 69, 2 * 16 * 50 * 70 - 1] {
+            assert!(picked.contains(&corner), "{corner}");
+        }
+        assert!(picked.iter().filter(|i| *i % 70 == 69).count() >= 8, "the last column");
+    }
+
+    #[test]
+    fn distance_treats_special_values_as_values() {
+        assert_eq!(distance(f64::NAN, f64::NAN), 0.0);
+        assert_eq!(distance(f64::INFINITY, f64::INFINITY), 0.0);
+        assert_eq!(distance(f64::INFINITY, f64::NEG_INFINITY), f64::INFINITY);
+        assert_eq!(distance(f64::NAN, 1.0), f64::INFINITY);
+        assert_eq!(distance(1.0, -1.5), 2.5);
+    }
+
+    #[test]
+    fn one_wrong_element_is_found() {
+        let geometry = Conv::new([4, 3, 3, 3]).pads([1, 1, 1, 1]).geometry(&[1, 3, 5, 5]).unwrap();
+        let operands = Operands::<f32>::new(&geometry);
+        let exact = |i| reference::element(&geometry, &operands.x, &operands.w, Some(&operands.b), i).value as f32;
+        let mut y: Vec<f32> = (0..geometry.output_len()).map(exact).collect();
+        assert!(against_reference(&geometry, &operands, &y, 500).is_within());
+        y[37] += 1e-3;
+        let worst = against_reference(&geometry, &operands, &y, 500);
+        assert!(!worst.is_within() && worst.index == 37 && worst.samples == 100, "{worst:?}");
+        y[37] = f32::NAN;
+        assert_eq!(against_reference(&geometry, &operands, &y, 500).of_tolerance, f64::INFINITY);
+    }
+}

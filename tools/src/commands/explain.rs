@@ -1,0 +1,208 @@
+//! `explain`: what the plan of one layer picks and rejects.
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Operator};
+use convoke_tools::data::Scalar;
+use convoke_tools::shapes::{self, Kind, describe, flops};
+
+use super::Verdict;
+use crate::options::{Choice, DTypeName, parse_threads, with_element};
+
+/// Show what the planner picks for a layer, and why it rejects the rest
+///
+/// The layer is given by its shapes and ONNX attributes, or by the name of a built-in one:
+///
+///   explain conv --x 1,64,56,56 --w 64,64,3,3 --pads 1,1,1,1
+///   explain conv-transpose --x 1,512,8,8 --w 512,256,4,4 --strides 2,2 --pads 1,1,1,1
+///   explain --layer resnet50.c2.3x3
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Args {
+    /// The operator
+    #[arg(required_unless_present = "layer", ignore_case = true)]
+    op: Option<OpName>,
+    /// A layer of the built-in list of published networks, by name
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["op", "x", "w", "Attributes"])]
+    layer: Option<String>,
+    /// Shape of the input: N,C,spatial...
+    #[arg(long, value_name = "N,C,D..", value_delimiter = ',', required_unless_present = "layer")]
+    x: Vec<usize>,
+    /// Shape of the weights: M,C/group,kernel... for conv, C,M/group,kernel... for conv-transpose
+    #[arg(long, value_name = "M,C,K..", value_delimiter = ',', required_unless_present = "layer")]
+    w: Vec<usize>,
+    #[command(flatten)]
+    attributes: Attributes,
+    /// Element type
+    #[arg(long, value_enum, default_value_t = DTypeName::F32)]
+    dtype: DTypeName,
+    #[command(flatten)]
+    choice: Choice,
+    /// Threads that will run the layer
+    #[arg(long, default_value_t = 1, value_parser = parse_threads)]
+    threads: usize,
+    /// Most bytes of workspace that an algorithm may take [default: the planner's]
+    #[arg(long, value_name = "BYTES")]
+    workspace_limit: Option<usize>,
+}
+
+/// The operators' attributes by their ONNX names; what is not given has ONNX's default.
+#[derive(Debug, clap::Args)]
+struct Attributes {
+    /// One stride an axis
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
+    strides: Option<Vec<i64>>,
+    /// All begins, then all ends
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
+    pads: Option<Vec<i64>>,
+    /// One dilation an axis
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
+    dilations: Option<Vec<i64>>,
+    /// Number of groups
+    #[arg(long, allow_hyphen_values = true)]
+    group: Option<i64>,
+    /// NOTSET, VALID, SAME_UPPER or SAME_LOWER
+    #[arg(long)]
+    auto_pad: Option<AutoPad>,
+    /// The kernel's shape, checked against the weights'
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
+    kernel_shape: Option<Vec<i64>>,
+    /// Extra size at the end of each axis (conv-transpose)
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
+    output_padding: Option<Vec<i64>>,
+    /// Spatial size of the output, in place of pads (conv-transpose)
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
+    output_shape: Option<Vec<i64>>,
+    /// Version of the operator set [default: the newest]
+    #[arg(long)]
+    opset: Option<u32>,
+}
+
+/// The operators, as the command line names them.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OpName {
+    Conv,
+    #[value(alias = "convtranspose")]
+    ConvTranspose,
+}
+
+/// Calls each builder method whose attribute is given.
+macro_rules! apply {
+    ($builder:ident, $from:ident: $($attribute:ident),+) => {
+        $(if let Some(value) = &$from.$attribute {
+            $builder = $builder.$attribute(value.clone());
+        })+
+    };
+}
+
+impl Args {
+    /// The layer: its operator and the shape of X.
+    fn layer(&self) -> Result<(Operator, Vec<usize>)> {
+        if let Some(name) = &self.layer {
+            let layer = shapes::built_in().into_iter().find(|l| l.name == *name);
+            let layer = layer.with_context(|| format!("no built-in layer {name:?}; `report --list` names them all"))?;
+            return Ok((layer.operator(), layer.x));
+        }
+        let given = &self.attributes;
+        let operator = match self.op.context("no operator given")? {
+            OpName::Conv => {
+                if given.output_padding.is_some() || given.output_shape.is_some() {
+                    bail!("output_padding and output_shape are attributes of conv-transpose, not of conv");
+                }
+                let mut conv = Conv::new(self.w.clone());
+                apply!(conv, given: strides, pads, dilations, group, auto_pad, kernel_shape, opset);
+                Operator::from(conv)
+            }
+            OpName::ConvTranspose => {
+                let mut conv = ConvTranspose::new(self.w.clone());
+                apply!(conv, given: strides, pads, dilations, group, auto_pad, kernel_shape, opset);
+                apply!(conv, given: output_padding, output_shape);
+                Operator::from(conv)
+            }
+        };
+        Ok((operator, self.x.clone()))
+    }
+
+    fn explain<T: Scalar>(&self) -> Result<String> {
+        let (operator, x) = self.layer()?;
+        let mut planner = self.choice.planner()?.threads(self.threads);
+        if let Some(limit) = self.workspace_limit {
+            planner = planner.workspace_limit(limit);
+        }
+        let plan = planner.plan::<T>(operator, &x)?;
+        Ok(format!("{}\n{}", headline(plan.geometry()), plan.explain()))
+    }
+}
+
+/// The layer in one line, with the padding that it comes to.
+fn headline(geometry: &Geometry) -> String {
+    let mflop = flops(geometry) / 1e6;
+    format!("{} {}: {mflop:.1} MFLOP, {}", geometry.op, describe(geometry), Kind::of(geometry))
+}
+
+/// Prints the plan's explanation.
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let text = with_element!(args.dtype, T => args.explain::<T>())?;
+    println!("{}", text.trim_end());
+    Ok(Verdict::Good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn explain(line: &str) -> Result<String> {
+        let args = Command::try_parse_from(std::iter::once("explain").chain(line.split(' ')))?.args;
+        with_element!(args.dtype, T => args.explain::<T>())
+    }
+
+    #[test]
+    fn says_what_the_layer_is_and_what_was_picked() {
+        let text = explain("conv --x 1,8,10,12 --w 16,8,3,3 --strides 2,1 --pads 1,1,1,1 --algorithm naive").unwrap();
+        let first = "Conv 1x8x10x12 -> 1x16x5x12 k3x3 s2x1 p1: 0.1 MFLOP, other dense\n";
+        assert!(text.starts_with(first), "{text}");
+        assert!(text.contains("naive"), "{text}");
+    }
+
+    #[test]
+    fn every_attribute_reaches_the_operator() {
+        let shape = |line: &str| explain(line).map(|text| text.split(' ').nth(3).unwrap().to_owned());
+        assert_eq!(shape("conv --x 1,2,9 --w 2,2,3").unwrap(), "1x2x7");
+        assert_eq!(shape("Conv --x 1,2,9 --w 2,1,3 --group 2").unwrap(), "1x2x7");
+        assert_eq!(shape("conv --x 1,2,9 --w 2,2,3 --dilations 2 --dtype bf16").unwrap(), "1x2x5");
+        assert_eq!(
+            shape("conv --x 1,2,9 --w 2,2,3 --auto-pad SAME_UPPER --strides 2 --kernel-shape 3").unwrap(),
+            "1x2x5"
+        );
+        assert_eq!(shape("ConvTranspose --x 1,2,9 --w 2,2,3 --strides 2 --output-padding 1").unwrap(), "1x2x20");
+        assert_eq!(
+            shape("conv-transpose --x 1,2,9 --w 2,2,3 --strides 2 --output-shape 18 --opset 11").unwrap(),
+            "1x2x18"
+        );
+        assert_eq!(shape("--layer resnet50.c5.3x3 --threads 2").unwrap(), "1x512x7x7");
+    }
+
+    #[test]
+    fn bad_layers_are_errors() {
+        for (line, reason) in [
+            ("conv --x 1,2,9 --w 2,2,3 --pads -1,0", "-1"),
+            ("conv --x 1,2,9 --w 2,3,3", "3"),
+            ("conv --x 1,2,9 --w 2,2,3 --auto-pad SAME", "SAME_UPPER"),
+            ("conv --x 1,2,9 --w 2,2,3 --output-shape 9", "conv-transpose"),
+            ("--layer nowhere", "nowhere"),
+            ("conv --x 1,2,9", "--w"),
+            ("conv --layer resnet50.c5.3x3", "cannot be used with"),
+            ("--layer resnet50.c5.3x3 --group 2", "cannot be used with"),
+        ] {
+            let error = format!("{:#}", explain(line).unwrap_err());
+            assert!(error.contains(reason), "{line}: {error}");
+        }
+    }
+}

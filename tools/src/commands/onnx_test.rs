@@ -1,0 +1,206 @@
+//! `onnx-test`: runs ONNX test folders.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use convoke::{Algorithm, DType, Geometry, Isa, Planner, Threads, Workspace, bf16, f16};
+use convoke_tools::check::distance;
+use convoke_tools::onnx::{self, Case, Model, Stored, Tensor};
+use convoke_tools::shapes::describe;
+
+use super::{Verdict, is_rejection};
+use crate::options::{BAD, Choice, GOOD};
+
+/// Run ONNX test folders, and compare with the outputs they expect
+///
+/// Searches the given folders, and all folders in them, for tests in the form of ONNX's own: a
+/// model.onnx with a single Conv or ConvTranspose node, and one or more test_data_set_* folders
+/// with input_*.pb and output_0.pb. The weights may be inputs or initializers; the element type
+/// may be float16, bfloat16, float or double. Folders with other models are skipped.
+///
+/// Prints one line a data set, and a closing count. The exit status is 1 if any failed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Folders to search
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    choice: Choice,
+    /// Run every algorithm that accepts the node, not the planner's pick only
+    #[arg(long, conflicts_with = "algorithm")]
+    all_algorithms: bool,
+    /// Largest error, relative to the expected value [default: 1e-3, of bfloat16 8e-3: one unit in its last place]
+    #[arg(long, value_parser = parse_tolerance, allow_negative_numbers = true)]
+    rtol: Option<f64>,
+    /// Largest error beyond that
+    #[arg(long, default_value = "1e-7", value_parser = parse_tolerance, allow_negative_numbers = true)]
+    atol: f64,
+    /// Print failures and the count only
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+fn parse_tolerance(text: &str) -> Result<f64> {
+    let value: f64 = text.parse()?;
+    ensure!(value.is_finite() && value >= 0.0, "a tolerance is a finite number that is not negative");
+    Ok(value)
+}
+
+/// How often what came out.
+#[derive(Debug, Default)]
+struct Count {
+    passed: usize,
+    failed: usize,
+    /// Folders with other models.
+    skipped: usize,
+    /// Data sets that the forced algorithm does not accept.
+    rejected: usize,
+}
+
+/// How a data set was run, and how far off the result is.
+#[derive(Debug)]
+struct Outcome {
+    geometry: Geometry,
+    dtype: DType,
+    algorithm: Algorithm,
+    isa: Isa,
+    /// Largest distance from the expected output.
+    error: f64,
+    /// What is wrong with the output.
+    failure: Option<String>,
+}
+
+/// Runs all folders.
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let planner = args.choice.planner()?;
+    let mut count = Count::default();
+    for dir in &args.dirs {
+        for folder in onnx::find(dir)? {
+            args.run_folder(&planner, &folder, &mut count);
+        }
+    }
+    if count.skipped > 0 {
+        eprintln!("{} folders skipped: their models are not a single Conv or ConvTranspose node", count.skipped);
+    }
+    if count.rejected > 0 {
+        eprintln!("{} data sets skipped: the algorithm does not accept the node", count.rejected);
+    }
+    if count.passed + count.failed == 0 {
+        bail!("no test was run");
+    }
+    println!("{} passed, {} failed", count.passed, count.failed);
+    Ok(Verdict::from_good(count.failed == 0))
+}
+
+impl Args {
+    fn run_folder(&self, planner: &Planner, folder: &Path, count: &mut Count) {
+        let name = folder.display();
+        let model = match Model::load(folder) {
+            Ok(Some(model)) => model,
+            Ok(None) => {
+                count.skipped += 1;
+                return;
+            }
+            Err(error) => return self.report(&name, Err(error), count),
+        };
+        let cases = match model.cases() {
+            Ok(cases) => cases,
+            Err(error) => return self.report(&name, Err(error), count),
+        };
+        for case in &cases {
+            self.run_case(planner, &format!("{name}/{}", case.name), case, count);
+        }
+    }
+
+    /// Runs one data set with each algorithm that is asked for.
+    fn run_case(&self, planner: &Planner, name: &str, case: &Case<'_>, count: &mut Count) {
+        let algorithms = match self.all_algorithms {
+            true => Algorithm::ALL.iter().copied().map(Some).collect(),
+            false => vec![self.choice.algorithm],
+        };
+        for algorithm in algorithms {
+            let planner = algorithm.map_or(planner.clone(), |algorithm| planner.clone().algorithm(algorithm));
+            let outcome = match case.expected.dtype() {
+                DType::F16 => self.check::<f16>(case, &planner),
+                DType::BF16 => self.check::<bf16>(case, &planner),
+                DType::F32 => self.check::<f32>(case, &planner),
+                DType::F64 => self.check::<f64>(case, &planner),
+            };
+            match outcome {
+                Err(error) if algorithm.is_some() && is_rejection(&error) => {
+                    count.rejected += usize::from(!self.all_algorithms);
+                }
+                outcome => self.report(&name, outcome, count),
+            }
+        }
+    }
+
+    /// Runs one data set, and compares with the expected output.
+    fn check<T: Stored>(&self, case: &Case<'_>, planner: &Planner) -> Result<Outcome> {
+        let (operator, geometry) = case.operator()?;
+        let input = |index: usize| case.inputs.get(index).and_then(Option::as_ref);
+        let x = input(0).context("no X")?.slice::<T>()?;
+        let w = input(1).context("no W")?.slice::<T>()?;
+        let bias = input(2).map(Tensor::slice::<T>).transpose()?;
+
+        let plan = planner.plan::<T>(operator, &geometry.input_shape())?;
+        let packed = plan.pack(w, bias)?;
+        // NaN, so that an element that is not written is seen.
+        let mut y = vec![T::from_f64(f64::NAN); geometry.output_len()];
+        plan.run(x, &packed, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
+
+        let (error, failure) = self.compare(&geometry.output_shape(), &y, &case.expected)?;
+        Ok(Outcome { dtype: T::DTYPE, algorithm: plan.algorithm(), isa: plan.isa(), geometry, error, failure })
+    }
+
+    /// The largest error, and what is wrong.
+    fn compare<T: Stored>(&self, shape: &[usize], y: &[T], expected: &Tensor) -> Result<(f64, Option<String>)> {
+        let expected_shape = expected.shape()?;
+        if shape != expected_shape {
+            return Ok((f64::NAN, Some(format!("the output's shape is {shape:?}, expected {expected_shape:?}"))));
+        }
+        let rtol = self.rtol.unwrap_or(if expected.dtype() == DType::BF16 { 8e-3 } else { 1e-3 });
+        let mut largest = 0.0_f64;
+        let mut failure = None;
+        for (index, (&got, &want)) in y.iter().zip(expected.slice::<T>()?).enumerate() {
+            let (got, want) = (got.to_f64(), want.to_f64());
+            let error = distance(got, want);
+            largest = largest.max(error);
+            if error > 0.0 && !(error <= self.atol + rtol * want.abs() && error.is_finite()) {
+                failure.get_or_insert_with(|| format!("element {index} is {got}, expected {want}"));
+            }
+        }
+        Ok((largest, failure))
+    }
+
+    /// Prints a line, and counts.
+    fn report(&self, name: &dyn fmt::Display, outcome: Result<Outcome>, count: &mut Count) {
+        let (failure, what) = match outcome {
+            Ok(o) => {
+                let shapes = describe(&o.geometry);
+                let how = format!(
+                    "{} {} {shapes}; {}, {}; max error {:.1e}",
+                    o.geometry.op, o.dtype, o.algorithm, o.isa, o.error
+                );
+                (o.failure, how)
+            }
+            Err(error) => (Some(format!("{error:#}")), String::new()),
+        };
+        match failure {
+            None => {
+                count.passed += 1;
+                if !self.quiet {
+                    anstream::println!("{GOOD}pass{GOOD:#} {name}: {what}");
+                }
+            }
+            Some(reason) => {
+                count.failed += 1;
+                anstream::println!(
+                    "{BAD}FAIL{BAD:#} {name}: {reason}{}{what}",
+                    if what.is_empty() { "" } else { "; " }
+                );
+            }
+        }
+    }
+}

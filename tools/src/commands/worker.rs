@@ -1,0 +1,261 @@
+//! `worker`: times layers that another program asks for.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs;
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use convoke::Workspace;
+use convoke_tools::shapes::{Layer, parse_op};
+use convoke_tools::timing::Timing;
+use serde::{Deserialize, Serialize};
+
+use super::Verdict;
+use crate::options::{Choice, Team, parse_threads};
+
+/// Time layers on request: one JSON object a line in, one out
+///
+/// Lets a program that compares several implementations run this one beside the others.
+/// It reads requests from standard input until that ends; each is one line with a JSON object,
+/// and is answered by one line with a JSON object on standard output.
+///
+/// A request (in one line):
+///
+///   {"row": {"op": "Conv", "x": [1,64,56,56], "w": [64,64,3,3], "y": [1,64,56,56],
+///            "strides": [1,1], "pads": [1,1,1,1], "dilations": [1,1], "group": 1,
+///            "output_padding": [0,0]},
+///    "dir": "DIR", "threads": 1, "secs": 0.2, "out": "y.bin"}
+///
+///   row      the layer: op is Conv or ConvTranspose; x, w and y are the shapes of input,
+///            weights and output; the attributes mean what they mean in ONNX, and may be
+///            left out; other fields are ignored
+///   dir      a folder with x.bin, w.bin and b.bin: input, weights and bias as 32-bit
+///            floats, little endian, row-major
+///   threads  how many threads run the layer
+///   secs     for how long to time; at least three runs are timed
+///   out      a file to write the output to, in the form of x.bin; may be null
+///
+/// The answer: {"min": SECONDS, "median": SECONDS, "reps": COUNT}, or {"error": "TEXT"} for a
+/// request that cannot be met. Planning and packing of the weights are outside the timed part;
+/// input and output are plain NCHW.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// A line of input.
+#[derive(Debug, Deserialize)]
+struct Request {
+    row: Row,
+    dir: PathBuf,
+    threads: usize,
+    secs: f64,
+    #[serde(default)]
+    out: Option<PathBuf>,
+}
+
+/// The layer of a request.
+#[derive(Debug, Deserialize)]
+struct Row {
+    #[serde(default)]
+    name: String,
+    op: String,
+    x: Vec<usize>,
+    w: Vec<usize>,
+    y: Vec<usize>,
+    #[serde(default)]
+    strides: Vec<i64>,
+    #[serde(default)]
+    pads: Vec<i64>,
+    #[serde(default)]
+    dilations: Vec<i64>,
+    #[serde(default = "one_group")]
+    group: i64,
+    #[serde(default)]
+    output_padding: Vec<i64>,
+}
+
+fn one_group() -> i64 {
+    1
+}
+
+impl Row {
+    fn layer(&self) -> Result<Layer> {
+        let axes = self.x.len().saturating_sub(2);
+        let or_default = |given: &[i64], len, value| if given.is_empty() { vec![value; len] } else { given.to_vec() };
+        Ok(Layer {
+            name: self.name.clone(),
+            op: parse_op(&self.op)?,
+            x: self.x.clone(),
+            w: self.w.clone(),
+            strides: or_default(&self.strides, axes, 1),
+            pads: or_default(&self.pads, 2 * axes, 0),
+            dilations: or_default(&self.dilations, axes, 1),
+            group: self.group,
+            output_padding: or_default(&self.output_padding, axes, 0),
+        })
+    }
+}
+
+/// A line of output.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Answer {
+    Timing { min: f64, median: f64, reps: usize },
+    Error { error: String },
+}
+
+/// Answers requests until standard input ends.
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let mut worker = Worker { choice: args.choice.clone(), teams: HashMap::new() };
+    let mut output = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        let line = line.context("standard input")?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let answer = match worker.answer(&line) {
+            Ok(timing) => Answer::Timing { min: timing.min, median: timing.median, reps: timing.reps },
+            Err(error) => Answer::Error { error: format!("{error:#}") },
+        };
+        serde_json::to_writer(&mut output, &answer)?;
+        output.write_all(b"\n").and_then(|()| output.flush()).context("standard output")?;
+    }
+    Ok(Verdict::Good)
+}
+
+/// What is kept from one request to the next.
+struct Worker {
+    choice: Choice,
+    /// Teams by their number of threads.
+    teams: HashMap<usize, Team>,
+}
+
+impl Worker {
+    fn answer(&mut self, line: &str) -> Result<Timing> {
+        let request: Request = serde_json::from_str(line).context("not a request")?;
+        parse_threads(&request.threads.to_string())
+            .map_err(|e| anyhow::anyhow!("threads: {e}, got {}", request.threads))?;
+        let duration = Duration::try_from_secs_f64(request.secs).context("secs")?;
+
+        let layer = request.row.layer()?;
+        let plan = self.choice.planner()?.threads(request.threads).plan::<f32>(layer.operator(), &layer.x)?;
+        let geometry = plan.geometry();
+        let shape = geometry.output_shape();
+        ensure!(shape == request.row.y, "y: the output's shape is {shape:?}, not {:?}", request.row.y);
+        let x = read(&request.dir, "x.bin", geometry.input_len())?;
+        let w = read(&request.dir, "w.bin", geometry.weight_len())?;
+        let b = read(&request.dir, "b.bin", geometry.out_channels)?;
+
+        let packed = plan.pack(&w, Some(&b))?;
+        let mut y = vec![0.0; geometry.output_len()];
+        let mut workspace = Workspace::for_plan(&plan)?;
+        let team = match self.teams.entry(request.threads) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Team::new(request.threads)?),
+        };
+        let timing = team
+            .install(|threads| Timing::measure(duration, || plan.run(&x, &packed, &mut y, &mut workspace, threads)))?;
+        if let Some(path) = &request.out {
+            let bytes: Vec<u8> = y.iter().flat_map(|v| v.to_le_bytes()).collect();
+            fs::write(path, bytes).with_context(|| path.display().to_string())?;
+        }
+        Ok(timing)
+    }
+}
+
+/// Reads a file of `len` little-endian floats.
+fn read(dir: &Path, file: &str, len: usize) -> Result<Vec<f32>> {
+    let path = dir.join(file);
+    let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+    let (values, rest) = bytes.as_chunks();
+    let fits = values.len() == len && rest.is_empty();
+    ensure!(fits, "{}: {} bytes, expected {len} floats of 4 bytes", path.display(), bytes.len());
+    Ok(values.iter().map(|&v| f32::from_le_bytes(v)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convoke::reference;
+    use convoke_tools::data::Operands;
+
+    fn worker() -> Worker {
+        Worker { choice: Choice::default(), teams: HashMap::new() }
+    }
+
+    fn write(path: &Path, values: &[f32]) {
+        fs::write(path, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    }
+
+    /// A layer, written as a request, and its expected output.
+    fn request(dir: &Path, threads: usize) -> (serde_json::Value, Vec<f64>) {
+        let row = serde_json::json!({
+            "name": "t", "op": "ConvTranspose", "x": [2, 3, 5], "w": [3, 4, 3], "y": [2, 4, 10], "strides": [2],
+            "pads": [1, 1], "dilations": [1], "group": 1, "output_padding": [1], "flop": 1
+        });
+        let layer = serde_json::from_value::<Row>(row.clone()).unwrap().layer().unwrap();
+        let geometry = layer.geometry().unwrap();
+        let operands = Operands::<f32>::new(&geometry);
+        write(&dir.join("x.bin"), &operands.x);
+        write(&dir.join("w.bin"), &operands.w);
+        write(&dir.join("b.bin"), &operands.b);
+        let expected = reference::all(&geometry, &operands.x, &operands.w, Some(&operands.b));
+        let request =
+            serde_json::json!({"row": row, "dir": dir, "threads": threads, "secs": 0.0, "out": dir.join("y.bin")});
+        (request, expected.iter().map(|e| e.value).collect())
+    }
+
+    #[test]
+    fn round_trip() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut worker = worker();
+        for threads in [1, 2, 2] {
+            let (request, expected) = request(dir.path(), threads);
+            let timing = worker.answer(&request.to_string()).unwrap();
+            assert!(timing.reps >= 3 && timing.min > 0.0 && timing.min <= timing.median);
+            let y = read(dir.path(), "y.bin", expected.len()).unwrap();
+            assert!(y.iter().zip(&expected).all(|(y, e)| (f64::from(*y) - e).abs() < 1e-5), "{y:?} {expected:?}");
+            fs::remove_file(dir.path().join("y.bin")).unwrap();
+        }
+        assert_eq!(worker.teams.len(), 2, "the pool of two threads was used again");
+    }
+
+    #[test]
+    fn defaults_of_attributes() {
+        let row: Row = serde_json::from_str(r#"{"op": "Conv", "x": [1,2,5], "w": [4,2,3], "y": [1,4,3]}"#).unwrap();
+        assert_eq!(row.layer().unwrap().geometry().unwrap().output_shape(), [1, 4, 3]);
+    }
+
+    #[test]
+    fn bad_requests_are_answered_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let (good, _) = request(dir.path(), 1);
+        let with = |pointer: &str, value: serde_json::Value| {
+            let mut request = good.clone();
+            *request.pointer_mut(pointer).unwrap() = value;
+            request.to_string()
+        };
+        for (line, reason) in [
+            ("{".to_owned(), "not a request"),
+            (with("/threads", 0.into()), "threads"),
+            (with("/secs", (-1.0).into()), "secs"),
+            (with("/row/op", "Gemm".into()), "Gemm"),
+            (with("/row/group", 2.into()), "group"),
+            (with("/row/y", vec![2, 4, 9].into()), "[2, 4, 10], not [2, 4, 9]"),
+            (with("/row/x", vec![2, 3, 6].into()), "not [2, 4, 10]"),
+            (with("/dir", "no such folder".into()), "x.bin"),
+        ] {
+            let error = format!("{:#}", worker().answer(&line).unwrap_err());
+            assert!(error.contains(reason), "{line}: {error}");
+        }
+        write(&dir.path().join("w.bin"), &[0.0; 35]);
+        let error = format!("{:#}", worker().answer(&good.to_string()).unwrap_err());
+        assert!(error.contains("140 bytes, expected 36 floats"), "{error}");
+    }
+}

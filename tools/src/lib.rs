@@ -1,0 +1,17 @@
+//! What convoke's tools, tests and benches share.
+//!
+//! * [`shapes`]: the layers of published networks (`benches/shapes/*.csv`);
+//! * [`onnx`]: ONNX test folders, read with prost;
+//! * [`data`]: deterministic operands of any element type;
+//! * [`check`]: a result against the reference, on a sample of its elements;
+//! * [`timing`]: repeated runs, their minimum and median;
+//! * [`peak`]: each micro-kernel's rate from the L1 cache, the yardstick of the reports.
+
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod data;
+pub mod onnx;
+pub mod peak;
+pub mod shapes;
+pub mod timing;

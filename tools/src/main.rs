@@ -1,0 +1,50 @@
+//! `convoke-tools`: reports, ONNX tests, timing for comparisons, and what a plan decides.
+//!
+//! Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input.
+
+#![forbid(unsafe_code)]
+
+mod commands;
+mod options;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use commands::{Verdict, explain, kernels, onnx_test, report, worker};
+
+/// Tools for convoke, the CPU kernels of ONNX's Conv and ConvTranspose.
+///
+/// Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Report(report::Args),
+    OnnxTest(onnx_test::Args),
+    Worker(worker::Args),
+    Explain(explain::Args),
+    Kernels(kernels::Args),
+}
+
+fn main() -> ExitCode {
+    let verdict = match Cli::parse().command {
+        Command::Report(args) => report::run(&args),
+        Command::OnnxTest(args) => onnx_test::run(&args),
+        Command::Worker(args) => worker::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Kernels(args) => kernels::run(&args),
+    };
+    match verdict {
+        Ok(Verdict::Good) => ExitCode::SUCCESS,
+        Ok(Verdict::Wrong) => ExitCode::from(1),
+        Err(error) => {
+            anstream::eprintln!("{}error:{} {error:#}", options::BAD, options::BAD.render_reset());
+            ExitCode::from(2)
+        }
+    }
+}

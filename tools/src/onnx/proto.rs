@@ -1,0 +1,161 @@
+//! The messages of ONNX's `onnx.proto` that a test folder needs, with the field numbers of that file. Fields that are
+//! not listed are skipped by the decoder, so newer models can be read too.
+
+/// A model: operator sets, and the graph.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ModelProto {
+    /// Version of the file format.
+    #[prost(int64, tag = "1")]
+    pub ir_version: i64,
+    /// The computation.
+    #[prost(message, optional, tag = "7")]
+    pub graph: Option<GraphProto>,
+    /// The operator sets that the nodes refer to.
+    #[prost(message, repeated, tag = "8")]
+    pub opset_import: Vec<OperatorSetIdProto>,
+}
+
+/// One operator set.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct OperatorSetIdProto {
+    /// Empty or `ai.onnx` for ONNX's own operators.
+    #[prost(string, tag = "1")]
+    pub domain: String,
+    /// The opset's version.
+    #[prost(int64, tag = "2")]
+    pub version: i64,
+}
+
+/// A graph: nodes, constants, inputs and outputs.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct GraphProto {
+    /// The operators, in order.
+    #[prost(message, repeated, tag = "1")]
+    pub node: Vec<NodeProto>,
+    /// Constants, by name.
+    #[prost(message, repeated, tag = "5")]
+    pub initializer: Vec<TensorProto>,
+    /// Inputs; those of old models list the initializers too.
+    #[prost(message, repeated, tag = "11")]
+    pub input: Vec<ValueInfoProto>,
+    /// Outputs.
+    #[prost(message, repeated, tag = "12")]
+    pub output: Vec<ValueInfoProto>,
+}
+
+/// Name of an input or output; its type is not read.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ValueInfoProto {
+    /// The name that nodes use.
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+/// One operator.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeProto {
+    /// Names of the inputs; empty for an optional one that is absent.
+    #[prost(string, repeated, tag = "1")]
+    pub input: Vec<String>,
+    /// Names of the outputs.
+    #[prost(string, repeated, tag = "2")]
+    pub output: Vec<String>,
+    /// The operator's name.
+    #[prost(string, tag = "4")]
+    pub op_type: String,
+    /// Its attributes.
+    #[prost(message, repeated, tag = "5")]
+    pub attribute: Vec<AttributeProto>,
+    /// The operator set's domain.
+    #[prost(string, tag = "7")]
+    pub domain: String,
+}
+
+/// One attribute: `type` says which field holds the value.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AttributeProto {
+    /// The attribute's name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// FLOAT.
+    #[prost(float, tag = "2")]
+    pub f: f32,
+    /// INT.
+    #[prost(int64, tag = "3")]
+    pub i: i64,
+    /// STRING.
+    #[prost(bytes = "vec", tag = "4")]
+    pub s: Vec<u8>,
+    /// FLOATS.
+    #[prost(float, repeated, tag = "7")]
+    pub floats: Vec<f32>,
+    /// INTS.
+    #[prost(int64, repeated, tag = "8")]
+    pub ints: Vec<i64>,
+    /// Which kind of value.
+    #[prost(enumeration = "AttributeType", tag = "20")]
+    pub r#type: i32,
+}
+
+/// `AttributeProto.AttributeType`, as far as the two operators use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub enum AttributeType {
+    /// Not given, as in files of the format's first version.
+    Undefined = 0,
+    /// In `f`.
+    Float = 1,
+    /// In `i`.
+    Int = 2,
+    /// In `s`.
+    String = 3,
+    /// In `floats`.
+    Floats = 6,
+    /// In `ints`.
+    Ints = 7,
+}
+
+/// A tensor: `data_type` says which of the data fields is used, unless `raw_data` is.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TensorProto {
+    /// The shape.
+    #[prost(int64, repeated, tag = "1")]
+    pub dims: Vec<i64>,
+    /// The element type.
+    #[prost(enumeration = "DataType", tag = "2")]
+    pub data_type: i32,
+    /// Elements of FLOAT.
+    #[prost(float, repeated, tag = "4")]
+    pub float_data: Vec<f32>,
+    /// Elements of FLOAT16 and BFLOAT16: the bits, in the low half.
+    #[prost(int32, repeated, tag = "5")]
+    pub int32_data: Vec<i32>,
+    /// Name of the value.
+    #[prost(string, tag = "8")]
+    pub name: String,
+    /// Elements of any type, little endian.
+    #[prost(bytes = "vec", tag = "9")]
+    pub raw_data: Vec<u8>,
+    /// Elements of DOUBLE.
+    #[prost(double, repeated, tag = "10")]
+    pub double_data: Vec<f64>,
+    /// 1: the elements stand in another file, which is not supported here.
+    #[prost(int32, tag = "14")]
+    pub data_location: i32,
+}
+
+/// `TensorProto.DataType`, as far as the two operators accept it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub enum DataType {
+    /// Not given.
+    Undefined = 0,
+    /// `f32`.
+    Float = 1,
+    /// `f16`.
+    Float16 = 10,
+    /// `f64`.
+    Double = 11,
+    /// `bf16`.
+    Bfloat16 = 16,
+}

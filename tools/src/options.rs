@@ -1,0 +1,155 @@
+//! Options that several sub-commands have, and the style of their output.
+
+use anstyle::{AnsiColor, Style};
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use convoke::{Accuracy, Algorithm, DType, Isa, Planner, Threads};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// Style of what is well.
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+/// Style of what is wrong.
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// What may be asked of the planner.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Choice {
+    /// Instruction set of the kernels: portable, neon, avx2 or avx512 [default: the best of this CPU]
+    #[arg(long)]
+    pub(crate) isa: Option<Isa>,
+    /// Force an algorithm, such as im2col:native or pointwise [default: the planner's pick]
+    #[arg(long)]
+    pub(crate) algorithm: Option<Algorithm>,
+    /// How far a result may be from the exact one [default: standard]
+    #[arg(long)]
+    pub(crate) accuracy: Option<AccuracyName>,
+}
+
+impl Choice {
+    /// A planner with these options; an error if this CPU or build lacks the instruction set.
+    pub(crate) fn planner(&self) -> Result<Planner> {
+        let mut planner = Planner::new();
+        if let Some(isa) = self.isa {
+            ensure!(isa.is_available(), "this CPU or build does not have {isa}; it has {}", available());
+            planner = planner.isa(isa);
+        }
+        if let Some(algorithm) = self.algorithm {
+            planner = planner.algorithm(algorithm);
+        }
+        if let Some(accuracy) = self.accuracy {
+            planner = planner.accuracy(accuracy.into());
+        }
+        Ok(planner)
+    }
+}
+
+/// The instruction sets to choose from.
+fn available() -> String {
+    let names = Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(|isa| isa.to_string());
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// `convoke::Accuracy`, as the command line names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AccuracyName {
+    /// No algorithm that trades accuracy for speed
+    Strict,
+    /// Errors that stay within 3e-5 of the output's RMS
+    Standard,
+    /// Faster still
+    Fast,
+}
+
+impl From<AccuracyName> for Accuracy {
+    fn from(name: AccuracyName) -> Self {
+        match name {
+            AccuracyName::Strict => Self::Strict,
+            AccuracyName::Standard => Self::Standard,
+            AccuracyName::Fast => Self::Fast,
+        }
+    }
+}
+
+/// `convoke::DType`, as the command line names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DTypeName {
+    F32,
+    F64,
+    F16,
+    Bf16,
+}
+
+impl From<DTypeName> for DType {
+    fn from(name: DTypeName) -> Self {
+        match name {
+            DTypeName::F32 => Self::F32,
+            DTypeName::F64 => Self::F64,
+            DTypeName::F16 => Self::F16,
+            DTypeName::Bf16 => Self::BF16,
+        }
+    }
+}
+
+/// Evaluates an expression with a type parameter set to the element type that a `DTypeName` names.
+macro_rules! with_element {
+    ($dtype:expr, $type:ident => $body:expr) => {
+        match $dtype {
+            $crate::options::DTypeName::F32 => {
+                type $type = f32;
+                $body
+            }
+            $crate::options::DTypeName::F64 => {
+                type $type = f64;
+                $body
+            }
+            $crate::options::DTypeName::F16 => {
+                type $type = convoke::f16;
+                $body
+            }
+            $crate::options::DTypeName::Bf16 => {
+                type $type = convoke::bf16;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_element;
+
+/// The threads that a command runs layers with.
+#[derive(Debug)]
+pub(crate) enum Team {
+    /// The calling thread alone.
+    Serial,
+    /// The threads of a pool, which are kept.
+    Pool(ThreadPool),
+}
+
+impl Team {
+    /// A team of `threads`, at least 1.
+    pub(crate) fn new(threads: usize) -> Result<Self> {
+        if threads == 1 {
+            return Ok(Self::Serial);
+        }
+        let pool = ThreadPoolBuilder::new().num_threads(threads).build();
+        Ok(Self::Pool(pool.with_context(|| format!("no pool of {threads} threads"))?))
+    }
+
+    /// Calls `work` on a thread of the team. Inside a pool a run need not wake a sleeping pool first, which costs
+    /// microseconds.
+    pub(crate) fn install<R: Send>(&self, work: impl FnOnce(Threads<'_>) -> R + Send) -> R {
+        match self {
+            Self::Serial => work(Threads::Serial),
+            Self::Pool(pool) => pool.install(|| work(Threads::Current)),
+        }
+    }
+}
+
+/// A number of threads: at least 1.
+pub(crate) fn parse_threads(text: &str) -> Result<usize, String> {
+    /// Far more than any machine has; keeps a slip of the finger from exhausting the system.
+    const MAX: usize = 1024;
+    match text.parse() {
+        Ok(threads @ 1..=MAX) => Ok(threads),
+        _ => Err(format!("expected a number of 1..={MAX}")),
+    }
+}

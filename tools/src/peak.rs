@@ -1,0 +1,109 @@
+//! How fast the micro-kernels are when every operand is in the L1 cache: the yardstick for whole layers.
+//!
+//! The fastest micro-kernel's rate is the *FMA peak* of the reports. It is measured, not computed from the clock,
+//! because the clock moves with the load, the neighbours and the instruction set.
+
+use std::time::{Duration, Instant};
+
+use convoke::kernels::{ChannelKernel, Real, RowOffsets, SpatialKernel, spatial_kernels};
+use convoke::{DType, Isa};
+
+use crate::data::Random;
+
+/// Bytes of the operand that is streamed: with the other one and the tile it fits any current L1 data cache (32 KiB).
+const STREAMED_BYTES: usize = 16 << 10;
+/// Longest dot product of one call.
+const MAX_DEPTH: usize = 1024;
+/// Rows of the operand that is walked round and round.
+const ROWS: usize = 16;
+
+/// GFLOP/s of one core with the fastest kernel of an ISA, in the type that `dtype` is computed in; `None` where the CPU
+/// or the build lacks it.
+#[must_use]
+pub fn peak(dtype: DType, isa: Isa) -> Option<f64> {
+    match dtype {
+        DType::F64 => fastest::<f64>(isa),
+        DType::F16 | DType::BF16 | DType::F32 => fastest::<f32>(isa),
+    }
+}
+
+fn fastest<T: Real>(isa: Isa) -> Option<f64> {
+    /// Kernels that a first glance puts in front, and that are then measured with care.
+    const FINALISTS: usize = 3;
+    let glance = |kernel: &'static SpatialKernel<T>| (spatial(kernel, Duration::from_millis(1)), kernel);
+    let mut rates: Vec<_> = spatial_kernels::<T>(isa).iter().map(glance).collect();
+    rates.sort_by(|a, b| b.0.total_cmp(&a.0));
+    rates.iter().take(FINALISTS).map(|(_, kernel)| spatial(kernel, Duration::from_millis(60))).reduce(f64::max)
+}
+
+/// GFLOP/s of one spatial-vector kernel from the L1 cache.
+#[must_use]
+pub fn spatial<T: Real>(kernel: &SpatialKernel<T>, duration: Duration) -> f64 {
+    let depth = depth::<T>(kernel.mr());
+    let a = values(depth * kernel.mr());
+    let b = values(ROWS * kernel.nr());
+    let rows = walk(depth, kernel.nr());
+    let mut tile = vec![T::ZERO; kernel.mr() * kernel.nr()];
+    rate(2 * depth * tile.len(), duration, || kernel.partial(&a, &b, rows.rows(0..depth), &mut tile, false))
+}
+
+/// GFLOP/s of one channel-vector kernel from the L1 cache.
+#[must_use]
+pub fn channel<T: Real>(kernel: &ChannelKernel<T>, duration: Duration) -> f64 {
+    let depth = depth::<T>(kernel.nr());
+    let w = values(depth * kernel.nr());
+    let x = values(ROWS * kernel.mr());
+    let rows = walk(depth, kernel.mr());
+    let mut tile = vec![T::ZERO; kernel.mr() * kernel.nr()];
+    rate(2 * depth * tile.len(), duration, || kernel.partial(&x, rows.rows(0..depth), &w, &mut tile, false))
+}
+
+/// The dot product's length with which a panel of `width` fits.
+fn depth<T>(width: usize) -> usize {
+    (STREAMED_BYTES / (width * size_of::<T>())).min(MAX_DEPTH)
+}
+
+/// Offsets that go round the rows again and again, so that a long dot product needs a short operand.
+fn walk(depth: usize, width: usize) -> RowOffsets {
+    RowOffsets::new((0..depth).map(|k| (k % ROWS * width) as u32).collect())
+}
+
+fn values<T: Real>(len: usize) -> Vec<T> {
+    let mut random = Random::new(0);
+    (0..len).map(|_| T::from_f64(random.uniform())).collect()
+}
+
+/// GFLOP/s of calls of `flops` operations each: the best of many short bursts, each long enough for the clock.
+fn rate(flops: usize, duration: Duration, mut call: impl FnMut()) -> f64 {
+    /// Operations of a burst: some 10 microseconds, so that reading the clock costs nothing.
+    const BURST: usize = 2_000_000;
+    let burst = BURST / flops + 1;
+    let mut best = f64::INFINITY;
+    let begin = Instant::now();
+    while best.is_infinite() || begin.elapsed() < duration {
+        let start = Instant::now();
+        for _ in 0..burst {
+            call();
+        }
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    (burst * flops) as f64 / best / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_portable_peak_is_a_plausible_rate() {
+        let peak = peak(DType::F32, Isa::Portable).expect("always available");
+        assert!((0.01..10_000.0).contains(&peak), "{peak} GFLOP/s");
+    }
+
+    #[test]
+    fn an_isa_that_the_cpu_lacks_has_no_peak() {
+        for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
+            assert_eq!(peak(DType::F32, isa), None);
+        }
+    }
+}

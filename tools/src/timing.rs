@@ -1,0 +1,68 @@
+//! Repeated runs of one computation.
+
+use std::time::{Duration, Instant};
+
+/// The seconds that one run takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timing {
+    /// The fastest run.
+    pub min: f64,
+    /// The run in the middle (the upper one of an even number).
+    pub median: f64,
+    /// Number of timed runs.
+    pub reps: usize,
+}
+
+impl Timing {
+    /// Fewest timed runs, however long each takes.
+    pub const MIN_REPS: usize = 3;
+    /// Runs before the clock starts: they touch every page, fill the caches and wake the threads.
+    const WARM_UP: usize = 2;
+
+    /// Runs `run` twice untimed, then again and again for `duration`, at least [`MIN_REPS`](Self::MIN_REPS) times.
+    ///
+    /// # Errors
+    /// The first error of `run`; no further run is made.
+    pub fn measure<E>(duration: Duration, mut run: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
+        for _ in 0..Self::WARM_UP {
+            run()?;
+        }
+        let mut seconds = Vec::new();
+        let begin = Instant::now();
+        while begin.elapsed() < duration || seconds.len() < Self::MIN_REPS {
+            let start = Instant::now();
+            run()?;
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+        seconds.sort_by(f64::total_cmp);
+        Ok(Self { min: seconds[0], median: seconds[seconds.len() / 2], reps: seconds.len() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    #[test]
+    fn warm_up_runs_are_not_counted() {
+        let mut calls = 0;
+        let timing = Timing::measure(Duration::ZERO, || {
+            calls += 1;
+            Ok::<_, Infallible>(())
+        })
+        .unwrap();
+        assert_eq!((timing.reps, calls), (Timing::MIN_REPS, Timing::MIN_REPS + Timing::WARM_UP));
+        assert!(0.0 <= timing.min && timing.min <= timing.median);
+    }
+
+    #[test]
+    fn stops_at_the_first_error() {
+        let mut calls = 0;
+        let result = Timing::measure(Duration::from_secs(60), || {
+            calls += 1;
+            if calls == 4 { Err("fourth") } else { Ok(()) }
+        });
+        assert_eq!((result, calls), (Err("fourth"), 4));
+    }
+}

@@ -1,0 +1,219 @@
+//! The binary, as its users call it.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use common::Folder;
+use convoke_tools::onnx::proto::DataType;
+use serde_json::{Value, json};
+
+/// Runs the binary to its end.
+fn run(args: &[&str]) -> Output {
+    run_with_input(args, "")
+}
+
+fn run_with_input(args: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-tools"));
+    let command = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A command that reads nothing may have ended already.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Asserts that a command failed as bad input does, with this in its message.
+fn assert_bad_input(args: &[&str], message: &str) {
+    let output = run(args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+    assert!(stderr.contains(message), "{args:?}: {stderr}");
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn every_command_has_help() {
+    for command in ["report", "onnx-test", "worker", "explain", "kernels"] {
+        let output = run(&[command, "--help"]);
+        assert!(output.status.success() && stdout(&output).len() > 300, "{command}");
+    }
+    let help = stdout(&run(&["worker", "--help"]));
+    for word in ["\"row\"", "x.bin", "\"median\"", "little endian"] {
+        assert!(help.contains(word), "the protocol is stated: {word}");
+    }
+}
+
+#[test]
+fn onnx_test_passes_all_types() {
+    let dir = tempfile::tempdir().unwrap();
+    Folder::conv().write(&dir.path().join("inputs"));
+    for to in [DataType::Float, DataType::Double, DataType::Float16, DataType::Bfloat16] {
+        Folder::conv().cast(to).write(&dir.path().join(format!("{to:?}")));
+    }
+    let mut other = Folder::conv();
+    other.op_type = "MaxPool";
+    other.write(&dir.path().join("other"));
+    let output = run(&["onnx-test", path(dir.path())]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert_eq!(text.lines().last(), Some("5 passed, 0 failed"), "{text}");
+    assert!(text.lines().all(|line| !line.contains('\x1b')), "no colour outside a terminal");
+
+    let text = stdout(&run(&["onnx-test", "--all-algorithms", path(&dir.path().join("inputs"))]));
+    assert!(text.contains("; naive,") && text.contains("; im2col:native,") && text.ends_with(" 0 failed\n"), "{text}");
+    let output = run(&["onnx-test", "--algorithm", "naive", "--isa", "portable", "--quiet", path(dir.path())]);
+    assert_eq!(stdout(&output), "5 passed, 0 failed\n");
+}
+
+#[test]
+fn onnx_test_fails_on_a_wrong_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let wrong = |name: &str, break_it: &dyn Fn(&mut Folder)| {
+        let mut folder = Folder::conv();
+        break_it(&mut folder);
+        folder.write(&dir.path().join(name));
+    };
+    wrong("good", &|_| ());
+    wrong("value", &|folder| folder.output.float_data[3] += 0.01);
+    wrong("not-a-number", &|folder| folder.output.float_data[2] = f32::NAN);
+    wrong("shape", &|folder| folder.output.dims = vec![1, 4, 1]);
+    wrong("attribute", &|folder| folder.attributes.push(common::ints("stride", &[1])));
+    wrong("data", &|folder| folder.inputs[1].float_data.clear());
+    let output = run(&["onnx-test", path(dir.path())]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.ends_with("\n1 passed, 5 failed\n"), "{text}");
+    assert!(text.contains("element 3 is 4.5, expected 4.51"), "{text}");
+
+    let lenient = run(&["onnx-test", "--atol", "0.02", path(&dir.path().join("value"))]);
+    assert_eq!(lenient.status.code(), Some(0));
+}
+
+#[test]
+fn onnx_test_needs_a_test() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_bad_input(&["onnx-test", path(dir.path())], "no test was run");
+    assert_bad_input(&["onnx-test", "no/such/folder"], "no/such/folder");
+    assert_bad_input(&["onnx-test", "--rtol", "-1", path(dir.path())], "tolerance");
+}
+
+#[test]
+fn report_of_a_small_layer() {
+    let args = ["report", "--filter", "bilinear,enet.5x1", "--seconds", "0.01", "--json"];
+    let output = run(&args);
+    assert_eq!(output.status.code(), Some(0));
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let layers = report["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 2);
+    for layer in layers {
+        assert!(layer["gflops"].as_f64().unwrap() > 0.0 && layer["within_bound"] == true, "{layer}");
+        assert!(layer["error_of_bound"].as_f64().unwrap() > 0.0, "something was compared: {layer}");
+    }
+    let peaks = report["machine"]["fma_peak"].as_object().unwrap();
+    assert!(peaks.values().all(|peak| peak.as_f64() > Some(0.01)) && !peaks.is_empty(), "{peaks:?}");
+
+    for dtype in ["f32", "f64", "f16", "bf16"] {
+        let output = run(&["report", "--filter", "enet.5x1", "--seconds", "0", "--dtype", dtype, "--threads", "2"]);
+        let text = stdout(&output);
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        assert!(text.contains("enet.5x1.32@64") && text.contains("2 threads") && text.contains("GFLOP/s"), "{text}");
+    }
+}
+
+#[test]
+fn report_of_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mine.csv");
+    let header = "name,op,x,out_channels,kernel,strides,pads,dilations,group,output_padding";
+    fs::write(&file, format!("{header}\nmine,Conv,1x3x9x9,5,3x3,2x2,1x1,1x1,1,0x0\n")).unwrap();
+    let text = stdout(&run(&[
+        "report",
+        "--seconds",
+        "0",
+        "--algorithm",
+        "naive",
+        "--isa",
+        "portable",
+        "--shapes",
+        path(&file),
+    ]));
+    assert!(
+        text.contains("mine") && text.contains("Conv 1x3x9x9 -> 1x5x5x5 k3x3 s2 p1") && text.contains("naive"),
+        "{text}"
+    );
+    fs::write(&file, "name,op\n").unwrap();
+    assert_bad_input(&["report", "--shapes", path(&file)], "mine.csv");
+}
+
+#[test]
+fn report_rejects_bad_options() {
+    assert_bad_input(&["report", "--filter", "no-such-layer"], "no-such-layer");
+    assert_bad_input(&["report", "--isa", "mmx"], "mmx");
+    assert_bad_input(&["report", "--algorithm", "magic"], "magic");
+    assert_bad_input(&["report", "--threads", "0"], "1..=");
+    assert_bad_input(&["report", "--seconds", "-1"], "--seconds");
+    assert_bad_input(&["report", "--shapes", "no/such/file.csv"], "no/such/file.csv");
+}
+
+#[test]
+fn worker_answers_line_by_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, values: &[f32]| {
+        fs::write(dir.path().join(name), values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    };
+    write("x.bin", &[1.0, 2.0, 3.0, 4.0]);
+    write("w.bin", &[1.0, 10.0]);
+    write("b.bin", &[0.5]);
+    let out = dir.path().join("y.bin");
+    let request = |y: i64, threads: i64| {
+        json!({
+            "row": {"name": "t", "op": "Conv", "x": [1, 1, 4], "w": [1, 1, 2], "y": [1, 1, y], "strides": [1],
+                    "pads": [0, 1], "dilations": [1], "group": 1, "output_padding": [0], "flop": 16},
+            "dir": dir.path(), "threads": threads, "secs": 0.01, "out": out
+        })
+    };
+    let input = format!("{}\nnot JSON\n{}\n{}\n", request(4, 1), request(5, 1), request(4, 2));
+    let output = run_with_input(&["worker"], &input);
+    assert_eq!(output.status.code(), Some(0));
+    let answers: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(answers.len(), 4);
+    for good in [&answers[0], &answers[3]] {
+        assert!(good["min"].as_f64() <= good["median"].as_f64() && good["reps"].as_u64() >= Some(3), "{good}");
+    }
+    assert!(answers[1]["error"].is_string());
+    assert!(answers[2]["error"].as_str().unwrap().contains("[1, 1, 4]"), "{}", answers[2]);
+    let y: Vec<f32> = fs::read(&out).unwrap().as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+    assert_eq!(y, [21.5, 32.5, 43.5, 4.5]);
+}
+
+#[test]
+fn explain_names_the_pick() {
+    let output = run(&["explain", "conv", "--x", "1,64,56,56", "--w", "64,64,3,3", "--pads", "1,1,1,1"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    for word in ["1x64x56x56 -> 1x64x56x56", "pointwise", "im2col:native"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let forced = stdout(&run(&["explain", "--layer", "vgg16.1_1", "--algorithm", "im2col:native", "--threads", "2"]));
+    assert!(forced.starts_with("Conv 1x3x224x224"), "{forced}");
+    assert_bad_input(&["explain", "conv", "--x", "1,64,56", "--w", "64,64,3,3"], "Conv");
+    assert_bad_input(&["explain"], "--x");
+}
+
+#[test]
+fn kernels_are_listed() {
+    let text = stdout(&run(&["kernels"]));
+    assert!(text.starts_with("| ISA |") && text.contains("| portable | f64 |"), "{text}");
+    let text = stdout(&run(&["kernels", "--measure", "--isa", "portable"]));
+    assert!(text.contains("100 %") && !text.contains("NaN"), "{text}");
+}

@@ -1,0 +1,113 @@
+//! ONNX test folders written on the spot.
+
+use std::fs;
+use std::path::Path;
+
+use convoke_tools::onnx::proto::{
+    AttributeProto, AttributeType, DataType, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+    ValueInfoProto,
+};
+use prost::Message;
+
+/// A tensor of floats.
+pub(crate) fn floats(name: &str, dims: &[i64], values: &[f32]) -> TensorProto {
+    TensorProto {
+        name: name.into(),
+        dims: dims.to_vec(),
+        data_type: DataType::Float.into(),
+        float_data: values.to_vec(),
+        ..TensorProto::default()
+    }
+}
+
+/// The same tensor in another element type.
+pub(crate) fn cast(tensor: &TensorProto, to: DataType) -> TensorProto {
+    let mut cast = TensorProto { data_type: to.into(), float_data: Vec::new(), ..tensor.clone() };
+    for &value in &tensor.float_data {
+        match to {
+            DataType::Float => cast.float_data.push(value),
+            DataType::Double => cast.double_data.push(value.into()),
+            DataType::Float16 => cast.int32_data.push(convoke::f16::from_f32(value).to_bits().into()),
+            DataType::Bfloat16 => cast.int32_data.push(convoke::bf16::from_f32(value).to_bits().into()),
+            DataType::Undefined => unreachable!("not a type"),
+        }
+    }
+    cast
+}
+
+/// A list of integers.
+pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
+    AttributeProto {
+        name: name.into(),
+        ints: values.to_vec(),
+        r#type: AttributeType::Ints.into(),
+        ..AttributeProto::default()
+    }
+}
+
+/// A test of one node.
+pub(crate) struct Folder {
+    pub(crate) op_type: &'static str,
+    pub(crate) opset: i64,
+    pub(crate) attributes: Vec<AttributeProto>,
+    pub(crate) inputs: Vec<TensorProto>,
+    /// How many of the inputs, from the first on, come from `input_*.pb`; the others are initializers.
+    pub(crate) fed: usize,
+    pub(crate) output: TensorProto,
+}
+
+impl Folder {
+    /// Conv of 1, 2, 3, 4 with the kernel 1, 10 at stride 1, plus 0.5.
+    pub(crate) fn conv() -> Self {
+        Self {
+            op_type: "Conv",
+            opset: 22,
+            attributes: vec![ints("pads", &[0, 1]), ints("kernel_shape", &[2])],
+            inputs: vec![
+                floats("x", &[1, 1, 4], &[1.0, 2.0, 3.0, 4.0]),
+                floats("w", &[1, 1, 2], &[1.0, 10.0]),
+                floats("b", &[1], &[0.5]),
+            ],
+            fed: 3,
+            output: floats("y", &[1, 1, 4], &[21.5, 32.5, 43.5, 4.5]),
+        }
+    }
+
+    /// The same test in another element type, and with the weights as initializers.
+    pub(crate) fn cast(mut self, to: DataType) -> Self {
+        self.inputs.iter_mut().chain([&mut self.output]).for_each(|tensor| *tensor = cast(tensor, to));
+        self.fed = 1;
+        self
+    }
+
+    /// The bytes of `model.onnx`.
+    pub(crate) fn model(&self) -> Vec<u8> {
+        let names = || self.inputs.iter().map(|t| t.name.clone());
+        let node = NodeProto {
+            input: names().collect(),
+            output: vec![self.output.name.clone()],
+            op_type: self.op_type.into(),
+            attribute: self.attributes.clone(),
+            ..NodeProto::default()
+        };
+        let graph = GraphProto {
+            node: vec![node],
+            initializer: self.inputs[self.fed..].to_vec(),
+            input: names().map(|name| ValueInfoProto { name }).collect(),
+            output: vec![ValueInfoProto { name: self.output.name.clone() }],
+        };
+        let opset = OperatorSetIdProto { domain: String::new(), version: self.opset };
+        ModelProto { ir_version: 10, graph: Some(graph), opset_import: vec![opset] }.encode_to_vec()
+    }
+
+    /// Writes the folder.
+    pub(crate) fn write(&self, folder: &Path) {
+        let set = folder.join("test_data_set_0");
+        fs::create_dir_all(&set).unwrap();
+        fs::write(folder.join("model.onnx"), self.model()).unwrap();
+        for (index, input) in self.inputs[..self.fed].iter().enumerate() {
+            fs::write(set.join(format!("input_{index}.pb")), input.encode_to_vec()).unwrap();
+        }
+        fs::write(set.join("output_0.pb"), self.output.encode_to_vec()).unwrap();
+    }
+}
