@@ -27,6 +27,9 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
     unsafe fn load(p: *const Self::Elem) -> Self;
 
+    /// Asks for the cache line at `p` in the L2 cache; where the ISA has no such instruction, nothing. Any address will do: it never faults.
+    fn prefetch(p: *const Self::Elem);
+
     /// `LANES` elements to `p`, of any alignment.
     ///
     /// # Safety

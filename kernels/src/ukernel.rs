@@ -63,6 +63,20 @@ pub struct RowOffsetsRef<'a> {
     max: usize,
 }
 
+impl RowOffsetsRef<'_> {
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.offsets.is_empty()
+    }
+}
+
 /// Where one vector of a tile's columns goes: the lanes set in `mask`, in order, to consecutive elements from `offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
@@ -206,6 +220,9 @@ pub(crate) struct ChannelArgs<T> {
     pub(crate) x: *const T,
     pub(crate) koff: *const u32,
     pub(crate) w: *const T,
+    /// Prefetched, `next_step` elements further on with every step of k: any address.
+    pub(crate) next: *const T,
+    pub(crate) next_step: usize,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
     pub(crate) store: Option<ChannelStore<T>>,
@@ -382,12 +399,13 @@ impl<T: Real> ChannelKernel<T> {
     /// `tile = [tile +] X * W` over one K block; kept in `tile` as `[MR][NR]`, pixel-major.
     ///
     /// * `x`, `koff`: pixel i's element k is `x[koff[k] + i]`;
-    /// * `w`: a packed panel, `[kc][NR]`.
+    /// * `w`: a packed panel, `[kc][NR]`;
+    /// * `next`: what to bring into the L2 cache meanwhile: a cache line of it with every step of k; may be empty.
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn partial(&self, x: &[T], koff: RowOffsetsRef<'_>, w: &[T], tile: &mut [T], accumulate: bool) {
-        self.call(x, koff, w, tile, accumulate, None);
+    pub fn partial(&self, x: &[T], koff: RowOffsetsRef<'_>, w: &[T], next: &[T], tile: &mut [T], accumulate: bool) {
+        self.call(x, koff, w, next, tile, accumulate, None);
     }
 
     /// As [`partial`](Self::partial) over the last K block, then channel c's `MR` pixels, `+ bias + residual`, clamped, go to
@@ -401,6 +419,7 @@ impl<T: Real> ChannelKernel<T> {
         x: &[T],
         koff: RowOffsetsRef<'_>,
         w: &[T],
+        next: &[T],
         tile: &mut [T],
         accumulate: bool,
         y: &mut Dest<'_, T>,
@@ -422,7 +441,7 @@ impl<T: Real> ChannelKernel<T> {
             lo: epilogue.lo,
             hi: epilogue.hi,
         };
-        self.call(x, koff, w, tile, accumulate, Some(store));
+        self.call(x, koff, w, next, tile, accumulate, Some(store));
     }
 
     #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
@@ -431,6 +450,7 @@ impl<T: Real> ChannelKernel<T> {
         x: &[T],
         koff: RowOffsetsRef<'_>,
         w: &[T],
+        next: &[T],
         tile: &mut [T],
         accumulate: bool,
         store: Option<ChannelStore<T>>,
@@ -447,6 +467,8 @@ impl<T: Real> ChannelKernel<T> {
             x: x.as_ptr(),
             koff: koff.offsets.as_ptr(),
             w: w.as_ptr(),
+            next: if next.is_empty() { w.as_ptr() } else { next.as_ptr() },
+            next_step: if next.is_empty() { 0 } else { 64 / size_of::<T>() },
             tile: tile.as_mut_ptr(),
             accumulate,
             store,

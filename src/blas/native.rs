@@ -58,7 +58,8 @@ impl<A: Compute> Gemm<A> for Native<A> {
         let vectors = n.div_ceil(self.tiles.lanes);
         self.tiles.for_each(0..self.tiles.panels.count(), vectors, |kernel, row, vector| {
             let a = &packed[row * self.size.k..(row + kernel.mr()) * self.size.k];
-            let b = &b[vector * self.tiles.lanes..];
+            // Without channels B has no rows to begin in.
+            let b = b.get(vector * self.tiles.lanes..).unwrap_or(&[]);
             let mut y = Dest::from_slice(&mut c[row * self.size.ld..]);
             kernel.finish(
                 a,

@@ -19,7 +19,9 @@ use crate::exec::{Arena, Line, lines_for};
 use crate::{Geometry, Op};
 
 /// Steps of k in a block, at the most (one channel's taps may be more): a panel of weights of 32 f32 channels then leaves room in the L1 cache.
-const KC: usize = 288;
+const KC: usize = 256;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Cycles to finish a vector of sums: transposed, and stored in short rows.
 const STORE_CYCLES: f64 = 6.0;
 /// Cycles to copy one element into a plane.
@@ -253,6 +255,12 @@ impl<T: Element> ChannelGemm<T> {
             let live = tiles.nr().min(channels - first);
             let nr = tiles.kernel(tiles.pixels(0).len(), live).nr();
             let panel = &weights[first * self.k_total()..][k_start * nr..(k_start + k.width * geometry.kernel_volume()) * nr];
+            // While the first tiles are computed, the next panel is fetched: a line with each step of k.
+            let mut ahead = match p + 1 {
+                next if next < panels.end => weights.get(first * self.k_total() + tiles.nr() * self.k_total() + k_start * nr..),
+                _ => weights.get((panels.start * tiles.nr()) * self.k_total() + (k_start + k.width * geometry.kernel_volume()) * nr..),
+            }
+            .map_or(&[][..], |ahead| &ahead[..panel.len().min(ahead.len())]);
             for row in 0..rows {
                 let position = slab.first + row * tiles.width;
                 // Along the last axis, the pixels of a row differ in it.
@@ -272,8 +280,10 @@ impl<T: Element> ChannelGemm<T> {
                         0
                     };
                     let tile = &mut sums[kept..kept + pixels.len() * nr];
+                    let next = ahead;
+                    ahead = ahead.get(koff.len() * LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
                     if !k.is_last {
-                        kernel.partial(x, koff, w, tile, !k.is_first);
+                        kernel.partial(x, koff, w, next, tile, !k.is_first);
                         continue;
                     }
                     let channel = group * channels + first;
@@ -284,9 +294,9 @@ impl<T: Element> ChannelGemm<T> {
                     {
                         let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
                         let epilogue = Epilogue { bias, residual, lo, hi };
-                        kernel.finish(x, koff, w, tile, !k.is_first, &mut y, spatial, live, &epilogue);
+                        kernel.finish(x, koff, w, next, tile, !k.is_first, &mut y, spatial, live, &epilogue);
                     } else {
-                        kernel.partial(x, koff, w, tile, !k.is_first);
+                        kernel.partial(x, koff, w, next, tile, !k.is_first);
                         finish.transposed(tile, nr, bias, at, spatial);
                     }
                 }

@@ -14,6 +14,9 @@ use convoke_kernels::{Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMa
 use super::finish::Finish;
 use crate::element::Element;
 
+/// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
+pub(crate) const A_BLOCK_BYTES: usize = 256 << 10;
+
 /// Rows of A, cut into panels of nearly equal height.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Panels {
@@ -266,14 +269,20 @@ impl<T: Real> Tiles<T> {
     {
         let blocked = !(rows.is_first() && rows.is_last());
         let (first_row, vectors) = (self.panels.start(rows.panels.start), columns.range.len());
-        self.for_each(rows.panels.clone(), vectors, |kernel, row, vector| {
-            let (height, a) = (kernel.mr(), row * rows.k_total);
-            let a = &rows.a[a + rows.k.start * height..a + rows.k.end * height];
-            let b = &columns.b[vector * self.lanes..];
-            let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
-            let tile = &mut tiles[kept..kept + height * kernel.nr()];
-            sink.tile(kernel, rows, columns, (row, a), columns.range.start + vector, b, tile);
-        });
+        // Panels of A that stay in the L2 cache while all columns pass.
+        let panel_bytes = rows.k.len() * self.mr() * size_of::<T>();
+        let share = (A_BLOCK_BYTES / panel_bytes.max(1)).max(1);
+        let count = rows.panels.len().div_ceil(rows.panels.len().div_ceil(share).max(1)).max(1);
+        for first in rows.panels.clone().step_by(count) {
+            self.for_each(first..(first + count).min(rows.panels.end), vectors, |kernel, row, vector| {
+                let (height, a) = (kernel.mr(), row * rows.k_total);
+                let a = &rows.a[a + rows.k.start * height..a + rows.k.end * height];
+                let b = &columns.b[vector * self.lanes..];
+                let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
+                let tile = &mut tiles[kept..kept + height * kernel.nr()];
+                sink.tile(kernel, rows, columns, (row, a), columns.range.start + vector, b, tile);
+            });
+        }
     }
 
     /// Calls `tile(kernel, first row, first vector)` for every tile: for each width of columns, all panels of `panels`.

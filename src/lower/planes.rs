@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap};
 
+use super::engine::A_BLOCK_BYTES;
 use crate::machine::CACHES;
 use crate::{Axis, Geometry};
 
@@ -139,8 +140,8 @@ impl Choice {
     /// The slab's axis and extent: as much of the output as keeps the planes of a block of channels, the sums (`sums` of the columns) and a block
     /// of A within the L2 cache, but no more than leaves every thread a few slabs. None if the planes do not fit 32-bit offsets.
     pub(crate) fn slab(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(usize, usize, Sizes)> {
-        let a_block = self.a_block.saturating_mul(self.bytes);
-        let budget = (CACHES.l2 * 3 / 4).saturating_sub(a_block).max(CACHES.l2 / 3);
+        let a_block = self.a_block.saturating_mul(self.bytes).min(A_BLOCK_BYTES);
+        let budget = CACHES.l2 * 3 / 4 - a_block;
         let fits = |axis: usize, extent: usize| {
             sizes(axes, axis, extent).is_some_and(|sizes| {
                 let values = sizes.channel_len.saturating_mul(self.block).saturating_add(sums(sizes.columns));

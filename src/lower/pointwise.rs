@@ -201,8 +201,10 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
                 let (b, koff) = match T::as_acc(x).filter(|x| !self.is_packed && x.len() >= readable) {
                     Some(x) => (x, &self.in_place),
                     None => {
-                        let panel = &mut panel[..k.len() * nr];
-                        stream::pack_rows(self.isa, x, positions, nr.min(positions - column), nr, panel);
+                        // The kernels ask for a whole block of rows, of which the last block of k has fewer.
+                        let panel = &mut panel[..self.kc * nr];
+                        let packed = &mut panel[..k.len() * nr];
+                        stream::pack_rows(self.isa, x, positions, nr.min(positions - column), nr, packed);
                         (&*panel, &self.packed[range.len() - 1])
                     }
                 };

@@ -74,8 +74,10 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     unsafe {
         let mut acc =
             if args.accumulate { load_tile::<V, MR, NRV>(args.tile) } else { [[V::splat(V::Elem::ZERO); NRV]; MR] };
-        let mut w = args.w;
+        let (mut w, mut next) = (args.w, args.next);
         for k in 0..args.kc {
+            V::prefetch(next);
+            next = next.wrapping_add(args.next_step);
             let x = args.x.add(*args.koff.add(k) as usize);
             let mut b = [V::splat(V::Elem::ZERO); NRV];
             for j in 0..NRV {

@@ -22,6 +22,9 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
+    fn prefetch(_: *const f32) {}
+
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: the caller promises LANES writable elements; an array has its element's alignment.
         unsafe { p.cast::<[f32; 8]>().write(self.0.to_array()) };
@@ -105,6 +108,9 @@ impl Simd for F64x4 {
         // SAFETY: the caller promises LANES readable elements; an array has its element's alignment.
         Self(wide::f64x4::new(unsafe { p.cast::<[f64; 4]>().read() }))
     }
+
+    #[inline(always)]
+    fn prefetch(_: *const f64) {}
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f64) {
