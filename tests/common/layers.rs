@@ -1,0 +1,232 @@
+//! Layers: one operator on one input shape, drawn by proptest or written in a table.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Operator};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// An operator on inputs of one shape.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    pub operator: Operator,
+    pub x_shape: Vec<usize>,
+}
+
+impl Layer {
+    /// The resolved sizes.
+    ///
+    /// # Panics
+    /// If the operator rejects the shape: layers of tests are valid.
+    pub fn geometry(&self) -> Geometry {
+        self.operator.geometry(&self.x_shape).unwrap_or_else(|error| panic!("{self:?}: {error}"))
+    }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} on {:?}", self.operator, self.x_shape)
+    }
+}
+
+/// One spatial axis as it is drawn: sizes are put together from it so that the operator accepts them.
+#[derive(Debug, Clone)]
+struct DrawnAxis {
+    kernel: usize,
+    dilation: usize,
+    stride: usize,
+    pad_begin: usize,
+    pad_end: usize,
+    /// Elements beyond the least that the operator needs.
+    extra: usize,
+    output_padding: usize,
+    /// For `output_shape`: how far the output stays behind the largest that is allowed.
+    shortfall: usize,
+}
+
+impl DrawnAxis {
+    fn reach(&self) -> usize {
+        (self.kernel - 1) * self.dilation + 1
+    }
+
+    fn output_padding(&self) -> usize {
+        self.output_padding % self.stride.max(self.dilation)
+    }
+}
+
+/// An axis of a layer with `rank` spatial axes; more axes are shorter.
+fn axis(rank: usize) -> impl Strategy<Value = DrawnAxis> {
+    let (kernel, extra): (usize, usize) = [(5, 40), (5, 14), (3, 6), (3, 3), (2, 3)][rank - 1];
+    let sizes = (1..=kernel, 1..=3_usize, 1..=4_usize, 0..=4_usize, 0..=4_usize);
+    let rest = (0..=extra, 0..=3_usize, 0..=6_usize);
+    (sizes, rest).prop_map(|((kernel, dilation, stride, pad_begin, pad_end), (extra, output_padding, shortfall))| {
+        DrawnAxis { kernel, dilation, stride, pad_begin, pad_end, extra, output_padding, shortfall }
+    })
+}
+
+fn axes() -> impl Strategy<Value = Vec<DrawnAxis>> {
+    prop_oneof![2 => Just(1), 4 => Just(2), 2 => Just(3), 1 => Just(4), 1 => Just(5)]
+        .prop_flat_map(|rank: usize| vec(axis(rank), rank))
+}
+
+/// Batch, groups, channels of X and of Y in a group.
+#[derive(Debug, Clone)]
+struct DrawnChannels {
+    batch: usize,
+    group: usize,
+    c: usize,
+    m: usize,
+}
+
+/// Mostly odd numbers of channels in few groups; depthwise with a multiplier; now and then no image or no channel.
+fn channels() -> impl Strategy<Value = DrawnChannels> {
+    let dense = (1..=2_usize, 1..=3_usize, 0..=19_usize, 1..=37_usize);
+    let depthwise = (1..=2_usize, 1..=19_usize, Just(1), 1..=3_usize);
+    let empty = (0..=1_usize, 1..=2_usize, 0..=2_usize, 0..=2_usize);
+    prop_oneof![12 => dense, 4 => depthwise, 1 => empty]
+        .prop_map(|(batch, group, c, m)| DrawnChannels { batch, group, c, m })
+}
+
+/// Multiply-adds of a drawn layer, at the most: the reference takes some nanoseconds for each.
+const MACS: u128 = 60_000;
+
+/// Any Conv.
+pub fn conv() -> impl Strategy<Value = Layer> {
+    let mode = prop_oneof![
+        6 => Just(AutoPad::NotSet),
+        1 => Just(AutoPad::Valid),
+        1 => Just(AutoPad::SameUpper),
+        1 => Just(AutoPad::SameLower),
+    ];
+    (channels(), axes(), mode).prop_map(|(channels, axes, mode)| conv_layer(channels, &axes, mode))
+}
+
+/// A Conv with a 1x1 kernel, stride 1 and no padding.
+pub fn pointwise() -> impl Strategy<Value = Layer> {
+    let plain = |mut axis: DrawnAxis| {
+        (axis.kernel, axis.stride, axis.pad_begin, axis.pad_end) = (1, 1, 0, 0);
+        axis
+    };
+    (channels(), axes()).prop_map(move |(channels, axes)| {
+        let axes: Vec<_> = axes.into_iter().map(plain).collect();
+        conv_layer(channels, &axes, AutoPad::NotSet)
+    })
+}
+
+fn conv_layer(channels: DrawnChannels, axes: &[DrawnAxis], mode: AutoPad) -> Layer {
+    let is_same = matches!(mode, AutoPad::SameUpper | AutoPad::SameLower);
+    let pads = |axis: &DrawnAxis| if mode == AutoPad::NotSet { axis.pad_begin + axis.pad_end } else { 0 };
+    shrunk(channels, |DrawnChannels { batch, group, c, m }| {
+        // SAME pads a kernel that is larger than the input; the others ask for an input that it fits into, perhaps an empty one.
+        let least = |axis: &DrawnAxis| if is_same { 1 } else { axis.reach().saturating_sub(pads(axis)) };
+        let w_shape = [group * m, c].into_iter().chain(axes.iter().map(|a| a.kernel));
+        let x_shape = [batch, group * c].into_iter().chain(axes.iter().map(|a| least(a) + a.extra));
+        let mut conv = Conv::new(w_shape.collect::<Vec<_>>())
+            .group(group as i64)
+            .strides(list(axes, |a| a.stride))
+            .dilations(list(axes, |a| a.dilation))
+            .auto_pad(mode);
+        if mode == AutoPad::NotSet {
+            conv = conv.pads(pad_list(axes, |a| (a.pad_begin, a.pad_end)));
+        }
+        Layer { operator: conv.into(), x_shape: x_shape.collect() }
+    })
+}
+
+/// How the output size of a ConvTranspose is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sizing {
+    Pads,
+    Auto(AutoPad),
+    OutputShape(AutoPad),
+}
+
+/// Any ConvTranspose.
+pub fn conv_transpose() -> impl Strategy<Value = Layer> {
+    let mode = prop_oneof![Just(AutoPad::Valid), Just(AutoPad::SameUpper), Just(AutoPad::SameLower)];
+    let sizing = prop_oneof![
+        6 => Just(Sizing::Pads),
+        2 => mode.clone().prop_map(Sizing::Auto),
+        2 => mode.prop_map(Sizing::OutputShape),
+    ];
+    (channels(), axes(), sizing).prop_map(|(channels, axes, sizing)| transposed_layer(channels, &axes, sizing))
+}
+
+fn transposed_layer(channels: DrawnChannels, axes: &[DrawnAxis], sizing: Sizing) -> Layer {
+    // An empty axis of X is defined where the output is not empty; the automatic sizes are not, there.
+    let empty = |a: &DrawnAxis| a.extra == 0 && sizing == Sizing::Pads && a.reach() + a.output_padding() > a.stride;
+    let input = |a: &DrawnAxis| if empty(a) { 0 } else { a.extra.max(1) };
+    let natural = |a: &DrawnAxis| (a.stride * input(a) + a.output_padding() + a.reach()) - a.stride;
+    // As much padding as leaves one output.
+    let pads = |a: &DrawnAxis| {
+        let begin = a.pad_begin.min(natural(a) - 1);
+        (begin, a.pad_end.min(natural(a) - 1 - begin))
+    };
+    shrunk(channels, |DrawnChannels { batch, group, c, m }| {
+        let w_shape = [group * c, m].into_iter().chain(axes.iter().map(|a| a.kernel));
+        let x_shape = [batch, group * c].into_iter().chain(axes.iter().map(input));
+        let mut operator = ConvTranspose::new(w_shape.collect::<Vec<_>>())
+            .group(group as i64)
+            .strides(list(axes, |a| a.stride))
+            .dilations(list(axes, |a| a.dilation))
+            .output_padding(list(axes, DrawnAxis::output_padding));
+        operator = match sizing {
+            Sizing::Pads => operator.pads(pad_list(axes, pads)),
+            Sizing::Auto(mode) => operator.auto_pad(mode),
+            Sizing::OutputShape(mode) => {
+                let output = |a: &DrawnAxis| (natural(a) + a.stride - 1).saturating_sub(a.shortfall).max(1);
+                operator.auto_pad(mode).output_shape(list(axes, output))
+            }
+        };
+        Layer { operator: operator.into(), x_shape: x_shape.collect() }
+    })
+}
+
+/// The layer with fewer channels, then fewer groups, until it is cheap enough.
+fn shrunk(mut channels: DrawnChannels, layer: impl Fn(DrawnChannels) -> Layer) -> Layer {
+    loop {
+        let candidate = layer(channels.clone());
+        if candidate.geometry().macs() <= MACS {
+            return candidate;
+        }
+        match &mut channels {
+            DrawnChannels { m, .. } if *m > 7 => *m = *m * 2 / 3,
+            DrawnChannels { c, .. } if *c > 1 => *c = *c * 2 / 3,
+            DrawnChannels { m, .. } if *m > 1 => *m -= 1,
+            DrawnChannels { group, .. } if *group > 1 => *group -= 1,
+            _ => return candidate,
+        }
+    }
+}
+
+fn list(axes: &[DrawnAxis], value: impl Fn(&DrawnAxis) -> usize) -> Vec<i64> {
+    axes.iter().map(|axis| value(axis) as i64).collect()
+}
+
+/// ONNX's order: all beginnings, then all ends.
+fn pad_list(axes: &[DrawnAxis], pads: impl Fn(&DrawnAxis) -> (usize, usize)) -> Vec<i64> {
+    let mut all = list(axes, |axis| pads(axis).0);
+    all.extend(list(axes, |axis| pads(axis).1));
+    all
+}
+
+/// What a run may be asked for beside its layer.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    pub has_bias: bool,
+    pub has_residual: bool,
+    /// Threads that the plan splits the work for: the run itself may be serial.
+    pub threads: usize,
+    pub seed: u64,
+}
+
+/// Any options, with up to `threads` threads.
+pub fn options(threads: RangeInclusive<usize>) -> impl Strategy<Value = Options> {
+    (any::<bool>(), any::<bool>(), threads, 0..1000_u64).prop_map(|(has_bias, has_residual, threads, seed)| Options {
+        has_bias,
+        has_residual,
+        threads,
+        seed,
+    })
+}

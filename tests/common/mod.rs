@@ -1,0 +1,139 @@
+//! What the tests of runs share: layers, operands, every combination of algorithm and ISA, and the comparison with the reference.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
+
+pub mod layers;
+pub mod operands;
+pub mod oracle;
+
+use std::fmt;
+
+use convoke::{Activation, Algorithm, Blas, Element, Error, ErrorKind, Geometry, Isa, Op, Operator, Plan, Planner};
+
+pub use layers::Layer;
+pub use operands::Operands;
+pub use oracle::Oracle;
+
+/// An algorithm on an ISA: what a test forces, and what a failure names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Combination {
+    pub algorithm: Algorithm,
+    pub isa: Isa,
+}
+
+impl fmt::Display for Combination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}", self.algorithm, self.isa)
+    }
+}
+
+impl Combination {
+    /// Every algorithm of this build on every ISA of this CPU and build.
+    pub fn all() -> impl Iterator<Item = Self> {
+        algorithms().flat_map(|algorithm| isas().map(move |isa| Self { algorithm, isa }))
+    }
+
+    /// A planner that is forced to it.
+    pub fn planner(self) -> Planner {
+        Planner::new().isa(self.isa).algorithm(self.algorithm)
+    }
+
+    /// Plans a layer; none where the algorithm may reject it. A plan made is of the algorithm and ISA that were forced.
+    ///
+    /// # Panics
+    /// If the algorithm rejects what it is documented to accept, or with an error that does not say so.
+    pub fn plan<T: Element>(self, layer: &Layer, tune: impl FnOnce(Planner) -> Planner) -> Option<Plan<T>> {
+        let accepts = accepts(self.algorithm, &layer.geometry());
+        match tune(self.planner()).plan::<T>(layer.operator.clone(), &layer.x_shape) {
+            Ok(plan) => {
+                assert_eq!((plan.algorithm(), plan.isa()), (self.algorithm, self.isa), "{self}: {layer}: not what was forced");
+                Some(plan)
+            }
+            Err(error) if accepts => panic!("{self} rejects {layer}: {error}"),
+            Err(error) => {
+                self.check_rejection(&error);
+                None
+            }
+        }
+    }
+
+    fn check_rejection(self, error: &Error) {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{self}: {error}");
+        let message = error.to_string();
+        assert!(message.contains(self.algorithm.name()), "{self}: {message:?} does not name the algorithm");
+    }
+}
+
+/// The algorithms of this build.
+pub fn algorithms() -> impl Iterator<Item = Algorithm> {
+    Algorithm::ALL.into_iter().filter(|algorithm| match algorithm {
+        Algorithm::Im2col(Blas::Gemm) | Algorithm::Col2im(Blas::Gemm) => cfg!(feature = "blas-gemm"),
+        Algorithm::Im2col(Blas::Matrixmultiply) | Algorithm::Col2im(Blas::Matrixmultiply) => {
+            cfg!(feature = "blas-matrixmultiply")
+        }
+        _ => true,
+    })
+}
+
+/// The ISAs that this CPU and this build have.
+pub fn isas() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.is_available())
+}
+
+/// Whether an algorithm must accept a layer (of a moderate size): its documented reach.
+pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
+    let is_empty = geometry.output_len() == 0;
+    match algorithm {
+        Algorithm::Naive => true,
+        Algorithm::Im2col(_) | Algorithm::ImplicitGemm | Algorithm::ChannelGemm => geometry.op == Op::Conv && !is_empty,
+        Algorithm::Pointwise => {
+            let is_plain = |a: &convoke::Axis| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0;
+            geometry.op == Op::Conv && !is_empty && geometry.axes.iter().all(is_plain)
+        }
+        Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
+        _ => panic!("tests/common/mod.rs: say what {algorithm} accepts"),
+    }
+}
+
+/// Whether an algorithm allocates in a run, because the crate that multiplies for it does.
+pub fn has_foreign_blas(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::Im2col(blas) | Algorithm::Col2im(blas) if blas != Blas::Native)
+}
+
+/// Every activation, with parameters that make each of their branches count for values about 1.
+pub const ACTIVATIONS: [Activation; 7] = [
+    Activation::None,
+    Activation::Relu,
+    Activation::Clip { min: -0.75, max: 1.25 },
+    Activation::LeakyRelu { alpha: 0.125 },
+    Activation::LeakyRelu { alpha: -1.5 },
+    Activation::HardSwish,
+    Activation::Silu,
+];
+
+/// Calls a generic function once for each element type.
+#[macro_export]
+macro_rules! for_each_type {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        $function::<f32>($($argument),*);
+        $function::<f64>($($argument),*);
+        $function::<convoke::f16>($($argument),*);
+        $function::<convoke::bf16>($($argument),*);
+    };
+}
+
+/// Shorthand for tables of layers.
+pub fn layer(operator: impl Into<Operator>, x_shape: impl Into<Vec<usize>>) -> Layer {
+    Layer { operator: operator.into(), x_shape: x_shape.into() }
+}
+
+/// Says what was being done if the scope that holds it is left by a panic.
+pub struct Context<F: Fn() -> String>(pub F);
+
+impl<F: Fn() -> String> Drop for Context<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("while testing {}", (self.0)());
+        }
+    }
+}

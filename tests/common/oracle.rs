@@ -1,0 +1,113 @@
+//! What a run must give, and within which bound.
+
+use convoke::kernels::stream::Storage;
+use convoke::{Activation, DType, Geometry, reference};
+use convoke_tools::data::Scalar;
+
+use super::Operands;
+
+/// The result of a layer on its operands by the definition, before the activation.
+pub struct Oracle {
+    geometry: Geometry,
+    /// Sum, bias and residual of each output element.
+    elements: Vec<reference::Element>,
+}
+
+impl Oracle {
+    /// Computes it.
+    pub fn new<T: Scalar>(geometry: &Geometry, operands: &Operands<T>) -> Self {
+        let Operands { x, w, bias, residual } = operands;
+        let mut elements = reference::all(geometry, x, w, bias.as_deref());
+        for (element, residual) in elements.iter_mut().zip(residual.iter().flatten()) {
+            element.value += residual.to_f64();
+            element.magnitude += residual.to_f64().abs();
+        }
+        Self { geometry: geometry.clone(), elements }
+    }
+
+    /// The elements before the activation.
+    pub fn elements(&self) -> &[reference::Element] {
+        &self.elements
+    }
+
+    /// Compares a result: not finite where the definition is not, in the same way, and elsewhere within [`bound`](Self::bound).
+    ///
+    /// # Errors
+    /// The first element that differs.
+    pub fn check<T: Scalar>(&self, activation: Activation, y: &[T]) -> Result<(), String> {
+        if y.len() != self.elements.len() {
+            return Err(format!("{} elements instead of {}", y.len(), self.elements.len()));
+        }
+        for (index, (element, y)) in self.elements.iter().zip(y).enumerate() {
+            let (want, got) = (apply(activation, element.value), y.to_f64());
+            let is_right = if want.is_finite() {
+                (got - want).abs() <= self.bound::<T>(activation, *element)
+            } else {
+                got.is_nan() && want.is_nan() || got == want
+            };
+            if !is_right {
+                let bound = self.bound::<T>(activation, *element);
+                return Err(format!(
+                    "element {index} of shape {:?} is {got}, expected {want} within {bound:e}",
+                    self.geometry.output_shape()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The largest error of an element: that of the sum, carried through the activation, the activation's own, and that of storing.
+    fn bound<T: Scalar>(&self, activation: Activation, element: reference::Element) -> f64 {
+        let (sum, roundoff) = if T::DTYPE == DType::F64 {
+            (reference::tolerance::<f64>(&self.geometry, element.magnitude), f64::UNIT_ROUNDOFF)
+        } else {
+            (reference::tolerance::<f32>(&self.geometry, element.magnitude), f32::UNIT_ROUNDOFF)
+        };
+        let value = apply(activation, element.value);
+        let error = slope(activation) * sum + own_error(activation, element.value) * roundoff;
+        if T::DIRECT { error } else { error + (value.abs() + error) * T::UNIT_ROUNDOFF + SMALLEST_HALF_STEP }
+    }
+}
+
+/// Half the distance between the subnormal numbers of f16; of bf16 it is far less.
+const SMALLEST_HALF_STEP: f64 = 1.0 / (1_u64 << 25) as f64;
+
+/// The activation by its definition.
+pub fn apply(activation: Activation, x: f64) -> f64 {
+    if x.is_nan() {
+        return x;
+    }
+    match activation {
+        Activation::None => x,
+        Activation::Relu => x.max(0.0),
+        Activation::Clip { min, max } => x.max(min.into()).min(max.into()),
+        Activation::LeakyRelu { alpha } if x < 0.0 => f64::from(alpha) * x,
+        Activation::LeakyRelu { .. } => x,
+        Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        _ => panic!("tests/common/oracle.rs: say what {activation:?} is"),
+    }
+}
+
+/// The activation's greatest slope: how much it may magnify an error.
+fn slope(activation: Activation) -> f64 {
+    match activation {
+        Activation::LeakyRelu { alpha } => f64::from(alpha).abs().max(1.0),
+        Activation::HardSwish => 1.5,
+        Activation::Silu => 1.1,
+        _ => 1.0,
+    }
+}
+
+/// The activation's own error at `x`, in units of round-off of the computing type.
+fn own_error(activation: Activation, x: f64) -> f64 {
+    let value = apply(activation, x).abs();
+    match activation {
+        Activation::LeakyRelu { .. } => value,
+        // x / 6 + 1/2 is of terms below 1 where it counts, so that its error is a few units even near its zero; x magnifies it.
+        Activation::HardSwish => 4.0 * (value + x.abs()),
+        // An exponential within 4 units, an addition, a division.
+        Activation::Silu => 8.0 * value,
+        _ => 0.0,
+    }
+}
