@@ -39,6 +39,15 @@ mod private {
     impl Sealed for half::bf16 {}
 }
 
+/// Writes a copy of a slice: a loop that compiles to a block copy.
+#[inline(always)]
+fn write_copy<T: Copy>(dst: &mut [MaybeUninit<T>], src: &[T]) {
+    assert_eq!(src.len(), dst.len());
+    for (dst, src) in dst.iter_mut().zip(src) {
+        dst.write(*src);
+    }
+}
+
 macro_rules! direct_storage {
     ($t:ident) => {
         impl Storage for $t {
@@ -72,7 +81,7 @@ macro_rules! direct_storage {
 
             #[inline(always)]
             fn narrow_into(src: &[$t], dst: &mut [MaybeUninit<Self>]) {
-                dst.write_copy_of_slice(src);
+                write_copy(dst, src);
             }
         }
     };
@@ -121,7 +130,7 @@ macro_rules! half_storage {
                 for (src, dst) in src.chunks(CHUNK).zip(dst.chunks_mut(CHUNK)) {
                     let buffer = &mut buffer[..src.len()];
                     buffer.convert_from_f32_slice(src);
-                    dst.write_copy_of_slice(buffer);
+                    write_copy(dst, buffer);
                 }
             }
         }
@@ -315,7 +324,7 @@ fn copy_rows<T: Storage, const NR: usize>(src: &[T], ld: usize, dst: &mut [T::Ac
 /// # Panics
 /// If `src` is too short.
 pub fn interleave<T: Real>(isa: Isa, src: &[T], (phases, span): (usize, usize), first: usize, dst: &mut [T]) {
-    if phases == 2 && first % 2 == 0 {
+    if phases == 2 && first.is_multiple_of(2) {
         let (even, odd) = src.split_at(span);
         let (even, odd) = (&even[first / 2..], &odd[first / 2..]);
         with_isa(isa, || {

@@ -456,10 +456,7 @@ impl<T: Real> ChannelKernel<T> {
         store: Option<ChannelStore<T>>,
     ) {
         let kc = koff.offsets.len();
-        assert!(
-            kc == 0 || x.len() >= koff.max + self.mr,
-            "the pixels end beyond the slice of X"
-        );
+        assert!(kc == 0 || x.len() >= koff.max + self.mr, "the pixels end beyond the slice of X");
         assert!(w.len() >= kc * self.nr(), "the panel of W is too short");
         assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
         let args = ChannelArgs {

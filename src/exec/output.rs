@@ -47,8 +47,8 @@ impl<'a, T: Copy> Output<'a, T> {
 
 /// The slice, initialised: for the end of a run that wrote every element.
 pub(crate) fn assume_init<T: Copy>(y: &mut [MaybeUninit<T>]) -> &mut [T] {
-    // SAFETY: the caller is Plan::run_uninit, at whose end every element has been written.
-    unsafe { y.assume_init_mut() }
+    // SAFETY: MaybeUninit<T> has T's layout; the caller is Plan::run_uninit, at whose end every element has been written.
+    unsafe { &mut *(core::ptr::from_mut(y) as *mut [T]) }
 }
 
 /// An initialised slice as one that a run may write. A run only writes values, so that it stays initialised.

@@ -82,8 +82,8 @@ impl<'a> Workspace<'a> {
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.0 {
-            Memory::Owned(lines) => lines.len() * size_of::<Line>(),
-            Memory::Borrowed(lines) => lines.len() * size_of::<Line>(),
+            Memory::Owned(lines) => size_of_val(lines.as_slice()),
+            Memory::Borrowed(lines) => size_of_val(*lines),
         }
     }
 

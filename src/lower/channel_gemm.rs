@@ -61,7 +61,13 @@ impl<T: Real> Tiles<T> {
     /// Channels with those that fill up the last panel.
     fn padded(&self, channels: usize) -> usize {
         let rest = channels % self.nr();
-        let last = if rest == 0 { 0 } else if rest > self.lanes { self.nr() } else { self.lanes };
+        let last = if rest == 0 {
+            0
+        } else if rest > self.lanes {
+            self.nr()
+        } else {
+            self.lanes
+        };
         channels - rest + last
     }
 
@@ -126,9 +132,22 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let no_kernel = || String::from("no kernel for this tile");
     let tiles = Tiles::<T::Acc>::new(request.isa, width).ok_or_else(no_kernel)?;
     // The last slab along the last axis is narrower.
-    let edge = if axis == last && geometry.axes[last].output % extent != 0 { geometry.axes[last].output % extent } else { width };
+    let rest = geometry.axes[last].output % extent;
+    let edge = if axis == last && rest != 0 { rest } else { width };
     let edge_tiles = Tiles::<T::Acc>::new(request.isa, edge).ok_or_else(no_kernel)?;
-    let rows = geometry.axes[..last].iter().enumerate().map(|(i, a)| if i < axis { 1 } else if i == axis { extent } else { a.output }).product::<usize>();
+    let rows = geometry.axes[..last]
+        .iter()
+        .enumerate()
+        .map(|(i, a)| {
+            if i < axis {
+                1
+            } else if i == axis {
+                extent
+            } else {
+                a.output
+            }
+        })
+        .product::<usize>();
     let panels = channels_out.div_ceil(tiles.nr());
     let slabs = geometry.batch * geometry.group * sizes.slabs;
     let splits = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(slabs).clamp(1, panels.max(1)) };
@@ -137,7 +156,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let tiles_len = if k_blocks > 1 { rows * width * share } else { tile_len };
     let planes_len = block * sizes.channel_len;
     let k_steps = (channels * taps) as f64;
-    let stores = (rows * width) as f64 * channels_out as f64 / lanes as f64 * (STORE_CYCLES + 2.0 * k_blocks.saturating_sub(1) as f64);
+    let stores = (rows * width) as f64 * channels_out as f64 / lanes as f64
+        * (STORE_CYCLES + 2.0 * k_blocks.saturating_sub(1) as f64);
     let cycles = tiles.cycles(channels_out) * rows as f64 * k_steps
         + stores
         + (channels * sizes.channel_len * splits) as f64 * COPY_CYCLES
@@ -254,11 +274,17 @@ impl<T: Element> ChannelGemm<T> {
             let first = p * tiles.nr();
             let live = tiles.nr().min(channels - first);
             let nr = tiles.kernel(tiles.pixels(0).len(), live).nr();
-            let panel = &weights[first * self.k_total()..][k_start * nr..(k_start + k.width * geometry.kernel_volume()) * nr];
+            let panel =
+                &weights[first * self.k_total()..][k_start * nr..(k_start + k.width * geometry.kernel_volume()) * nr];
             // While the first tiles are computed, the next panel is fetched: a line with each step of k.
             let mut ahead = match p + 1 {
-                next if next < panels.end => weights.get(first * self.k_total() + tiles.nr() * self.k_total() + k_start * nr..),
-                _ => weights.get((panels.start * tiles.nr()) * self.k_total() + (k_start + k.width * geometry.kernel_volume()) * nr..),
+                next if next < panels.end => {
+                    weights.get(first * self.k_total() + tiles.nr() * self.k_total() + k_start * nr..)
+                }
+                _ => weights.get(
+                    (panels.start * tiles.nr()) * self.k_total()
+                        + (k_start + k.width * geometry.kernel_volume()) * nr..,
+                ),
             }
             .map_or(&[][..], |ahead| &ahead[..panel.len().min(ahead.len())]);
             for row in 0..rows {
@@ -344,7 +370,11 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
                     let (tap, c) = planes::step_of(k, channels, taps, self.block);
                     for (i, value) in step.iter_mut().enumerate() {
                         let row = p * tiles.nr() + i;
-                        *value = if row < rows { w[((group * rows + row) * channels + c) * taps + tap].to_acc() } else { T::Acc::ZERO };
+                        *value = if row < rows {
+                            w[((group * rows + row) * channels + c) * taps + tap].to_acc()
+                        } else {
+                            T::Acc::ZERO
+                        };
                     }
                 }
             }

@@ -30,14 +30,14 @@ pub(crate) struct Planes {
     /// For each tap, the offset of its view.
     taps: Vec<usize>,
     rows: Vec<PlaneRow>,
+    /// For each row, its input position along each axis, relative to the slab's origin: for the last axis, of its first element.
+    places: Vec<usize>,
 }
 
 /// One row of a plane, along the last axis.
 struct PlaneRow {
     /// Where it begins among the channel's planes.
     at: usize,
-    /// Its input position along each axis, relative to the slab's origin: for the last axis, of its first element.
-    rel: Vec<usize>,
     /// Its position along the slab's axis, in plane elements.
     along: usize,
 }
@@ -133,6 +133,8 @@ pub(crate) struct Choice {
 
 /// Slabs that each thread should have, so that they end at about the same time.
 const SLABS_PER_THREAD: usize = 4;
+/// Columns of a slab, at the most: more gain nothing, and tables grow with them.
+const MOST_COLUMNS: usize = 8192;
 /// Columns below which a slab is not cut for the threads' sake: its planes' borders would weigh too much.
 const LEAST_COLUMNS: usize = 192;
 
@@ -145,7 +147,7 @@ impl Choice {
         let fits = |axis: usize, extent: usize| {
             sizes(axes, axis, extent).is_some_and(|sizes| {
                 let values = sizes.channel_len.saturating_mul(self.block).saturating_add(sums(sizes.columns));
-                values.saturating_mul(self.bytes) <= budget
+                values.saturating_mul(self.bytes) <= budget && sizes.columns <= MOST_COLUMNS
             })
         };
         // The outermost axis that can be cut so that a slab fits, and the largest extent on it: sizes grow with it.
@@ -214,21 +216,19 @@ impl Planes {
                 plane_of(&phase) * plane + shift.sum::<usize>()
             })
             .collect();
-        let mut rows = Vec::new();
+        let (mut rows, mut places) = (Vec::new(), Vec::new());
         for met in positions(&phases.iter().map(Vec::len).collect::<Vec<_>>()) {
             let phase: Vec<_> = met.iter().zip(&phases).map(|(i, met)| met[*i]).collect();
             for outer in positions(&spans[..rank - 1]) {
-                let mut rel = phase.clone();
-                for (i, o) in outer.iter().enumerate() {
-                    rel[i] += o * axes[i].stride;
-                }
+                let outer_place = |i: usize| outer.get(i).map_or(0, |o| o * axes[i].stride);
+                places.extend(phase.iter().enumerate().map(|(i, phase)| phase + outer_place(i)));
                 let at = outer.iter().zip(&pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
                 let along = outer.get(axis).copied().unwrap_or(0);
-                rows.push(PlaneRow { at: plane_of(&phase) * plane + at, rel, along });
+                rows.push(PlaneRow { at: plane_of(&phase) * plane + at, along });
             }
         }
         let planes: usize = phases.iter().map(Vec::len).product();
-        Self { axes, axis, extent, spans, pitches, channel_len: padded(plane * planes), taps, rows }
+        Self { axes, axis, extent, spans, pitches, channel_len: padded(plane * planes), taps, rows, places }
     }
 
     /// Slabs along the slab's axis.
@@ -295,24 +295,29 @@ impl Planes {
         };
         let rank = self.axes.len();
         let columns = (0..rank).map(|i| (here(i) - 1) * self.pitches[i]).sum::<usize>() + 1;
-        let mut offset = 0;
-        let mut vectors = Vec::with_capacity(columns.div_ceil(lanes));
-        for v in 0..columns.div_ceil(lanes) {
-            let mut mask = 0;
-            for lane in 0..lanes {
-                let n = v * lanes + lane;
-                let is_real = n < columns
-                    && (0..rank).all(|i| {
-                        let position = n / self.pitches[i];
-                        let position = if i == 0 { position } else { position % self.spans[i] };
-                        position < here(i)
-                    });
-                mask |= u32::from(is_real) << lane;
+        // The masks, a row of real columns at a time.
+        let mut vectors = vec![Column { offset: 0, mask: 0 }; columns.div_ceil(lanes)];
+        let width = here(rank - 1);
+        for row in 0..self.rows_of(extent) {
+            let (begin, end) = (self.row_offset(row), self.row_offset(row) + width);
+            let reached = &mut vectors[begin / lanes..end.div_ceil(lanes)];
+            for (vector, v) in reached.iter_mut().zip(begin / lanes..) {
+                let (from, to) = (begin.saturating_sub(v * lanes), (end - v * lanes).min(lanes));
+                vector.mask |= (((1_u64 << to) - 1) ^ ((1_u64 << from) - 1)) as u32;
             }
-            vectors.push(Column { offset, mask });
-            offset += mask.count_ones() as usize;
+        }
+        let mut offset = 0;
+        for vector in &mut vectors {
+            vector.offset = offset;
+            offset += vector.mask.count_ones() as usize;
         }
         StoreMap::new(vectors, lanes)
+    }
+
+    /// Rows of outputs along the last axis, in a slab with `extent` positions on its axis.
+    fn rows_of(&self, extent: usize) -> usize {
+        let last = self.axes.len() - 1;
+        (self.axis..last).map(|i| if i == self.axis { extent } else { self.axes[i].output }).product()
     }
 
     /// Fills the planes of consecutive channels for one slab; `x` begins with the first of them.
@@ -321,24 +326,24 @@ impl Planes {
         let last = rank - 1;
         let spatial: usize = self.axes.iter().map(|a| a.input).product();
         let needed = slab.extent + reach(&self.axes[self.axis]);
-        for row in &self.rows {
+        for (row, place) in self.rows.iter().zip(self.places.chunks_exact(rank)) {
             if self.axis < last && row.along >= needed {
                 continue;
             }
             // The row's place in a channel of X; none where one of its outer positions is padding.
             let mut rest = slab.first;
-            let (mut place, mut step) = (Some(0), self.axes[last].input);
+            let (mut source, mut step) = (Some(0), self.axes[last].input);
             let mut begin = 0;
             for i in (0..rank).rev() {
                 let axis = &self.axes[i];
-                let origin = rest % axis.output * axis.stride + row.rel[i];
+                let origin = rest % axis.output * axis.stride + place[i];
                 rest /= axis.output;
                 if i == last {
                     begin = origin;
                     continue;
                 }
-                place = match origin.checked_sub(axis.pad_begin) {
-                    Some(position) if position < axis.input => place.map(|at| at + position * step),
+                source = match origin.checked_sub(axis.pad_begin) {
+                    Some(position) if position < axis.input => source.map(|at| at + position * step),
                     _ => None,
                 };
                 step *= axis.input;
@@ -348,7 +353,7 @@ impl Planes {
             // Elements of the row that are not padding: begin + e * stride in pad_begin .. pad_begin + input.
             let from = axis.pad_begin.saturating_sub(begin).div_ceil(axis.stride).min(span);
             let to = (axis.pad_begin + axis.input).saturating_sub(begin).div_ceil(axis.stride).clamp(from, span);
-            let source = place.filter(|_| from < to).map(|at| at + begin + from * axis.stride - axis.pad_begin);
+            let source = source.filter(|_| from < to).map(|at| at + begin + from * axis.stride - axis.pad_begin);
             for (channel, planes) in planes.chunks_exact_mut(self.channel_len).enumerate() {
                 let row = &mut planes[row.at..row.at + span];
                 let Some(source) = source else {

@@ -198,7 +198,14 @@ impl<T: Element> Plan<T> {
             bail!(Workspace, "{op}: the workspace has {has} bytes, one thread needs {needs}");
         }
         let threads = if geometry.macs() < SERIAL_MACS { Threads::Serial } else { threads };
-        let io = Io { x, weights: packed.values(), bias: &packed.bias, is_finite: packed.is_finite, residual, y: Output::new(y) };
+        let io = Io {
+            x,
+            weights: packed.values(),
+            bias: &packed.bias,
+            is_finite: packed.is_finite,
+            residual,
+            y: Output::new(y),
+        };
         threads
             .for_each(self.lowering.tasks(), lines, self.lines, &|task, scratch| self.lowering.run(task, &io, scratch));
         Ok(assume_init(y))

@@ -7,6 +7,11 @@
 //! * [`spatial`]: the vectors run along output positions, B's row k is `b + koff[k]`, A is packed, the broadcasts are weights;
 //! * [`channel`]: the vectors run along output channels of packed weights, the broadcasts are input elements at `x + koff[k] + i`.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
+)]
+
 use crate::Real;
 use crate::simd::Simd;
 use crate::ukernel::{ChannelArgs, ChannelStore, SpatialArgs, TileStore};

@@ -11,7 +11,7 @@ static COMPRESS: [[u32; 8]; 256] = {
     while mask < 256 {
         let (mut lane, mut to) = (0, 0);
         while lane < 8 {
-            if mask >> lane & 1 == 1 {
+            if (mask >> lane) & 1 == 1 {
                 table[mask][to] = lane as u32;
                 to += 1;
             }
@@ -213,7 +213,7 @@ impl Simd for F64x4 {
     #[inline(always)]
     unsafe fn compress(self, mask: u32) -> Self {
         // Each 64-bit lane is two 32-bit lanes: the mask's bits are doubled.
-        let pairs = (0..4).fold(0, |pairs, lane| pairs | (mask >> lane & 1) * 3 << (2 * lane));
+        let pairs = (0..4).fold(0, |pairs, lane| pairs | (((mask >> lane) & 1) * 3) << (2 * lane));
         // SAFETY: the caller runs where the ISA is.
         unsafe {
             let v = _mm256_permutevar8x32_ps(_mm256_castpd_ps(self.0), to_front(pairs));
