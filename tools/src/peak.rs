@@ -55,7 +55,7 @@ pub fn channel<T: Real>(kernel: &ChannelKernel<T>, duration: Duration) -> f64 {
     let x = values(ROWS * kernel.mr());
     let rows = walk(depth, kernel.mr());
     let mut tile = vec![T::ZERO; kernel.mr() * kernel.nr()];
-    rate(2 * depth * tile.len(), duration, || kernel.partial(&x, rows.rows(0..depth), &w, &mut tile, false))
+    rate(2 * depth * tile.len(), duration, || kernel.partial(&x, rows.rows(0..depth), &w, &[], &mut tile, false))
 }
 
 /// The dot product's length with which a panel of `width` fits.
