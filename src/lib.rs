@@ -52,3 +52,8 @@ pub use machine::{ENV_ISA, Isa};
 pub use oneshot::{conv, conv_transpose};
 pub use plan::{Accuracy, Algorithm, Blas, Explanation, PackedWeights, Plan, Planner, Verdict};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, NodeInput, Op, Operator};
+
+/// The README's example, compiled and run as a doc test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

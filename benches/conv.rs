@@ -1,0 +1,36 @@
+//! Conv, layer by layer: the planner's pick beside every algorithm, im2col with each BLAS backend among them. GFLOP/s.
+//!
+//! `cargo bench --bench conv -- --quick` takes about a minute; a name behind `--` filters; `CONVOKE_BENCH=all` runs all layers of
+//! `benches/shapes`.
+
+mod common;
+
+use convoke::Op;
+
+/// One layer or two of each kind.
+const SELECTION: [&str; 18] = [
+    "resnet50.conv1.7x7s2",
+    "resnet50.c2.3x3",
+    "resnet50.c2.1x1.64-256",
+    "resnet50.c3.3x3s2",
+    "resnet50.c4.3x3",
+    "resnet50.c5.3x3",
+    "resnet50.c5.1x1.512-2048",
+    "vgg16.1_1",
+    "vgg16.3_2",
+    "googlenet.3a.5x5.16-32@28",
+    "resnext.g32.3x3.128@56",
+    "mbv2.dw3x3.144@56",
+    "mbv2.pw.96-24@56",
+    "deeplab.d2.3x3.512@33",
+    "yolov8.3x3s2.32@160",
+    "hifigan.k7d3.128@8192",
+    "wavenet.k2d512.64@16000",
+    "c3d.conv2.3x3x3.64-128",
+];
+
+fn main() {
+    let mut criterion = common::criterion();
+    common::bench_layers(&mut criterion, &common::layers(Op::Conv, &SELECTION));
+    criterion.final_summary();
+}
