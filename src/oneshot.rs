@@ -53,12 +53,14 @@ fn one_shot<T: Element>(
 ) -> Result<(Vec<T>, Vec<usize>), Error> {
     let plan = Planner::new().plan::<T>(operator, x_shape)?;
     let geometry = plan.geometry();
+    // Before anything is allocated that a wrong shape makes large.
+    plan.check_input(x)?;
     let packed = plan.pack(w, bias)?;
-    let mut workspace = Workspace::for_plan(&plan)?;
     let mut y = Vec::new();
     if y.try_reserve_exact(geometry.output_len()).is_err() {
         bail!(OutOfMemory, "{}: {} output elements cannot be allocated", geometry.op, geometry.output_len());
     }
+    let mut workspace = Workspace::for_plan(&plan)?;
     y.resize(geometry.output_len(), T::default());
     plan.run(x, &packed, &mut y, &mut workspace, Threads::Serial)?;
     Ok((y, geometry.output_shape()))

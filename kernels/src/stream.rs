@@ -259,6 +259,10 @@ pub fn widen_strided<T: Storage>(isa: Isa, src: &[T], stride: usize, dst: &mut [
     match stride {
         1 => widen(isa, &src[..dst.len()], dst),
         2 => with_isa(isa, || every::<T, 2>(src, dst)),
+        3 => with_isa(isa, || every::<T, 3>(src, dst)),
+        4 => with_isa(isa, || every::<T, 4>(src, dst)),
+        5 => with_isa(isa, || every::<T, 5>(src, dst)),
+        8 => with_isa(isa, || every::<T, 8>(src, dst)),
         _ => {
             assert!(dst.len() <= src.len().div_ceil(stride));
             for (dst, src) in dst.iter_mut().zip(src.iter().step_by(stride)) {

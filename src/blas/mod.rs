@@ -52,13 +52,18 @@ pub(crate) fn leading_dimension(n: usize) -> usize {
     (n.div_ceil(16) | 1) * 16
 }
 
-/// A backend for products of one size.
+/// A backend for products of one size; with `layout`, one that accepts A as it was packed by a backend of that [`layout`](Gemm::layout).
 ///
 /// # Errors
 /// The reason where the backend is not in this build, or cannot be had with this ISA.
-pub(crate) fn backend<A: Compute>(blas: Blas, isa: Isa, size: Size) -> Result<Box<dyn Gemm<A>>, String> {
+pub(crate) fn backend<A: Compute>(
+    blas: Blas,
+    isa: Isa,
+    size: Size,
+    layout: Option<usize>,
+) -> Result<Box<dyn Gemm<A>>, String> {
     match blas {
-        Blas::Native => native::Native::new(isa, size).map(|g| Box::new(g) as Box<dyn Gemm<A>>),
+        Blas::Native => native::Native::new(isa, size, layout).map(|g| Box::new(g) as Box<dyn Gemm<A>>),
         #[cfg(feature = "blas-gemm")]
         Blas::Gemm => Ok(Box::new(gemm::GemmCrate { size })),
         #[cfg(feature = "blas-matrixmultiply")]

@@ -51,12 +51,13 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     if size(block).rows.max(k).checked_mul(size(block).ld).is_none() {
         return Err(String::from("a tile of the columns does not fit the address space"));
     }
-    let gemm = blas::backend::<T::Acc>(blas, request.isa, size(block))?;
-    let last = channels - (blocks - 1) * block;
-    let gemm_last = blas::backend::<T::Acc>(blas, request.isa, size(last))?;
-    if request.layout.is_some_and(|layout| *layout != [block, gemm.layout(), gemm_last.layout()]) {
-        return Err(String::from("the weights are packed for another tile"));
+    let packed = |index: usize| request.layout.map(|layout| layout[index]);
+    if packed(0).is_some_and(|packed| packed != block) {
+        return Err(String::from("the weights are packed for other blocks"));
     }
+    let gemm = blas::backend::<T::Acc>(blas, request.isa, size(block), packed(1))?;
+    let last = channels - (blocks - 1) * block;
+    let gemm_last = blas::backend::<T::Acc>(blas, request.isa, size(last), packed(2))?;
     let band = band_extent(request, block, blocks);
     let sums = geometry.axes[0].output.min(band);
     let Some(sums) = Sums::new(geometry, 0, sums).len().checked_mul(block) else {

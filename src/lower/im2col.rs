@@ -38,10 +38,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     if k.checked_mul(size.ld).is_none() || rows.checked_mul(size.ld).is_none() {
         return Err(String::from("a tile of the im2col matrix does not fit the address space"));
     }
-    let gemm = blas::backend::<T::Acc>(blas, request.isa, size)?;
-    if request.layout.is_some_and(|layout| layout[0] != gemm.layout()) {
-        return Err(String::from("the weights are packed for another tile"));
-    }
+    let gemm = blas::backend::<T::Acc>(blas, request.isa, size, request.layout.map(|layout| layout[0]))?;
     let elements = k as f64 * geometry.output_len() as f64 / rows.max(1) as f64;
     let lines =
         lines_for::<T::Acc>(k * size.ld) + lines_for::<T::Acc>(rows * size.ld) + lines_for::<T::Acc>(gemm.tile_len());

@@ -1,7 +1,7 @@
 //! Conv with a 1x1 kernel, stride 1 and no padding: GEMM on X as it stands.
 //!
 //! M = M/group, K = C/group, N = input positions, for each image and group. Row k of B is channel k of X: read in place where few panels of A
-//! share it, else through a packed panel that stays in the L1 cache. Scratch for a task: one panel, and the sums of its columns where K has
+//! share it or its rows do not fall into the same cache sets, else through a packed panel. Scratch for a task: one panel, and the sums of its columns where K has
 //! several blocks.
 
 use alloc::boxed::Box;
@@ -20,8 +20,11 @@ use crate::{Geometry, Op};
 
 /// Steps of k in a block, at the most: a panel of B of 48 columns then just fills the L1 cache.
 const KC: usize = 256;
-/// Panels of A from which on packing B pays: each reads it once more, and from the L1 cache only if its rows are neighbours.
+/// Panels of A from which on packing B can pay: each reads it once more.
 const PACK_PANELS: usize = 3;
+/// Rows of X whose distance is a multiple of this many bytes fall into a quarter of the L1 cache's sets, or fewer, and drive one another out;
+/// otherwise reading them in place is as fast as reading a packed panel, and the packing is saved.
+const CONFLICT_BYTES: usize = 1024;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
 const SUMS_BYTES: usize = 256 << 10;
 /// Cycles to pack one element, and cycles that a task costs beside its arithmetic.
@@ -67,7 +70,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     } else {
         (2 * request.threads).div_ceil(images * blocks).clamp(1, tiles.panels.count().max(1))
     };
-    let is_packed = !T::DIRECT || tiles.panels.count() >= PACK_PANELS;
+    let in_conflict =
+        (positions * size_of::<T>()).is_multiple_of(CONFLICT_BYTES) && tiles.panels.count() >= PACK_PANELS;
+    let is_packed = !T::DIRECT || in_conflict;
     let panel_len = kc * widest * lanes;
     let share_panels = tiles.panels.count().div_ceil(splits);
     let tiles_len = tiles.scratch_len(0..share_panels, task_vectors.min(vectors), k_blocks);

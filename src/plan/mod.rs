@@ -179,7 +179,7 @@ impl<T: Element> Plan<T> {
         threads: Threads<'_>,
     ) -> Result<&'y mut [T], Error> {
         let (geometry, op) = (&self.geometry, self.geometry.op);
-        self.check_len("X", x.len(), geometry.input_len(), &geometry.input_shape())?;
+        self.check_input(x)?;
         self.check_len("Y", y.len(), geometry.output_len(), &geometry.output_shape())?;
         if let Some(residual) = residual {
             self.check_len("the residual", residual.len(), geometry.output_len(), &geometry.output_shape())?;
@@ -209,6 +209,11 @@ impl<T: Element> Plan<T> {
         threads
             .for_each(self.lowering.tasks(), lines, self.lines, &|task, scratch| self.lowering.run(task, &io, scratch));
         Ok(assume_init(y))
+    }
+
+    /// The length of X.
+    pub(crate) fn check_input(&self, x: &[T]) -> Result<(), Error> {
+        self.check_len("X", x.len(), self.geometry.input_len(), &self.geometry.input_shape())
     }
 
     fn check_len(&self, name: &str, len: usize, expected: usize, shape: &[usize]) -> Result<(), Error> {
