@@ -18,38 +18,45 @@ use crate::element::Element;
 pub(crate) const A_BLOCK_BYTES: usize = 256 << 10;
 
 /// Rows of A, cut into panels of nearly equal height.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Panels {
-    rows: usize,
-    count: usize,
+    /// The first row of each panel, and behind them the number of all rows.
+    starts: Vec<usize>,
 }
 
 impl Panels {
     /// As few panels of at most `mr` rows as possible, whose heights differ by at most one: no panel is left with a row or two.
     pub(crate) fn new(rows: usize, mr: usize) -> Self {
-        Self { rows, count: rows.div_ceil(mr) }
+        let count = rows.div_ceil(mr);
+        let (height, taller) = (rows.checked_div(count).unwrap_or(0), rows.checked_rem(count).unwrap_or(0));
+        Self { starts: (0..=count).map(|p| p * height + p.min(taller)).collect() }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.count
+        self.starts.len() - 1
     }
 
     /// The first row of panel `p`; the number of all rows for `p == count`.
     pub(crate) fn start(&self, p: usize) -> usize {
-        if self.count == 0 {
-            return 0;
-        }
-        let (height, taller) = (self.rows / self.count, self.rows % self.count);
-        p * height + p.min(taller)
+        self.starts[p]
     }
 
     pub(crate) fn height(&self, p: usize) -> usize {
-        self.start(p + 1) - self.start(p)
+        self.starts[p + 1] - self.starts[p]
     }
 
-    /// The height of the first, tallest panel.
-    pub(crate) fn tallest(&self) -> usize {
-        if self.count == 0 { 0 } else { self.height(0) }
+    /// The heights of the first, tallest panel, and of the last, lowest one.
+    fn heights(&self) -> (usize, usize) {
+        match self.count() {
+            0 => (0, 0),
+            count => (self.height(0), self.height(count - 1)),
+        }
+    }
+
+    /// The panels of the greater height.
+    fn taller(&self) -> usize {
+        let (tall, low) = self.heights();
+        if tall == low { self.count() } else { (0..self.count()).filter(|p| self.height(*p) == tall).count() }
     }
 }
 
@@ -73,7 +80,7 @@ impl<T: Real> Tiles<T> {
         let panels = Panels::new(rows, mr);
         let kernels = spatial_kernels::<T>(isa);
         let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr && k.nrv() == nrv);
-        let (tall, low) = (panels.tallest(), panels.rows / panels.count.max(1));
+        let (tall, low) = panels.heights();
         let mut widths: Vec<_> = (1..=max_nrv)
             .filter_map(|nrv| {
                 let tall = find(tall, nrv)?;
@@ -106,13 +113,13 @@ impl<T: Real> Tiles<T> {
 
     /// The panel height that packing depends on.
     pub(crate) fn mr(&self) -> usize {
-        self.panels.tallest()
+        self.panels.heights().0
     }
 
     /// Estimated cycles for one step of k over all rows and `vectors` of columns.
     pub(crate) fn cycles(&self, vectors: usize) -> f64 {
-        let taller = self.panels.rows % self.panels.count.max(1);
-        let lower = self.panels.count - taller;
+        let taller = self.panels.taller();
+        let lower = self.panels.count() - taller;
         let mut cycles = 0.0;
         let mut at = 0;
         while at < vectors {
@@ -142,7 +149,7 @@ impl<T: Real> Tiles<T> {
     }
 
     pub(crate) fn describe(&self) -> String {
-        alloc::format!("{} in {} panels", self.name(), self.panels.count)
+        alloc::format!("{} in {} panels", self.name(), self.panels.count())
     }
 
     /// Values that a tile needs.
@@ -296,9 +303,9 @@ impl<T: Real> Tiles<T> {
         let mut vector = 0;
         while vector < vectors {
             let width = self.width(vectors - vector);
-            for p in panels.clone() {
-                let kernel = if self.panels.height(p) == width.tall.mr() { width.tall } else { width.low };
-                tile(kernel, self.panels.start(p), vector);
+            for panel in self.panels.starts[panels.start..=panels.end].windows(2) {
+                let kernel = if panel[1] - panel[0] == width.tall.mr() { width.tall } else { width.low };
+                tile(kernel, panel[0], vector);
             }
             vector += width.nrv;
         }
