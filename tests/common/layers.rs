@@ -15,6 +15,11 @@ pub struct Layer {
 }
 
 impl Layer {
+    /// A layer.
+    pub fn new(operator: impl Into<Operator>, x_shape: impl Into<Vec<usize>>) -> Self {
+        Self { operator: operator.into(), x_shape: x_shape.into() }
+    }
+
     /// The resolved sizes.
     ///
     /// # Panics
@@ -84,8 +89,12 @@ fn channels() -> impl Strategy<Value = DrawnChannels> {
     let dense = (1..=2_usize, 1..=3_usize, 0..=19_usize, 1..=37_usize);
     let depthwise = (1..=2_usize, 1..=19_usize, Just(1), 1..=3_usize);
     let empty = (0..=1_usize, 1..=2_usize, 0..=2_usize, 0..=2_usize);
-    prop_oneof![12 => dense, 4 => depthwise, 1 => empty]
-        .prop_map(|(batch, group, c, m)| DrawnChannels { batch, group, c, m })
+    prop_oneof![12 => dense, 4 => depthwise, 1 => empty].prop_map(|(batch, group, c, m)| DrawnChannels {
+        batch,
+        group,
+        c,
+        m,
+    })
 }
 
 /// Multiply-adds of a drawn layer, at the most: the reference takes some nanoseconds for each.
@@ -229,4 +238,126 @@ pub fn options(threads: RangeInclusive<usize>) -> impl Strategy<Value = Options>
         threads,
         seed,
     })
+}
+
+/// A square Conv: M, C, size, kernel.
+fn square(m: usize, c: usize, size: usize, kernel: usize) -> (Conv, [usize; 4]) {
+    (Conv::new([m, c, kernel, kernel]), [1, c, size, size])
+}
+
+/// Shapes at which blocking, tails, borders and offsets go wrong first.
+pub fn hard() -> Vec<Layer> {
+    let mut layers = Vec::new();
+    let mut add = |(operator, x_shape): (Conv, [usize; 4])| layers.push(Layer::new(operator, x_shape));
+    // Output sizes around whole vectors, with 'same' padding.
+    for size in [1, 2, 7, 13, 14, 17, 30, 57] {
+        let (conv, x) = square(5, 3, size, 3);
+        add((conv.pads([1, 1, 1, 1]), x));
+    }
+    // Rows of A around whole tiles and panels.
+    for m in [1, 2, 3, 5, 13, 15, 17, 31, 33, 65, 100] {
+        add(square(m, 4, 9, 2));
+        add(square(m, 5, 6, 1));
+    }
+    // K in several blocks, the last of another size, and just at the blocks' size.
+    add((Conv::new([3, 700, 3, 3]).pads([1, 1, 1, 1]), [1, 700, 5, 4]));
+    add(square(17, 257, 7, 1));
+    add(square(2, 512, 6, 1));
+    add(square(33, 700, 3, 1));
+    add(square(15, 57, 5, 3));
+    // One kernel of more taps than a block of K has steps.
+    add((Conv::new([3, 2, 25, 27]).pads([12, 13, 12, 13]), [1, 2, 9, 9]));
+    // The kernel is wider than the input, all of which is padding's business; and only just fits.
+    add((Conv::new([3, 2, 5, 5]).pads([2, 2, 2, 2]), [1, 2, 1, 1]));
+    add((Conv::new([3, 2, 7, 7]).pads([3, 3, 3, 3]), [2, 2, 1, 1]));
+    add((Conv::new([4, 3, 3, 5]).pads([0, 2, 0, 2]), [1, 3, 3, 1]));
+    add((Conv::new([4, 3, 5, 9]).pads([0, 1, 0, 0]), [1, 3, 5, 8]));
+    add((Conv::new([4, 3, 2, 11]).pads([0, 1, 0, 1]), [1, 3, 4, 10]));
+    // Padding wider than kernel and input: whole rows of outputs see nothing else.
+    add((Conv::new([2, 3, 2, 3]).pads([6, 7, 5, 4]), [1, 3, 2, 2]));
+    // A single row, a single column.
+    add((Conv::new([6, 5, 1, 3]).pads([0, 1, 0, 1]), [1, 5, 1, 100]));
+    add((Conv::new([6, 5, 3, 1]).pads([1, 0, 1, 0]), [1, 5, 100, 1]));
+    add((Conv::new([6, 5, 3, 3]).pads([1, 1, 1, 1]), [1, 5, 41, 1]));
+    // Strides beyond 2, beyond the kernel, with asymmetric padding and dilation.
+    add((Conv::new([5, 3, 3, 3]).strides([3, 3]).pads([1, 0, 2, 1]), [1, 3, 20, 23]));
+    add((Conv::new([5, 3, 3, 3]).strides([4, 4]).pads([0, 3, 0, 1]), [3, 3, 19, 18]));
+    add((Conv::new([5, 3, 1, 1]).strides([2, 3]), [3, 3, 11, 13]));
+    add((Conv::new([5, 3, 2, 2]).strides([5, 7]), [1, 3, 29, 31]));
+    add((Conv::new([6, 4, 3, 3]).strides([2, 2]).dilations([3, 3]).pads([3, 3, 3, 3]), [1, 4, 17, 19]));
+    add((Conv::new([6, 4, 3, 3]).strides([3, 2]).dilations([2, 3]).pads([2, 1, 0, 3]), [1, 4, 17, 19]));
+    add((Conv::new([6, 4, 3, 3]).strides([4, 4]).dilations([2, 6]).pads([2, 6, 2, 6]), [1, 4, 17, 19]));
+    add((Conv::new([7, 3, 7, 7]).strides([2, 2]).pads([3, 3, 3, 3]), [1, 3, 37, 33]));
+    add((Conv::new([3, 3, 11, 11]).strides([4, 4]).pads([2, 2, 2, 2]), [1, 3, 35, 35]));
+    // Groups: few, grouped with odd sizes, depthwise with and without a multiplier; batches.
+    add((Conv::new([9, 5, 3, 3]).group(3).pads([1, 1, 1, 1]), [3, 15, 8, 7]));
+    add((Conv::new([51, 7, 1, 1]).group(3), [3, 21, 5, 5]));
+    add((Conv::new([19, 1, 3, 3]).group(19).pads([1, 1, 1, 1]), [2, 19, 11, 11]));
+    add((Conv::new([21, 1, 3, 3]).group(7).strides([2, 2]), [2, 7, 11, 12]));
+    add((Conv::new([13, 1, 1, 1]).group(13), [2, 13, 4, 4]));
+    // Sizes that the program chooses.
+    add((Conv::new([4, 3, 4, 4]).auto_pad(AutoPad::SameUpper).strides([2, 3]), [1, 3, 10, 11]));
+    add((Conv::new([4, 3, 4, 2]).auto_pad(AutoPad::SameLower).strides([1, 3]), [1, 3, 10, 11]));
+    // No channels: zeros and bias.
+    add((Conv::new([5, 0, 3, 3]).pads([1, 1, 1, 1]), [2, 0, 6, 7]));
+    add((Conv::new([5, 0, 1, 1]), [2, 0, 6, 7]));
+    // No input position: zeros and bias.
+    add((Conv::new([5, 3, 3, 3]).pads([2, 2, 2, 2]), [1, 3, 0, 4]));
+    // Nothing at all.
+    add((Conv::new([4, 3, 3, 3]), [0, 3, 8, 8]));
+    add((Conv::new([0, 3, 3, 3]), [1, 3, 8, 8]));
+    // One axis and more than two.
+    layers.push(Layer::new(Conv::new([3, 2, 9]).pads([4, 4]), [1, 2, 5000]));
+    layers.push(Layer::new(Conv::new([5, 1, 31]).strides([3]).dilations([2]), [2, 1, 1009]));
+    layers.push(Layer::new(Conv::new([16, 37, 1]), [1, 37, 301]));
+    layers.push(Layer::new(Conv::new([5, 3, 3, 3, 3]).pads([1; 6]), [2, 3, 6, 7, 5]));
+    layers.push(Layer::new(
+        Conv::new([5, 3, 2, 3, 1]).strides([2, 1, 3]).dilations([1, 2, 1]).pads([0, 2, 1, 1, 2, 0]),
+        [1, 3, 6, 7, 8],
+    ));
+    layers.push(Layer::new(Conv::new([4, 2, 2, 1, 3, 2]).pads([1, 0, 1, 1, 0, 0, 1, 0]), [1, 2, 3, 2, 5, 4]));
+    layers.push(Layer::new(Conv::new([3, 2, 1, 1, 1, 1]), [2, 2, 3, 2, 3, 4]));
+    layers.push(Layer::new(
+        Conv::new([2, 2, 2, 2, 1, 2, 2]).strides([1, 2, 1, 1, 2]).pads([1; 10]),
+        [1, 2, 2, 3, 2, 2, 3],
+    ));
+    // Upsampling: strides with smaller, equal, larger kernels.
+    for (kernel, stride) in [(2, 2), (4, 2), (3, 2), (1, 2), (3, 3), (5, 3), (2, 4), (16, 8), (3, 1)] {
+        let conv = ConvTranspose::new([7, 5, kernel, kernel]).strides([stride; 2]);
+        layers.push(Layer::new(conv.clone(), [1, 7, 9, 6]));
+        layers.push(Layer::new(conv, [2, 7, 1, 1]));
+    }
+    let transposed = |w_shape: [usize; 4]| ConvTranspose::new(w_shape);
+    let mut add = |operator: ConvTranspose, x_shape: [usize; 4]| layers.push(Layer::new(operator, x_shape));
+    for m in [1, 3, 13, 15, 17, 33, 65, 100] {
+        add(transposed([3, m, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]).output_padding([1, 1]), [1, 3, 6, 5]);
+    }
+    for size in [7, 13, 14, 17, 30, 57] {
+        add(transposed([3, 4, 3, 3]).pads([1, 1, 1, 1]), [1, 3, size, size]);
+    }
+    add(transposed([700, 3, 3, 3]).strides([2, 2]), [1, 700, 4, 5]);
+    add(transposed([6, 5, 3, 3]).group(3).strides([2, 2]), [3, 6, 7, 5]);
+    add(transposed([19, 1, 4, 4]).group(19).strides([2, 2]).pads([1, 1, 1, 1]), [2, 19, 7, 5]);
+    add(transposed([19, 3, 4, 4]).group(19).strides([2, 2]).pads([1, 1, 1, 1]), [1, 19, 7, 5]);
+    add(transposed([4, 6, 3, 3]).strides([2, 2]).dilations([3, 3]).pads([2, 1, 3, 0]), [1, 4, 9, 8]);
+    add(transposed([4, 6, 3, 2]).strides([3, 1]).dilations([2, 5]).output_padding([2, 4]), [1, 4, 5, 6]);
+    add(transposed([4, 6, 5, 5]).pads([4, 4, 4, 4]), [1, 4, 6, 5]);
+    add(transposed([4, 6, 3, 3]).strides([2, 2]).auto_pad(AutoPad::SameUpper), [1, 4, 6, 5]);
+    add(transposed([4, 6, 1, 1]).strides([3, 2]).auto_pad(AutoPad::SameLower), [1, 4, 6, 5]);
+    add(transposed([4, 6, 3, 3]).strides([3, 2]).output_shape([18, 10]), [1, 4, 6, 5]);
+    add(transposed([4, 6, 3, 3]).strides([3, 2]).output_shape([2, 3]), [1, 4, 6, 5]);
+    add(transposed([4, 6, 1, 1]), [1, 4, 1, 100]);
+    add(transposed([4, 6, 3, 1]).strides([1, 2]), [1, 4, 100, 1]);
+    add(transposed([0, 6, 3, 3]), [1, 0, 4, 4]);
+    add(transposed([3, 6, 3, 3]), [1, 3, 0, 4]);
+    add(transposed([3, 6, 3, 3]), [0, 3, 4, 4]);
+    layers.push(Layer::new(ConvTranspose::new([3, 2, 9]).strides([4]), [1, 3, 1500]));
+    layers.push(Layer::new(ConvTranspose::new([3, 2, 16]).strides([8]).pads([4, 4]), [1, 3, 301]));
+    layers.push(Layer::new(
+        ConvTranspose::new([3, 4, 3, 2, 3]).strides([2, 2, 2]).pads([1, 0, 1, 1, 0, 0]),
+        [2, 3, 3, 4, 5],
+    ));
+    layers.push(Layer::new(ConvTranspose::new([2, 3, 2, 1, 2, 2]).strides([2, 1, 1, 2]), [1, 2, 2, 3, 2, 3]));
+    layers.push(Layer::new(ConvTranspose::new([2, 3, 2, 1, 2, 1, 2]).strides([2, 1, 1, 1, 3]), [1, 2, 2, 2, 2, 1, 3]));
+    layers
 }

@@ -46,7 +46,11 @@ impl Combination {
         let accepts = accepts(self.algorithm, &layer.geometry());
         match tune(self.planner()).plan::<T>(layer.operator.clone(), &layer.x_shape) {
             Ok(plan) => {
-                assert_eq!((plan.algorithm(), plan.isa()), (self.algorithm, self.isa), "{self}: {layer}: not what was forced");
+                assert_eq!(
+                    (plan.algorithm(), plan.isa()),
+                    (self.algorithm, self.isa),
+                    "{self}: {layer}: not what was forced"
+                );
                 Some(plan)
             }
             Err(error) if accepts => panic!("{self} rejects {layer}: {error}"),
@@ -124,7 +128,7 @@ macro_rules! for_each_type {
 
 /// Shorthand for tables of layers.
 pub fn layer(operator: impl Into<Operator>, x_shape: impl Into<Vec<usize>>) -> Layer {
-    Layer { operator: operator.into(), x_shape: x_shape.into() }
+    Layer::new(operator, x_shape)
 }
 
 /// Says what was being done if the scope that holds it is left by a panic.

@@ -34,11 +34,7 @@ impl<T: Scalar> Operands<T> {
         let operands = Self::generate(geometry, || random.below(2 * limit + 1) as f64 - limit as f64);
         let mut tensor =
             |len: usize| (0..len).map(|_| T::from_f64(random.below(2 * limit + 1) as f64 - limit as f64)).collect();
-        Self {
-            bias: Some(tensor(geometry.out_channels)),
-            residual: Some(tensor(geometry.output_len())),
-            ..operands
-        }
+        Self { bias: Some(tensor(geometry.out_channels)), residual: Some(tensor(geometry.output_len())), ..operands }
     }
 
     /// With a bias of -1..1.

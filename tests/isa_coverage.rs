@@ -1,0 +1,151 @@
+//! The ISA tiers: what the CPU has is executed, what is forced or capped is obeyed, what is not there is an error.
+//!
+//! `CONVOKE_ENSURE_ISA`, a comma-separated list of tiers, makes the suite fail where one of them was not executed: for CI machines that are
+//! chosen for what they have.
+
+mod common;
+
+use std::process::{Command, Output};
+
+use common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
+use convoke::kernels::{channel_kernels, spatial_kernels};
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
+use convoke_tools::data::Scalar;
+
+const ENSURE: &str = "CONVOKE_ENSURE_ISA";
+
+/// The tiers that the standard library sees and the build includes; NEON's kernels are not written yet.
+fn expected() -> Vec<Isa> {
+    #[allow(unused_mut, reason = "only x86-64 has more")]
+    let mut tiers = vec![Isa::Portable];
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::is_x86_feature_detected as has;
+        if cfg!(feature = "avx2") && has!("avx2") && has!("fma") {
+            tiers.push(Isa::Avx2);
+        }
+        let is_avx512 = has!("avx512f") && has!("avx512vl") && has!("avx512bw") && has!("avx512cd") && has!("avx512dq");
+        if cfg!(feature = "avx512") && is_avx512 {
+            tiers.push(Isa::Avx512);
+        }
+    }
+    tiers
+}
+
+/// Whether a kernel's name is in the tier's tables for a computing type.
+fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
+    let spatial = spatial_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
+    spatial || channel_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa)
+}
+
+/// Runs one Conv and one ConvTranspose on a tier with every algorithm: right results, from a kernel of that tier.
+fn execute<T: Scalar>(isa: Isa) {
+    let layers = [
+        layer(Conv::new([20, 9, 3, 3]).pads([1, 1, 1, 1]), [1, 9, 12, 12]),
+        layer(Conv::new([20, 9, 1, 1]), [1, 9, 12, 12]),
+        layer(ConvTranspose::new([9, 20, 4, 4]).strides([2, 2]), [1, 9, 6, 6]),
+    ];
+    for combination in Combination::all().filter(|c| c.isa == isa) {
+        let mut runs = 0;
+        for layer in &layers {
+            let Some(plan) = combination.plan::<T>(layer, |planner| planner) else { continue };
+            let operands = Operands::uniform(&layer.geometry(), 5);
+            let difference = Oracle::new(&layer.geometry(), &operands).check(Activation::None, &operands.run(&plan));
+            assert_eq!(difference, Ok(()), "{combination}, {}", T::DTYPE);
+            if combination.algorithm != Algorithm::Naive && !has_foreign_blas(combination.algorithm) {
+                let kernel = plan.kernel();
+                let is_known = if T::DTYPE == convoke::DType::F64 {
+                    is_kernel_of::<f64>(isa, kernel)
+                } else {
+                    is_kernel_of::<f32>(isa, kernel)
+                };
+                assert!(is_known, "{combination}, {}: {kernel} is none of the tier's kernels", T::DTYPE);
+            }
+            runs += 1;
+        }
+        assert!(runs > 0, "{combination}, {}: nothing ran", T::DTYPE);
+    }
+}
+
+#[test]
+fn every_tier_of_this_cpu_is_executed() {
+    let expected = expected();
+    assert_eq!(isas().collect::<Vec<_>>(), expected, "the crate does not see the tiers that the standard library sees");
+    assert_eq!(Some(Isa::detect()), expected.last().copied());
+    for &isa in &expected {
+        assert!(
+            !spatial_kernels::<f32>(isa).is_empty() && !spatial_kernels::<f64>(isa).is_empty(),
+            "{isa}: no kernels"
+        );
+        for_each_type!(execute(isa));
+    }
+    if let Ok(list) = std::env::var(ENSURE) {
+        for name in list.split(',') {
+            let isa = name.trim().parse().unwrap_or_else(|error| panic!("{ENSURE}={list}: {error}"));
+            assert!(expected.contains(&isa), "{ENSURE}={list}: {isa} was not executed");
+        }
+    }
+}
+
+#[test]
+fn a_tier_that_is_asked_for_and_not_executed_fails_the_suite() {
+    let run = |list: &str| child("every_tier_of_this_cpu_is_executed", &[(ENSURE, list)]).status.success();
+    assert!(run("portable"));
+    assert!(!run("portable, neon"), "NEON has no kernels yet");
+    assert!(!run("sse9"));
+}
+
+/// Runs one test of this binary in a process of its own.
+fn child(test: &str, variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--include-ignored", "--nocapture"]).env_remove(ENSURE).env_remove(convoke::ENV_ISA);
+    command.envs(variables.iter().copied()).output().unwrap()
+}
+
+/// A plan with an ISA by default, and one with an ISA by force.
+fn plans(isa: Option<Isa>) -> Result<Isa, convoke::Error> {
+    let planner = isa.map_or_else(Planner::new, |isa| Planner::new().isa(isa));
+    Ok(planner.plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 8, 8])?.isa())
+}
+
+#[test]
+#[ignore = "run by the_environment_caps_the_tier, with the variable set"]
+fn print_the_tier() {
+    match plans(None) {
+        Ok(isa) => println!("tier={isa}"),
+        Err(error) => println!("error={:?}: {error}", error.kind()),
+    }
+    println!("forced={}", plans(Some(Isa::detect())).unwrap());
+}
+
+#[test]
+fn the_environment_caps_the_tier() {
+    let print = |variables: &[_]| {
+        let output = child("print_the_tier", variables);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let best = Isa::detect();
+    assert!(print(&[]).contains(&format!("tier={best}\n")));
+    for cap in Isa::ALL {
+        let text = print(&[(convoke::ENV_ISA, cap.name())]);
+        let expected = isas().filter(|isa| *isa <= cap).max().unwrap();
+        assert!(text.contains(&format!("tier={expected}\n")), "{cap}: {text}");
+        // What the program asks for counts more than the environment.
+        assert!(text.contains(&format!("forced={best}\n")), "{cap}: {text}");
+    }
+    let text = print(&[(convoke::ENV_ISA, "sse9")]);
+    let parts = ["error=Unavailable: Conv: CONVOKE_ISA=sse9: ", "portable, neon, avx2, avx512"];
+    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+}
+
+#[test]
+fn forcing_a_tier_that_is_not_there_is_an_error() {
+    let missing: Vec<_> = Isa::ALL.into_iter().filter(|isa| !isa.is_available()).collect();
+    assert!(!missing.is_empty(), "no CPU has all tiers");
+    for isa in missing {
+        let error = plans(Some(isa)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().starts_with(&format!("Conv: the ISA {isa} ")), "{error}");
+    }
+}

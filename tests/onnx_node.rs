@@ -1,0 +1,88 @@
+//! ONNX's own test vectors (`tests/data/onnx`, see the README there), on every algorithm that accepts them and every ISA.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{Combination, Layer, Operands};
+use convoke::Planner;
+use convoke_tools::onnx::{self, Model};
+
+/// The tolerance of ONNX's runner.
+const RELATIVE: f64 = 1e-3;
+const ABSOLUTE: f64 = 1e-7;
+
+/// Folders of tests by collection: none may get lost.
+const COLLECTIONS: [(&str, usize); 4] =
+    [("node_opset11", 15), ("node_opset22", 17), ("pytorch-converted", 28), ("pytorch-operator", 1)];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/onnx")
+}
+
+/// Compares as numpy's `assert_allclose` does.
+fn compare(y: &[f32], expected: &[f32]) -> Result<(), String> {
+    if y.len() != expected.len() {
+        return Err(format!("{} elements instead of {}", y.len(), expected.len()));
+    }
+    for (index, (&y, &want)) in y.iter().zip(expected).enumerate() {
+        let (y, want) = (f64::from(y), f64::from(want));
+        if (y - want).abs() > ABSOLUTE + RELATIVE * want.abs() {
+            return Err(format!("element {index} is {y}, expected {want}"));
+        }
+    }
+    Ok(())
+}
+
+/// Runs all data sets of a folder; returns how many combinations ran.
+fn check_folder(folder: &Path) -> usize {
+    let name = folder.display();
+    let model = Model::load(folder).unwrap_or_else(|error| panic!("{error:#}"));
+    let model = model.unwrap_or_else(|| panic!("{name}: not a single Conv or ConvTranspose"));
+    let mut runs = 0;
+    for case in model.cases().unwrap_or_else(|error| panic!("{error:#}")) {
+        let (operator, geometry) = case.operator().unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        let shape: Vec<_> = geometry.output_shape().iter().map(|&dim| dim as i64).collect();
+        assert_eq!(shape, case.expected.dims, "{name}: shape of the output");
+        let layer = Layer { operator, x_shape: geometry.input_shape() };
+        let input =
+            |index: usize| case.inputs.get(index).and_then(Option::as_ref).map(|t| t.slice::<f32>().unwrap().to_vec());
+        let operands = Operands { x: input(0).unwrap(), w: input(1).unwrap(), bias: input(2), residual: None };
+        let expected = case.expected.slice::<f32>().unwrap();
+        for combination in Combination::all() {
+            let Some(plan) = combination.plan::<f32>(&layer, |planner| planner) else { continue };
+            assert_eq!(compare(&operands.run(&plan), expected), Ok(()), "{name}: {combination}");
+            runs += 1;
+        }
+        // And as a user has it: whatever the planner picks.
+        let plan = Planner::new().plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+        assert_eq!(compare(&operands.run(&plan), expected), Ok(()), "{name}: {plan:?}");
+    }
+    runs
+}
+
+#[test]
+fn every_folder_passes_on_every_path() {
+    for (collection, count) in COLLECTIONS {
+        let folders = onnx::find(&root().join(collection)).unwrap_or_else(|error| panic!("{error:#}"));
+        assert_eq!(folders.len(), count, "{collection}: tests are missing, or new");
+        for folder in folders {
+            let runs = check_folder(&folder);
+            assert!(runs >= 2 * common::isas().count(), "{}: only {runs} combinations ran", folder.display());
+        }
+    }
+    let all: usize = COLLECTIONS.iter().map(|(_, count)| count).sum();
+    assert_eq!(
+        onnx::find(&root()).unwrap_or_else(|error| panic!("{error:#}")).len(),
+        all,
+        "a collection is not listed here"
+    );
+}
+
+#[test]
+fn the_comparison_sees_what_is_wrong() {
+    assert!(compare(&[1.0], &[1.0, 2.0]).is_err());
+    assert!(compare(&[1.0, 2.01], &[1.0, 2.0]).is_err());
+    assert!(compare(&[0.0, 1e-5], &[0.0, 0.0]).is_err());
+    assert!(compare(&[1.0005, -2.001], &[1.0, -2.0]).is_ok());
+}
