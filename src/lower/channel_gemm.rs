@@ -125,7 +125,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         threads: request.threads,
     };
     let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
-        return Err(String::from("the padded planes are too large for 32-bit offsets"));
+        return Err(String::from("the padded planes are too large"));
     };
     let last = geometry.axes.len() - 1;
     let width = if axis == last { extent } else { geometry.axes[last].output };

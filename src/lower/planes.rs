@@ -133,6 +133,8 @@ pub(crate) struct Choice {
 
 /// Slabs that each thread should have, so that they end at about the same time.
 const SLABS_PER_THREAD: usize = 4;
+/// Bytes of the planes of a slab, at the most: far-reaching kernels (large dilation) beyond that are for lowerings that copy only what taps see.
+const MOST_BYTES: usize = 32 << 20;
 /// Columns of a slab, at the most: more gain nothing, and tables grow with them.
 const MOST_COLUMNS: usize = 8192;
 /// Columns below which a slab is not cut for the threads' sake: its planes' borders would weigh too much.
@@ -140,7 +142,7 @@ const LEAST_COLUMNS: usize = 192;
 
 impl Choice {
     /// The slab's axis and extent: as much of the output as keeps the planes of a block of channels, the sums (`sums` of the columns) and a block
-    /// of A within the L2 cache, but no more than leaves every thread a few slabs. None if the planes do not fit 32-bit offsets.
+    /// of A within the L2 cache, but no more than leaves every thread a few slabs. None if the planes are too large.
     pub(crate) fn slab(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(usize, usize, Sizes)> {
         let a_block = self.a_block.saturating_mul(self.bytes).min(A_BLOCK_BYTES);
         let budget = CACHES.l2 * 3 / 4 - a_block;
@@ -167,7 +169,9 @@ impl Choice {
         }
         // Slabs of equal extent.
         let extent = whole.div_ceil(whole.div_ceil(low));
-        Some((axis, extent, sizes(axes, axis, extent)?))
+        let sizes = sizes(axes, axis, extent)?;
+        let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.bytes)?;
+        (bytes <= MOST_BYTES).then_some((axis, extent, sizes))
     }
 }
 

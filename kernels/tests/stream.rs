@@ -1,0 +1,143 @@
+//! The streaming passes, on every ISA of this CPU and every element type, against the loops of their definitions.
+
+use core::mem::MaybeUninit;
+
+use convoke_kernels::half::{bf16, f16};
+use convoke_kernels::stream::{self, Activation, Storage};
+use convoke_kernels::{Isa, Real};
+
+/// Lengths around the vectors' and the conversion buffer's.
+const LENGTHS: [usize; 9] = [0, 1, 2, 7, 15, 16, 33, 255, 600];
+
+fn available() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.is_available())
+}
+
+fn numbers<T: Storage>(len: usize) -> Vec<T> {
+    (0..len).map(|i| T::from_acc(T::Acc::from_f64(((i * 7919) % 1009) as f64 / 64.0 - 7.5))).collect()
+}
+
+fn each_type(check: impl Fn(Isa) + Copy) {
+    available().for_each(check);
+}
+
+fn widening<T: Storage>(isa: Isa) {
+    for len in LENGTHS {
+        for stride in 1..=9 {
+            let src: Vec<T> = numbers((len * stride).saturating_sub(stride - 1));
+            let mut dst = vec![T::Acc::ZERO; len];
+            stream::widen_strided(isa, &src, stride, &mut dst);
+            for (i, dst) in dst.iter().enumerate() {
+                assert_eq!(*dst, src[i * stride].to_acc(), "{isa} stride {stride} at {i} of {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn widening_takes_every_strideth_element() {
+    each_type(widening::<f32>);
+    each_type(widening::<f64>);
+    each_type(widening::<f16>);
+    each_type(widening::<bf16>);
+}
+
+fn narrowing<T: Storage>(isa: Isa) {
+    for len in LENGTHS {
+        // Values between the stored ones, ties among them.
+        let src: Vec<T::Acc> = (0..len).map(|i| T::Acc::from_f64(1.0 + i as f64 / 4096.0)).collect();
+        let mut dst = vec![MaybeUninit::new(T::default()); len];
+        stream::narrow(isa, &src, &mut dst);
+        for (src, dst) in src.iter().zip(dst) {
+            // SAFETY: initialised when it was made.
+            assert_eq!(unsafe { dst.assume_init() }, T::from_acc(*src), "{isa} {src}");
+        }
+    }
+}
+
+#[test]
+fn narrowing_rounds_each_value_to_nearest_even() {
+    each_type(narrowing::<f32>);
+    each_type(narrowing::<f64>);
+    each_type(narrowing::<f16>);
+    each_type(narrowing::<bf16>);
+    assert_eq!(f16::from_acc(2049.0).to_f32(), 2048.0);
+    assert_eq!(f16::from_acc(2051.0).to_f32(), 2052.0);
+}
+
+#[test]
+fn rows_are_packed_and_filled_up_with_zeros() {
+    for isa in available() {
+        for (n, nr) in [(16, 16), (32, 32), (48, 48), (64, 64), (96, 96), (5, 16), (33, 48), (0, 16)] {
+            let (kc, ld) = (5, n + 3);
+            let src: Vec<f16> = numbers(kc * ld);
+            let mut dst = vec![f32::NAN; kc * nr];
+            stream::pack_rows(isa, &src, ld, n, nr, &mut dst);
+            for (at, got) in dst.iter().enumerate() {
+                let (k, j) = (at / nr, at % nr);
+                assert_eq!(*got, if j < n { src[k * ld + j].to_f32() } else { 0.0 }, "{isa} {n} of {nr} at {k},{j}");
+            }
+        }
+    }
+}
+
+#[test]
+fn phases_are_put_in_order() {
+    for isa in available() {
+        for (phases, len, first) in
+            [(2, 11, 0), (2, 12, 0), (2, 12, 4), (2, 12, 3), (3, 20, 0), (3, 20, 5), (8, 64, 16), (3, 3, 0)]
+        {
+            let span = usize::div_ceil(len, phases);
+            let src: Vec<f64> = numbers(phases * span);
+            let mut dst = vec![f64::NAN; len - first];
+            stream::interleave(isa, &src, (phases, span), first, &mut dst);
+            for (i, got) in dst.iter().enumerate() {
+                let r = first + i;
+                assert_eq!(*got, src[r % phases * span + r / phases], "{isa} {phases} phases, element {r}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_added() {
+    for isa in available() {
+        for len in LENGTHS {
+            let (mut dst, src): (Vec<f32>, Vec<f32>) = (vec![0.5; len], numbers(len));
+            stream::add_assign(isa, &mut dst, &src);
+            assert!(dst.iter().zip(&src).all(|(d, s)| *d == 0.5 + s), "{isa} {len}");
+        }
+    }
+}
+
+#[test]
+fn the_epilogue_adds_bias_and_residual_then_activates() {
+    let activations: [(Activation<f32>, fn(f64) -> f64); 6] = [
+        (Activation::IDENTITY, |x| x),
+        (Activation::Clamp(0.0, f32::INFINITY), |x| x.max(0.0)),
+        (Activation::Clamp(-1.0, 2.0), |x| x.clamp(-1.0, 2.0)),
+        (Activation::LeakyRelu(0.25), |x| if x < 0.0 { 0.25 * x } else { x }),
+        (Activation::HardSwish, |x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0)),
+        (Activation::Silu, |x| x / (1.0 + (-x).exp())),
+    ];
+    for isa in available() {
+        for (activation, definition) in activations {
+            for with_residual in [false, true] {
+                let (row, residual): (Vec<f32>, Vec<f32>) = (numbers(100), numbers(100));
+                let mut got = row.clone();
+                stream::epilogue::<f32>(isa, activation, 0.25, with_residual.then_some(&residual), &mut got);
+                for (i, got) in got.iter().enumerate() {
+                    let sum = f64::from(row[i]) + 0.25 + if with_residual { f64::from(residual[i]) } else { 0.0 };
+                    let want = definition(sum);
+                    assert!(
+                        (f64::from(*got) - want).abs() <= 1e-6 * (1.0 + sum.abs()),
+                        "{isa} {activation:?}({sum}): {got}"
+                    );
+                }
+                let mut nan = vec![f32::NAN; 20];
+                stream::epilogue::<f32>(isa, activation, 0.25, None, &mut nan);
+                assert!(nan.iter().all(|x| x.is_nan()), "{isa} {activation:?}");
+            }
+        }
+    }
+}

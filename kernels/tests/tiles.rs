@@ -1,0 +1,277 @@
+//! Every micro-kernel of the table, on every ISA of this CPU, against the loops of its definition.
+
+use convoke_kernels::{
+    ChannelKernel, Column, Dest, Epilogue, Isa, Real, RowOffsets, SpatialKernel, StoreMap, channel_kernels,
+    spatial_kernels,
+};
+
+/// Deterministic values in (-1, 1).
+struct Numbers(u32);
+
+impl Numbers {
+    fn next(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 17;
+        self.0 ^= self.0 << 5;
+        f64::from(self.0 >> 8) / f64::from(1 << 23) - 1.0
+    }
+
+    fn vec<T: Real>(&mut self, len: usize) -> Vec<T> {
+        (0..len).map(|_| T::from_f64(self.next())).collect()
+    }
+}
+
+/// Steps of k: none, one, odd, and many.
+const DEPTHS: [usize; 4] = [0, 1, 7, 130];
+/// Marks elements that nothing may write.
+const UNTOUCHED: f64 = 12345.0;
+
+fn assert_close<T: Real>(got: T, want: f64, magnitude: f64, depth: usize, what: &str) {
+    let bound = (depth + 4) as f64 * T::UNIT_ROUNDOFF * (magnitude + 1.0);
+    assert!((got.to_f64() - want).abs() <= bound, "{what}: {got} instead of {want}, bound {bound}");
+}
+
+/// The product of a packed panel of A and rows of B, with what is in the tile before; and the sum of the products' magnitudes.
+fn product(terms: impl Iterator<Item = (f64, f64)>, before: f64) -> (f64, f64) {
+    terms.fold((before, before.abs()), |(sum, magnitude), (a, b)| (sum + a * b, magnitude + (a * b).abs()))
+}
+
+#[test]
+fn every_available_isa_has_kernels_of_both_kinds_and_types() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        assert!(!spatial_kernels::<f32>(isa).is_empty() && !spatial_kernels::<f64>(isa).is_empty(), "{isa}");
+        assert!(!channel_kernels::<f32>(isa).is_empty() && !channel_kernels::<f64>(isa).is_empty(), "{isa}");
+    }
+}
+
+#[test]
+fn names_say_type_operation_and_tile() {
+    for isa in Isa::ALL {
+        for k in spatial_kernels::<f32>(isa) {
+            assert_eq!(k.name(), format!("f32_gemm_{}x{}", k.mr(), k.nr()));
+        }
+        for k in channel_kernels::<f64>(isa) {
+            assert_eq!(k.name(), format!("f64_gemmt_{}x{}", k.nr(), k.mr()));
+        }
+    }
+}
+
+#[test]
+fn spatial_tiles_are_products() {
+    fn check<T: Real>() {
+        for isa in Isa::ALL {
+            for kernel in spatial_kernels::<T>(isa) {
+                for depth in DEPTHS {
+                    for accumulate in [false, true] {
+                        spatial_partial(kernel, depth, accumulate);
+                    }
+                }
+            }
+        }
+    }
+    check::<f32>();
+    check::<f64>();
+}
+
+fn spatial_partial<T: Real>(kernel: &SpatialKernel<T>, depth: usize, accumulate: bool) {
+    let (mr, nr, mut numbers) = (kernel.mr(), kernel.nr(), Numbers(7));
+    // Rows that overlap and come in no order, as shifted views do.
+    let offsets: Vec<u32> = (0..depth as u32).map(|k| (k * 37 + 5) % 101).collect();
+    let (a, b): (Vec<T>, Vec<T>) = (numbers.vec(depth * mr), numbers.vec(101 + nr));
+    // Without accumulation the tile's old values are not read.
+    let before: Vec<T> = if accumulate { numbers.vec(mr * nr) } else { vec![T::from_f64(f64::NAN); mr * nr] };
+    let mut tile = before.clone();
+    kernel.partial(&a, &b, RowOffsets::new(offsets.clone()).rows(0..depth), &mut tile, accumulate);
+    for (at, got) in tile.iter().enumerate() {
+        let (i, j) = (at / nr, at % nr);
+        let terms = (0..depth).map(|k| (a[k * mr + i].to_f64(), b[offsets[k] as usize + j].to_f64()));
+        let (want, magnitude) = product(terms, if accumulate { before[at].to_f64() } else { 0.0 });
+        assert_close(*got, want, magnitude, depth, &format!("{kernel:?} depth {depth} at {i},{j}"));
+    }
+}
+
+#[test]
+fn spatial_tiles_are_finished_where_the_map_says_and_nowhere_else() {
+    fn check<T: Real>() {
+        for isa in Isa::ALL {
+            for kernel in spatial_kernels::<T>(isa) {
+                for with_residual in [false, true] {
+                    for gaps in [false, true] {
+                        spatial_finish(kernel, with_residual, gaps);
+                    }
+                }
+            }
+        }
+    }
+    check::<f32>();
+    check::<f64>();
+}
+
+fn spatial_finish<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gaps: bool) {
+    let (mr, nr, lanes, depth) = (kernel.mr(), kernel.nr(), kernel.lanes(), 5);
+    let mut numbers = Numbers(11);
+    // Every third lane garbage, or none.
+    let masks: Vec<u32> = (0..kernel.nrv())
+        .map(|j| {
+            (0..lanes).filter(|lane| !(gaps && (j * lanes + lane) % 3 == 1)).fold(0, |mask, lane| mask | 1 << lane)
+        })
+        .collect();
+    let mut offset = 2;
+    let columns: Vec<Column> = masks
+        .iter()
+        .map(|&mask| {
+            let column = Column { offset, mask };
+            offset += mask.count_ones() as usize;
+            column
+        })
+        .collect();
+    let (ldy, map) = (offset + 3, StoreMap::new(columns.clone(), lanes));
+    let (a, b, bias): (Vec<T>, Vec<T>, Vec<T>) = (numbers.vec(depth * mr), numbers.vec(depth * nr), numbers.vec(mr));
+    let residual: Vec<T> = numbers.vec(mr * ldy);
+    let mut y = vec![T::from_f64(UNTOUCHED); mr * ldy];
+    let mut tile = vec![T::ZERO; mr * nr];
+    let (lo, hi) = (T::from_f64(-0.75), T::from_f64(1.25));
+    let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()), lo, hi };
+    let rows = RowOffsets::packed(depth, nr);
+    kernel.finish(
+        &a,
+        &b,
+        rows.rows(0..depth),
+        &mut tile,
+        false,
+        &mut Dest::from_slice(&mut y),
+        ldy,
+        &map,
+        0,
+        &epilogue,
+    );
+    let mut expected = vec![None; mr * ldy];
+    for i in 0..mr {
+        for (j, column) in columns.iter().enumerate() {
+            let live = (0..lanes).filter(|lane| column.mask >> lane & 1 == 1);
+            for (to, lane) in live.enumerate() {
+                let terms = (0..depth).map(|k| (a[k * mr + i].to_f64(), b[k * nr + j * lanes + lane].to_f64()));
+                let at = i * ldy + column.offset + to;
+                let (sum, magnitude) = product(terms, bias[i].to_f64());
+                let sum = sum + if with_residual { residual[at].to_f64() } else { 0.0 };
+                expected[at] = Some((sum.clamp(-0.75, 1.25), magnitude + 1.0));
+            }
+        }
+    }
+    for (at, (got, expected)) in y.iter().zip(expected).enumerate() {
+        match expected {
+            Some((want, magnitude)) => assert_close(*got, want, magnitude, depth, &format!("{kernel:?} at {at}")),
+            None => assert_eq!(got.to_f64(), UNTOUCHED, "{kernel:?} wrote {at}"),
+        }
+    }
+}
+
+#[test]
+fn channel_tiles_are_products_and_are_finished_as_rows_of_pixels() {
+    fn check<T: Real>() {
+        for isa in Isa::ALL {
+            for kernel in channel_kernels::<T>(isa) {
+                for depth in DEPTHS {
+                    for channels in [1, kernel.nr() / 2 + 1, kernel.nr()] {
+                        channel(kernel, depth, channels, depth % 2 == 1);
+                    }
+                }
+            }
+        }
+    }
+    check::<f32>();
+    check::<f64>();
+}
+
+fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, with_residual: bool) {
+    let (mr, nr, mut numbers) = (kernel.mr(), kernel.nr(), Numbers(5));
+    let offsets: Vec<u32> = (0..depth as u32).map(|k| (k * 37 + 5) % 101).collect();
+    let rows = RowOffsets::new(offsets.clone());
+    let (x, w): (Vec<T>, Vec<T>) = (numbers.vec(101 + mr), numbers.vec(depth * nr));
+    let what = |i: usize, c: usize| format!("{kernel:?} depth {depth}, pixel {i}, channel {c}");
+    let sum = |i: usize, c: usize, before: f64| {
+        product((0..depth).map(|k| (x[offsets[k] as usize + i].to_f64(), w[k * nr + c].to_f64())), before)
+    };
+    let before: Vec<T> = numbers.vec(mr * nr);
+    for accumulate in [false, true] {
+        let mut tile = if accumulate { before.clone() } else { vec![T::from_f64(f64::NAN); mr * nr] };
+        kernel.partial(&x, rows.rows(0..depth), &w, &[], &mut tile, accumulate);
+        for (at, got) in tile.iter().enumerate() {
+            let (want, magnitude) = sum(at / nr, at % nr, if accumulate { before[at].to_f64() } else { 0.0 });
+            assert_close(*got, want, magnitude, depth, &what(at / nr, at % nr));
+        }
+    }
+    let ldy = mr + 2;
+    let (bias, residual): (Vec<T>, Vec<T>) = (numbers.vec(channels), numbers.vec(channels * ldy));
+    let mut y = vec![T::from_f64(UNTOUCHED); channels * ldy];
+    let (lo, hi) = (T::from_f64(-0.75), T::from_f64(1.25));
+    let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()), lo, hi };
+    let mut tile = before.clone();
+    kernel.finish(
+        &x,
+        rows.rows(0..depth),
+        &w,
+        &x,
+        &mut tile,
+        true,
+        &mut Dest::from_slice(&mut y),
+        ldy,
+        channels,
+        &epilogue,
+    );
+    for (at, got) in y.iter().enumerate() {
+        let (c, i) = (at / ldy, at % ldy);
+        if i >= mr {
+            assert_eq!(got.to_f64(), UNTOUCHED, "{} wrote {at}", what(i, c));
+            continue;
+        }
+        let (want, magnitude) = sum(i, c, before[i * nr + c].to_f64());
+        let want = want + bias[c].to_f64() + if with_residual { residual[at].to_f64() } else { 0.0 };
+        assert_close(*got, want.clamp(-0.75, 1.25), magnitude + 2.0, depth, &what(i, c));
+    }
+}
+
+#[test]
+fn nan_passes_the_clamp() {
+    for isa in Isa::ALL {
+        for kernel in spatial_kernels::<f32>(isa) {
+            let (mr, nr) = (kernel.mr(), kernel.nr());
+            let (a, b) = (vec![f32::NAN; mr], vec![1.0; nr]);
+            for residual in [None, Some(vec![1.0; mr * nr])] {
+                let mut y = vec![0.0; mr * nr];
+                let bias = vec![0.0; mr];
+                let epilogue = Epilogue { bias: &bias, residual: residual.as_deref(), lo: 0.0, hi: 6.0 };
+                let (rows, map) = (RowOffsets::packed(1, nr), StoreMap::contiguous(nr, kernel.lanes()));
+                let mut dest = Dest::from_slice(&mut y);
+                kernel.finish(
+                    &a,
+                    &b,
+                    rows.rows(0..1),
+                    &mut vec![0.0; mr * nr],
+                    false,
+                    &mut dest,
+                    nr,
+                    &map,
+                    0,
+                    &epilogue,
+                );
+                assert!(y.iter().all(|y| y.is_nan()), "{kernel:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn short_slices_are_refused() {
+    let kernel = &spatial_kernels::<f32>(Isa::Portable)[0];
+    let (mr, nr) = (kernel.mr(), kernel.nr());
+    let rows = RowOffsets::packed(3, nr);
+    let refused = |a: usize, b: usize, tile: usize| {
+        let call = || kernel.partial(&vec![0.0; a], &vec![0.0; b], rows.rows(0..3), &mut vec![0.0; tile], false);
+        std::panic::catch_unwind(call).is_err()
+    };
+    assert!(!refused(3 * mr, 3 * nr, mr * nr));
+    assert!(refused(3 * mr - 1, 3 * nr, mr * nr));
+    assert!(refused(3 * mr, 3 * nr - 1, mr * nr));
+    assert!(refused(3 * mr, 3 * nr, mr * nr - 1));
+}
