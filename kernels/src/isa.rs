@@ -38,19 +38,13 @@ impl Isa {
     /// The most capable available cluster.
     #[must_use]
     pub fn detect() -> Self {
-        Self::Portable.at_most(Self::Avx512)
-    }
-
-    /// The most capable available cluster that is not above `cap`; `self` where there is none.
-    #[must_use]
-    fn at_most(self, cap: Self) -> Self {
-        Self::ALL.into_iter().rfind(|isa| *isa <= cap && isa.is_available()).unwrap_or(self)
+        Self::detect_at_most(Self::Avx512)
     }
 
     /// The most capable available cluster that is not above `cap`.
     #[must_use]
     pub fn detect_at_most(cap: Self) -> Self {
-        Self::Portable.at_most(cap)
+        Self::ALL.into_iter().rfind(|isa| *isa <= cap && isa.is_available()).unwrap_or(Self::Portable)
     }
 
     /// The name used in reports, environment variables and kernel names.

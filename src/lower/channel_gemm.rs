@@ -11,6 +11,7 @@ use core::ops::Range;
 
 use convoke_kernels::{ChannelKernel, Epilogue, Isa, Real, RowOffsets, channel_kernels, stream};
 
+use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
 use super::finish::Finish;
 use super::planes::{self, Planes, Slab};
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
@@ -22,14 +23,6 @@ use crate::{Geometry, Op};
 const KC: usize = 256;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Cycles to finish a vector of sums: transposed, and stored in short rows.
-const STORE_CYCLES: f64 = 6.0;
-/// Cycles to copy one element into a plane.
-const COPY_CYCLES: f64 = 0.25;
-/// Cycles a task costs beside its arithmetic.
-const TASK_CYCLES: f64 = 300.0;
-/// Cycles a nanosecond.
-const CLOCK: f64 = 4.0;
 
 /// Rows of pixels cut into tiles of nearly equal width, and channels cut into panels: the kernels for all of them.
 struct Tiles<T: Real> {
@@ -157,10 +150,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let planes_len = block * sizes.channel_len;
     let k_steps = (channels * taps) as f64;
     let stores = (rows * width) as f64 * channels_out as f64 / lanes as f64
-        * (STORE_CYCLES + 2.0 * k_blocks.saturating_sub(1) as f64);
+        * (TRANSPOSED_STORE_CYCLES + SUM_CYCLES * k_blocks.saturating_sub(1) as f64);
     let cycles = tiles.cycles(channels_out) * rows as f64 * k_steps
         + stores
-        + (channels * sizes.channel_len * splits) as f64 * COPY_CYCLES
+        + (channels * sizes.channel_len * splits) as f64 * PLANE_CYCLES
         + TASK_CYCLES;
     Ok(Offer {
         cost: slabs as f64 * cycles / CLOCK,

@@ -14,6 +14,7 @@ use core::ops::Range;
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
+use super::cost::{COL2IM_ELEMENT, COL2IM_FMA};
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::blas::{self, Gemm, Size};
@@ -28,9 +29,6 @@ const ROWS: usize = 256;
 const TILE_BYTES: usize = 256 << 10;
 /// Bytes of the sums of a band, about.
 const BAND_BYTES: usize = 512 << 10;
-/// Nanoseconds for a multiply-add and for an addition into the sums.
-const COST_FMA: f64 = 0.005;
-const COST_ADD: f64 = 0.1;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -72,7 +70,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
         + lines_for::<T::Acc>(tile_len);
     let additions = geometry.macs() as f64 / k.max(1) as f64;
     Ok(Offer {
-        cost: geometry.macs() as f64 * COST_FMA + additions * COST_ADD,
+        cost: geometry.macs() as f64 * COL2IM_FMA + additions * COL2IM_ELEMENT,
         lines,
         build: Box::new(move || {
             Box::new(Col2im {
@@ -320,14 +318,17 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         let inner: usize = geometry.axes[1..].iter().map(|a| a.input).product();
         let reaching = layout.reaching();
         let reaching = reaching.start * inner..reaching.end * inner;
-        for first in reaching.clone().step_by(self.positions) {
-            let n = self.positions.min(reaching.end - first);
+        // Tiles lie on a grid of their own, wherever the band begins: every sum sees its products in the same order for any split into bands.
+        let mut first = reaching.start;
+        while first < reaching.end {
+            let n = (self.positions - first % self.positions).min(reaching.end - first);
             for (c, row) in input.chunks_exact_mut(self.ld).enumerate() {
                 stream::widen(self.isa, &x[c * spatial + first..][..n], &mut row[..n]);
             }
             let packed = &io.weights[self.packed_range(group, &block)];
             gemm.multiply(packed, input, n, product, tile);
             self.add(&layout, first, n, &product[..block.len() * taps * self.ld], sums);
+            first += n;
         }
         let finish = Finish { isa: self.isa, activation: self.activation, io };
         let (_, row_extent) = layout.range(geometry.axes.len() - 1);

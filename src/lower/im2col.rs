@@ -9,6 +9,7 @@ use alloc::string::String;
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
+use super::cost::{IM2COL_ELEMENT, IM2COL_FMA};
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::blas::{self, Gemm, Size};
@@ -19,9 +20,6 @@ use crate::{Geometry, Op};
 
 /// Bytes of a tile of the im2col matrix, about, and of a tile of the product.
 const TILE_BYTES: usize = 512 << 10;
-/// Nanoseconds for a multiply-add, and for making one element of the matrix: such that faster lowerings are taken where they accept.
-const COST_FMA: f64 = 0.02;
-const COST_ELEMENT: f64 = 0.5;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -43,7 +41,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     let lines =
         lines_for::<T::Acc>(k * size.ld) + lines_for::<T::Acc>(rows * size.ld) + lines_for::<T::Acc>(gemm.tile_len());
     Ok(Offer {
-        cost: geometry.macs() as f64 * COST_FMA + elements * COST_ELEMENT,
+        cost: geometry.macs() as f64 * IM2COL_FMA + elements * IM2COL_ELEMENT,
         lines,
         build: Box::new(move || {
             let blocks = positions.div_ceil(columns);

@@ -9,6 +9,7 @@ use alloc::string::String;
 
 use convoke_kernels::{Isa, RowOffsets, StoreMap};
 
+use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES};
 use super::engine::{Columns, Rows, Sink, Tiles, lanes};
 use super::finish::Finish;
 use super::planes::{self, Planes};
@@ -20,12 +21,6 @@ use crate::{Geometry, Op};
 /// Steps of k in a block, at the most (one channel's taps may be more): so many that the sums' way to scratch and back costs little, and so few
 /// that a block of A stays in the L2 cache.
 const KC: usize = 512;
-/// Cycles to copy one element into a plane.
-const COPY_CYCLES: f64 = 0.25;
-/// Cycles a task costs beside its arithmetic.
-const TASK_CYCLES: f64 = 300.0;
-/// Cycles a nanosecond.
-const CLOCK: f64 = 4.0;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -58,8 +53,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let planes_len = block * sizes.channel_len + tiles.widest() * lanes;
     let repeats = (geometry.batch * geometry.group * sizes.slabs) as f64;
     let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64;
-    let copies = (channels * sizes.channel_len) as f64 * COPY_CYCLES;
-    let sums = k_blocks.saturating_sub(1) as f64 * (rows * vectors) as f64 * 2.0;
+    let copies = (channels * sizes.channel_len) as f64 * PLANE_CYCLES;
+    let sums = k_blocks.saturating_sub(1) as f64 * (rows * vectors) as f64 * SUM_CYCLES;
     // Panels are shared out where there are too few slabs to keep the threads busy.
     let slabs = geometry.batch * geometry.group * sizes.slabs;
     let splits = (2 * request.threads).div_ceil(slabs).clamp(1, tiles.panels.count().max(1));

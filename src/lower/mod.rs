@@ -5,6 +5,7 @@
 
 pub(crate) mod channel_gemm;
 pub(crate) mod col2im;
+mod cost;
 pub(crate) mod engine;
 mod finish;
 pub(crate) mod im2col;

@@ -7,18 +7,16 @@ use alloc::string::String;
 
 use convoke_kernels::Real;
 
+use super::cost::NAIVE_FMA;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
 use crate::exec::Line;
 use crate::{Geometry, reference};
 
-/// Nanoseconds for a multiply-add, measured.
-const COST: f64 = 4.0;
-
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;
     Ok(Offer {
-        cost: COST * geometry.macs() as f64,
+        cost: NAIVE_FMA * geometry.macs() as f64,
         lines: 0,
         build: Box::new(move || Box::new(Naive { geometry: geometry.clone(), activation: request.activation })),
     })

@@ -1,8 +1,8 @@
 //! Conv with a 1x1 kernel, stride 1 and no padding: GEMM on X as it stands.
 //!
-//! M = M/group, K = C/group, N = input positions, for each image and group. Row k of B is channel k of X: read in place where few panels of A
-//! share it or its rows do not fall into the same cache sets, else through a packed panel. Scratch for a task: one panel, and the sums of its columns where K has
-//! several blocks.
+//! M = M/group, K = C/group, N = input positions, for each image and group. Row k of B is channel k of X: read in place, unless many panels of A
+//! share it and its rows fall into the same cache sets; then, and for 16-bit types, through a packed panel. Scratch for a task: one panel,
+//! and the sums of its columns where K has several blocks.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, RowOffsets, StoreMap};
 
+use super::cost::{CLOCK, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES};
 use super::engine::{Columns, Rows, Sink, Tiles, lanes};
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
@@ -27,11 +28,6 @@ const PACK_PANELS: usize = 3;
 const CONFLICT_BYTES: usize = 1024;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
 const SUMS_BYTES: usize = 256 << 10;
-/// Cycles to pack one element, and cycles that a task costs beside its arithmetic.
-const PACK_CYCLES: f64 = 0.1;
-const TASK_CYCLES: f64 = 200.0;
-/// Cycles a nanosecond.
-const CLOCK: f64 = 4.0;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -77,7 +73,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let share_panels = tiles.panels.count().div_ceil(splits);
     let tiles_len = tiles.scratch_len(0..share_panels, task_vectors.min(vectors), k_blocks);
     let packing = if is_packed { (k_total * vectors * lanes) as f64 * PACK_CYCLES * splits as f64 } else { 0.0 };
-    let sums = (k_blocks - 1) as f64 * (rows * vectors) as f64 * 2.0;
+    let sums = (k_blocks - 1) as f64 * (rows * vectors) as f64 * SUM_CYCLES;
     let cycles = tiles.cycles(vectors) * k_total as f64 + packing + sums + TASK_CYCLES;
     Ok(Offer {
         cost: images as f64 * cycles / CLOCK,

@@ -110,9 +110,9 @@ impl<T: Element> Plan<T> {
     /// # Errors
     /// [`BufferLength`](crate::ErrorKind::BufferLength) if a length is not the shape's, [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn pack(&self, w: &[T], bias: Option<&[T]>) -> Result<PackedWeights<T>, Error> {
-        self.check_len("W", w.len(), self.geometry.weight_len(), &self.geometry.weight_shape())?;
+        self.check_len("W", w.len(), self.geometry.weight_len(), || self.geometry.weight_shape())?;
         if let Some(bias) = bias {
-            self.check_len("B", bias.len(), self.geometry.bias_len(), &[self.geometry.bias_len()])?;
+            self.check_len("B", bias.len(), self.geometry.bias_len(), || alloc::vec![self.geometry.bias_len()])?;
         }
         let len = self.lowering.packed_len();
         let bytes = len * size_of::<T::Acc>();
@@ -180,9 +180,9 @@ impl<T: Element> Plan<T> {
     ) -> Result<&'y mut [T], Error> {
         let (geometry, op) = (&self.geometry, self.geometry.op);
         self.check_input(x)?;
-        self.check_len("Y", y.len(), geometry.output_len(), &geometry.output_shape())?;
+        self.check_len("Y", y.len(), geometry.output_len(), || geometry.output_shape())?;
         if let Some(residual) = residual {
-            self.check_len("the residual", residual.len(), geometry.output_len(), &geometry.output_shape())?;
+            self.check_len("the residual", residual.len(), geometry.output_len(), || geometry.output_shape())?;
         }
         if packed.format != self.format {
             bail!(
@@ -213,11 +213,19 @@ impl<T: Element> Plan<T> {
 
     /// The length of X.
     pub(crate) fn check_input(&self, x: &[T]) -> Result<(), Error> {
-        self.check_len("X", x.len(), self.geometry.input_len(), &self.geometry.input_shape())
+        self.check_len("X", x.len(), self.geometry.input_len(), || self.geometry.input_shape())
     }
 
-    fn check_len(&self, name: &str, len: usize, expected: usize, shape: &[usize]) -> Result<(), Error> {
+    /// The shape is for the message only: it is an allocation, which a run must not make.
+    fn check_len(
+        &self,
+        name: &str,
+        len: usize,
+        expected: usize,
+        shape: impl FnOnce() -> Vec<usize>,
+    ) -> Result<(), Error> {
         if len != expected {
+            let shape = shape();
             bail!(
                 BufferLength,
                 "{}: {name} has {len} elements, its shape {shape:?} asks for {expected}",

@@ -1,0 +1,24 @@
+//! The constants of the cost model, in one table.
+//!
+//! Costs are nanoseconds on one core; they only rank the candidates of a layer, so that their ratios matter, not their sizes. Measured on a
+//! Zen 5 core with AVX-512.
+
+/// Cycles a nanosecond.
+pub(crate) const CLOCK: f64 = 4.0;
+/// Cycles that a task costs beside its arithmetic.
+pub(crate) const TASK_CYCLES: f64 = 300.0;
+/// Cycles to copy one element into a padded plane, edges and strides included.
+pub(crate) const PLANE_CYCLES: f64 = 0.25;
+/// Cycles to pack one element of a panel of B.
+pub(crate) const PACK_CYCLES: f64 = 0.1;
+/// Cycles to keep a vector of sums in scratch memory between two blocks of K: a store and a load.
+pub(crate) const SUM_CYCLES: f64 = 2.0;
+/// Cycles to finish a vector of sums with channels along its lanes: transposed, and stored in short rows.
+pub(crate) const TRANSPOSED_STORE_CYCLES: f64 = 6.0;
+/// Nanoseconds for a multiply-add of the materialised lowerings, and for making or adding one element of their matrices.
+pub(crate) const IM2COL_FMA: f64 = 0.02;
+pub(crate) const IM2COL_ELEMENT: f64 = 0.5;
+pub(crate) const COL2IM_FMA: f64 = 0.005;
+pub(crate) const COL2IM_ELEMENT: f64 = 0.1;
+/// Nanoseconds for a multiply-add of the naive loops.
+pub(crate) const NAIVE_FMA: f64 = 4.0;
