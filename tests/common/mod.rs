@@ -1,6 +1,6 @@
 //! What the tests of runs share: layers, operands, every combination of algorithm and ISA, and the comparison with the reference.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of this module")]
 
 pub mod layers;
 pub mod operands;

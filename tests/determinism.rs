@@ -1,0 +1,99 @@
+//! The same bits for any number of threads, for plans that split the work differently, and from run to run.
+
+#![cfg(feature = "rayon")]
+
+mod common;
+
+use common::operands::bits;
+use common::{Combination, Context, Layer, Operands, layer};
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, Isa, Planner, Threads};
+use convoke_tools::data::Scalar;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// Multiply-adds below which a run would be serial whatever it is given.
+const LEAST_MACS: u128 = 1 << 20;
+
+/// Layers that are shared among threads, each along something else.
+fn layers() -> Vec<Layer> {
+    vec![
+        // Rows of one image, K in one block and in several.
+        layer(Conv::new([19, 12, 3, 3]).pads([1, 1, 1, 1]), [1, 12, 29, 27]),
+        layer(Conv::new([9, 150, 3, 3]).pads([1, 1, 1, 1]), [1, 150, 10, 11]),
+        // Panels of weights: one row of positions, many output channels.
+        layer(Conv::new([300, 40, 3, 3]), [1, 40, 5, 6]),
+        // Images and groups.
+        layer(Conv::new([24, 7, 3, 3]).group(4).strides([2, 2]), [5, 28, 30, 29]),
+        layer(Conv::new([12, 6, 9]).pads([4, 4]), [1, 6, 2500]),
+        // Columns, panels and blocks of K of a plain product.
+        layer(Conv::new([70, 96, 1, 1]), [1, 96, 17, 16]),
+        layer(Conv::new([600, 300, 1]), [1, 300, 11]),
+        layer(Conv::new([8, 6, 3, 3, 3]).pads([1; 6]), [1, 6, 10, 11, 9]),
+        // Bands of the output, with and without an input position that reaches two of them.
+        layer(ConvTranspose::new([30, 17, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 30, 18, 17]),
+        layer(ConvTranspose::new([24, 11, 3, 3]), [1, 24, 31, 29]),
+        layer(ConvTranspose::new([24, 11, 5, 3]).dilations([2, 2]), [1, 24, 61, 19]),
+        layer(ConvTranspose::new([20, 6, 9]).strides([2]).pads([3, 4]), [1, 20, 2000]),
+        layer(ConvTranspose::new([32, 9, 2, 2]).group(2).strides([2, 2]), [2, 32, 21, 24]),
+    ]
+}
+
+fn pools() -> Vec<ThreadPool> {
+    (1..=4).map(|threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap()).collect()
+}
+
+/// Every way to run a plan.
+fn run_all<T: Scalar>(combination: Combination, layer: &Layer, operands: &Operands<T>, pools: &[ThreadPool]) {
+    let mut expected: Option<Vec<u64>> = None;
+    for threads in 1..=4 {
+        let tune = |planner: Planner| planner.threads(threads).activation(Activation::Silu);
+        let Some(plan) = combination.plan::<T>(layer, tune) else { return };
+        let _context = Context(|| format!("{combination}, {}: {layer}\n{plan:?}", T::DTYPE));
+        let packed = operands.pack(&plan);
+        let run = |threads: Threads<'_>| bits(&operands.run_packed(&plan, &packed, threads).unwrap());
+        let serial = run(Threads::Serial);
+        let expected = expected.get_or_insert_with(|| serial.clone());
+        assert_eq!(*expected, serial, "planned for {threads} threads, run by one");
+        for pool in pools {
+            let running = pool.current_num_threads();
+            assert_eq!(*expected, run(Threads::Pool(pool)), "planned for {threads} threads, run by {running}");
+            let installed = pool.install(|| run(Threads::Current));
+            assert_eq!(*expected, installed, "planned for {threads} threads, run by the current {running}");
+        }
+        assert_eq!(*expected, run(Threads::Serial), "run again");
+    }
+}
+
+fn check<T: Scalar>(isas: impl Fn(Isa) -> bool) {
+    let pools = pools();
+    for layer in layers() {
+        let geometry = layer.geometry();
+        assert!(geometry.macs() > LEAST_MACS, "{layer}: {} is too little work to be shared", geometry.macs());
+        let operands = Operands::<T>::uniform(&geometry, 11).with_bias(&geometry).with_residual(&geometry);
+        for combination in Combination::all().filter(|c| isas(c.isa)) {
+            // The naive algorithm is slow, and has nothing to do with ISAs.
+            if combination.algorithm != Algorithm::Naive || combination.isa == Isa::Portable {
+                run_all(combination, &layer, &operands, &pools);
+            }
+        }
+    }
+}
+
+#[test]
+fn f32_gives_the_same_bits_for_any_number_of_threads() {
+    check::<f32>(|_| true);
+}
+
+#[test]
+fn f64_gives_the_same_bits_for_any_number_of_threads() {
+    check::<f64>(|isa| isa == Isa::detect());
+}
+
+#[test]
+fn f16_gives_the_same_bits_for_any_number_of_threads() {
+    check::<convoke::f16>(|isa| isa == Isa::detect());
+}
+
+#[test]
+fn bf16_gives_the_same_bits_for_any_number_of_threads() {
+    check::<convoke::bf16>(|isa| isa == Isa::detect());
+}

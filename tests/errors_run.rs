@@ -1,0 +1,298 @@
+//! Errors of packing, workspace and running: the right kind, a message with operator, value and rule, and nothing written into Y. Case numbers are
+//! those of the list in DESIGN.md's sources: 33 and 34 buffers, 40 and 41 workspace, 43 allocation, 48 packed weights, 49 threads.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Combination, Operands, Oracle, isas, layer};
+use convoke::{
+    Activation, Algorithm, Blas, Conv, ConvTranspose, Error, ErrorKind, Isa, Operator, PackedWeights, Plan, Planner,
+    Threads, Workspace,
+};
+use convoke_tools::data::Scalar;
+
+/// Asserts an error's kind and that its message has all of `parts`.
+fn assert_error<T>(result: Result<T, Error>, kind: ErrorKind, parts: &[&str]) {
+    let Err(error) = result else { panic!("no error instead of {kind:?} with {parts:?}") };
+    assert_eq!(error.kind(), kind, "{error}");
+    let message = error.to_string();
+    assert!(parts.iter().all(|part| message.contains(part)), "{message:?} lacks some of {parts:?}");
+}
+
+/// A plan with its operands.
+struct Fixture {
+    plan: Plan<f32>,
+    operands: Operands<f32>,
+    packed: PackedWeights<f32>,
+}
+
+impl Fixture {
+    fn new(planner: &Planner, operator: impl Into<Operator>, x_shape: &[usize]) -> Self {
+        let plan = planner.plan::<f32>(operator, x_shape).unwrap();
+        let operands = Operands::uniform(plan.geometry(), 41).with_bias(plan.geometry()).with_residual(plan.geometry());
+        let packed = operands.pack(&plan);
+        Self { plan, operands, packed }
+    }
+
+    fn conv() -> Self {
+        Self::new(&Planner::new(), Conv::new([4, 3, 3, 3]), &[2, 3, 8, 8])
+    }
+
+    /// Runs into a Y of `y_len` elements, and asserts that an error leaves it alone.
+    fn run(&self, x: &[f32], packed: &PackedWeights<f32>, residual: Option<&[f32]>, y_len: usize) -> Result<(), Error> {
+        let mut workspace = Workspace::for_plan(&self.plan).unwrap();
+        let mut y = vec![7.0; y_len];
+        let result = match residual {
+            Some(residual) => self.plan.run_residual(x, packed, residual, &mut y, &mut workspace, Threads::Serial),
+            None => self.plan.run(x, packed, &mut y, &mut workspace, Threads::Serial),
+        };
+        assert!(result.is_ok() || y.iter().all(|&y| y == 7.0), "Y was written in spite of the error");
+        result
+    }
+}
+
+#[test]
+fn case_33_length_of_x() {
+    let f = Fixture::conv();
+    let y_len = f.plan.geometry().output_len();
+    f.run(&f.operands.x, &f.packed, None, y_len).unwrap();
+    for len in [0, 383, 385] {
+        let parts = ["Conv", "X", &len.to_string(), "[2, 3, 8, 8]", "384"];
+        assert_error(f.run(&vec![0.0; len], &f.packed, None, y_len), ErrorKind::BufferLength, &parts);
+    }
+}
+
+#[test]
+fn case_34_lengths_of_y_and_the_residual() {
+    let f = Fixture::conv();
+    let (x, y_len) = (&f.operands.x, f.plan.geometry().output_len());
+    for len in [0, y_len - 1, y_len + 1] {
+        let parts = [&len.to_string(), "[2, 4, 6, 6]", &y_len.to_string()];
+        assert_error(f.run(x, &f.packed, None, len), ErrorKind::BufferLength, &[&parts[..], &["Conv", "Y"]].concat());
+        let residual = vec![0.0; len];
+        let result = f.run(x, &f.packed, Some(&residual), y_len);
+        assert_error(result, ErrorKind::BufferLength, &[&parts[..], &["Conv", "residual"]].concat());
+    }
+}
+
+#[test]
+fn case_34_lengths_of_w_and_b() {
+    let f = Fixture::new(&Planner::new(), ConvTranspose::new([3, 4, 3, 3]), &[1, 3, 8, 8]);
+    for len in [0, 107, 109] {
+        let parts = ["ConvTranspose", "W", &len.to_string(), "[3, 4, 3, 3]", "108"];
+        assert_error(f.plan.pack(&vec![0.0; len], None), ErrorKind::BufferLength, &parts);
+    }
+    for len in [0, 1, 3, 5] {
+        let parts = ["ConvTranspose", "B", &len.to_string(), "[4]"];
+        assert_error(f.plan.pack(&f.operands.w, Some(&vec![0.0; len])), ErrorKind::BufferLength, &parts);
+    }
+}
+
+#[test]
+fn case_34_lengths_in_one_shot_calls() {
+    let conv = Conv::new([1, 1, 1, 1]).pads([1 << 20, 1 << 19, 1 << 20, 1 << 19]);
+    // X is checked before the output, of terabytes, is allocated.
+    let result = convoke::conv(&conv, &[1, 1, 2, 2], &[0.0_f32; 3], &[1.0], None);
+    assert_error(result, ErrorKind::BufferLength, &["Conv", "X", "3", "4"]);
+    let transposed = ConvTranspose::new([1, 1, 2]);
+    assert_error(
+        convoke::conv_transpose(&transposed, &[1, 1, 2], &[0.0_f64; 2], &[1.0], None),
+        ErrorKind::BufferLength,
+        &["W"],
+    );
+}
+
+#[test]
+fn case_40_workspace_limit() {
+    for combination in Combination::all() {
+        let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
+        let Ok(plan) = combination.planner().plan::<f32>(conv.clone(), &[1, 64, 56, 56]) else { continue };
+        let bytes = plan.workspace_bytes();
+        if bytes > 0 {
+            let planner = combination.planner().workspace_limit(100);
+            let parts = ["Conv", "workspace", "limit", "100"];
+            assert_error(planner.plan::<f32>(conv, &[1, 64, 56, 56]), ErrorKind::Workspace, &parts);
+        }
+    }
+    // More threads than there can be shares of workspace for: an error, not an overflow.
+    for combination in Combination::all().filter(|c| c.algorithm == Algorithm::Im2col(Blas::Native)) {
+        let planner = combination.planner().threads(usize::MAX).workspace_limit(usize::MAX - 1);
+        let parts = ["Conv", "workspace"];
+        assert_error(planner.plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 8, 8]), ErrorKind::Workspace, &parts);
+    }
+}
+
+#[test]
+fn case_41_workspace_too_small() {
+    for combination in Combination::all() {
+        let Ok(plan) = combination.planner().plan::<f32>(Conv::new([4, 3, 3, 3]), &[2, 3, 8, 8]) else { continue };
+        let bytes = plan.workspace_bytes();
+        if bytes == 0 {
+            continue;
+        }
+        let operands = Operands::uniform(plan.geometry(), 42);
+        let packed = operands.pack(&plan);
+        let run = |workspace: &mut Workspace<'_>, y: &mut [f32]| {
+            plan.run(&operands.x, &packed, y, workspace, Threads::Serial)
+        };
+        let mut memory = vec![0; bytes + 128];
+        let aligned = memory.as_ptr().align_offset(64);
+        let (parts, mut y) = (["Conv", "workspace", &bytes.to_string()], vec![7.0; plan.geometry().output_len()]);
+        // Too short; empty; long enough, but not where it is aligned.
+        for (offset, len) in [(0, bytes - 64), (0, bytes - 1), (0, 0), (1, bytes), (63, bytes)] {
+            let memory = &mut memory[aligned + offset..][..len];
+            assert_error(run(&mut Workspace::borrowed(memory), &mut y), ErrorKind::Workspace, &parts);
+            assert!(y.iter().all(|&y| y == 7.0), "{combination}: Y was written in spite of the error");
+        }
+        // Aligned or not, a whole workspace's worth of aligned bytes will do.
+        for (offset, len) in [(0, bytes), (1, bytes + 63), (63, bytes + 1)] {
+            let memory = &mut memory[aligned + offset..][..len];
+            run(&mut Workspace::borrowed(memory), &mut y).unwrap();
+        }
+    }
+}
+
+#[test]
+fn case_43_memory_that_cannot_be_had() {
+    for bytes in [usize::MAX, isize::MAX as usize, 1 << 60] {
+        assert_error(Workspace::with_bytes(bytes), ErrorKind::OutOfMemory, &["workspace", &bytes.to_string()]);
+    }
+    // An output of exabytes out of an input of one element: planning takes no time, and allocating it fails.
+    let begin = Instant::now();
+    let pad = 1_i64 << 28;
+    let conv = Conv::new([1, 1, 1, 1]).pads([pad, pad, pad, pad]);
+    let elements = ((2_u64 << 28) + 1).pow(2).to_string();
+    let result = convoke::conv(&conv, &[1, 1, 1, 1], &[1.0_f64], &[1.0], None);
+    assert_error(result, ErrorKind::OutOfMemory, &["Conv", &elements]);
+    let conv = ConvTranspose::new([1, 1, 1, 1]).strides([1 << 29, 1 << 29]);
+    let result = convoke::conv_transpose(&conv, &[1, 1, 2, 2], &[1.0_f64; 4], &[1.0], None);
+    assert_error(result, ErrorKind::OutOfMemory, &["ConvTranspose", "elements"]);
+    assert!(begin.elapsed() < Duration::from_secs(2), "planning takes time in proportion to the output");
+}
+
+#[test]
+fn case_48_packed_weights_of_another_plan() {
+    let planner = || Planner::new().algorithm(Algorithm::ImplicitGemm);
+    let f = Fixture::new(&planner(), Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
+    let rejects = |other: &Fixture| {
+        let result = f.run(&f.operands.x, &other.packed, None, f.plan.geometry().output_len());
+        assert_error(result, ErrorKind::PackedMismatch, &["Conv", "pack"]);
+    };
+    // Another shape of W, group, stride, dilation, algorithm, operator.
+    let implicit = |conv: Conv, x_shape: &[usize]| Fixture::new(&planner(), conv, x_shape);
+    rejects(&implicit(Conv::new([5, 4, 3, 3]), &[1, 4, 8, 8]));
+    rejects(&implicit(Conv::new([4, 4, 1, 9]), &[1, 4, 8, 9]));
+    rejects(&implicit(Conv::new([4, 2, 3, 3]).group(2), &[1, 4, 8, 8]));
+    rejects(&implicit(Conv::new([4, 4, 3, 3]).strides([2, 1]), &[1, 4, 8, 8]));
+    rejects(&implicit(Conv::new([4, 4, 3, 3]).dilations([1, 2]), &[1, 4, 8, 8]));
+    let im2col = Planner::new().algorithm(Algorithm::Im2col(Blas::Native));
+    rejects(&Fixture::new(&im2col, Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]));
+    rejects(&Fixture::new(&Planner::new(), ConvTranspose::new([4, 4, 3, 3]), &[1, 4, 8, 8]));
+    for isa in isas().filter(|&isa| isa != f.plan.isa()) {
+        rejects(&Fixture::new(&planner().isa(isa), Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]));
+    }
+    // The same operator, packed by another plan of the same kind: accepted.
+    let same = implicit(Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
+    f.run(&f.operands.x, &same.packed, None, f.plan.geometry().output_len()).unwrap();
+}
+
+#[test]
+fn case_48_a_plan_for_packed_weights_is_of_their_operator() {
+    let f = Fixture::conv();
+    let result = Planner::new().packed_for(&f.packed).plan::<f32>(Conv::new([5, 3, 3, 3]), &[2, 3, 8, 8]);
+    if let Ok(plan) = result {
+        let operands = Operands::uniform(plan.geometry(), 43);
+        let result = operands.run_packed(&plan, &f.packed, Threads::Serial);
+        assert_error(result, ErrorKind::PackedMismatch, &["Conv", "pack"]);
+    }
+}
+
+/// One operator's weights, and its inputs and results for several sizes of X.
+struct Sizes<T> {
+    operator: Operator,
+    inputs: Vec<(Vec<usize>, Operands<T>, Oracle)>,
+}
+
+impl<T: Scalar> Sizes<T> {
+    fn new(operator: Operator, channels: usize) -> Self {
+        let sizes = [[1, 7, 9], [1, 1, 1], [3, 2, 40], [1, 30, 31], [1, 5, 1]];
+        let shapes = sizes.map(|[n, h, w]| vec![n, channels, h, w]);
+        let geometry = operator.geometry(&shapes[0]).unwrap();
+        let weights = Operands::<T>::uniform(&geometry, 44).with_bias(&geometry);
+        let input = |x_shape: Vec<usize>| {
+            let geometry = operator.geometry(&x_shape).unwrap();
+            let operands = Operands { x: Operands::uniform(&geometry, 45).x, ..weights.clone() };
+            let oracle = Oracle::new(&geometry, &operands);
+            (x_shape, operands, oracle)
+        };
+        Self { inputs: shapes.into_iter().map(input).collect(), operator }
+    }
+
+    /// Packs with a plan for size number `first`, and runs at all sizes. False where the algorithm rejects the operator.
+    fn check(&self, combination: Combination, first: usize) -> bool {
+        let (x_shape, weights, _) = &self.inputs[first];
+        let packing = layer(self.operator.clone(), x_shape.clone());
+        let Some(plan) = combination.plan::<T>(&packing, |planner| planner) else { return false };
+        let packed = weights.pack(&plan);
+        assert_eq!(packed.algorithm(), combination.algorithm);
+        for (x_shape, operands, oracle) in &self.inputs {
+            let what = format!("{combination}, {}: packed on {packing}, run on {x_shape:?}", T::DTYPE);
+            for threads in [1, 3] {
+                let planner = Planner::new().threads(threads).packed_for(&packed);
+                let plan = planner.plan::<T>(self.operator.clone(), x_shape);
+                let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!((plan.algorithm(), plan.isa()), (combination.algorithm, combination.isa), "{what}");
+                let y = operands.run_packed(&plan, &packed, Threads::Serial).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(oracle.check(Activation::None, &y), Ok(()), "{what}");
+            }
+        }
+        true
+    }
+}
+
+#[test]
+fn packed_weights_serve_every_batch_and_spatial_size() {
+    fn check<T: Scalar>() {
+        let operators: [(Operator, usize); 6] = [
+            (Conv::new([20, 6, 3, 3]).pads([1, 1, 1, 1]).into(), 6),
+            (Conv::new([130, 6, 1, 1]).into(), 6),
+            (Conv::new([15, 2, 3, 3]).group(3).strides([2, 2]).pads([1, 1, 1, 1]).into(), 6),
+            (Conv::new([3, 300, 1, 1]).into(), 300),
+            (ConvTranspose::new([6, 20, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]).into(), 6),
+            (ConvTranspose::new([6, 50, 3, 3]).group(2).into(), 6),
+        ];
+        let operators = operators.map(|(operator, channels)| Sizes::<T>::new(operator, channels));
+        for combination in Combination::all() {
+            // Packed for a small, the smallest and the largest output.
+            let orders = operators.iter().flat_map(|operator| [0, 1, 3].map(|first| (operator, first)));
+            let accepted = orders.filter(|(operator, first)| operator.check(combination, *first)).count();
+            assert!(accepted >= 6, "{combination}, {}: only {accepted} weights were packed", T::DTYPE);
+        }
+    }
+    check::<f32>();
+    check::<f64>();
+    check::<convoke::bf16>();
+}
+
+#[test]
+fn case_49_no_threads() {
+    let planner = Planner::new().threads(0);
+    assert_error(
+        planner.plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 8, 8]),
+        ErrorKind::Unavailable,
+        &["Conv", "0 threads", "at least 1"],
+    );
+}
+
+#[test]
+fn unknown_names() {
+    assert_error("winograd?".parse::<Algorithm>(), ErrorKind::Unavailable, &["winograd?", "naive", "im2col:gemm"]);
+    assert!("AVX512".parse::<Isa>().unwrap_err().to_string().contains("portable, neon, avx2, avx512"));
+    for algorithm in Algorithm::ALL {
+        assert_eq!(algorithm.to_string().parse::<Algorithm>().unwrap(), algorithm);
+    }
+    for isa in Isa::ALL {
+        assert_eq!(isa.to_string().parse::<Isa>().unwrap(), isa);
+    }
+}

@@ -1,0 +1,407 @@
+//! Memory: nothing outside the caller's slices is touched, nothing is read before it is written, nothing is allocated in a run, and the workspace
+//! is what the plan says.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::operands::{NAN_BYTE, bits};
+use common::{Combination, Context, Layer, Operands, accepts, has_foreign_blas, layer, layers};
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Plan, Planner, Threads, Workspace};
+use convoke_tools::data::Scalar;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Guard pages
+
+/// Where a slice lies between its guard pages.
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    /// It begins behind the first guard page: reading before it faults.
+    Left,
+    /// It ends at the last guard page: reading behind it faults.
+    Right,
+}
+
+/// Memory between two pages that may not be touched.
+struct Guarded {
+    allocation: region::Allocation,
+    side: Side,
+}
+
+impl Guarded {
+    /// Room for `bytes` bytes.
+    fn new(bytes: usize, side: Side) -> Self {
+        let page = region::page::size();
+        let body = bytes.next_multiple_of(page);
+        let mut allocation = region::alloc(body + 2 * page, region::Protection::READ_WRITE).unwrap();
+        let first = allocation.as_mut_ptr::<u8>();
+        for guard in [first, first.wrapping_add(page + body)] {
+            // SAFETY: the pages are the allocation's own, and nothing is stored in them.
+            unsafe { region::protect(guard, page, region::Protection::NONE).unwrap() };
+        }
+        Self { allocation, side }
+    }
+
+    /// The slice of `len` elements on the memory's side; its bytes are zeros at first.
+    fn slice<T: Scalar>(&mut self, len: usize) -> &mut [T] {
+        let page = region::page::size();
+        let offset = match self.side {
+            Side::Left => page,
+            Side::Right => self.allocation.len() - page - len * size_of::<T>(),
+        };
+        assert!(offset >= page, "the memory is too small");
+        let first = self.allocation.as_mut_ptr::<u8>().wrapping_add(offset).cast::<T>();
+        assert!(first.is_aligned());
+        // SAFETY: in bounds of the readable pages by the assertions, aligned, initialised (pages come zeroed, zeros are a value of every T: Pod),
+        // and borrowed exclusively through `self`.
+        unsafe { std::slice::from_raw_parts_mut(first, len) }
+    }
+
+    /// A copy of a slice between guard pages.
+    fn copy<T: Scalar>(values: &[T], side: Side) -> Self {
+        let mut memory = Self::new(size_of_val(values), side);
+        memory.slice(values.len()).copy_from_slice(values);
+        memory
+    }
+}
+
+/// Runs a plan with every buffer between guard pages: X, W, bias, residual, Y, and a workspace of exactly the bytes that the plan asks for, full of
+/// NaN.
+fn run_guarded<T: Scalar>(plan: &Plan<T>, operands: &Operands<T>, side: Side) -> Vec<T> {
+    let guard = |values: &[T]| (Guarded::copy(values, side), values.len());
+    let (mut x, x_len) = guard(&operands.x);
+    let (mut w, w_len) = guard(&operands.w);
+    let mut bias = operands.bias.as_deref().map(guard);
+    let mut residual = operands.residual.as_deref().map(guard);
+    let packed = plan.pack(w.slice(w_len), bias.as_mut().map(|(b, len)| &*b.slice(*len))).unwrap();
+    let mut scratch = Guarded::new(plan.workspace_bytes(), side);
+    // Bytes are had as pairs, the smallest scalar there is.
+    let scratch = bytes(scratch.slice::<convoke::f16>(plan.workspace_bytes() / 2));
+    scratch.fill(NAN_BYTE);
+    let mut y = Guarded::new(plan.geometry().output_len() * size_of::<T>(), side);
+    let y = y.slice::<T>(plan.geometry().output_len());
+    y.fill(T::from_f64(f64::NAN));
+    let mut workspace = Workspace::borrowed(scratch);
+    assert_eq!(workspace.bytes(), plan.workspace_bytes(), "pages are aligned");
+    let x = x.slice(x_len);
+    match &mut residual {
+        Some((r, len)) => plan.run_residual(x, &packed, r.slice(*len), y, &mut workspace, Threads::Serial),
+        None => plan.run(x, &packed, y, &mut workspace, Threads::Serial),
+    }
+    .unwrap();
+    y.to_vec()
+}
+
+/// The bytes of a slice.
+fn bytes<T: Scalar>(values: &mut [T]) -> &mut [u8] {
+    // SAFETY: T is Pod: its values are bytes without padding, and all bytes are values of it.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
+}
+
+/// Runs every layer of the table on every combination between guard pages. A fault ends the process: `CONVOKE_TRACE=1` shows where.
+fn check_guarded<T: Scalar>() {
+    let trace = std::env::var_os("CONVOKE_TRACE").is_some();
+    let mut runs = 0;
+    for (index, layer) in layers::hard().iter().enumerate() {
+        let geometry = layer.geometry();
+        let mut operands = Operands::<T>::uniform(&geometry, 21);
+        if index % 2 == 0 {
+            operands = operands.with_bias(&geometry).with_residual(&geometry);
+        }
+        // Both the kernels' own stores and the general epilogue of direct types.
+        let activation = if index % 3 == 0 { Activation::HardSwish } else { Activation::Relu };
+        for combination in Combination::all().filter(|c| c.algorithm != Algorithm::Naive || c.isa == Isa::Portable) {
+            let Some(plan) = combination.plan::<T>(layer, |planner| planner.activation(activation)) else { continue };
+            let what = || format!("{combination}, {}: {layer}\n{plan:?}", T::DTYPE);
+            let _context = Context(what);
+            if trace {
+                eprintln!("{}", what());
+            }
+            let expected = bits(&operands.run(&plan));
+            for side in [Side::Left, Side::Right] {
+                assert_eq!(bits(&run_guarded(&plan, &operands, side)), expected, "{side:?}");
+            }
+            runs += 1;
+        }
+    }
+    assert!(runs > 500, "only {runs} runs");
+}
+
+#[test]
+fn f32_touches_nothing_outside_the_slices() {
+    check_guarded::<f32>();
+}
+
+#[test]
+fn f64_touches_nothing_outside_the_slices() {
+    check_guarded::<f64>();
+}
+
+#[test]
+fn f16_touches_nothing_outside_the_slices() {
+    check_guarded::<convoke::f16>();
+}
+
+#[test]
+fn bf16_touches_nothing_outside_the_slices() {
+    check_guarded::<convoke::bf16>();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Dirty memory
+
+#[test]
+fn what_workspace_and_output_held_before_does_not_matter() {
+    fn check<T: Scalar>(layer: &Layer) {
+        let geometry = layer.geometry();
+        let operands = Operands::<T>::uniform(&geometry, 22).with_bias(&geometry);
+        for combination in Combination::all() {
+            let Some(plan) = combination.plan::<T>(layer, |planner| planner) else { continue };
+            let packed = operands.pack(&plan);
+            let mut results = Vec::new();
+            for (byte, value) in [(0, 0.0), (NAN_BYTE, f64::NAN), (0x7b, 1e4)] {
+                let mut memory = vec![byte; plan.workspace_bytes() + 63];
+                let mut workspace = Workspace::borrowed(&mut memory);
+                let mut y = vec![T::from_f64(value); geometry.output_len()];
+                plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Serial).unwrap();
+                // Again, with what the first run left.
+                let first = bits(&y);
+                plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Serial).unwrap();
+                assert_eq!(first, bits(&y), "{combination}, {}: {layer}: the second run differs", T::DTYPE);
+                results.push(first);
+            }
+            assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{combination}, {}: {layer}", T::DTYPE);
+        }
+    }
+    for layer in [
+        layer(Conv::new([17, 9, 3, 3]).pads([1, 1, 1, 1]), [2, 9, 13, 11]),
+        layer(Conv::new([5, 130, 2, 3]).strides([2, 3]).pads([1, 0, 0, 2]), [1, 130, 9, 14]),
+        layer(Conv::new([9, 300, 1, 1]), [1, 300, 5, 9]),
+        layer(ConvTranspose::new([9, 5, 3, 3]).strides([2, 3]).output_padding([1, 1]), [1, 9, 8, 11]),
+    ] {
+        for_each_type!(check(&layer));
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Allocations
+
+/// The system's allocator, which counts for the threads that ask for it.
+struct Counting;
+
+thread_local! {
+    /// Where this thread's allocations are counted.
+    static TALLY: Cell<Option<&'static AtomicUsize>> = const { Cell::new(None) };
+}
+
+impl Counting {
+    fn note() {
+        // A thread that is ending has no tally any more.
+        let _ = TALLY.try_with(|tally| tally.get().map(|tally| tally.fetch_add(1, Ordering::Relaxed)));
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::note();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        Self::note();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A tally that lives as long as the threads that hold it.
+fn tally() -> &'static AtomicUsize {
+    Box::leak(Box::new(AtomicUsize::new(0)))
+}
+
+/// Allocations of this thread during `f`.
+fn allocations(f: impl FnOnce()) -> usize {
+    let tally = tally();
+    TALLY.set(Some(tally));
+    f();
+    TALLY.set(None);
+    tally.load(Ordering::Relaxed)
+}
+
+/// Layers large enough to be shared among threads.
+fn large_layers() -> [Layer; 5] {
+    [
+        layer(Conv::new([24, 20, 3, 3]).pads([1, 1, 1, 1]), [1, 20, 30, 31]),
+        layer(Conv::new([24, 300, 3, 3]), [1, 300, 9, 8]),
+        layer(Conv::new([70, 300, 1, 1]), [1, 300, 17, 9]),
+        layer(Conv::new([24, 6, 3, 3]).group(4).strides([3, 3]), [4, 24, 70, 70]),
+        layer(ConvTranspose::new([30, 17, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 30, 20, 21]),
+    ]
+}
+
+#[test]
+fn a_run_allocates_nothing() {
+    fn check<T: Scalar>() {
+        for (layer, activation) in large_layers().iter().zip(common::ACTIVATIONS.iter().skip(2).cycle()) {
+            let geometry = layer.geometry();
+            let operands = Operands::<T>::uniform(&geometry, 23).with_residual(&geometry);
+            // The crates behind the other BLAS backends pack into memory that they allocate in every call.
+            for combination in Combination::all().filter(|c| !has_foreign_blas(c.algorithm)) {
+                let Some(plan) = combination.plan::<T>(layer, |p| p.activation(*activation)) else { continue };
+                let packed = operands.pack(&plan);
+                let mut workspace = Workspace::for_plan(&plan).unwrap();
+                let mut y = vec![MaybeUninit::new(T::default()); geometry.output_len()];
+                let (x, residual) = (&operands.x, operands.residual.as_deref());
+                let count = allocations(|| {
+                    plan.run_uninit(x, &packed, residual, &mut y, &mut workspace, Threads::Serial).unwrap();
+                });
+                assert_eq!(count, 0, "{combination}, {}: {layer}", T::DTYPE);
+            }
+        }
+    }
+    assert!(allocations(|| drop(std::hint::black_box(Box::new(1)))) > 0, "the counter does not count");
+    for_each_type!(check());
+}
+
+#[cfg(feature = "rayon")]
+#[test]
+fn a_run_inside_a_pool_allocates_nothing_on_any_of_its_threads() {
+    fn check<T: Scalar>(pool: &rayon::ThreadPool, tally: &AtomicUsize) {
+        for layer in large_layers() {
+            let geometry = layer.geometry();
+            assert!(geometry.macs() > 1 << 20, "{layer}: too little work to be shared");
+            let operands = Operands::<T>::uniform(&geometry, 23);
+            for combination in Combination::all().filter(|c| !has_foreign_blas(c.algorithm)) {
+                let Some(plan) = combination.plan::<T>(&layer, |planner| planner.threads(3)) else { continue };
+                let packed = operands.pack(&plan);
+                let mut workspace = Workspace::for_plan(&plan).unwrap();
+                let mut y = vec![T::default(); geometry.output_len()];
+                let count = pool.install(|| {
+                    // The first time that its threads meet, rayon may set up queues of its own.
+                    plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Current).unwrap();
+                    let before = tally.load(Ordering::Relaxed);
+                    plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Current).unwrap();
+                    tally.load(Ordering::Relaxed) - before
+                });
+                assert_eq!(count, 0, "{combination}, {}: {layer}", T::DTYPE);
+            }
+        }
+    }
+    let tally = tally();
+    let pool =
+        rayon::ThreadPoolBuilder::new().num_threads(3).start_handler(|_| TALLY.set(Some(tally))).build().unwrap();
+    pool.broadcast(|_| drop(std::hint::black_box(Box::new(1))));
+    assert!(tally.load(Ordering::Relaxed) >= 3, "the counter does not count on the pool's threads");
+    check::<f32>(&pool, tally);
+    check::<convoke::f16>(&pool, tally);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Workspace
+
+/// Bytes of the unit of workspace.
+const LINE: usize = 64;
+
+#[test]
+fn the_workspace_is_what_the_plan_says() {
+    for layer in large_layers() {
+        let geometry = layer.geometry();
+        let operands = Operands::<f32>::uniform(&geometry, 24);
+        for combination in Combination::all() {
+            let Some(plan) = combination.plan::<f32>(&layer, |planner| planner.threads(3)) else { continue };
+            let packed = operands.pack(&plan);
+            let bytes = plan.workspace_bytes();
+            assert_eq!(bytes % (3 * LINE), 0, "{combination}: {layer}: {bytes} bytes are not three shares");
+            let expected = operands.run(&plan);
+            let run = |bytes: usize, y: &mut [f32]| {
+                let mut workspace = Workspace::with_bytes(bytes)?;
+                assert_eq!(workspace.bytes(), bytes.next_multiple_of(LINE));
+                plan.run(&operands.x, &packed, y, &mut workspace, Threads::Serial)
+            };
+            // One thread's share is enough, and a byte less is not.
+            let mut y = vec![f32::NAN; geometry.output_len()];
+            run(bytes / 3, &mut y).unwrap_or_else(|error| panic!("{combination}: {layer}: {error}"));
+            assert_eq!(y, expected, "{combination}: {layer}");
+            if bytes > 0 {
+                let mut y = vec![7.0; geometry.output_len()];
+                let error = run(bytes / 3 - LINE, &mut y).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Workspace, "{combination}: {layer}: {error}");
+                let message = error.to_string();
+                let numbers = [(bytes / 3 - LINE).to_string(), (bytes / 3).to_string()];
+                assert!(numbers.iter().all(|n| message.contains(n)), "{message:?} does not name {numbers:?}");
+                assert!(y.iter().all(|&y| y == 7.0), "{combination}: {layer}: Y was written in spite of the error");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_workspace_limit_is_kept() {
+    for layer in large_layers() {
+        for combination in Combination::all() {
+            let Some(plan) = combination.plan::<f32>(&layer, |planner| planner.threads(2)) else { continue };
+            let bytes = plan.workspace_bytes();
+            let limited = |limit: usize| {
+                let planner: Planner = combination.planner().threads(2).workspace_limit(limit);
+                planner.plan::<f32>(layer.operator.clone(), &layer.x_shape)
+            };
+            assert_eq!(limited(bytes).unwrap().workspace_bytes(), bytes, "{combination}: {layer}");
+            if bytes == 0 {
+                continue;
+            }
+            for limit in [bytes - 1, 0] {
+                match limited(limit) {
+                    Ok(plan) => assert!(plan.workspace_bytes() <= limit, "{combination}: {layer}: above {limit}"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Workspace, "{combination}: {layer}: {error}");
+                        assert!(error.to_string().ends_with(&format!("the limit is {limit}")), "{error}");
+                    }
+                }
+            }
+        }
+        let free = Planner::new().workspace_limit(0).plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+        assert_eq!(free.workspace_bytes(), 0, "{layer}: without workspace there is still an algorithm");
+    }
+}
+
+#[test]
+fn the_workspace_stays_bounded_on_huge_layers() {
+    // Whole im2col matrices of these would take gigabytes.
+    let huge = [
+        layer(Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]), [1, 64, 1024, 1024]),
+        layer(Conv::new([64, 3, 7, 7]).pads([3, 3, 3, 3]), [8, 3, 4096, 4096]),
+        layer(Conv::new([512, 512, 3, 3]).pads([1, 1, 1, 1]), [1, 512, 512, 512]),
+        layer(Conv::new([32, 16, 3, 3, 3]).pads([1; 6]), [1, 16, 128, 256, 256]),
+        layer(Conv::new([64, 32, 41]).pads([20, 20]), [1, 32, 4_000_000]),
+        layer(Conv::new([256, 64, 1, 1]), [4, 64, 1024, 1024]),
+        layer(ConvTranspose::new([512, 512, 16, 16]).strides([8, 8]), [1, 512, 64, 64]),
+        layer(ConvTranspose::new([64, 64, 2, 2]).strides([2, 2]), [1, 64, 1024, 1024]),
+        layer(ConvTranspose::new([32, 32, 4, 4, 4]).strides([2, 2, 2]), [1, 32, 64, 128, 128]),
+        layer(ConvTranspose::new([64, 32, 16]).strides([8]), [1, 64, 1_000_000]),
+    ];
+    for layer in huge {
+        let geometry = layer.geometry();
+        for combination in Combination::all().filter(|c| accepts(c.algorithm, &geometry)) {
+            for threads in [1, 4] {
+                let planner = combination.planner().threads(threads);
+                let plan = planner.plan::<f32>(layer.operator.clone(), &layer.x_shape);
+                let plan = plan.unwrap_or_else(|error| panic!("{combination}: {layer}: {error}"));
+                let share = plan.workspace_bytes() / threads;
+                assert!(share <= 16 << 20, "{combination}, {threads} threads: {layer}: {share} bytes a thread");
+            }
+        }
+    }
+}
