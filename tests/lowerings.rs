@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-/// Random layers for each algorithm, ISA and element type.
-const CASES: u32 = 96;
+/// Random layers for each algorithm, ISA and element type; the environment variable `CONVOKE_CASES` asks for another number.
+const CASES: u32 = 128;
 
 /// The bytes that a proptest generator starts from: a run can be had again.
 const SEED: [u8; 32] = *b"convoke: one seed for all tests.";
@@ -33,11 +33,16 @@ fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED))
 }
 
+/// How many random layers there shall be.
+fn cases() -> u32 {
+    std::env::var("CONVOKE_CASES").map_or(CASES, |cases| cases.parse().expect("CONVOKE_CASES is a number"))
+}
+
 /// Random layers, biases, residuals and splits on one combination: at least nine tenths of them must run.
 fn check_random<T: Scalar>(combination: Combination) {
-    let executed = Cell::new(0);
+    let (cases, executed) = (cases(), Cell::new(0));
     let inputs = (layers_for(combination.algorithm), layers::options(1..=4), 0..ACTIVATIONS.len());
-    let result = runner(CASES).run(&inputs, |(layer, options, activation)| {
+    let result = runner(cases).run(&inputs, |(layer, options, activation)| {
         let activation = ACTIVATIONS[activation];
         let tune = |planner: Planner| planner.threads(options.threads).activation(activation);
         let Some(plan) = combination.plan::<T>(&layer, tune) else { return Ok(()) };
@@ -58,7 +63,7 @@ fn check_random<T: Scalar>(combination: Combination) {
         panic!("{combination}, {}: {error}", T::DTYPE);
     }
     let executed = executed.get();
-    assert!(executed >= CASES * 9 / 10, "{combination}, {}: only {executed} of {CASES} cases ran", T::DTYPE);
+    assert!(executed >= cases * 9 / 10, "{combination}, {}: only {executed} of {cases} cases ran", T::DTYPE);
 }
 
 /// One test an algorithm, so that a failure names it, and all algorithms are seen to be there.
