@@ -22,7 +22,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Tensors are plain slices in ONNX's layout, `(N, C, spatial...)`, of any number of spatial axes, of `f32`, `f64`, [`f16`] or [`bf16`].
+//! Tensors are plain slices in ONNX's layout, `(N, C, spatial...)`, of any number of spatial axes, of `f32`, `f64`, [`f16`](struct@f16) or [`bf16`].
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]

@@ -68,7 +68,8 @@ pub(crate) fn sum(
     let position = index % geometry.output_spatial();
     let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
     let mut total = Element { value: 0.0, magnitude: 0.0 };
-    for tap in 0..taps {
+    // Without channels there are no products, however many taps.
+    for tap in 0..if c_group == 0 { 0 } else { taps } {
         let source = source(geometry, position, tap);
         if source.is_none() && geometry.op == Op::ConvTranspose {
             continue;
@@ -113,8 +114,9 @@ fn source(geometry: &Geometry, mut position: usize, mut tap: usize) -> Option<us
         if i >= axis.input {
             return None;
         }
-        at += i * step;
-        step *= axis.input;
+        // Wraps only beside an axis without positions, where the source is none in the end.
+        at = i.wrapping_mul(step).wrapping_add(at);
+        step = usize::wrapping_mul(step, axis.input);
     }
     Some(at)
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Combination, Layer, Operands, Oracle, layer};
-use convoke::{Activation, Algorithm, Blas, Conv, ConvTranspose, ErrorKind, Planner};
+use convoke::{Activation, Algorithm, Blas, Conv, ConvTranspose, ErrorKind, Planner, Threads, Workspace, f16};
 use convoke_tools::data::Scalar;
 
 /// Every algorithm that accepts the layer is right on it, in every element type.
@@ -69,4 +69,120 @@ fn one_shot_calls_check_x_before_they_allocate() {
     let conv = Conv::new([1, 1, 1]).pads([1 << 40, 0]);
     let error = convoke::conv(&conv, &[1, 1, 2], &[1.0_f32], &[1.0], None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BufferLength);
+}
+
+/// Without input channels, a tile's columns began beyond the end of B where tails of several widths followed one another.
+#[test]
+fn no_channels_at_any_width() {
+    for positions in 1..=400 {
+        for m in 1..=3 {
+            for algorithm in [Algorithm::Pointwise, Algorithm::ImplicitGemm, Algorithm::ChannelGemm] {
+                let plan =
+                    Planner::new().algorithm(algorithm).plan::<f32>(Conv::new([m, 0, 1]), &[1, 0, positions]).unwrap();
+                let packed = plan.pack(&[], Some(&vec![1.5; m])).unwrap();
+                let mut y = vec![f32::NAN; m * positions];
+                plan.run(&[], &packed, &mut y, &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
+                assert!(y.iter().all(|y| *y == 1.5), "{algorithm}, {m} channels, {positions} positions");
+            }
+        }
+    }
+}
+
+/// Planning kept a number for each panel of A, and allocated terabytes for a W of 2^40 rows.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn absurd_channel_counts_are_planned_or_refused_at_once() {
+    for m in [1_usize << 20, 1 << 28, 1 << 31, 1 << 40] {
+        let begin = std::time::Instant::now();
+        let _ = Planner::new().plan::<f32>(Conv::new([m, 1, 1]), &[1, 1, 1]);
+        assert!(begin.elapsed().as_millis() < 500, "{m} output channels took {:?}", begin.elapsed());
+    }
+}
+
+/// The workspace of a GEMM with 2^57 channels wrapped around to a few bytes, below every limit.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn absurd_workspaces_exceed_the_limit() {
+    for algorithm in Algorithm::ALL.into_iter().filter(|a| *a != Algorithm::Naive) {
+        let planner = Planner::new().algorithm(algorithm).workspace_limit(1_000_000);
+        assert!(planner.plan::<f64>(Conv::new([1, 1 << 57, 1]), &[1, 1 << 57, 1]).is_err(), "{algorithm}");
+        assert!(planner.plan::<f64>(ConvTranspose::new([1 << 57, 1, 1]), &[1, 1 << 57, 1]).is_err(), "{algorithm}");
+    }
+}
+
+/// The length of the planes wrapped around to 16 elements where dilations made it 2^64 - 1.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn planes_of_wrapping_size_are_refused() {
+    let far = 6_148_914_691_236_517_204;
+    let conv = Conv::new([1, 1, 2, 2]).dilations([2, far]).pads([2, far, 0, 0]);
+    for algorithm in [Algorithm::ImplicitGemm, Algorithm::ChannelGemm] {
+        assert!(Planner::new().algorithm(algorithm).plan::<f32>(conv.clone(), &[1, 1, 1, 1]).is_err(), "{algorithm}");
+    }
+}
+
+/// Twice a thread count near 2^63 wrapped around to zero, by which the work was divided.
+#[test]
+fn plans_for_absurd_thread_counts_are_made() {
+    for threads in [usize::MAX, usize::MAX / 2 + 1, usize::MAX / 4 + 1] {
+        for algorithm in Algorithm::ALL {
+            let planner = Planner::new().threads(threads).algorithm(algorithm);
+            let conv = planner.plan::<f32>(Conv::new([8, 8, 1, 1]), &[1, 8, 9, 9]);
+            let transposed = planner.plan::<f32>(ConvTranspose::new([8, 8, 2, 2]), &[1, 8, 9, 9]);
+            assert!(conv.is_err() || conv.is_ok_and(|plan| plan.geometry().output_len() == 648));
+            assert!(transposed.is_err() || transposed.is_ok_and(|plan| plan.geometry().output_len() == 800));
+        }
+    }
+}
+
+/// The products of spatial sizes beside an axis without positions overflowed.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn huge_axes_beside_an_empty_one() {
+    let huge = 1 << 40;
+    for algorithm in Algorithm::ALL {
+        let conv = Conv::new([2, 1, 1, 1, 1]).pads([1, 0, 0, 1, 0, 0]);
+        // Two images' worth of padding, too large to be stored: only planned; and an empty one, which is run.
+        let _ = Planner::new().algorithm(algorithm).plan::<f32>(conv.clone(), &[1, 1, 0, huge, huge]);
+        let Ok(plan) = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[0, 1, 0, huge, 1]) else { continue };
+        let packed = plan.pack(&[1.0, 1.0], None).unwrap();
+        plan.run(&[], &packed, &mut [], &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
+    }
+}
+
+/// A kernel beyond the address space was accepted beside zero channels.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn absurd_kernels_beside_zero_channels_are_refused() {
+    let conv = Conv::new([4, 0, 1 << 62]).pads([1 << 61, 1 << 61]);
+    assert_eq!(conv.geometry(&[1, 0, 1]).unwrap_err().kind(), ErrorKind::Overflow);
+}
+
+/// The layout of packed weights was handed to an algorithm that another call had chosen, which looked for more in it.
+#[test]
+fn packed_for_followed_by_another_algorithm() {
+    let conv = Conv::new([4, 4, 1, 1]);
+    for packed_by in [Algorithm::Naive, Algorithm::Pointwise, Algorithm::ChannelGemm] {
+        let plan = Planner::new().algorithm(packed_by).plan::<f32>(conv.clone(), &[1, 4, 5, 5]).unwrap();
+        let packed = plan.pack(&[0.5; 16], None).unwrap();
+        for algorithm in Algorithm::ALL {
+            let _ = Planner::new().packed_for(&packed).algorithm(algorithm).plan::<f32>(conv.clone(), &[1, 4, 6, 6]);
+        }
+    }
+}
+
+/// The naive lowering rounded to f32 before it rounded to the 16-bit type.
+#[test]
+fn naive_rounds_once() {
+    // 1 + 2^-11 + 2^-40 lies just above the middle of two f16; rounded to f32 first, it lies on it, and goes down.
+    let (x, w) = (
+        [f16::from_f64(1.0), f16::from_f64(2.0_f64.powi(-11)), f16::from_f64(2.0_f64.powi(-20))],
+        [1.0, 1.0, 2.0_f64.powi(-20)],
+    );
+    let w = w.map(f16::from_f64);
+    let plan = Planner::new().algorithm(Algorithm::Naive).plan::<f16>(Conv::new([1, 3, 1]), &[1, 3, 1]).unwrap();
+    let packed = plan.pack(&w, None).unwrap();
+    let mut y = [f16::ZERO];
+    plan.run(&x, &packed, &mut y, &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
+    assert_eq!(y[0].to_f64(), 1.0 + 2.0_f64.powi(-10));
 }

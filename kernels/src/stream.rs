@@ -21,6 +21,8 @@ pub trait Storage: Copy + Send + Sync + Default + PartialEq + core::fmt::Debug +
     fn to_acc(self) -> Self::Acc;
     /// The nearest stored value, ties to even.
     fn from_acc(x: Self::Acc) -> Self;
+    /// The nearest stored value, ties to even, in one rounding.
+    fn round_from_f64(x: f64) -> Self;
     /// `x` as the computing type where the two are the same.
     fn as_acc(x: &[Self]) -> Option<&[Self::Acc]>;
     /// A destination as one of the computing type where the two are the same.
@@ -65,6 +67,11 @@ macro_rules! direct_storage {
                 x
             }
 
+            #[inline(always)]
+            fn round_from_f64(x: f64) -> Self {
+                <$t as Real>::from_f64(x)
+            }
+
             fn as_acc(x: &[Self]) -> Option<&[$t]> {
                 Some(x)
             }
@@ -89,6 +96,18 @@ macro_rules! direct_storage {
 direct_storage!(f32);
 direct_storage!(f64);
 
+/// `x` in f32, inexact values to the neighbour whose last bit is set: rounding that to fewer bits gives what rounding `x` once gives
+/// (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+fn round_to_odd(x: f64) -> f32 {
+    let nearest = x as f32;
+    let back = f64::from(nearest);
+    if back == x || x.is_nan() {
+        return nearest;
+    }
+    let toward_zero = nearest.to_bits() - u32::from(back.abs() > x.abs());
+    f32::from_bits(toward_zero | 1)
+}
+
 /// Values converted at a time, through a buffer on the stack.
 const CHUNK: usize = 256;
 
@@ -107,6 +126,11 @@ macro_rules! half_storage {
             #[inline(always)]
             fn from_acc(x: f32) -> Self {
                 Self::from_f32(x)
+            }
+
+            #[inline(always)]
+            fn round_from_f64(x: f64) -> Self {
+                <$t>::from_f32(round_to_odd(x))
             }
 
             fn as_acc(_: &[Self]) -> Option<&[f32]> {
@@ -158,6 +182,17 @@ pub enum Activation<T> {
 impl<T: Real> Activation<T> {
     /// No activation.
     pub const IDENTITY: Self = Self::Clamp(T::NEG_INFINITY, T::INFINITY);
+
+    /// The same in f64.
+    #[must_use]
+    pub fn to_f64(self) -> Activation<f64> {
+        match self {
+            Self::Clamp(lo, hi) => Activation::Clamp(lo.to_f64(), hi.to_f64()),
+            Self::LeakyRelu(alpha) => Activation::LeakyRelu(alpha.to_f64()),
+            Self::HardSwish => Activation::HardSwish,
+            Self::Silu => Activation::Silu,
+        }
+    }
 
     /// The activation of one value.
     #[inline(always)]

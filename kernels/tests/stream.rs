@@ -112,7 +112,8 @@ fn rows_are_added() {
 
 #[test]
 fn the_epilogue_adds_bias_and_residual_then_activates() {
-    let activations: [(Activation<f32>, fn(f64) -> f64); 6] = [
+    type Definition = fn(f64) -> f64;
+    let activations: [(Activation<f32>, Definition); 6] = [
         (Activation::IDENTITY, |x| x),
         (Activation::Clamp(0.0, f32::INFINITY), |x| x.max(0.0)),
         (Activation::Clamp(-1.0, 2.0), |x| x.clamp(-1.0, 2.0)),

@@ -74,6 +74,7 @@ pub(crate) fn backend<A: Compute>(
 }
 
 /// Row-major packing: what the backends without prepacked operands take.
+#[cfg(any(feature = "blas-gemm", feature = "blas-matrixmultiply"))]
 fn pack_row_major<A>(k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A) {
     for (i, row) in packed.chunks_exact_mut(k.max(1)).enumerate() {
         for (p, value) in row.iter_mut().enumerate() {
@@ -83,6 +84,7 @@ fn pack_row_major<A>(k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) 
 }
 
 /// Panics unless the operands of a product hold what its sizes say; backends behind raw pointers call it first.
+#[cfg(any(feature = "blas-gemm", feature = "blas-matrixmultiply"))]
 fn check<A>(size: Size, n: usize, a: &[A], b: &[A], c: &[A]) {
     let holds = |slice: &[A], rows: usize, ld: usize| rows.checked_mul(ld).is_some_and(|end| end <= slice.len());
     assert!(n <= size.ld, "n is above the leading dimension");

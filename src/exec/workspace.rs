@@ -12,9 +12,12 @@ use crate::{Element, Plan};
 #[repr(C, align(64))]
 pub(crate) struct Line([u8; 64]);
 
-/// Lines that hold `count` values of type `T`.
+/// Lines that hold `count` values of type `T`; saturates, so that an absurd count exceeds every limit.
 pub(crate) fn lines_for<T>(count: usize) -> usize {
-    (count * size_of::<T>()).div_ceil(size_of::<Line>())
+    match count.checked_mul(size_of::<T>()) {
+        Some(bytes) => bytes.div_ceil(size_of::<Line>()),
+        None => usize::MAX / size_of::<Line>(),
+    }
 }
 
 /// Scratch memory for [`Plan::run`](crate::Plan::run): allocated once, used by any number of runs of any plans that fit.

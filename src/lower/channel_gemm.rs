@@ -79,16 +79,15 @@ impl<T: Real> Tiles<T> {
 
     /// Estimated cycles of one step of k for a row of pixels and all channels.
     fn cycles(&self, channels: usize) -> f64 {
-        let panels = channels.div_ceil(self.nr());
-        let mut cycles = 0.0;
-        for p in 0..panels {
-            let channels = self.nr().min(channels - p * self.nr());
-            for t in [0, self.count - 1] {
+        let panel = |channels: usize| {
+            let tile = |t: usize| {
                 let kernel = self.kernel(self.pixels(t).len(), channels);
-                cycles += super::engine::tile_cycles(kernel.mr(), kernel.nrv()) * self.count as f64 / 2.0;
-            }
-        }
-        cycles
+                super::engine::tile_cycles(kernel.mr(), kernel.nrv())
+            };
+            (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
+        };
+        let last = channels % self.nr();
+        (channels / self.nr()) as f64 * panel(self.nr()) + if last == 0 { 0.0 } else { panel(last) }
     }
 }
 
@@ -141,6 +140,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             }
         })
         .product::<usize>();
+    let packed =
+        tiles.padded(channels_out).checked_mul(channels * taps).and_then(|len| len.checked_mul(geometry.group));
+    if packed.is_none_or(|len| len > isize::MAX as usize / 8) {
+        return Err(String::from("the packed weights do not fit the address space"));
+    }
     let panels = channels_out.div_ceil(tiles.nr());
     let slabs = geometry.batch * geometry.group * sizes.slabs;
     let splits = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(slabs).clamp(1, panels.max(1)) };
@@ -157,7 +161,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         + TASK_CYCLES;
     Ok(Offer {
         cost: slabs as f64 * cycles / CLOCK,
-        lines: lines_for::<T::Acc>(planes_len) + lines_for::<T::Acc>(tiles_len),
+        lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
             let planes = Planes::new(&geometry, axis, extent);
             let last_block = channels - (k_blocks.max(1) - 1) * block;

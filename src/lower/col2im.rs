@@ -64,10 +64,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     let bands = geometry.axes[0].output.div_ceil(band);
     let tile_len = gemm.tile_len().max(gemm_last.tile_len());
     let ld = size(block).ld;
-    let lines = lines_for::<T::Acc>(k * ld)
-        + lines_for::<T::Acc>(block * taps * ld)
-        + lines_for::<T::Acc>(sums)
-        + lines_for::<T::Acc>(tile_len);
+    let lines =
+        [k * ld, block * taps * ld, sums, tile_len].map(lines_for::<T::Acc>).into_iter().fold(0, usize::saturating_add);
     let additions = geometry.macs() as f64 / k.max(1) as f64;
     Ok(Offer {
         cost: geometry.macs() as f64 * COL2IM_FMA + additions * COL2IM_ELEMENT,
@@ -100,7 +98,7 @@ fn band_extent<T: Element>(request: &Request<'_, T>, block: usize, blocks: usize
     let fitting = BAND_BYTES / size_of::<T::Acc>() / (slice * block).max(1);
     let tasks = geometry.batch * geometry.group * blocks;
     let shared = if request.threads == 1 { usize::MAX } else { (outer.output * tasks).div_ceil(4 * request.threads) };
-    let least = 4 * (outer.kernel - 1) * outer.dilation + outer.stride;
+    let least = (outer.kernel - 1).saturating_mul(outer.dilation).saturating_mul(4).saturating_add(outer.stride);
     let band = fitting.min(shared.max(least)).clamp(1, outer.output);
     // Whole strides, and bands of nearly equal extent.
     let even = outer.output.div_ceil(outer.output.div_ceil(band));
@@ -315,7 +313,7 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         sums.fill(T::Acc::ZERO);
         let spatial = geometry.input_spatial();
         let x = &io.x[(image * geometry.in_channels + group * k) * spatial..];
-        let inner: usize = geometry.axes[1..].iter().map(|a| a.input).product();
+        let inner = if spatial == 0 { 0 } else { geometry.axes[1..].iter().map(|a| a.input).product::<usize>() };
         let reaching = layout.reaching();
         let reaching = reaching.start * inner..reaching.end * inner;
         // Tiles lie on a grid of their own, wherever the band begins: every sum sees its products in the same order for any split into bands.

@@ -17,11 +17,12 @@ use crate::element::Element;
 /// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
 pub(crate) const A_BLOCK_BYTES: usize = 256 << 10;
 
-/// Rows of A, cut into panels of nearly equal height.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Rows of A, cut into panels of nearly equal height: the first `taller` panels have one row more than the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Panels {
-    /// The first row of each panel, and behind them the number of all rows.
-    starts: Vec<usize>,
+    count: usize,
+    height: usize,
+    taller: usize,
 }
 
 impl Panels {
@@ -29,34 +30,25 @@ impl Panels {
     pub(crate) fn new(rows: usize, mr: usize) -> Self {
         let count = rows.div_ceil(mr);
         let (height, taller) = (rows.checked_div(count).unwrap_or(0), rows.checked_rem(count).unwrap_or(0));
-        Self { starts: (0..=count).map(|p| p * height + p.min(taller)).collect() }
+        Self { count, height, taller }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.starts.len() - 1
+        self.count
     }
 
     /// The first row of panel `p`; the number of all rows for `p == count`.
     pub(crate) fn start(&self, p: usize) -> usize {
-        self.starts[p]
+        p * self.height + p.min(self.taller)
     }
 
     pub(crate) fn height(&self, p: usize) -> usize {
-        self.starts[p + 1] - self.starts[p]
+        self.height + usize::from(p < self.taller)
     }
 
     /// The heights of the first, tallest panel, and of the last, lowest one.
     fn heights(&self) -> (usize, usize) {
-        match self.count() {
-            0 => (0, 0),
-            count => (self.height(0), self.height(count - 1)),
-        }
-    }
-
-    /// The panels of the greater height.
-    fn taller(&self) -> usize {
-        let (tall, low) = self.heights();
-        if tall == low { self.count() } else { (0..self.count()).filter(|p| self.height(*p) == tall).count() }
+        (self.height + usize::from(self.taller > 0), self.height)
     }
 }
 
@@ -118,8 +110,7 @@ impl<T: Real> Tiles<T> {
 
     /// Estimated cycles for one step of k over all rows and `vectors` of columns.
     pub(crate) fn cycles(&self, vectors: usize) -> f64 {
-        let taller = self.panels.taller();
-        let lower = self.panels.count() - taller;
+        let (taller, lower) = (self.panels.taller, self.panels.count - self.panels.taller);
         let mut cycles = 0.0;
         let mut at = 0;
         while at < vectors {
@@ -284,7 +275,8 @@ impl<T: Real> Tiles<T> {
             self.for_each(first..(first + count).min(rows.panels.end), vectors, |kernel, row, vector| {
                 let (height, a) = (kernel.mr(), row * rows.k_total);
                 let a = &rows.a[a + rows.k.start * height..a + rows.k.end * height];
-                let b = &columns.b[vector * self.lanes..];
+                // Without steps of k, B has no rows: nothing is read.
+                let b = columns.b.get(vector * self.lanes..).unwrap_or(&[]);
                 let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
                 let tile = &mut tiles[kept..kept + height * kernel.nr()];
                 sink.tile(kernel, rows, columns, (row, a), columns.range.start + vector, b, tile);
@@ -303,9 +295,9 @@ impl<T: Real> Tiles<T> {
         let mut vector = 0;
         while vector < vectors {
             let width = self.width(vectors - vector);
-            for panel in self.panels.starts[panels.start..=panels.end].windows(2) {
-                let kernel = if panel[1] - panel[0] == width.tall.mr() { width.tall } else { width.low };
-                tile(kernel, panel[0], vector);
+            for p in panels.clone() {
+                let kernel = if p < self.panels.taller { width.tall } else { width.low };
+                tile(kernel, self.panels.start(p), vector);
             }
             vector += width.nrv;
         }

@@ -38,8 +38,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     }
     let gemm = blas::backend::<T::Acc>(blas, request.isa, size, request.layout.map(|layout| layout[0]))?;
     let elements = k as f64 * geometry.output_len() as f64 / rows.max(1) as f64;
-    let lines =
-        lines_for::<T::Acc>(k * size.ld) + lines_for::<T::Acc>(rows * size.ld) + lines_for::<T::Acc>(gemm.tile_len());
+    let lines = [k * size.ld, rows * size.ld, gemm.tile_len()]
+        .map(lines_for::<T::Acc>)
+        .into_iter()
+        .fold(0, usize::saturating_add);
     Ok(Offer {
         cost: geometry.macs() as f64 * IM2COL_FMA + elements * IM2COL_ELEMENT,
         lines,
@@ -166,8 +168,9 @@ fn source_row(geometry: &Geometry, mut outputs: usize, mut tap: usize) -> Option
         if i >= axis.input {
             return None;
         }
-        at += i * step;
-        step *= axis.input;
+        // Wraps only beside an axis without positions, where the row is padding in the end.
+        at = i.wrapping_mul(step).wrapping_add(at);
+        step = step.wrapping_mul(axis.input);
     }
     Some(at)
 }

@@ -63,7 +63,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let tiles_len = tiles.scratch_len(0..split_panels.min(tiles.panels.count()), vectors, k_blocks);
     Ok(Offer {
         cost: repeats * (arithmetic + sums + copies * splits as f64 + TASK_CYCLES) / CLOCK,
-        lines: lines_for::<T::Acc>(planes_len) + lines_for::<T::Acc>(tiles_len),
+        lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
             let planes = Planes::new(geometry, axis, extent);
             let last = channels - (k_blocks.max(1) - 1) * block;

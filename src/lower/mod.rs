@@ -98,6 +98,23 @@ pub(crate) trait Lowering<T: Element>: Send + Sync {
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]);
 }
 
+/// Rows, steps of k or channels of a GEMM, at the most: products of two of them, and of one of them with a slab's columns, fit the address
+/// space, so that the lowerings need not check each.
+const MOST: usize = 1 << (usize::BITS / 2 - 1);
+
+/// Whether the sizes are of this world, for every lowering but the naive one.
+///
+/// # Errors
+/// The reason why not.
+pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
+    let k = geometry.in_channels_per_group().checked_mul(geometry.kernel_volume());
+    let sizes = [Some(geometry.out_channels), Some(geometry.in_channels), Some(geometry.kernel_volume()), k];
+    match sizes.iter().all(|size| size.is_some_and(|size| size <= MOST)) {
+        true => Ok(()),
+        false => Err(alloc::format!("channels, kernel volume or their product exceed {MOST}")),
+    }
+}
+
 /// A candidate of the planner.
 pub(crate) type Candidate<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
 

@@ -18,16 +18,18 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     Ok(Offer {
         cost: NAIVE_FMA * geometry.macs() as f64,
         lines: 0,
-        build: Box::new(move || Box::new(Naive { geometry: geometry.clone(), activation: request.activation })),
+        build: Box::new(move || {
+            Box::new(Naive { geometry: geometry.clone(), activation: request.activation.to_f64() })
+        }),
     })
 }
 
-struct Naive<T: Element> {
+struct Naive {
     geometry: Geometry,
-    activation: convoke_kernels::stream::Activation<T::Acc>,
+    activation: convoke_kernels::stream::Activation<f64>,
 }
 
-impl<T: Element> Lowering<T> for Naive<T> {
+impl<T: Element> Lowering<T> for Naive {
     fn layout(&self) -> Layout {
         Layout::new()
     }
@@ -68,7 +70,7 @@ impl<T: Element> Lowering<T> for Naive<T> {
                 |at| io.weights[at].to_f64(),
             );
             let residual = io.residual.map_or(0.0, |r| r[index].to_acc().to_f64());
-            y.write(T::from_acc(self.activation.apply(T::Acc::from_f64(sum.value + residual))));
+            y.write(T::round_from_f64(self.activation.apply(sum.value + residual)));
         }
     }
 }

@@ -92,15 +92,15 @@ pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize) -> Option<Sizes> 
         slabs = slabs.checked_mul(a.output.div_ceil(here))?;
     }
     let phases: usize = axes.iter().try_fold(1_usize, |n, a| n.checked_mul(phases(a)))?;
-    let channel_len = padded(plane.checked_mul(phases)?);
+    let channel_len = padded(plane.checked_mul(phases)?)?;
     u32::try_from(channel_len.checked_mul(64)?).ok()?;
     Some(Sizes { channel_len, columns, slabs })
 }
 
 /// A length of at least `len` that is an odd number of cache lines of f32, so that equal positions of many channels do not share a cache set.
-fn padded(len: usize) -> usize {
+fn padded(len: usize) -> Option<usize> {
     let lines = len.div_ceil(16);
-    (lines + 1 - lines % 2) * 16
+    (lines + 1 - lines % 2).checked_mul(16)
 }
 
 /// Channels of a block of K with at most `most` steps (one channel's taps may be more). It depends on the operator alone, so that packed
@@ -232,7 +232,8 @@ impl Planes {
             }
         }
         let planes: usize = phases.iter().map(Vec::len).product();
-        Self { axes, axis, extent, spans, pitches, channel_len: padded(plane * planes), taps, rows, places }
+        let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
+        Self { axes, axis, extent, spans, pitches, channel_len, taps, rows, places }
     }
 
     /// Slabs along the slab's axis.
@@ -328,7 +329,8 @@ impl Planes {
     pub(crate) fn fill<T: Storage>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
         let rank = self.axes.len();
         let last = rank - 1;
-        let spatial: usize = self.axes.iter().map(|a| a.input).product();
+        // Products wrap where they are not used: beside an axis without positions, which has no rows to be copied.
+        let spatial = self.axes.iter().fold(1_usize, |n, a| n.wrapping_mul(a.input));
         let needed = slab.extent + reach(&self.axes[self.axis]);
         for (row, place) in self.rows.iter().zip(self.places.chunks_exact(rank)) {
             if self.axis < last && row.along >= needed {
@@ -347,10 +349,12 @@ impl Planes {
                     continue;
                 }
                 source = match origin.checked_sub(axis.pad_begin) {
-                    Some(position) if position < axis.input => source.map(|at| at + position * step),
+                    Some(position) if position < axis.input => {
+                        source.map(|at: usize| at.wrapping_add(position.wrapping_mul(step)))
+                    }
                     _ => None,
                 };
-                step *= axis.input;
+                step = step.wrapping_mul(axis.input);
             }
             let axis = &self.axes[last];
             let span = self.spans[last];

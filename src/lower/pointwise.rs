@@ -77,7 +77,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let cycles = tiles.cycles(vectors) * k_total as f64 + packing + sums + TASK_CYCLES;
     Ok(Offer {
         cost: images as f64 * cycles / CLOCK,
-        lines: lines_for::<T::Acc>(panel_len) + lines_for::<T::Acc>(tiles_len),
+        lines: lines_for::<T::Acc>(panel_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
             let in_place = (0..kc).map(|k| u32::try_from(k * positions).expect("bounded above")).collect();
             Box::new(Pointwise {

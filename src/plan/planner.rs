@@ -16,6 +16,9 @@ use crate::lower::{self, Lowering, Offer, Request};
 use crate::machine::{self, Isa};
 use crate::{Geometry, Operator};
 
+/// Threads that a split into tasks is made for, at the most.
+const MOST_THREADS: usize = 1 << 12;
+
 /// Chooses how to compute: limits and wishes first, then [`plan`](Planner::plan).
 ///
 /// ```
@@ -61,7 +64,7 @@ impl Planner {
         }
     }
 
-    /// Uses the kernels of one ISA; an error of [`plan`](Planner::plan) where the CPU or the build lacks it.
+    /// Uses the kernels of one ISA, `Isa::detect_at_most(cap)` for the best one up to a cap; an error of [`plan`](Planner::plan) where the CPU or the build lacks it.
     pub fn isa(mut self, isa: Isa) -> Self {
         self.isa = Ok(isa);
         self
@@ -69,6 +72,7 @@ impl Planner {
 
     /// Uses one algorithm; an error of [`plan`](Planner::plan) where it does not accept the layer.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.format = self.format.filter(|format| format.algorithm == algorithm);
         self.algorithm = Some(algorithm);
         self
     }
@@ -127,7 +131,7 @@ impl Planner {
         let request = Request::<T> {
             geometry: &geometry,
             isa,
-            threads: self.threads,
+            threads: self.threads.min(MOST_THREADS),
             activation: self.activation.lower(),
             layout: self.format.as_ref().map(|f| &f.layout),
         };
@@ -142,7 +146,13 @@ impl Planner {
         let mut too_large: Option<usize> = None;
         for (algorithm, candidate) in lower::candidates::<T>() {
             let forced_out = self.algorithm.is_some_and(|forced| forced != algorithm);
-            let answer = if forced_out { Err(String::from("another algorithm is forced")) } else { candidate(request) };
+            let answer = if forced_out {
+                Err(String::from("another algorithm is forced"))
+            } else if algorithm == Algorithm::Naive {
+                candidate(request)
+            } else {
+                lower::check_sizes(request.geometry).and_then(|()| candidate(request))
+            };
             let answer = answer.and_then(|offer| {
                 let bytes =
                     offer.lines.checked_mul(size_of::<Line>()).and_then(|bytes| bytes.checked_mul(self.threads));
@@ -215,7 +225,7 @@ impl Planner {
             threads: self.threads,
             tasks: lowering.tasks(),
             workspace_bytes: lines * size_of::<Line>() * self.threads,
-            packed_bytes: lowering.packed_len() * size_of::<T::Acc>() + geometry.out_channels * size_of::<T::Acc>(),
+            packed_bytes: (lowering.packed_len() + geometry.out_channels) * size_of::<T::Acc>(),
             verdicts,
         };
         Plan { geometry, format, lowering, lines, threads: self.threads, explanation }

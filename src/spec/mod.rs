@@ -218,7 +218,7 @@ impl Geometry {
         let filter = elements([self.weight_channels()[1]].into_iter().chain(self.kernel_sizes()));
         let checks = [
             ("X", self.input_shape(), [self.input_len(), self.input_spatial()]),
-            ("W", self.weight_shape(), [self.weight_len(), saturating(filter)]),
+            ("W", self.weight_shape(), [self.weight_len(), saturating(filter).max(self.kernel_volume())]),
             ("Y", self.output_shape(), [self.output_len(), self.output_spatial()]),
         ];
         for (name, shape, lengths) in checks {
