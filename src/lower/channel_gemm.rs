@@ -147,7 +147,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     }
     let panels = channels_out.div_ceil(tiles.nr());
     let slabs = geometry.batch * geometry.group * sizes.slabs;
-    let splits = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(slabs).clamp(1, panels.max(1)) };
+    let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, panels.max(1)) };
     let share = panels.div_ceil(splits.max(1)) * tiles.nr();
     let tile_len = tiles.nr() * tiles.pixels(0).len().max(edge_tiles.pixels(0).len());
     let tiles_len = if k_blocks > 1 { rows * width * share } else { tile_len };

@@ -9,7 +9,7 @@ use alloc::string::String;
 
 use convoke_kernels::{Isa, RowOffsets, StoreMap};
 
-use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES};
+use super::cost::{CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, TASK_CYCLES};
 use super::engine::{Columns, Rows, Sink, Tiles, lanes};
 use super::finish::Finish;
 use super::planes::{self, Planes};
@@ -52,12 +52,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         .ok_or_else(|| String::from("no kernel for this tile"))?;
     let planes_len = block * sizes.channel_len + tiles.widest() * lanes;
     let repeats = (geometry.batch * geometry.group * sizes.slabs) as f64;
-    let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64;
+    let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64 * SHIFTED_VIEWS;
     let copies = (channels * sizes.channel_len) as f64 * PLANE_CYCLES;
     let sums = k_blocks.saturating_sub(1) as f64 * (rows * vectors) as f64 * SUM_CYCLES;
     // Panels are shared out where there are too few slabs to keep the threads busy.
     let slabs = geometry.batch * geometry.group * sizes.slabs;
-    let splits = (2 * request.threads).div_ceil(slabs).clamp(1, tiles.panels.count().max(1));
+    let splits = request.threads.div_ceil(slabs).clamp(1, tiles.panels.count().max(1));
     let splits = if request.threads == 1 { 1 } else { splits };
     let split_panels = tiles.panels.count().div_ceil(splits);
     let tiles_len = tiles.scratch_len(0..split_panels.min(tiles.panels.count()), vectors, k_blocks);

@@ -132,7 +132,7 @@ pub(crate) struct Choice {
 }
 
 /// Slabs that each thread should have, so that they end at about the same time.
-const SLABS_PER_THREAD: usize = 4;
+const SLABS_PER_THREAD: usize = 2;
 /// Bytes of the planes of a slab, at the most: far-reaching kernels (large dilation) beyond that are for lowerings that copy only what taps see.
 const MOST_BYTES: usize = 32 << 20;
 /// Columns of a slab, at the most: more gain nothing, and tables grow with them.
@@ -167,8 +167,11 @@ impl Choice {
             let least = (low * LEAST_COLUMNS).div_ceil(fitting.columns);
             low = smaller.max(least).min(low);
         }
-        // Slabs of equal extent.
-        let extent = whole.div_ceil(whole.div_ceil(low));
+        // Slabs of equal extent, and where they are few, as many for each thread.
+        let parts = whole.div_ceil(low);
+        let is_few = self.threads > 1 && slabs < 8 * self.threads;
+        let parts = if is_few { parts.next_multiple_of(self.threads).min(whole) } else { parts };
+        let extent = whole.div_ceil(parts);
         let sizes = sizes(axes, axis, extent)?;
         let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.bytes)?;
         (bytes <= MOST_BYTES).then_some((axis, extent, sizes))
