@@ -131,7 +131,8 @@ impl<T: Element> Plan<T> {
         Ok(PackedWeights { format: self.format.clone(), lines, bias: values, len, is_finite })
     }
 
-    /// Computes Y from X, `(N, C, spatial...)`. Allocates nothing, and never panics once the arguments are accepted.
+    /// Computes Y from X, `(N, C, spatial...)`. Allocates nothing (entering a rayon pool from outside it, rayon's own queue now and then
+    /// allocates a block; the BLAS backends `gemm` and `matrixmultiply` allocate in every call), and never panics once the arguments are accepted.
     ///
     /// The result is the same, bit for bit, for any number of threads.
     ///
