@@ -14,7 +14,7 @@ use convoke_kernels::{ChannelKernel, Epilogue, Isa, Real, RowOffsets, channel_ke
 use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
 use super::finish::Finish;
 use super::planes::{self, Planes, Slab};
-use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
 use crate::{Geometry, Op};
@@ -385,15 +385,13 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
     /// One share of the panels, for one slab of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let (rest, split) = (task / self.splits, task % self.splits);
-        let (plane, slab) = (rest / self.slabs, self.planes.slab(rest % self.slabs));
-        let (image, group) = (plane / geometry.group, plane % geometry.group);
+        let count = geometry.out_channels_per_group().div_ceil(self.tiles[0].nr());
+        let Part { image, group, columns, panels } = Part::new(task, geometry.group, self.slabs, count, self.splits);
+        let slab = self.planes.slab(columns);
         let mut arena = Arena::new(scratch);
         let planes = arena.take::<T::Acc>(self.planes_len);
         let sums = arena.take::<T::Acc>(self.tiles_len);
         let (channels, taps) = (geometry.in_channels_per_group(), geometry.kernel_volume());
-        let count = geometry.out_channels_per_group().div_ceil(self.tiles[0].nr());
-        let panels = split * count / self.splits..(split + 1) * count / self.splits;
         let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
         // Without channels there is still the bias to be stored: one empty block.
         for first in (0..channels.max(1)).step_by(self.block) {

@@ -13,7 +13,7 @@ use super::cost::{CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, TASK_CYCLES};
 use super::engine::{Columns, Rows, Sink, Tiles, lanes};
 use super::finish::Finish;
 use super::planes::{self, Planes};
-use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
 use crate::{Geometry, Op};
@@ -160,9 +160,9 @@ impl<T: Element> Lowering<T> for ImplicitGemm<T> {
     /// One share of the panels, for one slab of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let (rest, split) = (task / self.splits, task % self.splits);
-        let (plane, slab) = (rest / self.slabs, self.planes.slab(rest % self.slabs));
-        let (image, group) = (plane / geometry.group, plane % geometry.group);
+        let count = self.tiles.panels.count();
+        let Part { image, group, columns, panels } = Part::new(task, geometry.group, self.slabs, count, self.splits);
+        let slab = self.planes.slab(columns);
         let mut arena = Arena::new(scratch);
         let planes = arena.take::<T::Acc>(self.planes_len);
         let tiles = arena.take::<T::Acc>(self.tiles_len);
@@ -171,8 +171,6 @@ impl<T: Element> Lowering<T> for ImplicitGemm<T> {
         let (taps, k_total) = (geometry.kernel_volume(), self.k_total());
         let spatial = geometry.output_spatial();
         let map = &self.maps[usize::from(!self.planes.is_full(&slab))];
-        let count = self.tiles.panels.count();
-        let panels = split * count / self.splits..(split + 1) * count / self.splits;
         let sink = Sink { finish: Finish { isa: self.isa, activation: self.activation, io }, direct: self.direct };
         let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
         // Without channels there is still the bias to be stored: one empty block.

@@ -74,6 +74,25 @@ pub(crate) struct Io<'a, T: Element> {
     pub(crate) y: Output<'a, T>,
 }
 
+/// What a task of a GEMM lowering computes: a share of the panels of weights, for one block of columns of one group of one image.
+pub(crate) struct Part {
+    pub(crate) image: usize,
+    pub(crate) group: usize,
+    /// The block of columns, of those of an image and group.
+    pub(crate) columns: usize,
+    pub(crate) panels: core::ops::Range<usize>,
+}
+
+impl Part {
+    /// Task number `task`, with `columns` blocks of columns for each of `groups` groups, and `panels` panels in `splits` shares.
+    pub(crate) fn new(task: usize, groups: usize, columns: usize, panels: usize, splits: usize) -> Self {
+        let (rest, split) = (task / splits, task % splits);
+        let (plane, columns) = (rest / columns, rest % columns);
+        let panels = split * panels / splits..(split + 1) * panels / splits;
+        Self { image: plane / groups, group: plane % groups, columns, panels }
+    }
+}
+
 /// A configured lowering: immutable, shared by threads.
 pub(crate) trait Lowering<T: Element>: Send + Sync {
     /// What the packed weights depend on.

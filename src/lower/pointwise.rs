@@ -14,7 +14,7 @@ use convoke_kernels::{Isa, RowOffsets, StoreMap};
 use super::cost::{CLOCK, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES};
 use super::engine::{Columns, Rows, Sink, Tiles, lanes};
 use super::finish::Finish;
-use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
 use crate::{Geometry, Op};
@@ -167,16 +167,14 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
     /// One share of the panels, for one block of columns of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let (rest, split) = (task / self.splits, task % self.splits);
-        let (plane, block) = (rest / self.blocks, rest % self.blocks);
-        let (image, group) = (plane / geometry.group, plane % geometry.group);
+        let count = self.tiles.panels.count();
+        let Part { image, group, columns: block, panels } =
+            Part::new(task, geometry.group, self.blocks, count, self.splits);
         let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let positions = geometry.input_spatial();
         let mut arena = Arena::new(scratch);
         let panel = arena.take::<T::Acc>(self.panel_len);
         let tiles = arena.take::<T::Acc>(self.tiles_len);
-        let count = self.tiles.panels.count();
-        let panels = split * count / self.splits..(split + 1) * count / self.splits;
         let height = self.tiles.panels.start(panels.end) - self.tiles.panels.start(panels.start);
         let sink = Sink { finish: Finish { isa: self.isa, activation: self.activation, io }, direct: self.direct };
         let x = &io.x[(image * geometry.in_channels + group * k_total) * positions..];
