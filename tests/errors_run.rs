@@ -244,7 +244,7 @@ impl<T: Scalar> Sizes<T> {
                 let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert_eq!((plan.algorithm(), plan.isa()), (combination.algorithm, combination.isa), "{what}");
                 let y = operands.run_packed(&plan, &packed, Threads::Serial).unwrap_or_else(|e| panic!("{what}: {e}"));
-                assert_eq!(oracle.check(Activation::None, &y), Ok(()), "{what}");
+                assert_eq!(oracle.check(combination.algorithm, Activation::None, &y), Ok(()), "{what}");
             }
         }
         true

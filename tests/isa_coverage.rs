@@ -8,7 +8,7 @@ mod common;
 use std::process::{Command, Output};
 
 use common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
-use convoke::kernels::{channel_kernels, spatial_kernels};
+use convoke::kernels::{channel_kernels, spatial_kernels, winograd_kernels};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_tools::data::Scalar;
 
@@ -35,7 +35,8 @@ fn expected() -> Vec<Isa> {
 /// Whether a kernel's name is in the tier's tables for a computing type.
 fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
     let spatial = spatial_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
-    spatial || channel_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa)
+    let channel = channel_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
+    spatial || channel || winograd_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa)
 }
 
 /// Runs one Conv and one ConvTranspose on a tier with every algorithm: right results, from a kernel of that tier.
@@ -50,7 +51,7 @@ fn execute<T: Scalar>(isa: Isa) {
         for layer in &layers {
             let Some(plan) = combination.plan::<T>(layer, |planner| planner) else { continue };
             let operands = Operands::uniform(&layer.geometry(), 5);
-            let difference = Oracle::new(&layer.geometry(), &operands).check(Activation::None, &operands.run(&plan));
+            let difference = Oracle::new(&layer.geometry(), &operands).check(combination.algorithm, Activation::None, &operands.run(&plan));
             assert_eq!(difference, Ok(()), "{combination}, {}", T::DTYPE);
             if combination.algorithm != Algorithm::Naive && !has_foreign_blas(combination.algorithm) {
                 let kernel = plan.kernel();

@@ -21,6 +21,7 @@ const SEED: [u8; 32] = *b"convoke: one seed for all tests.";
 fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
     match algorithm {
         Algorithm::Naive => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
+        Algorithm::Winograd => layers::winograd().boxed(),
         Algorithm::Pointwise => layers::pointwise().boxed(),
         Algorithm::Col2im(_) => layers::conv_transpose().boxed(),
         _ => layers::conv().boxed(),
@@ -57,7 +58,7 @@ fn check_random<T: Scalar>(combination: Combination) {
         let y = operands.run(&plan);
         executed.set(executed.get() + 1);
         let oracle = Oracle::new(&geometry, &operands);
-        oracle.check(activation, &y).map_err(|difference| TestCaseError::fail(format!("{difference}\n{plan:?}")))
+        oracle.check(combination.algorithm, activation, &y).map_err(|difference| TestCaseError::fail(format!("{difference}\n{plan:?}")))
     });
     if let Err(error) = result {
         panic!("{combination}, {}: {error}", T::DTYPE);
@@ -86,6 +87,7 @@ macro_rules! random_layers {
 }
 
 random_layers! {
+    winograd: "winograd";
     pointwise: "pointwise";
     implicit_gemm: "implicit-gemm";
     channel_gemm: "channel-gemm";
@@ -116,7 +118,7 @@ fn check_layer<T: Scalar>(layer: &Layer, activations: &[Activation], executed: &
             executed.push(combination);
             let _context = Context(|| format!("{combination}, {}: {layer}", T::DTYPE));
             for (oracle, operands) in &cases {
-                if let Err(difference) = oracle.check(activation, &operands.run(&plan)) {
+                if let Err(difference) = oracle.check(combination.algorithm, activation, &operands.run(&plan)) {
                     panic!("{combination}, {}: {layer}: {difference}\n{plan:?}", T::DTYPE);
                 }
             }
@@ -180,7 +182,7 @@ fn a_planner_that_is_free_to_choose_is_right() {
             let _context = Context(|| format!("{}: {layer}", T::DTYPE));
             let geometry = layer.geometry();
             let operands = Operands::uniform(&geometry, 3).with_bias(&geometry);
-            let difference = Oracle::new(&geometry, &operands).check(Activation::None, &operands.run(&plan));
+            let difference = Oracle::new(&geometry, &operands).check(plan.algorithm(), Activation::None, &operands.run(&plan));
             assert_eq!(difference, Ok(()), "{layer}\n{plan:?}");
             if geometry.macs() > 100_000 {
                 assert_ne!(plan.algorithm(), Algorithm::Naive, "{layer}\n{plan:?}");

@@ -23,11 +23,13 @@ mod simd;
 pub mod stream;
 pub mod table;
 mod ukernel;
+pub mod winograd;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
 pub use half;
 pub use isa::Isa;
 pub use real::Real;
-pub use table::{channel_kernels, spatial_kernels};
+pub use table::{channel_kernels, spatial_kernels, winograd_kernels};
 pub use ukernel::{ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
+pub use winograd::WinogradKernel;

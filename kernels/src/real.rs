@@ -5,6 +5,7 @@ use core::ops::{Add, Mul};
 
 use crate::Isa;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
+use crate::winograd::WinogradKernel;
 
 /// The type's columns of the kernel table.
 pub trait Slots: Sized + 'static {
@@ -12,6 +13,8 @@ pub trait Slots: Sized + 'static {
     fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>];
     #[doc(hidden)]
     fn channel_slot(isa: Isa) -> &'static [ChannelKernel<Self>];
+    #[doc(hidden)]
+    fn winograd_slot(isa: Isa) -> &'static [WinogradKernel<Self>];
 }
 
 /// A type that kernels compute in: `f32` or `f64`. Sealed.

@@ -42,6 +42,22 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA. Memory: `p` is readable for `n <= LANES` elements; nothing else is touched.
     unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self;
 
+    /// `LANES` elements to `p`, past the caches where the ISA can: for data that will not be read soon. [`fence`](Self::fence) orders such
+    /// stores before whatever follows.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: `p` is writable for `LANES` elements, and aligned to the size of the vector.
+    unsafe fn store_past_cache(self, p: *mut Self::Elem);
+
+    /// Makes stores past the caches visible before any later store.
+    fn fence();
+
+    /// The elements from `p` whose bit is set in `mask`; the other lanes are zero.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: those elements are readable; nothing else is touched, and `p` may point anywhere beside them.
+    unsafe fn load_mask(p: *const Self::Elem, mask: u32) -> Self;
+
     /// The first `n` lanes to `p`.
     ///
     /// # Safety
@@ -60,6 +76,24 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA.
     unsafe fn add(self, b: Self) -> Self;
 
+    /// `self - b`.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn sub(self, b: Self) -> Self;
+
+    /// `self * b`.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn mul(self, b: Self) -> Self;
+
+    /// Whether all lanes are finite.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn is_finite(self) -> bool;
+
     /// `min(max(self, lo), hi)` where a NaN in `self` stays NaN.
     ///
     /// # Safety
@@ -77,4 +111,10 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// CPU: the ISA. `rows.len() >= LANES`.
     unsafe fn transpose(rows: &mut [Self; 16]);
+
+    /// Of `M * LANES` consecutive elements in `v`, every M-th: vector p holds elements p, p + M, p + 2 M and so on.
+    ///
+    /// # Safety
+    /// CPU: the ISA. `M <= 8`.
+    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M];
 }

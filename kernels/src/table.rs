@@ -1,6 +1,7 @@
 //! The table of all micro-kernels: what it does not list does not exist.
 
 use crate::ukernel::{ChannelKernel, SpatialKernel};
+use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 
 /// The spatial-vector kernels of one ISA and element type; empty where the CPU or the build lacks the ISA.
@@ -15,9 +16,15 @@ pub fn channel_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
     if isa.is_available() { T::channel_slot(isa) } else { &[] }
 }
 
+/// The Winograd transforms of one ISA and element type; empty where the CPU or the build lacks the ISA.
+#[must_use]
+pub fn winograd_kernels<T: Real>(isa: Isa) -> &'static [WinogradKernel<T>] {
+    if isa.is_available() { T::winograd_slot(isa) } else { &[] }
+}
+
 /// The slots of the table: one row an ISA, one column an element type and kind of kernel.
 macro_rules! slots {
-    ($($elem:ty: $module:ident),+) => {$(
+    ($($elem:ty: $module:ident, $winograd:ident);+) => {$(
         impl crate::real::Slots for $elem {
             fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>] {
                 match isa {
@@ -40,7 +47,18 @@ macro_rules! slots {
                     _ => &[],
                 }
             }
+
+            fn winograd_slot(isa: Isa) -> &'static [WinogradKernel<Self>] {
+                match isa {
+                    Isa::Portable => crate::portable::$winograd::WINOGRAD,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+                    Isa::Avx2 => crate::x86_64::avx2::$winograd::WINOGRAD,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+                    Isa::Avx512 => crate::x86_64::avx512::$winograd::WINOGRAD,
+                    _ => &[],
+                }
+            }
         }
     )+};
 }
-slots!(f32: gemm_f32, f64: gemm_f64);
+slots!(f32: gemm_f32, winograd_f32; f64: gemm_f64, winograd_f64);

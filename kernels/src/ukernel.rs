@@ -164,6 +164,14 @@ impl<'a, T> Dest<'a, T> {
         Self { y, len, life: core::marker::PhantomData }
     }
 
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.y
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// The elements of a slice.
     #[must_use]
     pub fn from_slice(y: &'a mut [T]) -> Self {

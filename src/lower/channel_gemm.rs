@@ -11,6 +11,7 @@ use core::ops::Range;
 
 use convoke_kernels::{ChannelKernel, Epilogue, Isa, Real, RowOffsets, channel_kernels, stream};
 
+use super::channel_tiles::Tiles;
 use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
 use super::finish::Finish;
 use super::planes::{self, Planes, Slab};
@@ -23,73 +24,6 @@ use crate::{Geometry, Op};
 const KC: usize = 256;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-
-/// Rows of pixels cut into tiles of nearly equal width, and channels cut into panels: the kernels for all of them.
-struct Tiles<T: Real> {
-    lanes: usize,
-    /// Pixels of a row, and tiles that it is cut into.
-    width: usize,
-    count: usize,
-    /// For wide panels and for narrow ones: the kernels of the wider tiles and of the others.
-    kernels: [[&'static ChannelKernel<T>; 2]; 2],
-}
-
-impl<T: Real> Tiles<T> {
-    fn new(isa: Isa, width: usize) -> Option<Self> {
-        let kernels = channel_kernels::<T>(isa);
-        let wide = kernels.iter().map(ChannelKernel::nrv).max()?;
-        let most = |nrv: usize| kernels.iter().filter(|k| k.nrv() == nrv).map(ChannelKernel::mr).max();
-        let count = width.div_ceil(most(wide)?.min(most(1)?));
-        let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr.max(1) && k.nrv() == nrv);
-        let (wider, narrower) = (width.div_ceil(count), width / count);
-        let pair = |nrv: usize| Some([find(wider, nrv)?, find(narrower, nrv)?]);
-        Some(Self { lanes: kernels.first()?.lanes(), width, count, kernels: [pair(wide)?, pair(1)?] })
-    }
-
-    /// Channels of a wide panel.
-    fn nr(&self) -> usize {
-        self.kernels[0][0].nr()
-    }
-
-    /// Channels with those that fill up the last panel.
-    fn padded(&self, channels: usize) -> usize {
-        let rest = channels % self.nr();
-        let last = if rest == 0 {
-            0
-        } else if rest > self.lanes {
-            self.nr()
-        } else {
-            self.lanes
-        };
-        channels - rest + last
-    }
-
-    /// Pixels `start..end` of tile `t` of a row.
-    fn pixels(&self, t: usize) -> Range<usize> {
-        let (narrow, wider) = (self.width / self.count, self.width % self.count);
-        let start = |t: usize| t * narrow + t.min(wider);
-        start(t)..start(t + 1)
-    }
-
-    /// The kernel for a tile of `pixels`, and a panel of `channels` channels.
-    fn kernel(&self, pixels: usize, channels: usize) -> &'static ChannelKernel<T> {
-        let pair = self.kernels[usize::from(channels <= self.lanes && self.nr() > self.lanes)];
-        if pair[0].mr() == pixels { pair[0] } else { pair[1] }
-    }
-
-    /// Estimated cycles of one step of k for a row of pixels and all channels.
-    fn cycles(&self, channels: usize) -> f64 {
-        let panel = |channels: usize| {
-            let tile = |t: usize| {
-                let kernel = self.kernel(self.pixels(t).len(), channels);
-                super::engine::tile_cycles(kernel.mr(), kernel.nrv())
-            };
-            (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
-        };
-        let last = channels % self.nr();
-        (channels / self.nr()) as f64 * panel(self.nr()) + if last == 0 { 0.0 } else { panel(last) }
-    }
-}
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -346,7 +280,7 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
     }
 
     fn kernel(&self) -> &str {
-        self.tiles[0].kernels[0][0].name()
+        self.tiles[0].name()
     }
 
     fn packed_len(&self) -> usize {
@@ -406,27 +340,6 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
                 is_last: first + width == channels,
             };
             self.multiply(io, image, group, panels.clone(), &slab, &k, first * taps, sums);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Tiles;
-    use convoke_kernels::Isa;
-
-    #[test]
-    fn tiles_of_a_row_cover_it_once() {
-        for width in 1..200 {
-            let tiles = Tiles::<f32>::new(Isa::detect(), width).expect("kernels of every width");
-            let mut next = 0;
-            for t in 0..tiles.count {
-                let pixels = tiles.pixels(t);
-                assert_eq!(pixels.start, next);
-                assert_eq!(tiles.kernel(pixels.len(), 1).mr(), pixels.len());
-                next = pixels.end;
-            }
-            assert_eq!(next, width);
         }
     }
 }

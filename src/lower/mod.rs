@@ -4,6 +4,7 @@
 //! output into independent tasks. To add one: its file here, its name in [`Algorithm`], a line in [`candidates`].
 
 pub(crate) mod channel_gemm;
+mod channel_tiles;
 pub(crate) mod col2im;
 mod cost;
 pub(crate) mod engine;
@@ -13,6 +14,7 @@ pub(crate) mod implicit_gemm;
 pub(crate) mod naive;
 mod planes;
 pub(crate) mod pointwise;
+pub(crate) mod winograd;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -22,7 +24,7 @@ use convoke_kernels::{Isa, stream};
 
 use crate::exec::Line;
 use crate::exec::output::Output;
-use crate::plan::{Algorithm, Blas};
+use crate::plan::{Accuracy, Algorithm, Blas};
 use crate::{Element, Geometry};
 
 /// What a lowering is asked for.
@@ -32,6 +34,7 @@ pub(crate) struct Request<'a, T: Element> {
     /// Threads that the split into tasks should keep busy.
     pub(crate) threads: usize,
     pub(crate) activation: stream::Activation<T::Acc>,
+    pub(crate) accuracy: Accuracy,
     /// The layout of weights that are already packed for this algorithm: to be accepted as it is, or rejected.
     pub(crate) layout: Option<&'a Layout>,
 }
@@ -138,8 +141,9 @@ pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
 pub(crate) type Candidate<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
 
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
-pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 10] {
+pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 11] {
     [
+        (Algorithm::Winograd, winograd::offer),
         (Algorithm::Pointwise, pointwise::offer),
         (Algorithm::ImplicitGemm, implicit_gemm::offer),
         (Algorithm::ChannelGemm, channel_gemm::offer),

@@ -21,6 +21,8 @@ pub enum Blas {
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
+    /// Conv of stride 1: Winograd's minimal filtering, fused by blocks of tiles.
+    Winograd,
     /// Conv with a 1x1 kernel of stride 1 without padding: GEMM on X as it stands.
     Pointwise,
     /// Conv: GEMM on shifted views of a padded copy of a block of X; the im2col matrix is never made.
@@ -37,7 +39,8 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
+        Self::Winograd,
         Self::Pointwise,
         Self::ImplicitGemm,
         Self::ChannelGemm,
@@ -54,6 +57,7 @@ impl Algorithm {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Winograd => "winograd",
             Self::Pointwise => "pointwise",
             Self::ImplicitGemm => "implicit-gemm",
             Self::ChannelGemm => "channel-gemm",

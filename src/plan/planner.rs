@@ -133,6 +133,7 @@ impl Planner {
             isa,
             threads: self.threads.min(MOST_THREADS),
             activation: self.activation.lower(),
+            accuracy: self.accuracy,
             layout: self.format.as_ref().map(|f| &f.layout),
         };
         let choice = self.choose(name, &request)?;

@@ -94,6 +94,17 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
             let is_plain = |a: &convoke::Axis| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0;
             geometry.op == Op::Conv && !is_empty && geometry.axes.iter().all(is_plain)
         }
+        Algorithm::Winograd => {
+            let is_plain = |a: &convoke::Axis| a.dilation == 1 || a.kernel == 1;
+            let tiled = &geometry.axes[geometry.axes.len().saturating_sub(2)..];
+            let kernels: Vec<_> = tiled.iter().map(|a| a.kernel).filter(|k| *k > 1).collect();
+            geometry.op == Op::Conv
+                && !is_empty
+                && geometry.axes.len() <= 3
+                && geometry.axes.iter().all(is_plain)
+                && tiled.iter().all(|a| a.stride == 1)
+                && !kernels.is_empty()
+        }
         Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
         _ => panic!("tests/common/mod.rs: say what {algorithm} accepts"),
     }

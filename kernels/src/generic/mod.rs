@@ -1,6 +1,7 @@
 //! Algorithms written once over [`Simd`](crate::simd::Simd), instantiated by every ISA's tile list.
 
 pub(crate) mod gemm;
+pub(crate) mod winograd;
 
 /// Instantiates a generic micro-kernel for a list of tiles, and lists the instances in a table.
 macro_rules! tiles {
@@ -27,3 +28,53 @@ macro_rules! tiles {
     };
 }
 pub(crate) use tiles;
+
+/// Instantiates the Winograd transforms for a list of tiles `name(values down, outputs down; values along, outputs along)`, and lists them in
+/// a table.
+macro_rules! winograd_tiles {
+    ($vector:ty, $isa:expr, #[$attr:meta]: $($name:ident($nv:literal, $mv:literal; $nh:literal, $mh:literal)),+ $(,)?) => {
+        $(
+            mod $name {
+                use super::*;
+                type Elem = <$vector as crate::simd::Simd>::Elem;
+
+                /// # Safety
+                /// As the generic transform's, for this ISA and tile.
+                #[$attr]
+                pub(super) unsafe fn split(args: &crate::winograd::SplitArgs<Elem>) {
+                    // SAFETY: the caller's promise, passed on.
+                    unsafe { crate::generic::winograd::split::<$vector, $mh>(args) }
+                }
+
+                /// # Safety
+                /// As the generic transform's, for this ISA and tile.
+                #[$attr]
+                pub(super) unsafe fn input(args: &crate::winograd::InputArgs<Elem>) {
+                    // SAFETY: the caller's promise, passed on.
+                    unsafe { crate::generic::winograd::input::<$vector, $nv, $nh>(args) }
+                }
+
+                /// # Safety
+                /// As the generic transform's, for this ISA and tile.
+                #[$attr]
+                pub(super) unsafe fn output(args: &crate::winograd::OutputArgs<Elem>) -> bool {
+                    // SAFETY: the caller's promise, passed on.
+                    unsafe { crate::generic::winograd::output::<$vector, $nv, $nh, $mv, $mh>(args) }
+                }
+            }
+        )+
+        pub(crate) static WINOGRAD: &[crate::WinogradKernel<<$vector as crate::simd::Simd>::Elem>] = &[$(
+            crate::WinogradKernel {
+                name: stringify!($name),
+                isa: $isa,
+                lanes: <$vector as crate::simd::Simd>::LANES,
+                down: crate::winograd::Tile { values: $nv, outputs: $mv },
+                along: crate::winograd::Tile { values: $nh, outputs: $mh },
+                split: $name::split,
+                input: $name::input,
+                output: $name::output,
+            }
+        ),+];
+    };
+}
+pub(crate) use winograd_tiles;

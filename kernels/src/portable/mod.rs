@@ -3,3 +3,5 @@
 pub(crate) mod gemm_f32;
 pub(crate) mod gemm_f64;
 mod vector;
+pub(crate) mod winograd_f32;
+pub(crate) mod winograd_f64;

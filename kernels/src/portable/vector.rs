@@ -88,6 +88,53 @@ impl Simd for F32x8 {
             *row = Self(wide::f32x8::new(core::array::from_fn(|i| m[i][c])));
         }
     }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        Self(self.0 - b.0)
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        Self(self.0 * b.0)
+    }
+
+    #[inline(always)]
+    unsafe fn is_finite(self) -> bool {
+        self.0.to_array().iter().all(|x| x.is_finite())
+    }
+
+    #[inline(always)]
+    unsafe fn load_mask(p: *const f32, mask: u32) -> Self {
+        let mut lanes = [0.0; 8];
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            if mask >> i & 1 == 1 {
+                // SAFETY: the caller promises that the elements of the mask are readable.
+                *lane = unsafe { *p.wrapping_add(i) };
+            }
+        }
+        Self(wide::f32x8::new(lanes))
+    }
+
+    #[inline(always)]
+    unsafe fn store_past_cache(self, p: *mut f32) {
+        // SAFETY: the caller promises LANES writable elements.
+        unsafe { self.store(p) };
+    }
+
+    #[inline(always)]
+    fn fence() {}
+
+    #[inline(always)]
+    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        let elements = v.map(|v| v.0.to_array());
+        let mut every = v;
+        for (p, every) in every.iter_mut().enumerate() {
+            let element = |lane: usize| elements[(p + M * lane) / 8][(p + M * lane) % 8];
+            *every = Self(wide::f32x8::new(core::array::from_fn(element)));
+        }
+        every
+    }
 }
 
 /// 4 `f64`.
@@ -175,5 +222,52 @@ impl Simd for F64x4 {
         for (c, row) in rows.iter_mut().enumerate().take(4) {
             *row = Self(wide::f64x4::new(core::array::from_fn(|i| m[i][c])));
         }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        Self(self.0 - b.0)
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        Self(self.0 * b.0)
+    }
+
+    #[inline(always)]
+    unsafe fn is_finite(self) -> bool {
+        self.0.to_array().iter().all(|x| x.is_finite())
+    }
+
+    #[inline(always)]
+    unsafe fn load_mask(p: *const f64, mask: u32) -> Self {
+        let mut lanes = [0.0; 4];
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            if mask >> i & 1 == 1 {
+                // SAFETY: the caller promises that the elements of the mask are readable.
+                *lane = unsafe { *p.wrapping_add(i) };
+            }
+        }
+        Self(wide::f64x4::new(lanes))
+    }
+
+    #[inline(always)]
+    unsafe fn store_past_cache(self, p: *mut f64) {
+        // SAFETY: the caller promises LANES writable elements.
+        unsafe { self.store(p) };
+    }
+
+    #[inline(always)]
+    fn fence() {}
+
+    #[inline(always)]
+    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        let elements = v.map(|v| v.0.to_array());
+        let mut every = v;
+        for (p, every) in every.iter_mut().enumerate() {
+            let element = |lane: usize| elements[(p + M * lane) / 4][(p + M * lane) % 4];
+            *every = Self(wide::f64x4::new(core::array::from_fn(element)));
+        }
+        every
     }
 }

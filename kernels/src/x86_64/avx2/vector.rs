@@ -36,6 +36,32 @@ unsafe fn first(n: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(window.as_ptr().cast()) }
 }
 
+/// The `vmaskmov` mask with the bits of `mask` as 32-bit lanes.
+///
+/// # Safety
+/// CPU: AVX2.
+#[inline(always)]
+unsafe fn lanes32(mask: u32) -> __m256i {
+    // SAFETY: the caller runs where AVX2 is.
+    unsafe {
+        let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(mask as i32), bits), bits)
+    }
+}
+
+/// As [`lanes32`] with 64-bit lanes.
+///
+/// # Safety
+/// CPU: AVX2.
+#[inline(always)]
+unsafe fn lanes64(mask: u32) -> __m256i {
+    // SAFETY: the caller runs where AVX2 is.
+    unsafe {
+        let bits = _mm256_setr_epi64x(1, 2, 4, 8);
+        _mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(i64::from(mask)), bits), bits)
+    }
+}
+
 /// The permutation that moves the 32-bit lanes of `mask` to the front.
 ///
 /// # Safety
@@ -144,6 +170,64 @@ impl Simd for F32x8 {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_sub_ps(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_mul_ps(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn is_finite(self) -> bool {
+        // SAFETY: the caller runs where the ISA is.
+        // x - x is 0, or NaN where x is NaN or infinite.
+        unsafe {
+            let zero = _mm256_sub_ps(self.0, self.0);
+            _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(zero, zero)) == 0
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_mask(p: *const f32, mask: u32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm256_maskload_ps(p, lanes32(mask))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_past_cache(self, p: *mut f32) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { _mm256_stream_ps(p, self.0) }
+    }
+
+    #[inline(always)]
+    fn fence() {
+        // SAFETY: SSE is part of x86-64; the instruction only orders stores.
+        unsafe { _mm_sfence() };
+    }
+
+    #[inline(always)]
+    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        let table = &Every::<M>::F32;
+        let mut every = v;
+        for p in 0..M {
+            for s in 0..M {
+                // SAFETY: the caller runs where the ISA is; the rows of the table hold a vector.
+                unsafe {
+                    let from = _mm256_loadu_si256(table[p][s].0.as_ptr().cast());
+                    let moved = _mm256_permutevar8x32_ps(v[s].0, from);
+                    let mask = _mm256_loadu_ps(table[p][s].1.as_ptr().cast());
+                    every[p] = if s == 0 { Self(moved) } else { Self(_mm256_blendv_ps(every[p].0, moved, mask)) };
+                }
+            }
+        }
+        every
+    }
 }
 
 /// 4 `f64`.
@@ -237,4 +321,98 @@ impl Simd for F64x4 {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_sub_pd(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_mul_pd(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn is_finite(self) -> bool {
+        // SAFETY: the caller runs where the ISA is.
+        // x - x is 0, or NaN where x is NaN or infinite.
+        unsafe {
+            let zero = _mm256_sub_pd(self.0, self.0);
+            _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_UNORD_Q>(zero, zero)) == 0
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_mask(p: *const f64, mask: u32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm256_maskload_pd(p, lanes64(mask))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_past_cache(self, p: *mut f64) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { _mm256_stream_pd(p, self.0) }
+    }
+
+    #[inline(always)]
+    fn fence() {
+        // SAFETY: SSE is part of x86-64; the instruction only orders stores.
+        unsafe { _mm_sfence() };
+    }
+
+    #[inline(always)]
+    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        let table = &Every::<M>::F64;
+        let mut every = v;
+        for p in 0..M {
+            for s in 0..M {
+                // SAFETY: the caller runs where the ISA is; the rows of the table hold a vector.
+                unsafe {
+                    let from = _mm256_loadu_si256(table[p][s].0.as_ptr().cast());
+                    let moved = _mm256_permutevar8x32_ps(_mm256_castpd_ps(v[s].0), from);
+                    let moved = _mm256_castps_pd(moved);
+                    let mask = _mm256_loadu_pd(table[p][s].1.as_ptr().cast());
+                    every[p] = if s == 0 { Self(moved) } else { Self(_mm256_blendv_pd(every[p].0, moved, mask)) };
+                }
+            }
+        }
+        every
+    }
+}
+
+/// The permutations and blends that take every M-th element out of M vectors: `[p][s]` is what of vector p comes from vector s, as 32-bit lanes.
+struct Every<const M: usize>;
+
+/// Fills `[p][s]`: element `p + M * lane` is lane `e % LANES` of vector `e / LANES`; an element is `$width` lanes of 32 bits.
+macro_rules! every {
+    ($name:ident, $lanes:literal, $width:literal) => {
+        const $name: [[([i32; 8], [i32; 8]); M]; M] = {
+            let mut table = [[([0; 8], [0; 8]); M]; M];
+            let mut p = 0;
+            while p < M {
+                let mut s = 0;
+                while s < M {
+                    let mut lane = 0;
+                    while lane < 8 {
+                        let element = p + M * (lane / $width);
+                        if element / $lanes == s {
+                            table[p][s].0[lane] = (element % $lanes * $width + lane % $width) as i32;
+                            table[p][s].1[lane] = -1;
+                        }
+                        lane += 1;
+                    }
+                    s += 1;
+                }
+                p += 1;
+            }
+            table
+        };
+    };
+}
+
+impl<const M: usize> Every<M> {
+    every!(F32, 8, 1);
+    every!(F64, 4, 2);
 }

@@ -106,6 +106,63 @@ impl Simd for F32x16 {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_sub_ps(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_mul_ps(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn is_finite(self) -> bool {
+        // SAFETY: the caller runs where the ISA is.
+        // x - x is 0, or NaN where x is NaN or infinite.
+        unsafe {
+            let zero = _mm512_sub_ps(self.0, self.0);
+            _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(zero, zero) == 0
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_mask(p: *const f32, mask: u32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm512_maskz_loadu_ps(mask as __mmask16, p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_past_cache(self, p: *mut f32) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { _mm512_stream_ps(p, self.0) }
+    }
+
+    #[inline(always)]
+    fn fence() {
+        // SAFETY: SSE is part of x86-64; the instruction only orders stores.
+        unsafe { _mm_sfence() };
+    }
+
+    #[inline(always)]
+    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        let table = &Every::<M>::F32;
+        let mut every = v;
+        for p in 0..M {
+            for s in 1..M {
+                // SAFETY: the caller runs where the ISA is; a row of the table holds a vector.
+                unsafe {
+                    let from = _mm512_loadu_epi32(table[p][s].as_ptr().cast());
+                    let low = if s == 1 { v[0] } else { every[p] };
+                    every[p] = Self(_mm512_permutex2var_ps(low.0, from, v[s].0));
+                }
+            }
+        }
+        every
+    }
 }
 
 /// 8 `f64`.
@@ -198,10 +255,106 @@ impl Simd for F64x8 {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_sub_pd(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_mul_pd(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn is_finite(self) -> bool {
+        // SAFETY: the caller runs where the ISA is.
+        // x - x is 0, or NaN where x is NaN or infinite.
+        unsafe {
+            let zero = _mm512_sub_pd(self.0, self.0);
+            _mm512_cmp_pd_mask::<_CMP_UNORD_Q>(zero, zero) == 0
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_mask(p: *const f64, mask: u32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm512_maskz_loadu_pd(mask as __mmask8, p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_past_cache(self, p: *mut f64) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { _mm512_stream_pd(p, self.0) }
+    }
+
+    #[inline(always)]
+    fn fence() {
+        // SAFETY: SSE is part of x86-64; the instruction only orders stores.
+        unsafe { _mm_sfence() };
+    }
+
+    #[inline(always)]
+    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        let table = &Every::<M>::F64;
+        let mut every = v;
+        for p in 0..M {
+            for s in 1..M {
+                // SAFETY: the caller runs where the ISA is; a row of the table holds a vector.
+                unsafe {
+                    let from = _mm512_loadu_epi64(table[p][s].as_ptr().cast());
+                    let low = if s == 1 { v[0] } else { every[p] };
+                    every[p] = Self(_mm512_permutex2var_pd(low.0, from, v[s].0));
+                }
+            }
+        }
+        every
+    }
 }
 
 /// The mask of the first `n` lanes.
 #[inline(always)]
 fn first(n: usize) -> u32 {
     ((1_u64 << n) - 1) as u32
+}
+
+/// The indices that take every M-th element out of M vectors: `[p][s]` puts those of vector s behind the ones that are there already.
+struct Every<const M: usize>;
+
+/// Fills `[p][s][lane]`: element `p + M * lane` is lane `e % LANES` of vector `e / LANES`; indices from LANES on name the second operand's lanes.
+macro_rules! every {
+    ($name:ident, $int:ty, $lanes:literal) => {
+        const $name: [[[$int; $lanes]; M]; M] = {
+            let mut table = [[[0; $lanes]; M]; M];
+            let mut p = 0;
+            while p < M {
+                let mut s = 1;
+                while s < M {
+                    let mut lane = 0;
+                    while lane < $lanes {
+                        let element = p + M * lane;
+                        let (vector, place) = (element / $lanes, (element % $lanes) as $int);
+                        table[p][s][lane] = if vector == s {
+                            $lanes + place
+                        } else if s == 1 {
+                            place
+                        } else {
+                            lane as $int
+                        };
+                        lane += 1;
+                    }
+                    s += 1;
+                }
+                p += 1;
+            }
+            table
+        };
+    };
+}
+
+impl<const M: usize> Every<M> {
+    every!(F32, i32, 16);
+    every!(F64, i64, 8);
 }

@@ -1,0 +1,510 @@
+//! The transforms of Winograd's minimal filtering: input and output, for tiles along one axis or two.
+//!
+//! F(m, r) computes m outputs of an r-tap filter with n = m + r - 1 products (Winograd, "Arithmetic Complexity of Computations", 1980; for
+//! convolution layers Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). It is Toom and Cook's interpolation: the
+//! n values of a tile are evaluated at n - 1 finite points and at infinity, multiplied there, and taken back. The points here are 0 and pairs
+//! +-a, so that each pair shares its even and odd parts. With `P(x) = prod (x^2 - a^2)` over all pairs and `P_i(x)` without pair i:
+//!
+//! * point 0: `sum_q P[q] d[2q]`; infinity: `sum_q P[q] d[2q + 1]`;
+//! * points +-a_i: `t +- a_i u` with `t = sum_q P_i[q] d[2q + 2]`, `u = sum_q P_i[q] d[2q + 1]`;
+//! * output: `y[i] = [i = 0] m_0 + sum_pairs a^i (m_+a +- m_-a) + [i = m - 1] m_inf`, plus for even i, minus for odd.
+//!
+//! The polynomials' coefficients stand in [`Points`]. The transform of the filter, which is done once and in f64, is
+//! [`filter_rows`](crate::winograd::filter_rows).
+
+#![expect(clippy::needless_range_loop, reason = "loops over indices unroll before arrays are split into registers")]
+
+use crate::Real;
+use crate::simd::Simd;
+use crate::winograd::{InputArgs, OutputArgs, SplitArgs};
+
+/// Pairs of points, at the most.
+pub(crate) const PAIRS: usize = 3;
+
+/// The points of an n-value transform, and the polynomials of its input transform.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Points {
+    /// The positive point of each pair, and its square.
+    pub(crate) a: [f64; PAIRS],
+    pub(crate) squares: [f64; PAIRS],
+    /// Coefficients of P in x^2, from the lowest; the leading one is 1.
+    pub(crate) all: [f64; PAIRS + 1],
+    /// Coefficients of each P_i in x^2.
+    pub(crate) without: [[f64; PAIRS]; PAIRS],
+}
+
+impl Points {
+    /// From the squares of the pairs' points, which are exact where the points are not.
+    const fn new(a: [f64; PAIRS], squares: [f64; PAIRS], pairs: usize) -> Self {
+        let (mut all, mut without) = ([0.0; PAIRS + 1], [[0.0; PAIRS]; PAIRS]);
+        all[0] = 1.0;
+        let mut degree = 0;
+        while degree < pairs {
+            multiply(&mut all, degree, squares[degree]);
+            degree += 1;
+        }
+        let mut i = 0;
+        while i < pairs {
+            let (mut p, mut j, mut degree) = ([0.0; PAIRS + 1], 0, 0);
+            p[0] = 1.0;
+            while j < pairs {
+                if j != i {
+                    multiply(&mut p, degree, squares[j]);
+                    degree += 1;
+                }
+                j += 1;
+            }
+            let mut q = 0;
+            while q < PAIRS {
+                without[i][q] = p[q];
+                q += 1;
+            }
+            i += 1;
+        }
+        Self { a, squares, all, without }
+    }
+
+    /// The points of the transforms with `n` values.
+    ///
+    /// For n = 6, +-sqrt(1/2) and +-sqrt(2) err least among the points tried in the literature (Barabasz, Anderson, Soodhalter and Gregg, "Error
+    /// Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks", 2020); for n = 8 the pairs are reciprocal for the
+    /// same reason: no power of a point grows much.
+    pub(crate) const fn of(n: usize) -> Self {
+        const ROOT_2: f64 = core::f64::consts::SQRT_2;
+        match n {
+            4 => Self::new([1.0, 0.0, 0.0], [1.0, 0.0, 0.0], 1),
+            6 => Self::new([ROOT_2 / 2.0, ROOT_2, 0.0], [0.5, 2.0, 0.0], 2),
+            8 => Self::new([0.5, 1.0, 2.0], [0.25, 1.0, 4.0], 3),
+            // No transform; nor is there one with another number of values.
+            _ => Self::new([0.0; PAIRS], [0.0; PAIRS], 0),
+        }
+    }
+}
+
+/// Pairs of points of an n-value transform.
+const fn pairs(n: usize) -> usize {
+    if n == 1 { 0 } else { n / 2 - 1 }
+}
+
+/// `p * (x^2 - square)` for a polynomial of degree `degree` in x^2.
+const fn multiply(p: &mut [f64; PAIRS + 1], degree: usize, square: f64) {
+    let mut q = degree + 1;
+    while q > 0 {
+        p[q] = p[q - 1] - square * p[q];
+        q -= 1;
+    }
+    p[0] *= -square;
+}
+
+/// `sum_q c[q] d[first + 2q]` for `count + 1` terms, the last of which has the coefficient 1.
+///
+/// # Safety
+/// CPU: the ISA.
+#[inline(always)]
+unsafe fn polynomial<V: Simd, const N: usize, const C: usize>(
+    d: &[V; N],
+    first: usize,
+    c: &[f64; C],
+    count: usize,
+) -> V {
+    // SAFETY: the caller runs where the ISA is.
+    unsafe {
+        let mut sum = d[first + 2 * count];
+        for q in 0..count {
+            let c = c[count - 1 - q];
+            let d = d[first + 2 * (count - 1 - q)];
+            sum = if c == 1.0 {
+                sum.add(d)
+            } else if c == -1.0 {
+                sum.sub(d)
+            } else {
+                d.mul_add(V::splat(V::Elem::from_f64(c)), sum)
+            };
+        }
+        sum
+    }
+}
+
+/// The values at 0 and at infinity.
+///
+/// # Safety
+/// CPU: the ISA.
+#[inline(always)]
+unsafe fn ends<V: Simd, const N: usize>(d: &[V; N]) -> [V; 2] {
+    let points = const { Points::of(N) };
+    // SAFETY: the caller runs where the ISA is.
+    unsafe { [polynomial(d, 0, &points.all, pairs(N)), polynomial(d, 1, &points.all, pairs(N))] }
+}
+
+/// The values at both points of pair `i`.
+///
+/// # Safety
+/// CPU: the ISA.
+#[inline(always)]
+unsafe fn pair<V: Simd, const N: usize>(d: &[V; N], i: usize) -> [V; 2] {
+    let points = const { Points::of(N) };
+    // SAFETY: the caller runs where the ISA is.
+    unsafe {
+        let even = polynomial(d, 2, &points.without[i], pairs(N) - 1);
+        let odd = polynomial(d, 1, &points.without[i], pairs(N) - 1);
+        let a = V::splat(V::Elem::from_f64(points.a[i]));
+        let minus = V::splat(V::Elem::from_f64(-points.a[i]));
+        [odd.mul_add(a, even), odd.mul_add(minus, even)]
+    }
+}
+
+/// All values: at 0, at the pairs, at infinity.
+///
+/// # Safety
+/// CPU: the ISA.
+#[inline(always)]
+unsafe fn forward<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
+    // SAFETY: the caller runs where the ISA is.
+    unsafe {
+        let mut v = *d;
+        [v[0], v[N - 1]] = ends(d);
+        for i in 0..pairs(N) {
+            [v[1 + 2 * i], v[2 + 2 * i]] = pair(d, i);
+        }
+        v
+    }
+}
+
+/// `M` outputs, at least 2, from the products at all points.
+///
+/// # Safety
+/// CPU: the ISA.
+#[inline(always)]
+unsafe fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M] {
+    let points = const { Points::of(N) };
+    // SAFETY: the caller runs where the ISA is.
+    unsafe {
+        let zero = V::splat(V::Elem::ZERO);
+        let (mut plus, mut minus) = ([zero; PAIRS], [zero; PAIRS]);
+        for i in 0..pairs(N) {
+            plus[i] = p[1 + 2 * i].add(p[2 + 2 * i]);
+            minus[i] = p[1 + 2 * i].sub(p[2 + 2 * i]);
+        }
+        let mut y = [p[0]; M];
+        for k in 0..M {
+            let terms = if k % 2 == 0 { &plus } else { &minus };
+            let mut sum = if k == M - 1 { p[N - 1] } else { p[0] };
+            let mut is_empty = k > 0 && k < M - 1;
+            for i in 0..pairs(N) {
+                let power = power(points.a[i], points.squares[i], k);
+                sum = if is_empty {
+                    terms[i].mul(V::splat(V::Elem::from_f64(power)))
+                } else if power == 1.0 {
+                    sum.add(terms[i])
+                } else {
+                    terms[i].mul_add(V::splat(V::Elem::from_f64(power)), sum)
+                };
+                is_empty = false;
+            }
+            y[k] = sum;
+        }
+        y
+    }
+}
+
+/// `a^k`, from a point and its square.
+#[inline(always)]
+const fn power(a: f64, square: f64, k: usize) -> f64 {
+    let (mut power, mut i) = (if k % 2 == 1 { a } else { 1.0 }, 0);
+    while i < k / 2 {
+        power *= square;
+        i += 1;
+    }
+    power
+}
+
+/// Copies rows of one channel into padded planes, split by phase along the row: element `M t + j` of a padded row goes to place t of plane j.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `M`.
+#[inline(always)]
+pub(crate) unsafe fn split<V: Simd, const M: usize>(args: &SplitArgs<V::Elem>) {
+    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole vectors behind every place of the planes.
+    unsafe {
+        let zero = V::splat(V::Elem::ZERO);
+        let (mut phase, mut place) = (0, 0);
+        for r in 0..args.rows {
+            let dst = args.planes.add(phase * args.phase_len + place);
+            phase += 1;
+            if phase == args.phases {
+                (phase, place) = (0, place + args.pitch);
+            }
+            if r < args.live_rows.start || r >= args.live_rows.end {
+                for j in 0..M {
+                    for t in (0..args.pitch).step_by(V::LANES) {
+                        zero.store(dst.add(j * args.plane_len + t));
+                    }
+                }
+                continue;
+            }
+            let src = args.x.wrapping_add((r - args.live_rows.start) * args.row_stride).wrapping_sub(args.live.start);
+            for t in (0..args.pitch).step_by(V::LANES) {
+                let mut v = [zero; M];
+                for s in 0..M {
+                    let at = M * t + s * V::LANES;
+                    v[s] = if at >= args.live.start && at + V::LANES <= args.live.end {
+                        V::load(src.wrapping_add(at))
+                    } else {
+                        let from = args.live.start.saturating_sub(at).min(V::LANES);
+                        let to = args.live.end.saturating_sub(at).min(V::LANES);
+                        V::load_mask(src.wrapping_add(at), (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32)
+                    };
+                    V::prefetch(src.wrapping_add(at + args.next));
+                }
+                let v = V::deinterleave(v);
+                for j in 0..M {
+                    v[j].store(dst.add(j * args.plane_len + t));
+                }
+            }
+        }
+    }
+}
+
+/// Transforms the tiles of one channel, a vector of tiles at a time. `NV` and `NH` are the values of a tile down and along the rows; one of them
+/// may be 1: no transform on that axis.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`InputArgs`] states for `NV` and `NH`.
+#[inline(always)]
+pub(crate) unsafe fn input<V: Simd, const NV: usize, const NH: usize>(args: &InputArgs<V::Elem>) {
+    // SAFETY: InputArgs promises whole vectors behind every place that is read or written below.
+    unsafe {
+        let zero = V::splat(V::Elem::ZERO);
+        for i in 0..args.count {
+            let tiles = *args.tiles.add(i);
+            let x = args.planes.add(tiles.src as usize);
+            let v = args.v.add(tiles.dst as usize);
+            let mask = if tiles.is_prefix { V::ALL } else { tiles.mask };
+            if NV == 1 {
+                let mut d = [zero; NH];
+                for j in 0..NH {
+                    d[j] = V::load(x.add(args.offsets.columns[j]));
+                }
+                put::<V, NH>(&forward_or_same(&d), v, args.v_plane, mask);
+                continue;
+            }
+            if NH == 1 {
+                let mut d = [zero; NV];
+                for j in 0..NV {
+                    d[j] = V::load(x.add(args.offsets.rows[j]));
+                }
+                put::<V, NV>(&forward_or_same(&d), v, args.v_plane, mask);
+                continue;
+            }
+            // Calls, not a loop: as a loop it would stay one, with the points in memory.
+            two_rows::<V, NV, NH, 0>(x, v, args, mask);
+            two_rows::<V, NV, NH, 1>(x, v, args, mask);
+            if NV > 4 {
+                two_rows::<V, NV, NH, 2>(x, v, args, mask);
+            }
+            if NV > 6 {
+                two_rows::<V, NV, NH, 3>(x, v, args, mask);
+            }
+        }
+    }
+}
+
+/// Two rows of a tile's values, so few that they and a column of the tile stay in registers: for group 0 those of the points 0 and infinity, for
+/// group i those of pair i - 1.
+///
+/// # Safety
+/// CPU: the ISA. Memory: as [`InputArgs`] states, from the place `x` and to the place `v` on.
+#[inline(always)]
+unsafe fn two_rows<V: Simd, const NV: usize, const NH: usize, const GROUP: usize>(
+    x: *const V::Elem,
+    v: *mut V::Elem,
+    args: &InputArgs<V::Elem>,
+    mask: u32,
+) {
+    // SAFETY: the caller's promise of ISA and memory.
+    unsafe {
+        let zero = V::splat(V::Elem::ZERO);
+        let mut rows = [[zero; NH]; 2];
+        for j in 0..NH {
+            let x = x.add(args.offsets.columns[j]);
+            let mut d = [zero; NV];
+            for k in 0..NV {
+                if GROUP == 0 || (k > 0 && k < NV - 1) {
+                    d[k] = V::load(x.add(args.offsets.rows[k]));
+                }
+            }
+            let two = if GROUP == 0 { ends(&d) } else { pair(&d, GROUP.saturating_sub(1)) };
+            [rows[0][j], rows[1][j]] = two;
+        }
+        let [upper, lower] = if GROUP == 0 { [0, NV - 1] } else { [2 * GROUP - 1, 2 * GROUP] };
+        put::<V, NH>(&forward_or_same(&rows[0]), v.add(upper * NH * args.v_plane), args.v_plane, mask);
+        put::<V, NH>(&forward_or_same(&rows[1]), v.add(lower * NH * args.v_plane), args.v_plane, mask);
+    }
+}
+
+/// [`forward`], where there is a transform.
+///
+/// # Safety
+/// CPU: the ISA.
+#[inline(always)]
+unsafe fn forward_or_same<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
+    // SAFETY: the caller runs where the ISA is.
+    if N == 1 { *d } else { unsafe { forward(d) } }
+}
+
+/// Stores values to consecutive planes: the tiles that are set in `mask`, moved together.
+///
+/// # Safety
+/// CPU: the ISA. Memory: `v + i * v_plane` is writable for a vector, i below N.
+#[inline(always)]
+unsafe fn put<V: Simd, const N: usize>(values: &[V; N], v: *mut V::Elem, v_plane: usize, mask: u32) {
+    // SAFETY: the caller's promise of ISA and memory.
+    unsafe {
+        if mask == V::ALL {
+            for i in 0..N {
+                values[i].store(v.add(i * v_plane));
+            }
+        } else {
+            for i in 0..N {
+                values[i].compress(mask).store(v.add(i * v_plane));
+            }
+        }
+    }
+}
+
+/// Room for the pixels of a group of tiles: at most 6 rows of 16 vectors.
+const PIXELS: usize = 6 * 16;
+
+/// Takes one row of tiles back, a vector of channels at a time, and writes their pixels: `MV` rows of Y, `MH` pixels a tile.
+///
+/// Returns whether all sums were finite; `bad` marks the tiles where they were not.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`OutputArgs`] states for the sizes.
+#[inline(always)]
+pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV: usize, const MH: usize>(
+    args: &OutputArgs<V::Elem>,
+) -> bool {
+    let per = const { V::LANES / MH };
+    // SAFETY: OutputArgs promises whole vectors of channels at every product, and the pixels of Y that are written below.
+    unsafe {
+        let zero = V::splat(V::Elem::ZERO);
+        let bias = V::load_first(args.bias, args.channels);
+        let mut pixels = [zero; PIXELS];
+        let mut is_good = true;
+        for first in (0..args.tiles).step_by(per) {
+            let count = if args.tiles - first < per { args.tiles - first } else { per };
+            for k in 0..count {
+                let p = args.products.add((first + k) * args.tile_step);
+                let check = take_back::<V, NV, NH, MV, MH>(p, args.plane, bias, &mut pixels, k * MH);
+                if !check.is_finite() {
+                    is_good = false;
+                    *args.bad.add(first + k) = 1;
+                }
+            }
+            let width = args.width - first * MH;
+            let width = if width < count * MH { width } else { count * MH };
+            let rows = if args.height < MV { args.height } else { MV };
+            for i in 0..rows {
+                let mut t = [zero; 16];
+                for c in 0..V::LANES {
+                    t[c] = pixels[i * 16 + c];
+                }
+                V::transpose(&mut t);
+                let at = i * args.row_step + first * MH;
+                put_rows::<V>(&t, args, at, width);
+            }
+        }
+        if args.past_cache {
+            V::fence();
+        }
+        is_good
+    }
+}
+
+/// The pixels of one tile, into their places in the rows of `pixels`. Returns the sum of all, which is finite only if each of them is.
+///
+/// # Safety
+/// CPU: the ISA. Memory: `p + xi * plane` is readable for a vector, xi below NV * NH.
+#[inline(always)]
+unsafe fn take_back<V: Simd, const NV: usize, const NH: usize, const MV: usize, const MH: usize>(
+    p: *const V::Elem,
+    plane: usize,
+    bias: V,
+    pixels: &mut [V; PIXELS],
+    column: usize,
+) -> V {
+    // SAFETY: the caller's promise of ISA and memory.
+    unsafe {
+        let zero = V::splat(V::Elem::ZERO);
+        let mut check = zero;
+        let mut half = [[zero; NH]; MV];
+        for j in 0..NH {
+            let mut d = [zero; NV];
+            for i in 0..NV {
+                d[i] = V::load(p.add((i * NH + j) * plane));
+            }
+            let taken = inverse_or_same::<V, NV, MV>(&d);
+            for i in 0..MV {
+                half[i][j] = taken[i];
+            }
+        }
+        for i in 0..MV {
+            let taken = inverse_or_same::<V, NH, MH>(&half[i]);
+            for j in 0..MH {
+                check = check.add(taken[j]);
+                pixels[i * 16 + column + j] = taken[j].add(bias);
+            }
+        }
+        check
+    }
+}
+
+/// [`inverse`], where there is a transform.
+///
+/// # Safety
+/// CPU: the ISA.
+#[inline(always)]
+unsafe fn inverse_or_same<V: Simd, const N: usize, const M: usize>(d: &[V; N]) -> [V; M] {
+    // SAFETY: the caller runs where the ISA is.
+    if N == 1 { [d[0]; M] } else { unsafe { inverse(d) } }
+}
+
+/// One row of pixels of each channel, `+ residual`, clamped, to Y.
+///
+/// # Safety
+/// CPU: the ISA. Memory: as [`OutputArgs`] states.
+#[inline(always)]
+unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<V::Elem>, at: usize, width: usize) {
+    // SAFETY: the caller's promise of ISA and memory.
+    unsafe {
+        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let y = args.y.add(at);
+        if args.residual.is_null() && args.channels == V::LANES {
+            if width < V::LANES {
+                for c in 0..V::LANES {
+                    t[c].clamp(lo, hi).store_first(y.add(c * args.channel_step), width);
+                }
+            } else if args.past_cache {
+                for c in 0..V::LANES {
+                    t[c].clamp(lo, hi).store_past_cache(y.add(c * args.channel_step));
+                }
+            } else {
+                for c in 0..V::LANES {
+                    t[c].clamp(lo, hi).store(y.add(c * args.channel_step));
+                }
+            }
+            return;
+        }
+        // A loop with a fixed count: with `channels` it would stay a loop, and `t` would live in memory.
+        for c in 0..V::LANES {
+            if c < args.channels {
+                let mut row = t[c];
+                if !args.residual.is_null() {
+                    row = row.add(V::load_first(args.residual.add(at + c * args.channel_step), width));
+                }
+                row.clamp(lo, hi).store_first(y.add(c * args.channel_step), width);
+            }
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! Winograd kernels: descriptors, raw arguments, the safe calls, and the transform of filters.
+//!
+//! A kernel of F(m, r) is used in four steps for a block of tiles: [`split`](WinogradKernel::split) the rows of a channel into padded planes,
+//! transform them with [`input`](WinogradKernel::input), multiply by the transformed filters (a GEMM for each of the tile's values), and take
+//! the products back with [`output`](WinogradKernel::output). [`generic::winograd`](crate::generic) has the algebra.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+
+use crate::generic::winograd::Points;
+use crate::{Dest, Epilogue, Isa, Real};
+
+/// Values of a tile along an axis, at the most.
+pub const MOST_VALUES: usize = 8;
+
+/// A tile along one axis: `outputs` of an r-tap filter from `values = outputs + r - 1` inputs; 1 and 1 where there is no transform.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tile {
+    /// n: values of the transformed tile.
+    pub values: usize,
+    /// m: outputs.
+    pub outputs: usize,
+}
+
+impl Tile {
+    /// No transform on this axis.
+    pub const NONE: Self = Self { values: 1, outputs: 1 };
+
+    /// r: taps of the filter.
+    #[must_use]
+    pub const fn taps(self) -> usize {
+        self.values + 1 - self.outputs
+    }
+}
+
+/// The rows of the filter's transform, one a value of the tile: `taps` factors each, for an n-value transform.
+///
+/// Row i of a pair +-a is `[1, a, a^2, ...] / prod (a - b)` over the other finite points b; of point 0 the same; of infinity `[0, ..., 0, 1]`.
+///
+/// ```
+/// // F(2, 3), as Lavin and Gray give it, up to the signs that input and filter share.
+/// let g = convoke_kernels::winograd::filter_rows(4, 3);
+/// assert_eq!(g, [[-1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0.0, 0.0, 1.0]]);
+/// ```
+///
+/// # Panics
+/// If n is none of 1, 4, 6, 8, or smaller than the taps ask for.
+#[must_use]
+pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
+    if values == 1 {
+        assert_eq!(taps, 1, "without a transform there is one tap");
+        return alloc::vec![alloc::vec![1.0]];
+    }
+    assert!(taps <= values, "more taps than values");
+    let points = Points::of(values);
+    let powers = |scale: f64, x: f64| {
+        (0..taps)
+            .scan(scale, |power, _| {
+                let this = *power;
+                *power *= x;
+                Some(this)
+            })
+            .collect::<Vec<_>>()
+    };
+    let mut rows = alloc::vec![powers(1.0 / points.all[0], 0.0)];
+    for i in 0..values / 2 - 1 {
+        let square = points.squares[i];
+        // P_i at the square of the point, by Horner's rule; the leading coefficient is 1.
+        let others = points.without[i][..values / 2 - 1].iter().rev().fold(0.0, |sum, c| sum * square + c);
+        let scale = 1.0 / (2.0 * square * others);
+        rows.push(powers(scale, points.a[i]));
+        rows.push(powers(scale, -points.a[i]));
+    }
+    rows.push((0..taps).map(|t| if t + 1 == taps { 1.0 } else { 0.0 }).collect());
+    rows
+}
+
+/// How the padded rows of one channel are laid out: rows by their phase down the column, elements by their phase along the row.
+///
+/// Element `e` of padded row `r` is at [`offset`](Self::offset)`(r, e)`. So the tiles of a block read each value of theirs at consecutive
+/// places, `pitch` from one row of tiles to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PhasePlanes {
+    /// Padded rows.
+    rows: usize,
+    /// Outputs of a tile down and along: the numbers of phases.
+    down: usize,
+    along: usize,
+    /// Places of a row in a plane.
+    pitch: usize,
+    /// Elements from one phase of rows to the next, and of elements: each ends with a vector's room for the stores of its last row.
+    phase_len: usize,
+    plane_len: usize,
+}
+
+impl PhasePlanes {
+    /// The planes that `rows` x `columns` tiles read.
+    #[must_use]
+    pub fn new(down: Tile, along: Tile, rows: usize, columns: usize, lanes: usize) -> Self {
+        let length = |tile: Tile, tiles: usize| (tiles - 1) * tile.outputs + tile.values;
+        let padded_rows = length(down, rows);
+        let pitch = length(along, columns).div_ceil(along.outputs);
+        let phase_len = padded_rows.div_ceil(down.outputs) * pitch + lanes;
+        Self {
+            rows: padded_rows,
+            down: down.outputs,
+            along: along.outputs,
+            pitch,
+            phase_len,
+            plane_len: phase_len * down.outputs,
+        }
+    }
+
+    /// Padded rows that the tiles read.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements of a padded row.
+    #[must_use]
+    pub fn row_len(&self) -> usize {
+        self.pitch * self.along
+    }
+
+    /// Places from one row of tiles to the next.
+    #[must_use]
+    pub fn pitch(&self) -> usize {
+        self.pitch
+    }
+
+    /// Elements of all planes, with room for whole vectors behind the last tile's.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.plane_len * self.along
+    }
+
+    /// Whether there is nothing in them.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where element `e` of padded row `r` is.
+    #[must_use]
+    pub fn offset(&self, r: usize, e: usize) -> usize {
+        e % self.along * self.plane_len + r % self.down * self.phase_len + r / self.down * self.pitch + e / self.along
+    }
+}
+
+/// A vector of tiles: where their first places are in the planes, and where the live ones go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TileVector {
+    /// The place of its first tile.
+    pub src: u32,
+    /// The place of its first live tile among a channel's transformed tiles.
+    pub dst: u32,
+    /// The lanes that are tiles; the others lie between two rows of tiles or behind the last.
+    pub mask: u32,
+    /// Whether the live lanes are the first ones: then the whole vector is stored, and what follows overwrites the rest.
+    pub(crate) is_prefix: bool,
+}
+
+/// The vectors of a block of tiles, validated once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TileMap {
+    vectors: Vec<TileVector>,
+    most_src: usize,
+    most_dst: usize,
+    tiles: usize,
+}
+
+impl TileMap {
+    /// The tiles of `rows` x `columns`, as they lie in planes of the given pitch: row by row, or the rows joined with the places between them
+    /// where that takes clearly fewer vectors.
+    ///
+    /// # Panics
+    /// If offsets exceed `u32`.
+    #[must_use]
+    pub fn new(rows: usize, columns: usize, pitch: usize, lanes: usize) -> Self {
+        let joined = ((rows - 1) * pitch + columns).div_ceil(lanes);
+        // Vectors with gaps are compressed before each of their stores, which makes them dearer.
+        let by_row = rows * columns.div_ceil(lanes);
+        let mut vectors = Vec::new();
+        let narrow = |offset: usize| u32::try_from(offset).expect("blocks are far smaller than 2^32 tiles");
+        let mut add = |src: usize, dst: usize, mask: u32| {
+            let is_prefix = mask & mask.wrapping_add(1) == 0;
+            vectors.push(TileVector { src: narrow(src), dst: narrow(dst), mask, is_prefix });
+        };
+        let first = |n: usize| ((1_u64 << n) - 1) as u32;
+        if joined * 4 < by_row * 3 {
+            let mut dst = 0;
+            for v in 0..joined {
+                let mask = (0..lanes).fold(0, |mask, lane| {
+                    let place = v * lanes + lane;
+                    let is_tile = place % pitch < columns && place / pitch < rows;
+                    mask | u32::from(is_tile) << lane
+                });
+                add(v * lanes, dst, mask);
+                dst += mask.count_ones() as usize;
+            }
+        } else {
+            for row in 0..rows {
+                for column in (0..columns).step_by(lanes) {
+                    add(row * pitch + column, row * columns + column, first(lanes.min(columns - column)));
+                }
+            }
+        }
+        let most = |of: fn(&TileVector) -> u32| vectors.iter().map(of).max().unwrap_or(0) as usize;
+        let (most_src, most_dst) = (most(|v| v.src), most(|v| v.dst));
+        Self { vectors, most_src, most_dst, tiles: rows * columns }
+    }
+
+    /// Tiles of the block.
+    #[must_use]
+    pub fn tiles(&self) -> usize {
+        self.tiles
+    }
+
+    /// Vectors, for estimates.
+    #[must_use]
+    pub fn vectors(&self) -> usize {
+        self.vectors.len()
+    }
+}
+
+/// Memory: `x + i * row_stride + e` readable for i in 0 .. `live_rows.len()` and e in 0 .. `live.len()`; `planes` writable for
+/// `PhasePlanes::len()`, which covers a vector behind every place.
+pub(crate) struct SplitArgs<T> {
+    /// The first live element of the first live row.
+    pub(crate) x: *const T,
+    pub(crate) row_stride: usize,
+    /// Elements from what is read to what is prefetched.
+    pub(crate) next: usize,
+    /// Padded rows, and those of them that are not padding.
+    pub(crate) rows: usize,
+    pub(crate) live_rows: Range<usize>,
+    /// The elements of a padded row that are not padding.
+    pub(crate) live: Range<usize>,
+    pub(crate) planes: *mut T,
+    pub(crate) phases: usize,
+    pub(crate) pitch: usize,
+    pub(crate) phase_len: usize,
+    pub(crate) plane_len: usize,
+}
+
+/// Where the values of a tile are read, from its place on: `rows[i] + columns[j]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Offsets {
+    pub(crate) rows: [usize; MOST_VALUES],
+    pub(crate) columns: [usize; MOST_VALUES],
+}
+
+/// Memory: `tiles` readable for `count` entries; for each of them, `planes + src + offset` readable for a vector at every offset, and
+/// `v + dst + xi * v_plane` writable for a vector, xi below the number of a tile's values.
+pub(crate) struct InputArgs<T> {
+    pub(crate) planes: *const T,
+    pub(crate) offsets: Offsets,
+    pub(crate) tiles: *const TileVector,
+    pub(crate) count: usize,
+    pub(crate) v: *mut T,
+    pub(crate) v_plane: usize,
+}
+
+/// Memory: `products + t * tile_step + xi * plane` readable for a vector, t below `tiles`, xi below the number of a tile's values; `bias` readable
+/// for `channels <= LANES`; `bad` writable for `tiles`; `y + c * channel_step + i * row_step` writable (and `residual` there readable, unless
+/// null) for `width` elements, c below `channels`, i below `height`. With `past_cache` all of that is aligned to whole vectors.
+pub(crate) struct OutputArgs<T> {
+    pub(crate) products: *const T,
+    pub(crate) tile_step: usize,
+    pub(crate) plane: usize,
+    pub(crate) tiles: usize,
+    pub(crate) bad: *mut u8,
+    pub(crate) bias: *const T,
+    pub(crate) channels: usize,
+    pub(crate) y: *mut T,
+    pub(crate) residual: *const T,
+    pub(crate) channel_step: usize,
+    pub(crate) row_step: usize,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) lo: T,
+    pub(crate) hi: T,
+    pub(crate) past_cache: bool,
+}
+
+/// The transforms of one kind of tile. A reference to one is the proof that the CPU can run it.
+pub struct WinogradKernel<T: 'static> {
+    pub(crate) name: &'static str,
+    pub(crate) isa: Isa,
+    pub(crate) lanes: usize,
+    pub(crate) down: Tile,
+    pub(crate) along: Tile,
+    pub(crate) split: unsafe fn(&SplitArgs<T>),
+    pub(crate) input: unsafe fn(&InputArgs<T>),
+    pub(crate) output: unsafe fn(&OutputArgs<T>) -> bool,
+}
+
+impl<T: Real> fmt::Debug for WinogradKernel<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.isa)
+    }
+}
+
+/// The rows of a channel that a block of tiles reads.
+#[derive(Debug, Clone)]
+pub struct Source<'a, T> {
+    /// The first live row, from its first live element on.
+    pub x: &'a [T],
+    /// Elements from one row to the next.
+    pub row_stride: usize,
+    /// Elements from here to the source of the next call, which is prefetched meanwhile; any number will do.
+    pub next: usize,
+    /// The padded rows that are not padding.
+    pub live_rows: Range<usize>,
+    /// The elements of a padded row that are not padding.
+    pub live: Range<usize>,
+}
+
+/// The products of a row of tiles, for a vector of channels: that of tile t and value xi is at `t * tile_step + xi * plane`.
+#[derive(Debug, Clone, Copy)]
+pub struct Products<'a, T> {
+    /// From tile 0 and value 0 on.
+    pub values: &'a [T],
+    /// Elements from one tile to the next, and from one value to the next.
+    pub tile_step: usize,
+    /// As above.
+    pub plane: usize,
+    /// Tiles.
+    pub tiles: usize,
+}
+
+/// The pixels of a row of tiles: row i of channel c is at `c * channel_step + i * row_step`.
+#[derive(Debug, Clone, Copy)]
+pub struct Pixels {
+    /// Channels, at most a vector of them.
+    pub channels: usize,
+    /// Elements from one channel to the next.
+    pub channel_step: usize,
+    /// Elements from one row to the next.
+    pub row_step: usize,
+    /// Pixels of a row, at most those of the tiles.
+    pub width: usize,
+    /// Rows, at most those of a tile.
+    pub height: usize,
+    /// Whether the pixels will not be read soon: where addresses allow it, they are written past the caches.
+    pub past_cache: bool,
+}
+
+impl<T: Real> WinogradKernel<T> {
+    /// Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The ISA that it needs.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The tile down the columns.
+    #[must_use]
+    pub fn down(&self) -> Tile {
+        self.down
+    }
+
+    /// The tile along the rows.
+    #[must_use]
+    pub fn along(&self) -> Tile {
+        self.along
+    }
+
+    /// Values of a tile.
+    #[must_use]
+    pub fn values(&self) -> usize {
+        self.down.values * self.along.values
+    }
+
+    /// Elements of a vector.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Copies the rows of one channel into its planes; padding becomes zeros.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn split(&self, source: &Source<'_, T>, shape: &PhasePlanes, planes: &mut [T]) {
+        let Source { x, row_stride, next, live_rows, live } = source;
+        assert!((shape.down, shape.along) == (self.down.outputs, self.along.outputs), "planes of another kernel");
+        assert!(planes.len() >= shape.len(), "the planes are too short");
+        assert!(live_rows.end <= shape.rows && live.end <= shape.row_len(), "more rows or elements than the planes hold");
+        assert!(live.start <= live.end, "elements end before they begin");
+        let needed = |rows: usize| (rows - 1).checked_mul(*row_stride).and_then(|at| at.checked_add(live.len()));
+        let is_empty = live_rows.is_empty() || live.is_empty();
+        assert!(is_empty || needed(live_rows.len()).is_some_and(|n| n <= x.len()), "the rows end beyond their slice");
+        let args = SplitArgs {
+            x: x.as_ptr(),
+            row_stride: *row_stride,
+            next: *next,
+            rows: shape.rows,
+            live_rows: live_rows.clone(),
+            live: live.clone(),
+            planes: planes.as_mut_ptr(),
+            phases: shape.down,
+            pitch: shape.pitch,
+            phase_len: shape.phase_len,
+            plane_len: shape.plane_len,
+        };
+        // SAFETY: asserted above; a row's last place lies a vector before its phase's end; a kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.split)(&args) };
+    }
+
+    /// Transforms the tiles of one channel: value xi of tile t goes to `v[xi * v_plane + t]`. What lies within a vector behind a row of tiles
+    /// is clobbered.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn input(&self, planes: &[T], shape: &PhasePlanes, map: &TileMap, v: &mut [T], v_plane: usize) {
+        assert!((shape.down, shape.along) == (self.down.outputs, self.along.outputs), "planes of another kernel");
+        let mut offsets = Offsets { rows: [0; MOST_VALUES], columns: [0; MOST_VALUES] };
+        for (i, row) in offsets.rows.iter_mut().enumerate().take(self.down.values) {
+            *row = shape.offset(i, 0);
+        }
+        for (j, column) in offsets.columns.iter_mut().enumerate().take(self.along.values) {
+            *column = shape.offset(0, j);
+        }
+        let most = |offsets: &[usize]| offsets.iter().copied().max().unwrap_or(0);
+        let end = map.most_src + most(&offsets.rows) + most(&offsets.columns) + self.lanes;
+        assert!(end <= planes.len(), "tiles end beyond the planes");
+        let end = (self.values() - 1).checked_mul(v_plane).and_then(|at| at.checked_add(map.most_dst + self.lanes));
+        assert!(end.is_some_and(|end| end <= v.len()), "transformed tiles end beyond their slice");
+        let args = InputArgs {
+            planes: planes.as_ptr(),
+            offsets,
+            tiles: map.vectors.as_ptr(),
+            count: map.vectors.len(),
+            v: v.as_mut_ptr(),
+            v_plane,
+        };
+        // SAFETY: asserted above; a kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.input)(&args) };
+    }
+
+    /// Takes the products of a row of tiles back, `+ bias + residual`, clamped, and writes the pixels. Returns whether all of them were finite before
+    /// the bias; `bad[t]` becomes 1 where they may not have been.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn output(
+        &self,
+        products: &Products<'_, T>,
+        pixels: &Pixels,
+        y: &mut Dest<'_, T>,
+        epilogue: &Epilogue<'_, T>,
+        bad: &mut [u8],
+    ) -> bool {
+        let Products { values, tile_step, plane, tiles } = *products;
+        let Pixels { channels, channel_step, row_step, width, height, past_cache } = *pixels;
+        if tiles == 0 || channels == 0 || width == 0 || height == 0 {
+            return true;
+        }
+        let last = |steps: [(usize, usize); 2]| {
+            steps.iter().try_fold(0_usize, |at, (n, step)| at.checked_add((n - 1).checked_mul(*step)?))
+        };
+        let end = last([(tiles, tile_step), (self.values(), plane)]).and_then(|at| at.checked_add(self.lanes));
+        assert!(end.is_some_and(|end| end <= values.len()), "products end beyond their slice");
+        assert!(channels <= self.lanes && epilogue.bias.len() >= channels, "more channels than a vector, or than biases");
+        assert!(height <= self.down.outputs && width <= tiles * self.along.outputs, "more pixels than the tiles have");
+        assert!(width > (tiles - 1) * self.along.outputs, "tiles without pixels");
+        assert!(bad.len() >= tiles, "one mark a tile");
+        let end = last([(channels, channel_step), (height, row_step)]).and_then(|at| at.checked_add(width));
+        assert!(end.is_some_and(|end| end <= y.len()), "the destination is too short");
+        assert!(epilogue.residual.is_none_or(|r| end.is_some_and(|end| end <= r.len())), "the residual is too short");
+        let vector = self.lanes * size_of::<T>();
+        let is_aligned = self.lanes.is_multiple_of(self.along.outputs)
+            && (y.as_ptr() as usize).is_multiple_of(vector)
+            && channel_step.is_multiple_of(self.lanes)
+            && row_step.is_multiple_of(self.lanes);
+        let args = OutputArgs {
+            products: values.as_ptr(),
+            tile_step,
+            plane,
+            tiles,
+            bad: bad.as_mut_ptr(),
+            bias: epilogue.bias.as_ptr(),
+            channels,
+            y: y.as_ptr(),
+            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            channel_step,
+            row_step,
+            width,
+            height,
+            lo: epilogue.lo,
+            hi: epilogue.hi,
+            past_cache: past_cache && is_aligned,
+        };
+        // SAFETY: asserted above; Dest grants the writes; a kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.output)(&args) }
+    }
+}

@@ -1,0 +1,103 @@
+//! Tiles with vectors along output channels: how a row of pixels and the channels are cut.
+
+use core::ops::Range;
+
+use convoke_kernels::{ChannelKernel, Isa, Real, channel_kernels};
+
+use super::engine::tile_cycles;
+
+/// Rows of pixels cut into tiles of nearly equal width, and channels cut into panels: the kernels for all of them.
+pub(crate) struct Tiles<T: Real> {
+    lanes: usize,
+    /// Pixels of a row, and tiles that it is cut into.
+    pub(crate) width: usize,
+    pub(crate) count: usize,
+    /// For wide panels and for narrow ones: the kernels of the wider tiles and of the others.
+    kernels: [[&'static ChannelKernel<T>; 2]; 2],
+}
+
+impl<T: Real> Tiles<T> {
+    pub(crate) fn new(isa: Isa, width: usize) -> Option<Self> {
+        let kernels = channel_kernels::<T>(isa);
+        let wide = kernels.iter().map(ChannelKernel::nrv).max()?;
+        let most = |nrv: usize| kernels.iter().filter(|k| k.nrv() == nrv).map(ChannelKernel::mr).max();
+        let count = width.div_ceil(most(wide)?.min(most(1)?));
+        let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr.max(1) && k.nrv() == nrv);
+        let (wider, narrower) = (width.div_ceil(count), width / count);
+        let pair = |nrv: usize| Some([find(wider, nrv)?, find(narrower, nrv)?]);
+        Some(Self { lanes: kernels.first()?.lanes(), width, count, kernels: [pair(wide)?, pair(1)?] })
+    }
+
+    /// The name of the kernel that does most of the work.
+    pub(crate) fn name(&self) -> &'static str {
+        self.kernels[0][0].name()
+    }
+
+    /// Elements of a vector.
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Channels of a wide panel.
+    pub(crate) fn nr(&self) -> usize {
+        self.kernels[0][0].nr()
+    }
+
+    /// Channels of a panel, with those that fill it up, where `channels` are left.
+    pub(crate) fn panel(&self, channels: usize) -> usize {
+        if channels > self.lanes { self.nr() } else { self.lanes }
+    }
+
+    /// Channels with those that fill up the last panel.
+    pub(crate) fn padded(&self, channels: usize) -> usize {
+        let rest = channels % self.nr();
+        channels - rest + if rest == 0 { 0 } else { self.panel(rest) }
+    }
+
+    /// Pixels `start..end` of tile `t` of a row.
+    pub(crate) fn pixels(&self, t: usize) -> Range<usize> {
+        let (narrow, wider) = (self.width / self.count, self.width % self.count);
+        let start = |t: usize| t * narrow + t.min(wider);
+        start(t)..start(t + 1)
+    }
+
+    /// The kernel for a tile of `pixels`, and a panel of `channels` channels.
+    pub(crate) fn kernel(&self, pixels: usize, channels: usize) -> &'static ChannelKernel<T> {
+        let pair = self.kernels[usize::from(channels <= self.lanes && self.nr() > self.lanes)];
+        if pair[0].mr() == pixels { pair[0] } else { pair[1] }
+    }
+
+    /// Estimated cycles of one step of k for a row of pixels and all channels.
+    pub(crate) fn cycles(&self, channels: usize) -> f64 {
+        let panel = |channels: usize| {
+            let tile = |t: usize| {
+                let kernel = self.kernel(self.pixels(t).len(), channels);
+                tile_cycles(kernel.mr(), kernel.nrv())
+            };
+            (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
+        };
+        let last = channels % self.nr();
+        (channels / self.nr()) as f64 * panel(self.nr()) + if last == 0 { 0.0 } else { panel(last) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tiles;
+    use convoke_kernels::Isa;
+
+    #[test]
+    fn tiles_of_a_row_cover_it_once() {
+        for width in 1..200 {
+            let tiles = Tiles::<f32>::new(Isa::detect(), width).expect("kernels of every width");
+            let mut next = 0;
+            for t in 0..tiles.count {
+                let pixels = tiles.pixels(t);
+                assert_eq!(pixels.start, next);
+                assert_eq!(tiles.kernel(pixels.len(), 1).mr(), pixels.len());
+                next = pixels.end;
+            }
+            assert_eq!(next, width);
+        }
+    }
+}

@@ -1,0 +1,632 @@
+//! Conv of stride 1 by Winograd's minimal filtering, fused by blocks of tiles.
+//!
+//! A tile of m x m outputs takes n x n products for each pair of channels, n = m + r - 1, instead of m x m x r x r: with F(4x4, 3x3) 36 instead of 144. For
+//! each of the n x n values, the products are a GEMM: M = M/group, N = tiles, K = C/group (times taps of the depth axis, and times filters that a
+//! longer kernel is cut into). The order is by blocks of tiles, so that their transformed values stay in the L2 cache: transform the block for all
+//! channels; then for each panel of channels of Y, multiply all values, and take the products back into Y.
+//!
+//! Accepts Conv with one to three spatial axes of stride and dilation 1 (the outermost of three may have a stride: its taps are steps of k).
+//! Scratch for a task: the transformed values of one block, `values * C/group * tiles` (for each tap of the depth axis), and the products of one
+//! panel: independent of the image's size.
+//!
+//! Sums of products of transformed values err more than direct sums, and NaN and infinities spread over a tile. So tiles whose results are
+//! not finite are computed again directly, and all tiles are where weights are not finite.
+//!
+//! Sources: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015); the transforms are in `convoke_kernels::winograd`.
+
+mod direct;
+mod pack;
+mod shape;
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use core::ops::Range;
+
+use convoke_kernels::winograd::{Pixels, Products, Source};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, stream, winograd_kernels};
+
+use super::channel_tiles::Tiles;
+use super::cost::{
+    CLOCK, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_SHARE, L3_BYTES_PER_CYCLE, L3_SHARE, MEMORY_BYTES_PER_CYCLE, OUTPUT_CYCLES,
+    SPLIT_CYCLES, TASK_CYCLES,
+};
+use super::engine::tile_cycles;
+use super::finish::Finish;
+use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::element::Element;
+use crate::exec::{Arena, Line, lines_for};
+use crate::plan::Accuracy;
+use crate::{Geometry, Op};
+use direct::Direct;
+use pack::PackedLayout;
+use shape::{Block, Extent, Roles, Scheme, spread};
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Bytes of Y from which on its reader will not find it in the L2 cache, so that it is written past the caches.
+const PAST_CACHE_BYTES: usize = 4 << 20;
+/// Tiles of a block, at the most: more gain nothing.
+const MOST_TILES: usize = 256;
+/// Values of a tile along an axis beyond which the error leaves `Accuracy::Standard`.
+const STANDARD_VALUES: usize = 6;
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    if geometry.op != Op::Conv {
+        return Err(String::from("only for Conv"));
+    }
+    if request.accuracy == Accuracy::Strict {
+        return Err(String::from("errs more than direct sums, which Accuracy::Strict excludes"));
+    }
+    if geometry.output_len() == 0 {
+        return Err(String::from("the output is empty"));
+    }
+    let roles = Roles::new(geometry)?;
+    let mut best: Option<Choice<T::Acc>> = None;
+    for kernel in winograd_kernels::<T::Acc>(request.isa) {
+        let (down, along) = (kernel.down(), kernel.along());
+        if request.layout.is_some_and(|layout| layout[..4] != [down.values, down.outputs, along.values, along.outputs]) {
+            continue;
+        }
+        if down.values.max(along.values) > STANDARD_VALUES && request.accuracy != Accuracy::Fast {
+            continue;
+        }
+        let Some(scheme) = Scheme::new(kernel, &roles) else { continue };
+        if let Some(choice) = Choice::new::<T>(request, &roles, scheme)
+            && best.as_ref().is_none_or(|best| choice.cost() < best.cost())
+        {
+            best = Some(choice);
+        }
+    }
+    let choice = best.ok_or_else(|| String::from("no tile suits the kernel's size"))?;
+    let no_kernel = || String::from("no kernel for this block of tiles");
+    let tiles = Tiles::<T::Acc>::new(request.isa, choice.extent.runs().1).ok_or_else(no_kernel)?;
+    let padded = tiles.padded(geometry.out_channels_per_group());
+    let layout = PackedLayout::new(geometry, &roles, &choice.scheme, padded);
+    let packed = layout.checked_group_len().and_then(|len| len.checked_mul(geometry.group));
+    if packed.is_none_or(|len| len > isize::MAX as usize / 8) {
+        return Err(String::from("the packed weights do not fit the address space"));
+    }
+    let slots = roles.depth.kernel;
+    let scheme = choice.scheme;
+    let channels = geometry.in_channels_per_group();
+    let (grid_rows, grid_columns) = scheme.grid(&roles);
+    let rest = |whole: usize, part: usize| if whole.is_multiple_of(part) { part } else { whole % part };
+    let extents = [choice.extent.rows, rest(grid_rows, choice.extent.rows)];
+    let columns = [choice.extent.columns, rest(grid_columns, choice.extent.columns)];
+    // Full blocks and the last ones of each axis; where all are full, the first serves.
+    let mut blocks = alloc::vec::Vec::new();
+    for rows in extents {
+        for columns in columns {
+            let extent = Extent::new(&scheme, rows, columns);
+            let block = Block::new(request.isa, &scheme, extent, channels, slots)
+                .ok_or_else(|| String::from("the block's offsets exceed 32 bits"))?;
+            blocks.push(block);
+        }
+    }
+    let direct = Direct::new(request.isa, geometry, &roles, &scheme).ok_or_else(no_kernel)?;
+    let sizes = Sizes::new::<T>(&roles, &scheme, &blocks[0], &tiles, &direct);
+    Ok(Offer {
+        cost: choice.cost(),
+        lines: sizes.lines::<T>(),
+        build: Box::new(move || {
+            Box::new(Winograd {
+                geometry: geometry.clone(),
+                isa: request.isa,
+                activation: request.activation,
+                clamp: request.direct_clamp(),
+                roles,
+                scheme,
+                grid: (grid_rows.div_ceil(choice.extent.rows), grid_columns.div_ceil(choice.extent.columns)),
+                blocks,
+                tiles,
+                layout,
+                direct,
+                splits: choice.splits,
+                sizes,
+            })
+        }),
+    })
+}
+
+/// A tile, a blocking and its estimated cost.
+struct Choice<T: Real> {
+    scheme: Scheme<T>,
+    extent: Extent,
+    splits: usize,
+    /// Cycles until all threads are done, and of all tasks together.
+    latency: f64,
+    cycles: f64,
+}
+
+impl<T: Real> Choice<T> {
+    /// In nanoseconds on one core.
+    fn cost(&self) -> f64 {
+        self.cycles / CLOCK
+    }
+
+    /// The best blocking for a scheme.
+    fn new<E: Element<Acc = T>>(request: &Request<'_, E>, roles: &Roles, scheme: Scheme<T>) -> Option<Self> {
+        let (rows, columns) = scheme.grid(roles);
+        let mut best: Option<Self> = None;
+        let mut consider = |block_rows: usize, block_columns: usize| {
+            if let Ok(v) = std::env::var("WR") { let v: std::vec::Vec<usize> = v.split('x').map(|x| x.parse().unwrap()).collect(); if (block_rows, block_columns) != (v[0].min(rows), v[1].min(columns)) { return; } }
+            let extent = Extent::new(&scheme, block_rows, block_columns);
+            for splits in [1, request.threads] {
+                if let Some(choice) = Self::estimate::<E>(request, roles, scheme, extent, splits)
+                    && best.as_ref().is_none_or(|best| choice.latency < best.latency)
+                {
+                    best = Some(choice);
+                }
+                if request.threads == 1 {
+                    break;
+                }
+            }
+        };
+        // Blocks of equal size: whole rows of tiles, or parts of one.
+        let mut parts = 1;
+        while parts <= rows {
+            let block_rows = rows.div_ceil(parts);
+            if block_rows * columns <= MOST_TILES {
+                consider(block_rows, columns);
+            }
+            // The next number of parts that gives smaller blocks.
+            parts = if block_rows == 1 { rows + 1 } else { rows.div_ceil(block_rows - 1).max(parts + 1) };
+        }
+        for parts in 2..=columns.div_ceil(8) {
+            let block_columns = columns.div_ceil(parts);
+            if block_columns <= MOST_TILES && parts <= 64 + columns / MOST_TILES {
+                consider(1, block_columns);
+            }
+        }
+        best
+    }
+
+    /// The cost of a blocking. None where a kernel is lacking.
+    fn estimate<E: Element<Acc = T>>(
+        request: &Request<'_, E>,
+        roles: &Roles,
+        scheme: Scheme<T>,
+        extent: Extent,
+        splits: usize,
+    ) -> Option<Self> {
+        let geometry = request.geometry;
+        let bytes = size_of::<T>() as f64;
+        let tiles = Tiles::<T>::new(request.isa, extent.runs().1)?;
+        let lanes = scheme.kernel.lanes() as f64;
+        let (channels, channels_out) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
+        let panels = channels_out.div_ceil(tiles.nr());
+        let splits = splits.clamp(1, panels.max(1));
+        let values = scheme.kernel.values() as f64;
+        let steps = (roles.depth.kernel * scheme.filters() * channels) as f64;
+        let (grid_rows, grid_columns) = scheme.grid(roles);
+        let blocks = grid_rows.div_ceil(extent.rows) * grid_columns.div_ceil(extent.columns);
+        // One slice in, one slice out.
+        let padded_len = ((extent.input_rows * scheme.down.tile.outputs) * (extent.input_columns * scheme.along.tile.outputs)) as f64;
+        let vectors = (extent.input_tiles() as f64 / lanes).ceil();
+        let input = channels as f64 * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
+        let slices_in = roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel) as f64;
+        // The GEMMs of one panel.
+        let (runs, _) = extent.runs();
+        let run: f64 = (0..tiles.count)
+            .map(|t| tile_cycles(tiles.pixels(t).len(), tiles.nr() / tiles.lanes()) * steps + GEMM_CALL_CYCLES)
+            .sum();
+        let compute = values * runs as f64 * run;
+        let padded = tiles.padded(channels_out) as f64;
+        let filters = values * steps * padded * bytes;
+        let v = values * steps / scheme.filters() as f64 * extent.input_tiles() as f64 * bytes;
+        let products = values * (extent.tiles() * tiles.nr()) as f64 * bytes;
+        let from = |resident: f64, traffic: f64| {
+            if resident <= L2_SHARE {
+                0.0
+            } else if resident <= L3_SHARE {
+                traffic / L3_BYTES_PER_CYCLE
+            } else {
+                traffic / MEMORY_BYTES_PER_CYCLE
+            }
+        };
+        let panel_share = tiles.nr() as f64 / padded;
+        let streams = from(filters + v, filters * panel_share) + from(v + products + 2.0 * filters * panel_share / values, v);
+        let gemm = panels as f64 * compute.max(streams);
+        let output = (extent.tiles() as f64) * (padded / lanes) * values * OUTPUT_CYCLES;
+        let slices_out = roles.depth.output as f64;
+        let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
+        let tasks = geometry.batch * geometry.group * blocks * splits;
+        Some(Self {
+            scheme,
+            extent,
+            splits,
+            latency: tasks.div_ceil(request.threads) as f64 * task,
+            cycles: tasks as f64 * task,
+        })
+    }
+}
+
+/// Elements of the pieces of a task's scratch.
+struct Sizes {
+    planes: usize,
+    v: usize,
+    products: usize,
+    product_plane: usize,
+    /// Rows of X, where they are converted first.
+    rows_in: usize,
+    /// Rows of pixels, where kernels cannot write them into Y.
+    rows_out: usize,
+    row_out: usize,
+    patch: usize,
+    marks: usize,
+}
+
+impl Sizes {
+    fn new<T: Element>(
+        roles: &Roles,
+        scheme: &Scheme<T::Acc>,
+        block: &Block<T::Acc>,
+        tiles: &Tiles<T::Acc>,
+        direct: &Direct<T::Acc>,
+    ) -> Self {
+        let lanes = scheme.kernel.lanes();
+        let product_plane = spread(block.extent.tiles() * tiles.nr(), lanes);
+        let row_out = block.extent.columns * scheme.along.tile.outputs;
+        Self {
+            planes: block.planes.len(),
+            v: block.slot_len(scheme) * roles.depth.kernel,
+            products: product_plane * scheme.kernel.values(),
+            product_plane,
+            rows_in: if T::DIRECT { 0 } else { block.planes.rows().min(roles.down.input) * roles.along.input },
+            rows_out: lanes * scheme.down.tile.outputs * row_out,
+            row_out,
+            patch: direct.scratch_len(tiles.nr()),
+            marks: block.extent.columns,
+        }
+    }
+
+    fn lines<T: Element>(&self) -> usize {
+        let values = [self.planes, self.v, self.products, self.rows_in, self.rows_out, self.patch];
+        let lines = values.iter().fold(0_usize, |sum, len| sum.saturating_add(lines_for::<T::Acc>(*len)));
+        lines.saturating_add(lines_for::<u8>(self.marks))
+    }
+}
+
+struct Winograd<T: Element> {
+    geometry: Geometry,
+    isa: Isa,
+    activation: stream::Activation<T::Acc>,
+    /// The bounds of the clamp, where kernels write into Y.
+    clamp: Option<(T::Acc, T::Acc)>,
+    roles: Roles,
+    scheme: Scheme<T::Acc>,
+    /// Blocks down and along.
+    grid: (usize, usize),
+    /// A full block, one that is last along, one that is last down, one that is both.
+    blocks: alloc::vec::Vec<Block<T::Acc>>,
+    tiles: Tiles<T::Acc>,
+    layout: PackedLayout,
+    direct: Direct<T::Acc>,
+    /// Shares that the panels of channels are split into.
+    splits: usize,
+    sizes: Sizes,
+}
+
+/// One task: a block of tiles of one group of one image, for a share of the panels.
+struct Task<'a, T: Real> {
+    image: usize,
+    group: usize,
+    panels: Range<usize>,
+    block: &'a Block<T>,
+    /// The first row and column of tiles.
+    row: usize,
+    column: usize,
+}
+
+/// The scratch of a task.
+struct Scratch<'a, T> {
+    planes: &'a mut [T],
+    v: &'a mut [T],
+    products: &'a mut [T],
+    rows_in: &'a mut [T],
+    rows_out: &'a mut [T],
+    patch: &'a mut [T],
+    marks: &'a mut [u8],
+}
+
+impl<T: Element> Winograd<T> {
+    fn task(&self, task: usize) -> Task<'_, T::Acc> {
+        let (rest, split) = (task / self.splits, task % self.splits);
+        let (rest, along) = (rest / self.grid.1, rest % self.grid.1);
+        let (plane, down) = (rest / self.grid.0, rest % self.grid.0);
+        let count = self.geometry.out_channels_per_group().div_ceil(self.tiles.nr());
+        let (is_last_down, is_last_along) = (down + 1 == self.grid.0, along + 1 == self.grid.1);
+        Task {
+            image: plane / self.geometry.group,
+            group: plane % self.geometry.group,
+            panels: split * count / self.splits..(split + 1) * count / self.splits,
+            block: &self.blocks[2 * usize::from(is_last_down) + usize::from(is_last_along)],
+            row: down * self.blocks[0].extent.rows,
+            column: along * self.blocks[0].extent.columns,
+        }
+    }
+
+    /// Transforms the tiles of one slice of X, for all channels.
+    fn transform(&self, io: &Io<'_, T>, task: &Task<'_, T::Acc>, slice: usize, scratch: &mut Scratch<'_, T::Acc>) {
+        let (geometry, block) = (&self.geometry, task.block);
+        let Roles { depth, down, along } = &self.roles;
+        let channels = geometry.in_channels_per_group();
+        // The padded position of the block's first row and element, and which of them are not padding.
+        let (y, x) = (task.row * self.scheme.down.tile.outputs, task.column * self.scheme.along.tile.outputs);
+        let live = |begin: usize, pad: usize, input: usize, len: usize| {
+            let from = pad.saturating_sub(begin).min(len);
+            from..(pad + input).saturating_sub(begin).clamp(from, len)
+        };
+        let live_rows = live(y, down.pad_begin, down.input, block.planes.rows());
+        let live = live(x, along.pad_begin, along.input, block.planes.row_len());
+        let is_empty = live_rows.is_empty() || live.is_empty();
+        let first_row = if is_empty { 0 } else { y + live_rows.start - down.pad_begin };
+        let first = if is_empty { 0 } else { x + live.start - along.pad_begin };
+        let slot = slice % depth.kernel;
+        let v = &mut scratch.v[slot * block.slot_len(&self.scheme)..][..block.slot_len(&self.scheme)];
+        let plane = down.input * along.input;
+        for c in 0..channels {
+            let channel = (task.image * geometry.in_channels + task.group * channels + c) * depth.input;
+            let begin = (channel + slice - depth.pad_begin) * plane + first_row * along.input;
+            let rows = if is_empty { &[] } else { &io.x[begin..begin + live_rows.len() * along.input] };
+            let rows = match T::as_acc(rows) {
+                Some(rows) => rows,
+                None => {
+                    let converted = &mut scratch.rows_in[..rows.len()];
+                    stream::widen(self.isa, rows, converted);
+                    converted
+                }
+            };
+            let source = Source {
+                x: rows.get(first..).unwrap_or(&[]),
+                row_stride: along.input,
+                next: depth.input * plane,
+                live_rows: if is_empty { 0..0 } else { live_rows.clone() },
+                live: live.clone(),
+            };
+            self.scheme.kernel.split(&source, &block.planes, scratch.planes);
+            let v = &mut v[c * block.extent.input_tiles()..];
+            self.scheme.kernel.input(scratch.planes, &block.planes, &block.map, v, block.v_plane);
+        }
+    }
+
+    /// Multiplies all values of one panel: over the slices `taps` of the depth axis, the first of which is in slot `slot`.
+    fn multiply(
+        &self,
+        weights: &[T::Acc],
+        task: &Task<'_, T::Acc>,
+        panel: usize,
+        taps: Range<usize>,
+        slot: usize,
+        scratch: &mut Scratch<'_, T::Acc>,
+    ) {
+        let (block, layout) = (task.block, &self.layout);
+        let first = panel * self.tiles.nr();
+        let live = self.geometry.out_channels_per_group() - first;
+        let nr = self.tiles.panel(live);
+        let filters = &weights[layout.panel(first, nr)];
+        let per_slice = layout.steps / self.roles.depth.kernel;
+        let koff = block.koff.rows(slot * per_slice..(slot + taps.len()) * per_slice);
+        let len = taps.len() * per_slice * nr;
+        let (runs, width) = block.extent.runs();
+        for value in 0..self.scheme.kernel.values() {
+            let begin = (value * layout.steps + taps.start * per_slice) * nr;
+            let w = &filters[begin..begin + len];
+            // While these filters are multiplied, the next value's are fetched: a line with each step of k.
+            let mut ahead = weights.get(layout.panel(first, nr).start + begin + layout.steps * nr..).unwrap_or(&[]);
+            ahead = &ahead[..len.min(ahead.len())];
+            for run in 0..runs {
+                for t in 0..block.pixels.count {
+                    let pixels = block.pixels.pixels(t);
+                    let kernel = block.pixels.kernel(pixels.len(), live);
+                    let x = value * block.v_plane + run * block.extent.input_columns + pixels.start;
+                    // Without steps of k nothing is read.
+                    let x = scratch.v.get(x..).unwrap_or(&[]);
+                    let at = value * self.sizes.product_plane + (run * width + pixels.start) * nr;
+                    let tile = &mut scratch.products[at..at + pixels.len() * nr];
+                    kernel.partial(x, koff, w, ahead, tile, false);
+                    ahead = ahead.get(koff.len() * LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
+                }
+            }
+        }
+    }
+
+    /// Takes the products of one panel back into slice `slice` of Y.
+    fn take_back(
+        &self,
+        io: &Io<'_, T>,
+        task: &Task<'_, T::Acc>,
+        panel: usize,
+        slice: usize,
+        scratch: &mut Scratch<'_, T::Acc>,
+    ) {
+        let (geometry, block, lanes) = (&self.geometry, task.block, self.tiles.lanes());
+        let (down, along) = (&self.roles.down, &self.roles.along);
+        let channels = geometry.out_channels_per_group();
+        let first = panel * self.tiles.nr();
+        let live = self.tiles.nr().min(channels - first);
+        let nr = self.tiles.panel(channels - first);
+        let (m_down, m_along) = (self.scheme.down.tile.outputs, self.scheme.along.tile.outputs);
+        let (tiles, x) = (block.extent.columns, task.column * m_along);
+        let width = (tiles * m_along).min(along.output - x);
+        let past_cache = geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES;
+        let marks = &mut scratch.marks[..tiles];
+        marks.fill(0);
+        for vector in (0..live).step_by(lanes) {
+            let channel = task.group * channels + first + vector;
+            let count = lanes.min(live - vector);
+            let bias = &io.bias[channel..channel + count];
+            for row in 0..block.extent.rows {
+                let y = (task.row + row) * m_down;
+                let height = m_down.min(down.output - y);
+                let products = Products {
+                    values: &scratch.products[row * tiles * nr + vector..],
+                    tile_step: nr,
+                    plane: self.sizes.product_plane,
+                    tiles,
+                };
+                let plane = (task.image * geometry.out_channels + channel) * self.roles.depth.output + slice;
+                let at = (plane * down.output + y) * along.output + x;
+                let pixels = Pixels {
+                    channels: count,
+                    channel_step: geometry.output_spatial(),
+                    row_step: along.output,
+                    width,
+                    height,
+                    past_cache,
+                };
+                let is_good = if let Some((lo, hi)) = self.clamp
+                    && let Some(mut dest) = T::dest_as_acc(io.y.dest(at))
+                {
+                    let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
+                    self.scheme.kernel.output(&products, &pixels, &mut dest, &Epilogue { bias, residual, lo, hi }, marks)
+                } else {
+                    let row_out = self.sizes.row_out;
+                    let pixels =
+                        Pixels { channel_step: m_down * row_out, row_step: row_out, past_cache: false, ..pixels };
+                    let mut dest = Dest::from_slice(&mut *scratch.rows_out);
+                    // The bias is added below, with what else the kernel cannot do.
+                    let (lo, hi) = (T::Acc::NEG_INFINITY, T::Acc::INFINITY);
+                    let epilogue = Epilogue { bias: &self.direct.zeros[..count], residual: None, lo, hi };
+                    let is_good = self.scheme.kernel.output(&products, &pixels, &mut dest, &epilogue, marks);
+                    let finish = Finish { isa: self.isa, activation: self.activation, io };
+                    for (c, bias) in bias.iter().enumerate() {
+                        for i in 0..height {
+                            let row = &mut scratch.rows_out[(c * m_down + i) * row_out..][..width];
+                            finish.row(row, *bias, at + c * geometry.output_spatial() + i * along.output);
+                        }
+                    }
+                    is_good
+                };
+                if !is_good {
+                    for tile in 0..tiles {
+                        if core::mem::take(&mut marks[tile]) != 0 {
+                            self.recompute(io, task, panel, slice, (row, tile), scratch.patch);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Computes one tile of one panel directly.
+    fn recompute(
+        &self,
+        io: &Io<'_, T>,
+        task: &Task<'_, T::Acc>,
+        panel: usize,
+        slice: usize,
+        (row, column): (usize, usize),
+        patch: &mut [T::Acc],
+    ) {
+        let first = panel * self.tiles.nr();
+        let channels = self.geometry.out_channels_per_group();
+        let nr = self.tiles.panel(channels - first);
+        let group = &io.weights[task.group * self.layout.group_len()..][..self.layout.group_len()];
+        let tile = direct::Tile {
+            image: task.image,
+            group: task.group,
+            slice,
+            y: (task.row + row) * self.scheme.down.tile.outputs,
+            x: (task.column + column) * self.scheme.along.tile.outputs,
+            channels: first..(first + self.tiles.nr()).min(channels),
+        };
+        let filters = &group[self.layout.direct_panel(first, nr)];
+        let finish = Finish { isa: self.isa, activation: self.activation, io };
+        self.direct.compute(&self.geometry, &self.roles, &tile, filters, nr, patch, &finish);
+    }
+}
+
+impl<T: Element> Lowering<T> for Winograd<T> {
+    fn layout(&self) -> Layout {
+        let (down, along) = (self.scheme.down.tile, self.scheme.along.tile);
+        alloc::vec![down.values, down.outputs, along.values, along.outputs]
+    }
+
+    fn describe(&self) -> String {
+        let extent = &self.blocks[0].extent;
+        format!(
+            "{} by {}, {} filters, blocks of {} x {} tiles, {} blocks, panels in {} shares",
+            self.kernel(),
+            self.tiles.name(),
+            self.scheme.filters(),
+            extent.rows,
+            extent.columns,
+            self.grid.0 * self.grid.1,
+            self.splits
+        )
+    }
+
+    fn kernel(&self) -> &str {
+        self.scheme.kernel.name()
+    }
+
+    fn packed_len(&self) -> usize {
+        self.geometry.group * self.layout.group_len()
+    }
+
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        let group_len = self.layout.group_len();
+        if group_len == 0 {
+            return;
+        }
+        let w_len = self.geometry.weight_len() / self.geometry.group;
+        for (group, packed) in packed.chunks_exact_mut(group_len).enumerate() {
+            let w = &w[group * w_len..(group + 1) * w_len];
+            pack::pack(w, &self.geometry, &self.roles, &self.scheme, &self.layout, &self.tiles, packed);
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group * self.grid.0 * self.grid.1 * self.splits
+    }
+
+    /// One share of the panels, for one block of tiles of one group of one image.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let task = self.task(task);
+        let mut arena = Arena::new(scratch);
+        let sizes = &self.sizes;
+        let mut scratch = Scratch {
+            planes: arena.take(sizes.planes),
+            v: arena.take(sizes.v),
+            products: arena.take(sizes.products),
+            rows_in: arena.take(sizes.rows_in),
+            rows_out: arena.take(sizes.rows_out),
+            patch: arena.take(sizes.patch),
+            marks: arena.take(sizes.marks),
+        };
+        let extent = task.block.extent;
+        let depth = self.roles.depth;
+        if !io.is_finite {
+            for slice in 0..depth.output {
+                for panel in task.panels.clone() {
+                    for tile in 0..extent.tiles() {
+                        let place = (tile / extent.columns, tile % extent.columns);
+                        self.recompute(io, &task, panel, slice, place, scratch.patch);
+                    }
+                }
+            }
+            return;
+        }
+        let group = &io.weights[task.group * self.layout.group_len()..][..self.layout.group_len()];
+        let mut next = 0;
+        for slice in 0..depth.output {
+            // Padded positions of the slices that are read, then without padding.
+            let begin = slice * depth.stride;
+            let live = begin.max(depth.pad_begin)..(begin + depth.kernel).min(depth.pad_begin + depth.input);
+            next = next.max(live.start);
+            while next < live.end {
+                self.transform(io, &task, next, &mut scratch);
+                next += 1;
+            }
+            let taps = if live.is_empty() { 0..0 } else { live.start - begin..live.end - begin };
+            let slot = live.start % depth.kernel;
+            for panel in task.panels.clone() {
+                self.multiply(group, &task, panel, taps.clone(), slot, &mut scratch);
+                self.take_back(io, &task, panel, slice, &mut scratch);
+            }
+        }
+    }
+}

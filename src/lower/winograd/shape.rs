@@ -1,0 +1,206 @@
+//! What a layer looks like to Winograd's algorithm: the roles of its axes, how its kernel is cut, and how its tiles are blocked.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use convoke_kernels::winograd::{PhasePlanes, Tile, TileMap};
+use convoke_kernels::{Isa, Real, RowOffsets, WinogradKernel};
+
+use crate::lower::channel_tiles::Tiles;
+use crate::{Axis, Geometry};
+
+/// A spatial axis that is not there.
+const ABSENT: Axis = Axis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+
+/// The axes of a layer by what becomes of them.
+#[derive(Clone, Copy)]
+pub(super) struct Roles {
+    /// The outer axis of three: its taps are more steps of k, over slices that are transformed once.
+    pub(super) depth: Axis,
+    /// The axes that tiles lie on.
+    pub(super) down: Axis,
+    pub(super) along: Axis,
+}
+
+impl Roles {
+    /// # Errors
+    /// Why the layer is not one for Winograd.
+    pub(super) fn new(geometry: &Geometry) -> Result<Self, String> {
+        let roles = match *geometry.axes {
+            [along] => Self { depth: ABSENT, down: ABSENT, along },
+            [down, along] => Self { depth: ABSENT, down, along },
+            [depth, down, along] => Self { depth, down, along },
+            _ => return Err(String::from("only for one to three spatial axes")),
+        };
+        let is_dilated = |a: &Axis| a.dilation != 1 && a.kernel != 1;
+        let is_strided = [roles.down, roles.along].iter().any(|a| a.stride != 1);
+        if is_strided || [roles.depth, roles.down, roles.along].iter().any(is_dilated) {
+            return Err(String::from("only for stride 1 and dilation 1"));
+        }
+        if roles.down.kernel == 1 && roles.along.kernel == 1 {
+            return Err(String::from("the kernel is 1x1"));
+        }
+        Ok(roles)
+    }
+}
+
+/// How the taps of one axis are cut into filters of a tile: filter i takes the taps from `i * m` on, so that it reads the transformed
+/// values of the tile i places further on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub(super) tile: Tile,
+    pub(super) count: usize,
+    kernel: usize,
+}
+
+impl Parts {
+    /// The filters for `kernel` taps; none if the tile does not suit them.
+    fn new(tile: Tile, kernel: usize) -> Option<Self> {
+        if (tile == Tile::NONE) != (kernel == 1) {
+            return None;
+        }
+        let rest = kernel.saturating_sub(tile.taps());
+        // Filters that follow each other at m taps must overlap or touch.
+        if rest > 0 && tile.taps() < tile.outputs {
+            return None;
+        }
+        Some(Self { tile, count: 1 + rest.div_ceil(tile.outputs), kernel })
+    }
+
+    /// The taps of filter `i`: every tap is in one filter.
+    pub(super) fn taps(&self, i: usize) -> core::ops::Range<usize> {
+        let end = if i + 1 == self.count { self.kernel } else { (i + 1) * self.tile.outputs };
+        i * self.tile.outputs..end
+    }
+}
+
+/// A kernel, and the filters on both axes.
+pub(super) struct Scheme<T: Real> {
+    pub(super) kernel: &'static WinogradKernel<T>,
+    pub(super) down: Parts,
+    pub(super) along: Parts,
+}
+
+impl<T: Real> Clone for Scheme<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: Real> Copy for Scheme<T> {}
+
+impl<T: Real> Scheme<T> {
+    /// The scheme of a kernel, if it suits the layer.
+    pub(super) fn new(kernel: &'static WinogradKernel<T>, roles: &Roles) -> Option<Self> {
+        let down = Parts::new(kernel.down(), roles.down.kernel)?;
+        let along = Parts::new(kernel.along(), roles.along.kernel)?;
+        Some(Self { kernel, down, along })
+    }
+
+    /// Filters.
+    pub(super) fn filters(&self) -> usize {
+        self.down.count * self.along.count
+    }
+
+    /// Rows and columns of tiles of the output.
+    pub(super) fn grid(&self, roles: &Roles) -> (usize, usize) {
+        (
+            roles.down.output.div_ceil(self.down.tile.outputs),
+            roles.along.output.div_ceil(self.along.tile.outputs),
+        )
+    }
+}
+
+/// The sizes of a block of tiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// Rows and columns of tiles that are computed.
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// Rows and columns of transformed tiles: more, where the kernel has several filters.
+    pub(super) input_rows: usize,
+    pub(super) input_columns: usize,
+}
+
+impl Extent {
+    pub(super) fn new<T: Real>(scheme: &Scheme<T>, rows: usize, columns: usize) -> Self {
+        Self {
+            rows,
+            columns,
+            input_rows: rows + scheme.down.count - 1,
+            input_columns: columns + scheme.along.count - 1,
+        }
+    }
+
+    pub(super) fn tiles(&self) -> usize {
+        self.rows * self.columns
+    }
+
+    pub(super) fn input_tiles(&self) -> usize {
+        self.input_rows * self.input_columns
+    }
+
+    /// Whether the tiles of a value lie side by side, row after row: then one GEMM has them all.
+    fn is_joined(&self) -> bool {
+        self.input_columns == self.columns
+    }
+
+    /// How many GEMMs a value has, and of how many tiles each.
+    pub(super) fn runs(&self) -> (usize, usize) {
+        if self.is_joined() { (1, self.tiles()) } else { (self.rows, self.columns) }
+    }
+}
+
+/// From one plane of values to the next, for `len` elements: with room for a whole vector behind the last, and such that equal places of the
+/// planes fall into different sets of the L1 cache (the distance in lines is odd; 3 modulo 8 measured best).
+pub(super) fn spread(len: usize, lanes: usize) -> usize {
+    let lines = (len + lanes).div_ceil(16);
+    (lines + (11 - lines % 8) % 8) * 16
+}
+
+/// A block of tiles with its tables.
+pub(super) struct Block<T: Real> {
+    pub(super) extent: Extent,
+    pub(super) planes: PhasePlanes,
+    pub(super) map: TileMap,
+    pub(super) pixels: Tiles<T>,
+    /// Rows of k: for each slot of a slice (twice, so that any run of slots is one), each filter, each channel.
+    pub(super) koff: RowOffsets,
+    /// Elements from one value's transformed tiles to the next.
+    pub(super) v_plane: usize,
+}
+
+impl<T: Real> Block<T> {
+    /// None if a kernel is lacking, or offsets exceed 32 bits.
+    pub(super) fn new(isa: Isa, scheme: &Scheme<T>, extent: Extent, channels: usize, slots: usize) -> Option<Self> {
+        let lanes = scheme.kernel.lanes();
+        let (down, along) = (scheme.down.tile, scheme.along.tile);
+        let planes = PhasePlanes::new(down, along, extent.input_rows, extent.input_columns, lanes);
+        let v_plane = spread(channels.checked_mul(extent.input_tiles())?, lanes);
+        let slot_len = v_plane.checked_mul(scheme.kernel.values())?;
+        u32::try_from(slot_len.checked_mul(slots)?).ok()?;
+        u32::try_from(planes.len()).ok()?;
+        let mut koff = Vec::with_capacity(2 * slots * scheme.filters() * channels);
+        for slot in 0..2 * slots {
+            for i in 0..scheme.down.count {
+                for j in 0..scheme.along.count {
+                    let at = slot % slots * slot_len + i * extent.input_columns + j;
+                    koff.extend((0..channels).map(|c| (at + c * extent.input_tiles()) as u32));
+                }
+            }
+        }
+        Some(Self {
+            planes,
+            map: TileMap::new(extent.input_rows, extent.input_columns, planes.pitch(), lanes),
+            pixels: Tiles::new(isa, extent.runs().1)?,
+            koff: RowOffsets::new(koff),
+            v_plane,
+            extent,
+        })
+    }
+
+    /// Elements of the transformed tiles of a slice.
+    pub(super) fn slot_len(&self, scheme: &Scheme<T>) -> usize {
+        self.v_plane * scheme.kernel.values()
+    }
+}
