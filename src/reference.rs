@@ -49,6 +49,29 @@ pub fn tolerance<T: ElementType>(geometry: &Geometry, magnitude: f64) -> f64 {
     if T::DIRECT { sum } else { sum + (magnitude + sum) * T::UNIT_ROUNDOFF + smallest_step::<T>() }
 }
 
+/// What the errors of algorithms that mix neighbouring inputs are proportional to, for each channel of Y of a Conv: the greatest finite magnitude in
+/// X times the sum of the finite magnitudes of the channel's weights.
+#[must_use]
+pub fn wide_magnitudes<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T]) -> Vec<f64> {
+    let finite = |v: &T| Some(v.to_acc().to_f64().abs()).filter(|v| v.is_finite());
+    let most = x.iter().filter_map(finite).fold(0.0, f64::max);
+    let len = geometry.in_channels_per_group() * geometry.kernel_volume();
+    let of_channel = |m: usize| w[m * len..(m + 1) * len].iter().filter_map(finite).sum::<f64>() * most;
+    (0..geometry.out_channels).map(of_channel).collect()
+}
+
+/// What an algorithm's transforms may add to the error of [`tolerance`], where [`wide_magnitudes`] gives `wide`: nothing where it has none.
+///
+/// Bounding each step of Winograd's F(4x4, 3x3) gives 10^4 units of round-off and more. But errors have signs: they stayed below 20 in ten thousand
+/// random layers of each type on each ISA, and twice that is the bound.
+#[must_use]
+pub fn transform_tolerance<T: ElementType>(algorithm: crate::Algorithm, wide: f64) -> f64 {
+    match algorithm {
+        crate::Algorithm::Winograd => 40.0 * <T::Acc as Real>::UNIT_ROUNDOFF * wide,
+        _ => 0.0,
+    }
+}
+
 /// Half the distance between subnormal numbers of a 16-bit type: what rounding may cost near zero.
 fn smallest_step<T: ElementType>() -> f64 {
     if T::DTYPE == crate::DType::F16 { 1.0 / f64::from(1_u32 << 25) } else { 0.0 }

@@ -51,7 +51,11 @@ fn execute<T: Scalar>(isa: Isa) {
         for layer in &layers {
             let Some(plan) = combination.plan::<T>(layer, |planner| planner) else { continue };
             let operands = Operands::uniform(&layer.geometry(), 5);
-            let difference = Oracle::new(&layer.geometry(), &operands).check(combination.algorithm, Activation::None, &operands.run(&plan));
+            let difference = Oracle::new(&layer.geometry(), &operands).check(
+                combination.algorithm,
+                Activation::None,
+                &operands.run(&plan),
+            );
             assert_eq!(difference, Ok(()), "{combination}, {}", T::DTYPE);
             if combination.algorithm != Algorithm::Naive && !has_foreign_blas(combination.algorithm) {
                 let kernel = plan.kernel();

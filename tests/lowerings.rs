@@ -58,7 +58,9 @@ fn check_random<T: Scalar>(combination: Combination) {
         let y = operands.run(&plan);
         executed.set(executed.get() + 1);
         let oracle = Oracle::new(&geometry, &operands);
-        oracle.check(combination.algorithm, activation, &y).map_err(|difference| TestCaseError::fail(format!("{difference}\n{plan:?}")))
+        oracle
+            .check(combination.algorithm, activation, &y)
+            .map_err(|difference| TestCaseError::fail(format!("{difference}\n{plan:?}")))
     });
     if let Err(error) = result {
         panic!("{combination}, {}: {error}", T::DTYPE);
@@ -182,7 +184,8 @@ fn a_planner_that_is_free_to_choose_is_right() {
             let _context = Context(|| format!("{}: {layer}", T::DTYPE));
             let geometry = layer.geometry();
             let operands = Operands::uniform(&geometry, 3).with_bias(&geometry);
-            let difference = Oracle::new(&geometry, &operands).check(plan.algorithm(), Activation::None, &operands.run(&plan));
+            let difference =
+                Oracle::new(&geometry, &operands).check(plan.algorithm(), Activation::None, &operands.run(&plan));
             assert_eq!(difference, Ok(()), "{layer}\n{plan:?}");
             if geometry.macs() > 100_000 {
                 assert_ne!(plan.algorithm(), Algorithm::Naive, "{layer}\n{plan:?}");

@@ -98,7 +98,9 @@ fn infinity_times_a_zero_weight_is_nan() {
             operands.x.fill(T::from_f64(f64::INFINITY));
             operands.w.fill(T::from_f64(0.0));
             let oracle = Oracle::new(&geometry, &operands);
-            on_every_path(&layer, Activation::None, &operands, |algorithm, y| oracle.check(algorithm, Activation::None, y));
+            on_every_path(&layer, Activation::None, &operands, |algorithm, y| {
+                oracle.check(algorithm, Activation::None, y)
+            });
             if geometry.op == Op::Conv {
                 assert!(oracle.elements().iter().any(|e| e.value.is_nan()));
             }

@@ -14,7 +14,11 @@ fn check(layer: &Layer) {
         let oracle = Oracle::new(&geometry, &operands);
         for combination in Combination::all() {
             let Some(plan) = combination.plan::<T>(layer, |planner| planner) else { continue };
-            assert_eq!(oracle.check(combination.algorithm, Activation::None, &operands.run(&plan)), Ok(()), "{combination}: {layer}");
+            assert_eq!(
+                oracle.check(combination.algorithm, Activation::None, &operands.run(&plan)),
+                Ok(()),
+                "{combination}: {layer}"
+            );
         }
     }
     for_each_type!(check_type(layer));

@@ -76,37 +76,40 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
     rows
 }
 
-/// How the padded rows of one channel are laid out: rows by their phase down the column, elements by their phase along the row.
+/// Where the values of a block's tiles are, for one channel: value (i, j) of tile t at `row(i) + j * plane_len + t`.
 ///
-/// Element `e` of padded row `r` is at [`offset`](Self::offset)`(r, e)`. So the tiles of a block read each value of theirs at consecutive
-/// places, `pitch` from one row of tiles to the next.
+/// The padded rows that the tiles read are split by their phase down the column, so that rows of tiles follow each other, and into one plane
+/// for each value along the row: tiles are neighbours, although the parts of X that they read overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PhasePlanes {
-    /// Padded rows.
+pub struct Planes {
+    /// Padded rows, and elements of each.
     rows: usize,
-    /// Outputs of a tile down and along: the numbers of phases.
-    down: usize,
-    along: usize,
-    /// Places of a row in a plane.
+    row_len: usize,
+    /// The tile down and along.
+    down: Tile,
+    along: Tile,
+    /// Tiles of a row, and of all rows.
     pitch: usize,
-    /// Elements from one phase of rows to the next, and of elements: each ends with a vector's room for the stores of its last row.
+    tiles: usize,
+    /// Elements from one phase of rows to the next, with a vector's room for the stores of the last row; and from one plane to the next.
     phase_len: usize,
     plane_len: usize,
 }
 
-impl PhasePlanes {
-    /// The planes that `rows` x `columns` tiles read.
+impl Planes {
+    /// The planes of `rows` x `columns` tiles.
     #[must_use]
     pub fn new(down: Tile, along: Tile, rows: usize, columns: usize, lanes: usize) -> Self {
         let length = |tile: Tile, tiles: usize| (tiles - 1) * tile.outputs + tile.values;
         let padded_rows = length(down, rows);
-        let pitch = length(along, columns).div_ceil(along.outputs);
-        let phase_len = padded_rows.div_ceil(down.outputs) * pitch + lanes;
+        let phase_len = padded_rows.div_ceil(down.outputs) * columns + lanes;
         Self {
             rows: padded_rows,
-            down: down.outputs,
-            along: along.outputs,
-            pitch,
+            row_len: length(along, columns),
+            down,
+            along,
+            pitch: columns,
+            tiles: rows * columns,
             phase_len,
             plane_len: phase_len * down.outputs,
         }
@@ -118,22 +121,22 @@ impl PhasePlanes {
         self.rows
     }
 
-    /// Elements of a padded row.
+    /// Elements of a padded row that the tiles read.
     #[must_use]
     pub fn row_len(&self) -> usize {
-        self.pitch * self.along
+        self.row_len
     }
 
-    /// Places from one row of tiles to the next.
+    /// Tiles.
     #[must_use]
-    pub fn pitch(&self) -> usize {
-        self.pitch
+    pub fn tiles(&self) -> usize {
+        self.tiles
     }
 
     /// Elements of all planes, with room for whole vectors behind the last tile's.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.plane_len * self.along
+        self.plane_len * self.along.values
     }
 
     /// Whether there is nothing in them.
@@ -142,91 +145,14 @@ impl PhasePlanes {
         self.len() == 0
     }
 
-    /// Where element `e` of padded row `r` is.
-    #[must_use]
-    pub fn offset(&self, r: usize, e: usize) -> usize {
-        e % self.along * self.plane_len + r % self.down * self.phase_len + r / self.down * self.pitch + e / self.along
-    }
-}
-
-/// A vector of tiles: where their first places are in the planes, and where the live ones go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TileVector {
-    /// The place of its first tile.
-    pub src: u32,
-    /// The place of its first live tile among a channel's transformed tiles.
-    pub dst: u32,
-    /// The lanes that are tiles; the others lie between two rows of tiles or behind the last.
-    pub mask: u32,
-    /// Whether the live lanes are the first ones: then the whole vector is stored, and what follows overwrites the rest.
-    pub(crate) is_prefix: bool,
-}
-
-/// The vectors of a block of tiles, validated once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TileMap {
-    vectors: Vec<TileVector>,
-    most_src: usize,
-    most_dst: usize,
-    tiles: usize,
-}
-
-impl TileMap {
-    /// The tiles of `rows` x `columns`, as they lie in planes of the given pitch: row by row, or the rows joined with the places between them
-    /// where that takes clearly fewer vectors.
-    ///
-    /// # Panics
-    /// If offsets exceed `u32`.
-    #[must_use]
-    pub fn new(rows: usize, columns: usize, pitch: usize, lanes: usize) -> Self {
-        let joined = ((rows - 1) * pitch + columns).div_ceil(lanes);
-        // Vectors with gaps are compressed before each of their stores, which makes them dearer.
-        let by_row = rows * columns.div_ceil(lanes);
-        let mut vectors = Vec::new();
-        let narrow = |offset: usize| u32::try_from(offset).expect("blocks are far smaller than 2^32 tiles");
-        let mut add = |src: usize, dst: usize, mask: u32| {
-            let is_prefix = mask & mask.wrapping_add(1) == 0;
-            vectors.push(TileVector { src: narrow(src), dst: narrow(dst), mask, is_prefix });
-        };
-        let first = |n: usize| ((1_u64 << n) - 1) as u32;
-        if joined * 4 < by_row * 3 {
-            let mut dst = 0;
-            for v in 0..joined {
-                let mask = (0..lanes).fold(0, |mask, lane| {
-                    let place = v * lanes + lane;
-                    let is_tile = place % pitch < columns && place / pitch < rows;
-                    mask | u32::from(is_tile) << lane
-                });
-                add(v * lanes, dst, mask);
-                dst += mask.count_ones() as usize;
-            }
-        } else {
-            for row in 0..rows {
-                for column in (0..columns).step_by(lanes) {
-                    add(row * pitch + column, row * columns + column, first(lanes.min(columns - column)));
-                }
-            }
-        }
-        let most = |of: fn(&TileVector) -> u32| vectors.iter().map(of).max().unwrap_or(0) as usize;
-        let (most_src, most_dst) = (most(|v| v.src), most(|v| v.dst));
-        Self { vectors, most_src, most_dst, tiles: rows * columns }
-    }
-
-    /// Tiles of the block.
-    #[must_use]
-    pub fn tiles(&self) -> usize {
-        self.tiles
-    }
-
-    /// Vectors, for estimates.
-    #[must_use]
-    pub fn vectors(&self) -> usize {
-        self.vectors.len()
+    /// Where the values of row `i` of the tiles begin.
+    fn row(&self, i: usize) -> usize {
+        i % self.down.outputs * self.phase_len + i / self.down.outputs * self.pitch
     }
 }
 
 /// Memory: `x + i * row_stride + e` readable for i in 0 .. `live_rows.len()` and e in 0 .. `live.len()`; `planes` writable for
-/// `PhasePlanes::len()`, which covers a vector behind every place.
+/// `Planes::len()`, which covers a vector behind every place.
 pub(crate) struct SplitArgs<T> {
     /// The first live element of the first live row.
     pub(crate) x: *const T,
@@ -238,6 +164,7 @@ pub(crate) struct SplitArgs<T> {
     pub(crate) live_rows: Range<usize>,
     /// The elements of a padded row that are not padding.
     pub(crate) live: Range<usize>,
+    pub(crate) zero: T,
     pub(crate) planes: *mut T,
     pub(crate) phases: usize,
     pub(crate) pitch: usize,
@@ -245,20 +172,13 @@ pub(crate) struct SplitArgs<T> {
     pub(crate) plane_len: usize,
 }
 
-/// Where the values of a tile are read, from its place on: `rows[i] + columns[j]`.
-#[derive(Clone, Copy)]
-pub(crate) struct Offsets {
-    pub(crate) rows: [usize; MOST_VALUES],
-    pub(crate) columns: [usize; MOST_VALUES],
-}
-
-/// Memory: `tiles` readable for `count` entries; for each of them, `planes + src + offset` readable for a vector at every offset, and
-/// `v + dst + xi * v_plane` writable for a vector, xi below the number of a tile's values.
+/// Memory: `planes + rows[i] + j * plane_len + t` readable, and `v + (i * NH + j) * v_plane + t` writable, for every value (i, j) and every t
+/// below `tiles`, rounded up to whole vectors.
 pub(crate) struct InputArgs<T> {
     pub(crate) planes: *const T,
-    pub(crate) offsets: Offsets,
-    pub(crate) tiles: *const TileVector,
-    pub(crate) count: usize,
+    pub(crate) rows: [usize; MOST_VALUES],
+    pub(crate) plane_len: usize,
+    pub(crate) tiles: usize,
     pub(crate) v: *mut T,
     pub(crate) v_plane: usize,
 }
@@ -389,24 +309,25 @@ impl<T: Real> WinogradKernel<T> {
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn split(&self, source: &Source<'_, T>, shape: &PhasePlanes, planes: &mut [T]) {
+    pub fn split(&self, source: &Source<'_, T>, shape: &Planes, planes: &mut [T]) {
         let Source { x, row_stride, next, live_rows, live } = source;
-        assert!((shape.down, shape.along) == (self.down.outputs, self.along.outputs), "planes of another kernel");
+        assert!((shape.down, shape.along) == (self.down, self.along), "planes of another kernel");
         assert!(planes.len() >= shape.len(), "the planes are too short");
-        assert!(live_rows.end <= shape.rows && live.end <= shape.row_len(), "more rows or elements than the planes hold");
-        assert!(live.start <= live.end, "elements end before they begin");
-        let needed = |rows: usize| (rows - 1).checked_mul(*row_stride).and_then(|at| at.checked_add(live.len()));
+        assert!(live_rows.end <= shape.rows && live.end <= shape.row_len, "more rows or elements than the tiles read");
         let is_empty = live_rows.is_empty() || live.is_empty();
+        let (live_rows, live) = if is_empty { (0..0, 0..0) } else { (live_rows.clone(), live.clone()) };
+        let needed = |rows: usize| (rows - 1).checked_mul(*row_stride).and_then(|at| at.checked_add(live.len()));
         assert!(is_empty || needed(live_rows.len()).is_some_and(|n| n <= x.len()), "the rows end beyond their slice");
         let args = SplitArgs {
             x: x.as_ptr(),
             row_stride: *row_stride,
             next: *next,
             rows: shape.rows,
-            live_rows: live_rows.clone(),
-            live: live.clone(),
+            live_rows,
+            live,
+            zero: T::ZERO,
             planes: planes.as_mut_ptr(),
-            phases: shape.down,
+            phases: shape.down.outputs,
             pitch: shape.pitch,
             phase_len: shape.phase_len,
             plane_len: shape.plane_len,
@@ -415,34 +336,27 @@ impl<T: Real> WinogradKernel<T> {
         unsafe { (self.split)(&args) };
     }
 
-    /// Transforms the tiles of one channel: value xi of tile t goes to `v[xi * v_plane + t]`. What lies within a vector behind a row of tiles
-    /// is clobbered.
+    /// Transforms the tiles of one channel: value xi of tile t goes to `v[xi * v_plane + t]`, values row by row. What lies within a vector
+    /// behind the last tile of a value is clobbered.
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn input(&self, planes: &[T], shape: &PhasePlanes, map: &TileMap, v: &mut [T], v_plane: usize) {
-        assert!((shape.down, shape.along) == (self.down.outputs, self.along.outputs), "planes of another kernel");
-        let mut offsets = Offsets { rows: [0; MOST_VALUES], columns: [0; MOST_VALUES] };
-        for (i, row) in offsets.rows.iter_mut().enumerate().take(self.down.values) {
-            *row = shape.offset(i, 0);
-        }
-        for (j, column) in offsets.columns.iter_mut().enumerate().take(self.along.values) {
-            *column = shape.offset(0, j);
-        }
-        let most = |offsets: &[usize]| offsets.iter().copied().max().unwrap_or(0);
-        let end = map.most_src + most(&offsets.rows) + most(&offsets.columns) + self.lanes;
-        assert!(end <= planes.len(), "tiles end beyond the planes");
-        let end = (self.values() - 1).checked_mul(v_plane).and_then(|at| at.checked_add(map.most_dst + self.lanes));
+    pub fn input(&self, planes: &[T], shape: &Planes, v: &mut [T], v_plane: usize) {
+        assert!((shape.down, shape.along) == (self.down, self.along), "planes of another kernel");
+        assert!(planes.len() >= shape.len(), "the planes are too short");
+        let vectors = shape.tiles.next_multiple_of(self.lanes);
+        let end = (self.values() - 1).checked_mul(v_plane).and_then(|at| at.checked_add(vectors));
         assert!(end.is_some_and(|end| end <= v.len()), "transformed tiles end beyond their slice");
         let args = InputArgs {
             planes: planes.as_ptr(),
-            offsets,
-            tiles: map.vectors.as_ptr(),
-            count: map.vectors.len(),
+            rows: core::array::from_fn(|i| if i < self.down.values { shape.row(i) } else { 0 }),
+            plane_len: shape.plane_len,
+            tiles: shape.tiles,
             v: v.as_mut_ptr(),
             v_plane,
         };
-        // SAFETY: asserted above; a kernel is only handed out where the CPU has its ISA.
+        // SAFETY: asserted above; the last tile of the last row lies a vector before its phase's end; a kernel is only handed out where the CPU
+        // has its ISA.
         unsafe { (self.input)(&args) };
     }
 
@@ -469,7 +383,10 @@ impl<T: Real> WinogradKernel<T> {
         };
         let end = last([(tiles, tile_step), (self.values(), plane)]).and_then(|at| at.checked_add(self.lanes));
         assert!(end.is_some_and(|end| end <= values.len()), "products end beyond their slice");
-        assert!(channels <= self.lanes && epilogue.bias.len() >= channels, "more channels than a vector, or than biases");
+        assert!(
+            channels <= self.lanes && epilogue.bias.len() >= channels,
+            "more channels than a vector, or than biases"
+        );
         assert!(height <= self.down.outputs && width <= tiles * self.along.outputs, "more pixels than the tiles have");
         assert!(width > (tiles - 1) * self.along.outputs, "tiles without pixels");
         assert!(bad.len() >= tiles, "one mark a tile");

@@ -25,14 +25,16 @@ pub(crate) const COL2IM_ELEMENT: f64 = 0.1;
 /// Nanoseconds for a multiply-add of the naive loops.
 pub(crate) const NAIVE_FMA: f64 = 4.0;
 /// Cycles to copy a vector of padded elements into planes, to compute a vector of one of a tile's values from them, and to take one back.
-pub(crate) const SPLIT_CYCLES: f64 = 3.0;
-pub(crate) const INPUT_CYCLES: f64 = 2.5;
-pub(crate) const OUTPUT_CYCLES: f64 = 3.5;
+pub(crate) const SPLIT_CYCLES: f64 = 4.0;
+pub(crate) const INPUT_CYCLES: f64 = 4.0;
+pub(crate) const OUTPUT_CYCLES: f64 = 3.9;
 /// Cycles of a call of a GEMM kernel beside its steps.
 pub(crate) const GEMM_CALL_CYCLES: f64 = 60.0;
 /// Bytes that stay in the L2 cache beside what streams through it, and in the L3 cache.
-pub(crate) const L2_SHARE: f64 = 720_000.0;
+pub(crate) const L2_SHARE: f64 = 900_000.0;
 pub(crate) const L3_SHARE: f64 = 24_000_000.0;
 /// Bytes a cycle from the L3 cache and from memory, with prefetching.
 pub(crate) const L3_BYTES_PER_CYCLE: f64 = 20.0;
 pub(crate) const MEMORY_BYTES_PER_CYCLE: f64 = 7.0;
+/// How much longer than a plain stream filters take that are fetched ahead, a line with each step of k.
+pub(crate) const FETCH_AHEAD: f64 = 2.0;

@@ -1,7 +1,7 @@
 //! What a run must give, and within which bound.
 
 use convoke::kernels::stream::Storage;
-use convoke::{Activation, Algorithm, DType, Geometry, reference};
+use convoke::{Activation, Algorithm, DType, Geometry, Op, reference};
 use convoke_tools::data::Scalar;
 
 use super::Operands;
@@ -11,8 +11,7 @@ pub struct Oracle {
     geometry: Geometry,
     /// Sum, bias and residual of each output element.
     elements: Vec<reference::Element>,
-    /// The greatest finite magnitude in X, times the sum of the finite magnitudes in W, for each output channel: what the errors of algorithms that
-    /// mix neighbouring inputs are proportional to.
+    /// What algorithms with transforms err in proportion to, for each channel of a Conv.
     wide: Vec<f64>,
 }
 
@@ -25,14 +24,10 @@ impl Oracle {
             element.value += residual.to_f64();
             element.magnitude += residual.to_f64().abs();
         }
-        let finite = |v: &T| Some(v.to_f64().abs()).filter(|v| v.is_finite());
-        let most = x.iter().filter_map(finite).fold(0.0, f64::max);
-        let per_channel = |m: usize| {
-            let len = w.len().checked_div(geometry.out_channels).unwrap_or(0);
-            // Only Conv has such algorithms, whose W begins with the output channel.
-            w[m * len..(m + 1) * len].iter().filter_map(finite).sum::<f64>() * most
+        let wide = match geometry.op {
+            Op::Conv => reference::wide_magnitudes(geometry, x, w),
+            Op::ConvTranspose => Vec::new(),
         };
-        let wide = (0..geometry.out_channels).map(per_channel).collect();
         Self { geometry: geometry.clone(), elements, wide }
     }
 
@@ -75,19 +70,19 @@ impl Oracle {
         } else {
             (reference::tolerance::<f32>(&self.geometry, element.magnitude), f32::UNIT_ROUNDOFF)
         };
-        if algorithm == Algorithm::Winograd {
-            let channel = index / self.geometry.output_spatial() % self.geometry.out_channels;
-            sum += WINOGRAD * roundoff * self.wide[channel];
+        let channel = index / self.geometry.output_spatial() % self.geometry.out_channels;
+        if let Some(&wide) = self.wide.get(channel) {
+            sum += if T::DTYPE == DType::F64 {
+                reference::transform_tolerance::<f64>(algorithm, wide)
+            } else {
+                reference::transform_tolerance::<f32>(algorithm, wide)
+            };
         }
         let value = apply(activation, element.value);
         let error = slope(activation) * sum + own_error(activation, element.value) * roundoff;
         if T::DIRECT { error } else { error + (value.abs() + error) * T::UNIT_ROUNDOFF + SMALLEST_HALF_STEP }
     }
 }
-
-/// Units of round-off of [`Oracle::wide`] that Winograd's transforms may add to an error. Bounding each of their steps gives 10^4 and more for
-/// F(4x4, 3x3); the errors have signs, and stay below 20 in a hundred thousand random layers.
-const WINOGRAD: f64 = 40.0;
 
 /// Half the distance between the subnormal numbers of f16; of bf16 it is far less.
 const SMALLEST_HALF_STEP: f64 = 1.0 / (1_u64 << 25) as f64;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use convoke::{Geometry, reference};
+use convoke::{Algorithm, Geometry, Op, reference};
 
 use crate::data::{Operands, Random, Scalar};
 
@@ -27,15 +27,28 @@ impl Worst {
     }
 }
 
-/// Compares `y` with the reference at the elements of [`sample`], each against its own bound (`K * eps * sum |x| |w|`).
+/// Compares `y` with the reference at the elements of [`sample`], each against its own bound: `K * eps * sum |x| |w|`, and what the
+/// algorithm's transforms may add.
 #[must_use]
-pub fn against_reference<T: Scalar>(geometry: &Geometry, operands: &Operands<T>, y: &[T], count: usize) -> Worst {
+pub fn against_reference<T: Scalar>(
+    geometry: &Geometry,
+    algorithm: Algorithm,
+    operands: &Operands<T>,
+    y: &[T],
+    count: usize,
+) -> Worst {
+    let wide = match geometry.op {
+        Op::Conv => reference::wide_magnitudes(geometry, &operands.x, &operands.w),
+        Op::ConvTranspose => vec![0.0; geometry.out_channels],
+    };
     let mut worst = Worst { error: 0.0, of_tolerance: 0.0, index: 0, samples: 0 };
     for index in sample(&geometry.output_shape(), count) {
         let expected = reference::element(geometry, &operands.x, &operands.w, Some(&operands.b), index);
         let error = distance(y[index].to_f64(), expected.value);
-        let of_tolerance =
-            if error == 0.0 { 0.0 } else { error / reference::tolerance::<T>(geometry, expected.magnitude) };
+        let channel = index / geometry.output_spatial() % geometry.out_channels;
+        let tolerance = reference::tolerance::<T>(geometry, expected.magnitude)
+            + reference::transform_tolerance::<T>(algorithm, wide[channel]);
+        let of_tolerance = if error == 0.0 { 0.0 } else { error / tolerance };
         worst.samples += 1;
         worst.error = worst.error.max(error);
         // A bound of 0 with an error makes an infinite share; a NaN bound must not hide an error.
@@ -129,11 +142,11 @@ mod tests {
         let operands = Operands::<f32>::new(&geometry);
         let exact = |i| reference::element(&geometry, &operands.x, &operands.w, Some(&operands.b), i).value as f32;
         let mut y: Vec<f32> = (0..geometry.output_len()).map(exact).collect();
-        assert!(against_reference(&geometry, &operands, &y, 500).is_within());
+        assert!(against_reference(&geometry, Algorithm::Naive, &operands, &y, 500).is_within());
         y[37] += 1e-3;
-        let worst = against_reference(&geometry, &operands, &y, 500);
+        let worst = against_reference(&geometry, Algorithm::Naive, &operands, &y, 500);
         assert!(!worst.is_within() && worst.index == 37 && worst.samples == 100, "{worst:?}");
         y[37] = f32::NAN;
-        assert_eq!(against_reference(&geometry, &operands, &y, 500).of_tolerance, f64::INFINITY);
+        assert_eq!(against_reference(&geometry, Algorithm::Naive, &operands, &y, 500).of_tolerance, f64::INFINITY);
     }
 }

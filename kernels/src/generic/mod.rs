@@ -43,7 +43,7 @@ macro_rules! winograd_tiles {
                 #[$attr]
                 pub(super) unsafe fn split(args: &crate::winograd::SplitArgs<Elem>) {
                     // SAFETY: the caller's promise, passed on.
-                    unsafe { crate::generic::winograd::split::<$vector, $mh>(args) }
+                    unsafe { crate::generic::winograd::split::<$vector, $nh, $mh>(args) }
                 }
 
                 /// # Safety

@@ -218,15 +218,23 @@ const fn power(a: f64, square: f64, k: usize) -> f64 {
     power
 }
 
-/// Copies rows of one channel into padded planes, split by phase along the row: element `M t + j` of a padded row goes to place t of plane j.
+/// Copies rows of one channel into planes: element `M t + j` of a padded row goes to place t of plane j, for all `N` values of a tile, so that
+/// tiles that overlap along the row do not overlap in the planes.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `M`.
+/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`.
 #[inline(always)]
-pub(crate) unsafe fn split<V: Simd, const M: usize>(args: &SplitArgs<V::Elem>) {
+pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<V::Elem>) {
+    // Planes beyond M hold the first ones' elements, moved down by a tile or two: so many lanes of a vector are not of use to them.
+    let step = const { V::LANES - (N - 1) / M };
     // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole vectors behind every place of the planes.
     unsafe {
-        let zero = V::splat(V::Elem::ZERO);
+        // From memory: LLVM would make calls of memset out of stores of a constant zero.
+        let zero = V::splat(args.zero);
+        let mut masks = [0; MASKS];
+        for i in 0..MASKS {
+            masks[i] = live_lanes::<V>(args, M * (i / M * step) + i % M * V::LANES);
+        }
         let (mut phase, mut place) = (0, 0);
         for r in 0..args.rows {
             let dst = args.planes.add(phase * args.phase_len + place);
@@ -235,34 +243,45 @@ pub(crate) unsafe fn split<V: Simd, const M: usize>(args: &SplitArgs<V::Elem>) {
                 (phase, place) = (0, place + args.pitch);
             }
             if r < args.live_rows.start || r >= args.live_rows.end {
-                for j in 0..M {
-                    for t in (0..args.pitch).step_by(V::LANES) {
+                for t in (0..args.pitch).step_by(V::LANES) {
+                    for j in 0..N {
                         zero.store(dst.add(j * args.plane_len + t));
                     }
                 }
                 continue;
             }
             let src = args.x.wrapping_add((r - args.live_rows.start) * args.row_stride).wrapping_sub(args.live.start);
-            for t in (0..args.pitch).step_by(V::LANES) {
+            let mut vector = 0;
+            for t in (0..args.pitch).step_by(step) {
                 let mut v = [zero; M];
                 for s in 0..M {
                     let at = M * t + s * V::LANES;
-                    v[s] = if at >= args.live.start && at + V::LANES <= args.live.end {
-                        V::load(src.wrapping_add(at))
-                    } else {
-                        let from = args.live.start.saturating_sub(at).min(V::LANES);
-                        let to = args.live.end.saturating_sub(at).min(V::LANES);
-                        V::load_mask(src.wrapping_add(at), (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32)
-                    };
-                    V::prefetch(src.wrapping_add(at + args.next));
+                    let mask = if vector < MASKS { masks[vector] } else { live_lanes::<V>(args, at) };
+                    vector += 1;
+                    let p = src.wrapping_add(at);
+                    v[s] = if mask == V::ALL { V::load(p) } else { V::load_mask(p, mask) };
+                    V::prefetch(p.wrapping_add(args.next));
                 }
                 let v = V::deinterleave(v);
-                for j in 0..M {
-                    v[j].store(dst.add(j * args.plane_len + t));
+                for j in 0..N {
+                    let moved = v[j % M].compress(V::ALL - ((1 << (j / M)) - 1));
+                    let v = if j < M { v[j] } else { moved };
+                    v.store(dst.add(j * args.plane_len + t));
                 }
             }
         }
     }
+}
+
+/// Masks that are kept for all rows: those of rows of usual width.
+const MASKS: usize = 24;
+
+/// The lanes that are not padding, in the vector that begins with element `at` of a padded row.
+#[inline(always)]
+fn live_lanes<V: Simd>(args: &SplitArgs<V::Elem>, at: usize) -> u32 {
+    let from = args.live.start.saturating_sub(at).min(V::LANES);
+    let to = args.live.end.saturating_sub(at).min(V::LANES);
+    (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32
 }
 
 /// Transforms the tiles of one channel, a vector of tiles at a time. `NV` and `NH` are the values of a tile down and along the rows; one of them
@@ -275,35 +294,32 @@ pub(crate) unsafe fn input<V: Simd, const NV: usize, const NH: usize>(args: &Inp
     // SAFETY: InputArgs promises whole vectors behind every place that is read or written below.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
-        for i in 0..args.count {
-            let tiles = *args.tiles.add(i);
-            let x = args.planes.add(tiles.src as usize);
-            let v = args.v.add(tiles.dst as usize);
-            let mask = if tiles.is_prefix { V::ALL } else { tiles.mask };
+        for tile in (0..args.tiles).step_by(V::LANES) {
+            let (x, v) = (args.planes.add(tile), args.v.add(tile));
             if NV == 1 {
                 let mut d = [zero; NH];
                 for j in 0..NH {
-                    d[j] = V::load(x.add(args.offsets.columns[j]));
+                    d[j] = V::load(x.add(j * args.plane_len));
                 }
-                put::<V, NH>(&forward_or_same(&d), v, args.v_plane, mask);
+                put::<V, NH>(&forward_or_same(&d), v, args.v_plane);
                 continue;
             }
             if NH == 1 {
                 let mut d = [zero; NV];
                 for j in 0..NV {
-                    d[j] = V::load(x.add(args.offsets.rows[j]));
+                    d[j] = V::load(x.add(args.rows[j]));
                 }
-                put::<V, NV>(&forward_or_same(&d), v, args.v_plane, mask);
+                put::<V, NV>(&forward_or_same(&d), v, args.v_plane);
                 continue;
             }
             // Calls, not a loop: as a loop it would stay one, with the points in memory.
-            two_rows::<V, NV, NH, 0>(x, v, args, mask);
-            two_rows::<V, NV, NH, 1>(x, v, args, mask);
+            two_rows::<V, NV, NH, 0>(x, v, args);
+            two_rows::<V, NV, NH, 1>(x, v, args);
             if NV > 4 {
-                two_rows::<V, NV, NH, 2>(x, v, args, mask);
+                two_rows::<V, NV, NH, 2>(x, v, args);
             }
             if NV > 6 {
-                two_rows::<V, NV, NH, 3>(x, v, args, mask);
+                two_rows::<V, NV, NH, 3>(x, v, args);
             }
         }
     }
@@ -319,26 +335,25 @@ unsafe fn two_rows<V: Simd, const NV: usize, const NH: usize, const GROUP: usize
     x: *const V::Elem,
     v: *mut V::Elem,
     args: &InputArgs<V::Elem>,
-    mask: u32,
 ) {
     // SAFETY: the caller's promise of ISA and memory.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
         let mut rows = [[zero; NH]; 2];
         for j in 0..NH {
-            let x = x.add(args.offsets.columns[j]);
+            let x = x.add(j * args.plane_len);
             let mut d = [zero; NV];
             for k in 0..NV {
                 if GROUP == 0 || (k > 0 && k < NV - 1) {
-                    d[k] = V::load(x.add(args.offsets.rows[k]));
+                    d[k] = V::load(x.add(args.rows[k]));
                 }
             }
             let two = if GROUP == 0 { ends(&d) } else { pair(&d, GROUP.saturating_sub(1)) };
             [rows[0][j], rows[1][j]] = two;
         }
         let [upper, lower] = if GROUP == 0 { [0, NV - 1] } else { [2 * GROUP - 1, 2 * GROUP] };
-        put::<V, NH>(&forward_or_same(&rows[0]), v.add(upper * NH * args.v_plane), args.v_plane, mask);
-        put::<V, NH>(&forward_or_same(&rows[1]), v.add(lower * NH * args.v_plane), args.v_plane, mask);
+        put::<V, NH>(&forward_or_same(&rows[0]), v.add(upper * NH * args.v_plane), args.v_plane);
+        put::<V, NH>(&forward_or_same(&rows[1]), v.add(lower * NH * args.v_plane), args.v_plane);
     }
 }
 
@@ -352,23 +367,15 @@ unsafe fn forward_or_same<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
     if N == 1 { *d } else { unsafe { forward(d) } }
 }
 
-/// Stores values to consecutive planes: the tiles that are set in `mask`, moved together.
+/// Stores values to consecutive planes.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: `v + i * v_plane` is writable for a vector, i below N.
 #[inline(always)]
-unsafe fn put<V: Simd, const N: usize>(values: &[V; N], v: *mut V::Elem, v_plane: usize, mask: u32) {
-    // SAFETY: the caller's promise of ISA and memory.
-    unsafe {
-        if mask == V::ALL {
-            for i in 0..N {
-                values[i].store(v.add(i * v_plane));
-            }
-        } else {
-            for i in 0..N {
-                values[i].compress(mask).store(v.add(i * v_plane));
-            }
-        }
+unsafe fn put<V: Simd, const N: usize>(values: &[V; N], v: *mut V::Elem, v_plane: usize) {
+    for i in 0..N {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { values[i].store(v.add(i * v_plane)) };
     }
 }
 
@@ -385,7 +392,7 @@ const PIXELS: usize = 6 * 16;
 pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV: usize, const MH: usize>(
     args: &OutputArgs<V::Elem>,
 ) -> bool {
-    let per = const { V::LANES / MH };
+    let per = const { if V::LANES < MH { 1 } else { V::LANES / MH } };
     // SAFETY: OutputArgs promises whole vectors of channels at every product, and the pixels of Y that are written below.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
@@ -406,13 +413,16 @@ pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV:
             let width = if width < count * MH { width } else { count * MH };
             let rows = if args.height < MV { args.height } else { MV };
             for i in 0..rows {
-                let mut t = [zero; 16];
-                for c in 0..V::LANES {
-                    t[c] = pixels[i * 16 + c];
+                // One pass, but for tiles that are wider than a vector.
+                for start in (0..width).step_by(V::LANES) {
+                    let mut t = [zero; 16];
+                    for c in 0..V::LANES {
+                        t[c] = pixels[i * 16 + start + c];
+                    }
+                    V::transpose(&mut t);
+                    let width = if width - start < V::LANES { width - start } else { V::LANES };
+                    put_rows::<V>(&t, args, i * args.row_step + first * MH + start, width);
                 }
-                V::transpose(&mut t);
-                let at = i * args.row_step + first * MH;
-                put_rows::<V>(&t, args, at, width);
             }
         }
         if args.past_cache {

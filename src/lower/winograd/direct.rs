@@ -3,11 +3,12 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets, channel_kernels};
+use convoke_kernels::{Isa, Real, RowOffsets};
 
 use super::shape::{Roles, Scheme};
 use crate::Geometry;
 use crate::element::Element;
+use crate::lower::channel_tiles::Tiles;
 use crate::lower::finish::Finish;
 
 /// Direct sums for one tile: the part of X that it sees is copied into a patch, on which the channel-vector kernels run, a row of pixels at a
@@ -23,8 +24,8 @@ pub(super) struct Direct<T: Real> {
     patch_len: usize,
     /// For each channel of X and each tap, where its view of the patch begins.
     koff: RowOffsets,
-    /// For a wide panel of channels, and for one of a single vector.
-    kernels: [&'static ChannelKernel<T>; 2],
+    /// A row of pixels, cut into tiles that kernels have.
+    pixels: Tiles<T>,
     /// A vector of zeros, where a bias is asked for and added later.
     pub(super) zeros: Vec<T>,
 }
@@ -46,9 +47,7 @@ impl<T: Real> Direct<T> {
     pub(super) fn new(isa: Isa, geometry: &Geometry, roles: &Roles, scheme: &Scheme<T>) -> Option<Self> {
         let (height, width) = (scheme.down.tile.outputs, scheme.along.tile.outputs);
         let (rows, columns) = (height + roles.down.kernel - 1, width + roles.along.kernel - 1);
-        let kernels = channel_kernels::<T>(isa);
-        let widest = kernels.iter().map(ChannelKernel::nrv).max()?;
-        let find = |nrv: usize| kernels.iter().find(|k| k.mr() == width && k.nrv() == nrv);
+        let pixels = Tiles::new(isa, width)?;
         let slices = geometry.in_channels_per_group() * roles.depth.kernel;
         let patch_len = slices.checked_mul(rows * columns)?;
         u32::try_from(patch_len).ok()?;
@@ -65,8 +64,8 @@ impl<T: Real> Direct<T> {
             columns,
             patch_len,
             koff: RowOffsets::new(koff),
-            kernels: [find(widest)?, find(1)?],
-            zeros: vec![T::ZERO; kernels.first()?.lanes()],
+            zeros: vec![T::ZERO; pixels.lanes()],
+            pixels,
         })
     }
 
@@ -113,15 +112,19 @@ impl<T: Real> Direct<T> {
                 _ => T::ZERO,
             };
         }
-        let kernel = self.kernels[usize::from(nr != self.kernels[0].nr())];
         let width = self.width.min(roles.along.output - tile.x);
         let first = tile.group * geometry.out_channels_per_group() + tile.channels.start;
         let bias = &io.bias[first..first + tile.channels.len()];
         for i in 0..self.height.min(roles.down.output - tile.y) {
             let sums = &mut sums[..self.width * nr];
             let koff = self.koff.rows(0..self.koff.len());
-            // Without channels there are no steps of k, and the patch is empty.
-            kernel.partial(patch.get(i * self.columns..).unwrap_or(&[]), koff, filters, &[], sums, false);
+            for t in 0..self.pixels.count {
+                let pixels = self.pixels.pixels(t);
+                // Without channels there are no steps of k, and the patch is empty.
+                let x = patch.get(i * self.columns + pixels.start..).unwrap_or(&[]);
+                let sums = &mut sums[pixels.start * nr..pixels.end * nr];
+                self.pixels.kernel(pixels.len(), tile.channels.len()).partial(x, koff, filters, &[], sums, false);
+            }
             let plane = (tile.image * geometry.out_channels + first) * roles.depth.output + tile.slice;
             let at = (plane * roles.down.output + tile.y + i) * roles.along.output + tile.x;
             finish.transposed(&sums[..width * nr], nr, bias, at, geometry.output_spatial());

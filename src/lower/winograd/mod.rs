@@ -28,8 +28,8 @@ use convoke_kernels::{Dest, Epilogue, Isa, Real, stream, winograd_kernels};
 
 use super::channel_tiles::Tiles;
 use super::cost::{
-    CLOCK, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_SHARE, L3_BYTES_PER_CYCLE, L3_SHARE, MEMORY_BYTES_PER_CYCLE, OUTPUT_CYCLES,
-    SPLIT_CYCLES, TASK_CYCLES,
+    CLOCK, FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_SHARE, L3_BYTES_PER_CYCLE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
+    OUTPUT_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
 };
 use super::engine::tile_cycles;
 use super::finish::Finish;
@@ -66,7 +66,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let mut best: Option<Choice<T::Acc>> = None;
     for kernel in winograd_kernels::<T::Acc>(request.isa) {
         let (down, along) = (kernel.down(), kernel.along());
-        if request.layout.is_some_and(|layout| layout[..4] != [down.values, down.outputs, along.values, along.outputs]) {
+        if request.layout.is_some_and(|layout| layout[..4] != [down.values, down.outputs, along.values, along.outputs])
+        {
             continue;
         }
         if down.values.max(along.values) > STANDARD_VALUES && request.accuracy != Accuracy::Fast {
@@ -151,7 +152,12 @@ impl<T: Real> Choice<T> {
         let (rows, columns) = scheme.grid(roles);
         let mut best: Option<Self> = None;
         let mut consider = |block_rows: usize, block_columns: usize| {
-            if let Ok(v) = std::env::var("WR") { let v: std::vec::Vec<usize> = v.split('x').map(|x| x.parse().unwrap()).collect(); if (block_rows, block_columns) != (v[0].min(rows), v[1].min(columns)) { return; } }
+            if let Ok(v) = std::env::var("WR") {
+                let v: std::vec::Vec<usize> = v.split('x').map(|x| x.parse().unwrap()).collect();
+                if (block_rows, block_columns) != (v[0].min(rows), v[1].min(columns)) {
+                    return;
+                }
+            }
             let extent = Extent::new(&scheme, block_rows, block_columns);
             for splits in [1, request.threads] {
                 if let Some(choice) = Self::estimate::<E>(request, roles, scheme, extent, splits)
@@ -203,10 +209,12 @@ impl<T: Real> Choice<T> {
         let (grid_rows, grid_columns) = scheme.grid(roles);
         let blocks = grid_rows.div_ceil(extent.rows) * grid_columns.div_ceil(extent.columns);
         // One slice in, one slice out.
-        let padded_len = ((extent.input_rows * scheme.down.tile.outputs) * (extent.input_columns * scheme.along.tile.outputs)) as f64;
+        let padded_len = ((extent.input_rows * scheme.down.tile.outputs)
+            * (extent.input_columns * scheme.along.tile.outputs)) as f64;
         let vectors = (extent.input_tiles() as f64 / lanes).ceil();
         let input = channels as f64 * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
-        let slices_in = roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel) as f64;
+        let slices_in =
+            roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel) as f64;
         // The GEMMs of one panel.
         let (runs, _) = extent.runs();
         let run: f64 = (0..tiles.count)
@@ -226,9 +234,12 @@ impl<T: Real> Choice<T> {
                 traffic / MEMORY_BYTES_PER_CYCLE
             }
         };
-        let panel_share = tiles.nr() as f64 / padded;
-        let streams = from(filters + v, filters * panel_share) + from(v + products + 2.0 * filters * panel_share / values, v);
-        let gemm = panels as f64 * compute.max(streams);
+        // Filters are fetched ahead of their use; transformed tiles that left the L2 cache are waited for.
+        let slab = filters / padded * tiles.nr() as f64 / values;
+        let ahead = FETCH_AHEAD * from(filters + v + products, slab * values);
+        let late = from(v + products + 2.0 * slab, v);
+        let input = input + late;
+        let gemm = panels as f64 * (compute.max(ahead) + late);
         let output = (extent.tiles() as f64) * (padded / lanes) * values * OUTPUT_CYCLES;
         let slices_out = roles.depth.output as f64;
         let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
@@ -388,7 +399,7 @@ impl<T: Element> Winograd<T> {
             };
             self.scheme.kernel.split(&source, &block.planes, scratch.planes);
             let v = &mut v[c * block.extent.input_tiles()..];
-            self.scheme.kernel.input(scratch.planes, &block.planes, &block.map, v, block.v_plane);
+            self.scheme.kernel.input(scratch.planes, &block.planes, v, block.v_plane);
         }
     }
 
@@ -481,7 +492,13 @@ impl<T: Element> Winograd<T> {
                     && let Some(mut dest) = T::dest_as_acc(io.y.dest(at))
                 {
                     let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-                    self.scheme.kernel.output(&products, &pixels, &mut dest, &Epilogue { bias, residual, lo, hi }, marks)
+                    self.scheme.kernel.output(
+                        &products,
+                        &pixels,
+                        &mut dest,
+                        &Epilogue { bias, residual, lo, hi },
+                        marks,
+                    )
                 } else {
                     let row_out = self.sizes.row_out;
                     let pixels =

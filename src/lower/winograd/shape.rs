@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use convoke_kernels::winograd::{PhasePlanes, Tile, TileMap};
+use convoke_kernels::winograd::{Planes, Tile};
 use convoke_kernels::{Isa, Real, RowOffsets, WinogradKernel};
 
 use crate::lower::channel_tiles::Tiles;
@@ -104,10 +104,7 @@ impl<T: Real> Scheme<T> {
 
     /// Rows and columns of tiles of the output.
     pub(super) fn grid(&self, roles: &Roles) -> (usize, usize) {
-        (
-            roles.down.output.div_ceil(self.down.tile.outputs),
-            roles.along.output.div_ceil(self.along.tile.outputs),
-        )
+        (roles.down.output.div_ceil(self.down.tile.outputs), roles.along.output.div_ceil(self.along.tile.outputs))
     }
 }
 
@@ -161,8 +158,7 @@ pub(super) fn spread(len: usize, lanes: usize) -> usize {
 /// A block of tiles with its tables.
 pub(super) struct Block<T: Real> {
     pub(super) extent: Extent,
-    pub(super) planes: PhasePlanes,
-    pub(super) map: TileMap,
+    pub(super) planes: Planes,
     pub(super) pixels: Tiles<T>,
     /// Rows of k: for each slot of a slice (twice, so that any run of slots is one), each filter, each channel.
     pub(super) koff: RowOffsets,
@@ -175,11 +171,10 @@ impl<T: Real> Block<T> {
     pub(super) fn new(isa: Isa, scheme: &Scheme<T>, extent: Extent, channels: usize, slots: usize) -> Option<Self> {
         let lanes = scheme.kernel.lanes();
         let (down, along) = (scheme.down.tile, scheme.along.tile);
-        let planes = PhasePlanes::new(down, along, extent.input_rows, extent.input_columns, lanes);
+        let planes = Planes::new(down, along, extent.input_rows, extent.input_columns, lanes);
         let v_plane = spread(channels.checked_mul(extent.input_tiles())?, lanes);
         let slot_len = v_plane.checked_mul(scheme.kernel.values())?;
         u32::try_from(slot_len.checked_mul(slots)?).ok()?;
-        u32::try_from(planes.len()).ok()?;
         let mut koff = Vec::with_capacity(2 * slots * scheme.filters() * channels);
         for slot in 0..2 * slots {
             for i in 0..scheme.down.count {
@@ -189,14 +184,7 @@ impl<T: Real> Block<T> {
                 }
             }
         }
-        Some(Self {
-            planes,
-            map: TileMap::new(extent.input_rows, extent.input_columns, planes.pitch(), lanes),
-            pixels: Tiles::new(isa, extent.runs().1)?,
-            koff: RowOffsets::new(koff),
-            v_plane,
-            extent,
-        })
+        Some(Self { planes, pixels: Tiles::new(isa, extent.runs().1)?, koff: RowOffsets::new(koff), v_plane, extent })
     }
 
     /// Elements of the transformed tiles of a slice.

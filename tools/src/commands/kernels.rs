@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use convoke::Isa;
-use convoke::kernels::{Real, channel_kernels, spatial_kernels};
+use convoke::kernels::{Real, channel_kernels, spatial_kernels, winograd_kernels};
 use convoke_tools::peak;
 
 use super::Verdict;
@@ -45,7 +45,11 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         entries.extend(list::<f32>(isa, measure));
         entries.extend(list::<f64>(isa, measure));
     }
-    print!("{}", if args.measure { each(&entries) } else { summary(&entries) });
+    if args.measure {
+        print!("{}", each(&entries));
+    } else {
+        print!("{}\n{}", summary(&entries), transforms(args.isa));
+    }
     Ok(Verdict::Good)
 }
 
@@ -74,14 +78,34 @@ fn list<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Entry> {
 
 /// Where a kernel's tile list stands.
 fn source(entry: &Entry) -> String {
-    let folder = match entry.isa {
+    format!("src/{}/gemm_{}.rs", folder(entry.isa), entry.dtype)
+}
+
+/// The Winograd transforms, one line an ISA and type.
+fn transforms(only: Option<Isa>) -> String {
+    fn line<T: Real>(isa: Isa) -> Option<String> {
+        let names = winograd_kernels::<T>(isa).iter().map(|k| k.name().rsplit("winograd_").next().unwrap_or_default());
+        let names = names.collect::<Vec<_>>();
+        let source = format!("src/{}/winograd_{}.rs", folder(isa), T::NAME);
+        (!names.is_empty()).then(|| format!("| {isa} | {} | {} | `{source}` |\n", T::NAME, names.join(", ")))
+    }
+    let mut text = String::from("| ISA | type | Winograd transforms (outputs_taps) | source |\n|---|---|---|---|\n");
+    for isa in Isa::ALL.into_iter().filter(|isa| only.is_none_or(|only| only == *isa)) {
+        text.extend(line::<f32>(isa));
+        text.extend(line::<f64>(isa));
+    }
+    text
+}
+
+/// The folder of an ISA's kernels.
+fn folder(isa: Isa) -> &'static str {
+    match isa {
         Isa::Portable => "portable",
         Isa::Neon => "aarch64/neon",
         Isa::Avx2 => "x86_64/avx2",
         Isa::Avx512 => "x86_64/avx512",
         _ => "?",
-    };
-    format!("src/{folder}/gemm_{}.rs", entry.dtype)
+    }
 }
 
 /// One line for the kernels that differ only in MR.

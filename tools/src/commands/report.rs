@@ -203,7 +203,7 @@ impl Args {
         let timing = team.install(|threads| {
             Timing::measure(self.seconds, || plan.run(&operands.x, &packed, &mut y, &mut workspace, threads))
         })?;
-        let worst: Worst = check::against_reference(geometry, &operands, &y, SAMPLES);
+        let worst: Worst = check::against_reference(geometry, plan.algorithm(), &operands, &y, SAMPLES);
         let gflops = flops(geometry) / timing.min / 1e9;
         Ok(Record {
             name: layer.name.clone(),

@@ -1,0 +1,257 @@
+//! Every Winograd kernel of the table, on every ISA of this CPU: its matrices, and that it touches nothing else.
+
+use convoke_kernels::winograd::{Pixels, Planes, Products, Source, Tile, filter_rows};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, WinogradKernel, winograd_kernels};
+
+/// Deterministic values in (-1, 1).
+struct Numbers(u32);
+
+impl Numbers {
+    fn next(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 17;
+        self.0 ^= self.0 << 5;
+        f64::from(self.0 >> 8) / f64::from(1 << 23) - 1.0
+    }
+
+    fn vec<T: Real>(&mut self, len: usize) -> Vec<T> {
+        (0..len).map(|_| T::from_f64(self.next())).collect()
+    }
+}
+
+fn for_each_kernel<T: Real>(mut check: impl FnMut(&'static WinogradKernel<T>)) {
+    for isa in Isa::ALL {
+        winograd_kernels::<T>(isa).iter().for_each(&mut check);
+    }
+}
+
+/// Marks elements that nothing may write.
+const UNTOUCHED: f64 = 12345.0;
+
+/// Rows and columns of tiles: one, a few, whole vectors, vectors and a rest.
+const BLOCKS: [(usize, usize); 6] = [(1, 1), (2, 3), (3, 16), (2, 17), (1, 40), (5, 7)];
+
+/// One channel of X with padding around it, and the planes that its tiles are read from.
+struct Input<T> {
+    /// Padded rows and elements, with zeros for padding.
+    padded: Vec<Vec<T>>,
+    shape: Planes,
+    planes: Vec<T>,
+}
+
+impl<T: Real> Input<T> {
+    fn new(kernel: &WinogradKernel<T>, (rows, columns): (usize, usize), pads: [usize; 4]) -> Self {
+        let shape = Planes::new(kernel.down(), kernel.along(), rows, columns, kernel.lanes());
+        let mut numbers = Numbers(7);
+        let live_rows = pads[0].min(shape.rows())..shape.rows() - pads[1].min(shape.rows() - pads[0].min(shape.rows()));
+        let live =
+            pads[2].min(shape.row_len())..shape.row_len() - pads[3].min(shape.row_len() - pads[2].min(shape.row_len()));
+        let stride = live.len() + 3;
+        let x: Vec<T> = numbers.vec(live_rows.len().saturating_sub(1) * stride + live.len());
+        let padded = (0..shape.rows())
+            .map(|r| {
+                let element = |e: usize| match live_rows.contains(&r) && live.contains(&e) {
+                    true => x[(r - live_rows.start) * stride + e - live.start],
+                    false => T::ZERO,
+                };
+                (0..shape.row_len()).map(element).collect()
+            })
+            .collect();
+        let mut planes = vec![T::from_f64(f64::NAN); shape.len()];
+        let source = Source { x: &x, row_stride: stride, next: 1 << 20, live_rows, live };
+        kernel.split(&source, &shape, &mut planes);
+        Self { padded, shape, planes }
+    }
+}
+
+/// The filter's taps down and along.
+fn taps<T: Real>(kernel: &WinogradKernel<T>) -> (usize, usize) {
+    (kernel.down().taps(), kernel.along().taps())
+}
+
+/// Input transform, products with a transformed filter, output transform: the convolution, for every output of a block.
+fn convolves<T: Real>(kernel: &'static WinogradKernel<T>, tolerance: f64) {
+    let (down, along) = taps(kernel);
+    let (n, m) = ((kernel.down().values, kernel.along().values), (kernel.down().outputs, kernel.along().outputs));
+    let lanes = kernel.lanes();
+    for block in BLOCKS {
+        for pads in [[0; 4], [1, 1, 1, 1], [0, 2, 20, 3]] {
+            let input = Input::new(kernel, block, pads);
+            let tiles = block.0 * block.1;
+            let v_plane = tiles.next_multiple_of(lanes) + 5;
+            let mut v = vec![T::from_f64(UNTOUCHED); kernel.values() * v_plane];
+            kernel.input(&input.planes, &input.shape, &mut v, v_plane);
+            for plane in v.chunks(v_plane) {
+                let behind = &plane[tiles.next_multiple_of(lanes)..];
+                assert!(behind.iter().all(|x| x.to_f64() == UNTOUCHED), "{kernel:?}: wrote behind the tiles");
+            }
+            // One filter for each channel of Y.
+            let mut numbers = Numbers(11);
+            let filters: Vec<Vec<f64>> =
+                (0..lanes).map(|_| (0..down * along).map(|_| numbers.next()).collect()).collect();
+            let (g_down, g_along) = (filter_rows(n.0, down), filter_rows(n.1, along));
+            let transformed = |w: &[f64], i: usize, j: usize| -> f64 {
+                let term = |a: usize, b: usize| g_down[i][a] * w[a * along + b] * g_along[j][b];
+                (0..down).flat_map(|a| (0..along).map(move |b| (a, b))).map(|(a, b)| term(a, b)).sum()
+            };
+            let plane = tiles * lanes;
+            let mut products = vec![T::ZERO; kernel.values() * plane];
+            for (xi, products) in products.chunks_exact_mut(plane).enumerate() {
+                for (t, products) in products.chunks_exact_mut(lanes).enumerate() {
+                    for (product, w) in products.iter_mut().zip(&filters) {
+                        *product = T::from_f64(v[xi * v_plane + t].to_f64() * transformed(w, xi / n.1, xi % n.1));
+                    }
+                }
+            }
+            for row in 0..block.0 {
+                let products =
+                    Products { values: &products[row * block.1 * lanes..], tile_step: lanes, plane, tiles: block.1 };
+                check_pixels(
+                    kernel,
+                    &products,
+                    |c, i, j| {
+                        let at = |a: usize, b: usize| {
+                            input.padded[row * m.0 + i + a][j + b].to_f64() * filters[c][a * along + b]
+                        };
+                        (0..down).flat_map(|a| (0..along).map(move |b| (a, b))).map(|(a, b)| at(a, b)).sum()
+                    },
+                    tolerance,
+                );
+            }
+        }
+    }
+}
+
+/// The output transform writes `want` and bias, residual, clamp into the pixels that exist, and nothing elsewhere.
+fn check_pixels<T: Real>(
+    kernel: &WinogradKernel<T>,
+    products: &Products<'_, T>,
+    want: impl Fn(usize, usize, usize) -> f64,
+    tolerance: f64,
+) {
+    let lanes = kernel.lanes();
+    let whole = products.tiles * kernel.along().outputs;
+    for (channels, cut_rows, cut, with_residual, past_cache) in [
+        (lanes, 0, 0, false, false),
+        (lanes, 0, 0, false, true),
+        (lanes, 1, 1, false, false),
+        (1, 0, 1, true, false),
+        (lanes - 1, 0, 0, true, false),
+    ] {
+        let height = (kernel.down().outputs - cut_rows.min(kernel.down().outputs - 1)).max(1);
+        let width = whole - cut.min(kernel.along().outputs - 1);
+        let row_step = whole.next_multiple_of(lanes) + lanes;
+        let channel_step = row_step * kernel.down().outputs + lanes;
+        let len = (channels - 1) * channel_step + (height - 1) * row_step + width;
+        // Aligned, so that stores past the caches are possible.
+        let mut memory = vec![T::from_f64(UNTOUCHED); len + 2 * lanes];
+        let skip = memory.as_ptr().align_offset(64).min(lanes);
+        let y = &mut memory[skip..];
+        let mut numbers = Numbers(23);
+        let (bias, residual): (Vec<T>, Vec<T>) = (numbers.vec(channels), numbers.vec(len));
+        let (lo, hi) = (T::from_f64(-0.5), T::from_f64(0.75));
+        let pixels = Pixels { channels, channel_step, row_step, width, height, past_cache };
+        let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(&residual), lo, hi };
+        let mut bad = vec![0; products.tiles];
+        let is_good = kernel.output(products, &pixels, &mut Dest::from_slice(&mut y[..len]), &epilogue, &mut bad);
+        assert!(is_good && bad.iter().all(|b| *b == 0), "{kernel:?}: finite products are marked");
+        for (at, got) in y.iter().enumerate() {
+            let (c, rest) = (at / channel_step, at % channel_step);
+            let (i, j) = (rest / row_step, rest % row_step);
+            if c < channels && i < height && j < width {
+                let residual = if with_residual { residual[at].to_f64() } else { 0.0 };
+                let want = (want(c, i, j) + bias[c].to_f64() + residual).clamp(-0.5, 0.75);
+                assert!(
+                    (got.to_f64() - want).abs() <= tolerance,
+                    "{kernel:?}: {got} instead of {want} at {c}, {i}, {j}"
+                );
+            } else {
+                assert_eq!(got.to_f64(), UNTOUCHED, "{kernel:?}: wrote beside the pixels");
+            }
+        }
+    }
+}
+
+#[test]
+fn transforms_and_products_are_the_convolution_in_f64() {
+    for_each_kernel::<f64>(|kernel| convolves(kernel, 1e-12));
+}
+
+#[test]
+fn transforms_and_products_are_the_convolution_in_f32() {
+    for_each_kernel::<f32>(|kernel| convolves(kernel, 2e-4));
+}
+
+#[test]
+fn the_transformed_filter_of_known_points_is_lavin_and_grays() {
+    assert_eq!(filter_rows(1, 1), [[1.0]]);
+    // F(4, 3) with the points 0, +-sqrt(1/2), +-sqrt(2), infinity.
+    let rows = filter_rows(6, 3);
+    let (a, b) = (0.5_f64.sqrt(), 2_f64.sqrt());
+    let want = [
+        [1.0, 0.0, 0.0],
+        [-2.0 / 3.0, -2.0 / 3.0 * a, -1.0 / 3.0],
+        [-2.0 / 3.0, 2.0 / 3.0 * a, -1.0 / 3.0],
+        [1.0 / 6.0, b / 6.0, 1.0 / 3.0],
+        [1.0 / 6.0, -b / 6.0, 1.0 / 3.0],
+        [0.0, 0.0, 1.0],
+    ];
+    for (row, want) in rows.iter().zip(want) {
+        assert!(row.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-15), "{row:?} instead of {want:?}");
+    }
+}
+
+#[test]
+fn tiles_that_are_not_finite_are_marked_and_no_others() {
+    fn check<T: Real>() {
+        for_each_kernel::<T>(|kernel| {
+            let (lanes, tiles) = (kernel.lanes(), 11);
+            let plane = tiles * lanes;
+            for (special, is_infinite) in [(f64::NAN, false), (f64::INFINITY, true), (f64::NEG_INFINITY, true)] {
+                for xi in 0..kernel.values() {
+                    let mut products = vec![T::ONE; kernel.values() * plane];
+                    products[xi * plane + 5 * lanes + lanes - 1] = T::from_f64(special);
+                    let products = Products { values: &products, tile_step: lanes, plane, tiles };
+                    let width = tiles * kernel.along().outputs;
+                    let height = kernel.down().outputs;
+                    let pixels = Pixels {
+                        channels: lanes,
+                        channel_step: width * height,
+                        row_step: width,
+                        width,
+                        height,
+                        past_cache: false,
+                    };
+                    let mut y = vec![T::ZERO; lanes * width * height];
+                    let bias = vec![T::ZERO; lanes];
+                    // A clamp hides an infinity, but not from the mark.
+                    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::ZERO, hi: T::ONE };
+                    let mut bad = vec![0; tiles];
+                    let is_good = kernel.output(&products, &pixels, &mut Dest::from_slice(&mut y), &epilogue, &mut bad);
+                    let marked: Vec<_> = bad.iter().enumerate().filter(|(_, b)| **b != 0).map(|(t, _)| t).collect();
+                    assert!(
+                        !is_good && marked == [5],
+                        "{kernel:?}: {special} ({is_infinite}) in value {xi} marks {marked:?}"
+                    );
+                }
+            }
+        });
+    }
+    check::<f32>();
+    check::<f64>();
+}
+
+#[test]
+fn every_isa_has_the_same_tiles_with_names_that_say_them() {
+    fn tiles<T: Real>(isa: Isa) -> Vec<(Tile, Tile)> {
+        winograd_kernels::<T>(isa).iter().map(|k| (k.down(), k.along())).collect()
+    }
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        assert!(tiles::<f32>(isa) == tiles::<f32>(Isa::Portable) && tiles::<f64>(isa) == tiles::<f32>(isa), "{isa}");
+        for k in winograd_kernels::<f32>(isa) {
+            let (down, along) = (k.down(), k.along());
+            let (outputs, taps) = ((down.outputs, along.outputs), (down.taps(), along.taps()));
+            assert_eq!(k.name(), format!("f32_winograd_f{}x{}_{}x{}", outputs.0, outputs.1, taps.0, taps.1));
+        }
+    }
+}

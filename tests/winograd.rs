@@ -1,0 +1,247 @@
+//! Winograd's algorithm beyond what every algorithm is tested for: its accuracy, its fallbacks, its sizes.
+
+mod common;
+
+use common::{Combination, Context, Layer, Operands, Oracle, isas, layer};
+use convoke::{Accuracy, Activation, Algorithm, Conv, ErrorKind, Planner, Threads, reference};
+use convoke_tools::data::{Random, Scalar};
+
+/// Plans that are forced to Winograd, on every ISA.
+fn combinations() -> impl Iterator<Item = Combination> {
+    isas().map(|isa| Combination { algorithm: Algorithm::Winograd, isa })
+}
+
+/// Values of one kind.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Inputs {
+    Uniform,
+    Normal,
+    /// Normal values of which the negative ones became zeros: what layers behind a ReLU see.
+    Relu,
+}
+
+impl Inputs {
+    fn value(self, random: &mut Random) -> f64 {
+        // The sum of twelve uniform values is nearly normal.
+        let mut normal = || (0..12).map(|_| random.uniform()).sum::<f64>() / 2.0;
+        match self {
+            Self::Uniform => random.uniform(),
+            Self::Normal => normal(),
+            Self::Relu => normal().max(0.0),
+        }
+    }
+}
+
+/// The error of a plan's results, over the root mean square of the exact ones: its root mean square, and its maximum.
+fn error(planner: &Planner, layer: &Layer, inputs: Inputs) -> (String, f64, f64) {
+    let geometry = layer.geometry();
+    let mut random = Random::new(5);
+    let mut operands = Operands::<f32>::generate(&geometry, || inputs.value(&mut random));
+    let mut random = Random::new(6);
+    operands.w.iter_mut().for_each(|w| *w = Inputs::Normal.value(&mut random) as f32);
+    let plan = planner.plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+    let y = operands.run(&plan);
+    let exact = reference::all(&geometry, &operands.x, &operands.w, None);
+    let mean = |sum: f64| (sum / y.len() as f64).sqrt();
+    let rms = mean(exact.iter().map(|e| e.value * e.value).sum());
+    let errors = y.iter().zip(&exact).map(|(y, e)| (f64::from(*y) - e.value).abs());
+    let of_rms = mean(errors.clone().map(|e| e * e).sum()) / rms;
+    (plan.kernel().to_owned(), of_rms, errors.fold(0.0, f64::max) / rms)
+}
+
+/// DESIGN.md's table comes from this test's output: `cargo test --release --test winograd -- --nocapture the_error`.
+#[test]
+fn the_error_stays_within_what_each_accuracy_promises() {
+    let layers = |channels: usize| {
+        [
+            layer(Conv::new([16, channels, 3, 3]).pads([1, 1, 1, 1]), [1, channels, 28, 28]),
+            layer(Conv::new([16, channels, 3, 3]).pads([1, 1, 1, 1]), [1, channels, 7, 7]),
+            layer(Conv::new([16, channels, 5, 5]).pads([2, 2, 2, 2]), [1, channels, 14, 14]),
+            layer(Conv::new([16, channels, 7]).pads([3, 3]), [1, channels, 200]),
+            layer(Conv::new([8, channels, 3, 3, 3]).pads([1; 6]), [1, channels, 3, 8, 8]),
+        ]
+    };
+    println!("| layer | C | inputs | kernel | error, RMS | maximum |\n|---|---:|---|---|---:|---:|");
+    let mut kernels = std::collections::BTreeSet::new();
+    for channels in [3, 32, 256] {
+        for layer in layers(channels) {
+            for inputs in [Inputs::Uniform, Inputs::Normal, Inputs::Relu] {
+                for accuracy in [Accuracy::Strict, Accuracy::Standard, Accuracy::Fast] {
+                    let planner = Planner::new().accuracy(accuracy);
+                    let planner = match accuracy {
+                        Accuracy::Strict => planner.algorithm(Algorithm::ImplicitGemm),
+                        _ => planner.algorithm(Algorithm::Winograd),
+                    };
+                    let (kernel, rms, most) = error(&planner, &layer, inputs);
+                    println!(
+                        "| {:?} on {:?} | {channels} | {inputs:?} | `{kernel}` | {rms:.1e} | {most:.1e} |",
+                        layer.geometry().weight_shape(),
+                        layer.x_shape
+                    );
+                    let bound = match accuracy {
+                        Accuracy::Strict => 1e-5,
+                        Accuracy::Standard => 3e-5,
+                        _ => 2e-4,
+                    };
+                    assert!(most <= bound, "{kernel} with {channels} channels, {inputs:?}: {most:e}");
+                    kernels.insert(kernel);
+                }
+            }
+        }
+    }
+    assert!(kernels.len() >= 6, "{kernels:?}");
+}
+
+#[test]
+fn strict_accuracy_excludes_it_and_says_so() {
+    let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
+    let free = Planner::new().plan::<f32>(conv.clone(), &[1, 64, 28, 28]).unwrap();
+    assert_eq!(free.algorithm(), Algorithm::Winograd);
+    let strict = Planner::new().accuracy(Accuracy::Strict);
+    let plan = strict.plan::<f32>(conv.clone(), &[1, 64, 28, 28]).unwrap();
+    assert_ne!(plan.algorithm(), Algorithm::Winograd);
+    let explanation = plan.explain().to_string();
+    let line = explanation.lines().find(|line| line.contains("not winograd")).unwrap();
+    assert!(line.contains("Accuracy::Strict"), "{line}");
+    let error = strict.algorithm(Algorithm::Winograd).plan::<f32>(conv, &[1, 64, 28, 28]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[test]
+fn the_large_tiles_of_fast_accuracy_convolve() {
+    fn check<T: Scalar>() {
+        let layers = [
+            layer(Conv::new([19, 40, 3, 3]).pads([1, 1, 1, 1]), [2, 40, 25, 31]),
+            layer(Conv::new([33, 20, 3, 3]).pads([0, 2, 1, 0]), [1, 20, 48, 49]),
+            layer(Conv::new([16, 30, 3]).pads([1, 1]), [1, 30, 400]),
+            layer(Conv::new([6, 9, 3, 3, 3]).pads([1; 6]), [1, 9, 5, 19, 25]),
+        ];
+        for combination in combinations() {
+            let mut large = 0;
+            for layer in &layers {
+                let plan = combination.plan::<T>(layer, |planner| planner.accuracy(Accuracy::Fast)).unwrap();
+                large += usize::from(plan.kernel().contains("x6_"));
+                let geometry = layer.geometry();
+                let operands = Operands::<T>::uniform(&geometry, 8);
+                let wide = reference::wide_magnitudes(&geometry, &operands.x, &operands.w);
+                let exact = reference::all(&geometry, &operands.x, &operands.w, None);
+                for (index, (y, exact)) in operands.run(&plan).iter().zip(exact).enumerate() {
+                    let channel = index / geometry.output_spatial() % geometry.out_channels;
+                    let tolerance = reference::tolerance::<T>(&geometry, exact.magnitude)
+                        + 10.0 * reference::transform_tolerance::<T>(Algorithm::Winograd, wide[channel]);
+                    assert!((y.to_f64() - exact.value).abs() <= tolerance, "{combination}, {layer}: {y:?}, {exact:?}");
+                }
+            }
+            assert!(large > 0, "{combination}: Fast chose no large tile");
+        }
+    }
+    for_each_type!(check());
+}
+
+#[test]
+fn special_values_at_every_place_of_a_tile_come_out_where_the_definition_has_them() {
+    fn check<T: Scalar>(activations: &[Activation]) {
+        let layers = [
+            layer(Conv::new([18, 3, 3, 3]).pads([1, 1, 1, 1]), [1, 3, 9, 10]),
+            layer(Conv::new([3, 2, 5, 5]).pads([2, 2, 2, 2]), [1, 2, 7, 6]),
+            layer(Conv::new([5, 2, 7]).pads([3, 3]), [2, 2, 23]),
+            layer(Conv::new([3, 2, 3, 3, 3]).pads([1; 6]), [1, 2, 4, 5, 6]),
+        ];
+        for layer in &layers {
+            let geometry = layer.geometry();
+            let plain = Operands::<T>::uniform(&geometry, 4).with_bias(&geometry);
+            for (place, special) in (0..geometry.input_len())
+                .step_by(3)
+                .zip([f64::NAN, f64::INFINITY, f64::NEG_INFINITY].into_iter().cycle())
+            {
+                let mut operands = plain.clone();
+                operands.x[place] = T::from_f64(special);
+                let oracle = Oracle::new(&geometry, &operands);
+                for combination in combinations() {
+                    for &activation in activations {
+                        let plan = combination.plan::<T>(layer, |planner| planner.activation(activation)).unwrap();
+                        let _context =
+                            Context(|| format!("{combination}, {}: {special} at {place}: {layer}", T::DTYPE));
+                        assert_eq!(oracle.check(Algorithm::Winograd, activation, &operands.run(&plan)), Ok(()));
+                    }
+                }
+            }
+        }
+    }
+    check::<f32>(&[Activation::None, Activation::Clip { min: -1.0, max: 1.0 }]);
+    check::<f64>(&[Activation::None]);
+    check::<convoke::f16>(&[Activation::Relu]);
+}
+
+#[test]
+fn finite_results_of_values_that_overflow_the_transforms_are_right() {
+    // The transforms add values up that the definition multiplies by zeros: they overflow where the result does not.
+    let layer = layer(Conv::new([4, 1, 3, 3]).pads([1, 1, 1, 1]), [1, 1, 8, 8]);
+    let geometry = layer.geometry();
+    let mut operands = Operands::<f32>::uniform(&geometry, 2);
+    operands.x.iter_mut().for_each(|x| *x = x.signum() * 3e38);
+    operands.w.iter_mut().for_each(|w| *w *= 1e-3);
+    let oracle = Oracle::new(&geometry, &operands);
+    assert!(oracle.elements().iter().all(|e| e.value.is_finite()));
+    for combination in combinations() {
+        let plan = combination.plan::<f32>(&layer, |planner| planner).unwrap();
+        assert_eq!(
+            oracle.check(Algorithm::ImplicitGemm, Activation::None, &operands.run(&plan)),
+            Ok(()),
+            "{combination}"
+        );
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_are_summed_directly() {
+    fn check<T: Scalar>() {
+        for special in [f64::NAN, f64::INFINITY] {
+            let layer = layer(Conv::new([20, 5, 3, 3]).pads([1, 1, 1, 1]), [2, 5, 13, 9]);
+            let geometry = layer.geometry();
+            let mut operands = Operands::<T>::uniform(&geometry, 9).with_bias(&geometry).with_residual(&geometry);
+            operands.w[7 * 45 + 4] = T::from_f64(special);
+            let oracle = Oracle::new(&geometry, &operands);
+            for combination in combinations() {
+                let plan = combination.plan::<T>(&layer, |planner| planner).unwrap();
+                // The bound of direct sums: nothing is transformed.
+                let difference = oracle.check(Algorithm::ImplicitGemm, Activation::None, &operands.run(&plan));
+                assert_eq!(difference, Ok(()), "{combination}, {}", T::DTYPE);
+            }
+        }
+    }
+    for_each_type!(check());
+}
+
+#[test]
+fn workspace_does_not_grow_with_the_image() {
+    let plan = |size: usize| {
+        let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
+        Planner::new().algorithm(Algorithm::Winograd).plan::<f32>(conv, &[1, 64, size, size]).unwrap()
+    };
+    assert!(plan(224).workspace_bytes() <= 4 << 20, "{}", plan(224).workspace_bytes());
+    for size in [448, 1000, 4001] {
+        assert!(plan(size).workspace_bytes() <= 6 << 20, "{size}: {}", plan(size).workspace_bytes());
+    }
+}
+
+#[test]
+fn packed_weights_serve_other_sizes() {
+    let conv = || Conv::new([40, 24, 3, 3]).pads([1, 1, 1, 1]);
+    let planner = Planner::new().algorithm(Algorithm::Winograd);
+    let large = planner.plan::<f32>(conv(), &[1, 24, 56, 56]).unwrap();
+    let operands = Operands::<f32>::uniform(large.geometry(), 1);
+    let packed = operands.pack(&large);
+    for shape in [[1, 24, 7, 7], [3, 24, 13, 30], [1, 24, 1, 1]] {
+        let layer = layer(conv(), shape);
+        let plan = Planner::new().packed_for(&packed).plan::<f32>(conv(), &shape).unwrap();
+        let geometry = layer.geometry();
+        let operands = Operands { w: operands.w.clone(), ..Operands::uniform(&geometry, 3) };
+        let y = operands.run_packed(&plan, &packed, Threads::Serial).unwrap();
+        assert_eq!(
+            Oracle::new(&geometry, &operands).check(Algorithm::Winograd, Activation::None, &y),
+            Ok(()),
+            "{layer}"
+        );
+    }
+}
