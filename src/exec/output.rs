@@ -43,6 +43,13 @@ impl<'a, T: Copy> Output<'a, T> {
         // SAFETY: in bounds by the assertion; the elements are the calling task's own by the contract of this type.
         unsafe { core::slice::from_raw_parts_mut(self.y.add(offset).cast(), len) }
     }
+
+    /// Writes element `offset`, which is the calling task's own.
+    pub(crate) fn write(&self, offset: usize, value: T) {
+        assert!(offset < self.len);
+        // SAFETY: in bounds by the assertion; the element is the calling task's own by the contract of this type.
+        unsafe { self.y.add(offset).write(value) };
+    }
 }
 
 /// The slice, initialised: for the end of a run that wrote every element.

@@ -254,7 +254,7 @@ impl<T: Element> ChannelGemm<T> {
                         kernel.finish(x, koff, w, next, tile, !k.is_first, &mut y, spatial, live, &epilogue);
                     } else {
                         kernel.partial(x, koff, w, next, tile, !k.is_first);
-                        finish.transposed(tile, nr, bias, at, spatial);
+                        finish.transposed(tile, nr, bias, at, (spatial, 1));
                     }
                 }
             }

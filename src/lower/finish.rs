@@ -27,6 +27,22 @@ impl<T: Element> Finish<'_, '_, T> {
         stream::narrow(self.isa, sums, self.io.y.row(at, sums.len()));
     }
 
+    /// As [`row`](Self::row), to every `step`-th element.
+    pub(crate) fn strided(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize, step: usize) {
+        if step == 1 {
+            return self.row(sums, bias, at);
+        }
+        if let Some(residual) = self.io.residual {
+            for (sum, r) in sums.iter_mut().zip(residual[at..].iter().step_by(step)) {
+                *sum = *sum + r.to_acc();
+            }
+        }
+        stream::epilogue::<T>(self.isa, self.activation, bias, None, sums);
+        for (i, sum) in sums.iter().enumerate() {
+            self.io.y.write(at + i * step, T::from_acc(*sum));
+        }
+    }
+
     /// As [`row`](Self::row) for sums that are kept by `phases`: `len` elements, element r of which is `sums[r % phases * span + r / phases]`.
     pub(crate) fn interleaved(
         &self,
@@ -47,15 +63,23 @@ impl<T: Element> Finish<'_, '_, T> {
         }
     }
 
-    /// Finishes a pixel-major tile `[pixels][nr]`: the first `bias.len()` channels, channel c to the output from element `at + c * ldy` on.
-    pub(crate) fn transposed(&self, tile: &[T::Acc], nr: usize, bias: &[T::Acc], at: usize, ldy: usize) {
+    /// Finishes a pixel-major tile `[pixels][nr]`: the first `bias.len()` channels, channel c to the output from element `at + c * ldy` on, pixels
+    /// `step` elements apart.
+    pub(crate) fn transposed(
+        &self,
+        tile: &[T::Acc],
+        nr: usize,
+        bias: &[T::Acc],
+        at: usize,
+        (ldy, step): (usize, usize),
+    ) {
         let mut row = [T::Acc::ZERO; MAX_PIXELS];
         let row = &mut row[..tile.len() / nr];
         for (c, bias) in bias.iter().enumerate() {
             for (value, pixel) in row.iter_mut().zip(tile.chunks_exact(nr)) {
                 *value = pixel[c];
             }
-            self.row(row, *bias, at + c * ldy);
+            self.strided(row, *bias, at + c * ldy, step);
         }
     }
 

@@ -95,13 +95,13 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
             geometry.op == Op::Conv && !is_empty && geometry.axes.iter().all(is_plain)
         }
         Algorithm::Winograd => {
+            let (outer, tiled) = geometry.axes.split_at(geometry.axes.len().saturating_sub(2));
             let is_plain = |a: &convoke::Axis| a.dilation == 1 || a.kernel == 1;
-            let tiled = &geometry.axes[geometry.axes.len().saturating_sub(2)..];
             let kernels: Vec<_> = tiled.iter().map(|a| a.kernel).filter(|k| *k > 1).collect();
             geometry.op == Op::Conv
                 && !is_empty
                 && geometry.axes.len() <= 3
-                && geometry.axes.iter().all(is_plain)
+                && outer.iter().all(is_plain)
                 && tiled.iter().all(|a| a.stride == 1)
                 && !kernels.is_empty()
         }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Isa, Real, RowOffsets};
 
-use super::shape::{Roles, Scheme};
+use super::shape::{Phase, Roles, Scheme};
 use crate::Geometry;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
@@ -34,8 +34,10 @@ pub(super) struct Direct<T: Real> {
 pub(super) struct Tile {
     pub(super) image: usize,
     pub(super) group: usize,
-    /// The slice of Y, and the tile's first row and pixel.
+    /// The slice of Y, the phases of the other axes, and the tile's first row and pixel in them.
     pub(super) slice: usize,
+    pub(super) down: Phase,
+    pub(super) along: Phase,
     pub(super) y: usize,
     pub(super) x: usize,
     /// Channels of the group.
@@ -95,14 +97,9 @@ impl<T: Real> Direct<T> {
             let (rest, j) = (place / self.columns, place % self.columns);
             let (rest, i) = (rest / self.rows, rest % self.rows);
             let (c, k) = (rest / depth, rest % depth);
-            let at = |axis: &crate::Axis, position: usize| {
-                position.checked_sub(axis.pad_begin).filter(|position| *position < axis.input)
-            };
-            let position = (
-                at(&roles.depth, tile.slice * roles.depth.stride + k),
-                at(&roles.down, tile.y + i),
-                at(&roles.along, tile.x + j),
-            );
+            let slice = (tile.slice * roles.depth.stride + k).checked_sub(roles.depth.pad_begin);
+            let slice = slice.filter(|slice| *slice < roles.depth.input);
+            let position = (slice, tile.down.source(tile.y + i), tile.along.source(tile.x + j));
             *value = match position {
                 (Some(slice), Some(y), Some(x)) => {
                     let channel = tile.image * geometry.in_channels + tile.group * channels + c;
@@ -112,10 +109,12 @@ impl<T: Real> Direct<T> {
                 _ => T::ZERO,
             };
         }
-        let width = self.width.min(roles.along.output - tile.x);
+        // Later phases may have a row or column of tiles less.
+        let width = self.width.min(tile.along.output.saturating_sub(tile.x));
+        let height = self.height.min(tile.down.output.saturating_sub(tile.y));
         let first = tile.group * geometry.out_channels_per_group() + tile.channels.start;
         let bias = &io.bias[first..first + tile.channels.len()];
-        for i in 0..self.height.min(roles.down.output - tile.y) {
+        for i in 0..height {
             let sums = &mut sums[..self.width * nr];
             let koff = self.koff.rows(0..self.koff.len());
             for t in 0..self.pixels.count {
@@ -126,8 +125,9 @@ impl<T: Real> Direct<T> {
                 self.pixels.kernel(pixels.len(), tile.channels.len()).partial(x, koff, filters, &[], sums, false);
             }
             let plane = (tile.image * geometry.out_channels + first) * roles.depth.output + tile.slice;
-            let at = (plane * roles.down.output + tile.y + i) * roles.along.output + tile.x;
-            finish.transposed(&sums[..width * nr], nr, bias, at, geometry.output_spatial());
+            let row = plane * roles.down.output + tile.down.place(tile.y + i);
+            let at = row * roles.along.output + tile.along.place(tile.x);
+            finish.transposed(&sums[..width * nr], nr, bias, at, (geometry.output_spatial(), tile.along.step));
         }
     }
 }

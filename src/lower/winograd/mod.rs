@@ -5,7 +5,8 @@
 //! longer kernel is cut into). The order is by blocks of tiles, so that their transformed values stay in the L2 cache: transform the block for all
 //! channels; then for each panel of channels of Y, multiply all values, and take the products back into Y.
 //!
-//! Accepts Conv with one to three spatial axes of stride and dilation 1 (the outermost of three may have a stride: its taps are steps of k).
+//! Accepts Conv with one to three spatial axes of stride 1; the outermost of three may have a stride, and no dilation: its taps are steps of k. A
+//! layer with dilation d is d interleaved ones on each axis.
 //! Scratch for a task: the transformed values of one block, `values * C/group * tiles` (for each tap of the depth axis), and the products of one
 //! panel: independent of the image's size.
 //!
@@ -29,7 +30,7 @@ use convoke_kernels::{Dest, Epilogue, Isa, Real, stream, winograd_kernels};
 use super::channel_tiles::Tiles;
 use super::cost::{
     CLOCK, FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_SHARE, L3_BYTES_PER_CYCLE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
-    OUTPUT_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
+    OUTPUT_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
 };
 use super::engine::tile_cycles;
 use super::finish::Finish;
@@ -40,7 +41,7 @@ use crate::plan::Accuracy;
 use crate::{Geometry, Op};
 use direct::Direct;
 use pack::PackedLayout;
-use shape::{Block, Extent, Roles, Scheme, spread};
+use shape::{Block, Extent, Phase, Roles, Scheme, phases, spread};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -243,7 +244,13 @@ impl<T: Real> Choice<T> {
         let output = (extent.tiles() as f64) * (padded / lanes) * values * OUTPUT_CYCLES;
         let slices_out = roles.depth.output as f64;
         let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
-        let tasks = geometry.batch * geometry.group * blocks * splits;
+        let (phases_down, phases_along) = (phases(&roles.down), phases(&roles.along));
+        // Interleaved pixels are gathered and scattered one by one.
+        let scattered = (extent.tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs * channels_out) as f64;
+        let apart = if phases_along == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
+        let task = task + apart * slices_out;
+        let tasks =
+            (geometry.batch * geometry.group * blocks * splits).checked_mul(phases_down.checked_mul(phases_along)?)?;
         Some(Self {
             scheme,
             extent,
@@ -285,7 +292,13 @@ impl Sizes {
             v: block.slot_len(scheme) * roles.depth.kernel,
             products: product_plane * scheme.kernel.values(),
             product_plane,
-            rows_in: if T::DIRECT { 0 } else { block.planes.rows().min(roles.down.input) * roles.along.input },
+            rows_in: if phases(&roles.along) > 1 {
+                block.planes.rows() * block.planes.row_len()
+            } else if T::DIRECT {
+                0
+            } else {
+                block.planes.rows().min(roles.down.input) * roles.along.input
+            },
             rows_out: lanes * scheme.down.tile.outputs * row_out,
             row_out,
             patch: direct.scratch_len(tiles.nr()),
@@ -326,7 +339,9 @@ struct Task<'a, T: Real> {
     group: usize,
     panels: Range<usize>,
     block: &'a Block<T>,
-    /// The first row and column of tiles.
+    /// The phases of the axes, and the first row and column of tiles in them.
+    down: Phase,
+    along: Phase,
     row: usize,
     column: usize,
 }
@@ -345,6 +360,8 @@ struct Scratch<'a, T> {
 impl<T: Element> Winograd<T> {
     fn task(&self, task: usize) -> Task<'_, T::Acc> {
         let (rest, split) = (task / self.splits, task % self.splits);
+        let (rest, phase_along) = (rest / phases(&self.roles.along), rest % phases(&self.roles.along));
+        let (rest, phase_down) = (rest / phases(&self.roles.down), rest % phases(&self.roles.down));
         let (rest, along) = (rest / self.grid.1, rest % self.grid.1);
         let (plane, down) = (rest / self.grid.0, rest % self.grid.0);
         let count = self.geometry.out_channels_per_group().div_ceil(self.tiles.nr());
@@ -354,6 +371,8 @@ impl<T: Element> Winograd<T> {
             group: plane % self.geometry.group,
             panels: split * count / self.splits..(split + 1) * count / self.splits,
             block: &self.blocks[2 * usize::from(is_last_down) + usize::from(is_last_along)],
+            down: Phase::new(&self.roles.down, phase_down),
+            along: Phase::new(&self.roles.along, phase_along),
             row: down * self.blocks[0].extent.rows,
             column: along * self.blocks[0].extent.columns,
         }
@@ -364,37 +383,45 @@ impl<T: Element> Winograd<T> {
         let (geometry, block) = (&self.geometry, task.block);
         let Roles { depth, down, along } = &self.roles;
         let channels = geometry.in_channels_per_group();
-        // The padded position of the block's first row and element, and which of them are not padding.
+        // The padded position of the block's first row and element in their phases, and what is not padding.
         let (y, x) = (task.row * self.scheme.down.tile.outputs, task.column * self.scheme.along.tile.outputs);
-        let live = |begin: usize, pad: usize, input: usize, len: usize| {
-            let from = pad.saturating_sub(begin).min(len);
-            from..(pad + input).saturating_sub(begin).clamp(from, len)
-        };
-        let live_rows = live(y, down.pad_begin, down.input, block.planes.rows());
-        let live = live(x, along.pad_begin, along.input, block.planes.row_len());
+        let live_rows = task.down.live(y, block.planes.rows());
+        let live = task.along.live(x, block.planes.row_len());
         let is_empty = live_rows.is_empty() || live.is_empty();
-        let first_row = if is_empty { 0 } else { y + live_rows.start - down.pad_begin };
-        let first = if is_empty { 0 } else { x + live.start - along.pad_begin };
+        let (live_rows, live) = if is_empty { (0..0, 0..0) } else { (live_rows, live) };
+        let first_row = if is_empty { 0 } else { task.down.place(y + live_rows.start) - down.pad_begin };
+        let first = if is_empty { 0 } else { task.along.place(x + live.start) - along.pad_begin };
         let slot = slice % depth.kernel;
         let v = &mut scratch.v[slot * block.slot_len(&self.scheme)..][..block.slot_len(&self.scheme)];
         let plane = down.input * along.input;
         for c in 0..channels {
             let channel = (task.image * geometry.in_channels + task.group * channels + c) * depth.input;
             let begin = (channel + slice - depth.pad_begin) * plane + first_row * along.input;
-            let rows = if is_empty { &[] } else { &io.x[begin..begin + live_rows.len() * along.input] };
-            let rows = match T::as_acc(rows) {
-                Some(rows) => rows,
-                None => {
-                    let converted = &mut scratch.rows_in[..rows.len()];
-                    stream::widen(self.isa, rows, converted);
-                    converted
+            let row_stride = task.down.step * along.input;
+            let len = if is_empty { 0 } else { (live_rows.len() - 1) * row_stride + along.input };
+            let rows = if is_empty { &[] } else { &io.x[begin..begin + len] };
+            let (rows, first, row_stride) = if task.along.step > 1 {
+                let row = live.len();
+                for (r, converted) in scratch.rows_in[..live_rows.len() * row].chunks_exact_mut(row.max(1)).enumerate()
+                {
+                    stream::widen_strided(self.isa, &rows[r * row_stride + first..], task.along.step, converted);
                 }
+                (&*scratch.rows_in, 0, row)
+            } else if let Some(rows) = T::as_acc(rows) {
+                (rows, first, row_stride)
+            } else {
+                for (r, converted) in
+                    scratch.rows_in.chunks_exact_mut(along.input.max(1)).take(live_rows.len()).enumerate()
+                {
+                    stream::widen(self.isa, &rows[r * row_stride..r * row_stride + along.input], converted);
+                }
+                (&*scratch.rows_in, first, along.input)
             };
             let source = Source {
                 x: rows.get(first..).unwrap_or(&[]),
-                row_stride: along.input,
+                row_stride,
                 next: depth.input * plane,
-                live_rows: if is_empty { 0..0 } else { live_rows.clone() },
+                live_rows: live_rows.clone(),
                 live: live.clone(),
             };
             self.scheme.kernel.split(&source, &block.planes, scratch.planes);
@@ -460,8 +487,10 @@ impl<T: Element> Winograd<T> {
         let live = self.tiles.nr().min(channels - first);
         let nr = self.tiles.panel(channels - first);
         let (m_down, m_along) = (self.scheme.down.tile.outputs, self.scheme.along.tile.outputs);
-        let (tiles, x) = (block.extent.columns, task.column * m_along);
-        let width = (tiles * m_along).min(along.output - x);
+        let x = task.column * m_along;
+        // Later phases may have a row or column of tiles less.
+        let width = (block.extent.columns * m_along).min(task.along.output.saturating_sub(x));
+        let tiles = width.div_ceil(m_along);
         let past_cache = geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES;
         let marks = &mut scratch.marks[..tiles];
         marks.fill(0);
@@ -471,24 +500,29 @@ impl<T: Element> Winograd<T> {
             let bias = &io.bias[channel..channel + count];
             for row in 0..block.extent.rows {
                 let y = (task.row + row) * m_down;
-                let height = m_down.min(down.output - y);
+                let height = m_down.min(task.down.output.saturating_sub(y));
+                if height == 0 || width == 0 {
+                    continue;
+                }
                 let products = Products {
-                    values: &scratch.products[row * tiles * nr + vector..],
+                    values: &scratch.products[row * block.extent.columns * nr + vector..],
                     tile_step: nr,
                     plane: self.sizes.product_plane,
                     tiles,
                 };
                 let plane = (task.image * geometry.out_channels + channel) * self.roles.depth.output + slice;
-                let at = (plane * down.output + y) * along.output + x;
+                let at = (plane * down.output + task.down.place(y)) * along.output + task.along.place(x);
+                let row_step = task.down.step * along.output;
                 let pixels = Pixels {
                     channels: count,
                     channel_step: geometry.output_spatial(),
-                    row_step: along.output,
+                    row_step,
                     width,
                     height,
                     past_cache,
                 };
                 let is_good = if let Some((lo, hi)) = self.clamp
+                    && task.along.step == 1
                     && let Some(mut dest) = T::dest_as_acc(io.y.dest(at))
                 {
                     let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
@@ -512,7 +546,8 @@ impl<T: Element> Winograd<T> {
                     for (c, bias) in bias.iter().enumerate() {
                         for i in 0..height {
                             let row = &mut scratch.rows_out[(c * m_down + i) * row_out..][..width];
-                            finish.row(row, *bias, at + c * geometry.output_spatial() + i * along.output);
+                            let at = at + c * geometry.output_spatial() + i * row_step;
+                            finish.strided(row, *bias, at, task.along.step);
                         }
                     }
                     is_good
@@ -546,6 +581,8 @@ impl<T: Element> Winograd<T> {
             image: task.image,
             group: task.group,
             slice,
+            down: task.down,
+            along: task.along,
             y: (task.row + row) * self.scheme.down.tile.outputs,
             x: (task.column + column) * self.scheme.along.tile.outputs,
             channels: first..(first + self.tiles.nr()).min(channels),
@@ -597,7 +634,8 @@ impl<T: Element> Lowering<T> for Winograd<T> {
     }
 
     fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.grid.0 * self.grid.1 * self.splits
+        let phases = phases(&self.roles.down) * phases(&self.roles.along);
+        self.geometry.batch * self.geometry.group * self.grid.0 * self.grid.1 * phases * self.splits
     }
 
     /// One share of the panels, for one block of tiles of one group of one image.

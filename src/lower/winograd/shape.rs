@@ -32,15 +32,62 @@ impl Roles {
             [depth, down, along] => Self { depth, down, along },
             _ => return Err(String::from("only for one to three spatial axes")),
         };
-        let is_dilated = |a: &Axis| a.dilation != 1 && a.kernel != 1;
-        let is_strided = [roles.down, roles.along].iter().any(|a| a.stride != 1);
-        if is_strided || [roles.depth, roles.down, roles.along].iter().any(is_dilated) {
-            return Err(String::from("only for stride 1 and dilation 1"));
+        if [roles.down, roles.along].iter().any(|a| a.stride != 1) {
+            return Err(String::from("only for stride 1"));
+        }
+        if roles.depth.dilation != 1 && roles.depth.kernel != 1 {
+            return Err(String::from("only for dilation 1 on the outermost of three axes"));
         }
         if roles.down.kernel == 1 && roles.along.kernel == 1 {
             return Err(String::from("the kernel is 1x1"));
         }
         Ok(roles)
+    }
+}
+
+/// The distance between outputs that see the same inputs: a dilated convolution is as many interleaved ones without dilation.
+pub(super) fn phases(axis: &Axis) -> usize {
+    if axis.kernel == 1 { 1 } else { axis.dilation }
+}
+
+/// One phase of an axis: its positions are every `phases(axis)`-th from `first` on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Phase {
+    pub(super) first: usize,
+    pub(super) step: usize,
+    /// Outputs of the phase.
+    pub(super) output: usize,
+    pad: usize,
+    input: usize,
+}
+
+impl Phase {
+    pub(super) fn new(axis: &Axis, first: usize) -> Self {
+        let step = phases(axis);
+        Self {
+            first,
+            step,
+            output: axis.output.saturating_sub(first).div_ceil(step),
+            pad: axis.pad_begin,
+            input: axis.input,
+        }
+    }
+
+    /// The element of Y's axis that output `o` of the phase is.
+    pub(super) fn place(&self, o: usize) -> usize {
+        self.first + o * self.step
+    }
+
+    /// The element of X's axis that is at padded position `o` of the phase; none where that is padding.
+    pub(super) fn source(&self, o: usize) -> Option<usize> {
+        self.place(o).checked_sub(self.pad).filter(|position| *position < self.input)
+    }
+
+    /// Of `len` padded positions from `begin` on, those that are not padding.
+    pub(super) fn live(&self, begin: usize, len: usize) -> core::ops::Range<usize> {
+        let until = |position: usize| position.saturating_sub(self.place(begin)).div_ceil(self.step).min(len);
+        let from = until(self.pad);
+        from..until(self.pad + self.input).max(from)
     }
 }
 
@@ -102,9 +149,10 @@ impl<T: Real> Scheme<T> {
         self.down.count * self.along.count
     }
 
-    /// Rows and columns of tiles of the output.
+    /// Rows and columns of tiles of the output, of its first phase, which is the largest.
     pub(super) fn grid(&self, roles: &Roles) -> (usize, usize) {
-        (roles.down.output.div_ceil(self.down.tile.outputs), roles.along.output.div_ceil(self.along.tile.outputs))
+        let tiles = |axis: &Axis, outputs: usize| axis.output.div_ceil(phases(axis)).div_ceil(outputs);
+        (tiles(&roles.down, self.down.tile.outputs), tiles(&roles.along, self.along.tile.outputs))
     }
 }
 
