@@ -186,3 +186,22 @@ fn naive_rounds_once() {
     plan.run(&x, &packed, &mut y, &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
     assert_eq!(y[0].to_f64(), 1.0 + 2.0_f64.powi(-10));
 }
+
+/// Each tap's phase was searched for among the phases that taps before it had met: hours for strides of millions.
+#[test]
+fn phases_of_long_strides_are_not_searched_for() {
+    let (kernel, begin) = (200_000_usize, std::time::Instant::now());
+    for algorithm in [Algorithm::ImplicitGemm, Algorithm::ChannelGemm] {
+        let conv = Conv::new([1, 1, kernel]).strides([kernel as i64]);
+        let _ = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[1, 1, 2 * kernel]).unwrap();
+    }
+    // Of the search, each would take 20 seconds.
+    assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
+}
+
+/// The phases of taps come back after stride / gcd(stride, dilation) taps, here inside of the kernel, on one axis or on both.
+#[test]
+fn phases_that_come_back_within_the_kernel() {
+    check(&layer(Conv::new([3, 2, 7, 5]).strides([6, 4]).dilations([4, 6]), [1, 2, 40, 43]));
+    check(&layer(Conv::new([3, 2, 7, 5]).strides([4, 3]).dilations([4, 2]), [1, 2, 40, 43]));
+}

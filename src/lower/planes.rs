@@ -65,15 +65,19 @@ fn reach(axis: &Axis) -> usize {
     (axis.kernel - 1) * axis.dilation / axis.stride
 }
 
-/// The number of phases that taps read.
-fn phases(axis: &Axis) -> usize {
-    let step = axis.dilation % axis.stride;
-    // Multiples of the dilation meet stride / gcd(stride, dilation) phases.
-    let (mut a, mut b) = (axis.stride, step);
+/// After how many taps of an axis their phases repeat: tap k reads phase `k * dilation % stride`, and so do the taps `period` further on, but
+/// none between.
+fn period(axis: &Axis) -> usize {
+    let (mut a, mut b) = (axis.stride, axis.dilation % axis.stride);
     while b != 0 {
         (a, b) = (b, a % b);
     }
-    axis.kernel.min(axis.stride / a)
+    axis.stride / a
+}
+
+/// The number of phases that taps read: the i-th of them is tap i's.
+fn phases(axis: &Axis) -> usize {
+    axis.kernel.min(period(axis))
 }
 
 /// The sizes for slabs of `extent` on `axis`; none if they do not fit 32-bit offsets.
@@ -197,44 +201,30 @@ impl Planes {
             pitches[i - 1] = pitches[i] * spans[i];
         }
         let plane = pitches[0] * spans[0];
-        // The phases that some tap reads, by axis, in the order in which taps meet them.
-        let phases: Vec<Vec<usize>> = axes
-            .iter()
-            .map(|a| {
-                let mut met = Vec::new();
-                for phase in (0..a.kernel.min(a.stride)).map(|k| k * a.dilation % a.stride) {
-                    if !met.contains(&phase) {
-                        met.push(phase);
-                    }
-                }
-                met
-            })
-            .collect();
-        let plane_of = |phase: &[usize]| {
-            phase.iter().zip(&phases).fold(0, |at, (phase, met)| {
-                at * met.len() + met.iter().position(|p| p == phase).expect("every tap's phase was met")
-            })
-        };
+        let phases: Vec<_> = axes.iter().map(phases).collect();
+        let periods: Vec<_> = axes.iter().map(period).collect();
         let taps = positions(&axes.iter().map(|a| a.kernel).collect::<Vec<_>>())
             .map(|tap| {
-                let phase: Vec<_> = tap.iter().zip(&axes).map(|(k, a)| k * a.dilation % a.stride).collect();
-                let shift =
-                    tap.iter().zip(&axes).zip(&pitches).map(|((k, a), pitch)| k * a.dilation / a.stride * pitch);
-                plane_of(&phase) * plane + shift.sum::<usize>()
+                let (mut number, mut shift) = (0, 0);
+                for (i, k) in tap.iter().enumerate() {
+                    number = number * phases[i] + k % periods[i];
+                    shift += k * axes[i].dilation / axes[i].stride * pitches[i];
+                }
+                number * plane + shift
             })
             .collect();
         let (mut rows, mut places) = (Vec::new(), Vec::new());
-        for met in positions(&phases.iter().map(Vec::len).collect::<Vec<_>>()) {
-            let phase: Vec<_> = met.iter().zip(&phases).map(|(i, met)| met[*i]).collect();
+        for (number, phase) in positions(&phases).enumerate() {
             for outer in positions(&spans[..rank - 1]) {
-                let outer_place = |i: usize| outer.get(i).map_or(0, |o| o * axes[i].stride);
-                places.extend(phase.iter().enumerate().map(|(i, phase)| phase + outer_place(i)));
+                places.extend(phase.iter().zip(&axes).enumerate().map(|(i, (tap, axis))| {
+                    tap * axis.dilation % axis.stride + outer.get(i).map_or(0, |o| o * axis.stride)
+                }));
                 let at = outer.iter().zip(&pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
                 let along = outer.get(axis).copied().unwrap_or(0);
-                rows.push(PlaneRow { at: plane_of(&phase) * plane + at, along });
+                rows.push(PlaneRow { at: number * plane + at, along });
             }
         }
-        let planes: usize = phases.iter().map(Vec::len).product();
+        let planes: usize = phases.iter().product();
         let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
         Self { axes, axis, extent, spans, pitches, channel_len, taps, rows, places }
     }

@@ -265,6 +265,8 @@ pub fn hard() -> Vec<Layer> {
     add(square(2, 512, 6, 1));
     add(square(33, 700, 3, 1));
     add(square(15, 57, 5, 3));
+    // Columns in several blocks, the last of another size.
+    add((Conv::new([130, 3, 1, 1]), [1, 3, 29, 33]));
     // One kernel of more taps than a block of K has steps.
     add((Conv::new([3, 2, 25, 27]).pads([12, 13, 12, 13]), [1, 2, 9, 9]));
     // The kernel is wider than the input, all of which is padding's business; and only just fits.
