@@ -444,3 +444,33 @@ fn the_workspace_stays_bounded_on_huge_layers() {
         }
     }
 }
+
+/// Tiles of the materialised lowerings once held the whole of K, all rows of A and at least one whole row of the output.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn the_workspace_stays_bounded_for_millions_of_channels_taps_and_columns() {
+    let many = 1 << 24;
+    let huge = [
+        layer(Conv::new([1, many, 1]), [1, many, 1]),
+        layer(Conv::new([many, 1, 1]), [1, 1, 5]),
+        layer(Conv::new([2, 1, 1 << 12, 1 << 12]), [1, 1, 4100, 4100]),
+        layer(ConvTranspose::new([many, 1, 1]), [1, many, 3]),
+        layer(ConvTranspose::new([1, many, 1]), [1, 1, 3]),
+        layer(ConvTranspose::new([1, 2, 1 << 12, 1 << 12]), [1, 1, 2, 2]),
+        layer(ConvTranspose::new([2, 40, 2, 2]), [1, 2, 4, 1 << 30]),
+        layer(ConvTranspose::new([2, 40, 2, 2, 2]).strides([2, 2, 2]), [1, 2, 4, 1 << 14, 1 << 14]),
+    ];
+    for layer in huge {
+        let geometry = layer.geometry();
+        let is_materialised = |c: &Combination| matches!(c.algorithm, Algorithm::Im2col(_) | Algorithm::Col2im(_));
+        let forced = Combination::all().filter(is_materialised).filter(|c| accepts(c.algorithm, &geometry));
+        for planner in forced.map(Combination::planner).chain([Planner::new()]) {
+            for threads in [1, 4] {
+                let plan = planner.clone().threads(threads).plan::<f64>(layer.operator.clone(), &layer.x_shape);
+                let plan = plan.unwrap_or_else(|error| panic!("{layer}: {error}"));
+                let share = plan.workspace_bytes() / threads;
+                assert!(share <= 16 << 20, "{threads} threads: {layer}: {share} bytes a thread\n{plan:?}");
+            }
+        }
+    }
+}

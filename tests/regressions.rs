@@ -205,3 +205,25 @@ fn phases_that_come_back_within_the_kernel() {
     check(&layer(Conv::new([3, 2, 7, 5]).strides([6, 4]).dilations([4, 6]), [1, 2, 40, 43]));
     check(&layer(Conv::new([3, 2, 7, 5]).strides([4, 3]).dilations([4, 2]), [1, 2, 40, 43]));
 }
+
+/// col2im held at least one whole position of the outermost axis: rows and planes too large for that are cut along the next axis.
+#[test]
+fn col2im_with_slices_too_large_for_one_band() {
+    for layer in [
+        layer(ConvTranspose::new([2, 64, 1, 2, 2]).strides([1, 2, 1]), [1, 2, 2, 2, 8200]),
+        layer(ConvTranspose::new([1, 64, 1, 2, 2]).strides([1, 1, 2]).pads([0, 1, 0, 0, 0, 1]), [1, 1, 2, 2, 8300]),
+    ] {
+        let geometry = layer.geometry();
+        let operands = Operands::<f32>::uniform(&geometry, 3).with_bias(&geometry);
+        let oracle = Oracle::new(&geometry, &operands);
+        let mut expected = None;
+        for threads in [1, 4] {
+            let planner = Planner::new().algorithm(Algorithm::Col2im(Blas::Native)).threads(threads);
+            let plan = planner.plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+            assert!(plan.workspace_bytes() < threads * (8 << 20), "{plan:?}");
+            let y = operands.run(&plan);
+            assert_eq!(oracle.check(Activation::None, &y), Ok(()), "{layer}\n{plan:?}");
+            assert!(*expected.get_or_insert_with(|| y.clone()) == y, "{layer}: {threads} threads");
+        }
+    }
+}
