@@ -349,7 +349,7 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
         self.tiles[0].kernels[0][0].name()
     }
 
-    fn packed_len(&self) -> usize {
+    fn packed_len(&self, _: &Geometry) -> usize {
         self.geometry.group * self.group_len()
     }
 

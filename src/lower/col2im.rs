@@ -338,10 +338,6 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         self.gemms[0].kernel()
     }
 
-    fn packed_len(&self) -> usize {
-        self.geometry.weight_len()
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         let geometry = &self.geometry;
         let (k_total, taps, channels) =

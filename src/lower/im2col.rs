@@ -85,10 +85,6 @@ impl<T: Element> Lowering<T> for Im2col<T> {
         self.gemms[0].kernel()
     }
 
-    fn packed_len(&self) -> usize {
-        self.geometry.weight_len()
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         let k_total = self.k.last().end;
         for group in 0..self.geometry.group {

@@ -150,10 +150,6 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
         self.tiles.name()
     }
 
-    fn packed_len(&self) -> usize {
-        self.geometry.weight_len()
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         let (rows, k_total) = (self.geometry.out_channels_per_group(), self.geometry.in_channels_per_group());
         if rows * k_total == 0 {
