@@ -8,6 +8,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap};
@@ -80,17 +81,20 @@ fn phases(axis: &Axis) -> usize {
     axis.kernel.min(period(axis))
 }
 
+/// Positions along axis `i` of a slab with `extent` positions on `axis`.
+pub(crate) fn positions_on(axes: &[Axis], (axis, extent): (usize, usize), i: usize) -> usize {
+    match i.cmp(&axis) {
+        Ordering::Less => 1,
+        Ordering::Equal => extent,
+        Ordering::Greater => axes[i].output,
+    }
+}
+
 /// The sizes for slabs of `extent` on `axis`; none if they do not fit 32-bit offsets.
 pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize) -> Option<Sizes> {
     let (mut plane, mut columns, mut slabs) = (1_usize, 1_usize, 1_usize);
     for (i, a) in axes.iter().enumerate().rev() {
-        let here = if i < axis {
-            1
-        } else if i == axis {
-            extent
-        } else {
-            a.output
-        };
+        let here = positions_on(axes, (axis, extent), i);
         columns = (here - 1).checked_mul(plane)?.checked_add(columns)?;
         plane = plane.checked_mul(here.checked_add(reach(a))?)?;
         slabs = slabs.checked_mul(a.output.div_ceil(here))?;
@@ -186,15 +190,7 @@ impl Planes {
     pub(crate) fn new(geometry: &Geometry, axis: usize, extent: usize) -> Self {
         let axes = geometry.axes.clone();
         let rank = axes.len();
-        let here = |i: usize| {
-            if i < axis {
-                1
-            } else if i == axis {
-                extent
-            } else {
-                axes[i].output
-            }
-        };
+        let here = |i: usize| positions_on(&axes, (axis, extent), i);
         let spans: Vec<_> = (0..rank).map(|i| here(i) + reach(&axes[i])).collect();
         let mut pitches = vec![1; rank];
         for i in (1..rank).rev() {
@@ -282,15 +278,7 @@ impl Planes {
 
     /// Where the columns of a slab with `extent` positions on its axis go, in vectors of `lanes`.
     pub(crate) fn map(&self, extent: usize, lanes: usize) -> StoreMap {
-        let here = |i: usize| {
-            if i < self.axis {
-                1
-            } else if i == self.axis {
-                extent
-            } else {
-                self.axes[i].output
-            }
-        };
+        let here = |i: usize| positions_on(&self.axes, (self.axis, extent), i);
         let rank = self.axes.len();
         let columns = (0..rank).map(|i| (here(i) - 1) * self.pitches[i]).sum::<usize>() + 1;
         // The masks, a row of real columns at a time.
