@@ -370,3 +370,27 @@ fn positions(lengths: &[usize]) -> impl Iterator<Item = Vec<usize>> {
         position
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::{period, phases};
+    use crate::Axis;
+
+    #[test]
+    fn the_first_taps_of_a_period_meet_every_phase_once() {
+        let lengths = || 1..=8;
+        for (kernel, stride, dilation) in
+            lengths().flat_map(|k| lengths().flat_map(move |s| lengths().map(move |d| (k, s, d))))
+        {
+            let axis = Axis { input: 100, kernel, output: 1, stride, dilation, pad_begin: 0, pad_end: 0 };
+            let phase = |tap: usize| tap * dilation % stride;
+            let mut met: Vec<_> = (0..kernel).map(phase).collect();
+            assert!((0..kernel).all(|tap| phase(tap) == phase(tap % period(&axis))));
+            met.sort_unstable();
+            met.dedup();
+            assert_eq!(met.len(), phases(&axis), "kernel {kernel}, stride {stride}, dilation {dilation}");
+        }
+    }
+}
