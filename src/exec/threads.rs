@@ -63,7 +63,10 @@ impl Threads<'_> {
             Self::Pool(pool) if slots > 1 => pool.install(|| spread(slots, scratch, share, &work)),
             #[cfg(feature = "rayon")]
             Self::Current if slots > 1 => spread(slots, scratch, share, &work),
-            _ => work(&mut scratch[..share]),
+            _ => {
+                debug_assert_eq!(slots, 1, "no other threads");
+                work(&mut scratch[..share]);
+            }
         }
     }
 }
