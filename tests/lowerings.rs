@@ -215,3 +215,15 @@ fn rejections_are_for_the_documented_reasons() {
         assert!(rejects(&empty), "{combination} takes an empty output");
     }
 }
+
+#[test]
+fn rejections_name_the_axis_that_is_in_the_way() {
+    for (conv, axis) in [
+        (Conv::new([4, 3, 1, 3]), 1),
+        (Conv::new([4, 3, 1, 1]).strides([2, 1]), 0),
+        (Conv::new([4, 3, 1, 1]).pads([0, 0, 0, 1]), 1),
+    ] {
+        let error = Planner::new().algorithm(Algorithm::Pointwise).plan::<f32>(conv, &[1, 3, 8, 8]).unwrap_err();
+        assert!(error.to_string().contains(&format!("axis {axis} ")), "{error}");
+    }
+}

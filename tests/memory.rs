@@ -192,22 +192,34 @@ fn what_workspace_and_output_held_before_does_not_matter() {
 /// The system's allocator, which counts for the threads that ask for it.
 struct Counting;
 
+/// Allocations, and the bytes of all of them together.
+#[derive(Default)]
+struct Tally {
+    calls: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
 thread_local! {
     /// Where this thread's allocations are counted.
-    static TALLY: Cell<Option<&'static AtomicUsize>> = const { Cell::new(None) };
+    static TALLY: Cell<Option<&'static Tally>> = const { Cell::new(None) };
 }
 
 impl Counting {
-    fn note() {
+    fn note(bytes: usize) {
         // A thread that is ending has no tally any more.
-        let _ = TALLY.try_with(|tally| tally.get().map(|tally| tally.fetch_add(1, Ordering::Relaxed)));
+        let _ = TALLY.try_with(|tally| {
+            if let Some(tally) = tally.get() {
+                tally.calls.fetch_add(1, Ordering::Relaxed);
+                tally.bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+        });
     }
 }
 
 // SAFETY: every call goes to the system's allocator unchanged; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        Self::note();
+        Self::note(layout.size());
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
@@ -218,7 +230,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        Self::note();
+        Self::note(size);
         // SAFETY: the caller's promise.
         unsafe { System.realloc(pointer, layout, size) }
     }
@@ -228,17 +240,22 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// A tally that lives as long as the threads that hold it.
-fn tally() -> &'static AtomicUsize {
-    Box::leak(Box::new(AtomicUsize::new(0)))
+fn tally() -> &'static Tally {
+    Box::leak(Box::default())
 }
 
-/// Allocations of this thread during `f`.
-fn allocations(f: impl FnOnce()) -> usize {
+/// Allocations of this thread during `f`, and their bytes.
+fn allocated(f: impl FnOnce()) -> (usize, usize) {
     let tally = tally();
     TALLY.set(Some(tally));
     f();
     TALLY.set(None);
-    tally.load(Ordering::Relaxed)
+    (tally.calls.load(Ordering::Relaxed), tally.bytes.load(Ordering::Relaxed))
+}
+
+/// Allocations of this thread during `f`.
+fn allocations(f: impl FnOnce()) -> usize {
+    allocated(f).0
 }
 
 /// Layers large enough to be shared among threads.
@@ -279,7 +296,7 @@ fn a_run_allocates_nothing() {
 #[cfg(feature = "rayon")]
 #[test]
 fn a_run_inside_a_pool_allocates_nothing_on_any_of_its_threads() {
-    fn check<T: Scalar>(pool: &rayon::ThreadPool, tally: &AtomicUsize) {
+    fn check<T: Scalar>(pool: &rayon::ThreadPool, calls: &AtomicUsize) {
         for layer in large_layers() {
             let geometry = layer.geometry();
             assert!(geometry.macs() > 1 << 20, "{layer}: too little work to be shared");
@@ -292,9 +309,9 @@ fn a_run_inside_a_pool_allocates_nothing_on_any_of_its_threads() {
                 let count = pool.install(|| {
                     // The first time that its threads meet, rayon may set up queues of its own.
                     plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Current).unwrap();
-                    let before = tally.load(Ordering::Relaxed);
+                    let before = calls.load(Ordering::Relaxed);
                     plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Current).unwrap();
-                    tally.load(Ordering::Relaxed) - before
+                    calls.load(Ordering::Relaxed) - before
                 });
                 assert_eq!(count, 0, "{combination}, {}: {layer}", T::DTYPE);
             }
@@ -304,9 +321,31 @@ fn a_run_inside_a_pool_allocates_nothing_on_any_of_its_threads() {
     let pool =
         rayon::ThreadPoolBuilder::new().num_threads(3).start_handler(|_| TALLY.set(Some(tally))).build().unwrap();
     pool.broadcast(|_| drop(std::hint::black_box(Box::new(1))));
-    assert!(tally.load(Ordering::Relaxed) >= 3, "the counter does not count on the pool's threads");
-    check::<f32>(&pool, tally);
-    check::<convoke::f16>(&pool, tally);
+    assert!(tally.calls.load(Ordering::Relaxed) >= 3, "the counter does not count on the pool's threads");
+    check::<f32>(&pool, &tally.calls);
+    check::<convoke::f16>(&pool, &tally.calls);
+}
+
+/// Tables of a plan describe blocks, not images: pointwise once had an entry for each vector of the image, gigabytes here.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn planning_takes_no_memory_in_proportion_to_the_image() {
+    let huge = [
+        layer(Conv::new([1, 1, 1, 1]), [1, 1, 1 << 15, 1 << 16]),
+        layer(Conv::new([16, 16, 1]), [1, 16, 1 << 31]),
+        layer(Conv::new([8, 8, 3, 3]).pads([1, 1, 1, 1]), [1, 8, 1 << 15, 1 << 16]),
+        layer(ConvTranspose::new([8, 8, 3, 3]).strides([2, 2]), [1, 8, 1 << 15, 1 << 16]),
+    ];
+    assert!(allocated(|| drop(std::hint::black_box(vec![1_u8; 1000]))).1 >= 1000, "bytes are not counted");
+    for layer in huge {
+        for combination in Combination::all() {
+            for threads in [1, 4] {
+                let planner = combination.planner().threads(threads);
+                let (_, bytes) = allocated(|| drop(planner.plan::<f32>(layer.operator.clone(), &layer.x_shape)));
+                assert!(bytes < 1 << 20, "{combination}, {threads} threads: {layer}: {bytes} bytes");
+            }
+        }
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -401,6 +440,36 @@ fn the_workspace_stays_bounded_on_huge_layers() {
                 let plan = plan.unwrap_or_else(|error| panic!("{combination}: {layer}: {error}"));
                 let share = plan.workspace_bytes() / threads;
                 assert!(share <= 16 << 20, "{combination}, {threads} threads: {layer}: {share} bytes a thread");
+            }
+        }
+    }
+}
+
+/// Tiles of the materialised lowerings once held the whole of K, all rows of A and at least one whole row of the output.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn the_workspace_stays_bounded_for_millions_of_channels_taps_and_columns() {
+    let many = 1 << 24;
+    let huge = [
+        layer(Conv::new([1, many, 1]), [1, many, 1]),
+        layer(Conv::new([many, 1, 1]), [1, 1, 5]),
+        layer(Conv::new([2, 1, 1 << 12, 1 << 12]), [1, 1, 4100, 4100]),
+        layer(ConvTranspose::new([many, 1, 1]), [1, many, 3]),
+        layer(ConvTranspose::new([1, many, 1]), [1, 1, 3]),
+        layer(ConvTranspose::new([1, 2, 1 << 12, 1 << 12]), [1, 1, 2, 2]),
+        layer(ConvTranspose::new([2, 40, 2, 2]), [1, 2, 4, 1 << 30]),
+        layer(ConvTranspose::new([2, 40, 2, 2, 2]).strides([2, 2, 2]), [1, 2, 4, 1 << 14, 1 << 14]),
+    ];
+    for layer in huge {
+        let geometry = layer.geometry();
+        let is_materialised = |c: &Combination| matches!(c.algorithm, Algorithm::Im2col(_) | Algorithm::Col2im(_));
+        let forced = Combination::all().filter(is_materialised).filter(|c| accepts(c.algorithm, &geometry));
+        for planner in forced.map(Combination::planner).chain([Planner::new()]) {
+            for threads in [1, 4] {
+                let plan = planner.clone().threads(threads).plan::<f64>(layer.operator.clone(), &layer.x_shape);
+                let plan = plan.unwrap_or_else(|error| panic!("{layer}: {error}"));
+                let share = plan.workspace_bytes() / threads;
+                assert!(share <= 16 << 20, "{threads} threads: {layer}: {share} bytes a thread\n{plan:?}");
             }
         }
     }

@@ -130,6 +130,21 @@ fn an_infinite_weight_on_padding_is_nan_in_conv() {
 }
 
 #[test]
+fn a_single_weight_that_is_not_finite_is_seen_wherever_it_stands() {
+    fn check<T: Scalar>() {
+        let layer = layer(Conv::new([3, 2, 3, 3]).pads([1, 1, 1, 1]), [1, 2, 4, 5]);
+        let geometry = layer.geometry();
+        for at in 0..geometry.weight_len() {
+            let mut operands = Operands::<T>::generate(&geometry, || 1.0);
+            operands.w[at] = T::from_f64([f64::INFINITY, f64::NAN][at % 2]);
+            let oracle = Oracle::new(&geometry, &operands);
+            on_every_path(&layer, Activation::None, &operands, |y| oracle.check(Activation::None, y));
+        }
+    }
+    for_each_type!(check());
+}
+
+#[test]
 fn conv_transpose_has_only_the_contributions_that_exist() {
     fn check<T: Scalar>() {
         // Output 3 i + {0, 1} gets one product each, output 3 i + 2 none: not even a zero times the infinite weight.

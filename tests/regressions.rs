@@ -190,3 +190,44 @@ fn naive_rounds_once() {
     plan.run(&x, &packed, &mut y, &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
     assert_eq!(y[0].to_f64(), 1.0 + 2.0_f64.powi(-10));
 }
+
+/// Each tap's phase was searched for among the phases that taps before it had met: hours for strides of millions.
+#[test]
+fn phases_of_long_strides_are_not_searched_for() {
+    let (kernel, begin) = (200_000_usize, std::time::Instant::now());
+    for algorithm in [Algorithm::ImplicitGemm, Algorithm::ChannelGemm] {
+        let conv = Conv::new([1, 1, kernel]).strides([kernel as i64]);
+        let _ = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[1, 1, 2 * kernel]).unwrap();
+    }
+    // Of the search, each would take 20 seconds.
+    assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
+}
+
+/// The phases of taps come back after stride / gcd(stride, dilation) taps, here inside of the kernel, on one axis or on both.
+#[test]
+fn phases_that_come_back_within_the_kernel() {
+    check(&layer(Conv::new([3, 2, 7, 5]).strides([6, 4]).dilations([4, 6]), [1, 2, 40, 43]));
+    check(&layer(Conv::new([3, 2, 7, 5]).strides([4, 3]).dilations([4, 2]), [1, 2, 40, 43]));
+}
+
+/// col2im held at least one whole position of the outermost axis: rows and planes too large for that are cut along the next axis.
+#[test]
+fn col2im_with_slices_too_large_for_one_band() {
+    for layer in [
+        layer(ConvTranspose::new([2, 64, 1, 2, 2]).strides([1, 2, 1]), [1, 2, 2, 2, 8200]),
+        layer(ConvTranspose::new([1, 64, 1, 2, 2]).strides([1, 1, 2]).pads([0, 1, 0, 0, 0, 1]), [1, 1, 2, 2, 8300]),
+    ] {
+        let geometry = layer.geometry();
+        let operands = Operands::<f32>::uniform(&geometry, 3).with_bias(&geometry);
+        let oracle = Oracle::new(&geometry, &operands);
+        let mut expected = None;
+        for threads in [1, 4] {
+            let planner = Planner::new().algorithm(Algorithm::Col2im(Blas::Native)).threads(threads);
+            let plan = planner.plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+            assert!(plan.workspace_bytes() < threads * (8 << 20), "{plan:?}");
+            let y = operands.run(&plan);
+            assert_eq!(oracle.check(Activation::None, &y), Ok(()), "{layer}\n{plan:?}");
+            assert!(*expected.get_or_insert_with(|| y.clone()) == y, "{layer}: {threads} threads");
+        }
+    }
+}

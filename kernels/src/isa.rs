@@ -15,7 +15,7 @@ pub enum Isa {
     Neon,
     /// x86-64 AVX2 and FMA.
     Avx2,
-    /// x86-64 AVX-512 F, VL, BW, CD and DQ.
+    /// x86-64 AVX-512 F, VL, BW, CD and DQ (and AVX2 and FMA, which every such CPU has).
     Avx512,
 }
 
@@ -24,14 +24,17 @@ impl Isa {
     pub const ALL: [Self; 4] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
 
     /// Whether this CPU has the cluster and the build has its kernels (Cargo features `avx2`, `avx512`, `neon`).
+    ///
+    /// An `Isa` is a name and proves nothing. The proof that a kernel may be called is a reference to it, which [`table`](crate::table) hands
+    /// out only where this holds.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
             // The NEON kernels are not written yet: its slots in the table are empty.
             Self::Neon => false,
-            Self::Avx2 => Avx2::new().is_some(),
-            Self::Avx512 => Avx512::new().is_some(),
+            Self::Avx2 => has_avx2(),
+            Self::Avx512 => has_avx512(),
         }
     }
 
@@ -85,35 +88,20 @@ impl FromStr for Isa {
     }
 }
 
-/// Declares a token: a value of the type is the proof that the CPU has the cluster.
-macro_rules! token {
-    ($(#[$doc:meta])* $name:ident, $feature:literal, $cpuid:ident: $($cpu_feature:tt),+) => {
+/// Declares a function that says whether the build has a cluster's kernels, and this CPU its features.
+macro_rules! detection {
+    ($name:ident, $feature:literal, $cpuid:ident: $($cpu_feature:tt),+) => {
         #[cfg(all(target_arch = "x86_64", feature = $feature))]
         cpufeatures::new!($cpuid, $($cpu_feature),+);
 
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy)]
-        pub struct $name(());
-
-        impl $name {
-            /// The token, where this CPU has the cluster and the build has its kernels.
-            #[must_use]
-            pub fn new() -> Option<Self> {
-                #[cfg(all(target_arch = "x86_64", feature = $feature))]
-                if $cpuid::get() {
-                    return Some(Self(()));
-                }
-                None
-            }
+        fn $name() -> bool {
+            #[cfg(all(target_arch = "x86_64", feature = $feature))]
+            return $cpuid::get();
+            #[cfg(not(all(target_arch = "x86_64", feature = $feature)))]
+            false
         }
     };
 }
 
-token!(
-    /// Proof of AVX2 and FMA.
-    Avx2, "avx2", cpuid_avx2: "avx2", "fma"
-);
-token!(
-    /// Proof of AVX-512 F, VL, BW, CD and DQ (and of AVX2 and FMA, which every such CPU has).
-    Avx512, "avx512", cpuid_avx512: "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma"
-);
+detection!(has_avx2, "avx2", cpuid_avx2: "avx2", "fma");
+detection!(has_avx512, "avx512", cpuid_avx512: "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma");

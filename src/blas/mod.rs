@@ -1,31 +1,45 @@
-//! GEMM as a service for the materialised lowerings: C = A B with constant A, which a backend may pack once.
+//! GEMM as a service for the materialised lowerings: C = A B with constant A, which a backend may pack once, a block of K at a time.
 
-#[cfg(feature = "blas-gemm")]
-mod gemm;
-#[cfg(feature = "blas-matrixmultiply")]
-mod matrixmultiply;
+#[cfg(any(feature = "blas-gemm", feature = "blas-matrixmultiply"))]
+mod foreign;
 mod native;
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use core::ops::Range;
 
 use convoke_kernels::Isa;
 
 use crate::element::Compute;
 use crate::plan::Blas;
 
-/// The sizes of a product.
+/// The sizes of products.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
     /// Rows of A and C.
     pub(crate) rows: usize,
-    /// Columns of A, rows of B.
+    /// Columns of A, rows of B, at the most.
     pub(crate) k: usize,
     /// Elements from one row of B to the next, and likewise of C: a [`leading_dimension`].
     pub(crate) ld: usize,
 }
 
-/// A GEMM of one size of A.
+/// The operands of a product over one block of K.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Product<'a, A> {
+    /// A, `rows * k` values, as [`Gemm::pack`] wrote them.
+    pub(crate) packed: &'a [A],
+    /// Columns of A, rows of B.
+    pub(crate) k: usize,
+    /// B, row-major; whole rows of `ld` elements may be read.
+    pub(crate) b: &'a [A],
+    /// Columns of B and C.
+    pub(crate) n: usize,
+    /// Whether C's old values are added to; otherwise they are not read.
+    pub(crate) accumulate: bool,
+}
+
+/// A GEMM of one number of rows.
 pub(crate) trait Gemm<A>: Send + Sync {
     /// The name of what does the work.
     fn kernel(&self) -> &str;
@@ -34,15 +48,50 @@ pub(crate) trait Gemm<A>: Send + Sync {
     fn layout(&self) -> usize;
 
     /// Packs A, rows x k values, given by row and column.
-    fn pack(&self, packed: &mut [A], element: &dyn Fn(usize, usize) -> A);
+    fn pack(&self, k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A);
 
-    /// `c[i * ld + j] = sum over p of A[i][p] * b[p * ld + j]`, for j below `n`; what is in `c` before is not read. Whole rows of `ld` elements
-    /// may be read in `b` and written in `c`. `tile` is scratch of [`tile_len`](Self::tile_len) values.
-    fn multiply(&self, packed: &[A], b: &[A], n: usize, c: &mut [A], tile: &mut [A]);
+    /// `c[i * ld + j] = [c[i * ld + j] +] sum over p of A[i][p] * b[p * ld + j]`, for j below `n`. Whole rows of `ld` elements may be written in
+    /// `c`. `tile` is scratch of [`tile_len`](Self::tile_len) values.
+    fn multiply(&self, product: Product<'_, A>, c: &mut [A], tile: &mut [A]);
 
     /// Values of scratch for one tile.
     fn tile_len(&self) -> usize {
         0
+    }
+}
+
+/// A length in blocks of nearly equal size.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Blocks {
+    total: usize,
+    size: usize,
+}
+
+impl Blocks {
+    /// As few blocks of at most `most` as possible; of nothing, one empty block.
+    pub(crate) fn new(total: usize, most: usize) -> Self {
+        Self { total, size: total.div_ceil(total.div_ceil(most).max(1)) }
+    }
+
+    /// The length of a block; the last one's may be less.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.total.div_ceil(self.size.max(1)).max(1)
+    }
+
+    pub(crate) fn range(&self, index: usize) -> Range<usize> {
+        index * self.size..((index + 1) * self.size).min(self.total)
+    }
+
+    pub(crate) fn last(&self) -> Range<usize> {
+        self.range(self.count() - 1)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<usize>> {
+        (0..self.count()).map(|index| self.range(index))
     }
 }
 
@@ -65,30 +114,31 @@ pub(crate) fn backend<A: Compute>(
     match blas {
         Blas::Native => native::Native::new(isa, size, layout).map(|g| Box::new(g) as Box<dyn Gemm<A>>),
         #[cfg(feature = "blas-gemm")]
-        Blas::Gemm => Ok(Box::new(gemm::GemmCrate { size })),
+        Blas::Gemm => Ok(Box::new(foreign::Foreign::gemm(size))),
         #[cfg(feature = "blas-matrixmultiply")]
-        Blas::Matrixmultiply => Ok(Box::new(matrixmultiply::Matrixmultiply { size })),
+        Blas::Matrixmultiply => Ok(Box::new(foreign::Foreign::matrixmultiply(size))),
         #[cfg(not(all(feature = "blas-gemm", feature = "blas-matrixmultiply")))]
         _ => Err(alloc::format!("the build lacks the Cargo feature of {blas:?}")),
     }
 }
 
-/// Row-major packing: what the backends without prepacked operands take.
-#[cfg(any(feature = "blas-gemm", feature = "blas-matrixmultiply"))]
-fn pack_row_major<A>(k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A) {
-    for (i, row) in packed.chunks_exact_mut(k.max(1)).enumerate() {
-        for (p, value) in row.iter_mut().enumerate() {
-            *value = element(i, p);
+#[cfg(test)]
+mod tests {
+    use super::Blocks;
+
+    #[test]
+    fn blocks_cover_the_length_once_and_are_never_too_long() {
+        for (total, most) in (0..40).flat_map(|total| (1..45).map(move |most| (total, most))) {
+            let blocks = Blocks::new(total, most);
+            let mut next = 0;
+            for block in blocks.iter() {
+                assert_eq!(block.start, next);
+                assert!(block.len() <= blocks.size() && blocks.size() <= most);
+                assert!(total == 0 || !block.is_empty());
+                next = block.end;
+            }
+            assert_eq!((next, blocks.iter().count()), (total, blocks.count()));
+            assert_eq!(blocks.last(), blocks.iter().last().unwrap());
         }
     }
-}
-
-/// Panics unless the operands of a product hold what its sizes say; backends behind raw pointers call it first.
-#[cfg(any(feature = "blas-gemm", feature = "blas-matrixmultiply"))]
-fn check<A>(size: Size, n: usize, a: &[A], b: &[A], c: &[A]) {
-    let holds = |slice: &[A], rows: usize, ld: usize| rows.checked_mul(ld).is_some_and(|end| end <= slice.len());
-    assert!(n <= size.ld, "n is above the leading dimension");
-    assert!(holds(a, size.rows, size.k), "A is too short");
-    assert!(holds(b, size.k, size.ld), "B is too short");
-    assert!(holds(c, size.rows, size.ld), "C is too short");
 }

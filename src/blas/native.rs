@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Dest, Epilogue, Isa, RowOffsets, StoreMap};
 
-use super::{Gemm, Size};
+use super::{Gemm, Product, Size};
 use crate::element::Compute;
 use crate::lower::engine::Tiles;
 
@@ -45,34 +45,31 @@ impl<A: Compute> Gemm<A> for Native<A> {
         self.tiles.mr()
     }
 
-    fn pack(&self, packed: &mut [A], element: &dyn Fn(usize, usize) -> A) {
-        self.tiles.pack(self.size.k, packed, element);
+    fn pack(&self, k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A) {
+        self.tiles.pack(k, packed, element);
     }
 
     fn tile_len(&self) -> usize {
         self.tiles.tile_len()
     }
 
-    fn multiply(&self, packed: &[A], b: &[A], n: usize, c: &mut [A], tile: &mut [A]) {
+    fn multiply(&self, product: Product<'_, A>, c: &mut [A], tile: &mut [A]) {
+        let Product { packed, k, b, n, accumulate } = product;
+        let (ld, lanes) = (self.size.ld, self.tiles.lanes);
         let epilogue = Epilogue { bias: &self.zeros, residual: None, lo: A::NEG_INFINITY, hi: A::INFINITY };
-        let vectors = n.div_ceil(self.tiles.lanes);
-        self.tiles.for_each(0..self.tiles.panels.count(), vectors, |kernel, row, vector| {
-            let a = &packed[row * self.size.k..(row + kernel.mr()) * self.size.k];
+        self.tiles.for_each(0..self.tiles.panels.count(), n.div_ceil(lanes), |kernel, row, vector| {
+            let a = &packed[row * k..(row + kernel.mr()) * k];
             // Without channels B has no rows to begin in.
-            let b = b.get(vector * self.tiles.lanes..).unwrap_or(&[]);
-            let mut y = Dest::from_slice(&mut c[row * self.size.ld..]);
-            kernel.finish(
-                a,
-                b,
-                self.koff.rows(0..self.size.k),
-                tile,
-                false,
-                &mut y,
-                self.size.ld,
-                &self.map,
-                vector,
-                &epilogue,
-            );
+            let b = b.get(vector * lanes..).unwrap_or(&[]);
+            let c = &mut c[row * ld..];
+            if accumulate {
+                let sums = c[vector * lanes..].chunks(ld);
+                for (tile, sums) in tile.chunks_exact_mut(kernel.nr()).zip(sums).take(kernel.mr()) {
+                    tile.copy_from_slice(&sums[..kernel.nr()]);
+                }
+            }
+            let mut y = Dest::from_slice(c);
+            kernel.finish(a, b, self.koff.rows(0..k), tile, accumulate, &mut y, ld, &self.map, vector, &epilogue);
         });
     }
 }

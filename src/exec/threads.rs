@@ -58,17 +58,15 @@ impl Threads<'_> {
                 task(i, scratch);
             }
         };
-        if slots == 1 {
-            return work(&mut scratch[..share]);
-        }
         match self {
-            Self::Serial => work(&mut scratch[..share]),
             #[cfg(feature = "rayon")]
-            Self::Pool(pool) => pool.install(|| spread(slots, scratch, share, &work)),
+            Self::Pool(pool) if slots > 1 => pool.install(|| spread(slots, scratch, share, &work)),
             #[cfg(feature = "rayon")]
-            Self::Current => spread(slots, scratch, share, &work),
-            #[cfg(not(feature = "rayon"))]
-            Self::Never(never, _) => match never {},
+            Self::Current if slots > 1 => spread(slots, scratch, share, &work),
+            _ => {
+                debug_assert_eq!(slots, 1, "no other threads");
+                work(&mut scratch[..share]);
+            }
         }
     }
 }

@@ -61,19 +61,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let rest = geometry.axes[last].output % extent;
     let edge = if axis == last && rest != 0 { rest } else { width };
     let edge_tiles = Tiles::<T::Acc>::new(request.isa, edge).ok_or_else(no_kernel)?;
-    let rows = geometry.axes[..last]
-        .iter()
-        .enumerate()
-        .map(|(i, a)| {
-            if i < axis {
-                1
-            } else if i == axis {
-                extent
-            } else {
-                a.output
-            }
-        })
-        .product::<usize>();
+    let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, (axis, extent), i)).product::<usize>();
     let packed =
         tiles.padded(channels_out).checked_mul(channels * taps).and_then(|len| len.checked_mul(geometry.group));
     if packed.is_none_or(|len| len > isize::MAX as usize / 8) {
@@ -283,7 +271,7 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
         self.tiles[0].name()
     }
 
-    fn packed_len(&self) -> usize {
+    fn packed_len(&self, _: &Geometry) -> usize {
         self.geometry.group * self.group_len()
     }
 

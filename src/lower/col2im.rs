@@ -1,14 +1,16 @@
 //! ConvTranspose as GEMM + col2im: the products of every input position with every tap, added to where they belong.
 //!
-//! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each image and group. The outermost axis of the output
-//! is cut into bands; a task makes the columns of the input positions that reach its band, a run of positions at a time, and adds them into
-//! sums of the band, which nobody else touches: no atomics, and every output element is written once. Along the last axis the sums are kept
-//! by phases of the stride, so that every addition is of two runs of neighbours. Accepts every ConvTranspose. Scratch for a task: the input's
-//! and the product's tile, each of at most [`TILE_BYTES`] or one row, and the sums of the band, of at most [`BAND_BYTES`] or one position of
-//! the outermost axis.
+//! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each image and group; K, and the taps of kernels of more
+//! than [`STEPS`], in blocks too. The output is cut into bands: a run of positions of one axis, the outermost one where its slices are not too
+//! large, with one position of the axes before it and all of those behind. A task makes the columns of the input positions that reach its
+//! band, a run of positions at a time, and adds them into sums of the band, which nobody else touches: no atomics, and every output element is
+//! written once. Along the last axis the sums are kept by phases of the stride, so that every addition is of two runs of neighbours. Accepts
+//! every ConvTranspose. Scratch for a task: the input's and the product's tile, each of at most [`TILE_BYTES`] or 64 positions, and the sums of
+//! the band, of at most [`BAND_BYTES`], or one slice of [`MOST_BAND_BYTES`].
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use core::cmp::Ordering;
 use core::ops::Range;
 
 use convoke_kernels::stream;
@@ -17,7 +19,7 @@ use convoke_kernels::{Isa, Real};
 use super::cost::{COL2IM_ELEMENT, COL2IM_FMA};
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
-use crate::blas::{self, Gemm, Size};
+use crate::blas::{self, Blocks, Gemm, Product, Size};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
 use crate::plan::Blas;
@@ -27,8 +29,13 @@ use crate::{Axis, Geometry, Op};
 const ROWS: usize = 256;
 /// Bytes of a tile of the input and of the product, about.
 const TILE_BYTES: usize = 256 << 10;
+/// Steps of K, and rows of a GEMM with one channel, at the most: tiles of 64 positions then stay within [`TILE_BYTES`] (in f64 twice that).
+const STEPS: usize = 1024;
 /// Bytes of the sums of a band, about.
 const BAND_BYTES: usize = 512 << 10;
+/// Bytes of one slice of an axis from which on bands are cut along the next axis: bands of single slices multiply most inputs several times, so that
+/// only slices far beyond [`BAND_BYTES`] are cut.
+const MOST_BAND_BYTES: usize = 4 << 20;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -38,47 +45,42 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
     }
-    let bytes = size_of::<T::Acc>();
-    let (k, taps) = (geometry.in_channels_per_group(), geometry.kernel_volume());
-    let channels = geometry.out_channels_per_group();
-    // Output channels of a block: of equal size, and dependent on the operator alone, so that packed weights fit every input size.
-    let blocks = channels.div_ceil((ROWS / taps).max(1));
-    let block = channels.div_ceil(blocks);
-    let positions = (TILE_BYTES / bytes / (block * taps).max(k)).clamp(64, 4096).min(geometry.input_spatial().max(1));
-    let size = |channels: usize| Size { rows: channels * taps, k, ld: blas::leading_dimension(positions) };
-    if size(block).rows.max(k).checked_mul(size(block).ld).is_none() {
-        return Err(String::from("a tile of the columns does not fit the address space"));
-    }
+    // Blocks of equal size, and dependent on the operator alone, so that packed weights fit every input size.
+    let k = Blocks::new(geometry.in_channels_per_group(), STEPS);
+    let taps = Blocks::new(geometry.kernel_volume(), STEPS);
+    let channels = Blocks::new(geometry.out_channels_per_group(), (ROWS / geometry.kernel_volume()).max(1));
+    let rows = channels.size() * taps.size();
+    // Where taps are in blocks, every block of channels is one channel.
+    let last_rows = channels.last().len() * taps.last().len();
+    let positions = TILE_BYTES / size_of::<T::Acc>() / rows.max(k.size());
+    let positions = positions.clamp(64, 4096).min(geometry.input_spatial().max(1));
+    let ld = blas::leading_dimension(positions);
     let packed = |index: usize| request.layout.map(|layout| layout[index]);
-    if packed(0).is_some_and(|packed| packed != block) {
+    if packed(0).is_some_and(|packed| packed != channels.size()) {
         return Err(String::from("the weights are packed for other blocks"));
     }
-    let gemm = blas::backend::<T::Acc>(blas, request.isa, size(block), packed(1))?;
-    let last = channels - (blocks - 1) * block;
-    let gemm_last = blas::backend::<T::Acc>(blas, request.isa, size(last), packed(2))?;
-    let band = band_extent(request, block, blocks);
-    let sums = geometry.axes[0].output.min(band);
-    let Some(sums) = Sums::new(geometry, 0, sums).len().checked_mul(block) else {
-        return Err(String::from("the sums of a band do not fit the address space"));
+    let gemm = |rows: usize, layout: Option<usize>| {
+        blas::backend::<T::Acc>(blas, request.isa, Size { rows, k: k.size(), ld }, layout)
     };
-    let bands = geometry.axes[0].output.div_ceil(band);
-    let tile_len = gemm.tile_len().max(gemm_last.tile_len());
-    let ld = size(block).ld;
-    let lines =
-        [k * ld, block * taps * ld, sums, tile_len].map(lines_for::<T::Acc>).into_iter().fold(0, usize::saturating_add);
-    let additions = geometry.macs() as f64 / k.max(1) as f64;
+    let gemms = [gemm(rows, packed(1))?, gemm(last_rows, packed(2))?];
+    let tile_len = gemms[0].tile_len().max(gemms[1].tile_len());
+    let bands = Bands::new(request, &channels);
+    let sums = channels.size() * Sums::new(&geometry.axes, &bands, 0).len();
+    let additions = geometry.macs() as f64 / geometry.in_channels_per_group().max(1) as f64;
     Ok(Offer {
         cost: geometry.macs() as f64 * COL2IM_FMA + additions * COL2IM_ELEMENT,
-        lines,
+        lines: [k.size() * ld, rows * ld, sums, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
+            let (isa, activation) = (request.isa, request.activation);
+            let geometry = geometry.clone();
             Box::new(Col2im {
-                geometry: geometry.clone(),
-                isa: request.isa,
-                activation: request.activation,
-                gemms: [gemm, gemm_last],
-                block,
-                blocks,
-                band,
+                geometry,
+                isa,
+                activation,
+                gemms,
+                channels,
+                taps,
+                k,
                 bands,
                 positions,
                 ld,
@@ -89,33 +91,55 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     })
 }
 
-/// Positions of the outermost axis in a band: as many as [`BAND_BYTES`] hold, fewer where threads would be left without work, but not so few
-/// that most input positions reach several bands.
-fn band_extent<T: Element>(request: &Request<'_, T>, block: usize, blocks: usize) -> usize {
-    let geometry = request.geometry;
-    let outer = &geometry.axes[0];
-    let slice: usize = geometry.axes[1..].iter().map(|a| a.output).product();
-    let fitting = BAND_BYTES / size_of::<T::Acc>() / (slice * block).max(1);
-    let tasks = geometry.batch * geometry.group * blocks;
-    let shared = if request.threads == 1 { usize::MAX } else { (outer.output * tasks).div_ceil(4 * request.threads) };
-    let least = (outer.kernel - 1).saturating_mul(outer.dilation).saturating_mul(4).saturating_add(outer.stride);
-    let band = fitting.min(shared.max(least)).clamp(1, outer.output);
-    // Whole strides, and bands of nearly equal extent.
-    let even = outer.output.div_ceil(outer.output.div_ceil(band));
-    even.next_multiple_of(outer.stride.min(even))
+/// How the output of an image is cut into bands.
+struct Bands {
+    axis: usize,
+    /// Positions of the axis in a band; fewer in the last one.
+    extent: usize,
+    /// Bands along the axis, and of an image.
+    along: usize,
+    count: usize,
+}
+
+impl Bands {
+    /// As many positions of the axis as [`BAND_BYTES`] hold, fewer where threads would be left without work, but not so few that most input
+    /// positions reach several bands.
+    fn new<T: Element>(request: &Request<'_, T>, channels: &Blocks) -> Self {
+        let (geometry, axes) = (request.geometry, &request.geometry.axes);
+        let outputs = |axes: &[Axis]| axes.iter().map(|a| a.output).product::<usize>();
+        let slice = |axis: usize| outputs(&axes[axis + 1..]).saturating_mul(channels.size() * size_of::<T::Acc>());
+        let last = axes.len() - 1;
+        let axis = (0..last).find(|&axis| slice(axis) <= MOST_BAND_BYTES).unwrap_or(last);
+        let (cut, before) = (&axes[axis], outputs(&axes[..axis]));
+        let fitting = BAND_BYTES / slice(axis);
+        let tasks = geometry.batch * geometry.group * channels.count() * before;
+        let shared = if request.threads == 1 { usize::MAX } else { (cut.output * tasks).div_ceil(4 * request.threads) };
+        let least = (cut.kernel - 1).saturating_mul(cut.dilation).saturating_mul(4).saturating_add(cut.stride);
+        let extent = fitting.min(shared.max(least)).clamp(1, cut.output);
+        // Whole strides, and bands of nearly equal extent.
+        let even = cut.output.div_ceil(cut.output.div_ceil(extent));
+        let extent = even.next_multiple_of(cut.stride.min(even));
+        let along = cut.output.div_ceil(extent);
+        Self { axis, extent, along, count: before * along }
+    }
 }
 
 /// The layout of one channel's sums over a band of the output.
 struct Sums<'a> {
     axes: &'a [Axis],
-    /// The band: positions `origin .. origin + extent` of the outermost axis.
+    /// The axis that bands are cut along; the band is its positions `origin .. origin + extent`.
+    axis: usize,
     origin: usize,
     extent: usize,
+    /// The band's position on the axes before, as one index.
+    outer: usize,
 }
 
 impl<'a> Sums<'a> {
-    fn new(geometry: &'a Geometry, origin: usize, extent: usize) -> Self {
-        Self { axes: &geometry.axes, origin, extent }
+    fn new(axes: &'a [Axis], bands: &Bands, band: usize) -> Self {
+        let (axis, origin) = (bands.axis, band % bands.along * bands.extent);
+        let extent = bands.extent.min(axes[axis].output - origin);
+        Self { axes, axis, origin, extent, outer: band / bands.along }
     }
 
     fn last(&self) -> &Axis {
@@ -124,7 +148,20 @@ impl<'a> Sums<'a> {
 
     /// First position and number of positions of the band along an axis.
     fn range(&self, axis: usize) -> (usize, usize) {
-        if axis == 0 { (self.origin, self.extent) } else { (0, self.axes[axis].output) }
+        match axis.cmp(&self.axis) {
+            Ordering::Less => {
+                let behind = self.axes[axis + 1..self.axis].iter().fold(self.outer, |outer, a| outer / a.output);
+                (behind % self.axes[axis].output, 1)
+            }
+            Ordering::Equal => (self.origin, self.extent),
+            Ordering::Greater => (0, self.axes[axis].output),
+        }
+    }
+
+    /// The output position of a channel that the band begins at.
+    fn first(&self) -> usize {
+        let behind: usize = self.axes[self.axis + 1..].iter().map(|a| a.output).product();
+        (self.outer * self.axes[self.axis].output + self.origin) * behind
     }
 
     /// Phases of the last axis, and elements of a phase: position r of a row is element `r / stride` of phase `r % stride`.
@@ -144,18 +181,37 @@ impl<'a> Sums<'a> {
         (0..self.axes.len() - 1).map(|i| self.range(i).1).product()
     }
 
-    /// Elements of all sums of a channel; saturates.
+    /// Elements of all sums of a channel.
     fn len(&self) -> usize {
-        self.rows().saturating_mul(self.row_len())
+        self.rows() * self.row_len()
     }
 
-    /// The input positions along the outermost axis that reach the band.
-    fn reaching(&self) -> Range<usize> {
-        let axis = &self.axes[0];
-        let first =
-            (self.origin + axis.pad_begin).saturating_sub((axis.kernel - 1) * axis.dilation).div_ceil(axis.stride);
-        let end = (self.origin + self.extent - 1 + axis.pad_begin) / axis.stride + 1;
+    /// The input positions along an axis that reach the band.
+    fn reaching(&self, axis: usize) -> Range<usize> {
+        let (origin, extent) = self.range(axis);
+        let axis = &self.axes[axis];
+        let first = (origin + axis.pad_begin).saturating_sub((axis.kernel - 1) * axis.dilation).div_ceil(axis.stride);
+        let end = (origin + extent - 1 + axis.pad_begin) / axis.stride + 1;
         first..end.min(axis.input).max(first)
+    }
+
+    /// The number of runs of input positions that reach the band: of positions on the axes before the one that bands are cut along.
+    fn runs(&self) -> usize {
+        (0..self.axis).map(|i| self.reaching(i).len()).product()
+    }
+
+    /// Run `index` of the input positions that reach the band.
+    fn inputs(&self, mut index: usize) -> Range<usize> {
+        let (mut outer, mut step) = (0, 1);
+        for i in (0..self.axis).rev() {
+            let reaching = self.reaching(i);
+            outer += (reaching.start + index % reaching.len()) * step;
+            index /= reaching.len();
+            step *= self.axes[i].input;
+        }
+        let behind: usize = self.axes[self.axis + 1..].iter().map(|a| a.input).product();
+        let (first, reaching) = (outer * self.axes[self.axis].input, self.reaching(self.axis));
+        (first + reaching.start) * behind..(first + reaching.end) * behind
     }
 
     /// The row of sums that a row of inputs reaches through a tap (both over the axes before the last); none where that is outside the band.
@@ -194,14 +250,13 @@ struct Col2im<T: Element> {
     geometry: Geometry,
     isa: Isa,
     activation: stream::Activation<T::Acc>,
-    /// For a full block of output channels, and for the last one.
+    /// For a full block of rows, and for the last one.
     gemms: [Box<dyn Gemm<T::Acc>>; 2],
-    /// Output channels of a block, and blocks of a group.
-    block: usize,
-    blocks: usize,
-    /// Positions of the outermost axis in a band, and bands.
-    band: usize,
-    bands: usize,
+    /// Output channels of a group, taps, and steps of K.
+    channels: Blocks,
+    taps: Blocks,
+    k: Blocks,
+    bands: Bands,
     /// Input positions of a tile, and elements between the rows of a tile.
     positions: usize,
     ld: usize,
@@ -210,39 +265,50 @@ struct Col2im<T: Element> {
     tile_len: usize,
 }
 
+/// A block of weights: output channels of a group, and taps. Its rows are channels, then taps.
+struct Block {
+    group: usize,
+    channels: Range<usize>,
+    taps: Range<usize>,
+}
+
+impl Block {
+    fn rows(&self) -> usize {
+        self.channels.len() * self.taps.len()
+    }
+}
+
 impl<T: Element> Col2im<T> {
-    /// The output channels of block `index` of a group, and their GEMM.
-    fn block(&self, index: usize) -> (Range<usize>, &dyn Gemm<T::Acc>) {
-        let channels = self.geometry.out_channels_per_group();
-        let range = index * self.block..((index + 1) * self.block).min(channels);
-        (range, &*self.gemms[usize::from(index + 1 == self.blocks)])
+    /// The GEMM for so many rows.
+    fn gemm(&self, rows: usize) -> &dyn Gemm<T::Acc> {
+        &*self.gemms[usize::from(rows != self.channels.size() * self.taps.size())]
     }
 
-    /// The packed weights of a block of a group.
-    fn packed_range(&self, group: usize, block: &Range<usize>) -> Range<usize> {
-        let k = self.geometry.in_channels_per_group();
-        let row = self.geometry.kernel_volume() * k;
-        let first = group * self.geometry.out_channels_per_group();
-        (first + block.start) * row..(first + block.end) * row
+    /// Where the packed weights of a block are, for a block of K.
+    fn packed_range(&self, block: &Block, k: &Range<usize>) -> Range<usize> {
+        let (taps, k_total) = (self.geometry.kernel_volume(), self.geometry.in_channels_per_group());
+        let channel = block.group * self.geometry.out_channels_per_group() + block.channels.start;
+        let first = (channel * taps + block.channels.len() * block.taps.start) * k_total;
+        first + block.rows() * k.start..first + block.rows() * k.end
     }
 
     /// Adds the products of a tile, input positions `first..first + n`, to the sums.
-    fn add(&self, layout: &Sums<'_>, first: usize, n: usize, product: &[T::Acc], sums: &mut [T::Acc]) {
+    fn add(&self, layout: &Sums<'_>, block: &Block, first: usize, n: usize, product: &[T::Acc], sums: &mut [T::Acc]) {
         let last = layout.last();
-        let (taps, row_len, len) = (self.geometry.kernel_volume(), layout.row_len(), layout.len());
+        let (row_len, len) = (layout.row_len(), layout.len());
         let mut done = 0;
         while done < n {
             let x = (first + done) % last.input;
             let segment = x..(x + n - done).min(last.input);
             let inputs = (first + done) / last.input;
-            for tap in 0..taps {
+            for (i, tap) in block.taps.clone().enumerate() {
                 let Some(row) = layout.row(inputs, tap / last.kernel) else { continue };
                 let (run, at) = layout.run(segment.clone(), tap % last.kernel);
                 if run.is_empty() {
                     continue;
                 }
-                let (to, from) = (row * row_len + at, tap * self.ld + done + run.start - x);
-                let rows = product.chunks_exact(taps * self.ld);
+                let (to, from) = (row * row_len + at, i * self.ld + done + run.start - x);
+                let rows = product.chunks_exact(block.taps.len() * self.ld);
                 for (sums, product) in sums.chunks_exact_mut(len).zip(rows) {
                     stream::add_assign(self.isa, &mut sums[to..to + run.len()], &product[from..from + run.len()]);
                 }
@@ -254,16 +320,17 @@ impl<T: Element> Col2im<T> {
 
 impl<T: Element> Lowering<T> for Col2im<T> {
     fn layout(&self) -> Layout {
-        alloc::vec![self.block, self.gemms[0].layout(), self.gemms[1].layout()]
+        alloc::vec![self.channels.size(), self.gemms[0].layout(), self.gemms[1].layout()]
     }
 
     fn describe(&self) -> String {
         alloc::format!(
-            "{}, {} output channels and {} input positions at a time, {} bands",
-            self.gemms[0].kernel(),
-            self.block,
+            "{}, {} output channels and {} input positions at a time, K in blocks of {}, {} bands",
+            self.kernel(),
+            self.channels.size(),
             self.positions,
-            self.bands
+            self.k.size(),
+            self.bands.count
         )
     }
 
@@ -271,73 +338,74 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         self.gemms[0].kernel()
     }
 
-    fn packed_len(&self) -> usize {
-        self.geometry.weight_len()
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         let geometry = &self.geometry;
-        let (k, taps, channels) =
+        let (k_total, taps, channels) =
             (geometry.in_channels_per_group(), geometry.kernel_volume(), geometry.out_channels_per_group());
         for group in 0..geometry.group {
-            for index in 0..self.blocks {
-                let (block, gemm) = self.block(index);
-                gemm.pack(&mut packed[self.packed_range(group, &block)], &|row, c| {
-                    let (channel, tap) = (block.start + row / taps, row % taps);
-                    w[((group * k + c) * channels + channel) * taps + tap].to_acc()
-                });
+            for (channels_of, taps_of) in
+                self.channels.iter().flat_map(|c| self.taps.iter().map(move |taps| (c.clone(), taps)))
+            {
+                let block = Block { group, channels: channels_of, taps: taps_of };
+                for k in self.k.iter() {
+                    let packed = &mut packed[self.packed_range(&block, &k)];
+                    self.gemm(block.rows()).pack(k.len(), packed, &|row, c| {
+                        let channel = block.channels.start + row / block.taps.len();
+                        let tap = block.taps.start + row % block.taps.len();
+                        w[((group * k_total + k.start + c) * channels + channel) * taps + tap].to_acc()
+                    });
+                }
             }
         }
     }
 
     fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.blocks * self.bands
+        self.geometry.batch * self.geometry.group * self.channels.count() * self.bands.count
     }
 
     /// One band of one block of output channels of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let (rest, band) = (task / self.bands, task % self.bands);
-        let (plane, index) = (rest / self.blocks, rest % self.blocks);
+        let (rest, band) = (task / self.bands.count, task % self.bands.count);
+        let (plane, index) = (rest / self.channels.count(), rest % self.channels.count());
         let (image, group) = (plane / geometry.group, plane % geometry.group);
-        let (block, gemm) = self.block(index);
-        let (k, taps) = (geometry.in_channels_per_group(), geometry.kernel_volume());
+        let channels = self.channels.range(index);
         let mut arena = Arena::new(scratch);
-        let input = arena.take::<T::Acc>(k * self.ld);
-        let product = arena.take::<T::Acc>(self.block * taps * self.ld);
+        let input = arena.take::<T::Acc>(self.k.size() * self.ld);
+        let product = arena.take::<T::Acc>(self.channels.size() * self.taps.size() * self.ld);
         let sums = arena.take::<T::Acc>(self.sums);
         let tile = arena.take::<T::Acc>(self.tile_len);
-        let origin = band * self.band;
-        let layout = Sums::new(geometry, origin, self.band.min(geometry.axes[0].output - origin));
-        let sums = &mut sums[..block.len() * layout.len()];
+        let layout = Sums::new(&geometry.axes, &self.bands, band);
+        let sums = &mut sums[..channels.len() * layout.len()];
         sums.fill(T::Acc::ZERO);
         let spatial = geometry.input_spatial();
-        let x = &io.x[(image * geometry.in_channels + group * k) * spatial..];
-        let inner = if spatial == 0 { 0 } else { geometry.axes[1..].iter().map(|a| a.input).product::<usize>() };
-        let reaching = layout.reaching();
-        let reaching = reaching.start * inner..reaching.end * inner;
-        // Tiles lie on a grid of their own, wherever the band begins: every sum sees its products in the same order for any split into bands.
-        let mut first = reaching.start;
-        while first < reaching.end {
-            let n = (self.positions - first % self.positions).min(reaching.end - first);
-            for (c, row) in input.chunks_exact_mut(self.ld).enumerate() {
-                stream::widen(self.isa, &x[c * spatial + first..][..n], &mut row[..n]);
+        let x = &io.x[(image * geometry.in_channels + group * geometry.in_channels_per_group()) * spatial..];
+        for run in 0..if spatial == 0 { 0 } else { layout.runs() } {
+            let inputs = layout.inputs(run);
+            // Tiles lie on a grid of their own, wherever the band begins: every sum sees its products in the same order for any split into bands.
+            let mut first = inputs.start;
+            while first < inputs.end {
+                let n = (self.positions - first % self.positions).min(inputs.end - first);
+                for taps in self.taps.iter() {
+                    let block = Block { group, channels: channels.clone(), taps };
+                    for k in self.k.iter() {
+                        for (c, row) in k.clone().zip(input.chunks_exact_mut(self.ld)) {
+                            stream::widen(self.isa, &x[c * spatial + first..][..n], &mut row[..n]);
+                        }
+                        let packed = &io.weights[self.packed_range(&block, &k)];
+                        let operands = Product { packed, k: k.len(), b: input, n, accumulate: k.start > 0 };
+                        self.gemm(block.rows()).multiply(operands, product, tile);
+                    }
+                    self.add(&layout, &block, first, n, &product[..block.rows() * self.ld], sums);
+                }
+                first += n;
             }
-            let packed = &io.weights[self.packed_range(group, &block)];
-            gemm.multiply(packed, input, n, product, tile);
-            self.add(&layout, first, n, &product[..block.len() * taps * self.ld], sums);
-            first += n;
         }
         let finish = Finish { isa: self.isa, activation: self.activation, io };
         let (_, row_extent) = layout.range(geometry.axes.len() - 1);
-        let first = if geometry.axes.len() == 1 {
-            origin
-        } else {
-            origin * (geometry.output_spatial() / geometry.axes[0].output)
-        };
-        for (channel, sums) in block.clone().zip(sums.chunks_exact_mut(layout.len())) {
+        for (channel, sums) in channels.zip(sums.chunks_exact_mut(layout.len())) {
             let channel = group * geometry.out_channels_per_group() + channel;
-            let at = (image * geometry.out_channels + channel) * geometry.output_spatial() + first;
+            let at = (image * geometry.out_channels + channel) * geometry.output_spatial() + layout.first();
             for (row, sums) in sums.chunks_exact_mut(layout.row_len()).enumerate() {
                 finish.interleaved(sums, layout.phases(), row_extent, io.bias[channel], at + row * row_extent);
             }

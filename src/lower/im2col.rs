@@ -1,10 +1,12 @@
 //! Conv with the im2col matrix made, a tile of columns at a time, and multiplied by a BLAS: the textbook lowering.
 //!
-//! M = M/group, K = C/group * kernel volume (channels, then taps, as W lies), N = output positions, for each image and group. Accepts every
-//! Conv. Scratch for a task: a tile of the im2col matrix and the product, each of at most [`TILE_BYTES`] or one vector of columns.
+//! M = M/group, K = C/group * kernel volume (channels, then taps, as W lies), N = output positions, for each image and group; M and K in blocks
+//! of at most [`BLOCK`]. Accepts every Conv. Scratch for a task: a tile of the im2col matrix and one of the product, each of at most
+//! [`TILE_BYTES`] or 64 columns.
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use core::ops::Range;
 
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
@@ -12,7 +14,7 @@ use convoke_kernels::{Isa, Real};
 use super::cost::{IM2COL_ELEMENT, IM2COL_FMA};
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
-use crate::blas::{self, Gemm, Size};
+use crate::blas::{self, Blocks, Gemm, Product, Size};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
 use crate::plan::Blas;
@@ -20,6 +22,9 @@ use crate::{Geometry, Op};
 
 /// Bytes of a tile of the im2col matrix, about, and of a tile of the product.
 const TILE_BYTES: usize = 512 << 10;
+/// Rows of a product and steps of K, at the most, so that tiles of 64 columns stay within [`TILE_BYTES`] (in f64 twice that): a layer may have
+/// millions of channels. Each row block makes the im2col matrix again, which then costs little beside the product.
+const BLOCK: usize = 2048;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -29,26 +34,25 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
     }
-    let (rows, k) = (geometry.out_channels_per_group(), geometry.in_channels_per_group() * geometry.kernel_volume());
+    let k_total = geometry.in_channels_per_group() * geometry.kernel_volume();
+    let (rows, k) = (Blocks::new(geometry.out_channels_per_group(), BLOCK), Blocks::new(k_total, BLOCK));
     let positions = geometry.output_spatial();
-    let columns = (TILE_BYTES / size_of::<T::Acc>() / rows.max(k).max(1)).clamp(64, 4096).min(positions);
-    let size = Size { rows, k, ld: blas::leading_dimension(columns) };
-    if k.checked_mul(size.ld).is_none() || rows.checked_mul(size.ld).is_none() {
-        return Err(String::from("a tile of the im2col matrix does not fit the address space"));
-    }
-    let gemm = blas::backend::<T::Acc>(blas, request.isa, size, request.layout.map(|layout| layout[0]))?;
-    let elements = k as f64 * geometry.output_len() as f64 / rows.max(1) as f64;
-    let lines = [k * size.ld, rows * size.ld, gemm.tile_len()]
-        .map(lines_for::<T::Acc>)
-        .into_iter()
-        .fold(0, usize::saturating_add);
+    let columns = TILE_BYTES / size_of::<T::Acc>() / rows.size().max(k.size());
+    let columns = Blocks::new(positions, columns.clamp(64, 4096));
+    let ld = blas::leading_dimension(columns.size());
+    let gemm = |index: usize, rows: usize| {
+        let layout = request.layout.map(|layout| layout[index]);
+        blas::backend::<T::Acc>(blas, request.isa, Size { rows, k: k.size(), ld }, layout)
+    };
+    let gemms = [gemm(0, rows.size())?, gemm(1, rows.last().len())?];
+    let tile_len = gemms[0].tile_len().max(gemms[1].tile_len());
+    let elements = k_total as f64 * geometry.output_len() as f64 / rows.size() as f64;
     Ok(Offer {
         cost: geometry.macs() as f64 * IM2COL_FMA + elements * IM2COL_ELEMENT,
-        lines,
+        lines: [k.size() * ld, rows.size() * ld, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
-            let blocks = positions.div_ceil(columns);
             let (isa, activation) = (request.isa, request.activation);
-            Box::new(Im2col { geometry: geometry.clone(), isa, activation, gemm, size, columns, blocks })
+            Box::new(Im2col { geometry: geometry.clone(), isa, activation, gemms, rows, k, columns, ld, tile_len })
         }),
     })
 }
@@ -57,85 +61,106 @@ struct Im2col<T: Element> {
     geometry: Geometry,
     isa: Isa,
     activation: stream::Activation<T::Acc>,
-    gemm: Box<dyn Gemm<T::Acc>>,
-    size: Size,
-    /// Columns of a tile, and tiles of an image and group.
-    columns: usize,
-    blocks: usize,
+    /// For a full block of rows, and for the last one.
+    gemms: [Box<dyn Gemm<T::Acc>>; 2],
+    rows: Blocks,
+    k: Blocks,
+    columns: Blocks,
+    /// Elements from one row of a tile to the next.
+    ld: usize,
+    tile_len: usize,
 }
 
 impl<T: Element> Lowering<T> for Im2col<T> {
     fn layout(&self) -> Layout {
-        alloc::vec![self.gemm.layout()]
+        self.gemms.iter().map(|gemm| gemm.layout()).collect()
     }
 
     fn describe(&self) -> String {
-        alloc::format!("{}, {} columns at a time", self.gemm.kernel(), self.columns)
+        let (columns, k) = (self.columns.size(), self.k.size());
+        alloc::format!("{}, {columns} columns at a time, K in blocks of {k}", self.kernel())
     }
 
     fn kernel(&self) -> &str {
-        self.gemm.kernel()
-    }
-
-    fn packed_len(&self) -> usize {
-        self.geometry.weight_len()
+        self.gemms[0].kernel()
     }
 
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        let Size { rows, k, .. } = self.size;
-        if rows * k == 0 {
-            return;
-        }
-        for (w, packed) in w.chunks_exact(rows * k).zip(packed.chunks_exact_mut(rows * k)) {
-            self.gemm.pack(packed, &|row, p| w[row * k + p].to_acc());
+        let k_total = self.k.last().end;
+        for group in 0..self.geometry.group {
+            for index in 0..self.rows.count() {
+                for k in self.k.iter() {
+                    let (rows, range) = self.packed_range(group, index, &k);
+                    self.gemm(index).pack(k.len(), &mut packed[range], &|row, p| {
+                        w[(rows.start + row) * k_total + k.start + p].to_acc()
+                    });
+                }
+            }
         }
     }
 
     fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.blocks
+        self.geometry.batch * self.geometry.group * self.rows.count() * self.columns.count()
     }
 
-    /// One tile of columns of one group of one image.
+    /// One tile of columns of one block of rows of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let Size { rows, k, ld } = self.size;
-        let (plane, block) = (task / self.blocks, task % self.blocks);
+        let (rest, block) = (task / self.columns.count(), task % self.columns.count());
+        let (plane, index) = (rest / self.rows.count(), rest % self.rows.count());
         let (image, group) = (plane / geometry.group, plane % geometry.group);
+        let columns = self.columns.range(block);
         let mut arena = Arena::new(scratch);
-        let matrix = arena.take::<T::Acc>(k * ld);
-        let product = arena.take::<T::Acc>(rows * ld);
-        let tile = arena.take::<T::Acc>(self.gemm.tile_len());
-        let positions = geometry.output_spatial();
-        let first = block * self.columns;
-        let n = self.columns.min(positions - first);
+        let matrix = arena.take::<T::Acc>(self.k.size() * self.ld);
+        let product = arena.take::<T::Acc>(self.rows.size() * self.ld);
+        let tile = arena.take::<T::Acc>(self.tile_len);
         let channels = geometry.in_channels_per_group();
         let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
-        self.make_columns(x, first, n, matrix);
-        let packed = &io.weights[group * rows * k..(group + 1) * rows * k];
-        self.gemm.multiply(packed, matrix, n, product, tile);
+        for k in self.k.iter() {
+            self.make_columns(x, &k, &columns, matrix);
+            let (_, range) = self.packed_range(group, index, &k);
+            let (packed, accumulate) = (&io.weights[range], k.start > 0);
+            let operands = Product { packed, k: k.len(), b: matrix, n: columns.len(), accumulate };
+            self.gemm(index).multiply(operands, product, tile);
+        }
         let finish = Finish { isa: self.isa, activation: self.activation, io };
-        for (i, sums) in product.chunks_exact_mut(ld).enumerate() {
-            let channel = group * rows + i;
-            finish.row(&mut sums[..n], io.bias[channel], (image * geometry.out_channels + channel) * positions + first);
+        let first = group * geometry.out_channels_per_group();
+        for (row, sums) in self.rows.range(index).zip(product.chunks_exact_mut(self.ld)) {
+            let channel = first + row;
+            let at = (image * geometry.out_channels + channel) * geometry.output_spatial() + columns.start;
+            finish.row(&mut sums[..columns.len()], io.bias[channel], at);
         }
     }
 }
 
 impl<T: Element> Im2col<T> {
-    /// Makes the columns of output positions `first..first + n`: row by row, and in each row one run of outputs of the last axis at a time.
-    fn make_columns(&self, x: &[T], first: usize, n: usize, matrix: &mut [T::Acc]) {
+    /// The GEMM of a block of rows.
+    fn gemm(&self, index: usize) -> &dyn Gemm<T::Acc> {
+        &*self.gemms[usize::from(index + 1 == self.rows.count())]
+    }
+
+    /// Of a block of rows of a group: the rows of W, and where its packed weights of a block of K are.
+    fn packed_range(&self, group: usize, index: usize, k: &Range<usize>) -> (Range<usize>, Range<usize>) {
+        let (rows, k_total) = (self.rows.range(index), self.k.last().end);
+        let first = group * self.geometry.out_channels_per_group() + rows.start;
+        let at = |k: usize| first * k_total + rows.len() * k;
+        (first..first + rows.len(), at(k.start)..at(k.end))
+    }
+
+    /// Makes rows `k` of the im2col matrix for the output positions `positions`: in each row one run of outputs of the last axis at a time.
+    fn make_columns(&self, x: &[T], k: &Range<usize>, positions: &Range<usize>, matrix: &mut [T::Acc]) {
         let geometry = &self.geometry;
         let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
         let last = &geometry.axes[geometry.axes.len() - 1];
-        for (row, columns) in matrix.chunks_exact_mut(self.size.ld).enumerate() {
+        for (row, columns) in k.clone().zip(matrix.chunks_exact_mut(self.ld)) {
             let (channel, tap) = (row / taps, row % taps);
             let x = &x[channel * spatial..(channel + 1) * spatial];
             let reach = tap % last.kernel * last.dilation;
             let mut done = 0;
-            while done < n {
-                let position = first + done;
+            while done < positions.len() {
+                let position = positions.start + done;
                 let o = position % last.output;
-                let run = (last.output - o).min(n - done);
+                let run = (last.output - o).min(positions.len() - done);
                 let out = &mut columns[done..done + run];
                 done += run;
                 let Some(source) = source_row(geometry, position / last.output, tap / last.kernel) else {

@@ -134,10 +134,6 @@ impl<T: Element> Lowering<T> for ImplicitGemm<T> {
         self.tiles.name()
     }
 
-    fn packed_len(&self) -> usize {
-        self.geometry.weight_len()
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         let (taps, channels) = (self.geometry.kernel_volume(), self.geometry.in_channels_per_group());
         let rows = self.geometry.out_channels_per_group();

@@ -107,8 +107,10 @@ pub(crate) trait Lowering<T: Element>: Send + Sync {
     /// The name of the micro-kernel that does most of the work.
     fn kernel(&self) -> &str;
 
-    /// Number of values of the packed weights.
-    fn packed_len(&self) -> usize;
+    /// Number of values of the packed weights: W's, unless they are filled up.
+    fn packed_len(&self, geometry: &Geometry) -> usize {
+        geometry.weight_len()
+    }
 
     /// Packs W into `packed_len` values.
     fn pack(&self, w: &[T], packed: &mut [T::Acc]);

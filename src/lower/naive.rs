@@ -42,10 +42,6 @@ impl<T: Element> Lowering<T> for Naive {
         "naive"
     }
 
-    fn packed_len(&self) -> usize {
-        self.geometry.weight_len()
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         for (packed, w) in packed.iter_mut().zip(w) {
             *packed = w.to_acc();

@@ -8,6 +8,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap};
@@ -65,28 +66,35 @@ fn reach(axis: &Axis) -> usize {
     (axis.kernel - 1) * axis.dilation / axis.stride
 }
 
-/// The number of phases that taps read.
-fn phases(axis: &Axis) -> usize {
-    let step = axis.dilation % axis.stride;
-    // Multiples of the dilation meet stride / gcd(stride, dilation) phases.
-    let (mut a, mut b) = (axis.stride, step);
+/// After how many taps of an axis their phases repeat: tap k reads phase `k * dilation % stride`, and so do the taps `period` further on, but
+/// none between.
+fn period(axis: &Axis) -> usize {
+    let (mut a, mut b) = (axis.stride, axis.dilation % axis.stride);
     while b != 0 {
         (a, b) = (b, a % b);
     }
-    axis.kernel.min(axis.stride / a)
+    axis.stride / a
+}
+
+/// The number of phases that taps read: the i-th of them is tap i's.
+fn phases(axis: &Axis) -> usize {
+    axis.kernel.min(period(axis))
+}
+
+/// Positions along axis `i` of a slab with `extent` positions on `axis`.
+pub(crate) fn positions_on(axes: &[Axis], (axis, extent): (usize, usize), i: usize) -> usize {
+    match i.cmp(&axis) {
+        Ordering::Less => 1,
+        Ordering::Equal => extent,
+        Ordering::Greater => axes[i].output,
+    }
 }
 
 /// The sizes for slabs of `extent` on `axis`; none if they do not fit 32-bit offsets.
 pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize) -> Option<Sizes> {
     let (mut plane, mut columns, mut slabs) = (1_usize, 1_usize, 1_usize);
     for (i, a) in axes.iter().enumerate().rev() {
-        let here = if i < axis {
-            1
-        } else if i == axis {
-            extent
-        } else {
-            a.output
-        };
+        let here = positions_on(axes, (axis, extent), i);
         columns = (here - 1).checked_mul(plane)?.checked_add(columns)?;
         plane = plane.checked_mul(here.checked_add(reach(a))?)?;
         slabs = slabs.checked_mul(a.output.div_ceil(here))?;
@@ -182,59 +190,37 @@ impl Planes {
     pub(crate) fn new(geometry: &Geometry, axis: usize, extent: usize) -> Self {
         let axes = geometry.axes.clone();
         let rank = axes.len();
-        let here = |i: usize| {
-            if i < axis {
-                1
-            } else if i == axis {
-                extent
-            } else {
-                axes[i].output
-            }
-        };
+        let here = |i: usize| positions_on(&axes, (axis, extent), i);
         let spans: Vec<_> = (0..rank).map(|i| here(i) + reach(&axes[i])).collect();
         let mut pitches = vec![1; rank];
         for i in (1..rank).rev() {
             pitches[i - 1] = pitches[i] * spans[i];
         }
         let plane = pitches[0] * spans[0];
-        // The phases that some tap reads, by axis, in the order in which taps meet them.
-        let phases: Vec<Vec<usize>> = axes
-            .iter()
-            .map(|a| {
-                let mut met = Vec::new();
-                for phase in (0..a.kernel.min(a.stride)).map(|k| k * a.dilation % a.stride) {
-                    if !met.contains(&phase) {
-                        met.push(phase);
-                    }
-                }
-                met
-            })
-            .collect();
-        let plane_of = |phase: &[usize]| {
-            phase.iter().zip(&phases).fold(0, |at, (phase, met)| {
-                at * met.len() + met.iter().position(|p| p == phase).expect("every tap's phase was met")
-            })
-        };
+        let phases: Vec<_> = axes.iter().map(phases).collect();
+        let periods: Vec<_> = axes.iter().map(period).collect();
         let taps = positions(&axes.iter().map(|a| a.kernel).collect::<Vec<_>>())
             .map(|tap| {
-                let phase: Vec<_> = tap.iter().zip(&axes).map(|(k, a)| k * a.dilation % a.stride).collect();
-                let shift =
-                    tap.iter().zip(&axes).zip(&pitches).map(|((k, a), pitch)| k * a.dilation / a.stride * pitch);
-                plane_of(&phase) * plane + shift.sum::<usize>()
+                let (mut number, mut shift) = (0, 0);
+                for (i, k) in tap.iter().enumerate() {
+                    number = number * phases[i] + k % periods[i];
+                    shift += k * axes[i].dilation / axes[i].stride * pitches[i];
+                }
+                number * plane + shift
             })
             .collect();
         let (mut rows, mut places) = (Vec::new(), Vec::new());
-        for met in positions(&phases.iter().map(Vec::len).collect::<Vec<_>>()) {
-            let phase: Vec<_> = met.iter().zip(&phases).map(|(i, met)| met[*i]).collect();
+        for (number, phase) in positions(&phases).enumerate() {
             for outer in positions(&spans[..rank - 1]) {
-                let outer_place = |i: usize| outer.get(i).map_or(0, |o| o * axes[i].stride);
-                places.extend(phase.iter().enumerate().map(|(i, phase)| phase + outer_place(i)));
+                places.extend(phase.iter().zip(&axes).enumerate().map(|(i, (tap, axis))| {
+                    tap * axis.dilation % axis.stride + outer.get(i).map_or(0, |o| o * axis.stride)
+                }));
                 let at = outer.iter().zip(&pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
                 let along = outer.get(axis).copied().unwrap_or(0);
-                rows.push(PlaneRow { at: plane_of(&phase) * plane + at, along });
+                rows.push(PlaneRow { at: number * plane + at, along });
             }
         }
-        let planes: usize = phases.iter().map(Vec::len).product();
+        let planes: usize = phases.iter().product();
         let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
         Self { axes, axis, extent, spans, pitches, channel_len, taps, rows, places }
     }
@@ -292,15 +278,7 @@ impl Planes {
 
     /// Where the columns of a slab with `extent` positions on its axis go, in vectors of `lanes`.
     pub(crate) fn map(&self, extent: usize, lanes: usize) -> StoreMap {
-        let here = |i: usize| {
-            if i < self.axis {
-                1
-            } else if i == self.axis {
-                extent
-            } else {
-                self.axes[i].output
-            }
-        };
+        let here = |i: usize| positions_on(&self.axes, (self.axis, extent), i);
         let rank = self.axes.len();
         let columns = (0..rank).map(|i| (here(i) - 1) * self.pitches[i]).sum::<usize>() + 1;
         // The masks, a row of real columns at a time.
@@ -391,4 +369,28 @@ fn positions(lengths: &[usize]) -> impl Iterator<Item = Vec<usize>> {
         }
         position
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::{period, phases};
+    use crate::Axis;
+
+    #[test]
+    fn the_first_taps_of_a_period_meet_every_phase_once() {
+        let lengths = || 1..=8;
+        for (kernel, stride, dilation) in
+            lengths().flat_map(|k| lengths().flat_map(move |s| lengths().map(move |d| (k, s, d))))
+        {
+            let axis = Axis { input: 100, kernel, output: 1, stride, dilation, pad_begin: 0, pad_end: 0 };
+            let phase = |tap: usize| tap * dilation % stride;
+            let mut met: Vec<_> = (0..kernel).map(phase).collect();
+            assert!((0..kernel).all(|tap| phase(tap) == phase(tap % period(&axis))));
+            met.sort_unstable();
+            met.dedup();
+            assert_eq!(met.len(), phases(&axis), "kernel {kernel}, stride {stride}, dilation {dilation}");
+        }
+    }
 }

@@ -61,6 +61,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let share = (vectors * images).div_ceil(if request.threads == 1 { 1 } else { 4 * request.threads });
     let task_vectors = bound.min(share).div_ceil(widest).max(1) * widest;
     let blocks = vectors.div_ceil(task_vectors);
+    let block_len = task_vectors.min(vectors) * lanes;
     let splits = if request.threads == 1 {
         1
     } else {
@@ -87,7 +88,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
                 direct: request.direct_clamp(),
                 packed: (1..=widest).map(|nrv| RowOffsets::packed(kc, nrv * lanes)).collect(),
                 in_place: RowOffsets::new(in_place),
-                map: StoreMap::contiguous(positions, lanes),
+                maps: [block_len.min(positions), positions - (blocks - 1) * block_len]
+                    .map(|columns| StoreMap::contiguous(columns, lanes)),
                 tiles,
                 lanes,
                 kc,
@@ -113,7 +115,9 @@ struct Pointwise<T: Element> {
     packed: Vec<RowOffsets>,
     /// Rows of X.
     in_place: RowOffsets,
-    map: StoreMap,
+    /// Where columns go: in a full block of them, and in the last one. Tables of the whole image would take memory, and time to plan, in
+    /// proportion to it.
+    maps: [StoreMap; 2],
     /// Steps of k in a block.
     kc: usize,
     /// Vectors of columns of a task, and tasks along the columns.
@@ -146,10 +150,6 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
         self.tiles.name()
     }
 
-    fn packed_len(&self) -> usize {
-        self.geometry.weight_len()
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         let (rows, k_total) = (self.geometry.out_channels_per_group(), self.geometry.in_channels_per_group());
         if rows * k_total == 0 {
@@ -178,7 +178,9 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
         let height = self.tiles.panels.start(panels.end) - self.tiles.panels.start(panels.start);
         let sink = Sink { finish: Finish { isa: self.isa, activation: self.activation, io }, direct: self.direct };
         let x = &io.x[(image * geometry.in_channels + group * k_total) * positions..];
-        let vectors = block * self.task_vectors..((block + 1) * self.task_vectors).min(self.map.columns().len());
+        let map = &self.maps[usize::from(block + 1 == self.blocks)];
+        let vectors = map.columns().len();
+        let start = block * self.task_vectors * self.lanes;
         let is_blocked = self.kc < k_total;
         // Without channels there is still the bias to be stored: one empty block.
         for k in (0..k_total.max(1)).step_by(self.kc.max(1)) {
@@ -190,9 +192,9 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
                 panels: panels.clone(),
                 bias: &io.bias[group * rows..(group + 1) * rows],
             };
-            for first in vectors.clone().step_by(self.tiles.widest()) {
-                let range = first..(first + self.tiles.widest()).min(vectors.end);
-                let column = first * self.lanes;
+            for first in (0..vectors).step_by(self.tiles.widest()) {
+                let range = first..(first + self.tiles.widest()).min(vectors);
+                let column = start + first * self.lanes;
                 let x = x.get(k.start * positions + column..).unwrap_or(&[]);
                 let nr = range.len() * self.lanes;
                 // In place only where the last row's vectors, too, end within X.
@@ -207,13 +209,13 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
                         (&*panel, &self.packed[range.len() - 1])
                     }
                 };
-                let kept = if is_blocked { (first - vectors.start) * self.lanes * height } else { 0 };
+                let kept = if is_blocked { first * self.lanes * height } else { 0 };
                 let columns = Columns {
                     b,
                     koff: koff.rows(0..k.len()),
-                    map: &self.map,
+                    map,
                     range,
-                    at: (image * geometry.out_channels + group * rows.bias.len()) * positions,
+                    at: (image * geometry.out_channels + group * rows.bias.len()) * positions + start,
                     ldy: positions,
                 };
                 self.tiles.multiply(&rows, &columns, &mut tiles[kept..], &sink);

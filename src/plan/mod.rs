@@ -114,7 +114,7 @@ impl<T: Element> Plan<T> {
         if let Some(bias) = bias {
             self.check_len("B", bias.len(), self.geometry.bias_len(), || alloc::vec![self.geometry.bias_len()])?;
         }
-        let len = self.lowering.packed_len();
+        let len = self.lowering.packed_len(&self.geometry);
         let bytes = len * size_of::<T::Acc>();
         let (mut lines, mut values) = (Vec::new(), Vec::new());
         let reserved = lines.try_reserve_exact(crate::exec::lines_for::<T::Acc>(len));

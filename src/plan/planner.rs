@@ -226,7 +226,7 @@ impl Planner {
             threads: self.threads,
             tasks: lowering.tasks(),
             workspace_bytes: lines * size_of::<Line>() * self.threads,
-            packed_bytes: (lowering.packed_len() + geometry.out_channels) * size_of::<T::Acc>(),
+            packed_bytes: (lowering.packed_len(&geometry) + geometry.out_channels) * size_of::<T::Acc>(),
             verdicts,
         };
         Plan { geometry, format, lowering, lines, threads: self.threads, explanation }

@@ -288,6 +288,10 @@ pub fn hard() -> Vec<Layer> {
     add(square(2, 512, 6, 1));
     add(square(33, 700, 3, 1));
     add(square(15, 57, 5, 3));
+    // Rows of A in several blocks of the materialised lowerings'.
+    add((Conv::new([2100, 2, 1, 1]), [1, 2, 3, 2]));
+    // Columns in several blocks, the last of another size.
+    add((Conv::new([130, 3, 1, 1]), [1, 3, 29, 33]));
     // One kernel of more taps than a block of K has steps.
     add((Conv::new([3, 2, 25, 27]).pads([12, 13, 12, 13]), [1, 2, 9, 9]));
     // The kernel is wider than the input, all of which is padding's business; and only just fits.
@@ -358,7 +362,9 @@ pub fn hard() -> Vec<Layer> {
     for size in [7, 13, 14, 17, 30, 57] {
         add(transposed([3, 4, 3, 3]).pads([1, 1, 1, 1]), [1, 3, size, size]);
     }
-    add(transposed([700, 3, 3, 3]).strides([2, 2]), [1, 700, 4, 5]);
+    // K in several blocks, then taps.
+    add(transposed([1100, 3, 3, 3]).strides([2, 2]), [1, 1100, 4, 5]);
+    add(transposed([2, 3, 33, 35]).strides([2, 1]), [1, 2, 3, 4]);
     add(transposed([6, 5, 3, 3]).group(3).strides([2, 2]), [3, 6, 7, 5]);
     add(transposed([19, 1, 4, 4]).group(19).strides([2, 2]).pads([1, 1, 1, 1]), [2, 19, 7, 5]);
     add(transposed([19, 3, 4, 4]).group(19).strides([2, 2]).pads([1, 1, 1, 1]), [1, 19, 7, 5]);

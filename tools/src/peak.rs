@@ -39,33 +39,68 @@ fn fastest<T: Real>(isa: Isa) -> Option<f64> {
 /// GFLOP/s of one spatial-vector kernel from the L1 cache.
 #[must_use]
 pub fn spatial<T: Real>(kernel: &SpatialKernel<T>, duration: Duration) -> f64 {
-    let depth = depth::<T>(kernel.mr());
-    let a = values(depth * kernel.mr());
-    let b = values(ROWS * kernel.nr());
-    let rows = walk(depth, kernel.nr());
-    let mut tile = vec![T::ZERO; kernel.mr() * kernel.nr()];
-    rate(2 * depth * tile.len(), duration, || kernel.partial(&a, &b, rows.rows(0..depth), &mut tile, false))
+    let mut operands = Operands::spatial(kernel);
+    rate(operands.flops(), duration, || operands.call_spatial(kernel))
 }
 
 /// GFLOP/s of one channel-vector kernel from the L1 cache.
 #[must_use]
 pub fn channel<T: Real>(kernel: &ChannelKernel<T>, duration: Duration) -> f64 {
-    let depth = depth::<T>(kernel.nr());
-    let w = values(depth * kernel.nr());
-    let x = values(ROWS * kernel.mr());
-    let rows = walk(depth, kernel.mr());
-    let mut tile = vec![T::ZERO; kernel.mr() * kernel.nr()];
-    rate(2 * depth * tile.len(), duration, || kernel.partial(&x, rows.rows(0..depth), &w, &[], &mut tile, false))
+    let mut operands = Operands::channel(kernel);
+    rate(operands.flops(), duration, || operands.call_channel(kernel))
 }
 
-/// The dot product's length with which a panel of `width` fits.
-fn depth<T>(width: usize) -> usize {
-    (STREAMED_BYTES / (width * size_of::<T>())).min(MAX_DEPTH)
+/// Operands of a micro-kernel that fit the L1 cache together.
+#[derive(Debug)]
+pub struct Operands<T> {
+    /// The packed panel, one step of k after the other.
+    panel: Vec<T>,
+    /// The other operand, whose rows `offsets` go round again and again, so that a long dot product needs a short operand.
+    rows: Vec<T>,
+    offsets: RowOffsets,
+    tile: Vec<T>,
 }
 
-/// Offsets that go round the rows again and again, so that a long dot product needs a short operand.
-fn walk(depth: usize, width: usize) -> RowOffsets {
-    RowOffsets::new((0..depth).map(|k| (k % ROWS * width) as u32).collect())
+impl<T: Real> Operands<T> {
+    /// For a spatial-vector kernel.
+    #[must_use]
+    pub fn spatial(kernel: &SpatialKernel<T>) -> Self {
+        Self::new(kernel.mr(), kernel.nr())
+    }
+
+    /// For a channel-vector kernel.
+    #[must_use]
+    pub fn channel(kernel: &ChannelKernel<T>) -> Self {
+        Self::new(kernel.nr(), kernel.mr())
+    }
+
+    fn new(panel_width: usize, row_len: usize) -> Self {
+        let depth = (STREAMED_BYTES / (panel_width * size_of::<T>())).min(MAX_DEPTH);
+        Self {
+            panel: values(depth * panel_width),
+            rows: values(ROWS * row_len),
+            offsets: RowOffsets::new((0..depth).map(|k| (k % ROWS * row_len) as u32).collect()),
+            tile: vec![T::ZERO; panel_width * row_len],
+        }
+    }
+
+    /// Operations of a call.
+    #[must_use]
+    pub fn flops(&self) -> usize {
+        2 * self.offsets.len() * self.tile.len()
+    }
+
+    /// Calls the kernel that the operands are for.
+    pub fn call_spatial(&mut self, kernel: &SpatialKernel<T>) {
+        let offsets = self.offsets.rows(0..self.offsets.len());
+        kernel.partial(&self.panel, &self.rows, offsets, &mut self.tile, false);
+    }
+
+    /// Calls the kernel that the operands are for.
+    pub fn call_channel(&mut self, kernel: &ChannelKernel<T>) {
+        let offsets = self.offsets.rows(0..self.offsets.len());
+        kernel.partial(&self.rows, offsets, &self.panel, &[], &mut self.tile, false);
+    }
 }
 
 fn values<T: Real>(len: usize) -> Vec<T> {
