@@ -617,8 +617,8 @@ impl<T: Element> Lowering<T> for Winograd<T> {
         self.scheme.kernel.name()
     }
 
-    fn packed_len(&self) -> usize {
-        self.geometry.group * self.layout.group_len()
+    fn packed_len(&self, geometry: &Geometry) -> usize {
+        geometry.group * self.layout.group_len()
     }
 
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
