@@ -553,8 +553,8 @@ impl<T: Element> Winograd<T> {
                     is_good
                 };
                 if !is_good {
-                    for tile in 0..tiles {
-                        if core::mem::take(&mut marks[tile]) != 0 {
+                    for (tile, mark) in marks.iter_mut().enumerate() {
+                        if core::mem::take(mark) != 0 {
                             self.recompute(io, task, panel, slice, (row, tile), scratch.patch);
                         }
                     }
