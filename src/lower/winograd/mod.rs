@@ -25,7 +25,7 @@ use alloc::format;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::winograd::{Pixels, Products, Source};
+use convoke_kernels::winograd::{Border, Pixels, Products, Source};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, stream, winograd_kernels};
 
 use super::channel_tiles::Tiles;
@@ -260,6 +260,7 @@ impl<T: Element> Winograd<T> {
         let slot = slice % depth.kernel;
         let v = &mut scratch.v[slot * block.slot_len(&self.scheme)..][..block.slot_len(&self.scheme)];
         let plane = down.input * along.input;
+        let border = Border::new(self.scheme.kernel, &block.planes, live_rows.clone(), live.clone());
         for c in 0..channels {
             let channel = (task.image * geometry.in_channels + task.group * channels + c) * depth.input;
             let begin = (channel + slice - depth.pad_begin) * plane + first_row * along.input;
@@ -283,14 +284,8 @@ impl<T: Element> Winograd<T> {
                 }
                 (&*scratch.rows_in, first, along.input)
             };
-            let source = Source {
-                x: rows.get(first..).unwrap_or(&[]),
-                row_stride,
-                next: depth.input * plane,
-                live_rows: live_rows.clone(),
-                live: live.clone(),
-            };
-            self.scheme.kernel.split(&source, &block.planes, scratch.planes);
+            let source = Source { x: rows.get(first..).unwrap_or(&[]), row_stride, next: depth.input * plane };
+            self.scheme.kernel.split(&source, &border, scratch.planes);
             let v = &mut v[c * block.extent.input_tiles()..];
             self.scheme.kernel.input(scratch.planes, &block.planes, v, block.v_plane);
         }
