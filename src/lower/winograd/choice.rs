@@ -1,8 +1,9 @@
 //! Which tile, and which blocks of tiles: by estimated cost.
 
-use convoke_kernels::Real;
+use convoke_kernels::{Isa, Real};
 
 use super::shape::{Extent, Roles, Scheme, phases};
+use crate::Geometry;
 use crate::element::Element;
 use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
@@ -12,7 +13,10 @@ use crate::lower::cost::{
 };
 use crate::lower::engine::tile_cycles;
 
-/// Tiles of a block, at the most: more gain nothing.
+/// Bytes of a block's transformed tiles, at the most, but for blocks of a few tiles: more gain nothing.
+const MOST_BYTES: usize = 8 << 20;
+const FEW_TILES: usize = 8;
+/// Tiles of a block, at the most, for the same reason.
 const MOST_TILES: usize = 256;
 
 /// A tile, a blocking and its estimated cost.
@@ -32,35 +36,46 @@ impl<T: Real> Choice<T> {
         self.cycles / CLOCK
     }
 
-    /// The best blocking for a scheme.
-    pub(super) fn new<E: Element<Acc = T>>(request: &Request<'_, E>, roles: &Roles, scheme: Scheme<T>) -> Option<Self> {
+    /// The best blocking of a scheme for a number of threads.
+    pub(super) fn new<E: Element<Acc = T>>(
+        request: &Request<'_, E>,
+        roles: &Roles,
+        scheme: Scheme<T>,
+        threads: usize,
+    ) -> Option<Self> {
         let (rows, columns) = scheme.grid(roles);
         let mut best: Option<Self> = None;
-        let mut consider = |block_rows: usize, block_columns: usize| {
-            if let Ok(v) = std::env::var("WR") {
-                let v: std::vec::Vec<usize> = v.split('x').map(|x| x.parse().unwrap()).collect();
-                if (block_rows, block_columns) != (v[0].min(rows), v[1].min(columns)) {
-                    return;
-                }
+        let mut consider = |images: usize, block_rows: usize, block_columns: usize| {
+            let extent = Extent::new(&scheme, images, block_rows, block_columns);
+            let steps = request.geometry.in_channels_per_group().saturating_mul(roles.depth.kernel);
+            let values = scheme.kernel.values().saturating_mul(extent.input_tiles()).saturating_mul(steps);
+            if values.saturating_mul(size_of::<T>()) > MOST_BYTES && extent.tiles() > FEW_TILES {
+                return;
             }
-            let extent = Extent::new(&scheme, block_rows, block_columns);
-            for splits in [1, request.threads] {
-                if let Some(choice) = Self::estimate::<E>(request, roles, scheme, extent, splits)
+            for splits in [1, threads] {
+                if let Some(choice) =
+                    Self::estimate(request.geometry, request.isa, roles, scheme, extent, (threads, splits))
                     && best.as_ref().is_none_or(|best| choice.latency < best.latency)
                 {
                     best = Some(choice);
                 }
-                if request.threads == 1 {
+                if threads == 1 {
                     break;
                 }
             }
         };
+        // Several small images, where there are more of them than threads.
+        let mut images = 2;
+        while images * rows * columns <= MOST_TILES && images * threads <= request.geometry.batch {
+            consider(images, rows, columns);
+            images *= 2;
+        }
         // Blocks of equal size: whole rows of tiles, or parts of one.
         let mut parts = 1;
         while parts <= rows {
             let block_rows = rows.div_ceil(parts);
             if block_rows * columns <= MOST_TILES {
-                consider(block_rows, columns);
+                consider(1, block_rows, columns);
             }
             // The next number of parts that gives smaller blocks.
             parts = if block_rows == 1 { rows + 1 } else { rows.div_ceil(block_rows - 1).max(parts + 1) };
@@ -68,23 +83,23 @@ impl<T: Real> Choice<T> {
         for parts in 2..=columns.div_ceil(8) {
             let block_columns = columns.div_ceil(parts);
             if block_columns <= MOST_TILES && parts <= 64 + columns / MOST_TILES {
-                consider(1, block_columns);
+                consider(1, 1, block_columns);
             }
         }
         best
     }
 
     /// The cost of a blocking. None where a kernel is lacking.
-    fn estimate<E: Element<Acc = T>>(
-        request: &Request<'_, E>,
+    fn estimate(
+        geometry: &Geometry,
+        isa: Isa,
         roles: &Roles,
         scheme: Scheme<T>,
         extent: Extent,
-        splits: usize,
+        (threads, splits): (usize, usize),
     ) -> Option<Self> {
-        let geometry = request.geometry;
         let bytes = size_of::<T>() as f64;
-        let tiles = Tiles::<T>::new(request.isa, extent.runs().1)?;
+        let tiles = Tiles::<T>::new(isa, extent.runs().1)?;
         let lanes = scheme.kernel.lanes() as f64;
         let (channels, channels_out) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
         let panels = channels_out.div_ceil(tiles.nr());
@@ -94,9 +109,10 @@ impl<T: Real> Choice<T> {
         let (grid_rows, grid_columns) = scheme.grid(roles);
         let blocks = grid_rows.div_ceil(extent.rows) * grid_columns.div_ceil(extent.columns);
         // One slice in, one slice out.
-        let padded_len = ((extent.input_rows * scheme.down.tile.outputs)
+        let padded_len = (extent.images
+            * (extent.input_rows * scheme.down.tile.outputs)
             * (extent.input_columns * scheme.along.tile.outputs)) as f64;
-        let vectors = (extent.input_tiles() as f64 / lanes).ceil();
+        let vectors = extent.images as f64 * (extent.image_input_tiles() as f64 / lanes).ceil();
         let input = channels as f64 * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
         let slices_in =
             roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel) as f64;
@@ -133,13 +149,13 @@ impl<T: Real> Choice<T> {
         let scattered = (extent.tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs * channels_out) as f64;
         let apart = if phases_along == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
         let task = task + apart * slices_out;
-        let tasks =
-            (geometry.batch * geometry.group * blocks * splits).checked_mul(phases_down.checked_mul(phases_along)?)?;
+        let tasks = (geometry.batch.div_ceil(extent.images) * geometry.group * blocks * splits)
+            .checked_mul(phases_down.checked_mul(phases_along)?)?;
         Some(Self {
             scheme,
             extent,
             splits,
-            latency: tasks.div_ceil(request.threads) as f64 * task,
+            latency: tasks.div_ceil(threads) as f64 * task,
             cycles: tasks as f64 * task,
         })
     }
