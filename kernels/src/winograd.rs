@@ -45,14 +45,15 @@ impl Tile {
 /// ```
 ///
 /// # Panics
-/// If n is none of 1, 4, 6, 8, or smaller than the taps ask for.
+/// If n is none of 1, 4, 6, 8, or there are no taps, or more than n.
 #[must_use]
 pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
     if values == 1 {
         assert_eq!(taps, 1, "without a transform there is one tap");
         return alloc::vec![alloc::vec![1.0]];
     }
-    assert!(taps <= values, "more taps than values");
+    assert!(matches!(values, 4 | 6 | 8), "transforms have 4, 6 or 8 values");
+    assert!((1..=values).contains(&taps), "no taps, or more than values");
     let points = Points::of(values);
     let powers = |scale: f64, x: f64| {
         (0..taps)
@@ -96,32 +97,41 @@ pub struct Planes {
     pub(crate) plane_len: usize,
     /// Where the values of each row of the tiles begin.
     pub(crate) values: [usize; MOST_VALUES],
+    /// Elements of a vector of the kernels that they are for.
+    pub(crate) lanes: usize,
 }
 
 impl Planes {
-    /// The planes of `rows` x `columns` tiles.
+    /// The planes of `rows` x `columns` tiles for a kernel.
+    ///
+    /// # Panics
+    /// If there are no tiles, or more than half of the address space holds the planes of.
     #[must_use]
-    pub fn new(down: Tile, along: Tile, rows: usize, columns: usize, lanes: usize) -> Self {
-        let length = |tile: Tile, tiles: usize| (tiles - 1) * tile.outputs + tile.values;
-        let padded_rows = length(down, rows);
+    pub fn new<T: Real>(kernel: &WinogradKernel<T>, rows: usize, columns: usize) -> Self {
+        Self::checked(kernel, rows, columns).expect("planes of some tiles, which fit the address space")
+    }
+
+    fn checked<T: Real>(kernel: &WinogradKernel<T>, rows: usize, columns: usize) -> Option<Self> {
+        let WinogradKernel { down, along, lanes, .. } = *kernel;
+        let length = |tile: Tile, tiles: usize| {
+            tiles
+                .checked_sub(1)?
+                .checked_mul(tile.outputs)?
+                .checked_add(tile.values)
+                .filter(|len| *len < isize::MAX as usize)
+        };
+        let (padded_rows, row_len) = (length(down, rows)?, length(along, columns)?);
         // Whole vectors, so that most of the tiles' loads are aligned.
-        let phase_len = (padded_rows.div_ceil(down.outputs) * columns + lanes).next_multiple_of(lanes);
-        let value = |i: usize| i % down.outputs * phase_len + i / down.outputs * columns;
+        let phase_rows = padded_rows.div_ceil(down.outputs);
+        let phase_len = phase_rows.checked_mul(columns)?.checked_add(lanes)?.checked_next_multiple_of(lanes)?;
+        let plane_len = phase_len.checked_mul(down.outputs)?;
+        plane_len.checked_mul(along.values)?.checked_mul(2 * size_of::<T>())?;
         let mut values = [0; MOST_VALUES];
         for (i, begin) in values.iter_mut().enumerate().take(down.values) {
-            *begin = value(i);
+            *begin = i % down.outputs * phase_len + i / down.outputs * columns;
         }
-        Self {
-            rows: padded_rows,
-            row_len: length(along, columns),
-            down,
-            along,
-            pitch: columns,
-            tiles: rows * columns,
-            phase_len,
-            plane_len: phase_len * down.outputs,
-            values,
-        }
+        let (pitch, tiles) = (columns, rows.checked_mul(columns)?);
+        Some(Self { rows: padded_rows, row_len, down, along, pitch, tiles, phase_len, plane_len, values, lanes })
     }
 
     /// Padded rows that the tiles read.
@@ -153,6 +163,11 @@ impl Planes {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Whether they were made for a kernel with these tiles and vectors.
+    fn is_of<T: Real>(&self, kernel: &WinogradKernel<T>) -> bool {
+        (self.down, self.along, self.lanes) == (kernel.down, kernel.along, kernel.lanes)
+    }
 }
 
 /// Which of the padded rows and elements are not padding: the same for all channels.
@@ -176,7 +191,7 @@ impl Border {
         rows: Range<usize>,
         elements: Range<usize>,
     ) -> Self {
-        assert!((shape.down, shape.along) == (kernel.down, kernel.along), "planes of another kernel");
+        assert!(shape.is_of(kernel), "planes of another kernel");
         assert!(rows.end <= shape.rows && elements.end <= shape.row_len, "more rows or elements than the tiles read");
         let is_empty = rows.is_empty() || elements.is_empty();
         let (rows, elements) = if is_empty { (0..0, 0..0) } else { (rows, elements) };
@@ -353,7 +368,7 @@ impl<T: Real> WinogradKernel<T> {
     pub fn split(&self, source: &Source<'_, T>, border: &Border, planes: &mut [T]) {
         let Source { x, row_stride, next } = *source;
         let Border { rows, elements, shape, .. } = border;
-        assert!((shape.down, shape.along) == (self.down, self.along), "the border of another kernel");
+        assert!(shape.is_of(self), "the border of another kernel");
         assert!(planes.len() >= shape.len(), "the planes are too short");
         let end = (rows.len().saturating_sub(1)).checked_mul(row_stride).and_then(|at| at.checked_add(elements.len()));
         assert!(end.is_some_and(|end| end <= x.len()) || rows.is_empty(), "the rows end beyond their slice");
@@ -368,7 +383,7 @@ impl<T: Real> WinogradKernel<T> {
     /// # Panics
     /// If a slice is too short.
     pub fn input(&self, planes: &[T], shape: &Planes, v: &mut [T], v_plane: usize) {
-        assert!((shape.down, shape.along) == (self.down, self.along), "planes of another kernel");
+        assert!(shape.is_of(self), "planes of another kernel");
         assert!(planes.len() >= shape.len(), "the planes are too short");
         let vectors = shape.tiles.next_multiple_of(self.lanes);
         let end = (self.values() - 1).checked_mul(v_plane).and_then(|at| at.checked_add(vectors));

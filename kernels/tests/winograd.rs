@@ -41,7 +41,7 @@ struct Input<T> {
 
 impl<T: Real> Input<T> {
     fn new(kernel: &WinogradKernel<T>, (rows, columns): (usize, usize), pads: [usize; 4]) -> Self {
-        let shape = Planes::new(kernel.down(), kernel.along(), rows, columns, kernel.lanes());
+        let shape = Planes::new(kernel, rows, columns);
         let mut numbers = Numbers(7);
         let live_rows = pads[0].min(shape.rows())..shape.rows() - pads[1].min(shape.rows() - pads[0].min(shape.rows()));
         let live =
@@ -253,6 +253,47 @@ fn every_isa_has_the_same_tiles_with_names_that_say_them() {
             let (down, along) = (k.down(), k.along());
             let (outputs, taps) = ((down.outputs, along.outputs), (down.taps(), along.taps()));
             assert_eq!(k.name(), format!("f32_winograd_f{}x{}_{}x{}", outputs.0, outputs.1, taps.0, taps.1));
+        }
+    }
+}
+
+/// Whether a call panics: silently.
+fn panics(call: impl FnOnce() + std::panic::UnwindSafe) -> bool {
+    std::panic::catch_unwind(call).is_err()
+}
+
+#[test]
+fn planes_and_borders_of_other_kernels_are_refused() {
+    let portable = winograd_kernels::<f32>(Isa::Portable);
+    for isa in Isa::ALL {
+        for kernel in winograd_kernels::<f32>(isa) {
+            let shape = Planes::new(kernel, 2, 3);
+            let border = Border::new(kernel, &shape, 0..shape.rows(), 0..shape.row_len());
+            let x = vec![0.0_f32; shape.rows() * shape.row_len()];
+            for other in portable.iter().filter(|other| {
+                (other.down(), other.along(), other.lanes()) != (kernel.down(), kernel.along(), kernel.lanes())
+            }) {
+                let foreign = Planes::new(other, 2, 3);
+                let foreign_border = Border::new(other, &foreign, 0..foreign.rows(), 0..foreign.row_len());
+                let len = shape.len().max(foreign.len());
+                let source = || Source { x: &x, row_stride: 0, next: 0 };
+                assert!(
+                    panics(|| kernel.split(&source(), &foreign_border, &mut vec![0.0; len])),
+                    "{kernel:?}, {other:?}"
+                );
+                let mut v = vec![0.0; 1 << 16];
+                let planes = vec![0.0; len];
+                assert!(panics(move || kernel.input(&planes, &foreign, &mut v, 64)), "{kernel:?}, {other:?}");
+                assert!(panics(|| drop(Border::new(kernel, &foreign, 0..1, 0..1))), "{kernel:?}, {other:?}");
+            }
+            let short = shape.len() - 1;
+            assert!(panics(|| kernel.split(&Source { x: &x, row_stride: 0, next: 0 }, &border, &mut vec![0.0; short])));
+            for (rows, columns) in [(0, 1), (1, 0), (1, 1 << 63), (1 << 62, 4), (1 << 32, 1 << 32)] {
+                assert!(
+                    panics(|| assert!(!Planes::new(kernel, rows, columns).is_empty())),
+                    "{kernel:?}: {rows} x {columns}"
+                );
+            }
         }
     }
 }

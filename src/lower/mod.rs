@@ -35,6 +35,8 @@ pub(crate) struct Request<'a, T: Element> {
     pub(crate) threads: usize,
     pub(crate) activation: stream::Activation<T::Acc>,
     pub(crate) accuracy: Accuracy,
+    /// Bytes of scratch that a task may need, at the most: for lowerings that have a choice.
+    pub(crate) task_bytes: usize,
     /// The layout of weights that are already packed for this algorithm: to be accepted as it is, or rejected.
     pub(crate) layout: Option<&'a Layout>,
 }

@@ -134,6 +134,7 @@ impl Planner {
             threads: self.threads.min(MOST_THREADS),
             activation: self.activation.lower(),
             accuracy: self.accuracy,
+            task_bytes: self.workspace_limit / self.threads,
             layout: self.format.as_ref().map(|f| &f.layout),
         };
         let choice = self.choose(name, &request)?;

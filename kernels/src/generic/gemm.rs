@@ -25,8 +25,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
     // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds kc * MR elements, each b + koff[k] holds NR, the tile
     // holds MR * NR, and the store's contract covers the rest.
     unsafe {
-        let mut acc =
-            if args.accumulate { load_tile::<V, MR, NRV>(args.tile) } else { [[V::splat(V::Elem::ZERO); NRV]; MR] };
+        let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
         let mut a = args.a;
         for k in 0..args.kc {
             let row = args.b.add(*args.koff.add(k) as usize);
@@ -57,6 +56,9 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
             }
             a = a.add(MR);
         }
+        if args.accumulate {
+            add_tile::<V, MR, NRV>(&mut acc, args.tile);
+        }
         match &args.store {
             Some(store) if store.is_plain => store_plain::<V, MR, NRV>(&acc, store),
             Some(store) => {
@@ -77,8 +79,7 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     // SAFETY: every pointer below stays inside what ChannelArgs promises: each x + koff[k] is readable for MR elements, w holds kc * NR elements,
     // the tile holds MR * NR, and the store's contract covers the rest.
     unsafe {
-        let mut acc =
-            if args.accumulate { load_tile::<V, MR, NRV>(args.tile) } else { [[V::splat(V::Elem::ZERO); NRV]; MR] };
+        let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
         let (mut w, mut next) = (args.w, args.next);
         for k in 0..args.kc {
             V::prefetch(next);
@@ -96,6 +97,9 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
             }
             w = w.add(NRV * V::LANES);
         }
+        if args.accumulate {
+            add_tile::<V, MR, NRV>(&mut acc, args.tile);
+        }
         store_tile::<V, MR, NRV>(&acc, args.tile);
         if let Some(store) = &args.store {
             store_transposed::<V>(args.tile, MR, NRV, store);
@@ -103,19 +107,18 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     }
 }
 
+/// Adds the sums of earlier blocks of k: at the end, so that the errors of long sums grow with a block's length and the number of blocks, and not
+/// with all of K.
+///
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is readable for `MR * NRV * LANES` elements.
 #[inline(always)]
-unsafe fn load_tile<V: Simd, const MR: usize, const NRV: usize>(tile: *const V::Elem) -> [[V; NRV]; MR] {
-    // SAFETY: the indices end at MR * NRV * LANES.
-    unsafe {
-        let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
-        for i in 0..MR {
-            for j in 0..NRV {
-                acc[i][j] = V::load(tile.add((i * NRV + j) * V::LANES));
-            }
+unsafe fn add_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &mut [[V; NRV]; MR], tile: *const V::Elem) {
+    for i in 0..MR {
+        for j in 0..NRV {
+            // SAFETY: the index ends at MR * NRV * LANES.
+            unsafe { acc[i][j] = acc[i][j].add(V::load(tile.add((i * NRV + j) * V::LANES))) };
         }
-        acc
     }
 }
 

@@ -29,19 +29,26 @@ macro_rules! tiles {
 }
 pub(crate) use tiles;
 
-/// Instantiates the Winograd transforms for a list of tiles `name(values down, outputs down; values along, outputs along)`, and lists them in
-/// a table.
+/// Instantiates the Winograd transforms of one ISA and element type, and lists them in a table. The tiles are the same for all:
+/// `name(values down, outputs down; values along, outputs along)`, named after outputs and taps.
 macro_rules! winograd_tiles {
-    ($vector:ty, $isa:expr, #[$attr:meta]: $($name:ident($nv:literal, $mv:literal; $nh:literal, $mh:literal)),+ $(,)?) => {
+    ($vector:ty, $elem:ident, $isa:expr, #[$attr:meta]) => {
+        $crate::generic::winograd_tiles! {
+            $vector, $elem, $isa, #[$attr]:
+            f2x2_3x3(4, 2; 4, 2), f4x4_3x3(6, 4; 6, 4), f3x3_4x4(6, 3; 6, 3), f2x2_5x5(6, 2; 6, 2), f6x6_3x3(8, 6; 8, 6),
+            f1x2_1x3(1, 1; 4, 2), f1x4_1x3(1, 1; 6, 4), f1x3_1x4(1, 1; 6, 3), f1x2_1x5(1, 1; 6, 2), f1x6_1x3(1, 1; 8, 6),
+            f4x1_3x1(6, 4; 1, 1), f3x1_4x1(6, 3; 1, 1), f2x1_5x1(6, 2; 1, 1)
+        }
+    };
+    ($vector:ty, $elem:ident, $isa:expr, #[$attr:meta]: $($name:ident($nv:literal, $mv:literal; $nh:literal, $mh:literal)),+) => {
         $(
             mod $name {
                 use super::*;
-                type Elem = <$vector as crate::simd::Simd>::Elem;
 
                 /// # Safety
                 /// As the generic transform's, for this ISA and tile.
                 #[$attr]
-                pub(super) unsafe fn split(args: &crate::winograd::SplitArgs<'_, Elem>) {
+                pub(super) unsafe fn split(args: &crate::winograd::SplitArgs<'_, $elem>) {
                     // SAFETY: the caller's promise, passed on.
                     unsafe { crate::generic::winograd::split::<$vector, $nh, $mh>(args) }
                 }
@@ -49,7 +56,7 @@ macro_rules! winograd_tiles {
                 /// # Safety
                 /// As the generic transform's, for this ISA and tile.
                 #[$attr]
-                pub(super) unsafe fn input(args: &crate::winograd::InputArgs<Elem>) {
+                pub(super) unsafe fn input(args: &crate::winograd::InputArgs<$elem>) {
                     // SAFETY: the caller's promise, passed on.
                     unsafe { crate::generic::winograd::input::<$vector, $nv, $nh>(args) }
                 }
@@ -57,15 +64,15 @@ macro_rules! winograd_tiles {
                 /// # Safety
                 /// As the generic transform's, for this ISA and tile.
                 #[$attr]
-                pub(super) unsafe fn output(args: &crate::winograd::OutputArgs<Elem>) -> bool {
+                pub(super) unsafe fn output(args: &crate::winograd::OutputArgs<$elem>) -> bool {
                     // SAFETY: the caller's promise, passed on.
                     unsafe { crate::generic::winograd::output::<$vector, $nv, $nh, $mv, $mh>(args) }
                 }
             }
         )+
-        pub(crate) static WINOGRAD: &[crate::WinogradKernel<<$vector as crate::simd::Simd>::Elem>] = &[$(
+        pub(crate) static WINOGRAD: &[crate::WinogradKernel<$elem>] = &[$(
             crate::WinogradKernel {
-                name: stringify!($name),
+                name: concat!(stringify!($elem), "_winograd_", stringify!($name)),
                 isa: $isa,
                 lanes: <$vector as crate::simd::Simd>::LANES,
                 down: crate::winograd::Tile { values: $nv, outputs: $mv },

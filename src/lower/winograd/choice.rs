@@ -8,14 +8,15 @@ use crate::element::Element;
 use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
-    CLOCK, FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_SHARE, L3_BYTES_PER_CYCLE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
+    FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_SHARE, L3_BYTES_PER_CYCLE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
     OUTPUT_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::tile_cycles;
 
-/// Bytes of a block's transformed tiles, at the most, but for blocks of a few tiles: more gain nothing.
+/// Bytes of a task's scratch, at the most: more gain nothing.
 const MOST_BYTES: usize = 8 << 20;
-const FEW_TILES: usize = 8;
+/// Rows, or columns, of tiles that blocks are tried with.
+const EXTENTS: [usize; 22] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256];
 /// Tiles of a block, at the most, for the same reason.
 const MOST_TILES: usize = 256;
 
@@ -27,15 +28,10 @@ pub(super) struct Choice<T: Real> {
     pub(super) splits: usize,
     /// Cycles until all threads are done, and of all tasks together.
     latency: f64,
-    cycles: f64,
+    pub(super) cycles: f64,
 }
 
 impl<T: Real> Choice<T> {
-    /// In nanoseconds on one core.
-    pub(super) fn cost(&self) -> f64 {
-        self.cycles / CLOCK
-    }
-
     /// The best blocking of a scheme for a number of threads.
     pub(super) fn new<E: Element<Acc = T>>(
         request: &Request<'_, E>,
@@ -47,9 +43,8 @@ impl<T: Real> Choice<T> {
         let mut best: Option<Self> = None;
         let mut consider = |images: usize, block_rows: usize, block_columns: usize| {
             let extent = Extent::new(&scheme, images, block_rows, block_columns);
-            let steps = request.geometry.in_channels_per_group().saturating_mul(roles.depth.kernel);
-            let values = scheme.kernel.values().saturating_mul(extent.input_tiles()).saturating_mul(steps);
-            if values.saturating_mul(size_of::<T>()) > MOST_BYTES && extent.tiles() > FEW_TILES {
+            let most = MOST_BYTES.min(request.task_bytes);
+            if scheme.scratch_len(&extent, request.geometry, roles).saturating_mul(size_of::<T>()) > most {
                 return;
             }
             for splits in [1, threads] {
@@ -66,25 +61,20 @@ impl<T: Real> Choice<T> {
         };
         // Several small images, where there are more of them than threads.
         let mut images = 2;
-        while images * rows * columns <= MOST_TILES && images * threads <= request.geometry.batch {
+        while images * rows.saturating_mul(columns) <= MOST_TILES && images * threads <= request.geometry.batch {
             consider(images, rows, columns);
             images *= 2;
         }
         // Blocks of equal size: whole rows of tiles, or parts of one.
-        let mut parts = 1;
-        while parts <= rows {
-            let block_rows = rows.div_ceil(parts);
-            if block_rows * columns <= MOST_TILES {
-                consider(1, block_rows, columns);
+        let equal = |whole: usize, part: usize| whole.div_ceil(whole.div_ceil(part));
+        for part in EXTENTS.map(|part| part.min(rows)) {
+            if part.saturating_mul(columns) > MOST_TILES {
+                break;
             }
-            // The next number of parts that gives smaller blocks.
-            parts = if block_rows == 1 { rows + 1 } else { rows.div_ceil(block_rows - 1).max(parts + 1) };
+            consider(1, equal(rows, part), columns);
         }
-        for parts in 2..=columns.div_ceil(8) {
-            let block_columns = columns.div_ceil(parts);
-            if block_columns <= MOST_TILES && parts <= 64 + columns / MOST_TILES {
-                consider(1, 1, block_columns);
-            }
+        for part in EXTENTS.into_iter().filter(|part| *part < columns) {
+            consider(1, 1, equal(columns, part));
         }
         best
     }

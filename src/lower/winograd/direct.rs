@@ -91,6 +91,12 @@ impl<T: Real> Direct<T> {
         T: crate::element::Compute,
     {
         let (channels, depth) = (geometry.in_channels_per_group(), roles.depth.kernel);
+        // Later phases may have a row or column of tiles less.
+        let width = self.width.min(tile.along.output.saturating_sub(tile.x));
+        let height = self.height.min(tile.down.output.saturating_sub(tile.y));
+        if width == 0 || height == 0 {
+            return;
+        }
         let (patch, sums) = scratch.split_at_mut(self.patch_len);
         let io = finish.io;
         for (place, value) in patch.iter_mut().enumerate() {
@@ -109,9 +115,6 @@ impl<T: Real> Direct<T> {
                 _ => T::ZERO,
             };
         }
-        // Later phases may have a row or column of tiles less.
-        let width = self.width.min(tile.along.output.saturating_sub(tile.x));
-        let height = self.height.min(tile.down.output.saturating_sub(tile.y));
         let first = tile.group * geometry.out_channels_per_group() + tile.channels.start;
         let bias = &io.bias[first..first + tile.channels.len()];
         for i in 0..height {

@@ -5,8 +5,8 @@
 //! longer kernel is cut into). The order is by blocks of tiles, so that their transformed values stay in the L2 cache: transform the block for all
 //! channels; then for each panel of channels of Y, multiply all values, and take the products back into Y.
 //!
-//! Accepts Conv with one to three spatial axes of stride 1; the outermost of three may have a stride, and no dilation: its taps are steps of k. A
-//! layer with dilation d is d interleaved ones on each axis.
+//! Accepts Conv with one to three spatial axes of stride 1; the outermost of three may have a stride, and no dilation: its taps are steps of k, of which
+//! there are at most 8192. A layer with dilation d is d interleaved ones on each axis.
 //! Scratch for a task: the transformed values of one block, `values * C/group * tiles` (for each tap of the depth axis), and the products of one
 //! panel: independent of the image's size.
 //!
@@ -29,6 +29,7 @@ use convoke_kernels::winograd::{Border, Pixels, Products, Source};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, stream, winograd_kernels};
 
 use super::channel_tiles::Tiles;
+use super::cost::CLOCK;
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
@@ -40,6 +41,8 @@ use direct::Direct;
 use pack::PackedLayout;
 use shape::{Block, Extent, Phase, Roles, Scheme, phases, spread};
 
+/// Steps of k that are summed one after the other.
+const KC: usize = 256;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Bytes of Y from which on its reader will not find it in the L2 cache, so that it is written past the caches.
@@ -66,23 +69,27 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         {
             continue;
         }
-        if down.values.max(along.values) > STANDARD_VALUES && request.accuracy != Accuracy::Fast {
+        // Weights that are packed already were packed under an accuracy that allowed it.
+        let is_allowed = request.accuracy == Accuracy::Fast || request.layout.is_some();
+        if down.values.max(along.values) > STANDARD_VALUES && !is_allowed {
             continue;
         }
         let Some(scheme) = Scheme::new(kernel, &roles) else { continue };
         // Results must not depend on the number of threads: the tile is chosen for one.
         if let Some(choice) = Choice::new::<T>(request, &roles, scheme, 1)
-            && best.as_ref().is_none_or(|best| choice.cost() < best.cost())
+            && best.as_ref().is_none_or(|best| choice.cycles < best.cycles)
         {
             best = Some(choice);
         }
     }
     let no_kernel = || String::from("no kernel for this block of tiles");
-    let scheme = best.ok_or_else(|| String::from("no tile suits the kernel's size"))?.scheme;
+    let Some(Choice { scheme, cycles, .. }) = best else {
+        return Err(String::from("no tile suits the kernel's size, or none within the limit of the workspace"));
+    };
     let choice = Choice::new::<T>(request, &roles, scheme, request.threads).ok_or_else(no_kernel)?;
     let tiles = Tiles::<T::Acc>::new(request.isa, choice.extent.runs().1).ok_or_else(no_kernel)?;
     let padded = tiles.padded(geometry.out_channels_per_group());
-    let layout = PackedLayout::new(geometry, &roles, &choice.scheme, padded);
+    let layout = PackedLayout::new(geometry, &roles, &scheme, padded);
     let packed = layout.checked_group_len().and_then(|len| len.checked_mul(geometry.group));
     if packed.is_none_or(|len| len > isize::MAX as usize / 8) {
         return Err(String::from("the packed weights do not fit the address space"));
@@ -97,7 +104,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let direct = Direct::new(request.isa, geometry, &roles, &scheme).ok_or_else(no_kernel)?;
     let sizes = Sizes::new::<T>(&roles, &scheme, &first, &tiles, &direct);
     Ok(Offer {
-        cost: choice.cost(),
+        cost: cycles / CLOCK,
         lines: sizes.lines::<T>(),
         build: Box::new(move || {
             let grid = Grid {
@@ -175,12 +182,10 @@ impl Sizes {
             v: block.slot_len(scheme) * roles.depth.kernel,
             products: product_plane * scheme.kernel.values(),
             product_plane,
-            rows_in: if phases(&roles.along) > 1 {
-                block.planes.rows() * block.planes.row_len()
-            } else if T::DIRECT {
+            rows_in: if T::DIRECT && phases(&roles.along) == 1 {
                 0
             } else {
-                block.planes.rows().min(roles.down.input) * roles.along.input
+                block.planes.rows() * block.planes.row_len()
             },
             rows_out: lanes * scheme.down.tile.outputs * row_out,
             row_out,
@@ -299,24 +304,17 @@ impl<T: Element> Winograd<T> {
             let row_stride = task.down.step * along.input;
             let len = if is_empty { 0 } else { (live_rows.len() - 1) * row_stride + along.input };
             let rows = if is_empty { &[] } else { &io.x[begin..begin + len] };
-            let (rows, first, row_stride) = if task.along.step > 1 {
-                let row = live.len();
-                for (r, converted) in scratch.rows_in[..live_rows.len() * row].chunks_exact_mut(row.max(1)).enumerate()
-                {
-                    stream::widen_strided(self.isa, &rows[r * row_stride + first..], task.along.step, converted);
+            let rows = rows.get(first..).unwrap_or(&[]);
+            let source = match T::as_acc(rows) {
+                Some(x) if task.along.step == 1 => Source { x, row_stride, next },
+                _ => {
+                    let converted = &mut scratch.rows_in[..live_rows.len() * live.len()];
+                    for (r, row) in converted.chunks_exact_mut(live.len().max(1)).enumerate() {
+                        stream::widen_strided(self.isa, &rows[r * row_stride..], task.along.step, row);
+                    }
+                    Source { x: converted, row_stride: live.len(), next }
                 }
-                (&*scratch.rows_in, 0, row)
-            } else if let Some(rows) = T::as_acc(rows) {
-                (rows, first, row_stride)
-            } else {
-                for (r, converted) in
-                    scratch.rows_in.chunks_exact_mut(along.input.max(1)).take(live_rows.len()).enumerate()
-                {
-                    stream::widen(self.isa, &rows[r * row_stride..r * row_stride + along.input], converted);
-                }
-                (&*scratch.rows_in, first, along.input)
             };
-            let source = Source { x: rows.get(first..).unwrap_or(&[]), row_stride, next };
             self.scheme.kernel.split(&source, &border, scratch.planes);
             let v = &mut v[c * block.extent.input_tiles() + image * block.extent.image_input_tiles()..];
             self.scheme.kernel.input(scratch.planes, &block.planes, v, block.v_plane);
@@ -339,8 +337,9 @@ impl<T: Element> Winograd<T> {
         let nr = self.tiles.panel(live);
         let filters = &weights[layout.panel(first, nr)];
         let per_slice = layout.steps / self.roles.depth.kernel;
-        let koff = block.koff.rows(slot * per_slice..(slot + taps.len()) * per_slice);
-        let len = taps.len() * per_slice * nr;
+        let steps = taps.len() * per_slice;
+        let koff = slot * per_slice..slot * per_slice + steps;
+        let len = steps * nr;
         let (runs, width) = block.extent.runs();
         for value in 0..self.scheme.kernel.values() {
             let begin = (value * layout.steps + taps.start * per_slice) * nr;
@@ -357,8 +356,14 @@ impl<T: Element> Winograd<T> {
                     let x = scratch.v.get(x..).unwrap_or(&[]);
                     let at = value * self.sizes.product_plane + (run * width + pixels.start) * nr;
                     let tile = &mut scratch.products[at..at + pixels.len() * nr];
-                    kernel.partial(x, koff, w, ahead, tile, false);
-                    ahead = ahead.get(koff.len() * LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
+                    // In blocks, whose sums are added: one long running sum would err more.
+                    for k in (0..steps.max(1)).step_by(KC) {
+                        let block_of_k = k..(k + KC).min(steps);
+                        let koff = block.koff.rows(koff.start + k..koff.start + block_of_k.end);
+                        let w = &w[k * nr..block_of_k.end * nr];
+                        kernel.partial(x, koff, w, ahead, tile, k > 0);
+                        ahead = ahead.get(koff.len() * LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
+                    }
                 }
             }
         }
@@ -387,17 +392,18 @@ impl<T: Element> Winograd<T> {
         let past_cache = geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES;
         let marks = &mut scratch.marks[..tiles];
         marks.fill(0);
-        for vector in (0..live).step_by(lanes) {
-            let channel = task.group * channels + first + vector;
-            let count = lanes.min(live - vector);
-            let bias = &io.bias[channel..channel + count];
-            for row in 0..block.extent.images * block.extent.rows {
-                let image = task.image + row / block.extent.rows;
-                let y = (task.row + row % block.extent.rows) * m_down;
-                let height = m_down.min(task.down.output.saturating_sub(y));
-                if height == 0 || width == 0 {
-                    continue;
-                }
+        for row in 0..block.extent.images * block.extent.rows {
+            let image = task.image + row / block.extent.rows;
+            let y = (task.row + row % block.extent.rows) * m_down;
+            let height = m_down.min(task.down.output.saturating_sub(y));
+            if height == 0 || width == 0 {
+                continue;
+            }
+            let mut is_good = true;
+            for vector in (0..live).step_by(lanes) {
+                let channel = task.group * channels + first + vector;
+                let count = lanes.min(live - vector);
+                let bias = &io.bias[channel..channel + count];
                 let products = Products {
                     values: &scratch.products[row * block.extent.columns * nr + vector..],
                     tile_step: nr,
@@ -415,7 +421,7 @@ impl<T: Element> Winograd<T> {
                     height,
                     past_cache,
                 };
-                let is_good = if let Some((lo, hi)) = self.clamp
+                is_good &= if let Some((lo, hi)) = self.clamp
                     && task.along.step == 1
                     && let Some(mut dest) = T::dest_as_acc(io.y.dest(at))
                 {
@@ -446,11 +452,11 @@ impl<T: Element> Winograd<T> {
                     }
                     is_good
                 };
-                if !is_good {
-                    for (tile, mark) in marks.iter_mut().enumerate() {
-                        if core::mem::take(mark) != 0 {
-                            self.recompute(io, task, panel, slice, (row, tile), scratch.patch);
-                        }
+            }
+            if !is_good {
+                for (tile, mark) in marks.iter_mut().enumerate() {
+                    if core::mem::take(mark) != 0 {
+                        self.recompute(io, task, panel, slice, (row, tile), scratch.patch);
                     }
                 }
             }

@@ -1,8 +1,5 @@
 //! Packed filters: transformed for the tiles, and as they are for tiles that are computed directly.
 
-use alloc::vec;
-use alloc::vec::Vec;
-
 use convoke_kernels::winograd::filter_rows;
 use convoke_kernels::{Real, winograd::MOST_VALUES};
 
@@ -60,21 +57,6 @@ impl PackedLayout {
     }
 }
 
-/// The transforms of one axis' filters: `[filter][value][tap of the kernel]`, with zeros for taps of other filters.
-fn transforms(parts: &Parts, kernel: usize) -> Vec<f64> {
-    let (values, taps) = (parts.tile.values, parts.tile.taps());
-    let rows = filter_rows(values, taps);
-    let mut all = vec![0.0; parts.count * values * kernel];
-    for part in 0..parts.count {
-        for (value, row) in rows.iter().enumerate() {
-            for tap in parts.taps(part) {
-                all[(part * values + value) * kernel + tap] = row[tap - parts.taps(part).start];
-            }
-        }
-    }
-    all
-}
-
 /// Packs the filters of one group, whose W is `w`.
 pub(super) fn pack<T: Element>(
     w: &[T],
@@ -88,9 +70,10 @@ pub(super) fn pack<T: Element>(
     let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
     let (depth, down, along) = (roles.depth.kernel, roles.down.kernel, roles.along.kernel);
     let taps = depth * down * along;
-    let (g_down, g_along) = (transforms(&scheme.down, down), transforms(&scheme.along, along));
-    let (n_down, n_along) = (scheme.down.tile.values, scheme.along.tile.values);
-    let mut half = vec![0.0; MOST_VALUES * along];
+    // The same rows for every filter of an axis: a row of factors for each value, one for each tap.
+    let rows_of = |parts: &Parts| filter_rows(parts.tile.values, parts.tile.taps());
+    let (g_down, g_along) = (rows_of(&scheme.down), rows_of(&scheme.along));
+    let mut half = [[0.0; MOST_VALUES]; MOST_VALUES];
     packed.fill(T::Acc::ZERO);
     for row in 0..rows {
         let first = row / tiles.nr() * tiles.nr();
@@ -104,19 +87,21 @@ pub(super) fn pack<T: Element>(
             }
             for (kd, w) in w.chunks_exact(down * along).enumerate() {
                 for i in 0..scheme.down.count {
-                    let g = &g_down[i * n_down * down..][..n_down * down];
-                    for (half, g) in half.chunks_exact_mut(along).zip(g.chunks_exact(down)) {
-                        for (kh, half) in half.iter_mut().enumerate() {
-                            *half = (0..down).map(|kv| g[kv] * w[kv * along + kh].to_acc().to_f64()).sum();
-                        }
-                    }
+                    let taps_down = scheme.down.taps(i);
                     for j in 0..scheme.along.count {
-                        let g = &g_along[j * n_along * along..][..n_along * along];
+                        let taps_along = scheme.along.taps(j);
+                        for (half, g) in half.iter_mut().zip(&g_down) {
+                            for (half, kh) in half.iter_mut().zip(taps_along.clone()) {
+                                let column = taps_down.clone().map(|kv| w[kv * along + kh].to_acc().to_f64());
+                                *half = g.iter().zip(column).map(|(g, w)| g * w).sum();
+                            }
+                        }
                         let step = ((kd * scheme.down.count + i) * scheme.along.count + j) * channels + c;
-                        for (v, half) in half.chunks_exact(along).take(n_down).enumerate() {
-                            for (h, g) in g.chunks_exact(along).enumerate() {
-                                let value: f64 = half.iter().zip(g).map(|(half, g)| half * g).sum();
-                                let at = panel + ((v * n_along + h) * layout.steps + step) * nr + lane;
+                        for (v, half) in half.iter().take(g_down.len()).enumerate() {
+                            for (h, g) in g_along.iter().enumerate() {
+                                let value: f64 =
+                                    half.iter().zip(g).take(taps_along.len()).map(|(half, g)| half * g).sum();
+                                let at = panel + ((v * g_along.len() + h) * layout.steps + step) * nr + lane;
                                 packed[at] = T::Acc::from_f64(value);
                             }
                         }

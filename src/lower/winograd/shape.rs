@@ -45,12 +45,17 @@ impl Roles {
     }
 }
 
-/// The distance between outputs that see the same inputs: a dilated convolution is as many interleaved ones without dilation.
+/// Number of phases: a layer with dilation d is d interleaved ones without, of which no more are there than outputs.
 pub(super) fn phases(axis: &Axis) -> usize {
+    distance(axis).min(axis.output)
+}
+
+/// The distance between outputs of a phase.
+fn distance(axis: &Axis) -> usize {
     if axis.kernel == 1 { 1 } else { axis.dilation }
 }
 
-/// One phase of an axis: its positions are every `phases(axis)`-th from `first` on.
+/// One phase of an axis: its positions are those from `first` on, `step` apart.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Phase {
     pub(super) first: usize,
@@ -63,7 +68,7 @@ pub(super) struct Phase {
 
 impl Phase {
     pub(super) fn new(axis: &Axis, first: usize) -> Self {
-        let step = phases(axis);
+        let step = distance(axis);
         Self {
             first,
             step,
@@ -149,6 +154,17 @@ impl<T: Real> Scheme<T> {
         self.down.count * self.along.count
     }
 
+    /// About the elements of a task's scratch for a block: transformed tiles, the products of a panel, planes.
+    pub(super) fn scratch_len(&self, extent: &Extent, geometry: &Geometry, roles: &Roles) -> usize {
+        let (lanes, values) = (self.kernel.lanes(), self.kernel.values());
+        let v_plane =
+            geometry.in_channels_per_group().saturating_mul(extent.input_tiles()).saturating_add(MOST_PADDING);
+        let v = v_plane.saturating_mul(values).saturating_mul(roles.depth.kernel);
+        let products = (extent.tiles().saturating_mul(2 * lanes)).saturating_add(MOST_PADDING).saturating_mul(values);
+        let planes = extent.input_tiles().saturating_mul(3 * values);
+        v.saturating_add(products).saturating_add(planes)
+    }
+
     /// Rows and columns of tiles of the output, of its first phase, which is the largest.
     pub(super) fn grid(&self, roles: &Roles) -> (usize, usize) {
         let tiles = |axis: &Axis, outputs: usize| axis.output.div_ceil(phases(axis)).div_ceil(outputs);
@@ -209,6 +225,9 @@ impl Extent {
     }
 }
 
+/// Elements that [`spread`] adds, at the most, and a vector.
+const MOST_PADDING: usize = 16 * 8 + 32;
+
 /// From one plane of values to the next, for `len` elements: with room for a whole vector behind the last, and such that equal places of the
 /// planes fall into different sets of the L1 cache (the distance in lines is odd; 3 modulo 8 measured best).
 pub(super) fn spread(len: usize, lanes: usize) -> usize {
@@ -242,9 +261,7 @@ impl<T: Real> Block<T> {
 
     /// None if a kernel is lacking. The block must [fit](Self::fits).
     pub(super) fn new(isa: Isa, scheme: &Scheme<T>, extent: Extent, channels: usize, slots: usize) -> Option<Self> {
-        let lanes = scheme.kernel.lanes();
-        let (down, along) = (scheme.down.tile, scheme.along.tile);
-        let v_plane = spread(channels * extent.input_tiles(), lanes);
+        let v_plane = spread(channels * extent.input_tiles(), scheme.kernel.lanes());
         let slot_len = v_plane * scheme.kernel.values();
         let mut koff = Vec::with_capacity(2 * slots * scheme.filters() * channels);
         for slot in 0..2 * slots {
@@ -256,7 +273,7 @@ impl<T: Real> Block<T> {
             }
         }
         Some(Self {
-            planes: Planes::new(down, along, extent.input_rows, extent.input_columns, lanes),
+            planes: Planes::new(scheme.kernel, extent.input_rows, extent.input_columns),
             pixels: Tiles::new(isa, extent.runs().1)?,
             koff: RowOffsets::new(koff),
             v_plane,
