@@ -15,6 +15,7 @@ extern crate alloc;
 #[cfg(any(test, feature = "std"))]
 extern crate std;
 
+mod depthwise;
 mod generic;
 pub mod isa;
 mod portable;
@@ -26,8 +27,12 @@ mod ukernel;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+pub use depthwise::{
+    DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, RowCopy,
+    Slots, TapTable,
+};
 pub use half;
 pub use isa::Isa;
 pub use real::Real;
-pub use table::{channel_kernels, spatial_kernels};
+pub use table::{channel_kernels, depthwise_kernels, spatial_kernels};
 pub use ukernel::{ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};

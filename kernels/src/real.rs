@@ -4,6 +4,7 @@ use core::fmt;
 use core::ops::{Add, Mul};
 
 use crate::Isa;
+use crate::depthwise::DepthwiseKernels;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 
 /// The type's columns of the kernel table.
@@ -12,6 +13,8 @@ pub trait Slots: Sized + 'static {
     fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>];
     #[doc(hidden)]
     fn channel_slot(isa: Isa) -> &'static [ChannelKernel<Self>];
+    #[doc(hidden)]
+    fn depthwise_slot(isa: Isa) -> Option<&'static DepthwiseKernels<Self>>;
 }
 
 /// A type that kernels compute in: `f32` or `f64`. Sealed.

@@ -169,6 +169,14 @@ impl<'a, T> Dest<'a, T> {
     pub fn from_slice(y: &'a mut [T]) -> Self {
         Self { y: y.as_mut_ptr(), len: y.len(), life: core::marker::PhantomData }
     }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut T {
+        self.y
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
 }
 
 /// What happens to a finished tile, with vectors along output positions: each element `+ bias + residual`, clamped, stored.

@@ -24,3 +24,9 @@ pub(crate) const COL2IM_FMA: f64 = 0.005;
 pub(crate) const COL2IM_ELEMENT: f64 = 0.1;
 /// Nanoseconds for a multiply-add of the naive loops.
 pub(crate) const NAIVE_FMA: f64 = 4.0;
+/// Cycles of the direct kernels: to finish a vector of sums, for each unit of work, for each row that is copied; and to turn one position of a vector's
+/// worth of channels into a vector, or back.
+pub(crate) const DIRECT_FINISH_CYCLES: f64 = 3.0;
+pub(crate) const DIRECT_UNIT_CYCLES: f64 = 60.0;
+pub(crate) const ROW_COPY_CYCLES: f64 = 3.0;
+pub(crate) const GATHER_CYCLES: f64 = 8.0;

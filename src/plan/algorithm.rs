@@ -33,11 +33,13 @@ pub enum Algorithm {
     Col2im(Blas),
     /// Both operators: the loops of the definition, summed in f64.
     Naive,
+    /// Conv with few input channels a group: tiles of rows, summed directly from a padded copy.
+    Depthwise,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Pointwise,
         Self::ImplicitGemm,
         Self::ChannelGemm,
@@ -48,6 +50,7 @@ impl Algorithm {
         Self::Col2im(Blas::Gemm),
         Self::Col2im(Blas::Matrixmultiply),
         Self::Naive,
+        Self::Depthwise,
     ];
 
     /// The name used in reports and on command lines.
@@ -64,6 +67,7 @@ impl Algorithm {
             Self::Col2im(Blas::Gemm) => "col2im:gemm",
             Self::Col2im(Blas::Matrixmultiply) => "col2im:matrixmultiply",
             Self::Naive => "naive",
+            Self::Depthwise => "depthwise",
         }
     }
 }

@@ -94,6 +94,7 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
             let is_plain = |a: &convoke::Axis| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0;
             geometry.op == Op::Conv && !is_empty && geometry.axes.iter().all(is_plain)
         }
+        Algorithm::Depthwise => geometry.op == Op::Conv && !is_empty && geometry.in_channels_per_group() <= 32,
         Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
         _ => panic!("tests/common/mod.rs: say what {algorithm} accepts"),
     }

@@ -54,6 +54,7 @@ pub(crate) struct F32x8(__m256);
 impl Simd for F32x8 {
     type Elem = f32;
     const LANES: usize = 8;
+    type Mask = __m256i;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -144,6 +145,30 @@ impl Simd for F32x8 {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+        // Within 128-bit lanes first, then the 64-bit pairs in order.
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(self.0, b.0));
+            let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0xdd>(self.0, b.0));
+            let (even, odd) = (_mm256_permute4x64_pd::<0xd8>(even), _mm256_permute4x64_pd::<0xd8>(odd));
+            (Self(_mm256_castpd_ps(even)), Self(_mm256_castpd_ps(odd)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mask(from: usize, to: usize) -> __m256i {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { _mm256_andnot_si256(first(from), first(to)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_lanes(p: *const f32, mask: __m256i) -> Self {
+        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        unsafe { Self(_mm256_maskload_ps(p, mask)) }
+    }
 }
 
 /// 4 `f64`.
@@ -153,6 +178,7 @@ pub(crate) struct F64x4(__m256d);
 impl Simd for F64x4 {
     type Elem = f64;
     const LANES: usize = 4;
+    type Mask = __m256i;
 
     #[inline(always)]
     unsafe fn splat(x: f64) -> Self {
@@ -236,5 +262,26 @@ impl Simd for F64x4 {
                 rows[2 + c] = Self(_mm256_permute2f128_pd::<0x31>(t[c], t[2 + c]));
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let (even, odd) = (_mm256_unpacklo_pd(self.0, b.0), _mm256_unpackhi_pd(self.0, b.0));
+            (Self(_mm256_permute4x64_pd::<0xd8>(even)), Self(_mm256_permute4x64_pd::<0xd8>(odd)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mask(from: usize, to: usize) -> __m256i {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { _mm256_andnot_si256(first(2 * from), first(2 * to)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_lanes(p: *const f64, mask: __m256i) -> Self {
+        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        unsafe { Self(_mm256_maskload_pd(p, mask)) }
     }
 }

@@ -1,0 +1,442 @@
+//! The direct kernels: sums over few channels, in registers over all taps, and the passes that bring X into the form they read.
+//!
+//! A GEMM has nothing to share among output channels here, so that the reuse is in space: a tile is a column of R output rows, one vector wide. A
+//! tap column is a run of N taps below one another: its N weights are in registers, its R + N - 1 input rows are loaded once, at any alignment, and serve
+//! R * N multiply-adds.
+//! Two orientations share it:
+//!
+//! * rows: a vector is `LANES` neighbouring positions of one channel, a weight is broadcast;
+//! * channels: a vector is one position of `LANES` channels, the weights are vectors. For narrow planes, and for one axis only, whose taps lie
+//!   side by side: with channels as lanes they are below one another.
+
+#![expect(
+    clippy::needless_range_loop,
+    reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
+)]
+
+use crate::Real;
+use crate::depthwise::{CopyArgs, DepthwiseArgs, DirectArgs, GatherArgs, MOST_TAPS, TileOutput};
+use crate::simd::Simd;
+use crate::ukernel::ChannelStore;
+
+/// Tiles of `R` rows, over planes, tiles below one another, and vectors side by side.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DepthwiseArgs`] states for `R`.
+#[inline(always)]
+pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(args: &DepthwiseArgs<V::Elem>) {
+    // SAFETY: every pointer below stays inside what DepthwiseArgs promises for these planes, tiles and vectors.
+    unsafe {
+        let output = &args.output;
+        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        for plane in 0..output.planes {
+            let bias = V::splat(*output.bias.add(plane));
+            for tile in 0..output.tiles {
+                let x = args.x.add(plane * args.x_plane + tile * R * args.step);
+                let at = plane * output.y_plane + tile * R * output.y_row;
+                for vector in 0..output.vectors {
+                    let mut acc = [bias; R];
+                    let x = x.add(vector * args.x_vector);
+                    let mut offsets = args.offsets;
+                    let mut w = args.w.add(plane * args.w_plane);
+                    for group in 0..args.groups_len {
+                        let group = &*args.groups.add(group);
+                        let (columns, step) = (group.columns, args.step);
+                        (offsets, w) = match group.taps {
+                            1 => sum::<V, R, 1, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
+                            2 => sum::<V, R, 2, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
+                            3 => sum::<V, R, 3, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
+                            4 => sum::<V, R, 4, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
+                            5 => sum::<V, R, 5, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
+                            6 => sum::<V, R, 6, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
+                            _ => sum::<V, R, MOST_TAPS, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
+                        };
+                    }
+                    store::<V, R>(&mut acc, output, at, vector, (lo, hi));
+                }
+            }
+        }
+    }
+}
+
+/// Adds `columns` tap columns of `N` taps each to the sums; returns where offsets and weights go on.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: `offsets` readable for `columns`, `w` for `columns * N` weights; for each offset, `x + offset + i * step`
+/// for a vector, i < R + N - 1.
+#[inline(always)]
+unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: bool>(
+    acc: &mut [V; R],
+    x: *const V::Elem,
+    step: usize,
+    offsets: *const u32,
+    w: *const V::Elem,
+    columns: usize,
+) -> (*const u32, *const V::Elem) {
+    let weight = if VECTOR_WEIGHTS { V::LANES } else { 1 };
+    let (mut offsets, mut w) = (offsets, w);
+    // SAFETY: the caller's promise of memory and ISA.
+    unsafe {
+        let end = offsets.add(columns);
+        while offsets < end {
+            let row = x.add(*offsets as usize);
+            let mut weights = [V::splat(V::Elem::ZERO); MOST_TAPS];
+            for k in 0..N {
+                let w = w.add(k * weight);
+                weights[k] = if VECTOR_WEIGHTS { V::load(w) } else { V::splat(*w) };
+            }
+            // Straight-line code: LLVM does not unroll a loop of so many rows.
+            macro_rules! rows {
+                ($($i:literal)+) => {$(
+                    if $i < R + N - 1 {
+                        let x = V::load(row.add($i * step));
+                        for k in 0..N {
+                            if $i >= k && $i - k < R {
+                                acc[$i - k] = weights[k].mul_add(x, acc[$i - k]);
+                            }
+                        }
+                    }
+                )+};
+            }
+            rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+            w = w.add(N * weight);
+            offsets = offsets.add(1);
+        }
+    }
+    (offsets, w)
+}
+
+/// As [`tiles`] along rows, straight from X: rows that are padding are read from a row of zeros, positions that are, masked.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
+#[inline(always)]
+pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>) {
+    // SAFETY: row_pointers() gives rows of args.width elements, of which sum_inside() reads some; the output's contract covers the rest.
+    unsafe {
+        let output = &args.output;
+        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        for plane in 0..output.planes {
+            let bias = V::splat(*output.bias.add(plane));
+            let x = args.x.add(plane * args.x_plane);
+            for tile in 0..output.tiles {
+                let at = plane * output.y_plane + tile * R * output.y_row;
+                let row = args.row + (tile * R * args.row_step) as isize;
+                let mut rows = row_pointers::<V, R>(args, x, row + (*args.groups).row);
+                for vector in 0..output.vectors {
+                    let mut acc = [bias; R];
+                    let position = (vector * V::LANES) as isize;
+                    let mut columns = args.columns;
+                    let mut w = args.w.add(plane * args.w_plane);
+                    for group in 0..args.groups_len {
+                        let group = &*args.groups.add(group);
+                        if args.groups_len > 1 {
+                            rows = row_pointers::<V, R>(args, x, row + group.row);
+                        }
+                        let (rows, len) = (&rows, group.columns);
+                        (columns, w) = match group.taps {
+                            1 => sum_inside::<V, R, 1>(&mut acc, rows, args.width, position, columns, w, len),
+                            2 => sum_inside::<V, R, 2>(&mut acc, rows, args.width, position, columns, w, len),
+                            3 => sum_inside::<V, R, 3>(&mut acc, rows, args.width, position, columns, w, len),
+                            4 => sum_inside::<V, R, 4>(&mut acc, rows, args.width, position, columns, w, len),
+                            5 => sum_inside::<V, R, 5>(&mut acc, rows, args.width, position, columns, w, len),
+                            6 => sum_inside::<V, R, 6>(&mut acc, rows, args.width, position, columns, w, len),
+                            _ => sum_inside::<V, R, MOST_TAPS>(&mut acc, rows, args.width, position, columns, w, len),
+                        };
+                    }
+                    store::<V, R>(&mut acc, output, at, vector, (lo, hi));
+                }
+            }
+        }
+    }
+}
+
+/// Rows that a tile reads, at the most: 14 rows and [`MOST_TAPS`].
+const MOST_READ: usize = 20;
+
+/// The rows that a tile reads, the first of which is `first`: of the plane `x`, or zeros.
+///
+/// # Safety
+/// Memory: as [`DirectArgs`] states; `x` is one of its planes.
+#[inline(always)]
+unsafe fn row_pointers<V: Simd, const R: usize>(
+    args: &DirectArgs<V::Elem>,
+    x: *const V::Elem,
+    first: isize,
+) -> [*const V::Elem; MOST_READ] {
+    let mut rows = [args.zeros; MOST_READ];
+    let mut row = first;
+    for i in 0..R + MOST_TAPS - 1 {
+        let inside = x.wrapping_offset(row * args.width as isize);
+        rows[i] = if (row as usize) < args.height { inside } else { args.zeros };
+        row += args.row_step as isize;
+    }
+    rows
+}
+
+/// Adds `len` tap columns of `N` taps each to the sums of a tile whose first lane sees `position` of X through a tap without offset; returns where
+/// columns and weights go on.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: the first R + N - 1 of `rows` are readable for `width` elements, `columns` for `len`, and `w` for their weights.
+#[inline(always)]
+unsafe fn sum_inside<V: Simd, const R: usize, const N: usize>(
+    acc: &mut [V; R],
+    rows: &[*const V::Elem; MOST_READ],
+    width: usize,
+    position: isize,
+    columns: *const isize,
+    w: *const V::Elem,
+    len: usize,
+) -> (*const isize, *const V::Elem) {
+    let (mut columns, mut w) = (columns, w);
+    // SAFETY: the mask has only lanes that are elements of a row; where lane 0 would be may be before it, hence the wrapping arithmetic.
+    unsafe {
+        let end = columns.add(len);
+        while columns < end {
+            let position = position + *columns;
+            let from = (-position).clamp(0, V::LANES as isize);
+            let to = (width as isize - position).clamp(0, V::LANES as isize);
+            let mask = V::mask(from as usize, to as usize);
+            let mut weights = [V::splat(V::Elem::ZERO); MOST_TAPS];
+            for k in 0..N {
+                weights[k] = V::splat(*w.add(k));
+            }
+            macro_rules! rows {
+                ($($i:literal)+) => {$(
+                    if $i < R + N - 1 {
+                        let x = V::load_lanes(rows[$i].wrapping_offset(position), mask);
+                        for k in 0..N {
+                            if $i >= k && $i - k < R {
+                                acc[$i - k] = weights[k].mul_add(x, acc[$i - k]);
+                            }
+                        }
+                    }
+                )+};
+            }
+            rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+            w = w.add(N);
+            columns = columns.add(1);
+        }
+    }
+    (columns, w)
+}
+
+/// Finishes a tile: residual, clamp; to the output's rows from `at` on, vector `vector` of them.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`TileOutput`] states.
+#[inline(always)]
+unsafe fn store<V: Simd, const R: usize>(
+    acc: &mut [V; R],
+    output: &TileOutput<V::Elem>,
+    at: usize,
+    vector: usize,
+    (lo, hi): (V, V),
+) {
+    let at = at + vector * V::LANES;
+    let n = (output.width - vector * V::LANES).min(V::LANES);
+    // SAFETY: TileOutput promises that rows may be written, and the residual read, for `width` elements, of which this vector has n.
+    unsafe {
+        if !output.residual.is_null() {
+            for r in 0..R {
+                acc[r] = acc[r].add(V::load_first(output.residual.add(at + r * output.y_row), n));
+            }
+        }
+        let y = output.y.add(at);
+        if n == V::LANES {
+            for r in 0..R {
+                acc[r].clamp(lo, hi).store(y.add(r * output.y_row));
+            }
+        } else {
+            for r in 0..R {
+                acc[r].clamp(lo, hi).store_first(y.add(r * output.y_row), n);
+            }
+        }
+    }
+}
+
+/// Copies rows into padded planes; the last vector of a row is filled up with zeros.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`CopyArgs`] states.
+#[inline(always)]
+pub(crate) unsafe fn copy<V: Simd>(args: &CopyArgs<V::Elem>) {
+    // SAFETY: CopyArgs promises `width` elements of each row of src, and as many whole vectors of each row of dst.
+    unsafe {
+        for plane in 0..args.planes {
+            for row in 0..args.rows {
+                let src = args.src.add(plane * args.src_plane + row * args.src_row);
+                let dst = args.dst.add(plane * args.dst_plane + row * args.dst_row);
+                let mut at = 0;
+                while at + V::LANES <= args.width {
+                    V::load(src.add(at)).store(dst.add(at));
+                    at += V::LANES;
+                }
+                if at < args.width {
+                    V::load_first(src.add(at), args.width - at).store(dst.add(at));
+                }
+            }
+        }
+    }
+}
+
+/// As [`copy`], with the elements of even index to `dst`, and those of odd index to `dst + odd`.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`CopyArgs`] states.
+#[inline(always)]
+pub(crate) unsafe fn split<V: Simd>(args: &CopyArgs<V::Elem>) {
+    // SAFETY: as in copy; each pair of vectors of src is one vector of either half.
+    unsafe {
+        for plane in 0..args.planes {
+            for row in 0..args.rows {
+                let src = args.src.add(plane * args.src_plane + row * args.src_row);
+                let dst = args.dst.add(plane * args.dst_plane + row * args.dst_row);
+                let mut at = 0;
+                while at < args.width {
+                    let n = args.width - at;
+                    let (a, b) = if n >= 2 * V::LANES {
+                        (V::load(src.add(at)), V::load(src.add(at + V::LANES)))
+                    } else {
+                        let first = n.min(V::LANES);
+                        (V::load_first(src.add(at), first), V::load_first(src.add(at + first), n - first))
+                    };
+                    let (even, odd) = a.unzip(b);
+                    even.store(dst.add(at / 2));
+                    odd.store(dst.offset(args.odd + (at / 2) as isize));
+                    at += 2 * V::LANES;
+                }
+            }
+        }
+    }
+}
+
+/// Gathers `LANES` channels: each position becomes a vector of them, at its slot.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`GatherArgs`] states.
+#[inline(always)]
+pub(crate) unsafe fn gather<V: Simd>(args: &GatherArgs<V::Elem>) {
+    // SAFETY: GatherArgs promises `len` elements of each channel, `len` slots, and a vector of dst at each slot.
+    unsafe {
+        let mut at = 0;
+        while at < args.len {
+            let n = (args.len - at).min(V::LANES);
+            let mut rows = [V::splat(V::Elem::ZERO); 16];
+            if n == V::LANES && args.channels == V::LANES {
+                for c in 0..V::LANES {
+                    rows[c] = V::load(args.src.add(c * args.src_channel + at));
+                }
+            } else {
+                for (c, row) in rows.iter_mut().enumerate().take(args.channels) {
+                    *row = V::load_first(args.src.add(c * args.src_channel + at), n);
+                }
+            }
+            V::transpose(&mut rows);
+            for (i, row) in rows.iter().enumerate().take(n) {
+                row.store(args.dst.add(*args.slots.add(at + i) as usize));
+            }
+            at += n;
+        }
+    }
+}
+
+/// Turns vectors of channels, one for each of `len` positions, back into rows of positions: bias, residual, clamp.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: `src` is readable for `len * LANES` elements, the rest as [`ChannelStore`] states for `len` pixels.
+#[inline(always)]
+pub(crate) unsafe fn scatter<V: Simd>(src: *const V::Elem, len: usize, store: &ChannelStore<V::Elem>) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { super::gemm::store_transposed::<V>(src, len, 1, store) }
+}
+
+/// Instantiates the tiles and passes of an ISA and type, and lists them.
+macro_rules! depthwise {
+    ($vector:ty, $isa:expr, #[$attr:meta], direct: $($direct:ident),+; rows: $($row:ident($rr:literal)),+; channels: $($channel:ident($cr:literal)),+ $(,)?) => {
+        type Elem = <$vector as crate::simd::Simd>::Elem;
+        $(
+            /// # Safety
+            /// As the generic kernel's, for this ISA and tile.
+            #[$attr]
+            unsafe fn $direct(args: &crate::depthwise::DirectArgs<Elem>) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { crate::generic::depthwise::direct::<$vector, $rr>(args) }
+            }
+        )+
+        $(
+            /// # Safety
+            /// As the generic kernel's, for this ISA and tile.
+            #[$attr]
+            unsafe fn $row(args: &crate::depthwise::DepthwiseArgs<Elem>) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { crate::generic::depthwise::tiles::<$vector, $rr, false>(args) }
+            }
+        )+
+        $(
+            /// # Safety
+            /// As the generic kernel's, for this ISA and tile.
+            #[$attr]
+            unsafe fn $channel(args: &crate::depthwise::DepthwiseArgs<Elem>) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { crate::generic::depthwise::tiles::<$vector, $cr, true>(args) }
+            }
+        )+
+        /// # Safety
+        /// As the generic pass's, for this ISA.
+        #[$attr]
+        unsafe fn copy(args: &crate::depthwise::CopyArgs<Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::depthwise::copy::<$vector>(args) }
+        }
+        /// # Safety
+        /// As the generic pass's, for this ISA.
+        #[$attr]
+        unsafe fn split(args: &crate::depthwise::CopyArgs<Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::depthwise::split::<$vector>(args) }
+        }
+        /// # Safety
+        /// As the generic pass's, for this ISA.
+        #[$attr]
+        unsafe fn gather(args: &crate::depthwise::GatherArgs<Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::depthwise::gather::<$vector>(args) }
+        }
+        /// # Safety
+        /// As the generic pass's, for this ISA.
+        #[$attr]
+        unsafe fn scatter(src: *const Elem, len: usize, store: &crate::ukernel::ChannelStore<Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::depthwise::scatter::<$vector>(src, len, store) }
+        }
+        pub(crate) static DEPTHWISE: &crate::depthwise::DepthwiseKernels<Elem> = &crate::depthwise::DepthwiseKernels {
+            isa: $isa,
+            lanes: <$vector as crate::simd::Simd>::LANES,
+            rows: &[$(crate::depthwise::DepthwiseKernel {
+                name: stringify!($row),
+                isa: $isa,
+                mr: $rr,
+                lanes: <$vector as crate::simd::Simd>::LANES,
+                weight: 1,
+                f: $row,
+                direct: Some($direct),
+            }),+],
+            channels: &[$(crate::depthwise::DepthwiseKernel {
+                name: stringify!($channel),
+                isa: $isa,
+                mr: $cr,
+                lanes: <$vector as crate::simd::Simd>::LANES,
+                weight: <$vector as crate::simd::Simd>::LANES,
+                f: $channel,
+                direct: None,
+            }),+],
+            copy,
+            split,
+            gather,
+            scatter,
+        };
+    };
+}
+pub(crate) use depthwise;
