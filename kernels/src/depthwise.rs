@@ -19,8 +19,6 @@ pub(crate) struct Group {
     /// The first of them among all columns, and its first weight among all weights.
     first: usize,
     weight: usize,
-    /// For kernels that read X itself: the row of X that the first tap of output row 0 sees.
-    pub(crate) row: isize,
 }
 
 /// Where the taps read: runs of taps that lie `step` elements below one another. Validated once.
@@ -45,7 +43,7 @@ impl TapTable {
         let (mut groups, mut offsets, mut weights, mut max) = (Vec::new(), Vec::new(), 0, 0);
         for (taps, columns) in list {
             assert!((1..=MOST_TAPS).contains(taps), "a column of {taps} taps");
-            groups.push(Group { taps: *taps, columns: columns.len(), first: offsets.len(), weight: weights, row: 0 });
+            groups.push(Group { taps: *taps, columns: columns.len(), first: offsets.len(), weight: weights });
             offsets.extend_from_slice(columns);
             weights += taps * columns.len();
             let last = columns.iter().copied().max().unwrap_or(0) as usize;
@@ -68,54 +66,47 @@ impl TapTable {
     }
 }
 
-/// As a [`TapTable`], for kernels that read X itself, with stride 1 along its rows. Validated once.
+/// As a [`TapTable`], for kernels that read rows of X itself: columns of the same number of taps, with stride 1 along rows. Validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectTable {
-    groups: Box<[Group]>,
+    taps: usize,
     /// For each column, the position of X that output position 0 sees.
     columns: Box<[isize]>,
     row_step: usize,
-    height: usize,
     width: usize,
-    weights: usize,
 }
 
-/// Sizes below which no row or position of [`DirectTable`] overflows.
+/// Sizes below which no position of [`DirectTable`] overflows.
 const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
+/// Columns of a [`DirectTable`], at the most.
+pub(crate) const MOST_SHORT: usize = 16;
 
 impl DirectTable {
-    /// Takes over groups of tap columns over planes of `height` rows of `width` elements: for each the number of its columns' taps, the row that the
-    /// first tap of output row 0 sees, and for each column the position that output position 0 sees. Taps of a column, and output rows, are
-    /// `row_step` rows apart. None if sizes are so large that positions could overflow, or if there is no group.
-    ///
-    /// # Panics
-    /// If a column has no tap or more than [`MOST_TAPS`].
+    /// For rows of `width` elements: the number of each column's taps, and for each column the position that output position 0 sees. Taps of a column,
+    /// and output rows, are `row_step` rows apart. None if that is too much for the kernels: too many taps or columns, or too large.
     #[must_use]
-    pub fn new(list: &[(usize, isize, Vec<isize>)], row_step: usize, height: usize, width: usize) -> Option<Self> {
-        let (mut groups, mut columns, mut weights) = (Vec::new(), Vec::new(), 0);
-        let is_small = |x: isize| x.unsigned_abs() < MOST_PLACES;
-        let mut fits = height < MOST_PLACES && width < MOST_PLACES && row_step < MOST_PLACES && !list.is_empty();
-        for (taps, row, positions) in list {
-            assert!((1..=MOST_TAPS).contains(taps), "a column of {taps} taps");
-            groups.push(Group {
-                taps: *taps,
-                columns: positions.len(),
-                first: columns.len(),
-                weight: weights,
-                row: *row,
-            });
-            columns.extend_from_slice(positions);
-            weights += taps * positions.len();
-            fits &= is_small(*row) && positions.iter().all(|position| is_small(*position));
-        }
-        let (groups, columns) = (groups.into(), columns.into());
-        fits.then_some(Self { groups, columns, row_step, height, width, weights })
+    pub fn new(taps: usize, columns: Vec<isize>, row_step: usize, width: usize) -> Option<Self> {
+        let is_small = |x: usize| x < MOST_PLACES;
+        let fits = (1..=MOST_TAPS).contains(&taps) && (1..=MOST_SHORT).contains(&columns.len());
+        let fits = fits && is_small(width) && is_small(row_step);
+        (fits && columns.iter().all(|x| is_small(x.unsigned_abs()))).then_some(Self {
+            taps,
+            columns: columns.into(),
+            row_step,
+            width,
+        })
     }
 
-    /// Elements of a row of X.
+    /// Whether kernels with vectors of `lanes` can use it for output rows of `outputs` elements: only the first and the last vector may see positions
+    /// that are not there.
     #[must_use]
-    pub fn width(&self) -> usize {
-        self.width
+    pub fn serves(&self, outputs: usize, lanes: usize) -> bool {
+        let vectors = outputs.div_ceil(lanes);
+        // The second vector begins, and the last but one ends, inside the row.
+        let inside = |position: &isize| {
+            lanes as isize + position >= 0 && ((vectors - 1) * lanes) as isize + position <= self.width as isize
+        };
+        outputs < MOST_PLACES && (vectors <= 2 || self.columns.iter().all(inside))
     }
 }
 
@@ -133,26 +124,26 @@ pub(crate) struct DepthwiseArgs<T> {
     pub(crate) x: *const T,
     pub(crate) x_plane: usize,
     pub(crate) x_vector: usize,
+    /// Whether there is one group, of three columns of three taps.
+    pub(crate) is_square: bool,
     pub(crate) output: TileOutput<T>,
 }
 
-/// Raw arguments of a tile kernel that reads X itself. The row and position of X that output row r and position o see through a tap are
-/// `row + r * row_step + group.row + k * row_step` and `o + column`.
+/// Raw arguments of a tile kernel that reads X itself.
 ///
-/// Memory: there is a group; for each plane p of the output, `w + p * w_plane` is readable for all weights of the groups, and `x + p * x_plane` for
-/// `height * width` elements; `zeros` for `width`.
+/// Memory, for each plane p and tile t of R rows of the output: `w + p * w_plane + c * w_column` readable for `taps`, c < `columns_len`; rows
+/// at `x + p * x_plane + (t * R + r) * step`, r < R + taps - 1, readable for `width` elements. Output position o sees `o + column` of them: only positions
+/// of the first and the last vector may be outside.
 pub(crate) struct DirectArgs<T> {
-    pub(crate) groups: *const Group,
-    pub(crate) groups_len: usize,
+    pub(crate) taps: usize,
     pub(crate) columns: *const isize,
-    pub(crate) row: isize,
-    pub(crate) row_step: usize,
+    pub(crate) columns_len: usize,
+    pub(crate) step: usize,
     pub(crate) w: *const T,
     pub(crate) w_plane: usize,
+    pub(crate) w_column: usize,
     pub(crate) x: *const T,
     pub(crate) x_plane: usize,
-    pub(crate) zeros: *const T,
-    pub(crate) height: usize,
     pub(crate) width: usize,
     pub(crate) output: TileOutput<T>,
 }
@@ -171,6 +162,8 @@ pub(crate) struct TileOutput<T> {
     pub(crate) residual: *const T,
     pub(crate) lo: T,
     pub(crate) hi: T,
+    /// Whether the bounds of the clamp are infinite.
+    pub(crate) is_plain: bool,
 }
 
 /// Memory, for each plane p < `planes` and row r < `rows`: `src + p * src_plane + r * src_row` readable for `width` elements; `dst + p *
@@ -244,22 +237,18 @@ pub struct DepthwiseInput<'a, T> {
 /// What the tiles of a call that reads X itself read.
 #[derive(Debug)]
 pub struct DirectInput<'a, T> {
-    /// The taps, of which those of the groups `groups` are summed.
-    pub taps: &'a DirectTable,
-    /// Which groups.
-    pub groups: Range<usize>,
-    /// The row of X that output row 0 sees through a tap without offset.
-    pub row: usize,
-    /// All weights of a plane, in the order of the table.
+    /// The taps' columns.
+    pub table: &'a DirectTable,
+    /// Which taps of the columns: fewer, for rows that see padding.
+    pub taps: Range<usize>,
+    /// All weights of a plane, in the order of the columns.
     pub w: &'a [T],
     /// Elements of `w` from one plane to the next.
     pub w_plane: usize,
-    /// The input.
+    /// Rows of X, from the one on that output row 0 sees through the first tap of `taps`.
     pub x: &'a [T],
     /// Elements of `x` from one plane to the next; 0 where all read the same.
     pub x_plane: usize,
-    /// A row of zeros, which stands for padding.
-    pub zeros: &'a [T],
     /// Planes.
     pub planes: usize,
     /// Tiles below one another.
@@ -331,6 +320,7 @@ impl<T: Real> DepthwiseKernel<T> {
             x: x.as_ptr(),
             x_plane,
             x_vector,
+            is_square: matches!(groups, [Group { taps: 3, columns: 3, .. }]),
             output,
         };
         // SAFETY: the assertions, here and in output(), cover the memory that DepthwiseArgs asks for: taps.max bounds each offset + k * step; Dest
@@ -338,10 +328,10 @@ impl<T: Real> DepthwiseKernel<T> {
         unsafe { (self.f)(&args) };
     }
 
-    /// As [`run`](Self::run), straight from X.
+    /// As [`run`](Self::run), straight from rows of X.
     ///
     /// # Panics
-    /// If a slice is too short, or this is a kernel along channels.
+    /// If a slice is too short, the table does not serve, or this is a kernel along channels.
     pub fn run_direct(
         &self,
         input: &DirectInput<'_, T>,
@@ -350,28 +340,25 @@ impl<T: Real> DepthwiseKernel<T> {
         epilogue: &Epilogue<'_, T>,
     ) {
         let f = self.direct.expect("a kernel along rows");
-        let &DirectInput { taps, ref groups, row, w, w_plane, x, x_plane, zeros, planes, tiles } = input;
+        let &DirectInput { table, ref taps, w, w_plane, x, x_plane, planes, tiles } = input;
         let Some(output) = self.output(y, output, epilogue, planes, tiles) else { return };
-        assert!(row < MOST_PLACES && tiles * self.mr < MOST_PLACES && output.width < MOST_PLACES, "too many places");
-        assert!(x.len() >= end(planes, x_plane, taps.height * taps.width), "the input is too short");
-        assert!(zeros.len() >= taps.width, "too few zeros");
-        assert!(w.len() >= end(planes, w_plane, taps.weights), "too few weights");
-        let groups = &taps.groups[groups.clone()];
-        // Where all taps are on padding, the sum over one group is zero as well.
-        let groups = if groups.is_empty() { &taps.groups[..1] } else { groups };
+        let (step, columns) = (table.row_step * table.width, table.columns.len());
+        assert!(table.serves(output.width, self.lanes), "the table is not for rows of this length");
+        assert!(taps.start < taps.end && taps.end <= table.taps, "no such taps");
+        let read = end(planes, x_plane, end(tiles * self.mr + taps.len() - 1, step, table.width));
+        assert!(x.len() >= read, "the input is too short");
+        assert!(w.len() >= end(planes, w_plane, table.taps * columns), "too few weights");
         let args = DirectArgs {
-            groups: groups.as_ptr(),
-            groups_len: groups.len(),
-            columns: taps.columns[groups[0].first..].as_ptr(),
-            row: row as isize,
-            row_step: taps.row_step,
-            w: w[groups[0].weight..].as_ptr(),
+            taps: taps.len(),
+            columns: table.columns.as_ptr(),
+            columns_len: columns,
+            step,
+            w: w[taps.start..].as_ptr(),
             w_plane,
+            w_column: table.taps,
             x: x.as_ptr(),
             x_plane,
-            zeros: zeros.as_ptr(),
-            height: taps.height,
-            width: taps.width,
+            width: table.width,
             output,
         };
         // SAFETY: the assertions, here and in output(), cover the memory that DirectArgs asks for; Dest grants the writes; a kernel is only handed out
@@ -409,6 +396,7 @@ impl<T: Real> DepthwiseKernel<T> {
             residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
             lo: epilogue.lo,
             hi: epilogue.hi,
+            is_plain: epilogue.lo == T::NEG_INFINITY && epilogue.hi == T::INFINITY,
         })
     }
 }

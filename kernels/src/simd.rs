@@ -98,4 +98,9 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// CPU: the ISA. Memory: `p + lane` is readable for each lane of the mask; nothing else is touched, and `p` may be out of bounds.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
+
+    /// `p + step`, as a value that the compiler knows nothing about: it would compute the addresses of all rows of a tile ahead, and keep them in memory.
+    fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
+        p.wrapping_add(step)
+    }
 }

@@ -170,6 +170,17 @@ impl<'a, T> Dest<'a, T> {
         Self { y: y.as_mut_ptr(), len: y.len(), life: core::marker::PhantomData }
     }
 
+    /// The elements from `offset` on, for as long as this is borrowed.
+    ///
+    /// # Panics
+    /// If `offset` is beyond the end.
+    #[must_use]
+    pub fn from(&mut self, offset: usize) -> Dest<'_, T> {
+        assert!(offset <= self.len, "the offset is beyond the end");
+        // The part has no more than the rights of the whole, and not longer.
+        Dest { y: self.y.wrapping_add(offset), len: self.len - offset, life: core::marker::PhantomData }
+    }
+
     pub(crate) fn as_mut_ptr(&mut self) -> *mut T {
         self.y
     }
@@ -190,6 +201,17 @@ pub struct Epilogue<'a, T> {
     pub lo: T,
     /// Upper bound of the result; NaN passes.
     pub hi: T,
+}
+
+impl<T: Copy> Epilogue<'_, T> {
+    /// The same for a destination that begins `offset` elements later.
+    ///
+    /// # Panics
+    /// If the residual ends before.
+    #[must_use]
+    pub fn from(&self, offset: usize) -> Epilogue<'_, T> {
+        Epilogue { bias: self.bias, residual: self.residual.map(|r| &r[offset..]), lo: self.lo, hi: self.hi }
+    }
 }
 
 /// Raw arguments of a spatial-vector kernel with tile `MR x NR`.

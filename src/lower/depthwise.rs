@@ -229,16 +229,25 @@ impl Grid {
         TapTable::new(&groups, self.tile_step() * self.h.stride * self.pitch)
     }
 
-    /// The table for kernels that read X itself: along rows without stride, which asks for no copy.
+    /// The table for kernels that read X itself: one channel a group, two axes, no stride or dilation along H, no stride along W, short kernels.
     fn direct_table(&self) -> Option<DirectTable> {
-        if self.along == Along::Channels || self.w.stride > 1 || !self.outer.is_empty() || self.channels != 1 {
+        let [(_, taps)] = *self.pieces() else { return None };
+        let is_plain = self.along == Along::Rows && self.outer.is_empty() && self.channels == 1;
+        // Padding as high as the kernel has rows that see nothing else.
+        let is_high = self.h.pad_begin.max(self.h.pad_end) >= self.h.kernel || self.h.input < self.h.kernel;
+        if !is_plain || is_high || self.w.stride > 1 || self.h.stride > 1 || self.tile_step() > 1 {
             return None;
         }
-        let offset = |tap: usize, axis: &Axis| (tap * axis.dilation) as isize - axis.pad_begin as isize;
-        let columns: Vec<_> = (0..self.w.kernel).map(|kx| offset(kx, &self.w)).collect();
-        let group = |(first, taps): (usize, usize)| (taps, offset(first, &self.h), columns.clone());
-        let groups: Vec<_> = self.pieces().into_iter().map(group).collect();
-        DirectTable::new(&groups, self.tile_step() * self.h.stride, self.h.input, self.w.input)
+        let position = |kx: usize| (kx * self.w.dilation) as isize - self.w.pad_begin as isize;
+        let table = DirectTable::new(taps, (0..self.w.kernel).map(position).collect(), 1, self.w.input)?;
+        table.serves(self.w.output, self.lanes).then_some(table)
+    }
+
+    /// The taps along H through which output row `row` sees X and not padding.
+    fn taps_inside(&self, row: usize) -> Range<usize> {
+        let first = self.h.pad_begin.saturating_sub(row).min(self.h.kernel);
+        let end = (self.h.pad_begin + self.h.input).saturating_sub(row).clamp(first, self.h.kernel);
+        first..end
     }
 
     /// How far from a row's beginning tap `kx` of W reads the first output.
@@ -462,18 +471,12 @@ struct Depthwise<T: Element> {
     config: Config,
     taps: TapTable,
     /// The same for kernels that read X itself, where they can.
-    direct_taps: Option<DirectTable>,
+    direct_table: Option<DirectTable>,
     /// For each group of taps, the rows of a plane from the tile's first one on that it begins with, and its reach.
     reaches: Vec<(usize, usize)>,
     slots: Slots,
     /// As many zeros as a unit has biases.
     zeros: Vec<T::Acc>,
-}
-
-/// What kernels along rows read: planes, or X itself; and the elements from one output channel's to the next one's.
-enum Source<'a, A> {
-    Planes(&'a [A], usize),
-    X { taps: &'a DirectTable, x: &'a [A], x_plane: usize, zeros: &'a [A] },
 }
 
 /// One unit of work.
@@ -502,7 +505,7 @@ impl<T: Element> Depthwise<T> {
             kernels,
             tiles: if is_rows { kernels.rows() } else { kernels.channels() },
             taps: grid.table(),
-            direct_taps: if T::DIRECT { grid.direct_table() } else { None },
+            direct_table: if T::DIRECT { grid.direct_table() } else { None },
             reaches: grid.pieces().into_iter().map(reach).collect(),
             slots: if is_rows { Slots::new(Vec::new()) } else { grid.slots() },
             zeros: alloc::vec![T::Acc::ZERO; if is_rows { config.batch.max(request.geometry.out_channels_per_group()) } else { config.batch }],
@@ -666,44 +669,13 @@ impl<T: Element> Depthwise<T> {
         }
     }
 
-    /// Sums runs of tiles of the output channels `channels`, with vectors along rows, from `row` of the strip on, into `y`.
-    #[expect(clippy::too_many_arguments, reason = "the source, the tiles, then the kernel's destination")]
-    fn sum(
-        &self,
-        unit: &Unit,
-        io: &Io<'_, T>,
-        source: &Source<'_, T::Acc>,
-        channels: &Range<usize>,
-        (kernel, groups, row, tiles): (&DepthwiseKernel<T::Acc>, Range<usize>, usize, usize),
-        y: &mut Dest<'_, T::Acc>,
-        plane: usize,
-        epilogue: &Epilogue<'_, T::Acc>,
-    ) {
-        let grid = &self.config.grid;
-        let (weights, planes, width) = (self.taps.weights(), channels.len(), grid.w.output);
-        let w = &io.weights[channels.start * weights..channels.end * weights];
-        let output = DepthwiseOutput { width, row: grid.tile_step() * width, plane };
-        match *source {
-            Source::Planes(x, x_plane) => {
-                let x = x.get(row * grid.h.stride * grid.pitch..).unwrap_or(&[]);
-                let (taps, w_plane, x_vector) = (&self.taps, weights, grid.lanes);
-                let input = DepthwiseInput { taps, groups, w, w_plane, x, x_plane, x_vector, planes, tiles };
-                kernel.run(&input, y, &output, epilogue);
-            }
-            Source::X { taps, x, x_plane, zeros } => {
-                let row = (unit.start + row) * grid.h.stride;
-                let input = DirectInput { taps, groups, row, w, w_plane: weights, x, x_plane, zeros, planes, tiles };
-                kernel.run_direct(&input, y, &output, epilogue);
-            }
-        }
-    }
-
-    /// Output channels `channels`, with vectors along rows.
+    /// Output channels `channels`, with vectors along rows: from the planes of the unit, those of an output channel `x_plane` behind those of the one
+    /// before it; or, without planes, from X itself.
     fn rows(
         &self,
         unit: &Unit,
         io: &Io<'_, T>,
-        source: &Source<'_, T::Acc>,
+        (planes, x_plane): (Option<&[T::Acc]>, usize),
         channels: &Range<usize>,
         sums: &mut [T::Acc],
     ) {
@@ -712,24 +684,83 @@ impl<T: Element> Depthwise<T> {
         let strip = unit.extent * width;
         let at = (unit.image * self.geometry.out_channels + channels.start) * spatial
             + (unit.outer * grid.h.output + unit.start) * width;
-        if let Some((lo, hi)) = self.direct {
-            self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
-                let at = at + row * width;
-                let Some(mut y) = T::dest_as_acc(io.y.dest(at)) else { return };
-                let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-                let epilogue = Epilogue { bias: &io.bias[channels.clone()], residual, lo, hi };
-                self.sum(unit, io, source, channels, (kernel, groups, row, tiles), &mut y, spatial, &epilogue);
-            });
-            return;
+        let weights = self.taps.weights();
+        let w = &io.weights[channels.start * weights..channels.end * weights];
+        let mut output = DepthwiseOutput { width, row: grid.tile_step() * width, plane: spatial };
+        if let Some((lo, hi)) = self.direct
+            && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
+        {
+            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
+            let epilogue = Epilogue { bias: &io.bias[channels.clone()], residual, lo, hi };
+            return self.sum(unit, io, (planes, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
         }
-        let epilogue = self.no_epilogue();
-        self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
-            let mut y = Dest::from_slice(&mut sums[row * width..]);
-            self.sum(unit, io, source, channels, (kernel, groups, row, tiles), &mut y, strip, &epilogue);
-        });
+        output.plane = strip;
+        let (mut y, epilogue) = (Dest::from_slice(sums), self.no_epilogue());
+        self.sum(unit, io, (planes, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
         let finish = Finish { isa: self.isa, activation: self.activation, io };
         for (channel, sums) in channels.clone().zip(sums.chunks_exact_mut(strip)) {
             finish.row(sums, io.bias[channel], at + (channel - channels.start) * spatial);
+        }
+    }
+
+    /// As [`rows`](Self::rows), into a destination that begins with the strip of the first of `count` output channels.
+    fn sum(
+        &self,
+        unit: &Unit,
+        io: &Io<'_, T>,
+        (planes, x_plane): (Option<&[T::Acc]>, usize),
+        w: &[T::Acc],
+        count: usize,
+        (y, output, epilogue): (&mut Dest<'_, T::Acc>, &DepthwiseOutput, &Epilogue<'_, T::Acc>),
+    ) {
+        let grid = &self.config.grid;
+        let weights = self.taps.weights();
+        if let Some(planes) = planes {
+            self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
+                let input = DepthwiseInput {
+                    taps: &self.taps,
+                    groups,
+                    w,
+                    w_plane: weights,
+                    x: planes.get(row * grid.h.stride * grid.pitch..).unwrap_or(&[]),
+                    x_plane,
+                    x_vector: grid.lanes,
+                    planes: count,
+                    tiles,
+                };
+                kernel.run(&input, &mut y.from(row * grid.w.output), output, &epilogue.from(row * grid.w.output));
+            });
+            return;
+        }
+        let first = (unit.image * self.geometry.group + unit.groups.start) * self.geometry.input_spatial();
+        let (Some(table), Some(x)) = (&self.direct_table, T::as_acc(&io.x[first..])) else { return };
+        let mut run = |kernel: &DepthwiseKernel<T::Acc>, row: usize, tiles: usize| {
+            let taps = grid.taps_inside(unit.start + row);
+            let x = &x[(unit.start + row + taps.start - grid.h.pad_begin) * grid.w.input..];
+            let input = DirectInput { table, taps, w, w_plane: weights, x, x_plane, planes: count, tiles };
+            kernel.run_direct(&input, &mut y.from(row * grid.w.output), output, &epilogue.from(row * grid.w.output));
+        };
+        let mut row = 0;
+        while row < unit.extent {
+            let is_whole = |row: &usize| grid.taps_inside(unit.start + row).len() == grid.h.kernel;
+            let run_len = (row..unit.extent).take_while(is_whole).count();
+            if run_len == 0 {
+                // A row that sees padding has taps of its own.
+                run(&self.tiles[0], row, 1);
+                row += 1;
+                continue;
+            }
+            let panels = Panels::new(run_len, self.tiles.len());
+            for height in [panels.height(0), panels.height(panels.count() - 1)] {
+                let tiles = (0..panels.count()).filter(|tile| panels.height(*tile) == height).count();
+                if row < unit.extent && tiles > 0 {
+                    run(&self.tiles[height - 1], row, tiles);
+                    row += tiles * height;
+                }
+                if tiles == panels.count() {
+                    break;
+                }
+            }
         }
     }
 
@@ -878,9 +909,12 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
         let Config { units, tasks, lens, ref grid, .. } = self.config;
         let mut arena = Arena::new(scratch);
         let [planes, sums, staged] = lens.map(|len| arena.take::<T::Acc>(len));
-        // Padding stays as it is now: copies write what lies between. X itself needs one row of zeros.
-        let cleared = self.direct_taps.as_ref().map_or(planes.len(), DirectTable::width);
-        planes[..cleared].fill(T::Acc::ZERO);
+        // Leaving taps on padding out asks for finite weights.
+        let reads_x = self.direct_table.is_some() && io.is_finite;
+        if !reads_x {
+            // Padding stays as it is now: copies write what lies between.
+            planes.fill(T::Acc::ZERO);
+        }
         let outputs = self.geometry.out_channels_per_group();
         // Output channels of a group read the same input.
         let step = |group: usize| if outputs == 1 { group } else { 0 };
@@ -889,18 +923,13 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
         for index in share(task)..share(task + 1) {
             let unit = self.unit(index);
             let channels = unit.groups.start * outputs..unit.groups.end * outputs;
-            if let Some(taps) = &self.direct_taps {
-                let group = grid.channels * self.geometry.input_spatial();
-                let x = (unit.image * self.geometry.group + unit.groups.start) * group;
-                let Some(x) = T::as_acc(&io.x[x..]) else { return };
-                let source = Source::X { taps, x, x_plane: step(group), zeros: planes };
-                self.rows(&unit, io, &source, &channels, sums);
+            if reads_x {
+                self.rows(&unit, io, (None, step(self.geometry.input_spatial())), &channels, sums);
                 continue;
             }
             self.fill(&unit, io, planes, staged);
             if grid.along == Along::Rows {
-                let group = grid.planes() * grid.plane;
-                self.rows(&unit, io, &Source::Planes(planes, step(group)), &channels, sums);
+                self.rows(&unit, io, (Some(planes), step(grid.planes() * grid.plane)), &channels, sums);
                 continue;
             }
             for output in 0..outputs {

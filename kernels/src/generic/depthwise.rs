@@ -15,7 +15,7 @@
 )]
 
 use crate::Real;
-use crate::depthwise::{CopyArgs, DepthwiseArgs, DirectArgs, GatherArgs, MOST_TAPS, TileOutput};
+use crate::depthwise::{CopyArgs, DepthwiseArgs, DirectArgs, GatherArgs, MOST_SHORT, MOST_TAPS, TileOutput};
 use crate::simd::Simd;
 use crate::ukernel::ChannelStore;
 
@@ -28,6 +28,12 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
     // SAFETY: every pointer below stays inside what DepthwiseArgs promises for these planes, tiles and vectors.
     unsafe {
         let output = &args.output;
+        if args.is_square && !VECTOR_WEIGHTS {
+            let offsets = args.offsets;
+            let positions = [*offsets as isize, *offsets.add(1) as isize, *offsets.add(2) as isize];
+            let (steps, masks) = ((args.step, args.x_plane, args.w_plane, 3), [[V::mask(0, V::LANES); 3]; 3]);
+            return squares::<V, R, false>(args.x, args.w, steps, positions, &masks, output);
+        }
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
         for plane in 0..output.planes {
             let bias = V::splat(*output.bias.add(plane));
@@ -79,26 +85,8 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
     unsafe {
         let end = offsets.add(columns);
         while offsets < end {
-            let row = x.add(*offsets as usize);
-            let mut weights = [V::splat(V::Elem::ZERO); MOST_TAPS];
-            for k in 0..N {
-                let w = w.add(k * weight);
-                weights[k] = if VECTOR_WEIGHTS { V::load(w) } else { V::splat(*w) };
-            }
-            // Straight-line code: LLVM does not unroll a loop of so many rows.
-            macro_rules! rows {
-                ($($i:literal)+) => {$(
-                    if $i < R + N - 1 {
-                        let x = V::load(row.add($i * step));
-                        for k in 0..N {
-                            if $i >= k && $i - k < R {
-                                acc[$i - k] = weights[k].mul_add(x, acc[$i - k]);
-                            }
-                        }
-                    }
-                )+};
-            }
-            rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+            let mask = V::mask(0, V::LANES);
+            sum_column::<V, R, N, VECTOR_WEIGHTS, false>(acc, x.add(*offsets as usize), step, mask, w);
             w = w.add(N * weight);
             offsets = offsets.add(1);
         }
@@ -106,43 +94,65 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
     (offsets, w)
 }
 
-/// As [`tiles`] along rows, straight from X: rows that are padding are read from a row of zeros, positions that are, masked.
+/// As [`tiles`] along rows, straight from rows of X: positions that are padding are masked.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
 pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>) {
-    // SAFETY: row_pointers() gives rows of args.width elements, of which sum_inside() reads some; the output's contract covers the rest.
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        match args.taps {
+            1 => direct_columns::<V, R, 1>(args),
+            2 => direct_columns::<V, R, 2>(args),
+            3 => direct_columns::<V, R, 3>(args),
+            4 => direct_columns::<V, R, 4>(args),
+            5 => direct_columns::<V, R, 5>(args),
+            6 => direct_columns::<V, R, 6>(args),
+            _ => direct_columns::<V, R, MOST_TAPS>(args),
+        }
+    }
+}
+
+/// [`direct`] for columns of `N` taps.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
+#[inline(always)]
+unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
+    // SAFETY: DirectArgs promises the rows that are read, and the masks leave out what is not of them; the output's contract covers the rest.
     unsafe {
         let output = &args.output;
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let last = output.vectors - 1;
+        // For the first vector of a row, those in between, and the last one.
+        let mut masks = [[V::mask(0, V::LANES); MOST_SHORT]; 3];
+        for column in 0..args.columns_len {
+            let position = *args.columns.add(column);
+            masks[0][column] = mask_at::<V>(position, args.width);
+            masks[2][column] = mask_at::<V>(position + (last * V::LANES) as isize, args.width);
+        }
+        if N == 3 && args.columns_len == 3 {
+            let positions = [*args.columns, *args.columns.add(1), *args.columns.add(2)];
+            let three = |masks: &[V::Mask; MOST_SHORT]| [masks[0], masks[1], masks[2]];
+            let masks = [three(&masks[0]), three(&masks[1]), three(&masks[2])];
+            let steps = (args.step, args.x_plane, args.w_plane, args.w_column);
+            return squares::<V, R, true>(args.x, args.w, steps, positions, &masks, output);
+        }
         for plane in 0..output.planes {
             let bias = V::splat(*output.bias.add(plane));
-            let x = args.x.add(plane * args.x_plane);
+            let w = args.w.add(plane * args.w_plane);
             for tile in 0..output.tiles {
+                let x = args.x.add(plane * args.x_plane + tile * R * args.step);
                 let at = plane * output.y_plane + tile * R * output.y_row;
-                let row = args.row + (tile * R * args.row_step) as isize;
-                let mut rows = row_pointers::<V, R>(args, x, row + (*args.groups).row);
                 for vector in 0..output.vectors {
                     let mut acc = [bias; R];
-                    let position = (vector * V::LANES) as isize;
-                    let mut columns = args.columns;
-                    let mut w = args.w.add(plane * args.w_plane);
-                    for group in 0..args.groups_len {
-                        let group = &*args.groups.add(group);
-                        if args.groups_len > 1 {
-                            rows = row_pointers::<V, R>(args, x, row + group.row);
-                        }
-                        let (rows, len) = (&rows, group.columns);
-                        (columns, w) = match group.taps {
-                            1 => sum_inside::<V, R, 1>(&mut acc, rows, args.width, position, columns, w, len),
-                            2 => sum_inside::<V, R, 2>(&mut acc, rows, args.width, position, columns, w, len),
-                            3 => sum_inside::<V, R, 3>(&mut acc, rows, args.width, position, columns, w, len),
-                            4 => sum_inside::<V, R, 4>(&mut acc, rows, args.width, position, columns, w, len),
-                            5 => sum_inside::<V, R, 5>(&mut acc, rows, args.width, position, columns, w, len),
-                            6 => sum_inside::<V, R, 6>(&mut acc, rows, args.width, position, columns, w, len),
-                            _ => sum_inside::<V, R, MOST_TAPS>(&mut acc, rows, args.width, position, columns, w, len),
-                        };
+                    let masks = &masks[usize::from(vector > 0) + usize::from(vector > 0 && vector == last)];
+                    let x = x.add(vector * V::LANES);
+                    for column in 0..args.columns_len {
+                        let x = x.wrapping_offset(*args.columns.add(column));
+                        let w = w.add(column * args.w_column);
+                        sum_column::<V, R, N, false, true>(&mut acc, x, args.step, masks[column], w);
                     }
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
@@ -151,75 +161,110 @@ pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>)
     }
 }
 
-/// Rows that a tile reads, at the most: 14 rows and [`MOST_TAPS`].
-const MOST_READ: usize = 20;
-
-/// The rows that a tile reads, the first of which is `first`: of the plane `x`, or zeros.
+/// The lanes of a vector from `position` of a row on that are elements of the row.
 ///
 /// # Safety
-/// Memory: as [`DirectArgs`] states; `x` is one of its planes.
+/// CPU: the ISA of `V`.
 #[inline(always)]
-unsafe fn row_pointers<V: Simd, const R: usize>(
-    args: &DirectArgs<V::Elem>,
-    x: *const V::Elem,
-    first: isize,
-) -> [*const V::Elem; MOST_READ] {
-    let mut rows = [args.zeros; MOST_READ];
-    let mut row = first;
-    for i in 0..R + MOST_TAPS - 1 {
-        let inside = x.wrapping_offset(row * args.width as isize);
-        rows[i] = if (row as usize) < args.height { inside } else { args.zeros };
-        row += args.row_step as isize;
-    }
-    rows
+unsafe fn mask_at<V: Simd>(position: isize, width: usize) -> V::Mask {
+    let from = (-position).clamp(0, V::LANES as isize);
+    let to = (width as isize - position).clamp(0, V::LANES as isize);
+    // SAFETY: both are at most LANES; the caller runs where the ISA is.
+    unsafe { V::mask(from as usize, to as usize) }
 }
 
-/// Adds `len` tap columns of `N` taps each to the sums of a tile whose first lane sees `position` of X through a tap without offset; returns where
-/// columns and weights go on.
+/// Rows that a tile reads for a column, at the most: 8 rows and [`MOST_TAPS`] are 14.
+const MOST_READ: usize = 16;
+
+/// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, ...; where `MASKED`, the lanes of `mask` of them.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: the first R + N - 1 of `rows` are readable for `width` elements, `columns` for `len`, and `w` for their weights.
+/// CPU: the ISA of `V`. Memory: R + N - 1 rows are readable for a vector, or for the lanes of the mask; `w` for `N` weights.
 #[inline(always)]
-unsafe fn sum_inside<V: Simd, const R: usize, const N: usize>(
+unsafe fn sum_column<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: bool, const MASKED: bool>(
     acc: &mut [V; R],
-    rows: &[*const V::Elem; MOST_READ],
-    width: usize,
-    position: isize,
-    columns: *const isize,
+    x: *const V::Elem,
+    step: usize,
+    mask: V::Mask,
     w: *const V::Elem,
-    len: usize,
-) -> (*const isize, *const V::Elem) {
-    let (mut columns, mut w) = (columns, w);
-    // SAFETY: the mask has only lanes that are elements of a row; where lane 0 would be may be before it, hence the wrapping arithmetic.
+) {
+    let weight = if VECTOR_WEIGHTS { V::LANES } else { 1 };
+    let mut row = x;
+    // SAFETY: the caller's promise of memory and ISA.
     unsafe {
-        let end = columns.add(len);
-        while columns < end {
-            let position = position + *columns;
-            let from = (-position).clamp(0, V::LANES as isize);
-            let to = (width as isize - position).clamp(0, V::LANES as isize);
-            let mask = V::mask(from as usize, to as usize);
-            let mut weights = [V::splat(V::Elem::ZERO); MOST_TAPS];
-            for k in 0..N {
-                weights[k] = V::splat(*w.add(k));
+        let mut rows = [V::splat(V::Elem::ZERO); MOST_READ];
+        for i in 0..R + N - 1 {
+            rows[i] = if MASKED { V::load_lanes(row, mask) } else { V::load(row) };
+            row = V::advance(row, step);
+        }
+        // Neighbouring multiply-adds belong to different sums, so that none waits for the one before it.
+        for k in 0..N {
+            let w = w.add(k * weight);
+            let w = if VECTOR_WEIGHTS { V::load(w) } else { V::splat(*w) };
+            for r in 0..R {
+                acc[r] = w.mul_add(rows[r + k], acc[r]);
             }
-            macro_rules! rows {
-                ($($i:literal)+) => {$(
-                    if $i < R + N - 1 {
-                        let x = V::load_lanes(rows[$i].wrapping_offset(position), mask);
-                        for k in 0..N {
-                            if $i >= k && $i - k < R {
-                                acc[$i - k] = weights[k].mul_add(x, acc[$i - k]);
-                            }
-                        }
-                    }
-                )+};
-            }
-            rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
-            w = w.add(N);
-            columns = columns.add(1);
         }
     }
-    (columns, w)
+}
+
+/// Tiles of three tap columns of three taps: the nine weights of a plane stay in registers, and the three vectors of a row are read together.
+/// `steps` are those of rows, planes, and of the weights of planes and columns; `masks` for the first vector of a row, those in between, and the last one.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: R + 2 rows of each tile are readable at each of `positions` for a vector, or where `MASKED` for the lanes of the mask;
+/// nine weights for each plane; the output as [`TileOutput`] states.
+#[inline(always)]
+unsafe fn squares<V: Simd, const R: usize, const MASKED: bool>(
+    x: *const V::Elem,
+    w: *const V::Elem,
+    (step, x_plane, w_plane, w_column): (usize, usize, usize, usize),
+    positions: [isize; 3],
+    masks: &[[V::Mask; 3]; 3],
+    output: &TileOutput<V::Elem>,
+) {
+    // SAFETY: the caller's promise of memory and ISA; a row's masked lanes may be out of bounds, hence the wrapping arithmetic.
+    unsafe {
+        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let last = output.vectors - 1;
+        for plane in 0..output.planes {
+            let bias = V::splat(*output.bias.add(plane));
+            let w = w.add(plane * w_plane);
+            let mut weights = [V::splat(V::Elem::ZERO); 9];
+            for k in 0..9 {
+                weights[k] = V::splat(*w.add(k / 3 * w_column + k % 3));
+            }
+            for tile in 0..output.tiles {
+                let x = x.add(plane * x_plane + tile * R * step);
+                let at = plane * output.y_plane + tile * R * output.y_row;
+                for vector in 0..output.vectors {
+                    let mut acc = [bias; R];
+                    let masks = &masks[usize::from(vector > 0) + usize::from(vector > 0 && vector == last)];
+                    let mut row = x.add(vector * V::LANES);
+                    // Straight-line code: LLVM does not unroll a loop of so many rows. Neighbouring multiply-adds belong to different sums.
+                    macro_rules! rows {
+                        ($($i:literal)+) => {$(
+                            if $i < R + 2 {
+                                for column in 0..3 {
+                                    let x = row.wrapping_offset(positions[column]);
+                                    let x = if MASKED { V::load_lanes(x, masks[column]) } else { V::load(x) };
+                                    for k in 0..3 {
+                                        if $i >= k && $i - k < R {
+                                            acc[$i - k] = weights[3 * column + k].mul_add(x, acc[$i - k]);
+                                        }
+                                    }
+                                }
+                                row = V::advance(row, step);
+                            }
+                        )+};
+                    }
+                    rows!(0 1 2 3 4 5 6 7 8 9);
+                    let _ = row;
+                    store::<V, R>(&mut acc, output, at, vector, (lo, hi));
+                }
+            }
+        }
+    }
 }
 
 /// Finishes a tile: residual, clamp; to the output's rows from `at` on, vector `vector` of them.
@@ -244,7 +289,11 @@ unsafe fn store<V: Simd, const R: usize>(
             }
         }
         let y = output.y.add(at);
-        if n == V::LANES {
+        if output.is_plain && n == V::LANES {
+            for r in 0..R {
+                acc[r].store(y.add(r * output.y_row));
+            }
+        } else if n == V::LANES {
             for r in 0..R {
                 acc[r].clamp(lo, hi).store(y.add(r * output.y_row));
             }

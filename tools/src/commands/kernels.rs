@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use convoke::Isa;
-use convoke::kernels::{Real, channel_kernels, spatial_kernels};
+use convoke::kernels::{Real, channel_kernels, depthwise_kernels, spatial_kernels};
 use convoke_tools::peak;
 
 use super::Verdict;
@@ -33,6 +33,8 @@ struct Entry {
     vectors: &'static str,
     mr: usize,
     nr: usize,
+    /// The file's name without the type.
+    file: &'static str,
     /// GFLOP/s, if measured.
     rate: Option<f64>,
 }
@@ -58,6 +60,7 @@ fn list<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Entry> {
         vectors: "output positions",
         mr: k.mr(),
         nr: k.nr(),
+        file: "gemm",
         rate: measure.map(|duration| peak::spatial(k, duration)),
     });
     let channel = channel_kernels::<T>(isa).iter().map(|k| Entry {
@@ -67,9 +70,24 @@ fn list<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Entry> {
         vectors: "output channels",
         mr: k.mr(),
         nr: k.nr(),
+        file: "gemm",
         rate: measure.map(|duration| peak::channel(k, duration)),
     });
-    spatial.chain(channel).collect()
+    let direct = depthwise_kernels::<T>(isa).into_iter().flat_map(|kernels| {
+        let along_rows = kernels.rows().iter().map(|k| (k, "output rows, direct"));
+        along_rows.chain(kernels.channels().iter().map(|k| (k, "groups, direct")))
+    });
+    let direct = direct.map(|(k, vectors)| Entry {
+        name: k.name(),
+        isa,
+        dtype: T::NAME,
+        vectors,
+        mr: k.mr(),
+        nr: k.nr(),
+        file: "depthwise",
+        rate: measure.map(|duration| peak::direct(k, duration)),
+    });
+    spatial.chain(channel).chain(direct).collect()
 }
 
 /// Where a kernel's tile list stands.
@@ -81,7 +99,7 @@ fn source(entry: &Entry) -> String {
         Isa::Avx512 => "x86_64/avx512",
         _ => "?",
     };
-    format!("src/{folder}/gemm_{}.rs", entry.dtype)
+    format!("src/{folder}/{}_{}.rs", entry.file, entry.dtype)
 }
 
 /// One line for the kernels that differ only in MR.

@@ -169,6 +169,14 @@ impl Simd for F32x8 {
         // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
         unsafe { Self(_mm256_maskload_ps(p, mask)) }
     }
+
+    #[inline(always)]
+    fn advance(p: *const f32, step: usize) -> *const f32 {
+        let mut next = p.wrapping_add(step);
+        // SAFETY: no instruction.
+        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
+        next
+    }
 }
 
 /// 4 `f64`.
@@ -283,5 +291,13 @@ impl Simd for F64x4 {
     unsafe fn load_lanes(p: *const f64, mask: __m256i) -> Self {
         // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
         unsafe { Self(_mm256_maskload_pd(p, mask)) }
+    }
+
+    #[inline(always)]
+    fn advance(p: *const f64, step: usize) -> *const f64 {
+        let mut next = p.wrapping_add(step);
+        // SAFETY: no instruction.
+        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
+        next
     }
 }

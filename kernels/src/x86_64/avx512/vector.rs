@@ -128,6 +128,14 @@ impl Simd for F32x16 {
         // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
         unsafe { Self(_mm512_maskz_loadu_ps(mask, p)) }
     }
+
+    #[inline(always)]
+    fn advance(p: *const f32, step: usize) -> *const f32 {
+        let mut next = p.wrapping_add(step);
+        // SAFETY: no instruction.
+        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
+        next
+    }
 }
 
 /// 8 `f64`.
@@ -241,6 +249,14 @@ impl Simd for F64x8 {
     unsafe fn load_lanes(p: *const f64, mask: __mmask8) -> Self {
         // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
         unsafe { Self(_mm512_maskz_loadu_pd(mask, p)) }
+    }
+
+    #[inline(always)]
+    fn advance(p: *const f64, step: usize) -> *const f64 {
+        let mut next = p.wrapping_add(step);
+        // SAFETY: no instruction.
+        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
+        next
     }
 }
 
