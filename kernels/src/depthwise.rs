@@ -72,7 +72,6 @@ pub struct DirectTable {
     taps: usize,
     /// For each column, the position of X that output position 0 sees.
     columns: Box<[isize]>,
-    row_step: usize,
     width: usize,
 }
 
@@ -83,16 +82,15 @@ pub(crate) const MOST_SHORT: usize = 16;
 
 impl DirectTable {
     /// For rows of `width` elements: the number of each column's taps, and for each column the position that output position 0 sees. Taps of a column,
-    /// and output rows, are `row_step` rows apart. None if that is too much for the kernels: too many taps or columns, or too large.
+    /// and output rows, are one row apart. None if that is too much for the kernels: too many taps or columns, or too large.
     #[must_use]
-    pub fn new(taps: usize, columns: Vec<isize>, row_step: usize, width: usize) -> Option<Self> {
+    pub fn new(taps: usize, columns: Vec<isize>, width: usize) -> Option<Self> {
         let is_small = |x: usize| x < MOST_PLACES;
         let fits = (1..=MOST_TAPS).contains(&taps) && (1..=MOST_SHORT).contains(&columns.len());
-        let fits = fits && is_small(width) && is_small(row_step);
+        let fits = fits && is_small(width);
         (fits && columns.iter().all(|x| is_small(x.unsigned_abs()))).then_some(Self {
             taps,
             columns: columns.into(),
-            row_step,
             width,
         })
     }
@@ -131,9 +129,9 @@ pub(crate) struct DepthwiseArgs<T> {
 
 /// Raw arguments of a tile kernel that reads X itself.
 ///
-/// Memory, for each plane p and tile t of R rows of the output: `w + p * w_plane + c * w_column` readable for `taps`, c < `columns_len`; rows
-/// at `x + p * x_plane + (t * R + r) * step`, r < R + taps - 1, readable for `width` elements. Output position o sees `o + column` of them: only positions
-/// of the first and the last vector may be outside.
+/// Memory, for each plane p of the output: `w + p * w_plane` readable for all weights, `taps` for each of `columns_len` columns; `x + p * x_plane` for
+/// `height` rows, `step` apart, of `width` elements. Output row r sees row `row + r` through the first tap, and output position o sees `o + column`: only
+/// positions of the first and the last vector may be outside.
 pub(crate) struct DirectArgs<T> {
     pub(crate) taps: usize,
     pub(crate) columns: *const isize,
@@ -141,7 +139,9 @@ pub(crate) struct DirectArgs<T> {
     pub(crate) step: usize,
     pub(crate) w: *const T,
     pub(crate) w_plane: usize,
-    pub(crate) w_column: usize,
+    /// The row of X that the first output row sees through the first tap; perhaps padding.
+    pub(crate) row: isize,
+    pub(crate) height: usize,
     pub(crate) x: *const T,
     pub(crate) x_plane: usize,
     pub(crate) width: usize,
@@ -239,13 +239,15 @@ pub struct DepthwiseInput<'a, T> {
 pub struct DirectInput<'a, T> {
     /// The taps' columns.
     pub table: &'a DirectTable,
-    /// Which taps of the columns: fewer, for rows that see padding.
-    pub taps: Range<usize>,
+    /// The row of X that output row 0 sees through the first tap; beyond the first and the last row is padding.
+    pub row: isize,
+    /// Rows of X.
+    pub height: usize,
     /// All weights of a plane, in the order of the columns.
     pub w: &'a [T],
     /// Elements of `w` from one plane to the next.
     pub w_plane: usize,
-    /// Rows of X, from the one on that output row 0 sees through the first tap of `taps`.
+    /// X.
     pub x: &'a [T],
     /// Elements of `x` from one plane to the next; 0 where all read the same.
     pub x_plane: usize,
@@ -340,22 +342,23 @@ impl<T: Real> DepthwiseKernel<T> {
         epilogue: &Epilogue<'_, T>,
     ) {
         let f = self.direct.expect("a kernel along rows");
-        let &DirectInput { table, ref taps, w, w_plane, x, x_plane, planes, tiles } = input;
+        let &DirectInput { table, row, height, w, w_plane, x, x_plane, planes, tiles } = input;
         let Some(output) = self.output(y, output, epilogue, planes, tiles) else { return };
-        let (step, columns) = (table.row_step * table.width, table.columns.len());
+        let (step, columns) = (table.width, table.columns.len());
         assert!(table.serves(output.width, self.lanes), "the table is not for rows of this length");
-        assert!(taps.start < taps.end && taps.end <= table.taps, "no such taps");
-        let read = end(planes, x_plane, end(tiles * self.mr + taps.len() - 1, step, table.width));
-        assert!(x.len() >= read, "the input is too short");
+        let is_small = row.unsigned_abs() < MOST_PLACES && height < MOST_PLACES && tiles * self.mr < MOST_PLACES;
+        assert!(is_small, "too many rows");
+        assert!(x.len() >= end(planes, x_plane, height * step), "the input is too short");
         assert!(w.len() >= end(planes, w_plane, table.taps * columns), "too few weights");
         let args = DirectArgs {
-            taps: taps.len(),
+            taps: table.taps,
             columns: table.columns.as_ptr(),
             columns_len: columns,
             step,
-            w: w[taps.start..].as_ptr(),
+            w: w.as_ptr(),
             w_plane,
-            w_column: table.taps,
+            row,
+            height,
             x: x.as_ptr(),
             x_plane,
             width: table.width,

@@ -39,6 +39,8 @@ pub(crate) const MOST_CHANNELS: usize = 32;
 const PLANES_BYTES: usize = 32 << 10;
 /// Bytes of the planes of several groups of a unit, together.
 const BATCH_BYTES: usize = 16 << 10;
+/// Groups of a unit whose kernels read X itself.
+const DIRECT_BATCH: usize = 64;
 /// Bytes of the planes, at the most.
 const MOST_BYTES: usize = 16 << 20;
 /// Tasks for each thread, so that they end at about the same time.
@@ -233,21 +235,12 @@ impl Grid {
     fn direct_table(&self) -> Option<DirectTable> {
         let [(_, taps)] = *self.pieces() else { return None };
         let is_plain = self.along == Along::Rows && self.outer.is_empty() && self.channels == 1;
-        // Padding as high as the kernel has rows that see nothing else.
-        let is_high = self.h.pad_begin.max(self.h.pad_end) >= self.h.kernel || self.h.input < self.h.kernel;
-        if !is_plain || is_high || self.w.stride > 1 || self.h.stride > 1 || self.tile_step() > 1 {
+        if !is_plain || self.w.stride > 1 || self.h.stride > 1 || self.tile_step() > 1 {
             return None;
         }
         let position = |kx: usize| (kx * self.w.dilation) as isize - self.w.pad_begin as isize;
-        let table = DirectTable::new(taps, (0..self.w.kernel).map(position).collect(), 1, self.w.input)?;
+        let table = DirectTable::new(taps, (0..self.w.kernel).map(position).collect(), self.w.input)?;
         table.serves(self.w.output, self.lanes).then_some(table)
-    }
-
-    /// The taps along H through which output row `row` sees X and not padding.
-    fn taps_inside(&self, row: usize) -> Range<usize> {
-        let first = self.h.pad_begin.saturating_sub(row).min(self.h.kernel);
-        let end = (self.h.pad_begin + self.h.input).saturating_sub(row).clamp(first, self.h.kernel);
-        first..end
     }
 
     /// How far from a row's beginning tap `kx` of W reads the first output.
@@ -419,10 +412,23 @@ impl Config {
         if !grid.cut(bytes, mr, strips) {
             return None;
         }
+        if T::DIRECT && request.threads == 1 && grid.direct_table().is_some() {
+            // Nothing is copied: strips have no use but to be shared out.
+            grid.extent = grid.h.output;
+            grid.plane = grid.plane_len(grid.extent)?;
+        }
+        let reads_x = T::DIRECT && grid.direct_table().is_some();
         let batch = match along {
             // Only where all of a batch's output channels follow one another, and each thread still gets some units.
             Along::Rows if geometry.out_channels_per_group() == 1 && grid.is_whole() => {
                 let fitting = BATCH_BYTES / (grid.planes() * grid.plane * bytes).max(1);
+                // Kernels that read X have no planes that should stay in the cache, but perhaps sums.
+                let in_x = if request.direct_clamp().is_some() {
+                    DIRECT_BATCH
+                } else {
+                    BATCH_BYTES / (geometry.output_spatial() * bytes)
+                };
+                let fitting = if reads_x { in_x } else { fitting };
                 let share = geometry.batch * geometry.group / (TASKS_PER_THREAD * request.threads);
                 fitting.min(share).clamp(1, geometry.group)
             }
@@ -449,7 +455,8 @@ impl Config {
             _ => 0,
         };
         let group = grid.planes() * grid.plane;
-        let planes = if along == Along::Rows { group.checked_mul(batch)? } else { group };
+        // One group at a time where weights are not finite.
+        let planes = if along == Along::Rows { group.checked_mul(if reads_x { 1 } else { batch })? } else { group };
         Some(Self {
             batch,
             units,
@@ -734,34 +741,13 @@ impl<T: Element> Depthwise<T> {
         }
         let first = (unit.image * self.geometry.group + unit.groups.start) * self.geometry.input_spatial();
         let (Some(table), Some(x)) = (&self.direct_table, T::as_acc(&io.x[first..])) else { return };
-        let mut run = |kernel: &DepthwiseKernel<T::Acc>, row: usize, tiles: usize| {
-            let taps = grid.taps_inside(unit.start + row);
-            let x = &x[(unit.start + row + taps.start - grid.h.pad_begin) * grid.w.input..];
-            let input = DirectInput { table, taps, w, w_plane: weights, x, x_plane, planes: count, tiles };
+        let h = &grid.h;
+        self.tiles(unit, false, |kernel, _, row, tiles| {
+            let (first, height) = ((unit.start + row) as isize - h.pad_begin as isize, h.input);
+            let input =
+                DirectInput { table, row: first, height, w, w_plane: weights, x, x_plane, planes: count, tiles };
             kernel.run_direct(&input, &mut y.from(row * grid.w.output), output, &epilogue.from(row * grid.w.output));
-        };
-        let mut row = 0;
-        while row < unit.extent {
-            let is_whole = |row: &usize| grid.taps_inside(unit.start + row).len() == grid.h.kernel;
-            let run_len = (row..unit.extent).take_while(is_whole).count();
-            if run_len == 0 {
-                // A row that sees padding has taps of its own.
-                run(&self.tiles[0], row, 1);
-                row += 1;
-                continue;
-            }
-            let panels = Panels::new(run_len, self.tiles.len());
-            for height in [panels.height(0), panels.height(panels.count() - 1)] {
-                let tiles = (0..panels.count()).filter(|tile| panels.height(*tile) == height).count();
-                if row < unit.extent && tiles > 0 {
-                    run(&self.tiles[height - 1], row, tiles);
-                    row += tiles * height;
-                }
-                if tiles == panels.count() {
-                    break;
-                }
-            }
-        }
+        });
     }
 
     /// The output channels number `output` of a unit's groups, with vectors along groups.
@@ -909,7 +895,7 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
         let Config { units, tasks, lens, ref grid, .. } = self.config;
         let mut arena = Arena::new(scratch);
         let [planes, sums, staged] = lens.map(|len| arena.take::<T::Acc>(len));
-        // Leaving taps on padding out asks for finite weights.
+        // Leaving out rows of padding asks for finite weights.
         let reads_x = self.direct_table.is_some() && io.is_finite;
         if !reads_x {
             // Padding stays as it is now: copies write what lies between.
@@ -927,11 +913,19 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
                 self.rows(&unit, io, (None, step(self.geometry.input_spatial())), &channels, sums);
                 continue;
             }
-            self.fill(&unit, io, planes, staged);
             if grid.along == Along::Rows {
-                self.rows(&unit, io, (Some(planes), step(grid.planes() * grid.plane)), &channels, sums);
+                // The planes hold all groups of a unit, or, where kernels would have read X, one.
+                let group = grid.planes() * grid.plane;
+                let together = planes.len().checked_div(group).unwrap_or(unit.groups.len()).max(1);
+                for first in unit.groups.clone().step_by(together) {
+                    let part = Unit { groups: first..(first + together).min(unit.groups.end), ..unit };
+                    let channels = part.groups.start * outputs..part.groups.end * outputs;
+                    self.fill(&part, io, planes, staged);
+                    self.rows(&part, io, (Some(planes), step(group)), &channels, sums);
+                }
                 continue;
             }
+            self.fill(&unit, io, planes, staged);
             for output in 0..outputs {
                 self.channels(&unit, io, planes, output, sums, staged);
             }

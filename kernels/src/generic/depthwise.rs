@@ -31,8 +31,8 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
         if args.is_square && !VECTOR_WEIGHTS {
             let offsets = args.offsets;
             let positions = [*offsets as isize, *offsets.add(1) as isize, *offsets.add(2) as isize];
-            let (steps, masks) = ((args.step, args.x_plane, args.w_plane, 3), [[V::mask(0, V::LANES); 3]; 3]);
-            return squares::<V, R, false>(args.x, args.w, steps, positions, &masks, output);
+            let (steps, masks) = ((args.step, args.x_plane, args.w_plane), [[V::mask(0, V::LANES); 3]; 3]);
+            return squares::<V, R, false>(args.x, args.w, steps, (0, 0), positions, &masks, output);
         }
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
         for plane in 0..output.planes {
@@ -94,7 +94,8 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
     (offsets, w)
 }
 
-/// As [`tiles`] along rows, straight from rows of X: positions that are padding are masked.
+/// As [`tiles`] along rows, straight from X: positions that are padding are masked, and rows that are left out, which asks for finite
+/// weights.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
@@ -136,23 +137,29 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
             let positions = [*args.columns, *args.columns.add(1), *args.columns.add(2)];
             let three = |masks: &[V::Mask; MOST_SHORT]| [masks[0], masks[1], masks[2]];
             let masks = [three(&masks[0]), three(&masks[1]), three(&masks[2])];
-            let steps = (args.step, args.x_plane, args.w_plane, args.w_column);
-            return squares::<V, R, true>(args.x, args.w, steps, positions, &masks, output);
+            let (steps, rows) = ((args.step, args.x_plane, args.w_plane), (args.row, args.height));
+            return squares::<V, R, true>(args.x, args.w, steps, rows, positions, &masks, output);
         }
         for plane in 0..output.planes {
             let bias = V::splat(*output.bias.add(plane));
             let w = args.w.add(plane * args.w_plane);
             for tile in 0..output.tiles {
-                let x = args.x.add(plane * args.x_plane + tile * R * args.step);
                 let at = plane * output.y_plane + tile * R * output.y_row;
+                let first = args.row + (tile * R) as isize;
+                let is_inside = first >= 0 && first as usize + R + N - 1 <= args.height;
+                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
                 for vector in 0..output.vectors {
                     let mut acc = [bias; R];
                     let masks = &masks[usize::from(vector > 0) + usize::from(vector > 0 && vector == last)];
-                    let x = x.add(vector * V::LANES);
+                    let x = x.wrapping_add(vector * V::LANES);
                     for column in 0..args.columns_len {
                         let x = x.wrapping_offset(*args.columns.add(column));
-                        let w = w.add(column * args.w_column);
-                        sum_column::<V, R, N, false, true>(&mut acc, x, args.step, masks[column], w);
+                        let w = w.add(column * N);
+                        if is_inside {
+                            sum_column::<V, R, N, false, true>(&mut acc, x, args.step, masks[column], w);
+                        } else {
+                            sum_edge::<V, R, N>(&mut acc, x, args.step, (first, args.height), masks[column], w);
+                        }
                     }
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
@@ -208,22 +215,64 @@ unsafe fn sum_column<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGH
     }
 }
 
-/// Tiles of three tap columns of three taps: the nine weights of a plane stay in registers, and the three vectors of a row are read together.
-/// `steps` are those of rows, planes, and of the weights of planes and columns; `masks` for the first vector of a row, those in between, and the last one.
+/// As [`sum_column`] for a tile of which some rows are padding: rows from `first` on, of `height` that are there.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: R + 2 rows of each tile are readable at each of `positions` for a vector, or where `MASKED` for the lanes of the mask;
-/// nine weights for each plane; the output as [`TileOutput`] states.
+/// CPU: the ISA of `V`. Memory: the rows `0..height` among `first..first + R + N - 1` are readable for the lanes of the mask; `w` for `N` weights.
+#[inline(always)]
+unsafe fn sum_edge<V: Simd, const R: usize, const N: usize>(
+    acc: &mut [V; R],
+    x: *const V::Elem,
+    step: usize,
+    (first, height): (isize, usize),
+    mask: V::Mask,
+    w: *const V::Elem,
+) {
+    let mut row = x;
+    // SAFETY: the caller's promise of memory and ISA.
+    unsafe {
+        let mut weights = [V::splat(V::Elem::ZERO); MOST_TAPS];
+        for k in 0..N {
+            weights[k] = V::splat(*w.add(k));
+        }
+        macro_rules! rows {
+            ($($i:literal)+) => {$(
+                if $i < R + N - 1 {
+                    if ((first + $i) as usize) < height {
+                        let x = V::load_lanes(row, mask);
+                        for k in 0..N {
+                            if $i >= k && $i - k < R {
+                                acc[$i - k] = weights[k].mul_add(x, acc[$i - k]);
+                            }
+                        }
+                    }
+                    row = V::advance(row, step);
+                }
+            )+};
+        }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
+    }
+    let _ = row;
+}
+
+/// Tiles of three tap columns of three taps: the nine weights of a plane stay in registers, and the three vectors of a row are read together.
+/// `steps` are those of rows, planes, and weights; `masks` for the first vector of a row, those in between, and the last one. The first row that is
+/// read, and where `MASKED` how many there are, is `rows`.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: R + 2 rows of each tile are readable at each of `positions` for a vector, or where `MASKED`, those of them that are
+/// there for the lanes of the mask; nine weights for each plane; the output as [`TileOutput`] states.
 #[inline(always)]
 unsafe fn squares<V: Simd, const R: usize, const MASKED: bool>(
     x: *const V::Elem,
     w: *const V::Elem,
-    (step, x_plane, w_plane, w_column): (usize, usize, usize, usize),
+    (step, x_plane, w_plane): (usize, usize, usize),
+    rows: (isize, usize),
     positions: [isize; 3],
     masks: &[[V::Mask; 3]; 3],
     output: &TileOutput<V::Elem>,
 ) {
-    // SAFETY: the caller's promise of memory and ISA; a row's masked lanes may be out of bounds, hence the wrapping arithmetic.
+    // SAFETY: the caller's promise of memory and ISA; what is masked may be out of bounds, hence the wrapping arithmetic.
     unsafe {
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
         let last = output.vectors - 1;
@@ -232,39 +281,68 @@ unsafe fn squares<V: Simd, const R: usize, const MASKED: bool>(
             let w = w.add(plane * w_plane);
             let mut weights = [V::splat(V::Elem::ZERO); 9];
             for k in 0..9 {
-                weights[k] = V::splat(*w.add(k / 3 * w_column + k % 3));
+                weights[k] = V::splat(*w.add(k));
             }
             for tile in 0..output.tiles {
-                let x = x.add(plane * x_plane + tile * R * step);
                 let at = plane * output.y_plane + tile * R * output.y_row;
+                let first = rows.0 + (tile * R) as isize;
+                let is_inside = !MASKED || (first >= 0 && first as usize + R + 2 <= rows.1);
+                let x = x.add(plane * x_plane).wrapping_offset(first * step as isize);
                 for vector in 0..output.vectors {
                     let mut acc = [bias; R];
                     let masks = &masks[usize::from(vector > 0) + usize::from(vector > 0 && vector == last)];
-                    let mut row = x.add(vector * V::LANES);
-                    // Straight-line code: LLVM does not unroll a loop of so many rows. Neighbouring multiply-adds belong to different sums.
-                    macro_rules! rows {
-                        ($($i:literal)+) => {$(
-                            if $i < R + 2 {
-                                for column in 0..3 {
-                                    let x = row.wrapping_offset(positions[column]);
-                                    let x = if MASKED { V::load_lanes(x, masks[column]) } else { V::load(x) };
-                                    for k in 0..3 {
-                                        if $i >= k && $i - k < R {
-                                            acc[$i - k] = weights[3 * column + k].mul_add(x, acc[$i - k]);
-                                        }
-                                    }
-                                }
-                                row = V::advance(row, step);
-                            }
-                        )+};
+                    let x = x.wrapping_add(vector * V::LANES);
+                    if is_inside {
+                        square::<V, R, MASKED, false>(&mut acc, x, step, (first, rows.1), positions, masks, &weights);
+                    } else {
+                        square::<V, R, MASKED, true>(&mut acc, x, step, (first, rows.1), positions, masks, &weights);
                     }
-                    rows!(0 1 2 3 4 5 6 7 8 9);
-                    let _ = row;
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
             }
         }
     }
+}
+
+/// One tile of [`squares`]; where `EDGE`, rows of it may be padding.
+///
+/// # Safety
+/// As [`squares`].
+#[inline(always)]
+unsafe fn square<V: Simd, const R: usize, const MASKED: bool, const EDGE: bool>(
+    acc: &mut [V; R],
+    x: *const V::Elem,
+    step: usize,
+    (first, height): (isize, usize),
+    positions: [isize; 3],
+    masks: &[V::Mask; 3],
+    weights: &[V; 9],
+) {
+    let mut row = x;
+    // SAFETY: the caller's promise of memory and ISA; what is masked may be out of bounds, hence the wrapping arithmetic.
+    unsafe {
+        // Straight-line code: LLVM does not unroll a loop of so many rows. Neighbouring multiply-adds belong to different sums.
+        macro_rules! rows {
+            ($($i:literal)+) => {$(
+                if $i < R + 2 {
+                    if !EDGE || ((first + $i) as usize) < height {
+                        for column in 0..3 {
+                            let x = row.wrapping_offset(positions[column]);
+                            let x = if MASKED { V::load_lanes(x, masks[column]) } else { V::load(x) };
+                            for k in 0..3 {
+                                if $i >= k && $i - k < R {
+                                    acc[$i - k] = weights[3 * column + k].mul_add(x, acc[$i - k]);
+                                }
+                            }
+                        }
+                    }
+                    row = V::advance(row, step);
+                }
+            )+};
+        }
+        rows!(0 1 2 3 4 5 6 7 8 9);
+    }
+    let _ = row;
 }
 
 /// Finishes a tile: residual, clamp; to the output's rows from `at` on, vector `vector` of them.
