@@ -9,8 +9,17 @@ pub(crate) const CLOCK: f64 = 4.0;
 pub(crate) const TASK_CYCLES: f64 = 300.0;
 /// Cycles to copy one element into a padded plane, edges and strides included.
 pub(crate) const PLANE_CYCLES: f64 = 0.25;
-/// How much longer arithmetic takes on shifted views, whose loads cross cache lines.
-pub(crate) const SHIFTED_VIEWS: f64 = 1.04;
+/// Cycles to find where a row of a plane comes from.
+pub(crate) const PLANE_ROW_CYCLES: f64 = 30.0;
+/// How much longer arithmetic takes on shifted views, whose loads cross cache lines, in tiles of `mr` rows: the fewer rows share a load, the more that
+/// counts.
+pub(crate) fn shifted_views(mr: usize) -> f64 {
+    match mr {
+        0..=2 => 2.5,
+        3 | 4 => 1.3,
+        _ => 1.04,
+    }
+}
 /// Cycles to pack one element of a panel of B.
 pub(crate) const PACK_CYCLES: f64 = 0.1;
 /// Cycles to keep a vector of sums in scratch memory between two blocks of K: a store and a load.

@@ -350,7 +350,7 @@ fn phases(w: &Axis, lanes: usize) -> Option<(Vec<Phase>, usize)> {
         phases.push(Phase { phase, base, from, to });
     }
     // An odd number of vectors, so that equal positions of many rows do not share a cache set.
-    let pitch = if at / lanes % 2 == 0 { at.checked_add(lanes)? } else { at };
+    let pitch = if (at / lanes).is_multiple_of(2) { at.checked_add(lanes)? } else { at };
     Some((phases, pitch))
 }
 

@@ -171,6 +171,7 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
     fn advance(p: *const f32, step: usize) -> *const f32 {
         let mut next = p.wrapping_add(step);
         // SAFETY: no instruction.
@@ -294,6 +295,7 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
     fn advance(p: *const f64, step: usize) -> *const f64 {
         let mut next = p.wrapping_add(step);
         // SAFETY: no instruction.
