@@ -38,7 +38,7 @@ pub(crate) const MOST_CHANNELS: usize = 32;
 /// Bytes of the planes of a unit, at the most, unless strips would become so low that their borders count: the L1 cache, with room for Y.
 const PLANES_BYTES: usize = 32 << 10;
 /// Bytes of the planes of several groups of a unit, together.
-const BATCH_BYTES: usize = 16 << 10;
+const BATCH_BYTES: usize = 64 << 10;
 /// Groups of a unit whose kernels read X itself.
 const DIRECT_BATCH: usize = 64;
 /// Bytes of the planes, at the most.

@@ -461,8 +461,15 @@ pub(crate) unsafe fn gather<V: Simd>(args: &GatherArgs<V::Elem>) {
                 }
             }
             V::transpose(&mut rows);
-            for (i, row) in rows.iter().enumerate().take(n) {
-                row.store(args.dst.add(*args.slots.add(at + i) as usize));
+            // A loop of known length keeps the rows in registers.
+            if n == V::LANES {
+                for i in 0..V::LANES {
+                    rows[i].store(args.dst.add(*args.slots.add(at + i) as usize));
+                }
+            } else {
+                for (i, row) in rows.iter().enumerate().take(n) {
+                    row.store(args.dst.add(*args.slots.add(at + i) as usize));
+                }
             }
             at += n;
         }
@@ -475,8 +482,31 @@ pub(crate) unsafe fn gather<V: Simd>(args: &GatherArgs<V::Elem>) {
 /// CPU: the ISA of `V`. Memory: `src` is readable for `len * LANES` elements, the rest as [`ChannelStore`] states for `len` pixels.
 #[inline(always)]
 pub(crate) unsafe fn scatter<V: Simd>(src: *const V::Elem, len: usize, store: &ChannelStore<V::Elem>) {
-    // SAFETY: the caller's promise, passed on.
-    unsafe { super::gemm::store_transposed::<V>(src, len, 1, store) }
+    // SAFETY: the caller's promise, passed on; the loads of a full block end at its last position.
+    unsafe {
+        let mut done = 0;
+        // Full blocks, in loops of known length, which keep the rows in registers.
+        if store.channels == V::LANES && store.residual.is_null() {
+            let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
+            while done + V::LANES <= len {
+                let mut rows = [V::splat(V::Elem::ZERO); 16];
+                for i in 0..V::LANES {
+                    rows[i] = V::load(src.add((done + i) * V::LANES));
+                }
+                V::transpose(&mut rows);
+                for c in 0..V::LANES {
+                    let y = store.y.add(c * store.ldy + done);
+                    rows[c].add(V::splat(*store.bias.add(c))).clamp(lo, hi).store(y);
+                }
+                done += V::LANES;
+            }
+        }
+        if done < len {
+            let residual = if store.residual.is_null() { store.residual } else { store.residual.add(done) };
+            let rest = ChannelStore { y: store.y.add(done), residual, ..*store };
+            super::gemm::store_transposed::<V>(src.add(done * V::LANES), len - done, 1, &rest);
+        }
+    }
 }
 
 /// Instantiates the tiles and passes of an ISA and type, and lists them.

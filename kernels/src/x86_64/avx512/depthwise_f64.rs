@@ -1,7 +1,8 @@
 //! AVX-512 direct tiles for f64.
 //!
-//! Register budget, of 32 zmm: R sums, the N <= 7 weights of a tap column, one row, and the clamp's bounds: 14 rows and 7 taps are 24. Fewer than 8 sums
-//! would wait for one another. `dw` runs vectors along positions (R x NR), `dwt` along channels (NR x R).
+//! Register budget, of 32 zmm: R sums, the R + N - 1 rows of a column of N taps, a weight, bias and bounds: 8 rows and 7 taps are 26; for 3x3, R sums, nine
+//! weights, three vectors of a row, bias and bounds: 23. Fewer than 8 sums would wait for one another. `dw` runs vectors along positions (R x NR), `dwt`
+//! along channels (NR x R).
 
 use super::vector::F64x8;
 use crate::Isa;
