@@ -100,6 +100,7 @@ random_layers! {
     col2im_gemm: "col2im:gemm";
     col2im_matrixmultiply: "col2im:matrixmultiply";
     naive: "naive";
+    depthwise: "depthwise";
 }
 
 fn check_algorithm(name: &str) {

@@ -397,7 +397,8 @@ fn the_workspace_limit_is_kept() {
                 let planner: Planner = combination.planner().threads(2).workspace_limit(limit);
                 planner.plan::<f32>(layer.operator.clone(), &layer.x_shape)
             };
-            assert_eq!(limited(bytes).unwrap().workspace_bytes(), bytes, "{combination}: {layer}");
+            // A limit that the free plan keeps is kept; where an algorithm has a choice of blocks, by a plan that may need less.
+            assert!(limited(bytes).unwrap().workspace_bytes() <= bytes, "{combination}: {layer}");
             if bytes == 0 {
                 continue;
             }

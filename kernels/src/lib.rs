@@ -15,6 +15,7 @@ extern crate alloc;
 #[cfg(any(test, feature = "std"))]
 extern crate std;
 
+mod depthwise;
 mod generic;
 pub mod isa;
 mod portable;
@@ -27,9 +28,13 @@ pub mod winograd;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+pub use depthwise::{
+    DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, RowCopy,
+    Slots, TapTable,
+};
 pub use half;
 pub use isa::Isa;
 pub use real::Real;
-pub use table::{channel_kernels, spatial_kernels, winograd_kernels};
+pub use table::{channel_kernels, depthwise_kernels, spatial_kernels, winograd_kernels};
 pub use ukernel::{ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
 pub use winograd::WinogradKernel;

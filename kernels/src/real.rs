@@ -4,6 +4,7 @@ use core::fmt;
 use core::ops::{Add, Mul};
 
 use crate::Isa;
+use crate::depthwise::DepthwiseKernels;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::winograd::WinogradKernel;
 
@@ -15,6 +16,8 @@ pub trait Slots: Sized + 'static {
     fn channel_slot(isa: Isa) -> &'static [ChannelKernel<Self>];
     #[doc(hidden)]
     fn winograd_slot(isa: Isa) -> &'static [WinogradKernel<Self>];
+    #[doc(hidden)]
+    fn depthwise_slot(isa: Isa) -> Option<&'static DepthwiseKernels<Self>>;
 }
 
 /// A type that kernels compute in: `f32` or `f64`. Sealed.

@@ -15,6 +15,9 @@ pub(crate) trait Simd: Copy {
     /// The mask with every lane set.
     const ALL: u32 = ((1_u64 << Self::LANES) - 1) as u32;
 
+    /// A run of lanes, in the form that masked loads take.
+    type Mask: Copy;
+
     /// All lanes `x`.
     ///
     /// # Safety
@@ -117,4 +120,27 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// CPU: the ISA. `M <= 8`.
     unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M];
+
+    /// The elements of even index of `self` followed by `b`, and those of odd index.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn unzip(self, b: Self) -> (Self, Self);
+
+    /// The lanes `from..to`; none if `from >= to`.
+    ///
+    /// # Safety
+    /// CPU: the ISA. `from` and `to` are at most `LANES`.
+    unsafe fn mask(from: usize, to: usize) -> Self::Mask;
+
+    /// The lanes of `mask` from `p`, which is where lane 0 would be; the other lanes are zero.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: `p + lane` is readable for each lane of the mask; nothing else is touched, and `p` may be out of bounds.
+    unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
+
+    /// `p + step`, as a value that the compiler knows nothing about: it would compute the addresses of all rows of a tile ahead, and keep them in memory.
+    fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
+        p.wrapping_add(step)
+    }
 }

@@ -1,5 +1,6 @@
 //! The table of all micro-kernels: what it does not list does not exist.
 
+use crate::depthwise::DepthwiseKernels;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
@@ -22,9 +23,15 @@ pub fn winograd_kernels<T: Real>(isa: Isa) -> &'static [WinogradKernel<T>] {
     if isa.is_available() { T::winograd_slot(isa) } else { &[] }
 }
 
+/// The direct kernels of one ISA and element type; none where the CPU or the build lacks the ISA.
+#[must_use]
+pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<T>> {
+    if isa.is_available() { T::depthwise_slot(isa) } else { None }
+}
+
 /// The slots of the table: one row an ISA, one column an element type and kind of kernel.
 macro_rules! slots {
-    ($($elem:ty: $module:ident, $winograd:ident);+) => {$(
+    ($($elem:ty: $module:ident, $winograd:ident, $depthwise:ident);+) => {$(
         impl crate::real::Slots for $elem {
             fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>] {
                 match isa {
@@ -58,7 +65,18 @@ macro_rules! slots {
                     _ => &[],
                 }
             }
+
+            fn depthwise_slot(isa: Isa) -> Option<&'static DepthwiseKernels<Self>> {
+                match isa {
+                    Isa::Portable => Some(crate::portable::$depthwise::DEPTHWISE),
+                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+                    Isa::Avx2 => Some(crate::x86_64::avx2::$depthwise::DEPTHWISE),
+                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+                    Isa::Avx512 => Some(crate::x86_64::avx512::$depthwise::DEPTHWISE),
+                    _ => None,
+                }
+            }
         }
     )+};
 }
-slots!(f32: gemm_f32, winograd_f32; f64: gemm_f64, winograd_f64);
+slots!(f32: gemm_f32, winograd_f32, depthwise_f32; f64: gemm_f64, winograd_f64, depthwise_f64);

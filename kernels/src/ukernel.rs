@@ -164,18 +164,29 @@ impl<'a, T> Dest<'a, T> {
         Self { y, len, life: core::marker::PhantomData }
     }
 
-    pub(crate) fn as_ptr(&self) -> *mut T {
+    /// The elements of a slice.
+    #[must_use]
+    pub fn from_slice(y: &'a mut [T]) -> Self {
+        Self { y: y.as_mut_ptr(), len: y.len(), life: core::marker::PhantomData }
+    }
+
+    /// The elements from `offset` on, for as long as this is borrowed.
+    ///
+    /// # Panics
+    /// If `offset` is beyond the end.
+    #[must_use]
+    pub fn from(&mut self, offset: usize) -> Dest<'_, T> {
+        assert!(offset <= self.len, "the offset is beyond the end");
+        // The part has no more than the rights of the whole, and not longer.
+        Dest { y: self.y.wrapping_add(offset), len: self.len - offset, life: core::marker::PhantomData }
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut T {
         self.y
     }
 
     pub(crate) fn len(&self) -> usize {
         self.len
-    }
-
-    /// The elements of a slice.
-    #[must_use]
-    pub fn from_slice(y: &'a mut [T]) -> Self {
-        Self { y: y.as_mut_ptr(), len: y.len(), life: core::marker::PhantomData }
     }
 }
 
@@ -190,6 +201,17 @@ pub struct Epilogue<'a, T> {
     pub lo: T,
     /// Upper bound of the result; NaN passes.
     pub hi: T,
+}
+
+impl<T: Copy> Epilogue<'_, T> {
+    /// The same for a destination that begins `offset` elements later.
+    ///
+    /// # Panics
+    /// If the residual ends before.
+    #[must_use]
+    pub fn from(&self, offset: usize) -> Epilogue<'_, T> {
+        Epilogue { bias: self.bias, residual: self.residual.map(|r| &r[offset..]), lo: self.lo, hi: self.hi }
+    }
 }
 
 /// Raw arguments of a spatial-vector kernel with tile `MR x NR`.

@@ -436,7 +436,7 @@ impl<T: Real> WinogradKernel<T> {
         assert!(epilogue.residual.is_none_or(|r| end.is_some_and(|end| end <= r.len())), "the residual is too short");
         let vector = self.lanes * size_of::<T>();
         let is_aligned = self.lanes.is_multiple_of(self.along.outputs)
-            && (y.as_ptr() as usize).is_multiple_of(vector)
+            && (y.as_mut_ptr() as usize).is_multiple_of(vector)
             && channel_step.is_multiple_of(self.lanes)
             && row_step.is_multiple_of(self.lanes);
         let args = OutputArgs {
@@ -447,7 +447,7 @@ impl<T: Real> WinogradKernel<T> {
             bad: bad.as_mut_ptr(),
             bias: epilogue.bias.as_ptr(),
             channels,
-            y: y.as_ptr(),
+            y: y.as_mut_ptr(),
             residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
             channel_step,
             row_step,

@@ -9,8 +9,17 @@ pub(crate) const CLOCK: f64 = 4.0;
 pub(crate) const TASK_CYCLES: f64 = 300.0;
 /// Cycles to copy one element into a padded plane, edges and strides included.
 pub(crate) const PLANE_CYCLES: f64 = 0.25;
-/// How much longer arithmetic takes on shifted views, whose loads cross cache lines.
-pub(crate) const SHIFTED_VIEWS: f64 = 1.04;
+/// Cycles to find where a row of a plane comes from.
+pub(crate) const PLANE_ROW_CYCLES: f64 = 30.0;
+/// How much longer arithmetic takes on shifted views, whose loads cross cache lines, in tiles of `mr` rows: the fewer rows share a load, the more that
+/// counts.
+pub(crate) fn shifted_views(mr: usize) -> f64 {
+    match mr {
+        0..=2 => 2.5,
+        3 | 4 => 1.3,
+        _ => 1.04,
+    }
+}
 /// Cycles to pack one element of a panel of B.
 pub(crate) const PACK_CYCLES: f64 = 0.1;
 /// Cycles to keep a vector of sums in scratch memory between two blocks of K: a store and a load.
@@ -40,3 +49,9 @@ pub(crate) const MEMORY_BYTES_PER_CYCLE: f64 = 7.0;
 pub(crate) const FETCH_AHEAD: f64 = 2.0;
 /// Cycles to move one element to or from a place that has no neighbours.
 pub(crate) const SCATTER_CYCLES: f64 = 3.5;
+/// Cycles of the direct kernels: to finish a vector of sums, for each unit of work, for each row that is copied; and to turn one position of a vector's
+/// worth of channels into a vector, or back.
+pub(crate) const DIRECT_FINISH_CYCLES: f64 = 3.0;
+pub(crate) const DIRECT_UNIT_CYCLES: f64 = 60.0;
+pub(crate) const ROW_COPY_CYCLES: f64 = 3.0;
+pub(crate) const GATHER_CYCLES: f64 = 8.0;

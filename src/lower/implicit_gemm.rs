@@ -9,7 +9,7 @@ use alloc::string::String;
 
 use convoke_kernels::{Isa, RowOffsets, StoreMap};
 
-use super::cost::{CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, TASK_CYCLES};
+use super::cost::{CLOCK, PLANE_CYCLES, PLANE_ROW_CYCLES, SUM_CYCLES, TASK_CYCLES, shifted_views};
 use super::engine::{Columns, Rows, Sink, Tiles, lanes};
 use super::finish::Finish;
 use super::planes::{self, Planes};
@@ -52,8 +52,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         .ok_or_else(|| String::from("no kernel for this tile"))?;
     let planes_len = block * sizes.channel_len + tiles.widest() * lanes;
     let repeats = (geometry.batch * geometry.group * sizes.slabs) as f64;
-    let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64 * SHIFTED_VIEWS;
-    let copies = (channels * sizes.channel_len) as f64 * PLANE_CYCLES;
+    let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64 * shifted_views(tiles.mr());
+    // The place of a row is found once for all channels of a block.
+    let width = geometry.axes.last().map_or(1, |axis| axis.output);
+    let rows_copied = (k_blocks * (sizes.channel_len / width)) as f64;
+    let copies = (channels * sizes.channel_len) as f64 * PLANE_CYCLES + rows_copied * PLANE_ROW_CYCLES;
     let sums = k_blocks.saturating_sub(1) as f64 * (rows * vectors) as f64 * SUM_CYCLES;
     // Panels are shared out where there are too few slabs to keep the threads busy.
     let slabs = geometry.batch * geometry.group * sizes.slabs;

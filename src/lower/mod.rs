@@ -7,6 +7,7 @@ pub(crate) mod channel_gemm;
 mod channel_tiles;
 pub(crate) mod col2im;
 mod cost;
+pub(crate) mod depthwise;
 pub(crate) mod engine;
 mod finish;
 pub(crate) mod im2col;
@@ -145,7 +146,7 @@ pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
 pub(crate) type Candidate<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
 
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
-pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 11] {
+pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 12] {
     [
         (Algorithm::Winograd, winograd::offer),
         (Algorithm::Pointwise, pointwise::offer),
@@ -158,5 +159,6 @@ pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 11] {
         (Algorithm::Col2im(Blas::Gemm), |r| col2im::offer(r, Blas::Gemm)),
         (Algorithm::Col2im(Blas::Matrixmultiply), |r| col2im::offer(r, Blas::Matrixmultiply)),
         (Algorithm::Naive, naive::offer),
+        (Algorithm::Depthwise, depthwise::offer),
     ]
 }

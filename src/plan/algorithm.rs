@@ -35,11 +35,13 @@ pub enum Algorithm {
     Col2im(Blas),
     /// Both operators: the loops of the definition, summed in f64.
     Naive,
+    /// Conv with few input channels a group: tiles of rows, summed directly from a padded copy.
+    Depthwise,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Winograd,
         Self::Pointwise,
         Self::ImplicitGemm,
@@ -51,6 +53,7 @@ impl Algorithm {
         Self::Col2im(Blas::Gemm),
         Self::Col2im(Blas::Matrixmultiply),
         Self::Naive,
+        Self::Depthwise,
     ];
 
     /// The name used in reports and on command lines.
@@ -68,6 +71,7 @@ impl Algorithm {
             Self::Col2im(Blas::Gemm) => "col2im:gemm",
             Self::Col2im(Blas::Matrixmultiply) => "col2im:matrixmultiply",
             Self::Naive => "naive",
+            Self::Depthwise => "depthwise",
         }
     }
 }

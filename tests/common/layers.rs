@@ -322,6 +322,21 @@ pub fn hard() -> Vec<Layer> {
     add((Conv::new([19, 1, 3, 3]).group(19).pads([1, 1, 1, 1]), [2, 19, 11, 11]));
     add((Conv::new([21, 1, 3, 3]).group(7).strides([2, 2]), [2, 7, 11, 12]));
     add((Conv::new([13, 1, 1, 1]).group(13), [2, 13, 4, 4]));
+    // Depthwise: widths around vectors and tiles, kernels longer than a tap column, pads beyond the kernel, strides, dilations, multipliers.
+    for (size, kernel) in [(1, 3), (2, 5), (6, 3), (8, 3), (9, 2), (15, 3), (16, 5), (18, 7), (31, 3), (33, 3), (70, 3)]
+    {
+        let (w, x) = ([3, 1, kernel, kernel], [1, 3, size, size + 1]);
+        let pad = (kernel / 2) as i64;
+        add((Conv::new(w).group(3).pads([pad; 4]), x));
+        add((Conv::new(w).group(3).pads([pad; 4]).strides([2, 2]), x));
+    }
+    add((Conv::new([2, 1, 15, 9]).group(2).pads([7, 4, 7, 4]), [1, 2, 20, 19]));
+    add((Conv::new([2, 1, 9, 17]).group(2).pads([4, 8, 4, 8]).strides([3, 2]), [1, 2, 20, 40]));
+    add((Conv::new([3, 1, 3, 3]).group(3).pads([5, 4, 4, 6]), [2, 3, 9, 8]));
+    add((Conv::new([3, 1, 3, 3]).group(3).pads([3, 3, 3, 3]).dilations([3, 3]).strides([2, 2]), [1, 3, 17, 18]));
+    add((Conv::new([3, 1, 4, 3]).group(3).pads([2, 5, 2, 5]).dilations([2, 6]).strides([4, 4]), [1, 3, 23, 40]));
+    add((Conv::new([36, 1, 3, 3]).group(18).pads([1, 1, 1, 1]), [2, 18, 12, 7]));
+    add((Conv::new([10, 3, 3, 3]).group(5).pads([1, 1, 1, 1]).strides([2, 1]), [2, 15, 9, 20]));
     // Sizes that the program chooses.
     add((Conv::new([4, 3, 4, 4]).auto_pad(AutoPad::SameUpper).strides([2, 3]), [1, 3, 10, 11]));
     add((Conv::new([4, 3, 4, 2]).auto_pad(AutoPad::SameLower).strides([1, 3]), [1, 3, 10, 11]));
@@ -337,6 +352,10 @@ pub fn hard() -> Vec<Layer> {
     layers.push(Layer::new(Conv::new([3, 2, 9]).pads([4, 4]), [1, 2, 5000]));
     layers.push(Layer::new(Conv::new([5, 1, 31]).strides([3]).dilations([2]), [2, 1, 1009]));
     layers.push(Layer::new(Conv::new([16, 37, 1]), [1, 37, 301]));
+    layers.push(Layer::new(Conv::new([17, 1, 25]).group(17).pads([12, 12]), [1, 17, 700]));
+    layers.push(Layer::new(Conv::new([5, 1, 3]).group(5).pads([64, 64]).dilations([64]), [2, 5, 301]));
+    layers.push(Layer::new(Conv::new([6, 1, 3, 3, 3]).group(3).strides([1, 2, 1]).pads([1; 6]), [2, 3, 5, 9, 20]));
+    layers.push(Layer::new(Conv::new([3, 1, 2, 3, 1, 2]).group(3).pads([1; 8]), [1, 3, 3, 2, 4, 5]));
     layers.push(Layer::new(Conv::new([5, 3, 3, 3, 3]).pads([1; 6]), [2, 3, 6, 7, 5]));
     layers.push(Layer::new(
         Conv::new([5, 3, 2, 3, 1]).strides([2, 1, 3]).dilations([1, 2, 1]).pads([0, 2, 1, 1, 2, 0]),

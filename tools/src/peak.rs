@@ -5,7 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use convoke::kernels::{ChannelKernel, Real, RowOffsets, SpatialKernel, spatial_kernels};
+use convoke::kernels::{
+    ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, Epilogue, Real, RowOffsets, SpatialKernel,
+    TapTable, spatial_kernels,
+};
 use convoke::{DType, Isa};
 
 use crate::data::Random;
@@ -41,6 +44,26 @@ fn fastest<T: Real>(isa: Isa) -> Option<f64> {
 pub fn spatial<T: Real>(kernel: &SpatialKernel<T>, duration: Duration) -> f64 {
     let mut operands = Operands::spatial(kernel);
     rate(operands.flops(), duration, || operands.call_spatial(kernel))
+}
+
+/// GFLOP/s of one direct kernel from the L1 cache: a 5x5 kernel over rows of four vectors.
+#[must_use]
+pub fn direct<T: Real>(kernel: &DepthwiseKernel<T>, duration: Duration) -> f64 {
+    const TAPS: usize = 5;
+    let (width, rows) = (4 * kernel.nr(), kernel.mr());
+    let step = width + TAPS - 1;
+    let taps = TapTable::new(&[(TAPS, (0..TAPS as u32).collect())], step);
+    // Large enough for kernels whose weights are vectors, too.
+    let (w, x) = (values::<T>(TAPS * TAPS * kernel.nr()), values::<T>((rows + TAPS) * step));
+    let (mut y, bias) = (vec![T::ZERO; rows * width], [T::ZERO]);
+    let output = DepthwiseOutput { width, row: width, plane: 0 };
+    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+    rate(2 * TAPS * TAPS * rows * width, duration, || {
+        let (planes, tiles, x_vector) = (1, 1, kernel.nr());
+        let input =
+            DepthwiseInput { taps: &taps, groups: 0..1, w: &w, w_plane: 0, x: &x, x_plane: 0, x_vector, planes, tiles };
+        kernel.run(&input, &mut Dest::from_slice(&mut y), &output, &epilogue);
+    })
 }
 
 /// GFLOP/s of one channel-vector kernel from the L1 cache.

@@ -185,7 +185,12 @@ unsafe fn store_columns<V: Simd>(tile: *const V::Elem, mr: usize, nrv: usize, st
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is readable for `pixels * nrv * LANES` elements, the rest as [`ChannelStore`] states.
 #[inline(always)]
-unsafe fn store_transposed<V: Simd>(tile: *const V::Elem, pixels: usize, nrv: usize, store: &ChannelStore<V::Elem>) {
+pub(crate) unsafe fn store_transposed<V: Simd>(
+    tile: *const V::Elem,
+    pixels: usize,
+    nrv: usize,
+    store: &ChannelStore<V::Elem>,
+) {
     // SAFETY: the loads end at the last pixel's last vector; ChannelStore promises bias for `channels`, and that row c may be written (and
     // the residual read) at c * ldy for `pixels` elements, c < channels.
     unsafe {

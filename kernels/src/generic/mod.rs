@@ -1,5 +1,6 @@
 //! Algorithms written once over [`Simd`](crate::simd::Simd), instantiated by every ISA's tile list.
 
+pub(crate) mod depthwise;
 pub(crate) mod gemm;
 pub(crate) mod winograd;
 

@@ -8,6 +8,7 @@ pub(crate) struct F32x8(wide::f32x8);
 
 impl Simd for F32x8 {
     type Elem = f32;
+    type Mask = (usize, usize);
     const LANES: usize = 8;
 
     #[inline(always)]
@@ -135,6 +136,33 @@ impl Simd for F32x8 {
         }
         every
     }
+
+    #[inline(always)]
+    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+        let (a, b) = (self.0.to_array(), b.0.to_array());
+        let every =
+            |first: usize| core::array::from_fn(|i| if i < 4 { a[first + 2 * i] } else { b[first + 2 * i - 8] });
+        (Self(wide::f32x8::new(every(0))), Self(wide::f32x8::new(every(1))))
+    }
+
+    #[inline(always)]
+    unsafe fn mask(from: usize, to: usize) -> (usize, usize) {
+        (from, to)
+    }
+
+    #[inline(always)]
+    unsafe fn load_lanes(p: *const f32, (from, to): (usize, usize)) -> Self {
+        if (from, to) == (0, 8) {
+            // SAFETY: the caller promises that all lanes are readable.
+            return unsafe { Self::load(p) };
+        }
+        let mut lanes = [0.0; 8];
+        for (i, lane) in lanes.iter_mut().enumerate().take(to).skip(from) {
+            // SAFETY: lane i is set, and the caller promises that it is readable.
+            *lane = unsafe { *p.wrapping_add(i) };
+        }
+        Self(wide::f32x8::new(lanes))
+    }
 }
 
 /// 4 `f64`.
@@ -143,6 +171,7 @@ pub(crate) struct F64x4(wide::f64x4);
 
 impl Simd for F64x4 {
     type Elem = f64;
+    type Mask = (usize, usize);
     const LANES: usize = 4;
 
     #[inline(always)]
@@ -269,5 +298,32 @@ impl Simd for F64x4 {
             *every = Self(wide::f64x4::new(core::array::from_fn(element)));
         }
         every
+    }
+
+    #[inline(always)]
+    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+        let (a, b) = (self.0.to_array(), b.0.to_array());
+        let every =
+            |first: usize| core::array::from_fn(|i| if i < 2 { a[first + 2 * i] } else { b[first + 2 * i - 4] });
+        (Self(wide::f64x4::new(every(0))), Self(wide::f64x4::new(every(1))))
+    }
+
+    #[inline(always)]
+    unsafe fn mask(from: usize, to: usize) -> (usize, usize) {
+        (from, to)
+    }
+
+    #[inline(always)]
+    unsafe fn load_lanes(p: *const f64, (from, to): (usize, usize)) -> Self {
+        if (from, to) == (0, 4) {
+            // SAFETY: the caller promises that all lanes are readable.
+            return unsafe { Self::load(p) };
+        }
+        let mut lanes = [0.0; 4];
+        for (i, lane) in lanes.iter_mut().enumerate().take(to).skip(from) {
+            // SAFETY: lane i is set, and the caller promises that it is readable.
+            *lane = unsafe { *p.wrapping_add(i) };
+        }
+        Self(wide::f64x4::new(lanes))
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use convoke::Isa;
-use convoke::kernels::{Real, channel_kernels, spatial_kernels, winograd_kernels};
+use convoke::kernels::{Real, channel_kernels, depthwise_kernels, spatial_kernels, winograd_kernels};
 use convoke_tools::peak;
 
 use super::Verdict;
@@ -33,6 +33,8 @@ struct Entry {
     vectors: &'static str,
     mr: usize,
     nr: usize,
+    /// The file's name without the type.
+    file: &'static str,
     /// GFLOP/s, if measured.
     rate: Option<f64>,
 }
@@ -62,6 +64,7 @@ fn list<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Entry> {
         vectors: "output positions",
         mr: k.mr(),
         nr: k.nr(),
+        file: "gemm",
         rate: measure.map(|duration| peak::spatial(k, duration)),
     });
     let channel = channel_kernels::<T>(isa).iter().map(|k| Entry {
@@ -71,14 +74,29 @@ fn list<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Entry> {
         vectors: "output channels",
         mr: k.mr(),
         nr: k.nr(),
+        file: "gemm",
         rate: measure.map(|duration| peak::channel(k, duration)),
     });
-    spatial.chain(channel).collect()
+    let direct = depthwise_kernels::<T>(isa).into_iter().flat_map(|kernels| {
+        let along_rows = kernels.rows().iter().map(|k| (k, "output rows, direct"));
+        along_rows.chain(kernels.channels().iter().map(|k| (k, "groups, direct")))
+    });
+    let direct = direct.map(|(k, vectors)| Entry {
+        name: k.name(),
+        isa,
+        dtype: T::NAME,
+        vectors,
+        mr: k.mr(),
+        nr: k.nr(),
+        file: "depthwise",
+        rate: measure.map(|duration| peak::direct(k, duration)),
+    });
+    spatial.chain(channel).chain(direct).collect()
 }
 
 /// Where a kernel's tile list stands.
 fn source(entry: &Entry) -> String {
-    format!("src/{}/gemm_{}.rs", folder(entry.isa), entry.dtype)
+    format!("src/{}/{}_{}.rs", folder(entry.isa), entry.file, entry.dtype)
 }
 
 /// The Winograd transforms, one line an ISA and type.

@@ -79,6 +79,7 @@ pub(crate) struct F32x8(__m256);
 
 impl Simd for F32x8 {
     type Elem = f32;
+    type Mask = __m256i;
     const LANES: usize = 8;
 
     #[inline(always)]
@@ -228,6 +229,39 @@ impl Simd for F32x8 {
         }
         every
     }
+
+    #[inline(always)]
+    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+        // Within 128-bit lanes first, then the 64-bit pairs in order.
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(self.0, b.0));
+            let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0xdd>(self.0, b.0));
+            let (even, odd) = (_mm256_permute4x64_pd::<0xd8>(even), _mm256_permute4x64_pd::<0xd8>(odd));
+            (Self(_mm256_castpd_ps(even)), Self(_mm256_castpd_ps(odd)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mask(from: usize, to: usize) -> __m256i {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { _mm256_andnot_si256(first(from), first(to)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_lanes(p: *const f32, mask: __m256i) -> Self {
+        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        unsafe { Self(_mm256_maskload_ps(p, mask)) }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
+    fn advance(p: *const f32, step: usize) -> *const f32 {
+        let mut next = p.wrapping_add(step);
+        // SAFETY: no instruction.
+        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
+        next
+    }
 }
 
 /// 4 `f64`.
@@ -236,6 +270,7 @@ pub(crate) struct F64x4(__m256d);
 
 impl Simd for F64x4 {
     type Elem = f64;
+    type Mask = __m256i;
     const LANES: usize = 4;
 
     #[inline(always)]
@@ -379,6 +414,36 @@ impl Simd for F64x4 {
             }
         }
         every
+    }
+
+    #[inline(always)]
+    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let (even, odd) = (_mm256_unpacklo_pd(self.0, b.0), _mm256_unpackhi_pd(self.0, b.0));
+            (Self(_mm256_permute4x64_pd::<0xd8>(even)), Self(_mm256_permute4x64_pd::<0xd8>(odd)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mask(from: usize, to: usize) -> __m256i {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { _mm256_andnot_si256(first(2 * from), first(2 * to)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_lanes(p: *const f64, mask: __m256i) -> Self {
+        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        unsafe { Self(_mm256_maskload_pd(p, mask)) }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
+    fn advance(p: *const f64, step: usize) -> *const f64 {
+        let mut next = p.wrapping_add(step);
+        // SAFETY: no instruction.
+        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
+        next
     }
 }
 

@@ -1,5 +1,7 @@
 //! AVX-512 F, VL, BW, CD and DQ.
 
+pub(crate) mod depthwise_f32;
+pub(crate) mod depthwise_f64;
 pub(crate) mod gemm_f32;
 pub(crate) mod gemm_f64;
 mod vector;

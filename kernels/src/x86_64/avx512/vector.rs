@@ -10,6 +10,7 @@ pub(crate) struct F32x16(__m512);
 
 impl Simd for F32x16 {
     type Elem = f32;
+    type Mask = __mmask16;
     const LANES: usize = 16;
 
     #[inline(always)]
@@ -163,6 +164,36 @@ impl Simd for F32x16 {
         }
         every
     }
+
+    #[inline(always)]
+    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+            (Self(_mm512_permutex2var_ps(self.0, even, b.0)), Self(_mm512_permutex2var_ps(self.0, odd, b.0)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mask(from: usize, to: usize) -> __mmask16 {
+        (first(to) & !first(from)) as __mmask16
+    }
+
+    #[inline(always)]
+    unsafe fn load_lanes(p: *const f32, mask: __mmask16) -> Self {
+        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        unsafe { Self(_mm512_maskz_loadu_ps(mask, p)) }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
+    fn advance(p: *const f32, step: usize) -> *const f32 {
+        let mut next = p.wrapping_add(step);
+        // SAFETY: no instruction.
+        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
+        next
+    }
 }
 
 /// 8 `f64`.
@@ -171,6 +202,7 @@ pub(crate) struct F64x8(__m512d);
 
 impl Simd for F64x8 {
     type Elem = f64;
+    type Mask = __mmask8;
     const LANES: usize = 8;
 
     #[inline(always)]
@@ -311,6 +343,36 @@ impl Simd for F64x8 {
             }
         }
         every
+    }
+
+    #[inline(always)]
+    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+            let odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
+            (Self(_mm512_permutex2var_pd(self.0, even, b.0)), Self(_mm512_permutex2var_pd(self.0, odd, b.0)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mask(from: usize, to: usize) -> __mmask8 {
+        (first(to) & !first(from)) as __mmask8
+    }
+
+    #[inline(always)]
+    unsafe fn load_lanes(p: *const f64, mask: __mmask8) -> Self {
+        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        unsafe { Self(_mm512_maskz_loadu_pd(mask, p)) }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
+    fn advance(p: *const f64, step: usize) -> *const f64 {
+        let mut next = p.wrapping_add(step);
+        // SAFETY: no instruction.
+        unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
+        next
     }
 }
 

@@ -1,0 +1,15 @@
+//! AVX-512 direct tiles for f32.
+//!
+//! Register budget, of 32 zmm: R sums, the R + N - 1 rows of a column of N taps, a weight, bias and bounds: 8 rows and 7 taps are 26; for 3x3, R sums, nine
+//! weights, three vectors of a row, bias and bounds: 23. Fewer than 8 sums would wait for one another. `dw` runs vectors along positions (R x NR), `dwt`
+//! along channels (NR x R).
+
+use super::vector::F32x16;
+use crate::Isa;
+use crate::generic::depthwise::depthwise;
+
+depthwise!(F32x16, Isa::Avx512, #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma")],
+    direct: f32_dw_1x16_direct, f32_dw_2x16_direct, f32_dw_3x16_direct, f32_dw_4x16_direct, f32_dw_5x16_direct, f32_dw_6x16_direct, f32_dw_7x16_direct, f32_dw_8x16_direct;
+    rows: f32_dw_1x16(1), f32_dw_2x16(2), f32_dw_3x16(3), f32_dw_4x16(4), f32_dw_5x16(5), f32_dw_6x16(6), f32_dw_7x16(7), f32_dw_8x16(8);
+    channels: f32_dwt_16x1(1), f32_dwt_16x2(2), f32_dwt_16x3(3), f32_dwt_16x4(4), f32_dwt_16x5(5), f32_dwt_16x6(6), f32_dwt_16x7(7), f32_dwt_16x8(8),
+);

@@ -1,0 +1,288 @@
+//! Every direct kernel of the table, and the copies before and behind them, on every ISA of this CPU, against the loops of their definition.
+
+use convoke_kernels::{
+    DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, Isa,
+    MOST_TAPS, Real, RowCopy, Slots, TapTable, depthwise_kernels,
+};
+
+/// Deterministic values in (-1, 1).
+fn values<T: Real>(len: usize, seed: usize) -> Vec<T> {
+    (0..len).map(|i| T::from_f64(((i * 7919 + seed * 104_729) % 2003) as f64 / 1001.5 - 1.0)).collect()
+}
+
+/// Marks elements that nothing may write.
+const UNTOUCHED: f64 = 12345.0;
+
+/// Calls `check` for the kernels of every ISA of this CPU, of both types.
+macro_rules! for_each_family {
+    ($check:ident) => {
+        for isa in Isa::ALL {
+            depthwise_kernels::<f32>(isa).map($check);
+            depthwise_kernels::<f64>(isa).map($check);
+        }
+    };
+}
+
+fn assert_close<T: Real>(got: T, want: f64, terms: usize, what: &str) {
+    let bound = (terms + 4) as f64 * T::UNIT_ROUNDOFF * (terms + 3) as f64;
+    assert!((got.to_f64() - want).abs() <= bound, "{what}: {got} instead of {want}");
+}
+
+#[test]
+fn every_available_isa_has_kernels_of_every_height() {
+    fn check<T: Real>(family: &DepthwiseKernels<T>) {
+        for (kernels, op) in [(family.rows(), "dw"), (family.channels(), "dwt")] {
+            assert!(!kernels.is_empty());
+            for (i, k) in kernels.iter().enumerate() {
+                let tile = if op == "dw" { (k.mr(), k.nr()) } else { (k.nr(), k.mr()) };
+                assert_eq!(k.name(), format!("{}_{op}_{}x{}", T::NAME, tile.0, tile.1));
+                assert_eq!((k.mr(), k.nr(), k.isa()), (i + 1, family.lanes(), kernels[0].isa()));
+            }
+        }
+    }
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        assert!(depthwise_kernels::<f32>(isa).is_some() && depthwise_kernels::<f64>(isa).is_some(), "{isa}");
+    }
+    for_each_family!(check);
+}
+
+#[test]
+fn tiles_are_sums_over_tap_columns() {
+    fn check<T: Real>(family: &DepthwiseKernels<T>) {
+        for (kernels, weight) in [(family.rows(), 1), (family.channels(), family.lanes())] {
+            for kernel in kernels {
+                for taps in 1..=MOST_TAPS {
+                    tile(kernel, weight, &[(taps, 3)], true);
+                }
+                tile(kernel, weight, &[(2, 3), (1, 3)], false);
+                tile(kernel, weight, &[(3, 1)], true);
+                tile(kernel, weight, &[], false);
+            }
+        }
+    }
+    for_each_family!(check);
+}
+
+/// Two planes of two tiles below one another, in rows that end within a vector, with groups of (taps, columns).
+fn tile<T: Real>(kernel: &DepthwiseKernel<T>, weight: usize, groups: &[(usize, usize)], with_residual: bool) {
+    let (mr, lanes, planes, tiles) = (kernel.mr(), kernel.nr(), 2, 2);
+    let (step, width) = (5 * lanes, if weight == 1 { 2 * lanes + 3 } else { 2 * lanes });
+    let column = |g: usize, c: usize| (g * 7 + c * 3 + 1) as u32;
+    let list: Vec<_> =
+        groups.iter().enumerate().map(|(g, &(taps, n))| (taps, (0..n).map(|c| column(g, c)).collect())).collect();
+    let taps = TapTable::new(&list, step);
+    let count: usize = groups.iter().map(|(taps, columns)| taps * columns).sum();
+    assert_eq!(taps.weights(), count);
+    let x_plane = (tiles * mr + MOST_TAPS) * step;
+    let (x, w) = (values::<T>(planes * x_plane + 8 * lanes, 1), values::<T>(planes * count * weight, 2));
+    let (row, plane) = (width + 2, tiles * mr * (width + 2));
+    let (bias, residual) = (values::<T>(planes, 3), values::<T>(planes * plane, 4));
+    let mut y = vec![T::from_f64(UNTOUCHED); planes * plane];
+    let (lo, hi) = (T::from_f64(-1.5), T::from_f64(2.5));
+    let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()), lo, hi };
+    let input = DepthwiseInput {
+        taps: &taps,
+        groups: 0..groups.len(),
+        w: &w,
+        w_plane: count * weight,
+        x: &x,
+        x_plane,
+        x_vector: lanes,
+        planes,
+        tiles,
+    };
+    kernel.run(&input, &mut Dest::from_slice(&mut y), &DepthwiseOutput { width, row, plane }, &epilogue);
+    for (at, got) in y.iter().enumerate() {
+        let (p, r, o) = (at / plane, at % plane / row, at % row);
+        let what = format!("{kernel:?}, groups {groups:?}, plane {p}, row {r}, position {o}");
+        if o >= width {
+            assert_eq!(got.to_f64(), UNTOUCHED, "{what}: written");
+            continue;
+        }
+        let (mut sum, mut index) = (bias[p].to_f64(), 0);
+        for (g, &(taps, columns)) in groups.iter().enumerate() {
+            for c in 0..columns {
+                for k in 0..taps {
+                    let x = x[p * x_plane + (r + k) * step + column(g, c) as usize + o].to_f64();
+                    let lane = if weight == 1 { 0 } else { o % lanes };
+                    sum += x * w[(p * count + index) * weight + lane].to_f64();
+                    index += 1;
+                }
+            }
+        }
+        sum += if with_residual { residual[at].to_f64() } else { 0.0 };
+        assert_close(*got, sum.clamp(-1.5, 2.5), count, &what);
+    }
+}
+
+#[test]
+fn tiles_straight_from_x_leave_padding_out() {
+    fn check<T: Real>(family: &DepthwiseKernels<T>) {
+        for kernel in family.rows() {
+            for width in [1, 3, family.lanes(), 2 * family.lanes() - 1, 3 * family.lanes() + 2] {
+                for (taps, pad) in [(1, 0), (2, 1), (3, 1), (5, 2), (7, 3)] {
+                    direct(kernel, width, taps, pad);
+                }
+            }
+        }
+    }
+    for_each_family!(check);
+}
+
+/// A square kernel with "same" padding over planes that just hold the rows that are needed.
+fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, taps: usize, pad: usize) {
+    let (planes, tiles) = (2, 3);
+    let rows = tiles * kernel.mr();
+    let height = rows + taps - 1 - 2 * pad;
+    let columns: Vec<isize> = (0..taps).map(|c| c as isize - pad as isize).collect();
+    let outputs = width + 2 * pad + 1 - taps;
+    let vectors = outputs.div_ceil(kernel.nr());
+    let Some(table) = DirectTable::new(taps, columns, width).filter(|t| t.serves(outputs, kernel.nr())) else {
+        // Only where the last vector but one reaches beyond the row.
+        assert!((vectors - 1) * kernel.nr() + pad > width, "{kernel:?}: width {width}, {taps} taps refused");
+        return;
+    };
+    let (x, w) = (values::<T>(planes * height * width, 1), values::<T>(planes * taps * taps, 2));
+    let bias = values::<T>(planes, 3);
+    let mut y = vec![T::from_f64(UNTOUCHED); planes * rows * outputs];
+    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+    let input = DirectInput {
+        table: &table,
+        row: -(pad as isize),
+        height,
+        w: &w,
+        w_plane: taps * taps,
+        x: &x,
+        x_plane: height * width,
+        planes,
+        tiles,
+    };
+    let output = DepthwiseOutput { width: outputs, row: outputs, plane: rows * outputs };
+    kernel.run_direct(&input, &mut Dest::from_slice(&mut y), &output, &epilogue);
+    for (at, got) in y.iter().enumerate() {
+        let (p, r, o) = (at / (rows * outputs), at / outputs % rows, at % outputs);
+        let mut sum = bias[p].to_f64();
+        for column in 0..taps {
+            for k in 0..taps {
+                let (row, position) = ((r + k).checked_sub(pad), (o + column).checked_sub(pad));
+                let (Some(row), Some(position)) = (row, position) else { continue };
+                if row < height && position < width {
+                    let x = x[(p * height + row) * width + position].to_f64();
+                    sum += x * w[(p * taps + column) * taps + k].to_f64();
+                }
+            }
+        }
+        assert_close(*got, sum, taps * taps, &format!("{kernel:?}, width {width}, {taps} taps, row {r}, position {o}"));
+    }
+}
+
+#[test]
+fn rows_are_copied_and_split_with_zeros_behind() {
+    fn check<T: Real>(family: &DepthwiseKernels<T>) {
+        let lanes = family.lanes();
+        for width in [1, 2, lanes - 1, lanes, lanes + 1, 2 * lanes, 3 * lanes - 1, 5 * lanes] {
+            let (planes, rows, pitch) = (2, 3, 13 * lanes);
+            let src = values::<T>(planes * rows * width, 5);
+            let copy = RowCopy {
+                planes,
+                rows,
+                width,
+                src_plane: rows * width,
+                src_row: width,
+                dst_plane: rows * pitch,
+                dst_row: pitch,
+            };
+            let source = |row: usize, i: usize| if i < width { src[row * width + i].to_f64() } else { 0.0 };
+            let mut dst = vec![T::from_f64(UNTOUCHED); planes * rows * pitch];
+            family.copy(&src, &mut dst, &copy);
+            for (at, got) in dst.iter().enumerate() {
+                let (row, i) = (at / pitch, at % pitch);
+                let want = if i < width.next_multiple_of(lanes) { source(row, i) } else { UNTOUCHED };
+                assert_eq!(got.to_f64(), want, "{family:?}, width {width}, row {row}, element {i}");
+            }
+            let (even, odd) = (6 * lanes, 1);
+            let mut dst = vec![T::from_f64(UNTOUCHED); planes * rows * pitch];
+            family.split(&src, &mut dst, even, odd, &copy);
+            for row in 0..planes * rows {
+                for i in 0..width.div_ceil(2).next_multiple_of(lanes) {
+                    let got = |at: usize| dst[row * pitch + at + i].to_f64();
+                    assert_eq!(got(even), source(row, 2 * i), "{family:?}, width {width}, row {row}, even {i}");
+                    assert_eq!(got(odd), source(row, 2 * i + 1), "{family:?}, width {width}, row {row}, odd {i}");
+                }
+            }
+        }
+    }
+    for_each_family!(check);
+}
+
+#[test]
+fn channels_are_gathered_and_scattered() {
+    fn check<T: Real>(family: &DepthwiseKernels<T>) {
+        let lanes = family.lanes();
+        for (channels, len) in [(1, 1), (lanes - 1, lanes + 3), (lanes, lanes), (lanes, 3 * lanes - 1)] {
+            let (step, places) = (len + 4, 2 * len);
+            let src = values::<T>(channels * step, 6);
+            // Every other place, backwards.
+            let slots = Slots::new((0..len).map(|i| ((places - 1 - 2 * i) * lanes) as u32).collect());
+            let mut dst = vec![T::from_f64(UNTOUCHED); places * lanes];
+            family.gather(&src, step, channels, &slots, 0..len, &mut dst);
+            for (at, got) in dst.iter().enumerate() {
+                let (place, lane) = (at / lanes, at % lanes);
+                let want = match (place % 2, lane < channels) {
+                    (0, _) => UNTOUCHED,
+                    (_, true) => src[lane * step + (places - 1 - place) / 2].to_f64(),
+                    (_, false) => 0.0,
+                };
+                assert_eq!(got.to_f64(), want, "{family:?}, {channels} channels, place {place}, lane {lane}");
+            }
+            let (vectors, bias) = (values::<T>(len * lanes, 7), values::<T>(channels, 8));
+            let ldy = len + 2;
+            let residual = values::<T>(channels * ldy, 9);
+            let mut y = vec![T::from_f64(UNTOUCHED); channels * ldy];
+            let epilogue = Epilogue { bias: &bias, residual: Some(&residual), lo: T::from_f64(-1.0), hi: T::ONE };
+            family.scatter(&vectors, &mut Dest::from_slice(&mut y), ldy, &epilogue);
+            for (at, got) in y.iter().enumerate() {
+                let (c, i) = (at / ldy, at % ldy);
+                if i >= len {
+                    assert_eq!(got.to_f64(), UNTOUCHED);
+                    continue;
+                }
+                let want = vectors[i * lanes + c].to_f64() + bias[c].to_f64() + residual[at].to_f64();
+                assert_close(*got, want.clamp(-1.0, 1.0), 1, &format!("{family:?}, channel {c}, position {i}"));
+            }
+        }
+    }
+    for_each_family!(check);
+}
+
+#[test]
+fn short_slices_are_refused() {
+    let family = depthwise_kernels::<f32>(Isa::Portable).unwrap();
+    let (kernel, lanes) = (&family.rows()[1], family.lanes());
+    let taps = TapTable::new(&[(3, vec![0, 1, 2])], lanes + 2);
+    let refused = |w: usize, x: usize, y: usize| {
+        let call = || {
+            let (w, x, mut y) = (vec![0.0; w], vec![0.0; x], vec![0.0; y]);
+            let input = DepthwiseInput {
+                taps: &taps,
+                groups: 0..1,
+                w: &w,
+                w_plane: 0,
+                x: &x,
+                x_plane: 0,
+                x_vector: lanes,
+                planes: 1,
+                tiles: 1,
+            };
+            let epilogue = Epilogue { bias: &[0.0], residual: None, lo: 0.0, hi: 1.0 };
+            let output = DepthwiseOutput { width: lanes, row: lanes, plane: 0 };
+            kernel.run(&input, &mut Dest::from_slice(&mut y), &output, &epilogue);
+        };
+        std::panic::catch_unwind(call).is_err()
+    };
+    let (x, y) = (3 * (lanes + 2) + 2 + lanes, 2 * lanes);
+    assert!(!refused(9, x, y));
+    assert!(refused(8, x, y));
+    assert!(refused(9, x - 1, y));
+    assert!(refused(9, x, y - 1));
+}
