@@ -299,6 +299,26 @@ fn large_outputs_are_written_past_the_caches() {
 }
 
 #[test]
+fn a_dilated_layer_may_have_fewer_outputs_than_phases() {
+    fn check<T: Scalar>() {
+        for (conv, shape) in [
+            (Conv::new([3, 2, 3]).dilations([4]), vec![1, 2, 9]),
+            (Conv::new([3, 2, 3, 3]).dilations([5, 3]).pads([5, 3, 5, 3]), vec![1, 2, 2, 2]),
+        ] {
+            let layer = layer(conv, shape);
+            let operands = Operands::<T>::uniform(&layer.geometry(), 12);
+            let oracle = Oracle::new(&layer.geometry(), &operands);
+            for combination in combinations() {
+                let plan = combination.plan::<T>(&layer, |planner| planner).unwrap();
+                let difference = oracle.check(Algorithm::Winograd, Activation::None, &operands.run(&plan));
+                assert_eq!(difference, Ok(()), "{combination}, {layer}");
+            }
+        }
+    }
+    for_each_type!(check());
+}
+
+#[test]
 fn small_images_share_blocks_and_the_last_block_may_have_fewer() {
     for (shape, w) in [([7, 6, 6, 5], [20, 6, 3, 3]), ([11, 3, 9, 4], [5, 3, 5, 5]), ([5, 4, 7, 13], [18, 4, 7, 1])] {
         let pads = [w[2] as i64 / 2, w[3] as i64 / 2, w[2] as i64 / 2, w[3] as i64 / 2];

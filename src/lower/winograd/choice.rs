@@ -2,7 +2,7 @@
 
 use convoke_kernels::{Isa, Real};
 
-use super::shape::{Extent, Roles, Scheme, phases};
+use super::shape::{Extent, Roles, Scheme, distance, phases};
 use crate::Geometry;
 use crate::element::Element;
 use crate::lower::Request;
@@ -41,10 +41,18 @@ impl<T: Real> Choice<T> {
     ) -> Option<Self> {
         let (rows, columns) = scheme.grid(roles);
         let mut best: Option<Self> = None;
+        // Where nothing keeps the limit of the workspace, the smallest block is offered, for the planner to say so.
+        let mut smallest: Option<(usize, Extent)> = None;
         let mut consider = |images: usize, block_rows: usize, block_columns: usize| {
             let extent = Extent::new(&scheme, images, block_rows, block_columns);
-            let most = MOST_BYTES.min(request.task_bytes);
-            if scheme.scratch_len(&extent, request.geometry, roles).saturating_mul(size_of::<T>()) > most {
+            let bytes = scheme.scratch_len(&extent, request.geometry, roles).saturating_mul(size_of::<T>());
+            if bytes > MOST_BYTES {
+                return;
+            }
+            if bytes > request.task_bytes {
+                if smallest.is_none_or(|(least, _)| bytes < least) {
+                    smallest = Some((bytes, extent));
+                }
                 return;
             }
             for splits in [1, threads] {
@@ -76,7 +84,7 @@ impl<T: Real> Choice<T> {
         for part in EXTENTS.into_iter().filter(|part| *part < columns) {
             consider(1, 1, equal(columns, part));
         }
-        best
+        best.or_else(|| Self::estimate(request.geometry, request.isa, roles, scheme, smallest?.1, (threads, 1)))
     }
 
     /// The cost of a blocking. None where a kernel is lacking.
@@ -137,7 +145,8 @@ impl<T: Real> Choice<T> {
         let (phases_down, phases_along) = (phases(&roles.down), phases(&roles.along));
         // Interleaved pixels are gathered and scattered one by one.
         let scattered = (extent.tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs * channels_out) as f64;
-        let apart = if phases_along == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
+        let apart =
+            if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
         let task = task + apart * slices_out;
         let tasks = (geometry.batch.div_ceil(extent.images) * geometry.group * blocks * splits)
             .checked_mul(phases_down.checked_mul(phases_along)?)?;

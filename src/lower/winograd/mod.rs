@@ -39,7 +39,7 @@ use crate::{Geometry, Op};
 use choice::Choice;
 use direct::Direct;
 use pack::PackedLayout;
-use shape::{Block, Extent, Phase, Roles, Scheme, phases, spread};
+use shape::{Block, Extent, Phase, Roles, Scheme, distance, phases, spread};
 
 /// Steps of k that are summed one after the other.
 const KC: usize = 256;
@@ -84,7 +84,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     }
     let no_kernel = || String::from("no kernel for this block of tiles");
     let Some(Choice { scheme, cycles, .. }) = best else {
-        return Err(String::from("no tile suits the kernel's size, or none within the limit of the workspace"));
+        return Err(String::from("no tile suits the kernel's size, or the steps of k are too many"));
     };
     let choice = Choice::new::<T>(request, &roles, scheme, request.threads).ok_or_else(no_kernel)?;
     let tiles = Tiles::<T::Acc>::new(request.isa, choice.extent.runs().1).ok_or_else(no_kernel)?;
@@ -182,7 +182,7 @@ impl Sizes {
             v: block.slot_len(scheme) * roles.depth.kernel,
             products: product_plane * scheme.kernel.values(),
             product_plane,
-            rows_in: if T::DIRECT && phases(&roles.along) == 1 {
+            rows_in: if T::DIRECT && distance(&roles.along) == 1 {
                 0
             } else {
                 block.planes.rows() * block.planes.row_len()

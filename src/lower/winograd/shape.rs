@@ -50,8 +50,8 @@ pub(super) fn phases(axis: &Axis) -> usize {
     distance(axis).min(axis.output)
 }
 
-/// The distance between outputs of a phase.
-fn distance(axis: &Axis) -> usize {
+/// The distance between neighbours of a phase.
+pub(super) fn distance(axis: &Axis) -> usize {
     if axis.kernel == 1 { 1 } else { axis.dilation }
 }
 
