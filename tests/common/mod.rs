@@ -105,7 +105,7 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
                 && tiled.iter().all(|a| a.stride == 1)
                 && !kernels.is_empty()
         }
-        Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
+        Algorithm::Transposed | Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
         _ => panic!("tests/common/mod.rs: say what {algorithm} accepts"),
     }
 }
