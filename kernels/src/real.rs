@@ -5,6 +5,7 @@ use core::ops::{Add, Mul};
 
 use crate::Isa;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
+use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
 
 /// The type's columns of the kernel table.
@@ -15,6 +16,8 @@ pub trait Slots: Sized + 'static {
     fn channel_slot(isa: Isa) -> &'static [ChannelKernel<Self>];
     #[doc(hidden)]
     fn winograd_slot(isa: Isa) -> &'static [WinogradKernel<Self>];
+    #[doc(hidden)]
+    fn weave_slot(isa: Isa) -> &'static [WeaveKernel<Self>];
 }
 
 /// A type that kernels compute in: `f32` or `f64`. Sealed.

@@ -117,4 +117,10 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// CPU: the ISA. `M <= 8`.
     unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M];
+
+    /// The lanes of `self` and `b` in turn: the first lanes of both, then the second ones, and so on, as two vectors.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn zip(self, b: Self) -> (Self, Self);
 }

@@ -388,66 +388,6 @@ pub fn interleave<T: Real>(isa: Isa, src: &[T], (phases, span): (usize, usize), 
     }
 }
 
-/// The rows of sums, one a phase, that become one row of output: phase p begins at `src[slots[p] * step]`.
-#[derive(Debug, Clone, Copy)]
-pub struct Strands<'a, T> {
-    /// The sums.
-    pub src: &'a [T],
-    /// The place of each phase's row.
-    pub slots: &'a [usize],
-    /// Elements from one place to the next.
-    pub step: usize,
-}
-
-impl<T: Real> Strands<'_, T> {
-    /// The rows of `P` phases, of `len` elements each.
-    fn rows<const P: usize>(&self, len: usize) -> [&[T]; P] {
-        core::array::from_fn(|p| &self.src[self.slots[p] * self.step..][..len])
-    }
-}
-
-/// `dst[i] = clamp(strand[i % phases][i / phases] + bias)` for `i` below `n`.
-///
-/// # Panics
-/// If a strand or `dst` is too short, or there is no strand.
-pub fn weave<T: Real>(isa: Isa, strands: &Strands<'_, T>, bias: T, (lo, hi): (T, T), dst: &mut Dest<'_, T>, n: usize) {
-    assert!(n <= dst.len(), "the destination is too short");
-    // SAFETY: n elements from the pointer on are the destination's, whose holder may write them; MaybeUninit<T> has T's layout.
-    let dst = unsafe { core::slice::from_raw_parts_mut(dst.as_ptr().cast::<MaybeUninit<T>>(), n) };
-    let len = n.div_ceil(strands.slots.len());
-    match strands.slots.len() {
-        1 => with_isa(isa, || weave_rows::<T, 1>(strands.rows(len), bias, (lo, hi), dst)),
-        2 => with_isa(isa, || weave_rows::<T, 2>(strands.rows(len), bias, (lo, hi), dst)),
-        3 => with_isa(isa, || weave_rows::<T, 3>(strands.rows(len), bias, (lo, hi), dst)),
-        4 => with_isa(isa, || weave_rows::<T, 4>(strands.rows(len), bias, (lo, hi), dst)),
-        8 => with_isa(isa, || weave_rows::<T, 8>(strands.rows(len), bias, (lo, hi), dst)),
-        phases => {
-            for (p, slot) in strands.slots.iter().enumerate().take(n) {
-                let row = &strands.src[slot * strands.step..][..(n - p).div_ceil(phases)];
-                for (dst, x) in dst[p..].iter_mut().step_by(phases).zip(row) {
-                    dst.write(clamp(*x + bias, lo, hi));
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "a loop over the index of all rows is what LLVM vectorises as shuffles")]
-fn weave_rows<T: Real, const P: usize>(rows: [&[T]; P], bias: T, (lo, hi): (T, T), dst: &mut [MaybeUninit<T>]) {
-    let (groups, rest) = dst.as_chunks_mut::<P>();
-    let whole = groups.len();
-    let rows_of_groups: [&[T]; P] = core::array::from_fn(|p| &rows[p][..whole]);
-    for i in 0..whole {
-        for p in 0..P {
-            groups[i][p].write(clamp(rows_of_groups[p][i] + bias, lo, hi));
-        }
-    }
-    for (row, dst) in rows.iter().zip(rest) {
-        dst.write(clamp(row[whole] + bias, lo, hi));
-    }
-}
-
 /// `dst[i] += src[i]`.
 ///
 /// # Panics

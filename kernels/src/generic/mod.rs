@@ -1,6 +1,7 @@
 //! Algorithms written once over [`Simd`](crate::simd::Simd), instantiated by every ISA's tile list.
 
 pub(crate) mod gemm;
+pub(crate) mod weave;
 pub(crate) mod winograd;
 
 /// Instantiates a generic micro-kernel for a list of tiles, and lists the instances in a table.
@@ -78,3 +79,19 @@ macro_rules! winograd_tiles {
     };
 }
 pub(crate) use winograd_tiles;
+
+/// Instantiates the weaving kernel, and lists it in a table.
+macro_rules! weave_kernel {
+    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $name:ident) => {
+        /// # Safety
+        /// As the generic kernel's, for this ISA.
+        #[$attr]
+        unsafe fn $name(args: &crate::weave::WeaveArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::weave::weave::<$vector>(args) }
+        }
+        pub(crate) static $table: &[crate::WeaveKernel<<$vector as crate::simd::Simd>::Elem>] =
+            &[crate::WeaveKernel { name: stringify!($name), isa: $isa, f: $name }];
+    };
+}
+pub(crate) use weave_kernel;

@@ -3,5 +3,6 @@
 pub(crate) mod gemm_f32;
 pub(crate) mod gemm_f64;
 mod vector;
+pub(crate) mod weave;
 pub(crate) mod winograd_f32;
 pub(crate) mod winograd_f64;

@@ -17,8 +17,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::stream::{self, Activation, Strands};
-use convoke_kernels::{Dest, Isa, Real, RowOffsets};
+use convoke_kernels::stream::Activation;
+use convoke_kernels::weave::{self, Run, Strands};
+use convoke_kernels::{Dest, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 
 use super::cost::{CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, TASK_CYCLES, WEAVE_CYCLES};
 use super::engine::Panels;
@@ -38,6 +39,8 @@ const KC: usize = 512;
 const MOST_STRIDE: usize = 512;
 const MOST_OUTER_PHASES: usize = 1 << 12;
 const MOST_TAPS: usize = 1 << 16;
+/// Runs of outputs that are interleaved by one call.
+const RUNS: usize = 32;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -57,6 +60,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     if outer_phases.is_none_or(|n| n > MOST_OUTER_PHASES) || geometry.kernel_volume() > MOST_TAPS {
         return Err(String::from("too many phases or taps"));
     }
+    let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
+        return Err(String::from("no kernel that interleaves"));
+    };
     let phases: Vec<_> = geometry.axes.iter().map(Phases::new).collect();
     let classes = phases[last].classes();
     let pads = geometry.axes.iter().map(|a| a.pad_begin % a.stride);
@@ -126,6 +132,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
                 outers,
                 planes,
                 tiles,
+                weave,
                 is_blocked,
                 splits,
                 planes_len,
@@ -225,6 +232,7 @@ struct Transposed<T: Element> {
     outers: Vec<Outer>,
     planes: Planes,
     tiles: Tiles<T::Acc>,
+    weave: &'static WeaveKernel<T::Acc>,
     /// Whether sums are kept between blocks of k.
     is_blocked: bool,
     /// Shares that the panels are split into.
@@ -309,8 +317,43 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// Interleaves the sums of one panel for one strip, `nr` columns from `column` on, into Y.
-    #[expect(clippy::too_many_arguments, reason = "a tile's operands and its place")]
+    /// Interleaves some runs of a strip of `nr` columns.
+    fn store_runs(
+        &self,
+        finish: &Finish<'_, '_, T>,
+        panel: &Panel<'_, T::Acc>,
+        runs: &[Run],
+        sums: &[T::Acc],
+        nr: usize,
+        buffer: &mut [T::Acc],
+    ) {
+        let io = finish.io;
+        let spatial = self.geometry.output_spatial();
+        let strands = Strands { sums, slots: &self.slot_of, step: panel.height * nr, pitch: nr };
+        if let Some((lo, hi)) = self.direct
+            && let Some(mut y) = T::dest_as_acc(io.y.dest(panel.at))
+        {
+            let residual = io.residual.and_then(T::as_acc).map(|r| &r[panel.at..]);
+            let finish = weave::Finish { bias: panel.bias, residual, lo, hi };
+            return self.weave.run(&strands, runs, &finish, &mut y, spatial);
+        }
+        let plain = weave::Finish {
+            bias: &[T::Acc::ZERO],
+            residual: None,
+            lo: T::Acc::NEG_INFINITY,
+            hi: T::Acc::INFINITY,
+        };
+        for (c, bias) in panel.bias.iter().enumerate() {
+            let strands = Strands { sums: &strands.sums[c * nr..], ..strands };
+            for run in runs {
+                let row = &mut buffer[..run.len];
+                self.weave.run(&strands, &[Run { at: 0, ..*run }], &plain, &mut Dest::from_slice(row), 0);
+                finish.row(row, *bias, panel.at + c * spatial + run.at);
+            }
+        }
+    }
+
+    /// Interleaves the sums of one panel for one strip, `nr` columns from `column` on, into Y; `places` are those of the slab's rows.
     fn store(
         &self,
         finish: &Finish<'_, '_, T>,
@@ -320,15 +363,15 @@ impl<T: Element> Transposed<T> {
         (column, nr): (usize, usize),
         buffer: &mut [T::Acc],
     ) {
-        let io = finish.io;
-        let spatial = self.geometry.output_spatial();
-        let last = &self.phases[self.phases.len() - 1];
         if self.has_dead {
             sums[self.slots * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
         }
+        let last = &self.phases[self.phases.len() - 1];
         let (width, origin) = (slab.width, slab.origin[self.phases.len() - 1]);
         let begins = &self.planes.row_columns[..places.len()];
         let first = begins.partition_point(|begin| begin + width <= column);
+        let mut runs = [Run::default(); RUNS];
+        let mut count = 0;
         for (begin, place) in begins[first..].iter().zip(&places[first..]) {
             if *begin >= column + nr {
                 break;
@@ -338,27 +381,14 @@ impl<T: Element> Transposed<T> {
             }
             let (from, to) = (column.max(*begin) - begin, (column + nr).min(begin + width) - begin);
             let (o, end) = ((origin + from) * last.axis.stride, (origin + to) * last.axis.stride);
-            let n = end.min(last.axis.output) - o;
-            for (c, bias) in panel.bias.iter().enumerate() {
-                let strands = Strands {
-                    src: &sums[c * nr + begin + from - column..],
-                    slots: &self.slot_of,
-                    step: panel.height * nr,
-                };
-                let at = panel.at + c * spatial + place + o;
-                if io.residual.is_none()
-                    && let Some(clamp) = self.direct
-                    && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
-                {
-                    stream::weave(self.isa, &strands, *bias, clamp, &mut y, n);
-                } else {
-                    let free = (T::Acc::NEG_INFINITY, T::Acc::INFINITY);
-                    let row = &mut buffer[..n];
-                    stream::weave(self.isa, &strands, T::Acc::ZERO, free, &mut Dest::from_slice(row), n);
-                    finish.row(row, *bias, at);
-                }
+            runs[count] = Run { from: begin + from - column, at: place + o, len: end.min(last.axis.output) - o };
+            count += 1;
+            if count == RUNS {
+                self.store_runs(finish, panel, &runs, sums, nr, buffer);
+                count = 0;
             }
         }
+        self.store_runs(finish, panel, &runs[..count], sums, nr, buffer);
     }
 }
 
