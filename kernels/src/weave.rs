@@ -60,11 +60,20 @@ pub(crate) struct WeaveArgs<'a, T> {
     pub(crate) ldy: usize,
 }
 
+/// Raw arguments of a fetching kernel: addresses only.
+pub(crate) struct FetchArgs<'a, T> {
+    pub(crate) rows: usize,
+    pub(crate) runs: &'a [Run],
+    pub(crate) y: *const T,
+    pub(crate) ldy: usize,
+}
+
 /// A kernel that weaves. A reference to one is the proof that the CPU can run it.
 pub struct WeaveKernel<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) isa: Isa,
     pub(crate) f: unsafe fn(&WeaveArgs<'_, T>),
+    pub(crate) fetch: unsafe fn(&FetchArgs<'_, T>),
 }
 
 impl<T: Real> WeaveKernel<T> {
@@ -78,6 +87,12 @@ impl<T: Real> WeaveKernel<T> {
     #[must_use]
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// Asks for what [`run`](Self::run) will write in the L2 cache; where the ISA cannot, nothing.
+    pub fn fetch(&self, runs: &[Run], rows: usize, y: &Dest<'_, T>, ldy: usize) {
+        // SAFETY: no memory is touched; a kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.fetch)(&FetchArgs { rows, runs, y: y.as_ptr(), ldy }) };
     }
 
     /// `y[c * ldy + at + i] = clamp(strand + bias[c] + residual)` for every row c of `bias` and every run.

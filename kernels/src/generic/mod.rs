@@ -82,7 +82,15 @@ pub(crate) use winograd_tiles;
 
 /// Instantiates the weaving kernel, and lists it in a table.
 macro_rules! weave_kernel {
-    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $name:ident) => {
+    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $name:ident, $fetch:ident) => {
+        /// # Safety
+        /// As the generic kernel's, for this ISA.
+        #[$attr]
+        unsafe fn $fetch(args: &crate::weave::FetchArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::weave::fetch::<$vector>(args) }
+        }
+
         /// # Safety
         /// As the generic kernel's, for this ISA.
         #[$attr]
@@ -91,7 +99,7 @@ macro_rules! weave_kernel {
             unsafe { crate::generic::weave::weave::<$vector>(args) }
         }
         pub(crate) static $table: &[crate::WeaveKernel<<$vector as crate::simd::Simd>::Elem>] =
-            &[crate::WeaveKernel { name: stringify!($name), isa: $isa, f: $name }];
+            &[crate::WeaveKernel { name: stringify!($name), isa: $isa, f: $name, fetch: $fetch }];
     };
 }
 pub(crate) use weave_kernel;

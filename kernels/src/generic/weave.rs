@@ -8,7 +8,7 @@
 )]
 
 use crate::simd::Simd;
-use crate::weave::{Run, WeaveArgs};
+use crate::weave::{FetchArgs, Run, WeaveArgs};
 
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
@@ -25,6 +25,23 @@ pub(crate) unsafe fn weave<V: Simd>(args: &WeaveArgs<'_, V::Elem>) {
                     8 => row::<V, 8>(args, run, c),
                     _ => scattered::<V>(args, run, c),
                 }
+            }
+        }
+    }
+}
+
+/// Asks for the destination's cache lines in the L2 cache.
+///
+/// # Safety
+/// CPU: the ISA of `V`. No memory is touched: a prefetch is a hint.
+#[inline(always)]
+pub(crate) unsafe fn fetch<V: Simd>(args: &FetchArgs<'_, V::Elem>) {
+    let step = 64 / size_of::<V::Elem>();
+    for c in 0..args.rows {
+        for run in args.runs {
+            let y = args.y.wrapping_add(c * args.ldy + run.at);
+            for i in 0..run.len.div_ceil(step) {
+                V::prefetch(y.wrapping_add(i * step));
             }
         }
     }

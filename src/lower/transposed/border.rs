@@ -5,7 +5,7 @@ use core::ops::Range;
 use convoke_kernels::Real;
 
 use super::planes::Slab;
-use super::{Outer, Pass, Transposed};
+use super::{INNER, Outer, Pass, Transposed};
 use crate::element::Element;
 use crate::lower::engine::Panels;
 use crate::lower::finish::Finish;
@@ -84,8 +84,9 @@ impl<T: Element> Transposed<T> {
         let row = member * height + m - start;
         let sub = subs.panel_of(row);
         let first = c / pass.block * pass.block;
-        let width = pass.block.min(channels - first);
-        let k = first * pass.taps + t * width + c - first;
+        let inner = (c - first) / INNER * INNER;
+        let width = INNER.min(pass.block.min(channels - first) - inner);
+        let k = (first + inner) * pass.taps + t * width + c - first - inner;
         (group * rows + start) * self.channel_len()
             + pass.before * channels * height
             + subs.start(sub) * self.k_of(pass)

@@ -24,7 +24,7 @@ use convoke_kernels::{Dest, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 use super::cost::{CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, TASK_CYCLES, WEAVE_CYCLES};
 use super::engine::Panels;
 use super::finish::Finish;
-use super::planes::channels_per_block;
+use super::planes::{channels_per_block, step_of};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
@@ -35,6 +35,8 @@ use tiles::Tiles;
 
 /// Steps of k in a block, at the most (one channel's taps may be more).
 const KC: usize = 512;
+/// Channels whose taps follow each other in K: the rows of B that taps share are then still in the L1 cache.
+const INNER: usize = 16;
 /// Strides of an axis, phases of all axes but the last, and taps, at the most: tables grow with them.
 const MOST_STRIDE: usize = 512;
 const MOST_OUTER_PHASES: usize = 1 << 12;
@@ -170,6 +172,15 @@ struct Pass {
     before: usize,
 }
 
+impl Pass {
+    /// The tap and the channel of step `k`.
+    fn step(&self, k: usize, channels: usize) -> (usize, usize) {
+        let first = k / (self.block * self.taps) * self.block;
+        let (t, c) = step_of(k - first * self.taps, self.block.min(channels - first), self.taps, INNER);
+        (t, first + c)
+    }
+}
+
 impl Outer {
     fn all(phases: &[Phases], classes: &[Vec<usize>], planes: &Planes, channels: usize) -> Vec<Self> {
         let (last, outer) = phases.split_last().expect("at least one axis");
@@ -197,11 +208,10 @@ impl Outer {
                     let edge = channels - (channels.div_ceil(block).max(1) - 1) * block;
                     let koff = [block, edge].map(|width| {
                         let mut koff = Vec::with_capacity(count * width);
-                        for offset in &offsets {
-                            for tap in of_last {
-                                let at = offset + planes.last_offset(tap.shift);
-                                koff.extend((0..width).map(|c| (c * planes.channel_len + at) as u32));
-                            }
+                        for step in 0..count * width {
+                            let (t, c) = step_of(step, width, count, INNER);
+                            let at = offsets[t / of_last.len()] + planes.last_offset(of_last[t % of_last.len()].shift);
+                            koff.push((c * planes.channel_len + at) as u32);
                         }
                         RowOffsets::new(koff)
                     });
@@ -318,7 +328,7 @@ impl<T: Element> Transposed<T> {
     }
 
     /// Interleaves some runs of a strip of `nr` columns.
-    fn store_runs(
+    fn store(
         &self,
         finish: &Finish<'_, '_, T>,
         panel: &Panel<'_, T::Acc>,
@@ -353,42 +363,64 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// Interleaves the sums of one panel for one strip, `nr` columns from `column` on, into Y; `places` are those of the slab's rows.
-    fn store(
+    /// The runs of outputs of a strip, `nr` columns from `column` on, from row `row` of the slab on; `places` are those of its rows. Fills
+    /// `runs`, and gives how many there are, and the row that follows.
+    fn runs(
         &self,
-        finish: &Finish<'_, '_, T>,
-        panel: &Panel<'_, T::Acc>,
         (slab, places): (&Slab<'_>, &[usize]),
-        sums: &mut [T::Acc],
         (column, nr): (usize, usize),
-        buffer: &mut [T::Acc],
-    ) {
-        if self.has_dead {
-            sums[self.slots * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
-        }
+        mut row: usize,
+        runs: &mut [Run; RUNS],
+    ) -> (usize, usize) {
         let last = &self.phases[self.phases.len() - 1];
         let (width, origin) = (slab.width, slab.origin[self.phases.len() - 1]);
-        let begins = &self.planes.row_columns[..places.len()];
-        let first = begins.partition_point(|begin| begin + width <= column);
-        let mut runs = [Run::default(); RUNS];
         let mut count = 0;
-        for (begin, place) in begins[first..].iter().zip(&places[first..]) {
-            if *begin >= column + nr {
+        while count < RUNS && row < places.len() {
+            let (begin, place) = (self.planes.row_columns[row], places[row]);
+            if begin >= column + nr {
                 break;
             }
-            if *place == usize::MAX {
+            row += 1;
+            if place == usize::MAX {
                 continue;
             }
-            let (from, to) = (column.max(*begin) - begin, (column + nr).min(begin + width) - begin);
+            let (from, to) = (column.max(begin) - begin, (column + nr).min(begin + width) - begin);
             let (o, end) = ((origin + from) * last.axis.stride, (origin + to) * last.axis.stride);
             runs[count] = Run { from: begin + from - column, at: place + o, len: end.min(last.axis.output) - o };
             count += 1;
-            if count == RUNS {
-                self.store_runs(finish, panel, &runs, sums, nr, buffer);
-                count = 0;
-            }
         }
-        self.store_runs(finish, panel, &runs[..count], sums, nr, buffer);
+        (count, row)
+    }
+
+    /// Computes the sums of one panel for one strip, unless that is done, and interleaves them into Y.
+    fn strip(
+        &self,
+        finish: &Finish<'_, '_, T>,
+        (outer, panel): (&Outer, &Panel<'_, T::Acc>),
+        (slab, places): (&Slab<'_>, &[usize]),
+        vectors: Range<usize>,
+        planes: &[T::Acc],
+        (sums, buffer): (&mut [T::Acc], &mut [T::Acc]),
+    ) {
+        let (column, nr) = (vectors.start * self.tiles.lanes, vectors.len() * self.tiles.lanes);
+        let begins = &self.planes.row_columns[..places.len()];
+        let first = begins.partition_point(|begin| begin + slab.width <= column);
+        let mut runs = [Run::default(); RUNS];
+        let (mut count, mut row) = self.runs((slab, places), (column, nr), first, &mut runs);
+        if !self.is_blocked {
+            // The lines of Y come while the products are computed: stores that miss the caches would wait for them one after the other.
+            if let Some(y) = T::dest_as_acc(finish.io.y.dest(panel.at)) {
+                self.weave.fetch(&runs[..count], panel.height, &y, self.geometry.output_spatial());
+            }
+            self.multiply(outer, panel, vectors, planes, sums);
+        }
+        if self.has_dead {
+            sums[self.slots * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
+        }
+        while count > 0 {
+            self.store(finish, panel, &runs[..count], sums, nr, buffer);
+            (count, row) = self.runs((slab, places), (column, nr), row, &mut runs);
+        }
     }
 }
 
@@ -431,7 +463,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                         let rows_of_pass = pass.phases * height;
                         let packed = &mut packed[pass.before * channels * height..][..rows_of_pass * k_total];
                         Panels::new(rows_of_pass, self.tiles.mr).pack(k_total, packed, |i, k| {
-                            let (t, c) = super::planes::step_of(k, channels, pass.taps, pass.block);
+                            let (t, c) = pass.step(k, channels);
                             let tap = self.tap(outer, members[i / height], t);
                             w[((group * channels + c) * rows + row + i % height) * taps + tap].to_acc()
                         });
@@ -484,12 +516,9 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                 let mut vector = 0;
                 while vector < vectors {
                     let nrv = self.tiles.width(vectors - vector).nrv;
-                    if !self.is_blocked {
-                        self.multiply(outer, &panel, vector..vector + nrv, planes, sums);
-                    }
-                    let strip = &mut sums[self.strip_at(height, vector)..];
-                    let (column, nr) = (vector * self.tiles.lanes, nrv * self.tiles.lanes);
-                    self.store(&finish, &panel, (&slab, places), strip, (column, nr), buffer);
+                    let sums = &mut sums[self.strip_at(height, vector)..];
+                    let strip = vector..vector + nrv;
+                    self.strip(&finish, (outer, &panel), (&slab, places), strip, planes, (sums, buffer));
                     vector += nrv;
                 }
             }
