@@ -254,8 +254,9 @@ impl<T: Scalar> Sizes<T> {
 #[test]
 fn packed_weights_serve_every_batch_and_spatial_size() {
     fn check<T: Scalar>() {
-        let operators: [(Operator, usize); 6] = [
+        let operators: [(Operator, usize); 7] = [
             (Conv::new([20, 6, 3, 3]).pads([1, 1, 1, 1]).into(), 6),
+            (Conv::new([7, 3, 5, 2]).pads([2, 1, 2, 1]).into(), 3),
             (Conv::new([130, 6, 1, 1]).into(), 6),
             (Conv::new([15, 2, 3, 3]).group(3).strides([2, 2]).pads([1, 1, 1, 1]).into(), 6),
             (Conv::new([3, 300, 1, 1]).into(), 300),

@@ -138,7 +138,9 @@ fn a_single_weight_that_is_not_finite_is_seen_wherever_it_stands() {
             let mut operands = Operands::<T>::generate(&geometry, || 1.0);
             operands.w[at] = T::from_f64([f64::INFINITY, f64::NAN][at % 2]);
             let oracle = Oracle::new(&geometry, &operands);
-            on_every_path(&layer, Activation::None, &operands, |algorithm, y| oracle.check(algorithm, Activation::None, y));
+            on_every_path(&layer, Activation::None, &operands, |algorithm, y| {
+                oracle.check(algorithm, Activation::None, y)
+            });
         }
     }
     for_each_type!(check());

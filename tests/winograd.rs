@@ -226,6 +226,34 @@ fn workspace_does_not_grow_with_the_image() {
 }
 
 #[test]
+fn small_images_share_blocks_and_the_last_block_may_have_fewer() {
+    for (shape, w) in [([7, 6, 6, 5], [20, 6, 3, 3]), ([11, 3, 9, 4], [5, 3, 5, 5]), ([5, 4, 7, 13], [18, 4, 7, 1])] {
+        let pads = [w[2] as i64 / 2, w[3] as i64 / 2, w[2] as i64 / 2, w[3] as i64 / 2];
+        let layer = layer(Conv::new(w).pads(pads), shape);
+        let geometry = layer.geometry();
+        let mut operands = Operands::<f32>::uniform(&geometry, 12).with_bias(&geometry).with_residual(&geometry);
+        for is_finite in [true, false] {
+            if !is_finite {
+                let last = operands.x.len() - 3;
+                (operands.x[0], operands.x[last]) = (f32::INFINITY, f32::NAN);
+            }
+            let oracle = Oracle::new(&geometry, &operands);
+            for combination in combinations() {
+                for threads in [1, 2] {
+                    let plan = combination.plan::<f32>(&layer, |planner| planner.threads(threads)).unwrap();
+                    let y = operands.run(&plan);
+                    assert_eq!(
+                        oracle.check(Algorithm::Winograd, Activation::None, &y),
+                        Ok(()),
+                        "{combination}, {layer}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn packed_weights_serve_other_sizes() {
     let conv = || Conv::new([40, 24, 3, 3]).pads([1, 1, 1, 1]);
     let planner = Planner::new().algorithm(Algorithm::Winograd);

@@ -83,17 +83,19 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Planes {
     /// Padded rows, and elements of each.
-    rows: usize,
-    row_len: usize,
+    pub(crate) rows: usize,
+    pub(crate) row_len: usize,
     /// The tile down and along.
-    down: Tile,
-    along: Tile,
+    pub(crate) down: Tile,
+    pub(crate) along: Tile,
     /// Tiles of a row, and of all rows.
-    pitch: usize,
-    tiles: usize,
+    pub(crate) pitch: usize,
+    pub(crate) tiles: usize,
     /// Elements from one phase of rows to the next, with a vector's room for the stores of the last row; and from one plane to the next.
-    phase_len: usize,
-    plane_len: usize,
+    pub(crate) phase_len: usize,
+    pub(crate) plane_len: usize,
+    /// Where the values of each row of the tiles begin.
+    pub(crate) values: [usize; MOST_VALUES],
 }
 
 impl Planes {
@@ -102,7 +104,13 @@ impl Planes {
     pub fn new(down: Tile, along: Tile, rows: usize, columns: usize, lanes: usize) -> Self {
         let length = |tile: Tile, tiles: usize| (tiles - 1) * tile.outputs + tile.values;
         let padded_rows = length(down, rows);
-        let phase_len = padded_rows.div_ceil(down.outputs) * columns + lanes;
+        // Whole vectors, so that most of the tiles' loads are aligned.
+        let phase_len = (padded_rows.div_ceil(down.outputs) * columns + lanes).next_multiple_of(lanes);
+        let value = |i: usize| i % down.outputs * phase_len + i / down.outputs * columns;
+        let mut values = [0; MOST_VALUES];
+        for (i, begin) in values.iter_mut().enumerate().take(down.values) {
+            *begin = value(i);
+        }
         Self {
             rows: padded_rows,
             row_len: length(along, columns),
@@ -112,6 +120,7 @@ impl Planes {
             tiles: rows * columns,
             phase_len,
             plane_len: phase_len * down.outputs,
+            values,
         }
     }
 
@@ -144,32 +153,68 @@ impl Planes {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
 
-    /// Where the values of row `i` of the tiles begin.
-    fn row(&self, i: usize) -> usize {
-        i % self.down.outputs * self.phase_len + i / self.down.outputs * self.pitch
+/// Which of the padded rows and elements are not padding: the same for all channels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Border {
+    pub(crate) rows: Range<usize>,
+    pub(crate) elements: Range<usize>,
+    pub(crate) shape: Planes,
+    pub(crate) masks: [u32; MASKS],
+}
+
+impl Border {
+    /// For the planes of one block.
+    ///
+    /// # Panics
+    /// If there are more rows or elements than the tiles read.
+    #[must_use]
+    pub fn new<T: Real>(
+        kernel: &WinogradKernel<T>,
+        shape: &Planes,
+        rows: Range<usize>,
+        elements: Range<usize>,
+    ) -> Self {
+        assert!((shape.down, shape.along) == (kernel.down, kernel.along), "planes of another kernel");
+        assert!(rows.end <= shape.rows && elements.end <= shape.row_len, "more rows or elements than the tiles read");
+        let is_empty = rows.is_empty() || elements.is_empty();
+        let (rows, elements) = if is_empty { (0..0, 0..0) } else { (rows, elements) };
+        let (outputs, lanes) = (kernel.along.outputs, kernel.lanes);
+        let step = tiles_of_a_vector(lanes, kernel.along);
+        let mask = |i: usize| live_lanes(&elements, lanes, outputs * (i / outputs * step) + i % outputs * lanes);
+        Self { masks: core::array::from_fn(mask), rows, elements, shape: *shape }
     }
 }
 
-/// Memory: `x + i * row_stride + e` readable for i in 0 .. `live_rows.len()` and e in 0 .. `live.len()`; `planes` writable for
-/// `Planes::len()`, which covers a vector behind every place.
-pub(crate) struct SplitArgs<T> {
+/// Masks that are kept for all rows and channels: those of rows of usual width.
+pub(crate) const MASKS: usize = 24;
+
+/// Tiles of a row that one step of `split` completes: planes beyond the first `outputs` hold the first ones' elements, moved down by a tile or two,
+/// and so many lanes of a vector are not of use to them.
+pub(crate) const fn tiles_of_a_vector(lanes: usize, along: Tile) -> usize {
+    lanes - (along.values - 1) / along.outputs
+}
+
+/// The lanes that are not padding, in the vector that begins with element `at` of a padded row.
+#[inline(always)]
+pub(crate) fn live_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u32 {
+    let from = elements.start.saturating_sub(at).min(lanes);
+    let to = elements.end.saturating_sub(at).min(lanes);
+    (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32
+}
+
+/// Memory: `x + i * row_stride + e` readable for i below the border's rows and e below its elements; `planes` writable for `Planes::len()` of the
+/// border's shape, which covers a vector behind every place. The border is one of this kernel.
+pub(crate) struct SplitArgs<'a, T> {
     /// The first live element of the first live row.
     pub(crate) x: *const T,
     pub(crate) row_stride: usize,
     /// Elements from what is read to what is prefetched.
     pub(crate) next: usize,
-    /// Padded rows, and those of them that are not padding.
-    pub(crate) rows: usize,
-    pub(crate) live_rows: Range<usize>,
-    /// The elements of a padded row that are not padding.
-    pub(crate) live: Range<usize>,
+    pub(crate) border: &'a Border,
     pub(crate) zero: T,
     pub(crate) planes: *mut T,
-    pub(crate) phases: usize,
-    pub(crate) pitch: usize,
-    pub(crate) phase_len: usize,
-    pub(crate) plane_len: usize,
 }
 
 /// Memory: `planes + rows[i] + j * plane_len + t` readable, and `v + (i * NH + j) * v_plane + t` writable, for every value (i, j) and every t
@@ -212,7 +257,7 @@ pub struct WinogradKernel<T: 'static> {
     pub(crate) lanes: usize,
     pub(crate) down: Tile,
     pub(crate) along: Tile,
-    pub(crate) split: unsafe fn(&SplitArgs<T>),
+    pub(crate) split: unsafe fn(&SplitArgs<'_, T>),
     pub(crate) input: unsafe fn(&InputArgs<T>),
     pub(crate) output: unsafe fn(&OutputArgs<T>) -> bool,
 }
@@ -226,16 +271,12 @@ impl<T: Real> fmt::Debug for WinogradKernel<T> {
 /// The rows of a channel that a block of tiles reads.
 #[derive(Debug, Clone)]
 pub struct Source<'a, T> {
-    /// The first live row, from its first live element on.
+    /// The first row that is not padding, from its first element on that is not.
     pub x: &'a [T],
     /// Elements from one row to the next.
     pub row_stride: usize,
     /// Elements from here to the source of the next call, which is prefetched meanwhile; any number will do.
     pub next: usize,
-    /// The padded rows that are not padding.
-    pub live_rows: Range<usize>,
-    /// The elements of a padded row that are not padding.
-    pub live: Range<usize>,
 }
 
 /// The products of a row of tiles, for a vector of channels: that of tile t and value xi is at `t * tile_step + xi * plane`.
@@ -309,29 +350,14 @@ impl<T: Real> WinogradKernel<T> {
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn split(&self, source: &Source<'_, T>, shape: &Planes, planes: &mut [T]) {
-        let Source { x, row_stride, next, live_rows, live } = source;
-        assert!((shape.down, shape.along) == (self.down, self.along), "planes of another kernel");
+    pub fn split(&self, source: &Source<'_, T>, border: &Border, planes: &mut [T]) {
+        let Source { x, row_stride, next } = *source;
+        let Border { rows, elements, shape, .. } = border;
+        assert!((shape.down, shape.along) == (self.down, self.along), "the border of another kernel");
         assert!(planes.len() >= shape.len(), "the planes are too short");
-        assert!(live_rows.end <= shape.rows && live.end <= shape.row_len, "more rows or elements than the tiles read");
-        let is_empty = live_rows.is_empty() || live.is_empty();
-        let (live_rows, live) = if is_empty { (0..0, 0..0) } else { (live_rows.clone(), live.clone()) };
-        let needed = |rows: usize| (rows - 1).checked_mul(*row_stride).and_then(|at| at.checked_add(live.len()));
-        assert!(is_empty || needed(live_rows.len()).is_some_and(|n| n <= x.len()), "the rows end beyond their slice");
-        let args = SplitArgs {
-            x: x.as_ptr(),
-            row_stride: *row_stride,
-            next: *next,
-            rows: shape.rows,
-            live_rows,
-            live,
-            zero: T::ZERO,
-            planes: planes.as_mut_ptr(),
-            phases: shape.down.outputs,
-            pitch: shape.pitch,
-            phase_len: shape.phase_len,
-            plane_len: shape.plane_len,
-        };
+        let end = (rows.len().saturating_sub(1)).checked_mul(row_stride).and_then(|at| at.checked_add(elements.len()));
+        assert!(end.is_some_and(|end| end <= x.len()) || rows.is_empty(), "the rows end beyond their slice");
+        let args = SplitArgs { x: x.as_ptr(), row_stride, next, border, zero: T::ZERO, planes: planes.as_mut_ptr() };
         // SAFETY: asserted above; a row's last place lies a vector before its phase's end; a kernel is only handed out where the CPU has its ISA.
         unsafe { (self.split)(&args) };
     }
@@ -349,7 +375,7 @@ impl<T: Real> WinogradKernel<T> {
         assert!(end.is_some_and(|end| end <= v.len()), "transformed tiles end beyond their slice");
         let args = InputArgs {
             planes: planes.as_ptr(),
-            rows: core::array::from_fn(|i| if i < self.down.values { shape.row(i) } else { 0 }),
+            rows: shape.values,
             plane_len: shape.plane_len,
             tiles: shape.tiles,
             v: v.as_mut_ptr(),

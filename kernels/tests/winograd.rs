@@ -1,6 +1,6 @@
 //! Every Winograd kernel of the table, on every ISA of this CPU: its matrices, and that it touches nothing else.
 
-use convoke_kernels::winograd::{Pixels, Planes, Products, Source, Tile, filter_rows};
+use convoke_kernels::winograd::{Border, Pixels, Planes, Products, Source, Tile, filter_rows};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, WinogradKernel, winograd_kernels};
 
 /// Deterministic values in (-1, 1).
@@ -58,8 +58,9 @@ impl<T: Real> Input<T> {
             })
             .collect();
         let mut planes = vec![T::from_f64(f64::NAN); shape.len()];
-        let source = Source { x: &x, row_stride: stride, next: 1 << 20, live_rows, live };
-        kernel.split(&source, &shape, &mut planes);
+        let source = Source { x: &x, row_stride: stride, next: 1 << 20 };
+        let border = Border::new(kernel, &shape, live_rows, live);
+        kernel.split(&source, &border, &mut planes);
         Self { padded, shape, planes }
     }
 }

@@ -43,4 +43,4 @@ pub(crate) const MEMORY_BYTES_PER_CYCLE: f64 = 7.0;
 /// How much longer than a plain stream filters take that are fetched ahead, a line with each step of k.
 pub(crate) const FETCH_AHEAD: f64 = 2.0;
 /// Cycles to move one element to or from a place that has no neighbours.
-pub(crate) const SCATTER_CYCLES: f64 = 1.5;
+pub(crate) const SCATTER_CYCLES: f64 = 3.5;

@@ -42,7 +42,7 @@ macro_rules! winograd_tiles {
                 /// # Safety
                 /// As the generic transform's, for this ISA and tile.
                 #[$attr]
-                pub(super) unsafe fn split(args: &crate::winograd::SplitArgs<Elem>) {
+                pub(super) unsafe fn split(args: &crate::winograd::SplitArgs<'_, Elem>) {
                     // SAFETY: the caller's promise, passed on.
                     unsafe { crate::generic::winograd::split::<$vector, $nh, $mh>(args) }
                 }

@@ -16,7 +16,7 @@
 
 use crate::Real;
 use crate::simd::Simd;
-use crate::winograd::{InputArgs, OutputArgs, SplitArgs};
+use crate::winograd::{Border, InputArgs, MASKS, OutputArgs, SplitArgs, Tile, live_lanes, tiles_of_a_vector};
 
 /// Pairs of points, at the most.
 pub(crate) const PAIRS: usize = 3;
@@ -224,39 +224,35 @@ const fn power(a: f64, square: f64, k: usize) -> f64 {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`.
 #[inline(always)]
-pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<V::Elem>) {
-    // Planes beyond M hold the first ones' elements, moved down by a tile or two: so many lanes of a vector are not of use to them.
-    let step = const { V::LANES - (N - 1) / M };
+pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>) {
+    let step = const { tiles_of_a_vector(V::LANES, Tile { values: N, outputs: M }) };
+    let Border { rows, elements, shape, masks } = args.border;
     // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole vectors behind every place of the planes.
     unsafe {
         // From memory: LLVM would make calls of memset out of stores of a constant zero.
         let zero = V::splat(args.zero);
-        let mut masks = [0; MASKS];
-        for i in 0..MASKS {
-            masks[i] = live_lanes::<V>(args, M * (i / M * step) + i % M * V::LANES);
-        }
         let (mut phase, mut place) = (0, 0);
-        for r in 0..args.rows {
-            let dst = args.planes.add(phase * args.phase_len + place);
+        for r in 0..shape.rows {
+            let dst = args.planes.add(phase * shape.phase_len + place);
             phase += 1;
-            if phase == args.phases {
-                (phase, place) = (0, place + args.pitch);
+            if phase == shape.down.outputs {
+                (phase, place) = (0, place + shape.pitch);
             }
-            if r < args.live_rows.start || r >= args.live_rows.end {
-                for t in (0..args.pitch).step_by(V::LANES) {
+            if r < rows.start || r >= rows.end {
+                for t in (0..shape.pitch).step_by(V::LANES) {
                     for j in 0..N {
-                        zero.store(dst.add(j * args.plane_len + t));
+                        zero.store(dst.add(j * shape.plane_len + t));
                     }
                 }
                 continue;
             }
-            let src = args.x.wrapping_add((r - args.live_rows.start) * args.row_stride).wrapping_sub(args.live.start);
+            let src = args.x.wrapping_add((r - rows.start) * args.row_stride).wrapping_sub(elements.start);
             let mut vector = 0;
-            for t in (0..args.pitch).step_by(step) {
+            for t in (0..shape.pitch).step_by(step) {
                 let mut v = [zero; M];
                 for s in 0..M {
                     let at = M * t + s * V::LANES;
-                    let mask = if vector < MASKS { masks[vector] } else { live_lanes::<V>(args, at) };
+                    let mask = if vector < MASKS { masks[vector] } else { live_lanes(elements, V::LANES, at) };
                     vector += 1;
                     let p = src.wrapping_add(at);
                     v[s] = if mask == V::ALL { V::load(p) } else { V::load_mask(p, mask) };
@@ -266,22 +262,11 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
                 for j in 0..N {
                     let moved = v[j % M].compress(V::ALL - ((1 << (j / M)) - 1));
                     let v = if j < M { v[j] } else { moved };
-                    v.store(dst.add(j * args.plane_len + t));
+                    v.store(dst.add(j * shape.plane_len + t));
                 }
             }
         }
     }
-}
-
-/// Masks that are kept for all rows: those of rows of usual width.
-const MASKS: usize = 24;
-
-/// The lanes that are not padding, in the vector that begins with element `at` of a padded row.
-#[inline(always)]
-fn live_lanes<V: Simd>(args: &SplitArgs<V::Elem>, at: usize) -> u32 {
-    let from = args.live.start.saturating_sub(at).min(V::LANES);
-    let to = args.live.end.saturating_sub(at).min(V::LANES);
-    (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32
 }
 
 /// Transforms the tiles of one channel, a vector of tiles at a time. `NV` and `NH` are the values of a tile down and along the rows; one of them

@@ -15,6 +15,7 @@
 //!
 //! Sources: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015); the transforms are in `convoke_kernels::winograd`.
 
+mod choice;
 mod direct;
 mod pack;
 mod shape;
@@ -24,21 +25,17 @@ use alloc::format;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::winograd::{Pixels, Products, Source};
+use convoke_kernels::winograd::{Border, Pixels, Products, Source};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, stream, winograd_kernels};
 
 use super::channel_tiles::Tiles;
-use super::cost::{
-    CLOCK, FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_SHARE, L3_BYTES_PER_CYCLE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
-    OUTPUT_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
-};
-use super::engine::tile_cycles;
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
 use crate::plan::Accuracy;
 use crate::{Geometry, Op};
+use choice::Choice;
 use direct::Direct;
 use pack::PackedLayout;
 use shape::{Block, Extent, Phase, Roles, Scheme, phases, spread};
@@ -47,8 +44,6 @@ use shape::{Block, Extent, Phase, Roles, Scheme, phases, spread};
 const LINE: usize = 64;
 /// Bytes of Y from which on its reader will not find it in the L2 cache, so that it is written past the caches.
 const PAST_CACHE_BYTES: usize = 4 << 20;
-/// Tiles of a block, at the most: more gain nothing.
-const MOST_TILES: usize = 256;
 /// Values of a tile along an axis beyond which the error leaves `Accuracy::Standard`.
 const STANDARD_VALUES: usize = 6;
 
@@ -75,14 +70,16 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             continue;
         }
         let Some(scheme) = Scheme::new(kernel, &roles) else { continue };
-        if let Some(choice) = Choice::new::<T>(request, &roles, scheme)
+        // Results must not depend on the number of threads: the tile is chosen for one.
+        if let Some(choice) = Choice::new::<T>(request, &roles, scheme, 1)
             && best.as_ref().is_none_or(|best| choice.cost() < best.cost())
         {
             best = Some(choice);
         }
     }
-    let choice = best.ok_or_else(|| String::from("no tile suits the kernel's size"))?;
     let no_kernel = || String::from("no kernel for this block of tiles");
+    let scheme = best.ok_or_else(|| String::from("no tile suits the kernel's size"))?.scheme;
+    let choice = Choice::new::<T>(request, &roles, scheme, request.threads).ok_or_else(no_kernel)?;
     let tiles = Tiles::<T::Acc>::new(request.isa, choice.extent.runs().1).ok_or_else(no_kernel)?;
     let padded = tiles.padded(geometry.out_channels_per_group());
     let layout = PackedLayout::new(geometry, &roles, &choice.scheme, padded);
@@ -91,28 +88,42 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         return Err(String::from("the packed weights do not fit the address space"));
     }
     let slots = roles.depth.kernel;
-    let scheme = choice.scheme;
     let channels = geometry.in_channels_per_group();
     let (grid_rows, grid_columns) = scheme.grid(&roles);
-    let rest = |whole: usize, part: usize| if whole.is_multiple_of(part) { part } else { whole % part };
-    let extents = [choice.extent.rows, rest(grid_rows, choice.extent.rows)];
-    let columns = [choice.extent.columns, rest(grid_columns, choice.extent.columns)];
-    // Full blocks and the last ones of each axis; where all are full, the first serves.
-    let mut blocks = alloc::vec::Vec::new();
-    for rows in extents {
-        for columns in columns {
-            let extent = Extent::new(&scheme, rows, columns);
-            let block = Block::new(request.isa, &scheme, extent, channels, slots)
-                .ok_or_else(|| String::from("the block's offsets exceed 32 bits"))?;
-            blocks.push(block);
-        }
+    if !Block::fits(&scheme, choice.extent, channels, slots) {
+        return Err(String::from("the steps of k are too many, or the block's offsets exceed 32 bits"));
     }
+    let first = Block::new(request.isa, &scheme, choice.extent, channels, slots).ok_or_else(no_kernel)?;
     let direct = Direct::new(request.isa, geometry, &roles, &scheme).ok_or_else(no_kernel)?;
-    let sizes = Sizes::new::<T>(&roles, &scheme, &blocks[0], &tiles, &direct);
+    let sizes = Sizes::new::<T>(&roles, &scheme, &first, &tiles, &direct);
     Ok(Offer {
         cost: choice.cost(),
         lines: sizes.lines::<T>(),
         build: Box::new(move || {
+            let grid = Grid {
+                images: geometry.batch.div_ceil(choice.extent.images),
+                rows: grid_rows.div_ceil(choice.extent.rows),
+                columns: grid_columns.div_ceil(choice.extent.columns),
+            };
+            let rest = |whole: usize, part: usize| if whole.is_multiple_of(part) { part } else { whole % part };
+            let images = rest(geometry.batch, choice.extent.images);
+            let (rows, columns) = (rest(grid_rows, choice.extent.rows), rest(grid_columns, choice.extent.columns));
+            let mut blocks = alloc::vec![first];
+            // For each axis, whether a block is the last on it.
+            let kinds = core::array::from_fn(|kind| {
+                let full = &choice.extent;
+                let extent = Extent::new(
+                    &scheme,
+                    if kind & 4 == 0 { full.images } else { images },
+                    if kind & 2 == 0 { full.rows } else { rows },
+                    if kind & 1 == 0 { full.columns } else { columns },
+                );
+                blocks.iter().position(|block| block.extent == extent).unwrap_or_else(|| {
+                    let block = Block::new(request.isa, &scheme, extent, channels, slots);
+                    blocks.push(block.expect("a smaller block of tiles has kernels, too"));
+                    blocks.len() - 1
+                })
+            });
             Box::new(Winograd {
                 geometry: geometry.clone(),
                 isa: request.isa,
@@ -120,8 +131,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
                 clamp: request.direct_clamp(),
                 roles,
                 scheme,
-                grid: (grid_rows.div_ceil(choice.extent.rows), grid_columns.div_ceil(choice.extent.columns)),
+                grid,
                 blocks,
+                kinds,
                 tiles,
                 layout,
                 direct,
@@ -130,135 +142,6 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             })
         }),
     })
-}
-
-/// A tile, a blocking and its estimated cost.
-struct Choice<T: Real> {
-    scheme: Scheme<T>,
-    extent: Extent,
-    splits: usize,
-    /// Cycles until all threads are done, and of all tasks together.
-    latency: f64,
-    cycles: f64,
-}
-
-impl<T: Real> Choice<T> {
-    /// In nanoseconds on one core.
-    fn cost(&self) -> f64 {
-        self.cycles / CLOCK
-    }
-
-    /// The best blocking for a scheme.
-    fn new<E: Element<Acc = T>>(request: &Request<'_, E>, roles: &Roles, scheme: Scheme<T>) -> Option<Self> {
-        let (rows, columns) = scheme.grid(roles);
-        let mut best: Option<Self> = None;
-        let mut consider = |block_rows: usize, block_columns: usize| {
-            if let Ok(v) = std::env::var("WR") {
-                let v: std::vec::Vec<usize> = v.split('x').map(|x| x.parse().unwrap()).collect();
-                if (block_rows, block_columns) != (v[0].min(rows), v[1].min(columns)) {
-                    return;
-                }
-            }
-            let extent = Extent::new(&scheme, block_rows, block_columns);
-            for splits in [1, request.threads] {
-                if let Some(choice) = Self::estimate::<E>(request, roles, scheme, extent, splits)
-                    && best.as_ref().is_none_or(|best| choice.latency < best.latency)
-                {
-                    best = Some(choice);
-                }
-                if request.threads == 1 {
-                    break;
-                }
-            }
-        };
-        // Blocks of equal size: whole rows of tiles, or parts of one.
-        let mut parts = 1;
-        while parts <= rows {
-            let block_rows = rows.div_ceil(parts);
-            if block_rows * columns <= MOST_TILES {
-                consider(block_rows, columns);
-            }
-            // The next number of parts that gives smaller blocks.
-            parts = if block_rows == 1 { rows + 1 } else { rows.div_ceil(block_rows - 1).max(parts + 1) };
-        }
-        for parts in 2..=columns.div_ceil(8) {
-            let block_columns = columns.div_ceil(parts);
-            if block_columns <= MOST_TILES && parts <= 64 + columns / MOST_TILES {
-                consider(1, block_columns);
-            }
-        }
-        best
-    }
-
-    /// The cost of a blocking. None where a kernel is lacking.
-    fn estimate<E: Element<Acc = T>>(
-        request: &Request<'_, E>,
-        roles: &Roles,
-        scheme: Scheme<T>,
-        extent: Extent,
-        splits: usize,
-    ) -> Option<Self> {
-        let geometry = request.geometry;
-        let bytes = size_of::<T>() as f64;
-        let tiles = Tiles::<T>::new(request.isa, extent.runs().1)?;
-        let lanes = scheme.kernel.lanes() as f64;
-        let (channels, channels_out) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
-        let panels = channels_out.div_ceil(tiles.nr());
-        let splits = splits.clamp(1, panels.max(1));
-        let values = scheme.kernel.values() as f64;
-        let steps = (roles.depth.kernel * scheme.filters() * channels) as f64;
-        let (grid_rows, grid_columns) = scheme.grid(roles);
-        let blocks = grid_rows.div_ceil(extent.rows) * grid_columns.div_ceil(extent.columns);
-        // One slice in, one slice out.
-        let padded_len = ((extent.input_rows * scheme.down.tile.outputs)
-            * (extent.input_columns * scheme.along.tile.outputs)) as f64;
-        let vectors = (extent.input_tiles() as f64 / lanes).ceil();
-        let input = channels as f64 * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
-        let slices_in =
-            roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel) as f64;
-        // The GEMMs of one panel.
-        let (runs, _) = extent.runs();
-        let run: f64 = (0..tiles.count)
-            .map(|t| tile_cycles(tiles.pixels(t).len(), tiles.nr() / tiles.lanes()) * steps + GEMM_CALL_CYCLES)
-            .sum();
-        let compute = values * runs as f64 * run;
-        let padded = tiles.padded(channels_out) as f64;
-        let filters = values * steps * padded * bytes;
-        let v = values * steps / scheme.filters() as f64 * extent.input_tiles() as f64 * bytes;
-        let products = values * (extent.tiles() * tiles.nr()) as f64 * bytes;
-        let from = |resident: f64, traffic: f64| {
-            if resident <= L2_SHARE {
-                0.0
-            } else if resident <= L3_SHARE {
-                traffic / L3_BYTES_PER_CYCLE
-            } else {
-                traffic / MEMORY_BYTES_PER_CYCLE
-            }
-        };
-        // Filters are fetched ahead of their use; transformed tiles that left the L2 cache are waited for.
-        let slab = filters / padded * tiles.nr() as f64 / values;
-        let ahead = FETCH_AHEAD * from(filters + v + products, slab * values);
-        let late = from(v + products + 2.0 * slab, v);
-        let input = input + late;
-        let gemm = panels as f64 * (compute.max(ahead) + late);
-        let output = (extent.tiles() as f64) * (padded / lanes) * values * OUTPUT_CYCLES;
-        let slices_out = roles.depth.output as f64;
-        let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
-        let (phases_down, phases_along) = (phases(&roles.down), phases(&roles.along));
-        // Interleaved pixels are gathered and scattered one by one.
-        let scattered = (extent.tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs * channels_out) as f64;
-        let apart = if phases_along == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
-        let task = task + apart * slices_out;
-        let tasks =
-            (geometry.batch * geometry.group * blocks * splits).checked_mul(phases_down.checked_mul(phases_along)?)?;
-        Some(Self {
-            scheme,
-            extent,
-            splits,
-            latency: tasks.div_ceil(request.threads) as f64 * task,
-            cycles: tasks as f64 * task,
-        })
-    }
 }
 
 /// Elements of the pieces of a task's scratch.
@@ -313,6 +196,13 @@ impl Sizes {
     }
 }
 
+/// Numbers of blocks.
+struct Grid {
+    images: usize,
+    rows: usize,
+    columns: usize,
+}
+
 struct Winograd<T: Element> {
     geometry: Geometry,
     isa: Isa,
@@ -321,10 +211,11 @@ struct Winograd<T: Element> {
     clamp: Option<(T::Acc, T::Acc)>,
     roles: Roles,
     scheme: Scheme<T::Acc>,
-    /// Blocks down and along.
-    grid: (usize, usize),
-    /// A full block, one that is last along, one that is last down, one that is both.
+    grid: Grid,
+    /// The full block first.
     blocks: alloc::vec::Vec<Block<T::Acc>>,
+    /// Which of the blocks it is, for those that are the last on the axis of images (4), down (2), along (1).
+    kinds: [usize; 8],
     tiles: Tiles<T::Acc>,
     layout: PackedLayout,
     direct: Direct<T::Acc>,
@@ -333,8 +224,9 @@ struct Winograd<T: Element> {
     sizes: Sizes,
 }
 
-/// One task: a block of tiles of one group of one image, for a share of the panels.
+/// One task: a block of tiles of one group, for a share of the panels.
 struct Task<'a, T: Real> {
+    /// The first image.
     image: usize,
     group: usize,
     panels: Range<usize>,
@@ -362,15 +254,19 @@ impl<T: Element> Winograd<T> {
         let (rest, split) = (task / self.splits, task % self.splits);
         let (rest, phase_along) = (rest / phases(&self.roles.along), rest % phases(&self.roles.along));
         let (rest, phase_down) = (rest / phases(&self.roles.down), rest % phases(&self.roles.down));
-        let (rest, along) = (rest / self.grid.1, rest % self.grid.1);
-        let (plane, down) = (rest / self.grid.0, rest % self.grid.0);
+        let (rest, along) = (rest / self.grid.columns, rest % self.grid.columns);
+        let (rest, down) = (rest / self.grid.rows, rest % self.grid.rows);
+        let (images, group) = (rest / self.geometry.group, rest % self.geometry.group);
         let count = self.geometry.out_channels_per_group().div_ceil(self.tiles.nr());
-        let (is_last_down, is_last_along) = (down + 1 == self.grid.0, along + 1 == self.grid.1);
+        let is_last = |at: usize, of: usize| usize::from(at + 1 == of);
+        let kind = 4 * is_last(images, self.grid.images)
+            + 2 * is_last(down, self.grid.rows)
+            + is_last(along, self.grid.columns);
         Task {
-            image: plane / self.geometry.group,
-            group: plane % self.geometry.group,
+            image: images * self.blocks[0].extent.images,
+            group,
             panels: split * count / self.splits..(split + 1) * count / self.splits,
-            block: &self.blocks[2 * usize::from(is_last_down) + usize::from(is_last_along)],
+            block: &self.blocks[self.kinds[kind]],
             down: Phase::new(&self.roles.down, phase_down),
             along: Phase::new(&self.roles.along, phase_along),
             row: down * self.blocks[0].extent.rows,
@@ -394,8 +290,11 @@ impl<T: Element> Winograd<T> {
         let slot = slice % depth.kernel;
         let v = &mut scratch.v[slot * block.slot_len(&self.scheme)..][..block.slot_len(&self.scheme)];
         let plane = down.input * along.input;
-        for c in 0..channels {
-            let channel = (task.image * geometry.in_channels + task.group * channels + c) * depth.input;
+        // The source of the call behind this one, nearly always.
+        let next = if block.extent.images > 1 { geometry.in_channels } else { 1 } * depth.input * plane;
+        let border = Border::new(self.scheme.kernel, &block.planes, live_rows.clone(), live.clone());
+        for (c, image) in (0..channels).flat_map(|c| (0..block.extent.images).map(move |image| (c, image))) {
+            let channel = ((task.image + image) * geometry.in_channels + task.group * channels + c) * depth.input;
             let begin = (channel + slice - depth.pad_begin) * plane + first_row * along.input;
             let row_stride = task.down.step * along.input;
             let len = if is_empty { 0 } else { (live_rows.len() - 1) * row_stride + along.input };
@@ -417,15 +316,9 @@ impl<T: Element> Winograd<T> {
                 }
                 (&*scratch.rows_in, first, along.input)
             };
-            let source = Source {
-                x: rows.get(first..).unwrap_or(&[]),
-                row_stride,
-                next: depth.input * plane,
-                live_rows: live_rows.clone(),
-                live: live.clone(),
-            };
-            self.scheme.kernel.split(&source, &block.planes, scratch.planes);
-            let v = &mut v[c * block.extent.input_tiles()..];
+            let source = Source { x: rows.get(first..).unwrap_or(&[]), row_stride, next };
+            self.scheme.kernel.split(&source, &border, scratch.planes);
+            let v = &mut v[c * block.extent.input_tiles() + image * block.extent.image_input_tiles()..];
             self.scheme.kernel.input(scratch.planes, &block.planes, v, block.v_plane);
         }
     }
@@ -459,7 +352,7 @@ impl<T: Element> Winograd<T> {
                 for t in 0..block.pixels.count {
                     let pixels = block.pixels.pixels(t);
                     let kernel = block.pixels.kernel(pixels.len(), live);
-                    let x = value * block.v_plane + run * block.extent.input_columns + pixels.start;
+                    let x = value * block.v_plane + block.extent.row_start(run) + pixels.start;
                     // Without steps of k nothing is read.
                     let x = scratch.v.get(x..).unwrap_or(&[]);
                     let at = value * self.sizes.product_plane + (run * width + pixels.start) * nr;
@@ -498,8 +391,9 @@ impl<T: Element> Winograd<T> {
             let channel = task.group * channels + first + vector;
             let count = lanes.min(live - vector);
             let bias = &io.bias[channel..channel + count];
-            for row in 0..block.extent.rows {
-                let y = (task.row + row) * m_down;
+            for row in 0..block.extent.images * block.extent.rows {
+                let image = task.image + row / block.extent.rows;
+                let y = (task.row + row % block.extent.rows) * m_down;
                 let height = m_down.min(task.down.output.saturating_sub(y));
                 if height == 0 || width == 0 {
                     continue;
@@ -510,7 +404,7 @@ impl<T: Element> Winograd<T> {
                     plane: self.sizes.product_plane,
                     tiles,
                 };
-                let plane = (task.image * geometry.out_channels + channel) * self.roles.depth.output + slice;
+                let plane = (image * geometry.out_channels + channel) * self.roles.depth.output + slice;
                 let at = (plane * down.output + task.down.place(y)) * along.output + task.along.place(x);
                 let row_step = task.down.step * along.output;
                 let pixels = Pixels {
@@ -553,8 +447,8 @@ impl<T: Element> Winograd<T> {
                     is_good
                 };
                 if !is_good {
-                    for tile in 0..tiles {
-                        if core::mem::take(&mut marks[tile]) != 0 {
+                    for (tile, mark) in marks.iter_mut().enumerate() {
+                        if core::mem::take(mark) != 0 {
                             self.recompute(io, task, panel, slice, (row, tile), scratch.patch);
                         }
                     }
@@ -563,7 +457,7 @@ impl<T: Element> Winograd<T> {
         }
     }
 
-    /// Computes one tile of one panel directly.
+    /// Computes one tile of one panel directly: that in row `row`, counted over the block's images, and column `column`.
     fn recompute(
         &self,
         io: &Io<'_, T>,
@@ -577,13 +471,14 @@ impl<T: Element> Winograd<T> {
         let channels = self.geometry.out_channels_per_group();
         let nr = self.tiles.panel(channels - first);
         let group = &io.weights[task.group * self.layout.group_len()..][..self.layout.group_len()];
+        let rows = task.block.extent.rows;
         let tile = direct::Tile {
-            image: task.image,
+            image: task.image + row / rows,
             group: task.group,
             slice,
             down: task.down,
             along: task.along,
-            y: (task.row + row) * self.scheme.down.tile.outputs,
+            y: (task.row + row % rows) * self.scheme.down.tile.outputs,
             x: (task.column + column) * self.scheme.along.tile.outputs,
             channels: first..(first + self.tiles.nr()).min(channels),
         };
@@ -608,7 +503,7 @@ impl<T: Element> Lowering<T> for Winograd<T> {
             self.scheme.filters(),
             extent.rows,
             extent.columns,
-            self.grid.0 * self.grid.1,
+            self.grid.rows * self.grid.columns,
             self.splits
         )
     }
@@ -635,7 +530,8 @@ impl<T: Element> Lowering<T> for Winograd<T> {
 
     fn tasks(&self) -> usize {
         let phases = phases(&self.roles.down) * phases(&self.roles.along);
-        self.geometry.batch * self.geometry.group * self.grid.0 * self.grid.1 * phases * self.splits
+        let Grid { images, rows, columns } = self.grid;
+        images * self.geometry.group * rows * columns * phases * self.splits
     }
 
     /// One share of the panels, for one block of tiles of one group of one image.

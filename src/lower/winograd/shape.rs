@@ -159,6 +159,8 @@ impl<T: Real> Scheme<T> {
 /// The sizes of a block of tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
+    /// Images whose tiles are in the block: more than one only where an image has a single block.
+    pub(super) images: usize,
     /// Rows and columns of tiles that are computed.
     pub(super) rows: usize,
     pub(super) columns: usize,
@@ -168,8 +170,9 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    pub(super) fn new<T: Real>(scheme: &Scheme<T>, rows: usize, columns: usize) -> Self {
+    pub(super) fn new<T: Real>(scheme: &Scheme<T>, images: usize, rows: usize, columns: usize) -> Self {
         Self {
+            images,
             rows,
             columns,
             input_rows: rows + scheme.down.count - 1,
@@ -178,21 +181,31 @@ impl Extent {
     }
 
     pub(super) fn tiles(&self) -> usize {
-        self.rows * self.columns
+        self.images * self.rows * self.columns
+    }
+
+    /// Transformed tiles of one image, and of all.
+    pub(super) fn image_input_tiles(&self) -> usize {
+        self.input_rows * self.input_columns
     }
 
     pub(super) fn input_tiles(&self) -> usize {
-        self.input_rows * self.input_columns
+        self.images * self.image_input_tiles()
+    }
+
+    /// Where tiles of row `row`, counted over all images, begin among the transformed tiles.
+    pub(super) fn row_start(&self, row: usize) -> usize {
+        row / self.rows * self.image_input_tiles() + row % self.rows * self.input_columns
     }
 
     /// Whether the tiles of a value lie side by side, row after row: then one GEMM has them all.
     fn is_joined(&self) -> bool {
-        self.input_columns == self.columns
+        self.input_columns == self.columns && (self.images == 1 || self.input_rows == self.rows)
     }
 
     /// How many GEMMs a value has, and of how many tiles each.
     pub(super) fn runs(&self) -> (usize, usize) {
-        if self.is_joined() { (1, self.tiles()) } else { (self.rows, self.columns) }
+        if self.is_joined() { (1, self.tiles()) } else { (self.images * self.rows, self.columns) }
     }
 }
 
@@ -202,6 +215,9 @@ pub(super) fn spread(len: usize, lanes: usize) -> usize {
     let lines = (len + lanes).div_ceil(16);
     (lines + (11 - lines % 8) % 8) * 16
 }
+
+/// Steps of k for one value of a tile, at the most: K is not blocked, and its table of offsets is made for each plan.
+const MOST_STEPS: usize = 1 << 13;
 
 /// A block of tiles with its tables.
 pub(super) struct Block<T: Real> {
@@ -215,14 +231,21 @@ pub(super) struct Block<T: Real> {
 }
 
 impl<T: Real> Block<T> {
-    /// None if a kernel is lacking, or offsets exceed 32 bits.
+    /// Whether offsets fit 32 bits, and the tables are of a moderate size.
+    pub(super) fn fits(scheme: &Scheme<T>, extent: Extent, channels: usize, slots: usize) -> bool {
+        let steps = channels.checked_mul(scheme.filters()).and_then(|steps| steps.checked_mul(slots));
+        let v_plane = channels.checked_mul(extent.input_tiles()).map(|len| spread(len, scheme.kernel.lanes()));
+        let v_len =
+            v_plane.and_then(|len| len.checked_mul(scheme.kernel.values())).and_then(|len| len.checked_mul(slots));
+        steps.is_some_and(|steps| steps <= MOST_STEPS) && v_len.is_some_and(|len| u32::try_from(len).is_ok())
+    }
+
+    /// None if a kernel is lacking. The block must [fit](Self::fits).
     pub(super) fn new(isa: Isa, scheme: &Scheme<T>, extent: Extent, channels: usize, slots: usize) -> Option<Self> {
         let lanes = scheme.kernel.lanes();
         let (down, along) = (scheme.down.tile, scheme.along.tile);
-        let planes = Planes::new(down, along, extent.input_rows, extent.input_columns, lanes);
-        let v_plane = spread(channels.checked_mul(extent.input_tiles())?, lanes);
-        let slot_len = v_plane.checked_mul(scheme.kernel.values())?;
-        u32::try_from(slot_len.checked_mul(slots)?).ok()?;
+        let v_plane = spread(channels * extent.input_tiles(), lanes);
+        let slot_len = v_plane * scheme.kernel.values();
         let mut koff = Vec::with_capacity(2 * slots * scheme.filters() * channels);
         for slot in 0..2 * slots {
             for i in 0..scheme.down.count {
@@ -232,7 +255,13 @@ impl<T: Real> Block<T> {
                 }
             }
         }
-        Some(Self { planes, pixels: Tiles::new(isa, extent.runs().1)?, koff: RowOffsets::new(koff), v_plane, extent })
+        Some(Self {
+            planes: Planes::new(down, along, extent.input_rows, extent.input_columns, lanes),
+            pixels: Tiles::new(isa, extent.runs().1)?,
+            koff: RowOffsets::new(koff),
+            v_plane,
+            extent,
+        })
     }
 
     /// Elements of the transformed tiles of a slice.

@@ -416,7 +416,7 @@ macro_rules! every {
                     while lane < 8 {
                         let element = p + M * (lane / $width);
                         if element / $lanes == s {
-                            table[p][s].0[lane] = (element % $lanes * $width + lane % $width) as i32;
+                            table[p][s].0[lane] = (element % $lanes * $width + lane - lane / $width * $width) as i32;
                             table[p][s].1[lane] = -1;
                         }
                         lane += 1;

@@ -1,0 +1,162 @@
+//! Which tile, and which blocks of tiles: by estimated cost.
+
+use convoke_kernels::{Isa, Real};
+
+use super::shape::{Extent, Roles, Scheme, phases};
+use crate::Geometry;
+use crate::element::Element;
+use crate::lower::Request;
+use crate::lower::channel_tiles::Tiles;
+use crate::lower::cost::{
+    CLOCK, FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_SHARE, L3_BYTES_PER_CYCLE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
+    OUTPUT_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
+};
+use crate::lower::engine::tile_cycles;
+
+/// Bytes of a block's transformed tiles, at the most, but for blocks of a few tiles: more gain nothing.
+const MOST_BYTES: usize = 8 << 20;
+const FEW_TILES: usize = 8;
+/// Tiles of a block, at the most, for the same reason.
+const MOST_TILES: usize = 256;
+
+/// A tile, a blocking and its estimated cost.
+pub(super) struct Choice<T: Real> {
+    pub(super) scheme: Scheme<T>,
+    pub(super) extent: Extent,
+    /// Shares that the panels of channels are split into.
+    pub(super) splits: usize,
+    /// Cycles until all threads are done, and of all tasks together.
+    latency: f64,
+    cycles: f64,
+}
+
+impl<T: Real> Choice<T> {
+    /// In nanoseconds on one core.
+    pub(super) fn cost(&self) -> f64 {
+        self.cycles / CLOCK
+    }
+
+    /// The best blocking of a scheme for a number of threads.
+    pub(super) fn new<E: Element<Acc = T>>(
+        request: &Request<'_, E>,
+        roles: &Roles,
+        scheme: Scheme<T>,
+        threads: usize,
+    ) -> Option<Self> {
+        let (rows, columns) = scheme.grid(roles);
+        let mut best: Option<Self> = None;
+        let mut consider = |images: usize, block_rows: usize, block_columns: usize| {
+            let extent = Extent::new(&scheme, images, block_rows, block_columns);
+            let steps = request.geometry.in_channels_per_group().saturating_mul(roles.depth.kernel);
+            let values = scheme.kernel.values().saturating_mul(extent.input_tiles()).saturating_mul(steps);
+            if values.saturating_mul(size_of::<T>()) > MOST_BYTES && extent.tiles() > FEW_TILES {
+                return;
+            }
+            for splits in [1, threads] {
+                if let Some(choice) =
+                    Self::estimate(request.geometry, request.isa, roles, scheme, extent, (threads, splits))
+                    && best.as_ref().is_none_or(|best| choice.latency < best.latency)
+                {
+                    best = Some(choice);
+                }
+                if threads == 1 {
+                    break;
+                }
+            }
+        };
+        // Several small images, where there are more of them than threads.
+        let mut images = 2;
+        while images * rows * columns <= MOST_TILES && images * threads <= request.geometry.batch {
+            consider(images, rows, columns);
+            images *= 2;
+        }
+        // Blocks of equal size: whole rows of tiles, or parts of one.
+        let mut parts = 1;
+        while parts <= rows {
+            let block_rows = rows.div_ceil(parts);
+            if block_rows * columns <= MOST_TILES {
+                consider(1, block_rows, columns);
+            }
+            // The next number of parts that gives smaller blocks.
+            parts = if block_rows == 1 { rows + 1 } else { rows.div_ceil(block_rows - 1).max(parts + 1) };
+        }
+        for parts in 2..=columns.div_ceil(8) {
+            let block_columns = columns.div_ceil(parts);
+            if block_columns <= MOST_TILES && parts <= 64 + columns / MOST_TILES {
+                consider(1, 1, block_columns);
+            }
+        }
+        best
+    }
+
+    /// The cost of a blocking. None where a kernel is lacking.
+    fn estimate(
+        geometry: &Geometry,
+        isa: Isa,
+        roles: &Roles,
+        scheme: Scheme<T>,
+        extent: Extent,
+        (threads, splits): (usize, usize),
+    ) -> Option<Self> {
+        let bytes = size_of::<T>() as f64;
+        let tiles = Tiles::<T>::new(isa, extent.runs().1)?;
+        let lanes = scheme.kernel.lanes() as f64;
+        let (channels, channels_out) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
+        let panels = channels_out.div_ceil(tiles.nr());
+        let splits = splits.clamp(1, panels.max(1));
+        let values = scheme.kernel.values() as f64;
+        let steps = (roles.depth.kernel * scheme.filters() * channels) as f64;
+        let (grid_rows, grid_columns) = scheme.grid(roles);
+        let blocks = grid_rows.div_ceil(extent.rows) * grid_columns.div_ceil(extent.columns);
+        // One slice in, one slice out.
+        let padded_len = (extent.images
+            * (extent.input_rows * scheme.down.tile.outputs)
+            * (extent.input_columns * scheme.along.tile.outputs)) as f64;
+        let vectors = extent.images as f64 * (extent.image_input_tiles() as f64 / lanes).ceil();
+        let input = channels as f64 * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
+        let slices_in =
+            roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel) as f64;
+        // The GEMMs of one panel.
+        let (runs, _) = extent.runs();
+        let run: f64 = (0..tiles.count)
+            .map(|t| tile_cycles(tiles.pixels(t).len(), tiles.nr() / tiles.lanes()) * steps + GEMM_CALL_CYCLES)
+            .sum();
+        let compute = values * runs as f64 * run;
+        let padded = tiles.padded(channels_out) as f64;
+        let filters = values * steps * padded * bytes;
+        let v = values * steps / scheme.filters() as f64 * extent.input_tiles() as f64 * bytes;
+        let products = values * (extent.tiles() * tiles.nr()) as f64 * bytes;
+        let from = |resident: f64, traffic: f64| {
+            if resident <= L2_SHARE {
+                0.0
+            } else if resident <= L3_SHARE {
+                traffic / L3_BYTES_PER_CYCLE
+            } else {
+                traffic / MEMORY_BYTES_PER_CYCLE
+            }
+        };
+        // Filters are fetched ahead of their use; transformed tiles that left the L2 cache are waited for.
+        let slab = filters / padded * tiles.nr() as f64 / values;
+        let ahead = FETCH_AHEAD * from(filters + v + products, slab * values);
+        let late = from(v + products + 2.0 * slab, v);
+        let input = input + late;
+        let gemm = panels as f64 * (compute.max(ahead) + late);
+        let output = (extent.tiles() as f64) * (padded / lanes) * values * OUTPUT_CYCLES;
+        let slices_out = roles.depth.output as f64;
+        let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
+        let (phases_down, phases_along) = (phases(&roles.down), phases(&roles.along));
+        // Interleaved pixels are gathered and scattered one by one.
+        let scattered = (extent.tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs * channels_out) as f64;
+        let apart = if phases_along == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
+        let task = task + apart * slices_out;
+        let tasks = (geometry.batch.div_ceil(extent.images) * geometry.group * blocks * splits)
+            .checked_mul(phases_down.checked_mul(phases_along)?)?;
+        Some(Self {
+            scheme,
+            extent,
+            splits,
+            latency: tasks.div_ceil(threads) as f64 * task,
+            cycles: tasks as f64 * task,
+        })
+    }
+}
