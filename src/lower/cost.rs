@@ -18,14 +18,14 @@ pub(crate) const SUM_CYCLES: f64 = 2.0;
 /// Cycles to finish a vector of sums with channels along its lanes: transposed, and stored in short rows.
 pub(crate) const TRANSPOSED_STORE_CYCLES: f64 = 6.0;
 /// Cycles to interleave and store a vector of sums of several phases.
-pub(crate) const WEAVE_CYCLES: f64 = 4.0;
+pub(crate) const WEAVE_CYCLES: f64 = 8.0;
 /// Cycles of a call of a micro-kernel beside its steps.
 pub(crate) const KERNEL_CALL_CYCLES: f64 = 40.0;
 /// Nanoseconds for a multiply-add of the materialised lowerings, and for making or adding one element of their matrices.
 pub(crate) const IM2COL_FMA: f64 = 0.02;
 pub(crate) const IM2COL_ELEMENT: f64 = 0.5;
-pub(crate) const COL2IM_FMA: f64 = 0.005;
-pub(crate) const COL2IM_ELEMENT: f64 = 0.1;
+pub(crate) const COL2IM_FMA: f64 = 0.0085;
+pub(crate) const COL2IM_ELEMENT: f64 = 0.4;
 /// Nanoseconds for a multiply-add of the naive loops.
 pub(crate) const NAIVE_FMA: f64 = 4.0;
 /// Cycles to copy a vector of padded elements into planes, to compute a vector of one of a tile's values from them, and to take one back.

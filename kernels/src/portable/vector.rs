@@ -140,7 +140,10 @@ impl Simd for F32x8 {
     unsafe fn zip(self, b: Self) -> (Self, Self) {
         let (a, b) = (self.0.to_array(), b.0.to_array());
         let lane = |i: usize| if i % 2 == 0 { a[i / 2] } else { b[i / 2] };
-        (Self(wide::f32x8::new(core::array::from_fn(lane))), Self(wide::f32x8::new(core::array::from_fn(|i| lane(i + 8)))))
+        (
+            Self(wide::f32x8::new(core::array::from_fn(lane))),
+            Self(wide::f32x8::new(core::array::from_fn(|i| lane(i + 8)))),
+        )
     }
 }
 
@@ -282,6 +285,9 @@ impl Simd for F64x4 {
     unsafe fn zip(self, b: Self) -> (Self, Self) {
         let (a, b) = (self.0.to_array(), b.0.to_array());
         let lane = |i: usize| if i % 2 == 0 { a[i / 2] } else { b[i / 2] };
-        (Self(wide::f64x4::new(core::array::from_fn(lane))), Self(wide::f64x4::new(core::array::from_fn(|i| lane(i + 4)))))
+        (
+            Self(wide::f64x4::new(core::array::from_fn(lane))),
+            Self(wide::f64x4::new(core::array::from_fn(|i| lane(i + 4)))),
+        )
     }
 }

@@ -95,7 +95,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
         let arithmetic = tiles.cycles(&work, vectors) * SHIFTED_VIEWS;
         let cycles = arithmetic + outputs * (WEAVE_CYCLES + sums) + copied as f64 * PLANE_CYCLES + TASK_CYCLES;
-        let slabs = (geometry.batch * geometry.group * planes.slabs) as f64;
+        let slabs = (geometry.batch * geometry.group) as f64 * planes.full_slabs();
         if best.as_ref().is_none_or(|(least, ..)| slabs * cycles < *least) {
             best = Some((slabs * cycles, planes, tiles));
         }
@@ -107,8 +107,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, tiles.panels.count()) };
     let planes_len = channels * planes.channel_len + tiles.widest() * tiles.lanes;
     let sums_of_vector = (slots + usize::from(has_dead)) * tiles.panels.height(0) * tiles.lanes;
-    let sums_len =
-        sums_of_vector * if is_blocked { planes.columns.div_ceil(tiles.lanes) } else { tiles.widest() };
+    let sums_len = sums_of_vector * if is_blocked { planes.columns.div_ceil(tiles.lanes) } else { tiles.widest() };
     let buffer_len = tiles.widest() * tiles.lanes * geometry.axes[last].stride;
     let values = [planes_len, sums_len, buffer_len].map(lines_for::<T::Acc>);
     let numbers = [geometry.axes.len(), planes.rows()].map(lines_for::<usize>);
@@ -347,12 +346,8 @@ impl<T: Element> Transposed<T> {
             let finish = weave::Finish { bias: panel.bias, residual, lo, hi };
             return self.weave.run(&strands, runs, &finish, &mut y, spatial);
         }
-        let plain = weave::Finish {
-            bias: &[T::Acc::ZERO],
-            residual: None,
-            lo: T::Acc::NEG_INFINITY,
-            hi: T::Acc::INFINITY,
-        };
+        let plain =
+            weave::Finish { bias: &[T::Acc::ZERO], residual: None, lo: T::Acc::NEG_INFINITY, hi: T::Acc::INFINITY };
         for (c, bias) in panel.bias.iter().enumerate() {
             let strands = Strands { sums: &strands.sums[c * nr..], ..strands };
             for run in runs {

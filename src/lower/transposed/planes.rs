@@ -104,6 +104,12 @@ impl Planes {
         })
     }
 
+    /// Slabs of an image, the last one along the axis as the part of a full one that it is.
+    pub(super) fn full_slabs(&self) -> f64 {
+        let along = &self.axes[self.axis];
+        self.slabs as f64 * along.output as f64 / (along.output.div_ceil(self.extent) * self.extent) as f64
+    }
+
     /// Where the view of a shift along the last axis begins.
     pub(super) fn last_offset(&self, shift: usize) -> usize {
         match self.copies.iter().position(|copy| *copy == shift) {
@@ -201,9 +207,9 @@ impl Planes {
                     let begin = (slab.origin[last] + shift) as isize + phases[last].low;
                     let from = (0_usize.saturating_add_signed(-begin)).min(self.span);
                     let to = input.saturating_add_signed(-begin).clamp(from, self.span);
-                    let source = source.filter(|_| from < to).map(|source| {
-                        source.wrapping_mul(input).wrapping_add(from.wrapping_add_signed(begin))
-                    });
+                    let source = source
+                        .filter(|_| from < to)
+                        .map(|source| source.wrapping_mul(input).wrapping_add(from.wrapping_add_signed(begin)));
                     for (channel, planes) in planes.chunks_exact_mut(self.channel_len).enumerate() {
                         let row = &mut planes[copy * self.plane + at..][..self.span];
                         let Some(source) = source else {
