@@ -63,7 +63,16 @@ pub struct RowOffsetsRef<'a> {
     max: usize,
 }
 
-impl RowOffsetsRef<'_> {
+impl<'a> RowOffsetsRef<'a> {
+    /// An upper bound of all offsets.
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    pub(crate) fn offsets(&self) -> &'a [u32] {
+        self.offsets
+    }
+
     /// Number of rows.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Dest, Isa, Real};
+use crate::{Dest, Isa, Real, RowOffsetsRef};
 
 /// The sums of several rows of output: output row c's phase p begins at `sums[slots[p] * step + c * pitch]`.
 #[derive(Debug, Clone, Copy)]
@@ -68,11 +68,40 @@ pub(crate) struct FetchArgs<'a, T> {
     pub(crate) ldy: usize,
 }
 
+/// A strand that is yet to be summed: element i is the sum of `w[k] * x[koff[k] + i]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Sum<'a, T> {
+    /// One weight for each row.
+    pub w: &'a [T],
+    /// Where the rows begin.
+    pub koff: RowOffsetsRef<'a>,
+}
+
+/// Phases that [`WeaveKernel::sum`] takes, at the most.
+pub const MOST_SUMS: usize = 8;
+
+/// Raw arguments of a kernel that sums and weaves one row of output.
+///
+/// Memory: `runs` and `sums` are of `phases` strands; for each run, vector of a strand, and k: `x + koff[k] + from` readable for `len.div_ceil(phases)`
+/// elements, rounded up to whole vectors; `y + at` writable (and `residual` there readable, unless null) for `len`.
+pub(crate) struct SumArgs<'a, T> {
+    pub(crate) x: *const T,
+    pub(crate) sums: &'a [Sum<'a, T>],
+    pub(crate) runs: &'a [Run],
+    pub(crate) bias: T,
+    pub(crate) residual: *const T,
+    pub(crate) lo: T,
+    pub(crate) hi: T,
+    pub(crate) y: *mut T,
+}
+
 /// A kernel that weaves. A reference to one is the proof that the CPU can run it.
 pub struct WeaveKernel<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) isa: Isa,
     pub(crate) f: unsafe fn(&WeaveArgs<'_, T>),
+    pub(crate) lanes: usize,
+    pub(crate) sum: unsafe fn(&SumArgs<'_, T>),
     pub(crate) fetch: unsafe fn(&FetchArgs<'_, T>),
 }
 
@@ -93,6 +122,41 @@ impl<T: Real> WeaveKernel<T> {
     pub fn fetch(&self, runs: &[Run], rows: usize, y: &Dest<'_, T>, ldy: usize) {
         // SAFETY: no memory is touched; a kernel is only handed out where the CPU has its ISA.
         unsafe { (self.fetch)(&FetchArgs { rows, runs, y: y.as_ptr(), ldy }) };
+    }
+
+    /// `y[at + i] = clamp(strand + bias + residual)` for every run, of strands that are summed on the way; `finish` has one bias. Whole vectors of
+    /// `x` are read: up to a vector behind what the runs need.
+    ///
+    /// # Panics
+    /// If a slice is too short, or the phases are not 1, 2, 4 or 8.
+    pub fn sum(&self, x: &[T], sums: &[Sum<'_, T>], runs: &[Run], finish: &Finish<'_, T>, y: &mut Dest<'_, T>) {
+        let phases = sums.len();
+        assert!(phases <= MOST_SUMS && phases.is_power_of_two(), "there is no kernel for so many phases");
+        let (mut read, mut written) = (0, 0);
+        for run in runs {
+            let vectors = run.len.div_ceil(phases).div_ceil(self.lanes);
+            read = read.max(run.from.saturating_add(vectors * self.lanes));
+            written = written.max(run.at.saturating_add(run.len));
+        }
+        for sum in sums {
+            assert!(sum.w.len() >= sum.koff.len(), "one weight a row");
+            assert!(sum.koff.is_empty() || read.saturating_add(sum.koff.max()) <= x.len(), "the rows are too short");
+        }
+        assert!(written <= y.len(), "the destination is too short");
+        assert!(finish.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
+        let args = SumArgs {
+            x: x.as_ptr(),
+            sums,
+            runs,
+            bias: finish.bias[0],
+            residual: finish.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            lo: finish.lo,
+            hi: finish.hi,
+            y: y.as_ptr(),
+        };
+        // SAFETY: the assertions cover the memory that SumArgs asks for; Dest grants the writes; a kernel is only handed out where the CPU has
+        // its ISA.
+        unsafe { (self.sum)(&args) };
     }
 
     /// `y[c * ldy + at + i] = clamp(strand + bias[c] + residual)` for every row c of `bias` and every run.

@@ -19,6 +19,9 @@ pub(crate) const SUM_CYCLES: f64 = 2.0;
 pub(crate) const TRANSPOSED_STORE_CYCLES: f64 = 6.0;
 /// Cycles to interleave and store a vector of sums of several phases.
 pub(crate) const WEAVE_CYCLES: f64 = 8.0;
+/// Cycles for one product of a vector of sums without tiles, and for its way into Y.
+pub(crate) const SUMMED_TAP_CYCLES: f64 = 0.7;
+pub(crate) const SUMMED_CYCLES: f64 = 8.0;
 /// Cycles of a call of a micro-kernel beside its steps.
 pub(crate) const KERNEL_CALL_CYCLES: f64 = 40.0;
 /// Nanoseconds for a multiply-add of the materialised lowerings, and for making or adding one element of their matrices.

@@ -82,7 +82,15 @@ pub(crate) use winograd_tiles;
 
 /// Instantiates the weaving kernel, and lists it in a table.
 macro_rules! weave_kernel {
-    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $name:ident, $fetch:ident) => {
+    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $name:ident, $fetch:ident, $sum:ident) => {
+        /// # Safety
+        /// As the generic kernel's, for this ISA.
+        #[$attr]
+        unsafe fn $sum(args: &crate::weave::SumArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::weave::sum::<$vector>(args) }
+        }
+
         /// # Safety
         /// As the generic kernel's, for this ISA.
         #[$attr]
@@ -98,8 +106,14 @@ macro_rules! weave_kernel {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::weave::weave::<$vector>(args) }
         }
-        pub(crate) static $table: &[crate::WeaveKernel<<$vector as crate::simd::Simd>::Elem>] =
-            &[crate::WeaveKernel { name: stringify!($name), isa: $isa, f: $name, fetch: $fetch }];
+        pub(crate) static $table: &[crate::WeaveKernel<<$vector as crate::simd::Simd>::Elem>] = &[crate::WeaveKernel {
+            name: stringify!($name),
+            isa: $isa,
+            lanes: <$vector as crate::simd::Simd>::LANES,
+            f: $name,
+            fetch: $fetch,
+            sum: $sum,
+        }];
     };
 }
 pub(crate) use weave_kernel;

@@ -8,7 +8,7 @@
 )]
 
 use crate::simd::Simd;
-use crate::weave::{FetchArgs, Run, WeaveArgs};
+use crate::weave::{FetchArgs, Run, SumArgs, WeaveArgs};
 
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
@@ -24,6 +24,96 @@ pub(crate) unsafe fn weave<V: Simd>(args: &WeaveArgs<'_, V::Elem>) {
                     4 => row::<V, 4>(args, run, c),
                     8 => row::<V, 8>(args, run, c),
                     _ => scattered::<V>(args, run, c),
+                }
+            }
+        }
+    }
+}
+
+/// Sums strands, and weaves them.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`SumArgs`] states.
+#[inline(always)]
+pub(crate) unsafe fn sum<V: Simd>(args: &SumArgs<'_, V::Elem>) {
+    // SAFETY: the caller's promise, passed on; every run is inside what it covers. 8 accumulators hide the latency of FMA.
+    unsafe {
+        for run in args.runs {
+            match args.sums.len() {
+                1 => sum_run::<V, 1, 8>(args, run),
+                2 => sum_run::<V, 2, 4>(args, run),
+                4 => sum_run::<V, 4, 2>(args, run),
+                _ => sum_run::<V, 8, 1>(args, run),
+            }
+        }
+    }
+}
+
+/// One run, `NV` vectors of each of `P` strands at a time.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`SumArgs`] states.
+#[inline(always)]
+unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V::Elem>, run: &Run) {
+    // SAFETY: blocks of NV vectors end within the run, the last ones of one vector within a vector of its end.
+    unsafe {
+        let mut done = 0;
+        while run.len - done >= P * NV * V::LANES {
+            sum_block::<V, P, NV>(args, run, done, P * NV * V::LANES);
+            done += P * NV * V::LANES;
+        }
+        while done < run.len {
+            let n = (run.len - done).min(P * V::LANES);
+            sum_block::<V, P, 1>(args, run, done, n);
+            done += n;
+        }
+    }
+}
+
+/// `n` outputs of a run from the `done`-th on: `NV` vectors of `P` strands.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`SumArgs`] states; `n <= P * NV * LANES`, and no less than that where `NV` is not 1.
+#[inline(always)]
+unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
+    args: &SumArgs<'_, V::Elem>,
+    run: &Run,
+    done: usize,
+    n: usize,
+) {
+    // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, the stores `n` elements from `at + done` on.
+    unsafe {
+        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let x = args.x.add(run.from + done / P);
+        let mut strands = [[V::splat(args.bias); NV]; P];
+        for p in 0..P {
+            let sum = args.sums.get_unchecked(p);
+            let mut acc = [V::splat(args.bias); NV];
+            for (offset, w) in sum.koff.offsets().iter().zip(sum.w) {
+                let (row, w) = (x.add(*offset as usize), V::splat(*w));
+                for j in 0..NV {
+                    acc[j] = w.mul_add(V::load(row.add(j * V::LANES)), acc[j]);
+                }
+            }
+            strands[p] = acc;
+        }
+        let y = args.y.add(run.at + done);
+        let residual = args.residual.wrapping_add(run.at + done);
+        for j in 0..NV {
+            let mut v = [V::splat(args.bias); P];
+            for p in 0..P {
+                v[p] = strands[p][j];
+            }
+            let v = interleave::<V, P>(v);
+            for p in 0..P {
+                let at = (j * P + p) * V::LANES;
+                let n = n.saturating_sub(at).min(V::LANES);
+                if n == V::LANES {
+                    let x = if args.residual.is_null() { v[p] } else { v[p].add(V::load(residual.add(at))) };
+                    x.clamp(lo, hi).store(y.add(at));
+                } else if n > 0 {
+                    let x = if args.residual.is_null() { v[p] } else { v[p].add(V::load_first(residual.add(at), n)) };
+                    x.clamp(lo, hi).store_first(y.add(at), n);
                 }
             }
         }

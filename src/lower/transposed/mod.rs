@@ -18,10 +18,12 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::stream::Activation;
-use convoke_kernels::weave::{self, Run, Strands};
+use convoke_kernels::weave::{self, MOST_SUMS, Run, Strands, Sum};
 use convoke_kernels::{Dest, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 
-use super::cost::{CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, TASK_CYCLES, WEAVE_CYCLES};
+use super::cost::{
+    CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, SUMMED_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
+};
 use super::engine::Panels;
 use super::finish::Finish;
 use super::planes::{channels_per_block, step_of};
@@ -68,7 +70,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let phases: Vec<_> = geometry.axes.iter().map(Phases::new).collect();
     let classes = phases[last].classes();
     let pads = geometry.axes.iter().map(|a| a.pad_begin % a.stride);
-    if request.layout.is_some_and(|layout| !layout.iter().skip(2).copied().eq(pads.clone())) {
+    if request.layout.is_some_and(|layout| !layout.iter().skip(3).copied().eq(pads.clone())) {
         return Err(String::from("the weights are packed for other pads"));
     }
     let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
@@ -82,25 +84,35 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let is_blocked = channels > channels_per_block(channels, longest.max(1), KC);
     let slots = classes.iter().map(Vec::len).sum::<usize>();
     let has_dead = slots < geometry.axes[last].stride;
-    let mut best: Option<(f64, Planes, Tiles<T::Acc>)> = None;
-    for is_dense in [false, true] {
+    let outputs = (rows * outer_phases.unwrap_or(1) * geometry.axes[last].stride) as f64;
+    let can_sum = !is_blocked && [1, 2, 4, 8].contains(&geometry.axes[last].stride);
+    let mut best: Option<(f64, Planes, Tiles<T::Acc>, bool)> = None;
+    for (is_dense, is_summed) in [(false, false), (true, false), (false, true)] {
+        let packed = request.layout.map(|layout| (layout[0], layout[1], layout[2] == 1));
+        if is_summed && !can_sum || packed.is_some_and(|(.., packed)| packed != is_summed) {
+            continue;
+        }
         let sums = |columns: usize| if is_blocked { columns.saturating_mul(tiles::ROWS.max(slots)) } else { 0 };
         let planes = Planes::new(&phases, is_dense, channels, size_of::<T::Acc>(), (geometry, request.threads), sums);
         let Some(planes) = planes else { continue };
-        let vectors = |columns: usize| columns.div_ceil(super::engine::lanes::<T::Acc>(request.isa));
-        let packed = request.layout.map(|layout| (layout[0], layout[1]));
-        let Some(tiles) = Tiles::choose(request.isa, &work, vectors(planes.columns), packed) else { continue };
-        let (copied, vectors) = (channels * planes.channel_len, vectors(planes.columns));
-        let outputs = (rows * vectors * outer_phases.unwrap_or(1) * geometry.axes[last].stride) as f64;
-        let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
-        let arithmetic = tiles.cycles(&work, vectors) * SHIFTED_VIEWS;
-        let cycles = arithmetic + outputs * (WEAVE_CYCLES + sums) + copied as f64 * PLANE_CYCLES + TASK_CYCLES;
+        let vectors = planes.columns.div_ceil(super::engine::lanes::<T::Acc>(request.isa));
+        let packed = if is_summed { Some((1, 1)) } else { packed.map(|(channels, mr, _)| (channels, mr)) };
+        let Some(tiles) = Tiles::choose(request.isa, &work, vectors, packed) else { continue };
+        let outputs = outputs * vectors as f64;
+        let arithmetic = if is_summed {
+            let taps = geometry.kernel_volume() as f64 / geometry.axes.iter().map(|a| a.stride as f64).product::<f64>();
+            outputs * (taps * channels as f64 * SUMMED_TAP_CYCLES + SUMMED_CYCLES)
+        } else {
+            let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
+            tiles.cycles(&work, vectors) * SHIFTED_VIEWS + outputs * (WEAVE_CYCLES + sums)
+        };
+        let cycles = arithmetic + (channels * planes.channel_len) as f64 * PLANE_CYCLES + TASK_CYCLES;
         let slabs = (geometry.batch * geometry.group) as f64 * planes.full_slabs();
         if best.as_ref().is_none_or(|(least, ..)| slabs * cycles < *least) {
-            best = Some((slabs * cycles, planes, tiles));
+            best = Some((slabs * cycles, planes, tiles, is_summed));
         }
     }
-    let Some((cycles, planes, tiles)) = best else {
+    let Some((cycles, planes, tiles, is_summed)) = best else {
         return Err(String::from("the padded planes are too large, or there is no kernel for this tile"));
     };
     let slabs = geometry.batch * geometry.group * planes.slabs;
@@ -131,10 +143,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
                 slots,
                 has_dead,
                 outers,
+                nothing: RowOffsets::new(Vec::new()),
                 planes,
                 tiles,
                 weave,
                 is_blocked,
+                is_summed,
                 splits,
                 planes_len,
                 sums_len,
@@ -239,11 +253,15 @@ struct Transposed<T: Element> {
     slots: usize,
     has_dead: bool,
     outers: Vec<Outer>,
+    /// No rows: of phases without taps.
+    nothing: RowOffsets,
     planes: Planes,
     tiles: Tiles<T::Acc>,
     weave: &'static WeaveKernel<T::Acc>,
     /// Whether sums are kept between blocks of k.
     is_blocked: bool,
+    /// Whether kernels sum and weave single channels, without tiles.
+    is_summed: bool,
     /// Shares that the panels are split into.
     splits: usize,
     planes_len: usize,
@@ -346,13 +364,17 @@ impl<T: Element> Transposed<T> {
             let finish = weave::Finish { bias: panel.bias, residual, lo, hi };
             return self.weave.run(&strands, runs, &finish, &mut y, spatial);
         }
-        let plain =
-            weave::Finish { bias: &[T::Acc::ZERO], residual: None, lo: T::Acc::NEG_INFINITY, hi: T::Acc::INFINITY };
         for (c, bias) in panel.bias.iter().enumerate() {
             let strands = Strands { sums: &strands.sums[c * nr..], ..strands };
             for run in runs {
                 let row = &mut buffer[..run.len];
-                self.weave.run(&strands, &[Run { at: 0, ..*run }], &plain, &mut Dest::from_slice(row), 0);
+                self.weave.run(
+                    &strands,
+                    &[Run { at: 0, ..*run }],
+                    &plain(&[T::Acc::ZERO]),
+                    &mut Dest::from_slice(row),
+                    0,
+                );
                 finish.row(row, *bias, panel.at + c * spatial + run.at);
             }
         }
@@ -417,12 +439,67 @@ impl<T: Element> Transposed<T> {
             (count, row) = self.runs((slab, places), (column, nr), row, &mut runs);
         }
     }
+
+    /// Sums and interleaves all of a slab of one channel.
+    fn sum(
+        &self,
+        finish: &Finish<'_, '_, T>,
+        (outer, panel): (&Outer, &Panel<'_, T::Acc>),
+        (slab, places): (&Slab<'_>, &[usize]),
+        planes: &[T::Acc],
+        buffer: &mut [T::Acc],
+    ) {
+        let io = finish.io;
+        let mut strands = [Sum { w: &[], koff: self.nothing.rows(0..0) }; MOST_SUMS];
+        for pass in &outer.passes {
+            let k = self.k_of(pass);
+            for (member, r) in self.classes[pass.class].iter().enumerate() {
+                let first = pass.before * self.geometry.in_channels_per_group() + member * k;
+                strands[*r] = Sum { w: &panel.a[first..first + k], koff: pass.koff[0].rows(0..k) };
+            }
+        }
+        let strands = &strands[..self.slot_of.len()];
+        let columns = (0, self.planes.columns_of(slab));
+        let mut runs = [Run::default(); RUNS];
+        let (mut count, mut row) = self.runs((slab, places), columns, 0, &mut runs);
+        while count > 0 {
+            if let Some((lo, hi)) = self.direct
+                && let Some(mut y) = T::dest_as_acc(io.y.dest(panel.at))
+            {
+                let residual = io.residual.and_then(T::as_acc).map(|r| &r[panel.at..]);
+                let finish = weave::Finish { bias: panel.bias, residual, lo, hi };
+                self.weave.sum(planes, strands, &runs[..count], &finish, &mut y);
+            } else {
+                for run in &runs[..count] {
+                    // A run may be a whole row of the slab: more than the buffer holds.
+                    for first in (0..run.len).step_by(self.buffer_len) {
+                        let buffer = &mut buffer[..self.buffer_len.min(run.len - first)];
+                        let part = Run { from: run.from + first / self.slot_of.len(), at: 0, len: buffer.len() };
+                        self.weave.sum(
+                            planes,
+                            strands,
+                            &[part],
+                            &plain(&[T::Acc::ZERO]),
+                            &mut Dest::from_slice(buffer),
+                        );
+                        finish.row(buffer, panel.bias[0], panel.at + run.at + first);
+                    }
+                }
+            }
+            (count, row) = self.runs((slab, places), columns, row, &mut runs);
+        }
+    }
+}
+
+/// No epilogue, for one row: it is left to [`Finish`].
+fn plain<T: Real>(zero: &[T; 1]) -> weave::Finish<'_, T> {
+    weave::Finish { bias: zero, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY }
 }
 
 impl<T: Element> Lowering<T> for Transposed<T> {
     fn layout(&self) -> Layout {
         let pads = self.geometry.axes.iter().map(|a| a.pad_begin % a.stride);
-        [self.tiles.panels.height(0), self.tiles.mr].into_iter().chain(pads).collect()
+        [self.tiles.panels.height(0), self.tiles.mr, usize::from(self.is_summed)].into_iter().chain(pads).collect()
     }
 
     fn describe(&self) -> String {
@@ -438,7 +515,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
     }
 
     fn kernel(&self) -> &str {
-        self.tiles.name()
+        if self.is_summed { self.weave.name() } else { self.tiles.name() }
     }
 
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
@@ -505,6 +582,10 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                     bias: &io.bias[channel..channel + height],
                     at: (image * geometry.out_channels + channel) * geometry.output_spatial(),
                 };
+                if self.is_summed {
+                    self.sum(&finish, (outer, &panel), (&slab, places), planes, buffer);
+                    continue;
+                }
                 if self.is_blocked {
                     self.multiply(outer, &panel, 0..vectors, planes, sums);
                 }
