@@ -73,6 +73,19 @@ fn long_strides_and_kernels() {
 }
 
 #[test]
+fn few_products_an_output() {
+    let layers = [
+        layer(two([33, 1, 4, 4], 2).group(33).pads([1; 4]), [2, 33, 13, 40]),
+        layer(two([6, 1, 3, 3], 2).group(6).pads([1; 4]).output_padding([1, 1]), [1, 6, 9, 70]),
+        layer(two([6, 2, 2, 2], 4).group(3).dilations([1, 3]), [1, 6, 5, 9]),
+        layer(ConvTranspose::new([5, 1, 9]).group(5).strides([8]).pads([3, 2]), [1, 5, 2000]),
+        layer(ConvTranspose::new([4, 1, 3, 2, 2]).group(4).strides([2, 1, 2]), [1, 4, 3, 4, 5]),
+        layer(two([7, 1, 3, 3], 1).group(7).pads([1; 4]), [1, 7, 20, 21]),
+    ];
+    for_each_type!(check(&layers, |_| ()));
+}
+
+#[test]
 fn pads_beyond_the_kernel_cut_the_image() {
     let layers = [
         layer(two([4, 5, 3, 3], 2).pads([7, 9, 8, 6]), [1, 4, 12, 13]),
@@ -87,6 +100,7 @@ fn weights_that_are_not_finite_count_only_where_they_meet_an_input() {
         layer(two([3, 20, 4, 4], 2).pads([1; 4]), [1, 3, 5, 6]),
         layer(two([6, 4, 3, 3], 2).group(2).pads([1; 4]).output_padding([1, 1]), [2, 6, 4, 5]),
         layer(two([3, 4, 5, 3], 1).pads([2, 1, 2, 1]), [1, 3, 6, 6]),
+        layer(two([5, 1, 4, 4], 2).group(5).pads([1; 4]), [1, 5, 6, 19]),
         layer(ConvTranspose::new([150, 3, 4]).strides([2]).pads([2, 0]), [1, 150, 20]),
         layer(ConvTranspose::new([3, 2, 3, 3, 2]).strides([2, 2, 1]), [1, 3, 3, 3, 3]),
     ];

@@ -77,13 +77,16 @@ pub struct Sum<'a, T> {
     pub koff: RowOffsetsRef<'a>,
 }
 
+/// Vectors that [`WeaveKernel::sum`] reads at a time, at the most.
+pub const MOST_VECTORS: usize = 8;
+
 /// Phases that [`WeaveKernel::sum`] takes, at the most.
 pub const MOST_SUMS: usize = 8;
 
 /// Raw arguments of a kernel that sums and weaves one row of output.
 ///
 /// Memory: `runs` and `sums` are of `phases` strands; for each run, vector of a strand, and k: `x + koff[k] + from` readable for `len.div_ceil(phases)`
-/// elements, rounded up to whole vectors; `y + at` writable (and `residual` there readable, unless null) for `len`.
+/// elements, rounded up to [`MOST_VECTORS`]; `y + at` writable (and `residual` there readable, unless null) for `len`.
 pub(crate) struct SumArgs<'a, T> {
     pub(crate) x: *const T,
     pub(crate) sums: &'a [Sum<'a, T>],
@@ -125,7 +128,7 @@ impl<T: Real> WeaveKernel<T> {
     }
 
     /// `y[at + i] = clamp(strand + bias + residual)` for every run, of strands that are summed on the way; `finish` has one bias. Whole vectors of
-    /// `x` are read: up to a vector behind what the runs need.
+    /// `x` are read: up to [`MOST_VECTORS`] behind what the runs need.
     ///
     /// # Panics
     /// If a slice is too short, or the phases are not 1, 2, 4 or 8.
@@ -134,8 +137,8 @@ impl<T: Real> WeaveKernel<T> {
         assert!(phases <= MOST_SUMS && phases.is_power_of_two(), "there is no kernel for so many phases");
         let (mut read, mut written) = (0, 0);
         for run in runs {
-            let vectors = run.len.div_ceil(phases).div_ceil(self.lanes);
-            read = read.max(run.from.saturating_add(vectors * self.lanes));
+            let most = MOST_VECTORS * self.lanes;
+            read = read.max(run.from.saturating_add((run.len / phases).saturating_add(most)));
             written = written.max(run.at.saturating_add(run.len));
         }
         for sum in sums {

@@ -55,17 +55,18 @@ pub(crate) unsafe fn sum<V: Simd>(args: &SumArgs<'_, V::Elem>) {
 /// CPU: the ISA of `V`. Memory: as [`SumArgs`] states.
 #[inline(always)]
 unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V::Elem>, run: &Run) {
-    // SAFETY: blocks of NV vectors end within the run, the last ones of one vector within a vector of its end.
+    // SAFETY: all blocks but the last are whole, so that each begins at a vector of its strands, and NV <= MOST_VECTORS.
     unsafe {
         let mut done = 0;
-        while run.len - done >= P * NV * V::LANES {
-            sum_block::<V, P, NV>(args, run, done, P * NV * V::LANES);
-            done += P * NV * V::LANES;
-        }
         while done < run.len {
-            let n = (run.len - done).min(P * V::LANES);
-            sum_block::<V, P, 1>(args, run, done, n);
-            done += n;
+            let rest = run.len - done;
+            if rest > P * V::LANES {
+                sum_block::<V, P, NV>(args, run, done, rest.min(P * NV * V::LANES));
+                done += rest.min(P * NV * V::LANES);
+            } else {
+                sum_block::<V, P, 1>(args, run, done, rest);
+                done += rest;
+            }
         }
     }
 }
@@ -73,7 +74,7 @@ unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V
 /// `n` outputs of a run from the `done`-th on: `NV` vectors of `P` strands.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`SumArgs`] states; `n <= P * NV * LANES`, and no less than that where `NV` is not 1.
+/// CPU: the ISA of `V`. Memory: as [`SumArgs`] states; `n <= P * NV * LANES`, and `done` is a multiple of `P * LANES`.
 #[inline(always)]
 unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     args: &SumArgs<'_, V::Elem>,

@@ -4,7 +4,8 @@
 //! image, group and phase of the other axes. No tap is filled up with zeros: where the kernel is not a multiple of the stride, phases have K
 //! of their own. A tile has all phases of the last axis for a panel of channels and a strip of positions; it is interleaved from the L1 cache
 //! into Y, whose elements are written once. K is in blocks of channels, then taps, then channels of the block; between blocks the sums of
-//! one panel are kept. Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], where the planes of a slab
+//! one panel are kept. Where an output has few products, each channel's phases are summed and interleaved by one kernel, without tiles.
+//! Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], where the planes of a slab
 //! fit 32 MiB. Scratch for a task: the padded planes of all channels for one slab of the positions, and the sums of one panel.
 
 mod border;
@@ -18,7 +19,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::stream::Activation;
-use convoke_kernels::weave::{self, MOST_SUMS, Run, Strands, Sum};
+use convoke_kernels::weave::{self, MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
 use convoke_kernels::{Dest, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 
 use super::cost::{
@@ -30,6 +31,7 @@ use super::planes::{channels_per_block, step_of};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
+use crate::machine::CACHES;
 use crate::{Geometry, Op};
 use phases::Phases;
 use planes::{Planes, Slab};
@@ -117,7 +119,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     };
     let slabs = geometry.batch * geometry.group * planes.slabs;
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, tiles.panels.count()) };
-    let planes_len = channels * planes.channel_len + tiles.widest() * tiles.lanes;
+    // What is decided for a slab serves several groups where groups are small.
+    let batch = if is_summed { most_groups(planes.channel_len * channels * size_of::<T::Acc>()) } else { 1 };
+    let batch = batch.min(geometry.group.div_ceil(4 * request.threads)).max(1);
+    let planes_len = batch * channels * planes.channel_len + tiles.widest().max(MOST_VECTORS + 1) * tiles.lanes;
     let sums_of_vector = (slots + usize::from(has_dead)) * tiles.panels.height(0) * tiles.lanes;
     let sums_len = sums_of_vector * if is_blocked { planes.columns.div_ceil(tiles.lanes) } else { tiles.widest() };
     let buffer_len = tiles.widest() * tiles.lanes * geometry.axes[last].stride;
@@ -149,6 +154,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
                 weave,
                 is_blocked,
                 is_summed,
+                batch,
                 splits,
                 planes_len,
                 sums_len,
@@ -156,6 +162,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             })
         }),
     })
+}
+
+/// Groups of a task whose planes, of `bytes` each, stay in the L2 cache.
+fn most_groups(bytes: usize) -> usize {
+    ((CACHES.l2 / 4) / bytes.max(1)).clamp(1, 16)
 }
 
 /// One phase of the axes before the last.
@@ -262,6 +273,8 @@ struct Transposed<T: Element> {
     is_blocked: bool,
     /// Whether kernels sum and weave single channels, without tiles.
     is_summed: bool,
+    /// Groups of a task.
+    batch: usize,
     /// Shares that the panels are split into.
     splits: usize,
     planes_len: usize,
@@ -546,16 +559,18 @@ impl<T: Element> Lowering<T> for Transposed<T> {
     }
 
     fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.planes.slabs * self.splits
+        self.geometry.batch * self.geometry.group.div_ceil(self.batch) * self.planes.slabs * self.splits
     }
 
-    /// One share of the panels, for one slab of one group of one image.
+    /// One share of the panels, for one slab of one batch of groups of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let count = self.tiles.panels.count();
-        let Part { image, group, columns, panels } =
-            Part::new(task, geometry.group, self.planes.slabs, count, self.splits);
+        let batches = geometry.group.div_ceil(self.batch);
+        let Part { image, group: batch, columns, panels } =
+            Part::new(task, batches, self.planes.slabs, count, self.splits);
+        let groups = batch * self.batch..((batch + 1) * self.batch).min(geometry.group);
         let mut arena = Arena::new(scratch);
         let planes = arena.take::<T::Acc>(self.planes_len);
         let sums = arena.take::<T::Acc>(self.sums_len);
@@ -563,8 +578,8 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         let slab = self.planes.slab(columns, arena.take::<usize>(geometry.axes.len()));
         let places = &mut arena.take::<usize>(self.planes.rows())[..self.planes.rows_of(&slab)];
 
-        let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
-        let filled = &mut planes[..channels * self.planes.channel_len];
+        let x = &io.x[(image * geometry.in_channels + groups.start * channels) * geometry.input_spatial()..];
+        let filled = &mut planes[..groups.len() * channels * self.planes.channel_len];
         self.planes.fill(self.isa, &self.phases, &slab, x, filled);
         let finish = Finish { isa: self.isa, activation: self.activation, io };
         let vectors = self.planes.columns_of(&slab).div_ceil(self.tiles.lanes);
@@ -573,7 +588,8 @@ impl<T: Element> Lowering<T> for Transposed<T> {
             if places.iter().all(|place| *place == usize::MAX) {
                 continue;
             }
-            for p in panels.clone() {
+            for (group, p) in groups.clone().flat_map(|group| panels.clone().map(move |p| (group, p))) {
+                let planes = &planes[(group - groups.start) * channels * self.planes.channel_len..];
                 let (row, height) = (self.tiles.panels.start(p), self.tiles.panels.height(p));
                 let channel = group * rows + row;
                 let panel = Panel {
@@ -600,7 +616,9 @@ impl<T: Element> Lowering<T> for Transposed<T> {
             }
         }
         if !io.is_finite {
-            self.redo_borders(&finish, image, group, panels, &slab);
+            for group in groups {
+                self.redo_borders(&finish, image, group, panels.clone(), &slab);
+            }
         }
     }
 }

@@ -172,6 +172,16 @@ impl Planes {
 
     /// The [`place`](Self::place) of each row of the slab; the largest number where there is none.
     pub(super) fn places(&self, phases: &[Phases], slab: &Slab<'_>, r: &[usize], places: &mut [usize]) {
+        if let [down, along] = phases {
+            // Two axes, as nearly always: rows are short, and there are many of them.
+            let stride = down.axis.stride;
+            let first = slab.origin[0] * stride + r[0];
+            for (row, place) in places.iter_mut().enumerate() {
+                let o = first + row * stride;
+                *place = if o < down.axis.output { o * along.axis.output } else { usize::MAX };
+            }
+            return;
+        }
         for (row, place) in places.iter_mut().enumerate() {
             *place = self.place(phases, slab, r, row).unwrap_or(usize::MAX);
         }
