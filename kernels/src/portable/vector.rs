@@ -139,7 +139,7 @@ impl Simd for F32x8 {
     #[inline(always)]
     unsafe fn zip(self, b: Self) -> (Self, Self) {
         let (a, b) = (self.0.to_array(), b.0.to_array());
-        let lane = |i: usize| if i % 2 == 0 { a[i / 2] } else { b[i / 2] };
+        let lane = |i: usize| if i.is_multiple_of(2) { a[i / 2] } else { b[i / 2] };
         (
             Self(wide::f32x8::new(core::array::from_fn(lane))),
             Self(wide::f32x8::new(core::array::from_fn(|i| lane(i + 8)))),
@@ -284,7 +284,7 @@ impl Simd for F64x4 {
     #[inline(always)]
     unsafe fn zip(self, b: Self) -> (Self, Self) {
         let (a, b) = (self.0.to_array(), b.0.to_array());
-        let lane = |i: usize| if i % 2 == 0 { a[i / 2] } else { b[i / 2] };
+        let lane = |i: usize| if i.is_multiple_of(2) { a[i / 2] } else { b[i / 2] };
         (
             Self(wide::f64x4::new(core::array::from_fn(lane))),
             Self(wide::f64x4::new(core::array::from_fn(|i| lane(i + 4)))),

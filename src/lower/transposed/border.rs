@@ -7,7 +7,6 @@ use convoke_kernels::Real;
 use super::planes::Slab;
 use super::{INNER, Outer, Pass, Transposed};
 use crate::element::Element;
-use crate::lower::engine::Panels;
 use crate::lower::finish::Finish;
 
 impl<T: Element> Transposed<T> {
@@ -80,7 +79,7 @@ impl<T: Element> Transposed<T> {
         let panels = &self.tiles.panels;
         let p = panels.panel_of(m);
         let (start, height) = (panels.start(p), panels.height(p));
-        let subs = Panels::new(pass.phases * height, self.tiles.mr);
+        let subs = &pass.subs[usize::from(height != panels.height(0))];
         let row = member * height + m - start;
         let sub = subs.panel_of(row);
         let first = c / pass.block * pass.block;

@@ -45,8 +45,9 @@ const INNER: usize = 16;
 const MOST_STRIDE: usize = 512;
 const MOST_OUTER_PHASES: usize = 1 << 12;
 const MOST_TAPS: usize = 1 << 16;
-/// Runs of outputs that are interleaved by one call.
-const RUNS: usize = 32;
+/// Runs of outputs that one call interleaves, of a strip and of a slab: lists of them are on the stack.
+const STRIP_RUNS: usize = 8;
+const SLAB_RUNS: usize = 32;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -136,7 +137,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             for (slot, r) in classes.iter().flatten().enumerate() {
                 slot_of[*r] = slot;
             }
-            let outers = Outer::all(&phases, &classes, &planes, channels);
+            let (tall, low) = (tiles.panels.height(0), tiles.panels.height(tiles.panels.count() - 1));
+            let heights = ([tall, low], tiles.mr);
+            let outers = Outer::all(&phases, &classes, &planes, channels, heights);
             Box::new(Transposed {
                 geometry: geometry.clone(),
                 isa: request.isa,
@@ -186,6 +189,8 @@ struct Pass {
     slot: usize,
     /// Phases of the class.
     phases: usize,
+    /// Its rows, for the higher panels of channels and for the lower ones.
+    subs: [Panels; 2],
     /// Taps.
     taps: usize,
     /// Channels in a block of k.
@@ -206,7 +211,14 @@ impl Pass {
 }
 
 impl Outer {
-    fn all(phases: &[Phases], classes: &[Vec<usize>], planes: &Planes, channels: usize) -> Vec<Self> {
+    /// `heights` are those of panels of channels, and of the highest kernel.
+    fn all(
+        phases: &[Phases],
+        classes: &[Vec<usize>],
+        planes: &Planes,
+        channels: usize,
+        heights: ([usize; 2], usize),
+    ) -> Vec<Self> {
         let (last, outer) = phases.split_last().expect("at least one axis");
         let mut before = 0;
         let counts: Vec<_> = outer.iter().map(|p| p.axis.stride).collect();
@@ -239,7 +251,8 @@ impl Outer {
                         }
                         RowOffsets::new(koff)
                     });
-                    let pass = Pass { class, slot, phases: members.len(), taps: count, block, koff, before };
+                    let subs = heights.0.map(|height| Panels::new(members.len() * height, heights.1));
+                    let pass = Pass { class, slot, phases: members.len(), subs, taps: count, block, koff, before };
                     before += members.len() * count;
                     slot += members.len();
                     pass
@@ -334,7 +347,7 @@ impl<T: Element> Transposed<T> {
         for pass in &outer.passes {
             let k_total = self.k_of(pass);
             let a = &panel.a[pass.before * channels * panel.height..];
-            let subs = Panels::new(pass.phases * panel.height, self.tiles.mr);
+            let subs = &pass.subs[usize::from(panel.height != self.tiles.panels.height(0))];
             for first in (0..channels).step_by(pass.block) {
                 let width = pass.block.min(channels - first);
                 let koff = pass.koff[usize::from(width != pass.block)].rows(0..width * pass.taps);
@@ -400,12 +413,12 @@ impl<T: Element> Transposed<T> {
         (slab, places): (&Slab<'_>, &[usize]),
         (column, nr): (usize, usize),
         mut row: usize,
-        runs: &mut [Run; RUNS],
+        runs: &mut [Run],
     ) -> (usize, usize) {
         let last = &self.phases[self.phases.len() - 1];
         let (width, origin) = (slab.width, slab.origin[self.phases.len() - 1]);
         let mut count = 0;
-        while count < RUNS && row < places.len() {
+        while count < runs.len() && row < places.len() {
             let (begin, place) = (self.planes.row_columns[row], places[row]);
             if begin >= column + nr {
                 break;
@@ -435,7 +448,7 @@ impl<T: Element> Transposed<T> {
         let (column, nr) = (vectors.start * self.tiles.lanes, vectors.len() * self.tiles.lanes);
         let begins = &self.planes.row_columns[..places.len()];
         let first = begins.partition_point(|begin| begin + slab.width <= column);
-        let mut runs = [Run::default(); RUNS];
+        let mut runs = [Run::default(); STRIP_RUNS];
         let (mut count, mut row) = self.runs((slab, places), (column, nr), first, &mut runs);
         if !self.is_blocked {
             // The lines of Y come while the products are computed: stores that miss the caches would wait for them one after the other.
@@ -473,7 +486,7 @@ impl<T: Element> Transposed<T> {
         }
         let strands = &strands[..self.slot_of.len()];
         let columns = (0, self.planes.columns_of(slab));
-        let mut runs = [Run::default(); RUNS];
+        let mut runs = [Run::default(); SLAB_RUNS];
         let (mut count, mut row) = self.runs((slab, places), columns, 0, &mut runs);
         while count > 0 {
             if let Some((lo, hi)) = self.direct
@@ -545,9 +558,8 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                     for pass in &outer.passes {
                         let members = &self.classes[pass.class];
                         let k_total = self.k_of(pass);
-                        let rows_of_pass = pass.phases * height;
-                        let packed = &mut packed[pass.before * channels * height..][..rows_of_pass * k_total];
-                        Panels::new(rows_of_pass, self.tiles.mr).pack(k_total, packed, |i, k| {
+                        let packed = &mut packed[pass.before * channels * height..][..pass.phases * height * k_total];
+                        pass.subs[usize::from(height != self.tiles.panels.height(0))].pack(k_total, packed, |i, k| {
                             let (t, c) = pass.step(k, channels);
                             let tap = self.tap(outer, members[i / height], t);
                             w[((group * channels + c) * rows + row + i % height) * taps + tap].to_acc()

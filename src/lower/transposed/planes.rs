@@ -29,6 +29,8 @@ pub(super) struct Planes {
     /// The shift of each copy.
     copies: Vec<usize>,
     is_dense: bool,
+    /// Whether the planes of a slab are neighbours in X: nothing is shifted, and nothing padded.
+    is_plain: bool,
     /// The rows of a plane: positions along the axes before the last.
     plane_rows: Vec<usize>,
     /// The rows of positions of a full slab: likewise, and where each begins among the columns.
@@ -86,7 +88,13 @@ impl Planes {
         u32::try_from(channel_len.checked_mul(channels)?).ok()?;
         let extents: Vec<_> = (0..last).map(here).collect();
         let row_columns = positions(&extents).map(|row| row.iter().zip(&pitches).map(|(v, pitch)| v * pitch).sum());
+        let is_whole = |(i, p): (usize, &Phases)| match i.cmp(&axis) {
+            core::cmp::Ordering::Greater => p.positions == p.axis.input,
+            _ => p.positions <= p.axis.input,
+        };
+        let is_unmoved = |p: &Phases| p.reach == 0 && p.low == 0;
         Some(Self {
+            is_plain: !is_dense && phases.iter().all(is_unmoved) && phases.iter().enumerate().all(is_whole),
             row_columns: row_columns.collect(),
             rows: positions(&extents).flatten().collect(),
             plane_rows: positions(&spans[..last]).flatten().collect(),
@@ -198,6 +206,15 @@ impl Planes {
     ) {
         let last = phases.len() - 1;
         let input = phases[last].axis.input;
+        if self.is_plain {
+            let at = slab.origin.iter().zip(phases).fold(0, |at, (v, p)| at * p.axis.input + v);
+            let len = (self.axis + 1..=last).fold(slab.extent, |len, i| len * phases[i].axis.input);
+            let spatial = phases.iter().map(|p| p.axis.input).product::<usize>();
+            for (channel, planes) in planes.chunks_exact_mut(self.channel_len).enumerate() {
+                stream::widen(isa, &x[channel * spatial + at..][..len], &mut planes[..len]);
+            }
+            return;
+        }
         // Products wrap where they are not used: beside an axis without positions, which has no rows to be copied.
         let spatial = phases.iter().fold(1_usize, |n, p| n.wrapping_mul(p.axis.input));
         let mut at = 0;
