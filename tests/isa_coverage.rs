@@ -8,7 +8,7 @@ mod common;
 use std::process::{Command, Output};
 
 use common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
-use convoke::kernels::{channel_kernels, spatial_kernels, winograd_kernels};
+use convoke::kernels::{channel_kernels, spatial_kernels, weave_kernels, winograd_kernels};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_tools::data::Scalar;
 
@@ -36,7 +36,8 @@ fn expected() -> Vec<Isa> {
 fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
     let spatial = spatial_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let channel = channel_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
-    spatial || channel || winograd_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa)
+    let weave = weave_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
+    spatial || channel || weave || winograd_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa)
 }
 
 /// Runs one Conv and one ConvTranspose on a tier with every algorithm: right results, from a kernel of that tier.

@@ -45,6 +45,8 @@ const INNER: usize = 16;
 const MOST_STRIDE: usize = 512;
 const MOST_OUTER_PHASES: usize = 1 << 12;
 const MOST_TAPS: usize = 1 << 16;
+/// Output channels of a group that are summed one by one, at the most: more of them share what tiles load.
+const MOST_SUMMED: usize = 8;
 /// Runs of outputs that one call interleaves, of a strip and of a slab: lists of them are on the stack.
 const STRIP_RUNS: usize = 8;
 const SLAB_RUNS: usize = 32;
@@ -88,7 +90,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let slots = classes.iter().map(Vec::len).sum::<usize>();
     let has_dead = slots < geometry.axes[last].stride;
     let outputs = (rows * outer_phases.unwrap_or(1) * geometry.axes[last].stride) as f64;
-    let can_sum = !is_blocked && [1, 2, 4, 8].contains(&geometry.axes[last].stride);
+    let can_sum = !is_blocked && rows <= MOST_SUMMED && [1, 2, 4, 8].contains(&geometry.axes[last].stride);
     let mut best: Option<(f64, Planes, Tiles<T::Acc>, bool)> = None;
     for (is_dense, is_summed) in [(false, false), (true, false), (false, true)] {
         let packed = request.layout.map(|layout| (layout[0], layout[1], layout[2] == 1));
