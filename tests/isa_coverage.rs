@@ -8,7 +8,7 @@ mod common;
 use std::process::{Command, Output};
 
 use common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
-use convoke::kernels::{channel_kernels, depthwise_kernels, spatial_kernels, winograd_kernels};
+use convoke::kernels::{channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_tools::data::Scalar;
 
@@ -36,10 +36,11 @@ fn expected() -> Vec<Isa> {
 fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
     let spatial = spatial_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let channel = channel_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
+    let weave = weave_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let winograd = winograd_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let direct = depthwise_kernels::<A>(isa)
         .is_some_and(|k| k.rows().iter().chain(k.channels()).any(|k| k.name() == name && k.isa() == isa));
-    spatial || channel || winograd || direct
+    spatial || channel || winograd || direct || weave
 }
 
 /// Runs one Conv and one ConvTranspose on a tier with every algorithm: right results, from a kernel of that tier.

@@ -23,7 +23,7 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
         Algorithm::Naive => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
         Algorithm::Winograd => layers::winograd().boxed(),
         Algorithm::Pointwise => layers::pointwise().boxed(),
-        Algorithm::Col2im(_) => layers::conv_transpose().boxed(),
+        Algorithm::Transposed | Algorithm::Col2im(_) => layers::conv_transpose().boxed(),
         _ => layers::conv().boxed(),
     }
 }
@@ -96,6 +96,7 @@ random_layers! {
     im2col_native: "im2col:native";
     im2col_gemm: "im2col:gemm";
     im2col_matrixmultiply: "im2col:matrixmultiply";
+    transposed: "transposed";
     col2im_native: "col2im:native";
     col2im_gemm: "col2im:gemm";
     col2im_matrixmultiply: "col2im:matrixmultiply";
@@ -208,7 +209,7 @@ fn rejections_are_for_the_documented_reasons() {
                 assert!(![conv.clone(), transposed.clone(), empty.clone()].iter().any(rejects));
                 continue;
             }
-            Algorithm::Col2im(_) => Op::ConvTranspose,
+            Algorithm::Transposed | Algorithm::Col2im(_) => Op::ConvTranspose,
             _ => Op::Conv,
         };
         let other = if op == Op::Conv { &transposed } else { &conv };

@@ -24,6 +24,7 @@ mod simd;
 pub mod stream;
 pub mod table;
 mod ukernel;
+pub mod weave;
 pub mod winograd;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -35,6 +36,7 @@ pub use depthwise::{
 pub use half;
 pub use isa::Isa;
 pub use real::Real;
-pub use table::{channel_kernels, depthwise_kernels, spatial_kernels, winograd_kernels};
+pub use table::{channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
 pub use ukernel::{ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
+pub use weave::WeaveKernel;
 pub use winograd::WinogradKernel;

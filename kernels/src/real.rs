@@ -6,6 +6,7 @@ use core::ops::{Add, Mul};
 use crate::Isa;
 use crate::depthwise::DepthwiseKernels;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
+use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
 
 /// The type's columns of the kernel table.
@@ -18,6 +19,8 @@ pub trait Slots: Sized + 'static {
     fn winograd_slot(isa: Isa) -> &'static [WinogradKernel<Self>];
     #[doc(hidden)]
     fn depthwise_slot(isa: Isa) -> Option<&'static DepthwiseKernels<Self>>;
+    #[doc(hidden)]
+    fn weave_slot(isa: Isa) -> &'static [WeaveKernel<Self>];
 }
 
 /// A type that kernels compute in: `f32` or `f64`. Sealed.

@@ -143,4 +143,10 @@ pub(crate) trait Simd: Copy {
     fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
         p.wrapping_add(step)
     }
+
+    /// The lanes of `self` and `b` in turn: the first lanes of both, then the second ones, and so on, as two vectors.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn zip(self, b: Self) -> (Self, Self);
 }

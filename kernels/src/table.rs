@@ -2,6 +2,7 @@
 
 use crate::depthwise::DepthwiseKernels;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
+use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 
@@ -29,9 +30,15 @@ pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<
     if isa.is_available() { T::depthwise_slot(isa) } else { None }
 }
 
+/// The weaving kernel of one ISA and element type; empty where the CPU or the build lacks the ISA.
+#[must_use]
+pub fn weave_kernels<T: Real>(isa: Isa) -> &'static [WeaveKernel<T>] {
+    if isa.is_available() { T::weave_slot(isa) } else { &[] }
+}
+
 /// The slots of the table: one row an ISA, one column an element type and kind of kernel.
 macro_rules! slots {
-    ($($elem:ty: $module:ident, $winograd:ident, $depthwise:ident);+) => {$(
+    ($($elem:ty: $module:ident, $winograd:ident, $depthwise:ident, $weave:ident);+) => {$(
         impl crate::real::Slots for $elem {
             fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>] {
                 match isa {
@@ -76,7 +83,18 @@ macro_rules! slots {
                     _ => None,
                 }
             }
+
+            fn weave_slot(isa: Isa) -> &'static [WeaveKernel<Self>] {
+                match isa {
+                    Isa::Portable => crate::portable::weave::$weave,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+                    Isa::Avx2 => crate::x86_64::avx2::weave::$weave,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+                    Isa::Avx512 => crate::x86_64::avx512::weave::$weave,
+                    _ => &[],
+                }
+            }
         }
     )+};
 }
-slots!(f32: gemm_f32, winograd_f32, depthwise_f32; f64: gemm_f64, winograd_f64, depthwise_f64);
+slots!(f32: gemm_f32, winograd_f32, depthwise_f32, F32; f64: gemm_f64, winograd_f64, depthwise_f64, F64);

@@ -63,7 +63,16 @@ pub struct RowOffsetsRef<'a> {
     max: usize,
 }
 
-impl RowOffsetsRef<'_> {
+impl<'a> RowOffsetsRef<'a> {
+    /// An upper bound of all offsets.
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    pub(crate) fn offsets(&self) -> &'a [u32] {
+        self.offsets
+    }
+
     /// Number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -181,7 +190,7 @@ impl<'a, T> Dest<'a, T> {
         Dest { y: self.y.wrapping_add(offset), len: self.len - offset, life: core::marker::PhantomData }
     }
 
-    pub(crate) fn as_mut_ptr(&mut self) -> *mut T {
+    pub(crate) fn as_mut_ptr(&self) -> *mut T {
         self.y
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A kernel of F(m, r) is used in four steps for a block of tiles: [`split`](WinogradKernel::split) the rows of a channel into padded planes,
 //! transform them with [`input`](WinogradKernel::input), multiply by the transformed filters (a GEMM for each of the tile's values), and take
-//! the products back with [`output`](WinogradKernel::output). [`generic::winograd`](crate::generic) has the algebra.
+//! the products back with [`output`](WinogradKernel::output). `generic/winograd.rs` has the algebra.
 
 use alloc::vec::Vec;
 use core::fmt;

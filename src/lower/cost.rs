@@ -11,13 +11,14 @@ pub(crate) const TASK_CYCLES: f64 = 300.0;
 pub(crate) const PLANE_CYCLES: f64 = 0.25;
 /// Cycles to find where a row of a plane comes from.
 pub(crate) const PLANE_ROW_CYCLES: f64 = 30.0;
-/// How much longer arithmetic takes on shifted views, whose loads cross cache lines, in tiles of `mr` rows: the fewer rows share a load, the more that
-/// counts.
+/// How much longer arithmetic takes on shifted views, whose loads cross cache lines.
+pub(crate) const SHIFTED_VIEWS: f64 = 1.04;
+/// The same in tiles of `mr` rows: the fewer rows share a load, the more that counts.
 pub(crate) fn shifted_views(mr: usize) -> f64 {
     match mr {
         0..=2 => 2.5,
         3 | 4 => 1.3,
-        _ => 1.04,
+        _ => SHIFTED_VIEWS,
     }
 }
 /// Cycles to pack one element of a panel of B.
@@ -26,11 +27,18 @@ pub(crate) const PACK_CYCLES: f64 = 0.1;
 pub(crate) const SUM_CYCLES: f64 = 2.0;
 /// Cycles to finish a vector of sums with channels along its lanes: transposed, and stored in short rows.
 pub(crate) const TRANSPOSED_STORE_CYCLES: f64 = 6.0;
+/// Cycles to interleave and store a vector of sums of several phases.
+pub(crate) const WEAVE_CYCLES: f64 = 8.0;
+/// Cycles for one product of a vector of sums without tiles, and for its way into Y.
+pub(crate) const SUMMED_TAP_CYCLES: f64 = 0.7;
+pub(crate) const SUMMED_CYCLES: f64 = 8.0;
+/// Cycles of a call of a micro-kernel beside its steps.
+pub(crate) const KERNEL_CALL_CYCLES: f64 = 40.0;
 /// Nanoseconds for a multiply-add of the materialised lowerings, and for making or adding one element of their matrices.
 pub(crate) const IM2COL_FMA: f64 = 0.02;
 pub(crate) const IM2COL_ELEMENT: f64 = 0.5;
-pub(crate) const COL2IM_FMA: f64 = 0.005;
-pub(crate) const COL2IM_ELEMENT: f64 = 0.1;
+pub(crate) const COL2IM_FMA: f64 = 0.0085;
+pub(crate) const COL2IM_ELEMENT: f64 = 0.4;
 /// Nanoseconds for a multiply-add of the naive loops.
 pub(crate) const NAIVE_FMA: f64 = 4.0;
 /// Cycles to copy a vector of padded elements into planes, to compute a vector of one of a tile's values from them, and to take one back.

@@ -46,6 +46,25 @@ impl Panels {
         self.height + usize::from(p < self.taller)
     }
 
+    /// The panel that a row is in.
+    pub(crate) fn panel_of(&self, row: usize) -> usize {
+        let of_taller = self.taller * (self.height + 1);
+        if row < of_taller { row / (self.height + 1) } else { self.taller + (row - of_taller) / self.height }
+    }
+
+    /// Packs a matrix of `k` columns, given by an accessor, panel by panel, each `[k][height]`.
+    pub(crate) fn pack<T>(&self, k: usize, packed: &mut [T], element: impl Fn(usize, usize) -> T) {
+        for p in 0..self.count() {
+            let (row, height) = (self.start(p), self.height(p));
+            let panel = &mut packed[row * k..(row + height) * k];
+            for (k, step) in panel.chunks_exact_mut(height.max(1)).enumerate() {
+                for (i, value) in step.iter_mut().enumerate() {
+                    *value = element(row + i, k);
+                }
+            }
+        }
+    }
+
     /// The heights of the first, tallest panel, and of the last, lowest one.
     fn heights(&self) -> (usize, usize) {
         (self.height + usize::from(self.taller > 0), self.height)
@@ -305,14 +324,6 @@ impl<T: Real> Tiles<T> {
 
     /// Packs a matrix of `k` columns, given by an accessor, into the panels' layout.
     pub(crate) fn pack(&self, k: usize, packed: &mut [T], element: impl Fn(usize, usize) -> T) {
-        for p in 0..self.panels.count() {
-            let (row, height) = (self.panels.start(p), self.panels.height(p));
-            let panel = &mut packed[row * k..(row + height) * k];
-            for (k, step) in panel.chunks_exact_mut(height.max(1)).enumerate() {
-                for (i, value) in step.iter_mut().enumerate() {
-                    *value = element(row + i, k);
-                }
-            }
-        }
+        self.panels.pack(k, packed, element);
     }
 }

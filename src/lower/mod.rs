@@ -15,6 +15,7 @@ pub(crate) mod implicit_gemm;
 pub(crate) mod naive;
 mod planes;
 pub(crate) mod pointwise;
+pub(crate) mod transposed;
 pub(crate) mod winograd;
 
 use alloc::boxed::Box;
@@ -146,7 +147,7 @@ pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
 pub(crate) type Candidate<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
 
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
-pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 12] {
+pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 13] {
     [
         (Algorithm::Winograd, winograd::offer),
         (Algorithm::Pointwise, pointwise::offer),
@@ -155,6 +156,7 @@ pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 12] {
         (Algorithm::Im2col(Blas::Native), |r| im2col::offer(r, Blas::Native)),
         (Algorithm::Im2col(Blas::Gemm), |r| im2col::offer(r, Blas::Gemm)),
         (Algorithm::Im2col(Blas::Matrixmultiply), |r| im2col::offer(r, Blas::Matrixmultiply)),
+        (Algorithm::Transposed, transposed::offer),
         (Algorithm::Col2im(Blas::Native), |r| col2im::offer(r, Blas::Native)),
         (Algorithm::Col2im(Blas::Gemm), |r| col2im::offer(r, Blas::Gemm)),
         (Algorithm::Col2im(Blas::Matrixmultiply), |r| col2im::offer(r, Blas::Matrixmultiply)),

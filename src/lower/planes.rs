@@ -106,7 +106,7 @@ pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize) -> Option<Sizes> 
 }
 
 /// A length of at least `len` that is an odd number of cache lines of f32, so that equal positions of many channels do not share a cache set.
-fn padded(len: usize) -> Option<usize> {
+pub(crate) fn padded(len: usize) -> Option<usize> {
     let lines = len.div_ceil(16);
     (lines + 1 - lines % 2).checked_mul(16)
 }
@@ -358,7 +358,7 @@ impl Planes {
 }
 
 /// All positions of a box with the given lengths, in row-major order.
-fn positions(lengths: &[usize]) -> impl Iterator<Item = Vec<usize>> {
+pub(crate) fn positions(lengths: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     let count: usize = lengths.iter().product();
     let lengths = lengths.to_vec();
     (0..count).map(move |mut index| {

@@ -31,6 +31,8 @@ pub enum Algorithm {
     ChannelGemm,
     /// Conv: tiles of the im2col matrix are made, and multiplied by a BLAS.
     Im2col(Blas),
+    /// ConvTranspose: phases of the stride, each an ordinary convolution of stride 1; the output is written once, with the phases interleaved.
+    Transposed,
     /// ConvTranspose: GEMM by a BLAS, then the columns are added into the output.
     Col2im(Blas),
     /// Both operators: the loops of the definition, summed in f64.
@@ -41,7 +43,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Winograd,
         Self::Pointwise,
         Self::ImplicitGemm,
@@ -49,6 +51,7 @@ impl Algorithm {
         Self::Im2col(Blas::Native),
         Self::Im2col(Blas::Gemm),
         Self::Im2col(Blas::Matrixmultiply),
+        Self::Transposed,
         Self::Col2im(Blas::Native),
         Self::Col2im(Blas::Gemm),
         Self::Col2im(Blas::Matrixmultiply),
@@ -67,6 +70,7 @@ impl Algorithm {
             Self::Im2col(Blas::Native) => "im2col:native",
             Self::Im2col(Blas::Gemm) => "im2col:gemm",
             Self::Im2col(Blas::Matrixmultiply) => "im2col:matrixmultiply",
+            Self::Transposed => "transposed",
             Self::Col2im(Blas::Native) => "col2im:native",
             Self::Col2im(Blas::Gemm) => "col2im:gemm",
             Self::Col2im(Blas::Matrixmultiply) => "col2im:matrixmultiply",

@@ -106,7 +106,7 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
                 && !kernels.is_empty()
         }
         Algorithm::Depthwise => geometry.op == Op::Conv && !is_empty && geometry.in_channels_per_group() <= 32,
-        Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
+        Algorithm::Transposed | Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
         _ => panic!("tests/common/mod.rs: say what {algorithm} accepts"),
     }
 }

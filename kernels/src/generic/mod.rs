@@ -2,6 +2,7 @@
 
 pub(crate) mod depthwise;
 pub(crate) mod gemm;
+pub(crate) mod weave;
 pub(crate) mod winograd;
 
 /// Instantiates a generic micro-kernel for a list of tiles, and lists the instances in a table.
@@ -86,3 +87,41 @@ macro_rules! winograd_tiles {
     };
 }
 pub(crate) use winograd_tiles;
+
+/// Instantiates the weaving kernel, and lists it in a table.
+macro_rules! weave_kernel {
+    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $name:ident, $fetch:ident, $sum:ident) => {
+        /// # Safety
+        /// As the generic kernel's, for this ISA.
+        #[$attr]
+        unsafe fn $sum(args: &crate::weave::SumArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::weave::sum::<$vector>(args) }
+        }
+
+        /// # Safety
+        /// As the generic kernel's, for this ISA.
+        #[$attr]
+        unsafe fn $fetch(args: &crate::weave::FetchArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::weave::fetch::<$vector>(args) }
+        }
+
+        /// # Safety
+        /// As the generic kernel's, for this ISA.
+        #[$attr]
+        unsafe fn $name(args: &crate::weave::WeaveArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::weave::weave::<$vector>(args) }
+        }
+        pub(crate) static $table: &[crate::WeaveKernel<<$vector as crate::simd::Simd>::Elem>] = &[crate::WeaveKernel {
+            name: stringify!($name),
+            isa: $isa,
+            lanes: <$vector as crate::simd::Simd>::LANES,
+            f: $name,
+            fetch: $fetch,
+            sum: $sum,
+        }];
+    };
+}
+pub(crate) use weave_kernel;

@@ -163,6 +163,16 @@ impl Simd for F32x8 {
         }
         Self(wide::f32x8::new(lanes))
     }
+
+    #[inline(always)]
+    unsafe fn zip(self, b: Self) -> (Self, Self) {
+        let (a, b) = (self.0.to_array(), b.0.to_array());
+        let lane = |i: usize| if i.is_multiple_of(2) { a[i / 2] } else { b[i / 2] };
+        (
+            Self(wide::f32x8::new(core::array::from_fn(lane))),
+            Self(wide::f32x8::new(core::array::from_fn(|i| lane(i + 8)))),
+        )
+    }
 }
 
 /// 4 `f64`.
@@ -325,5 +335,15 @@ impl Simd for F64x4 {
             *lane = unsafe { *p.wrapping_add(i) };
         }
         Self(wide::f64x4::new(lanes))
+    }
+
+    #[inline(always)]
+    unsafe fn zip(self, b: Self) -> (Self, Self) {
+        let (a, b) = (self.0.to_array(), b.0.to_array());
+        let lane = |i: usize| if i.is_multiple_of(2) { a[i / 2] } else { b[i / 2] };
+        (
+            Self(wide::f64x4::new(core::array::from_fn(lane))),
+            Self(wide::f64x4::new(core::array::from_fn(|i| lane(i + 4)))),
+        )
     }
 }

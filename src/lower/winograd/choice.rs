@@ -98,7 +98,7 @@ impl<T: Real> Choice<T> {
     ) -> Option<Self> {
         let bytes = size_of::<T>() as f64;
         let tiles = Tiles::<T>::new(isa, extent.runs().1)?;
-        let lanes = scheme.kernel.lanes() as f64;
+        let lanes = scheme.kernel.lanes();
         let (channels, channels_out) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
         let panels = channels_out.div_ceil(tiles.nr());
         let splits = splits.clamp(1, panels.max(1));
@@ -110,7 +110,8 @@ impl<T: Real> Choice<T> {
         let padded_len = (extent.images
             * (extent.input_rows * scheme.down.tile.outputs)
             * (extent.input_columns * scheme.along.tile.outputs)) as f64;
-        let vectors = extent.images as f64 * (extent.image_input_tiles() as f64 / lanes).ceil();
+        let vectors = (extent.images * extent.image_input_tiles().div_ceil(lanes)) as f64;
+        let lanes = lanes as f64;
         let input = channels as f64 * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
         let slices_in =
             roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel) as f64;

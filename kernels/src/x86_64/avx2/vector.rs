@@ -262,6 +262,15 @@ impl Simd for F32x8 {
         unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
         next
     }
+
+    #[inline(always)]
+    unsafe fn zip(self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let (low, high) = (_mm256_unpacklo_ps(self.0, b.0), _mm256_unpackhi_ps(self.0, b.0));
+            (Self(_mm256_permute2f128_ps::<0x20>(low, high)), Self(_mm256_permute2f128_ps::<0x31>(low, high)))
+        }
+    }
 }
 
 /// 4 `f64`.
@@ -444,6 +453,15 @@ impl Simd for F64x4 {
         // SAFETY: no instruction.
         unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
         next
+    }
+
+    #[inline(always)]
+    unsafe fn zip(self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let (low, high) = (_mm256_unpacklo_pd(self.0, b.0), _mm256_unpackhi_pd(self.0, b.0));
+            (Self(_mm256_permute2f128_pd::<0x20>(low, high)), Self(_mm256_permute2f128_pd::<0x31>(low, high)))
+        }
     }
 }
 

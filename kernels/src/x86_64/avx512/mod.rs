@@ -5,5 +5,6 @@ pub(crate) mod depthwise_f64;
 pub(crate) mod gemm_f32;
 pub(crate) mod gemm_f64;
 mod vector;
+pub(crate) mod weave;
 pub(crate) mod winograd_f32;
 pub(crate) mod winograd_f64;

@@ -1,0 +1,208 @@
+//! Weaving: rows of sums, one a phase, become one row of output, with the epilogue.
+
+use core::fmt;
+
+use crate::{Dest, Isa, Real, RowOffsetsRef};
+
+/// The sums of several rows of output: output row c's phase p begins at `sums[slots[p] * step + c * pitch]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Strands<'a, T> {
+    /// The sums.
+    pub sums: &'a [T],
+    /// The place of each phase; phases may share one.
+    pub slots: &'a [usize],
+    /// Elements from one place to the next.
+    pub step: usize,
+    /// Elements from one output row's sums to the next one's.
+    pub pitch: usize,
+}
+
+/// Neighbours in a row of output: element i of them is element `from + i / phases` of strand `i % phases`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Run {
+    /// Where the strands' part begins.
+    pub from: usize,
+    /// Where the neighbours begin in a row of output.
+    pub at: usize,
+    /// How many they are.
+    pub len: usize,
+}
+
+/// What happens to the elements on their way: `+ bias + residual`, clamped.
+#[derive(Debug)]
+pub struct Finish<'a, T> {
+    /// One value for each row of output.
+    pub bias: &'a [T],
+    /// Added after the bias: laid out as the destination, at least as long.
+    pub residual: Option<&'a [T]>,
+    /// Lower bound of the result; NaN passes.
+    pub lo: T,
+    /// Upper bound of the result; NaN passes.
+    pub hi: T,
+}
+
+/// Raw arguments of a weaving kernel.
+///
+/// Memory: `slots` readable for `phases`; for each run, phase p and row c < rows, `sums + slots[p] * step + c * pitch + from` readable for
+/// `(len - p).div_ceil(phases)` elements; `bias` for `rows`; `y + c * ldy + at` writable (and `residual` there readable, unless null) for `len`.
+pub(crate) struct WeaveArgs<'a, T> {
+    pub(crate) sums: *const T,
+    pub(crate) slots: &'a [usize],
+    pub(crate) step: usize,
+    pub(crate) pitch: usize,
+    pub(crate) rows: usize,
+    pub(crate) runs: &'a [Run],
+    pub(crate) bias: *const T,
+    pub(crate) residual: *const T,
+    pub(crate) lo: T,
+    pub(crate) hi: T,
+    pub(crate) y: *mut T,
+    pub(crate) ldy: usize,
+}
+
+/// Raw arguments of a fetching kernel: addresses only.
+pub(crate) struct FetchArgs<'a, T> {
+    pub(crate) rows: usize,
+    pub(crate) runs: &'a [Run],
+    pub(crate) y: *const T,
+    pub(crate) ldy: usize,
+}
+
+/// A strand that is yet to be summed: element i is the sum of `w[k] * x[koff[k] + i]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Sum<'a, T> {
+    /// One weight for each row.
+    pub w: &'a [T],
+    /// Where the rows begin.
+    pub koff: RowOffsetsRef<'a>,
+}
+
+/// Vectors that [`WeaveKernel::sum`] reads at a time, at the most.
+pub const MOST_VECTORS: usize = 8;
+
+/// Phases that [`WeaveKernel::sum`] takes, at the most.
+pub const MOST_SUMS: usize = 8;
+
+/// Raw arguments of a kernel that sums and weaves one row of output.
+///
+/// Memory: `runs` and `sums` are of `phases` strands; for each run, vector of a strand, and k: `x + koff[k] + from` readable for `len.div_ceil(phases)`
+/// elements, rounded up to [`MOST_VECTORS`]; `y + at` writable (and `residual` there readable, unless null) for `len`.
+pub(crate) struct SumArgs<'a, T> {
+    pub(crate) x: *const T,
+    pub(crate) sums: &'a [Sum<'a, T>],
+    pub(crate) runs: &'a [Run],
+    pub(crate) bias: T,
+    pub(crate) residual: *const T,
+    pub(crate) lo: T,
+    pub(crate) hi: T,
+    pub(crate) y: *mut T,
+}
+
+/// A kernel that weaves. A reference to one is the proof that the CPU can run it.
+pub struct WeaveKernel<T: 'static> {
+    pub(crate) name: &'static str,
+    pub(crate) isa: Isa,
+    pub(crate) f: unsafe fn(&WeaveArgs<'_, T>),
+    pub(crate) lanes: usize,
+    pub(crate) sum: unsafe fn(&SumArgs<'_, T>),
+    pub(crate) fetch: unsafe fn(&FetchArgs<'_, T>),
+}
+
+impl<T: Real> WeaveKernel<T> {
+    /// Name, as `<dtype>_weave`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The ISA that it needs.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Asks for what [`run`](Self::run) will write in the L2 cache; where the ISA cannot, nothing.
+    pub fn fetch(&self, runs: &[Run], rows: usize, y: &Dest<'_, T>, ldy: usize) {
+        // SAFETY: no memory is touched; a kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.fetch)(&FetchArgs { rows, runs, y: y.as_mut_ptr(), ldy }) };
+    }
+
+    /// `y[at + i] = clamp(strand + bias + residual)` for every run, of strands that are summed on the way; `finish` has one bias. Whole vectors of
+    /// `x` are read: up to [`MOST_VECTORS`] behind what the runs need.
+    ///
+    /// # Panics
+    /// If a slice is too short, or the phases are not 1, 2, 4 or 8.
+    pub fn sum(&self, x: &[T], sums: &[Sum<'_, T>], runs: &[Run], finish: &Finish<'_, T>, y: &mut Dest<'_, T>) {
+        let phases = sums.len();
+        assert!(phases <= MOST_SUMS && phases.is_power_of_two(), "there is no kernel for so many phases");
+        let (mut read, mut written) = (0, 0);
+        for run in runs {
+            let most = MOST_VECTORS * self.lanes;
+            read = read.max(run.from.saturating_add((run.len / phases).saturating_add(most)));
+            written = written.max(run.at.saturating_add(run.len));
+        }
+        for sum in sums {
+            assert!(sum.w.len() >= sum.koff.len(), "one weight a row");
+            assert!(sum.koff.is_empty() || read.saturating_add(sum.koff.max()) <= x.len(), "the rows are too short");
+        }
+        assert!(written <= y.len(), "the destination is too short");
+        assert!(finish.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
+        let args = SumArgs {
+            x: x.as_ptr(),
+            sums,
+            runs,
+            bias: finish.bias[0],
+            residual: finish.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            lo: finish.lo,
+            hi: finish.hi,
+            y: y.as_mut_ptr(),
+        };
+        // SAFETY: the assertions cover the memory that SumArgs asks for; Dest grants the writes; a kernel is only handed out where the CPU has
+        // its ISA.
+        unsafe { (self.sum)(&args) };
+    }
+
+    /// `y[c * ldy + at + i] = clamp(strand + bias[c] + residual)` for every row c of `bias` and every run.
+    ///
+    /// # Panics
+    /// If a slice is too short, or there is no phase.
+    pub fn run(&self, strands: &Strands<'_, T>, runs: &[Run], finish: &Finish<'_, T>, y: &mut Dest<'_, T>, ldy: usize) {
+        let (rows, phases) = (finish.bias.len(), strands.slots.len());
+        assert!(phases > 0, "there is no phase");
+        let Some(last) = rows.checked_sub(1) else { return };
+        let slot = strands.slots.iter().copied().max().unwrap_or(0);
+        let before = slot.saturating_mul(strands.step).saturating_add(last.saturating_mul(strands.pitch));
+        let (mut read, mut written) = (0, 0);
+        for run in runs {
+            read = read.max(run.from.saturating_add(run.len.div_ceil(phases)));
+            written = written.max(run.at.saturating_add(run.len));
+        }
+        let written = last.saturating_mul(ldy).saturating_add(written);
+        assert!(before.saturating_add(read) <= strands.sums.len(), "the strands are too short");
+        assert!(written <= y.len(), "the destination is too short");
+        assert!(finish.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
+        let args = WeaveArgs {
+            sums: strands.sums.as_ptr(),
+            slots: strands.slots,
+            step: strands.step,
+            pitch: strands.pitch,
+            rows,
+            runs,
+            bias: finish.bias.as_ptr(),
+            residual: finish.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            lo: finish.lo,
+            hi: finish.hi,
+            y: y.as_mut_ptr(),
+            ldy,
+        };
+        // SAFETY: the assertions cover the memory that WeaveArgs asks for, the largest slot, row and run of all; Dest grants the writes; a
+        // kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.f)(&args) };
+    }
+}
+
+impl<T> fmt::Debug for WeaveKernel<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.isa)
+    }
+}

@@ -1,0 +1,638 @@
+//! ConvTranspose without a column matrix: each phase of the strides is an ordinary convolution of stride 1 over the same padded copy of X.
+//!
+//! M = M/group * the phases of the last axis that read the same inputs, K = C/group * the taps of a phase, N = positions of a phase, for each
+//! image, group and phase of the other axes. No tap is filled up with zeros: where the kernel is not a multiple of the stride, phases have K
+//! of their own. A tile has all phases of the last axis for a panel of channels and a strip of positions; it is interleaved from the L1 cache
+//! into Y, whose elements are written once. K is in blocks of channels, then taps, then channels of the block; between blocks the sums of
+//! one panel are kept. Where an output has few products, each channel's phases are summed and interleaved by one kernel, without tiles.
+//! Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], where the planes of a slab
+//! fit 32 MiB. Scratch for a task: the padded planes of all channels for one slab of the positions, and the sums of one panel.
+
+mod border;
+mod phases;
+mod planes;
+mod tiles;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use convoke_kernels::stream::Activation;
+use convoke_kernels::weave::{self, MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
+use convoke_kernels::{Dest, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
+
+use super::cost::{
+    CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, SUMMED_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
+};
+use super::engine::Panels;
+use super::finish::Finish;
+use super::planes::{channels_per_block, step_of};
+use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
+use crate::element::Element;
+use crate::exec::{Arena, Line, lines_for};
+use crate::machine::CACHES;
+use crate::{Geometry, Op};
+use phases::Phases;
+use planes::{Planes, Slab};
+use tiles::Tiles;
+
+/// Steps of k in a block, at the most (one channel's taps may be more).
+const KC: usize = 512;
+/// Channels whose taps follow each other in K: the rows of B that taps share are then still in the L1 cache.
+const INNER: usize = 16;
+/// Strides of an axis, phases of all axes but the last, and taps, at the most: tables grow with them.
+const MOST_STRIDE: usize = 512;
+const MOST_OUTER_PHASES: usize = 1 << 12;
+const MOST_TAPS: usize = 1 << 16;
+/// Output channels of a group that are summed one by one, at the most: more of them share what tiles load.
+const MOST_SUMMED: usize = 8;
+/// Runs of outputs that one call interleaves, of a strip and of a slab: lists of them are on the stack.
+const STRIP_RUNS: usize = 8;
+const SLAB_RUNS: usize = 32;
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    if geometry.op != Op::ConvTranspose {
+        return Err(String::from("only for ConvTranspose"));
+    }
+    if geometry.output_len() == 0 {
+        return Err(String::from("the output is empty"));
+    }
+    for (i, axis) in geometry.axes.iter().enumerate() {
+        if axis.stride > MOST_STRIDE {
+            return Err(alloc::format!("spatial axis {i} has stride {}, more than {MOST_STRIDE}", axis.stride));
+        }
+    }
+    let last = geometry.axes.len() - 1;
+    let outer_phases = geometry.axes[..last].iter().try_fold(1_usize, |n, a| n.checked_mul(a.stride));
+    if outer_phases.is_none_or(|n| n > MOST_OUTER_PHASES) || geometry.kernel_volume() > MOST_TAPS {
+        return Err(String::from("too many phases or taps"));
+    }
+    let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
+        return Err(String::from("no kernel that interleaves"));
+    };
+    let phases: Vec<_> = geometry.axes.iter().map(Phases::new).collect();
+    let classes = phases[last].classes();
+    let pads = geometry.axes.iter().map(|a| a.pad_begin % a.stride);
+    if request.layout.is_some_and(|layout| !layout.iter().skip(3).copied().eq(pads.clone())) {
+        return Err(String::from("the weights are packed for other pads"));
+    }
+    let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+    let work = tiles::Work {
+        rows,
+        classes: classes.iter().map(|class| (class.len(), phases[last].taps[class[0]].len())).collect(),
+        outer_taps: geometry.kernel_volume() / geometry.axes[last].kernel,
+        channels,
+    };
+    let longest = phases.iter().map(|p| p.taps.iter().map(Vec::len).max().unwrap_or(0)).product::<usize>();
+    let is_blocked = channels > channels_per_block(channels, longest.max(1), KC);
+    let slots = classes.iter().map(Vec::len).sum::<usize>();
+    let has_dead = slots < geometry.axes[last].stride;
+    let outputs = (rows * outer_phases.unwrap_or(1) * geometry.axes[last].stride) as f64;
+    let can_sum = !is_blocked && rows <= MOST_SUMMED && [1, 2, 4, 8].contains(&geometry.axes[last].stride);
+    let mut best: Option<(f64, Planes, Tiles<T::Acc>, bool)> = None;
+    for (is_dense, is_summed) in [(false, false), (true, false), (false, true)] {
+        let packed = request.layout.map(|layout| (layout[0], layout[1], layout[2] == 1));
+        if is_summed && !can_sum || packed.is_some_and(|(.., packed)| packed != is_summed) {
+            continue;
+        }
+        let sums = |columns: usize| if is_blocked { columns.saturating_mul(tiles::ROWS.max(slots)) } else { 0 };
+        let planes = Planes::new(&phases, is_dense, channels, size_of::<T::Acc>(), (geometry, request.threads), sums);
+        let Some(planes) = planes else { continue };
+        let vectors = planes.columns.div_ceil(super::engine::lanes::<T::Acc>(request.isa));
+        let packed = if is_summed { Some((1, 1)) } else { packed.map(|(channels, mr, _)| (channels, mr)) };
+        let Some(tiles) = Tiles::choose(request.isa, &work, vectors, packed) else { continue };
+        let outputs = outputs * vectors as f64;
+        let arithmetic = if is_summed {
+            let taps = geometry.kernel_volume() as f64 / geometry.axes.iter().map(|a| a.stride as f64).product::<f64>();
+            outputs * (taps * channels as f64 * SUMMED_TAP_CYCLES + SUMMED_CYCLES)
+        } else {
+            let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
+            tiles.cycles(&work, vectors) * SHIFTED_VIEWS + outputs * (WEAVE_CYCLES + sums)
+        };
+        let cycles = arithmetic + (channels * planes.channel_len) as f64 * PLANE_CYCLES + TASK_CYCLES;
+        let slabs = (geometry.batch * geometry.group) as f64 * planes.full_slabs();
+        if best.as_ref().is_none_or(|(least, ..)| slabs * cycles < *least) {
+            best = Some((slabs * cycles, planes, tiles, is_summed));
+        }
+    }
+    let Some((cycles, planes, tiles, is_summed)) = best else {
+        return Err(String::from("the padded planes are too large, or there is no kernel for this tile"));
+    };
+    let slabs = geometry.batch * geometry.group * planes.slabs;
+    let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, tiles.panels.count()) };
+    // What is decided for a slab serves several groups where groups are small.
+    let batch = if is_summed { most_groups(planes.channel_len * channels * size_of::<T::Acc>()) } else { 1 };
+    let batch = batch.min(geometry.group.div_ceil(4 * request.threads)).max(1);
+    let planes_len = batch * channels * planes.channel_len + tiles.widest().max(MOST_VECTORS + 1) * tiles.lanes;
+    let sums_of_vector = (slots + usize::from(has_dead)) * tiles.panels.height(0) * tiles.lanes;
+    let sums_len = sums_of_vector * if is_blocked { planes.columns.div_ceil(tiles.lanes) } else { tiles.widest() };
+    let buffer_len = tiles.widest() * tiles.lanes * geometry.axes[last].stride;
+    let values = [planes_len, sums_len, buffer_len].map(lines_for::<T::Acc>);
+    let numbers = [geometry.axes.len(), planes.rows()].map(lines_for::<usize>);
+    Ok(Offer {
+        cost: cycles / CLOCK,
+        lines: values.iter().chain(&numbers).fold(0, |sum, lines| sum.saturating_add(*lines)),
+        build: Box::new(move || {
+            let mut slot_of = alloc::vec![slots; geometry.axes[last].stride];
+            for (slot, r) in classes.iter().flatten().enumerate() {
+                slot_of[*r] = slot;
+            }
+            let (tall, low) = (tiles.panels.height(0), tiles.panels.height(tiles.panels.count() - 1));
+            let heights = ([tall, low], tiles.mr);
+            let outers = Outer::all(&phases, &classes, &planes, channels, heights);
+            Box::new(Transposed {
+                geometry: geometry.clone(),
+                isa: request.isa,
+                activation: request.activation,
+                direct: request.direct_clamp(),
+                phases,
+                classes,
+                slot_of,
+                slots,
+                has_dead,
+                outers,
+                nothing: RowOffsets::new(Vec::new()),
+                planes,
+                tiles,
+                weave,
+                is_blocked,
+                is_summed,
+                batch,
+                splits,
+                planes_len,
+                sums_len,
+                buffer_len,
+            })
+        }),
+    })
+}
+
+/// Groups of a task whose planes, of `bytes` each, stay in the L2 cache.
+fn most_groups(bytes: usize) -> usize {
+    ((CACHES.l2 / 4) / bytes.max(1)).clamp(1, 16)
+}
+
+/// One phase of the axes before the last.
+struct Outer {
+    /// The phase of each of them.
+    r: Vec<usize>,
+    /// The positions in the kernel of its taps, on these axes.
+    taps: Vec<usize>,
+    /// One for each class of phases of the last axis; none if the phase has no taps.
+    passes: Vec<Pass>,
+}
+
+/// The products of an [`Outer`] for one class of phases of the last axis.
+struct Pass {
+    /// The index of the class, and its first slot.
+    class: usize,
+    slot: usize,
+    /// Phases of the class.
+    phases: usize,
+    /// Its rows, for the higher panels of channels and for the lower ones.
+    subs: [Panels; 2],
+    /// Taps.
+    taps: usize,
+    /// Channels in a block of k.
+    block: usize,
+    /// The rows of a full block of k, and of the last one.
+    koff: [RowOffsets; 2],
+    /// Values of the packed weights before it, for each row of a panel and channel of X.
+    before: usize,
+}
+
+impl Pass {
+    /// The tap and the channel of step `k`.
+    fn step(&self, k: usize, channels: usize) -> (usize, usize) {
+        let first = k / (self.block * self.taps) * self.block;
+        let (t, c) = step_of(k - first * self.taps, self.block.min(channels - first), self.taps, INNER);
+        (t, first + c)
+    }
+}
+
+impl Outer {
+    /// `heights` are those of panels of channels, and of the highest kernel.
+    fn all(
+        phases: &[Phases],
+        classes: &[Vec<usize>],
+        planes: &Planes,
+        channels: usize,
+        heights: ([usize; 2], usize),
+    ) -> Vec<Self> {
+        let (last, outer) = phases.split_last().expect("at least one axis");
+        let mut before = 0;
+        let counts: Vec<_> = outer.iter().map(|p| p.axis.stride).collect();
+        super::planes::positions(&counts)
+            .map(|r| {
+                let taps_of: Vec<_> = outer.iter().zip(&r).map(|(p, r)| &p.taps[*r]).collect();
+                let lengths: Vec<_> = taps_of.iter().map(|taps| taps.len()).collect();
+                let (mut taps, mut offsets) = (Vec::new(), Vec::new());
+                for index in super::planes::positions(&lengths) {
+                    let (mut k, mut offset) = (0, 0);
+                    for (i, t) in index.iter().enumerate() {
+                        k = k * outer[i].axis.kernel + taps_of[i][*t].k;
+                        offset += taps_of[i][*t].shift * planes.pitches[i];
+                    }
+                    taps.push(k);
+                    offsets.push(offset);
+                }
+                let mut slot = 0;
+                let passes = classes.iter().enumerate().filter(|_| !taps.is_empty()).map(|(class, members)| {
+                    let of_last = &last.taps[members[0]];
+                    let count = taps.len() * of_last.len();
+                    let block = channels_per_block(channels, count, KC);
+                    let edge = channels - (channels.div_ceil(block).max(1) - 1) * block;
+                    let koff = [block, edge].map(|width| {
+                        let mut koff = Vec::with_capacity(count * width);
+                        for step in 0..count * width {
+                            let (t, c) = step_of(step, width, count, INNER);
+                            let at = offsets[t / of_last.len()] + planes.last_offset(of_last[t % of_last.len()].shift);
+                            koff.push((c * planes.channel_len + at) as u32);
+                        }
+                        RowOffsets::new(koff)
+                    });
+                    let subs = heights.0.map(|height| Panels::new(members.len() * height, heights.1));
+                    let pass = Pass { class, slot, phases: members.len(), subs, taps: count, block, koff, before };
+                    before += members.len() * count;
+                    slot += members.len();
+                    pass
+                });
+                let passes = passes.collect();
+                Self { r, taps, passes }
+            })
+            .collect()
+    }
+}
+
+struct Transposed<T: Element> {
+    geometry: Geometry,
+    isa: Isa,
+    activation: Activation<T::Acc>,
+    direct: Option<(T::Acc, T::Acc)>,
+    phases: Vec<Phases>,
+    /// The phases of the last axis that read the same inputs.
+    classes: Vec<Vec<usize>>,
+    /// For each phase of the last axis, its place among the rows of a tile; phases without taps share the place behind the others.
+    slot_of: Vec<usize>,
+    slots: usize,
+    has_dead: bool,
+    outers: Vec<Outer>,
+    /// No rows: of phases without taps.
+    nothing: RowOffsets,
+    planes: Planes,
+    tiles: Tiles<T::Acc>,
+    weave: &'static WeaveKernel<T::Acc>,
+    /// Whether sums are kept between blocks of k.
+    is_blocked: bool,
+    /// Whether kernels sum and weave single channels, without tiles.
+    is_summed: bool,
+    /// Groups of a task.
+    batch: usize,
+    /// Shares that the panels are split into.
+    splits: usize,
+    planes_len: usize,
+    sums_len: usize,
+    buffer_len: usize,
+}
+
+/// A panel of output channels of a group.
+struct Panel<'a, A> {
+    /// Its packed weights.
+    a: &'a [A],
+    height: usize,
+    bias: &'a [A],
+    /// The first element of its first channel in Y.
+    at: usize,
+}
+
+impl<T: Element> Transposed<T> {
+    /// Steps of k of a pass.
+    fn k_of(&self, pass: &Pass) -> usize {
+        self.geometry.in_channels_per_group() * pass.taps
+    }
+
+    /// Values of the packed weights of one output channel.
+    fn channel_len(&self) -> usize {
+        self.geometry.in_channels_per_group() * self.geometry.kernel_volume()
+    }
+
+    /// The position in the kernel of tap `t` of a pass, for the phase `r` of the last axis.
+    fn tap(&self, outer: &Outer, r: usize, t: usize) -> usize {
+        let last = &self.phases[self.phases.len() - 1];
+        let of_last = &last.taps[r];
+        outer.taps[t / of_last.len()] * last.axis.kernel + of_last[t % of_last.len()].k
+    }
+
+    /// Elements from one channel's sums of a tile to the next phase's: a strip begins at `first` vectors.
+    fn strip_at(&self, panel: usize, first: usize) -> usize {
+        if !self.is_blocked {
+            return 0;
+        }
+        (self.slots + usize::from(self.has_dead)) * panel * first * self.tiles.lanes
+    }
+
+    /// Computes the sums of one panel for the strips `strips` (in vectors) of a slab.
+    fn multiply(
+        &self,
+        outer: &Outer,
+        panel: &Panel<'_, T::Acc>,
+        strips: Range<usize>,
+        planes: &[T::Acc],
+        sums: &mut [T::Acc],
+    ) {
+        let channels = self.geometry.in_channels_per_group();
+        if outer.passes.is_empty() || channels == 0 {
+            return sums.fill(T::Acc::ZERO);
+        }
+        for pass in &outer.passes {
+            let k_total = self.k_of(pass);
+            let a = &panel.a[pass.before * channels * panel.height..];
+            let subs = &pass.subs[usize::from(panel.height != self.tiles.panels.height(0))];
+            for first in (0..channels).step_by(pass.block) {
+                let width = pass.block.min(channels - first);
+                let koff = pass.koff[usize::from(width != pass.block)].rows(0..width * pass.taps);
+                let (from, to) = (first * pass.taps, (first + width) * pass.taps);
+                let mut vector = strips.start;
+                while vector < strips.end {
+                    let kernels = self.tiles.width(strips.end - vector);
+                    let nr = kernels.nrv * self.tiles.lanes;
+                    let b = &planes[first * self.planes.channel_len + vector * self.tiles.lanes..];
+                    let at = self.strip_at(panel.height, vector) + pass.slot * panel.height * nr;
+                    for sub in 0..subs.count() {
+                        let (row, height) = (subs.start(sub), subs.height(sub));
+                        let a = &a[row * k_total + from * height..row * k_total + to * height];
+                        let tile = &mut sums[at + row * nr..at + (row + height) * nr];
+                        kernels.of_height(height).partial(a, b, koff, tile, first > 0);
+                    }
+                    vector += kernels.nrv;
+                }
+            }
+        }
+    }
+
+    /// Interleaves some runs of a strip of `nr` columns.
+    fn store(
+        &self,
+        finish: &Finish<'_, '_, T>,
+        panel: &Panel<'_, T::Acc>,
+        runs: &[Run],
+        sums: &[T::Acc],
+        nr: usize,
+        buffer: &mut [T::Acc],
+    ) {
+        let io = finish.io;
+        let spatial = self.geometry.output_spatial();
+        let strands = Strands { sums, slots: &self.slot_of, step: panel.height * nr, pitch: nr };
+        if let Some((lo, hi)) = self.direct
+            && let Some(mut y) = T::dest_as_acc(io.y.dest(panel.at))
+        {
+            let residual = io.residual.and_then(T::as_acc).map(|r| &r[panel.at..]);
+            let finish = weave::Finish { bias: panel.bias, residual, lo, hi };
+            return self.weave.run(&strands, runs, &finish, &mut y, spatial);
+        }
+        for (c, bias) in panel.bias.iter().enumerate() {
+            let strands = Strands { sums: &strands.sums[c * nr..], ..strands };
+            for run in runs {
+                let row = &mut buffer[..run.len];
+                self.weave.run(
+                    &strands,
+                    &[Run { at: 0, ..*run }],
+                    &plain(&[T::Acc::ZERO]),
+                    &mut Dest::from_slice(row),
+                    0,
+                );
+                finish.row(row, *bias, panel.at + c * spatial + run.at);
+            }
+        }
+    }
+
+    /// The runs of outputs of a strip, `nr` columns from `column` on, from row `row` of the slab on; `places` are those of its rows. Fills
+    /// `runs`, and gives how many there are, and the row that follows.
+    fn runs(
+        &self,
+        (slab, places): (&Slab<'_>, &[usize]),
+        (column, nr): (usize, usize),
+        mut row: usize,
+        runs: &mut [Run],
+    ) -> (usize, usize) {
+        let last = &self.phases[self.phases.len() - 1];
+        let (width, origin) = (slab.width, slab.origin[self.phases.len() - 1]);
+        let mut count = 0;
+        while count < runs.len() && row < places.len() {
+            let (begin, place) = (self.planes.row_columns[row], places[row]);
+            if begin >= column + nr {
+                break;
+            }
+            row += 1;
+            if place == usize::MAX {
+                continue;
+            }
+            let (from, to) = (column.max(begin) - begin, (column + nr).min(begin + width) - begin);
+            let (o, end) = ((origin + from) * last.axis.stride, (origin + to) * last.axis.stride);
+            runs[count] = Run { from: begin + from - column, at: place + o, len: end.min(last.axis.output) - o };
+            count += 1;
+        }
+        (count, row)
+    }
+
+    /// Computes the sums of one panel for one strip, unless that is done, and interleaves them into Y.
+    fn strip(
+        &self,
+        finish: &Finish<'_, '_, T>,
+        (outer, panel): (&Outer, &Panel<'_, T::Acc>),
+        (slab, places): (&Slab<'_>, &[usize]),
+        vectors: Range<usize>,
+        planes: &[T::Acc],
+        (sums, buffer): (&mut [T::Acc], &mut [T::Acc]),
+    ) {
+        let (column, nr) = (vectors.start * self.tiles.lanes, vectors.len() * self.tiles.lanes);
+        let begins = &self.planes.row_columns[..places.len()];
+        let first = begins.partition_point(|begin| begin + slab.width <= column);
+        let mut runs = [Run::default(); STRIP_RUNS];
+        let (mut count, mut row) = self.runs((slab, places), (column, nr), first, &mut runs);
+        if !self.is_blocked {
+            // The lines of Y come while the products are computed: stores that miss the caches would wait for them one after the other.
+            if let Some(y) = T::dest_as_acc(finish.io.y.dest(panel.at)) {
+                self.weave.fetch(&runs[..count], panel.height, &y, self.geometry.output_spatial());
+            }
+            self.multiply(outer, panel, vectors, planes, sums);
+        }
+        if self.has_dead {
+            sums[self.slots * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
+        }
+        while count > 0 {
+            self.store(finish, panel, &runs[..count], sums, nr, buffer);
+            (count, row) = self.runs((slab, places), (column, nr), row, &mut runs);
+        }
+    }
+
+    /// Sums and interleaves all of a slab of one channel.
+    fn sum(
+        &self,
+        finish: &Finish<'_, '_, T>,
+        (outer, panel): (&Outer, &Panel<'_, T::Acc>),
+        (slab, places): (&Slab<'_>, &[usize]),
+        planes: &[T::Acc],
+        buffer: &mut [T::Acc],
+    ) {
+        let io = finish.io;
+        let mut strands = [Sum { w: &[], koff: self.nothing.rows(0..0) }; MOST_SUMS];
+        for pass in &outer.passes {
+            let k = self.k_of(pass);
+            for (member, r) in self.classes[pass.class].iter().enumerate() {
+                let first = pass.before * self.geometry.in_channels_per_group() + member * k;
+                strands[*r] = Sum { w: &panel.a[first..first + k], koff: pass.koff[0].rows(0..k) };
+            }
+        }
+        let strands = &strands[..self.slot_of.len()];
+        let columns = (0, self.planes.columns_of(slab));
+        let mut runs = [Run::default(); SLAB_RUNS];
+        let (mut count, mut row) = self.runs((slab, places), columns, 0, &mut runs);
+        while count > 0 {
+            if let Some((lo, hi)) = self.direct
+                && let Some(mut y) = T::dest_as_acc(io.y.dest(panel.at))
+            {
+                let residual = io.residual.and_then(T::as_acc).map(|r| &r[panel.at..]);
+                let finish = weave::Finish { bias: panel.bias, residual, lo, hi };
+                self.weave.sum(planes, strands, &runs[..count], &finish, &mut y);
+            } else {
+                for run in &runs[..count] {
+                    // A run may be a whole row of the slab: more than the buffer holds.
+                    for first in (0..run.len).step_by(self.buffer_len) {
+                        let buffer = &mut buffer[..self.buffer_len.min(run.len - first)];
+                        let part = Run { from: run.from + first / self.slot_of.len(), at: 0, len: buffer.len() };
+                        self.weave.sum(
+                            planes,
+                            strands,
+                            &[part],
+                            &plain(&[T::Acc::ZERO]),
+                            &mut Dest::from_slice(buffer),
+                        );
+                        finish.row(buffer, panel.bias[0], panel.at + run.at + first);
+                    }
+                }
+            }
+            (count, row) = self.runs((slab, places), columns, row, &mut runs);
+        }
+    }
+}
+
+/// No epilogue, for one row: it is left to [`Finish`].
+fn plain<T: Real>(zero: &[T; 1]) -> weave::Finish<'_, T> {
+    weave::Finish { bias: zero, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY }
+}
+
+impl<T: Element> Lowering<T> for Transposed<T> {
+    fn layout(&self) -> Layout {
+        let pads = self.geometry.axes.iter().map(|a| a.pad_begin % a.stride);
+        [self.tiles.panels.height(0), self.tiles.mr, usize::from(self.is_summed)].into_iter().chain(pads).collect()
+    }
+
+    fn describe(&self) -> String {
+        alloc::format!(
+            "{}, {} channels by {} phases a tile, {} slabs of {} columns, panels in {} shares",
+            self.kernel(),
+            self.tiles.panels.height(0),
+            self.slots,
+            self.planes.slabs,
+            self.planes.columns,
+            self.splits
+        )
+    }
+
+    fn kernel(&self) -> &str {
+        if self.is_summed { self.weave.name() } else { self.tiles.name() }
+    }
+
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        let (taps, channels) = (self.geometry.kernel_volume(), self.geometry.in_channels_per_group());
+        let rows = self.geometry.out_channels_per_group();
+        if channels == 0 {
+            return;
+        }
+        for (group, packed) in packed.chunks_exact_mut(rows * self.channel_len()).enumerate() {
+            for p in 0..self.tiles.panels.count() {
+                let (row, height) = (self.tiles.panels.start(p), self.tiles.panels.height(p));
+                let packed = &mut packed[row * self.channel_len()..];
+                for outer in &self.outers {
+                    for pass in &outer.passes {
+                        let members = &self.classes[pass.class];
+                        let k_total = self.k_of(pass);
+                        let packed = &mut packed[pass.before * channels * height..][..pass.phases * height * k_total];
+                        pass.subs[usize::from(height != self.tiles.panels.height(0))].pack(k_total, packed, |i, k| {
+                            let (t, c) = pass.step(k, channels);
+                            let tap = self.tap(outer, members[i / height], t);
+                            w[((group * channels + c) * rows + row + i % height) * taps + tap].to_acc()
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group.div_ceil(self.batch) * self.planes.slabs * self.splits
+    }
+
+    /// One share of the panels, for one slab of one batch of groups of one image.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let geometry = &self.geometry;
+        let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+        let count = self.tiles.panels.count();
+        let batches = geometry.group.div_ceil(self.batch);
+        let Part { image, group: batch, columns, panels } =
+            Part::new(task, batches, self.planes.slabs, count, self.splits);
+        let groups = batch * self.batch..((batch + 1) * self.batch).min(geometry.group);
+        let mut arena = Arena::new(scratch);
+        let planes = arena.take::<T::Acc>(self.planes_len);
+        let sums = arena.take::<T::Acc>(self.sums_len);
+        let buffer = arena.take::<T::Acc>(self.buffer_len);
+        let slab = self.planes.slab(columns, arena.take::<usize>(geometry.axes.len()));
+        let places = &mut arena.take::<usize>(self.planes.rows())[..self.planes.rows_of(&slab)];
+
+        let x = &io.x[(image * geometry.in_channels + groups.start * channels) * geometry.input_spatial()..];
+        let filled = &mut planes[..groups.len() * channels * self.planes.channel_len];
+        self.planes.fill(self.isa, &self.phases, &slab, x, filled);
+        let finish = Finish { isa: self.isa, activation: self.activation, io };
+        let vectors = self.planes.columns_of(&slab).div_ceil(self.tiles.lanes);
+        for outer in &self.outers {
+            self.planes.places(&self.phases, &slab, &outer.r, places);
+            if places.iter().all(|place| *place == usize::MAX) {
+                continue;
+            }
+            for (group, p) in groups.clone().flat_map(|group| panels.clone().map(move |p| (group, p))) {
+                let planes = &planes[(group - groups.start) * channels * self.planes.channel_len..];
+                let (row, height) = (self.tiles.panels.start(p), self.tiles.panels.height(p));
+                let channel = group * rows + row;
+                let panel = Panel {
+                    a: &io.weights[channel * self.channel_len()..(channel + height) * self.channel_len()],
+                    height,
+                    bias: &io.bias[channel..channel + height],
+                    at: (image * geometry.out_channels + channel) * geometry.output_spatial(),
+                };
+                if self.is_summed {
+                    self.sum(&finish, (outer, &panel), (&slab, places), planes, buffer);
+                    continue;
+                }
+                if self.is_blocked {
+                    self.multiply(outer, &panel, 0..vectors, planes, sums);
+                }
+                let mut vector = 0;
+                while vector < vectors {
+                    let nrv = self.tiles.width(vectors - vector).nrv;
+                    let sums = &mut sums[self.strip_at(height, vector)..];
+                    let strip = vector..vector + nrv;
+                    self.strip(&finish, (outer, &panel), (&slab, places), strip, planes, (sums, buffer));
+                    vector += nrv;
+                }
+            }
+        }
+        if !io.is_finite {
+            for group in groups {
+                self.redo_borders(&finish, image, group, panels.clone(), &slab);
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The padded copy of a slab of X that all phases read.
+//!
+//! A slab is, of each phase, one position on the axes before one of them, a run of positions on that one, and all positions behind it. Position
+//! v of a phase reads element v + shift of the planes along each axis. Along the last axis there is either one copy, and the rows are longer
+//! than a phase by the reach of the shifts; or, where rows are short, a copy for each shift, and columns without garbage between the rows.
+
+use alloc::vec::Vec;
+
+use convoke_kernels::stream::{self, Storage};
+use convoke_kernels::{Isa, Real};
+
+use super::phases::Phases;
+use crate::lower::planes::{Choice, positions, positions_on};
+use crate::{Axis, Geometry};
+
+pub(super) struct Planes {
+    /// The phases' positions as axes of ordinary convolutions.
+    axes: Vec<Axis>,
+    /// The axis that is cut into slabs, and the slab's extent on it.
+    axis: usize,
+    extent: usize,
+    /// Elements from one position to the next along each axis.
+    pub(super) pitches: Vec<usize>,
+    /// Elements of a row along the last axis.
+    span: usize,
+    /// Elements of one copy, and of all copies of a channel.
+    plane: usize,
+    pub(super) channel_len: usize,
+    /// The shift of each copy.
+    copies: Vec<usize>,
+    is_dense: bool,
+    /// Whether the planes of a slab are neighbours in X: nothing is shifted, and nothing padded.
+    is_plain: bool,
+    /// The rows of a plane: positions along the axes before the last.
+    plane_rows: Vec<usize>,
+    /// The rows of positions of a full slab: likewise, and where each begins among the columns.
+    rows: Vec<usize>,
+    pub(super) row_columns: Vec<usize>,
+    /// Columns of a full slab, and slabs of an image.
+    pub(super) columns: usize,
+    pub(super) slabs: usize,
+}
+
+/// A slab of an image.
+pub(super) struct Slab<'a> {
+    /// Its first position along each axis.
+    pub(super) origin: &'a [usize],
+    /// Positions on the slab's axis, and of a row.
+    pub(super) extent: usize,
+    pub(super) width: usize,
+}
+
+impl Planes {
+    /// None where the planes are too large, or where copies gain nothing.
+    pub(super) fn new(
+        phases: &[Phases],
+        is_dense: bool,
+        channels: usize,
+        bytes: usize,
+        (geometry, threads): (&Geometry, usize),
+        sums: impl Fn(usize) -> usize,
+    ) -> Option<Self> {
+        let last = phases.len() - 1;
+        let mut copies: Vec<_> = phases[last].taps.iter().flatten().map(|tap| tap.shift).collect();
+        copies.sort_unstable();
+        copies.dedup();
+        if is_dense && (copies.len() < 2 || last == 0) {
+            return None;
+        }
+        if !is_dense {
+            copies.truncate(1);
+        }
+        let reach_of_rows = if is_dense { 0 } else { phases[last].reach };
+        let reach = |i: usize| if i == last { reach_of_rows } else { phases[i].reach };
+        let axes: Vec<_> = phases.iter().enumerate().map(|(i, p)| p.as_conv(reach(i))).collect();
+        let block = channels.checked_mul(copies.len())?;
+        let images = geometry.batch * geometry.group;
+        let choice = Choice { images, block, a_block: usize::MAX, bytes, threads };
+        let (axis, extent, sizes) = choice.slab(&axes, sums)?;
+        let here = |i: usize| positions_on(&axes, (axis, extent), i);
+        let spans: Vec<_> = (0..=last).map(|i| here(i) + reach(i)).collect();
+        let mut pitches = alloc::vec![1; last + 1];
+        for i in (1..=last).rev() {
+            pitches[i - 1] = pitches[i] * spans[i];
+        }
+        let plane = pitches[0] * spans[0];
+        let channel_len = crate::lower::planes::padded(plane * copies.len())?;
+        u32::try_from(channel_len.checked_mul(channels)?).ok()?;
+        let extents: Vec<_> = (0..last).map(here).collect();
+        let row_columns = positions(&extents).map(|row| row.iter().zip(&pitches).map(|(v, pitch)| v * pitch).sum());
+        let is_whole = |(i, p): (usize, &Phases)| match i.cmp(&axis) {
+            core::cmp::Ordering::Greater => p.positions == p.axis.input,
+            _ => p.positions <= p.axis.input,
+        };
+        let is_unmoved = |p: &Phases| p.reach == 0 && p.low == 0;
+        Some(Self {
+            is_plain: !is_dense && phases.iter().all(is_unmoved) && phases.iter().enumerate().all(is_whole),
+            row_columns: row_columns.collect(),
+            rows: positions(&extents).flatten().collect(),
+            plane_rows: positions(&spans[..last]).flatten().collect(),
+            axis,
+            extent,
+            span: spans[last],
+            pitches,
+            plane,
+            channel_len,
+            copies,
+            is_dense,
+            columns: sizes.columns,
+            slabs: sizes.slabs,
+            axes,
+        })
+    }
+
+    /// Slabs of an image, the last one along the axis as the part of a full one that it is.
+    pub(super) fn full_slabs(&self) -> f64 {
+        let along = &self.axes[self.axis];
+        self.slabs as f64 * along.output as f64 / (along.output.div_ceil(self.extent) * self.extent) as f64
+    }
+
+    /// Where the view of a shift along the last axis begins.
+    pub(super) fn last_offset(&self, shift: usize) -> usize {
+        match self.copies.iter().position(|copy| *copy == shift) {
+            Some(copy) if self.is_dense => copy * self.plane,
+            _ => shift,
+        }
+    }
+
+    /// Slab number `index`; `origin` has room for one value for each axis.
+    pub(super) fn slab<'a>(&self, mut index: usize, origin: &'a mut [usize]) -> Slab<'a> {
+        let along = self.axes[self.axis].output.div_ceil(self.extent);
+        origin.fill(0);
+        origin[self.axis] = index % along * self.extent;
+        index /= along;
+        for i in (0..self.axis).rev() {
+            origin[i] = index % self.axes[i].output;
+            index /= self.axes[i].output;
+        }
+        let extent = self.extent.min(self.axes[self.axis].output - origin[self.axis]);
+        let last = self.axes.len() - 1;
+        let width = if self.axis == last { extent } else { self.axes[last].output };
+        Slab { origin, extent, width }
+    }
+
+    /// Rows of positions of a full slab.
+    pub(super) fn rows(&self) -> usize {
+        self.row_columns.len()
+    }
+
+    /// Rows of positions of a slab: the first ones of a full slab's.
+    pub(super) fn rows_of(&self, slab: &Slab<'_>) -> usize {
+        let last = self.axes.len() - 1;
+        let on = |i: usize| if i == self.axis { slab.extent } else { self.axes[i].output };
+        (self.axis..last).map(on).product()
+    }
+
+    /// Columns of a slab.
+    pub(super) fn columns_of(&self, slab: &Slab<'_>) -> usize {
+        self.row_columns[self.rows_of(slab) - 1] + slab.width
+    }
+
+    /// The position of a row of a slab along axis `i`, one before the last.
+    pub(super) fn position(&self, slab: &Slab<'_>, row: usize, i: usize) -> usize {
+        slab.origin[i] + self.rows[row * (self.axes.len() - 1) + i]
+    }
+
+    /// Where the outputs of a row begin in a channel of Y, of phase `r` of the axes before the last; none if they are cut off.
+    pub(super) fn place(&self, phases: &[Phases], slab: &Slab<'_>, r: &[usize], row: usize) -> Option<usize> {
+        let last = phases.len() - 1;
+        let mut at = 0;
+        for (i, p) in phases[..last].iter().enumerate() {
+            let o = self.position(slab, row, i) * p.axis.stride + r[i];
+            if o >= p.axis.output {
+                return None;
+            }
+            at = at * p.axis.output + o;
+        }
+        Some(at * phases[last].axis.output)
+    }
+
+    /// The [`place`](Self::place) of each row of the slab; the largest number where there is none.
+    pub(super) fn places(&self, phases: &[Phases], slab: &Slab<'_>, r: &[usize], places: &mut [usize]) {
+        if let [down, along] = phases {
+            // Two axes, as nearly always: rows are short, and there are many of them.
+            let stride = down.axis.stride;
+            let first = slab.origin[0] * stride + r[0];
+            for (row, place) in places.iter_mut().enumerate() {
+                let o = first + row * stride;
+                *place = if o < down.axis.output { o * along.axis.output } else { usize::MAX };
+            }
+            return;
+        }
+        for (row, place) in places.iter_mut().enumerate() {
+            *place = self.place(phases, slab, r, row).unwrap_or(usize::MAX);
+        }
+    }
+
+    /// Fills the planes of consecutive channels for one slab; `x` begins with the first of them.
+    pub(super) fn fill<T: Storage>(
+        &self,
+        isa: Isa,
+        phases: &[Phases],
+        slab: &Slab<'_>,
+        x: &[T],
+        planes: &mut [T::Acc],
+    ) {
+        let last = phases.len() - 1;
+        let input = phases[last].axis.input;
+        if self.is_plain {
+            let at = slab.origin.iter().zip(phases).fold(0, |at, (v, p)| at * p.axis.input + v);
+            let len = (self.axis + 1..=last).fold(slab.extent, |len, i| len * phases[i].axis.input);
+            let spatial = phases.iter().map(|p| p.axis.input).product::<usize>();
+            for (channel, planes) in planes.chunks_exact_mut(self.channel_len).enumerate() {
+                stream::widen(isa, &x[channel * spatial + at..][..len], &mut planes[..len]);
+            }
+            return;
+        }
+        // Products wrap where they are not used: beside an axis without positions, which has no rows to be copied.
+        let spatial = phases.iter().fold(1_usize, |n, p| n.wrapping_mul(p.axis.input));
+        let mut at = 0;
+        for row in 0..self.plane / self.span {
+            let mut source = Some(0_usize);
+            let mut is_needed = true;
+            for (i, p) in phases[..last].iter().enumerate() {
+                let e = self.plane_rows[row * last + i];
+                is_needed &= i != self.axis || e < slab.extent + p.reach;
+                let x = (slab.origin[i] + e).checked_add_signed(p.low).filter(|x| *x < p.axis.input);
+                source = source.zip(x).map(|(source, x)| source.wrapping_mul(p.axis.input).wrapping_add(x));
+            }
+            if is_needed {
+                for (copy, shift) in self.copies.iter().enumerate() {
+                    // Elements that are not padding: those from `from` on read x from `begin + from` on.
+                    let shift = if self.is_dense { *shift } else { 0 };
+                    let begin = (slab.origin[last] + shift) as isize + phases[last].low;
+                    let from = (0_usize.saturating_add_signed(-begin)).min(self.span);
+                    let to = input.saturating_add_signed(-begin).clamp(from, self.span);
+                    let source = source
+                        .filter(|_| from < to)
+                        .map(|source| source.wrapping_mul(input).wrapping_add(from.wrapping_add_signed(begin)));
+                    for (channel, planes) in planes.chunks_exact_mut(self.channel_len).enumerate() {
+                        let row = &mut planes[copy * self.plane + at..][..self.span];
+                        let Some(source) = source else {
+                            row.fill(T::Acc::ZERO);
+                            continue;
+                        };
+                        row[..from].fill(T::Acc::ZERO);
+                        stream::widen(isa, &x[channel * spatial + source..][..to - from], &mut row[from..to]);
+                        row[to..].fill(T::Acc::ZERO);
+                    }
+                }
+            }
+            at += self.span;
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! ConvTranspose where phases, borders and tails meet: every algorithm on every ISA against the reference.
+
+mod common;
+
+use common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
+use convoke::{Activation, Algorithm, ConvTranspose, Planner};
+use convoke_tools::data::Scalar;
+
+/// Runs layers on every combination that accepts them, with bias and residual, on plans for 1 and 3 threads.
+fn check<T: Scalar>(layers: &[Layer], prepare: impl Fn(&mut Operands<T>)) {
+    for layer in layers {
+        let geometry = layer.geometry();
+        let mut operands = Operands::<T>::uniform(&geometry, 11).with_bias(&geometry).with_residual(&geometry);
+        prepare(&mut operands);
+        let oracle = Oracle::new(&geometry, &operands);
+        for combination in Combination::all().filter(|c| accepts(c.algorithm, &geometry)) {
+            let _context = Context(|| format!("{combination}, {}: {layer}", T::DTYPE));
+            for threads in [1, 3] {
+                let plan = combination.plan::<T>(layer, |planner| planner.threads(threads)).expect("it accepts");
+                let difference = oracle.check(combination.algorithm, Activation::None, &operands.run(&plan));
+                assert_eq!(difference, Ok(()), "{combination}, {}: {layer}", T::DTYPE);
+            }
+        }
+    }
+}
+
+fn two(w_shape: [usize; 4], stride: i64) -> ConvTranspose {
+    ConvTranspose::new(w_shape).strides([stride; 2])
+}
+
+#[test]
+fn zero_tails_have_the_bias() {
+    let layers = [
+        layer(two([5, 3, 3, 3], 3).output_shape([17, 16]), [1, 5, 5, 5]),
+        layer(two([5, 20, 2, 2], 4).output_padding([3, 2]), [2, 5, 3, 4]),
+        layer(ConvTranspose::new([4, 2, 3]).strides([7]).output_padding([6]), [1, 4, 9]),
+    ];
+    for_each_type!(check(&layers, |_| ()));
+}
+
+#[test]
+fn one_pixel_in() {
+    let layers = [
+        layer(two([20, 33, 4, 4], 1), [1, 20, 1, 1]),
+        layer(two([20, 33, 4, 4], 2).pads([1; 4]), [1, 20, 1, 1]),
+        layer(two([6, 4, 3, 3], 2).output_padding([1, 1]), [3, 6, 1, 1]),
+        layer(ConvTranspose::new([6, 4, 3, 3, 2]).strides([2, 3, 2]), [1, 6, 1, 1, 1]),
+    ];
+    for_each_type!(check(&layers, |_| ()));
+}
+
+#[test]
+fn phases_without_taps_have_the_bias() {
+    let layers = [
+        layer(two([5, 15, 1, 1], 3), [1, 5, 6, 7]),
+        layer(two([5, 15, 2, 2], 5).pads([1, 0, 0, 1]), [1, 5, 6, 7]),
+        // With a dilation that shares a divisor with the stride, whatever the kernel's length.
+        layer(two([5, 3, 4, 4], 4).dilations([2, 4]).pads([3, 5, 1, 2]), [1, 5, 6, 7]),
+        layer(ConvTranspose::new([3, 2, 2, 1, 2]).strides([3, 4, 5]), [2, 3, 2, 3, 4]),
+    ];
+    for_each_type!(check(&layers, |_| ()));
+}
+
+#[test]
+fn long_strides_and_kernels() {
+    let layers = [
+        layer(ConvTranspose::new([9, 1, 512]).strides([128]), [1, 9, 40]),
+        layer(ConvTranspose::new([9, 2, 12]).strides([6]).pads([3, 3]).output_padding([1]), [1, 9, 300]),
+        layer(two([21, 21, 16, 16], 8), [1, 21, 5, 6]),
+        layer(two([6, 1, 9, 9], 4).pads([4; 4]).output_padding([3, 3]), [1, 6, 13, 20]),
+    ];
+    for_each_type!(check(&layers, |_| ()));
+}
+
+#[test]
+fn few_products_an_output() {
+    let layers = [
+        layer(two([33, 1, 4, 4], 2).group(33).pads([1; 4]), [2, 33, 13, 40]),
+        layer(two([6, 1, 3, 3], 2).group(6).pads([1; 4]).output_padding([1, 1]), [1, 6, 9, 70]),
+        layer(two([6, 2, 2, 2], 4).group(3).dilations([1, 3]), [1, 6, 5, 9]),
+        layer(ConvTranspose::new([5, 1, 9]).group(5).strides([8]).pads([3, 2]), [1, 5, 2000]),
+        layer(ConvTranspose::new([4, 1, 3, 2, 2]).group(4).strides([2, 1, 2]), [1, 4, 3, 4, 5]),
+        layer(two([7, 1, 3, 3], 1).group(7).pads([1; 4]), [1, 7, 20, 21]),
+    ];
+    for_each_type!(check(&layers, |_| ()));
+}
+
+#[test]
+fn pads_beyond_the_kernel_cut_the_image() {
+    let layers = [
+        layer(two([4, 5, 3, 3], 2).pads([7, 9, 8, 6]), [1, 4, 12, 13]),
+        layer(ConvTranspose::new([4, 5, 1]).pads([3, 2]), [1, 4, 30]),
+    ];
+    for_each_type!(check(&layers, |_| ()));
+}
+
+#[test]
+fn weights_that_are_not_finite_count_only_where_they_meet_an_input() {
+    let layers = [
+        layer(two([3, 20, 4, 4], 2).pads([1; 4]), [1, 3, 5, 6]),
+        layer(two([6, 4, 3, 3], 2).group(2).pads([1; 4]).output_padding([1, 1]), [2, 6, 4, 5]),
+        layer(two([3, 4, 5, 3], 1).pads([2, 1, 2, 1]), [1, 3, 6, 6]),
+        layer(two([5, 1, 4, 4], 2).group(5).pads([1; 4]), [1, 5, 6, 19]),
+        layer(ConvTranspose::new([150, 3, 4]).strides([2]).pads([2, 0]), [1, 150, 20]),
+        layer(ConvTranspose::new([3, 2, 3, 3, 2]).strides([2, 2, 1]), [1, 3, 3, 3, 3]),
+    ];
+    fn spoil<T: Scalar>(operands: &mut Operands<T>) {
+        for (i, w) in operands.w.iter_mut().enumerate().filter(|(i, _)| i % 13 == 5) {
+            *w = T::from_f64([f64::INFINITY, f64::NEG_INFINITY, f64::NAN][i % 3]);
+        }
+    }
+    check::<f32>(&layers, spoil);
+    check::<f64>(&layers, spoil);
+    check::<convoke::f16>(&layers, spoil);
+    check::<convoke::bf16>(&layers, spoil);
+}
+
+#[test]
+fn weights_packed_for_other_pads_are_rejected_not_misread() {
+    let operator = |pad: i64| two([3, 4, 4, 4], 2).pads([pad; 4]);
+    let planner = Planner::new().algorithm(Algorithm::Transposed);
+    let plan = planner.plan::<f32>(operator(1), &[1, 3, 8, 8]).unwrap();
+    let packed = Operands::<f32>::uniform(plan.geometry(), 3).pack(&plan);
+    let planner = Planner::new().packed_for(&packed);
+    assert!(planner.plan::<f32>(operator(1), &[2, 3, 30, 7]).is_ok());
+    assert!(planner.plan::<f32>(operator(2), &[1, 3, 8, 8]).is_err());
+}
