@@ -257,11 +257,12 @@ struct Scratch<'a, T> {
 impl<T: Element> Winograd<T> {
     fn task(&self, task: usize) -> Task<'_, T::Acc> {
         let (rest, split) = (task / self.splits, task % self.splits);
-        let (rest, phase_along) = (rest / phases(&self.roles.along), rest % phases(&self.roles.along));
-        let (rest, phase_down) = (rest / phases(&self.roles.down), rest % phases(&self.roles.down));
         let (rest, along) = (rest / self.grid.columns, rest % self.grid.columns);
         let (rest, down) = (rest / self.grid.rows, rest % self.grid.rows);
-        let (images, group) = (rest / self.geometry.group, rest % self.geometry.group);
+        let (rest, group) = (rest / self.geometry.group, rest % self.geometry.group);
+        // Phases outermost: tasks that run at the same time should not write to the same cache lines.
+        let (rest, images) = (rest / self.grid.images, rest % self.grid.images);
+        let (phase_down, phase_along) = (rest / phases(&self.roles.along), rest % phases(&self.roles.along));
         let count = self.geometry.out_channels_per_group().div_ceil(self.tiles.nr());
         let is_last = |at: usize, of: usize| usize::from(at + 1 == of);
         let kind = 4 * is_last(images, self.grid.images)
