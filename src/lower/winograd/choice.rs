@@ -2,7 +2,7 @@
 
 use convoke_kernels::{Isa, Real};
 
-use super::shape::{Extent, Roles, Scheme, distance, phases};
+use super::shape::{Extent, Roles, Scheme, depth_tasks, distance, phases};
 use crate::Geometry;
 use crate::element::Element;
 use crate::lower::Request;
@@ -13,6 +13,8 @@ use crate::lower::cost::{
 };
 use crate::lower::engine::tile_cycles;
 
+/// Share of a task that threads wait for the last one.
+const IDLE_SHARE: f64 = 0.1;
 /// Bytes of a task's scratch, at the most: more gain nothing.
 const MOST_BYTES: usize = 8 << 20;
 /// Rows, or columns, of tiles that blocks are tried with.
@@ -113,8 +115,11 @@ impl<T: Real> Choice<T> {
         let vectors = (extent.images * extent.image_input_tiles().div_ceil(lanes)) as f64;
         let lanes = lanes as f64;
         let input = channels as f64 * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
-        let slices_in =
-            roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel) as f64;
+        // Without taps along it, the slices of the outer axis are tasks of their own.
+        let depths = depth_tasks(roles);
+        let slices_in = roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel)
+            as f64
+            / depths as f64;
         // The GEMMs of one panel.
         let (runs, _) = extent.runs();
         let run: f64 = (0..tiles.count)
@@ -141,7 +146,7 @@ impl<T: Real> Choice<T> {
         let input = input + late;
         let gemm = panels as f64 * (compute.max(ahead) + late);
         let output = (extent.tiles() as f64) * (padded / lanes) * values * OUTPUT_CYCLES;
-        let slices_out = roles.depth.output as f64;
+        let slices_out = roles.depth.output as f64 / depths as f64;
         let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
         let (phases_down, phases_along) = (phases(&roles.down), phases(&roles.along));
         // Interleaved pixels are gathered and scattered one by one.
@@ -149,14 +154,15 @@ impl<T: Real> Choice<T> {
         let apart =
             if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
         let task = task + apart * slices_out;
-        let tasks = (geometry.batch.div_ceil(extent.images) * geometry.group * blocks * splits)
+        let tasks = (geometry.batch.div_ceil(extent.images) * geometry.group * blocks * depths * splits)
             .checked_mul(phases_down.checked_mul(phases_along)?)?;
-        Some(Self {
-            scheme,
-            extent,
-            splits,
-            latency: tasks.div_ceil(threads) as f64 * task,
-            cycles: tasks as f64 * task,
-        })
+        // The last blocks of an axis may have fewer tiles.
+        let tiles_of = |rows: usize, columns: usize, images: usize| rows as f64 * columns as f64 * images as f64;
+        let images = geometry.batch.next_multiple_of(extent.images);
+        let in_blocks = tiles_of(blocks * extent.rows, extent.columns, images);
+        let cycles = tasks as f64 * task * tiles_of(grid_rows, grid_columns, geometry.batch) / in_blocks;
+        // With more tasks than threads, the last one to end holds the others up by a part of it.
+        let latency = if tasks <= threads { task } else { cycles / threads as f64 + IDLE_SHARE * task };
+        Some(Self { scheme, extent, splits, latency, cycles })
     }
 }

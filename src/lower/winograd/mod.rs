@@ -39,7 +39,7 @@ use crate::{Geometry, Op};
 use choice::Choice;
 use direct::Direct;
 use pack::PackedLayout;
-use shape::{Block, Extent, Phase, Roles, Scheme, distance, phases, spread};
+use shape::{Block, Extent, Phase, Roles, Scheme, depth_tasks, distance, phases, spread};
 
 /// Steps of k that are summed one after the other.
 const KC: usize = 256;
@@ -234,6 +234,8 @@ struct Task<'a, T: Real> {
     /// The first image.
     image: usize,
     group: usize,
+    /// Slices of Y.
+    slices: Range<usize>,
     panels: Range<usize>,
     block: &'a Block<T>,
     /// The phases of the axes, and the first row and column of tiles in them.
@@ -257,6 +259,8 @@ struct Scratch<'a, T> {
 impl<T: Element> Winograd<T> {
     fn task(&self, task: usize) -> Task<'_, T::Acc> {
         let (rest, split) = (task / self.splits, task % self.splits);
+        let depths = depth_tasks(&self.roles);
+        let (rest, depth) = (rest / depths, rest % depths);
         let (rest, along) = (rest / self.grid.columns, rest % self.grid.columns);
         let (rest, down) = (rest / self.grid.rows, rest % self.grid.rows);
         let (rest, group) = (rest / self.geometry.group, rest % self.geometry.group);
@@ -271,6 +275,7 @@ impl<T: Element> Winograd<T> {
         Task {
             image: images * self.blocks[0].extent.images,
             group,
+            slices: if depths == 1 { 0..self.roles.depth.output } else { depth..depth + 1 },
             panels: split * count / self.splits..(split + 1) * count / self.splits,
             block: &self.blocks[self.kinds[kind]],
             down: Phase::new(&self.roles.down, phase_down),
@@ -538,7 +543,7 @@ impl<T: Element> Lowering<T> for Winograd<T> {
     fn tasks(&self) -> usize {
         let phases = phases(&self.roles.down) * phases(&self.roles.along);
         let Grid { images, rows, columns } = self.grid;
-        images * self.geometry.group * rows * columns * phases * self.splits
+        images * self.geometry.group * rows * columns * depth_tasks(&self.roles) * phases * self.splits
     }
 
     /// One share of the panels, for one block of tiles of one group of one image.
@@ -558,7 +563,7 @@ impl<T: Element> Lowering<T> for Winograd<T> {
         let extent = task.block.extent;
         let depth = self.roles.depth;
         if !io.is_finite {
-            for slice in 0..depth.output {
+            for slice in task.slices.clone() {
                 for panel in task.panels.clone() {
                     for tile in 0..extent.tiles() {
                         let place = (tile / extent.columns, tile % extent.columns);
@@ -570,7 +575,7 @@ impl<T: Element> Lowering<T> for Winograd<T> {
         }
         let group = &io.weights[task.group * self.layout.group_len()..][..self.layout.group_len()];
         let mut next = 0;
-        for slice in 0..depth.output {
+        for slice in task.slices.clone() {
             // Padded positions of the slices that are read, then without padding.
             let begin = slice * depth.stride;
             let live = begin.max(depth.pad_begin)..(begin + depth.kernel).min(depth.pad_begin + depth.input);

@@ -45,6 +45,11 @@ impl Roles {
     }
 }
 
+/// Into how many tasks the outer axis is cut: with taps along it, its slices share what is transformed.
+pub(super) fn depth_tasks(roles: &Roles) -> usize {
+    if roles.depth.kernel == 1 { roles.depth.output } else { 1 }
+}
+
 /// Number of phases: a layer with dilation d is d interleaved ones without, of which no more are there than outputs.
 pub(super) fn phases(axis: &Axis) -> usize {
     distance(axis).min(axis.output)
