@@ -125,7 +125,12 @@ pub(crate) trait Simd: Copy {
     ///
     /// # Safety
     /// CPU: the ISA.
-    unsafe fn unzip(self, b: Self) -> (Self, Self);
+    #[inline(always)]
+    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller's promise of the ISA.
+        let [even, odd] = unsafe { Self::deinterleave([self, b]) };
+        (even, odd)
+    }
 
     /// The lanes `from..to`; none if `from >= to`.
     ///

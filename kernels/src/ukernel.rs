@@ -199,10 +199,10 @@ impl<'a, T> Dest<'a, T> {
     }
 }
 
-/// What happens to a finished tile, with vectors along output positions: each element `+ bias + residual`, clamped, stored.
+/// What happens to finished sums: each `+ bias + residual`, clamped, stored.
 #[derive(Debug)]
 pub struct Epilogue<'a, T> {
-    /// One value for each row of the tile.
+    /// One value for each row of a tile, or channel.
     pub bias: &'a [T],
     /// Added after the bias: laid out as the destination, at least as long.
     pub residual: Option<&'a [T]>,

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Dest, Isa, Real, RowOffsetsRef};
+use crate::{Dest, Epilogue, Isa, Real, RowOffsetsRef};
 
 /// The sums of several rows of output: output row c's phase p begins at `sums[slots[p] * step + c * pitch]`.
 #[derive(Debug, Clone, Copy)]
@@ -26,19 +26,6 @@ pub struct Run {
     pub at: usize,
     /// How many they are.
     pub len: usize,
-}
-
-/// What happens to the elements on their way: `+ bias + residual`, clamped.
-#[derive(Debug)]
-pub struct Finish<'a, T> {
-    /// One value for each row of output.
-    pub bias: &'a [T],
-    /// Added after the bias: laid out as the destination, at least as long.
-    pub residual: Option<&'a [T]>,
-    /// Lower bound of the result; NaN passes.
-    pub lo: T,
-    /// Upper bound of the result; NaN passes.
-    pub hi: T,
 }
 
 /// Raw arguments of a weaving kernel.
@@ -127,12 +114,12 @@ impl<T: Real> WeaveKernel<T> {
         unsafe { (self.fetch)(&FetchArgs { rows, runs, y: y.as_mut_ptr(), ldy }) };
     }
 
-    /// `y[at + i] = clamp(strand + bias + residual)` for every run, of strands that are summed on the way; `finish` has one bias. Whole vectors of
+    /// `y[at + i] = clamp(strand + bias + residual)` for every run, of strands that are summed on the way; `epilogue` has one bias. Whole vectors of
     /// `x` are read: up to [`MOST_VECTORS`] behind what the runs need.
     ///
     /// # Panics
     /// If a slice is too short, or the phases are not 1, 2, 4 or 8.
-    pub fn sum(&self, x: &[T], sums: &[Sum<'_, T>], runs: &[Run], finish: &Finish<'_, T>, y: &mut Dest<'_, T>) {
+    pub fn sum(&self, x: &[T], sums: &[Sum<'_, T>], runs: &[Run], epilogue: &Epilogue<'_, T>, y: &mut Dest<'_, T>) {
         let phases = sums.len();
         assert!(phases <= MOST_SUMS && phases.is_power_of_two(), "there is no kernel for so many phases");
         let (mut read, mut written) = (0, 0);
@@ -146,15 +133,15 @@ impl<T: Real> WeaveKernel<T> {
             assert!(sum.koff.is_empty() || read.saturating_add(sum.koff.max()) <= x.len(), "the rows are too short");
         }
         assert!(written <= y.len(), "the destination is too short");
-        assert!(finish.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
+        assert!(epilogue.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
         let args = SumArgs {
             x: x.as_ptr(),
             sums,
             runs,
-            bias: finish.bias[0],
-            residual: finish.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
-            lo: finish.lo,
-            hi: finish.hi,
+            bias: epilogue.bias[0],
+            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            lo: epilogue.lo,
+            hi: epilogue.hi,
             y: y.as_mut_ptr(),
         };
         // SAFETY: the assertions cover the memory that SumArgs asks for; Dest grants the writes; a kernel is only handed out where the CPU has
@@ -166,8 +153,15 @@ impl<T: Real> WeaveKernel<T> {
     ///
     /// # Panics
     /// If a slice is too short, or there is no phase.
-    pub fn run(&self, strands: &Strands<'_, T>, runs: &[Run], finish: &Finish<'_, T>, y: &mut Dest<'_, T>, ldy: usize) {
-        let (rows, phases) = (finish.bias.len(), strands.slots.len());
+    pub fn run(
+        &self,
+        strands: &Strands<'_, T>,
+        runs: &[Run],
+        epilogue: &Epilogue<'_, T>,
+        y: &mut Dest<'_, T>,
+        ldy: usize,
+    ) {
+        let (rows, phases) = (epilogue.bias.len(), strands.slots.len());
         assert!(phases > 0, "there is no phase");
         let Some(last) = rows.checked_sub(1) else { return };
         let slot = strands.slots.iter().copied().max().unwrap_or(0);
@@ -180,7 +174,7 @@ impl<T: Real> WeaveKernel<T> {
         let written = last.saturating_mul(ldy).saturating_add(written);
         assert!(before.saturating_add(read) <= strands.sums.len(), "the strands are too short");
         assert!(written <= y.len(), "the destination is too short");
-        assert!(finish.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
+        assert!(epilogue.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
         let args = WeaveArgs {
             sums: strands.sums.as_ptr(),
             slots: strands.slots,
@@ -188,10 +182,10 @@ impl<T: Real> WeaveKernel<T> {
             pitch: strands.pitch,
             rows,
             runs,
-            bias: finish.bias.as_ptr(),
-            residual: finish.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
-            lo: finish.lo,
-            hi: finish.hi,
+            bias: epilogue.bias.as_ptr(),
+            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            lo: epilogue.lo,
+            hi: epilogue.hi,
             y: y.as_mut_ptr(),
             ldy,
         };

@@ -1,30 +1,15 @@
 //! Every micro-kernel of the table, on every ISA of this CPU, against the loops of its definition.
 
+mod common;
+
+use common::{Numbers, UNTOUCHED};
 use convoke_kernels::{
     ChannelKernel, Column, Dest, Epilogue, Isa, Real, RowOffsets, SpatialKernel, StoreMap, channel_kernels,
     spatial_kernels,
 };
 
-/// Deterministic values in (-1, 1).
-struct Numbers(u32);
-
-impl Numbers {
-    fn next(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 17;
-        self.0 ^= self.0 << 5;
-        f64::from(self.0 >> 8) / f64::from(1 << 23) - 1.0
-    }
-
-    fn vec<T: Real>(&mut self, len: usize) -> Vec<T> {
-        (0..len).map(|_| T::from_f64(self.next())).collect()
-    }
-}
-
 /// Steps of k: none, one, odd, and many.
 const DEPTHS: [usize; 4] = [0, 1, 7, 130];
-/// Marks elements that nothing may write.
-const UNTOUCHED: f64 = 12345.0;
 
 fn assert_close<T: Real>(got: T, want: f64, magnitude: f64, depth: usize, what: &str) {
     let bound = (depth + 4) as f64 * T::UNIT_ROUNDOFF * (magnitude + 1.0);

@@ -1,7 +1,7 @@
 //! Weaving kernels against loops, on every ISA, for any number of phases and every length of runs.
 
-use convoke_kernels::weave::{Finish, MOST_VECTORS, Run, Strands, Sum};
-use convoke_kernels::{Dest, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
+use convoke_kernels::weave::{MOST_VECTORS, Run, Strands, Sum};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 
 /// What no kernel may write.
 const UNTOUCHED: f64 = 99.0;
@@ -60,7 +60,7 @@ fn weave<T: Real>() {
                     let (lo, hi) = (T::from_f64(-2.0), T::from_f64(2.5));
                     let mut y = vec![T::from_f64(UNTOUCHED); rows * ldy];
                     let strands = Strands { sums: &sums, slots: &slots, step: rows * nr, pitch: nr };
-                    let finish = Finish { bias: &bias, residual, lo, hi };
+                    let finish = Epilogue { bias: &bias, residual, lo, hi };
                     kernel.run(&strands, &runs, &finish, &mut Dest::from_slice(&mut y), ldy);
                     let context = format!("{kernel:?}, {phases} phases, {len} elements");
                     compare(&y, ldy, &runs, rows, &context, |c, r, i| {
@@ -90,7 +90,7 @@ fn sum<T: Real>() {
                 for residual in [None, Some(&residual[..])] {
                     let (bias, lo, hi) = (T::from_f64(0.5), T::from_f64(-5.0), T::from_f64(6.0));
                     let mut y = vec![T::from_f64(UNTOUCHED); 2 * len + 7];
-                    let finish = Finish { bias: &[bias], residual, lo, hi };
+                    let finish = Epilogue { bias: &[bias], residual, lo, hi };
                     kernel.sum(&x, &sums, &runs, &finish, &mut Dest::from_slice(&mut y));
                     let context = format!("{kernel:?}, {phases} phases, {len} elements");
                     compare(&y, 0, &runs, 1, &context, |_, r, i| {

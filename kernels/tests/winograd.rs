@@ -1,32 +1,16 @@
 //! Every Winograd kernel of the table, on every ISA of this CPU: its matrices, and that it touches nothing else.
 
+mod common;
+
+use common::{Numbers, UNTOUCHED};
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, Source, Tile, filter_rows};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, WinogradKernel, winograd_kernels};
-
-/// Deterministic values in (-1, 1).
-struct Numbers(u32);
-
-impl Numbers {
-    fn next(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 17;
-        self.0 ^= self.0 << 5;
-        f64::from(self.0 >> 8) / f64::from(1 << 23) - 1.0
-    }
-
-    fn vec<T: Real>(&mut self, len: usize) -> Vec<T> {
-        (0..len).map(|_| T::from_f64(self.next())).collect()
-    }
-}
 
 fn for_each_kernel<T: Real>(mut check: impl FnMut(&'static WinogradKernel<T>)) {
     for isa in Isa::ALL {
         winograd_kernels::<T>(isa).iter().for_each(&mut check);
     }
 }
-
-/// Marks elements that nothing may write.
-const UNTOUCHED: f64 = 12345.0;
 
 /// Rows and columns of tiles: one, a few, whole vectors, vectors and a rest.
 const BLOCKS: [(usize, usize); 6] = [(1, 1), (2, 3), (3, 16), (2, 17), (1, 40), (5, 7)];

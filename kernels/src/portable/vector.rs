@@ -138,14 +138,6 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        let (a, b) = (self.0.to_array(), b.0.to_array());
-        let every =
-            |first: usize| core::array::from_fn(|i| if i < 4 { a[first + 2 * i] } else { b[first + 2 * i - 8] });
-        (Self(wide::f32x8::new(every(0))), Self(wide::f32x8::new(every(1))))
-    }
-
-    #[inline(always)]
     unsafe fn mask(from: usize, to: usize) -> (usize, usize) {
         (from, to)
     }
@@ -308,14 +300,6 @@ impl Simd for F64x4 {
             *every = Self(wide::f64x4::new(core::array::from_fn(element)));
         }
         every
-    }
-
-    #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        let (a, b) = (self.0.to_array(), b.0.to_array());
-        let every =
-            |first: usize| core::array::from_fn(|i| if i < 2 { a[first + 2 * i] } else { b[first + 2 * i - 4] });
-        (Self(wide::f64x4::new(every(0))), Self(wide::f64x4::new(every(1))))
     }
 
     #[inline(always)]

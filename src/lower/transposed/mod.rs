@@ -19,8 +19,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::stream::Activation;
-use convoke_kernels::weave::{self, MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
-use convoke_kernels::{Dest, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
+use convoke_kernels::weave::{MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 
 use super::cost::{
     CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, SUMMED_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
@@ -389,7 +389,7 @@ impl<T: Element> Transposed<T> {
             && let Some(mut y) = T::dest_as_acc(io.y.dest(panel.at))
         {
             let residual = io.residual.and_then(T::as_acc).map(|r| &r[panel.at..]);
-            let finish = weave::Finish { bias: panel.bias, residual, lo, hi };
+            let finish = Epilogue { bias: panel.bias, residual, lo, hi };
             return self.weave.run(&strands, runs, &finish, &mut y, spatial);
         }
         for (c, bias) in panel.bias.iter().enumerate() {
@@ -495,7 +495,7 @@ impl<T: Element> Transposed<T> {
                 && let Some(mut y) = T::dest_as_acc(io.y.dest(panel.at))
             {
                 let residual = io.residual.and_then(T::as_acc).map(|r| &r[panel.at..]);
-                let finish = weave::Finish { bias: panel.bias, residual, lo, hi };
+                let finish = Epilogue { bias: panel.bias, residual, lo, hi };
                 self.weave.sum(planes, strands, &runs[..count], &finish, &mut y);
             } else {
                 for run in &runs[..count] {
@@ -520,8 +520,8 @@ impl<T: Element> Transposed<T> {
 }
 
 /// No epilogue, for one row: it is left to [`Finish`].
-fn plain<T: Real>(zero: &[T; 1]) -> weave::Finish<'_, T> {
-    weave::Finish { bias: zero, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY }
+fn plain<T: Real>(zero: &[T; 1]) -> Epilogue<'_, T> {
+    Epilogue { bias: zero, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY }
 }
 
 impl<T: Element> Lowering<T> for Transposed<T> {

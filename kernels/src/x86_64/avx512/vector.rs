@@ -166,16 +166,6 @@ impl Simd for F32x16 {
     }
 
     #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-            let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-            (Self(_mm512_permutex2var_ps(self.0, even, b.0)), Self(_mm512_permutex2var_ps(self.0, odd, b.0)))
-        }
-    }
-
-    #[inline(always)]
     unsafe fn mask(from: usize, to: usize) -> __mmask16 {
         (first(to) & !first(from)) as __mmask16
     }
@@ -353,16 +343,6 @@ impl Simd for F64x8 {
             }
         }
         every
-    }
-
-    #[inline(always)]
-    unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
-            let odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
-            (Self(_mm512_permutex2var_pd(self.0, even, b.0)), Self(_mm512_permutex2var_pd(self.0, odd, b.0)))
-        }
     }
 
     #[inline(always)]
