@@ -122,16 +122,15 @@ pub(crate) struct DepthwiseArgs<T> {
     pub(crate) x: *const T,
     pub(crate) x_plane: usize,
     pub(crate) x_vector: usize,
-    /// Whether there is one group, of three columns of three taps.
-    pub(crate) is_square: bool,
     pub(crate) output: TileOutput<T>,
 }
 
 /// Raw arguments of a tile kernel that reads X itself.
 ///
 /// Memory, for each plane p of the output: `w + p * w_plane` readable for all weights, `taps` for each of `columns_len` columns; `x + p * x_plane` for
-/// `height` rows, `step` apart, of `width` elements. Output row r sees row `row + r` through the first tap, and output position o sees `o + column`: only
-/// positions of the first and the last vector may be outside.
+/// `height` rows, `step` apart, of `width` elements, and for p < `loose` for one more vector. Output row r sees row `row + r` through the first tap, and
+/// output position o sees `o + column`: only positions of the first and the last vector may be outside; and of the rows that a tile sees, at most
+/// `taps - 1` before X and behind it.
 pub(crate) struct DirectArgs<T> {
     pub(crate) taps: usize,
     pub(crate) columns: *const isize,
@@ -144,6 +143,9 @@ pub(crate) struct DirectArgs<T> {
     pub(crate) height: usize,
     pub(crate) x: *const T,
     pub(crate) x_plane: usize,
+    /// From the last tile of a plane to the first one of the next plane.
+    pub(crate) next: usize,
+    pub(crate) loose: usize,
     pub(crate) width: usize,
     pub(crate) output: TileOutput<T>,
 }
@@ -322,7 +324,6 @@ impl<T: Real> DepthwiseKernel<T> {
             x: x.as_ptr(),
             x_plane,
             x_vector,
-            is_square: matches!(groups, [Group { taps: 3, columns: 3, .. }]),
             output,
         };
         // SAFETY: the assertions, here and in output(), cover the memory that DepthwiseArgs asks for: taps.max bounds each offset + k * step; Dest
@@ -348,7 +349,11 @@ impl<T: Real> DepthwiseKernel<T> {
         assert!(table.serves(output.width, self.lanes), "the table is not for rows of this length");
         let is_small = row.unsigned_abs() < MOST_PLACES && height < MOST_PLACES && tiles * self.mr < MOST_PLACES;
         assert!(is_small, "too many rows");
+        let rows = (tiles * self.mr) as isize;
+        assert!(row > -(table.taps as isize) && row + rows <= height as isize, "more padding than a column reaches");
         assert!(x.len() >= end(planes, x_plane, height * step), "the input is too short");
+        // Planes with a vector behind them that may be read, though no stored element sees it.
+        let loose = (x.len() - height * step + x_plane).saturating_sub(self.lanes).checked_div(x_plane).unwrap_or(0);
         assert!(w.len() >= end(planes, w_plane, table.taps * columns), "too few weights");
         let args = DirectArgs {
             taps: table.taps,
@@ -361,6 +366,8 @@ impl<T: Real> DepthwiseKernel<T> {
             height,
             x: x.as_ptr(),
             x_plane,
+            next: x_plane.wrapping_sub((tiles - 1) * self.mr * step),
+            loose,
             width: table.width,
             output,
         };
@@ -433,6 +440,7 @@ pub struct DepthwiseKernels<T: 'static> {
     pub(crate) isa: Isa,
     pub(crate) lanes: usize,
     pub(crate) rows: &'static [DepthwiseKernel<T>],
+    pub(crate) narrow: &'static [DepthwiseKernel<T>],
     pub(crate) channels: &'static [DepthwiseKernel<T>],
     pub(crate) copy: unsafe fn(&CopyArgs<T>),
     pub(crate) split: unsafe fn(&CopyArgs<T>),
@@ -457,6 +465,12 @@ impl<T: Real> DepthwiseKernels<T> {
     #[must_use]
     pub fn rows(&self) -> &'static [DepthwiseKernel<T>] {
         self.rows
+    }
+
+    /// As [`rows`](Self::rows), with shorter vectors, for rows that fit in one of them; perhaps none.
+    #[must_use]
+    pub fn narrow(&self) -> &'static [DepthwiseKernel<T>] {
+        self.narrow
     }
 
     /// The kernels with vectors along channels: MR 1, 2, ...

@@ -33,6 +33,11 @@ pub(crate) trait Simd: Copy {
     /// Asks for the cache line at `p` in the L2 cache; where the ISA has no such instruction, nothing. Any address will do: it never faults.
     fn prefetch(p: *const Self::Elem);
 
+    /// As [`prefetch`](Self::prefetch), into the L1 cache.
+    fn prefetch_near(p: *const Self::Elem) {
+        Self::prefetch(p);
+    }
+
     /// `LANES` elements to `p`, of any alignment.
     ///
     /// # Safety

@@ -71,7 +71,10 @@ struct Phase {
 #[derive(Debug, Clone)]
 struct Grid {
     along: Along,
+    /// Elements of the vectors that planes are made of.
     lanes: usize,
+    /// Elements of a kernel's vectors; perhaps fewer.
+    nr: usize,
     outer: Vec<Axis>,
     h: Axis,
     w: Axis,
@@ -89,7 +92,7 @@ struct Grid {
 
 impl Grid {
     /// The planes' rows; none where they are too long.
-    fn new(geometry: &Geometry, along: Along, lanes: usize) -> Option<Self> {
+    fn new(geometry: &Geometry, along: Along, lanes: usize, nr: usize) -> Option<Self> {
         let (outer, h, w) = match *geometry.axes.as_slice() {
             [axis] if along == Along::Rows => (Vec::new(), UNIT, axis),
             [axis] => (Vec::new(), axis, UNIT),
@@ -105,7 +108,7 @@ impl Grid {
         };
         let outer_taps = outer.iter().try_fold(1_usize, |n, a| n.checked_mul(a.kernel))?;
         let channels = geometry.in_channels_per_group();
-        Some(Self { along, lanes, outer, h, w, channels, outer_taps, phases, pitch, extent: 0, plane: 0 })
+        Some(Self { along, lanes, nr, outer, h, w, channels, outer_taps, phases, pitch, extent: 0, plane: 0 })
     }
 
     /// Rows of a plane for a strip of `extent` output rows.
@@ -235,12 +238,14 @@ impl Grid {
     fn direct_table(&self) -> Option<DirectTable> {
         let [(_, taps)] = *self.pieces() else { return None };
         let is_plain = self.along == Along::Rows && self.outer.is_empty() && self.channels == 1;
-        if !is_plain || self.w.stride > 1 || self.h.stride > 1 || self.tile_step() > 1 {
+        // Kernels leave out at most as many rows as a column reaches.
+        let is_short = self.h.pad_begin < taps && self.h.pad_end < taps;
+        if !is_plain || !is_short || self.w.stride > 1 || self.h.stride > 1 || self.tile_step() > 1 {
             return None;
         }
         let position = |kx: usize| (kx * self.w.dilation) as isize - self.w.pad_begin as isize;
         let table = DirectTable::new(taps, (0..self.w.kernel).map(position).collect(), self.w.input)?;
-        table.serves(self.w.output, self.lanes).then_some(table)
+        table.serves(self.w.output, self.nr).then_some(table)
     }
 
     /// How far from a row's beginning tap `kx` of W reads the first output.
@@ -291,7 +296,7 @@ impl Grid {
     }
 
     /// Estimated cycles of all units, for the kernels of `mr` rows at most.
-    fn cycles(&self, geometry: &Geometry, mr: usize) -> f64 {
+    fn cycles(&self, geometry: &Geometry, mr: usize, reads_x: bool) -> f64 {
         let (k, pieces) = ((self.planes() * self.h.kernel * self.w.kernel) as f64, self.pieces());
         let tile_rows = Panels::new(self.extent.div_ceil(self.tile_step()), mr);
         let rows = tile_rows.height(tile_rows.count() - 1).max(1) as f64;
@@ -309,11 +314,12 @@ impl Grid {
         let fma = (k / 2.0).max(k * 2.0 / rows);
         match self.along {
             Along::Rows => {
-                let vectors = self.w.output.div_ceil(self.lanes) as f64;
+                let vectors = self.w.output.div_ceil(self.nr) as f64;
                 let sums = fma.max(loads(k, 1.7)) + columns / rows + DIRECT_FINISH_CYCLES;
                 let copied = self.phases.iter().map(|p| (p.to - p.from).div_ceil(self.lanes)).sum::<usize>() as f64;
                 let strided = if self.w.stride > 2 { 2.0 } else { 1.0 };
                 let copies = planes * (ROW_COPY_CYCLES * strided * self.phases.len() as f64 + 2.0 * copied * strided);
+                let copies = if reads_x { 0.0 } else { copies };
                 let groups = geometry.group as f64;
                 let m = geometry.out_channels_per_group() as f64;
                 images * groups * (m * outputs * vectors * sums + copies + units * DIRECT_UNIT_CYCLES)
@@ -375,9 +381,13 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let kernels =
         depthwise_kernels::<T::Acc>(request.isa).ok_or_else(|| String::from("no kernels for this instruction set"))?;
     let asked = |along: Along| request.layout.is_none_or(|layout| layout[0] == along as usize);
-    let candidates = [Along::Rows, Along::Channels].into_iter().filter(|along| asked(*along));
+    let is_narrow = geometry.axes.last().is_some_and(|w| kernels.narrow().first().is_some_and(|k| w.output <= k.nr()));
+    let along_rows = if is_narrow { kernels.narrow() } else { kernels.rows() };
+    let candidates = [(Along::Rows, along_rows), (Along::Channels, kernels.channels())];
     let best = candidates
-        .filter_map(|along| Config::new(request, kernels, along))
+        .into_iter()
+        .filter(|(along, _)| asked(*along))
+        .filter_map(|(along, tiles)| Config::new(request, kernels, along, tiles))
         .reduce(|a, b| if b.cycles < a.cycles { b } else { a });
     let config = best.ok_or_else(|| String::from("the padded planes are too large"))?;
     Ok(Offer {
@@ -388,8 +398,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
 }
 
 /// The choice of an orientation, without tables.
-struct Config {
+struct Config<A: Real> {
     grid: Grid,
+    tiles: &'static [DepthwiseKernel<A>],
     /// Groups of a unit.
     batch: usize,
     units: usize,
@@ -399,13 +410,17 @@ struct Config {
     lens: [usize; 3],
 }
 
-impl Config {
+impl<A: Real> Config<A> {
     /// None if the planes are too large.
-    fn new<T: Element>(request: &Request<'_, T>, kernels: &DepthwiseKernels<T::Acc>, along: Along) -> Option<Self> {
+    fn new<T: Element<Acc = A>>(
+        request: &Request<'_, T>,
+        kernels: &DepthwiseKernels<A>,
+        along: Along,
+        tiles: &'static [DepthwiseKernel<A>],
+    ) -> Option<Self> {
         let (geometry, lanes, bytes) = (request.geometry, kernels.lanes(), size_of::<T::Acc>());
-        let tiles = if along == Along::Rows { kernels.rows() } else { kernels.channels() };
-        let mr = tiles.last()?.mr();
-        let mut grid = Grid::new(geometry, along, lanes)?;
+        let (mr, nr) = (tiles.last()?.mr(), tiles.last()?.nr());
+        let mut grid = Grid::new(geometry, along, lanes, nr)?;
         let blocks = if along == Along::Rows { geometry.group } else { geometry.group.div_ceil(lanes) };
         let others = geometry.batch * blocks * grid.outer_positions();
         let strips = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(others) };
@@ -461,7 +476,8 @@ impl Config {
             batch,
             units,
             tasks: units.min(TASKS_PER_THREAD * request.threads),
-            cycles: grid.cycles(geometry, mr) + TASK_CYCLES,
+            tiles,
+            cycles: grid.cycles(geometry, mr, reads_x) + TASK_CYCLES,
             lens: [planes, sums, staged],
             grid,
         })
@@ -474,8 +490,7 @@ struct Depthwise<T: Element> {
     activation: Activation<T::Acc>,
     direct: Option<(T::Acc, T::Acc)>,
     kernels: &'static DepthwiseKernels<T::Acc>,
-    tiles: &'static [DepthwiseKernel<T::Acc>],
-    config: Config,
+    config: Config<T::Acc>,
     taps: TapTable,
     /// The same for kernels that read X itself, where they can.
     direct_table: Option<DirectTable>,
@@ -499,7 +514,7 @@ struct Unit {
 }
 
 impl<T: Element> Depthwise<T> {
-    fn new(request: &Request<'_, T>, kernels: &'static DepthwiseKernels<T::Acc>, config: Config) -> Self {
+    fn new(request: &Request<'_, T>, kernels: &'static DepthwiseKernels<T::Acc>, config: Config<T::Acc>) -> Self {
         let grid = &config.grid;
         let is_rows = grid.along == Along::Rows;
         let every = grid.h.stride / gcd(grid.h.stride, grid.h.dilation);
@@ -510,7 +525,6 @@ impl<T: Element> Depthwise<T> {
             activation: request.activation,
             direct: request.direct_clamp(),
             kernels,
-            tiles: if is_rows { kernels.rows() } else { kernels.channels() },
             taps: grid.table(),
             direct_table: if T::DIRECT { grid.direct_table() } else { None },
             reaches: grid.pieces().into_iter().map(reach).collect(),
@@ -652,7 +666,7 @@ impl<T: Element> Depthwise<T> {
         let (inside, _) = grid.rows_inside(unit.start, unit.extent);
         let skips = is_finite && self.taps.groups() > 1 && inside.len() < grid.rows(unit.extent);
         for first in 0..step.min(unit.extent) {
-            let panels = Panels::new((unit.extent - first).div_ceil(step), self.tiles.len());
+            let panels = Panels::new((unit.extent - first).div_ceil(step), self.config.tiles.len());
             let mut tile = 0;
             while tile < panels.count() {
                 let height = panels.height(tile);
@@ -666,10 +680,10 @@ impl<T: Element> Depthwise<T> {
                     };
                     let begin = self.reaches.iter().position(counts).unwrap_or(0);
                     let end = self.reaches.iter().rposition(counts).map_or(0, |last| last + 1);
-                    run(&self.tiles[height - 1], begin..end, row, 1);
+                    run(&self.config.tiles[height - 1], begin..end, row, 1);
                     tile += 1;
                 } else {
-                    run(&self.tiles[height - 1], 0..self.taps.groups(), row, same);
+                    run(&self.config.tiles[height - 1], 0..self.taps.groups(), row, same);
                     tile += same;
                 }
             }
@@ -731,7 +745,7 @@ impl<T: Element> Depthwise<T> {
                     w_plane: weights,
                     x: planes.get(row * grid.h.stride * grid.pitch..).unwrap_or(&[]),
                     x_plane,
-                    x_vector: grid.lanes,
+                    x_vector: grid.nr,
                     planes: count,
                     tiles,
                 };
@@ -844,8 +858,8 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
 
     fn kernel(&self) -> &str {
         let grid = &self.config.grid;
-        let panels = Panels::new(grid.extent.div_ceil(grid.tile_step()), self.tiles.len());
-        self.tiles[panels.height(0) - 1].name()
+        let panels = Panels::new(grid.extent.div_ceil(grid.tile_step()), self.config.tiles.len());
+        self.config.tiles[panels.height(0) - 1].name()
     }
 
     fn packed_len(&self, _: &Geometry) -> usize {

@@ -28,12 +28,6 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
     // SAFETY: every pointer below stays inside what DepthwiseArgs promises for these planes, tiles and vectors.
     unsafe {
         let output = &args.output;
-        if args.is_square && !VECTOR_WEIGHTS {
-            let offsets = args.offsets;
-            let positions = [*offsets as isize, *offsets.add(1) as isize, *offsets.add(2) as isize];
-            let (steps, masks) = ((args.step, args.x_plane, args.w_plane), [[V::mask(0, V::LANES); 3]; 3]);
-            return squares::<V, R, false>(args.x, args.w, steps, (0, 0), positions, &masks, output);
-        }
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
         for plane in 0..output.planes {
             let bias = V::splat(*output.bias.add(plane));
@@ -86,7 +80,8 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
         let end = offsets.add(columns);
         while offsets < end {
             let mask = V::mask(0, V::LANES);
-            sum_column::<V, R, N, VECTOR_WEIGHTS, false>(acc, x.add(*offsets as usize), step, mask, w);
+            let x = x.add(*offsets as usize);
+            sum_column::<V, R, N, VECTOR_WEIGHTS, false, false>(acc, x, step, (0, R + N - 1), mask, w);
             w = w.add(N * weight);
             offsets = offsets.add(1);
         }
@@ -121,45 +116,58 @@ pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>)
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
 unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
-    // SAFETY: DirectArgs promises the rows that are read, and the masks leave out what is not of them; the output's contract covers the rest.
+    // SAFETY: DirectArgs promises the rows that are read, and the masks leave out what is not of them, or in loose planes, what no stored lane sees;
+    // the output's contract covers the rest.
     unsafe {
         let output = &args.output;
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
         let last = output.vectors - 1;
-        // For the first vector of a row, those in between, and the last one.
+        // For the first vector of a row, those in between, and the last one: the lanes that are in X; and, as a bit for each column, whether stored
+        // lanes are not among them, and whether any lane is not.
         let mut masks = [[V::mask(0, V::LANES); MOST_SHORT]; 3];
+        let mut masked = [[0_u32; 3]; 2];
         for column in 0..args.columns_len {
             let position = *args.columns.add(column);
-            masks[0][column] = mask_at::<V>(position, args.width);
-            masks[2][column] = mask_at::<V>(position + (last * V::LANES) as isize, args.width);
-        }
-        if N == 3 && args.columns_len == 3 {
-            let positions = [*args.columns, *args.columns.add(1), *args.columns.add(2)];
-            let three = |masks: &[V::Mask; MOST_SHORT]| [masks[0], masks[1], masks[2]];
-            let masks = [three(&masks[0]), three(&masks[1]), three(&masks[2])];
-            let (steps, rows) = ((args.step, args.x_plane, args.w_plane), (args.row, args.height));
-            return squares::<V, R, true>(args.x, args.w, steps, rows, positions, &masks, output);
+            for (place, vector) in [(0, 0), (2, last)] {
+                let from = position + (vector * V::LANES) as isize;
+                let stored = (output.width - vector * V::LANES).min(V::LANES);
+                let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
+                masks[place][column] = mask_at::<V>(from, args.width);
+                masked[0][place] |= u32::from(is_outside(stored)) << column;
+                masked[1][place] |= u32::from(is_outside(V::LANES)) << column;
+            }
         }
         for plane in 0..output.planes {
             let bias = V::splat(*output.bias.add(plane));
             let w = args.w.add(plane * args.w_plane);
+            let masked = &masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
                 let first = args.row + (tile * R) as isize;
-                let is_inside = first >= 0 && first as usize + R + N - 1 <= args.height;
+                // The rows of the tile's input that are there; at most N - 1 are missing at either end.
+                let inside = ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize);
                 let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
+                let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
                 for vector in 0..output.vectors {
                     let mut acc = [bias; R];
-                    let masks = &masks[usize::from(vector > 0) + usize::from(vector > 0 && vector == last)];
+                    let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
+                    let (masks, masked) = (&masks[place], masked[place]);
                     let x = x.wrapping_add(vector * V::LANES);
+                    // The rows of the tile that comes next: the hardware does not foresee so many streams.
+                    let mut row = x.wrapping_add(next + (N - 1) * args.step);
+                    for _ in 0..R {
+                        V::prefetch_near(row);
+                        row = row.wrapping_add(args.step);
+                    }
+                    let mut w = w;
                     for column in 0..args.columns_len {
-                        let x = x.wrapping_offset(*args.columns.add(column));
-                        let w = w.add(column * N);
-                        if is_inside {
-                            sum_column::<V, R, N, false, true>(&mut acc, x, args.step, masks[column], w);
+                        let (x, mask) = (x.wrapping_offset(*args.columns.add(column)), masks[column]);
+                        if (masked >> column) & 1 == 0 {
+                            sum_column::<V, R, N, false, false, true>(&mut acc, x, args.step, inside, mask, w);
                         } else {
-                            sum_edge::<V, R, N>(&mut acc, x, args.step, (first, args.height), masks[column], w);
+                            sum_column::<V, R, N, false, true, true>(&mut acc, x, args.step, inside, mask, w);
                         }
+                        w = w.add(N);
                     }
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
@@ -180,18 +188,17 @@ unsafe fn mask_at<V: Simd>(position: isize, width: usize) -> V::Mask {
     unsafe { V::mask(from as usize, to as usize) }
 }
 
-/// Rows that a tile reads for a column, at the most: 8 rows and [`MOST_TAPS`] are 14.
-const MOST_READ: usize = 16;
-
-/// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, ...; where `MASKED`, the lanes of `mask` of them.
+/// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, ...; where `MASKED`, the lanes of `mask` of them; where `EDGE`, only
+/// those of the first and last N - 1 rows that are `inside`.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: R + N - 1 rows are readable for a vector, or for the lanes of the mask; `w` for `N` weights.
+/// CPU: the ISA of `V`. Memory: those of R + N - 1 rows are readable for a vector, or for the lanes of the mask; `w` for `N` weights.
 #[inline(always)]
-unsafe fn sum_column<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: bool, const MASKED: bool>(
+unsafe fn sum_column<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: bool, const MASKED: bool, const EDGE: bool>(
     acc: &mut [V; R],
     x: *const V::Elem,
     step: usize,
+    inside: (usize, usize),
     mask: V::Mask,
     w: *const V::Elem,
 ) {
@@ -199,47 +206,17 @@ unsafe fn sum_column<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGH
     let mut row = x;
     // SAFETY: the caller's promise of memory and ISA.
     unsafe {
-        let mut rows = [V::splat(V::Elem::ZERO); MOST_READ];
-        for i in 0..R + N - 1 {
-            rows[i] = if MASKED { V::load_lanes(row, mask) } else { V::load(row) };
-            row = V::advance(row, step);
-        }
-        // Neighbouring multiply-adds belong to different sums, so that none waits for the one before it.
-        for k in 0..N {
-            let w = w.add(k * weight);
-            let w = if VECTOR_WEIGHTS { V::load(w) } else { V::splat(*w) };
-            for r in 0..R {
-                acc[r] = w.mul_add(rows[r + k], acc[r]);
-            }
-        }
-    }
-}
-
-/// As [`sum_column`] for a tile of which some rows are padding: rows from `first` on, of `height` that are there.
-///
-/// # Safety
-/// CPU: the ISA of `V`. Memory: the rows `0..height` among `first..first + R + N - 1` are readable for the lanes of the mask; `w` for `N` weights.
-#[inline(always)]
-unsafe fn sum_edge<V: Simd, const R: usize, const N: usize>(
-    acc: &mut [V; R],
-    x: *const V::Elem,
-    step: usize,
-    (first, height): (isize, usize),
-    mask: V::Mask,
-    w: *const V::Elem,
-) {
-    let mut row = x;
-    // SAFETY: the caller's promise of memory and ISA.
-    unsafe {
         let mut weights = [V::splat(V::Elem::ZERO); MOST_TAPS];
         for k in 0..N {
-            weights[k] = V::splat(*w.add(k));
+            let w = w.add(k * weight);
+            weights[k] = if VECTOR_WEIGHTS { V::load(w) } else { V::splat(*w) };
         }
+        // Straight-line code: LLVM does not unroll a loop of so many rows. A row serves N different sums, so that none waits for the one before it.
         macro_rules! rows {
             ($($i:literal)+) => {$(
                 if $i < R + N - 1 {
-                    if ((first + $i) as usize) < height {
-                        let x = V::load_lanes(row, mask);
+                    if !EDGE || (($i + 1 >= N || $i >= inside.0) && ($i < R || $i < inside.1)) {
+                        let x = if MASKED { V::load_lanes(row, mask) } else { V::load(row) };
                         for k in 0..N {
                             if $i >= k && $i - k < R {
                                 acc[$i - k] = weights[k].mul_add(x, acc[$i - k]);
@@ -250,97 +227,7 @@ unsafe fn sum_edge<V: Simd, const R: usize, const N: usize>(
                 }
             )+};
         }
-        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
-    }
-    let _ = row;
-}
-
-/// Tiles of three tap columns of three taps: the nine weights of a plane stay in registers, and the three vectors of a row are read together.
-/// `steps` are those of rows, planes, and weights; `masks` for the first vector of a row, those in between, and the last one. The first row that is
-/// read, and where `MASKED` how many there are, is `rows`.
-///
-/// # Safety
-/// CPU: the ISA of `V`. Memory: R + 2 rows of each tile are readable at each of `positions` for a vector, or where `MASKED`, those of them that are
-/// there for the lanes of the mask; nine weights for each plane; the output as [`TileOutput`] states.
-#[inline(always)]
-unsafe fn squares<V: Simd, const R: usize, const MASKED: bool>(
-    x: *const V::Elem,
-    w: *const V::Elem,
-    (step, x_plane, w_plane): (usize, usize, usize),
-    rows: (isize, usize),
-    positions: [isize; 3],
-    masks: &[[V::Mask; 3]; 3],
-    output: &TileOutput<V::Elem>,
-) {
-    // SAFETY: the caller's promise of memory and ISA; what is masked may be out of bounds, hence the wrapping arithmetic.
-    unsafe {
-        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
-        let last = output.vectors - 1;
-        for plane in 0..output.planes {
-            let bias = V::splat(*output.bias.add(plane));
-            let w = w.add(plane * w_plane);
-            let mut weights = [V::splat(V::Elem::ZERO); 9];
-            for k in 0..9 {
-                weights[k] = V::splat(*w.add(k));
-            }
-            for tile in 0..output.tiles {
-                let at = plane * output.y_plane + tile * R * output.y_row;
-                let first = rows.0 + (tile * R) as isize;
-                let is_inside = !MASKED || (first >= 0 && first as usize + R + 2 <= rows.1);
-                let x = x.add(plane * x_plane).wrapping_offset(first * step as isize);
-                for vector in 0..output.vectors {
-                    let mut acc = [bias; R];
-                    let masks = &masks[usize::from(vector > 0) + usize::from(vector > 0 && vector == last)];
-                    let x = x.wrapping_add(vector * V::LANES);
-                    if is_inside {
-                        square::<V, R, MASKED, false>(&mut acc, x, step, (first, rows.1), positions, masks, &weights);
-                    } else {
-                        square::<V, R, MASKED, true>(&mut acc, x, step, (first, rows.1), positions, masks, &weights);
-                    }
-                    store::<V, R>(&mut acc, output, at, vector, (lo, hi));
-                }
-            }
-        }
-    }
-}
-
-/// One tile of [`squares`]; where `EDGE`, rows of it may be padding.
-///
-/// # Safety
-/// As [`squares`].
-#[inline(always)]
-unsafe fn square<V: Simd, const R: usize, const MASKED: bool, const EDGE: bool>(
-    acc: &mut [V; R],
-    x: *const V::Elem,
-    step: usize,
-    (first, height): (isize, usize),
-    positions: [isize; 3],
-    masks: &[V::Mask; 3],
-    weights: &[V; 9],
-) {
-    let mut row = x;
-    // SAFETY: the caller's promise of memory and ISA; what is masked may be out of bounds, hence the wrapping arithmetic.
-    unsafe {
-        // Straight-line code: LLVM does not unroll a loop of so many rows. Neighbouring multiply-adds belong to different sums.
-        macro_rules! rows {
-            ($($i:literal)+) => {$(
-                if $i < R + 2 {
-                    if !EDGE || ((first + $i) as usize) < height {
-                        for column in 0..3 {
-                            let x = row.wrapping_offset(positions[column]);
-                            let x = if MASKED { V::load_lanes(x, masks[column]) } else { V::load(x) };
-                            for k in 0..3 {
-                                if $i >= k && $i - k < R {
-                                    acc[$i - k] = weights[3 * column + k].mul_add(x, acc[$i - k]);
-                                }
-                            }
-                        }
-                    }
-                    row = V::advance(row, step);
-                }
-            )+};
-        }
-        rows!(0 1 2 3 4 5 6 7 8 9);
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
     }
     let _ = row;
 }
@@ -367,17 +254,18 @@ unsafe fn store<V: Simd, const R: usize>(
             }
         }
         let y = output.y.add(at);
-        if output.is_plain && n == V::LANES {
+        if !output.is_plain {
+            for r in 0..R {
+                acc[r] = acc[r].clamp(lo, hi);
+            }
+        }
+        if n == V::LANES {
             for r in 0..R {
                 acc[r].store(y.add(r * output.y_row));
             }
-        } else if n == V::LANES {
-            for r in 0..R {
-                acc[r].clamp(lo, hi).store(y.add(r * output.y_row));
-            }
         } else {
             for r in 0..R {
-                acc[r].clamp(lo, hi).store_first(y.add(r * output.y_row), n);
+                acc[r].store_first(y.add(r * output.y_row), n);
             }
         }
     }
@@ -511,8 +399,26 @@ pub(crate) unsafe fn scatter<V: Simd>(src: *const V::Elem, len: usize, store: &C
 
 /// Instantiates the tiles and passes of an ISA and type, and lists them.
 macro_rules! depthwise {
-    ($vector:ty, $isa:expr, #[$attr:meta], direct: $($direct:ident),+; rows: $($row:ident($rr:literal)),+; channels: $($channel:ident($cr:literal)),+ $(,)?) => {
+    ($vector:ty, $isa:expr, #[$attr:meta], direct: $($direct:ident),+; rows: $($row:ident($rr:literal)),+;
+        $(narrow: $half:ty, direct: $($half_direct:ident),+; rows: $($half_row:ident($hr:literal)),+;)?
+        channels: $($channel:ident($cr:literal)),+ $(,)?) => {
         type Elem = <$vector as crate::simd::Simd>::Elem;
+        $($(
+            /// # Safety
+            /// As the generic kernel's, for this ISA and tile.
+            #[$attr]
+            unsafe fn $half_direct(args: &crate::depthwise::DirectArgs<Elem>) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { crate::generic::depthwise::direct::<$half, $hr>(args) }
+            }
+            /// # Safety
+            /// As the generic kernel's, for this ISA and tile.
+            #[$attr]
+            unsafe fn $half_row(args: &crate::depthwise::DepthwiseArgs<Elem>) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { crate::generic::depthwise::tiles::<$half, $hr, false>(args) }
+            }
+        )+)?
         $(
             /// # Safety
             /// As the generic kernel's, for this ISA and tile.
@@ -580,6 +486,15 @@ macro_rules! depthwise {
                 f: $row,
                 direct: Some($direct),
             }),+],
+            narrow: &[$($(crate::depthwise::DepthwiseKernel {
+                name: stringify!($half_row),
+                isa: $isa,
+                mr: $hr,
+                lanes: <$half as crate::simd::Simd>::LANES,
+                weight: 1,
+                f: $half_row,
+                direct: Some($half_direct),
+            }),+)?],
             channels: &[$(crate::depthwise::DepthwiseKernel {
                 name: stringify!($channel),
                 isa: $isa,
