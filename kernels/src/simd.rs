@@ -12,6 +12,8 @@ pub(crate) trait Simd: Copy {
     type Elem: Real;
     /// Elements in a register; at most 32, so that a mask of lanes fits `u32`.
     const LANES: usize;
+    /// Registers of the ISA.
+    const REGISTERS: usize = 16;
     /// The mask with every lane set.
     const ALL: u32 = ((1_u64 << Self::LANES) - 1) as u32;
 

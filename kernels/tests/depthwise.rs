@@ -31,12 +31,13 @@ fn assert_close<T: Real>(got: T, want: f64, terms: usize, what: &str) {
 #[test]
 fn every_available_isa_has_kernels_of_every_height() {
     fn check<T: Real>(family: &DepthwiseKernels<T>) {
-        for (kernels, op) in [(family.rows(), "dw"), (family.channels(), "dwt")] {
-            assert!(!kernels.is_empty());
+        assert!(!family.rows().is_empty() && !family.channels().is_empty());
+        let (rows, narrow) = ((family.rows(), "dw", family.lanes()), (family.narrow(), "dw", family.lanes() / 2));
+        for (kernels, op, lanes) in [rows, narrow, (family.channels(), "dwt", family.lanes())] {
             for (i, k) in kernels.iter().enumerate() {
                 let tile = if op == "dw" { (k.mr(), k.nr()) } else { (k.nr(), k.mr()) };
                 assert_eq!(k.name(), format!("{}_{op}_{}x{}", T::NAME, tile.0, tile.1));
-                assert_eq!((k.mr(), k.nr(), k.isa()), (i + 1, family.lanes(), kernels[0].isa()));
+                assert_eq!((k.mr(), k.nr(), k.isa()), (i + 1, lanes, family.rows()[0].isa()));
             }
         }
     }
@@ -49,7 +50,7 @@ fn every_available_isa_has_kernels_of_every_height() {
 #[test]
 fn tiles_are_sums_over_tap_columns() {
     fn check<T: Real>(family: &DepthwiseKernels<T>) {
-        for (kernels, weight) in [(family.rows(), 1), (family.channels(), family.lanes())] {
+        for (kernels, weight) in [(family.rows(), 1), (family.narrow(), 1), (family.channels(), family.lanes())] {
             for kernel in kernels {
                 for taps in 1..=MOST_TAPS {
                     tile(kernel, weight, &[(taps, 3)], true);
@@ -118,29 +119,35 @@ fn tile<T: Real>(kernel: &DepthwiseKernel<T>, weight: usize, groups: &[(usize, u
 #[test]
 fn tiles_straight_from_x_leave_padding_out() {
     fn check<T: Real>(family: &DepthwiseKernels<T>) {
-        for kernel in family.rows() {
-            for width in [1, 3, family.lanes(), 2 * family.lanes() - 1, 3 * family.lanes() + 2] {
-                for (taps, pad) in [(1, 0), (2, 1), (3, 1), (5, 2), (7, 3)] {
-                    direct(kernel, width, taps, pad);
+        let mut strided = 0;
+        for kernel in family.rows().iter().chain(family.narrow()) {
+            for width in [1, 3, kernel.nr(), 2 * kernel.nr() - 1, 3 * kernel.nr() + 2, 7 * kernel.nr() - 2] {
+                for (taps, pad) in [(1, 0), (2, 1), (3, 1), (5, 2), (7, 3), (3, 0), (5, 4)] {
+                    if width + 2 * pad >= taps {
+                        direct(kernel, width, (taps, 1), pad);
+                        strided += usize::from(direct(kernel, width, (taps, 2), pad));
+                    }
                 }
             }
         }
+        assert!(strided > 0, "{family:?}: no kernel has stride 2");
     }
     for_each_family!(check);
 }
 
-/// A square kernel with "same" padding over planes that just hold the rows that are needed.
-fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, taps: usize, pad: usize) {
+/// A square kernel, padded alike at all ends, over planes that just hold the rows that are needed; false if the kernel does not serve.
+fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (usize, usize), pad: usize) -> bool {
     let (planes, tiles) = (2, 3);
     let rows = tiles * kernel.mr();
-    let height = rows + taps - 1 - 2 * pad;
+    let Some(height) = ((rows - 1) * stride + taps).checked_sub(2 * pad) else { return false };
     let columns: Vec<isize> = (0..taps).map(|c| c as isize - pad as isize).collect();
-    let outputs = width + 2 * pad + 1 - taps;
+    let outputs = (width + 2 * pad - taps) / stride + 1;
     let vectors = outputs.div_ceil(kernel.nr());
-    let Some(table) = DirectTable::new(taps, columns, width).filter(|t| t.serves(outputs, kernel.nr())) else {
-        // Only where the last vector but one reaches beyond the row.
-        assert!((vectors - 1) * kernel.nr() + pad > width, "{kernel:?}: width {width}, {taps} taps refused");
-        return;
+    let Some(table) = DirectTable::new(taps, stride, columns, width).filter(|t| t.serves(outputs, kernel)) else {
+        // Only where vectors in between reach beyond the row, or with stride 2.
+        let is_beyond = (vectors - 1) * kernel.nr() * stride + taps - pad > width + 1 || kernel.nr() * stride < pad;
+        assert!(is_beyond || stride == 2, "{kernel:?}: width {width}, {taps} taps refused");
+        return false;
     };
     let (x, w) = (values::<T>(planes * height * width, 1), values::<T>(planes * taps * taps, 2));
     let bias = values::<T>(planes, 3);
@@ -164,16 +171,26 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, taps: usize, pad: 
         let mut sum = bias[p].to_f64();
         for column in 0..taps {
             for k in 0..taps {
-                let (row, position) = ((r + k).checked_sub(pad), (o + column).checked_sub(pad));
+                let (row, position) = (r * stride + k, o * stride + column);
+                let (row, position) = (row.checked_sub(pad), position.checked_sub(pad));
                 let (Some(row), Some(position)) = (row, position) else { continue };
                 if row < height && position < width {
                     let x = x[(p * height + row) * width + position].to_f64();
-                    sum += x * w[(p * taps + column) * taps + k].to_f64();
+                    // With stride 2, the weights of even rows come first.
+                    let (even, index) = (taps.div_ceil(2), k / 2);
+                    let w_at = match (stride, k % 2) {
+                        (1, _) => column * taps + k,
+                        (_, 0) => column * even + index,
+                        _ => taps * even + column * (taps - even) + index,
+                    };
+                    sum += x * w[p * taps * taps + w_at].to_f64();
                 }
             }
         }
-        assert_close(*got, sum, taps * taps, &format!("{kernel:?}, width {width}, {taps} taps, row {r}, position {o}"));
+        let what = format!("{kernel:?}, stride {stride}, pads {pad}, width {width}, {taps} taps, row {r}, position {o}");
+        assert_close(*got, sum, taps * taps, &what);
     }
+    true
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub(crate) const MOST_CHANNELS: usize = 32;
 const PLANES_BYTES: usize = 32 << 10;
 /// Bytes of the planes of several groups of a unit, together.
 const BATCH_BYTES: usize = 64 << 10;
+/// Rows of a tile where X and Y leave the L2 cache.
+const LARGE_ROWS: usize = 8;
 /// Groups of a unit whose kernels read X itself.
 const DIRECT_BATCH: usize = 64;
 /// Bytes of the planes, at the most.
@@ -234,18 +236,18 @@ impl Grid {
         TapTable::new(&groups, self.tile_step() * self.h.stride * self.pitch)
     }
 
-    /// The table for kernels that read X itself: one channel a group, two axes, no stride or dilation along H, no stride along W, short kernels.
-    fn direct_table(&self) -> Option<DirectTable> {
-        let [(_, taps)] = *self.pieces() else { return None };
+    /// The table for kernels that read X itself: one channel a group, two axes, stride 1 or 2 and no dilation along H, short kernels.
+    fn direct_table<A: Real>(&self, kernel: &DepthwiseKernel<A>) -> Option<DirectTable> {
+        let (taps, stride) = (self.h.kernel, self.h.stride);
         let is_plain = self.along == Along::Rows && self.outer.is_empty() && self.channels == 1;
         // Kernels leave out at most as many rows as a column reaches.
         let is_short = self.h.pad_begin < taps && self.h.pad_end < taps;
-        if !is_plain || !is_short || self.w.stride > 1 || self.h.stride > 1 || self.tile_step() > 1 {
+        if !is_plain || !is_short || self.h.dilation > 1 || self.w.stride != stride {
             return None;
         }
         let position = |kx: usize| (kx * self.w.dilation) as isize - self.w.pad_begin as isize;
-        let table = DirectTable::new(taps, (0..self.w.kernel).map(position).collect(), self.w.input)?;
-        table.serves(self.w.output, self.nr).then_some(table)
+        let table = DirectTable::new(taps, stride, (0..self.w.kernel).map(position).collect(), self.w.input)?;
+        table.serves(self.w.output, kernel).then_some(table)
     }
 
     /// How far from a row's beginning tap `kx` of W reads the first output.
@@ -319,9 +321,14 @@ impl Grid {
                 let copied = self.phases.iter().map(|p| (p.to - p.from).div_ceil(self.lanes)).sum::<usize>() as f64;
                 let strided = if self.w.stride > 2 { 2.0 } else { 1.0 };
                 let copies = planes * (ROW_COPY_CYCLES * strided * self.phases.len() as f64 + 2.0 * copied * strided);
-                let copies = if reads_x { 0.0 } else { copies };
                 let groups = geometry.group as f64;
                 let m = geometry.out_channels_per_group() as f64;
+                if reads_x {
+                    // A split of two vectors for each pair of columns of both rows that an output row is ahead.
+                    let splits = if self.w.stride == 2 { self.w.kernel as f64 } else { 0.0 };
+                    let sums = fma.max(loads(k, 1.7)) + splits + DIRECT_FINISH_CYCLES;
+                    return images * groups * m * (outputs * vectors * sums + DIRECT_FINISH_CYCLES);
+                }
                 images * groups * (m * outputs * vectors * sums + copies + units * DIRECT_UNIT_CYCLES)
             }
             Along::Channels => {
@@ -401,6 +408,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
 struct Config<A: Real> {
     grid: Grid,
     tiles: &'static [DepthwiseKernel<A>],
+    /// For kernels that read X itself, where they can.
+    direct_table: Option<DirectTable>,
     /// Groups of a unit.
     batch: usize,
     units: usize,
@@ -422,17 +431,26 @@ impl<A: Real> Config<A> {
         let (mr, nr) = (tiles.last()?.mr(), tiles.last()?.nr());
         let mut grid = Grid::new(geometry, along, lanes, nr)?;
         let blocks = if along == Along::Rows { geometry.group } else { geometry.group.div_ceil(lanes) };
+        let outputs = geometry.out_channels_per_group();
+        // Kernels that read X: the highest that do, but not of so many rows that they are too many streams where all of it leaves the L2 cache.
+        let is_large = (geometry.input_len() + geometry.output_len()).saturating_mul(bytes) > CACHES.l2;
+        let most = if is_large { LARGE_ROWS } else { mr };
+        let reading = (0..most.min(mr)).rev().find_map(|i| Some((i, grid.direct_table(&tiles[i])?))).filter(|_| T::DIRECT);
+        let (tiles, direct_table) = match reading {
+            Some((i, table)) => (&tiles[..=i], Some(table)),
+            None => (tiles, None),
+        };
+        let (mr, reads_x) = (tiles.len(), direct_table.is_some());
         let others = geometry.batch * blocks * grid.outer_positions();
         let strips = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(others) };
         if !grid.cut(bytes, mr, strips) {
             return None;
         }
-        if T::DIRECT && request.threads == 1 && grid.direct_table().is_some() {
+        if reads_x && request.threads == 1 {
             // Nothing is copied: strips have no use but to be shared out.
             grid.extent = grid.h.output;
             grid.plane = grid.plane_len(grid.extent)?;
         }
-        let reads_x = T::DIRECT && grid.direct_table().is_some();
         let batch = match along {
             // Only where all of a batch's output channels follow one another, and each thread still gets some units.
             Along::Rows if geometry.out_channels_per_group() == 1 && grid.is_whole() => {
@@ -453,7 +471,6 @@ impl<A: Real> Config<A> {
         let blocks = geometry.group.div_ceil(batch);
         let units = geometry.batch * blocks * grid.outer_positions() * grid.strips();
         let strip = grid.extent * grid.w.output;
-        let outputs = geometry.out_channels_per_group();
         let is_direct = request.direct_clamp().is_some();
         let sums = match along {
             Along::Rows if is_direct => 0,
@@ -477,6 +494,7 @@ impl<A: Real> Config<A> {
             units,
             tasks: units.min(TASKS_PER_THREAD * request.threads),
             tiles,
+            direct_table,
             cycles: grid.cycles(geometry, mr, reads_x) + TASK_CYCLES,
             lens: [planes, sums, staged],
             grid,
@@ -492,8 +510,6 @@ struct Depthwise<T: Element> {
     kernels: &'static DepthwiseKernels<T::Acc>,
     config: Config<T::Acc>,
     taps: TapTable,
-    /// The same for kernels that read X itself, where they can.
-    direct_table: Option<DirectTable>,
     /// For each group of taps, the rows of a plane from the tile's first one on that it begins with, and its reach.
     reaches: Vec<(usize, usize)>,
     slots: Slots,
@@ -526,7 +542,6 @@ impl<T: Element> Depthwise<T> {
             direct: request.direct_clamp(),
             kernels,
             taps: grid.table(),
-            direct_table: if T::DIRECT { grid.direct_table() } else { None },
             reaches: grid.pieces().into_iter().map(reach).collect(),
             slots: if is_rows { Slots::new(Vec::new()) } else { grid.slots() },
             zeros: alloc::vec![T::Acc::ZERO; if is_rows { config.batch.max(request.geometry.out_channels_per_group()) } else { config.batch }],
@@ -754,10 +769,10 @@ impl<T: Element> Depthwise<T> {
             return;
         }
         let first = (unit.image * self.geometry.group + unit.groups.start) * self.geometry.input_spatial();
-        let (Some(table), Some(x)) = (&self.direct_table, T::as_acc(&io.x[first..])) else { return };
+        let (Some(table), Some(x)) = (&self.config.direct_table, T::as_acc(&io.x[first..])) else { return };
         let h = &grid.h;
         self.tiles(unit, false, |kernel, _, row, tiles| {
-            let (first, height) = ((unit.start + row) as isize - h.pad_begin as isize, h.input);
+            let (first, height) = (((unit.start + row) * h.stride) as isize - h.pad_begin as isize, h.input);
             let input =
                 DirectInput { table, row: first, height, w, w_plane: weights, x, x_plane, planes: count, tiles };
             kernel.run_direct(&input, &mut y.from(row * grid.w.output), output, &epilogue.from(row * grid.w.output));
@@ -910,7 +925,7 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
         let mut arena = Arena::new(scratch);
         let [planes, sums, staged] = lens.map(|len| arena.take::<T::Acc>(len));
         // Leaving out rows of padding asks for finite weights.
-        let reads_x = self.direct_table.is_some() && io.is_finite;
+        let reads_x = self.config.direct_table.is_some() && io.is_finite;
         if !reads_x {
             // Padding stays as it is now: copies write what lies between.
             planes.fill(T::Acc::ZERO);

@@ -98,6 +98,14 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
 pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>) {
     // SAFETY: the caller's promise, passed on.
     unsafe {
+        if args.stride == 2 {
+            return match args.taps {
+                3 if strides::<V>(R, 3) => direct_pairs::<V, R, 3>(args),
+                5 if strides::<V>(R, 5) => direct_pairs::<V, R, 5>(args),
+                7 if strides::<V>(R, 7) => direct_pairs::<V, R, 7>(args),
+                _ => unreachable!(),
+            };
+        }
         match args.taps {
             1 => direct_columns::<V, R, 1>(args),
             2 => direct_columns::<V, R, 2>(args),
@@ -153,11 +161,12 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
                     let (masks, masked) = (&masks[place], masked[place]);
                     let x = x.wrapping_add(vector * V::LANES);
-                    // The rows of the tile that comes next: the hardware does not foresee so many streams.
-                    let mut row = x.wrapping_add(next + (N - 1) * args.step);
-                    for _ in 0..R {
-                        V::prefetch_near(row);
-                        row = row.wrapping_add(args.step);
+                    if args.is_fetched_ahead {
+                        let mut row = x.wrapping_add(next + (N - 1) * args.step);
+                        for _ in 0..R {
+                            V::prefetch_near(row);
+                            row = row.wrapping_add(args.step);
+                        }
                     }
                     let mut w = w;
                     for column in 0..args.columns_len {
@@ -174,6 +183,130 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
             }
         }
     }
+}
+
+/// Rows of a tile with stride 2, at the most.
+const MOST_STRIDED: usize = 8;
+
+/// Whether tiles of `mr` rows read X with stride 2 for columns of `taps` taps: the sums, the weights of two columns, two vectors before and behind
+/// their split and its two permutations have to fit in registers.
+pub(crate) const fn strides<V: Simd>(mr: usize, taps: usize) -> bool {
+    (taps == 3 || taps == 5 || taps == 7) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTERS
+}
+
+/// [`direct`] with stride 2 along both axes, for columns of `N` taps: two vectors of a row are split in registers into the positions that a column sees
+/// and those of the column right of it, so that two columns are summed together.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
+#[inline(always)]
+unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
+    // SAFETY: as in direct_columns; a vector of output sees two of X.
+    unsafe {
+        let output = &args.output;
+        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let last = output.vectors - 1;
+        let pairs = args.columns_len.div_ceil(2);
+        let mut masks = [[[V::mask(0, V::LANES); 2]; MOST_SHORT.div_ceil(2)]; 3];
+        let mut masked = [[0_u32; 3]; 2];
+        for pair in 0..pairs {
+            let position = *args.columns.add(2 * pair);
+            let unread = usize::from(2 * pair + 1 == args.columns_len);
+            for (place, vector) in [(0, 0), (2, last)] {
+                let from = position + (vector * 2 * V::LANES) as isize;
+                let stored = 2 * (output.width - vector * V::LANES).min(V::LANES) - unread;
+                let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
+                masks[place][pair] =
+                    [mask_at::<V>(from, args.width), mask_at::<V>(from + V::LANES as isize, args.width)];
+                masked[0][place] |= u32::from(is_outside(stored)) << pair;
+                masked[1][place] |= u32::from(is_outside(2 * V::LANES)) << pair;
+            }
+        }
+        for plane in 0..output.planes {
+            let bias = V::splat(*output.bias.add(plane));
+            let w = args.w.add(plane * args.w_plane);
+            let masked = &masked[usize::from(plane >= args.loose)];
+            for tile in 0..output.tiles {
+                let at = plane * output.y_plane + tile * R * output.y_row;
+                let first = args.row + (tile * 2 * R) as isize;
+                let inside = ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize);
+                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
+                for vector in 0..output.vectors {
+                    let mut acc = [bias; R];
+                    let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
+                    let (masks, masked) = (&masks[place], masked[place]);
+                    let x = x.wrapping_add(vector * 2 * V::LANES);
+                    // The taps of even rows come first, those of odd rows behind all of them.
+                    let mut w = [w, w.add(args.columns_len * N.div_ceil(2))];
+                    for pair in 0..pairs {
+                        let (x, mask) = (x.wrapping_offset(*args.columns.add(2 * pair)), masks[pair]);
+                        let is_masked = (masked >> pair) & 1 == 1;
+                        match (2 * pair + 1 < args.columns_len, is_masked) {
+                            (true, false) => sum_pair::<V, R, N, true, false>(&mut acc, x, args.step, inside, mask, w),
+                            (true, true) => sum_pair::<V, R, N, true, true>(&mut acc, x, args.step, inside, mask, w),
+                            (false, false) => sum_pair::<V, R, N, false, false>(&mut acc, x, args.step, inside, mask, w),
+                            (false, true) => sum_pair::<V, R, N, false, true>(&mut acc, x, args.step, inside, mask, w),
+                        }
+                        w = [w[0].wrapping_add(2 * N.div_ceil(2)), w[1].wrapping_add(2 * (N / 2))];
+                    }
+                    store::<V, R>(&mut acc, output, at, vector, (lo, hi));
+                }
+            }
+        }
+    }
+}
+
+/// As [`sum_column`] with stride 2, for a column and, if `PAIR`, the one right of it.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: those of 2 R + N - 2 rows are readable for two vectors, or for the lanes of their masks; `w` for the weights of the columns'
+/// even and odd taps.
+#[inline(always)]
+unsafe fn sum_pair<V: Simd, const R: usize, const N: usize, const PAIR: bool, const MASKED: bool>(
+    acc: &mut [V; R],
+    x: *const V::Elem,
+    step: usize,
+    inside: (usize, usize),
+    mask: [V::Mask; 2],
+    w: [*const V::Elem; 2],
+) {
+    let mut row = x;
+    // SAFETY: the caller's promise of memory and ISA.
+    unsafe {
+        let mut weights = [[V::splat(V::Elem::ZERO); MOST_TAPS]; 2];
+        for k in 0..N {
+            weights[0][k] = V::splat(*w[k % 2].add(k / 2));
+            if PAIR {
+                weights[1][k] = V::splat(*w[k % 2].add((N + 1 - k % 2) / 2 + k / 2));
+            }
+        }
+        // Straight-line code, as in sum_column.
+        macro_rules! rows {
+            ($($i:literal)+) => {$(
+                if $i + 2 < 2 * R + N {
+                    if ($i + 1 >= N || $i >= inside.0) && ($i + 1 < 2 * R || $i < inside.1) {
+                        let (a, b) = if MASKED {
+                            (V::load_lanes(row, mask[0]), V::load_lanes(row.wrapping_add(V::LANES), mask[1]))
+                        } else {
+                            (V::load(row), V::load(row.wrapping_add(V::LANES)))
+                        };
+                        let (even, odd) = a.unzip(b);
+                        for k in 0..N {
+                            if $i >= k && ($i - k) % 2 == 0 && ($i - k) / 2 < R {
+                                acc[($i - k) / 2] = weights[0][k].mul_add(even, acc[($i - k) / 2]);
+                                if PAIR {
+                                    acc[($i - k) / 2] = weights[1][k].mul_add(odd, acc[($i - k) / 2]);
+                                }
+                            }
+                        }
+                    }
+                    row = V::advance(row, step);
+                }
+            )+};
+        }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20);
+    }
+    let _ = row;
 }
 
 /// The lanes of a vector from `position` of a row on that are elements of the row.
@@ -485,6 +618,7 @@ macro_rules! depthwise {
                 weight: 1,
                 f: $row,
                 direct: Some($direct),
+                strides: |taps| crate::generic::depthwise::strides::<$vector>($rr, taps),
             }),+],
             narrow: &[$($(crate::depthwise::DepthwiseKernel {
                 name: stringify!($half_row),
@@ -494,6 +628,7 @@ macro_rules! depthwise {
                 weight: 1,
                 f: $half_row,
                 direct: Some($half_direct),
+                strides: |taps| crate::generic::depthwise::strides::<$half>($hr, taps),
             }),+)?],
             channels: &[$(crate::depthwise::DepthwiseKernel {
                 name: stringify!($channel),
@@ -503,6 +638,7 @@ macro_rules! depthwise {
                 weight: <$vector as crate::simd::Simd>::LANES,
                 f: $channel,
                 direct: None,
+                strides: |_| false,
             }),+],
             copy,
             split,

@@ -78,7 +78,7 @@ fn list<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Entry> {
         rate: measure.map(|duration| peak::channel(k, duration)),
     });
     let direct = depthwise_kernels::<T>(isa).into_iter().flat_map(|kernels| {
-        let along_rows = kernels.rows().iter().map(|k| (k, "output rows, direct"));
+        let along_rows = kernels.rows().iter().chain(kernels.narrow()).map(|k| (k, "output rows, direct"));
         along_rows.chain(kernels.channels().iter().map(|k| (k, "groups, direct")))
     });
     let direct = direct.map(|(k, vectors)| Entry {

@@ -12,6 +12,7 @@ impl Simd for F32x16 {
     type Elem = f32;
     type Mask = __mmask16;
     const LANES: usize = 16;
+    const REGISTERS: usize = 32;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -210,6 +211,7 @@ impl Simd for F64x8 {
     type Elem = f64;
     type Mask = __mmask8;
     const LANES: usize = 8;
+    const REGISTERS: usize = 32;
 
     #[inline(always)]
     unsafe fn splat(x: f64) -> Self {
