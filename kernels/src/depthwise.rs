@@ -66,15 +66,29 @@ impl TapTable {
     }
 }
 
+/// A column of taps, or with stride 2 perhaps two, of a [`DirectTable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DirectColumn {
+    /// The position in a row of X that output position 0 sees.
+    pub(crate) position: isize,
+    /// The same from the first channel's row on.
+    pub(crate) offset: isize,
+    /// Whether the column right of it belongs to it.
+    pub(crate) is_pair: bool,
+}
+
 /// As a [`TapTable`], for kernels that read rows of X itself: columns of the same number of taps. Validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectTable {
     taps: usize,
     /// Of both axes, 1 or 2.
     stride: usize,
-    /// For each column, the position of X that output position 0 sees.
-    columns: Box<[isize]>,
+    columns: Box<[DirectColumn]>,
+    /// Columns of all channels: more than `columns`, where there are pairs.
+    count: usize,
     width: usize,
+    /// From the first channel of X to the last one.
+    reach: usize,
 }
 
 /// Sizes below which no position of [`DirectTable`] overflows.
@@ -82,24 +96,38 @@ const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
 /// Planes up to here are fetched ahead: measured, 28x28 gains a tenth, 112x112 loses as much.
 const FETCHED_BYTES: usize = 16 << 10;
 /// Columns of a [`DirectTable`], at the most.
-pub(crate) const MOST_SHORT: usize = 16;
+pub(crate) const MOST_SHORT: usize = 32;
 
 impl DirectTable {
-    /// For rows of `width` elements: the number of each column's taps, the stride of both axes, and for each column the position that output position 0
-    /// sees. Taps of a column are one row apart. None if that is too much for the kernels: too many taps or columns, too large, or a stride other than
-    /// 1, or 2 with columns side by side.
+    /// For rows of `width` elements: the number of each column's taps, the stride of both axes, for each column of a channel the position that output
+    /// position 0 sees, and how many channels are summed and how far apart they are. Taps of a column are one row apart. None if that is too much for the
+    /// kernels: too many taps or columns, too large, or a stride other than 1, or 2 with columns side by side.
     #[must_use]
-    pub fn new(taps: usize, stride: usize, columns: Vec<isize>, width: usize) -> Option<Self> {
+    pub fn new(
+        taps: usize,
+        stride: usize,
+        positions: &[isize],
+        (channels, distance): (usize, usize),
+        width: usize,
+    ) -> Option<Self> {
         let is_small = |x: usize| x < MOST_PLACES;
-        let fits = (1..=MOST_TAPS).contains(&taps) && (1..=MOST_SHORT).contains(&columns.len());
-        let fits = fits && is_small(width) && columns.iter().all(|x| is_small(x.unsigned_abs()));
-        let are_pairs = columns.windows(2).all(|pair| pair[1] == pair[0] + 1);
-        (fits && (stride == 1 || stride == 2 && are_pairs)).then_some(Self {
-            taps,
-            stride,
-            columns: columns.into(),
-            width,
-        })
+        let count = channels.checked_mul(positions.len())?;
+        let reach = distance.checked_mul(channels.checked_sub(1)?)?;
+        let fits = (1..=MOST_TAPS).contains(&taps) && (1..=MOST_SHORT).contains(&count);
+        let fits = fits && is_small(width) && is_small(reach) && positions.iter().all(|x| is_small(x.unsigned_abs()));
+        let is_row = positions.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        if !fits || !(stride == 1 || stride == 2 && is_row) {
+            return None;
+        }
+        let mut columns = Vec::new();
+        for channel in 0..channels {
+            columns.extend(positions.chunks(stride).map(|pair| DirectColumn {
+                position: pair[0],
+                offset: (channel * distance) as isize + pair[0],
+                is_pair: pair.len() == 2,
+            }));
+        }
+        Some(Self { taps, stride, columns: columns.into(), count, width, reach })
     }
 
     /// Whether `kernel` can use it for output rows of `outputs` elements: only the first and the last vector may see positions that are not there, and
@@ -108,7 +136,8 @@ impl DirectTable {
     pub fn serves<T: Real>(&self, outputs: usize, kernel: &DepthwiseKernel<T>) -> bool {
         let (vectors, step) = (outputs.div_ceil(kernel.lanes), kernel.lanes * self.stride);
         // The second vector begins, and the last but one ends, inside the row.
-        let inside = |position: &isize| {
+        let inside = |column: &DirectColumn| {
+            let position = column.position;
             step as isize + position >= 0 && ((vectors - 1) * step) as isize + position <= self.width as isize
         };
         let is_inside = outputs < MOST_PLACES && (vectors <= 2 || self.columns.iter().all(inside));
@@ -135,16 +164,17 @@ pub(crate) struct DepthwiseArgs<T> {
 
 /// Raw arguments of a tile kernel that reads X itself.
 ///
-/// Memory, for each plane p of the output: `w + p * w_plane` readable for all weights, `taps` for each of `columns_len` columns, with stride 2 those of even
-/// rows first; `x + p * x_plane` for
-/// `height` rows, `step` apart, of `width` elements, and for p < `loose` for `stride` more vectors. Output row r sees row `row + r * stride` through the
-/// first tap, and output position o sees `o * stride + column`: only positions of the first and the last vector may be outside; and of the rows that a tile sees, at most
+/// Memory, for each plane p of the output: `w + p * w_plane` readable for all weights, `taps` for each column, with stride 2 those of even rows first;
+/// `x + p * x_plane + offset - position` of each of `columns_len` columns for `height` rows, `step` apart, of `width` elements, and for p < `loose` for `stride` more vectors. Output row r sees row `row + r * stride` through the
+/// first tap, and output position o sees `o * stride + position`, and one more if the column is a pair: only positions of the first and the last vector may be outside; and of the rows that a tile sees, at most
 /// `taps - 1` before X and behind it.
 pub(crate) struct DirectArgs<T> {
     pub(crate) taps: usize,
     pub(crate) stride: usize,
-    pub(crate) columns: *const isize,
+    pub(crate) columns: *const DirectColumn,
     pub(crate) columns_len: usize,
+    /// Weights of the taps of even rows, where the stride is 2.
+    pub(crate) even: usize,
     pub(crate) step: usize,
     pub(crate) w: *const T,
     pub(crate) w_plane: usize,
@@ -359,22 +389,25 @@ impl<T: Real> DepthwiseKernel<T> {
         let f = self.direct.expect("a kernel along rows");
         let &DirectInput { table, row, height, w, w_plane, x, x_plane, planes, tiles } = input;
         let Some(output) = self.output(y, output, epilogue, planes, tiles) else { return };
-        let (step, columns) = (table.width, table.columns.len());
+        let step = table.width;
         assert!(table.serves(output.width, self), "the table is not for rows of this length, or this kernel");
         let is_small = row.unsigned_abs() < MOST_PLACES && height < MOST_PLACES && tiles * self.mr < MOST_PLACES;
         assert!(is_small, "too many rows");
         let last = row + ((tiles * self.mr - 1) * table.stride) as isize;
         assert!(row > -(table.taps as isize) && last < height as isize, "more padding than a column reaches");
-        assert!(x.len() >= end(planes, x_plane, height * step), "the input is too short");
+        let read = table.reach + height * step;
+        assert!(x.len() >= end(planes, x_plane, read), "the input is too short");
         // Planes with a vector behind them that may be read, though no stored element sees it.
         let behind = self.lanes * table.stride;
-        let loose = (x.len() - height * step + x_plane).saturating_sub(behind).checked_div(x_plane).unwrap_or(0);
-        assert!(w.len() >= end(planes, w_plane, table.taps * columns), "too few weights");
+        let spare = (x.len() - read).checked_sub(behind);
+        let loose = spare.map_or(0, |spare| spare.checked_div(x_plane).map_or(planes, |last| last + 1));
+        assert!(w.len() >= end(planes, w_plane, table.taps * table.count), "too few weights");
         let args = DirectArgs {
             taps: table.taps,
             stride: table.stride,
             columns: table.columns.as_ptr(),
-            columns_len: columns,
+            columns_len: table.columns.len(),
+            even: table.count * table.taps.div_ceil(2),
             step,
             w: w.as_ptr(),
             w_plane,
@@ -383,7 +416,7 @@ impl<T: Real> DepthwiseKernel<T> {
             x: x.as_ptr(),
             x_plane,
             next: x_plane.wrapping_sub((tiles - 1) * self.mr * step),
-            is_fetched_ahead: x_plane.saturating_mul(size_of::<T>()) <= FETCHED_BYTES,
+            is_fetched_ahead: (1..=FETCHED_BYTES / size_of::<T>()).contains(&x_plane),
             loose,
             width: table.width,
             output,

@@ -135,7 +135,10 @@ fn tiles_straight_from_x_leave_padding_out() {
     for_each_family!(check);
 }
 
-/// A square kernel, padded alike at all ends, over planes that just hold the rows that are needed; false if the kernel does not serve.
+/// Channels that are summed.
+const CHANNELS: usize = 2;
+
+/// A square kernel, padded alike at all ends, over two channels that just hold the rows that are needed; false if the kernel does not serve.
 fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (usize, usize), pad: usize) -> bool {
     let (planes, tiles) = (2, 3);
     let rows = tiles * kernel.mr();
@@ -143,13 +146,14 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (u
     let columns: Vec<isize> = (0..taps).map(|c| c as isize - pad as isize).collect();
     let outputs = (width + 2 * pad - taps) / stride + 1;
     let vectors = outputs.div_ceil(kernel.nr());
-    let Some(table) = DirectTable::new(taps, stride, columns, width).filter(|t| t.serves(outputs, kernel)) else {
+    let Some(table) = DirectTable::new(taps, stride, &columns, (CHANNELS, height * width), width).filter(|t| t.serves(outputs, kernel)) else {
         // Only where vectors in between reach beyond the row, or with stride 2.
         let is_beyond = (vectors - 1) * kernel.nr() * stride + taps - pad > width + 1 || kernel.nr() * stride < pad;
         assert!(is_beyond || stride == 2, "{kernel:?}: width {width}, {taps} taps refused");
         return false;
     };
-    let (x, w) = (values::<T>(planes * height * width, 1), values::<T>(planes * taps * taps, 2));
+    let weights = CHANNELS * taps * taps;
+    let (x, w) = (values::<T>(planes * CHANNELS * height * width, 1), values::<T>(planes * weights, 2));
     let bias = values::<T>(planes, 3);
     let mut y = vec![T::from_f64(UNTOUCHED); planes * rows * outputs];
     let epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
@@ -158,9 +162,9 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (u
         row: -(pad as isize),
         height,
         w: &w,
-        w_plane: taps * taps,
+        w_plane: weights,
         x: &x,
-        x_plane: height * width,
+        x_plane: CHANNELS * height * width,
         planes,
         tiles,
     };
@@ -169,26 +173,27 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (u
     for (at, got) in y.iter().enumerate() {
         let (p, r, o) = (at / (rows * outputs), at / outputs % rows, at % outputs);
         let mut sum = bias[p].to_f64();
-        for column in 0..taps {
+        for column in 0..CHANNELS * taps {
             for k in 0..taps {
-                let (row, position) = (r * stride + k, o * stride + column);
+                let channel = p * CHANNELS + column / taps;
+                let (row, position) = (r * stride + k, o * stride + column % taps);
                 let (row, position) = (row.checked_sub(pad), position.checked_sub(pad));
                 let (Some(row), Some(position)) = (row, position) else { continue };
                 if row < height && position < width {
-                    let x = x[(p * height + row) * width + position].to_f64();
+                    let x = x[(channel * height + row) * width + position].to_f64();
                     // With stride 2, the weights of even rows come first.
                     let (even, index) = (taps.div_ceil(2), k / 2);
                     let w_at = match (stride, k % 2) {
                         (1, _) => column * taps + k,
                         (_, 0) => column * even + index,
-                        _ => taps * even + column * (taps - even) + index,
+                        _ => CHANNELS * taps * even + column * (taps - even) + index,
                     };
-                    sum += x * w[p * taps * taps + w_at].to_f64();
+                    sum += x * w[p * weights + w_at].to_f64();
                 }
             }
         }
         let what = format!("{kernel:?}, stride {stride}, pads {pad}, width {width}, {taps} taps, row {r}, position {o}");
-        assert_close(*got, sum, taps * taps, &what);
+        assert_close(*got, sum, weights, &what);
     }
     true
 }

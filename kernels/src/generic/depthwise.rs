@@ -15,7 +15,7 @@
 )]
 
 use crate::Real;
-use crate::depthwise::{CopyArgs, DepthwiseArgs, DirectArgs, GatherArgs, MOST_SHORT, MOST_TAPS, TileOutput};
+use crate::depthwise::{CopyArgs, DepthwiseArgs, DirectArgs, DirectColumn, GatherArgs, MOST_SHORT, MOST_TAPS, TileOutput};
 use crate::simd::Simd;
 use crate::ukernel::ChannelStore;
 
@@ -128,6 +128,9 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
     // the output's contract covers the rest.
     unsafe {
         let output = &args.output;
+        if output.tiles == 1 && output.vectors == 1 && (N == 3 || N == 5 || N == 7) {
+            return whole_planes::<V, R, N>(args);
+        }
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
         let last = output.vectors - 1;
         // For the first vector of a row, those in between, and the last one: the lanes that are in X; and, as a bit for each column, whether stored
@@ -135,7 +138,7 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
         let mut masks = [[V::mask(0, V::LANES); MOST_SHORT]; 3];
         let mut masked = [[0_u32; 3]; 2];
         for column in 0..args.columns_len {
-            let position = *args.columns.add(column);
+            let position = (*args.columns.add(column)).position;
             for (place, vector) in [(0, 0), (2, last)] {
                 let from = position + (vector * V::LANES) as isize;
                 let stored = (output.width - vector * V::LANES).min(V::LANES);
@@ -170,7 +173,7 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     }
                     let mut w = w;
                     for column in 0..args.columns_len {
-                        let (x, mask) = (x.wrapping_offset(*args.columns.add(column)), masks[column]);
+                        let (x, mask) = (x.wrapping_offset((*args.columns.add(column)).offset), masks[column]);
                         if (masked >> column) & 1 == 0 {
                             sum_column::<V, R, N, false, false, true>(&mut acc, x, args.step, inside, mask, w);
                         } else {
@@ -180,6 +183,49 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     }
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
+            }
+        }
+    }
+}
+
+/// [`direct_columns`] for planes of one tile of one vector: what planes have in common is made ready once, as there is little to do for each of them.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
+#[inline(always)]
+unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
+    // SAFETY: as in direct_columns.
+    unsafe {
+        let output = &args.output;
+        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let inside = ((-args.row).max(0) as usize, (args.height as isize - args.row).max(0) as usize);
+        let loose = args.loose.min(output.planes);
+        for (from, to, lanes) in [(0, loose, output.width), (loose, output.planes, V::LANES)] {
+            let mut columns = [(0_isize, V::mask(0, V::LANES), false); MOST_SHORT];
+            for column in 0..args.columns_len {
+                let DirectColumn { position, offset, .. } = *args.columns.add(column);
+                let is_outside = position < 0 || position + lanes as isize > args.width as isize;
+                columns[column] = (offset, mask_at::<V>(position, args.width), is_outside);
+            }
+            let mut x = args.x.add(from * args.x_plane).wrapping_offset(args.row * args.step as isize);
+            let mut w = args.w.add(from * args.w_plane);
+            let mut at = from * output.y_plane;
+            for plane in from..to {
+                let mut acc = [V::splat(*output.bias.add(plane)); R];
+                let mut taps = w;
+                for &(offset, mask, is_masked) in &columns[..args.columns_len] {
+                    let x = x.wrapping_offset(offset);
+                    if is_masked {
+                        sum_column::<V, R, N, false, true, true>(&mut acc, x, args.step, inside, mask, taps);
+                    } else {
+                        sum_column::<V, R, N, false, false, true>(&mut acc, x, args.step, inside, mask, taps);
+                    }
+                    taps = taps.wrapping_add(N);
+                }
+                store::<V, R>(&mut acc, output, at, 0, (lo, hi));
+                x = x.wrapping_add(args.x_plane);
+                w = w.wrapping_add(args.w_plane);
+                at += output.y_plane;
             }
         }
     }
@@ -206,20 +252,18 @@ unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArg
         let output = &args.output;
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
         let last = output.vectors - 1;
-        let pairs = args.columns_len.div_ceil(2);
-        let mut masks = [[[V::mask(0, V::LANES); 2]; MOST_SHORT.div_ceil(2)]; 3];
+        let mut masks = [[[V::mask(0, V::LANES); 2]; MOST_SHORT]; 3];
         let mut masked = [[0_u32; 3]; 2];
-        for pair in 0..pairs {
-            let position = *args.columns.add(2 * pair);
-            let unread = usize::from(2 * pair + 1 == args.columns_len);
+        for column in 0..args.columns_len {
+            let DirectColumn { position, is_pair, .. } = *args.columns.add(column);
             for (place, vector) in [(0, 0), (2, last)] {
                 let from = position + (vector * 2 * V::LANES) as isize;
-                let stored = 2 * (output.width - vector * V::LANES).min(V::LANES) - unread;
+                let stored = 2 * (output.width - vector * V::LANES).min(V::LANES) - usize::from(!is_pair);
                 let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
-                masks[place][pair] =
+                masks[place][column] =
                     [mask_at::<V>(from, args.width), mask_at::<V>(from + V::LANES as isize, args.width)];
-                masked[0][place] |= u32::from(is_outside(stored)) << pair;
-                masked[1][place] |= u32::from(is_outside(2 * V::LANES)) << pair;
+                masked[0][place] |= u32::from(is_outside(stored)) << column;
+                masked[1][place] |= u32::from(is_outside(2 * V::LANES)) << column;
             }
         }
         for plane in 0..output.planes {
@@ -237,17 +281,18 @@ unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArg
                     let (masks, masked) = (&masks[place], masked[place]);
                     let x = x.wrapping_add(vector * 2 * V::LANES);
                     // The taps of even rows come first, those of odd rows behind all of them.
-                    let mut w = [w, w.add(args.columns_len * N.div_ceil(2))];
-                    for pair in 0..pairs {
-                        let (x, mask) = (x.wrapping_offset(*args.columns.add(2 * pair)), masks[pair]);
-                        let is_masked = (masked >> pair) & 1 == 1;
-                        match (2 * pair + 1 < args.columns_len, is_masked) {
+                    let mut w = [w, w.add(args.even)];
+                    for column in 0..args.columns_len {
+                        let DirectColumn { offset, is_pair, .. } = *args.columns.add(column);
+                        let (x, mask) = (x.wrapping_offset(offset), masks[column]);
+                        match (is_pair, (masked >> column) & 1 == 1) {
                             (true, false) => sum_pair::<V, R, N, true, false>(&mut acc, x, args.step, inside, mask, w),
                             (true, true) => sum_pair::<V, R, N, true, true>(&mut acc, x, args.step, inside, mask, w),
                             (false, false) => sum_pair::<V, R, N, false, false>(&mut acc, x, args.step, inside, mask, w),
                             (false, true) => sum_pair::<V, R, N, false, true>(&mut acc, x, args.step, inside, mask, w),
                         }
-                        w = [w[0].wrapping_add(2 * N.div_ceil(2)), w[1].wrapping_add(2 * (N / 2))];
+                        let columns = 1 + usize::from(is_pair);
+                        w = [w[0].wrapping_add(columns * N.div_ceil(2)), w[1].wrapping_add(columns * (N / 2))];
                     }
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
@@ -349,14 +394,17 @@ unsafe fn sum_column<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGH
             ($($i:literal)+) => {$(
                 if $i < R + N - 1 {
                     if !EDGE || (($i + 1 >= N || $i >= inside.0) && ($i < R || $i < inside.1)) {
-                        let x = if MASKED { V::load_lanes(row, mask) } else { V::load(row) };
+                        let x = if $i % 2 == 0 { row } else { row.wrapping_add(step) };
+                        let x = if MASKED { V::load_lanes(x, mask) } else { V::load(x) };
                         for k in 0..N {
                             if $i >= k && $i - k < R {
                                 acc[$i - k] = weights[k].mul_add(x, acc[$i - k]);
                             }
                         }
                     }
-                    row = V::advance(row, step);
+                    if $i % 2 == 1 {
+                        row = V::advance(row, 2 * step);
+                    }
                 }
             )+};
         }
@@ -392,13 +440,17 @@ unsafe fn store<V: Simd, const R: usize>(
                 acc[r] = acc[r].clamp(lo, hi);
             }
         }
+        // Rows one after the other, as in sum_column.
+        let mut y: *const V::Elem = y;
         if n == V::LANES {
             for r in 0..R {
-                acc[r].store(y.add(r * output.y_row));
+                acc[r].store(y.cast_mut());
+                y = V::advance(y, output.y_row);
             }
         } else {
             for r in 0..R {
-                acc[r].store_first(y.add(r * output.y_row), n);
+                acc[r].store_first(y.cast_mut(), n);
+                y = V::advance(y, output.y_row);
             }
         }
     }

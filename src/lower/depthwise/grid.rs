@@ -1,0 +1,299 @@
+//! The planes of a unit: their phases, rows and strips, and the tables of what kernels read in them, or in X.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use convoke_kernels::{DepthwiseKernel, DirectTable, MOST_TAPS, Real, Slots, TapTable};
+
+use crate::lower::engine::Panels;
+use crate::machine::CACHES;
+use crate::{Axis, Geometry};
+
+/// Bytes of the planes of a unit, at the most, unless strips would become so low that their borders count: the L1 cache, with room for Y.
+const PLANES_BYTES: usize = 32 << 10;
+
+/// Bytes of the planes, at the most.
+pub(super) const MOST_BYTES: usize = 16 << 20;
+
+/// What vectors run along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Along {
+    Rows,
+    Channels,
+}
+
+/// An axis of one element: what is missing where there is one axis only.
+const UNIT: Axis = Axis { input: 1, kernel: 1, output: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+
+/// One phase of W in a row of a plane: `element i` is padded input position `phase + i * stride`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Phase {
+    pub(super) phase: usize,
+    /// Where element 0 is, from the row's beginning.
+    pub(super) base: usize,
+    /// The elements that are not padding.
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
+/// The planes of a unit.
+#[derive(Debug, Clone)]
+pub(super) struct Grid {
+    pub(super) along: Along,
+    /// Elements of the vectors that planes are made of.
+    pub(super) lanes: usize,
+    /// Elements of a kernel's vectors; perhaps fewer.
+    pub(super) nr: usize,
+    pub(super) outer: Vec<Axis>,
+    pub(super) h: Axis,
+    pub(super) w: Axis,
+    /// Input channels of a group.
+    pub(super) channels: usize,
+    pub(super) outer_taps: usize,
+    pub(super) phases: Vec<Phase>,
+    /// Elements of a row of a plane.
+    pub(super) pitch: usize,
+    /// Output rows of a strip; the last one of an outer position may have fewer.
+    pub(super) extent: usize,
+    /// Elements of a plane, of which a group has one for each input channel and outer tap.
+    pub(super) plane: usize,
+}
+
+impl Grid {
+    /// The planes' rows; none where they are too long.
+    pub(super) fn new(geometry: &Geometry, along: Along, lanes: usize, nr: usize) -> Option<Self> {
+        let (outer, h, w) = match *geometry.axes.as_slice() {
+            [axis] if along == Along::Rows => (Vec::new(), UNIT, axis),
+            [axis] => (Vec::new(), axis, UNIT),
+            [ref outer @ .., h, w] => (outer.to_vec(), h, w),
+            [] => return None,
+        };
+        let (phases, pitch) = match along {
+            Along::Rows => phases(&w, lanes)?,
+            Along::Channels => {
+                let span = (w.output - 1).checked_mul(w.stride)?.checked_add(w.effective_kernel())?;
+                (Vec::new(), span.checked_mul(lanes)?)
+            }
+        };
+        let outer_taps = outer.iter().try_fold(1_usize, |n, a| n.checked_mul(a.kernel))?;
+        let channels = geometry.in_channels_per_group();
+        Some(Self { along, lanes, nr, outer, h, w, channels, outer_taps, phases, pitch, extent: 0, plane: 0 })
+    }
+
+    /// Rows of a plane for a strip of `extent` output rows.
+    pub(super) fn rows(&self, extent: usize) -> usize {
+        (extent - 1) * self.h.stride + self.h.effective_kernel()
+    }
+
+    /// Elements of a plane of a strip; with channels as lanes, there is one more vector, for what no tap reads.
+    pub(super) fn plane_len(&self, extent: usize) -> Option<usize> {
+        let rows = (extent - 1).checked_mul(self.h.stride)?.checked_add(self.h.effective_kernel())?;
+        let spare = if self.along == Along::Channels { self.lanes } else { 0 };
+        rows.checked_mul(self.pitch)?.checked_add(spare)
+    }
+
+    /// Planes of a group.
+    pub(super) fn planes(&self) -> usize {
+        self.channels * self.outer_taps
+    }
+
+    /// Elements of the planes of a group; none if they exceed `bytes` in all.
+    pub(super) fn group_len(&self, extent: usize, bytes: usize, element: usize) -> Option<usize> {
+        let len = self.plane_len(extent)?.checked_mul(self.channels)?.checked_mul(self.outer_taps)?;
+        (len.checked_mul(element)? <= bytes).then_some(len)
+    }
+
+    /// Output rows between two rows of a tile: those in between see other rows of the input, unless dilation and stride have nothing in common.
+    pub(super) fn tile_step(&self) -> usize {
+        self.h.dilation / gcd(self.h.stride, self.h.dilation)
+    }
+
+    /// Sets the strips: as high as keeps the planes within `PLANES_BYTES`, but not so low that rows shared by two strips weigh much; in
+    /// `strips` parts at the least. False if the planes are too large.
+    pub(super) fn cut(&mut self, element: usize, mr: usize, strips: usize) -> bool {
+        let output = self.h.output;
+        let fits = |extent: usize, bytes: usize| self.group_len(extent, bytes, element).is_some();
+        let highest = |bytes: usize| {
+            let (mut low, mut high) = (0, output);
+            while low < high {
+                let middle = low + (high - low).div_ceil(2);
+                if fits(middle, bytes) { low = middle } else { high = middle - 1 }
+            }
+            low
+        };
+        let tile = mr * self.tile_step();
+        let mut extent = highest(PLANES_BYTES);
+        if extent < output {
+            let shared = self.h.effective_kernel() / self.h.stride;
+            let wanted = (4 * shared).max(tile).min(output);
+            if extent < wanted {
+                extent = if fits(wanted, CACHES.l2 / 2) { wanted } else { highest(CACHES.l2 / 2).max(1) };
+            }
+            if !fits(extent, MOST_BYTES) {
+                return false;
+            }
+        }
+        let parts = output.div_ceil(extent).max(strips.min(output.div_ceil(tile)));
+        extent = output.div_ceil(parts);
+        // Whole tiles, where a strip has several.
+        if extent > tile && fits(extent.next_multiple_of(tile), CACHES.l2 / 2) {
+            extent = extent.next_multiple_of(tile).min(output);
+        }
+        let (Some(plane), Some(group)) = (self.plane_len(extent), self.group_len(extent, MOST_BYTES, element)) else {
+            return false;
+        };
+        self.extent = extent;
+        self.plane = plane;
+        u32::try_from(group).is_ok()
+    }
+
+    pub(super) fn strips(&self) -> usize {
+        self.h.output.div_ceil(self.extent)
+    }
+
+    /// Output positions of the outer axes.
+    pub(super) fn outer_positions(&self) -> usize {
+        self.outer.iter().map(|a| a.output).product()
+    }
+
+    /// Whether a unit's planes are whole, so that their padding is always in the same place.
+    pub(super) fn is_whole(&self) -> bool {
+        self.strips() == 1 && self.outer.is_empty()
+    }
+
+    /// The groups of tap columns, each with its first tap along H, and the number of columns' taps: chains of taps along H that see the same rows,
+    /// cut into nearly equal pieces. It depends on the operator alone, and so does the order of packed weights.
+    pub(super) fn pieces(&self) -> Vec<(usize, usize)> {
+        let every = self.h.stride / gcd(self.h.stride, self.h.dilation);
+        let mut pieces = Vec::new();
+        for first in 0..every.min(self.h.kernel) {
+            let chain = Panels::new((self.h.kernel - first).div_ceil(every), MOST_TAPS);
+            pieces.extend((0..chain.count()).map(|p| (first + chain.start(p) * every, chain.height(p))));
+        }
+        pieces
+    }
+
+    /// The tap (its index in a filter of W) of each packed weight.
+    pub(super) fn order(&self) -> Vec<usize> {
+        let every = self.h.stride / gcd(self.h.stride, self.h.dilation);
+        let mut order = Vec::new();
+        for (first, taps) in self.pieces() {
+            for plane in 0..self.planes() {
+                for kx in 0..self.w.kernel {
+                    let tap = |k: usize| (plane * self.h.kernel + first + k * every) * self.w.kernel + kx;
+                    order.extend((0..taps).map(tap));
+                }
+            }
+        }
+        order
+    }
+
+    pub(super) fn table(&self) -> TapTable {
+        let mut groups = Vec::new();
+        for (first, taps) in self.pieces() {
+            let mut offsets = Vec::with_capacity(self.planes() * self.w.kernel);
+            for plane in 0..self.planes() {
+                for kx in 0..self.w.kernel {
+                    let at = plane * self.plane + first * self.h.dilation * self.pitch + self.tap_offset(kx);
+                    offsets.push(u32::try_from(at).expect("cut() bounds the offsets"));
+                }
+            }
+            groups.push((taps, offsets));
+        }
+        TapTable::new(&groups, self.tile_step() * self.h.stride * self.pitch)
+    }
+
+    /// The table for kernels that read X itself: two axes, stride 1 or 2 and no dilation along H, short kernels.
+    pub(super) fn direct_table<A: Real>(&self, kernel: &DepthwiseKernel<A>) -> Option<DirectTable> {
+        let (taps, stride) = (self.h.kernel, self.h.stride);
+        let is_plain = self.along == Along::Rows && self.outer.is_empty();
+        // Kernels leave out at most as many rows as a column reaches.
+        let is_short = self.h.pad_begin < taps && self.h.pad_end < taps;
+        if !is_plain || !is_short || self.h.dilation > 1 || self.w.stride != stride {
+            return None;
+        }
+        let position = |kx: usize| (kx * self.w.dilation) as isize - self.w.pad_begin as isize;
+        let positions: Vec<_> = (0..self.w.kernel).map(position).collect();
+        let channels = (self.channels, self.h.input * self.w.input);
+        let table = DirectTable::new(taps, stride, &positions, channels, self.w.input)?;
+        table.serves(self.w.output, kernel).then_some(table)
+    }
+
+    /// How far from a row's beginning tap `kx` of W reads the first output.
+    pub(super) fn tap_offset(&self, kx: usize) -> usize {
+        let at = kx * self.w.dilation;
+        if self.along == Along::Channels {
+            return at * self.lanes;
+        }
+        let phase = self.phases.iter().find(|p| p.phase == at % self.w.stride).expect("phases() met every tap's phase");
+        phase.base + at / self.w.stride
+    }
+
+    /// Where the input positions of a strip's rows go, with channels as lanes.
+    pub(super) fn slots(&self) -> Slots {
+        let rows = self.rows(self.extent);
+        let spare = rows * self.pitch;
+        let mut slots = Vec::with_capacity(rows * self.w.input);
+        for row in 0..rows {
+            for x in 0..self.w.input {
+                let at = (x + self.w.pad_begin) * self.lanes;
+                let slot = if at < self.pitch { row * self.pitch + at } else { spare };
+                slots.push(u32::try_from(slot).expect("cut() bounds the planes"));
+            }
+        }
+        Slots::new(slots)
+    }
+
+    /// Which H x W plane of a channel of X outer tap `tap` of outer position `position` reads; none where it is padding.
+    pub(super) fn outer_source(&self, mut position: usize, mut tap: usize) -> Option<usize> {
+        let (mut source, mut step) = (0, 1);
+        for axis in self.outer.iter().rev() {
+            source += axis.input_position(position % axis.output, tap % axis.kernel)? * step;
+            position /= axis.output;
+            tap /= axis.kernel;
+            step *= axis.input;
+        }
+        Some(source)
+    }
+
+    /// The rows of a strip's planes that are not padding, and the row of X that the first of them is.
+    pub(super) fn rows_inside(&self, start: usize, extent: usize) -> (Range<usize>, usize) {
+        let (top, rows) = (start * self.h.stride, self.rows(extent));
+        let low = self.h.pad_begin.saturating_sub(top).min(rows);
+        // Rows without elements have nothing to be copied.
+        let input = if self.w.input == 0 { 0 } else { self.h.input };
+        let high = (self.h.pad_begin + input).saturating_sub(top).clamp(low, rows);
+        (low..high, (top + low).saturating_sub(self.h.pad_begin))
+    }
+}
+
+/// The phases of W that some tap reads, and the length of a row that holds them all, for outputs in vectors of `lanes`.
+fn phases(w: &Axis, lanes: usize) -> Option<(Vec<Phase>, usize)> {
+    let vectors = w.output.div_ceil(lanes).checked_mul(lanes)?;
+    let (mut phases, mut at) = (Vec::<Phase>::new(), 0_usize);
+    let every = w.stride / gcd(w.stride, w.dilation);
+    for first in 0..every.min(w.kernel) {
+        let phase = first * w.dilation % w.stride;
+        let from = w.pad_begin.saturating_sub(phase).div_ceil(w.stride);
+        let to = (w.pad_begin + w.input).saturating_sub(phase).div_ceil(w.stride).max(from);
+        // The last tap of this phase.
+        let last = first + (w.kernel - 1 - first) / every * every;
+        let reach = last.checked_mul(w.dilation)? / w.stride;
+        // X begins at a whole vector.
+        let base = at.checked_add(from.checked_next_multiple_of(lanes)?)? - from;
+        let read = base.checked_add(reach)?.checked_add(vectors)?;
+        let written = (base + from).checked_add((to - from).checked_next_multiple_of(lanes)?)?;
+        at = read.max(written).checked_next_multiple_of(lanes)?;
+        phases.push(Phase { phase, base, from, to });
+    }
+    // An odd number of vectors, so that equal positions of many rows do not share a cache set.
+    let pitch = if (at / lanes).is_multiple_of(2) { at.checked_add(lanes)? } else { at };
+    Some((phases, pitch))
+}
+
+pub(super) fn gcd(mut a: usize, mut b: usize) -> usize {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,212 @@
+//! Conv with few channels a group, directly: depthwise with any multiplier, and groups of some channels.
+//!
+//! No GEMM: M/group, K = C/group * kernel volume and the shared operand would be too small. Accepts every Conv with at most [`MOST_CHANNELS`]
+//! input channels a group. The last two axes are H and W; those before them are "outer" and, like the channels of a group, just bring more taps
+//! (one axis alone is W, or H where vectors run along channels).
+//!
+//! A unit of work is a strip of H of one outer position of a group, or of several groups where planes are small. Its input is copied into padded
+//! planes, split by phases where W has a stride, so that every tap is a shifted view of whole vectors; then tiles of rows are summed from there.
+//! Two orientations:
+//!
+//! * rows: vectors along W. The planes of one channel are a few KiB, and stay in the L1 cache.
+//! * channels: vectors along as many groups as a vector has lanes, where rows are too short to fill vectors.
+//!
+//! Scratch for a task: the planes, and a strip of sums where kernels cannot store into Y.
+
+mod grid;
+mod plan;
+mod planes;
+mod sums;
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use convoke_kernels::stream::Activation;
+use convoke_kernels::{DepthwiseKernels, Isa, Real, Slots, TapTable};
+
+use self::grid::{Along, gcd};
+use self::plan::Config;
+pub(crate) use self::plan::offer;
+use super::engine::Panels;
+use super::{Io, Layout, Lowering, Request};
+use crate::Geometry;
+use crate::element::Element;
+use crate::exec::{Arena, Line};
+
+/// Input channels of a group, at the most: with more, GEMM has enough to share.
+pub(crate) const MOST_CHANNELS: usize = 32;
+
+struct Depthwise<T: Element> {
+    geometry: Geometry,
+    isa: Isa,
+    activation: Activation<T::Acc>,
+    direct: Option<(T::Acc, T::Acc)>,
+    kernels: &'static DepthwiseKernels<T::Acc>,
+    config: Config<T::Acc>,
+    taps: TapTable,
+    /// For each group of taps, the rows of a plane from the tile's first one on that it begins with, and its reach.
+    reaches: Vec<(usize, usize)>,
+    slots: Slots,
+    /// As many zeros as a unit has biases.
+    zeros: Vec<T::Acc>,
+}
+
+/// One unit of work.
+struct Unit {
+    image: usize,
+    /// The groups.
+    groups: Range<usize>,
+    /// The position on the outer axes.
+    outer: usize,
+    /// The strip's output rows.
+    start: usize,
+    extent: usize,
+}
+
+impl<T: Element> Depthwise<T> {
+    fn new(request: &Request<'_, T>, kernels: &'static DepthwiseKernels<T::Acc>, config: Config<T::Acc>) -> Self {
+        let grid = &config.grid;
+        let is_rows = grid.along == Along::Rows;
+        let every = grid.h.stride / gcd(grid.h.stride, grid.h.dilation);
+        let reach = |(first, taps): (usize, usize)| (first * grid.h.dilation, (taps - 1) * every * grid.h.dilation);
+        Self {
+            geometry: request.geometry.clone(),
+            isa: request.isa,
+            activation: request.activation,
+            direct: request.direct_clamp(),
+            kernels,
+            taps: grid.table(),
+            reaches: grid.pieces().into_iter().map(reach).collect(),
+            slots: if is_rows { Slots::new(Vec::new()) } else { grid.slots() },
+            zeros: alloc::vec![T::Acc::ZERO; if is_rows { config.batch.max(request.geometry.out_channels_per_group()) } else { config.batch }],
+            config,
+        }
+    }
+
+    fn unit(&self, index: usize) -> Unit {
+        let grid = &self.config.grid;
+        let (rest, strip) = (index / grid.strips(), index % grid.strips());
+        let (rest, outer) = (rest / grid.outer_positions(), rest % grid.outer_positions());
+        let blocks = self.geometry.group.div_ceil(self.config.batch);
+        let (image, block) = (rest / blocks, rest % blocks);
+        let first = block * self.config.batch;
+        let start = strip * grid.extent;
+        Unit {
+            image,
+            groups: first..(first + self.config.batch).min(self.geometry.group),
+            outer,
+            start,
+            extent: grid.extent.min(grid.h.output - start),
+        }
+    }
+}
+
+impl<T: Element> Lowering<T> for Depthwise<T> {
+    fn layout(&self) -> Layout {
+        alloc::vec![self.config.grid.along as usize]
+    }
+
+    fn describe(&self) -> String {
+        let grid = &self.config.grid;
+        let along = if grid.along == Along::Rows { "along rows" } else { "along channels" };
+        alloc::format!(
+            "{} {along}, {} groups a unit, {} strips of {} rows, {} units",
+            self.kernel(),
+            self.config.batch,
+            grid.strips(),
+            grid.extent,
+            self.config.units
+        )
+    }
+
+    fn kernel(&self) -> &str {
+        let grid = &self.config.grid;
+        let panels = Panels::new(grid.extent.div_ceil(grid.tile_step()), self.config.tiles.len());
+        self.config.tiles[panels.height(0) - 1].name()
+    }
+
+    fn packed_len(&self, _: &Geometry) -> usize {
+        match self.config.grid.along {
+            Along::Rows => self.geometry.weight_len(),
+            Along::Channels => {
+                let lanes = self.config.grid.lanes;
+                let outputs = self.geometry.out_channels_per_group();
+                self.geometry.group.div_ceil(lanes) * outputs * self.taps.weights() * lanes
+            }
+        }
+    }
+
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        let grid = &self.config.grid;
+        let order = grid.order();
+        if order.is_empty() {
+            return;
+        }
+        if grid.along == Along::Rows {
+            for (packed, w) in packed.chunks_exact_mut(order.len()).zip(w.chunks_exact(order.len())) {
+                for (packed, tap) in packed.iter_mut().zip(&order) {
+                    *packed = w[*tap].to_acc();
+                }
+            }
+            return;
+        }
+        let (lanes, outputs) = (grid.lanes, self.geometry.out_channels_per_group());
+        for (index, packed) in packed.chunks_exact_mut(order.len() * lanes).enumerate() {
+            let (block, output) = (index / outputs, index % outputs);
+            for (packed, tap) in packed.chunks_exact_mut(lanes).zip(&order) {
+                for (lane, packed) in packed.iter_mut().enumerate() {
+                    let group = block * lanes + lane;
+                    let filter = (group * outputs + output) * order.len();
+                    *packed = if group < self.geometry.group { w[filter + tap].to_acc() } else { T::Acc::ZERO };
+                }
+            }
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        self.config.tasks
+    }
+
+    /// A share of the units.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let Config { units, tasks, lens, ref grid, .. } = self.config;
+        let mut arena = Arena::new(scratch);
+        let [planes, sums, staged] = lens.map(|len| arena.take::<T::Acc>(len));
+        // Leaving out rows of padding asks for finite weights.
+        let reads_x = self.config.direct_table.is_some() && io.is_finite;
+        if !reads_x {
+            // Padding stays as it is now: copies write what lies between.
+            planes.fill(T::Acc::ZERO);
+        }
+        let outputs = self.geometry.out_channels_per_group();
+        // Output channels of a group read the same input; if there is one, the next one reads the channels behind it.
+        let step = |group: usize| if outputs == 1 { group } else { 0 };
+        // In 128 bits: units times tasks may exceed the address space.
+        let share = |task: usize| (task as u128 * units as u128 / tasks as u128) as usize;
+        for index in share(task)..share(task + 1) {
+            let unit = self.unit(index);
+            let channels = unit.groups.start * outputs..unit.groups.end * outputs;
+            if reads_x {
+                self.rows(&unit, io, (None, step(grid.channels * self.geometry.input_spatial())), &channels, sums);
+                continue;
+            }
+            if grid.along == Along::Rows {
+                // The planes hold all groups of a unit, or, where kernels would have read X, one.
+                let group = grid.planes() * grid.plane;
+                let together = planes.len().checked_div(group).unwrap_or(unit.groups.len()).max(1);
+                for first in unit.groups.clone().step_by(together) {
+                    let part = Unit { groups: first..(first + together).min(unit.groups.end), ..unit };
+                    let channels = part.groups.start * outputs..part.groups.end * outputs;
+                    self.fill(&part, io, planes, staged);
+                    self.rows(&part, io, (Some(planes), step(group)), &channels, sums);
+                }
+                continue;
+            }
+            self.fill(&unit, io, planes, staged);
+            for output in 0..outputs {
+                self.channels(&unit, io, planes, output, sums, staged);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The choice: along rows or along channels, strips and units, and what they cost.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
+use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real, depthwise_kernels};
+
+use super::grid::{Along, Grid, MOST_BYTES};
+use super::{Depthwise, MOST_CHANNELS};
+use crate::element::Element;
+use crate::exec::lines_for;
+use crate::lower::cost::{CLOCK, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES};
+use crate::lower::engine::Panels;
+use crate::lower::{Answer, Offer, Request};
+use crate::machine::CACHES;
+use crate::{Geometry, Op};
+
+/// Bytes of the planes of several groups of a unit, together.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// Rows of a tile where X and Y leave the L2 cache.
+const LARGE_ROWS: usize = 8;
+
+/// Taps up to which that counts: with more, memory keeps up.
+const LARGE_TAPS: usize = 9;
+
+/// Groups of a unit whose kernels read X itself.
+const DIRECT_BATCH: usize = 64;
+
+/// Tasks for each thread, so that they end at about the same time.
+const TASKS_PER_THREAD: usize = 4;
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    if geometry.op != Op::Conv {
+        return Err(String::from("only for Conv"));
+    }
+    if geometry.in_channels_per_group() > MOST_CHANNELS {
+        return Err(alloc::format!("more than {MOST_CHANNELS} input channels a group"));
+    }
+    if geometry.output_len() == 0 {
+        return Err(String::from("the output is empty"));
+    }
+    let kernels =
+        depthwise_kernels::<T::Acc>(request.isa).ok_or_else(|| String::from("no kernels for this instruction set"))?;
+    let asked = |along: Along| request.layout.is_none_or(|layout| layout[0] == along as usize);
+    let is_narrow = geometry.axes.last().is_some_and(|w| kernels.narrow().first().is_some_and(|k| w.output <= k.nr()));
+    let along_rows = if is_narrow { kernels.narrow() } else { kernels.rows() };
+    let candidates = [(Along::Rows, along_rows), (Along::Channels, kernels.channels())];
+    let best = candidates
+        .into_iter()
+        .filter(|(along, _)| asked(*along))
+        .filter_map(|(along, tiles)| Config::new(request, kernels, along, tiles))
+        .reduce(|a, b| if b.cycles < a.cycles { b } else { a });
+    let config = best.ok_or_else(|| String::from("the padded planes are too large"))?;
+    Ok(Offer {
+        cost: config.cycles / CLOCK,
+        lines: config.lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
+        build: Box::new(move || Box::new(Depthwise::new(request, kernels, config))),
+    })
+}
+
+/// The choice of an orientation, without tables.
+pub(super) struct Config<A: Real> {
+    pub(super) grid: Grid,
+    pub(super) tiles: &'static [DepthwiseKernel<A>],
+    /// For kernels that read X itself, where they can.
+    pub(super) direct_table: Option<DirectTable>,
+    /// Groups of a unit.
+    pub(super) batch: usize,
+    pub(super) units: usize,
+    pub(super) tasks: usize,
+    pub(super) cycles: f64,
+    /// Values of scratch: planes, sums, and rows on their way to or from a 16-bit type.
+    pub(super) lens: [usize; 3],
+}
+
+impl<A: Real> Config<A> {
+    /// None if the planes are too large.
+    fn new<T: Element<Acc = A>>(
+        request: &Request<'_, T>,
+        kernels: &DepthwiseKernels<A>,
+        along: Along,
+        tiles: &'static [DepthwiseKernel<A>],
+    ) -> Option<Self> {
+        let (geometry, lanes, bytes) = (request.geometry, kernels.lanes(), size_of::<T::Acc>());
+        let (mr, nr) = (tiles.last()?.mr(), tiles.last()?.nr());
+        let mut grid = Grid::new(geometry, along, lanes, nr)?;
+        let blocks = if along == Along::Rows { geometry.group } else { geometry.group.div_ceil(lanes) };
+        let outputs = geometry.out_channels_per_group();
+        // Kernels that read X: the highest that do, but not of so many rows that they are too many streams where X and Y leave the L2 cache.
+        let is_light = grid.h.kernel * grid.w.kernel * grid.channels <= LARGE_TAPS;
+        let is_large = is_light && (geometry.input_len() + geometry.output_len()).saturating_mul(bytes) > CACHES.l2;
+        let most = if is_large { LARGE_ROWS } else { mr };
+        let reading = (0..most.min(mr)).rev().find_map(|i| Some((i, grid.direct_table(&tiles[i])?))).filter(|_| T::DIRECT);
+        let (tiles, direct_table) = match reading {
+            Some((i, table)) => (&tiles[..=i], Some(table)),
+            None => (tiles, None),
+        };
+        let (mr, reads_x) = (tiles.len(), direct_table.is_some());
+        let others = geometry.batch * blocks * grid.outer_positions();
+        let strips = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(others) };
+        if !grid.cut(bytes, mr, strips) {
+            return None;
+        }
+        if reads_x && request.threads == 1 {
+            // Nothing is copied: strips have no use but to be shared out.
+            grid.extent = grid.h.output;
+            grid.plane = grid.plane_len(grid.extent)?;
+        }
+        let batch = match along {
+            // Only where all of a batch's output channels follow one another, and each thread still gets some units.
+            Along::Rows if geometry.out_channels_per_group() == 1 && grid.is_whole() => {
+                let fitting = BATCH_BYTES / (grid.planes() * grid.plane * bytes).max(1);
+                // Kernels that read X have no planes that should stay in the cache, but perhaps sums.
+                let in_x = if request.direct_clamp().is_some() {
+                    DIRECT_BATCH
+                } else {
+                    BATCH_BYTES / (geometry.output_spatial() * bytes)
+                };
+                let fitting = if reads_x { in_x } else { fitting };
+                let share = geometry.batch * geometry.group / (TASKS_PER_THREAD * request.threads);
+                fitting.min(share).clamp(1, geometry.group)
+            }
+            Along::Rows => 1,
+            Along::Channels => lanes,
+        };
+        let blocks = geometry.group.div_ceil(batch);
+        let units = geometry.batch * blocks * grid.outer_positions() * grid.strips();
+        let strip = grid.extent * grid.w.output;
+        let is_direct = request.direct_clamp().is_some();
+        let sums = match along {
+            Along::Rows if is_direct => 0,
+            Along::Rows => strip.checked_mul(outputs.max(batch))?,
+            Along::Channels => strip.checked_mul(lanes)?,
+        };
+        let window = if along == Along::Channels { grid.rows(grid.extent).checked_mul(grid.w.input)? } else { 0 };
+        if window.checked_mul(size_of::<u32>())? > MOST_BYTES || sums.checked_mul(bytes)? > MOST_BYTES {
+            return None;
+        }
+        let staged = match along {
+            Along::Channels if !T::DIRECT => window.max(strip) * lanes,
+            Along::Channels if !is_direct => strip * lanes,
+            _ => 0,
+        };
+        let group = grid.planes() * grid.plane;
+        // One group at a time where weights are not finite.
+        let planes = if along == Along::Rows { group.checked_mul(if reads_x { 1 } else { batch })? } else { group };
+        Some(Self {
+            batch,
+            units,
+            tasks: units.min(TASKS_PER_THREAD * request.threads),
+            tiles,
+            direct_table,
+            cycles: grid.cycles(geometry, mr, reads_x) + TASK_CYCLES,
+            lens: [planes, sums, staged],
+            grid,
+        })
+    }
+}
+
+impl Grid {
+    /// Estimated cycles of all units, for the kernels of `mr` rows at most.
+    fn cycles(&self, geometry: &Geometry, mr: usize, reads_x: bool) -> f64 {
+        let (k, pieces) = ((self.planes() * self.h.kernel * self.w.kernel) as f64, self.pieces());
+        let tile_rows = Panels::new(self.extent.div_ceil(self.tile_step()), mr);
+        let rows = tile_rows.height(tile_rows.count() - 1).max(1) as f64;
+        let columns = (pieces.len() * self.planes() * self.w.kernel) as f64;
+        let loads = |weights: f64, unaligned: f64| {
+            let rows_read: f64 = pieces.iter().map(|(_, taps)| rows + *taps as f64 - 1.0).sum();
+            (rows_read * columns / pieces.len() as f64 * unaligned + weights) / rows / 2.0
+        };
+        let outputs = (self.outer_positions() * self.h.output) as f64;
+        let window = self.rows(self.extent).min(self.h.input + self.h.kernel) * self.strips() * self.outer_positions();
+        let planes = (self.planes() * window) as f64;
+        let images = geometry.batch as f64;
+        let units = (self.outer_positions() * self.strips()) as f64;
+        // Sums of few rows wait for one another; short ones overlap with the next tile's.
+        let fma = (k / 2.0).max(k * 2.0 / rows);
+        match self.along {
+            Along::Rows => {
+                let vectors = self.w.output.div_ceil(self.nr) as f64;
+                let sums = fma.max(loads(k, 1.7)) + columns / rows + DIRECT_FINISH_CYCLES;
+                let copied = self.phases.iter().map(|p| (p.to - p.from).div_ceil(self.lanes)).sum::<usize>() as f64;
+                let strided = if self.w.stride > 2 { 2.0 } else { 1.0 };
+                let copies = planes * (ROW_COPY_CYCLES * strided * self.phases.len() as f64 + 2.0 * copied * strided);
+                let groups = geometry.group as f64;
+                let m = geometry.out_channels_per_group() as f64;
+                if reads_x {
+                    // A split of two vectors for each pair of columns of both rows that an output row is ahead.
+                    let splits = if self.w.stride == 2 { self.w.kernel as f64 } else { 0.0 };
+                    // Rows of padding are left out.
+                    let there = (0..self.h.output)
+                        .map(|o| (0..self.h.kernel).filter(|k| self.h.input_position(o, *k).is_some()).count());
+                    let there = there.sum::<usize>() as f64 / (self.h.output * self.h.kernel) as f64;
+                    let sums = fma.max(loads(k, 1.7)) * there + splits + DIRECT_FINISH_CYCLES;
+                    return images * groups * m * (outputs * vectors * sums + DIRECT_FINISH_CYCLES);
+                }
+                images * groups * (m * outputs * vectors * sums + copies + units * DIRECT_UNIT_CYCLES)
+            }
+            Along::Channels => {
+                let blocks = geometry.group.div_ceil(self.lanes) as f64;
+                let sums = fma.max(loads(k, 1.0)) + columns / rows + DIRECT_FINISH_CYCLES + GATHER_CYCLES;
+                let m = geometry.out_channels_per_group() as f64;
+                let gathered = planes * self.w.input as f64 * GATHER_CYCLES;
+                let units = units * DIRECT_UNIT_CYCLES * 2.0;
+                images * blocks * (m * outputs * self.w.output as f64 * sums + gathered + units)
+            }
+        }
+    }
+}

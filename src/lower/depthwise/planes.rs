@@ -1,0 +1,120 @@
+//! The planes of a unit are filled: rows of X between padding, split by phases, or gathered as lanes.
+
+use core::ops::Range;
+
+use convoke_kernels::{Real, RowCopy, stream};
+
+use super::grid::Along;
+use super::{Depthwise, Unit};
+use crate::element::Element;
+use crate::lower::Io;
+
+impl<T: Element> Depthwise<T> {
+    /// Copies the input of a unit into the planes, of which padding on W is zero already.
+    pub(super) fn fill(&self, unit: &Unit, io: &Io<'_, T>, planes: &mut [T::Acc], staged: &mut [T::Acc]) {
+        let grid = &self.config.grid;
+        let (inside, source_row) = grid.rows_inside(unit.start, unit.extent);
+        let (h, w) = (&grid.h, &grid.w);
+        let spatial = self.geometry.input_spatial();
+        let first = (unit.image * self.geometry.in_channels + unit.groups.start * grid.channels) * spatial;
+        let source_at = |outer: usize| outer * h.input * w.input + source_row * w.input;
+        if grid.along == Along::Rows && grid.outer.is_empty() && T::DIRECT && self.is_vectorised() {
+            // All planes are alike, and their sources follow one another.
+            let count = unit.groups.len() * grid.channels;
+            if !grid.is_whole() {
+                for plane in planes.chunks_exact_mut(grid.plane).take(count) {
+                    clear(plane, &inside, grid.rows(unit.extent), grid.pitch);
+                }
+            }
+            if !inside.is_empty() && count > 0 {
+                let x = &io.x[first + source_at(0)..];
+                self.copy_rows(x, count, &inside, planes);
+            }
+            return;
+        }
+        for (index, plane) in planes.chunks_exact_mut(grid.plane).enumerate() {
+            let (channel, tap) = (index / grid.outer_taps, index % grid.outer_taps);
+            // With channels as lanes, all groups of the unit share a plane.
+            if grid.along == Along::Rows && channel >= unit.groups.len() * grid.channels {
+                return;
+            }
+            let outer = grid.outer_source(unit.outer, tap).filter(|_| !inside.is_empty());
+            let Some(outer) = outer else {
+                plane.fill(T::Acc::ZERO);
+                continue;
+            };
+            if !grid.is_whole() {
+                clear(plane, &inside, grid.rows(unit.extent), grid.pitch);
+            }
+            let x = &io.x[first + channel * spatial + source_at(outer)..];
+            if grid.along == Along::Channels {
+                self.gather(x, unit.groups.len(), &inside, plane, staged);
+            } else if T::DIRECT && self.is_vectorised() {
+                self.copy_rows(x, 1, &inside, plane);
+            } else {
+                for (row, x) in inside.clone().zip(x.chunks(w.input)) {
+                    for phase in &grid.phases {
+                        let (to, first) = (row * grid.pitch + phase.base, phase.phase + phase.from * w.stride);
+                        let row = &mut plane[to + phase.from..to + phase.to];
+                        if !row.is_empty() {
+                            stream::widen_strided(self.isa, &x[first - w.pad_begin..], w.stride, row);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a pass of the kernels copies rows: stride 1, or both phases of stride 2.
+    fn is_vectorised(&self) -> bool {
+        let grid = &self.config.grid;
+        grid.w.stride == 1 || (grid.w.stride == 2 && grid.phases.len() == 2)
+    }
+
+    /// Copies rows of `count` planes; `x` begins with the first row that is not padding.
+    fn copy_rows(&self, x: &[T], count: usize, inside: &Range<usize>, planes: &mut [T::Acc]) {
+        let (grid, Some(x)) = (&self.config.grid, T::as_acc(x)) else { return };
+        let planes = &mut planes[inside.start * grid.pitch..];
+        let copy = RowCopy {
+            planes: count,
+            rows: inside.len(),
+            width: grid.w.input,
+            src_plane: self.geometry.input_spatial(),
+            src_row: grid.w.input,
+            dst_plane: grid.plane,
+            dst_row: grid.pitch,
+        };
+        if grid.w.stride == 1 {
+            let phase = &grid.phases[0];
+            self.kernels.copy(x, &mut planes[phase.base + phase.from..], &copy);
+        } else {
+            // The phases of X's even and odd positions.
+            let at = |parity: usize| {
+                let phase = grid.phases.iter().find(|p| p.phase == (grid.w.pad_begin + parity) % 2);
+                phase.map_or(0, |phase| phase.base + phase.from)
+            };
+            self.kernels.split(x, planes, at(0), at(1), &copy);
+        }
+    }
+
+    /// Copies rows of `count` groups, side by side as lanes, into a plane.
+    fn gather(&self, x: &[T], count: usize, inside: &Range<usize>, plane: &mut [T::Acc], staged: &mut [T::Acc]) {
+        let grid = &self.config.grid;
+        let step = grid.channels * self.geometry.input_spatial();
+        let range = inside.start * grid.w.input..inside.end * grid.w.input;
+        if let Some(x) = T::as_acc(x) {
+            return self.kernels.gather(x, step, count, &self.slots, range, plane);
+        }
+        let len = range.len();
+        for (group, staged) in staged.chunks_exact_mut(len.max(1)).take(count).enumerate() {
+            stream::widen(self.isa, &x[group * step..][..len], staged);
+        }
+        self.kernels.gather(staged, len, count, &self.slots, range, plane);
+    }
+}
+
+/// Zeroes the rows of a plane that are not `inside`, of those a strip has.
+fn clear<A: Real>(plane: &mut [A], inside: &Range<usize>, rows: usize, pitch: usize) {
+    plane[..inside.start * pitch].fill(A::ZERO);
+    plane[inside.end * pitch..rows * pitch].fill(A::ZERO);
+}

@@ -1,0 +1,197 @@
+//! The sums of a unit: tiles of its planes or of X, and what follows them into Y.
+
+use core::ops::Range;
+
+use convoke_kernels::{DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, Epilogue, Real};
+
+use super::{Depthwise, Unit};
+use crate::element::Element;
+use crate::lower::Io;
+use crate::lower::engine::Panels;
+use crate::lower::finish::Finish;
+
+/// Lanes of a vector, at the most.
+const MOST_LANES: usize = 32;
+
+impl<T: Element> Depthwise<T> {
+    /// The sums of a unit's planes: calls `run` for runs of tiles of the same height, with the tap groups that count, the first output row from
+    /// the strip's first on, and their number.
+    fn tiles(
+        &self,
+        unit: &Unit,
+        is_finite: bool,
+        mut run: impl FnMut(&DepthwiseKernel<T::Acc>, Range<usize>, usize, usize),
+    ) {
+        let grid = &self.config.grid;
+        let step = grid.tile_step();
+        let (inside, _) = grid.rows_inside(unit.start, unit.extent);
+        let skips = is_finite && self.taps.groups() > 1 && inside.len() < grid.rows(unit.extent);
+        for first in 0..step.min(unit.extent) {
+            let panels = Panels::new((unit.extent - first).div_ceil(step), self.config.tiles.len());
+            let mut tile = 0;
+            while tile < panels.count() {
+                let height = panels.height(tile);
+                let row = first + panels.start(tile) * step;
+                let same = (tile..panels.count()).take_while(|t| panels.height(*t) == height).count();
+                if skips {
+                    let last = row + (height - 1) * step;
+                    let counts = |(from, reach): &(usize, usize)| {
+                        let (low, high) = (row * grid.h.stride + from, last * grid.h.stride + from + reach);
+                        low < inside.end && high >= inside.start
+                    };
+                    let begin = self.reaches.iter().position(counts).unwrap_or(0);
+                    let end = self.reaches.iter().rposition(counts).map_or(0, |last| last + 1);
+                    run(&self.config.tiles[height - 1], begin..end, row, 1);
+                    tile += 1;
+                } else {
+                    run(&self.config.tiles[height - 1], 0..self.taps.groups(), row, same);
+                    tile += same;
+                }
+            }
+        }
+    }
+
+    /// Output channels `channels`, with vectors along rows: from the planes of the unit, those of an output channel `x_plane` behind those of the one
+    /// before it; or, without planes, from X itself.
+    pub(super) fn rows(
+        &self,
+        unit: &Unit,
+        io: &Io<'_, T>,
+        (planes, x_plane): (Option<&[T::Acc]>, usize),
+        channels: &Range<usize>,
+        sums: &mut [T::Acc],
+    ) {
+        let grid = &self.config.grid;
+        let (spatial, width) = (self.geometry.output_spatial(), grid.w.output);
+        let strip = unit.extent * width;
+        let at = (unit.image * self.geometry.out_channels + channels.start) * spatial
+            + (unit.outer * grid.h.output + unit.start) * width;
+        let weights = self.taps.weights();
+        let w = &io.weights[channels.start * weights..channels.end * weights];
+        let mut output = DepthwiseOutput { width, row: grid.tile_step() * width, plane: spatial };
+        if let Some((lo, hi)) = self.direct
+            && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
+        {
+            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
+            let epilogue = Epilogue { bias: &io.bias[channels.clone()], residual, lo, hi };
+            return self.sum(unit, io, (planes, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
+        }
+        output.plane = strip;
+        let (mut y, epilogue) = (Dest::from_slice(sums), self.no_epilogue());
+        self.sum(unit, io, (planes, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
+        let finish = Finish { isa: self.isa, activation: self.activation, io };
+        for (channel, sums) in channels.clone().zip(sums.chunks_exact_mut(strip)) {
+            finish.row(sums, io.bias[channel], at + (channel - channels.start) * spatial);
+        }
+    }
+
+    /// As [`rows`](Self::rows), into a destination that begins with the strip of the first of `count` output channels.
+    fn sum(
+        &self,
+        unit: &Unit,
+        io: &Io<'_, T>,
+        (planes, x_plane): (Option<&[T::Acc]>, usize),
+        w: &[T::Acc],
+        count: usize,
+        (y, output, epilogue): (&mut Dest<'_, T::Acc>, &DepthwiseOutput, &Epilogue<'_, T::Acc>),
+    ) {
+        let grid = &self.config.grid;
+        let weights = self.taps.weights();
+        if let Some(planes) = planes {
+            self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
+                let input = DepthwiseInput {
+                    taps: &self.taps,
+                    groups,
+                    w,
+                    w_plane: weights,
+                    x: planes.get(row * grid.h.stride * grid.pitch..).unwrap_or(&[]),
+                    x_plane,
+                    x_vector: grid.nr,
+                    planes: count,
+                    tiles,
+                };
+                kernel.run(&input, &mut y.from(row * grid.w.output), output, &epilogue.from(row * grid.w.output));
+            });
+            return;
+        }
+        let first = (unit.image * self.geometry.in_channels + unit.groups.start * grid.channels) * self.geometry.input_spatial();
+        let (Some(table), Some(x)) = (&self.config.direct_table, T::as_acc(&io.x[first..])) else { return };
+        let h = &grid.h;
+        self.tiles(unit, false, |kernel, _, row, tiles| {
+            // Output channels that share their input take a tile in turn, which stays in the L1 cache meanwhile.
+            let (runs, tiles) = if x_plane == 0 && count > 1 { (tiles, 1) } else { (1, tiles) };
+            for run in 0..runs {
+                let row = row + run * kernel.mr();
+                let (first, height) = (((unit.start + row) * h.stride) as isize - h.pad_begin as isize, h.input);
+                let input =
+                    DirectInput { table, row: first, height, w, w_plane: weights, x, x_plane, planes: count, tiles };
+                let from = row * grid.w.output;
+                kernel.run_direct(&input, &mut y.from(from), output, &epilogue.from(from));
+            }
+        });
+    }
+
+    /// The output channels number `output` of a unit's groups, with vectors along groups.
+    pub(super) fn channels(
+        &self,
+        unit: &Unit,
+        io: &Io<'_, T>,
+        planes: &[T::Acc],
+        output: usize,
+        sums: &mut [T::Acc],
+        staged: &mut [T::Acc],
+    ) {
+        let grid = &self.config.grid;
+        let (spatial, width, lanes) = (self.geometry.output_spatial(), grid.w.output, grid.lanes);
+        let outputs = self.geometry.out_channels_per_group();
+        let block = unit.groups.start / lanes;
+        let weights = self.taps.weights() * lanes;
+        let w = &io.weights[(block * outputs + output) * weights..][..weights];
+        let place = DepthwiseOutput { width: width * lanes, row: grid.tile_step() * width * lanes, plane: 0 };
+        let epilogue = self.no_epilogue();
+        let sums = &mut sums[..unit.extent * width * lanes];
+        self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
+            let input = DepthwiseInput {
+                taps: &self.taps,
+                groups,
+                w,
+                w_plane: 0,
+                x: planes.get(row * grid.h.stride * grid.pitch..).unwrap_or(&[]),
+                x_plane: 0,
+                x_vector: grid.w.stride * lanes,
+                planes: 1,
+                tiles,
+            };
+            let mut y = Dest::from_slice(&mut sums[row * width * lanes..]);
+            kernel.run(&input, &mut y, &place, &epilogue);
+        });
+        let channel = unit.groups.start * outputs + output;
+        let at = (unit.image * self.geometry.out_channels + channel) * spatial
+            + (unit.outer * grid.h.output + unit.start) * width;
+        let mut bias = [T::Acc::ZERO; MOST_LANES];
+        let bias = &mut bias[..unit.groups.len()];
+        for (i, bias) in bias.iter_mut().enumerate() {
+            *bias = io.bias[channel + i * outputs];
+        }
+        if let Some((lo, hi)) = self.direct
+            && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
+        {
+            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
+            self.kernels.scatter(sums, &mut y, outputs * spatial, &Epilogue { bias, residual, lo, hi });
+            return;
+        }
+        let strip = unit.extent * width;
+        let mut rows = Dest::from_slice(staged);
+        let epilogue = Epilogue { bias: &self.zeros[..bias.len()], ..epilogue };
+        self.kernels.scatter(sums, &mut rows, strip, &epilogue);
+        let finish = Finish { isa: self.isa, activation: self.activation, io };
+        for (i, (bias, row)) in bias.iter().zip(staged.chunks_exact_mut(strip)).enumerate() {
+            finish.row(row, *bias, at + i * outputs * spatial);
+        }
+    }
+
+    /// Sums as they are.
+    fn no_epilogue(&self) -> Epilogue<'_, T::Acc> {
+        Epilogue { bias: &self.zeros, residual: None, lo: T::Acc::NEG_INFINITY, hi: T::Acc::INFINITY }
+    }
+}
