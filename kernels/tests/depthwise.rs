@@ -146,7 +146,9 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (u
     let columns: Vec<isize> = (0..taps).map(|c| c as isize - pad as isize).collect();
     let outputs = (width + 2 * pad - taps) / stride + 1;
     let vectors = outputs.div_ceil(kernel.nr());
-    let Some(table) = DirectTable::new(taps, stride, &columns, (CHANNELS, height * width), width).filter(|t| t.serves(outputs, kernel)) else {
+    let Some(table) = DirectTable::new(taps, stride, &columns, (CHANNELS, height * width), width)
+        .filter(|t| t.serves(outputs, kernel))
+    else {
         // Only where vectors in between reach beyond the row, or with stride 2.
         let is_beyond = (vectors - 1) * kernel.nr() * stride + taps - pad > width + 1 || kernel.nr() * stride < pad;
         assert!(is_beyond || stride == 2, "{kernel:?}: width {width}, {taps} taps refused");
@@ -192,7 +194,8 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (u
                 }
             }
         }
-        let what = format!("{kernel:?}, stride {stride}, pads {pad}, width {width}, {taps} taps, row {r}, position {o}");
+        let what =
+            format!("{kernel:?}, stride {stride}, pads {pad}, width {width}, {taps} taps, row {r}, position {o}");
         assert_close(*got, sum, weights, &what);
     }
     true

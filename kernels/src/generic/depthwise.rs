@@ -15,7 +15,9 @@
 )]
 
 use crate::Real;
-use crate::depthwise::{CopyArgs, DepthwiseArgs, DirectArgs, DirectColumn, GatherArgs, MOST_SHORT, MOST_TAPS, TileOutput};
+use crate::depthwise::{
+    CopyArgs, DepthwiseArgs, DirectArgs, DirectColumn, GatherArgs, MOST_SHORT, MOST_TAPS, TileOutput,
+};
 use crate::simd::Simd;
 use crate::ukernel::ChannelStore;
 
@@ -288,7 +290,9 @@ unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArg
                         match (is_pair, (masked >> column) & 1 == 1) {
                             (true, false) => sum_pair::<V, R, N, true, false>(&mut acc, x, args.step, inside, mask, w),
                             (true, true) => sum_pair::<V, R, N, true, true>(&mut acc, x, args.step, inside, mask, w),
-                            (false, false) => sum_pair::<V, R, N, false, false>(&mut acc, x, args.step, inside, mask, w),
+                            (false, false) => {
+                                sum_pair::<V, R, N, false, false>(&mut acc, x, args.step, inside, mask, w)
+                            }
                             (false, true) => sum_pair::<V, R, N, false, true>(&mut acc, x, args.step, inside, mask, w),
                         }
                         let columns = 1 + usize::from(is_pair);
@@ -372,7 +376,14 @@ unsafe fn mask_at<V: Simd>(position: isize, width: usize) -> V::Mask {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: those of R + N - 1 rows are readable for a vector, or for the lanes of the mask; `w` for `N` weights.
 #[inline(always)]
-unsafe fn sum_column<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: bool, const MASKED: bool, const EDGE: bool>(
+unsafe fn sum_column<
+    V: Simd,
+    const R: usize,
+    const N: usize,
+    const VECTOR_WEIGHTS: bool,
+    const MASKED: bool,
+    const EDGE: bool,
+>(
     acc: &mut [V; R],
     x: *const V::Elem,
     step: usize,

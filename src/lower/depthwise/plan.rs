@@ -9,7 +9,9 @@ use super::grid::{Along, Grid, MOST_BYTES};
 use super::{Depthwise, MOST_CHANNELS};
 use crate::element::Element;
 use crate::exec::lines_for;
-use crate::lower::cost::{CLOCK, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES};
+use crate::lower::cost::{
+    CLOCK, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
+};
 use crate::lower::engine::Panels;
 use crate::lower::{Answer, Offer, Request};
 use crate::machine::CACHES;
@@ -92,7 +94,8 @@ impl<A: Real> Config<A> {
         let is_light = grid.h.kernel * grid.w.kernel * grid.channels <= LARGE_TAPS;
         let is_large = is_light && (geometry.input_len() + geometry.output_len()).saturating_mul(bytes) > CACHES.l2;
         let most = if is_large { LARGE_ROWS } else { mr };
-        let reading = (0..most.min(mr)).rev().find_map(|i| Some((i, grid.direct_table(&tiles[i])?))).filter(|_| T::DIRECT);
+        let reading =
+            (0..most.min(mr)).rev().find_map(|i| Some((i, grid.direct_table(&tiles[i])?))).filter(|_| T::DIRECT);
         let (tiles, direct_table) = match reading {
             Some((i, table)) => (&tiles[..=i], Some(table)),
             None => (tiles, None),
@@ -189,10 +192,12 @@ impl Grid {
                 if reads_x {
                     // A split of two vectors for each pair of columns of both rows that an output row is ahead.
                     let splits = if self.w.stride == 2 { self.w.kernel as f64 } else { 0.0 };
-                    // Rows of padding are left out.
-                    let there = (0..self.h.output)
-                        .map(|o| (0..self.h.kernel).filter(|k| self.h.input_position(o, *k).is_some()).count());
-                    let there = there.sum::<usize>() as f64 / (self.h.output * self.h.kernel) as f64;
+                    // Rows of padding are left out; only the first and the last output rows see some.
+                    let (height, taps) = (self.h.output, self.h.kernel);
+                    let missing = |o: usize| (0..taps).filter(|k| self.h.input_position(o, *k).is_none()).count();
+                    let first = taps.min(height);
+                    let missing: usize = (0..first).chain(first.max(height - first)..height).map(missing).sum();
+                    let there = 1.0 - missing as f64 / (height as f64 * taps as f64);
                     let sums = fma.max(loads(k, 1.7)) * there + splits + DIRECT_FINISH_CYCLES;
                     return images * groups * m * (outputs * vectors * sums + DIRECT_FINISH_CYCLES);
                 }

@@ -114,7 +114,8 @@ impl<T: Element> Depthwise<T> {
             });
             return;
         }
-        let first = (unit.image * self.geometry.in_channels + unit.groups.start * grid.channels) * self.geometry.input_spatial();
+        let first = (unit.image * self.geometry.in_channels + unit.groups.start * grid.channels)
+            * self.geometry.input_spatial();
         let (Some(table), Some(x)) = (&self.config.direct_table, T::as_acc(&io.x[first..])) else { return };
         let h = &grid.h;
         self.tiles(unit, false, |kernel, _, row, tiles| {

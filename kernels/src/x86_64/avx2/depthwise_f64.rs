@@ -1,8 +1,7 @@
 //! AVX2 direct tiles for f64.
 //!
-//! Register budget, of 16 ymm: R sums, the R + N - 1 rows of a column of N taps, a weight: 6 rows and 4 taps are 16, with more taps some rows are kept in
-//! memory. Fewer rows need none, and are slower with 5 taps and more (7x7: 82 instead of 96 GFLOP/s with 4 rows). `dw` runs vectors along positions
-//! (R x NR), `dwt` along channels (NR x R).
+//! Register budget, of 16 ymm: R sums, the N weights of a column, one row: 6 rows and 7 taps are 14. With stride 2, R sums, the weights of two columns, two vectors
+//! before and behind their split and its permutations: 4 rows and 3 taps are 16. `dw` runs vectors along positions (R x NR), `dwt` along channels (NR x R).
 
 use super::vector::F64x4;
 use crate::Isa;

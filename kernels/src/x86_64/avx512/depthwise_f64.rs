@@ -1,8 +1,8 @@
 //! AVX-512 direct tiles for f64.
 //!
-//! Register budget, of 32 zmm: R sums, the R + N - 1 rows of a column of N taps, a weight, bias and bounds: 8 rows and 7 taps are 26; for 3x3, R sums, nine
-//! weights, three vectors of a row, bias and bounds: 23. Fewer than 8 sums would wait for one another. `dw` runs vectors along positions (R x NR), `dwt`
-//! along channels (NR x R).
+//! Register budget, of 32: R sums, the N weights of a column, one row, bias and bounds: 14 rows and 7 taps are 25. With stride 2, R <= 8 sums, the weights of two
+//! columns, two vectors before and behind their split and its permutations: 28 with 7 taps. Fewer than 8 sums would wait for one another. `dw` runs vectors
+//! along positions (R x NR; half as long for rows that fit in them), `dwt` along channels (NR x R).
 
 use super::vector::F64x8;
 use crate::Isa;
