@@ -38,8 +38,9 @@ fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
     let channel = channel_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let weave = weave_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let winograd = winograd_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
-    let direct = depthwise_kernels::<A>(isa)
-        .is_some_and(|k| k.rows().iter().chain(k.channels()).any(|k| k.name() == name && k.isa() == isa));
+    let direct = depthwise_kernels::<A>(isa).is_some_and(|k| {
+        k.rows().iter().chain(k.narrow()).chain(k.channels()).any(|k| k.name() == name && k.isa() == isa)
+    });
     spatial || channel || winograd || direct || weave
 }
 

@@ -337,6 +337,11 @@ pub fn hard() -> Vec<Layer> {
     add((Conv::new([3, 1, 4, 3]).group(3).pads([2, 5, 2, 5]).dilations([2, 6]).strides([4, 4]), [1, 3, 23, 40]));
     add((Conv::new([36, 1, 3, 3]).group(18).pads([1, 1, 1, 1]), [2, 18, 12, 7]));
     add((Conv::new([10, 3, 3, 3]).group(5).pads([1, 1, 1, 1]).strides([2, 1]), [2, 15, 9, 20]));
+    // The same where kernels read X itself: pads that differ at both ends, up to the kernel's reach, several tiles and vectors, channels to be summed.
+    add((Conv::new([6, 2, 5, 5]).group(3).pads([1, 2, 2, 1]).strides([2, 2]), [2, 6, 37, 67]));
+    add((Conv::new([4, 1, 7, 7]).group(4).pads([6, 3, 2, 4]).strides([2, 2]), [1, 4, 33, 35]));
+    add((Conv::new([4, 1, 3, 3]).group(4).pads([1, 4, 2, 3]).dilations([1, 4]), [1, 4, 19, 40]));
+    add((Conv::new([8, 4, 3, 3]).group(2).pads([2, 1, 0, 1]), [1, 8, 35, 50]));
     // Sizes that the program chooses.
     add((Conv::new([4, 3, 4, 4]).auto_pad(AutoPad::SameUpper).strides([2, 3]), [1, 3, 10, 11]));
     add((Conv::new([4, 3, 4, 2]).auto_pad(AutoPad::SameLower).strides([1, 3]), [1, 3, 10, 11]));

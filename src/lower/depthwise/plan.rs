@@ -106,8 +106,8 @@ impl<A: Real> Config<A> {
         if !grid.cut(bytes, mr, strips) {
             return None;
         }
-        if reads_x && request.threads == 1 {
-            // Nothing is copied: strips have no use but to be shared out.
+        if reads_x && request.threads == 1 && grid.group_len(grid.h.output, MOST_BYTES, bytes).is_some() {
+            // Nothing is copied: strips have no use but to be shared out, and to bound the planes that weights which are not finite ask for.
             grid.extent = grid.h.output;
             grid.plane = grid.plane_len(grid.extent)?;
         }
