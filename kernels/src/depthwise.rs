@@ -95,13 +95,15 @@ pub struct DirectTable {
 const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
 /// Planes up to here are fetched ahead: measured, 28x28 gains a tenth, 112x112 loses as much.
 const FETCHED_BYTES: usize = 16 << 10;
+/// Taps of a column of a [`DirectTable`]: those of common kernels, as each costs code.
+const DIRECT_TAPS: [usize; 5] = [1, 2, 3, 5, 7];
 /// Columns of a [`DirectTable`], at the most.
 pub(crate) const MOST_SHORT: usize = 32;
 
 impl DirectTable {
     /// For rows of `width` elements: the number of each column's taps, the stride of both axes, for each column of a channel the position that output
-    /// position 0 sees, and how many channels are summed and how far apart they are. Taps of a column are one row apart. None if that is too much for the
-    /// kernels: too many taps or columns, too large, or a stride other than 1, or 2 with columns side by side.
+    /// position 0 sees, and how many channels are summed and how far apart they are. Taps of a column are one row apart. None if that is nothing for the
+    /// kernels: other taps than 1, 2, 3, 5 or 7, too many columns, too large, or a stride other than 1, or 2 with columns side by side.
     #[must_use]
     pub fn new(
         taps: usize,
@@ -113,7 +115,7 @@ impl DirectTable {
         let is_small = |x: usize| x < MOST_PLACES;
         let count = channels.checked_mul(positions.len())?;
         let reach = distance.checked_mul(channels.checked_sub(1)?)?;
-        let fits = (1..=MOST_TAPS).contains(&taps) && (1..=MOST_SHORT).contains(&count);
+        let fits = DIRECT_TAPS.contains(&taps) && (1..=MOST_SHORT).contains(&count);
         let fits = fits && is_small(width) && is_small(reach) && positions.iter().all(|x| is_small(x.unsigned_abs()));
         let is_row = positions.windows(2).all(|pair| pair[1] == pair[0] + 1);
         if !fits || !(stride == 1 || stride == 2 && is_row) {

@@ -104,7 +104,6 @@ pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>)
             return match args.taps {
                 3 if strides::<V>(R, 3) => direct_pairs::<V, R, 3>(args),
                 5 if strides::<V>(R, 5) => direct_pairs::<V, R, 5>(args),
-                7 if strides::<V>(R, 7) => direct_pairs::<V, R, 7>(args),
                 _ => unreachable!(),
             };
         }
@@ -112,9 +111,7 @@ pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>)
             1 => direct_columns::<V, R, 1>(args),
             2 => direct_columns::<V, R, 2>(args),
             3 => direct_columns::<V, R, 3>(args),
-            4 => direct_columns::<V, R, 4>(args),
             5 => direct_columns::<V, R, 5>(args),
-            6 => direct_columns::<V, R, 6>(args),
             _ => direct_columns::<V, R, MOST_TAPS>(args),
         }
     }
@@ -130,7 +127,7 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
     // the output's contract covers the rest.
     unsafe {
         let output = &args.output;
-        if output.tiles == 1 && output.vectors == 1 && (N == 3 || N == 5 || N == 7) {
+        if output.tiles == 1 && output.vectors == 1 && (N == 3 || N == 5) {
             return whole_planes::<V, R, N>(args);
         }
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
@@ -239,7 +236,7 @@ const MOST_STRIDED: usize = 8;
 /// Whether tiles of `mr` rows read X with stride 2 for columns of `taps` taps: the sums, the weights of two columns, two vectors before and behind
 /// their split and its two permutations have to fit in registers.
 pub(crate) const fn strides<V: Simd>(mr: usize, taps: usize) -> bool {
-    (taps == 3 || taps == 5 || taps == 7) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTERS
+    (taps == 3 || taps == 5) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTERS
 }
 
 /// [`direct`] with stride 2 along both axes, for columns of `N` taps: two vectors of a row are split in registers into the positions that a column sees
@@ -290,10 +287,8 @@ unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArg
                         match (is_pair, (masked >> column) & 1 == 1) {
                             (true, false) => sum_pair::<V, R, N, true, false>(&mut acc, x, args.step, inside, mask, w),
                             (true, true) => sum_pair::<V, R, N, true, true>(&mut acc, x, args.step, inside, mask, w),
-                            (false, false) => {
-                                sum_pair::<V, R, N, false, false>(&mut acc, x, args.step, inside, mask, w)
-                            }
-                            (false, true) => sum_pair::<V, R, N, false, true>(&mut acc, x, args.step, inside, mask, w),
+                            // The mask of a whole vector costs less than one more loop.
+                            (false, _) => sum_pair::<V, R, N, false, true>(&mut acc, x, args.step, inside, mask, w),
                         }
                         let columns = 1 + usize::from(is_pair);
                         w = [w[0].wrapping_add(columns * N.div_ceil(2)), w[1].wrapping_add(columns * (N / 2))];
@@ -691,7 +686,7 @@ macro_rules! depthwise {
                 weight: 1,
                 f: $half_row,
                 direct: Some($half_direct),
-                strides: |taps| crate::generic::depthwise::strides::<$half>($hr, taps),
+                strides: |_| false,
             }),+)?],
             channels: &[$(crate::depthwise::DepthwiseKernel {
                 name: stringify!($channel),

@@ -15,7 +15,7 @@ use crate::lower::cost::{
 use crate::lower::engine::Panels;
 use crate::lower::{Answer, Offer, Request};
 use crate::machine::CACHES;
-use crate::{Geometry, Op};
+use crate::{Axis, Geometry, Op};
 
 /// Bytes of the planes of several groups of a unit, together.
 const BATCH_BYTES: usize = 64 << 10;
@@ -46,7 +46,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let kernels =
         depthwise_kernels::<T::Acc>(request.isa).ok_or_else(|| String::from("no kernels for this instruction set"))?;
     let asked = |along: Along| request.layout.is_none_or(|layout| layout[0] == along as usize);
-    let is_narrow = geometry.axes.last().is_some_and(|w| kernels.narrow().first().is_some_and(|k| w.output <= k.nr()));
+    // The narrow kernels have no stride.
+    let fits = |w: &Axis| w.stride == 1 && kernels.narrow().first().is_some_and(|kernel| w.output <= kernel.nr());
+    let is_narrow = geometry.axes.last().is_some_and(fits);
     let along_rows = if is_narrow { kernels.narrow() } else { kernels.rows() };
     let candidates = [(Along::Rows, along_rows), (Along::Channels, kernels.channels())];
     let best = candidates
