@@ -62,4 +62,4 @@ pub(crate) const SCATTER_CYCLES: f64 = 3.5;
 pub(crate) const DIRECT_FINISH_CYCLES: f64 = 3.0;
 pub(crate) const DIRECT_UNIT_CYCLES: f64 = 60.0;
 pub(crate) const ROW_COPY_CYCLES: f64 = 3.0;
-pub(crate) const GATHER_CYCLES: f64 = 13.0;
+pub(crate) const GATHER_CYCLES: f64 = 10.0;
