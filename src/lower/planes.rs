@@ -14,7 +14,7 @@ use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap};
 
 use super::engine::A_BLOCK_BYTES;
-use crate::machine::CACHES;
+use crate::machine::Caches;
 use crate::{Axis, Geometry};
 
 /// The planes of one channel: pitches, taps' offsets, and the rows to be filled.
@@ -153,7 +153,7 @@ impl Choice {
     /// of A within the L2 cache, but no more than leaves every thread a few slabs. None if the planes are too large.
     pub(crate) fn slab(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(usize, usize, Sizes)> {
         let a_block = self.a_block.saturating_mul(self.bytes).min(A_BLOCK_BYTES);
-        let budget = CACHES.l2 * 3 / 4 - a_block;
+        let budget = Caches::detect().l2 * 3 / 4 - a_block;
         let fits = |axis: usize, extent: usize| {
             sizes(axes, axis, extent).is_some_and(|sizes| {
                 let values = sizes.channel_len.saturating_mul(self.block).saturating_add(sums(sizes.columns));

@@ -25,9 +25,22 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
     // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds kc * MR elements, each b + koff[k] holds NR, the tile
     // holds MR * NR, and the store's contract covers the rest.
     unsafe {
+        if let Some(store) = &args.store
+            && store.is_plain
+        {
+            // The lines of Y come while the sums are made.
+            let y = store.y.add((*store.columns).offset);
+            for i in 0..MR {
+                for j in 0..NRV {
+                    V::prefetch_to_write(y.add(i * store.ldy + j * V::LANES));
+                }
+            }
+        }
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
-        let mut a = args.a;
+        let (mut a, mut ahead) = (args.a, args.ahead);
         for k in 0..args.kc {
+            V::prefetch(ahead.cast());
+            ahead = ahead.wrapping_add(args.ahead_step);
             let row = args.b.add(*args.koff.add(k) as usize);
             if NRV <= MR {
                 // Live: MR * NRV accumulators, NRV vectors of B, one broadcast.
@@ -80,10 +93,10 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     // the tile holds MR * NR, and the store's contract covers the rest.
     unsafe {
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
-        let (mut w, mut next) = (args.w, args.next);
+        let (mut w, mut ahead) = (args.w, args.ahead);
         for k in 0..args.kc {
-            V::prefetch(next);
-            next = next.wrapping_add(args.next_step);
+            V::prefetch(ahead.cast());
+            ahead = ahead.wrapping_add(args.ahead_step);
             let x = args.x.add(*args.koff.add(k) as usize);
             let mut b = [V::splat(V::Elem::ZERO); NRV];
             for j in 0..NRV {

@@ -1,5 +1,6 @@
 //! Which tile, and which blocks of tiles: by estimated cost.
 
+use convoke_kernels::winograd::Tile;
 use convoke_kernels::{Isa, Real};
 
 use super::shape::{Extent, Roles, Scheme, depth_tasks, distance, phases};
@@ -8,10 +9,11 @@ use crate::element::Element;
 use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
-    FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_SHARE, L3_BYTES_PER_CYCLE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
-    OUTPUT_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
+    FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_SHARE, L3_SHARE, MEMORY_BYTES_PER_CYCLE, OUTPUT_CYCLES,
+    SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::tile_cycles;
+use crate::machine::Caches;
 
 /// Share of a task that threads wait for the last one.
 const IDLE_SHARE: f64 = 0.1;
@@ -109,9 +111,10 @@ impl<T: Real> Choice<T> {
         let (grid_rows, grid_columns) = scheme.grid(roles);
         let blocks = grid_rows.div_ceil(extent.rows) * grid_columns.div_ceil(extent.columns);
         // One slice in, one slice out.
+        let padded = |tiles: usize, tile: Tile| tiles * tile.outputs + tile.values - tile.outputs;
         let padded_len = (extent.images
-            * (extent.input_rows * scheme.down.tile.outputs)
-            * (extent.input_columns * scheme.along.tile.outputs)) as f64;
+            * padded(extent.input_rows, scheme.down.tile)
+            * padded(extent.input_columns, scheme.along.tile)) as f64;
         let vectors = (extent.images * extent.image_input_tiles().div_ceil(lanes)) as f64;
         let lanes = lanes as f64;
         let input = channels as f64 * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
@@ -130,14 +133,13 @@ impl<T: Real> Choice<T> {
         let filters = values * steps * padded * bytes;
         let v = values * steps / scheme.filters() as f64 * extent.input_tiles() as f64 * bytes;
         let products = values * (extent.tiles() * tiles.nr()) as f64 * bytes;
+        let caches = Caches::detect();
+        // What leaves the L2 cache comes from the next level: not all at once when it is full.
         let from = |resident: f64, traffic: f64| {
-            if resident <= L2_SHARE {
-                0.0
-            } else if resident <= L3_SHARE {
-                traffic / L3_BYTES_PER_CYCLE
-            } else {
-                traffic / MEMORY_BYTES_PER_CYCLE
-            }
+            let missing = (resident / caches.l2 as f64 - L2_SHARE) / L2_SHARE;
+            let is_in_l3 = resident <= caches.l3 as f64 * L3_SHARE;
+            let rate = if is_in_l3 { caches.l3_bytes_per_cycle as f64 } else { MEMORY_BYTES_PER_CYCLE };
+            missing.clamp(0.0, 1.0) * traffic / rate
         };
         // Filters are fetched ahead of their use; transformed tiles that left the L2 cache are waited for.
         let slab = filters / padded * tiles.nr() as f64 / values;
