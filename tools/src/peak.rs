@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use convoke::kernels::{
-    ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, Epilogue, Real, RowOffsets, SpatialKernel,
-    TapTable, spatial_kernels,
+    Ahead, ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, Epilogue, Real, RowOffsets,
+    SpatialKernel, TapTable, spatial_kernels,
 };
 use convoke::{DType, Isa};
 
