@@ -33,11 +33,6 @@ pub(crate) trait Simd: Copy {
     /// Asks for the cache line at `p` in the L2 cache; where the ISA has no such instruction, nothing. Any address will do: it never faults.
     fn prefetch(p: *const Self::Elem);
 
-    /// Asks for the cache line at `p` in the L1 cache, to be written: where the ISA has no such instruction, nothing. It never faults.
-    fn prefetch_to_write(p: *const Self::Elem) {
-        let _ = p;
-    }
-
     /// `LANES` elements to `p`, of any alignment.
     ///
     /// # Safety

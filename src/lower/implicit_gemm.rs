@@ -38,7 +38,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let choice = planes::Choice {
         images: geometry.batch * geometry.group,
         block,
-        a_block: rows * block * taps,
+        budget: planes::budget_beside((rows * block * taps).saturating_mul(size_of::<T::Acc>())),
         bytes: size_of::<T::Acc>(),
         threads: request.threads,
     };

@@ -25,17 +25,6 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
     // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds kc * MR elements, each b + koff[k] holds NR, the tile
     // holds MR * NR, and the store's contract covers the rest.
     unsafe {
-        if let Some(store) = &args.store
-            && store.is_plain
-        {
-            // The lines of Y come while the sums are made.
-            let y = store.y.add((*store.columns).offset);
-            for i in 0..MR {
-                for j in 0..NRV {
-                    V::prefetch_to_write(y.add(i * store.ldy + j * V::LANES));
-                }
-            }
-        }
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
         let (mut a, mut ahead) = (args.a, args.ahead);
         for k in 0..args.kc {

@@ -101,12 +101,6 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
-    fn prefetch_to_write(p: *const f32) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(p.cast()) };
-    }
-
-    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: the caller's promise of ISA and memory.
         unsafe { _mm256_storeu_ps(p, self.0) }
@@ -304,12 +298,6 @@ impl Simd for F64x4 {
     fn prefetch(p: *const f64) {
         // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
-    }
-
-    #[inline(always)]
-    fn prefetch_to_write(p: *const f64) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(p.cast()) };
     }
 
     #[inline(always)]

@@ -32,12 +32,6 @@ impl Simd for F32x16 {
     }
 
     #[inline(always)]
-    fn prefetch_to_write(p: *const f32) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(p.cast()) };
-    }
-
-    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: the caller's promise of ISA and memory.
         unsafe { _mm512_storeu_ps(p, self.0) }
@@ -227,12 +221,6 @@ impl Simd for F64x8 {
     fn prefetch(p: *const f64) {
         // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
-    }
-
-    #[inline(always)]
-    fn prefetch_to_write(p: *const f64) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(p.cast()) };
     }
 
     #[inline(always)]
