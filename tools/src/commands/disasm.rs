@@ -313,19 +313,23 @@ impl Report {
         if let Some(tile) = name.tile() {
             self.add_tile(name, &tile, &loops);
         }
+        let allowed = allowed(name);
         let mut worst = Counts::default();
         for body in &loops {
-            let counts = Counts::of(body);
-            worst = worst.max(counts);
-            let allowed = allowed(name);
-            let excess = [
-                (counts.vectors, allowed.vectors, "vectors to or from the stack"),
-                (counts.scalars, allowed.scalars, "addresses or counters to or from the stack"),
-                (counts.calls, allowed.calls, "calls"),
-            ];
-            for (count, allowed, what) in excess.into_iter().filter(|(count, allowed, _)| count > allowed) {
-                let is_shown = |i: &&Instruction| i.stack != Stack::Untouched || i.kind == Kind::Call;
-                self.problem(name, &format!("a loop has {count} {what}, {allowed} allowed"), body, is_shown);
+            worst = worst.max(Counts::of(body));
+        }
+        let limits: [(&str, fn(&Counts) -> usize); 3] = [
+            ("vectors to or from the stack", |counts| counts.vectors),
+            ("addresses or counters to or from the stack", |counts| counts.scalars),
+            ("calls", |counts| counts.calls),
+        ];
+        for (what, count) in limits {
+            // The worst loop speaks for all of them.
+            if count(&worst) > count(&allowed)
+                && let Some(body) = loops.iter().max_by_key(|body| count(&Counts::of(body)))
+            {
+                let text = format!("a loop has {} {what}, {} allowed", count(&worst), count(&allowed));
+                self.problem(name, &text, body, |i| i.stack != Stack::Untouched || i.kind == Kind::Call);
             }
         }
         if worst != Counts::default() {
