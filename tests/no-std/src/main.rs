@@ -1,8 +1,6 @@
 //! convoke without std: a program with an allocator and a panic handler of its own, which runs both operators on every algorithm, ISA and element
-//! type, and checks each result. It cannot be linked with std, because that brings a second panic handler.
-//!
-//! On targets with a C library its `main` is what the C runtime calls, and a wrong result or a panic aborts with a message. On bare metal
-//! (`x86_64-unknown-none` and the like, which have no std at all) the entry is `_start`: that build is there to be linked.
+//! type, and checks each result. It cannot be compiled with std, because that brings a second panic handler. The C runtime calls its `main`; a
+//! wrong result is a panic, which aborts with a message.
 
 #![no_std]
 #![no_main]
@@ -12,7 +10,8 @@ extern crate alloc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
-use core::fmt::Write;
+use core::ffi::{c_char, c_int, c_void};
+use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -152,74 +151,42 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 /// Where messages go.
 struct Console;
 
-#[cfg(not(target_os = "none"))]
-mod host {
-    use core::ffi::{c_char, c_int, c_void};
-    use core::fmt::{self, Write};
-
-    #[link(name = "c")]
-    unsafe extern "C" {
-        fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize;
-        fn abort() -> !;
-    }
-
-    impl Write for super::Console {
-        fn write_str(&mut self, s: &str) -> fmt::Result {
-            // SAFETY: the buffer is readable for `len` bytes.
-            let written = unsafe { write(1, s.as_ptr().cast(), s.len()) };
-            if written == s.len() as isize { Ok(()) } else { Err(fmt::Error) }
-        }
-    }
-
-    pub(super) fn halt() -> ! {
-        // SAFETY: it has no preconditions.
-        unsafe { abort() }
-    }
-
-    // The C library's targets have `alloc` compiled for unwinding: it names two functions of std's that nothing calls in a program that aborts.
-
-    // SAFETY: the one function of this name.
-    #[unsafe(no_mangle)]
-    extern "C" fn rust_eh_personality() -> ! {
-        halt()
-    }
-
-    // SAFETY: the one function of this name.
-    #[unsafe(no_mangle)]
-    extern "C" fn _Unwind_Resume() -> ! {
-        halt()
-    }
-
-    // SAFETY: the C runtime calls the one function of this name, with these arguments.
-    #[unsafe(no_mangle)]
-    extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
-        let runs = super::check();
-        c_int::from(writeln!(super::Console, "{runs} runs without std are right").is_err())
+impl Write for Console {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        // SAFETY: the buffer is readable for `len` bytes.
+        let written = unsafe { write(1, s.as_ptr().cast(), s.len()) };
+        if written == s.len() as isize { Ok(()) } else { Err(fmt::Error) }
     }
 }
 
-#[cfg(target_os = "none")]
-mod host {
-    use core::fmt;
-
-    impl fmt::Write for super::Console {
-        fn write_str(&mut self, _: &str) -> fmt::Result {
-            Ok(())
-        }
-    }
-
-    pub(super) fn halt() -> ! {
-        loop {
-            core::hint::spin_loop();
-        }
-    }
-
-    // SAFETY: a boot loader jumps to the one function of this name.
-    #[unsafe(no_mangle)]
-    extern "C" fn _start() -> ! {
-        core::hint::black_box(super::check());
-        halt()
-    }
+#[link(name = "c")]
+unsafe extern "C" {
+    fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize;
+    fn abort() -> !;
 }
 
-use host::halt;
+fn halt() -> ! {
+    // SAFETY: it has no preconditions.
+    unsafe { abort() }
+}
+
+// `alloc` is compiled for unwinding: it names two functions of std's that nothing calls in a program that aborts.
+
+// SAFETY: the one function of this name.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() -> ! {
+    halt()
+}
+
+// SAFETY: the one function of this name.
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_Resume() -> ! {
+    halt()
+}
+
+// SAFETY: the C runtime calls the one function of this name, with these arguments.
+#[unsafe(no_mangle)]
+extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
+    let runs = check();
+    c_int::from(writeln!(Console, "{runs} runs without std are right").is_err())
+}
