@@ -57,7 +57,7 @@ impl Exception {
 
 /// Why loops use the stack, and which: the counts are what there is, so that none grows unseen. The loops over k of GEMM tiles have no exceptions.
 const EXCEPTIONS: &[(&str, &[Exception])] = {
-    use Isa::{Avx2, Avx512};
+    use Isa::{Avx2, Avx512, Neon};
     &[
         (
             "the epilogue of a tile with a residual or dropped columns: pointers and bounds",
@@ -65,44 +65,50 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
                 Exception::new(Avx512, "gemm_*::*_gemm_*", 0, 16),
                 Exception::new(Avx512, "gemm_*::*_gemmt_*", 0, 26),
                 Exception::new(Avx2, "gemm_*::*_gemm_*", 0, 3),
+                Exception::new(Neon, "gemm_*::*_gemmt_*", 1, 0),
             ],
         ),
         (
-            "the addresses of a tile's rows: more than there are general registers",
+            "the addresses of a tile's rows, where there are more than general registers; sums of tiles of many rows",
             &[
                 Exception::new(Avx512, "depthwise_*::*_dw_*x16", 0, 30),
                 Exception::new(Avx512, "depthwise_*::*_dw_*x8", 0, 30),
                 Exception::new(Avx512, "depthwise_*::*_dwt_*", 0, 4),
                 Exception::new(Avx2, "depthwise_*::*_dw_*x8", 2, 30),
                 Exception::new(Avx2, "depthwise_*::*_dw_*x4", 2, 30),
+                Exception::new(Neon, "depthwise_*::*_dw_*x4", 18, 27),
             ],
         ),
         (
-            "a table of the border's masks, and at the border addresses of rows; with AVX2's 16 registers also sums of tiles of many rows",
+            "a table of the border's masks, and at the border addresses of rows; sums, in AVX2's 16 registers and in NEON's short ones",
             &[
                 Exception::new(Avx512, "depthwise_*::*_direct", 2, 86),
                 Exception::new(Avx2, "depthwise_*::*_direct", 28, 75),
+                Exception::new(Neon, "depthwise_*::*_direct", 263, 59),
             ],
         ),
         (
-            "rows of a transpose that is not full, which are indexed; a call of memset clears them",
+            "rows of a transpose that is not full, which are indexed; a call of memset clears them, once for each",
             &[
                 Exception::new(Avx512, "depthwise_*::gather", 4, 0),
                 Exception::new(Avx512, "depthwise_*::scatter", 44, 37).with_calls(1),
                 Exception::new(Avx2, "depthwise_*::gather", 0, 2),
                 Exception::new(Avx2, "depthwise_*::scatter", 50, 27).with_calls(1),
+                Exception::new(Neon, "depthwise_*::gather", 1, 0),
+                Exception::new(Neon, "depthwise_*::scatter", 16, 15).with_calls(1),
             ],
         ),
         (
-            "eight phases and their results, in AVX2's 16 registers; bounds of a run",
+            "eight phases and their results, beside AVX-512; bounds of a run",
             &[
                 Exception::new(Avx512, "weave::*_weave", 0, 2),
                 Exception::new(Avx2, "weave::*_weave", 12, 2),
                 Exception::new(Avx2, "weave::*_sum", 8, 0),
+                Exception::new(Neon, "weave::*_sum", 1, 0),
             ],
         ),
         (
-            "the addresses of a tile's rows and of the planes of its values, 64 at the most; with AVX2's 16 registers also two rows of values",
+            "the addresses of a tile's rows and of the planes of its values, 64 at the most; two rows of values, beside AVX-512",
             &[
                 Exception::new(Avx512, "winograd_*::f2x2_3x3::input", 0, 8),
                 Exception::new(Avx512, "winograd_*::f*::input", 0, 67),
@@ -110,6 +116,8 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
                 Exception::new(Avx2, "winograd_*::f2x2_3x3::input", 0, 8),
                 Exception::new(Avx2, "winograd_*::f*::input", 6, 65),
                 Exception::new(Avx2, "winograd_*::f6x6_3x3::input", 72, 94),
+                Exception::new(Neon, "winograd_*::f*::input", 48, 30),
+                Exception::new(Neon, "winograd_*::f6x6_3x3::input", 176, 190),
             ],
         ),
         (
@@ -127,6 +135,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
                 Exception::new(Avx2, "winograd_*::f3x3_4x4::output", 8, 33),
                 Exception::new(Avx2, "winograd_*::f4x4_3x3::output", 87, 16),
                 Exception::new(Avx2, "winograd_*::f6x6_3x3::output", 8, 19),
+                Exception::new(Neon, "winograd_*::f*::output", 14, 90),
             ],
         ),
         (
