@@ -327,7 +327,8 @@ impl Report {
         for body in &loops {
             worst = worst.max(Counts::of(body));
         }
-        let limits: [(&str, fn(&Counts) -> usize); 3] = [
+        type Count = fn(&Counts) -> usize;
+        let limits: [(&str, Count); 3] = [
             ("vectors to or from the stack", |counts| counts.vectors),
             ("addresses or counters to or from the stack", |counts| counts.scalars),
             ("calls", |counts| counts.calls),
@@ -356,7 +357,7 @@ impl Report {
         }
         for body in steps {
             let counts = Counts::of(body);
-            if counts.fmas % tile.accumulators != 0 {
+            if !counts.fmas.is_multiple_of(tile.accumulators) {
                 let text = format!("a loop has {} FMAs, no multiple of {}", counts.fmas, tile.accumulators);
                 self.problem(name, &text, body, |i| i.kind == Kind::MultiplyAdd);
             }
