@@ -4,8 +4,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 pub use convoke_kernels::Isa;
 
-/// Caps the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`. Read when a [`Planner`](crate::Planner) is
-/// made; a name that is not known is an error of [`Planner::plan`](crate::Planner::plan). Needs the feature `std`.
+/// Names the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`. Read when a [`Planner`](crate::Planner) is
+/// made; a name that is not known, and an ISA that the CPU or the build lacks, is an error of [`Planner::plan`](crate::Planner::plan). Needs the
+/// feature `std`.
 pub const ENV_ISA: &str = "CONVOKE_ISA";
 
 /// The data caches that blocking is chosen for.
@@ -79,10 +80,12 @@ impl Caches {
 /// The ISA that plans use where the caller names none.
 pub(crate) fn default_isa() -> Result<Isa, alloc::string::String> {
     #[cfg(feature = "std")]
-    if let Ok(name) = std::env::var(ENV_ISA) {
-        return match name.parse() {
-            Ok(cap) => Ok(Isa::detect_at_most(cap)),
-            Err(error) => Err(alloc::format!("{ENV_ISA}={name}: {error}")),
+    if let Some(name) = std::env::var_os(ENV_ISA) {
+        let name = name.to_string_lossy();
+        let isa = name.parse::<Isa>().map_err(|error| alloc::format!("{ENV_ISA}={name}: {error}"))?;
+        return match isa.absence() {
+            None => Ok(isa),
+            Some(absence) => Err(alloc::format!("{ENV_ISA}={name}: {absence}")),
         };
     }
     Ok(Isa::detect())
