@@ -6,7 +6,7 @@ use core::ops::Range;
 use convoke_kernels::{DepthwiseKernel, DirectTable, MOST_TAPS, Real, Slots, TapTable};
 
 use crate::lower::engine::Panels;
-use crate::machine::CACHES;
+use crate::machine::Caches;
 use crate::{Axis, Geometry};
 
 /// Bytes of the planes of a unit, at the most, unless strips would become so low that their borders count: the L1 cache, with room for Y.
@@ -127,7 +127,11 @@ impl Grid {
             let shared = self.h.effective_kernel() / self.h.stride;
             let wanted = (4 * shared).max(tile).min(output);
             if extent < wanted {
-                extent = if fits(wanted, CACHES.l2 / 2) { wanted } else { highest(CACHES.l2 / 2).max(1) };
+                extent = if fits(wanted, Caches::detect().l2 / 2) {
+                    wanted
+                } else {
+                    highest(Caches::detect().l2 / 2).max(1)
+                };
             }
             if !fits(extent, MOST_BYTES) {
                 return false;
@@ -136,7 +140,7 @@ impl Grid {
         let parts = output.div_ceil(extent).max(strips.min(output.div_ceil(tile)));
         extent = output.div_ceil(parts);
         // Whole tiles, where a strip has several.
-        if extent > tile && fits(extent.next_multiple_of(tile), CACHES.l2 / 2) {
+        if extent > tile && fits(extent.next_multiple_of(tile), Caches::detect().l2 / 2) {
             extent = extent.next_multiple_of(tile).min(output);
         }
         let (Some(plane), Some(group)) = (self.plane_len(extent), self.group_len(extent, MOST_BYTES, element)) else {

@@ -14,7 +14,7 @@ use crate::lower::cost::{
 };
 use crate::lower::engine::Panels;
 use crate::lower::{Answer, Offer, Request};
-use crate::machine::CACHES;
+use crate::machine::Caches;
 use crate::{Axis, Geometry, Op};
 
 /// Bytes of the planes of several groups of a unit, together.
@@ -94,7 +94,8 @@ impl<A: Real> Config<A> {
         let outputs = geometry.out_channels_per_group();
         // Kernels that read X: the highest that do, but not of so many rows that they are too many streams where X and Y leave the L2 cache.
         let is_light = grid.h.kernel * grid.w.kernel * grid.channels <= LARGE_TAPS;
-        let is_large = is_light && (geometry.input_len() + geometry.output_len()).saturating_mul(bytes) > CACHES.l2;
+        let is_large =
+            is_light && (geometry.input_len() + geometry.output_len()).saturating_mul(bytes) > Caches::detect().l2;
         let most = if is_large { LARGE_ROWS } else { mr };
         let reading =
             (0..most.min(mr)).rev().find_map(|i| Some((i, grid.direct_table(&tiles[i])?))).filter(|_| T::DIRECT);
