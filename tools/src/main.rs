@@ -1,11 +1,15 @@
 //! `convoke-tools`: reports, ONNX tests, timing for comparisons, and what a plan decides.
 //!
-//! Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input.
+//! Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input, 130 if interrupted.
 
 #![forbid(unsafe_code)]
 
 mod commands;
+mod interrupt;
+mod machine;
 mod options;
+mod output;
+mod session;
 
 use std::process::ExitCode;
 
@@ -14,7 +18,7 @@ use commands::{Verdict, explain, kernels, onnx_test, report, worker};
 
 /// Tools for convoke, the CPU kernels of ONNX's Conv and ConvTranspose.
 ///
-/// Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input.
+/// Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input, 130 if interrupted.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
     match verdict {
         Ok(Verdict::Good) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong) => ExitCode::from(1),
+        Ok(Verdict::Interrupted) => ExitCode::from(interrupt::STATUS),
         Err(error) => {
             anstream::eprintln!("{}error:{} {error:#}", options::BAD, options::BAD.render_reset());
             ExitCode::from(2)

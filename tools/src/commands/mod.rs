@@ -13,6 +13,8 @@ pub(crate) enum Verdict {
     Good,
     /// A result was wrong: exit status 1.
     Wrong,
+    /// The user ended it with Ctrl-C: exit status 130.
+    Interrupted,
 }
 
 impl Verdict {
