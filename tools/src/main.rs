@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+#[cfg(feature = "infer")]
+mod infer;
 mod interrupt;
 mod machine;
 mod options;
@@ -14,7 +16,7 @@ mod session;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{Verdict, explain, kernels, onnx_test, report, worker};
+use commands::{Verdict, explain, kernels, onnx_test, profile, report, worker};
 
 /// Tools for convoke, the CPU kernels of ONNX's Conv and ConvTranspose.
 ///
@@ -29,6 +31,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Report(report::Args),
+    Profile(profile::Args),
     OnnxTest(onnx_test::Args),
     Worker(worker::Args),
     Explain(explain::Args),
@@ -38,6 +41,7 @@ enum Command {
 fn main() -> ExitCode {
     let verdict = match Cli::parse().command {
         Command::Report(args) => report::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::OnnxTest(args) => onnx_test::run(&args),
         Command::Worker(args) => worker::run(&args),
         Command::Explain(args) => explain::run(&args),

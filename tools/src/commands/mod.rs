@@ -3,6 +3,7 @@
 pub(crate) mod explain;
 pub(crate) mod kernels;
 pub(crate) mod onnx_test;
+pub(crate) mod profile;
 pub(crate) mod report;
 pub(crate) mod worker;
 

@@ -78,7 +78,7 @@ fn roofline(report: &Report) -> Result<Picture> {
             .margin(10)
             .x_label_area_size(42)
             .y_label_area_size(60)
-            .build_cartesian_2d((x.0..x.1).log_scale(), (y.0..y.1).log_scale())
+            .build_cartesian_2d((x.0..x.1).log_scale().base(2.0), (y.0..y.1).log_scale().base(2.0))
             .map_err(drawing)?;
         chart
             .configure_mesh()
@@ -94,8 +94,10 @@ fn roofline(report: &Report) -> Result<Picture> {
             .map_err(drawing)?;
 
         let mut legend = Legend::new(&right);
-        legend.heading("limits, one run after the other")?;
-        for (level, colour) in Level::ALL.into_iter().zip([0, 2, 4, 6].map(|i| COLOURS[i])) {
+        legend.heading("limits")?;
+        // The slower, the lighter.
+        for (level, shade) in Level::ALL.into_iter().zip([60, 110, 160, 205]) {
+            let colour = RGBColor(shade, shade, shade);
             let rate = bandwidth[&level.to_string()];
             // From the left edge, or from where the line enters the picture, to where arithmetic takes over.
             let (from, to) = (x.0.max(y.0 / rate), x.1.min(peak / rate));

@@ -93,8 +93,9 @@ impl Folder {
         let graph = GraphProto {
             node: vec![node],
             initializer: self.inputs[self.fed..].to_vec(),
-            input: names().map(|name| ValueInfoProto { name }).collect(),
-            output: vec![ValueInfoProto { name: self.output.name.clone() }],
+            input: names().map(|name| ValueInfoProto { name, r#type: None }).collect(),
+            output: vec![ValueInfoProto { name: self.output.name.clone(), r#type: None }],
+            value_info: Vec::new(),
         };
         let opset = OperatorSetIdProto { domain: String::new(), version: self.opset };
         ModelProto { ir_version: 10, graph: Some(graph), opset_import: vec![opset] }.encode_to_vec()
