@@ -31,6 +31,8 @@ PYTHON, RUST = ["onnxruntime", "openvino", "ncnn", "mnn"], ["rten", "tract", "ca
 # Largest error, relative to the root mean square of the output. Direct sums in f32 and small Winograd tiles stay within NOTED; large Winograd tiles reach
 # 3e-3, which counts, with a mark; bf16 errs by more than TOLERANCE.
 NOTED, TOLERANCE = 1e-4, 5e-3
+# Exit status after Ctrl-C, as shells have it.
+INTERRUPTED = 130
 
 
 def parse():
@@ -350,8 +352,9 @@ def main():
         results = measure(options, rows, names)
         date = datetime.date.today().isoformat()
         data = dict(date=date, machine=machine, versions=versions, threads=options.threads, rounds=options.rounds, names=names, results=results)
+        data["interrupted"] = len(results) < len(rows)
         if not results:
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "results.json").write_text(json.dumps(data, indent=1))
     write_csv(data, options.output / "table.csv")
@@ -365,9 +368,11 @@ def main():
         for name, answer in result["answers"].items():
             if "error" in answer:
                 print(f"{result['row']['name']}: {LABELS[name]}: {answer['error']}", file=sys.stderr)
+    print(f"written: {options.output}", file=sys.stderr)
+    if data["interrupted"]:
+        sys.exit(INTERRUPTED)
     if options.readme:
         readme(data)
-    print(f"written: {options.output}", file=sys.stderr)
     wrong = [result["row"]["name"] for result in data["results"] if result["answers"]["convoke"].get("right") is False]
     if wrong:
         sys.exit(f"convoke's result is wrong: {', '.join(wrong)}")
