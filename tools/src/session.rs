@@ -18,10 +18,10 @@ use crate::options::Team;
 /// Elements of each output that are compared with the reference.
 const SAMPLES: usize = 500;
 
-/// The columns that `report` and `profile` have in common, for their help.
-macro_rules! columns_help {
-    () => {
-        "\
+/// The columns that `report` and `profile` have in common, for the end of their help.
+pub(crate) const COLUMNS: &str = "\
+The columns:
+
   geometry      X -> Y, kernel k, stride s, pads p (begin:end), dilation d, groups g
   algorithm     what the plan picked
   kernel        instruction set and micro-kernel
@@ -33,12 +33,10 @@ macro_rules! columns_help {
                 may exceed 100 %
   limit         what bounds direct arithmetic: FMA, or the read bandwidth of the cache level (L1,
                 L2, L3) or memory (DRAM) that input, weights and output live in
-  of limit      the time at that limit as a share of the best time; above 100 % with Winograd
+  of limit      the time at that limit as a share of the best time. Winograd may exceed 100 %,
+                and so may, by a little, a layer that just exceeds a cache: a part of it is there
   workspace     bytes that a run borrows
-  packed        bytes of the packed weights and bias"
-    };
-}
-pub(crate) use columns_help;
+  packed        bytes of the packed weights and bias";
 
 /// The figures of one layer.
 #[derive(Debug, Clone, Serialize)]

@@ -47,6 +47,10 @@ fn every_command_has_help() {
         let output = run(&[command, "--help"]);
         assert!(output.status.success() && stdout(&output).len() > 300, "{command}");
     }
+    for command in ["report", "profile"] {
+        let help = stdout(&run(&[command, "--help"]));
+        assert!(["of limit", "Winograd", "130"].iter().all(|word| help.contains(word)), "{help}");
+    }
     let help = stdout(&run(&["worker", "--help"]));
     for word in ["\"row\"", "x.bin", "\"median\"", "little endian"] {
         assert!(help.contains(word), "the protocol is stated: {word}");

@@ -15,7 +15,7 @@ use crate::interrupt;
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, parse_seconds, parse_threads};
 use crate::output::text::{bytes, percent, progress_bar, seconds, table};
-use crate::session::{Figures, Session, columns_help};
+use crate::session::{COLUMNS, Figures, Session};
 
 /// Time every Conv and ConvTranspose node of an ONNX model
 ///
@@ -24,16 +24,15 @@ use crate::session::{Figures, Session, columns_help};
 /// are timed once. Shapes come from the model; those that it lacks can be inferred, if these
 /// tools were built with the Cargo feature `infer`. Weights in other files are not needed.
 ///
-/// The columns:
+/// Beside the columns that are explained at the end:
 ///
 ///   node          its name, or its output's
-#[doc = columns_help!()]
 ///   why           what the planner's cost model expected of the pick, and of the next best
 ///
 /// Ctrl-C ends it after the layer at hand; what was measured is printed.
 /// The exit status is 1 if a result was wrong, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, after_long_help = COLUMNS)]
 pub(crate) struct Args {
     /// The model
     #[arg(value_name = "MODEL.onnx")]

@@ -17,16 +17,15 @@ use crate::machine::Machine;
 use crate::options::{BAD, Choice, DTypeName, parse_seconds, parse_threads, with_element};
 use crate::output::text::{bytes, geometric_mean, percent, progress_bar, seconds, table};
 use crate::output::{chart, page};
-use crate::session::{Figures, Session, columns_help};
+use crate::session::{COLUMNS, Figures, Session};
 
 /// Time the layers of published networks, and check each against the reference
 ///
 /// Each layer is planned, its weights are packed, and then it is run again and again. Planning
 /// and packing are outside the timed part; input and output are plain NCHW, caches are warm.
 ///
-/// The columns:
+/// Beside the columns that are explained at the end:
 ///
-#[doc = columns_help!()]
 ///   error         largest distance from the double-precision reference, over a sample of
 ///                 some 500 output elements with all corners and every face
 ///   of bound      largest share of the error that rounding can explain,
@@ -39,7 +38,7 @@ use crate::session::{Figures, Session, columns_help};
 /// Ctrl-C ends it after the layer at hand; what was measured is printed and written.
 /// The exit status is 1 if a result was wrong, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, after_long_help = COLUMNS)]
 pub(crate) struct Args {
     /// Number of threads
     #[arg(long, default_value_t = 1, value_parser = parse_threads)]
