@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use convoke::DType;
 use convoke_tools::onnx::graph::Graph;
 use tract_onnx::prelude::*;
-use tract_onnx::tract_hir::infer::InferenceModelExt;
+use tract_onnx::tract_hir::infer::{Factoid, InferenceModelExt};
 
 /// Adds the shapes of all values that the model's convolutions need.
 ///
@@ -31,7 +32,9 @@ pub(crate) fn shapes(path: &Path, graph: &mut Graph) -> Result<()> {
             let label = model.outlet_label(OutletId::new(node.id, slot)).unwrap_or(&node.name);
             let shape = output.fact.shape.as_concrete_finite().map_err(library)?;
             if let (true, Some(shape)) = (missing.contains(label), shape) {
-                graph.insert(label, &shape.iter().map(|&size| i64::try_from(size)).collect::<Result<Vec<_>, _>>()?);
+                let dtype = output.fact.datum_type.concretize().and_then(element_type);
+                let shape = shape.iter().map(|&size| i64::try_from(size)).collect::<Result<Vec<_>, _>>()?;
+                graph.insert(label, dtype, &shape);
             }
         }
     }
@@ -43,6 +46,15 @@ pub(crate) fn shapes(path: &Path, graph: &mut Graph) -> Result<()> {
         open.join(", ")
     );
     Ok(())
+}
+
+fn element_type(datum: DatumType) -> Option<DType> {
+    match datum {
+        DatumType::F16 => Some(DType::F16),
+        DatumType::F32 => Some(DType::F32),
+        DatumType::F64 => Some(DType::F64),
+        _ => None,
+    }
 }
 
 fn library(error: TractError) -> anyhow::Error {

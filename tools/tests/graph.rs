@@ -5,6 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{external, floats, ints, model, network, node, value};
+use convoke::DType;
 use convoke_tools::onnx::graph::Graph;
 use convoke_tools::onnx::proto::{AttributeProto, GraphProto, NodeProto};
 
@@ -47,8 +48,8 @@ fn a_shape_that_is_missing_is_named_and_can_be_inserted() {
     assert!(text.contains("node conv2") && text.contains("\"relu\"") && text.contains("infer_shapes"), "{text}");
     let mut graph = graph(bare, Some(1));
     assert_eq!(graph.missing().into_iter().collect::<Vec<_>>(), ["conv2", "relu"]);
-    graph.insert("relu", &[1, 8, 10, 12]);
-    graph.insert("conv2", &[1, 8, 10, 12]);
+    graph.insert("relu", None, &[1, 8, 10, 12]);
+    graph.insert("conv2", Some(DType::F32), &[1, 8, 10, 12]);
     assert_eq!(graph.nodes().unwrap().len(), 3);
 }
 

@@ -152,10 +152,11 @@ impl Graph {
         needed.filter(|name| self.shape(name).is_none()).cloned().collect()
     }
 
-    /// Says the shape of a value.
-    pub fn insert(&mut self, name: &str, shape: &[i64]) {
-        self.values.entry(name.to_owned()).or_default().dims =
-            Some(shape.iter().map(|&size| Dim::Size(size)).collect());
+    /// Says the shape of a value, and the element type where it is one of the four that convoke has.
+    pub fn insert(&mut self, name: &str, dtype: Option<DType>, shape: &[i64]) {
+        let value = self.values.entry(name.to_owned()).or_default();
+        value.dtype = value.dtype.or(dtype);
+        value.dims = Some(shape.iter().map(|&size| Dim::Size(size)).collect());
     }
 
     /// The model's inputs, those that are weights left out.
