@@ -159,7 +159,7 @@ fn networks(report: &Report) -> Chart {
 /// A bar for each kind of layer and instruction set.
 fn instruction_sets(report: &Report) -> Chart {
     let mut series: Vec<_> = report.comparisons.iter().filter(|s| s.threads == report.machine.threads).collect();
-    series.sort_by(|a, b| rank(&a.isa).cmp(&rank(&b.isa)));
+    series.sort_by_key(|s| rank(&s.isa));
     if series.len() < 2 {
         return None;
     }
