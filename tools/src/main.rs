@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod assembly;
 mod commands;
 #[cfg(feature = "infer")]
 mod infer;
@@ -16,7 +17,7 @@ mod session;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{Verdict, explain, kernels, onnx_test, profile, report, worker};
+use commands::{Verdict, disasm, explain, kernels, onnx_test, profile, report, worker};
 
 /// Tools for convoke, the CPU kernels of ONNX's Conv and ConvTranspose.
 ///
@@ -36,6 +37,7 @@ enum Command {
     Worker(worker::Args),
     Explain(explain::Args),
     Kernels(kernels::Args),
+    Disasm(disasm::Args),
 }
 
 fn main() -> ExitCode {
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Worker(args) => worker::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Kernels(args) => kernels::run(&args),
+        Command::Disasm(args) => disasm::run(&args),
     };
     match verdict {
         Ok(Verdict::Good) => ExitCode::SUCCESS,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use convoke::{Algorithm, DType, Explanation, Isa, Operator, Planner, Workspace};
 use convoke_tools::check;
-use convoke_tools::data::{Operands, Scalar};
+use convoke_tools::data::{Operands, Scalar, tensor};
 use convoke_tools::limits::Roof;
 use convoke_tools::shapes::{Kind, describe, flops};
 use convoke_tools::timing::Timing;
@@ -101,7 +101,7 @@ impl Session {
         let operands = Operands::<T>::new(geometry);
         let packed = plan.pack(&operands.w, Some(&operands.b))?;
         // NaN, so that an element that is not written is seen.
-        let mut y = vec![T::from_f64(f64::NAN); geometry.output_len()];
+        let mut y = tensor(std::iter::repeat_n(T::from_f64(f64::NAN), geometry.output_len()));
         let mut workspace = Workspace::for_plan(&plan)?;
         let timing = self.team.install(|threads| {
             Timing::measure(self.seconds, || plan.run(&operands.x, &packed, &mut y, &mut workspace, threads))
