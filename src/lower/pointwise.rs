@@ -69,7 +69,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     };
     let in_conflict =
         (positions * size_of::<T>()).is_multiple_of(CONFLICT_BYTES) && tiles.panels.count() >= PACK_PANELS;
-    let is_packed = !T::DIRECT || in_conflict || std::env::var("PK").is_ok();
+    let is_packed = !T::DIRECT || in_conflict;
     let panel_len = kc * widest * lanes;
     let share_panels = tiles.panels.count().div_ceil(splits);
     let tiles_len = tiles.scratch_len(0..share_panels, task_vectors.min(vectors), k_blocks);
