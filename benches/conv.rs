@@ -1,7 +1,8 @@
-//! Conv, layer by layer: the planner's pick beside every algorithm, im2col with each BLAS backend among them. GFLOP/s.
+//! Conv, layer by layer: the planner's pick beside every algorithm, im2col with each BLAS backend and, on small layers, the naive loops among them.
+//! GFLOP/s, and the share of the layer's limit (see `convoke_tools::limits`).
 //!
-//! `cargo bench --bench conv -- --quick` takes about a minute; a name behind `--` filters; `CONVOKE_BENCH=all` runs all layers of
-//! `benches/shapes`.
+//! Rows are named `kind/layer/algorithm`; behind `--`, any part of that filters: a kind, a network, a layer, an algorithm. `--quick` takes a minute or
+//! two; `CONVOKE_BENCH=all` runs all layers of `benches/shapes`.
 
 mod common;
 
@@ -30,7 +31,9 @@ const SELECTION: [&str; 18] = [
 ];
 
 fn main() {
-    let mut criterion = common::criterion();
-    common::bench_layers(&mut criterion, &common::layers(Op::Conv, &SELECTION));
+    let rates = common::FlopRate::default();
+    let yardstick = rates.yardstick();
+    let mut criterion = common::criterion_with(rates);
+    common::bench_layers(&mut criterion, &yardstick, &common::layers(Op::Conv, &SELECTION));
     criterion.final_summary();
 }

@@ -21,7 +21,9 @@ const SELECTION: [&str; 10] = [
 ];
 
 fn main() {
-    let mut criterion = common::criterion();
-    common::bench_layers(&mut criterion, &common::layers(Op::ConvTranspose, &SELECTION));
+    let rates = common::FlopRate::default();
+    let yardstick = rates.yardstick();
+    let mut criterion = common::criterion_with(rates);
+    common::bench_layers(&mut criterion, &yardstick, &common::layers(Op::ConvTranspose, &SELECTION));
     criterion.final_summary();
 }

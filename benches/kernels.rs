@@ -1,4 +1,5 @@
-//! Every micro-kernel with all operands in the L1 cache: GFLOP/s, and the share of the FMA peak of its ISA and type.
+//! Every micro-kernel with all operands in the caches of a core: GFLOP/s, and the share of the FMA peak of its ISA and type; of kernels that move and
+//! transform rather than multiply (Winograd's, the weaving ones), the GB/s that they write (`input`, `weave`) or read (`output`).
 //!
 //! The peak is the rate of the fastest micro-kernel, measured at the start of each group. To see one kernel:
 //! `cargo bench --bench kernels -- avx512/f32_gemm_14x32`.
@@ -8,22 +9,27 @@ mod common;
 use std::hint::black_box;
 use std::time::Duration;
 
-use common::FlopRate;
-use convoke::kernels::{Real, channel_kernels, spatial_kernels};
+use common::{FlopRate, Yardstick};
+use convoke::kernels::weave::{MOST_VECTORS, Run, Strands, Sum};
+use convoke::kernels::winograd::{Border, Pixels, Planes, Products, Source};
+use convoke::kernels::{
+    Dest, Epilogue, Real, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels, spatial_kernels,
+    weave_kernels, winograd_kernels,
+};
 use convoke::{DType, Isa};
-use convoke_tools::peak::{self, Operands};
-use criterion::{Criterion, Throughput};
+use convoke_tools::peak::{self, Direct, Operands};
+use criterion::measurement::Measurement;
+use criterion::{BenchmarkGroup, Criterion, Throughput};
 
 fn main() {
-    let peak = FlopRate::default();
-    let shown = peak.peak();
-    let mut criterion = common::criterion()
-        .with_measurement(peak)
+    let rates = FlopRate::default();
+    let yardstick = rates.yardstick();
+    let mut criterion = common::criterion_with(rates)
         .warm_up_time(Duration::from_millis(50))
         .measurement_time(Duration::from_millis(150));
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
         for dtype in [DType::F32, DType::F64] {
-            shown.set(peak::peak(dtype, isa).unwrap_or(0.0));
+            yardstick.set(Yardstick { gflops: peak::peak(dtype, isa).unwrap_or(0.0), name: "peak" });
             match dtype {
                 DType::F64 => bench::<f64>(&mut criterion, isa),
                 _ => bench::<f32>(&mut criterion, isa),
@@ -46,5 +52,74 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call_channel(kernel)));
     }
+    for kernel in depthwise_kernels::<T>(isa).iter().flat_map(|family| family.rows().iter().chain(family.channels())) {
+        let mut operands = Direct::new(kernel);
+        group.throughput(Throughput::Elements(operands.flops() as u64));
+        group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call(kernel)));
+    }
+    for kernel in winograd_kernels::<T>(isa) {
+        bench_winograd(&mut group, kernel);
+    }
+    for kernel in weave_kernels::<T>(isa) {
+        bench_weave(&mut group, kernel);
+    }
     group.finish();
+}
+
+/// The transforms of one block of tiles: `input` for a channel (with the split into planes), `output` for a vector of channels and a row of tiles.
+fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kernel: &WinogradKernel<T>) {
+    const ROWS: usize = 4;
+    const COLUMNS: usize = 14;
+    let shape = Planes::new(kernel, ROWS, COLUMNS);
+    let border = Border::new(kernel, &shape, 0..shape.rows(), 0..shape.row_len());
+    let x = vec![T::from_f64(0.5); shape.rows() * shape.row_len()];
+    let mut planes = vec![T::ZERO; shape.len()];
+    let v_plane = shape.tiles().next_multiple_of(kernel.lanes());
+    let mut v = vec![T::ZERO; kernel.values() * v_plane];
+    group.throughput(Throughput::BytesDecimal((kernel.values() * shape.tiles() * size_of::<T>()) as u64));
+    group.bench_function(format!("{}/input", kernel.name()), |b| {
+        b.iter(|| {
+            kernel.split(&Source { x: black_box(&x), row_stride: shape.row_len(), next: 0 }, &border, &mut planes);
+            kernel.input(&planes, &shape, black_box(&mut v), v_plane);
+        });
+    });
+
+    let (lanes, plane) = (kernel.lanes(), COLUMNS * kernel.lanes());
+    let values = vec![T::from_f64(0.5); kernel.values() * plane];
+    let products = Products { values: &values, tile_step: lanes, plane, tiles: COLUMNS };
+    let (width, height) = (COLUMNS * kernel.along().outputs, kernel.down().outputs);
+    let pixels =
+        Pixels { channels: lanes, channel_step: height * width, row_step: width, width, height, past_cache: false };
+    let (mut y, bias, mut bad) = (vec![T::ZERO; lanes * height * width], vec![T::ZERO; lanes], [0; COLUMNS]);
+    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+    group.throughput(Throughput::BytesDecimal(size_of_val(&values[..]) as u64));
+    group.bench_function(format!("{}/output", kernel.name()), |b| {
+        b.iter(|| kernel.output(black_box(&products), &pixels, &mut Dest::from_slice(&mut y), &epilogue, &mut bad));
+    });
+}
+
+/// One row of output from two phases: `weave` interleaves sums, `sum` makes each of four products first.
+fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kernel: &WeaveKernel<T>) {
+    const LEN: usize = 1024;
+    const PHASES: usize = 2;
+    const TAPS: usize = 4;
+    /// More than the elements of a vector of any ISA.
+    const LANES: usize = 64;
+    let values = vec![T::from_f64(0.5); PHASES * LEN + MOST_VECTORS * LANES];
+    let strands = Strands { sums: &values, slots: &[0, 1], step: LEN / PHASES, pitch: 0 };
+    let (mut y, bias) = (vec![T::ZERO; LEN], [T::ZERO]);
+    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+    let runs = [Run { from: 0, at: 0, len: LEN }];
+    group.throughput(Throughput::BytesDecimal((LEN * size_of::<T>()) as u64));
+    group.bench_function(format!("{}/weave", kernel.name()), |b| {
+        b.iter(|| kernel.run(black_box(&strands), &runs, &epilogue, &mut Dest::from_slice(&mut y), LEN));
+    });
+
+    let offsets = RowOffsets::new((0..TAPS as u32).collect());
+    let w = [T::from_f64(0.25); TAPS];
+    let sums: [Sum<'_, T>; PHASES] = std::array::from_fn(|_| Sum { w: &w, koff: offsets.rows(0..TAPS) });
+    group.throughput(Throughput::Elements((2 * TAPS * LEN) as u64));
+    group.bench_function(format!("{}/sum", kernel.name()), |b| {
+        b.iter(|| kernel.sum(black_box(&values), &sums, &runs, &epilogue, &mut Dest::from_slice(&mut y)));
+    });
 }

@@ -1,14 +1,16 @@
-//! What the benches share: GFLOP/s as criterion's throughput, and layers as rows.
+//! What the benches share: GFLOP/s as criterion's throughput, layers as rows, and the tables that close a run.
 
 #![allow(dead_code, unreachable_pub, reason = "each bench uses a part of this module")]
 
 use std::cell::{Cell, LazyCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use convoke::{Algorithm, ErrorKind, Op, PackedWeights, Plan, Planner, Threads, Workspace};
+use convoke::{Algorithm, DType, ErrorKind, Op, PackedWeights, Plan, Planner, Threads, Workspace};
 use convoke_tools::data::{Operands, Tensor, tensor};
-use convoke_tools::shapes::{self, Layer, describe, flops};
+use convoke_tools::limits::Roof;
+use convoke_tools::shapes::{self, Kind, Layer, describe, flops};
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, Throughput};
 
@@ -17,8 +19,13 @@ const ENV_LAYERS: &str = "CONVOKE_BENCH";
 
 /// Criterion with GFLOP/s, and with times that let a full pass take minutes.
 pub fn criterion() -> Criterion<FlopRate> {
+    criterion_with(FlopRate::default())
+}
+
+/// As [`criterion`], with rates as shares of a measurement's yardstick.
+pub fn criterion_with(measurement: FlopRate) -> Criterion<FlopRate> {
     Criterion::default()
-        .with_measurement(FlopRate::default())
+        .with_measurement(measurement)
         .sample_size(10)
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_millis(800))
@@ -27,16 +34,16 @@ pub fn criterion() -> Criterion<FlopRate> {
         .configure_from_args()
 }
 
-/// Wall-clock time; `Throughput::Elements` counts floating-point operations, and is printed as GFLOP/s.
+/// Wall-clock time; `Throughput::Elements` counts floating-point operations, and is printed as GFLOP/s; `BytesDecimal` is printed as GB/s.
 #[derive(Debug, Default)]
 pub struct FlopRate {
     formatter: Formatter,
 }
 
 impl FlopRate {
-    /// The rate that others are printed as a share of, in GFLOP/s; 0 for none.
-    pub fn peak(&self) -> Rc<Cell<f64>> {
-        Rc::clone(&self.formatter.peak)
+    /// The rate that others are printed as a share of.
+    pub fn yardstick(&self) -> Rc<Cell<Yardstick>> {
+        Rc::clone(&self.formatter.yardstick)
     }
 }
 
@@ -69,26 +76,38 @@ impl Measurement for FlopRate {
     }
 }
 
-/// Prints times as criterion does, and throughputs as GFLOP/s.
-#[derive(Debug, Default)]
-struct Formatter {
-    peak: Rc<Cell<f64>>,
+/// A rate, and its name.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Yardstick {
+    /// GFLOP/s; 0 for none.
+    pub gflops: f64,
+    /// As in `90 % of <name>`.
+    pub name: &'static str,
 }
 
-/// GFLOP/s from operations (or whatever else was counted) in a number of nanoseconds.
-fn gflops(throughput: &Throughput, nanoseconds: f64) -> f64 {
+/// Prints times as criterion does, and throughputs as GFLOP/s or GB/s.
+#[derive(Debug, Default)]
+struct Formatter {
+    yardstick: Rc<Cell<Yardstick>>,
+}
+
+/// The rate in a number of nanoseconds, and its unit.
+fn rate(throughput: &Throughput, nanoseconds: f64) -> (f64, &'static str) {
     match throughput {
-        Throughput::Elements(flops) => *flops as f64 / nanoseconds,
-        other => panic!("the benches count floating-point operations, not {other:?}"),
+        Throughput::Elements(flops) => (*flops as f64 / nanoseconds, "GFLOP/s"),
+        Throughput::BytesDecimal(bytes) => (*bytes as f64 / nanoseconds, "GB/s"),
+        other => panic!("the benches count floating-point operations or bytes, not {other:?}"),
     }
 }
 
 impl ValueFormatter for Formatter {
     fn format_throughput(&self, throughput: &Throughput, value: f64) -> String {
-        let rate = gflops(throughput, value);
-        match self.peak.get() {
-            0.0 => format!("{rate:.1} GFLOP/s"),
-            peak => format!("{rate:.1} GFLOP/s ({:.0} % of peak)", 100.0 * rate / peak),
+        let (rate, unit) = rate(throughput, value);
+        match (self.yardstick.get(), throughput) {
+            (Yardstick { gflops, name }, Throughput::Elements(_)) if gflops > 0.0 => {
+                format!("{rate:.1} {unit} ({:.0} % of {name})", 100.0 * rate / gflops)
+            }
+            _ => format!("{rate:.1} {unit}"),
         }
     }
 
@@ -98,9 +117,9 @@ impl ValueFormatter for Formatter {
 
     fn scale_throughputs(&self, _: f64, throughput: &Throughput, values: &mut [f64]) -> &'static str {
         for value in values {
-            *value = gflops(throughput, *value);
+            *value = rate(throughput, *value).0;
         }
-        "GFLOP/s"
+        rate(throughput, 1.0).1
     }
 
     fn scale_for_machines(&self, values: &mut [f64]) -> &'static str {
@@ -123,16 +142,29 @@ pub fn layers(op: Op, selection: &[&str]) -> Vec<Layer> {
     layers
 }
 
-/// One group a layer: a row for the planner's pick, and one for each algorithm that accepts the layer (the naive one aside), in f32 on one
-/// thread. Packing is outside the timed part.
-pub fn bench_layers(criterion: &mut Criterion<FlopRate>, layers: &[Layer]) {
-    for layer in layers {
-        let geometry = layer.geometry().expect("reading the layer validated it");
+/// Multiply-adds up to which the naive loops are timed too: a tenth of a second a run.
+const NAIVE_MACS: u128 = 1 << 25;
+
+/// Layers by kind, one group each, named `kind/layer`: a row for the planner's pick, and one for each algorithm that accepts the layer, in f32 on one
+/// thread; packing is outside the timed part. Closes with the geometric means by kind and by network.
+pub fn bench_layers(criterion: &mut Criterion<FlopRate>, yardstick: &Cell<Yardstick>, layers: &[Layer]) {
+    let mut layers: Vec<_> =
+        layers.iter().map(|l| (l, l.geometry().expect("reading the layer validated it"))).collect();
+    // Stable: layers of a network stay together.
+    layers.sort_by_key(|(_, geometry)| Kind::of(geometry));
+    let mut roofs = BTreeMap::new();
+    let mut rows = Vec::new();
+    for (layer, geometry) in layers {
+        let kind = Kind::of(&geometry);
         let operands = LazyCell::new(|| Operands::<f32>::new(&geometry));
-        let mut group = criterion.benchmark_group(&layer.name);
+        let mut group = criterion.benchmark_group(format!("{}/{}", kind.to_string().replace(' ', "-"), layer.name));
         group.throughput(Throughput::Elements(flops(&geometry) as u64));
-        let forced = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Naive);
-        for algorithm in [None].into_iter().chain(forced.map(Some)) {
+        let mut seconds = BTreeMap::new();
+        let mut limit = f64::NAN;
+        for algorithm in [None].into_iter().chain(Algorithm::ALL.map(Some)) {
+            if algorithm == Some(Algorithm::Naive) && geometry.macs() > NAIVE_MACS {
+                continue;
+            }
             let planner = algorithm.map_or(Planner::new(), |algorithm| Planner::new().algorithm(algorithm));
             let plan = match planner.plan::<f32>(layer.operator(), &layer.x) {
                 Ok(plan) => plan,
@@ -140,19 +172,100 @@ pub fn bench_layers(criterion: &mut Criterion<FlopRate>, layers: &[Layer]) {
                 Err(error) => panic!("{}: {error}", layer.name),
             };
             let mut run = None;
+            let mut best = f64::INFINITY;
             group.bench_function(algorithm.map_or("plan", Algorithm::name), |b| {
                 // Made when the row is first run, which a filter may prevent.
                 let run = run.get_or_insert_with(|| {
+                    let roof = roofs
+                        .entry(plan.isa())
+                        .or_insert_with(|| Roof::measure(DType::F32, plan.isa(), 1).expect("the plan's ISA is there"));
+                    let bound = roof.bound(&geometry, size_of::<f32>());
+                    limit = bound.seconds;
+                    yardstick.set(Yardstick { gflops: flops(&geometry) / limit / 1e9, name: "limit" });
                     if algorithm.is_none() {
-                        eprintln!("{}: {}, the plan picks {}", layer.name, describe(&geometry), plan.algorithm());
+                        let (name, picks) = (&layer.name, plan.algorithm());
+                        let rate = yardstick.get().gflops;
+                        eprintln!("{name}: {}: {picks}; limit {}, {rate:.0} GFLOP/s", describe(&geometry), bound.limit);
                     }
                     Run::new(&plan, &operands)
                 });
-                b.iter(|| run.once());
+                b.iter_custom(|iterations| {
+                    let start = Instant::now();
+                    for _ in 0..iterations {
+                        run.once();
+                    }
+                    let elapsed = start.elapsed();
+                    best = best.min(elapsed.as_secs_f64() / iterations as f64);
+                    elapsed
+                });
             });
+            if best.is_finite() {
+                seconds.insert(algorithm.map(Algorithm::name), best);
+            }
         }
         group.finish();
+        if seconds.contains_key(&None) {
+            let network = layer.name.split('.').next().unwrap_or_default().to_owned();
+            rows.push(Row { kind: kind.to_string(), network, flops: flops(&geometry), limit, seconds });
+        }
     }
+    // Criterion's way to run everything once, as a test.
+    if !std::env::args().any(|argument| argument == "--test") {
+        summarise("kind", &rows, |row| &row.kind);
+        summarise("network", &rows, |row| &row.network);
+    }
+}
+
+/// The fastest samples of one layer.
+struct Row {
+    kind: String,
+    network: String,
+    flops: f64,
+    /// Seconds at the limit.
+    limit: f64,
+    /// By the algorithm that was forced; the planner's pick under `None`.
+    seconds: BTreeMap<Option<&'static str>, f64>,
+}
+
+/// Prints the geometric means of groups of layers.
+fn summarise(by: &str, rows: &[Row], key: impl Fn(&Row) -> &String) {
+    const BASELINES: [&str; 7] = [
+        "im2col:native",
+        "im2col:gemm",
+        "im2col:matrixmultiply",
+        "col2im:native",
+        "col2im:gemm",
+        "col2im:matrixmultiply",
+        "naive",
+    ];
+    let mut groups = BTreeMap::<&String, Vec<&Row>>::new();
+    rows.iter().for_each(|row| groups.entry(key(row)).or_default().push(row));
+    let is_timed = |name: &&'static str| rows.iter().any(|row| row.seconds.contains_key(&Some(*name)));
+    let baselines: Vec<_> = BASELINES.into_iter().filter(is_timed).collect();
+    if rows.is_empty() {
+        return;
+    }
+    let columns: String = baselines.iter().map(|name| format!(" {name:>22}")).collect();
+    println!("\nThe planner's pick: geometric means by {by}; how many times as fast as each baseline");
+    println!("{by:<16} {:>6} {:>8} {:>9}{columns}", "layers", "GFLOP/s", "of limit");
+    for (name, group) in groups {
+        let mean = |value: &dyn Fn(&Row) -> Option<f64>| geometric_mean(group.iter().filter_map(|row| value(row)));
+        let plan = |row: &Row| row.seconds[&None];
+        let rate = mean(&|row| Some(row.flops / plan(row) / 1e9));
+        let share = mean(&|row| Some(row.limit / plan(row)));
+        let times = |baseline: &&'static str| match mean(&|row| Some(row.seconds.get(&Some(*baseline))? / plan(row))) {
+            ratio if ratio.is_nan() => format!(" {:>22}", "-"),
+            ratio => format!(" {ratio:>22.1}"),
+        };
+        let cells: String = baselines.iter().map(times).collect();
+        println!("{name:<16} {:>6} {rate:>8.1} {:>7.0} %{cells}", group.len(), 100.0 * share);
+    }
+}
+
+/// NaN of nothing.
+fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value.ln()));
+    (sum / f64::from(count)).exp()
 }
 
 /// A plan with everything that its runs need.

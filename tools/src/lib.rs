@@ -5,12 +5,14 @@
 //! * [`data`]: deterministic operands of any element type;
 //! * [`check`]: a result against the reference, on a sample of its elements;
 //! * [`timing`]: repeated runs, their minimum and median;
-//! * [`peak`]: each micro-kernel's rate from the L1 cache, the yardstick of the reports.
+//! * [`peak`]: each micro-kernel's rate from the L1 cache;
+//! * [`limits`]: what bounds a layer, the FMA peak or a level's bandwidth: the yardstick of the reports.
 
 #![forbid(unsafe_code)]
 
 pub mod check;
 pub mod data;
+pub mod limits;
 pub mod onnx;
 pub mod peak;
 pub mod shapes;

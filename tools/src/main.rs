@@ -1,21 +1,27 @@
 //! `convoke-tools`: reports, ONNX tests, timing for comparisons, and what a plan decides.
 //!
-//! Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input.
+//! Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input, 130 if interrupted.
 
 #![forbid(unsafe_code)]
 
 mod assembly;
 mod commands;
+#[cfg(feature = "infer")]
+mod infer;
+mod interrupt;
+mod machine;
 mod options;
+mod output;
+mod session;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{Verdict, disasm, explain, kernels, onnx_test, report, worker};
+use commands::{Verdict, disasm, explain, kernels, onnx_test, profile, report, worker};
 
 /// Tools for convoke, the CPU kernels of ONNX's Conv and ConvTranspose.
 ///
-/// Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input.
+/// Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input, 130 if interrupted.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -26,6 +32,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Report(report::Args),
+    Profile(profile::Args),
     OnnxTest(onnx_test::Args),
     Worker(worker::Args),
     Explain(explain::Args),
@@ -36,6 +43,7 @@ enum Command {
 fn main() -> ExitCode {
     let verdict = match Cli::parse().command {
         Command::Report(args) => report::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::OnnxTest(args) => onnx_test::run(&args),
         Command::Worker(args) => worker::run(&args),
         Command::Explain(args) => explain::run(&args),
@@ -45,6 +53,7 @@ fn main() -> ExitCode {
     match verdict {
         Ok(Verdict::Good) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong) => ExitCode::from(1),
+        Ok(Verdict::Interrupted) => ExitCode::from(interrupt::STATUS),
         Err(error) => {
             anstream::eprintln!("{}error:{} {error:#}", options::BAD, options::BAD.render_reset());
             ExitCode::from(2)

@@ -1,8 +1,9 @@
 //! ONNX test folders: `model.onnx` with a single Conv or ConvTranspose node, and `test_data_set_*/{input,output}_*.pb`.
 //!
 //! [`find`] lists the folders, [`Model::load`] reads one, [`Model::cases`] its data sets, and [`Case::operator`] takes
-//! a node's attributes and inputs through the crate's dynamic route.
+//! a node's attributes and inputs through the crate's dynamic route. [`graph`] reads the convolutions of any model.
 
+pub mod graph;
 pub mod proto;
 
 use std::collections::HashMap;

@@ -1,9 +1,11 @@
 //! Options that several sub-commands have, and the style of their output.
 
+use std::time::Duration;
+
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use convoke::{Accuracy, Algorithm, DType, Isa, Planner, Threads};
+use convoke::{Accuracy, Algorithm, Conv, DType, Isa, Planner, Threads};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Style of what is well.
@@ -40,6 +42,14 @@ impl Choice {
             planner = planner.accuracy(accuracy.into());
         }
         Ok(planner)
+    }
+
+    /// The instruction set that plans will have.
+    pub(crate) fn isa(&self) -> Result<Isa> {
+        match self.isa {
+            Some(isa) => Ok(isa),
+            None => Ok(Planner::new().plan::<f32>(Conv::new([1, 1, 1]), &[1, 1, 1])?.isa()),
+        }
     }
 }
 
@@ -152,4 +162,9 @@ pub(crate) fn parse_threads(text: &str) -> Result<usize, String> {
         Ok(threads @ 1..=MAX) => Ok(threads),
         _ => Err(format!("expected a number of 1..={MAX}")),
     }
+}
+
+/// A time in seconds.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration> {
+    Ok(Duration::try_from_secs_f64(text.parse()?)?)
 }

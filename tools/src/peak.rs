@@ -49,21 +49,8 @@ pub fn spatial<T: Real>(kernel: &SpatialKernel<T>, duration: Duration) -> f64 {
 /// GFLOP/s of one direct kernel from the L1 cache: a 5x5 kernel over rows of four vectors.
 #[must_use]
 pub fn direct<T: Real>(kernel: &DepthwiseKernel<T>, duration: Duration) -> f64 {
-    const TAPS: usize = 5;
-    let (width, rows) = (4 * kernel.nr(), kernel.mr());
-    let step = width + TAPS - 1;
-    let taps = TapTable::new(&[(TAPS, (0..TAPS as u32).collect())], step);
-    // Large enough for kernels whose weights are vectors, too.
-    let (w, x) = (values::<T>(TAPS * TAPS * kernel.nr()), values::<T>((rows + TAPS) * step));
-    let (mut y, bias) = (vec![T::ZERO; rows * width], [T::ZERO]);
-    let output = DepthwiseOutput { width, row: width, plane: 0 };
-    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
-    rate(2 * TAPS * TAPS * rows * width, duration, || {
-        let (planes, tiles, x_vector) = (1, 1, kernel.nr());
-        let input =
-            DepthwiseInput { taps: &taps, groups: 0..1, w: &w, w_plane: 0, x: &x, x_plane: 0, x_vector, planes, tiles };
-        kernel.run(&input, &mut Dest::from_slice(&mut y), &output, &epilogue);
-    })
+    let mut operands = Direct::new(kernel);
+    rate(operands.flops(), duration, || operands.call(kernel))
 }
 
 /// GFLOP/s of one channel-vector kernel from the L1 cache.
@@ -123,6 +110,56 @@ impl<T: Real> Operands<T> {
     pub fn call_channel(&mut self, kernel: &ChannelKernel<T>) {
         let offsets = self.offsets.rows(0..self.offsets.len());
         kernel.partial(&self.rows, offsets, &self.panel, Ahead::NONE, &mut self.tile, false);
+    }
+}
+
+/// Operands of a direct kernel that fit the L1 cache together: a 5x5 kernel over rows of four vectors.
+#[derive(Debug)]
+pub struct Direct<T> {
+    taps: TapTable,
+    w: Vec<T>,
+    x: Vec<T>,
+    y: Vec<T>,
+    width: usize,
+    rows: usize,
+    x_vector: usize,
+}
+
+impl<T: Real> Direct<T> {
+    const TAPS: usize = 5;
+
+    /// For a direct kernel of either orientation.
+    #[must_use]
+    pub fn new(kernel: &DepthwiseKernel<T>) -> Self {
+        let (width, rows) = (4 * kernel.nr(), kernel.mr());
+        let step = width + Self::TAPS - 1;
+        Self {
+            taps: TapTable::new(&[(Self::TAPS, (0..Self::TAPS as u32).collect())], step),
+            // Large enough for kernels whose weights are vectors, too.
+            w: values(Self::TAPS * Self::TAPS * kernel.nr()),
+            x: values((rows + Self::TAPS) * step),
+            y: vec![T::ZERO; rows * width],
+            width,
+            rows,
+            x_vector: kernel.nr(),
+        }
+    }
+
+    /// Operations of a call.
+    #[must_use]
+    pub fn flops(&self) -> usize {
+        2 * Self::TAPS * Self::TAPS * self.rows * self.width
+    }
+
+    /// Calls the kernel that the operands are for.
+    pub fn call(&mut self, kernel: &DepthwiseKernel<T>) {
+        let Self { taps, w, x, y, width, x_vector, .. } = self;
+        let (planes, tiles) = (1, 1);
+        let input =
+            DepthwiseInput { taps, groups: 0..1, w, w_plane: 0, x, x_plane: 0, x_vector: *x_vector, planes, tiles };
+        let output = DepthwiseOutput { width: *width, row: *width, plane: 0 };
+        let epilogue = Epilogue { bias: &[T::ZERO], residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+        kernel.run(&input, &mut Dest::from_slice(y), &output, &epilogue);
     }
 }
 

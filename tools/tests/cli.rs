@@ -43,9 +43,13 @@ fn path(path: &Path) -> &str {
 
 #[test]
 fn every_command_has_help() {
-    for command in ["report", "onnx-test", "worker", "explain", "kernels", "disasm"] {
+    for command in ["report", "profile", "onnx-test", "worker", "explain", "kernels", "disasm"] {
         let output = run(&[command, "--help"]);
         assert!(output.status.success() && stdout(&output).len() > 300, "{command}");
+    }
+    for command in ["report", "profile"] {
+        let help = stdout(&run(&[command, "--help"]));
+        assert!(["of limit", "Winograd", "130"].iter().all(|word| help.contains(word)), "{help}");
     }
     let help = stdout(&run(&["worker", "--help"]));
     for word in ["\"row\"", "x.bin", "\"median\"", "little endian"] {
@@ -119,6 +123,15 @@ fn report_of_a_small_layer() {
         assert!(layer["gflops"].as_f64().unwrap() > 0.0 && layer["within_bound"] == true, "{layer}");
         assert!(layer["error_of_bound"].as_f64().unwrap() > 0.0, "something was compared: {layer}");
     }
+    for layer in layers {
+        let limit = layer["limit"].as_str().unwrap();
+        assert!(["FMA", "L1", "L2", "L3", "DRAM"].contains(&limit), "{layer}");
+        let (at_limit, best) = (layer["seconds_at_limit"].as_f64().unwrap(), layer["seconds_best"].as_f64().unwrap());
+        let share = layer["share_of_limit"].as_f64().unwrap();
+        assert!(at_limit > 0.0 && (share - at_limit / best).abs() < 1e-9, "{layer}");
+    }
+    let bandwidth = report["machine"]["read_bandwidth"].as_object().unwrap().values().next().unwrap();
+    assert!(["L1", "L2", "L3", "DRAM"].iter().all(|level| bandwidth[level].as_f64() > Some(0.1)), "{bandwidth}");
     let peaks = report["machine"]["fma_peak"].as_object().unwrap();
     assert!(peaks.values().all(|peak| peak.as_f64() > Some(0.01)) && !peaks.is_empty(), "{peaks:?}");
 
@@ -128,6 +141,96 @@ fn report_of_a_small_layer() {
         assert_eq!(output.status.code(), Some(0), "{text}");
         assert!(text.contains("enet.5x1.32@64") && text.contains("2 threads") && text.contains("GFLOP/s"), "{text}");
     }
+}
+
+#[test]
+fn report_as_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("new/report");
+    let output =
+        run(&["report", "--filter", "bilinear,enet.5x1,googlenet", "--seconds", "0", "--output", path(&folder)]);
+    assert_eq!(output.status.code(), Some(0));
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let report: Value = serde_json::from_str(&read("report.json")).unwrap();
+    let layers = report["layers"].as_array().unwrap().len();
+    assert_eq!((layers, read("layers.csv").lines().count()), (3, 4));
+    let page = read("index.html");
+    for name in ["enet.5x1.32@64", "bilinear.dw4x4s2.32@64", "googlenet.3a.5x5.16-32@28"] {
+        assert!(page.contains(name), "{name}");
+    }
+    let outside = page.matches("http").count() - page.matches("http://www.w3.org/2000/svg").count();
+    assert_eq!((outside, page.matches("src=").count()), (0, 0), "the page needs no other file");
+    let pictures =
+        fs::read_dir(&folder).unwrap().flatten().filter(|e| e.path().extension().is_some_and(|e| e == "svg"));
+    let pictures: Vec<_> = pictures.map(|e| fs::read_to_string(e.path()).unwrap()).collect();
+    assert_eq!(page.matches("<figure>").count(), pictures.len());
+    let date = &report["machine"]["date"].as_str().unwrap()[..10];
+    for picture in &pictures {
+        assert!(picture.contains("</svg>") && picture.contains("rustc") && picture.contains(date), "{picture}");
+    }
+    assert!(pictures.len() >= 2, "a roofline and the networks at least");
+    // Other instruction sets and numbers of threads have the same layers.
+    for series in report["comparisons"].as_array().unwrap() {
+        assert_eq!(series["gflops"].as_object().unwrap().len(), layers, "{series}");
+    }
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert_bad_input(&["report", "--output", path(&file)], "file");
+}
+
+/// Ctrl-C in the middle of a long report.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_report_keeps_what_was_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-tools"));
+    let command = command.args(["report", "--json", "--seconds", "0.5", "--output", path(dir.path())]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let layers = report["layers"].as_array().unwrap();
+    assert!(report["interrupted"] == true && (1..100).contains(&layers.len()), "{} layers", layers.len());
+    assert!(fs::read_to_string(dir.path().join("index.html")).unwrap().contains("Interrupted"));
+}
+
+#[test]
+fn profile_of_a_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.onnx");
+    let mut network = common::network();
+    // A third convolution, of the same shape as the second.
+    network.node.push(common::node("Conv", &["relu", "w2"], "conv3", &[common::ints("pads", &[1, 1, 1, 1])]));
+    fs::write(&file, common::model(network)).unwrap();
+    let args = |rest: &[&'static str]| [&["profile", path(&file), "--seconds", "0"], rest].concat();
+    let output = run(&args(&["--dim", "batch=2", "--json"]));
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let profile: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let nodes = profile["nodes"].as_array().unwrap();
+    let names: Vec<_> = nodes.iter().map(|n| n["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["conv1", "conv2", "up", "conv3"]);
+    assert_eq!(nodes[1]["seconds_best"], nodes[3]["seconds_best"], "the same shape is timed once");
+    for node in nodes {
+        assert!(node["within_bound"] == true && node["packed_bytes"].as_u64() > Some(0), "{node}");
+        assert!(node["why"].as_str().unwrap().starts_with("est. "), "{node}");
+        assert!(node["candidates"].as_array().unwrap().len() > 5, "{node}");
+    }
+    let sum: f64 = nodes.iter().map(|n| n["seconds_best"].as_f64().unwrap()).sum();
+    assert!((profile["totals"]["seconds"].as_f64().unwrap() - sum).abs() < 1e-12);
+    let text = stdout(&run(&args(&["--dim", "batch=2", "--threads", "2"])));
+    assert!(
+        text.contains("2x4x10x12 -> 2x8x10x12") && text.contains("2 threads") && text.contains("of limit"),
+        "{text}"
+    );
+
+    let without_batch: Vec<&str> = args(&[]);
+    assert_bad_input(&without_batch, "--dim batch=1");
+    assert_bad_input(&args(&["--dim", "batch"]), "NAME=SIZE");
+    assert_bad_input(&["profile", "no/such/model.onnx"], "no/such/model.onnx");
+    fs::write(&file, "text").unwrap();
+    assert_bad_input(&without_batch, "not an ONNX model");
 }
 
 #[test]

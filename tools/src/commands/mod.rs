@@ -4,6 +4,7 @@ pub(crate) mod disasm;
 pub(crate) mod explain;
 pub(crate) mod kernels;
 pub(crate) mod onnx_test;
+pub(crate) mod profile;
 pub(crate) mod report;
 pub(crate) mod worker;
 
@@ -14,6 +15,8 @@ pub(crate) enum Verdict {
     Good,
     /// A result was wrong: exit status 1.
     Wrong,
+    /// The user ended it with Ctrl-C: exit status 130.
+    Interrupted,
 }
 
 impl Verdict {

@@ -1,52 +1,44 @@
-//! `report`: the speed and the error of each layer.
+//! `report`: the speed, the limit and the error of each layer.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use convoke::{DType, Isa, Planner, Workspace};
-use convoke_tools::check::{self, Worst};
-use convoke_tools::data::{Operands, Scalar, tensor};
-use convoke_tools::peak::peak;
-use convoke_tools::shapes::{self, Kind, Layer, describe, flops};
-use convoke_tools::timing::Timing;
-use indicatif::{ProgressBar, ProgressStyle};
+use convoke::{DType, Isa};
+use convoke_tools::data::Scalar;
+use convoke_tools::shapes::{self, Layer, describe};
 use serde::Serialize;
 
 use super::{Verdict, is_rejection};
-use crate::options::{BAD, Choice, DTypeName, Team, parse_threads, with_element};
-
-/// Elements of each output that are compared with the reference.
-const SAMPLES: usize = 500;
+use crate::interrupt;
+use crate::machine::Machine;
+use crate::options::{BAD, Choice, DTypeName, parse_seconds, parse_threads, with_element};
+use crate::output::text::{bytes, geometric_mean, percent, progress_bar, seconds, table};
+use crate::output::{chart, page};
+use crate::session::{COLUMNS, Figures, Session};
 
 /// Time the layers of published networks, and check each against the reference
 ///
 /// Each layer is planned, its weights are packed, and then it is run again and again. Planning
 /// and packing are outside the timed part; input and output are plain NCHW, caches are warm.
 ///
-/// The columns:
+/// Beside the columns that are explained at the end:
 ///
-///   geometry      X -> Y, kernel k, stride s, pads p (begin:end), dilation d, groups g
-///   algorithm     what the plan picked
-///   kernel        instruction set and micro-kernel
-///   best, median  time of one run
-///   GFLOP/s       of the best time; two operations a multiply-add, taps on padding included
-///   peak          share of the FMA peak: number of threads times the rate of the fastest
-///                 micro-kernel from the L1 cache on one core, measured at the start
-///   workspace     bytes that a run borrows
-///   packed        bytes of the packed weights and bias
 ///   error         largest distance from the double-precision reference, over a sample of
 ///                 some 500 output elements with all corners and every face
 ///   of bound      largest share of the error that rounding can explain,
 ///                 K * eps * sum |x| |w|; above 1 is wrong
 ///
-/// The exit status is 1 if a result was wrong.
+/// With --output DIR, the layers are also run with the other instruction sets and numbers of
+/// threads of this machine, and DIR gets report.json, layers.csv, the pictures as SVG files, and
+/// index.html with all of it in one file.
+///
+/// Ctrl-C ends it after the layer at hand; what was measured is printed and written.
+/// The exit status is 1 if a result was wrong, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, after_long_help = COLUMNS)]
 pub(crate) struct Args {
     /// Number of threads
     #[arg(long, default_value_t = 1, value_parser = parse_threads)]
@@ -65,6 +57,9 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Write a page, pictures, JSON and CSV into this folder; compare instruction sets and threads
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
     /// Print the layers' names and geometries, and run nothing
     #[arg(long)]
     list: bool,
@@ -73,59 +68,47 @@ pub(crate) struct Args {
     shapes: Vec<PathBuf>,
 }
 
-fn parse_seconds(text: &str) -> Result<Duration> {
-    Ok(Duration::try_from_secs_f64(text.parse()?)?)
-}
-
 /// All figures of one report.
 #[derive(Debug, Serialize)]
-struct Report {
+pub(crate) struct Report {
     /// What the figures hold for.
-    machine: Machine,
-    layers: Vec<Record>,
+    pub(crate) machine: Machine,
+    pub(crate) layers: Vec<Record>,
     /// Layers that the forced algorithm does not accept.
-    rejected: Vec<String>,
-    summary: Vec<Summary>,
-}
-
-/// Where and how the layers were run.
-#[derive(Debug, Serialize)]
-struct Machine {
-    cpu: String,
-    dtype: String,
-    threads: usize,
-    /// GFLOP/s of one core, by instruction set.
-    fma_peak: BTreeMap<String, f64>,
+    pub(crate) rejected: Vec<String>,
+    pub(crate) summary: Vec<Summary>,
+    /// The same layers with other instruction sets and numbers of threads.
+    pub(crate) comparisons: Vec<Series>,
+    /// Whether it ended before the last layer.
+    pub(crate) interrupted: bool,
 }
 
 /// The figures of one layer.
 #[derive(Debug, Serialize)]
-struct Record {
-    name: String,
-    kind: String,
-    geometry: String,
-    algorithm: String,
-    isa: String,
-    kernel: String,
-    seconds_best: f64,
-    seconds_median: f64,
-    reps: usize,
-    gflops: f64,
-    share_of_peak: f64,
-    workspace_bytes: usize,
-    packed_bytes: usize,
-    max_error: f64,
-    error_of_bound: f64,
-    within_bound: bool,
+pub(crate) struct Record {
+    pub(crate) name: String,
+    /// The name's first part.
+    pub(crate) network: String,
+    #[serde(flatten)]
+    pub(crate) figures: Figures,
 }
 
 /// The geometric mean of a kind of layers.
 #[derive(Debug, Serialize)]
-struct Summary {
-    kind: String,
-    layers: usize,
-    gflops: f64,
-    share_of_peak: f64,
+pub(crate) struct Summary {
+    pub(crate) kind: String,
+    pub(crate) layers: usize,
+    pub(crate) gflops: f64,
+    pub(crate) share_of_peak: f64,
+    pub(crate) share_of_limit: f64,
+}
+
+/// GFLOP/s of all layers, by name, with one instruction set and number of threads.
+#[derive(Debug, Serialize)]
+pub(crate) struct Series {
+    pub(crate) isa: String,
+    pub(crate) threads: usize,
+    pub(crate) gflops: BTreeMap<String, f64>,
 }
 
 /// Runs the layers, and prints the report.
@@ -137,14 +120,27 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         }
         return Ok(Verdict::Good);
     }
+    if let Some(folder) = &args.output {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    interrupt::watch()?;
     let report = with_element!(args.dtype, T => args.measure::<T>(&layers))?;
-    ensure!(!report.layers.is_empty(), "no layer was run: the algorithm accepts none of them");
+    if report.layers.is_empty() && !report.interrupted {
+        bail!("no layer was run: the algorithm accepts none of them");
+    }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print(&report);
     }
-    Ok(Verdict::from_good(report.layers.iter().all(|record| record.within_bound)))
+    if let Some(folder) = &args.output {
+        write(&report, folder).with_context(|| folder.display().to_string())?;
+        eprintln!("written: {}", folder.join("index.html").display());
+    }
+    Ok(match report.interrupted {
+        true => Verdict::Interrupted,
+        false => Verdict::from_good(report.layers.iter().all(|record| record.figures.within_bound)),
+    })
 }
 
 impl Args {
@@ -165,117 +161,88 @@ impl Args {
     }
 
     fn measure<T: Scalar>(&self, layers: &[Layer]) -> Result<Report> {
-        let planner = self.choice.planner()?;
-        let team = Team::new(self.threads)?;
-        let mut peaks = Peaks { dtype: self.dtype.into(), by_isa: BTreeMap::new() };
+        let dtype: DType = self.dtype.into();
+        let mut main = Session::new(self.choice.planner()?, dtype, self.threads, self.seconds)?;
+        let mut others = self.others(dtype)?;
         let bar = progress_bar(layers.len());
-        let mut records = Vec::new();
-        let mut rejected = Vec::new();
+        let (mut records, mut rejected) = (Vec::new(), Vec::new());
+        let mut interrupted = false;
         for layer in layers {
             bar.set_message(layer.name.clone());
-            match self.run_layer::<T>(layer, &planner, &team, &mut peaks) {
-                Ok(record) => records.push(record),
+            let operator = layer.operator();
+            // All of a layer at once, so that a drift of the machine's speed hits what is compared alike.
+            match main.run::<T>(&operator, &layer.x) {
+                Ok((figures, _)) => {
+                    let network = layer.name.split('.').next().unwrap_or_default().to_owned();
+                    for (series, session) in &mut others {
+                        let (figures, _) = session.run::<T>(&operator, &layer.x)?;
+                        series.gflops.insert(layer.name.clone(), figures.gflops);
+                    }
+                    records.push(Record { name: layer.name.clone(), network, figures });
+                }
                 Err(error) if self.choice.algorithm.is_some() && is_rejection(&error) => {
                     rejected.push(layer.name.clone());
                 }
                 Err(error) => bail!(error.context(format!("layer {}", layer.name))),
             }
             bar.inc(1);
-        }
-        bar.finish_and_clear();
-        let machine = Machine {
-            cpu: cpu_name(),
-            dtype: peaks.dtype.to_string(),
-            threads: self.threads,
-            fma_peak: peaks.by_isa.iter().map(|(isa, peak)| (isa.to_string(), *peak)).collect(),
-        };
-        Ok(Report { machine, summary: summarise(&records), layers: records, rejected })
-    }
-
-    fn run_layer<T: Scalar>(&self, layer: &Layer, planner: &Planner, team: &Team, peaks: &mut Peaks) -> Result<Record> {
-        let plan = planner.clone().threads(self.threads).plan::<T>(layer.operator(), &layer.x)?;
-        let geometry = plan.geometry();
-        let peak = self.threads as f64 * peaks.of(plan.isa())?;
-        let operands = Operands::<T>::new(geometry);
-        let packed = plan.pack(&operands.w, Some(&operands.b))?;
-        let mut y = tensor(std::iter::repeat_n(T::from_f64(f64::NAN), geometry.output_len()));
-        let mut workspace = Workspace::for_plan(&plan)?;
-        let timing = team.install(|threads| {
-            Timing::measure(self.seconds, || plan.run(&operands.x, &packed, &mut y, &mut workspace, threads))
-        })?;
-        let worst: Worst = check::against_reference(geometry, plan.algorithm(), &operands, &y, SAMPLES);
-        let gflops = flops(geometry) / timing.min / 1e9;
-        Ok(Record {
-            name: layer.name.clone(),
-            kind: Kind::of(geometry).to_string(),
-            geometry: format!("{} {}", geometry.op, describe(geometry)),
-            algorithm: plan.algorithm().to_string(),
-            isa: plan.isa().to_string(),
-            kernel: plan.kernel().to_owned(),
-            seconds_best: timing.min,
-            seconds_median: timing.median,
-            reps: timing.reps,
-            gflops,
-            share_of_peak: gflops / peak,
-            workspace_bytes: plan.workspace_bytes(),
-            packed_bytes: plan.packed_bytes(),
-            max_error: worst.error,
-            error_of_bound: worst.of_tolerance,
-            within_bound: worst.is_within(),
-        })
-    }
-}
-
-/// The FMA peaks of one core, each measured when it is first asked for.
-struct Peaks {
-    dtype: DType,
-    by_isa: BTreeMap<Isa, f64>,
-}
-
-impl Peaks {
-    /// GFLOP/s.
-    fn of(&mut self, isa: Isa) -> Result<f64> {
-        match self.by_isa.entry(isa) {
-            Entry::Occupied(entry) => Ok(*entry.get()),
-            Entry::Vacant(entry) => {
-                Ok(*entry.insert(peak(self.dtype, isa).with_context(|| format!("no kernel for {isa}"))?))
+            if interrupt::requested() && records.len() + rejected.len() < layers.len() {
+                interrupted = true;
+                break;
             }
         }
+        bar.finish_and_clear();
+        let machine = Machine::new(&dtype.to_string(), main.threads(), main.roofs());
+        let mut comparisons: Vec<Series> = others.into_iter().map(|(series, _)| series).collect();
+        if let (false, Some(first)) = (comparisons.is_empty(), records.first()) {
+            let gflops = records.iter().map(|r| (r.name.clone(), r.figures.gflops)).collect();
+            comparisons.push(Series { isa: first.figures.isa.clone(), threads: self.threads, gflops });
+        }
+        Ok(Report { machine, summary: summarise(&records), layers: records, rejected, comparisons, interrupted })
+    }
+
+    /// What the layers are compared with: other instruction sets on as many threads, other numbers of threads with the same instructions.
+    fn others(&self, dtype: DType) -> Result<Vec<(Series, Session)>> {
+        if self.output.is_none() {
+            return Ok(Vec::new());
+        }
+        let own = self.choice.isa()?;
+        let isas = Isa::ALL.into_iter().filter(|&isa| isa != Isa::Portable && isa != own && isa.is_available());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let powers = std::iter::successors(Some(1), |threads| Some(2 * threads)).take_while(|&threads| threads < cores);
+        let threads = powers.chain([cores]).filter(|&threads| threads != self.threads);
+        let choices = isas.map(|isa| (isa, self.threads)).chain(threads.map(|threads| (own, threads)));
+        let session = |(isa, threads): (Isa, usize)| {
+            let planner = self.choice.planner()?.isa(isa);
+            let series = Series { isa: isa.to_string(), threads, gflops: BTreeMap::new() };
+            Ok((series, Session::new(planner, dtype, threads, self.seconds)?))
+        };
+        choices.map(session).collect()
     }
 }
 
 /// The geometric means of each kind of layers that occurs, and of all.
 fn summarise(records: &[Record]) -> Vec<Summary> {
-    let mut kinds = BTreeMap::<&str, Vec<&Record>>::new();
+    let mut kinds = BTreeMap::<&str, Vec<&Figures>>::new();
     for record in records {
-        kinds.entry(&record.kind).or_default().push(record);
+        kinds.entry(&record.figures.kind).or_default().push(&record.figures);
     }
-    let all = records.iter().collect();
-    let mean = |(kind, records): (&str, Vec<&Record>)| Summary {
+    let all = records.iter().map(|r| &r.figures).collect();
+    let mean = |(kind, figures): (&str, Vec<&Figures>)| Summary {
         kind: kind.to_owned(),
-        layers: records.len(),
-        gflops: geometric_mean(records.iter().map(|r| r.gflops)),
-        share_of_peak: geometric_mean(records.iter().map(|r| r.share_of_peak)),
+        layers: figures.len(),
+        gflops: geometric_mean(figures.iter().map(|f| f.gflops)),
+        share_of_peak: geometric_mean(figures.iter().map(|f| f.share_of_peak)),
+        share_of_limit: geometric_mean(figures.iter().map(|f| f.share_of_limit)),
     };
-    kinds.into_iter().chain([("all", all)]).map(mean).collect()
-}
-
-fn geometric_mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let count = values.len() as f64;
-    (values.map(f64::ln).sum::<f64>() / count).exp()
-}
-
-/// A bar on standard error; invisible where that is not a terminal.
-fn progress_bar(layers: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:32} {pos}/{len}, {eta} left  {msg}").expect("a valid template");
-    ProgressBar::new(layers as u64).with_style(style)
+    kinds.into_iter().chain([("all", all)]).filter(|(_, figures)| !figures.is_empty()).map(mean).collect()
 }
 
 fn print(report: &Report) {
-    let Machine { cpu, dtype, threads, fma_peak } = &report.machine;
-    let plural = if *threads == 1 { "" } else { "s" };
-    let peaks: Vec<_> = fma_peak.iter().map(|(isa, peak)| format!("{isa} {peak:.1} GFLOP/s")).collect();
-    println!("{cpu}, {dtype}, {threads} thread{plural}; FMA peak of one core: {}\n", peaks.join(", "));
+    println!("{}\n{}", report.machine.headline(), report.machine.versions());
+    for line in report.machine.limits() {
+        println!("{line}");
+    }
     let header = [
         "layer",
         "geometry",
@@ -284,103 +251,113 @@ fn print(report: &Report) {
         "best",
         "median",
         "GFLOP/s",
-        "peak",
+        "FMA",
+        "limit",
+        "of limit",
         "workspace",
         "packed",
         "error",
         "of bound",
     ];
     let row = |r: &Record| {
+        let f = &r.figures;
         [
             r.name.clone(),
-            r.geometry.clone(),
-            r.algorithm.clone(),
-            format!("{} {}", r.isa, r.kernel),
-            seconds(r.seconds_best),
-            seconds(r.seconds_median),
-            format!("{:.1}", r.gflops),
-            percent(r.share_of_peak),
-            bytes(r.workspace_bytes),
-            bytes(r.packed_bytes),
-            format!("{:.1e}", r.max_error),
-            format!("{:.3}", r.error_of_bound),
+            f.geometry.clone(),
+            f.algorithm.clone(),
+            format!("{} {}", f.isa, f.kernel),
+            seconds(f.seconds_best),
+            seconds(f.seconds_median),
+            format!("{:.1}", f.gflops),
+            percent(f.share_of_peak),
+            f.limit.clone(),
+            percent(f.share_of_limit),
+            bytes(f.workspace_bytes),
+            bytes(f.packed_bytes),
+            format!("{:.1e}", f.max_error),
+            format!("{:.3}", f.error_of_bound),
         ]
     };
-    println!("{}\n", table(&header, report.layers.iter().map(row), 4));
-    let row =
-        |s: &Summary| [s.kind.clone(), s.layers.to_string(), format!("{:.1}", s.gflops), percent(s.share_of_peak)];
-    println!(
-        "Geometric means by kind of layer:\n{}",
-        table(&["kind", "layers", "GFLOP/s", "peak"], report.summary.iter().map(row), 1)
-    );
+    println!("\n{}\n", table(&header, report.layers.iter().map(row), 4));
+    let row = |s: &Summary| {
+        let count = s.layers.to_string();
+        [s.kind.clone(), count, format!("{:.1}", s.gflops), percent(s.share_of_peak), percent(s.share_of_limit)]
+    };
+    let header = ["kind", "layers", "GFLOP/s", "FMA", "of limit"];
+    println!("Geometric means by kind of layer:\n{}", table(&header, report.summary.iter().map(row), 1));
+    if report.layers.iter().any(|r| r.figures.is_winograd()) {
+        println!("\nWinograd makes fewer multiply-adds than the definition has: its shares may exceed 100 %.");
+    }
     if !report.rejected.is_empty() {
         println!("\nNot accepted by the algorithm: {}", report.rejected.join(", "));
     }
-    for wrong in report.layers.iter().filter(|r| !r.within_bound) {
+    for wrong in report.layers.iter().filter(|r| !r.figures.within_bound) {
         anstream::println!(
             "\n{BAD}WRONG{BAD:#} {}: error {:.1e}, {:.1} times its bound",
             wrong.name,
-            wrong.max_error,
-            wrong.error_of_bound
+            wrong.figures.max_error,
+            wrong.figures.error_of_bound
         );
     }
 }
 
-/// A table whose columns from `numbers` on are aligned to the right.
-fn table<const N: usize>(header: &[&str; N], rows: impl Iterator<Item = [String; N]>, numbers: usize) -> Table {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(header)
-        .add_rows(rows);
-    for column in table.column_iter_mut().skip(numbers) {
-        column.set_cell_alignment(CellAlignment::Right);
+/// Writes everything that `--output` promises.
+fn write(report: &Report, folder: &Path) -> Result<()> {
+    fs::write(folder.join("report.json"), serde_json::to_string_pretty(report)?)?;
+    write_csv(report, &folder.join("layers.csv"))?;
+    let pictures = chart::all(report)?;
+    for picture in &pictures {
+        fs::write(folder.join(picture.file), &picture.svg)?;
     }
-    table
+    fs::write(folder.join("index.html"), page::render(report, &pictures))?;
+    Ok(())
 }
 
-/// A time in the unit that suits it.
-fn seconds(seconds: f64) -> String {
-    match seconds {
-        s if s < 1e-3 => format!("{:.1} us", s * 1e6),
-        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
-        s => format!("{s:.2} s"),
+/// The layers, one a line.
+fn write_csv(report: &Report, path: &Path) -> Result<()> {
+    let mut writer = csv::Writer::from_path(path)?;
+    writer.write_record([
+        "name",
+        "kind",
+        "geometry",
+        "algorithm",
+        "isa",
+        "kernel",
+        "threads",
+        "seconds_best",
+        "seconds_median",
+        "gflops",
+        "share_of_peak",
+        "limit",
+        "share_of_limit",
+        "compulsory_bytes",
+        "workspace_bytes",
+        "packed_bytes",
+        "max_error",
+        "error_of_bound",
+    ])?;
+    for Record { name, figures: f, .. } in &report.layers {
+        writer.write_record([
+            name.clone(),
+            f.kind.clone(),
+            f.geometry.clone(),
+            f.algorithm.clone(),
+            f.isa.clone(),
+            f.kernel.clone(),
+            report.machine.threads.to_string(),
+            f.seconds_best.to_string(),
+            f.seconds_median.to_string(),
+            f.gflops.to_string(),
+            f.share_of_peak.to_string(),
+            f.limit.clone(),
+            f.share_of_limit.to_string(),
+            f.compulsory_bytes.to_string(),
+            f.workspace_bytes.to_string(),
+            f.packed_bytes.to_string(),
+            f.max_error.to_string(),
+            f.error_of_bound.to_string(),
+        ])?;
     }
-}
-
-/// A size in the unit that suits it.
-fn bytes(bytes: usize) -> String {
-    match bytes as f64 {
-        b if b < 1024.0 => format!("{b} B"),
-        b if b < 1024.0 * 1024.0 => format!("{:.1} KiB", b / 1024.0),
-        b => format!("{:.1} MiB", b / (1024.0 * 1024.0)),
-    }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
-}
-
-/// The CPU's name, where the system tells.
-fn cpu_name() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn units() {
-        assert_eq!([seconds(1.25e-5), seconds(0.0123), seconds(2.0)], ["12.5 us", "12.30 ms", "2.00 s"]);
-        assert_eq!([bytes(12), bytes(1536), bytes(3 << 20)], ["12 B", "1.5 KiB", "3.0 MiB"]);
-    }
-
-    #[test]
-    fn geometric_mean_of_known_numbers() {
-        assert!((geometric_mean([1.0, 10.0, 100.0].into_iter()) - 10.0).abs() < 1e-9);
-    }
+    writer.flush()?;
+    Ok(())
 }

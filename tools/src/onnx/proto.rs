@@ -1,4 +1,4 @@
-//! The messages of ONNX's `onnx.proto` that a test folder needs, with the field numbers of that file. Fields that are
+//! The messages of ONNX's `onnx.proto` that test folders and the shapes of a graph need, with the field numbers of that file. Fields that are
 //! not listed are skipped by the decoder, so newer models can be read too.
 
 /// A model: operator sets, and the graph.
@@ -41,14 +41,58 @@ pub struct GraphProto {
     /// Outputs.
     #[prost(message, repeated, tag = "12")]
     pub output: Vec<ValueInfoProto>,
+    /// Types of values between nodes, where the model's writer noted them.
+    #[prost(message, repeated, tag = "13")]
+    pub value_info: Vec<ValueInfoProto>,
 }
 
-/// Name of an input or output; its type is not read.
+/// Name and type of a value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ValueInfoProto {
     /// The name that nodes use.
     #[prost(string, tag = "1")]
     pub name: String,
+    /// Its type, where it is known.
+    #[prost(message, optional, tag = "2")]
+    pub r#type: Option<TypeProto>,
+}
+
+/// The type of a value; of the kinds that ONNX has, tensors only.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TypeProto {
+    /// A tensor.
+    #[prost(message, optional, tag = "1")]
+    pub tensor_type: Option<TensorTypeProto>,
+}
+
+/// Element type and shape.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TensorTypeProto {
+    /// The element type.
+    #[prost(enumeration = "DataType", tag = "1")]
+    pub elem_type: i32,
+    /// The shape; absent where not even the rank is known.
+    #[prost(message, optional, tag = "2")]
+    pub shape: Option<TensorShapeProto>,
+}
+
+/// A shape.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TensorShapeProto {
+    /// One entry an axis.
+    #[prost(message, repeated, tag = "1")]
+    pub dim: Vec<DimensionProto>,
+}
+
+/// One axis: a number, a name, or neither.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DimensionProto {
+    /// The size.
+    #[prost(int64, optional, tag = "1")]
+    pub dim_value: Option<i64>,
+    /// A name for a size that is not fixed.
+    #[prost(string, optional, tag = "2")]
+    pub dim_param: Option<String>,
 }
 
 /// One operator.
@@ -60,6 +104,9 @@ pub struct NodeProto {
     /// Names of the outputs.
     #[prost(string, repeated, tag = "2")]
     pub output: Vec<String>,
+    /// The node's name; often empty.
+    #[prost(string, tag = "3")]
+    pub name: String,
     /// The operator's name.
     #[prost(string, tag = "4")]
     pub op_type: String,
@@ -86,6 +133,12 @@ pub struct AttributeProto {
     /// STRING.
     #[prost(bytes = "vec", tag = "4")]
     pub s: Vec<u8>,
+    /// TENSOR.
+    #[prost(message, optional, tag = "5")]
+    pub t: Option<TensorProto>,
+    /// GRAPH: a branch or the body of a loop.
+    #[prost(message, optional, boxed, tag = "6")]
+    pub g: Option<Box<GraphProto>>,
     /// FLOATS.
     #[prost(float, repeated, tag = "7")]
     pub floats: Vec<f32>,
@@ -139,7 +192,7 @@ pub struct TensorProto {
     /// Elements of DOUBLE.
     #[prost(double, repeated, tag = "10")]
     pub double_data: Vec<f64>,
-    /// 1: the elements stand in another file, which is not supported here.
+    /// 1: the elements stand in another file, which is not read here.
     #[prost(int32, tag = "14")]
     pub data_location: i32,
 }

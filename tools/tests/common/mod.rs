@@ -1,11 +1,13 @@
-//! ONNX test folders written on the spot.
+//! ONNX test folders and models written on the spot.
+
+#![allow(dead_code, reason = "each test program uses a part of this module")]
 
 use std::fs;
 use std::path::Path;
 
 use convoke_tools::onnx::proto::{
-    AttributeProto, AttributeType, DataType, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
-    ValueInfoProto,
+    AttributeProto, AttributeType, DataType, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
 };
 use prost::Message;
 
@@ -93,8 +95,9 @@ impl Folder {
         let graph = GraphProto {
             node: vec![node],
             initializer: self.inputs[self.fed..].to_vec(),
-            input: names().map(|name| ValueInfoProto { name }).collect(),
-            output: vec![ValueInfoProto { name: self.output.name.clone() }],
+            input: names().map(|name| ValueInfoProto { name, r#type: None }).collect(),
+            output: vec![ValueInfoProto { name: self.output.name.clone(), r#type: None }],
+            value_info: Vec::new(),
         };
         let opset = OperatorSetIdProto { domain: String::new(), version: self.opset };
         ModelProto { ir_version: 10, graph: Some(graph), opset_import: vec![opset] }.encode_to_vec()
@@ -110,4 +113,59 @@ impl Folder {
         }
         fs::write(set.join("output_0.pb"), self.output.encode_to_vec()).unwrap();
     }
+}
+
+/// A value of floats whose sizes are numbers or names.
+pub(crate) fn value(name: &str, dims: &[&str]) -> ValueInfoProto {
+    let dim = |text: &&str| match text.parse() {
+        Ok(size) => DimensionProto { dim_value: Some(size), dim_param: None },
+        Err(_) => DimensionProto { dim_value: None, dim_param: Some((*text).to_owned()) },
+    };
+    let shape = Some(TensorShapeProto { dim: dims.iter().map(dim).collect() });
+    let tensor_type = Some(TensorTypeProto { elem_type: DataType::Float.into(), shape });
+    ValueInfoProto { name: name.into(), r#type: Some(TypeProto { tensor_type }) }
+}
+
+/// A node of ONNX's own operators; its name is that of its output.
+pub(crate) fn node(op_type: &str, inputs: &[&str], output: &str, attributes: &[AttributeProto]) -> NodeProto {
+    NodeProto {
+        input: inputs.iter().map(|&name| name.to_owned()).collect(),
+        output: vec![output.into()],
+        name: output.into(),
+        op_type: op_type.into(),
+        attribute: attributes.to_vec(),
+        ..NodeProto::default()
+    }
+}
+
+/// Weights of which only the shape is there: the values are in another file.
+pub(crate) fn external(name: &str, dims: &[i64]) -> TensorProto {
+    TensorProto { data_location: 1, ..floats(name, dims, &[]) }
+}
+
+/// Two convolutions with an activation between them, then an upsampling; the batch is called `batch`.
+pub(crate) fn network() -> GraphProto {
+    GraphProto {
+        node: vec![
+            node("Conv", &["x", "w1"], "conv1", &[ints("pads", &[1, 1, 1, 1])]),
+            node("Relu", &["conv1"], "relu", &[]),
+            node("Conv", &["relu", "w2", "b2"], "conv2", &[ints("pads", &[1, 1, 1, 1])]),
+            node("ConvTranspose", &["conv2", "w3"], "up", &[ints("strides", &[2, 2])]),
+        ],
+        initializer: vec![
+            external("w1", &[8, 4, 3, 3]),
+            external("w2", &[8, 8, 3, 3]),
+            external("b2", &[8]),
+            external("w3", &[8, 2, 2, 2]),
+        ],
+        input: vec![value("x", &["batch", "4", "10", "12"])],
+        output: vec![value("up", &["batch", "2", "20", "24"])],
+        value_info: vec![value("relu", &["batch", "8", "10", "12"]), value("conv2", &["batch", "8", "10", "12"])],
+    }
+}
+
+/// The bytes of a model.
+pub(crate) fn model(graph: GraphProto) -> Vec<u8> {
+    let opset = OperatorSetIdProto { domain: String::new(), version: 22 };
+    ModelProto { ir_version: 10, graph: Some(graph), opset_import: vec![opset] }.encode_to_vec()
 }

@@ -1,0 +1,208 @@
+"""A worker that times layers with one of the libraries that come as Python packages: `python peers.py onnxruntime`.
+
+It speaks the protocol of `convoke-tools worker --help`: a request a line on standard input, an answer a line on standard output. Weights are constants of
+the model, and are packed before the clock starts; input and output are plain NCHW in f32.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+
+class OnnxRuntime:
+    """The faster of two levels of optimisation: with its blocked layout (and the conversions to it) and without."""
+
+    def __init__(self, row, folder, x, w, b, threads):
+        import onnxruntime as ort
+
+        levels = ort.GraphOptimizationLevel
+        candidates = []
+        for level in (levels.ORT_ENABLE_EXTENDED, levels.ORT_ENABLE_ALL):
+            options = ort.SessionOptions()
+            options.graph_optimization_level = level
+            options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+            options.log_severity_level = 3
+            session = ort.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
+            feed = {"x": x}
+            run = lambda session=session, feed=feed: session.run(None, feed)[0]
+            candidates.append((best_of(run, 6), run))
+        self.run = min(candidates, key=lambda c: c[0])[1]
+
+    def output(self):
+        return self.run()
+
+
+class OpenVino:
+    """Held to f32: on CPUs with bf16 arithmetic it would compute in bf16."""
+
+    def __init__(self, row, folder, x, w, b, threads):
+        import openvino
+
+        settings = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": threads,
+        }
+        model = openvino.Core().compile_model(str(folder / "model.onnx"), "CPU", settings)
+        self.request = model.create_infer_request()
+        self.request.set_input_tensor(openvino.Tensor(x, shared_memory=True))
+
+    def run(self):
+        self.request.infer()
+
+    def output(self):
+        self.run()
+        return self.request.get_output_tensor().data
+
+
+class Ncnn:
+    """Its layers, without half-precision storage and arithmetic. It knows no batches: images run one after the other."""
+
+    # Parameters of an axis, from the innermost: kernel, dilation, stride, padding at the begin and at the end, output padding.
+    AXES = [(1, 2, 3, 4, 15, 18), (11, 12, 13, 14, 16, 19), (21, 22, 23, 24, 17, 20)]
+
+    def __init__(self, row, folder, x, w, b, threads):
+        import ncnn
+
+        axes, group, out = len(row["strides"]), row["group"], row["y"][1]
+        transposed = row["op"] == "ConvTranspose"
+        if transposed and axes == 3 and group > 1:
+            raise ValueError("grouped 3-D transposed convolution is not there")
+        layer = ("Deconvolution" if transposed else "Convolution") + ("DepthWise" if group > 1 else "") + {1: "1D", 2: "", 3: "3D"}[axes]
+        parameters = {0: out, 5: 1, 6: w.size}
+        if group > 1:
+            parameters[7] = group
+        for ids, axis in zip(self.AXES, reversed(range(axes))):
+            values = [row["w"][2 + axis], row["dilations"][axis], row["strides"][axis], row["pads"][axis], row["pads"][axes + axis]]
+            parameters.update(zip(ids, values))
+            if transposed:
+                parameters[ids[5]] = row["output_padding"][axis]
+            # The end's padding is a parameter of its own only where it differs.
+            if values[3] == values[4]:
+                del parameters[ids[4]]
+        if transposed:  # (C, M/group) in each group becomes (M/group, C/group)
+            w = w.reshape([group, row["x"][1] // group, out // group] + row["w"][2:]).swapaxes(1, 2)
+        text = " ".join(f"{key}={value}" for key, value in sorted(parameters.items()))
+        (folder / "ncnn.param").write_text(f"7767517\n2 2\nInput data 0 1 data\n{layer} layer 1 1 data out {text}\n")
+        flag = np.zeros(1, np.uint32)  # weights follow as f32
+        (folder / "ncnn.bin").write_bytes(flag.tobytes() + np.ascontiguousarray(w, np.float32).tobytes() + b.tobytes())
+        self.net = ncnn.Net()
+        options = self.net.opt
+        options.num_threads, options.use_vulkan_compute = threads, False
+        options.use_fp16_storage = options.use_fp16_arithmetic = options.use_fp16_packed = options.use_bf16_storage = False
+        if self.net.load_param(str(folder / "ncnn.param")) or self.net.load_model(str(folder / "ncnn.bin")):
+            raise ValueError("ncnn does not load the layer")
+        self.images = [ncnn.Mat(np.ascontiguousarray(image)).clone() for image in x]
+        self.shape = row["y"]
+
+    def run(self):
+        outputs = []
+        for image in self.images:
+            extractor = self.net.create_extractor()
+            extractor.input("data", image)
+            status, y = extractor.extract("out")
+            if status:
+                raise ValueError(f"ncnn: status {status}")
+            outputs.append(y)
+        return outputs
+
+    def output(self):
+        return np.stack([np.array(y).reshape(self.shape[1:]) for y in self.run()])
+
+
+class Mnn:
+    """High precision: f32 sums and storage. The copies in and out, from and to NCHW, are part of a run.
+
+    The converter is called directly: the program `mnnconvert` also sends a usage report, and installs a package for that by pip in every call.
+    """
+
+    def __init__(self, row, folder, x, w, b, threads):
+        import MNN
+        import _tools
+
+        model = folder / "model.mnn"
+        _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", str(folder / "model.onnx"), "--MNNModel", str(model), "--bizCode", "x"])
+        if not model.exists():
+            raise ValueError("MNN does not convert the layer")
+        self.interpreter = MNN.Interpreter(str(model))
+        self.session = self.interpreter.createSession({"backend": "CPU", "numThread": threads, "precision": "high"})
+        source, sink = self.interpreter.getSessionInput(self.session), self.interpreter.getSessionOutput(self.session)
+        self.interpreter.resizeTensor(source, tuple(row["x"]))
+        self.interpreter.resizeSession(self.session)
+        plain = lambda shape, values: MNN.Tensor(tuple(shape), MNN.Halide_Type_Float, values, MNN.Tensor_DimensionType_Caffe)
+        self.x, self.y = plain(row["x"], x), plain(row["y"], np.zeros(row["y"], np.float32))
+        self.source, self.sink = source, sink
+
+    def run(self):
+        self.source.copyFrom(self.x)
+        self.interpreter.runSession(self.session)
+        self.sink.copyToHostTensor(self.y)
+
+    def output(self):
+        self.run()
+        return self.y.getNumpyData()
+
+
+PEERS = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "ncnn": Ncnn, "mnn": Mnn}
+
+
+def best_of(run, times):
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def measure(run, duration):
+    """Two runs that do not count, then as many as fit, at least three."""
+    run()
+    run()
+    seconds, end = [], time.perf_counter() + duration
+    while len(seconds) < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    seconds.sort()
+    return {"min": seconds[0], "median": seconds[len(seconds) // 2], "reps": len(seconds)}
+
+
+def answer(peer, request):
+    row, folder = request["row"], pathlib.Path(request["dir"])
+    read = lambda name, shape: np.fromfile(folder / name, np.float32).reshape(shape)
+    x, w, b = read("x.bin", row["x"]), read("w.bin", row["w"]), read("b.bin", [row["y"][1]])
+    # Files of its own: several workers share the layer's folder.
+    with tempfile.TemporaryDirectory() as own:
+        own = pathlib.Path(own)
+        (own / "model.onnx").symlink_to(folder / "model.onnx")
+        layer = PEERS[peer](row, own, x, w, b, request["threads"])
+        timing = measure(layer.run, request["secs"])
+        if request.get("out"):
+            y = np.ascontiguousarray(layer.output(), np.float32)
+            if list(y.shape) != row["y"]:
+                raise ValueError(f"the output's shape is {list(y.shape)}, not {row['y']}")
+            y.tofile(request["out"])
+    return timing
+
+
+def main():
+    # What the libraries print must not mix with the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        try:
+            reply = answer(sys.argv[1], json.loads(line))
+        except Exception as error:
+            reply = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(json.dumps(reply), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+//! `profile`: what convoke does for the convolutions of a model.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use convoke::{DType, Explanation, bf16, f16};
+use convoke_tools::onnx::graph::{ConvNode, Graph};
+use serde::Serialize;
+
+use super::Verdict;
+use crate::interrupt;
+use crate::machine::Machine;
+use crate::options::{BAD, Choice, parse_seconds, parse_threads};
+use crate::output::text::{bytes, percent, progress_bar, seconds, table};
+use crate::session::{COLUMNS, Figures, Session};
+
+/// Time every Conv and ConvTranspose node of an ONNX model
+///
+/// Reads a model, plans each of its convolutions, and times it with random weights: what convoke
+/// would do for this model. Activations behind the nodes are not fused. Layers of the same shape
+/// are timed once. Shapes come from the model; those that it lacks can be inferred, if these
+/// tools were built with the Cargo feature `infer`. Weights in other files are not needed.
+///
+/// Beside the columns that are explained at the end:
+///
+///   node          its name, or its output's
+///   why           what the planner's cost model expected of the pick, and of the next best
+///
+/// Ctrl-C ends it after the layer at hand; what was measured is printed.
+/// The exit status is 1 if a result was wrong, 130 if it was interrupted.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment, after_long_help = COLUMNS)]
+pub(crate) struct Args {
+    /// The model
+    #[arg(value_name = "MODEL.onnx")]
+    model: PathBuf,
+    /// Size of a dimension that has a name in place of a size, as in batch=1
+    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = parse_dim)]
+    dims: Vec<(String, i64)>,
+    /// Number of threads
+    #[arg(long, default_value_t = 1, value_parser = parse_threads)]
+    threads: usize,
+    #[command(flatten)]
+    choice: Choice,
+    /// Seconds to spend on timing each layer
+    #[arg(long, default_value = "0.2", value_parser = parse_seconds, allow_negative_numbers = true)]
+    seconds: Duration,
+    /// Print JSON, with the planner's word on each algorithm
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_dim(text: &str) -> Result<(String, i64)> {
+    let (name, size) = text.split_once('=').context("expected NAME=SIZE")?;
+    let size = size.parse().ok().filter(|&size| size >= 0).context("expected NAME=SIZE with a size of 0 or more")?;
+    Ok((name.to_owned(), size))
+}
+
+/// All figures of one model.
+#[derive(Debug, Serialize)]
+struct Profile {
+    model: String,
+    /// What the figures hold for, by element type.
+    machines: BTreeMap<String, Machine>,
+    nodes: Vec<Record>,
+    totals: Totals,
+    /// The same by algorithm.
+    by_algorithm: BTreeMap<String, Totals>,
+    /// Number of nodes by operators that are other kinds of convolution.
+    other_operators: BTreeMap<String, usize>,
+    /// Whether it ended before the last node.
+    interrupted: bool,
+}
+
+/// The figures of one node.
+#[derive(Debug, Clone, Serialize)]
+struct Record {
+    name: String,
+    dtype: String,
+    #[serde(flatten)]
+    figures: Figures,
+    why: String,
+    candidates: Vec<Candidate>,
+}
+
+/// The planner's word on one algorithm.
+#[derive(Debug, Clone, Serialize)]
+struct Candidate {
+    algorithm: String,
+    /// None if it does not accept the layer.
+    estimated_seconds: Option<f64>,
+    reason: String,
+}
+
+/// Sums over nodes.
+#[derive(Debug, Default, Serialize)]
+struct Totals {
+    nodes: usize,
+    flop: f64,
+    seconds: f64,
+    seconds_at_limit: f64,
+    gflops: f64,
+    share_of_limit: f64,
+    packed_bytes: usize,
+    /// The largest: nodes run one after the other share it.
+    workspace_bytes: usize,
+}
+
+impl Totals {
+    fn of<'a>(figures: impl Iterator<Item = &'a Figures>) -> Self {
+        let mut sum = Self::default();
+        for f in figures {
+            sum.nodes += 1;
+            sum.flop += f.flop;
+            sum.seconds += f.seconds_best;
+            sum.seconds_at_limit += f.seconds_at_limit;
+            sum.packed_bytes += f.packed_bytes;
+            sum.workspace_bytes = sum.workspace_bytes.max(f.workspace_bytes);
+        }
+        if sum.nodes > 0 {
+            sum.gflops = sum.flop / sum.seconds / 1e9;
+            sum.share_of_limit = sum.seconds_at_limit / sum.seconds;
+        }
+        sum
+    }
+}
+
+/// Reads the model, runs its nodes, and prints the profile.
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let graph = args.graph().with_context(|| args.model.display().to_string())?;
+    let nodes = graph.nodes().with_context(|| args.model.display().to_string())?;
+    interrupt::watch()?;
+    let profile = args.measure(&graph, &nodes)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&profile)?);
+    } else {
+        print(&profile);
+    }
+    Ok(match profile.interrupted {
+        true => Verdict::Interrupted,
+        false => Verdict::from_good(profile.nodes.iter().all(|record| record.figures.within_bound)),
+    })
+}
+
+impl Args {
+    fn graph(&self) -> Result<Graph> {
+        let sizes: BTreeMap<_, _> = self.dims.iter().cloned().collect();
+        ensure!(sizes.len() == self.dims.len(), "--dim names a dimension twice");
+        #[cfg_attr(not(feature = "infer"), expect(unused_mut, reason = "shapes are only added by inference"))]
+        let mut graph = Graph::decode(&fs::read(&self.model)?, sizes)?;
+        #[cfg(feature = "infer")]
+        if !graph.missing().is_empty() {
+            crate::infer::shapes(&self.model, &mut graph)?;
+        }
+        Ok(graph)
+    }
+
+    fn measure(&self, graph: &Graph, nodes: &[ConvNode]) -> Result<Profile> {
+        let mut sessions = BTreeMap::<String, Session>::new();
+        let mut known = HashMap::<String, Record>::new();
+        let mut records = Vec::new();
+        let bar = progress_bar(nodes.len());
+        for node in nodes {
+            if interrupt::requested() {
+                break;
+            }
+            bar.set_message(node.name.clone());
+            let key = format!("{} {:?}", node.dtype, node.geometry);
+            if let Some(record) = known.get(&key) {
+                records.push(Record { name: node.name.clone(), ..record.clone() });
+            } else {
+                let session = match sessions.entry(node.dtype.to_string()) {
+                    std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(entry) => {
+                        let planner = self.choice.planner()?;
+                        entry.insert(Session::new(planner, node.dtype, self.threads, self.seconds)?)
+                    }
+                };
+                let record = run_node(session, node).with_context(|| format!("node {}", node.name))?;
+                known.insert(key, record.clone());
+                records.push(record);
+            }
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        let of_algorithm = |name: &str| Totals::of(records.iter().map(|r| &r.figures).filter(|f| f.algorithm == name));
+        let by_algorithm = records.iter().map(|r| (r.figures.algorithm.clone(), of_algorithm(&r.figures.algorithm)));
+        let machine = |(dtype, s): (&String, &Session)| (dtype.clone(), Machine::new(dtype, s.threads(), s.roofs()));
+        Ok(Profile {
+            model: self.model.display().to_string(),
+            machines: sessions.iter().map(machine).collect(),
+            totals: Totals::of(records.iter().map(|r| &r.figures)),
+            by_algorithm: by_algorithm.collect(),
+            other_operators: graph.others().clone(),
+            interrupted: records.len() < nodes.len(),
+            nodes: records,
+        })
+    }
+}
+
+fn run_node(session: &mut Session, node: &ConvNode) -> Result<Record> {
+    let (operator, x) = (&node.operator, node.geometry.input_shape());
+    let (figures, explanation) = match node.dtype {
+        DType::F32 => session.run::<f32>(operator, &x),
+        DType::F64 => session.run::<f64>(operator, &x),
+        DType::F16 => session.run::<f16>(operator, &x),
+        DType::BF16 => session.run::<bf16>(operator, &x),
+    }?;
+    let candidate = |v: &convoke::Verdict| Candidate {
+        algorithm: v.algorithm.to_string(),
+        estimated_seconds: v.cost.map(|nanoseconds| nanoseconds / 1e9),
+        reason: v.reason.clone(),
+    };
+    Ok(Record {
+        name: node.name.clone(),
+        dtype: node.dtype.to_string(),
+        why: why(&explanation, &figures.algorithm),
+        candidates: explanation.verdicts().iter().map(candidate).collect(),
+        figures,
+    })
+}
+
+/// What the planner expected of its pick, and of the next best.
+fn why(explanation: &Explanation, picked: &str) -> String {
+    let costs = explanation.verdicts().iter().filter_map(|v| Some((v.cost?, v.algorithm.name())));
+    let (mine, others): (Vec<_>, Vec<_>) = costs.partition(|(_, name)| *name == picked);
+    let text = |(nanoseconds, name): &(f64, &str)| format!("{name} {}", seconds(nanoseconds / 1e9));
+    let pick = mine.first().map_or_else(|| "forced".to_owned(), |pick| format!("est. {}", text(pick)));
+    match others.iter().min_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some(next) => format!("{pick}, next {}", text(next)),
+        None => format!("{pick}, nothing else accepts it"),
+    }
+}
+
+fn print(profile: &Profile) {
+    println!("{}", profile.model);
+    for machine in profile.machines.values() {
+        println!("{}\n{}", machine.headline(), machine.versions());
+        machine.limits().iter().for_each(|line| println!("{line}"));
+    }
+    let header = [
+        "node",
+        "geometry",
+        "algorithm",
+        "kernel",
+        "best",
+        "median",
+        "GFLOP/s",
+        "FMA",
+        "limit",
+        "of limit",
+        "workspace",
+        "packed",
+        "why",
+    ];
+    let row = |r: &Record| {
+        let f = &r.figures;
+        [
+            r.name.clone(),
+            f.geometry.clone(),
+            f.algorithm.clone(),
+            format!("{} {}", f.isa, f.kernel),
+            seconds(f.seconds_best),
+            seconds(f.seconds_median),
+            format!("{:.1}", f.gflops),
+            percent(f.share_of_peak),
+            f.limit.clone(),
+            percent(f.share_of_limit),
+            bytes(f.workspace_bytes),
+            bytes(f.packed_bytes),
+            r.why.clone(),
+        ]
+    };
+    let mut nodes = table(&header, profile.nodes.iter().map(row), 4);
+    if let Some(column) = nodes.column_mut(header.len() - 1) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Left);
+    }
+    println!("\n{nodes}\n");
+    let header = ["algorithm", "nodes", "GFLOP", "time", "of time", "GFLOP/s", "of limit", "workspace", "packed"];
+    let row = |name: &str, t: &Totals| {
+        [
+            name.to_owned(),
+            t.nodes.to_string(),
+            format!("{:.2}", t.flop / 1e9),
+            seconds(t.seconds),
+            percent(t.seconds / profile.totals.seconds),
+            format!("{:.1}", t.gflops),
+            percent(t.share_of_limit),
+            bytes(t.workspace_bytes),
+            bytes(t.packed_bytes),
+        ]
+    };
+    let algorithms = profile.by_algorithm.iter().map(|(name, totals)| row(name, totals));
+    println!("{}", table(&header, algorithms.chain([row("all", &profile.totals)]), 1));
+    if profile.nodes.iter().any(|r| r.figures.is_winograd()) {
+        println!("\nWinograd makes fewer multiply-adds than the definition has: its shares may exceed 100 %.");
+    }
+    for (operator, count) in &profile.other_operators {
+        println!("\nnot covered: {count} {operator}");
+    }
+    for wrong in profile.nodes.iter().filter(|r| !r.figures.within_bound) {
+        let times = wrong.figures.error_of_bound;
+        anstream::println!("\n{BAD}WRONG{BAD:#} {}: {times:.1} times the bound of its error", wrong.name);
+    }
+}

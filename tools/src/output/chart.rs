@@ -1,0 +1,408 @@
+//! The pictures of a report, as SVG.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, anyhow};
+use convoke_tools::limits::Level;
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::text::{geometric_mean, percent};
+use crate::commands::report::{Record, Report, Series};
+use crate::machine::Machine;
+
+/// Pixels across; SVG scales.
+const WIDTH: u32 = 1000;
+const FONT: &str = "sans-serif";
+const GREY: RGBColor = RGBColor(110, 110, 110);
+const GRID: RGBColor = RGBColor(222, 222, 222);
+/// Colours that are told apart with any colour vision (Okabe and Ito), and a dark grey.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(213, 94, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(204, 121, 167),
+    RGBColor(160, 150, 0),
+    RGBColor(60, 60, 60),
+];
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// One picture.
+#[derive(Debug)]
+pub(crate) struct Picture {
+    /// The name of its file.
+    pub(crate) file: &'static str,
+    /// What it shows, and how to read it.
+    pub(crate) caption: String,
+    pub(crate) svg: String,
+}
+
+/// All pictures that the figures suffice for.
+pub(crate) fn all(report: &Report) -> Result<Vec<Picture>> {
+    if report.layers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let bars = [networks(report), instruction_sets(report), threads(report)];
+    let mut pictures = vec![roofline(report)?];
+    for (file, caption, bars) in bars.into_iter().flatten() {
+        pictures.push(Picture { file, caption, svg: bars.draw(&report.machine)? });
+    }
+    Ok(pictures)
+}
+
+/// Every layer under the limits of the machine.
+fn roofline(report: &Report) -> Result<Picture> {
+    const HEIGHT: u32 = 640;
+    const PLOT: u32 = 770;
+    let caption = "Every layer by its operations for each compulsory byte (input, weights and output, each moved once), under the measured limits of the \
+                   machine. A layer's limit is the lower of the FMA line and the line of the level that its data lives in. Winograd makes fewer \
+                   multiply-adds than the definition, all of which count here: its layers, drawn as triangles, may stand above the FMA line."
+        .to_owned();
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
+        let body = frame(&root, "Roofline", &report.machine)?;
+        let (left, right) = body.split_horizontally(PLOT);
+        let intensity = |r: &Record| r.figures.flop / r.figures.compulsory_bytes;
+        let isa = &report.layers[0].figures.isa;
+        let (peak, bandwidth) = (report.machine.fma_peak[isa], &report.machine.read_bandwidth[isa]);
+        let x = range(report.layers.iter().map(intensity));
+        let y = range(report.layers.iter().map(|r| r.figures.gflops).chain([peak]));
+        let mut chart = ChartBuilder::on(&left)
+            .margin(10)
+            .x_label_area_size(42)
+            .y_label_area_size(60)
+            .build_cartesian_2d((x.0..x.1).log_scale().base(2.0), (y.0..y.1).log_scale().base(2.0))
+            .map_err(drawing)?;
+        chart
+            .configure_mesh()
+            .bold_line_style(GRID)
+            .light_line_style(RGBColor(243, 243, 243))
+            .x_desc("operations for each compulsory byte")
+            .y_desc("GFLOP/s")
+            .axis_desc_style((FONT, 14))
+            .label_style((FONT, 12))
+            .x_label_formatter(&|v| plain(*v))
+            .y_label_formatter(&|v| plain(*v))
+            .draw()
+            .map_err(drawing)?;
+
+        let mut legend = Legend::new(&right);
+        legend.heading("limits")?;
+        // The slower, the lighter.
+        for (level, shade) in Level::ALL.into_iter().zip([60, 110, 160, 205]) {
+            let colour = RGBColor(shade, shade, shade);
+            let rate = bandwidth[&level.to_string()];
+            // From the left edge, or from where the line enters the picture, to where arithmetic takes over.
+            let (from, to) = (x.0.max(y.0 / rate), x.1.min(peak / rate));
+            let line = [(from, from * rate), (to, to * rate)];
+            chart.draw_series(LineSeries::new(line, colour.stroke_width(2))).map_err(drawing)?;
+            legend.line(colour, &format!("{level} read, {rate:.0} GB/s"))?;
+        }
+        let line = [(x.0, peak), (x.1, peak)];
+        chart.draw_series(LineSeries::new(line, BLACK.stroke_width(2))).map_err(drawing)?;
+        legend.line(BLACK, &format!("FMA peak, {peak:.0} GFLOP/s"))?;
+
+        legend.heading("layers")?;
+        for (kind, colour) in kinds(report).into_iter().zip(COLOURS) {
+            let of_kind = || report.layers.iter().filter(|r| r.figures.kind == kind);
+            let place = |r: &Record| (intensity(r), r.figures.gflops);
+            let direct = of_kind().filter(|r| !r.figures.is_winograd());
+            let winograd = of_kind().filter(|r| r.figures.is_winograd());
+            let fill = colour.mix(0.75).filled();
+            chart.draw_series(direct.map(|r| Circle::new(place(r), 4, fill))).map_err(drawing)?;
+            chart.draw_series(winograd.map(|r| TriangleMarker::new(place(r), 6, fill))).map_err(drawing)?;
+            legend.point(colour, &kind)?;
+        }
+        legend.triangle("with Winograd")?;
+        root.present().map_err(drawing)?;
+    }
+    Ok(Picture { file: "roofline.svg", caption, svg })
+}
+
+type Chart = Option<(&'static str, String, Bars)>;
+
+/// A bar for each network.
+fn networks(report: &Report) -> Chart {
+    let mut by_network = BTreeMap::<&str, [f64; 3]>::new();
+    for record in &report.layers {
+        let f = &record.figures;
+        let sums = by_network.entry(&record.network).or_default();
+        [f.flop, f.seconds_best, f.seconds_at_limit].iter().zip(sums).for_each(|(value, sum)| *sum += value);
+    }
+    let row = |(network, [flop, best, at_limit]): (&str, [f64; 3])| Row {
+        label: network.to_owned(),
+        values: vec![flop / best / 1e9],
+        mark: Some(flop / at_limit / 1e9),
+        note: format!("{:.0}  ({})", flop / best / 1e9, percent(at_limit / best)),
+    };
+    let caption = "The layers of each network one after the other: their operations by their time (and the share of their limits, which Winograd may \
+                   exceed). The mark is the speed of direct arithmetic at the limits."
+        .to_owned();
+    let bars = Bars {
+        title: "Networks: their layers, one after the other",
+        unit: "GFLOP/s",
+        series: vec!["convoke".to_owned()],
+        mark: Some("at the limits of direct arithmetic"),
+        rows: by_network.into_iter().map(row).collect(),
+        bar: 12,
+    };
+    Some(("networks.svg", caption, bars))
+}
+
+/// A bar for each kind of layer and instruction set.
+fn instruction_sets(report: &Report) -> Chart {
+    let mut series: Vec<_> = report.comparisons.iter().filter(|s| s.threads == report.machine.threads).collect();
+    series.sort_by_key(|s| rank(&s.isa));
+    if series.len() < 2 {
+        return None;
+    }
+    let row = |kind: String| {
+        let values: Vec<f64> = series.iter().map(|s| mean_of_kind(report, &kind, |name| s.gflops[name])).collect();
+        let note = format!("x {:.2}", values[values.len() - 1] / values[0]);
+        Row { label: kind, values, mark: None, note }
+    };
+    let caption = "The same layers with each instruction set: the geometric mean of each kind of layer, and the last by the first.".to_owned();
+    let bars = Bars {
+        title: "Instruction sets: geometric mean of each kind of layer",
+        unit: "GFLOP/s",
+        series: series.iter().map(|s| s.isa.clone()).collect(),
+        mark: None,
+        rows: kinds(report).into_iter().map(row).collect(),
+        bar: 14,
+    };
+    Some(("instruction-sets.svg", caption, bars))
+}
+
+/// A bar for each kind of layer and number of threads above one.
+fn threads(report: &Report) -> Chart {
+    let isa = &report.layers[0].figures.isa;
+    let mut series: Vec<&Series> = report.comparisons.iter().filter(|s| s.isa == *isa).collect();
+    series.sort_by_key(|s| s.threads);
+    let (one, more) = series.split_first().filter(|(one, more)| one.threads == 1 && !more.is_empty())?;
+    let most = more[more.len() - 1].threads;
+    let row = |kind: String| {
+        let speedup = |s: &&Series| mean_of_kind(report, &kind, |name| s.gflops[name] / one.gflops[name]);
+        let values: Vec<f64> = more.iter().map(speedup).collect();
+        let note = format!("{:.2} of {most}", values[values.len() - 1]);
+        Row { label: kind, values, mark: Some(most as f64), note }
+    };
+    let caption = format!(
+        "How many times as fast as on one thread: the geometric mean of each kind of layer, with {isa}. The mark is the largest number of threads. Batch \
+         1 mostly, so that single images are shared out."
+    );
+    let bars = Bars {
+        title: "Threads: times as fast as one",
+        unit: "times as fast as one thread",
+        series: more.iter().map(|s| format!("{} threads", s.threads)).collect(),
+        mark: Some("ideal"),
+        rows: kinds(report).into_iter().map(row).collect(),
+        bar: 14,
+    };
+    Some(("threads.svg", caption, bars))
+}
+
+/// The geometric mean over the layers of a kind.
+fn mean_of_kind(report: &Report, kind: &str, value: impl Fn(&str) -> f64) -> f64 {
+    geometric_mean(report.layers.iter().filter(|r| r.figures.kind == kind).map(|r| value(&r.name)))
+}
+
+/// The kinds that occur, in the order of their first layer.
+fn kinds(report: &Report) -> Vec<String> {
+    let mut kinds = Vec::new();
+    for record in &report.layers {
+        if !kinds.contains(&record.figures.kind) {
+            kinds.push(record.figures.kind.clone());
+        }
+    }
+    kinds
+}
+
+/// Instruction sets in order of capability.
+fn rank(isa: &str) -> Option<convoke::Isa> {
+    isa.parse().ok()
+}
+
+/// A little more than the values span, for an axis with a logarithmic scale.
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let (low, high) = values.fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
+    (low / 1.5, high * 1.5)
+}
+
+/// A number of a logarithmic axis.
+fn plain(value: f64) -> String {
+    if value < 1.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+/// Bars to the right, in groups.
+#[derive(Debug)]
+struct Bars {
+    title: &'static str,
+    unit: &'static str,
+    /// One name for each bar of a group.
+    series: Vec<String>,
+    /// What the marks mean.
+    mark: Option<&'static str>,
+    rows: Vec<Row>,
+    /// Height of a bar.
+    bar: i32,
+}
+
+/// A group of bars.
+#[derive(Debug)]
+struct Row {
+    label: String,
+    values: Vec<f64>,
+    mark: Option<f64>,
+    /// What stands to the right of the bars.
+    note: String,
+}
+
+impl Bars {
+    fn draw(&self, machine: &Machine) -> Result<String> {
+        const LABELS: i32 = 150;
+        const NOTES: i32 = 120;
+        const GAP: i32 = 8;
+        /// Above and below the bars, with the frame's lines: title, legend, axis, machine.
+        const REST: i32 = 170;
+        let group = self.series.len() as i32 * self.bar + GAP;
+        let height = self.rows.len() as i32 * group + REST;
+        let mut svg = String::new();
+        {
+            let root = SVGBackend::with_string(&mut svg, (WIDTH, height as u32)).into_drawing_area();
+            let body = frame(&root, self.title, machine)?;
+            let legend_height = 30;
+            self.legend(&body, LABELS)?;
+            let (top, bottom) = (legend_height, legend_height + self.rows.len() as i32 * group);
+            let (left, right) = (LABELS, WIDTH as i32 - NOTES);
+            let values = self.rows.iter().flat_map(|row| row.values.iter().copied().chain(row.mark));
+            let axis = RangedCoordf64::from(0.0..1.05 * values.fold(0.0, f64::max));
+            let place = |value: f64| axis.map(&value, (left, right));
+
+            for tick in axis.key_points(Ticks) {
+                let x = place(tick);
+                body.draw(&PathElement::new([(x, top), (x, bottom)], GRID)).map_err(drawing)?;
+                text(&body, &format!("{tick}"), (x, bottom + 14), 12, GREY, HPos::Center)?;
+            }
+            text(&body, self.unit, (i32::midpoint(left, right), bottom + 34), 14, BLACK, HPos::Center)?;
+            for (index, row) in self.rows.iter().enumerate() {
+                let y = top + index as i32 * group + GAP / 2;
+                let middle = y + (group - GAP) / 2;
+                text(&body, &row.label, (left - 8, middle), 13, BLACK, HPos::Right)?;
+                for (bar, (&value, colour)) in row.values.iter().zip(COLOURS).enumerate() {
+                    let y = y + bar as i32 * self.bar;
+                    let corners = [(left, y), (place(value), y + self.bar - 1)];
+                    body.draw(&Rectangle::new(corners, colour.filled())).map_err(drawing)?;
+                }
+                if let Some(mark) = row.mark {
+                    let x = place(mark);
+                    let line = [(x, y - 2), (x, y + group - GAP + 1)];
+                    body.draw(&PathElement::new(line, BLACK.stroke_width(2))).map_err(drawing)?;
+                }
+                text(&body, &row.note, (right + 10, middle), 12, GREY, HPos::Left)?;
+            }
+            body.draw(&PathElement::new([(left, top), (left, bottom)], GREY)).map_err(drawing)?;
+            root.present().map_err(drawing)?;
+        }
+        Ok(svg)
+    }
+
+    /// The names of the bars and of the mark, in one line.
+    fn legend(&self, area: &Area<'_>, left: i32) -> Result<()> {
+        let mut x = left;
+        let width = |name: &str| 30 + 8 * name.len() as i32;
+        for (name, colour) in self.series.iter().zip(COLOURS) {
+            area.draw(&Rectangle::new([(x, 6), (x + 14, 18)], colour.filled())).map_err(drawing)?;
+            text(area, name, (x + 20, 12), 13, BLACK, HPos::Left)?;
+            x += width(name);
+        }
+        if let Some(mark) = self.mark {
+            area.draw(&PathElement::new([(x + 7, 4), (x + 7, 20)], BLACK.stroke_width(2))).map_err(drawing)?;
+            text(area, mark, (x + 20, 12), 13, BLACK, HPos::Left)?;
+        }
+        Ok(())
+    }
+}
+
+/// About eight labels on an axis.
+struct Ticks;
+
+impl KeyPointHint for Ticks {
+    fn max_num_points(&self) -> usize {
+        8
+    }
+
+    fn weight(&self) -> plotters::coord::ranged1d::KeyPointWeight {
+        plotters::coord::ranged1d::KeyPointWeight::Bold
+    }
+}
+
+/// The names of lines and points, one below the other.
+struct Legend<'a, 'b> {
+    area: &'a Area<'b>,
+    y: i32,
+}
+
+impl<'a, 'b> Legend<'a, 'b> {
+    const STEP: i32 = 22;
+
+    fn new(area: &'a Area<'b>) -> Self {
+        Self { area, y: 24 }
+    }
+
+    fn heading(&mut self, name: &str) -> Result<()> {
+        self.y += 6;
+        text(self.area, name, (0, self.y), 13, GREY, HPos::Left)?;
+        self.y += Self::STEP;
+        Ok(())
+    }
+
+    fn name(&mut self, name: &str) -> Result<()> {
+        text(self.area, name, (34, self.y), 13, BLACK, HPos::Left)?;
+        self.y += Self::STEP;
+        Ok(())
+    }
+
+    fn line(&mut self, colour: RGBColor, name: &str) -> Result<()> {
+        let line = [(0, self.y), (26, self.y)];
+        self.area.draw(&PathElement::new(line, colour.stroke_width(2))).map_err(drawing)?;
+        self.name(name)
+    }
+
+    fn point(&mut self, colour: RGBColor, name: &str) -> Result<()> {
+        self.area.draw(&Circle::new((13, self.y), 5, colour.filled())).map_err(drawing)?;
+        self.name(name)
+    }
+
+    fn triangle(&mut self, name: &str) -> Result<()> {
+        self.area.draw(&TriangleMarker::new((13, self.y), 7, GREY.filled())).map_err(drawing)?;
+        self.name(name)
+    }
+}
+
+/// A white sheet with the title above and the machine below; gives what is between.
+fn frame<'a>(root: &Area<'a>, title: &str, machine: &Machine) -> Result<Area<'a>> {
+    root.fill(&WHITE).map_err(drawing)?;
+    let height = root.dim_in_pixel().1 as i32;
+    text(root, title, (16, 24), 20, BLACK, HPos::Left)?;
+    text(root, &machine.headline(), (16, height - 32), 12, GREY, HPos::Left)?;
+    text(root, &machine.versions(), (16, height - 14), 12, GREY, HPos::Left)?;
+    Ok(root.margin(44, 48, 0, 0))
+}
+
+/// Text whose middle is at the height `y`.
+fn text(area: &Area<'_>, text: &str, at: (i32, i32), size: i32, colour: RGBColor, anchor: HPos) -> Result<()> {
+    let style = (FONT, size).into_font().color(&colour).pos(Pos::new(anchor, VPos::Center));
+    area.draw(&Text::new(text.to_owned(), at, style)).map_err(drawing)
+}
+
+/// A drawing error borrows the backend's type; its text is kept.
+fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("drawing: {error}")
+}

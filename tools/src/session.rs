@@ -1,0 +1,157 @@
+//! Planning, running, timing and checking one layer after the other, with one choice of instruction set, algorithm and threads.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use convoke::{Algorithm, DType, Explanation, Isa, Operator, Planner, Workspace};
+use convoke_tools::check;
+use convoke_tools::data::{Operands, Scalar, tensor};
+use convoke_tools::limits::Roof;
+use convoke_tools::shapes::{Kind, describe, flops};
+use convoke_tools::timing::Timing;
+use serde::Serialize;
+
+use crate::options::Team;
+
+/// Elements of each output that are compared with the reference.
+const SAMPLES: usize = 500;
+
+/// The columns that `report` and `profile` have in common, for the end of their help.
+pub(crate) const COLUMNS: &str = "\
+The columns:
+
+  geometry      X -> Y, kernel k, stride s, pads p (begin:end), dilation d, groups g
+  algorithm     what the plan picked
+  kernel        instruction set and micro-kernel
+  best, median  time of one run
+  GFLOP/s       of the best time; two operations a multiply-add of the definition, taps on
+                padding included
+  FMA           share of the FMA peak: the rate of the fastest micro-kernel from the L1 cache on
+                that many threads. Winograd needs fewer multiply-adds than the definition, and
+                may exceed 100 %
+  limit         what bounds direct arithmetic: FMA, or the read bandwidth of the cache level (L1,
+                L2, L3) or memory (DRAM) that input, weights and output live in
+  of limit      the time at that limit as a share of the best time. Winograd may exceed 100 %,
+                and so may, by a little, a layer that just exceeds a cache: a part of it is there
+  workspace     bytes that a run borrows
+  packed        bytes of the packed weights and bias";
+
+/// The figures of one layer.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) kind: String,
+    pub(crate) geometry: String,
+    pub(crate) algorithm: String,
+    pub(crate) isa: String,
+    pub(crate) kernel: String,
+    pub(crate) seconds_best: f64,
+    pub(crate) seconds_median: f64,
+    pub(crate) reps: usize,
+    /// Operations of the definition.
+    pub(crate) flop: f64,
+    pub(crate) gflops: f64,
+    /// Of the FMA peak.
+    pub(crate) share_of_peak: f64,
+    /// What is used of X, W and B, and Y.
+    pub(crate) compulsory_bytes: f64,
+    /// `FMA`, `L1`, `L2`, `L3` or `DRAM`.
+    pub(crate) limit: String,
+    /// The time of a run at that limit.
+    pub(crate) seconds_at_limit: f64,
+    pub(crate) share_of_limit: f64,
+    pub(crate) workspace_bytes: usize,
+    pub(crate) packed_bytes: usize,
+    pub(crate) max_error: f64,
+    pub(crate) error_of_bound: f64,
+    pub(crate) within_bound: bool,
+}
+
+impl Figures {
+    /// Whether the multiply-adds of the definition are not all made.
+    pub(crate) fn is_winograd(&self) -> bool {
+        self.algorithm == Algorithm::Winograd.name()
+    }
+}
+
+/// One choice of how to run layers, and the limits that go with it.
+pub(crate) struct Session {
+    planner: Planner,
+    dtype: DType,
+    threads: usize,
+    team: Team,
+    seconds: Duration,
+    roofs: BTreeMap<Isa, Roof>,
+}
+
+impl Session {
+    /// Runs layers by this planner on `threads` threads, and times each for `seconds`.
+    pub(crate) fn new(planner: Planner, dtype: DType, threads: usize, seconds: Duration) -> Result<Self> {
+        let planner = planner.threads(threads);
+        Ok(Self { planner, dtype, threads, team: Team::new(threads)?, seconds, roofs: BTreeMap::new() })
+    }
+
+    /// Plans, packs, runs, times and checks one layer.
+    pub(crate) fn run<T: Scalar>(&mut self, operator: &Operator, x: &[usize]) -> Result<(Figures, Explanation)> {
+        let plan = self.planner.plan::<T>(operator.clone(), x)?;
+        let geometry = plan.geometry();
+        let roof = self.roof(plan.isa())?;
+        let (peak, bound) = (roof.fma, roof.bound(geometry, size_of::<T>()));
+        let operands = Operands::<T>::new(geometry);
+        let packed = plan.pack(&operands.w, Some(&operands.b))?;
+        // NaN, so that an element that is not written is seen.
+        let mut y = tensor(std::iter::repeat_n(T::from_f64(f64::NAN), geometry.output_len()));
+        let mut workspace = Workspace::for_plan(&plan)?;
+        let timing = self.team.install(|threads| {
+            Timing::measure(self.seconds, || plan.run(&operands.x, &packed, &mut y, &mut workspace, threads))
+        })?;
+        let worst = check::against_reference(geometry, plan.algorithm(), &operands, &y, SAMPLES);
+        let flop = flops(geometry);
+        let gflops = flop / timing.min / 1e9;
+        let figures = Figures {
+            kind: Kind::of(geometry).to_string(),
+            geometry: format!("{} {}", geometry.op, describe(geometry)),
+            algorithm: plan.algorithm().to_string(),
+            isa: plan.isa().to_string(),
+            kernel: plan.kernel().to_owned(),
+            seconds_best: timing.min,
+            seconds_median: timing.median,
+            reps: timing.reps,
+            flop,
+            gflops,
+            share_of_peak: gflops / peak,
+            compulsory_bytes: bound.bytes,
+            limit: bound.limit.to_string(),
+            seconds_at_limit: bound.seconds,
+            share_of_limit: bound.seconds / timing.min,
+            workspace_bytes: plan.workspace_bytes(),
+            packed_bytes: plan.packed_bytes(),
+            max_error: worst.error,
+            error_of_bound: worst.of_tolerance,
+            within_bound: worst.is_within(),
+        };
+        Ok((figures, plan.explain().clone()))
+    }
+
+    /// Threads that layers run on.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The limits that were measured so far.
+    pub(crate) fn roofs(&self) -> &BTreeMap<Isa, Roof> {
+        &self.roofs
+    }
+
+    /// The limits of an ISA, measured when they are first asked for.
+    fn roof(&mut self, isa: Isa) -> Result<&Roof> {
+        match self.roofs.entry(isa) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let roof = Roof::measure(self.dtype, isa, self.threads);
+                Ok(entry.insert(roof.with_context(|| format!("no kernel for {isa}"))?))
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Convolutions of whole models: what is found, what is said of what is not known.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{external, floats, ints, model, network, node, value};
+use convoke::DType;
+use convoke_tools::onnx::graph::Graph;
+use convoke_tools::onnx::proto::{AttributeProto, GraphProto, NodeProto};
+
+fn graph(of: GraphProto, batch: Option<i64>) -> Graph {
+    Graph::decode(&model(of), batch.into_iter().map(|size| ("batch".to_owned(), size)).collect()).unwrap()
+}
+
+fn error(of: GraphProto, batch: Option<i64>) -> String {
+    format!("{:#}", graph(of, batch).nodes().unwrap_err())
+}
+
+#[test]
+fn nodes_with_their_shapes() {
+    let graph = graph(network(), Some(3));
+    assert!(graph.missing().is_empty());
+    let nodes = graph.nodes().unwrap();
+    let found: Vec<_> =
+        nodes.iter().map(|n| (n.name.as_str(), n.geometry.input_shape(), n.geometry.output_shape())).collect();
+    assert_eq!(
+        found,
+        [
+            ("conv1", vec![3, 4, 10, 12], vec![3, 8, 10, 12]),
+            ("conv2", vec![3, 8, 10, 12], vec![3, 8, 10, 12]),
+            ("up", vec![3, 8, 10, 12], vec![3, 2, 20, 24]),
+        ]
+    );
+}
+
+#[test]
+fn a_size_that_has_a_name_must_be_given() {
+    assert!(error(network(), None).contains("node conv1: its input \"x\" has a size that is called \"batch\""));
+    assert!(error(network(), None).contains("--dim batch=1"));
+}
+
+#[test]
+fn a_shape_that_is_missing_is_named_and_can_be_inserted() {
+    let mut bare = network();
+    bare.value_info.clear();
+    let text = error(bare.clone(), Some(1));
+    assert!(text.contains("node conv2") && text.contains("\"relu\"") && text.contains("infer_shapes"), "{text}");
+    let mut graph = graph(bare, Some(1));
+    assert_eq!(graph.missing().into_iter().collect::<Vec<_>>(), ["conv2", "relu"]);
+    graph.insert("relu", None, &[1, 8, 10, 12]);
+    graph.insert("conv2", Some(DType::F32), &[1, 8, 10, 12]);
+    assert_eq!(graph.nodes().unwrap().len(), 3);
+}
+
+#[test]
+fn weights_of_constant_nodes_and_convolutions_of_branches() {
+    let constant =
+        AttributeProto { name: "value".into(), t: Some(floats("", &[8, 4, 1, 1], &[0.5; 32])), ..Default::default() };
+    let branch = GraphProto {
+        node: vec![node("Constant", &[], "w", &[constant]), node("Conv", &["x", "w"], "inner", &[])],
+        ..GraphProto::default()
+    };
+    let attribute = AttributeProto { name: "then_branch".into(), g: Some(Box::new(branch)), ..Default::default() };
+    let whole = GraphProto {
+        node: vec![node("If", &["condition"], "y", &[attribute]), node("ConvInteger", &["x", "w8"], "z", &[])],
+        input: vec![value("x", &["1", "4", "6", "6"])],
+        ..GraphProto::default()
+    };
+    let graph = graph(whole, None);
+    let nodes = graph.nodes().unwrap();
+    assert_eq!((nodes.len(), nodes[0].geometry.output_shape()), (1, vec![1, 8, 6, 6]));
+    assert_eq!(graph.others(), &BTreeMap::from([("ConvInteger".to_owned(), 1)]));
+}
+
+#[test]
+fn a_foreign_operator_of_the_same_name_is_not_ours() {
+    let foreign = NodeProto { domain: "com.example".into(), ..node("Conv", &["x", "w1"], "y", &[]) };
+    let bytes = model(GraphProto { node: vec![foreign], ..GraphProto::default() });
+    let text = Graph::decode(&bytes, BTreeMap::new()).unwrap_err().to_string();
+    assert!(text.contains("no Conv and no ConvTranspose"), "{text}");
+}
+
+#[test]
+fn what_the_operator_rejects_names_the_node() {
+    let mut wrong = network();
+    wrong.node[2].attribute = vec![ints("strides", &[0, 1])];
+    let text = error(wrong, Some(1));
+    assert!(text.contains("node conv2") && text.contains("stride"), "{text}");
+    let mut untyped = network();
+    untyped.initializer[0] = external("w1", &[8, 4, 3, 3]);
+    untyped.initializer[0].data_type = 3; // int8
+    assert!(graph(untyped, Some(1)).nodes().is_ok(), "X's type counts where W's is not one of the four");
+}
