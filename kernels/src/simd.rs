@@ -15,8 +15,16 @@ pub(crate) trait Simd: Copy {
     /// The mask with every lane set.
     const ALL: u32 = ((1_u64 << Self::LANES) - 1) as u32;
 
+    /// Registers that a vector takes.
+    const REGISTERS: usize;
+
     /// A run of lanes, in the form that masked loads take.
     type Mask: Copy;
+
+    /// Neighbouring scalars that multiply vectors: a broadcast of one, or a register full of them where the ISA multiplies by a lane of it.
+    type Scalars: Copy;
+    /// How many a `Scalars` holds.
+    const SCALARS: usize;
 
     /// All lanes `x`.
     ///
@@ -29,6 +37,18 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
     unsafe fn load(p: *const Self::Elem) -> Self;
+
+    /// The first `n` scalars from `p`, or [`SCALARS`](Self::SCALARS) if that is less.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: `p` is readable for that many elements, `n > 0`; nothing else is touched.
+    unsafe fn load_scalars(p: *const Self::Elem, n: usize) -> Self::Scalars;
+
+    /// `self * scalars[i] + c`, fused where the ISA has it.
+    ///
+    /// # Safety
+    /// CPU: the ISA. `i` is less than `SCALARS`, and known to the compiler once loops are unrolled.
+    unsafe fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
 
     /// Asks for the cache line at `p` in the L2 cache; where the ISA has no such instruction, nothing. Any address will do: it never faults.
     fn prefetch(p: *const Self::Elem);
@@ -155,3 +175,24 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA.
     unsafe fn zip(self, b: Self) -> (Self, Self);
 }
+
+/// [`Simd`]'s scalars as broadcasts.
+macro_rules! broadcast_scalars {
+    () => {
+        type Scalars = Self;
+        const SCALARS: usize = 1;
+
+        #[inline(always)]
+        unsafe fn load_scalars(p: *const Self::Elem, _: usize) -> Self {
+            // SAFETY: the caller's promise of ISA, and of one element at least.
+            unsafe { Self::splat(*p) }
+        }
+
+        #[inline(always)]
+        unsafe fn mul_add_scalar(self, scalars: Self, _: usize, c: Self) -> Self {
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { scalars.mul_add(self, c) }
+        }
+    };
+}
+pub(crate) use broadcast_scalars;

@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::Simd;
+use crate::simd::{Simd, broadcast_scalars};
 
 /// For each mask of eight 32-bit lanes, the indices that move its lanes to the front (AVX2 has no compress instruction).
 static COMPRESS: [[u32; 8]; 256] = {
@@ -81,6 +81,8 @@ impl Simd for F32x8 {
     type Elem = f32;
     type Mask = __m256i;
     const LANES: usize = 8;
+    const REGISTERS: usize = 1;
+    broadcast_scalars!();
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -281,6 +283,8 @@ impl Simd for F64x4 {
     type Elem = f64;
     type Mask = __m256i;
     const LANES: usize = 4;
+    const REGISTERS: usize = 1;
+    broadcast_scalars!();
 
     #[inline(always)]
     unsafe fn splat(x: f64) -> Self {

@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::Simd;
+use crate::simd::{Simd, broadcast_scalars};
 
 /// 16 `f32`.
 #[derive(Clone, Copy)]
@@ -12,6 +12,8 @@ impl Simd for F32x16 {
     type Elem = f32;
     type Mask = __mmask16;
     const LANES: usize = 16;
+    const REGISTERS: usize = 1;
+    broadcast_scalars!();
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -204,6 +206,8 @@ impl Simd for F64x8 {
     type Elem = f64;
     type Mask = __mmask8;
     const LANES: usize = 8;
+    const REGISTERS: usize = 1;
+    broadcast_scalars!();
 
     #[inline(always)]
     unsafe fn splat(x: f64) -> Self {
