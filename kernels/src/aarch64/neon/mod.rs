@@ -1,5 +1,6 @@
 //! NEON: AArch64's Advanced SIMD.
 
+pub(crate) mod convert;
 pub(crate) mod depthwise_f32;
 pub(crate) mod depthwise_f64;
 pub(crate) mod gemm_f32;
