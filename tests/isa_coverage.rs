@@ -5,9 +5,9 @@
 
 mod common;
 
-use std::process::{Command, Output};
+use std::process::Output;
 
-use common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
+use common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer, this_binary};
 use convoke::kernels::{channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_tools::data::Scalar;
@@ -111,7 +111,7 @@ fn a_tier_that_is_asked_for_and_not_executed_fails_the_suite() {
 
 /// Runs one test of this binary in a process of its own.
 fn child(test: &str, variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = this_binary();
     command.args(["--exact", test, "--include-ignored", "--nocapture"]).env_remove(ENSURE).env_remove(convoke::ENV_ISA);
     command.envs(variables.iter().copied()).output().unwrap()
 }

@@ -33,12 +33,9 @@ impl Isa {
             Self::Portable => true,
             // There is nothing to detect at run time: AArch64 targets have NEON unless they have no floating-point registers either. Its
             // kernels take lanes in memory order.
-            Self::Neon => cfg!(all(
-                target_arch = "aarch64",
-                target_feature = "neon",
-                target_endian = "little",
-                feature = "neon"
-            )),
+            Self::Neon => {
+                cfg!(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))
+            }
             Self::Avx2 => has_avx2(),
             Self::Avx512 => has_avx512(),
         }

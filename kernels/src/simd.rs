@@ -18,8 +18,10 @@ pub(crate) trait Simd: Copy {
     /// Registers that a vector takes.
     const REGISTERS: usize;
 
-    /// A run of lanes, in the form that masked loads take.
+    /// The lanes of a vector that lie in a row, in the form that loads of them take.
     type Mask: Copy;
+    /// Whether such a load costs no more than any other.
+    const MASKS_ARE_FREE: bool;
 
     /// Neighbouring scalars that multiply vectors: a broadcast of one, or a register full of them where the ISA multiplies by a lane of it.
     type Scalars: Copy;
@@ -152,16 +154,16 @@ pub(crate) trait Simd: Copy {
         (even, odd)
     }
 
-    /// The lanes `from..to`; none if `from >= to`.
+    /// The lanes that lie in a row of `width` elements where lane 0 is at `position` of it, which may be outside.
     ///
     /// # Safety
-    /// CPU: the ISA. `from` and `to` are at most `LANES`.
-    unsafe fn mask(from: usize, to: usize) -> Self::Mask;
+    /// CPU: the ISA.
+    unsafe fn mask(position: isize, width: usize) -> Self::Mask;
 
     /// The lanes of `mask` from `p`, which is where lane 0 would be; the other lanes are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p + lane` is readable for each lane of the mask; nothing else is touched, and `p` may be out of bounds.
+    /// CPU: the ISA. Memory: the row that the mask was made for is readable, `p` being at its position; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
 
     /// `p + step`, as a value that the compiler knows nothing about: it would compute the addresses of all rows of a tile ahead, and keep them in memory.
@@ -174,6 +176,13 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// CPU: the ISA.
     unsafe fn zip(self, b: Self) -> (Self, Self);
+}
+
+/// The lanes `from..to` of a vector of `lanes` that lie in a row of `width` elements where lane 0 is at `position`; none if `from >= to`.
+#[inline(always)]
+pub(crate) fn lanes_in_row(lanes: usize, position: isize, width: usize) -> (usize, usize) {
+    let most = lanes as isize;
+    ((-position).clamp(0, most) as usize, (width as isize - position).clamp(0, most) as usize)
 }
 
 /// [`Simd`]'s scalars as broadcasts.

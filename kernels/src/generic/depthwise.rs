@@ -130,8 +130,8 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
         let mut masks = [[V::mask(0, V::LANES); MOST_SHORT]; 3];
         for column in 0..args.columns_len {
             let position = *args.columns.add(column);
-            masks[0][column] = mask_at::<V>(position, args.width);
-            masks[2][column] = mask_at::<V>(position + (last * V::LANES) as isize, args.width);
+            masks[0][column] = V::mask(position, args.width);
+            masks[2][column] = V::mask(position + (last * V::LANES) as isize, args.width);
         }
         if N == 3 && args.columns_len == 3 {
             let positions = [*args.columns, *args.columns.add(1), *args.columns.add(2)];
@@ -155,7 +155,9 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     for column in 0..args.columns_len {
                         let x = x.wrapping_offset(*args.columns.add(column));
                         let w = w.add(column * N);
-                        if is_inside {
+                        if is_inside && !V::MASKS_ARE_FREE && vector > 0 && vector < last {
+                            sum_column::<V, R, N, false, false>(&mut acc, x, args.step, masks[column], w);
+                        } else if is_inside {
                             sum_column::<V, R, N, false, true>(&mut acc, x, args.step, masks[column], w);
                         } else {
                             sum_edge::<V, R, N>(&mut acc, x, args.step, (first, args.height), masks[column], w);
@@ -166,18 +168,6 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
             }
         }
     }
-}
-
-/// The lanes of a vector from `position` of a row on that are elements of the row.
-///
-/// # Safety
-/// CPU: the ISA of `V`.
-#[inline(always)]
-unsafe fn mask_at<V: Simd>(position: isize, width: usize) -> V::Mask {
-    let from = (-position).clamp(0, V::LANES as isize);
-    let to = (width as isize - position).clamp(0, V::LANES as isize);
-    // SAFETY: both are at most LANES; the caller runs where the ISA is.
-    unsafe { V::mask(from as usize, to as usize) }
 }
 
 /// Rows that a tile reads for a column, at the most: 8 rows and [`MOST_TAPS`] are 14.
@@ -292,7 +282,9 @@ unsafe fn squares<V: Simd, const R: usize, const MASKED: bool>(
                     let mut acc = [bias; R];
                     let masks = &masks[usize::from(vector > 0) + usize::from(vector > 0 && vector == last)];
                     let x = x.wrapping_add(vector * V::LANES);
-                    if is_inside {
+                    if is_inside && MASKED && !V::MASKS_ARE_FREE && vector > 0 && vector < last {
+                        square::<V, R, false, false>(&mut acc, x, step, (first, rows.1), positions, masks, &weights);
+                    } else if is_inside {
                         square::<V, R, MASKED, false>(&mut acc, x, step, (first, rows.1), positions, masks, &weights);
                     } else {
                         square::<V, R, MASKED, true>(&mut acc, x, step, (first, rows.1), positions, masks, &weights);

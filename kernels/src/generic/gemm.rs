@@ -106,7 +106,11 @@ const MOST_ROWS: usize = 14;
 /// # Safety
 /// CPU: the ISA. Memory: `a` is readable for `MR` elements.
 #[inline(always)]
-unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(acc: &mut [[V; NRV]; MR], a: *const V::Elem, b: &[V; NRV]) {
+unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
+    acc: &mut [[V; NRV]; MR],
+    a: *const V::Elem,
+    b: &[V; NRV],
+) {
     const { assert!(MR <= MOST_ROWS) };
     // SAFETY: the caller's promise; each load is of rows i.., and ends at MR at the latest.
     unsafe {

@@ -1,6 +1,6 @@
 //! The `wide` crate's vectors as [`Simd`] vectors: what the compilation target guarantees, on any target.
 
-use crate::simd::{Simd, broadcast_scalars};
+use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
 
 /// 8 `f32`.
 #[derive(Clone, Copy)]
@@ -11,6 +11,7 @@ impl Simd for F32x8 {
     type Mask = (usize, usize);
     const LANES: usize = 8;
     const REGISTERS: usize = 2;
+    const MASKS_ARE_FREE: bool = false;
     broadcast_scalars!();
 
     #[inline(always)]
@@ -140,8 +141,8 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> (usize, usize) {
-        (from, to)
+    unsafe fn mask(position: isize, width: usize) -> (usize, usize) {
+        lanes_in_row(Self::LANES, position, width)
     }
 
     #[inline(always)]
@@ -178,6 +179,7 @@ impl Simd for F64x4 {
     type Mask = (usize, usize);
     const LANES: usize = 4;
     const REGISTERS: usize = 2;
+    const MASKS_ARE_FREE: bool = false;
     broadcast_scalars!();
 
     #[inline(always)]
@@ -307,8 +309,8 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> (usize, usize) {
-        (from, to)
+    unsafe fn mask(position: isize, width: usize) -> (usize, usize) {
+        lanes_in_row(Self::LANES, position, width)
     }
 
     #[inline(always)]

@@ -66,16 +66,46 @@ static COMPRESS_64: [[[u8; 16]; 2]; 16] = {
     table
 };
 
-/// `SHIFT[16 - n..]` as a table lookup moves a register's bytes up by n, and fills with zeros from below.
-static SHIFT: [u8; 32] = {
-    let mut table = [u8::MAX; 32];
+/// Part of a row: how far from lane 0 a whole vector of the row, or all of a shorter one, can be loaded, how many elements that is, and the bytes
+/// of a table lookup that put them in their lanes, and zeros beside them.
+#[derive(Clone, Copy)]
+pub(crate) struct Window<const REGISTERS: usize> {
+    offset: isize,
+    len: usize,
+    bytes: [uint8x16_t; REGISTERS],
+}
+
+/// 32 bytes that are out of every table's range, the numbers of 32 bytes, and 32 more out of range.
+static BYTES: [u8; 96] = {
+    let mut bytes = [u8::MAX; 96];
     let mut byte = 0;
-    while byte < 16 {
-        table[16 + byte] = byte as u8;
+    while byte < 32 {
+        bytes[32 + byte] = byte as u8;
         byte += 1;
     }
-    table
+    bytes
 };
+
+impl<const REGISTERS: usize> Window<REGISTERS> {
+    /// For 4 lanes in `REGISTERS` registers.
+    ///
+    /// # Safety
+    /// CPU: NEON.
+    #[inline(always)]
+    unsafe fn new(position: isize, width: usize) -> Self {
+        let last = width.saturating_sub(4) as isize;
+        let offset = position.clamp(0, last) - position;
+        // Beyond 4 lanes either way nothing of the row is left.
+        let first = 32 - offset.clamp(-4, 4) * (4 * REGISTERS as isize);
+        let mut bytes = [BYTES.as_ptr(); REGISTERS];
+        for (register, from) in bytes.iter_mut().enumerate() {
+            *from = from.wrapping_offset(first + 16 * register as isize);
+        }
+        // SAFETY: first is at least 32 - 16 * REGISTERS, and at most 32 + 16 * REGISTERS, and REGISTERS at most 2: 16 bytes from there on, and from 16
+        // on where there are two, end at 96; the caller runs where NEON is.
+        Self { offset, len: width.min(4), bytes: bytes.map(|from| unsafe { vld1q_u8(from) }) }
+    }
+}
 
 /// 4 `f32`.
 #[derive(Clone, Copy)]
@@ -83,10 +113,11 @@ pub(crate) struct F32x4(float32x4_t);
 
 impl Simd for F32x4 {
     type Elem = f32;
-    type Mask = (usize, usize);
+    type Mask = Window<1>;
     type Scalars = float32x4_t;
     const LANES: usize = 4;
     const REGISTERS: usize = 1;
+    const MASKS_ARE_FREE: bool = false;
     const SCALARS: usize = 4;
 
     #[inline(always)]
@@ -267,17 +298,18 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> (usize, usize) {
-        (from.min(to), to)
+    unsafe fn mask(position: isize, width: usize) -> Window<1> {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Window::new(position, width) }
     }
 
     #[inline(always)]
-    unsafe fn load_lanes(p: *const f32, (from, to): (usize, usize)) -> Self {
-        // SAFETY: the caller's promise of ISA, and of the elements from..to; the slice of SHIFT holds 16 bytes, because from <= LANES.
+    unsafe fn load_lanes(p: *const f32, mask: Window<1>) -> Self {
+        let p = p.wrapping_offset(mask.offset);
+        // SAFETY: the caller's promise of ISA, and of the row, which the window lies in.
         unsafe {
-            let v = Self::load_first(p.wrapping_add(from), to - from);
-            let shift = SHIFT.as_ptr().add(16 - 4 * from);
-            Self(vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v.0), vld1q_u8(shift))))
+            let v = if mask.len == 4 { Self::load(p) } else { Self::load_first(p, mask.len) };
+            Self(vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v.0), mask.bytes[0])))
         }
     }
 
@@ -355,10 +387,11 @@ impl F64x4 {
 
 impl Simd for F64x4 {
     type Elem = f64;
-    type Mask = (usize, usize);
+    type Mask = Window<2>;
     type Scalars = float64x2_t;
     const LANES: usize = 4;
     const REGISTERS: usize = 2;
+    const MASKS_ARE_FREE: bool = false;
     const SCALARS: usize = 2;
 
     #[inline(always)]
@@ -384,14 +417,8 @@ impl Simd for F64x4 {
         // SAFETY: the caller runs where the ISA is.
         unsafe {
             match i {
-                0 => Self(
-                    vfmaq_laneq_f64::<0>(c.0, self.0, scalars),
-                    vfmaq_laneq_f64::<0>(c.1, self.1, scalars),
-                ),
-                _ => Self(
-                    vfmaq_laneq_f64::<1>(c.0, self.0, scalars),
-                    vfmaq_laneq_f64::<1>(c.1, self.1, scalars),
-                ),
+                0 => Self(vfmaq_laneq_f64::<0>(c.0, self.0, scalars), vfmaq_laneq_f64::<0>(c.1, self.1, scalars)),
+                _ => Self(vfmaq_laneq_f64::<1>(c.0, self.0, scalars), vfmaq_laneq_f64::<1>(c.1, self.1, scalars)),
             }
         }
     }
@@ -523,14 +550,21 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> (usize, usize) {
-        (from.min(to), to)
+    unsafe fn mask(position: isize, width: usize) -> Window<2> {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Window::new(position, width) }
     }
 
     #[inline(always)]
-    unsafe fn load_lanes(p: *const f64, (from, to): (usize, usize)) -> Self {
-        // SAFETY: the caller's promise of ISA, and of the elements from..to.
-        unsafe { Self::load_mask(p, ((1 << to) - 1) & !((1 << from) - 1)) }
+    unsafe fn load_lanes(p: *const f64, mask: Window<2>) -> Self {
+        let p = p.wrapping_offset(mask.offset);
+        // SAFETY: the caller's promise of ISA, and of the row, which the window lies in.
+        unsafe {
+            let v = if mask.len == 4 { Self::load(p) } else { Self::load_first(p, mask.len) };
+            let table = uint8x16x2_t(vreinterpretq_u8_f64(v.0), vreinterpretq_u8_f64(v.1));
+            let half = |bytes| vreinterpretq_f64_u8(vqtbl2q_u8(table, bytes));
+            Self(half(mask.bytes[0]), half(mask.bytes[1]))
+        }
     }
 
     #[inline(always)]

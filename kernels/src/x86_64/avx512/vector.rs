@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, broadcast_scalars};
+use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
 
 /// 16 `f32`.
 #[derive(Clone, Copy)]
@@ -13,6 +13,7 @@ impl Simd for F32x16 {
     type Mask = __mmask16;
     const LANES: usize = 16;
     const REGISTERS: usize = 1;
+    const MASKS_ARE_FREE: bool = true;
     broadcast_scalars!();
 
     #[inline(always)]
@@ -168,7 +169,8 @@ impl Simd for F32x16 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> __mmask16 {
+    unsafe fn mask(position: isize, width: usize) -> __mmask16 {
+        let (from, to) = lanes_in_row(Self::LANES, position, width);
         (first(to) & !first(from)) as __mmask16
     }
 
@@ -207,6 +209,7 @@ impl Simd for F64x8 {
     type Mask = __mmask8;
     const LANES: usize = 8;
     const REGISTERS: usize = 1;
+    const MASKS_ARE_FREE: bool = true;
     broadcast_scalars!();
 
     #[inline(always)]
@@ -350,7 +353,8 @@ impl Simd for F64x8 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> __mmask8 {
+    unsafe fn mask(position: isize, width: usize) -> __mmask8 {
+        let (from, to) = lanes_in_row(Self::LANES, position, width);
         (first(to) & !first(from)) as __mmask8
     }
 
