@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
+use crate::simd::LEAST_ROW;
 use crate::ukernel::{ChannelStore, Dest, Epilogue};
 use crate::{Isa, Real};
 
@@ -82,12 +83,12 @@ pub(crate) const MOST_SHORT: usize = 16;
 
 impl DirectTable {
     /// For rows of `width` elements: the number of each column's taps, and for each column the position that output position 0 sees. Taps of a column,
-    /// and output rows, are one row apart. None if that is too much for the kernels: too many taps or columns, or too large.
+    /// and output rows, are one row apart. None if that is not for the kernels: rows of less than four elements, too many taps or columns, or too large.
     #[must_use]
     pub fn new(taps: usize, columns: Vec<isize>, width: usize) -> Option<Self> {
         let is_small = |x: usize| x < MOST_PLACES;
         let fits = (1..=MOST_TAPS).contains(&taps) && (1..=MOST_SHORT).contains(&columns.len());
-        let fits = fits && is_small(width);
+        let fits = fits && width >= LEAST_ROW && is_small(width);
         (fits && columns.iter().all(|x| is_small(x.unsigned_abs()))).then_some(Self {
             taps,
             columns: columns.into(),

@@ -2,6 +2,9 @@
 
 use crate::Real;
 
+/// Elements of the shortest rows that parts can be loaded of: where the ISA has no masked loads, vectors of that many lanes are loaded whole.
+pub(crate) const LEAST_ROW: usize = 4;
+
 /// One vector register.
 ///
 /// # Safety
@@ -157,7 +160,7 @@ pub(crate) trait Simd: Copy {
     /// The lanes that lie in a row of `width` elements where lane 0 is at `position` of it, which may be outside.
     ///
     /// # Safety
-    /// CPU: the ISA.
+    /// CPU: the ISA. `width` is at least [`LEAST_ROW`].
     unsafe fn mask(position: isize, width: usize) -> Self::Mask;
 
     /// The lanes of `mask` from `p`, which is where lane 0 would be; the other lanes are zero.

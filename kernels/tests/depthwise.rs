@@ -119,7 +119,7 @@ fn tile<T: Real>(kernel: &DepthwiseKernel<T>, weight: usize, groups: &[(usize, u
 fn tiles_straight_from_x_leave_padding_out() {
     fn check<T: Real>(family: &DepthwiseKernels<T>) {
         for kernel in family.rows() {
-            for width in [1, 3, family.lanes(), 2 * family.lanes() - 1, 3 * family.lanes() + 2] {
+            for width in [1, 3, 4, 5, family.lanes(), 2 * family.lanes() - 1, 3 * family.lanes() + 2] {
                 for (taps, pad) in [(1, 0), (2, 1), (3, 1), (5, 2), (7, 3)] {
                     direct(kernel, width, taps, pad);
                 }
@@ -139,7 +139,10 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, taps: usize, pad: 
     let vectors = outputs.div_ceil(kernel.nr());
     let Some(table) = DirectTable::new(taps, columns, width).filter(|t| t.serves(outputs, kernel.nr())) else {
         // Only where the last vector but one reaches beyond the row.
-        assert!((vectors - 1) * kernel.nr() + pad > width, "{kernel:?}: width {width}, {taps} taps refused");
+        assert!(
+            width < 4 || (vectors - 1) * kernel.nr() + pad > width,
+            "{kernel:?}: width {width}, {taps} taps refused"
+        );
         return;
     };
     let (x, w) = (values::<T>(planes * height * width, 1), values::<T>(planes * taps * taps, 2));

@@ -66,12 +66,11 @@ static COMPRESS_64: [[[u8; 16]; 2]; 16] = {
     table
 };
 
-/// Part of a row: how far from lane 0 a whole vector of the row, or all of a shorter one, can be loaded, how many elements that is, and the bytes
-/// of a table lookup that put them in their lanes, and zeros beside them.
+/// Part of a row: how far from lane 0 a whole vector of the row can be loaded, and the bytes of a table lookup that put its elements in their lanes, and
+/// zeros beside them.
 #[derive(Clone, Copy)]
 pub(crate) struct Window<const REGISTERS: usize> {
     offset: isize,
-    len: usize,
     bytes: [uint8x16_t; REGISTERS],
 }
 
@@ -87,13 +86,13 @@ static BYTES: [u8; 96] = {
 };
 
 impl<const REGISTERS: usize> Window<REGISTERS> {
-    /// For 4 lanes in `REGISTERS` registers.
+    /// For 4 lanes in `REGISTERS` registers; `width` is at least 4.
     ///
     /// # Safety
     /// CPU: NEON.
     #[inline(always)]
     unsafe fn new(position: isize, width: usize) -> Self {
-        let last = width.saturating_sub(4) as isize;
+        let last = width as isize - 4;
         let offset = position.clamp(0, last) - position;
         // Beyond 4 lanes either way nothing of the row is left.
         let first = 32 - offset.clamp(-4, 4) * (4 * REGISTERS as isize);
@@ -103,7 +102,7 @@ impl<const REGISTERS: usize> Window<REGISTERS> {
         }
         // SAFETY: first is at least 32 - 16 * REGISTERS, and at most 32 + 16 * REGISTERS, and REGISTERS at most 2: 16 bytes from there on, and from 16
         // on where there are two, end at 96; the caller runs where NEON is.
-        Self { offset, len: width.min(4), bytes: bytes.map(|from| unsafe { vld1q_u8(from) }) }
+        Self { offset, bytes: bytes.map(|from| unsafe { vld1q_u8(from) }) }
     }
 }
 
@@ -278,7 +277,11 @@ impl Simd for F32x4 {
             if M == 2 {
                 (every[0], every[1]) = v[0].unzip(v[1]);
             } else {
-                let elements = v.map(|v| core::mem::transmute::<float32x4_t, [f32; 4]>(v.0));
+                // No `map`: LLVM calls it.
+                let mut elements = [[0.0; 4]; M];
+                for s in 0..M {
+                    elements[s] = core::mem::transmute::<float32x4_t, [f32; 4]>(v[s].0);
+                }
                 for p in 0..M {
                     let mut lanes = [0.0; 4];
                     for (lane, to) in lanes.iter_mut().enumerate() {
@@ -308,7 +311,7 @@ impl Simd for F32x4 {
         let p = p.wrapping_offset(mask.offset);
         // SAFETY: the caller's promise of ISA, and of the row, which the window lies in.
         unsafe {
-            let v = if mask.len == 4 { Self::load(p) } else { Self::load_first(p, mask.len) };
+            let v = Self::load(p);
             Self(vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v.0), mask.bytes[0])))
         }
     }
@@ -536,7 +539,10 @@ impl Simd for F64x4 {
     unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
         // SAFETY: the caller runs where the ISA is.
         unsafe {
-            let elements = v.map(|v| v.to_array());
+            let mut elements = [[0.0; 4]; M];
+            for s in 0..M {
+                elements[s] = v[s].to_array();
+            }
             let mut every = v;
             for p in 0..M {
                 let mut lanes = [0.0; 4];
@@ -560,7 +566,7 @@ impl Simd for F64x4 {
         let p = p.wrapping_offset(mask.offset);
         // SAFETY: the caller's promise of ISA, and of the row, which the window lies in.
         unsafe {
-            let v = if mask.len == 4 { Self::load(p) } else { Self::load_first(p, mask.len) };
+            let v = Self::load(p);
             let table = uint8x16x2_t(vreinterpretq_u8_f64(v.0), vreinterpretq_u8_f64(v.1));
             let half = |bytes| vreinterpretq_f64_u8(vqtbl2q_u8(table, bytes));
             Self(half(mask.bytes[0]), half(mask.bytes[1]))
