@@ -11,6 +11,8 @@ use core::ops::Range;
 
 use convoke_kernels::{Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
 
+use super::Request;
+use super::cost::CLOCK;
 use super::finish::Finish;
 use crate::element::Element;
 
@@ -171,6 +173,13 @@ impl<T: Real> Tiles<T> {
 /// Elements of a vector.
 pub(crate) fn lanes<T: Real>(isa: Isa) -> usize {
     spatial_kernels::<T>(isa).first().map_or(1, SpatialKernel::lanes)
+}
+
+/// Nanoseconds for all multiply-adds of a layer, at `cycles` for those of a register.
+pub(crate) fn multiply_nanoseconds<E: Element>(request: &Request<'_, E>, cycles: f64) -> f64 {
+    let of_a_register = |k: &SpatialKernel<E::Acc>| (k.mr() * k.nr()) as f64 / k.fmas() as f64;
+    let lanes = spatial_kernels::<E::Acc>(request.isa).first().map_or(1.0, of_a_register);
+    request.geometry.macs() as f64 / lanes * cycles / CLOCK
 }
 
 /// Estimated cycles of one step of k: two FMAs and two loads a cycle, and at least as many FMAs in flight as their latency asks for.
