@@ -1,29 +1,105 @@
 //! What the crate knows of the machine, and the environment variables that it reads.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
+
 pub use convoke_kernels::Isa;
 
-/// Caps the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`. Read when a [`Planner`](crate::Planner) is
-/// made; a name that is not known is an error of [`Planner::plan`](crate::Planner::plan). Needs the feature `std`.
+/// Names the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`. Read when a [`Planner`](crate::Planner) is
+/// made; a name that is not known, and an ISA that the CPU or the build lacks, is an error of [`Planner::plan`](crate::Planner::plan). Needs the
+/// feature `std`.
 pub const ENV_ISA: &str = "CONVOKE_ISA";
 
-/// Sizes of the data caches that blocking is chosen for, in bytes.
+/// The data caches that blocking is chosen for.
 ///
-/// Typical of the cores that the kernels are for; a wrong guess costs some speed, never correctness.
+/// They change speed, never results: no sum's order depends on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caches {
-    /// Level 2, private to a core.
+    /// Bytes of level 2, private to a core.
     pub(crate) l2: usize,
+    /// Bytes of level 3 that one core may hope for.
+    pub(crate) l3: usize,
+    /// Bytes a cycle that one core reads from level 3, with prefetching.
+    pub(crate) l3_bytes_per_cycle: usize,
 }
 
-pub(crate) const CACHES: Caches = Caches { l2: 1 << 20 };
+impl Caches {
+    /// Where the CPU does not tell: typical of cores that the kernels are for.
+    const UNKNOWN: Self = Self { l2: 1 << 20, l3: 32 << 20, l3_bytes_per_cycle: 16 };
+    /// Of a level 3 that many cores (and, on a virtual machine, strangers) share, one has no more than this.
+    const MOST_L3: usize = 96 << 20;
+
+    /// Those of this CPU.
+    ///
+    /// Asked once: on a virtual machine, each `cpuid` costs microseconds.
+    pub(crate) fn detect() -> Self {
+        // A zero for what is not known yet; two threads that come first find the same.
+        static L2: AtomicUsize = AtomicUsize::new(0);
+        static L3: AtomicUsize = AtomicUsize::new(0);
+        static L3_BYTES_PER_CYCLE: AtomicUsize = AtomicUsize::new(0);
+        let known = Self {
+            l2: L2.load(Ordering::Relaxed),
+            l3: L3.load(Ordering::Relaxed),
+            l3_bytes_per_cycle: L3_BYTES_PER_CYCLE.load(Ordering::Relaxed),
+        };
+        if known.l2 != 0 && known.l3 != 0 && known.l3_bytes_per_cycle != 0 {
+            return known;
+        }
+        let found = Self::ask();
+        L2.store(found.l2, Ordering::Relaxed);
+        L3.store(found.l3, Ordering::Relaxed);
+        L3_BYTES_PER_CYCLE.store(found.l3_bytes_per_cycle, Ordering::Relaxed);
+        found
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn ask() -> Self {
+        use raw_cpuid::{CacheType, CpuId};
+
+        let cpuid = CpuId::new();
+        let bytes_of = |level: u8| {
+            let is_it = |c: &raw_cpuid::CacheParameter| {
+                c.level() == level && matches!(c.cache_type(), CacheType::Data | CacheType::Unified)
+            };
+            let cache = cpuid.get_cache_parameters()?.find(is_it)?;
+            Some(cache.associativity() * cache.physical_line_partitions() * cache.coherency_line_size() * cache.sets())
+        };
+        let l2 = bytes_of(2).unwrap_or(Self::UNKNOWN.l2).clamp(256 << 10, 4 << 20);
+        // Without a level 3, what leaves level 2 is in memory.
+        let l3 = bytes_of(3).unwrap_or(Self::UNKNOWN.l3).clamp(l2, Self::MOST_L3);
+        // Measured on Emerald Rapids and on Zen 5.
+        let is_intel = cpuid.get_vendor_info().is_some_and(|vendor| vendor.as_str() == "GenuineIntel");
+        Self { l2, l3, l3_bytes_per_cycle: if is_intel { 9 } else { Self::UNKNOWN.l3_bytes_per_cycle } }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn ask() -> Self {
+        Self::UNKNOWN
+    }
+}
 
 /// The ISA that plans use where the caller names none.
 pub(crate) fn default_isa() -> Result<Isa, alloc::string::String> {
     #[cfg(feature = "std")]
-    if let Ok(name) = std::env::var(ENV_ISA) {
-        return match name.parse() {
-            Ok(cap) => Ok(Isa::detect_at_most(cap)),
-            Err(error) => Err(alloc::format!("{ENV_ISA}={name}: {error}")),
+    if let Some(name) = std::env::var_os(ENV_ISA) {
+        let name = name.to_string_lossy();
+        let isa = name.parse::<Isa>().map_err(|error| alloc::format!("{ENV_ISA}={name}: {error}"))?;
+        return match isa.absence() {
+            None => Ok(isa),
+            Some(absence) => Err(alloc::format!("{ENV_ISA}={name}: {absence}")),
         };
     }
     Ok(Isa::detect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_are_of_this_world_and_do_not_change() {
+        let caches = Caches::detect();
+        assert!((256 << 10..=4 << 20).contains(&caches.l2), "{caches:?}");
+        assert!((caches.l2..=Caches::MOST_L3).contains(&caches.l3), "{caches:?}");
+        assert_eq!(caches, Caches::detect());
+    }
 }

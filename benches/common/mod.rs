@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use convoke::{Algorithm, ErrorKind, Op, PackedWeights, Plan, Planner, Threads, Workspace};
-use convoke_tools::data::Operands;
+use convoke_tools::data::{Operands, Tensor, tensor};
 use convoke_tools::shapes::{self, Layer, describe, flops};
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, Throughput};
@@ -160,7 +160,7 @@ struct Run<'a> {
     plan: &'a Plan<f32>,
     x: &'a [f32],
     packed: PackedWeights<f32>,
-    y: Vec<f32>,
+    y: Tensor<f32>,
     workspace: Workspace<'static>,
 }
 
@@ -170,7 +170,7 @@ impl<'a> Run<'a> {
             plan,
             x: &operands.x,
             packed: plan.pack(&operands.w, Some(&operands.b)).expect("lengths are the geometry's"),
-            y: vec![0.0; plan.geometry().output_len()],
+            y: tensor(std::iter::repeat_n(0.0, plan.geometry().output_len())),
             workspace: Workspace::for_plan(plan).expect("enough memory"),
         };
         // Touches every page, and fills the caches: quick mode has no warm-up of its own.

@@ -41,6 +41,26 @@ impl Isa {
         }
     }
 
+    /// Why the cluster is not available; none if it is.
+    #[must_use]
+    pub fn absence(self) -> Option<Absence> {
+        let (is_architecture, is_feature) = match self {
+            Self::Portable => (true, true),
+            Self::Neon => (cfg!(target_arch = "aarch64"), cfg!(feature = "neon")),
+            Self::Avx2 => (cfg!(target_arch = "x86_64"), cfg!(feature = "avx2")),
+            Self::Avx512 => (cfg!(target_arch = "x86_64"), cfg!(feature = "avx512")),
+        };
+        if self.is_available() {
+            None
+        } else if !is_architecture {
+            Some(Absence::Architecture)
+        } else if !is_feature {
+            Some(Absence::Feature(self))
+        } else {
+            Some(Absence::Cpu)
+        }
+    }
+
     /// The most capable available cluster.
     #[must_use]
     pub fn detect() -> Self {
@@ -70,6 +90,30 @@ impl fmt::Display for Isa {
         f.pad(self.name())
     }
 }
+
+/// Why an [`Isa`] is not available.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absence {
+    /// The build is for another architecture.
+    Architecture,
+    /// The build left its kernels out.
+    Feature(Isa),
+    /// The CPU lacks it.
+    Cpu,
+}
+
+impl fmt::Display for Absence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Architecture => f.write_str("this build is for another architecture"),
+            Self::Feature(isa) => write!(f, "this build is without the Cargo feature `{isa}`"),
+            Self::Cpu => f.write_str("this CPU lacks it"),
+        }
+    }
+}
+
+impl core::error::Error for Absence {}
 
 /// A string that names no [`Isa`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

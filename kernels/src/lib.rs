@@ -39,6 +39,6 @@ pub use half;
 pub use isa::Isa;
 pub use real::Real;
 pub use table::{channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
-pub use ukernel::{ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
+pub use ukernel::{Ahead, ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
 pub use weave::WeaveKernel;
 pub use winograd::WinogradKernel;

@@ -86,6 +86,50 @@ impl<'a> RowOffsetsRef<'a> {
     }
 }
 
+/// What a kernel brings into the L2 cache meanwhile, a cache line with every step of k: hints, which never fault and change no result.
+#[derive(Debug, Clone, Copy)]
+pub struct Ahead {
+    /// Null for nothing.
+    at: *const u8,
+    /// Bytes from one step's line to the next one's.
+    step: usize,
+}
+
+impl Ahead {
+    /// Bytes of a cache line.
+    pub const LINE: usize = 64;
+
+    /// Nothing.
+    pub const NONE: Self = Self { at: core::ptr::null(), step: 0 };
+
+    /// Consecutive lines, from the beginning of `data` on; nothing if that is empty.
+    #[must_use]
+    pub fn lines<T>(data: &[T]) -> Self {
+        if data.is_empty() { Self::NONE } else { Self { at: data.as_ptr().cast(), step: Self::LINE } }
+    }
+
+    /// The first line of each of the rows that are `ld` elements apart, from the beginning of `data` on; nothing if that is empty.
+    #[must_use]
+    pub fn rows<T>(data: &[T], ld: usize) -> Self {
+        if data.is_empty() {
+            Self::NONE
+        } else {
+            Self { at: data.as_ptr().cast(), step: ld.wrapping_mul(size_of::<T>()) }
+        }
+    }
+
+    /// Of each row, the line that is `lines` further on.
+    #[must_use]
+    pub fn line(self, lines: usize) -> Self {
+        if self.at.is_null() { self } else { Self { at: self.at.wrapping_add(lines * Self::LINE), ..self } }
+    }
+
+    /// Address and step; for nothing, an operand that is in the cache anyway.
+    fn or<T>(self, operand: &[T]) -> (*const u8, usize) {
+        if self.at.is_null() { (operand.as_ptr().cast(), 0) } else { (self.at, self.step) }
+    }
+}
+
 /// Where one vector of a tile's columns goes: the lanes set in `mask`, in order, to consecutive elements from `offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
@@ -231,6 +275,9 @@ pub(crate) struct SpatialArgs<T> {
     pub(crate) a: *const T,
     pub(crate) b: *const T,
     pub(crate) koff: *const u32,
+    /// Prefetched, `ahead_step` bytes further on with every step of k: any address.
+    pub(crate) ahead: *const u8,
+    pub(crate) ahead_step: usize,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
     pub(crate) store: Option<TileStore<T>>,
@@ -259,9 +306,9 @@ pub(crate) struct ChannelArgs<T> {
     pub(crate) x: *const T,
     pub(crate) koff: *const u32,
     pub(crate) w: *const T,
-    /// Prefetched, `next_step` elements further on with every step of k: any address.
-    pub(crate) next: *const T,
-    pub(crate) next_step: usize,
+    /// Prefetched, `ahead_step` bytes further on with every step of k: any address.
+    pub(crate) ahead: *const u8,
+    pub(crate) ahead_step: usize,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
     pub(crate) store: Option<ChannelStore<T>>,
@@ -366,13 +413,14 @@ impl<T: Real> SpatialKernel<T> {
     ///
     /// * `a`: a packed panel, `[kc][MR]`;
     /// * `b`, `koff`: row k of B is `b[koff[k]..][..NR]`;
+    /// * `ahead`: what to fetch meanwhile;
     /// * `accumulate`: whether the tile's old values are added to.
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn partial(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, tile: &mut [T], accumulate: bool) {
+    pub fn partial(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, ahead: Ahead, tile: &mut [T], accumulate: bool) {
         self.check(a, b, koff, tile);
-        let args = self.args(a, b, koff, tile, accumulate, None);
+        let args = self.args(a, b, koff, ahead, tile, accumulate, None);
         // SAFETY: check() asserted the memory that SpatialArgs asks for; a kernel is only handed out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
@@ -388,6 +436,7 @@ impl<T: Real> SpatialKernel<T> {
         a: &[T],
         b: &[T],
         koff: RowOffsetsRef<'_>,
+        ahead: Ahead,
         tile: &mut [T],
         accumulate: bool,
         y: &mut Dest<'_, T>,
@@ -413,7 +462,7 @@ impl<T: Real> SpatialKernel<T> {
             hi: epilogue.hi,
             is_plain: epilogue.residual.is_none() && first + self.nrv <= map.plain_until(first),
         };
-        let args = self.args(a, b, koff, tile, accumulate, Some(store));
+        let args = self.args(a, b, koff, ahead, tile, accumulate, Some(store));
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore ask for (each entry of the map ends at
         // or before map.end); Dest grants the writes; a kernel is only handed out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
@@ -426,21 +475,25 @@ impl<T: Real> SpatialKernel<T> {
         assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
     }
 
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
     fn args(
         &self,
         a: &[T],
         b: &[T],
         koff: RowOffsetsRef<'_>,
+        ahead: Ahead,
         tile: &mut [T],
         accumulate: bool,
         store: Option<TileStore<T>>,
     ) -> SpatialArgs<T> {
-        let koff_len = koff.offsets.len();
+        let (ahead, ahead_step) = ahead.or(a);
         SpatialArgs {
-            kc: koff_len,
+            kc: koff.offsets.len(),
             a: a.as_ptr(),
             b: b.as_ptr(),
             koff: koff.offsets.as_ptr(),
+            ahead,
+            ahead_step,
             tile: tile.as_mut_ptr(),
             accumulate,
             store,
@@ -453,12 +506,12 @@ impl<T: Real> ChannelKernel<T> {
     ///
     /// * `x`, `koff`: pixel i's element k is `x[koff[k] + i]`;
     /// * `w`: a packed panel, `[kc][NR]`;
-    /// * `next`: what to bring into the L2 cache meanwhile: a cache line of it with every step of k; may be empty.
+    /// * `ahead`: what to fetch meanwhile.
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn partial(&self, x: &[T], koff: RowOffsetsRef<'_>, w: &[T], next: &[T], tile: &mut [T], accumulate: bool) {
-        self.call(x, koff, w, next, tile, accumulate, None);
+    pub fn partial(&self, x: &[T], koff: RowOffsetsRef<'_>, w: &[T], ahead: Ahead, tile: &mut [T], accumulate: bool) {
+        self.call(x, koff, w, ahead, tile, accumulate, None);
     }
 
     /// As [`partial`](Self::partial) over the last K block, then channel c's `MR` pixels, `+ bias + residual`, clamped, go to
@@ -472,7 +525,7 @@ impl<T: Real> ChannelKernel<T> {
         x: &[T],
         koff: RowOffsetsRef<'_>,
         w: &[T],
-        next: &[T],
+        ahead: Ahead,
         tile: &mut [T],
         accumulate: bool,
         y: &mut Dest<'_, T>,
@@ -494,7 +547,7 @@ impl<T: Real> ChannelKernel<T> {
             lo: epilogue.lo,
             hi: epilogue.hi,
         };
-        self.call(x, koff, w, next, tile, accumulate, Some(store));
+        self.call(x, koff, w, ahead, tile, accumulate, Some(store));
     }
 
     #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
@@ -503,7 +556,7 @@ impl<T: Real> ChannelKernel<T> {
         x: &[T],
         koff: RowOffsetsRef<'_>,
         w: &[T],
-        next: &[T],
+        ahead: Ahead,
         tile: &mut [T],
         accumulate: bool,
         store: Option<ChannelStore<T>>,
@@ -512,13 +565,14 @@ impl<T: Real> ChannelKernel<T> {
         assert!(kc == 0 || x.len() >= koff.max + self.mr, "the pixels end beyond the slice of X");
         assert!(w.len() >= kc * self.nr(), "the panel of W is too short");
         assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
+        let (ahead, ahead_step) = ahead.or(w);
         let args = ChannelArgs {
             kc,
             x: x.as_ptr(),
             koff: koff.offsets.as_ptr(),
             w: w.as_ptr(),
-            next: if next.is_empty() { w.as_ptr() } else { next.as_ptr() },
-            next_step: if next.is_empty() { 0 } else { 64 / size_of::<T>() },
+            ahead,
+            ahead_step,
             tile: tile.as_mut_ptr(),
             accumulate,
             store,

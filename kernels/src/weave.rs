@@ -1,4 +1,4 @@
-//! Weaving: rows of sums, one a phase, become one row of output, with the epilogue.
+//! Weaving: rows of sums, one a phase, become one row of output, with the epilogue. And its inverse: one phase of a row is picked.
 
 use core::fmt;
 
@@ -85,6 +85,32 @@ pub(crate) struct SumArgs<'a, T> {
     pub(crate) y: *mut T,
 }
 
+/// A row that [`WeaveKernel::pick`] makes: elements of one phase of a row, between zeros.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RowPick {
+    /// Where its first element that is not padding is, in the source.
+    pub src: usize,
+    /// Where the row begins, in the destination.
+    pub dst: usize,
+    /// Elements of the row.
+    pub len: usize,
+    /// The first element that is not padding, and one past the last: padding is zero.
+    pub live: [usize; 2],
+}
+
+/// Raw arguments of a picking kernel.
+///
+/// Memory: for each row, `src + row.src + i * stride` readable for i below `live[1] - live[0]` (nothing else is read but what lies between them), and
+/// `dst + row.dst` writable for `len`; `live[0] <= live[1] <= len`.
+pub(crate) struct PickArgs<'a, T> {
+    pub(crate) src: *const T,
+    pub(crate) stride: usize,
+    /// From an element of the source to the one that is fetched with it: any number.
+    pub(crate) next: usize,
+    pub(crate) rows: &'a [RowPick],
+    pub(crate) dst: *mut T,
+}
+
 /// A kernel that weaves. A reference to one is the proof that the CPU can run it.
 pub struct WeaveKernel<T: 'static> {
     pub(crate) name: &'static str,
@@ -93,6 +119,7 @@ pub struct WeaveKernel<T: 'static> {
     pub(crate) lanes: usize,
     pub(crate) sum: unsafe fn(&SumArgs<'_, T>),
     pub(crate) fetch: unsafe fn(&FetchArgs<'_, T>),
+    pub(crate) pick: unsafe fn(&PickArgs<'_, T>),
 }
 
 impl<T: Real> WeaveKernel<T> {
@@ -106,6 +133,24 @@ impl<T: Real> WeaveKernel<T> {
     #[must_use]
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// Element i of each row is 0 where it is padding, and `src[row.src + (i - row.live[0]) * stride]` elsewhere. Meanwhile
+    /// the elements `next` further on are fetched into the L2 cache: those of the next call.
+    ///
+    /// # Panics
+    /// If a slice is too short, `stride` is 0, or a row's live part is not inside it.
+    pub fn pick(&self, src: &[T], stride: usize, next: usize, rows: &[RowPick], dst: &mut [T]) {
+        assert!(stride > 0, "the stride is 0");
+        for row in rows {
+            let [from, to] = row.live;
+            assert!(from <= to && to <= row.len, "the live part is not inside the row");
+            assert!(row.dst <= dst.len() && row.len <= dst.len() - row.dst, "the destination is too short");
+            let last = (to - from).saturating_sub(1).saturating_mul(stride).saturating_add(row.src);
+            assert!(from == to || last < src.len(), "the source is too short");
+        }
+        // SAFETY: the assertions above cover the memory that PickArgs asks for; a kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.pick)(&PickArgs { src: src.as_ptr(), stride, next, rows, dst: dst.as_mut_ptr() }) };
     }
 
     /// Asks for what [`run`](Self::run) will write in the L2 cache; where the ISA cannot, nothing.

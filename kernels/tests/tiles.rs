@@ -4,7 +4,7 @@ mod common;
 
 use common::{Numbers, UNTOUCHED};
 use convoke_kernels::{
-    ChannelKernel, Column, Dest, Epilogue, Isa, Real, RowOffsets, SpatialKernel, StoreMap, channel_kernels,
+    Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, RowOffsets, SpatialKernel, StoreMap, channel_kernels,
     spatial_kernels,
 };
 
@@ -66,7 +66,7 @@ fn spatial_partial<T: Real>(kernel: &SpatialKernel<T>, depth: usize, accumulate:
     // Without accumulation the tile's old values are not read.
     let before: Vec<T> = if accumulate { numbers.vec(mr * nr) } else { vec![T::from_f64(f64::NAN); mr * nr] };
     let mut tile = before.clone();
-    kernel.partial(&a, &b, RowOffsets::new(offsets.clone()).rows(0..depth), &mut tile, accumulate);
+    kernel.partial(&a, &b, RowOffsets::new(offsets.clone()).rows(0..depth), Ahead::rows(&a, 3), &mut tile, accumulate);
     for (at, got) in tile.iter().enumerate() {
         let (i, j) = (at / nr, at % nr);
         let terms = (0..depth).map(|k| (a[k * mr + i].to_f64(), b[offsets[k] as usize + j].to_f64()));
@@ -122,6 +122,7 @@ fn spatial_finish<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gaps:
         &a,
         &b,
         rows.rows(0..depth),
+        Ahead::lines(&b),
         &mut tile,
         false,
         &mut Dest::from_slice(&mut y),
@@ -180,7 +181,7 @@ fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, wi
     let before: Vec<T> = numbers.vec(mr * nr);
     for accumulate in [false, true] {
         let mut tile = if accumulate { before.clone() } else { vec![T::from_f64(f64::NAN); mr * nr] };
-        kernel.partial(&x, rows.rows(0..depth), &w, &[], &mut tile, accumulate);
+        kernel.partial(&x, rows.rows(0..depth), &w, Ahead::NONE, &mut tile, accumulate);
         for (at, got) in tile.iter().enumerate() {
             let (want, magnitude) = sum(at / nr, at % nr, if accumulate { before[at].to_f64() } else { 0.0 });
             assert_close(*got, want, magnitude, depth, &what(at / nr, at % nr));
@@ -196,7 +197,7 @@ fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, wi
         &x,
         rows.rows(0..depth),
         &w,
-        &x,
+        Ahead::lines(&x),
         &mut tile,
         true,
         &mut Dest::from_slice(&mut y),
@@ -232,6 +233,7 @@ fn nan_passes_the_clamp() {
                     &a,
                     &b,
                     rows.rows(0..1),
+                    Ahead::NONE,
                     &mut vec![0.0; mr * nr],
                     false,
                     &mut dest,
@@ -252,7 +254,8 @@ fn short_slices_are_refused() {
     let (mr, nr) = (kernel.mr(), kernel.nr());
     let rows = RowOffsets::packed(3, nr);
     let refused = |a: usize, b: usize, tile: usize| {
-        let call = || kernel.partial(&vec![0.0; a], &vec![0.0; b], rows.rows(0..3), &mut vec![0.0; tile], false);
+        let call =
+            || kernel.partial(&vec![0.0; a], &vec![0.0; b], rows.rows(0..3), Ahead::NONE, &mut vec![0.0; tile], false);
         std::panic::catch_unwind(call).is_err()
     };
     assert!(!refused(3 * mr, 3 * nr, mr * nr));

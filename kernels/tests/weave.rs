@@ -1,6 +1,6 @@
 //! Weaving kernels against loops, on every ISA, for any number of phases and every length of runs.
 
-use convoke_kernels::weave::{MOST_VECTORS, Run, Strands, Sum};
+use convoke_kernels::weave::{MOST_VECTORS, RowPick, Run, Strands, Sum};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 
 /// What no kernel may write.
@@ -103,6 +103,57 @@ fn sum<T: Real>() {
             }
         }
     });
+}
+
+fn pick<T: Real>() {
+    on_every_kernel::<T>(|kernel| {
+        for stride in 1..=9 {
+            for n in (0..40).chain([63, 64, 65, 130]) {
+                // The source ends with the last element that is picked, the destination with the last row.
+                let (from, behind, space) = (n % 4, (n * 7) % 37, 3);
+                let span = if n == 0 { 0 } else { (n - 1) * stride + 1 };
+                let src = values::<T>(5 + 2 * span, n);
+                let row = |r: usize| {
+                    let len = from + n + behind;
+                    RowPick { src: 5 + r * span, dst: r * (len + space), len, live: [from, from + n] }
+                };
+                let rows = [row(0), row(1)];
+                let mut dst = vec![T::from_f64(UNTOUCHED); rows[1].dst + rows[1].len];
+                kernel.pick(&src, stride, n, &rows, &mut dst);
+                let mut expected = vec![T::from_f64(UNTOUCHED); dst.len()];
+                for row in rows {
+                    for i in 0..row.len {
+                        let is_live = (from..from + n).contains(&i);
+                        expected[row.dst + i] = if is_live { src[row.src + (i - from) * stride] } else { T::ZERO };
+                    }
+                }
+                assert!(dst == expected, "{kernel:?}, stride {stride}, {n} elements");
+            }
+        }
+    });
+}
+
+#[test]
+fn picked_rows_are_padded_and_nothing_else_is_written() {
+    pick::<f32>();
+    pick::<f64>();
+}
+
+#[test]
+fn rows_that_do_not_fit_are_refused() {
+    let kernel = &weave_kernels::<f32>(Isa::Portable)[0];
+    let refused = |row: RowPick, stride: usize| {
+        let call = || kernel.pick(&[0.0; 10], stride, 0, &[row], &mut [0.0; 8]);
+        std::panic::catch_unwind(call).is_err()
+    };
+    let row = RowPick { src: 1, dst: 2, len: 6, live: [1, 4] };
+    assert!(!refused(row, 4));
+    assert!(refused(row, 5));
+    assert!(refused(row, 0));
+    assert!(refused(RowPick { dst: 3, ..row }, 1));
+    assert!(refused(RowPick { live: [4, 1], ..row }, 1));
+    assert!(refused(RowPick { live: [1, 7], ..row }, 1));
+    assert!(refused(RowPick { src: usize::MAX, ..row }, 4));
 }
 
 #[test]

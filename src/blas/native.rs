@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use convoke_kernels::{Dest, Epilogue, Isa, RowOffsets, StoreMap};
+use convoke_kernels::{Ahead, Dest, Epilogue, Isa, RowOffsets, StoreMap};
 
 use super::{Gemm, Product, Size};
 use crate::element::Compute;
@@ -69,7 +69,19 @@ impl<A: Compute> Gemm<A> for Native<A> {
                 }
             }
             let mut y = Dest::from_slice(c);
-            kernel.finish(a, b, self.koff.rows(0..k), tile, accumulate, &mut y, ld, &self.map, vector, &epilogue);
+            kernel.finish(
+                a,
+                b,
+                self.koff.rows(0..k),
+                Ahead::NONE,
+                tile,
+                accumulate,
+                &mut y,
+                ld,
+                &self.map,
+                vector,
+                &epilogue,
+            );
         });
     }
 }

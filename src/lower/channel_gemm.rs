@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::{ChannelKernel, Epilogue, Isa, Real, RowOffsets, channel_kernels, stream};
+use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, channel_kernels, stream};
 
 use super::channel_tiles::Tiles;
 use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
@@ -22,8 +22,6 @@ use crate::{Geometry, Op};
 
 /// Steps of k in a block, at the most (one channel's taps may be more): a panel of weights of 32 f32 channels then leaves room in the L1 cache.
 const KC: usize = 256;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;
@@ -46,7 +44,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let choice = planes::Choice {
         images: geometry.batch * geometry.group,
         block,
-        a_block: channels_out * block * taps,
+        budget: planes::budget_beside((channels_out * block * taps).saturating_mul(size_of::<T::Acc>())),
         bytes: size_of::<T::Acc>(),
         threads: request.threads,
     };
@@ -225,8 +223,8 @@ impl<T: Element> ChannelGemm<T> {
                         0
                     };
                     let tile = &mut sums[kept..kept + pixels.len() * nr];
-                    let next = ahead;
-                    ahead = ahead.get(koff.len() * LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
+                    let next = Ahead::lines(ahead);
+                    ahead = ahead.get(koff.len() * Ahead::LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
                     if !k.is_last {
                         kernel.partial(x, koff, w, next, tile, !k.is_first);
                         continue;

@@ -47,14 +47,16 @@ pub(crate) const INPUT_CYCLES: f64 = 4.0;
 pub(crate) const OUTPUT_CYCLES: f64 = 3.9;
 /// Cycles of a call of a GEMM kernel beside its steps.
 pub(crate) const GEMM_CALL_CYCLES: f64 = 60.0;
-/// Bytes that stay in the L2 cache beside what streams through it, and in the L3 cache.
-pub(crate) const L2_SHARE: f64 = 900_000.0;
-pub(crate) const L3_SHARE: f64 = 24_000_000.0;
-/// Bytes a cycle from the L3 cache and from memory, with prefetching.
-pub(crate) const L3_BYTES_PER_CYCLE: f64 = 20.0;
+/// Share of the L2 cache in which data stay beside what streams through; of twice that, nothing stays. And of the L3 cache.
+pub(crate) const L2_SHARE: f64 = 0.55;
+pub(crate) const L3_SHARE: f64 = 0.75;
+/// Bytes a cycle from the L2 cache, and from memory, with prefetching.
+pub(crate) const L2_BYTES_PER_CYCLE: f64 = 26.0;
 pub(crate) const MEMORY_BYTES_PER_CYCLE: f64 = 7.0;
 /// How much longer than a plain stream filters take that are fetched ahead, a line with each step of k.
-pub(crate) const FETCH_AHEAD: f64 = 2.0;
+pub(crate) const FETCH_AHEAD: f64 = 1.5;
+/// Share of the shorter of arithmetic and fetching ahead that the longer does not hide.
+pub(crate) const NOT_HIDDEN: f64 = 0.17;
 /// Cycles to move one element to or from a place that has no neighbours.
 pub(crate) const SCATTER_CYCLES: f64 = 3.5;
 /// Cycles of the direct kernels: to finish a vector of sums, for each unit of work, for each row that is copied; and to turn one position of a vector's

@@ -30,7 +30,7 @@ use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
-use crate::machine::CACHES;
+use crate::machine::Caches;
 use crate::{Axis, Geometry, Op};
 
 /// Input channels of a group, at the most: with more, GEMM has enough to share.
@@ -155,7 +155,11 @@ impl Grid {
             let shared = self.h.effective_kernel() / self.h.stride;
             let wanted = (4 * shared).max(tile).min(output);
             if extent < wanted {
-                extent = if fits(wanted, CACHES.l2 / 2) { wanted } else { highest(CACHES.l2 / 2).max(1) };
+                extent = if fits(wanted, Caches::detect().l2 / 2) {
+                    wanted
+                } else {
+                    highest(Caches::detect().l2 / 2).max(1)
+                };
             }
             if !fits(extent, MOST_BYTES) {
                 return false;
@@ -164,7 +168,7 @@ impl Grid {
         let parts = output.div_ceil(extent).max(strips.min(output.div_ceil(tile)));
         extent = output.div_ceil(parts);
         // Whole tiles, where a strip has several.
-        if extent > tile && fits(extent.next_multiple_of(tile), CACHES.l2 / 2) {
+        if extent > tile && fits(extent.next_multiple_of(tile), Caches::detect().l2 / 2) {
             extent = extent.next_multiple_of(tile).min(output);
         }
         let (Some(plane), Some(group)) = (self.plane_len(extent), self.group_len(extent, MOST_BYTES, element)) else {

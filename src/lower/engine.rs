@@ -9,7 +9,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
+use convoke_kernels::{Ahead, Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
 
 use super::Request;
 use super::cost::CLOCK;
@@ -222,6 +222,8 @@ pub(crate) struct Columns<'a, A> {
     /// Row k of the first vector is at `koff[k]`, vector j's `j * LANES` further on.
     pub(crate) b: &'a [A],
     pub(crate) koff: RowOffsetsRef<'a>,
+    /// The rows of the columns that come next, as far as they are not in the L2 cache: each panel of A fetches one of their lines.
+    pub(crate) ahead: Ahead,
     /// Where vectors go; those of `range` are computed.
     pub(crate) map: &'a StoreMap,
     pub(crate) range: Range<usize>,
@@ -249,12 +251,13 @@ impl<T: Element> Sink<'_, '_, T> {
         panel: (usize, &[T::Acc]),
         vector: usize,
         b: &[T::Acc],
+        ahead: Ahead,
         tile: &mut [T::Acc],
     ) {
         let (row, a) = panel;
         let accumulate = !rows.is_first();
         if !rows.is_last() {
-            return kernel.partial(a, b, columns.koff, tile, accumulate);
+            return kernel.partial(a, b, columns.koff, ahead, tile, accumulate);
         }
         let at = columns.at + row * columns.ldy;
         let bias = &rows.bias[row..row + kernel.mr()];
@@ -264,9 +267,10 @@ impl<T: Element> Sink<'_, '_, T> {
         {
             let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
             let epilogue = Epilogue { bias, residual, lo, hi };
-            kernel.finish(a, b, columns.koff, tile, accumulate, &mut y, columns.ldy, columns.map, vector, &epilogue);
+            let (koff, ldy, map) = (columns.koff, columns.ldy, columns.map);
+            kernel.finish(a, b, koff, ahead, tile, accumulate, &mut y, ldy, map, vector, &epilogue);
         } else {
-            kernel.partial(a, b, columns.koff, tile, accumulate);
+            kernel.partial(a, b, columns.koff, ahead, tile, accumulate);
             let tile = &mut tile[..kernel.mr() * kernel.nr()];
             self.finish.tile(tile, kernel.nr(), kernel.lanes(), bias, at, columns.ldy, columns.map, vector);
         }
@@ -308,7 +312,9 @@ impl<T: Real> Tiles<T> {
                 let b = columns.b.get(vector * self.lanes..).unwrap_or(&[]);
                 let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
                 let tile = &mut tiles[kept..kept + height * kernel.nr()];
-                sink.tile(kernel, rows, columns, (row, a), columns.range.start + vector, b, tile);
+                let lines = kernel.nr() * size_of::<T>() / Ahead::LINE;
+                let ahead = columns.ahead.line(self.panels.panel_of(row) % lines.max(1));
+                sink.tile(kernel, rows, columns, (row, a), columns.range.start + vector, b, ahead, tile);
             });
         }
     }

@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use convoke_kernels::{Isa, RowOffsets, StoreMap};
+use convoke_kernels::{Ahead, Isa, RowOffsets, StoreMap};
 
 use super::cost::{CLOCK, PLANE_CYCLES, PLANE_ROW_CYCLES, SUM_CYCLES, TASK_CYCLES, shifted_views};
 use super::engine::{Columns, Rows, Sink, Tiles, lanes};
@@ -38,7 +38,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let choice = planes::Choice {
         images: geometry.batch * geometry.group,
         block,
-        a_block: rows * block * taps,
+        budget: planes::budget_beside((rows * block * taps).saturating_mul(size_of::<T::Acc>())),
         bytes: size_of::<T::Acc>(),
         threads: request.threads,
     };
@@ -188,6 +188,7 @@ impl<T: Element> Lowering<T> for ImplicitGemm<T> {
             let columns = Columns {
                 b: planes,
                 koff: self.koff[usize::from(width != self.block)].rows(0..width * taps),
+                ahead: Ahead::NONE,
                 map,
                 range: 0..map.columns().len(),
                 at: (image * geometry.out_channels + group * rows) * spatial + slab.first,

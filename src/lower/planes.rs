@@ -10,12 +10,13 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-use convoke_kernels::stream::{self, Storage};
-use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap};
+use convoke_kernels::stream;
+use convoke_kernels::weave::RowPick;
+use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, weave_kernels};
 
 use super::engine::A_BLOCK_BYTES;
-use crate::machine::CACHES;
-use crate::{Axis, Geometry};
+use crate::machine::Caches;
+use crate::{Axis, Element, Geometry};
 
 /// The planes of one channel: pitches, taps' offsets, and the rows to be filled.
 pub(crate) struct Planes {
@@ -132,8 +133,8 @@ pub(crate) struct Choice {
     pub(crate) images: usize,
     /// Channels of a block of K.
     pub(crate) block: usize,
-    /// Values of a block of A, for all output channels of a group.
-    pub(crate) a_block: usize,
+    /// Bytes that the planes and sums of a slab should not exceed.
+    pub(crate) budget: usize,
     /// Bytes of a value.
     pub(crate) bytes: usize,
     pub(crate) threads: usize,
@@ -148,16 +149,25 @@ const MOST_COLUMNS: usize = 8192;
 /// Columns below which a slab is not cut for the threads' sake: its planes' borders would weigh too much.
 const LEAST_COLUMNS: usize = 192;
 
+/// Channels of a block from which on the next one's rows are fetched ahead: few channels are read like one.
+const FETCHED_CHANNELS: usize = 8;
+/// Bytes of the L2 cache that a slab, its sums and a block of A take, at the most: with more, what streams by drives them out before they are read again.
+pub(crate) const MOST_L2_BYTES: usize = 512 << 10;
+
+/// The budget of a slab beside a block of A of `a_block` bytes, all in the L2 cache.
+pub(crate) fn budget_beside(a_block: usize) -> usize {
+    let l2 = Caches::detect().l2;
+    (l2 / 2).min(MOST_L2_BYTES).saturating_sub(a_block.min(A_BLOCK_BYTES)).max(l2 / 4)
+}
+
 impl Choice {
     /// The slab's axis and extent: as much of the output as keeps the planes of a block of channels, the sums (`sums` of the columns) and a block
     /// of A within the L2 cache, but no more than leaves every thread a few slabs. None if the planes are too large.
     pub(crate) fn slab(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(usize, usize, Sizes)> {
-        let a_block = self.a_block.saturating_mul(self.bytes).min(A_BLOCK_BYTES);
-        let budget = CACHES.l2 * 3 / 4 - a_block;
         let fits = |axis: usize, extent: usize| {
             sizes(axes, axis, extent).is_some_and(|sizes| {
                 let values = sizes.channel_len.saturating_mul(self.block).saturating_add(sums(sizes.columns));
-                values.saturating_mul(self.bytes) <= budget && sizes.columns <= MOST_COLUMNS
+                values.saturating_mul(self.bytes) <= self.budget && sizes.columns <= MOST_COLUMNS
             })
         };
         // The outermost axis that can be cut so that a slab fits, and the largest extent on it: sizes grow with it.
@@ -210,14 +220,18 @@ impl Planes {
             })
             .collect();
         let (mut rows, mut places) = (Vec::new(), Vec::new());
-        for (number, phase) in positions(&phases).enumerate() {
+        // The phases of a row of X follow one another, so that it is read once.
+        for (number, outer_phase) in positions(&phases[..rank - 1]).enumerate() {
             for outer in positions(&spans[..rank - 1]) {
-                places.extend(phase.iter().zip(&axes).enumerate().map(|(i, (tap, axis))| {
-                    tap * axis.dilation % axis.stride + outer.get(i).map_or(0, |o| o * axis.stride)
-                }));
-                let at = outer.iter().zip(&pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
-                let along = outer.get(axis).copied().unwrap_or(0);
-                rows.push(PlaneRow { at: number * plane + at, along });
+                for along_phase in 0..phases[rank - 1] {
+                    let phase = outer_phase.iter().chain([&along_phase]);
+                    places.extend(phase.zip(&axes).enumerate().map(|(i, (tap, axis))| {
+                        tap * axis.dilation % axis.stride + outer.get(i).map_or(0, |o| o * axis.stride)
+                    }));
+                    let at = outer.iter().zip(&pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
+                    let along = outer.get(axis).copied().unwrap_or(0);
+                    rows.push(PlaneRow { at: (number * phases[rank - 1] + along_phase) * plane + at, along });
+                }
             }
         }
         let planes: usize = phases.iter().product();
@@ -307,54 +321,76 @@ impl Planes {
     }
 
     /// Fills the planes of consecutive channels for one slab; `x` begins with the first of them.
-    pub(crate) fn fill<T: Storage>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
+    pub(crate) fn fill<T: Element>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
         let rank = self.axes.len();
-        let last = rank - 1;
         // Products wrap where they are not used: beside an axis without positions, which has no rows to be copied.
         let spatial = self.axes.iter().fold(1_usize, |n, a| n.wrapping_mul(a.input));
         let needed = slab.extent + reach(&self.axes[self.axis]);
-        for (row, place) in self.rows.iter().zip(self.places.chunks_exact(rank)) {
-            if self.axis < last && row.along >= needed {
-                continue;
-            }
-            // The row's place in a channel of X; none where one of its outer positions is padding.
-            let mut rest = slab.first;
-            let (mut source, mut step) = (Some(0), self.axes[last].input);
-            let mut begin = 0;
-            for i in (0..rank).rev() {
-                let axis = &self.axes[i];
-                let origin = rest % axis.output * axis.stride + place[i];
-                rest /= axis.output;
-                if i == last {
-                    begin = origin;
-                    continue;
-                }
-                source = match origin.checked_sub(axis.pad_begin) {
-                    Some(position) if position < axis.input => {
-                        source.map(|at: usize| at.wrapping_add(position.wrapping_mul(step)))
-                    }
-                    _ => None,
-                };
-                step = step.wrapping_mul(axis.input);
-            }
-            let axis = &self.axes[last];
-            let span = self.spans[last];
-            // Elements of the row that are not padding: begin + e * stride in pad_begin .. pad_begin + input.
-            let from = axis.pad_begin.saturating_sub(begin).div_ceil(axis.stride).min(span);
-            let to = (axis.pad_begin + axis.input).saturating_sub(begin).div_ceil(axis.stride).clamp(from, span);
-            let source = source.filter(|_| from < to).map(|at| at + begin + from * axis.stride - axis.pad_begin);
+        let is_needed = |row: &PlaneRow| self.axis == rank - 1 || row.along < needed;
+        let rows = self.rows.iter().zip(self.places.chunks_exact(rank)).filter(|(row, _)| is_needed(row));
+        let mut rows = rows.map(|(row, place)| self.pick(slab, row, place)).peekable();
+        // Some rows at a time: their places are found once for all channels, and the rows of a channel are read one after the other.
+        let stride = self.axes[rank - 1].stride;
+        let kernel = weave_kernels::<T::Acc>(isa).first();
+        // The same rows of the next channel, where it is its turn soon.
+        let next = if planes.len() / self.channel_len >= FETCHED_CHANNELS { spatial } else { 0 };
+        let mut picks = [RowPick::default(); 32];
+        while rows.peek().is_some() {
+            let count = picks.iter_mut().zip(&mut rows).map(|(pick, row)| *pick = row).count();
             for (channel, planes) in planes.chunks_exact_mut(self.channel_len).enumerate() {
-                let row = &mut planes[row.at..row.at + span];
-                let Some(source) = source else {
-                    row.fill(T::Acc::ZERO);
-                    continue;
-                };
-                row[..from].fill(T::Acc::ZERO);
-                stream::widen_strided(isa, &x[channel * spatial + source..], axis.stride, &mut row[from..to]);
-                row[to..].fill(T::Acc::ZERO);
+                let x = x.get(channel.wrapping_mul(spatial)..).unwrap_or(&[]);
+                match (T::as_acc(x), kernel) {
+                    (Some(x), Some(kernel)) => kernel.pick(x, stride, next, &picks[..count], planes),
+                    _ => picks[..count].iter().for_each(|row| convert(isa, x, stride, row, planes)),
+                }
             }
         }
     }
+
+    /// Where a row of a slab's planes, which is at `place` on the axes, comes from in a channel of X.
+    fn pick(&self, slab: &Slab, row: &PlaneRow, place: &[usize]) -> RowPick {
+        let last = self.axes.len() - 1;
+        let mut rest = slab.first;
+        // None where one of the outer positions is padding.
+        let (mut source, mut step) = (Some(0), self.axes[last].input);
+        let mut begin = 0;
+        for i in (0..=last).rev() {
+            let axis = &self.axes[i];
+            let origin = rest % axis.output * axis.stride + place[i];
+            rest /= axis.output;
+            if i == last {
+                begin = origin;
+                continue;
+            }
+            source = match origin.checked_sub(axis.pad_begin) {
+                Some(position) if position < axis.input => {
+                    source.map(|at: usize| at.wrapping_add(position.wrapping_mul(step)))
+                }
+                _ => None,
+            };
+            step = step.wrapping_mul(axis.input);
+        }
+        let axis = &self.axes[last];
+        let len = self.spans[last];
+        // Elements of the row that are not padding: begin + e * stride in pad_begin .. pad_begin + input.
+        let from = axis.pad_begin.saturating_sub(begin).div_ceil(axis.stride).min(len);
+        let to = (axis.pad_begin + axis.input).saturating_sub(begin).div_ceil(axis.stride).clamp(from, len);
+        match source {
+            Some(at) if from < to => {
+                RowPick { src: at + begin + from * axis.stride - axis.pad_begin, dst: row.at, len, live: [from, to] }
+            }
+            _ => RowPick { src: 0, dst: row.at, len, live: [0, 0] },
+        }
+    }
+}
+
+/// What [`WeaveKernel::pick`](convoke_kernels::WeaveKernel::pick) does, with a conversion.
+fn convert<T: Element>(isa: Isa, x: &[T], stride: usize, row: &RowPick, planes: &mut [T::Acc]) {
+    let dst = &mut planes[row.dst..row.dst + row.len];
+    let [from, to] = row.live;
+    dst[..from].fill(T::Acc::ZERO);
+    stream::widen_strided(isa, x.get(row.src..).unwrap_or(&[]), stride, &mut dst[from..to]);
+    dst[to..].fill(T::Acc::ZERO);
 }
 
 /// All positions of a box with the given lengths, in row-major order.

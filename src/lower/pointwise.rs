@@ -9,7 +9,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use convoke_kernels::stream;
-use convoke_kernels::{Isa, RowOffsets, StoreMap};
+use convoke_kernels::{Ahead, Isa, RowOffsets, StoreMap};
 
 use super::cost::{CLOCK, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES};
 use super::engine::{Columns, Rows, Sink, Tiles, lanes};
@@ -69,7 +69,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     };
     let in_conflict =
         (positions * size_of::<T>()).is_multiple_of(CONFLICT_BYTES) && tiles.panels.count() >= PACK_PANELS;
-    let is_packed = !T::DIRECT || in_conflict;
+    let is_packed = !T::DIRECT || in_conflict || std::env::var("PK").is_ok();
     let panel_len = kc * widest * lanes;
     let share_panels = tiles.panels.count().div_ceil(splits);
     let tiles_len = tiles.scratch_len(0..share_panels, task_vectors.min(vectors), k_blocks);
@@ -213,6 +213,7 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
                 let columns = Columns {
                     b,
                     koff: koff.rows(0..k.len()),
+                    ahead: Ahead::rows(x.get(nr..).unwrap_or(&[]), positions),
                     map,
                     range,
                     at: (image * geometry.out_channels + group * rows.bias.len()) * positions + start,

@@ -50,7 +50,7 @@ impl Default for Planner {
 }
 
 impl Planner {
-    /// The best available ISA, within the cap of the environment variable [`CONVOKE_ISA`](machine::ENV_ISA); one thread; any algorithm;
+    /// The best available ISA, or that of the environment variable [`CONVOKE_ISA`](machine::ENV_ISA); one thread; any algorithm;
     /// no limit of the workspace; no activation.
     pub fn new() -> Self {
         Self {
@@ -124,8 +124,10 @@ impl Planner {
             bail!(Unavailable, "{name}: a plan for 0 threads; there must be at least 1");
         }
         let isa = match &self.isa {
-            Ok(isa) if isa.is_available() => *isa,
-            Ok(isa) => bail!(Unavailable, "{name}: the ISA {isa} was asked for, which this CPU or this build lacks"),
+            Ok(isa) => match isa.absence() {
+                None => *isa,
+                Some(absence) => bail!(Unavailable, "{name}: the ISA {isa} was asked for: {absence}"),
+            },
             Err(error) => bail!(Unavailable, "{name}: {error}"),
         };
         let request = Request::<T> {

@@ -71,11 +71,10 @@ impl Combination {
 
 /// The algorithms of this build.
 pub fn algorithms() -> impl Iterator<Item = Algorithm> {
-    Algorithm::ALL.into_iter().filter(|algorithm| match algorithm {
-        Algorithm::Im2col(Blas::Gemm) | Algorithm::Col2im(Blas::Gemm) => cfg!(feature = "blas-gemm"),
-        Algorithm::Im2col(Blas::Matrixmultiply) | Algorithm::Col2im(Blas::Matrixmultiply) => {
-            cfg!(feature = "blas-matrixmultiply")
-        }
+    let foreign =
+        [(Blas::Gemm, cfg!(feature = "blas-gemm")), (Blas::Matrixmultiply, cfg!(feature = "blas-matrixmultiply"))];
+    Algorithm::ALL.into_iter().filter(move |algorithm| match algorithm {
+        Algorithm::Im2col(blas) | Algorithm::Col2im(blas) => !foreign.contains(&(*blas, false)),
         _ => true,
     })
 }

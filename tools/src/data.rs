@@ -1,5 +1,6 @@
 //! Deterministic operands of any element type.
 
+use aligned_vec::AVec;
 use convoke::{Element, Geometry, bf16, f16};
 
 /// Conversion between an element type and `f64`.
@@ -69,11 +70,20 @@ pub fn uniform<T: Scalar>(len: usize, scale: f64, seed: u64) -> Vec<T> {
     (0..len).map(|_| T::from_f64(scale * random.uniform())).collect()
 }
 
+/// A tensor whose memory begins at a multiple of 128 bytes, as engines' allocators have it: vectors that begin elsewhere cross cache lines.
+pub type Tensor<T> = AVec<T>;
+
+/// A tensor of these values.
+#[must_use]
+pub fn tensor<T>(values: impl IntoIterator<Item = T>) -> Tensor<T> {
+    AVec::from_iter(128, values)
+}
+
 /// X, W and B of one layer.
 #[derive(Debug, Clone)]
 pub struct Operands<T> {
     /// The input, of `-1..1`.
-    pub x: Vec<T>,
+    pub x: Tensor<T>,
     /// The weights, scaled so that the output is of the input's order, as trained weights are.
     pub w: Vec<T>,
     /// The bias, of `-1..1`.
@@ -88,7 +98,7 @@ impl<T: Scalar> Operands<T> {
         let terms = geometry.macs() as f64 / geometry.output_len() as f64;
         let scale = if terms >= 1.0 { (3.0 / terms).sqrt() } else { 1.0 };
         Self {
-            x: uniform(geometry.input_len(), 1.0, 1),
+            x: tensor(uniform(geometry.input_len(), 1.0, 1)),
             w: uniform(geometry.weight_len(), scale, 2),
             b: uniform(geometry.out_channels, 1.0, 3),
         }

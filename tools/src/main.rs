@@ -4,13 +4,14 @@
 
 #![forbid(unsafe_code)]
 
+mod assembly;
 mod commands;
 mod options;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{Verdict, explain, kernels, onnx_test, report, worker};
+use commands::{Verdict, disasm, explain, kernels, onnx_test, report, worker};
 
 /// Tools for convoke, the CPU kernels of ONNX's Conv and ConvTranspose.
 ///
@@ -29,6 +30,7 @@ enum Command {
     Worker(worker::Args),
     Explain(explain::Args),
     Kernels(kernels::Args),
+    Disasm(disasm::Args),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Worker(args) => worker::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Kernels(args) => kernels::run(&args),
+        Command::Disasm(args) => disasm::run(&args),
     };
     match verdict {
         Ok(Verdict::Good) => ExitCode::SUCCESS,

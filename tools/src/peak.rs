@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use convoke::kernels::{
-    ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, Epilogue, Real, RowOffsets, SpatialKernel,
-    TapTable, spatial_kernels,
+    Ahead, ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, Epilogue, Real, RowOffsets,
+    SpatialKernel, TapTable, spatial_kernels,
 };
 use convoke::{DType, Isa};
 
@@ -116,13 +116,13 @@ impl<T: Real> Operands<T> {
     /// Calls the kernel that the operands are for.
     pub fn call_spatial(&mut self, kernel: &SpatialKernel<T>) {
         let offsets = self.offsets.rows(0..self.offsets.len());
-        kernel.partial(&self.panel, &self.rows, offsets, &mut self.tile, false);
+        kernel.partial(&self.panel, &self.rows, offsets, Ahead::NONE, &mut self.tile, false);
     }
 
     /// Calls the kernel that the operands are for.
     pub fn call_channel(&mut self, kernel: &ChannelKernel<T>) {
         let offsets = self.offsets.rows(0..self.offsets.len());
-        kernel.partial(&self.rows, offsets, &self.panel, &[], &mut self.tile, false);
+        kernel.partial(&self.rows, offsets, &self.panel, Ahead::NONE, &mut self.tile, false);
     }
 }
 

@@ -43,7 +43,7 @@ fn path(path: &Path) -> &str {
 
 #[test]
 fn every_command_has_help() {
-    for command in ["report", "onnx-test", "worker", "explain", "kernels"] {
+    for command in ["report", "onnx-test", "worker", "explain", "kernels", "disasm"] {
         let output = run(&[command, "--help"]);
         assert!(output.status.success() && stdout(&output).len() > 300, "{command}");
     }
@@ -216,4 +216,10 @@ fn kernels_are_listed() {
     assert!(text.starts_with("| ISA |") && text.contains("| portable | f64 |"), "{text}");
     let text = stdout(&run(&["kernels", "--measure", "--isa", "portable"]));
     assert!(text.contains("100 %") && !text.contains("NaN"), "{text}");
+}
+
+#[test]
+fn disasm_needs_a_program() {
+    assert_bad_input(&["disasm", "no/such/file"], "no/such/file");
+    assert_bad_input(&["disasm", "--expect", "sse9", "no/such/file"], "sse9");
 }

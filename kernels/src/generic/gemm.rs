@@ -26,8 +26,10 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
     // holds MR * NR, and the store's contract covers the rest.
     unsafe {
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
-        let mut a = args.a;
+        let (mut a, mut ahead) = (args.a, args.ahead);
         for k in 0..args.kc {
+            V::prefetch(ahead.cast());
+            ahead = ahead.wrapping_add(args.ahead_step);
             let row = args.b.add(*args.koff.add(k) as usize);
             if NRV <= MR {
                 // Live: MR * NRV accumulators, NRV vectors of B, the scalars of one row or some.
@@ -75,10 +77,10 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     // the tile holds MR * NR, and the store's contract covers the rest.
     unsafe {
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
-        let (mut w, mut next) = (args.w, args.next);
+        let (mut w, mut ahead) = (args.w, args.ahead);
         for k in 0..args.kc {
-            V::prefetch(next);
-            next = next.wrapping_add(args.next_step);
+            V::prefetch(ahead.cast());
+            ahead = ahead.wrapping_add(args.ahead_step);
             let x = args.x.add(*args.koff.add(k) as usize);
             let mut b = [V::splat(V::Elem::ZERO); NRV];
             for j in 0..NRV {

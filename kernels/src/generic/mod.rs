@@ -93,13 +93,21 @@ pub(crate) use winograd_tiles;
 
 /// Instantiates the weaving kernel, and lists it in a table.
 macro_rules! weave_kernel {
-    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $name:ident, $fetch:ident, $sum:ident) => {
+    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $name:ident, $fetch:ident, $sum:ident, $pick:ident) => {
         /// # Safety
         /// As the generic kernel's, for this ISA.
         #[$attr]
         unsafe fn $sum(args: &crate::weave::SumArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::weave::sum::<$vector>(args) }
+        }
+
+        /// # Safety
+        /// As the generic kernel's, for this ISA.
+        #[$attr]
+        unsafe fn $pick(args: &crate::weave::PickArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::weave::pick::<$vector>(args) }
         }
 
         /// # Safety
@@ -124,6 +132,7 @@ macro_rules! weave_kernel {
             f: $name,
             fetch: $fetch,
             sum: $sum,
+            pick: $pick,
         }];
     };
 }

@@ -7,8 +7,9 @@
     reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
 )]
 
+use crate::Real;
 use crate::simd::Simd;
-use crate::weave::{FetchArgs, Run, SumArgs, WeaveArgs};
+use crate::weave::{FetchArgs, PickArgs, RowPick, Run, SumArgs, WeaveArgs};
 
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
@@ -133,6 +134,92 @@ pub(crate) unsafe fn fetch<V: Simd>(args: &FetchArgs<'_, V::Elem>) {
             let y = args.y.wrapping_add(c * args.ldy + run.at);
             for i in 0..run.len.div_ceil(step) {
                 V::prefetch(y.wrapping_add(i * step));
+            }
+        }
+    }
+}
+
+/// Picks phases of rows.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`PickArgs`] states.
+#[inline(always)]
+pub(crate) unsafe fn pick<V: Simd>(args: &PickArgs<'_, V::Elem>) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        match args.stride {
+            1 => pick_rows::<V, 1>(args),
+            2 => pick_rows::<V, 2>(args),
+            3 => pick_rows::<V, 3>(args),
+            4 => pick_rows::<V, 4>(args),
+            _ => {
+                for row in args.rows {
+                    pad::<V>(args.dst, row);
+                    let [from, to] = row.live;
+                    for i in from..to {
+                        *args.dst.add(row.dst + i) = *args.src.add(row.src + (i - from) * args.stride);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// [`pick`] with a stride that the compiler knows.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`PickArgs`] states.
+#[inline(always)]
+unsafe fn pick_rows<V: Simd, const STRIDE: usize>(args: &PickArgs<'_, V::Elem>) {
+    // SAFETY: of each row, the loads begin at its first live element and end at its last one; the stores cover its live part.
+    unsafe {
+        let zero = V::splat(V::Elem::ZERO);
+        for row in args.rows {
+            pad::<V>(args.dst, row);
+            let [from, to] = row.live;
+            let (src, dst) = (args.src.add(row.src), args.dst.add(row.dst + from));
+            let n = to - from;
+            let mut at = 0;
+            // Whole vectors, as long as an element follows that is picked, too.
+            while at + V::LANES < n {
+                let mut v = [zero; STRIDE];
+                for s in 0..STRIDE {
+                    let src = src.add(at * STRIDE + s * V::LANES);
+                    V::prefetch(src.wrapping_add(args.next));
+                    v[s] = V::load(src);
+                }
+                V::deinterleave(v)[0].store(dst.add(at));
+                at += V::LANES;
+            }
+            if at < n {
+                // Elements of the source up to the last that is picked.
+                let needed = (n - at - 1) * STRIDE + 1;
+                let mut v = [zero; STRIDE];
+                for s in 0..STRIDE {
+                    let src = src.add(at * STRIDE).wrapping_add(s * V::LANES);
+                    V::prefetch(src.wrapping_add(args.next));
+                    v[s] = V::load_first(src, needed.saturating_sub(s * V::LANES).min(V::LANES));
+                }
+                V::deinterleave(v)[0].store_first(dst.add(at), n - at);
+            }
+        }
+    }
+}
+
+/// Zeros on both sides of a row's live part.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: `dst + row.dst` is writable for `row.len` elements, `live[0] <= live[1] <= len`.
+#[inline(always)]
+unsafe fn pad<V: Simd>(dst: *mut V::Elem, row: &RowPick) {
+    // SAFETY: the caller's promise of ISA and memory.
+    unsafe {
+        let zero = V::splat(V::Elem::ZERO);
+        for (from, to) in [(0, row.live[0]), (row.live[1], row.len)] {
+            let mut at = from;
+            while at < to {
+                zero.store_first(dst.add(row.dst + at), (to - at).min(V::LANES));
+                at += V::LANES;
             }
         }
     }

@@ -20,7 +20,7 @@ use core::ops::Range;
 
 use convoke_kernels::stream::Activation;
 use convoke_kernels::weave::{MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
+use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 
 use super::cost::{
     CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, SUMMED_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
@@ -31,7 +31,7 @@ use super::planes::{channels_per_block, step_of};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
-use crate::machine::CACHES;
+use crate::machine::Caches;
 use crate::{Geometry, Op};
 use phases::Phases;
 use planes::{Planes, Slab};
@@ -171,7 +171,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
 
 /// Groups of a task whose planes, of `bytes` each, stay in the L2 cache.
 fn most_groups(bytes: usize) -> usize {
-    ((CACHES.l2 / 4) / bytes.max(1)).clamp(1, 16)
+    ((Caches::detect().l2 / 4) / bytes.max(1)).clamp(1, 16)
 }
 
 /// One phase of the axes before the last.
@@ -364,7 +364,7 @@ impl<T: Element> Transposed<T> {
                         let (row, height) = (subs.start(sub), subs.height(sub));
                         let a = &a[row * k_total + from * height..row * k_total + to * height];
                         let tile = &mut sums[at + row * nr..at + (row + height) * nr];
-                        kernels.of_height(height).partial(a, b, koff, tile, first > 0);
+                        kernels.of_height(height).partial(a, b, koff, Ahead::NONE, tile, first > 0);
                     }
                     vector += kernels.nrv;
                 }

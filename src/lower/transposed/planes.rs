@@ -10,7 +10,8 @@ use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{Isa, Real};
 
 use super::phases::Phases;
-use crate::lower::planes::{Choice, positions, positions_on};
+use crate::lower::planes::{Choice, MOST_L2_BYTES, positions, positions_on};
+use crate::machine::Caches;
 use crate::{Axis, Geometry};
 
 pub(super) struct Planes {
@@ -75,7 +76,9 @@ impl Planes {
         let axes: Vec<_> = phases.iter().enumerate().map(|(i, p)| p.as_conv(reach(i))).collect();
         let block = channels.checked_mul(copies.len())?;
         let images = geometry.batch * geometry.group;
-        let choice = Choice { images, block, a_block: usize::MAX, bytes, threads };
+        // All channels are in a slab: with less than that its rows would be cut.
+        let budget = (Caches::detect().l2 / 2).min(MOST_L2_BYTES);
+        let choice = Choice { images, block, budget, bytes, threads };
         let (axis, extent, sizes) = choice.slab(&axes, sums)?;
         let here = |i: usize| positions_on(&axes, (axis, extent), i);
         let spans: Vec<_> = (0..=last).map(|i| here(i) + reach(i)).collect();

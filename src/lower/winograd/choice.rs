@@ -1,5 +1,6 @@
 //! Which tile, and which blocks of tiles: by estimated cost.
 
+use convoke_kernels::winograd::Tile;
 use convoke_kernels::{Isa, Real};
 
 use super::shape::{Extent, Roles, Scheme, depth_tasks, distance, phases};
@@ -8,10 +9,11 @@ use crate::element::Element;
 use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
-    FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_SHARE, L3_BYTES_PER_CYCLE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
-    OUTPUT_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
+    FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
+    NOT_HIDDEN, OUTPUT_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::tile_cycles;
+use crate::machine::Caches;
 
 /// Share of a task that threads wait for the last one.
 const IDLE_SHARE: f64 = 0.1;
@@ -77,14 +79,21 @@ impl<T: Real> Choice<T> {
         }
         // Blocks of equal size: whole rows of tiles, or parts of one.
         let equal = |whole: usize, part: usize| whole.div_ceil(whole.div_ceil(part));
-        for part in EXTENTS.map(|part| part.min(rows)) {
+        let mut last = 0;
+        for part in EXTENTS.map(|part| equal(rows, part.min(rows))) {
             if part.saturating_mul(columns) > MOST_TILES {
                 break;
             }
-            consider(1, equal(rows, part), columns);
+            if part != last {
+                consider(1, part, columns);
+            }
+            last = part;
         }
-        for part in EXTENTS.into_iter().filter(|part| *part < columns) {
-            consider(1, 1, equal(columns, part));
+        for part in EXTENTS.into_iter().filter(|part| *part < columns).map(|part| equal(columns, part)) {
+            if part != last {
+                consider(1, 1, part);
+            }
+            last = part;
         }
         best.or_else(|| Self::estimate(request.geometry, request.isa, roles, scheme, smallest?.1, (threads, 1)))
     }
@@ -98,22 +107,56 @@ impl<T: Real> Choice<T> {
         extent: Extent,
         (threads, splits): (usize, usize),
     ) -> Option<Self> {
+        let panels = geometry.out_channels_per_group().div_ceil(Tiles::<T>::new(isa, extent.runs().1)?.nr());
+        let splits = splits.clamp(1, panels.max(1));
+        let (grid_rows, grid_columns) = scheme.grid(roles);
+        // The last blocks of an axis may be smaller: full blocks and their number, then the size of the last one.
+        let parts = |whole: usize, part: usize| [(part, whole / part), (whole % part, usize::from(whole % part != 0))];
+        let repeats = (geometry.group * depth_tasks(roles))
+            .checked_mul(phases(&roles.down).checked_mul(phases(&roles.along))?)?
+            .checked_mul(splits)?;
+        let (mut tasks, mut cycles, mut longest) = (0_usize, 0.0, 0.0_f64);
+        for (images, of_images) in parts(geometry.batch, extent.images) {
+            for (rows, of_rows) in parts(grid_rows, extent.rows) {
+                for (columns, of_columns) in parts(grid_columns, extent.columns) {
+                    let blocks = of_images * of_rows * of_columns;
+                    if blocks > 0 {
+                        let block = Extent::new(&scheme, images, rows, columns);
+                        let task = Self::task_cycles(geometry, isa, roles, &scheme, &block, splits)?;
+                        tasks = tasks.checked_add(blocks.checked_mul(repeats)?)?;
+                        cycles += (blocks * repeats) as f64 * task;
+                        longest = longest.max(task);
+                    }
+                }
+            }
+        }
+        // With more tasks than threads, the last one to end holds the others up by a part of it.
+        let latency = if tasks <= threads { longest } else { cycles / threads as f64 + IDLE_SHARE * longest };
+        Some(Self { scheme, extent, splits, latency, cycles })
+    }
+
+    /// Cycles of a task with a block of this size. None where a kernel is lacking.
+    fn task_cycles(
+        geometry: &Geometry,
+        isa: Isa,
+        roles: &Roles,
+        scheme: &Scheme<T>,
+        extent: &Extent,
+        splits: usize,
+    ) -> Option<f64> {
         let bytes = size_of::<T>() as f64;
         let tiles = Tiles::<T>::new(isa, extent.runs().1)?;
-        let lanes = scheme.kernel.lanes();
         let (channels, channels_out) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
         let panels = channels_out.div_ceil(tiles.nr());
-        let splits = splits.clamp(1, panels.max(1));
         let values = scheme.kernel.values() as f64;
         let steps = (roles.depth.kernel * scheme.filters() * channels) as f64;
-        let (grid_rows, grid_columns) = scheme.grid(roles);
-        let blocks = grid_rows.div_ceil(extent.rows) * grid_columns.div_ceil(extent.columns);
         // One slice in, one slice out.
+        let padded = |tiles: usize, tile: Tile| tiles * tile.outputs + tile.values - tile.outputs;
         let padded_len = (extent.images
-            * (extent.input_rows * scheme.down.tile.outputs)
-            * (extent.input_columns * scheme.along.tile.outputs)) as f64;
-        let vectors = (extent.images * extent.image_input_tiles().div_ceil(lanes)) as f64;
-        let lanes = lanes as f64;
+            * padded(extent.input_rows, scheme.down.tile)
+            * padded(extent.input_columns, scheme.along.tile)) as f64;
+        let vectors = (extent.images * extent.image_input_tiles().div_ceil(scheme.kernel.lanes())) as f64;
+        let lanes = scheme.kernel.lanes() as f64;
         let input = channels as f64 * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
         // Without taps along it, the slices of the outer axis are tasks of their own.
         let depths = depth_tasks(roles);
@@ -133,39 +176,29 @@ impl<T: Real> Choice<T> {
         let filters = values * steps * padded * bytes;
         let v = values * steps / scheme.filters() as f64 * extent.input_tiles() as f64 * bytes;
         let products = values * (extent.tiles() * tiles.nr()) as f64 * bytes;
+        let caches = Caches::detect();
+        // What leaves the L2 cache comes from the next level: not all at once when it is full.
         let from = |resident: f64, traffic: f64| {
-            if resident <= L2_SHARE {
-                0.0
-            } else if resident <= L3_SHARE {
-                traffic / L3_BYTES_PER_CYCLE
-            } else {
-                traffic / MEMORY_BYTES_PER_CYCLE
-            }
+            let missing = (resident / caches.l2 as f64 - L2_SHARE) / L2_SHARE;
+            let is_in_l3 = resident <= caches.l3 as f64 * L3_SHARE;
+            let rate = if is_in_l3 { caches.l3_bytes_per_cycle as f64 } else { MEMORY_BYTES_PER_CYCLE };
+            missing.clamp(0.0, 1.0) * traffic / rate
         };
-        // Filters are fetched ahead of their use; transformed tiles that left the L2 cache are waited for.
+        // Filters are fetched ahead of their use, which hides most of the shorter of the two; transformed tiles that left the L2 cache are
+        // waited for.
         let slab = filters / padded * tiles.nr() as f64 / values;
-        let ahead = FETCH_AHEAD * from(filters + v + products, slab * values);
+        let streamed = FETCH_AHEAD * from(filters + v + products, slab * values);
+        let ahead = streamed.max(slab * values / L2_BYTES_PER_CYCLE);
         let late = from(v + products + 2.0 * slab, v);
         let input = input + late;
-        let gemm = panels as f64 * (compute.max(ahead) + late);
+        let gemm = panels as f64 * (compute.max(ahead) + NOT_HIDDEN * compute.min(ahead) + late);
         let output = (extent.tiles() as f64) * (padded / lanes) * values * OUTPUT_CYCLES;
         let slices_out = roles.depth.output as f64 / depths as f64;
         let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
-        let (phases_down, phases_along) = (phases(&roles.down), phases(&roles.along));
         // Interleaved pixels are gathered and scattered one by one.
         let scattered = (extent.tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs * channels_out) as f64;
         let apart =
             if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
-        let task = task + apart * slices_out;
-        let tasks = (geometry.batch.div_ceil(extent.images) * geometry.group * blocks * depths * splits)
-            .checked_mul(phases_down.checked_mul(phases_along)?)?;
-        // The last blocks of an axis may have fewer tiles.
-        let tiles_of = |rows: usize, columns: usize, images: usize| rows as f64 * columns as f64 * images as f64;
-        let images = geometry.batch.next_multiple_of(extent.images);
-        let in_blocks = tiles_of(blocks * extent.rows, extent.columns, images);
-        let cycles = tasks as f64 * task * tiles_of(grid_rows, grid_columns, geometry.batch) / in_blocks;
-        // With more tasks than threads, the last one to end holds the others up by a part of it.
-        let latency = if tasks <= threads { task } else { cycles / threads as f64 + IDLE_SHARE * task };
-        Some(Self { scheme, extent, splits, latency, cycles })
+        Some(task + apart * slices_out)
     }
 }

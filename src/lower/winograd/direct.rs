@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use convoke_kernels::{Isa, Real, RowOffsets};
+use convoke_kernels::{Ahead, Isa, Real, RowOffsets};
 
 use super::shape::{Phase, Roles, Scheme};
 use crate::Geometry;
@@ -125,7 +125,14 @@ impl<T: Real> Direct<T> {
                 // Without channels there are no steps of k, and the patch is empty.
                 let x = patch.get(i * self.columns + pixels.start..).unwrap_or(&[]);
                 let sums = &mut sums[pixels.start * nr..pixels.end * nr];
-                self.pixels.kernel(pixels.len(), tile.channels.len()).partial(x, koff, filters, &[], sums, false);
+                self.pixels.kernel(pixels.len(), tile.channels.len()).partial(
+                    x,
+                    koff,
+                    filters,
+                    Ahead::NONE,
+                    sums,
+                    false,
+                );
             }
             let plane = (tile.image * geometry.out_channels + first) * roles.depth.output + tile.slice;
             let row = plane * roles.down.output + tile.down.place(tile.y + i);

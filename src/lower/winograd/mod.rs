@@ -26,7 +26,7 @@ use alloc::string::String;
 use core::ops::Range;
 
 use convoke_kernels::winograd::{Border, Pixels, Products, Source};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, stream, winograd_kernels};
+use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, stream, winograd_kernels};
 
 use super::channel_tiles::Tiles;
 use super::cost::CLOCK;
@@ -42,9 +42,7 @@ use pack::PackedLayout;
 use shape::{Block, Extent, Phase, Roles, Scheme, depth_tasks, distance, phases, spread};
 
 /// Steps of k that are summed one after the other.
-const KC: usize = 256;
-/// Bytes of a cache line.
-const LINE: usize = 64;
+const KC: usize = 192;
 /// Bytes of Y from which on its reader will not find it in the L2 cache, so that it is written past the caches.
 const PAST_CACHE_BYTES: usize = 4 << 20;
 /// Values of a tile along an axis beyond which the error leaves `Accuracy::Standard`.
@@ -347,6 +345,7 @@ impl<T: Element> Winograd<T> {
         let koff = slot * per_slice..slot * per_slice + steps;
         let len = steps * nr;
         let (runs, width) = block.extent.runs();
+        let kc = steps.div_ceil(steps.div_ceil(KC).max(1)).max(1);
         for value in 0..self.scheme.kernel.values() {
             let begin = (value * layout.steps + taps.start * per_slice) * nr;
             let w = &filters[begin..begin + len];
@@ -354,21 +353,21 @@ impl<T: Element> Winograd<T> {
             let mut ahead = weights.get(layout.panel(first, nr).start + begin + layout.steps * nr..).unwrap_or(&[]);
             ahead = &ahead[..len.min(ahead.len())];
             for run in 0..runs {
-                for t in 0..block.pixels.count {
-                    let pixels = block.pixels.pixels(t);
-                    let kernel = block.pixels.kernel(pixels.len(), live);
-                    let x = value * block.v_plane + block.extent.row_start(run) + pixels.start;
-                    // Without steps of k nothing is read.
-                    let x = scratch.v.get(x..).unwrap_or(&[]);
-                    let at = value * self.sizes.product_plane + (run * width + pixels.start) * nr;
-                    let tile = &mut scratch.products[at..at + pixels.len() * nr];
-                    // In blocks, whose sums are added: one long running sum would err more.
-                    for k in (0..steps.max(1)).step_by(KC) {
-                        let block_of_k = k..(k + KC).min(steps);
-                        let koff = block.koff.rows(koff.start + k..koff.start + block_of_k.end);
-                        let w = &w[k * nr..block_of_k.end * nr];
-                        kernel.partial(x, koff, w, ahead, tile, k > 0);
-                        ahead = ahead.get(koff.len() * LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
+                // In blocks, whose sums are added: one long running sum would err more, and a block's filters stay in the L1 cache for all tiles.
+                for k in (0..steps.max(1)).step_by(kc) {
+                    let block_of_k = k..(k + kc).min(steps);
+                    let koff = block.koff.rows(koff.start + k..koff.start + block_of_k.end);
+                    let w = &w[k * nr..block_of_k.end * nr];
+                    for t in 0..block.pixels.count {
+                        let pixels = block.pixels.pixels(t);
+                        let kernel = block.pixels.kernel(pixels.len(), live);
+                        let x = value * block.v_plane + block.extent.row_start(run) + pixels.start;
+                        // Without steps of k nothing is read.
+                        let x = scratch.v.get(x..).unwrap_or(&[]);
+                        let at = value * self.sizes.product_plane + (run * width + pixels.start) * nr;
+                        let tile = &mut scratch.products[at..at + pixels.len() * nr];
+                        kernel.partial(x, koff, w, Ahead::lines(ahead), tile, k > 0);
+                        ahead = ahead.get(koff.len() * Ahead::LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
                     }
                 }
             }

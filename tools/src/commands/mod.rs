@@ -1,5 +1,6 @@
 //! The sub-commands, one a file.
 
+pub(crate) mod disasm;
 pub(crate) mod explain;
 pub(crate) mod kernels;
 pub(crate) mod onnx_test;

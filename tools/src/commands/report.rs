@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use convoke::{DType, Isa, Planner, Workspace};
 use convoke_tools::check::{self, Worst};
-use convoke_tools::data::{Operands, Scalar};
+use convoke_tools::data::{Operands, Scalar, tensor};
 use convoke_tools::peak::peak;
 use convoke_tools::shapes::{self, Kind, Layer, describe, flops};
 use convoke_tools::timing::Timing;
@@ -198,7 +198,7 @@ impl Args {
         let peak = self.threads as f64 * peaks.of(plan.isa())?;
         let operands = Operands::<T>::new(geometry);
         let packed = plan.pack(&operands.w, Some(&operands.b))?;
-        let mut y = vec![T::from_f64(f64::NAN); geometry.output_len()];
+        let mut y = tensor(std::iter::repeat_n(T::from_f64(f64::NAN), geometry.output_len()));
         let mut workspace = Workspace::for_plan(&plan)?;
         let timing = team.install(|threads| {
             Timing::measure(self.seconds, || plan.run(&operands.x, &packed, &mut y, &mut workspace, threads))

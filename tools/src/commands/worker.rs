@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use convoke::Workspace;
+use convoke_tools::data::tensor;
 use convoke_tools::shapes::{Layer, parse_op};
 use convoke_tools::timing::Timing;
 use serde::{Deserialize, Serialize};
@@ -148,12 +149,12 @@ impl Worker {
         let geometry = plan.geometry();
         let shape = geometry.output_shape();
         ensure!(shape == request.row.y, "y: the output's shape is {shape:?}, not {:?}", request.row.y);
-        let x = read(&request.dir, "x.bin", geometry.input_len())?;
+        let x = tensor(read(&request.dir, "x.bin", geometry.input_len())?);
         let w = read(&request.dir, "w.bin", geometry.weight_len())?;
         let b = read(&request.dir, "b.bin", geometry.out_channels)?;
 
         let packed = plan.pack(&w, Some(&b))?;
-        let mut y = vec![0.0; geometry.output_len()];
+        let mut y = tensor(std::iter::repeat_n(0.0, geometry.output_len()));
         let mut workspace = Workspace::for_plan(&plan)?;
         let team = match self.teams.entry(request.threads) {
             Entry::Occupied(entry) => entry.into_mut(),

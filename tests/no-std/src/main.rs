@@ -1,0 +1,192 @@
+//! convoke without std: a program with an allocator and a panic handler of its own, which runs both operators on every algorithm, ISA and element
+//! type, and checks each result. It cannot be compiled with std, because that brings a second panic handler. The C runtime calls its `main`; a
+//! wrong result is a panic, which aborts with a message.
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::alloc::{GlobalAlloc, Layout};
+use core::ffi::{c_char, c_int, c_void};
+use core::fmt::{self, Write};
+use core::panic::PanicInfo;
+use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use convoke::{
+    Algorithm, Blas, Conv, ConvTranspose, Element, ErrorKind, Isa, Operator, Planner, Threads, Workspace, bf16, f16,
+};
+
+/// A layer of ones or small numbers, and its result as ONNX's documentation of the operators has it.
+struct Case {
+    operator: Operator,
+    x_shape: &'static [usize],
+    w: &'static [f32],
+    y: &'static [f32],
+}
+
+/// The layers; X is 0, 1, 2 and so on in all of them.
+fn cases() -> [Case; 3] {
+    [
+        Case {
+            operator: Conv::new([1, 1, 3, 3]).pads([1, 1, 1, 1]).into(),
+            x_shape: &[1, 1, 5, 5],
+            w: &[1.0; 9],
+            y: &[
+                12.0, 21.0, 27.0, 33.0, 24.0, 33.0, 54.0, 63.0, 72.0, 51.0, 63.0, 99.0, 108.0, 117.0, 81.0, 93.0,
+                144.0, 153.0, 162.0, 111.0, 72.0, 111.0, 117.0, 123.0, 84.0,
+            ],
+        },
+        Case {
+            operator: Conv::new([2, 2, 1]).into(),
+            x_shape: &[1, 2, 3],
+            w: &[1.0, 10.0, -1.0, 0.5],
+            y: &[30.0, 41.0, 52.0, 1.5, 1.0, 0.5],
+        },
+        Case {
+            operator: ConvTranspose::new([1, 2, 3, 3]).into(),
+            x_shape: &[1, 1, 3, 3],
+            w: &[1.0; 18],
+            y: &[
+                0.0, 1.0, 3.0, 3.0, 2.0, 3.0, 8.0, 15.0, 12.0, 7.0, 9.0, 21.0, 36.0, 27.0, 15.0, 9.0, 20.0, 33.0, 24.0,
+                13.0, 6.0, 13.0, 21.0, 15.0, 8.0, 0.0, 1.0, 3.0, 3.0, 2.0, 3.0, 8.0, 15.0, 12.0, 7.0, 9.0, 21.0, 36.0,
+                27.0, 15.0, 9.0, 20.0, 33.0, 24.0, 13.0, 6.0, 13.0, 21.0, 15.0, 8.0,
+            ],
+        },
+    ]
+}
+
+/// Runs every case on every ISA and algorithm in one element type; the number of runs.
+fn run_all<T: Element>() -> usize {
+    let mut runs = 0;
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        for algorithm in Algorithm::ALL {
+            let ran = cases().iter().filter(|case| run::<T>(case, isa, algorithm)).count();
+            let is_built = !matches!(algorithm, Algorithm::Im2col(Blas::Gemm) | Algorithm::Col2im(Blas::Gemm));
+            assert!(ran > 0 || !is_built, "{algorithm} on {isa}, {}: accepts no layer", T::DTYPE);
+            runs += ran;
+        }
+    }
+    runs
+}
+
+/// Runs one case and checks its result; whether the algorithm accepts the layer.
+fn run<T: Element>(case: &Case, isa: Isa, algorithm: Algorithm) -> bool {
+    let store = |values: &[f32]| values.iter().map(|v| T::round_from_f64(f64::from(*v))).collect::<Vec<T>>();
+    let planner = Planner::new().isa(isa).algorithm(algorithm);
+    let plan = match planner.plan::<T>(case.operator.clone(), case.x_shape) {
+        Ok(plan) => plan,
+        Err(error) if error.kind() == ErrorKind::Unavailable => return false,
+        Err(error) => panic!("{algorithm} on {isa}, {}: {error}", T::DTYPE),
+    };
+    let mut x = vec![0.0; case.x_shape.iter().product()];
+    for i in 1..x.len() {
+        x[i] = x[i - 1] + 1.0;
+    }
+    let packed = plan.pack(&store(case.w), None).unwrap();
+    let mut workspace = Workspace::for_plan(&plan).unwrap();
+    let mut y = vec![T::default(); plan.geometry().output_len()];
+    plan.run(&store(&x), &packed, &mut y, &mut workspace, Threads::Serial).unwrap();
+    assert_eq!(y.len(), case.y.len());
+    for (i, (y, expected)) in y.iter().zip(case.y).enumerate() {
+        // All sums are exact but Winograd's.
+        let difference = (convoke::kernels::Real::to_f64(y.to_acc()) - f64::from(*expected)).abs();
+        assert!(difference < 1e-3, "{algorithm} on {isa}, {}: element {i} is {y:?}, expected {expected}", T::DTYPE);
+    }
+    true
+}
+
+/// Everything; the number of runs.
+fn check() -> usize {
+    run_all::<f32>() + run_all::<f64>() + run_all::<f16>() + run_all::<bf16>()
+}
+
+// --- What std would bring --------------------------------------------------------------------------------------------
+
+/// Hands out a fixed block from its start to its end, and from its start again when nothing is allocated.
+struct Bump {
+    used: AtomicUsize,
+    live: AtomicUsize,
+}
+
+const HEAP_BYTES: usize = 16 << 20;
+static mut HEAP: [u8; HEAP_BYTES] = [0; HEAP_BYTES];
+
+#[global_allocator]
+static ALLOCATOR: Bump = Bump { used: AtomicUsize::new(0), live: AtomicUsize::new(0) };
+
+// SAFETY: the program has one thread. Blocks are disjoint pieces of HEAP, which nothing else uses: `used` only goes back when no block is live.
+unsafe impl GlobalAlloc for Bump {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let heap = &raw mut HEAP;
+        let begin = heap.addr() + self.used.load(Ordering::Relaxed);
+        let Some(begin) = begin.checked_next_multiple_of(layout.align()) else { return ptr::null_mut() };
+        let offset = begin - heap.addr();
+        match offset.checked_add(layout.size()) {
+            Some(end) if end <= HEAP_BYTES => {
+                self.used.store(end, Ordering::Relaxed);
+                self.live.fetch_add(1, Ordering::Relaxed);
+                heap.cast::<u8>().wrapping_add(offset)
+            }
+            _ => ptr::null_mut(),
+        }
+    }
+
+    unsafe fn dealloc(&self, _: *mut u8, _: Layout) {
+        if self.live.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.used.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    let _ = writeln!(Console, "{info}");
+    halt()
+}
+
+/// Where messages go.
+struct Console;
+
+impl Write for Console {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        // SAFETY: the buffer is readable for `len` bytes.
+        let written = unsafe { write(1, s.as_ptr().cast(), s.len()) };
+        if written == s.len() as isize { Ok(()) } else { Err(fmt::Error) }
+    }
+}
+
+#[link(name = "c")]
+unsafe extern "C" {
+    fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize;
+    fn abort() -> !;
+}
+
+fn halt() -> ! {
+    // SAFETY: it has no preconditions.
+    unsafe { abort() }
+}
+
+// `alloc` is compiled for unwinding: it names two functions of std's that nothing calls in a program that aborts.
+
+// SAFETY: the one function of this name.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() -> ! {
+    halt()
+}
+
+// SAFETY: the one function of this name.
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_Resume() -> ! {
+    halt()
+}
+
+// SAFETY: the C runtime calls the one function of this name, with these arguments.
+#[unsafe(no_mangle)]
+extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
+    let runs = check();
+    c_int::from(writeln!(Console, "{runs} runs without std are right").is_err())
+}

@@ -1,0 +1,571 @@
+//! `disasm`: the inner loops of the micro-kernels, from their machine code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Verdict;
+use crate::assembly::{self, Function, Instruction, Kind, Stack};
+use anyhow::{Context, Result, bail, ensure};
+use convoke::Isa;
+use convoke::kernels::{Real, channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
+
+/// Check the inner loops of the micro-kernels in a compiled program or library
+///
+/// Disassembles it with the compiler's own llvm-objdump, and finds each micro-kernel by its name and each streaming pass by its type. Fails where the
+/// loop over k of a GEMM tile holds anything but its FMAs, loads, prefetches and counters, and where the inner loop of another kernel calls a
+/// function or uses the stack more than the list of exceptions in the source allows. Prints the FMAs' share of each tile's
+/// loop. Streaming passes are generic: their names say whose they are where the program is compiled with
+/// `-C symbol-mangling-version=v0`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The program, archive or object
+    file: PathBuf,
+    /// Instruction sets whose kernels the file must hold, all of them where this CPU can list them
+    #[arg(long, value_delimiter = ',')]
+    expect: Vec<Isa>,
+    /// The disassembler; that of the component `llvm-tools` if not given
+    #[arg(long, value_name = "PROGRAM")]
+    objdump: Option<PathBuf>,
+    /// Print the stack traffic and the calls of every kernel that has any
+    #[arg(long)]
+    exceptions: bool,
+}
+
+/// What one inner loop of some kernels may do beyond registers.
+struct Exception {
+    isa: Isa,
+    /// Paths of kernels; `*` stands for any text.
+    kernels: &'static str,
+    /// The most vectors that it moves to or from the stack.
+    vectors: usize,
+    /// The most addresses and counters that it moves to or from the stack.
+    scalars: usize,
+    /// The most calls.
+    calls: usize,
+}
+
+impl Exception {
+    const fn new(isa: Isa, kernels: &'static str, vectors: usize, scalars: usize) -> Self {
+        Self { isa, kernels, vectors, scalars, calls: 0 }
+    }
+
+    const fn with_calls(self, calls: usize) -> Self {
+        Self { calls, ..self }
+    }
+}
+
+/// Why loops use the stack, and which: the counts are what there is, so that none grows unseen. The loops over k of GEMM tiles have no exceptions.
+const EXCEPTIONS: &[(&str, &[Exception])] = {
+    use Isa::{Avx2, Avx512, Neon};
+    &[
+        (
+            "the epilogue of a tile with a residual or dropped columns: pointers and bounds",
+            &[
+                Exception::new(Avx512, "gemm_*::*_gemm_*", 0, 16),
+                Exception::new(Avx512, "gemm_*::*_gemmt_*", 0, 26),
+                Exception::new(Avx2, "gemm_*::*_gemm_*", 0, 3),
+                Exception::new(Neon, "gemm_*::*_gemmt_*", 1, 0),
+            ],
+        ),
+        (
+            "the addresses of a tile's rows, where there are more than general registers; sums of tiles of many rows",
+            &[
+                Exception::new(Avx512, "depthwise_*::*_dw_*x16", 0, 30),
+                Exception::new(Avx512, "depthwise_*::*_dw_*x8", 0, 30),
+                Exception::new(Avx512, "depthwise_*::*_dwt_*", 0, 4),
+                Exception::new(Avx2, "depthwise_*::*_dw_*x8", 2, 30),
+                Exception::new(Avx2, "depthwise_*::*_dw_*x4", 2, 30),
+                Exception::new(Neon, "depthwise_*::*_dw_*x4", 18, 27),
+            ],
+        ),
+        (
+            "a table of the border's masks, and at the border addresses of rows; sums, in AVX2's 16 registers and in NEON's short ones",
+            &[
+                Exception::new(Avx512, "depthwise_*::*_direct", 2, 86),
+                Exception::new(Avx2, "depthwise_*::*_direct", 28, 75),
+                Exception::new(Neon, "depthwise_*::*_direct", 263, 59),
+            ],
+        ),
+        (
+            "rows of a transpose that is not full, which are indexed; a call of memset clears them, once for each",
+            &[
+                Exception::new(Avx512, "depthwise_*::gather", 4, 0),
+                Exception::new(Avx512, "depthwise_*::scatter", 44, 37).with_calls(1),
+                Exception::new(Avx2, "depthwise_*::gather", 0, 2),
+                Exception::new(Avx2, "depthwise_*::scatter", 50, 27).with_calls(1),
+                Exception::new(Neon, "depthwise_*::gather", 1, 0),
+                Exception::new(Neon, "depthwise_*::scatter", 16, 15).with_calls(1),
+            ],
+        ),
+        (
+            "eight phases and their results, beside AVX-512; bounds of a run",
+            &[
+                Exception::new(Avx512, "weave::*_weave", 0, 2),
+                Exception::new(Avx2, "weave::*_weave", 12, 2),
+                Exception::new(Avx2, "weave::*_sum", 8, 0),
+                Exception::new(Neon, "weave::*_sum", 1, 0),
+            ],
+        ),
+        (
+            "the addresses of a tile's rows and of the planes of its values, 64 at the most; two rows of values, beside AVX-512",
+            &[
+                Exception::new(Avx512, "winograd_*::f2x2_3x3::input", 0, 8),
+                Exception::new(Avx512, "winograd_*::f*::input", 0, 67),
+                Exception::new(Avx512, "winograd_*::f6x6_3x3::input", 0, 89),
+                Exception::new(Avx2, "winograd_*::f2x2_3x3::input", 0, 8),
+                Exception::new(Avx2, "winograd_*::f*::input", 6, 65),
+                Exception::new(Avx2, "winograd_*::f6x6_3x3::input", 72, 94),
+                Exception::new(Neon, "winograd_*::f*::input", 48, 30),
+                Exception::new(Neon, "winograd_*::f6x6_3x3::input", 176, 190),
+            ],
+        ),
+        (
+            "half of the transform, which is indexed by what of the tile is inside of Y; addresses of planes and rows; the epilogue of tiles at an edge",
+            &[
+                Exception::new(Avx512, "winograd_*::f1x*::output", 24, 168),
+                Exception::new(Avx512, "winograd_*::f*x1_*::output", 16, 46),
+                Exception::new(Avx512, "winograd_*::f2x2_*::output", 16, 62),
+                Exception::new(Avx512, "winograd_*::f3x3_4x4::output", 16, 47),
+                Exception::new(Avx512, "winograd_*::f4x4_3x3::output", 19, 15),
+                Exception::new(Avx512, "winograd_*::f6x6_3x3::output", 80, 63),
+                Exception::new(Avx2, "winograd_*::f1x*::output", 51, 83),
+                Exception::new(Avx2, "winograd_*::f*x1_*::output", 8, 14),
+                Exception::new(Avx2, "winograd_*::f2x2_*::output", 10, 50),
+                Exception::new(Avx2, "winograd_*::f3x3_4x4::output", 8, 33),
+                Exception::new(Avx2, "winograd_*::f4x4_3x3::output", 87, 16),
+                Exception::new(Avx2, "winograd_*::f6x6_3x3::output", 8, 19),
+                Exception::new(Neon, "winograd_*::f*::output", 14, 90),
+            ],
+        ),
+        (
+            "rounding goes through a buffer on the stack; a constant of half's conversion",
+            &[
+                Exception::new(Avx512, "stream::narrow<bf16>*", 1, 0),
+                Exception::new(Avx2, "stream::narrow<bf16>*", 1, 0),
+                Exception::new(Avx2, "stream::widen<f16>*", 2, 0),
+            ],
+        ),
+    ]
+};
+
+/// A kernel of the file: `gemm_f32::f32_gemm_8x48` of an ISA.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    isa: Isa,
+    path: String,
+}
+
+/// Counts over the instructions of a loop.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counts {
+    all: usize,
+    fmas: usize,
+    /// Neither FMA, load, prefetch nor counter.
+    others: usize,
+    /// As in [`Exception`].
+    vectors: usize,
+    scalars: usize,
+    calls: usize,
+}
+
+impl Counts {
+    fn of(instructions: &[&Instruction]) -> Self {
+        let count = |is: &dyn Fn(&Instruction) -> bool| instructions.iter().filter(|i| is(i)).count();
+        Self {
+            all: instructions.len(),
+            fmas: count(&|i| i.kind == Kind::MultiplyAdd),
+            others: count(&|i| matches!(i.kind, Kind::Other | Kind::Call)),
+            vectors: count(&|i| i.stack == Stack::Vector),
+            scalars: count(&|i| i.stack == Stack::Scalar),
+            calls: count(&|i| i.kind == Kind::Call),
+        }
+    }
+
+    /// The greater of each count that an exception limits.
+    fn max(self, other: Self) -> Self {
+        Self {
+            vectors: self.vectors.max(other.vectors),
+            scalars: self.scalars.max(other.scalars),
+            calls: self.calls.max(other.calls),
+            ..self
+        }
+    }
+}
+
+/// Checks one file.
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let text = disassemble(args.objdump.as_deref(), &args.file)?;
+    let functions = assembly::parse(&text).map_err(anyhow::Error::msg)?;
+    let mut report = Report::default();
+    for function in &functions {
+        for name in function.names.iter().filter_map(|name| Name::of_symbol(name)) {
+            report.add(&name, function);
+        }
+    }
+    for isa in &args.expect {
+        report.expect(*isa);
+    }
+    print!("{}\n{}", report.tiles_table(), report.kernels_table());
+    if args.exceptions {
+        print!("\n{}", report.exceptions_table());
+    }
+    for problem in &report.problems {
+        anstream::eprintln!("{problem}");
+    }
+    ensure!(!report.kernels.is_empty(), "{}: no micro-kernel of AVX2, AVX-512 or NEON found", args.file.display());
+    Ok(Verdict::from_good(report.problems.is_empty()))
+}
+
+/// The disassembly of a file.
+fn disassemble(objdump: Option<&Path>, file: &Path) -> Result<String> {
+    ensure!(file.is_file(), "{}: no such file", file.display());
+    let objdump = match objdump {
+        Some(objdump) => objdump.to_path_buf(),
+        None => {
+            let output = Command::new("rustc").args(["--print", "target-libdir"]).output().context("rustc")?;
+            let found = Path::new(String::from_utf8(output.stdout)?.trim()).join("../bin/llvm-objdump");
+            ensure!(found.is_file(), "no llvm-objdump: `rustup component add llvm-tools` installs it");
+            found
+        }
+    };
+    let output = Command::new(&objdump).args(assembly::OBJDUMP_OPTIONS).arg(file).output();
+    let output = output.with_context(|| objdump.display().to_string())?;
+    if !output.status.success() {
+        bail!("{}: {}", objdump.display(), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+impl Name {
+    /// The kernel that a symbol names, if it is one.
+    fn of_symbol(symbol: &str) -> Option<Self> {
+        // ` (.llvm.123)` marks symbols that were made visible to another unit, `::h0123456789abcdef` ends symbols of the legacy mangling.
+        let symbol = symbol.split(" (.llvm.").next().unwrap_or(symbol);
+        let symbol = match symbol.rsplit_once("::h") {
+            Some((path, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => path,
+            _ => symbol,
+        };
+        let arch = [("x86_64::avx512::", Isa::Avx512), ("x86_64::avx2::", Isa::Avx2), ("aarch64::neon::", Isa::Neon)];
+        let kernel = arch.into_iter().find_map(|(prefix, isa)| {
+            let path = symbol.strip_prefix("convoke_kernels::")?.strip_prefix(prefix)?;
+            // A register's methods are inlined; what is left of them is no kernel.
+            (!path.starts_with("vector::")).then(|| Self { isa, path: String::from(path) })
+        });
+        kernel.or_else(|| {
+            let (_, pass) = symbol.split_once("convoke_kernels::stream::Pass<convoke_kernels::")?;
+            let path = pass.trim_end_matches('>').replace("half::binary16::", "").replace("half::bfloat::", "");
+            let path = path.replace("::{closure", "{closure");
+            let tokens = [("x86::v4", Isa::Avx512), ("x86::v3", Isa::Avx2), ("aarch64::", Isa::Neon)];
+            let isa = tokens.into_iter().find(|(token, _)| symbol.contains(token))?.1;
+            Some(Self { isa, path })
+        })
+    }
+
+    /// The MR x NR of a GEMM tile, with the number of its accumulators.
+    fn tile(&self) -> Option<Tile> {
+        let (family, kernel) = self.path.split_once("::")?;
+        let dtype = family.strip_prefix("gemm_")?;
+        let rest = kernel.strip_prefix(dtype)?;
+        let (is_spatial, sizes) = match rest.strip_prefix("_gemm_") {
+            Some(sizes) => (true, sizes),
+            None => (false, rest.strip_prefix("_gemmt_")?),
+        };
+        let (first, second) = sizes.split_once('x')?;
+        let (first, second) = (first.parse::<usize>().ok()?, second.parse::<usize>().ok()?);
+        let (mr, nr) = if is_spatial { (first, second) } else { (second, first) };
+        let register_bits = match self.isa {
+            Isa::Avx512 => 512,
+            Isa::Avx2 => 256,
+            _ => 128,
+        };
+        let lanes = register_bits / if dtype == "f64" { 64 } else { 32 };
+        let group = format!("{dtype} {}", if is_spatial { "gemm" } else { "gemmt" });
+        Some(Tile { group, mr, nr, accumulators: mr * nr.div_ceil(lanes) })
+    }
+
+    /// What a summary has one line for: the module, or `stream`.
+    fn family(&self) -> &str {
+        self.path.split("::").next().unwrap_or_default()
+    }
+}
+
+/// A GEMM tile.
+struct Tile {
+    /// Type and orientation.
+    group: String,
+    mr: usize,
+    nr: usize,
+    accumulators: usize,
+}
+
+/// All that was found.
+#[derive(Debug, Default)]
+struct Report {
+    kernels: BTreeSet<Name>,
+    /// The FMAs' share of a tile's loop over k, in percent, by ISA, group, NR and MR.
+    tiles: BTreeMap<(Isa, String, usize), BTreeMap<usize, f64>>,
+    /// For each family of an ISA: kernels, inner loops, and the worst of them.
+    families: BTreeMap<(Isa, String), (usize, usize, Counts)>,
+    /// Kernels that use the stack, or call.
+    exceptions: BTreeMap<Name, Counts>,
+    problems: Vec<String>,
+}
+
+impl Report {
+    /// Looks at one kernel.
+    fn add(&mut self, name: &Name, function: &Function) {
+        self.kernels.insert(name.clone());
+        // Loops without vectors keep books of runs, or finish a few elements.
+        let loops: Vec<_> =
+            function.inner_loops().into_iter().filter(|body| body.iter().any(|i| i.is_vector)).collect();
+        if let Some(tile) = name.tile() {
+            self.add_tile(name, &tile, &loops);
+        }
+        let allowed = allowed(name);
+        let mut worst = Counts::default();
+        for body in &loops {
+            worst = worst.max(Counts::of(body));
+        }
+        type Count = fn(&Counts) -> usize;
+        let limits: [(&str, Count); 3] = [
+            ("vectors to or from the stack", |counts| counts.vectors),
+            ("addresses or counters to or from the stack", |counts| counts.scalars),
+            ("calls", |counts| counts.calls),
+        ];
+        for (what, count) in limits {
+            // The worst loop speaks for all of them.
+            if count(&worst) > count(&allowed)
+                && let Some(body) = loops.iter().max_by_key(|body| count(&Counts::of(body)))
+            {
+                let text = format!("a loop has {} {what}, {} allowed", count(&worst), count(&allowed));
+                self.problem(name, &text, body, |i| i.stack != Stack::Untouched || i.kind == Kind::Call);
+            }
+        }
+        if worst != Counts::default() {
+            self.exceptions.insert(name.clone(), worst);
+        }
+        let family = self.families.entry((name.isa, String::from(name.family()))).or_default();
+        *family = (family.0 + 1, family.1 + loops.len(), family.2.max(worst));
+    }
+
+    /// Looks at the loop over k of a GEMM tile.
+    fn add_tile(&mut self, name: &Name, tile: &Tile, loops: &[Vec<&Instruction>]) {
+        let steps: Vec<_> = loops.iter().filter(|body| Counts::of(body).fmas > 0).collect();
+        if steps.is_empty() {
+            self.problems.push(format!("{}/{}: no loop with FMAs", name.isa, name.path));
+        }
+        for body in steps {
+            let counts = Counts::of(body);
+            if !counts.fmas.is_multiple_of(tile.accumulators) {
+                let text = format!("a loop has {} FMAs, no multiple of {}", counts.fmas, tile.accumulators);
+                self.problem(name, &text, body, |i| i.kind == Kind::MultiplyAdd);
+            }
+            if counts.vectors + counts.scalars > 0 {
+                self.problem(name, "a loop over k uses the stack", body, |i| i.stack != Stack::Untouched);
+            }
+            if counts.others > 0 {
+                let text = "a loop over k holds more than FMAs, loads, prefetches and counters";
+                self.problem(name, text, body, |i| matches!(i.kind, Kind::Other | Kind::Call));
+            }
+            let share = 100.0 * counts.fmas as f64 / counts.all as f64;
+            let row = self.tiles.entry((name.isa, tile.group.clone(), tile.nr)).or_default();
+            let least = row.entry(tile.mr).or_insert(share);
+            *least = least.min(share);
+        }
+    }
+
+    fn problem(&mut self, name: &Name, what: &str, body: &[&Instruction], is_shown: impl Fn(&&Instruction) -> bool) {
+        let mut text = format!("{}/{}: {what}; {} instructions, among them", name.isa, name.path, body.len());
+        for instruction in body.iter().copied().filter(is_shown).take(8) {
+            text += &format!("\n    {:x}: {}", instruction.address, instruction.text);
+        }
+        self.problems.push(text);
+    }
+
+    /// Complains of kernels that are not there. Which there are, the crate says of the ISAs that this CPU has.
+    fn expect(&mut self, isa: Isa) {
+        let mut paths = Vec::new();
+        if isa.is_available() {
+            paths.extend(paths_of::<f32>(isa));
+            paths.extend(paths_of::<f64>(isa));
+        } else {
+            let families =
+                ["gemm", "depthwise", "winograd"].into_iter().flat_map(|f| [format!("{f}_f32"), format!("{f}_f64")]);
+            paths.extend(families.chain([String::from("weave")]));
+        }
+        for path in paths {
+            if !self.kernels.iter().any(|k| k.isa == isa && (k.path == path || k.family() == path)) {
+                self.problems.push(format!("{isa}/{path}: not in the file"));
+            }
+        }
+    }
+
+    /// One line for the tiles that differ only in MR.
+    fn tiles_table(&self) -> String {
+        let mut text = String::from(
+            "| ISA | tiles | NR | FMAs in the loop over k, % of its instructions, for MR = 1, 2, ... |\n|---|---|---:|---|\n",
+        );
+        for ((isa, group, nr), row) in &self.tiles {
+            let shares: Vec<_> = row.values().map(|share| format!("{share:.0}")).collect();
+            text += &format!("| {isa} | {group} | {nr} | {} |\n", shares.join(" "));
+        }
+        text
+    }
+
+    /// One line a family.
+    fn kernels_table(&self) -> String {
+        let mut text = String::from(
+            "| ISA | kernels | functions | inner loops | most vectors on the stack | scalars | calls |\n|---|---|---:|---:|---:|---:|---:|\n",
+        );
+        for ((isa, family), (functions, loops, Counts { vectors, scalars, calls, .. })) in &self.families {
+            text += &format!("| {isa} | {family} | {functions} | {loops} | {vectors} | {scalars} | {calls} |\n");
+        }
+        text
+    }
+
+    /// One line for each kernel that has any.
+    fn exceptions_table(&self) -> String {
+        let mut text = String::from("| kernel | vectors on the stack | scalars | calls |\n|---|---:|---:|---:|\n");
+        for (Name { isa, path }, Counts { vectors, scalars, calls, .. }) in &self.exceptions {
+            text += &format!("| {isa}/{path} | {vectors} | {scalars} | {calls} |\n");
+        }
+        text
+    }
+}
+
+/// What the exceptions allow a kernel: the most of all that name it.
+fn allowed(name: &Name) -> Counts {
+    let all = EXCEPTIONS.iter().flat_map(|(_, exceptions)| *exceptions);
+    let own = all.filter(|e| e.isa == name.isa && matches(e.kernels, &name.path));
+    own.fold(Counts::default(), |most, e| {
+        most.max(Counts { vectors: e.vectors, scalars: e.scalars, calls: e.calls, ..most })
+    })
+}
+
+/// Whether `text` is what `pattern` says, in which `*` stands for any text.
+fn matches(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((head, tail)) => text
+            .strip_prefix(head)
+            .is_some_and(|rest| rest.char_indices().any(|(i, _)| matches(tail, &rest[i..])) || matches(tail, "")),
+    }
+}
+
+/// Where the functions of the crate's tables are expected.
+fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
+    let dtype = T::NAME;
+    let gemm =
+        spatial_kernels::<T>(isa).iter().map(|k| k.name()).chain(channel_kernels::<T>(isa).iter().map(|k| k.name()));
+    let mut paths: Vec<_> = gemm.map(|name| format!("gemm_{dtype}::{name}")).collect();
+    if let Some(kernels) = depthwise_kernels::<T>(isa) {
+        let names = kernels.rows().iter().chain(kernels.channels()).map(|k| String::from(k.name()));
+        let direct = kernels.rows().iter().map(|k| format!("{}_direct", k.name()));
+        let passes = ["copy", "split", "gather", "scatter"].map(String::from);
+        paths.extend(names.chain(direct).chain(passes).map(|name| format!("depthwise_{dtype}::{name}")));
+    }
+    for name in winograd_kernels::<T>(isa).iter().filter_map(|k| k.name().rsplit("winograd_").next()) {
+        paths.extend(["split", "input", "output"].map(|part| format!("winograd_{dtype}::{name}::{part}")));
+    }
+    if !weave_kernels::<T>(isa).is_empty() {
+        paths.extend(["weave", "fetch", "sum"].map(|part| format!("weave::{dtype}_{part}")));
+    }
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(symbol: &str) -> Option<(Isa, String)> {
+        Name::of_symbol(symbol).map(|name| (name.isa, name.path))
+    }
+
+    #[test]
+    fn kernels_are_known_by_their_symbols() {
+        let tile = "convoke_kernels::x86_64::avx512::gemm_f32::f32_gemm_8x48";
+        let expected = Some((Isa::Avx512, String::from("gemm_f32::f32_gemm_8x48")));
+        assert_eq!(name(tile), expected);
+        assert_eq!(name(&format!("{tile}::h0b66254eaa471833")), expected);
+        assert_eq!(name(&format!("{tile}::h0b66254eaa471833 (.llvm.4636524461619941761)")), expected);
+        let neon = name("convoke_kernels::aarch64::neon::weave::f32_sum");
+        assert_eq!(neon, Some((Isa::Neon, String::from("weave::f32_sum"))));
+        let pass = "<pulp::x86::v3::V3>::vectorize::imp::<<pulp::x86::v3::V3 as pulp::Simd>::vectorize::Impl<\
+                    convoke_kernels::stream::Pass<convoke_kernels::stream::narrow<half::bfloat::bf16>::{closure#0}>>>";
+        assert_eq!(name(pass), Some((Isa::Avx2, String::from("stream::narrow<bf16>{closure#0}"))));
+        assert_eq!(name("convoke_kernels::portable::gemm_f32::f32_gemm_4x8"), None);
+        assert_eq!(name("convoke_kernels::x86_64::avx2::vector::F32x8::load"), None);
+    }
+
+    #[test]
+    fn tiles_are_known_by_their_names() {
+        let sizes = |isa, path: &str| {
+            let name = Name { isa, path: String::from(path) };
+            name.tile().map(|t| (t.mr, t.nr, t.accumulators))
+        };
+        assert_eq!(sizes(Isa::Avx512, "gemm_f32::f32_gemm_8x48"), Some((8, 48, 24)));
+        assert_eq!(sizes(Isa::Avx512, "gemm_f64::f64_gemmt_16x14"), Some((14, 16, 28)));
+        assert_eq!(sizes(Isa::Avx2, "gemm_f32::f32_gemm_6x16"), Some((6, 16, 12)));
+        assert_eq!(sizes(Isa::Neon, "gemm_f64::f64_gemm_6x8"), Some((6, 8, 24)));
+        assert_eq!(sizes(Isa::Avx2, "depthwise_f32::f32_dw_6x8"), None);
+    }
+
+    #[test]
+    fn patterns() {
+        assert!(matches("gemm_*::*_gemm_*", "gemm_f32::f32_gemm_8x48"));
+        assert!(!matches("gemm_*::*_gemm_*", "gemm_f32::f32_gemmt_48x8"));
+        assert!(matches("a*", "a") && matches("*", "") && matches("a", "a"));
+        assert!(!matches("a*b", "abc") && !matches("a", "ab"));
+    }
+
+    /// The check of a function that is called `symbol` and has this loop.
+    fn problems(symbol: &str, body: &[&str]) -> Vec<String> {
+        let mut text = format!("a.o: file format elf64-x86-64\n\n0000000000000000 <{symbol}>:\n");
+        let jump = ["inc\trax", "jne\t0x0 <f>"];
+        for (i, instruction) in body.iter().chain(&jump).enumerate() {
+            text += &format!("       {i:x}:      \t{instruction}\n");
+        }
+        let functions = assembly::parse(&text).unwrap();
+        let mut report = Report::default();
+        report.add(&Name::of_symbol(symbol).unwrap(), &functions[0]);
+        report.problems
+    }
+
+    #[test]
+    fn loops_over_k_hold_nothing_else() {
+        let tile = "convoke_kernels::x86_64::avx512::gemm_f32::f32_gemm_2x16";
+        let load = "vmovups\tzmm2, zmmword ptr [rdx]";
+        let fmas = ["vfmadd231ps\tzmm0, zmm2, zmm3", "vfmadd231ps\tzmm1, zmm2, zmm4"];
+        let with = |more: &[&str]| problems(tile, &[&[load, fmas[0], fmas[1]], more].concat());
+        assert_eq!(with(&[]), [""; 0]);
+        assert_eq!(with(&["prefetcht0\tbyte ptr [rcx + 0x40]", "add\trdx, 0x40", "cmp\trax, rdi"]), [""; 0]);
+        assert!(with(&["vmovups\tzmm5, zmmword ptr [rsp + 0x40]"])[0].contains("uses the stack"));
+        assert!(with(&["mov\trcx, qword ptr [rsp + 0x8]"])[0].contains("uses the stack"));
+        assert!(with(&["vmovaps\tzmm5, zmm6"])[0].contains("holds more than"));
+        assert!(with(&["vmovups\tzmmword ptr [rcx], zmm6"])[0].contains("holds more than"));
+        assert!(with(&["call\t0x400 <g>"])[0].contains("holds more than"));
+        assert!(with(&fmas[..1])[0].contains("3 FMAs, no multiple of 2"));
+        assert!(problems(tile, &[load])[0].contains("no loop with FMAs"));
+    }
+
+    #[test]
+    fn other_loops_have_their_exceptions_and_no_more() {
+        let (spill, call) = ("vmovaps\tzmmword ptr [rsp + 0x20], zmm1", "call\t0x400 <g>");
+        let sum = "convoke_kernels::x86_64::avx512::weave::f32_sum";
+        assert_eq!(problems(sum, &["vaddps\tzmm0, zmm0, zmm1"]), [""; 0]);
+        assert!(problems(sum, &[spill])[0].contains("has 1 vectors to or from the stack, 0 allowed"));
+        assert!(problems(sum, &["vaddps\tzmm0, zmm0, zmm1", call])[0].contains("1 calls"));
+        assert_eq!(problems(sum, &["mov\trcx, qword ptr [rsp + 0x8]"]), [""; 0], "a loop without vectors");
+        let direct = "convoke_kernels::x86_64::avx512::depthwise_f32::f32_dw_8x16_direct";
+        assert_eq!(problems(direct, &[spill; 2]), [""; 0]);
+        assert!(problems(direct, &[spill; 3])[0].contains("3 vectors to or from the stack, 2 allowed"));
+    }
+
+    #[test]
+    fn kernels_that_are_not_in_the_file_are_missed() {
+        let mut report = Report::default();
+        report.expect(Isa::Neon);
+        assert!(report.problems.iter().any(|problem| problem.contains("neon/gemm_f32: not in the file")));
+    }
+}
