@@ -6,5 +6,5 @@ use super::vector::{F32x4, F64x4};
 use crate::Isa;
 use crate::generic::weave_kernel;
 
-weave_kernel!(F32x4, Isa::Neon, #[target_feature(enable = "neon")], F32: f32_weave, f32_fetch, f32_sum);
-weave_kernel!(F64x4, Isa::Neon, #[target_feature(enable = "neon")], F64: f64_weave, f64_fetch, f64_sum);
+weave_kernel!(F32x4, Isa::Neon, #[target_feature(enable = "neon")], F32: f32_weave, f32_fetch, f32_sum, f32_pick);
+weave_kernel!(F64x4, Isa::Neon, #[target_feature(enable = "neon")], F64: f64_weave, f64_fetch, f64_sum, f64_pick);
