@@ -11,7 +11,7 @@ pub const ENV_ISA: &str = "CONVOKE_ISA";
 
 /// The data caches that blocking is chosen for.
 ///
-/// They change speed, never results: no sum's order depends on them.
+/// They order the planner's candidates: another machine may pick another algorithm or blocking, the same machine always picks the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caches {
     /// Bytes of level 2, private to a core.

@@ -6,7 +6,7 @@ mod common;
 
 use common::operands::bits;
 use common::{Combination, Context, Layer, Operands, layer};
-use convoke::{Activation, Algorithm, Conv, ConvTranspose, Isa, Planner, Threads};
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, Isa, Planner, Threads, Workspace};
 use convoke_tools::data::Scalar;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -96,4 +96,26 @@ fn f16_gives_the_same_bits_for_any_number_of_threads() {
 #[test]
 fn bf16_gives_the_same_bits_for_any_number_of_threads() {
     check::<convoke::bf16>(|isa| isa == Isa::detect());
+}
+
+#[test]
+fn the_place_of_x_in_memory_changes_no_bit() {
+    // Rows of whole cache lines, and panels enough for pointwise to pack what begins beside a line.
+    let layer = layer(Conv::new([200, 40, 1, 1]), [1, 40, 8, 16]);
+    let geometry = layer.geometry();
+    let operands = Operands::<f32>::uniform(&geometry, 3);
+    let mut memory = vec![0.0; geometry.input_len() + 16];
+    for combination in Combination::all() {
+        let Some(plan) = combination.plan::<f32>(&layer, |planner| planner) else { continue };
+        let packed = operands.pack(&plan);
+        let mut workspace = Workspace::for_plan(&plan).unwrap();
+        let mut expected: Option<Vec<f32>> = None;
+        for begin in [0, 1, 4, 7, 16] {
+            let x = &mut memory[begin..begin + operands.x.len()];
+            x.copy_from_slice(&operands.x);
+            let mut y = vec![0.0; geometry.output_len()];
+            plan.run(x, &packed, &mut y, &mut workspace, Threads::Serial).unwrap();
+            assert_eq!(*expected.get_or_insert_with(|| y.clone()), y, "{combination}, X {begin} elements further on");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Conv with a 1x1 kernel, stride 1 and no padding: GEMM on X as it stands.
 //!
 //! M = M/group, K = C/group, N = input positions, for each image and group. Row k of B is channel k of X: read in place, unless many panels of A
-//! share it and its rows fall into the same cache sets; then, and for 16-bit types, through a packed panel. Scratch for a task: one panel,
+//! share it and its rows fall into the same cache sets, or begin beside cache lines; then, and for 16-bit types, through a packed panel. Scratch for a task: one panel,
 //! and the sums of its columns where K has several blocks.
 
 use alloc::boxed::Box;
@@ -23,6 +23,8 @@ use crate::{Geometry, Op};
 const KC: usize = 256;
 /// Panels of A from which on packing B can pay: each reads it once more.
 const PACK_PANELS: usize = 3;
+/// The same where X does not begin at a cache line, though its rows are whole lines: every vector that is read in place then crosses into the next one.
+const PACK_PANELS_OFF_LINE: usize = 8;
 /// Rows of X whose distance is a multiple of this many bytes fall into a quarter of the L1 cache's sets, or fewer, and drive one another out;
 /// otherwise reading them in place is as fast as reading a packed panel, and the packing is saved.
 const CONFLICT_BYTES: usize = 1024;
@@ -69,7 +71,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     };
     let in_conflict =
         (positions * size_of::<T>()).is_multiple_of(CONFLICT_BYTES) && tiles.panels.count() >= PACK_PANELS;
-    let is_packed = !T::DIRECT || in_conflict || std::env::var("PK").is_ok();
+    let is_packed = !T::DIRECT || in_conflict;
     let panel_len = kc * widest * lanes;
     let share_panels = tiles.panels.count().div_ceil(splits);
     let tiles_len = tiles.scratch_len(0..share_panels, task_vectors.min(vectors), k_blocks);
@@ -178,6 +180,10 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
         let height = self.tiles.panels.start(panels.end) - self.tiles.panels.start(panels.start);
         let sink = Sink { finish: Finish { isa: self.isa, activation: self.activation, io }, direct: self.direct };
         let x = &io.x[(image * geometry.in_channels + group * k_total) * positions..];
+        let crosses_lines = count >= PACK_PANELS_OFF_LINE
+            && !x.as_ptr().addr().is_multiple_of(Ahead::LINE)
+            && (positions * size_of::<T>()).is_multiple_of(Ahead::LINE);
+        let is_packed = self.is_packed || crosses_lines;
         let map = &self.maps[usize::from(block + 1 == self.blocks)];
         let vectors = map.columns().len();
         let start = block * self.task_vectors * self.lanes;
@@ -199,7 +205,7 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
                 let nr = range.len() * self.lanes;
                 // In place only where the last row's vectors, too, end within X.
                 let readable = (self.kc.max(1) - 1) * positions + nr;
-                let (b, koff) = match T::as_acc(x).filter(|x| !self.is_packed && x.len() >= readable) {
+                let (b, koff) = match T::as_acc(x).filter(|x| !is_packed && x.len() >= readable) {
                     Some(x) => (x, &self.in_place),
                     None => {
                         // The kernels ask for a whole block of rows, of which the last block of k has fewer.
