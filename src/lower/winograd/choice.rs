@@ -111,7 +111,9 @@ impl<T: Real> Choice<T> {
         let splits = splits.clamp(1, panels.max(1));
         let (grid_rows, grid_columns) = scheme.grid(roles);
         // The last blocks of an axis may be smaller: full blocks and their number, then the size of the last one.
-        let parts = |whole: usize, part: usize| [(part, whole / part), (whole % part, usize::from(whole % part != 0))];
+        let parts = |whole: usize, part: usize| {
+            [(part, whole / part), (whole % part, usize::from(!whole.is_multiple_of(part)))]
+        };
         let repeats = (geometry.group * depth_tasks(roles))
             .checked_mul(phases(&roles.down).checked_mul(phases(&roles.along))?)?
             .checked_mul(splits)?;
