@@ -26,6 +26,7 @@ impl Caches {
     /// Where the CPU does not tell: typical of cores that the kernels are for.
     const UNKNOWN: Self = Self { l2: 1 << 20, l3: 32 << 20, l3_bytes_per_cycle: 16 };
     /// Of a level 3 that many cores (and, on a virtual machine, strangers) share, one has no more than this.
+    #[cfg(any(test, target_arch = "x86_64"))]
     const MOST_L3: usize = 96 << 20;
 
     /// Those of this CPU.

@@ -5,19 +5,23 @@
 
 mod common;
 
-use std::process::{Command, Output};
+use std::process::Output;
 
-use common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
+use common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer, this_binary};
 use convoke::kernels::{channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_tools::data::Scalar;
 
 const ENSURE: &str = "CONVOKE_ENSURE_ISA";
 
-/// The tiers that the standard library sees and the build includes; NEON's kernels are not written yet.
+/// The tiers that the standard library sees and the build includes.
 fn expected() -> Vec<Isa> {
-    #[allow(unused_mut, reason = "only x86-64 has more")]
+    #[allow(unused_mut, reason = "only x86-64 and AArch64 have more")]
     let mut tiers = vec![Isa::Portable];
+    #[cfg(target_arch = "aarch64")]
+    if cfg!(feature = "neon") && std::arch::is_aarch64_feature_detected!("neon") {
+        tiers.push(Isa::Neon);
+    }
     #[cfg(target_arch = "x86_64")]
     {
         use std::is_x86_feature_detected as has;
@@ -101,13 +105,14 @@ fn every_tier_of_this_cpu_is_executed() {
 fn a_tier_that_is_asked_for_and_not_executed_fails_the_suite() {
     let run = |list: &str| child("every_tier_of_this_cpu_is_executed", &[(ENSURE, list)]).status.success();
     assert!(run("portable"));
-    assert!(!run("portable, neon"), "NEON has no kernels yet");
+    let missing = Isa::ALL.into_iter().find(|isa| !isa.is_available()).expect("no CPU has all tiers");
+    assert!(!run(&format!("portable, {missing}")), "{missing} is not there");
     assert!(!run("sse9"));
 }
 
 /// Runs one test of this binary in a process of its own.
 fn child(test: &str, variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = this_binary();
     command.args(["--exact", test, "--include-ignored", "--nocapture"]).env_remove(ENSURE).env_remove(convoke::ENV_ISA);
     command.envs(variables.iter().copied()).output().unwrap()
 }

@@ -6,12 +6,11 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::operands::bits;
-use common::{Combination, Layer, Operands, layer};
+use common::{Combination, Layer, Operands, layer, this_binary};
 use convoke::{Algorithm, Blas, Conv, ConvTranspose, Isa, Plan, Planner, Threads, Workspace};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -143,8 +142,7 @@ fn run_without_the_global_pool() {
 
 #[test]
 fn nothing_initialises_the_global_pool() {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    let output = child.args(["--exact", "run_without_the_global_pool", "--include-ignored"]).output().unwrap();
+    let output = this_binary().args(["--exact", "run_without_the_global_pool", "--include-ignored"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "the test in the child process did not run");
 }

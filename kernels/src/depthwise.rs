@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
+use crate::simd::LEAST_ROW;
 use crate::ukernel::{ChannelStore, Dest, Epilogue};
 use crate::{Isa, Real};
 
@@ -103,7 +104,7 @@ pub(crate) const MOST_SHORT: usize = 32;
 impl DirectTable {
     /// For rows of `width` elements: the number of each column's taps, the stride of both axes, for each column of a channel the position that output
     /// position 0 sees, and how many channels are summed and how far apart they are. Taps of a column are one row apart. None if that is nothing for the
-    /// kernels: other taps than 1, 2, 3, 5 or 7, too many columns, too large, or a stride other than 1, or 2 with columns side by side.
+    /// kernels: rows of less than four elements, other taps than 1, 2, 3, 5 or 7, too many columns, too large, or a stride other than 1, or 2 with columns side by side.
     #[must_use]
     pub fn new(
         taps: usize,
@@ -116,7 +117,11 @@ impl DirectTable {
         let count = channels.checked_mul(positions.len())?;
         let reach = distance.checked_mul(channels.checked_sub(1)?)?;
         let fits = DIRECT_TAPS.contains(&taps) && (1..=MOST_SHORT).contains(&count);
-        let fits = fits && is_small(width) && is_small(reach) && positions.iter().all(|x| is_small(x.unsigned_abs()));
+        let fits = fits
+            && width >= LEAST_ROW
+            && is_small(width)
+            && is_small(reach)
+            && positions.iter().all(|x| is_small(x.unsigned_abs()));
         let is_row = positions.windows(2).all(|pair| pair[1] == pair[0] + 1);
         if !fits || !(stride == 1 || stride == 2 && is_row) {
             return None;

@@ -31,8 +31,11 @@ impl Isa {
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
-            // The NEON kernels are not written yet: its slots in the table are empty.
-            Self::Neon => false,
+            // There is nothing to detect at run time: AArch64 targets have NEON unless they have no floating-point registers either. Its
+            // kernels take lanes in memory order.
+            Self::Neon => {
+                cfg!(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))
+            }
             Self::Avx2 => has_avx2(),
             Self::Avx512 => has_avx512(),
         }

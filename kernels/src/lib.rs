@@ -15,6 +15,8 @@ extern crate alloc;
 #[cfg(any(test, feature = "std"))]
 extern crate std;
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 mod depthwise;
 mod generic;
 pub mod isa;

@@ -2,6 +2,9 @@
 
 use crate::Real;
 
+/// Elements of the shortest rows that parts can be loaded of: where the ISA has no masked loads, vectors of that many lanes are loaded whole.
+pub(crate) const LEAST_ROW: usize = 4;
+
 /// One vector register.
 ///
 /// # Safety
@@ -12,13 +15,21 @@ pub(crate) trait Simd: Copy {
     type Elem: Real;
     /// Elements in a register; at most 32, so that a mask of lanes fits `u32`.
     const LANES: usize;
-    /// Registers of the ISA.
-    const REGISTERS: usize = 16;
+    /// Vector registers of the ISA.
+    const REGISTER_FILE: usize = 16;
     /// The mask with every lane set.
     const ALL: u32 = ((1_u64 << Self::LANES) - 1) as u32;
 
-    /// A run of lanes, in the form that masked loads take.
+    /// Registers that a vector takes.
+    const REGISTERS: usize;
+
+    /// The lanes of a vector that lie in a row, in the form that loads of them take.
     type Mask: Copy;
+
+    /// Neighbouring scalars that multiply vectors: a broadcast of one, or a register full of them where the ISA multiplies by a lane of it.
+    type Scalars: Copy;
+    /// How many a `Scalars` holds.
+    const SCALARS: usize;
 
     /// All lanes `x`.
     ///
@@ -31,6 +42,18 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
     unsafe fn load(p: *const Self::Elem) -> Self;
+
+    /// The first `n` scalars from `p`, or [`SCALARS`](Self::SCALARS) if that is less.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: `p` is readable for that many elements, `n > 0`; nothing else is touched.
+    unsafe fn load_scalars(p: *const Self::Elem, n: usize) -> Self::Scalars;
+
+    /// `self * scalars[i] + c`, fused where the ISA has it.
+    ///
+    /// # Safety
+    /// CPU: the ISA. `i` is less than `SCALARS`, and known to the compiler once loops are unrolled.
+    unsafe fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
 
     /// Asks for the cache line at `p` in the L2 cache; where the ISA has no such instruction, nothing. Any address will do: it never faults.
     fn prefetch(p: *const Self::Elem);
@@ -139,16 +162,16 @@ pub(crate) trait Simd: Copy {
         (even, odd)
     }
 
-    /// The lanes `from..to`; none if `from >= to`.
+    /// The lanes that lie in a row of `width` elements where lane 0 is at `position` of it, which may be outside.
     ///
     /// # Safety
-    /// CPU: the ISA. `from` and `to` are at most `LANES`.
-    unsafe fn mask(from: usize, to: usize) -> Self::Mask;
+    /// CPU: the ISA. `width` is at least [`LEAST_ROW`].
+    unsafe fn mask(position: isize, width: usize) -> Self::Mask;
 
     /// The lanes of `mask` from `p`, which is where lane 0 would be; the other lanes are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p + lane` is readable for each lane of the mask; nothing else is touched, and `p` may be out of bounds.
+    /// CPU: the ISA. Memory: the row that the mask was made for is readable, `p` being at its position; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
 
     /// `p + step`, as a value that the compiler knows nothing about: it would compute the addresses of all rows of a tile ahead, and keep them in memory.
@@ -162,3 +185,31 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA.
     unsafe fn zip(self, b: Self) -> (Self, Self);
 }
+
+/// The lanes `from..to` of a vector of `lanes` that lie in a row of `width` elements where lane 0 is at `position`; none if `from >= to`.
+#[inline(always)]
+pub(crate) fn lanes_in_row(lanes: usize, position: isize, width: usize) -> (usize, usize) {
+    let most = lanes as isize;
+    ((-position).clamp(0, most) as usize, (width as isize - position).clamp(0, most) as usize)
+}
+
+/// [`Simd`]'s scalars as broadcasts.
+macro_rules! broadcast_scalars {
+    () => {
+        type Scalars = Self;
+        const SCALARS: usize = 1;
+
+        #[inline(always)]
+        unsafe fn load_scalars(p: *const Self::Elem, _: usize) -> Self {
+            // SAFETY: the caller's promise of ISA, and of one element at least.
+            unsafe { Self::splat(*p) }
+        }
+
+        #[inline(always)]
+        unsafe fn mul_add_scalar(self, scalars: Self, _: usize, c: Self) -> Self {
+            // SAFETY: the caller runs where the ISA is.
+            unsafe { scalars.mul_add(self, c) }
+        }
+    };
+}
+pub(crate) use broadcast_scalars;

@@ -28,9 +28,9 @@ pub trait Storage: Copy + Send + Sync + Default + PartialEq + core::fmt::Debug +
     /// A destination as one of the computing type where the two are the same.
     fn dest_as_acc(dest: Dest<'_, Self>) -> Option<Dest<'_, Self::Acc>>;
     #[doc(hidden)]
-    fn widen_into(src: &[Self], dst: &mut [Self::Acc]);
+    fn widen_into(isa: Isa, src: &[Self], dst: &mut [Self::Acc]);
     #[doc(hidden)]
-    fn narrow_into(src: &[Self::Acc], dst: &mut [MaybeUninit<Self>]);
+    fn narrow_into(isa: Isa, src: &[Self::Acc], dst: &mut [MaybeUninit<Self>]);
 }
 
 mod private {
@@ -82,12 +82,12 @@ macro_rules! direct_storage {
             }
 
             #[inline(always)]
-            fn widen_into(src: &[Self], dst: &mut [$t]) {
+            fn widen_into(_: Isa, src: &[Self], dst: &mut [$t]) {
                 dst.copy_from_slice(src);
             }
 
             #[inline(always)]
-            fn narrow_into(src: &[$t], dst: &mut [MaybeUninit<Self>]) {
+            fn narrow_into(_: Isa, src: &[$t], dst: &mut [MaybeUninit<Self>]) {
                 write_copy(dst, src);
             }
         }
@@ -112,7 +112,7 @@ fn round_to_odd(x: f64) -> f32 {
 const CHUNK: usize = 256;
 
 macro_rules! half_storage {
-    ($t:ident, $digits:literal, $widen:expr) => {
+    ($t:ident, $digits:literal, $widen:ident, $narrow:ident) => {
         impl Storage for $t {
             type Acc = f32;
             const DIRECT: bool = false;
@@ -142,29 +142,65 @@ macro_rules! half_storage {
             }
 
             #[inline(always)]
-            fn widen_into(src: &[Self], dst: &mut [f32]) {
-                let widen: fn(&[Self], &mut [f32]) = $widen;
-                widen(src, dst);
+            fn widen_into(isa: Isa, src: &[Self], dst: &mut [f32]) {
+                $widen(isa, src, dst);
             }
 
             #[inline(always)]
-            fn narrow_into(src: &[f32], dst: &mut [MaybeUninit<Self>]) {
+            fn narrow_into(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<Self>]) {
                 assert_eq!(src.len(), dst.len());
                 let mut buffer = [$t::ZERO; CHUNK];
                 for (src, dst) in src.chunks(CHUNK).zip(dst.chunks_mut(CHUNK)) {
                     let buffer = &mut buffer[..src.len()];
-                    buffer.convert_from_f32_slice(src);
+                    $narrow(isa, src, buffer);
                     write_copy(dst, buffer);
                 }
             }
         }
     };
 }
-half_storage!(f16, 11, |src, dst| src.convert_to_f32_slice(dst));
-// A shift, which vectorises; `half` converts bf16 slices one value at a time.
-half_storage!(bf16, 8, |src, dst| for (dst, src) in dst.iter_mut().zip(src) {
-    *dst = f32::from_bits(u32::from(src.to_bits()) << 16);
-});
+half_storage!(f16, 11, widen_f16, narrow_f16);
+half_storage!(bf16, 8, widen_bf16, narrow_bf16);
+
+#[inline(always)]
+fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
+    // `half` has vectors of these conversions only for CPUs with FEAT_FP16.
+    #[cfg(all(target_arch = "aarch64", feature = "neon"))]
+    if isa == Isa::Neon {
+        return crate::aarch64::neon::convert::widen(src, dst);
+    }
+    let _ = isa;
+    src.convert_to_f32_slice(dst);
+}
+
+#[inline(always)]
+fn narrow_f16(isa: Isa, src: &[f32], dst: &mut [f16]) {
+    #[cfg(all(target_arch = "aarch64", feature = "neon"))]
+    if isa == Isa::Neon {
+        return crate::aarch64::neon::convert::narrow(src, dst);
+    }
+    let _ = isa;
+    dst.convert_from_f32_slice(src);
+}
+
+/// A shift, which vectorises on every ISA; `half` converts bf16 slices one value at a time.
+#[inline(always)]
+fn widen_bf16(_: Isa, src: &[bf16], dst: &mut [f32]) {
+    for (dst, src) in dst.iter_mut().zip(src) {
+        *dst = f32::from_bits(u32::from(src.to_bits()) << 16);
+    }
+}
+
+/// To nearest even, by a carry out of the bits that are dropped; without branches, so that it vectorises too. NaN becomes quiet, and keeps its sign.
+#[inline(always)]
+fn narrow_bf16(_: Isa, src: &[f32], dst: &mut [bf16]) {
+    for (dst, src) in dst.iter_mut().zip(src) {
+        let bits = src.to_bits();
+        let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+        let quiet = bits >> 16 | 0x40;
+        *dst = bf16::from_bits(if src.is_nan() { quiet } else { nearest } as u16);
+    }
+}
 
 /// The activation at the end of the epilogue. NaN stays NaN in all of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -280,9 +316,9 @@ fn with_isa(isa: Isa, f: impl FnOnce()) {
 pub fn widen<T: Storage>(isa: Isa, src: &[T], dst: &mut [T::Acc]) {
     assert_eq!(src.len(), dst.len());
     if T::DIRECT {
-        T::widen_into(src, dst);
+        T::widen_into(isa, src, dst);
     } else {
-        with_isa(isa, || T::widen_into(src, dst));
+        with_isa(isa, || T::widen_into(isa, src, dst));
     }
 }
 
@@ -324,7 +360,7 @@ fn every<T: Storage, const STRIDE: usize>(src: &[T], dst: &mut [T::Acc]) {
 /// If the lengths differ.
 pub fn narrow<T: Storage>(isa: Isa, src: &[T::Acc], dst: &mut [MaybeUninit<T>]) {
     assert_eq!(src.len(), dst.len());
-    with_isa(isa, || T::narrow_into(src, dst));
+    with_isa(isa, || T::narrow_into(isa, src, dst));
 }
 
 /// Packs a panel of B, `[kc][nr]`: row k is `src[k * ld..][..n]`, converted, followed by zeros.
@@ -336,14 +372,16 @@ pub fn pack_rows<T: Storage>(isa: Isa, src: &[T], ld: usize, n: usize, nr: usize
     let kc = dst.len() / nr;
     assert!(kc == 0 || (kc - 1).saturating_mul(ld).saturating_add(n) <= src.len());
     with_isa(isa, || match (n == nr, nr) {
-        (true, 16) => copy_rows::<T, 16>(src, ld, dst),
-        (true, 32) => copy_rows::<T, 32>(src, ld, dst),
-        (true, 48) => copy_rows::<T, 48>(src, ld, dst),
-        (true, 64) => copy_rows::<T, 64>(src, ld, dst),
+        (true, 8) => copy_rows::<T, 8>(isa, src, ld, dst),
+        (true, 12) => copy_rows::<T, 12>(isa, src, ld, dst),
+        (true, 16) => copy_rows::<T, 16>(isa, src, ld, dst),
+        (true, 32) => copy_rows::<T, 32>(isa, src, ld, dst),
+        (true, 48) => copy_rows::<T, 48>(isa, src, ld, dst),
+        (true, 64) => copy_rows::<T, 64>(isa, src, ld, dst),
         _ => {
             for (k, dst) in dst.chunks_exact_mut(nr).enumerate() {
                 let (body, tail) = dst.split_at_mut(n);
-                T::widen_into(&src[k * ld..][..n], body);
+                T::widen_into(isa, &src[k * ld..][..n], body);
                 tail.fill(T::Acc::ZERO);
             }
         }
@@ -352,9 +390,9 @@ pub fn pack_rows<T: Storage>(isa: Isa, src: &[T], ld: usize, n: usize, nr: usize
 
 /// [`pack_rows`] with a length that the compiler knows.
 #[inline(always)]
-fn copy_rows<T: Storage, const NR: usize>(src: &[T], ld: usize, dst: &mut [T::Acc]) {
+fn copy_rows<T: Storage, const NR: usize>(isa: Isa, src: &[T], ld: usize, dst: &mut [T::Acc]) {
     for (k, dst) in dst.as_chunks_mut::<NR>().0.iter_mut().enumerate() {
-        T::widen_into(&src[k * ld..][..NR], dst);
+        T::widen_into(isa, &src[k * ld..][..NR], dst);
     }
 }
 

@@ -336,6 +336,8 @@ macro_rules! kernel_type {
             pub(crate) mr: usize,
             pub(crate) nrv: usize,
             pub(crate) lanes: usize,
+            pub(crate) fmas: usize,
+            pub(crate) loads: usize,
             pub(crate) f: unsafe fn(&$args<T>),
         }
 
@@ -374,6 +376,18 @@ macro_rules! kernel_type {
             #[must_use]
             pub fn lanes(&self) -> usize {
                 self.lanes
+            }
+
+            /// Multiply-adds of whole registers in a step of k.
+            #[must_use]
+            pub fn fmas(&self) -> usize {
+                self.fmas
+            }
+
+            /// Registers that a step of k loads: NR in vectors, and MR scalars, one or several at a time.
+            #[must_use]
+            pub fn loads(&self) -> usize {
+                self.loads
             }
         }
 

@@ -151,7 +151,7 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (u
     else {
         // Only where vectors in between reach beyond the row, or with stride 2.
         let is_beyond = (vectors - 1) * kernel.nr() * stride + taps - pad > width + 1 || kernel.nr() * stride < pad;
-        assert!(is_beyond || stride == 2, "{kernel:?}: width {width}, {taps} taps refused");
+        assert!(is_beyond || stride == 2 || width < 4, "{kernel:?}: width {width}, {taps} taps refused");
         return false;
     };
     let weights = CHANNELS * taps * taps;

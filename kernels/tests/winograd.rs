@@ -270,9 +270,12 @@ fn planes_and_borders_of_other_kernels_are_refused() {
                 assert!(panics(move || kernel.input(&planes, &foreign, &mut v, 64)), "{kernel:?}, {other:?}");
                 assert!(panics(|| drop(Border::new(kernel, &foreign, 0..1, 0..1))), "{kernel:?}, {other:?}");
             }
+            // Sizes that overflow, however wide `usize` is.
+            const HUGE: usize = 1 << (usize::BITS - 1);
+            const HUGE_ROOT: usize = 1 << (usize::BITS / 2);
             let short = shape.len() - 1;
             assert!(panics(|| kernel.split(&Source { x: &x, row_stride: 0, next: 0 }, &border, &mut vec![0.0; short])));
-            for (rows, columns) in [(0, 1), (1, 0), (1, 1 << 63), (1 << 62, 4), (1 << 32, 1 << 32)] {
+            for (rows, columns) in [(0, 1), (1, 0), (1, HUGE), (HUGE / 2, 4), (HUGE_ROOT, HUGE_ROOT)] {
                 assert!(
                     panics(|| assert!(!Planes::new(kernel, rows, columns).is_empty())),
                     "{kernel:?}: {rows} x {columns}"

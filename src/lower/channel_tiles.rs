@@ -72,7 +72,7 @@ impl<T: Real> Tiles<T> {
         let panel = |channels: usize| {
             let tile = |t: usize| {
                 let kernel = self.kernel(self.pixels(t).len(), channels);
-                tile_cycles(kernel.mr(), kernel.nrv())
+                tile_cycles(kernel.fmas(), kernel.loads())
             };
             (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
         };

@@ -16,7 +16,8 @@ use core::ops::Range;
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
-use super::cost::{COL2IM_ELEMENT, COL2IM_FMA};
+use super::cost::{COL2IM_ELEMENT, COL2IM_FMA_CYCLES};
+use super::engine::multiply_nanoseconds;
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::blas::{self, Blocks, Gemm, Product, Size};
@@ -68,7 +69,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     let sums = channels.size() * Sums::new(&geometry.axes, &bands, 0).len();
     let additions = geometry.macs() as f64 / geometry.in_channels_per_group().max(1) as f64;
     Ok(Offer {
-        cost: geometry.macs() as f64 * COL2IM_FMA + additions * COL2IM_ELEMENT,
+        cost: multiply_nanoseconds(request, COL2IM_FMA_CYCLES) + additions * COL2IM_ELEMENT,
         lines: [k.size() * ld, rows * ld, sums, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
             let (isa, activation) = (request.isa, request.activation);

@@ -1,7 +1,7 @@
 //! The constants of the cost model, in one table.
 //!
 //! Costs are nanoseconds on one core; they only rank the candidates of a layer, so that their ratios matter, not their sizes. Measured on a
-//! Zen 5 core with AVX-512.
+//! Zen 5 core with AVX-512, and taken for the other ISAs too: where vectors matter, the constants are cycles of one, or of a register.
 
 /// Cycles a nanosecond.
 pub(crate) const CLOCK: f64 = 4.0;
@@ -34,10 +34,10 @@ pub(crate) const SUMMED_TAP_CYCLES: f64 = 0.7;
 pub(crate) const SUMMED_CYCLES: f64 = 8.0;
 /// Cycles of a call of a micro-kernel beside its steps.
 pub(crate) const KERNEL_CALL_CYCLES: f64 = 40.0;
-/// Nanoseconds for a multiply-add of the materialised lowerings, and for making or adding one element of their matrices.
-pub(crate) const IM2COL_FMA: f64 = 0.02;
+/// Cycles for a multiply-add of registers in the materialised lowerings, and nanoseconds for making or adding one element of their matrices.
+pub(crate) const IM2COL_FMA_CYCLES: f64 = 1.28;
 pub(crate) const IM2COL_ELEMENT: f64 = 0.5;
-pub(crate) const COL2IM_FMA: f64 = 0.0085;
+pub(crate) const COL2IM_FMA_CYCLES: f64 = 0.544;
 pub(crate) const COL2IM_ELEMENT: f64 = 0.4;
 /// Nanoseconds for a multiply-add of the naive loops.
 pub(crate) const NAIVE_FMA: f64 = 4.0;

@@ -11,6 +11,8 @@ use core::ops::Range;
 
 use convoke_kernels::{Ahead, Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
 
+use super::Request;
+use super::cost::CLOCK;
 use super::finish::Finish;
 use crate::element::Element;
 
@@ -135,7 +137,7 @@ impl<T: Real> Tiles<T> {
         while at < vectors {
             let width = self.width(vectors - at);
             let repeat = if width.nrv == self.widths[0].nrv { (vectors - at) / width.nrv } else { 1 };
-            let tile = |kernel: &SpatialKernel<T>| tile_cycles(kernel.mr(), kernel.nrv());
+            let tile = |kernel: &SpatialKernel<T>| tile_cycles(kernel.fmas(), kernel.loads());
             cycles += repeat as f64 * (taller as f64 * tile(width.tall) + lower as f64 * tile(width.low));
             at += repeat * width.nrv;
         }
@@ -173,13 +175,21 @@ pub(crate) fn lanes<T: Real>(isa: Isa) -> usize {
     spatial_kernels::<T>(isa).first().map_or(1, SpatialKernel::lanes)
 }
 
+/// Nanoseconds for all multiply-adds of a layer, at `cycles` for those of a register.
+pub(crate) fn multiply_nanoseconds<E: Element>(request: &Request<'_, E>, cycles: f64) -> f64 {
+    let of_a_register = |k: &SpatialKernel<E::Acc>| (k.mr() * k.nr()) as f64 / k.fmas() as f64;
+    let lanes = spatial_kernels::<E::Acc>(request.isa).first().map_or(1.0, of_a_register);
+    request.geometry.macs() as f64 / lanes * cycles / CLOCK
+}
+
 /// Estimated cycles of one step of k: two FMAs and two loads a cycle, and at least as many FMAs in flight as their latency asks for.
 ///
-/// These are figures of current x86-64 server cores; on others the order of the tiles is nearly the same.
-pub(crate) fn tile_cycles(mr: usize, nrv: usize) -> f64 {
-    let fma = (mr * nrv) as f64 / 2.0;
+/// These are figures of current x86-64 server cores, and of 64-bit Arm cores of the Cortex-A76's kind by their optimisation guides; on others the
+/// order of the tiles is nearly the same.
+pub(crate) fn tile_cycles(fmas: usize, loads: usize) -> f64 {
+    let fma = fmas as f64 / 2.0;
     // The loads and the offset table's, of which not all slots can be filled.
-    let loads = (mr + nrv + 1) as f64 / 2.0 * 1.15;
+    let loads = (loads + 1) as f64 / 2.0 * 1.15;
     let latency = 4.0;
     fma.max(loads).max(latency) + 0.1
 }

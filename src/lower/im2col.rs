@@ -11,7 +11,8 @@ use core::ops::Range;
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
-use super::cost::{IM2COL_ELEMENT, IM2COL_FMA};
+use super::cost::{IM2COL_ELEMENT, IM2COL_FMA_CYCLES};
+use super::engine::multiply_nanoseconds;
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::blas::{self, Blocks, Gemm, Product, Size};
@@ -48,7 +49,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     let tile_len = gemms[0].tile_len().max(gemms[1].tile_len());
     let elements = k_total as f64 * geometry.output_len() as f64 / rows.size() as f64;
     Ok(Offer {
-        cost: geometry.macs() as f64 * IM2COL_FMA + elements * IM2COL_ELEMENT,
+        cost: multiply_nanoseconds(request, IM2COL_FMA_CYCLES) + elements * IM2COL_ELEMENT,
         lines: [k.size() * ld, rows.size() * ld, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
             let (isa, activation) = (request.isa, request.activation);

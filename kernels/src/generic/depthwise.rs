@@ -18,7 +18,7 @@ use crate::Real;
 use crate::depthwise::{
     CopyArgs, DepthwiseArgs, DirectArgs, DirectColumn, GatherArgs, MOST_SHORT, MOST_TAPS, TileOutput,
 };
-use crate::simd::Simd;
+use crate::simd::{LEAST_ROW, Simd};
 use crate::ukernel::ChannelStore;
 
 /// Tiles of `R` rows, over planes, tiles below one another, and vectors side by side.
@@ -81,7 +81,7 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
     unsafe {
         let end = offsets.add(columns);
         while offsets < end {
-            let mask = V::mask(0, V::LANES);
+            let mask = every_lane::<V>();
             let x = x.add(*offsets as usize);
             sum_column::<V, R, N, VECTOR_WEIGHTS, false, false>(acc, x, step, (0, R + N - 1), mask, w);
             w = w.add(N * weight);
@@ -134,7 +134,7 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
         let last = output.vectors - 1;
         // For the first vector of a row, those in between, and the last one: the lanes that are in X; and, as a bit for each column, whether stored
         // lanes are not among them, and whether any lane is not.
-        let mut masks = [[V::mask(0, V::LANES); MOST_SHORT]; 3];
+        let mut masks = [[every_lane::<V>(); MOST_SHORT]; 3];
         let mut masked = [[0_u32; 3]; 2];
         for column in 0..args.columns_len {
             let position = (*args.columns.add(column)).position;
@@ -142,7 +142,7 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                 let from = position + (vector * V::LANES) as isize;
                 let stored = (output.width - vector * V::LANES).min(V::LANES);
                 let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
-                masks[place][column] = mask_at::<V>(from, args.width);
+                masks[place][column] = V::mask(from, args.width);
                 masked[0][place] |= u32::from(is_outside(stored)) << column;
                 masked[1][place] |= u32::from(is_outside(V::LANES)) << column;
             }
@@ -200,11 +200,11 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
         let inside = ((-args.row).max(0) as usize, (args.height as isize - args.row).max(0) as usize);
         let loose = args.loose.min(output.planes);
         for (from, to, lanes) in [(0, loose, output.width), (loose, output.planes, V::LANES)] {
-            let mut columns = [(0_isize, V::mask(0, V::LANES), false); MOST_SHORT];
+            let mut columns = [(0_isize, every_lane::<V>(), false); MOST_SHORT];
             for column in 0..args.columns_len {
                 let DirectColumn { position, offset, .. } = *args.columns.add(column);
                 let is_outside = position < 0 || position + lanes as isize > args.width as isize;
-                columns[column] = (offset, mask_at::<V>(position, args.width), is_outside);
+                columns[column] = (offset, V::mask(position, args.width), is_outside);
             }
             let mut x = args.x.add(from * args.x_plane).wrapping_offset(args.row * args.step as isize);
             let mut w = args.w.add(from * args.w_plane);
@@ -236,7 +236,7 @@ const MOST_STRIDED: usize = 8;
 /// Whether tiles of `mr` rows read X with stride 2 for columns of `taps` taps: the sums, the weights of two columns, two vectors before and behind
 /// their split and its two permutations have to fit in registers.
 pub(crate) const fn strides<V: Simd>(mr: usize, taps: usize) -> bool {
-    (taps == 3 || taps == 5) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTERS
+    (taps == 3 || taps == 5) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTER_FILE / V::REGISTERS
 }
 
 /// [`direct`] with stride 2 along both axes, for columns of `N` taps: two vectors of a row are split in registers into the positions that a column sees
@@ -251,7 +251,7 @@ unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArg
         let output = &args.output;
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
         let last = output.vectors - 1;
-        let mut masks = [[[V::mask(0, V::LANES); 2]; MOST_SHORT]; 3];
+        let mut masks = [[[every_lane::<V>(); 2]; MOST_SHORT]; 3];
         let mut masked = [[0_u32; 3]; 2];
         for column in 0..args.columns_len {
             let DirectColumn { position, is_pair, .. } = *args.columns.add(column);
@@ -259,8 +259,7 @@ unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArg
                 let from = position + (vector * 2 * V::LANES) as isize;
                 let stored = 2 * (output.width - vector * V::LANES).min(V::LANES) - usize::from(!is_pair);
                 let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
-                masks[place][column] =
-                    [mask_at::<V>(from, args.width), mask_at::<V>(from + V::LANES as isize, args.width)];
+                masks[place][column] = [V::mask(from, args.width), V::mask(from + V::LANES as isize, args.width)];
                 masked[0][place] |= u32::from(is_outside(stored)) << column;
                 masked[1][place] |= u32::from(is_outside(2 * V::LANES)) << column;
             }
@@ -353,16 +352,14 @@ unsafe fn sum_pair<V: Simd, const R: usize, const N: usize, const PAIR: bool, co
     let _ = row;
 }
 
-/// The lanes of a vector from `position` of a row on that are elements of the row.
+/// The mask of all lanes.
 ///
 /// # Safety
 /// CPU: the ISA of `V`.
 #[inline(always)]
-unsafe fn mask_at<V: Simd>(position: isize, width: usize) -> V::Mask {
-    let from = (-position).clamp(0, V::LANES as isize);
-    let to = (width as isize - position).clamp(0, V::LANES as isize);
-    // SAFETY: both are at most LANES; the caller runs where the ISA is.
-    unsafe { V::mask(from as usize, to as usize) }
+unsafe fn every_lane<V: Simd>() -> V::Mask {
+    // SAFETY: the row is long enough; the caller runs where the ISA is.
+    unsafe { V::mask(0, V::LANES.max(LEAST_ROW)) }
 }
 
 /// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, ...; where `MASKED`, the lanes of `mask` of them; where `EDGE`, only

@@ -32,27 +32,22 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
             ahead = ahead.wrapping_add(args.ahead_step);
             let row = args.b.add(*args.koff.add(k) as usize);
             if NRV <= MR {
-                // Live: MR * NRV accumulators, NRV vectors of B, one broadcast.
+                // Live: MR * NRV accumulators, NRV vectors of B, the scalars of one row or some.
                 let mut b = [V::splat(V::Elem::ZERO); NRV];
                 for j in 0..NRV {
                     b[j] = V::load(row.add(j * V::LANES));
                 }
-                for i in 0..MR {
-                    let a = V::splat(*a.add(i));
-                    for j in 0..NRV {
-                        acc[i][j] = a.mul_add(b[j], acc[i][j]);
-                    }
-                }
+                update::<V, MR, NRV>(&mut acc, a, &b);
             } else {
-                // Live: MR * NRV accumulators, MR broadcasts, one vector of B.
-                let mut broadcast = [V::splat(V::Elem::ZERO); MR];
-                for i in 0..MR {
-                    broadcast[i] = V::splat(*a.add(i));
+                // Live: MR * NRV accumulators, the scalars of MR rows, one vector of B.
+                let mut scalars = [V::load_scalars(a, MR); MR];
+                for i in 1..MR {
+                    scalars[i] = if i % V::SCALARS == 0 { V::load_scalars(a.add(i), MR - i) } else { scalars[i - 1] };
                 }
                 for j in 0..NRV {
                     let b = V::load(row.add(j * V::LANES));
                     for i in 0..MR {
-                        acc[i][j] = broadcast[i].mul_add(b, acc[i][j]);
+                        acc[i][j] = b.mul_add_scalar(scalars[i], i % V::SCALARS, acc[i][j]);
                     }
                 }
             }
@@ -91,12 +86,7 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
             for j in 0..NRV {
                 b[j] = V::load(w.add(j * V::LANES));
             }
-            for i in 0..MR {
-                let x = V::splat(*x.add(i));
-                for j in 0..NRV {
-                    acc[i][j] = x.mul_add(b[j], acc[i][j]);
-                }
-            }
+            update::<V, MR, NRV>(&mut acc, x, &b);
             w = w.add(NRV * V::LANES);
         }
         if args.accumulate {
@@ -106,6 +96,41 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
         if let Some(store) = &args.store {
             store_transposed::<V>(args.tile, MR, NRV, store);
         }
+    }
+}
+
+/// The most rows of a tile.
+const MOST_ROWS: usize = 14;
+
+/// One step of k: each of `MR` scalars at `a` times the vectors of B. Live beside the accumulators and B: the scalars of one row, or of as many as
+/// a load brings.
+///
+/// # Safety
+/// CPU: the ISA. Memory: `a` is readable for `MR` elements.
+#[inline(always)]
+unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
+    acc: &mut [[V; NRV]; MR],
+    a: *const V::Elem,
+    b: &[V; NRV],
+) {
+    const { assert!(MR <= MOST_ROWS) };
+    // SAFETY: the caller's promise; each load is of rows i.., and ends at MR at the latest.
+    unsafe {
+        let mut scalars = V::load_scalars(a, MR);
+        // Straight-line code: in a loop, the choice of a lane would be a branch until the loop is unrolled, and keep LLVM from unrolling it.
+        macro_rules! rows {
+            ($($i:literal)+) => {$(
+                if $i < MR {
+                    if $i > 0 && $i % V::SCALARS == 0 {
+                        scalars = V::load_scalars(a.add($i), MR - $i);
+                    }
+                    for j in 0..NRV {
+                        acc[$i][j] = b[j].mul_add_scalar(scalars, $i % V::SCALARS, acc[$i][j]);
+                    }
+                }
+            )+};
+        }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
     }
 }
 

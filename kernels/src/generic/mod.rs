@@ -24,6 +24,9 @@ macro_rules! tiles {
                 mr: $mr,
                 nrv: $nrv,
                 lanes: <$vector as crate::simd::Simd>::LANES,
+                fmas: $mr * $nrv * <$vector as crate::simd::Simd>::REGISTERS,
+                loads: $nrv * <$vector as crate::simd::Simd>::REGISTERS
+                    + usize::div_ceil($mr, <$vector as crate::simd::Simd>::SCALARS),
                 f: $name,
             }
         ),+];

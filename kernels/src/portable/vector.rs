@@ -1,6 +1,6 @@
 //! The `wide` crate's vectors as [`Simd`] vectors: what the compilation target guarantees, on any target.
 
-use crate::simd::Simd;
+use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
 
 /// 8 `f32`.
 #[derive(Clone, Copy)]
@@ -10,6 +10,8 @@ impl Simd for F32x8 {
     type Elem = f32;
     type Mask = (usize, usize);
     const LANES: usize = 8;
+    const REGISTERS: usize = 2;
+    broadcast_scalars!();
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -138,8 +140,8 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> (usize, usize) {
-        (from, to)
+    unsafe fn mask(position: isize, width: usize) -> (usize, usize) {
+        lanes_in_row(Self::LANES, position, width)
     }
 
     #[inline(always)]
@@ -175,6 +177,8 @@ impl Simd for F64x4 {
     type Elem = f64;
     type Mask = (usize, usize);
     const LANES: usize = 4;
+    const REGISTERS: usize = 2;
+    broadcast_scalars!();
 
     #[inline(always)]
     unsafe fn splat(x: f64) -> Self {
@@ -303,8 +307,8 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> (usize, usize) {
-        (from, to)
+    unsafe fn mask(position: isize, width: usize) -> (usize, usize) {
+        lanes_in_row(Self::LANES, position, width)
     }
 
     #[inline(always)]

@@ -104,11 +104,14 @@ impl<T: Real> Tiles<T> {
         let low = self.panels.height(self.panels.count() - 1);
         let tall = self.panels.height(0);
         let taller = work.rows - low * self.panels.count();
-        let of_strip = |nrv: usize, channels: usize| {
+        let of_strip = |width: &Width<T>, channels: usize| {
             let of_class = |(phases, taps): &(usize, usize)| {
                 let subs = Panels::new(phases * channels, self.mr);
                 let k = (taps * work.outer_taps * work.channels) as f64;
-                let of_sub = |sub: usize| tile_cycles(subs.height(sub), nrv) * k + KERNEL_CALL_CYCLES;
+                let of_sub = |sub: usize| {
+                    let kernel = width.of_height(subs.height(sub));
+                    tile_cycles(kernel.fmas(), kernel.loads()) * k + KERNEL_CALL_CYCLES
+                };
                 (0..subs.count()).map(of_sub).sum::<f64>()
             };
             work.classes.iter().map(of_class).sum::<f64>()
@@ -116,11 +119,11 @@ impl<T: Real> Tiles<T> {
         let mut cycles = 0.0;
         let mut at = 0;
         while at < vectors {
-            let nrv = self.width(vectors - at).nrv;
-            let repeat = if nrv == self.widest() { (vectors - at) / nrv } else { 1 };
-            let tall = if taller == 0 { 0.0 } else { taller as f64 * of_strip(nrv, tall) };
-            cycles += repeat as f64 * (tall + (self.panels.count() - taller) as f64 * of_strip(nrv, low));
-            at += repeat * nrv;
+            let width = self.width(vectors - at);
+            let repeat = if width.nrv == self.widest() { (vectors - at) / width.nrv } else { 1 };
+            let tall = if taller == 0 { 0.0 } else { taller as f64 * of_strip(width, tall) };
+            cycles += repeat as f64 * (tall + (self.panels.count() - taller) as f64 * of_strip(width, low));
+            at += repeat * width.nrv;
         }
         cycles
     }

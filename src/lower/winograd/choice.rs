@@ -168,7 +168,10 @@ impl<T: Real> Choice<T> {
         // The GEMMs of one panel.
         let (runs, _) = extent.runs();
         let run: f64 = (0..tiles.count)
-            .map(|t| tile_cycles(tiles.pixels(t).len(), tiles.nr() / tiles.lanes()) * steps + GEMM_CALL_CYCLES)
+            .map(|t| {
+                let kernel = tiles.kernel(tiles.pixels(t).len(), tiles.nr());
+                tile_cycles(kernel.fmas(), kernel.loads()) * steps + GEMM_CALL_CYCLES
+            })
             .sum();
         let compute = values * runs as f64 * run;
         let padded = tiles.padded(channels_out) as f64;

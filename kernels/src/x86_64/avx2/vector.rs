@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::Simd;
+use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
 
 /// For each mask of eight 32-bit lanes, the indices that move its lanes to the front (AVX2 has no compress instruction).
 static COMPRESS: [[u32; 8]; 256] = {
@@ -81,6 +81,8 @@ impl Simd for F32x8 {
     type Elem = f32;
     type Mask = __m256i;
     const LANES: usize = 8;
+    const REGISTERS: usize = 1;
+    broadcast_scalars!();
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -249,7 +251,8 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> __m256i {
+    unsafe fn mask(position: isize, width: usize) -> __m256i {
+        let (from, to) = lanes_in_row(Self::LANES, position, width);
         // SAFETY: the caller runs where the ISA is.
         unsafe { _mm256_andnot_si256(first(from), first(to)) }
     }
@@ -287,6 +290,8 @@ impl Simd for F64x4 {
     type Elem = f64;
     type Mask = __m256i;
     const LANES: usize = 4;
+    const REGISTERS: usize = 1;
+    broadcast_scalars!();
 
     #[inline(always)]
     unsafe fn splat(x: f64) -> Self {
@@ -447,7 +452,8 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> __m256i {
+    unsafe fn mask(position: isize, width: usize) -> __m256i {
+        let (from, to) = lanes_in_row(Self::LANES, position, width);
         // SAFETY: the caller runs where the ISA is.
         unsafe { _mm256_andnot_si256(first(2 * from), first(2 * to)) }
     }

@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::Simd;
+use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
 
 /// 16 `f32`.
 #[derive(Clone, Copy)]
@@ -12,7 +12,9 @@ impl Simd for F32x16 {
     type Elem = f32;
     type Mask = __mmask16;
     const LANES: usize = 16;
-    const REGISTERS: usize = 32;
+    const REGISTER_FILE: usize = 32;
+    const REGISTERS: usize = 1;
+    broadcast_scalars!();
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -173,7 +175,8 @@ impl Simd for F32x16 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> __mmask16 {
+    unsafe fn mask(position: isize, width: usize) -> __mmask16 {
+        let (from, to) = lanes_in_row(Self::LANES, position, width);
         (first(to) & !first(from)) as __mmask16
     }
 
@@ -211,7 +214,9 @@ impl Simd for F64x8 {
     type Elem = f64;
     type Mask = __mmask8;
     const LANES: usize = 8;
-    const REGISTERS: usize = 32;
+    const REGISTER_FILE: usize = 32;
+    const REGISTERS: usize = 1;
+    broadcast_scalars!();
 
     #[inline(always)]
     unsafe fn splat(x: f64) -> Self {
@@ -360,7 +365,8 @@ impl Simd for F64x8 {
     }
 
     #[inline(always)]
-    unsafe fn mask(from: usize, to: usize) -> __mmask8 {
+    unsafe fn mask(position: isize, width: usize) -> __mmask8 {
+        let (from, to) = lanes_in_row(Self::LANES, position, width);
         (first(to) & !first(from)) as __mmask8
     }
 

@@ -1,0 +1,4 @@
+//! AArch64.
+
+#[cfg(feature = "neon")]
+pub(crate) mod neon;

@@ -1,0 +1,11 @@
+//! NEON: AArch64's Advanced SIMD.
+
+pub(crate) mod convert;
+pub(crate) mod depthwise_f32;
+pub(crate) mod depthwise_f64;
+pub(crate) mod gemm_f32;
+pub(crate) mod gemm_f64;
+mod vector;
+pub(crate) mod weave;
+pub(crate) mod winograd_f32;
+pub(crate) mod winograd_f64;

@@ -1,0 +1,612 @@
+//! The NEON registers as [`Simd`] vectors.
+
+use core::arch::aarch64::*;
+use core::arch::asm;
+
+use crate::simd::Simd;
+
+/// Asks for the cache line at `p` in the L2 cache. The intrinsic is not stable.
+#[inline(always)]
+fn prefetch<T>(p: *const T) {
+    // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
+    unsafe { asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) };
+}
+
+/// See [`Simd::advance`].
+#[inline(always)]
+#[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
+fn hide<T>(p: *const T) -> *const T {
+    let mut hidden = p;
+    // SAFETY: no instruction.
+    unsafe { asm!("/* {0} */", inout(reg) hidden, options(pure, nomem, nostack, preserves_flags)) };
+    hidden
+}
+
+/// For each mask of four 32-bit lanes, the bytes of a table lookup that moves its lanes to the front; the others become zero.
+static COMPRESS_32: [[u8; 16]; 16] = {
+    let mut table = [[u8::MAX; 16]; 16];
+    let mut mask = 0;
+    while mask < 16 {
+        let (mut lane, mut to) = (0, 0);
+        while lane < 4 {
+            if (mask >> lane) & 1 == 1 {
+                let mut byte = 0;
+                while byte < 4 {
+                    table[mask][4 * to + byte] = (4 * lane + byte) as u8;
+                    byte += 1;
+                }
+                to += 1;
+            }
+            lane += 1;
+        }
+        mask += 1;
+    }
+    table
+};
+
+/// The same for four 64-bit lanes in two registers.
+static COMPRESS_64: [[[u8; 16]; 2]; 16] = {
+    let mut table = [[[u8::MAX; 16]; 2]; 16];
+    let mut mask = 0;
+    while mask < 16 {
+        let (mut lane, mut to) = (0, 0);
+        while lane < 4 {
+            if (mask >> lane) & 1 == 1 {
+                let mut byte = 0;
+                while byte < 8 {
+                    table[mask][to / 2][8 * (to % 2) + byte] = (8 * lane + byte) as u8;
+                    byte += 1;
+                }
+                to += 1;
+            }
+            lane += 1;
+        }
+        mask += 1;
+    }
+    table
+};
+
+/// Part of a row: how far from lane 0 a whole vector of the row can be loaded, and the bytes of a table lookup that put its elements in their lanes, and
+/// zeros beside them.
+#[derive(Clone, Copy)]
+pub(crate) struct Window<const REGISTERS: usize> {
+    offset: isize,
+    bytes: [uint8x16_t; REGISTERS],
+}
+
+/// 32 bytes that are out of every table's range, the numbers of 32 bytes, and 32 more out of range.
+static BYTES: [u8; 96] = {
+    let mut bytes = [u8::MAX; 96];
+    let mut byte = 0;
+    while byte < 32 {
+        bytes[32 + byte] = byte as u8;
+        byte += 1;
+    }
+    bytes
+};
+
+impl<const REGISTERS: usize> Window<REGISTERS> {
+    /// For 4 lanes in `REGISTERS` registers; `width` is at least 4.
+    ///
+    /// # Safety
+    /// CPU: NEON.
+    #[inline(always)]
+    unsafe fn new(position: isize, width: usize) -> Self {
+        let last = width as isize - 4;
+        let offset = position.clamp(0, last) - position;
+        // Beyond 4 lanes either way nothing of the row is left.
+        let first = 32 - offset.clamp(-4, 4) * (4 * REGISTERS as isize);
+        let mut bytes = [BYTES.as_ptr(); REGISTERS];
+        for (register, from) in bytes.iter_mut().enumerate() {
+            *from = from.wrapping_offset(first + 16 * register as isize);
+        }
+        // SAFETY: first is at least 32 - 16 * REGISTERS, and at most 32 + 16 * REGISTERS, and REGISTERS at most 2: 16 bytes from there on, and from 16
+        // on where there are two, end at 96; the caller runs where NEON is.
+        Self { offset, bytes: bytes.map(|from| unsafe { vld1q_u8(from) }) }
+    }
+}
+
+/// 4 `f32`.
+#[derive(Clone, Copy)]
+pub(crate) struct F32x4(float32x4_t);
+
+impl Simd for F32x4 {
+    type Elem = f32;
+    type Mask = Window<1>;
+    type Scalars = float32x4_t;
+    const LANES: usize = 4;
+    const REGISTER_FILE: usize = 32;
+    const REGISTERS: usize = 1;
+    const SCALARS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vdupq_n_f32(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(vld1q_f32(p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_scalars(p: *const f32, n: usize) -> float32x4_t {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self::load_first(p, n).0 }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add_scalar(self, scalars: float32x4_t, i: usize, c: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            Self(match i {
+                0 => vfmaq_laneq_f32::<0>(c.0, self.0, scalars),
+                1 => vfmaq_laneq_f32::<1>(c.0, self.0, scalars),
+                2 => vfmaq_laneq_f32::<2>(c.0, self.0, scalars),
+                _ => vfmaq_laneq_f32::<3>(c.0, self.0, scalars),
+            })
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const f32) {
+        prefetch(p);
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { vst1q_f32(p, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(p: *const f32, n: usize) -> Self {
+        // SAFETY: the caller's promise of ISA, and of n elements.
+        unsafe {
+            let zero = vdup_n_f32(0.0);
+            Self(match n {
+                0 => vcombine_f32(zero, zero),
+                1 => vcombine_f32(vld1_lane_f32::<0>(p, zero), zero),
+                2 => vcombine_f32(vld1_f32(p), zero),
+                3 => vcombine_f32(vld1_f32(p), vld1_lane_f32::<0>(p.add(2), zero)),
+                _ => vld1q_f32(p),
+            })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, n: usize) {
+        // SAFETY: the caller's promise of ISA, and of n elements.
+        unsafe {
+            match n {
+                0 => {}
+                1 => vst1q_lane_f32::<0>(p, self.0),
+                2 => vst1_f32(p, vget_low_f32(self.0)),
+                3 => {
+                    vst1_f32(p, vget_low_f32(self.0));
+                    vst1q_lane_f32::<2>(p.add(2), self.0);
+                }
+                _ => vst1q_f32(p, self.0),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_past_cache(self, p: *mut f32) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { self.store(p) }
+    }
+
+    #[inline(always)]
+    fn fence() {}
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vfmaq_f32(c.0, self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vaddq_f32(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vsubq_f32(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vmulq_f32(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn is_finite(self) -> bool {
+        // SAFETY: the caller runs where the ISA is.
+        // x - x is 0, or NaN where x is NaN or infinite.
+        unsafe {
+            let zero = vsubq_f32(self.0, self.0);
+            vminvq_u32(vceqq_f32(zero, zero)) != 0
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is. Both instructions return NaN where either operand is.
+        unsafe { Self(vminq_f32(vmaxq_f32(self.0, lo.0), hi.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn compress(self, mask: u32) -> Self {
+        let bytes = &COMPRESS_32[(mask & 0xf) as usize];
+        // SAFETY: the row holds 16 bytes; the caller runs where the ISA is.
+        unsafe {
+            let moved = vqtbl1q_u8(vreinterpretq_u8_f32(self.0), vld1q_u8(bytes.as_ptr()));
+            Self(vreinterpretq_f32_u8(moved))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            // Pairs of rows by pairs of columns, then pairs of pairs.
+            let pair = |a: Self, b: Self| {
+                let (even, odd) = (vtrn1q_f32(a.0, b.0), vtrn2q_f32(a.0, b.0));
+                (vreinterpretq_f64_f32(even), vreinterpretq_f64_f32(odd))
+            };
+            let ((a, b), (c, d)) = (pair(rows[0], rows[1]), pair(rows[2], rows[3]));
+            rows[0] = Self(vreinterpretq_f32_f64(vtrn1q_f64(a, c)));
+            rows[1] = Self(vreinterpretq_f32_f64(vtrn1q_f64(b, d)));
+            rows[2] = Self(vreinterpretq_f32_f64(vtrn2q_f64(a, c)));
+            rows[3] = Self(vreinterpretq_f32_f64(vtrn2q_f64(b, d)));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        // SAFETY: the caller runs where the ISA is; a register is an array of its lanes.
+        unsafe {
+            let mut every = v;
+            if M == 2 {
+                (every[0], every[1]) = v[0].unzip(v[1]);
+            } else {
+                // No `map`: LLVM calls it.
+                let mut elements = [[0.0; 4]; M];
+                for s in 0..M {
+                    elements[s] = core::mem::transmute::<float32x4_t, [f32; 4]>(v[s].0);
+                }
+                for p in 0..M {
+                    let mut lanes = [0.0; 4];
+                    for (lane, to) in lanes.iter_mut().enumerate() {
+                        *to = elements[(p + M * lane) / 4][(p + M * lane) % 4];
+                    }
+                    every[p] = Self(core::mem::transmute::<[f32; 4], float32x4_t>(lanes));
+                }
+            }
+            every
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unzip(self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { (Self(vuzp1q_f32(self.0, b.0)), Self(vuzp2q_f32(self.0, b.0))) }
+    }
+
+    #[inline(always)]
+    unsafe fn mask(position: isize, width: usize) -> Window<1> {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Window::new(position, width) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_lanes(p: *const f32, mask: Window<1>) -> Self {
+        let p = p.wrapping_offset(mask.offset);
+        // SAFETY: the caller's promise of ISA, and of the row, which the window lies in.
+        unsafe {
+            let v = Self::load(p);
+            Self(vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v.0), mask.bytes[0])))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_mask(p: *const f32, mask: u32) -> Self {
+        // SAFETY: the caller's promise of ISA, and of the elements of the mask: others are not read.
+        unsafe {
+            let mut v = vdupq_n_f32(0.0);
+            if mask & 1 != 0 {
+                v = vld1q_lane_f32::<0>(p, v);
+            }
+            if mask & 2 != 0 {
+                v = vld1q_lane_f32::<1>(p.wrapping_add(1), v);
+            }
+            if mask & 4 != 0 {
+                v = vld1q_lane_f32::<2>(p.wrapping_add(2), v);
+            }
+            if mask & 8 != 0 {
+                v = vld1q_lane_f32::<3>(p.wrapping_add(3), v);
+            }
+            Self(v)
+        }
+    }
+
+    #[inline(always)]
+    fn advance(p: *const f32, step: usize) -> *const f32 {
+        hide(p.wrapping_add(step))
+    }
+
+    #[inline(always)]
+    unsafe fn zip(self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { (Self(vzip1q_f32(self.0, b.0)), Self(vzip2q_f32(self.0, b.0))) }
+    }
+}
+
+/// 4 `f64`, in two registers: one register of two lanes would be too short for Winograd's transforms, and leave partial vectors nothing to share.
+#[derive(Clone, Copy)]
+pub(crate) struct F64x4(float64x2_t, float64x2_t);
+
+impl F64x4 {
+    /// The elements `p[..2].min(n)`.
+    ///
+    /// # Safety
+    /// CPU: NEON. Memory: `p` is readable for `min(n, 2)` elements.
+    #[inline(always)]
+    unsafe fn load_half(p: *const f64, n: usize) -> float64x2_t {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            match n {
+                0 => vdupq_n_f64(0.0),
+                1 => vld1q_lane_f64::<0>(p, vdupq_n_f64(0.0)),
+                _ => vld1q_f64(p),
+            }
+        }
+    }
+
+    /// # Safety
+    /// CPU: NEON.
+    #[inline(always)]
+    unsafe fn to_array(self) -> [f64; 4] {
+        // SAFETY: two registers are an array of their lanes.
+        unsafe { core::mem::transmute::<[float64x2_t; 2], [f64; 4]>([self.0, self.1]) }
+    }
+
+    /// # Safety
+    /// CPU: NEON.
+    #[inline(always)]
+    unsafe fn from_array(lanes: [f64; 4]) -> Self {
+        // SAFETY: two registers are an array of their lanes.
+        let [low, high] = unsafe { core::mem::transmute::<[f64; 4], [float64x2_t; 2]>(lanes) };
+        Self(low, high)
+    }
+}
+
+impl Simd for F64x4 {
+    type Elem = f64;
+    type Mask = Window<2>;
+    type Scalars = float64x2_t;
+    const LANES: usize = 4;
+    const REGISTER_FILE: usize = 32;
+    const REGISTERS: usize = 2;
+    const SCALARS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn splat(x: f64) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vdupq_n_f64(x), vdupq_n_f64(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f64) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(vld1q_f64(p), vld1q_f64(p.add(2))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_scalars(p: *const f64, n: usize) -> float64x2_t {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self::load_half(p, n) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add_scalar(self, scalars: float64x2_t, i: usize, c: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            match i {
+                0 => Self(vfmaq_laneq_f64::<0>(c.0, self.0, scalars), vfmaq_laneq_f64::<0>(c.1, self.1, scalars)),
+                _ => Self(vfmaq_laneq_f64::<1>(c.0, self.0, scalars), vfmaq_laneq_f64::<1>(c.1, self.1, scalars)),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const f64) {
+        prefetch(p);
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f64) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            vst1q_f64(p, self.0);
+            vst1q_f64(p.add(2), self.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(p: *const f64, n: usize) -> Self {
+        // SAFETY: the caller's promise of ISA, and of n elements.
+        unsafe { Self(Self::load_half(p, n), Self::load_half(p.wrapping_add(2), n.saturating_sub(2))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f64, n: usize) {
+        // SAFETY: the caller's promise of ISA, and of n elements.
+        unsafe {
+            match n {
+                0 => {}
+                1 => vst1q_lane_f64::<0>(p, self.0),
+                2 => vst1q_f64(p, self.0),
+                3 => {
+                    vst1q_f64(p, self.0);
+                    vst1q_lane_f64::<0>(p.add(2), self.1);
+                }
+                _ => self.store(p),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_past_cache(self, p: *mut f64) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { self.store(p) }
+    }
+
+    #[inline(always)]
+    fn fence() {}
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vfmaq_f64(c.0, self.0, b.0), vfmaq_f64(c.1, self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vaddq_f64(self.0, b.0), vaddq_f64(self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vsubq_f64(self.0, b.0), vsubq_f64(self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vmulq_f64(self.0, b.0), vmulq_f64(self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn is_finite(self) -> bool {
+        // SAFETY: the caller runs where the ISA is.
+        // x - x is 0, or NaN where x is NaN or infinite; so is a sum of two such.
+        unsafe {
+            let zero = vaddq_f64(vsubq_f64(self.0, self.0), vsubq_f64(self.1, self.1));
+            vminvq_u32(vreinterpretq_u32_u64(vceqq_f64(zero, zero))) != 0
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is. Both instructions return NaN where either operand is.
+        unsafe { Self(vminq_f64(vmaxq_f64(self.0, lo.0), hi.0), vminq_f64(vmaxq_f64(self.1, lo.1), hi.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn compress(self, mask: u32) -> Self {
+        let [low, high] = &COMPRESS_64[(mask & 0xf) as usize];
+        // SAFETY: the rows hold 16 bytes; the caller runs where the ISA is.
+        unsafe {
+            let bytes = uint8x16x2_t(vreinterpretq_u8_f64(self.0), vreinterpretq_u8_f64(self.1));
+            let half = |from: &[u8; 16]| vreinterpretq_f64_u8(vqtbl2q_u8(bytes, vld1q_u8(from.as_ptr())));
+            Self(half(low), half(high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(rows: &mut [Self; 16]) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let [a, b, c, d] = [rows[0], rows[1], rows[2], rows[3]];
+            rows[0] = Self(vtrn1q_f64(a.0, b.0), vtrn1q_f64(c.0, d.0));
+            rows[1] = Self(vtrn2q_f64(a.0, b.0), vtrn2q_f64(c.0, d.0));
+            rows[2] = Self(vtrn1q_f64(a.1, b.1), vtrn1q_f64(c.1, d.1));
+            rows[3] = Self(vtrn2q_f64(a.1, b.1), vtrn2q_f64(c.1, d.1));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let mut elements = [[0.0; 4]; M];
+            for s in 0..M {
+                elements[s] = v[s].to_array();
+            }
+            let mut every = v;
+            for p in 0..M {
+                let mut lanes = [0.0; 4];
+                for (lane, to) in lanes.iter_mut().enumerate() {
+                    *to = elements[(p + M * lane) / 4][(p + M * lane) % 4];
+                }
+                every[p] = Self::from_array(lanes);
+            }
+            every
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mask(position: isize, width: usize) -> Window<2> {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Window::new(position, width) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_lanes(p: *const f64, mask: Window<2>) -> Self {
+        let p = p.wrapping_offset(mask.offset);
+        // SAFETY: the caller's promise of ISA, and of the row, which the window lies in.
+        unsafe {
+            let v = Self::load(p);
+            let table = uint8x16x2_t(vreinterpretq_u8_f64(v.0), vreinterpretq_u8_f64(v.1));
+            let half = |bytes| vreinterpretq_f64_u8(vqtbl2q_u8(table, bytes));
+            Self(half(mask.bytes[0]), half(mask.bytes[1]))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_mask(p: *const f64, mask: u32) -> Self {
+        // SAFETY: the caller's promise of ISA, and of the elements of the mask: others are not read.
+        unsafe {
+            let mut v = Self::splat(0.0);
+            if mask & 1 != 0 {
+                v.0 = vld1q_lane_f64::<0>(p, v.0);
+            }
+            if mask & 2 != 0 {
+                v.0 = vld1q_lane_f64::<1>(p.wrapping_add(1), v.0);
+            }
+            if mask & 4 != 0 {
+                v.1 = vld1q_lane_f64::<0>(p.wrapping_add(2), v.1);
+            }
+            if mask & 8 != 0 {
+                v.1 = vld1q_lane_f64::<1>(p.wrapping_add(3), v.1);
+            }
+            v
+        }
+    }
+
+    #[inline(always)]
+    fn advance(p: *const f64, step: usize) -> *const f64 {
+        hide(p.wrapping_add(step))
+    }
+
+    #[inline(always)]
+    unsafe fn zip(self, b: Self) -> (Self, Self) {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            (
+                Self(vzip1q_f64(self.0, b.0), vzip2q_f64(self.0, b.0)),
+                Self(vzip1q_f64(self.1, b.1), vzip2q_f64(self.1, b.1)),
+            )
+        }
+    }
+}

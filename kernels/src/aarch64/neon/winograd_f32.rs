@@ -1,0 +1,10 @@
+//! NEON Winograd transforms for f32.
+//!
+//! Register budget, of 32: the input transform holds two rows of values (up to 16) and a column of the tile (up to 8); so does the output
+//! transform.
+
+use super::vector::F32x4;
+use crate::Isa;
+use crate::generic::winograd_tiles;
+
+winograd_tiles!(F32x4, f32, Isa::Neon, #[target_feature(enable = "neon")]);
