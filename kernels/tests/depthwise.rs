@@ -121,7 +121,7 @@ fn tiles_straight_from_x_leave_padding_out() {
     fn check<T: Real>(family: &DepthwiseKernels<T>) {
         let mut strided = 0;
         for kernel in family.rows().iter().chain(family.narrow()) {
-            for width in [1, 3, kernel.nr(), 2 * kernel.nr() - 1, 3 * kernel.nr() + 2, 7 * kernel.nr() - 2] {
+            for width in [1, 3, 4, 5, kernel.nr(), 2 * kernel.nr() - 1, 3 * kernel.nr() + 2, 7 * kernel.nr() - 2] {
                 for (taps, pad) in [(1, 0), (2, 1), (3, 1), (5, 2), (7, 3), (3, 0), (5, 4)] {
                     if width + 2 * pad >= taps {
                         direct(kernel, width, (taps, 1), pad);
@@ -130,7 +130,9 @@ fn tiles_straight_from_x_leave_padding_out() {
                 }
             }
         }
-        assert!(strided > 0, "{family:?}: no kernel has stride 2");
+        // The portable tier's vectors are two registers of 16: too few.
+        let has_room = family.rows()[0].isa() != Isa::Portable;
+        assert_eq!(strided > 0, has_room, "{family:?}: {strided} layers with stride 2");
     }
     for_each_family!(check);
 }
