@@ -46,7 +46,7 @@ impl TapTable {
             assert!((1..=MOST_TAPS).contains(taps), "a column of {taps} taps");
             groups.push(Group { taps: *taps, columns: columns.len(), first: offsets.len(), weight: weights });
             offsets.extend_from_slice(columns);
-            weights += taps * columns.len();
+            weights = taps.saturating_mul(columns.len()).saturating_add(weights);
             let last = columns.iter().copied().max().unwrap_or(0) as usize;
             let end = (taps - 1).checked_mul(step).and_then(|reach| reach.checked_add(last));
             max = max.max(end.expect("taps are within the address space"));
@@ -102,6 +102,9 @@ const DIRECT_TAPS: [usize; 5] = [1, 2, 3, 5, 7];
 pub(crate) const MOST_SHORT: usize = 32;
 
 impl DirectTable {
+    /// Rows of X, and of tiles of the output, are fewer.
+    pub const MOST_ROWS: usize = MOST_PLACES;
+
     /// For rows of `width` elements: the number of each column's taps, the stride of both axes, for each column of a channel the position that output
     /// position 0 sees, and how many channels are summed and how far apart they are. Taps of a column are one row apart. None if that is nothing for the
     /// kernels: rows of less than four elements, other taps than 1, 2, 3, 5 or 7, too many columns, too large, or a stride other than 1, or 2 with columns side by side.
@@ -122,7 +125,7 @@ impl DirectTable {
             && is_small(width)
             && is_small(reach)
             && positions.iter().all(|x| is_small(x.unsigned_abs()));
-        let is_row = positions.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        let is_row = positions.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1));
         if !fits || !(stride == 1 || stride == 2 && is_row) {
             return None;
         }
@@ -296,7 +299,7 @@ pub struct DirectInput<'a, T> {
     pub row: isize,
     /// Rows of X.
     pub height: usize,
-    /// All weights of a plane, in the order of the columns.
+    /// All weights of a plane, finite ones, in the order of the columns; with stride 2 those of even rows first, then those of odd rows.
     pub w: &'a [T],
     /// Elements of `w` from one plane to the next.
     pub w_plane: usize,
@@ -362,7 +365,7 @@ impl<T: Real> DepthwiseKernel<T> {
         let read = taps.max.saturating_add(self.lanes);
         let read = end(planes, x_plane, end(tiles * self.mr, taps.step, end(output.vectors, x_vector, read)));
         assert!(taps.weights == 0 || x.len() >= read, "the input is too short");
-        assert!(w.len() >= end(planes, w_plane, taps.weights * self.weight), "too few weights");
+        assert!(w.len() >= end(planes, w_plane, taps.weights.saturating_mul(self.weight)), "too few weights");
         let groups = &taps.groups[groups.clone()];
         let (first, weight) = groups.first().map_or((0, 0), |group| (group.first, group.weight));
         let args = DepthwiseArgs {

@@ -121,7 +121,7 @@ impl Ahead {
     /// Of each row, the line that is `lines` further on.
     #[must_use]
     pub fn line(self, lines: usize) -> Self {
-        if self.at.is_null() { self } else { Self { at: self.at.wrapping_add(lines * Self::LINE), ..self } }
+        if self.at.is_null() { self } else { Self { at: self.at.wrapping_add(lines.wrapping_mul(Self::LINE)), ..self } }
     }
 
     /// Address and step; for nothing, an operand that is in the cache anyway.
@@ -470,8 +470,8 @@ impl<T: Real> SpatialKernel<T> {
 
     fn check(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, tile: &[T]) {
         let kc = koff.offsets.len();
-        assert!(a.len() >= kc * self.mr, "the panel of A is too short");
-        assert!(kc == 0 || b.len() >= koff.max + self.nr(), "the rows of B end beyond its slice");
+        assert!(a.len() >= kc.saturating_mul(self.mr), "the panel of A is too short");
+        assert!(kc == 0 || b.len() >= koff.max.saturating_add(self.nr()), "the rows of B end beyond its slice");
         assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
     }
 
@@ -562,8 +562,8 @@ impl<T: Real> ChannelKernel<T> {
         store: Option<ChannelStore<T>>,
     ) {
         let kc = koff.offsets.len();
-        assert!(kc == 0 || x.len() >= koff.max + self.mr, "the pixels end beyond the slice of X");
-        assert!(w.len() >= kc * self.nr(), "the panel of W is too short");
+        assert!(kc == 0 || x.len() >= koff.max.saturating_add(self.mr), "the pixels end beyond the slice of X");
+        assert!(w.len() >= kc.saturating_mul(self.nr()), "the panel of W is too short");
         assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
         let (ahead, ahead_step) = ahead.or(w);
         let args = ChannelArgs {

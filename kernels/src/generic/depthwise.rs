@@ -34,11 +34,11 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
         for plane in 0..output.planes {
             let bias = V::splat(*output.bias.add(plane));
             for tile in 0..output.tiles {
-                let x = args.x.add(plane * args.x_plane + tile * R * args.step);
+                let x = args.x.wrapping_add(plane * args.x_plane + tile * R * args.step);
                 let at = plane * output.y_plane + tile * R * output.y_row;
                 for vector in 0..output.vectors {
                     let mut acc = [bias; R];
-                    let x = x.add(vector * args.x_vector);
+                    let x = x.wrapping_add(vector * args.x_vector);
                     let mut offsets = args.offsets;
                     let mut w = args.w.add(plane * args.w_plane);
                     for group in 0..args.groups_len {
@@ -206,8 +206,8 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
                 let is_outside = position < 0 || position + lanes as isize > args.width as isize;
                 columns[column] = (offset, V::mask(position, args.width), is_outside);
             }
-            let mut x = args.x.add(from * args.x_plane).wrapping_offset(args.row * args.step as isize);
-            let mut w = args.w.add(from * args.w_plane);
+            let mut x = args.x.wrapping_add(from * args.x_plane).wrapping_offset(args.row * args.step as isize);
+            let mut w = args.w.wrapping_add(from * args.w_plane);
             let mut at = from * output.y_plane;
             for plane in from..to {
                 let mut acc = [V::splat(*output.bias.add(plane)); R];

@@ -86,7 +86,7 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, the stores `n` elements from `at + done` on.
     unsafe {
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
-        let x = args.x.add(run.from + done / P);
+        let x = args.x.wrapping_add(run.from + done / P);
         let mut strands = [[V::splat(args.bias); NV]; P];
         for p in 0..P {
             let sum = args.sums.get_unchecked(p);
@@ -177,7 +177,7 @@ unsafe fn pick_rows<V: Simd, const STRIDE: usize>(args: &PickArgs<'_, V::Elem>) 
         for row in args.rows {
             pad::<V>(args.dst, row);
             let [from, to] = row.live;
-            let (src, dst) = (args.src.add(row.src), args.dst.add(row.dst + from));
+            let (src, dst) = (args.src.wrapping_add(row.src), args.dst.add(row.dst + from));
             let n = to - from;
             let mut at = 0;
             // Whole vectors, as long as an element follows that is picked, too.

@@ -213,7 +213,8 @@ impl Grid {
         let is_plain = self.along == Along::Rows && self.outer.is_empty();
         // Kernels leave out at most as many rows as a column reaches.
         let is_short = self.h.pad_begin < taps && self.h.pad_end < taps;
-        if !is_plain || !is_short || self.h.dilation > 1 || self.w.stride != stride {
+        let is_small = self.h.input < DirectTable::MOST_ROWS && self.h.output < DirectTable::MOST_ROWS - kernel.mr();
+        if !is_plain || !is_short || !is_small || self.h.dilation > 1 || self.w.stride != stride {
             return None;
         }
         let position = |kx: usize| (kx * self.w.dilation) as isize - self.w.pad_begin as isize;
