@@ -64,7 +64,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             &[
                 Exception::new(Avx512, "gemm_*::*_gemm_*", 0, 16),
                 Exception::new(Avx512, "gemm_*::*_gemmt_*", 0, 26),
-                Exception::new(Avx2, "gemm_*::*_gemm_*", 0, 3),
+                Exception::new(Avx2, "gemm_*::*_gemm_*", 0, 8),
                 Exception::new(Neon, "gemm_*::*_gemmt_*", 1, 0),
             ],
         ),
