@@ -221,13 +221,13 @@ impl Args {
     }
 }
 
-/// The geometric means of each kind of layers that occurs, and of all.
+/// The geometric means of each kind of layers that occurs, and of all. A layer without operations has no speed: it would make each mean 0.
 fn summarise(records: &[Record]) -> Vec<Summary> {
+    let all: Vec<_> = records.iter().map(|r| &r.figures).filter(|f| f.flop > 0.0).collect();
     let mut kinds = BTreeMap::<&str, Vec<&Figures>>::new();
-    for record in records {
-        kinds.entry(&record.figures.kind).or_default().push(&record.figures);
+    for figures in &all {
+        kinds.entry(&figures.kind).or_default().push(figures);
     }
-    let all = records.iter().map(|r| &r.figures).collect();
     let mean = |(kind, figures): (&str, Vec<&Figures>)| Summary {
         kind: kind.to_owned(),
         layers: figures.len(),
