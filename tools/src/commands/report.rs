@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::options::{BAD, Choice, DTypeName, parse_seconds, parse_threads, with_
 use crate::output::text::{bytes, geometric_mean, percent, progress_bar, seconds, table};
 use crate::output::{chart, page};
 use crate::session::{COLUMNS, Figures, Session};
+use crate::show;
 
 /// Time the layers of published networks, and check each against the reference
 ///
@@ -115,9 +117,9 @@ pub(crate) struct Series {
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let layers = args.layers()?;
     if args.list {
-        for layer in &layers {
-            println!("{}: {} {}", layer.name, layer.op, describe(&layer.geometry()?));
-        }
+        let line = |layer: &Layer| Ok(format!("{}: {} {}\n", layer.name, layer.op, describe(&layer.geometry()?)));
+        let lines = layers.iter().map(line).collect::<Result<String>>()?;
+        show(|out| write!(out, "{lines}"))?;
         return Ok(Verdict::Good);
     }
     if let Some(folder) = &args.output {
@@ -129,9 +131,10 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         bail!("no layer was run: the algorithm accepts none of them");
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        let json = serde_json::to_string_pretty(&report)?;
+        show(|out| writeln!(out, "{json}"))?;
     } else {
-        print(&report);
+        show(|out| print(&report, out))?;
     }
     if let Some(folder) = &args.output {
         write(&report, folder).with_context(|| folder.display().to_string())?;
@@ -238,10 +241,10 @@ fn summarise(records: &[Record]) -> Vec<Summary> {
     kinds.into_iter().chain([("all", all)]).filter(|(_, figures)| !figures.is_empty()).map(mean).collect()
 }
 
-fn print(report: &Report) {
-    println!("{}\n{}", report.machine.headline(), report.machine.versions());
+fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}\n{}", report.machine.headline(), report.machine.versions())?;
     for line in report.machine.limits() {
-        println!("{line}");
+        writeln!(out, "{line}")?;
     }
     let header = [
         "layer",
@@ -278,27 +281,29 @@ fn print(report: &Report) {
             format!("{:.3}", f.error_of_bound),
         ]
     };
-    println!("\n{}\n", table(&header, report.layers.iter().map(row), 4));
+    writeln!(out, "\n{}\n", table(&header, report.layers.iter().map(row), 4))?;
     let row = |s: &Summary| {
         let count = s.layers.to_string();
         [s.kind.clone(), count, format!("{:.1}", s.gflops), percent(s.share_of_peak), percent(s.share_of_limit)]
     };
     let header = ["kind", "layers", "GFLOP/s", "FMA", "of limit"];
-    println!("Geometric means by kind of layer:\n{}", table(&header, report.summary.iter().map(row), 1));
+    writeln!(out, "Geometric means by kind of layer:\n{}", table(&header, report.summary.iter().map(row), 1))?;
     if report.layers.iter().any(|r| r.figures.is_winograd()) {
-        println!("\nWinograd makes fewer multiply-adds than the definition has: its shares may exceed 100 %.");
+        writeln!(out, "\nWinograd makes fewer multiply-adds than the definition has: its shares may exceed 100 %.")?;
     }
     if !report.rejected.is_empty() {
-        println!("\nNot accepted by the algorithm: {}", report.rejected.join(", "));
+        writeln!(out, "\nNot accepted by the algorithm: {}", report.rejected.join(", "))?;
     }
     for wrong in report.layers.iter().filter(|r| !r.figures.within_bound) {
-        anstream::println!(
+        writeln!(
+            out,
             "\n{BAD}WRONG{BAD:#} {}: error {:.1e}, {:.1} times its bound",
             wrong.name,
             wrong.figures.max_error,
             wrong.figures.error_of_bound
-        );
+        )?;
     }
+    Ok(())
 }
 
 /// Writes everything that `--output` promises.
