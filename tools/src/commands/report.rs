@@ -111,6 +111,8 @@ pub(crate) struct Series {
     pub(crate) isa: String,
     pub(crate) threads: usize,
     pub(crate) gflops: BTreeMap<String, f64>,
+    /// Layers whose results were wrong, with the error as a multiple of its bound.
+    pub(crate) wrong: BTreeMap<String, f64>,
 }
 
 /// Runs the layers, and prints the report.
@@ -142,8 +144,28 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     }
     Ok(match report.interrupted {
         true => Verdict::Interrupted,
-        false => Verdict::from_good(report.layers.iter().all(|record| record.figures.within_bound)),
+        false => Verdict::from_good(report.is_right()),
     })
+}
+
+impl Report {
+    /// Whether all results are right, those of the comparisons too.
+    fn is_right(&self) -> bool {
+        self.layers.iter().all(|record| record.figures.within_bound) && self.comparisons.iter().all(|s| s.wrong.is_empty())
+    }
+}
+
+impl Series {
+    fn new(isa: String, threads: usize) -> Self {
+        Self { isa, threads, gflops: BTreeMap::new(), wrong: BTreeMap::new() }
+    }
+
+    fn add(&mut self, layer: &str, figures: &Figures) {
+        self.gflops.insert(layer.to_owned(), figures.gflops);
+        if !figures.within_bound {
+            self.wrong.insert(layer.to_owned(), figures.error_of_bound);
+        }
+    }
 }
 
 impl Args {
@@ -179,7 +201,7 @@ impl Args {
                     let network = layer.name.split('.').next().unwrap_or_default().to_owned();
                     for (series, session) in &mut others {
                         let (figures, _) = session.run::<T>(&operator, &layer.x)?;
-                        series.gflops.insert(layer.name.clone(), figures.gflops);
+                        series.add(&layer.name, &figures);
                     }
                     records.push(Record { name: layer.name.clone(), network, figures });
                 }
@@ -198,8 +220,9 @@ impl Args {
         let machine = Machine::new(&dtype.to_string(), main.threads(), main.roofs());
         let mut comparisons: Vec<Series> = others.into_iter().map(|(series, _)| series).collect();
         if let (false, Some(first)) = (comparisons.is_empty(), records.first()) {
-            let gflops = records.iter().map(|r| (r.name.clone(), r.figures.gflops)).collect();
-            comparisons.push(Series { isa: first.figures.isa.clone(), threads: self.threads, gflops });
+            let mut own = Series::new(first.figures.isa.clone(), self.threads);
+            records.iter().for_each(|r| own.add(&r.name, &r.figures));
+            comparisons.push(own);
         }
         Ok(Report { machine, summary: summarise(&records), layers: records, rejected, comparisons, interrupted })
     }
@@ -217,7 +240,7 @@ impl Args {
         let choices = isas.map(|isa| (isa, self.threads)).chain(threads.map(|threads| (own, threads)));
         let session = |(isa, threads): (Isa, usize)| {
             let planner = self.choice.planner()?.isa(isa);
-            let series = Series { isa: isa.to_string(), threads, gflops: BTreeMap::new() };
+            let series = Series::new(isa.to_string(), threads);
             Ok((series, Session::new(planner, dtype, threads, self.seconds)?))
         };
         choices.map(session).collect()
@@ -302,6 +325,13 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             wrong.figures.max_error,
             wrong.figures.error_of_bound
         )?;
+    }
+    // The last one is the report itself.
+    let others = report.comparisons.split_last().map_or(&[][..], |(_, others)| others);
+    for Series { isa, threads, wrong, .. } in others {
+        for (name, times) in wrong {
+            writeln!(out, "\n{BAD}WRONG{BAD:#} {name} with {isa}, threads: {threads}: {times:.1} times the bound of its error")?;
+        }
     }
     Ok(())
 }

@@ -461,6 +461,7 @@ mod tests {
             isa: "portable".to_owned(),
             threads,
             gflops: layers.iter().map(|r| (r.name.clone(), r.figures.gflops)).collect(),
+            wrong: BTreeMap::new(),
         };
         Report {
             machine: Machine::new("f32", 1, &BTreeMap::from([(Isa::Portable, roof)])),
