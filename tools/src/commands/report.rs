@@ -151,7 +151,8 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
 impl Report {
     /// Whether all results are right, those of the comparisons too.
     fn is_right(&self) -> bool {
-        self.layers.iter().all(|record| record.figures.within_bound) && self.comparisons.iter().all(|s| s.wrong.is_empty())
+        self.layers.iter().all(|record| record.figures.within_bound)
+            && self.comparisons.iter().all(|s| s.wrong.is_empty())
     }
 }
 
@@ -321,16 +322,17 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "\n{BAD}WRONG{BAD:#} {}: error {:.1e}, {:.1} times its bound",
-            wrong.name,
-            wrong.figures.max_error,
-            wrong.figures.error_of_bound
+            wrong.name, wrong.figures.max_error, wrong.figures.error_of_bound
         )?;
     }
     // The last one is the report itself.
     let others = report.comparisons.split_last().map_or(&[][..], |(_, others)| others);
     for Series { isa, threads, wrong, .. } in others {
         for (name, times) in wrong {
-            writeln!(out, "\n{BAD}WRONG{BAD:#} {name} with {isa}, threads: {threads}: {times:.1} times the bound of its error")?;
+            writeln!(
+                out,
+                "\n{BAD}WRONG{BAD:#} {name} with {isa}, threads: {threads}: {times:.1} times the bound of its error"
+            )?;
         }
     }
     Ok(())
