@@ -195,12 +195,17 @@ def measure_layer(options, row, workers):
         outputs = {name: np.fromfile(folder / f"y.{name}", np.float32) for name in answers if (folder / f"y.{name}").exists()}
     if not outputs:
         return {"row": row, "answers": answers}
+    # Outputs that are not numbers are wrong for sure, and would make the median no number.
+    finite = [y for y in outputs.values() if np.isfinite(y).all()] or list(outputs.values())
     # The median of three or more is right if most are.
-    right = np.median(np.stack(list(outputs.values())), axis=0).astype(np.float64)
+    right = np.median(np.stack(finite), axis=0).astype(np.float64)
     scale = float(np.sqrt(np.mean(right**2))) or 1.0
     for name, y in outputs.items():
         error = float(np.max(np.abs(y - right))) / scale
         answers[name]["error_of_rms"] = error
+        # Of two, nobody knows which one is right.
+        if len(finite) < 3 and np.isfinite(y).all() and error > TOLERANCE:
+            answers[name]["disagrees"] = True
         if "seconds" in answers[name]:
             answers[name]["gflops"] = row["flop"] / answers[name]["seconds"] / 1e9
     return {"row": row, "answers": answers}
@@ -210,13 +215,18 @@ def measure_layer(options, row, workers):
 
 
 def is_wrong(answer):
-    return not answer.get("error_of_rms", 0) <= TOLERANCE
+    return not disagrees(answer) and not answer.get("error_of_rms", 0) <= TOLERANCE
+
+
+def disagrees(answer):
+    """Whether it differs from the only other output, so that one of the two is wrong."""
+    return answer.get("disagrees", False)
 
 
 def rate(result, name):
-    """GFLOP/s, where the result is not wrong."""
+    """GFLOP/s, where the result is not wrong, and not in doubt."""
     answer = result["answers"].get(name, {})
-    return None if is_wrong(answer) else answer.get("gflops")
+    return None if is_wrong(answer) or disagrees(answer) else answer.get("gflops")
 
 
 def best_peer(result, names):
@@ -233,7 +243,7 @@ def table(data):
         for name in names:
             answer, value = result["answers"].get(name, {}), rate(result, name)
             mark = "~" if answer.get("error_of_rms", 0) > NOTED else ""
-            cells.append(f"{value:.0f}{mark}" if value else "wrong" if is_wrong(answer) else "-")
+            cells.append(f"{value:.0f}{mark}" if value else "wrong" if is_wrong(answer) else "differs" if disagrees(answer) else "-")
         mine, best = rate(result, "convoke"), best_peer(result, names)
         ratios += [(mine / best, result["row"]["name"])] if mine and best else []
         cells.append(f"{mine / best:.2f}" if mine and best else "-")
@@ -265,7 +275,8 @@ def conditions(data):
         f"f32, plain NCHW in and out, weights packed outside of the timing; GFLOP/s of the fastest run of {data['rounds']} rounds that took all in turn.",
         f"Load of the machine while measuring: {data['load']:.1f}"
         + (" runnable threads, many more than its cores: layers that take milliseconds were interrupted all the time." if data["load"] > 2 * machine["cores"] else "."),
-        f"Outputs agree within {NOTED:g} of their root mean square; `~`: within {TOLERANCE:g}; `wrong`: beyond; `-`: the library has no such layer.",
+        f"Outputs agree within {NOTED:g} of their root mean square; `~`: within {TOLERANCE:g}; `wrong`: beyond; `-`: the library has no such layer."
+        + (" `differs`: two outputs that disagree, either may be wrong." if any(disagrees(a) for r in data["results"] for a in r["answers"].values()) else ""),
     ]
 
 
@@ -381,8 +392,11 @@ def main():
     if options.readme:
         readme(data)
     wrong = [result["row"]["name"] for result in data["results"] if is_wrong(result["answers"]["convoke"])]
-    if wrong:
-        sys.exit(f"convoke's result is wrong: {', '.join(wrong)}")
+    differing = [result["row"]["name"] for result in data["results"] if any(map(disagrees, result["answers"].values()))]
+    messages = [f"convoke's result is wrong: {', '.join(wrong)}"] if wrong else []
+    messages += [f"two outputs disagree, and nothing tells which one is wrong: {', '.join(differing)}"] if differing else []
+    if messages:
+        sys.exit("\n".join(messages))
 
 
 if __name__ == "__main__":

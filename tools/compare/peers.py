@@ -54,7 +54,8 @@ class OpenVino:
         self.request.set_input_tensor(openvino.Tensor(x, shared_memory=True))
 
     def run(self):
-        self.request.infer()
+        # Otherwise each call copies the outputs into new arrays.
+        self.request.infer(share_outputs=True)
 
     def output(self):
         self.run()

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use convoke::{DType, Geometry, Isa, Op};
 use pulp::{Simd, WithSimd};
 
+use crate::data::{Tensor, tensor};
 use crate::peak::peak;
 use crate::shapes::flops;
 
@@ -139,7 +140,7 @@ fn parse_size(text: &str) -> Option<usize> {
 /// The measured limits of a number of threads with the instructions of an ISA.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Roof {
-    /// How many threads they are for.
+    /// How many cores they are for: one for each thread, but no more than there are.
     pub threads: usize,
     /// GFLOP/s of all threads together: the fastest micro-kernel from the L1 cache.
     pub fma: f64,
@@ -158,8 +159,10 @@ impl Roof {
     pub fn measure(dtype: DType, isa: Isa, threads: usize) -> Option<Self> {
         assert!(threads > 0, "at least one thread");
         peak(dtype, isa)?;
+        // More threads than cores would take turns, each with the whole speed of its core while it runs: the sum would exceed what the machine has.
+        let threads = threads.min(std::thread::available_parallelism().map_or(threads, usize::from));
         let caches = Caches::of_this_machine();
-        let fma = on_all(threads, |_| peak(dtype, isa).unwrap_or(0.0));
+        let fma = on_all(threads, || (), |()| peak(dtype, isa).unwrap_or(0.0));
         let bandwidth = Level::ALL.map(|level| bandwidth(isa, threads, per_thread(level, &caches, threads)));
         Some(Self { threads, fma, bandwidth, caches })
     }
@@ -215,12 +218,15 @@ fn per_thread(level: Level, caches: &Caches, threads: usize) -> usize {
 fn bandwidth(isa: Isa, threads: usize, bytes: usize) -> f64 {
     const DURATION: Duration = Duration::from_millis(120);
     const FEWEST_PASSES: usize = 3;
-    on_all(threads, |begin| {
-        let data = vec![1.0_f32; bytes / size_of::<f32>()];
-        // A burst is long enough for the clock.
-        let burst = 1 + (1 << 20) / bytes.max(1);
+    // A burst is long enough for the clock.
+    let burst = 1 + (1 << 20) / bytes.max(1);
+    let fill = || {
+        // Aligned, because vectors that cross cache lines are read at half the rate.
+        let data = tensor(std::iter::repeat_n(1.0_f32, bytes / size_of::<f32>()));
         read(isa, &data);
-        begin.wait();
+        data
+    };
+    let rate = |data: Tensor<f32>| {
         let (start, mut best, mut passes) = (Instant::now(), f64::INFINITY, 0);
         while start.elapsed() < DURATION || passes < FEWEST_PASSES {
             let clock = Instant::now();
@@ -231,15 +237,21 @@ fn bandwidth(isa: Isa, threads: usize, bytes: usize) -> f64 {
             passes += 1;
         }
         (burst * bytes) as f64 / best / 1e9
-    })
+    };
+    on_all(threads, fill, rate)
 }
 
-/// The sum of what `work` gives on each of `threads` threads that run at the same time. The barrier is for those that have something to prepare.
-fn on_all(threads: usize, work: impl Fn(&Barrier) -> f64 + Sync) -> f64 {
-    let (barrier, work) = (Barrier::new(threads), &work);
+/// The sum of what `work` gives on each of `threads` threads, which all start it at the same time, when each has prepared its part.
+fn on_all<P>(threads: usize, prepare: impl Fn() -> P + Sync, work: impl Fn(P) -> f64 + Sync) -> f64 {
+    let barrier = Barrier::new(threads);
+    let run = || {
+        let prepared = prepare();
+        barrier.wait();
+        work(prepared)
+    };
     std::thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(|| work(&barrier))).collect();
-        let own = work(&barrier);
+        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        let own = run();
         own + helpers.into_iter().map(|helper| helper.join().expect("measuring does not panic")).sum::<f64>()
     })
 }

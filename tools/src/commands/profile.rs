@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::machine::Machine;
 use crate::options::{BAD, Choice, parse_seconds, parse_threads};
 use crate::output::text::{bytes, percent, progress_bar, seconds, table};
 use crate::session::{COLUMNS, Figures, Session};
+use crate::show;
 
 /// Time every Conv and ConvTranspose node of an ONNX model
 ///
@@ -135,9 +137,10 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     interrupt::watch()?;
     let profile = args.measure(&graph, &nodes)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&profile)?);
+        let json = serde_json::to_string_pretty(&profile)?;
+        show(|out| writeln!(out, "{json}"))?;
     } else {
-        print(&profile);
+        show(|out| print(&profile, out))?;
     }
     Ok(match profile.interrupted {
         true => Verdict::Interrupted,
@@ -235,11 +238,13 @@ fn why(explanation: &Explanation, picked: &str) -> String {
     }
 }
 
-fn print(profile: &Profile) {
-    println!("{}", profile.model);
+fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", profile.model)?;
     for machine in profile.machines.values() {
-        println!("{}\n{}", machine.headline(), machine.versions());
-        machine.limits().iter().for_each(|line| println!("{line}"));
+        writeln!(out, "{}\n{}", machine.headline(), machine.versions())?;
+        for line in machine.limits() {
+            writeln!(out, "{line}")?;
+        }
     }
     let header = [
         "node",
@@ -278,7 +283,7 @@ fn print(profile: &Profile) {
     if let Some(column) = nodes.column_mut(header.len() - 1) {
         column.set_cell_alignment(comfy_table::CellAlignment::Left);
     }
-    println!("\n{nodes}\n");
+    writeln!(out, "\n{nodes}\n")?;
     let header = ["algorithm", "nodes", "GFLOP", "time", "of time", "GFLOP/s", "of limit", "workspace", "packed"];
     let row = |name: &str, t: &Totals| {
         [
@@ -294,15 +299,16 @@ fn print(profile: &Profile) {
         ]
     };
     let algorithms = profile.by_algorithm.iter().map(|(name, totals)| row(name, totals));
-    println!("{}", table(&header, algorithms.chain([row("all", &profile.totals)]), 1));
+    writeln!(out, "{}", table(&header, algorithms.chain([row("all", &profile.totals)]), 1))?;
     if profile.nodes.iter().any(|r| r.figures.is_winograd()) {
-        println!("\nWinograd makes fewer multiply-adds than the definition has: its shares may exceed 100 %.");
+        writeln!(out, "\nWinograd makes fewer multiply-adds than the definition has: its shares may exceed 100 %.")?;
     }
     for (operator, count) in &profile.other_operators {
-        println!("\nnot covered: {count} {operator}");
+        writeln!(out, "\nnot covered: {count} {operator}")?;
     }
     for wrong in profile.nodes.iter().filter(|r| !r.figures.within_bound) {
         let times = wrong.figures.error_of_bound;
-        anstream::println!("\n{BAD}WRONG{BAD:#} {}: {times:.1} times the bound of its error", wrong.name);
+        writeln!(out, "\n{BAD}WRONG{BAD:#} {}: {times:.1} times the bound of its error", wrong.name)?;
     }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::options::{BAD, Choice, DTypeName, parse_seconds, parse_threads, with_
 use crate::output::text::{bytes, geometric_mean, percent, progress_bar, seconds, table};
 use crate::output::{chart, page};
 use crate::session::{COLUMNS, Figures, Session};
+use crate::show;
 
 /// Time the layers of published networks, and check each against the reference
 ///
@@ -109,15 +111,17 @@ pub(crate) struct Series {
     pub(crate) isa: String,
     pub(crate) threads: usize,
     pub(crate) gflops: BTreeMap<String, f64>,
+    /// Layers whose results were wrong, with the error as a multiple of its bound.
+    pub(crate) wrong: BTreeMap<String, f64>,
 }
 
 /// Runs the layers, and prints the report.
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let layers = args.layers()?;
     if args.list {
-        for layer in &layers {
-            println!("{}: {} {}", layer.name, layer.op, describe(&layer.geometry()?));
-        }
+        let line = |layer: &Layer| Ok(format!("{}: {} {}\n", layer.name, layer.op, describe(&layer.geometry()?)));
+        let lines = layers.iter().map(line).collect::<Result<String>>()?;
+        show(|out| write!(out, "{lines}"))?;
         return Ok(Verdict::Good);
     }
     if let Some(folder) = &args.output {
@@ -129,9 +133,10 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         bail!("no layer was run: the algorithm accepts none of them");
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        let json = serde_json::to_string_pretty(&report)?;
+        show(|out| writeln!(out, "{json}"))?;
     } else {
-        print(&report);
+        show(|out| print(&report, out))?;
     }
     if let Some(folder) = &args.output {
         write(&report, folder).with_context(|| folder.display().to_string())?;
@@ -139,8 +144,29 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     }
     Ok(match report.interrupted {
         true => Verdict::Interrupted,
-        false => Verdict::from_good(report.layers.iter().all(|record| record.figures.within_bound)),
+        false => Verdict::from_good(report.is_right()),
     })
+}
+
+impl Report {
+    /// Whether all results are right, those of the comparisons too.
+    fn is_right(&self) -> bool {
+        self.layers.iter().all(|record| record.figures.within_bound)
+            && self.comparisons.iter().all(|s| s.wrong.is_empty())
+    }
+}
+
+impl Series {
+    fn new(isa: String, threads: usize) -> Self {
+        Self { isa, threads, gflops: BTreeMap::new(), wrong: BTreeMap::new() }
+    }
+
+    fn add(&mut self, layer: &str, figures: &Figures) {
+        self.gflops.insert(layer.to_owned(), figures.gflops);
+        if !figures.within_bound {
+            self.wrong.insert(layer.to_owned(), figures.error_of_bound);
+        }
+    }
 }
 
 impl Args {
@@ -176,7 +202,7 @@ impl Args {
                     let network = layer.name.split('.').next().unwrap_or_default().to_owned();
                     for (series, session) in &mut others {
                         let (figures, _) = session.run::<T>(&operator, &layer.x)?;
-                        series.gflops.insert(layer.name.clone(), figures.gflops);
+                        series.add(&layer.name, &figures);
                     }
                     records.push(Record { name: layer.name.clone(), network, figures });
                 }
@@ -195,8 +221,9 @@ impl Args {
         let machine = Machine::new(&dtype.to_string(), main.threads(), main.roofs());
         let mut comparisons: Vec<Series> = others.into_iter().map(|(series, _)| series).collect();
         if let (false, Some(first)) = (comparisons.is_empty(), records.first()) {
-            let gflops = records.iter().map(|r| (r.name.clone(), r.figures.gflops)).collect();
-            comparisons.push(Series { isa: first.figures.isa.clone(), threads: self.threads, gflops });
+            let mut own = Series::new(first.figures.isa.clone(), self.threads);
+            records.iter().for_each(|r| own.add(&r.name, &r.figures));
+            comparisons.push(own);
         }
         Ok(Report { machine, summary: summarise(&records), layers: records, rejected, comparisons, interrupted })
     }
@@ -214,20 +241,20 @@ impl Args {
         let choices = isas.map(|isa| (isa, self.threads)).chain(threads.map(|threads| (own, threads)));
         let session = |(isa, threads): (Isa, usize)| {
             let planner = self.choice.planner()?.isa(isa);
-            let series = Series { isa: isa.to_string(), threads, gflops: BTreeMap::new() };
+            let series = Series::new(isa.to_string(), threads);
             Ok((series, Session::new(planner, dtype, threads, self.seconds)?))
         };
         choices.map(session).collect()
     }
 }
 
-/// The geometric means of each kind of layers that occurs, and of all.
+/// The geometric means of each kind of layers that occurs, and of all. A layer without operations has no speed: it would make each mean 0.
 fn summarise(records: &[Record]) -> Vec<Summary> {
+    let all: Vec<_> = records.iter().map(|r| &r.figures).filter(|f| f.flop > 0.0).collect();
     let mut kinds = BTreeMap::<&str, Vec<&Figures>>::new();
-    for record in records {
-        kinds.entry(&record.figures.kind).or_default().push(&record.figures);
+    for figures in &all {
+        kinds.entry(&figures.kind).or_default().push(figures);
     }
-    let all = records.iter().map(|r| &r.figures).collect();
     let mean = |(kind, figures): (&str, Vec<&Figures>)| Summary {
         kind: kind.to_owned(),
         layers: figures.len(),
@@ -238,10 +265,10 @@ fn summarise(records: &[Record]) -> Vec<Summary> {
     kinds.into_iter().chain([("all", all)]).filter(|(_, figures)| !figures.is_empty()).map(mean).collect()
 }
 
-fn print(report: &Report) {
-    println!("{}\n{}", report.machine.headline(), report.machine.versions());
+fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}\n{}", report.machine.headline(), report.machine.versions())?;
     for line in report.machine.limits() {
-        println!("{line}");
+        writeln!(out, "{line}")?;
     }
     let header = [
         "layer",
@@ -278,27 +305,37 @@ fn print(report: &Report) {
             format!("{:.3}", f.error_of_bound),
         ]
     };
-    println!("\n{}\n", table(&header, report.layers.iter().map(row), 4));
+    writeln!(out, "\n{}\n", table(&header, report.layers.iter().map(row), 4))?;
     let row = |s: &Summary| {
         let count = s.layers.to_string();
         [s.kind.clone(), count, format!("{:.1}", s.gflops), percent(s.share_of_peak), percent(s.share_of_limit)]
     };
     let header = ["kind", "layers", "GFLOP/s", "FMA", "of limit"];
-    println!("Geometric means by kind of layer:\n{}", table(&header, report.summary.iter().map(row), 1));
+    writeln!(out, "Geometric means by kind of layer:\n{}", table(&header, report.summary.iter().map(row), 1))?;
     if report.layers.iter().any(|r| r.figures.is_winograd()) {
-        println!("\nWinograd makes fewer multiply-adds than the definition has: its shares may exceed 100 %.");
+        writeln!(out, "\nWinograd makes fewer multiply-adds than the definition has: its shares may exceed 100 %.")?;
     }
     if !report.rejected.is_empty() {
-        println!("\nNot accepted by the algorithm: {}", report.rejected.join(", "));
+        writeln!(out, "\nNot accepted by the algorithm: {}", report.rejected.join(", "))?;
     }
     for wrong in report.layers.iter().filter(|r| !r.figures.within_bound) {
-        anstream::println!(
+        writeln!(
+            out,
             "\n{BAD}WRONG{BAD:#} {}: error {:.1e}, {:.1} times its bound",
-            wrong.name,
-            wrong.figures.max_error,
-            wrong.figures.error_of_bound
-        );
+            wrong.name, wrong.figures.max_error, wrong.figures.error_of_bound
+        )?;
     }
+    // The last one is the report itself.
+    let others = report.comparisons.split_last().map_or(&[][..], |(_, others)| others);
+    for Series { isa, threads, wrong, .. } in others {
+        for (name, times) in wrong {
+            writeln!(
+                out,
+                "\n{BAD}WRONG{BAD:#} {name} with {isa}, threads: {threads}: {times:.1} times the bound of its error"
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes everything that `--output` promises.

@@ -72,7 +72,9 @@ fn roofline(report: &Report) -> Result<Picture> {
         let intensity = |r: &Record| r.figures.flop / r.figures.compulsory_bytes;
         let isa = &report.layers[0].figures.isa;
         let (peak, bandwidth) = (report.machine.fma_peak[isa], &report.machine.read_bandwidth[isa]);
-        let x = range(report.layers.iter().map(intensity));
+        // The lines bend at peak / rate: those points belong to the picture even where no layer is near them.
+        let ridges = Level::ALL.map(|level| peak / bandwidth[&level.to_string()]);
+        let x = range(report.layers.iter().map(intensity).chain(ridges));
         let y = range(report.layers.iter().map(|r| r.figures.gflops).chain([peak]));
         let mut chart = ChartBuilder::on(&left)
             .margin(10)
@@ -100,7 +102,7 @@ fn roofline(report: &Report) -> Result<Picture> {
             let colour = RGBColor(shade, shade, shade);
             let rate = bandwidth[&level.to_string()];
             // From the left edge, or from where the line enters the picture, to where arithmetic takes over.
-            let (from, to) = (x.0.max(y.0 / rate), x.1.min(peak / rate));
+            let (from, to) = (x.0.max(y.0 / rate), peak / rate);
             let line = [(from, from * rate), (to, to * rate)];
             chart.draw_series(LineSeries::new(line, colour.stroke_width(2))).map_err(drawing)?;
             legend.line(colour, &format!("{level} read, {rate:.0} GB/s"))?;
@@ -111,7 +113,7 @@ fn roofline(report: &Report) -> Result<Picture> {
 
         legend.heading("layers")?;
         for (kind, colour) in kinds(report).into_iter().zip(COLOURS) {
-            let of_kind = || report.layers.iter().filter(|r| r.figures.kind == kind);
+            let of_kind = || with_operations(report).filter(|r| r.figures.kind == kind);
             let place = |r: &Record| (intensity(r), r.figures.gflops);
             let direct = of_kind().filter(|r| !r.figures.is_winograd());
             let winograd = of_kind().filter(|r| r.figures.is_winograd());
@@ -131,7 +133,7 @@ type Chart = Option<(&'static str, String, Bars)>;
 /// A bar for each network.
 fn networks(report: &Report) -> Chart {
     let mut by_network = BTreeMap::<&str, [f64; 3]>::new();
-    for record in &report.layers {
+    for record in with_operations(report) {
         let f = &record.figures;
         let sums = by_network.entry(&record.network).or_default();
         [f.flop, f.seconds_best, f.seconds_at_limit].iter().zip(sums).for_each(|(value, sum)| *sum += value);
@@ -145,6 +147,9 @@ fn networks(report: &Report) -> Chart {
     let caption = "The layers of each network one after the other: their operations by their time (and the share of their limits, which Winograd may \
                    exceed). The mark is the speed of direct arithmetic at the limits."
         .to_owned();
+    if by_network.is_empty() {
+        return None;
+    }
     let bars = Bars {
         title: "Networks: their layers, one after the other",
         unit: "GFLOP/s",
@@ -160,7 +165,7 @@ fn networks(report: &Report) -> Chart {
 fn instruction_sets(report: &Report) -> Chart {
     let mut series: Vec<_> = report.comparisons.iter().filter(|s| s.threads == report.machine.threads).collect();
     series.sort_by_key(|s| rank(&s.isa));
-    if series.len() < 2 {
+    if series.len() < 2 || kinds(report).is_empty() {
         return None;
     }
     let row = |kind: String| {
@@ -185,6 +190,9 @@ fn threads(report: &Report) -> Chart {
     let isa = &report.layers[0].figures.isa;
     let mut series: Vec<&Series> = report.comparisons.iter().filter(|s| s.isa == *isa).collect();
     series.sort_by_key(|s| s.threads);
+    if kinds(report).is_empty() {
+        return None;
+    }
     let (one, more) = series.split_first().filter(|(one, more)| one.threads == 1 && !more.is_empty())?;
     let most = more[more.len() - 1].threads;
     let row = |kind: String| {
@@ -210,13 +218,18 @@ fn threads(report: &Report) -> Chart {
 
 /// The geometric mean over the layers of a kind.
 fn mean_of_kind(report: &Report, kind: &str, value: impl Fn(&str) -> f64) -> f64 {
-    geometric_mean(report.layers.iter().filter(|r| r.figures.kind == kind).map(|r| value(&r.name)))
+    geometric_mean(with_operations(report).filter(|r| r.figures.kind == kind).map(|r| value(&r.name)))
+}
+
+/// The layers that have operations: empty ones have no speed, and no place on a logarithmic axis.
+fn with_operations(report: &Report) -> impl Iterator<Item = &Record> {
+    report.layers.iter().filter(|r| r.figures.flop > 0.0)
 }
 
 /// The kinds that occur, in the order of their first layer.
 fn kinds(report: &Report) -> Vec<String> {
     let mut kinds = Vec::new();
-    for record in &report.layers {
+    for record in with_operations(report) {
         if !kinds.contains(&record.figures.kind) {
             kinds.push(record.figures.kind.clone());
         }
@@ -229,9 +242,10 @@ fn rank(isa: &str) -> Option<convoke::Isa> {
     isa.parse().ok()
 }
 
-/// A little more than the values span, for an axis with a logarithmic scale.
+/// A little more than the values above 0 span, for an axis with a logarithmic scale: it has no place for others.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let (low, high) = values.fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
+    let above_0 = values.filter(|&v| v > 0.0);
+    let (low, high) = above_0.fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
     (low / 1.5, high * 1.5)
 }
 
@@ -405,4 +419,74 @@ fn text(area: &Area<'_>, text: &str, at: (i32, i32), size: i32, colour: RGBColor
 /// A drawing error borrows the backend's type; its text is kept.
 fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("drawing: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Figures;
+    use convoke::Isa;
+    use convoke_tools::limits::{Caches, Roof};
+
+    fn layer(name: &str, kind: &str, flop: f64, compulsory_bytes: f64) -> Record {
+        let figures = Figures {
+            kind: kind.to_owned(),
+            geometry: String::new(),
+            algorithm: "pointwise".to_owned(),
+            isa: "portable".to_owned(),
+            kernel: String::new(),
+            seconds_best: 1e-6,
+            seconds_median: 1e-6,
+            reps: 3,
+            flop,
+            gflops: flop / 1e3,
+            share_of_peak: flop / 1e5,
+            compulsory_bytes,
+            limit: "FMA".to_owned(),
+            seconds_at_limit: 1e-6,
+            share_of_limit: 1.0,
+            workspace_bytes: 0,
+            packed_bytes: 0,
+            max_error: 0.0,
+            error_of_bound: 0.0,
+            within_bound: true,
+        };
+        Record { name: name.to_owned(), network: name.to_owned(), figures }
+    }
+
+    fn report(layers: Vec<Record>) -> Report {
+        let caches = Caches { l1: 32 << 10, l2: 1 << 20, l3: 32 << 20 };
+        let roof = Roof { threads: 1, fma: 100.0, bandwidth: [400.0, 200.0, 100.0, 10.0], caches };
+        let series = |threads| Series {
+            isa: "portable".to_owned(),
+            threads,
+            gflops: layers.iter().map(|r| (r.name.clone(), r.figures.gflops)).collect(),
+            wrong: BTreeMap::new(),
+        };
+        Report {
+            machine: Machine::new("f32", 1, &BTreeMap::from([(Isa::Portable, roof)])),
+            comparisons: vec![series(1), series(2)],
+            rejected: Vec::new(),
+            summary: Vec::new(),
+            interrupted: false,
+            layers,
+        }
+    }
+
+    #[test]
+    fn layers_without_operations_are_left_out() {
+        let some = all(&report(vec![layer("a", "dense", 5e4, 1e4), layer("b", "empty", 0.0, 0.0)])).unwrap();
+        assert_eq!(some.len(), 3);
+        for picture in &some {
+            assert!(!picture.svg.contains("NaN"), "{}", picture.file);
+            assert!(!picture.svg.contains("empty"), "{}", picture.file);
+        }
+        let none = all(&report(vec![layer("b", "empty", 0.0, 64.0)])).unwrap();
+        assert_eq!(none.iter().map(|p| p.file).collect::<Vec<_>>(), ["roofline.svg"]);
+    }
+
+    #[test]
+    fn ranges_ignore_what_logarithms_have_no_place_for() {
+        assert_eq!(range([0.0, 3.0, f64::NAN, 6.0, -1.0].into_iter()), (2.0, 9.0));
+    }
 }
