@@ -140,6 +140,13 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
+            "six vectors taken apart an element at a time, through memory",
+            &[
+                Exception::new(Neon, "winograd_*::f1x6_1x3::split", 16, 8),
+                Exception::new(Neon, "winograd_*::f6x6_3x3::split", 16, 8),
+            ],
+        ),
+        (
             "rounding goes through a buffer on the stack; a constant of half's conversion",
             &[
                 Exception::new(Avx512, "stream::narrow<bf16>*", 4, 2),
