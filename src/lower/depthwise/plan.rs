@@ -10,7 +10,7 @@ use super::{Depthwise, MOST_CHANNELS};
 use crate::element::Element;
 use crate::exec::lines_for;
 use crate::lower::cost::{
-    CLOCK, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
+    CLOCK, DIRECT_DENSE, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::Panels;
 use crate::lower::{Answer, Offer, Request};
@@ -204,6 +204,8 @@ impl Grid {
                     let sums = fma.max(loads(k, 1.7)) * there + splits + DIRECT_FINISH_CYCLES;
                     return images * groups * m * (outputs * vectors * sums + DIRECT_FINISH_CYCLES);
                 }
+                // Of a dense layer, other lowerings hold the weights of several channels in registers, which loads less than this estimate has it.
+                let sums = if geometry.group == 1 { sums * DIRECT_DENSE } else { sums };
                 images * groups * (m * outputs * vectors * sums + copies + units * DIRECT_UNIT_CYCLES)
             }
             Along::Channels => {
