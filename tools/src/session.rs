@@ -14,6 +14,7 @@ use convoke_tools::timing::Timing;
 use serde::Serialize;
 
 use crate::options::Team;
+use crate::output::text::{bytes, percent, seconds};
 
 /// Elements of each output that are compared with the reference.
 const SAMPLES: usize = 500;
@@ -69,6 +70,38 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
+    /// The heads of [`cells`](Self::cells).
+    pub(crate) const HEADS: [&str; 11] = [
+        "geometry",
+        "algorithm",
+        "kernel",
+        "best",
+        "median",
+        "GFLOP/s",
+        "FMA",
+        "limit",
+        "of limit",
+        "workspace",
+        "packed",
+    ];
+
+    /// The figures as cells of a table.
+    pub(crate) fn cells(&self) -> [String; 11] {
+        [
+            self.geometry.clone(),
+            self.algorithm.clone(),
+            format!("{} {}", self.isa, self.kernel),
+            seconds(self.seconds_best),
+            seconds(self.seconds_median),
+            format!("{:.1}", self.gflops),
+            percent(self.share_of_peak),
+            self.limit.clone(),
+            percent(self.share_of_limit),
+            bytes(self.workspace_bytes),
+            bytes(self.packed_bytes),
+        ]
+    }
+
     /// Whether the multiply-adds of the definition are not all made.
     pub(crate) fn is_winograd(&self) -> bool {
         self.algorithm == Algorithm::Winograd.name()

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::slice::from_ref;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -246,39 +247,8 @@ fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
             writeln!(out, "{line}")?;
         }
     }
-    let header = [
-        "node",
-        "geometry",
-        "algorithm",
-        "kernel",
-        "best",
-        "median",
-        "GFLOP/s",
-        "FMA",
-        "limit",
-        "of limit",
-        "workspace",
-        "packed",
-        "why",
-    ];
-    let row = |r: &Record| {
-        let f = &r.figures;
-        [
-            r.name.clone(),
-            f.geometry.clone(),
-            f.algorithm.clone(),
-            format!("{} {}", f.isa, f.kernel),
-            seconds(f.seconds_best),
-            seconds(f.seconds_median),
-            format!("{:.1}", f.gflops),
-            percent(f.share_of_peak),
-            f.limit.clone(),
-            percent(f.share_of_limit),
-            bytes(f.workspace_bytes),
-            bytes(f.packed_bytes),
-            r.why.clone(),
-        ]
-    };
+    let header = [&["node"][..], &Figures::HEADS, &["why"]].concat();
+    let row = |r: &Record| [from_ref(&r.name), &r.figures.cells(), from_ref(&r.why)].concat();
     let mut nodes = table(&header, profile.nodes.iter().map(row), 4);
     if let Some(column) = nodes.column_mut(header.len() - 1) {
         column.set_cell_alignment(comfy_table::CellAlignment::Left);

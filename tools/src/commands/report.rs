@@ -16,7 +16,7 @@ use super::{Verdict, is_rejection};
 use crate::interrupt;
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, DTypeName, parse_seconds, parse_threads, with_element};
-use crate::output::text::{bytes, geometric_mean, percent, progress_bar, seconds, table};
+use crate::output::text::{geometric_mean, percent, progress_bar, table};
 use crate::output::{chart, page};
 use crate::session::{COLUMNS, Figures, Session};
 use crate::show;
@@ -270,40 +270,14 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for line in report.machine.limits() {
         writeln!(out, "{line}")?;
     }
-    let header = [
-        "layer",
-        "geometry",
-        "algorithm",
-        "kernel",
-        "best",
-        "median",
-        "GFLOP/s",
-        "FMA",
-        "limit",
-        "of limit",
-        "workspace",
-        "packed",
-        "error",
-        "of bound",
-    ];
+    let header = [&["layer"][..], &Figures::HEADS, &["error", "of bound"]].concat();
     let row = |r: &Record| {
-        let f = &r.figures;
         [
-            r.name.clone(),
-            f.geometry.clone(),
-            f.algorithm.clone(),
-            format!("{} {}", f.isa, f.kernel),
-            seconds(f.seconds_best),
-            seconds(f.seconds_median),
-            format!("{:.1}", f.gflops),
-            percent(f.share_of_peak),
-            f.limit.clone(),
-            percent(f.share_of_limit),
-            bytes(f.workspace_bytes),
-            bytes(f.packed_bytes),
-            format!("{:.1e}", f.max_error),
-            format!("{:.3}", f.error_of_bound),
+            &[r.name.clone()][..],
+            &r.figures.cells(),
+            &[format!("{:.1e}", r.figures.max_error), format!("{:.3}", r.figures.error_of_bound)],
         ]
+        .concat()
     };
     writeln!(out, "\n{}\n", table(&header, report.layers.iter().map(row), 4))?;
     let row = |s: &Summary| {

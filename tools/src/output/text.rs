@@ -1,6 +1,6 @@
 //! Units, tables and progress.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar on standard error, with the time left; invisible where that is not a terminal.
@@ -10,16 +10,12 @@ pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
 }
 
 /// A table whose columns from `numbers` on are aligned to the right.
-pub(crate) fn table<const N: usize>(
-    header: &[&str; N],
-    rows: impl Iterator<Item = [String; N]>,
-    numbers: usize,
-) -> Table {
+pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = impl Into<Row>>, numbers: usize) -> Table {
     let mut table = Table::new();
     table
         .load_preset(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(header)
+        .set_header(header.iter().copied())
         .add_rows(rows);
     for column in table.column_iter_mut().skip(numbers) {
         column.set_cell_alignment(CellAlignment::Right);
