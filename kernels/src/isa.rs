@@ -32,7 +32,7 @@ impl Isa {
         match self {
             Self::Portable => true,
             // There is nothing to detect at run time: AArch64 targets have NEON unless they have no floating-point registers either. Its
-            // kernels take lanes in memory order.
+            // kernels take lanes in memory order. The same condition stands before everything that is NEON's.
             Self::Neon => {
                 cfg!(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))
             }
@@ -46,7 +46,10 @@ impl Isa {
     pub fn absence(self) -> Option<Absence> {
         let (is_architecture, is_feature) = match self {
             Self::Portable => (true, true),
-            Self::Neon => (cfg!(target_arch = "aarch64"), cfg!(feature = "neon")),
+            Self::Neon => (
+                cfg!(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little")),
+                cfg!(feature = "neon"),
+            ),
             Self::Avx2 => (cfg!(target_arch = "x86_64"), cfg!(feature = "avx2")),
             Self::Avx512 => (cfg!(target_arch = "x86_64"), cfg!(feature = "avx512")),
         };
@@ -95,7 +98,7 @@ impl fmt::Display for Isa {
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absence {
-    /// The build is for another architecture.
+    /// The build is for another architecture, or for a variant of it: another order of bytes, no floating-point registers.
     Architecture,
     /// The build left its kernels out.
     Feature(Isa),

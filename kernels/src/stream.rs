@@ -165,7 +165,7 @@ half_storage!(bf16, 8, widen_bf16, narrow_bf16);
 #[inline(always)]
 fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
     // `half` has vectors of these conversions only for CPUs with FEAT_FP16.
-    #[cfg(all(target_arch = "aarch64", feature = "neon"))]
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
         return crate::aarch64::neon::convert::widen(src, dst);
     }
@@ -175,7 +175,7 @@ fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
 
 #[inline(always)]
 fn narrow_f16(isa: Isa, src: &[f32], dst: &mut [f16]) {
-    #[cfg(all(target_arch = "aarch64", feature = "neon"))]
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
         return crate::aarch64::neon::convert::narrow(src, dst);
     }
@@ -304,6 +304,10 @@ fn with_isa(isa: Isa, f: impl FnOnce()) {
         && let Some(simd) = pulp::x86::V3::try_new()
     {
         return Simd::vectorize(simd, Pass(f));
+    }
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
+    if isa == Isa::Neon {
+        return crate::aarch64::neon::pass(f);
     }
     let _ = isa;
     Simd::vectorize(pulp::Scalar, Pass(f));

@@ -43,7 +43,7 @@ macro_rules! slots {
             fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>] {
                 match isa {
                     Isa::Portable => crate::portable::$module::SPATIAL,
-                    #[cfg(all(target_arch = "aarch64", feature = "neon"))]
+                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
                     Isa::Neon => crate::aarch64::neon::$module::SPATIAL,
                     #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
                     Isa::Avx2 => crate::x86_64::avx2::$module::SPATIAL,
@@ -56,7 +56,7 @@ macro_rules! slots {
             fn channel_slot(isa: Isa) -> &'static [ChannelKernel<Self>] {
                 match isa {
                     Isa::Portable => crate::portable::$module::CHANNEL,
-                    #[cfg(all(target_arch = "aarch64", feature = "neon"))]
+                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
                     Isa::Neon => crate::aarch64::neon::$module::CHANNEL,
                     #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
                     Isa::Avx2 => crate::x86_64::avx2::$module::CHANNEL,
@@ -69,7 +69,7 @@ macro_rules! slots {
             fn winograd_slot(isa: Isa) -> &'static [WinogradKernel<Self>] {
                 match isa {
                     Isa::Portable => crate::portable::$winograd::WINOGRAD,
-                    #[cfg(all(target_arch = "aarch64", feature = "neon"))]
+                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
                     Isa::Neon => crate::aarch64::neon::$winograd::WINOGRAD,
                     #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
                     Isa::Avx2 => crate::x86_64::avx2::$winograd::WINOGRAD,
@@ -82,7 +82,7 @@ macro_rules! slots {
             fn depthwise_slot(isa: Isa) -> Option<&'static DepthwiseKernels<Self>> {
                 match isa {
                     Isa::Portable => Some(crate::portable::$depthwise::DEPTHWISE),
-                    #[cfg(all(target_arch = "aarch64", feature = "neon"))]
+                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
                     Isa::Neon => Some(crate::aarch64::neon::$depthwise::DEPTHWISE),
                     #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
                     Isa::Avx2 => Some(crate::x86_64::avx2::$depthwise::DEPTHWISE),
@@ -95,7 +95,7 @@ macro_rules! slots {
             fn weave_slot(isa: Isa) -> &'static [WeaveKernel<Self>] {
                 match isa {
                     Isa::Portable => crate::portable::weave::$weave,
-                    #[cfg(all(target_arch = "aarch64", feature = "neon"))]
+                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
                     Isa::Neon => crate::aarch64::neon::weave::$weave,
                     #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
                     Isa::Avx2 => crate::x86_64::avx2::weave::$weave,

@@ -1,5 +1,6 @@
 //! The streaming passes, on every ISA of this CPU and every element type, against the loops of their definitions.
 
+use core::cmp::Ordering;
 use core::mem::MaybeUninit;
 
 use convoke_kernels::half::{bf16, f16};
@@ -63,6 +64,85 @@ fn narrowing_rounds_each_value_to_nearest_even() {
     each_type(narrowing::<bf16>);
     assert_eq!(f16::from_acc(2049.0).to_f32(), 2048.0);
     assert_eq!(f16::from_acc(2051.0).to_f32(), 2052.0);
+}
+
+/// A 16-bit type by its definition.
+#[derive(Clone, Copy)]
+struct Format<T> {
+    /// Bits behind the binary point.
+    mantissa: u32,
+    bias: i32,
+    of_bits: fn(u16) -> T,
+    to_bits: fn(T) -> u16,
+}
+
+const F16: Format<f16> = Format { mantissa: 10, bias: 15, of_bits: f16::from_bits, to_bits: f16::to_bits };
+const BF16: Format<bf16> = Format { mantissa: 7, bias: 127, of_bits: bf16::from_bits, to_bits: bf16::to_bits };
+
+impl<T: Storage<Acc = f32>> Format<T> {
+    /// The bits of infinity: those below are the finite numbers from zero on, in order.
+    fn infinity(self) -> u16 {
+        0x7fff >> self.mantissa << self.mantissa
+    }
+
+    /// The number without its sign; for infinity, what would come after the largest number.
+    fn magnitude(self, bits: u16) -> f64 {
+        let (exponent, fraction) = (i32::from(bits >> self.mantissa), f64::from(bits & ((1 << self.mantissa) - 1)));
+        let fraction = fraction / f64::from(1 << self.mantissa) + if exponent > 0 { 1.0 } else { 0.0 };
+        fraction * 2_f64.powi(exponent.max(1) - self.bias)
+    }
+
+    fn widens_every_number(self, isa: Isa) {
+        let src: Vec<T> = (0..=u16::MAX).map(self.of_bits).collect();
+        let mut dst = vec![0.0; src.len()];
+        stream::widen(isa, &src, &mut dst);
+        for (bits, got) in (0..=u16::MAX).zip(dst) {
+            let (sign, rest) = (if bits >> 15 == 1 { -1.0 } else { 1.0 }, bits & 0x7fff);
+            let is_right = match rest.cmp(&self.infinity()) {
+                Ordering::Less => f64::from(got) == sign * self.magnitude(rest),
+                Ordering::Equal => got.is_infinite(),
+                Ordering::Greater => got.is_nan(),
+            };
+            assert!(is_right && got.is_sign_negative() == (sign < 0.0), "{isa}: {bits:#x} is {got}");
+        }
+    }
+
+    fn narrows_to_the_nearest(self, isa: Isa) {
+        let (mut src, mut want) = (Vec::new(), Vec::new());
+        for bits in 0..self.infinity() {
+            let (low, high) = (self.magnitude(bits), self.magnitude(bits + 1));
+            let middle = ((low + high) / 2.0) as f32;
+            let ties = [(middle, bits + (bits & 1)), (middle.next_down(), bits), (middle.next_up(), bits + 1)];
+            for (x, rounded) in ties.into_iter().chain([(low as f32, bits)]) {
+                src.extend([x, -x]);
+                want.extend([rounded, rounded | 0x8000]);
+            }
+        }
+        src.extend([f32::INFINITY, f32::NEG_INFINITY]);
+        want.extend([self.infinity(), self.infinity() | 0x8000]);
+        let nans = [f32::NAN, -f32::NAN, f32::from_bits(0x7f80_0001)];
+        src.extend(nans);
+        let mut dst = vec![MaybeUninit::new(T::default()); src.len()];
+        stream::narrow(isa, &src, &mut dst);
+        // SAFETY: initialised when it was made.
+        let got: Vec<u16> = dst.into_iter().map(|x| (self.to_bits)(unsafe { x.assume_init() })).collect();
+        for ((src, got), want) in src.iter().zip(&got).zip(&want) {
+            assert_eq!(got, want, "{isa}: {src:e}");
+        }
+        assert!(got[want.len()..].iter().all(|bits| bits & 0x7fff > self.infinity()), "{isa}: NaN stays NaN");
+    }
+}
+
+#[test]
+fn every_number_of_16_bits_is_widened_exactly() {
+    each_type(|isa| F16.widens_every_number(isa));
+    each_type(|isa| BF16.widens_every_number(isa));
+}
+
+#[test]
+fn numbers_between_those_of_16_bits_are_rounded_to_nearest_even() {
+    each_type(|isa| F16.narrows_to_the_nearest(isa));
+    each_type(|isa| BF16.narrows_to_the_nearest(isa));
 }
 
 #[test]

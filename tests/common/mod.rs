@@ -116,6 +116,19 @@ pub fn has_foreign_blas(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::Im2col(blas) | Algorithm::Col2im(blas) if blas != Blas::Native)
 }
 
+/// Random layers for each algorithm, ISA and element type, where the environment variable `CONVOKE_CASES` asks for no other number.
+const CASES: u32 = 128;
+
+/// How many random layers there shall be.
+pub fn cases() -> u32 {
+    std::env::var("CONVOKE_CASES").map_or(CASES, |cases| cases.parse().expect("CONVOKE_CASES is a number"))
+}
+
+/// Whether fewer cases than usual are asked for, as for an emulator: tests that repeat what they do for many sizes take the least and the largest.
+pub fn is_short() -> bool {
+    cases() < CASES
+}
+
 /// Every activation, with parameters that make each of their branches count for values about 1.
 pub const ACTIVATIONS: [Activation; 7] = [
     Activation::None,

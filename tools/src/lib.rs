@@ -6,12 +6,14 @@
 //! * [`check`]: a result against the reference, on a sample of its elements;
 //! * [`timing`]: repeated runs, their minimum and median;
 //! * [`peak`]: each micro-kernel's rate from the L1 cache;
+//! * [`kernels`]: the table of micro-kernels;
 //! * [`limits`]: what bounds a layer, the FMA peak or a level's bandwidth: the yardstick of the reports.
 
 #![forbid(unsafe_code)]
 
 pub mod check;
 pub mod data;
+pub mod kernels;
 pub mod limits;
 pub mod onnx;
 pub mod peak;

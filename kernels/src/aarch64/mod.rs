@@ -1,4 +1,3 @@
 //! AArch64.
 
-#[cfg(feature = "neon")]
 pub(crate) mod neon;

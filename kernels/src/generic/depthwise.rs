@@ -324,6 +324,7 @@ unsafe fn sum_pair<V: Simd, const R: usize, const N: usize, const PAIR: bool, co
             }
         }
         // Straight-line code, as in sum_column.
+        const { assert!(2 * R + N - 2 <= 21, "the list of rows is too short") };
         macro_rules! rows {
             ($($i:literal)+) => {$(
                 if $i + 2 < 2 * R + N {
@@ -393,6 +394,7 @@ unsafe fn sum_column<
             weights[k] = if VECTOR_WEIGHTS { V::load(w) } else { V::splat(*w) };
         }
         // Straight-line code: LLVM does not unroll a loop of so many rows. A row serves N different sums, so that none waits for the one before it.
+        const { assert!(R + N - 1 <= 20, "the list of rows is too short") };
         macro_rules! rows {
             ($($i:literal)+) => {$(
                 if $i < R + N - 1 {

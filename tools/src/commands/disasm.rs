@@ -8,7 +8,8 @@ use super::Verdict;
 use crate::assembly::{self, Function, Instruction, Kind, Stack};
 use anyhow::{Context, Result, bail, ensure};
 use convoke::Isa;
-use convoke::kernels::{Real, channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
+use convoke::kernels::Real;
+use convoke_tools::kernels::{self, Op};
 
 /// Check the inner loops of the micro-kernels in a compiled program or library
 ///
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     #[arg(long)]
     exceptions: bool,
 }
+
+/// Holds the tables of micro-kernels of every ISA.
+const README: &str = include_str!("../../../kernels/README.md");
 
 /// What one inner loop of some kernels may do beyond registers.
 struct Exception {
@@ -255,18 +259,20 @@ impl Name {
             _ => symbol,
         };
         let arch = [("x86_64::avx512::", Isa::Avx512), ("x86_64::avx2::", Isa::Avx2), ("aarch64::neon::", Isa::Neon)];
-        let kernel = arch.into_iter().find_map(|(prefix, isa)| {
-            let path = symbol.strip_prefix("convoke_kernels::")?.strip_prefix(prefix)?;
-            // A register's methods are inlined; what is left of them is no kernel.
-            (!path.starts_with("vector::")).then(|| Self { isa, path: String::from(path) })
-        });
-        kernel.or_else(|| {
-            let (_, pass) = symbol.split_once("convoke_kernels::stream::Pass<convoke_kernels::")?;
+        // A pass is a closure: of pulp's function for x86-64, of the crate's own for NEON.
+        let pass = symbol.split_once("convoke_kernels::stream::Pass<convoke_kernels::");
+        let pass = pass.or_else(|| symbol.split_once("convoke_kernels::aarch64::neon::pass::<convoke_kernels::"));
+        if let Some((_, pass)) = pass {
             let path = pass.trim_end_matches('>').replace("half::binary16::", "").replace("half::bfloat::", "");
             let path = path.replace("::{closure", "{closure");
             let tokens = [("x86::v4", Isa::Avx512), ("x86::v3", Isa::Avx2), ("aarch64::", Isa::Neon)];
             let isa = tokens.into_iter().find(|(token, _)| symbol.contains(token))?.1;
-            Some(Self { isa, path })
+            return Some(Self { isa, path });
+        }
+        arch.into_iter().find_map(|(prefix, isa)| {
+            let path = symbol.strip_prefix("convoke_kernels::")?.strip_prefix(prefix)?;
+            // A register's methods are inlined; what is left of them is no kernel.
+            (!path.starts_with("vector::")).then(|| Self { isa, path: String::from(path) })
         })
     }
 
@@ -391,19 +397,11 @@ impl Report {
         self.problems.push(text);
     }
 
-    /// Complains of kernels that are not there. Which there are, the crate says of the ISAs that this CPU has.
+    /// Complains of kernels that are not there. Which there are, the crate says of the ISAs that this CPU has, and its README of the others.
     fn expect(&mut self, isa: Isa) {
-        let mut paths = Vec::new();
-        if isa.is_available() {
-            paths.extend(paths_of::<f32>(isa));
-            paths.extend(paths_of::<f64>(isa));
-        } else {
-            let families =
-                ["gemm", "depthwise", "winograd"].into_iter().flat_map(|f| [format!("{f}_f32"), format!("{f}_f64")]);
-            paths.extend(families.chain([String::from("weave")]));
-        }
+        let paths = [paths_of::<f32>(isa), paths_of::<f64>(isa)].concat();
         for path in paths {
-            if !self.kernels.iter().any(|k| k.isa == isa && (k.path == path || k.family() == path)) {
+            if !self.kernels.iter().any(|k| k.isa == isa && k.path == path) {
                 self.problems.push(format!("{isa}/{path}: not in the file"));
             }
         }
@@ -464,22 +462,19 @@ fn matches(pattern: &str, text: &str) -> bool {
 /// Where the functions of the crate's tables are expected.
 fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
     let dtype = T::NAME;
-    let gemm =
-        spatial_kernels::<T>(isa).iter().map(|k| k.name()).chain(channel_kernels::<T>(isa).iter().map(|k| k.name()));
-    let mut paths: Vec<_> = gemm.map(|name| format!("gemm_{dtype}::{name}")).collect();
-    if let Some(kernels) = depthwise_kernels::<T>(isa) {
-        let along_rows = || kernels.rows().iter().chain(kernels.narrow());
-        let names = along_rows().chain(kernels.channels()).map(|k| String::from(k.name()));
-        let direct = along_rows().map(|k| format!("{}_direct", k.name()));
-        let passes = ["copy", "split", "gather", "scatter"].map(String::from);
-        paths.extend(names.chain(direct).chain(passes).map(|name| format!("depthwise_{dtype}::{name}")));
+    let tiles = if isa.is_available() { kernels::tiles(isa, None) } else { kernels::read_tiles(isa, README) };
+    let mut paths = Vec::new();
+    for tile in tiles.iter().filter(|tile| tile.dtype == dtype) {
+        let path = format!("{}::{}", tile.op.module(dtype), tile.name);
+        paths.extend((tile.op == Op::Dw).then(|| format!("{path}_direct")));
+        paths.push(path);
     }
-    for name in winograd_kernels::<T>(isa).iter().filter_map(|k| k.name().rsplit("winograd_").next()) {
+    paths.extend(["copy", "split", "gather", "scatter"].map(|pass| format!("depthwise_{dtype}::{pass}")));
+    // The same on every ISA.
+    for name in kernels::transforms::<T>(Isa::Portable) {
         paths.extend(["split", "input", "output"].map(|part| format!("winograd_{dtype}::{name}::{part}")));
     }
-    if !weave_kernels::<T>(isa).is_empty() {
-        paths.extend(["weave", "fetch", "sum", "pick"].map(|part| format!("weave::{dtype}_{part}")));
-    }
+    paths.extend(["weave", "fetch", "sum", "pick"].map(|part| format!("weave::{dtype}_{part}")));
     paths
 }
 
@@ -503,6 +498,10 @@ mod tests {
         let pass = "<pulp::x86::v3::V3>::vectorize::imp::<<pulp::x86::v3::V3 as pulp::Simd>::vectorize::Impl<\
                     convoke_kernels::stream::Pass<convoke_kernels::stream::narrow<half::bfloat::bf16>::{closure#0}>>>";
         assert_eq!(name(pass), Some((Isa::Avx2, String::from("stream::narrow<bf16>{closure#0}"))));
+        let pass = name(
+            "convoke_kernels::aarch64::neon::pass::<convoke_kernels::stream::widen<half::binary16::f16>::{closure#0}>",
+        );
+        assert_eq!(pass, Some((Isa::Neon, String::from("stream::widen<f16>{closure#0}"))));
         assert_eq!(name("convoke_kernels::portable::gemm_f32::f32_gemm_4x8"), None);
         assert_eq!(name("convoke_kernels::x86_64::avx2::vector::F32x8::load"), None);
     }
@@ -578,6 +577,13 @@ mod tests {
     fn kernels_that_are_not_in_the_file_are_missed() {
         let mut report = Report::default();
         report.expect(Isa::Neon);
-        assert!(report.problems.iter().any(|problem| problem.contains("neon/gemm_f32: not in the file")));
+        for kernel in [
+            "gemm_f32::f32_gemm_8x12",
+            "depthwise_f64::f64_dw_4x4_direct",
+            "winograd_f32::f1x6_1x3::split",
+            "weave::f64_pick",
+        ] {
+            assert!(report.problems.contains(&format!("neon/{kernel}: not in the file")), "{kernel}");
+        }
     }
 }

@@ -1,18 +1,13 @@
 //! Every algorithm on every ISA in every element type, by force, against the reference.
 
-mod common;
-
 use std::cell::Cell;
 
-use common::{ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, accepts, layer, layers};
+use crate::common::{ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, accepts, cases, layer, layers};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, Op, Planner};
 use convoke_tools::data::Scalar;
 use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
-
-/// Random layers for each algorithm, ISA and element type; the environment variable `CONVOKE_CASES` asks for another number.
-const CASES: u32 = 128;
 
 /// The bytes that a proptest generator starts from: a run can be had again.
 const SEED: [u8; 32] = *b"convoke: one seed for all tests.";
@@ -32,11 +27,6 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
 fn runner(cases: u32) -> TestRunner {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED))
-}
-
-/// How many random layers there shall be.
-fn cases() -> u32 {
-    std::env::var("CONVOKE_CASES").map_or(CASES, |cases| cases.parse().expect("CONVOKE_CASES is a number"))
 }
 
 /// Random layers, biases, residuals and splits on one combination: at least nine tenths of them must run.

@@ -1,8 +1,6 @@
 //! One test for each bug that was found, with its story.
 
-mod common;
-
-use common::{Combination, Layer, Operands, Oracle, layer};
+use crate::common::{Combination, Layer, Operands, Oracle, is_short, layer};
 use convoke::{Activation, Algorithm, Blas, Conv, ConvTranspose, ErrorKind, Planner, Threads, Workspace, f16};
 use convoke_tools::data::Scalar;
 
@@ -194,12 +192,13 @@ fn naive_rounds_once() {
 /// Each tap's phase was searched for among the phases that taps before it had met: hours for strides of millions.
 #[test]
 fn phases_of_long_strides_are_not_searched_for() {
-    let (kernel, begin) = (200_000_usize, std::time::Instant::now());
+    let kernel = if is_short() { 50_000_usize } else { 200_000 };
+    let begin = std::time::Instant::now();
     for algorithm in [Algorithm::ImplicitGemm, Algorithm::ChannelGemm] {
         let conv = Conv::new([1, 1, kernel]).strides([kernel as i64]);
         let _ = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[1, 1, 2 * kernel]).unwrap();
     }
-    // Of the search, each would take 20 seconds.
+    // Of the search, each would take 20 seconds; of a quarter of the taps, about as long on an emulator.
     assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
 }
 

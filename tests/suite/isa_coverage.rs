@@ -3,14 +3,13 @@
 //! `CONVOKE_ENSURE_ISA`, a comma-separated list of tiers, makes the suite fail where one of them was not executed: for CI machines that are
 //! chosen for what they have.
 
-mod common;
-
 use std::process::Output;
 
-use common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer, this_binary};
+use crate::common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer, this_binary};
 use convoke::kernels::{channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_tools::data::Scalar;
+use convoke_tools::kernels;
 
 const ENSURE: &str = "CONVOKE_ENSURE_ISA";
 
@@ -18,7 +17,7 @@ const ENSURE: &str = "CONVOKE_ENSURE_ISA";
 fn expected() -> Vec<Isa> {
     #[allow(unused_mut, reason = "only x86-64 and AArch64 have more")]
     let mut tiers = vec![Isa::Portable];
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
     if cfg!(feature = "neon") && std::arch::is_aarch64_feature_detected!("neon") {
         tiers.push(Isa::Neon);
     }
@@ -110,10 +109,25 @@ fn a_tier_that_is_asked_for_and_not_executed_fails_the_suite() {
     assert!(!run("sse9"));
 }
 
+#[test]
+fn the_tables_in_the_readme_of_the_kernels_are_what_the_crate_has() {
+    let readme = include_str!("../../kernels/README.md");
+    let (_, readme) = readme.split_once("\n<!-- kernels -->\n").expect("a marker before the tables");
+    let (written, _) = readme.split_once("<!-- /kernels -->\n").expect("a marker behind the tables");
+    let is_absent = |line: &str| Isa::ALL.iter().any(|i| !i.is_available() && line.starts_with(&format!("| {i} |")));
+    let written: Vec<_> = written.lines().filter(|line| !is_absent(line)).collect();
+    let printed = kernels::markdown(None);
+    assert_eq!(written, printed.lines().collect::<Vec<_>>(), "the tables must be:\n{printed}");
+}
+
 /// Runs one test of this binary in a process of its own.
 fn child(test: &str, variables: &[(&str, &str)]) -> Output {
-    let mut command = this_binary();
-    command.args(["--exact", test, "--include-ignored", "--nocapture"]).env_remove(ENSURE).env_remove(convoke::ENV_ISA);
+    let (_, module) = module_path!().split_once("::").expect("a module of the suite");
+    let (test, mut command) = (format!("{module}::{test}"), this_binary());
+    command
+        .args(["--exact", &test, "--include-ignored", "--nocapture"])
+        .env_remove(ENSURE)
+        .env_remove(convoke::ENV_ISA);
     command.envs(variables.iter().copied()).output().unwrap()
 }
 
@@ -174,7 +188,7 @@ fn forcing_a_tier_that_is_not_there_is_an_error() {
 fn absence(isa: Isa) -> Option<String> {
     let (is_architecture, is_built) = match isa {
         Isa::Portable => (true, true),
-        Isa::Neon => (cfg!(target_arch = "aarch64"), cfg!(feature = "neon")),
+        Isa::Neon => (cfg!(all(target_arch = "aarch64", target_endian = "little")), cfg!(feature = "neon")),
         Isa::Avx2 => (cfg!(target_arch = "x86_64"), cfg!(feature = "avx2")),
         Isa::Avx512 => (cfg!(target_arch = "x86_64"), cfg!(feature = "avx512")),
         _ => panic!("say what {isa} needs"),

@@ -1,8 +1,6 @@
 //! Values at the edges: NaN, infinities, zeros, subnormal numbers, rounding; the same on every algorithm and ISA.
 
-mod common;
-
-use common::{ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, layer};
+use crate::common::{ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, layer};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, DType, Op, bf16, f16};
 use convoke_tools::data::{Random, Scalar};
 

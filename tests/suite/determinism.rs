@@ -1,11 +1,7 @@
 //! The same bits for any number of threads, for plans that split the work differently, and from run to run.
 
-#![cfg(feature = "rayon")]
-
-mod common;
-
-use common::operands::bits;
-use common::{Combination, Context, Layer, Operands, layer};
+use crate::common::operands::bits;
+use crate::common::{Combination, Context, Layer, Operands, is_short, layer};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, Isa, Planner, Threads, Workspace};
 use convoke_tools::data::Scalar;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -37,14 +33,19 @@ fn layers() -> Vec<Layer> {
     ]
 }
 
+/// The numbers of threads that plans are made for, and that run them.
+fn counts() -> &'static [usize] {
+    if is_short() { &[1, 3] } else { &[1, 2, 3, 4] }
+}
+
 fn pools() -> Vec<ThreadPool> {
-    (1..=4).map(|threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap()).collect()
+    counts().iter().map(|&threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap()).collect()
 }
 
 /// Every way to run a plan.
 fn run_all<T: Scalar>(combination: Combination, layer: &Layer, operands: &Operands<T>, pools: &[ThreadPool]) {
     let mut expected: Option<Vec<u64>> = None;
-    for threads in 1..=4 {
+    for &threads in counts() {
         let tune = |planner: Planner| planner.threads(threads).activation(Activation::Silu);
         let Some(plan) = combination.plan::<T>(layer, tune) else { return };
         let _context = Context(|| format!("{combination}, {}: {layer}\n{plan:?}", T::DTYPE));

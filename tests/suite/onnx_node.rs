@@ -1,10 +1,8 @@
 //! ONNX's own test vectors (`tests/data/onnx`, see the README there), on every algorithm that accepts them and every ISA.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{Combination, Layer, Operands};
+use crate::common::{Combination, Layer, Operands};
 use convoke::Planner;
 use convoke_tools::onnx::{self, Model};
 
@@ -68,7 +66,7 @@ fn every_folder_passes_on_every_path() {
         assert_eq!(folders.len(), count, "{collection}: tests are missing, or new");
         for folder in folders {
             let runs = check_folder(&folder);
-            assert!(runs >= 2 * common::isas().count(), "{}: only {runs} combinations ran", folder.display());
+            assert!(runs >= 2 * crate::common::isas().count(), "{}: only {runs} combinations ran", folder.display());
         }
     }
     let all: usize = COLLECTIONS.iter().map(|(_, count)| count).sum();

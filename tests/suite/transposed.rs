@@ -1,8 +1,6 @@
 //! ConvTranspose where phases, borders and tails meet: every algorithm on every ISA against the reference.
 
-mod common;
-
-use common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
+use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
 use convoke::{Activation, Algorithm, ConvTranspose, Planner};
 use convoke_tools::data::Scalar;
 

@@ -1,0 +1,241 @@
+//! The table of micro-kernels: from the crate, as `kernels/README.md` has it, and read back from there.
+
+use std::time::Duration;
+
+use convoke::Isa;
+use convoke::kernels::{Real, channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
+
+use crate::peak;
+
+/// What a tile computes, and along what its vectors run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// A GEMM, vectors along output positions.
+    Gemm,
+    /// A GEMM, vectors along output channels.
+    Gemmt,
+    /// Direct sums, vectors along output rows.
+    Dw,
+    /// Direct sums, vectors along groups.
+    Dwt,
+}
+
+impl Op {
+    const ALL: [Self; 4] = [Self::Gemm, Self::Gemmt, Self::Dw, Self::Dwt];
+
+    /// What the vectors run along.
+    fn vectors(self) -> &'static str {
+        match self {
+            Self::Gemm => "output positions",
+            Self::Gemmt => "output channels",
+            Self::Dw => "output rows, direct",
+            Self::Dwt => "groups, direct",
+        }
+    }
+
+    /// The module of its tile lists: `gemm_f32`.
+    #[must_use]
+    pub fn module(self, dtype: &str) -> String {
+        let family = if matches!(self, Self::Gemm | Self::Gemmt) { "gemm" } else { "depthwise" };
+        format!("{family}_{dtype}")
+    }
+
+    /// The name of a tile: `f32_gemm_8x48`.
+    fn name(self, dtype: &str, mr: usize, nr: usize) -> String {
+        match self {
+            Self::Gemm => format!("{dtype}_gemm_{mr}x{nr}"),
+            Self::Gemmt => format!("{dtype}_gemmt_{nr}x{mr}"),
+            Self::Dw => format!("{dtype}_dw_{mr}x{nr}"),
+            Self::Dwt => format!("{dtype}_dwt_{nr}x{mr}"),
+        }
+    }
+}
+
+/// A tile: one micro-kernel of GEMMs or direct sums.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tile {
+    /// The kernel's name.
+    pub name: String,
+    /// Its ISA.
+    pub isa: Isa,
+    /// The computing type.
+    pub dtype: &'static str,
+    /// What it computes.
+    pub op: Op,
+    /// Broadcasts.
+    pub mr: usize,
+    /// Elements of its vectors.
+    pub nr: usize,
+    /// GFLOP/s, if measured.
+    pub rate: Option<f64>,
+}
+
+/// The tiles of an ISA in this build, each measured for that long; none where the CPU lacks the ISA.
+#[must_use]
+pub fn tiles(isa: Isa, measure: Option<Duration>) -> Vec<Tile> {
+    let mut tiles = tiles_of::<f32>(isa, measure);
+    tiles.extend(tiles_of::<f64>(isa, measure));
+    tiles
+}
+
+fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Tile> {
+    let tile = |name: &str, op, (mr, nr), rate| Tile { name: name.to_owned(), isa, dtype: T::NAME, op, mr, nr, rate };
+    let spatial = spatial_kernels::<T>(isa).iter().map(|k| {
+        let rate = measure.map(|duration| peak::spatial(k, duration));
+        tile(k.name(), Op::Gemm, (k.mr(), k.nr()), rate)
+    });
+    let channel = channel_kernels::<T>(isa).iter().map(|k| {
+        let rate = measure.map(|duration| peak::channel(k, duration));
+        tile(k.name(), Op::Gemmt, (k.mr(), k.nr()), rate)
+    });
+    let direct = depthwise_kernels::<T>(isa).into_iter().flat_map(|kernels| {
+        let along_rows = kernels.rows().iter().chain(kernels.narrow()).map(|k| (k, Op::Dw));
+        along_rows.chain(kernels.channels().iter().map(|k| (k, Op::Dwt)))
+    });
+    let direct = direct.map(|(k, op)| {
+        let rate = measure.map(|duration| peak::direct(k, duration));
+        tile(k.name(), op, (k.mr(), k.nr()), rate)
+    });
+    spatial.chain(channel).chain(direct).collect()
+}
+
+/// The part after `winograd_` of the names of an ISA's Winograd transforms.
+#[must_use]
+pub fn transforms<T: Real>(isa: Isa) -> Vec<&'static str> {
+    winograd_kernels::<T>(isa).iter().filter_map(|k| k.name().rsplit("winograd_").next()).collect()
+}
+
+/// The tables of this build and CPU, of one ISA or all of them, as `kernels/README.md` has them.
+#[must_use]
+pub fn markdown(only: Option<Isa>) -> String {
+    let isas = || Isa::ALL.into_iter().filter(|isa| only.is_none_or(|only| only == *isa));
+    let tiles: Vec<_> = isas().flat_map(|isa| tiles(isa, None)).collect();
+    let mut text = summary(&tiles);
+    text += "\n| ISA | type | Winograd transforms (outputs_taps) | source |\n|---|---|---|---|\n";
+    for isa in isas() {
+        text.extend(transforms_row::<f32>(isa));
+        text.extend(transforms_row::<f64>(isa));
+    }
+    text += "\n| ISA | type | weaving | lanes | source |\n|---|---|---|---:|---|\n";
+    for isa in isas() {
+        text.extend(weaving_rows::<f32>(isa));
+        text.extend(weaving_rows::<f64>(isa));
+    }
+    text
+}
+
+fn transforms_row<T: Real>(isa: Isa) -> Option<String> {
+    let names = transforms::<T>(isa);
+    let source = source(isa, &format!("winograd_{}", T::NAME));
+    (!names.is_empty()).then(|| format!("| {isa} | {} | {} | `{source}` |\n", T::NAME, names.join(", ")))
+}
+
+fn weaving_rows<T: Real>(isa: Isa) -> impl Iterator<Item = String> {
+    let source = source(isa, "weave");
+    let row = move |name, lanes| format!("| {isa} | {} | {name} | {lanes} | `{source}` |\n", T::NAME);
+    weave_kernels::<T>(isa).iter().map(move |k| row(k.name(), k.lanes()))
+}
+
+/// The file of a module of an ISA.
+fn source(isa: Isa, module: &str) -> String {
+    let folder = match isa {
+        Isa::Portable => "portable",
+        Isa::Neon => "aarch64/neon",
+        Isa::Avx2 => "x86_64/avx2",
+        Isa::Avx512 => "x86_64/avx512",
+        _ => "?",
+    };
+    format!("src/{folder}/{module}.rs")
+}
+
+/// One row for the tiles that differ only in MR.
+fn summary(tiles: &[Tile]) -> String {
+    let mut text = String::from("| ISA | type | vectors along | NR | MR | source |\n|---|---|---|---|---|---|\n");
+    for tiles in tiles.chunk_by(|a, b| (a.isa, a.dtype, a.op, a.nr) == (b.isa, b.dtype, b.op, b.nr)) {
+        let Tile { isa, dtype, op, nr, .. } = tiles[0];
+        let (mr, source) = (tiles.iter().map(|t| t.mr).collect::<Vec<_>>(), source(isa, &op.module(dtype)));
+        text += &format!("| {isa} | {dtype} | {} | {nr} | {} | `{source}` |\n", op.vectors(), ranges(&mr));
+    }
+    text
+}
+
+/// The tiles of an ISA in tables that [`markdown`] wrote: for an ISA that this build lacks.
+#[must_use]
+pub fn read_tiles(isa: Isa, table: &str) -> Vec<Tile> {
+    table.lines().filter_map(|line| read_row(isa, line)).flatten().collect()
+}
+
+/// The tiles of a row; none if it is another ISA's or another table's.
+fn read_row(isa: Isa, line: &str) -> Option<Vec<Tile>> {
+    let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+    let [name, dtype, vectors, nr, mr, _] = cells[..] else { return None };
+    let dtype = [f32::NAME, f64::NAME].into_iter().find(|known| *known == dtype)?;
+    let (op, nr) = (Op::ALL.into_iter().find(|op| op.vectors() == vectors)?, nr.parse().ok()?);
+    let tile = |mr| Tile { name: op.name(dtype, mr, nr), isa, dtype, op, mr, nr, rate: None };
+    (name == isa.name()).then(|| numbers(mr).into_iter().map(tile).collect())
+}
+
+/// `1-4, 6` for `[1, 2, 3, 4, 6]`.
+fn ranges(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [one] => one.to_string(),
+        _ => format!("{}-{}", run[0], run[run.len() - 1]),
+    });
+    runs.collect::<Vec<_>>().join(", ")
+}
+
+/// `[1, 2, 3, 4, 6]` for `1-4, 6`; what is no number is left out.
+fn numbers(ranges: &str) -> Vec<usize> {
+    let run = |run: &str| {
+        let (from, to) = run.split_once('-').unwrap_or((run, run));
+        Some(from.parse().ok()?..=to.parse().ok()?)
+    };
+    ranges.split(", ").filter_map(run).flatten().collect()
+}
+
+/// One row a tile, with its rate and its share of the fastest of its ISA and type.
+#[must_use]
+pub fn rates(tiles: &[Tile]) -> String {
+    let mut text = String::from("| kernel | ISA | tile | GFLOP/s | of the fastest |\n|---|---|---|---:|---:|\n");
+    for group in tiles.chunk_by(|a, b| (a.isa, a.dtype) == (b.isa, b.dtype)) {
+        let fastest = group.iter().filter_map(|t| t.rate).fold(0.0, f64::max);
+        for Tile { name, isa, mr, nr, rate, .. } in group {
+            let rate = rate.unwrap_or(f64::NAN);
+            text += &format!("| `{name}` | {isa} | {mr} x {nr} | {rate:.1} | {:.0} % |\n", 100.0 * rate / fastest);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_numbers_are_joined() {
+        assert_eq!(ranges(&[1, 2, 3, 4, 6]), "1-4, 6");
+        assert_eq!(ranges(&[3]), "3");
+        assert_eq!(numbers("1-4, 6"), [1, 2, 3, 4, 6]);
+    }
+
+    #[test]
+    fn every_tile_is_in_the_tables_and_read_back() {
+        let text = markdown(None);
+        for isa in Isa::ALL {
+            let tiles = tiles(isa, None);
+            assert_eq!(tiles.is_empty(), !isa.is_available());
+            assert_eq!(read_tiles(isa, &text), tiles, "{isa}");
+        }
+    }
+
+    #[test]
+    fn every_kernel_beside_tiles_is_in_the_tables() {
+        let text = markdown(None);
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for part in ["f2x2_3x3, ", "| f32_weave |", "| f64_weave |"] {
+                let is_there = text.lines().any(|line| line.starts_with(&format!("| {isa} |")) && line.contains(part));
+                assert!(is_there, "{isa}, {part}: {text}");
+            }
+        }
+    }
+}
