@@ -135,6 +135,12 @@ impl<T: Real> WeaveKernel<T> {
         self.isa
     }
 
+    /// Elements of a vector.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
     /// Element i of each row is 0 where it is padding, and `src[row.src + (i - row.live[0]) * stride]` elsewhere. Meanwhile
     /// the elements `next` further on are fetched into the L2 cache: those of the next call.
     ///
