@@ -25,8 +25,8 @@ use crate::lower::finish::Finish;
 use crate::lower::{Answer, Io, Request};
 use crate::{Axis, Geometry};
 
-/// Phases of a row that are interleaved at once, at the most: a vector has so many lanes.
-const MOST_PHASES: usize = 16;
+/// The places of a row's phases: one after the other. A vector has no more lanes.
+const SLOTS: [usize; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 /// Filters of a group, at the most: beyond, their number might not fit the address space.
 const MOST_FILTERS: usize = 1 << 20;
 
@@ -195,8 +195,8 @@ impl<T: Element> Layer<T> for Transposed<T> {
         // The elements of Y's rows, and the phase that the first one is.
         let begin = (strip.x * along.stride).saturating_sub(along.cropped);
         let end = ((strip.x + strip.width) * along.stride - along.cropped).min(along.output);
-        let ahead = begin + along.cropped - strip.x * along.stride;
-        let run = [Run { from: 0, at: begin, len: end.saturating_sub(begin) }];
+        let phase = begin + along.cropped - strip.x * along.stride;
+        let run = [Run { from: 0, phase, at: begin, len: end.saturating_sub(begin) }];
         // Whole rows: their phases are neighbours, and no vector ends among them.
         let heads = strip.filters.start / along.stride..strip.filters.end / along.stride;
         let lane = core.row_at(1, 0);
@@ -212,13 +212,9 @@ impl<T: Element> Layer<T> for Transposed<T> {
             let first = (channels.start * outer + phase - heads.start) * along.stride;
             for i in 0..strip.height {
                 let Some(row) = down.element(strip.y + i, phase % down.stride) else { continue };
-                let mut slots = [0; MOST_PHASES];
-                for (p, slot) in slots.iter_mut().enumerate().take(along.stride) {
-                    let p = ahead + p;
-                    *slot = core.row_at(first + p % along.stride, i) + p / along.stride;
-                }
-                let slots = &slots[..along.stride];
-                let strands = Strands { sums: rows.rows, slots, step: 1, pitch: outer * along.stride * lane };
+                let sums = &rows.rows[core.row_at(first, i)..];
+                let slots = &SLOTS[..along.stride];
+                let strands = Strands { sums, slots, step: lane, pitch: outer * along.stride * lane };
                 let channel = strip.task.group * self.geometry.out_channels_per_group() + channels.start;
                 let at = self.row_of_y(strip.image, channel, (slice, row));
                 let bias = &io.bias[channel..channel + channels.len()];
@@ -263,7 +259,7 @@ impl<T: Element> Layer<T> for Transposed<T> {
                 let of_y = |x: usize| self.cells[2].element(x, filter.q[2]);
                 let mut live = columns.clone().filter(|x| of_y(*x).is_some());
                 let Some(first) = live.next() else { continue };
-                let last = live.last().unwrap_or(first);
+                let last = live.next_back().unwrap_or(first);
                 let sums = &mut sums[first - tile.x..=last - tile.x];
                 let at = self.row_of_y(tile.image, channel, (slice, row)) + of_y(first).unwrap_or(0);
                 finish.strided(sums, io.bias[channel], at, self.cells[2].stride);
