@@ -146,6 +146,36 @@ pub fn winograd() -> impl Strategy<Value = Layer> {
     })
 }
 
+/// A ConvTranspose for Winograd's algorithm: at most three axes without dilation, phases along the last one that are a part of a vector, more than
+/// one tap a phase, and pads that crop no cell that sees all taps.
+pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
+    let axes = prop_oneof![2 => Just(1), 5 => Just(2), 2 => Just(3)].prop_flat_map(|rank: usize| {
+        let axis = (1..=9_usize, 0..=8_usize, 0..=8_usize, 0..=[40_usize, 11, 4][rank - 1]);
+        let axis = (axis, 1..=5_usize, 0..=2_u32, 0..=3_usize, 0..=6_usize);
+        let axis =
+            axis.prop_map(move |((kernel, pad_begin, pad_end, extra), stride, log, output_padding, shortfall)| {
+                let kernel = if rank == 3 { kernel.min(5) } else { kernel };
+                // Both are kept: the last axis takes the power of two.
+                let drawn =
+                    DrawnAxis { kernel, dilation: 1, stride, pad_begin, pad_end, extra, output_padding, shortfall };
+                (drawn, 1 << log)
+            });
+        vec(axis, rank)
+    });
+    let sizing = prop_oneof![6 => Just(Sizing::Pads), 1 => Just(Sizing::Auto(AutoPad::SameUpper))];
+    (channels(), axes, sizing).prop_map(|(channels, axes, sizing)| {
+        let last = axes.len() - 1;
+        let fit = |(i, (axis, power)): (usize, (DrawnAxis, usize))| {
+            let stride = if i == last { power } else { axis.stride };
+            let kernel = if i == last { axis.kernel.max(stride + 1) } else { axis.kernel };
+            let pad_begin = axis.pad_begin.min(kernel.div_ceil(stride) * stride - 1);
+            DrawnAxis { stride, kernel, pad_begin, ..axis }
+        };
+        let axes: Vec<_> = axes.into_iter().enumerate().map(fit).collect();
+        transposed_layer(channels, &axes, sizing)
+    })
+}
+
 fn conv_layer(channels: DrawnChannels, axes: &[DrawnAxis], mode: AutoPad) -> Layer {
     let is_same = matches!(mode, AutoPad::SameUpper | AutoPad::SameLower);
     let pads = |axis: &DrawnAxis| if mode == AutoPad::NotSet { axis.pad_begin + axis.pad_end } else { 0 };

@@ -94,6 +94,18 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
             let is_plain = |a: &convoke::Axis| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0;
             geometry.op == Op::Conv && !is_empty && geometry.axes.iter().all(is_plain)
         }
+        Algorithm::Winograd if geometry.op == Op::ConvTranspose => {
+            let taps = |a: &convoke::Axis| a.kernel.div_ceil(a.stride);
+            let is_plain = |a: &convoke::Axis| (a.dilation == 1 || a.kernel == 1) && a.pad_begin / a.stride < taps(a);
+            // Phases along the last axis fill whole vectors, of which the shortest have four lanes.
+            let is_woven = geometry.axes.last().is_some_and(|a| 4_usize.is_multiple_of(a.stride));
+            let tiled = &geometry.axes[geometry.axes.len().saturating_sub(2)..];
+            !is_empty
+                && geometry.axes.len() <= 3
+                && geometry.axes.iter().all(is_plain)
+                && is_woven
+                && tiled.iter().any(|a| taps(a) > 1)
+        }
         Algorithm::Winograd => {
             let (outer, tiled) = geometry.axes.split_at(geometry.axes.len().saturating_sub(2));
             let is_plain = |a: &convoke::Axis| a.dilation == 1 || a.kernel == 1;

@@ -3,8 +3,7 @@
 use convoke_kernels::winograd::Tile;
 use convoke_kernels::{Isa, Real};
 
-use super::shape::{Extent, Roles, Scheme, depth_tasks, distance, phases};
-use crate::Geometry;
+use super::shape::{Extent, Scheme, View, depth_tasks, distance, phases};
 use crate::element::Element;
 use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
@@ -39,17 +38,17 @@ impl<T: Real> Choice<T> {
     /// The best blocking of a scheme for a number of threads.
     pub(super) fn new<E: Element<Acc = T>>(
         request: &Request<'_, E>,
-        roles: &Roles,
+        view: &View,
         scheme: Scheme<T>,
         threads: usize,
     ) -> Option<Self> {
-        let (rows, columns) = scheme.grid(roles);
+        let (rows, columns) = scheme.grid(&view.roles);
         let mut best: Option<Self> = None;
         // Where nothing keeps the limit of the workspace, the smallest block is offered, for the planner to say so.
         let mut smallest: Option<(usize, Extent)> = None;
         let mut consider = |images: usize, block_rows: usize, block_columns: usize| {
             let extent = Extent::new(&scheme, images, block_rows, block_columns);
-            let bytes = scheme.scratch_len(&extent, request.geometry, roles).saturating_mul(size_of::<T>());
+            let bytes = scheme.scratch_len(&extent, view).saturating_mul(size_of::<T>());
             if bytes > MOST_BYTES {
                 return;
             }
@@ -60,8 +59,7 @@ impl<T: Real> Choice<T> {
                 return;
             }
             for splits in [1, threads] {
-                if let Some(choice) =
-                    Self::estimate(request.geometry, request.isa, roles, scheme, extent, (threads, splits))
+                if let Some(choice) = Self::estimate(request.isa, view, scheme, extent, (threads, splits))
                     && best.as_ref().is_none_or(|best| choice.latency < best.latency)
                 {
                     best = Some(choice);
@@ -73,7 +71,7 @@ impl<T: Real> Choice<T> {
         };
         // Several small images, where there are more of them than threads.
         let mut images = 2;
-        while images * rows.saturating_mul(columns) <= MOST_TILES && images * threads <= request.geometry.batch {
+        while images * rows.saturating_mul(columns) <= MOST_TILES && images * threads <= view.batch {
             consider(images, rows, columns);
             images *= 2;
         }
@@ -95,36 +93,36 @@ impl<T: Real> Choice<T> {
             }
             last = part;
         }
-        best.or_else(|| Self::estimate(request.geometry, request.isa, roles, scheme, smallest?.1, (threads, 1)))
+        best.or_else(|| Self::estimate(request.isa, view, scheme, smallest?.1, (threads, 1)))
     }
 
     /// The cost of a blocking. None where a kernel is lacking.
     fn estimate(
-        geometry: &Geometry,
         isa: Isa,
-        roles: &Roles,
+        view: &View,
         scheme: Scheme<T>,
         extent: Extent,
         (threads, splits): (usize, usize),
     ) -> Option<Self> {
-        let panels = geometry.out_channels_per_group().div_ceil(Tiles::<T>::new(isa, extent.runs().1)?.nr());
+        let roles = &view.roles;
+        let panels = view.rows.div_ceil(Tiles::<T>::new(isa, extent.runs().1)?.nr());
         let splits = splits.clamp(1, panels.max(1));
         let (grid_rows, grid_columns) = scheme.grid(roles);
         // The last blocks of an axis may be smaller: full blocks and their number, then the size of the last one.
         let parts = |whole: usize, part: usize| {
             [(part, whole / part), (whole % part, usize::from(!whole.is_multiple_of(part)))]
         };
-        let repeats = (geometry.group * depth_tasks(roles))
+        let repeats = (view.groups * depth_tasks(roles))
             .checked_mul(phases(&roles.down).checked_mul(phases(&roles.along))?)?
             .checked_mul(splits)?;
         let (mut tasks, mut cycles, mut longest) = (0_usize, 0.0, 0.0_f64);
-        for (images, of_images) in parts(geometry.batch, extent.images) {
+        for (images, of_images) in parts(view.batch, extent.images) {
             for (rows, of_rows) in parts(grid_rows, extent.rows) {
                 for (columns, of_columns) in parts(grid_columns, extent.columns) {
                     let blocks = of_images * of_rows * of_columns;
                     if blocks > 0 {
                         let block = Extent::new(&scheme, images, rows, columns);
-                        let task = Self::task_cycles(geometry, isa, roles, &scheme, &block, splits)?;
+                        let task = Self::task_cycles(isa, view, &scheme, &block, splits)?;
                         tasks = tasks.checked_add(blocks.checked_mul(repeats)?)?;
                         cycles += (blocks * repeats) as f64 * task;
                         longest = longest.max(task);
@@ -138,17 +136,10 @@ impl<T: Real> Choice<T> {
     }
 
     /// Cycles of a task with a block of this size. None where a kernel is lacking.
-    fn task_cycles(
-        geometry: &Geometry,
-        isa: Isa,
-        roles: &Roles,
-        scheme: &Scheme<T>,
-        extent: &Extent,
-        splits: usize,
-    ) -> Option<f64> {
+    fn task_cycles(isa: Isa, view: &View, scheme: &Scheme<T>, extent: &Extent, splits: usize) -> Option<f64> {
         let bytes = size_of::<T>() as f64;
         let tiles = Tiles::<T>::new(isa, extent.runs().1)?;
-        let (channels, channels_out) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
+        let View { channels, rows: channels_out, ref roles, .. } = *view;
         let panels = channels_out.div_ceil(tiles.nr());
         let values = scheme.kernel.values() as f64;
         let steps = (roles.depth.kernel * scheme.filters() * channels) as f64;

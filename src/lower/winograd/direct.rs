@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets};
 
-use super::shape::{Phase, Roles, Scheme};
+use super::Task;
+use super::shape::{Roles, Scheme};
 use crate::Geometry;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
@@ -30,18 +31,15 @@ pub(super) struct Direct<T: Real> {
     pub(super) zeros: Vec<T>,
 }
 
-/// A tile: its place and its channels.
+/// A tile of a task: its place and its filters.
 pub(super) struct Tile {
     pub(super) image: usize,
-    pub(super) group: usize,
-    /// The slice of Y, the phases of the other axes, and the tile's first row and pixel in them.
+    /// The slice of the view's output, and the tile's first row and pixel in the task's phases.
     pub(super) slice: usize,
-    pub(super) down: Phase,
-    pub(super) along: Phase,
     pub(super) y: usize,
     pub(super) x: usize,
-    /// Channels of the group.
-    pub(super) channels: core::ops::Range<usize>,
+    /// Filters of the group: those of a panel.
+    pub(super) filters: core::ops::Range<usize>,
 }
 
 impl<T: Real> Direct<T> {
@@ -77,11 +75,12 @@ impl<T: Real> Direct<T> {
     }
 
     /// Computes the tile with the direct filters of its panel of `nr` channels.
-    #[expect(clippy::too_many_arguments, reason = "the layer, the tile, its operands and its sink")]
+    #[expect(clippy::too_many_arguments, reason = "the layer, the task and its tile, their operands and its sink")]
     pub(super) fn compute<E: Element<Acc = T>>(
         &self,
         geometry: &Geometry,
         roles: &Roles,
+        task: &Task<'_, T>,
         tile: &Tile,
         filters: &[T],
         nr: usize,
@@ -92,8 +91,8 @@ impl<T: Real> Direct<T> {
     {
         let (channels, depth) = (geometry.in_channels_per_group(), roles.depth.kernel);
         // Later phases may have a row or column of tiles less.
-        let width = self.width.min(tile.along.output.saturating_sub(tile.x));
-        let height = self.height.min(tile.down.output.saturating_sub(tile.y));
+        let width = self.width.min(task.along.output.saturating_sub(tile.x));
+        let height = self.height.min(task.down.output.saturating_sub(tile.y));
         if width == 0 || height == 0 {
             return;
         }
@@ -105,18 +104,18 @@ impl<T: Real> Direct<T> {
             let (c, k) = (rest / depth, rest % depth);
             let slice = (tile.slice * roles.depth.stride + k).checked_sub(roles.depth.pad_begin);
             let slice = slice.filter(|slice| *slice < roles.depth.input);
-            let position = (slice, tile.down.source(tile.y + i), tile.along.source(tile.x + j));
+            let position = (slice, task.down.source(tile.y + i), task.along.source(tile.x + j));
             *value = match position {
                 (Some(slice), Some(y), Some(x)) => {
-                    let channel = tile.image * geometry.in_channels + tile.group * channels + c;
+                    let channel = tile.image * geometry.in_channels + task.group * channels + c;
                     let row = (channel * roles.depth.input + slice) * roles.down.input + y;
                     io.x[row * roles.along.input + x].to_acc()
                 }
                 _ => T::ZERO,
             };
         }
-        let first = tile.group * geometry.out_channels_per_group() + tile.channels.start;
-        let bias = &io.bias[first..first + tile.channels.len()];
+        let first = task.group * geometry.out_channels_per_group() + tile.filters.start;
+        let bias = &io.bias[first..first + tile.filters.len()];
         for i in 0..height {
             let sums = &mut sums[..self.width * nr];
             let koff = self.koff.rows(0..self.koff.len());
@@ -125,7 +124,7 @@ impl<T: Real> Direct<T> {
                 // Without channels there are no steps of k, and the patch is empty.
                 let x = patch.get(i * self.columns + pixels.start..).unwrap_or(&[]);
                 let sums = &mut sums[pixels.start * nr..pixels.end * nr];
-                self.pixels.kernel(pixels.len(), tile.channels.len()).partial(
+                self.pixels.kernel(pixels.len(), tile.filters.len()).partial(
                     x,
                     koff,
                     filters,
@@ -135,9 +134,9 @@ impl<T: Real> Direct<T> {
                 );
             }
             let plane = (tile.image * geometry.out_channels + first) * roles.depth.output + tile.slice;
-            let row = plane * roles.down.output + tile.down.place(tile.y + i);
-            let at = row * roles.along.output + tile.along.place(tile.x);
-            finish.transposed(&sums[..width * nr], nr, bias, at, (geometry.output_spatial(), tile.along.step));
+            let row = plane * roles.down.output + task.down.place(tile.y + i);
+            let at = row * roles.along.output + task.along.place(tile.x);
+            finish.transposed(&sums[..width * nr], nr, bias, at, (geometry.output_spatial(), task.along.step));
         }
     }
 }
