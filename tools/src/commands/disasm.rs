@@ -36,6 +36,9 @@ pub(crate) struct Args {
 /// Holds the tables of micro-kernels of every ISA.
 const README: &str = include_str!("../../../kernels/README.md");
 
+/// The streaming passes.
+const PASSES: [&str; 7] = ["widen", "widen_strided", "narrow", "pack_rows", "interleave", "add_assign", "epilogue"];
+
 /// What one inner loop of some kernels may do beyond registers.
 struct Exception {
     isa: Isa,
@@ -400,11 +403,12 @@ impl Report {
     /// Complains of kernels that are not there. Which there are, the crate says of the ISAs that this CPU has, and its README of the others.
     fn expect(&mut self, isa: Isa) {
         let paths = [paths_of::<f32>(isa), paths_of::<f64>(isa)].concat();
-        for path in paths {
-            if !self.kernels.iter().any(|k| k.isa == isa && k.path == path) {
-                self.problems.push(format!("{isa}/{path}: not in the file"));
-            }
-        }
+        let is_there = |is: &dyn Fn(&str) -> bool| self.kernels.iter().any(|k| k.isa == isa && is(&k.path));
+        let mut missing: Vec<_> = paths.into_iter().filter(|path| !is_there(&|found| found == path)).collect();
+        // Which types a pass is compiled for is the program's choice.
+        let passes = PASSES.map(|pass| format!("stream::{pass}<"));
+        missing.extend(passes.into_iter().filter(|pass| !is_there(&|found| found.starts_with(pass))));
+        self.problems.extend(missing.iter().map(|path| format!("{isa}/{path}: not in the file")));
     }
 
     /// One line for the tiles that differ only in MR.
