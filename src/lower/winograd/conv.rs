@@ -24,6 +24,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         groups: geometry.group,
         channels: geometry.in_channels_per_group(),
         rows: geometry.out_channels_per_group(),
+        has_phases: false,
         roles: Roles::new(&geometry.axes)?,
     };
     offer_view(request, view, |scheme, tiles| {

@@ -21,6 +21,8 @@ pub(super) struct View {
     pub(super) channels: usize,
     /// Filters of a group.
     pub(super) rows: usize,
+    /// Whether filters are phases, which are interleaved on their way into Y.
+    pub(super) has_phases: bool,
     pub(super) roles: Roles,
 }
 
