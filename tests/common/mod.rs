@@ -109,13 +109,13 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
         Algorithm::Winograd => {
             let (outer, tiled) = geometry.axes.split_at(geometry.axes.len().saturating_sub(2));
             let is_plain = |a: &convoke::Axis| a.dilation == 1 || a.kernel == 1;
-            let kernels: Vec<_> = tiled.iter().map(|a| a.kernel).filter(|k| *k > 1).collect();
+            let has_phases = |a: &convoke::Axis| (2..=4).contains(&a.stride) && a.stride < a.kernel && a.dilation == 1;
             geometry.op == Op::Conv
                 && !is_empty
                 && geometry.axes.len() <= 3
                 && outer.iter().all(is_plain)
-                && tiled.iter().all(|a| a.stride == 1)
-                && !kernels.is_empty()
+                && tiled.iter().all(|a| a.stride == 1 || has_phases(a))
+                && tiled.iter().any(|a| a.kernel > 1)
         }
         Algorithm::Depthwise => geometry.op == Op::Conv && !is_empty && geometry.in_channels_per_group() <= 32,
         Algorithm::Transposed | Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,

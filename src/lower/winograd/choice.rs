@@ -9,7 +9,7 @@ use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
     FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
-    NOT_HIDDEN, OUTPUT_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
+    NOT_HIDDEN, OUTPUT_CYCLES, PHASE_CYCLES, PLANE_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::tile_cycles;
 use crate::machine::Caches;
@@ -150,7 +150,9 @@ impl<T: Real> Choice<T> {
             * padded(extent.input_columns, scheme.along.tile)) as f64;
         let vectors = (extent.images * extent.image_input_tiles().div_ceil(scheme.kernel.lanes())) as f64;
         let lanes = scheme.kernel.lanes() as f64;
-        let input = channels as f64 * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
+        // Phases of a stride are picked before they are split.
+        let picked = if view.strides[1] == 1 { 0.0 } else { padded_len * PLANE_CYCLES };
+        let input = channels as f64 * (picked + padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
         // Without taps along it, the slices of the outer axis are tasks of their own.
         let depths = depth_tasks(roles);
         let slices_in = roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel)
@@ -185,11 +187,13 @@ impl<T: Real> Choice<T> {
         let late = from(v + products + 2.0 * slab, v);
         let input = input + late;
         let gemm = panels as f64 * (compute.max(ahead) + NOT_HIDDEN * compute.min(ahead) + late);
-        let output = (extent.tiles() as f64) * (padded / lanes) * values * OUTPUT_CYCLES;
+        let pixels = (scheme.down.tile.outputs * scheme.along.tile.outputs) as f64;
+        let interleaving = if view.has_phases { pixels * PHASE_CYCLES } else { 0.0 };
+        let output = (extent.tiles() as f64) * (padded / lanes) * (values * OUTPUT_CYCLES + interleaving);
         let slices_out = roles.depth.output as f64 / depths as f64;
         let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
         // Interleaved pixels are gathered and scattered one by one.
-        let scattered = (extent.tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs * channels_out) as f64;
+        let scattered = (extent.tiles() * channels_out) as f64 * pixels;
         let apart =
             if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
         Some(task + apart * slices_out)

@@ -29,16 +29,18 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use convoke_kernels::weave::RowPick;
 use convoke_kernels::winograd::{Border, Pixels, Products, Source};
-use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, stream, winograd_kernels};
+use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, winograd_kernels};
 
 use super::channel_tiles::Tiles;
 use super::cost::CLOCK;
+use super::planes::pick_rows;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
 use crate::plan::Accuracy;
-use crate::{Geometry, Op};
+use crate::{Axis, Geometry, Op};
 use choice::Choice;
 use pack::PackedLayout;
 use shape::{Block, Extent, Phase, Roles, Scheme, View, depth_tasks, distance, phases, spread};
@@ -206,7 +208,7 @@ impl Sizes {
             v: block.slot_len(scheme) * view.roles.depth.kernel,
             products: product_plane * scheme.kernel.values(),
             product_plane,
-            rows_in: if T::DIRECT && distance(&view.roles.along) == 1 {
+            rows_in: if T::DIRECT && distance(&view.roles.along) == 1 && view.strides[1] == 1 {
                 0
             } else {
                 block.planes.rows() * block.planes.row_len()
@@ -366,38 +368,69 @@ impl<T: Element> Core<T> {
 
     /// Transforms the tiles of one slice of X, for all channels.
     fn transform(&self, io: &Io<'_, T>, task: &Task<'_, T::Acc>, slice: usize, scratch: &mut Scratch<'_, T::Acc>) {
+        let view = &self.view;
+        let [s_down, s_along] = view.strides;
+        let channels = view.channels / (s_down * s_along);
+        for phase in 0..s_down * s_along {
+            let of = |axis: &Axis, phase: usize, stride: usize, own: Phase| {
+                if stride == 1 { own } else { Phase::of_stride(axis, phase, stride) }
+            };
+            let down = of(&view.roles.down, phase / s_along, s_down, task.down);
+            let along = of(&view.roles.along, phase % s_along, s_along, task.along);
+            self.transform_phase(io, task, slice, (down, along), phase * channels..(phase + 1) * channels, scratch);
+        }
+    }
+
+    /// Transforms the tiles of one slice for the channels `channels`, which are X's at phases of the axes.
+    fn transform_phase(
+        &self,
+        io: &Io<'_, T>,
+        task: &Task<'_, T::Acc>,
+        slice: usize,
+        (down_phase, along_phase): (Phase, Phase),
+        channels: Range<usize>,
+        scratch: &mut Scratch<'_, T::Acc>,
+    ) {
         let (view, block) = (&self.view, task.block);
         let Roles { depth, down, along } = &view.roles;
-        let channels = view.channels;
         // The padded position of the block's first row and element in their phases, and what is not padding.
         let (y, x) = (task.row * self.scheme.down.tile.outputs, task.column * self.scheme.along.tile.outputs);
-        let live_rows = task.down.live(y, block.planes.rows());
-        let live = task.along.live(x, block.planes.row_len());
+        let live_rows = down_phase.live(y, block.planes.rows());
+        let live = along_phase.live(x, block.planes.row_len());
         let is_empty = live_rows.is_empty() || live.is_empty();
         let (live_rows, live) = if is_empty { (0..0, 0..0) } else { (live_rows, live) };
-        let first_row = if is_empty { 0 } else { task.down.place(y + live_rows.start) - down.pad_begin };
-        let first = if is_empty { 0 } else { task.along.place(x + live.start) - along.pad_begin };
+        let first_row = if is_empty { 0 } else { down_phase.place(y + live_rows.start) - down.pad_begin };
+        let first = if is_empty { 0 } else { along_phase.place(x + live.start) - along.pad_begin };
         let slot = slice % depth.kernel;
         let v = &mut scratch.v[slot * block.slot_len(&self.scheme)..][..block.slot_len(&self.scheme)];
         let plane = down.input * along.input;
+        let all = view.groups * channels.len();
         // The source of the call behind this one, nearly always.
-        let next = if block.extent.images > 1 { view.groups * channels } else { 1 } * depth.input * plane;
+        let next = if block.extent.images > 1 { all } else { 1 } * depth.input * plane;
         let border = Border::new(self.scheme.kernel, &block.planes, live_rows.clone(), live.clone());
-        for (c, image) in (0..channels).flat_map(|c| (0..block.extent.images).map(move |image| (c, image))) {
-            let channel = ((task.image + image) * (view.groups * channels) + task.group * channels + c) * depth.input;
-            let begin = (channel + slice - depth.pad_begin) * plane + first_row * along.input;
-            let row_stride = task.down.step * along.input;
+        let places = channels.clone().flat_map(|c| (0..block.extent.images).map(move |image| (c, image)));
+        for (c, image) in places {
+            let of_x = (task.image + image) * all + task.group * channels.len() + c - channels.start;
+            let begin = (of_x * depth.input + slice - depth.pad_begin) * plane + first_row * along.input;
+            let row_stride = down_phase.step * along.input;
             let len = if is_empty { 0 } else { (live_rows.len() - 1) * row_stride + along.input };
             let rows = if is_empty { &[] } else { &io.x[begin..begin + len] };
             let rows = rows.get(first..).unwrap_or(&[]);
             let source = match T::as_acc(rows) {
-                Some(x) if task.along.step == 1 => Source { x, row_stride, next },
+                Some(x) if along_phase.step == 1 => Source { x, row_stride, next },
                 _ => {
-                    let converted = &mut scratch.rows_in[..live_rows.len() * live.len()];
-                    for (r, row) in converted.chunks_exact_mut(live.len().max(1)).enumerate() {
-                        stream::widen_strided(self.isa, &rows[r * row_stride..], task.along.step, row);
+                    let picks = (0..live_rows.len()).map(|r| RowPick {
+                        src: r * row_stride,
+                        dst: r * live.len(),
+                        len: live.len(),
+                        live: [0, live.len()],
+                    });
+                    let picked = &mut scratch.rows_in[..live_rows.len() * live.len()];
+                    if !picked.is_empty() {
+                        let len = picked.len();
+                        pick_rows(self.isa, (rows, rows.len()), along_phase.step, picks, picked, len);
                     }
-                    Source { x: converted, row_stride: live.len(), next }
+                    Source { x: picked, row_stride: live.len(), next }
                 }
             };
             self.scheme.kernel.split(&source, &border, scratch.planes);

@@ -17,10 +17,14 @@ const ABSENT: Axis = Axis { input: 1, output: 1, kernel: 1, stride: 1, dilation:
 pub(super) struct View {
     pub(super) batch: usize,
     pub(super) groups: usize,
-    /// Channels of X of a group.
+    /// Channels of a group: those of X, times the phases of `strides`, which are the outer ones.
     pub(super) channels: usize,
+    /// The strides of the axes that tiles lie on: the elements of X that are so far apart are channels of their own.
+    pub(super) strides: [usize; 2],
     /// Filters of a group.
     pub(super) rows: usize,
+    /// Whether filters are phases, which are interleaved on their way into Y.
+    pub(super) has_phases: bool,
     pub(super) roles: Roles,
 }
 
@@ -93,6 +97,11 @@ impl Phase {
             pad: axis.pad_begin,
             input: axis.input,
         }
+    }
+
+    /// The elements of X's axis that are phase `first` of a stride.
+    pub(super) fn of_stride(axis: &Axis, first: usize, stride: usize) -> Self {
+        Self { first, step: stride, output: axis.output, pad: axis.pad_begin, input: axis.input }
     }
 
     /// The element of Y's axis that output `o` of the phase is.

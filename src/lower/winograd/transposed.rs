@@ -50,6 +50,8 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         groups: geometry.group,
         channels: geometry.in_channels_per_group(),
         rows,
+        has_phases: true,
+        strides: [1, 1],
         roles: Roles::new(&axes)?,
     };
     let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
