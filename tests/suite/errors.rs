@@ -454,6 +454,25 @@ fn attributes_given_twice() {
 // Overflow
 
 #[test]
+#[cfg(target_pointer_width = "32")]
+fn case_35_product_of_a_shape_in_32_bits() {
+    // The product wraps to 0.
+    let half = 1 << 16;
+    let result = Conv::new([1, 1, 1, 1]).geometry(&[1, 1, half, half]);
+    expect(result, Overflow, &["Conv:", "X of shape [1, 1, 65536, 65536]"]);
+    // Elements that could be counted, but not their bytes.
+    let result = Conv::new([1, 1, 1]).geometry(&[1, 1, 1 << 28]);
+    expect(result, Overflow, &["Conv:", "X of shape [1, 1, 268435456]"]);
+    assert!(Conv::new([1, 1, 1]).geometry(&[1, 1, (1 << 28) - 1]).is_ok());
+    let result = Conv::new([half, half, 1]).geometry(&[1, half, 1]);
+    expect(result, Overflow, &["Conv:", "W of shape [65536, 65536, 1]"]);
+    let result = Conv::new([half, 1, 1]).geometry(&[half, 1, 1]);
+    expect(result, Overflow, &["Conv:", "Y of shape [65536, 65536, 1]"]);
+    let result = conv().dilations([i64::MAX]).geometry(&X);
+    expect(result, Overflow, &["Conv:", "axis 0", "effective kernel"]);
+}
+
+#[test]
 #[cfg(target_pointer_width = "64")]
 fn case_35_product_of_a_shape() {
     let half = 1 << 31;

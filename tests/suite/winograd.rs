@@ -281,6 +281,7 @@ fn blocks_keep_within_the_limit_of_the_workspace() {
 }
 
 #[test]
+#[cfg(target_pointer_width = "64")]
 fn hostile_sizes_are_planned_and_packed_at_once() {
     let start = std::time::Instant::now();
     let forced = Planner::new().algorithm(Algorithm::Winograd);
