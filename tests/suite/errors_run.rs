@@ -1,8 +1,6 @@
 //! Errors of packing, workspace and running: the right kind, a message with operator, value and rule, and nothing written into Y. Case numbers are
 //! those of the list in DESIGN.md's sources: 33 and 34 buffers, 40 and 41 workspace, 43 allocation, 48 packed weights, 49 threads.
 
-use std::time::{Duration, Instant};
-
 use crate::common::{Combination, Operands, Oracle, isas, layer};
 use convoke::{
     Activation, Algorithm, Blas, Conv, ConvTranspose, Error, ErrorKind, Isa, Operator, PackedWeights, Plan, Planner,
@@ -161,6 +159,8 @@ fn case_43_memory_that_cannot_be_had() {
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn case_43_exabytes_cannot_be_had() {
+    use std::time::{Duration, Instant};
+
     let bytes = 1 << 60;
     assert_error(Workspace::with_bytes(bytes), ErrorKind::OutOfMemory, &["workspace", &bytes.to_string()]);
     // An output of exabytes out of an input of one element: planning takes no time, and allocating it fails.
