@@ -412,6 +412,7 @@ fn case_30_output_shape_below_1() {
 }
 
 #[test]
+#[cfg(target_pointer_width = "64")]
 fn case_31_output_shape_a_stride_beyond_the_natural_size() {
     let result = transposed_2d().output_shape([7, 8]).geometry(&X_2D);
     expect(result, InvalidAttribute, &["ConvTranspose:", "axis 1", "output_shape 8", "natural size is 7", "7 in all"]);
@@ -469,7 +470,7 @@ fn case_35_product_of_a_shape_in_32_bits() {
     let result = Conv::new([half, 1, 1]).geometry(&[half, 1, 1]);
     expect(result, Overflow, &["Conv:", "Y of shape [65536, 65536, 1]"]);
     let result = conv().dilations([i64::MAX]).geometry(&X);
-    expect(result, Overflow, &["Conv:", "axis 0", "effective kernel"]);
+    expect(result, Overflow, &["Conv:", "axis 0", "dilations"]);
 }
 
 #[test]
