@@ -22,6 +22,7 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
     match algorithm {
         Algorithm::Naive => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
         Algorithm::Winograd => layers::winograd().boxed(),
+        Algorithm::Grouped => layers::grouped().boxed(),
         Algorithm::Pointwise => layers::pointwise().boxed(),
         Algorithm::Transposed | Algorithm::Col2im(_) => layers::conv_transpose().boxed(),
         _ => layers::conv().boxed(),
@@ -102,6 +103,7 @@ random_layers! {
     col2im_matrixmultiply: "col2im:matrixmultiply";
     naive: "naive";
     depthwise: "depthwise";
+    grouped: "grouped";
 }
 
 fn check_algorithm(name: &str) {

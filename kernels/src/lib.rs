@@ -19,6 +19,7 @@ extern crate std;
 mod aarch64;
 mod depthwise;
 mod generic;
+mod grouped;
 pub mod isa;
 mod portable;
 mod real;
@@ -35,10 +36,11 @@ pub use depthwise::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, RowCopy,
     Slots, TapTable,
 };
+pub use grouped::{FlatInput, FlatTaps, GroupedKernel};
 pub use half;
 pub use isa::Isa;
 pub use real::Real;
-pub use table::{channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
+pub use table::{channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, weave_kernels, winograd_kernels};
 pub use ukernel::{Ahead, ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
 pub use weave::WeaveKernel;
 pub use winograd::WinogradKernel;

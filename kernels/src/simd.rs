@@ -26,6 +26,9 @@ pub(crate) trait Simd: Copy {
     /// The lanes of a vector that lie in a row, in the form that loads of them take.
     type Mask: Copy;
 
+    /// Any lanes of a vector, in the form that [`keep`](Self::keep) takes.
+    type Lanes: Copy;
+
     /// Neighbouring scalars that multiply vectors: a broadcast of one, or a register full of them where the ISA multiplies by a lane of it.
     type Scalars: Copy;
     /// How many a `Scalars` holds.
@@ -173,6 +176,18 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// CPU: the ISA. Memory: the row that the mask was made for is readable, `p` being at its position; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
+
+    /// The lanes whose bit is set in `mask`.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn lanes(mask: u32) -> Self::Lanes;
+
+    /// The lanes `lanes`; the others become zero, whatever they held.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn keep(self, lanes: Self::Lanes) -> Self;
 
     /// `p + step`, as a value that the compiler knows nothing about: it would compute the addresses of all rows of a tile ahead, and keep them in memory.
     fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {

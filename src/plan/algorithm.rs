@@ -39,11 +39,13 @@ pub enum Algorithm {
     Naive,
     /// Conv with few input channels a group: tiles of rows, summed directly from a padded copy.
     Depthwise,
+    /// Conv of stride 1 with few channels a group, whose output rows are as long as X's: tiles of several output channels, summed directly from X.
+    Grouped,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Winograd,
         Self::Pointwise,
         Self::ImplicitGemm,
@@ -57,6 +59,7 @@ impl Algorithm {
         Self::Col2im(Blas::Matrixmultiply),
         Self::Naive,
         Self::Depthwise,
+        Self::Grouped,
     ];
 
     /// The name used in reports and on command lines.
@@ -76,6 +79,7 @@ impl Algorithm {
             Self::Col2im(Blas::Matrixmultiply) => "col2im:matrixmultiply",
             Self::Naive => "naive",
             Self::Depthwise => "depthwise",
+            Self::Grouped => "grouped",
         }
     }
 }

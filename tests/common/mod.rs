@@ -106,6 +106,17 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
                 && !kernels.is_empty()
         }
         Algorithm::Depthwise => geometry.op == Op::Conv && !is_empty && geometry.in_channels_per_group() <= 32,
+        Algorithm::Grouped => {
+            let last = geometry.axes.last();
+            geometry.op == Op::Conv
+                && !is_empty
+                && geometry.axes.len() <= 2
+                && geometry.axes.iter().all(|a| a.stride == 1 && a.input > 0)
+                && last.is_some_and(|w| w.output == w.input && w.input <= 4096)
+                && geometry.in_channels_per_group() <= 32
+                && (2..=32).contains(&geometry.out_channels_per_group())
+                && geometry.kernel_volume() <= 128
+        }
         Algorithm::Transposed | Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
         _ => panic!("tests/common/mod.rs: say what {algorithm} accepts"),
     }

@@ -8,7 +8,9 @@ use super::Verdict;
 use crate::assembly::{self, Function, Instruction, Kind, Stack};
 use anyhow::{Context, Result, bail, ensure};
 use convoke::Isa;
-use convoke::kernels::{Real, channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
+use convoke::kernels::{
+    Real, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, weave_kernels, winograd_kernels,
+};
 
 /// Check the inner loops of the micro-kernels in a compiled program or library
 ///
@@ -399,7 +401,7 @@ impl Report {
             paths.extend(paths_of::<f64>(isa));
         } else {
             let families =
-                ["gemm", "depthwise", "winograd"].into_iter().flat_map(|f| [format!("{f}_f32"), format!("{f}_f64")]);
+                ["gemm", "depthwise", "grouped", "winograd"].into_iter().flat_map(|f| [format!("{f}_f32"), format!("{f}_f64")]);
             paths.extend(families.chain([String::from("weave")]));
         }
         for path in paths {
@@ -474,6 +476,7 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
         let passes = ["copy", "split", "gather", "scatter"].map(String::from);
         paths.extend(names.chain(direct).chain(passes).map(|name| format!("depthwise_{dtype}::{name}")));
     }
+    paths.extend(grouped_kernels::<T>(isa).iter().map(|k| format!("grouped_{dtype}::{}", k.name())));
     for name in winograd_kernels::<T>(isa).iter().filter_map(|k| k.name().rsplit("winograd_").next()) {
         paths.extend(["split", "input", "output"].map(|part| format!("winograd_{dtype}::{name}::{part}")));
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use convoke::Isa;
-use convoke::kernels::{Real, channel_kernels, depthwise_kernels, spatial_kernels, winograd_kernels};
+use convoke::kernels::{Real, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, winograd_kernels};
 use convoke_tools::peak;
 
 use super::Verdict;
@@ -91,7 +91,17 @@ fn list<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Entry> {
         file: "depthwise",
         rate: measure.map(|duration| peak::direct(k, duration)),
     });
-    spatial.chain(channel).chain(direct).collect()
+    let grouped = grouped_kernels::<T>(isa).iter().map(|k| Entry {
+        name: k.name(),
+        isa,
+        dtype: T::NAME,
+        vectors: "output positions, direct",
+        mr: k.mr(),
+        nr: k.nr(),
+        file: "grouped",
+        rate: measure.map(|duration| peak::grouped(k, duration)),
+    });
+    spatial.chain(channel).chain(direct).chain(grouped).collect()
 }
 
 /// Where a kernel's tile list stands.

@@ -79,6 +79,7 @@ pub(crate) struct F32x8(__m256);
 
 impl Simd for F32x8 {
     type Elem = f32;
+    type Lanes = __m256;
     type Mask = __m256i;
     const LANES: usize = 8;
     const REGISTERS: usize = 1;
@@ -251,6 +252,18 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
+    unsafe fn lanes(mask: u32) -> __m256 {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { _mm256_castsi256_ps(lanes32(mask)) }
+    }
+
+    #[inline(always)]
+    unsafe fn keep(self, lanes: __m256) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_and_ps(self.0, lanes)) }
+    }
+
+    #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> __m256i {
         let (from, to) = lanes_in_row(Self::LANES, position, width);
         // SAFETY: the caller runs where the ISA is.
@@ -288,6 +301,7 @@ pub(crate) struct F64x4(__m256d);
 
 impl Simd for F64x4 {
     type Elem = f64;
+    type Lanes = __m256d;
     type Mask = __m256i;
     const LANES: usize = 4;
     const REGISTERS: usize = 1;
@@ -449,6 +463,18 @@ impl Simd for F64x4 {
             let (even, odd) = (_mm256_unpacklo_pd(self.0, b.0), _mm256_unpackhi_pd(self.0, b.0));
             (Self(_mm256_permute4x64_pd::<0xd8>(even)), Self(_mm256_permute4x64_pd::<0xd8>(odd)))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn lanes(mask: u32) -> __m256d {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { _mm256_castsi256_pd(lanes64(mask)) }
+    }
+
+    #[inline(always)]
+    unsafe fn keep(self, lanes: __m256d) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_and_pd(self.0, lanes)) }
     }
 
     #[inline(always)]

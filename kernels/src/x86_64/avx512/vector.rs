@@ -10,6 +10,7 @@ pub(crate) struct F32x16(__m512);
 
 impl Simd for F32x16 {
     type Elem = f32;
+    type Lanes = __mmask16;
     type Mask = __mmask16;
     const LANES: usize = 16;
     const REGISTER_FILE: usize = 32;
@@ -175,6 +176,17 @@ impl Simd for F32x16 {
     }
 
     #[inline(always)]
+    unsafe fn lanes(mask: u32) -> __mmask16 {
+        mask as __mmask16
+    }
+
+    #[inline(always)]
+    unsafe fn keep(self, lanes: __mmask16) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_maskz_mov_ps(lanes, self.0)) }
+    }
+
+    #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> __mmask16 {
         let (from, to) = lanes_in_row(Self::LANES, position, width);
         (first(to) & !first(from)) as __mmask16
@@ -212,6 +224,7 @@ pub(crate) struct F64x8(__m512d);
 
 impl Simd for F64x8 {
     type Elem = f64;
+    type Lanes = __mmask8;
     type Mask = __mmask8;
     const LANES: usize = 8;
     const REGISTER_FILE: usize = 32;
@@ -362,6 +375,17 @@ impl Simd for F64x8 {
             }
         }
         every
+    }
+
+    #[inline(always)]
+    unsafe fn lanes(mask: u32) -> __mmask8 {
+        mask as __mmask8
+    }
+
+    #[inline(always)]
+    unsafe fn keep(self, lanes: __mmask8) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_maskz_mov_pd(lanes, self.0)) }
     }
 
     #[inline(always)]

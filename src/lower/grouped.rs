@@ -1,0 +1,360 @@
+//! Conv with few channels a group, straight from X: several output channels share each vector that is loaded.
+//!
+//! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. Accepts a Conv of stride 1 on one or two axes, with at most
+//! [`MOST_CHANNELS`] input channels and 2 to `MOST_CHANNELS` output channels a group, whose output rows are as long as those of X, and those at most
+//! [`FlatTaps::MOST_WIDTH`]: then X is what a GEMM reads, without a copy, and Y is written in whole vectors over the ends of rows.
+//!
+//! A unit of work is a run of positions of one group of one image. K is ordered by taps along W, then channels, then taps along H. Scratch for a task:
+//! the unit's planes where X is of a 16-bit type, and its sums where kernels cannot store into Y.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use convoke_kernels::stream::{self, Activation};
+use convoke_kernels::{Ahead, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, grouped_kernels};
+
+use super::cost::{CLOCK, GROUPED_FINISH_CYCLES, GROUPED_LOADS, KERNEL_CALL_CYCLES, TASK_CYCLES};
+use super::finish::Finish;
+use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::element::Element;
+use crate::exec::{Arena, Line, lines_for};
+use crate::{Axis, Geometry, Op};
+
+/// Channels of a group, of X and of Y, at the most: with more, GEMM has enough to share.
+pub(crate) const MOST_CHANNELS: usize = 32;
+
+/// Taps, at the most: tables grow with them.
+const MOST_TAPS: usize = 128;
+
+/// Bytes of a unit's planes, at the most, where several panels of output channels read them: the L1 cache, with room for Y and weights.
+const PLANES_BYTES: usize = 24 << 10;
+
+/// Bytes of scratch, at the most.
+const MOST_BYTES: usize = 16 << 20;
+
+/// Vectors of a unit that is a part of a group: a multiple of this, so that tiles of 2, 3, 4 and 6 vectors fill it; and at least that many.
+const PART: usize = 12;
+
+/// Tasks for each thread, so that they end at about the same time.
+const TASKS_PER_THREAD: usize = 4;
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    if geometry.op != Op::Conv {
+        return Err(String::from("only for Conv"));
+    }
+    let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
+    if inputs > MOST_CHANNELS || !(2..=MOST_CHANNELS).contains(&outputs) {
+        return Err(alloc::format!("more than {MOST_CHANNELS} channels a group, or one output channel"));
+    }
+    if geometry.output_len() == 0 {
+        return Err(String::from("the output is empty"));
+    }
+    let Some((h, w)) = last_axes(geometry) else { return Err(String::from("more than two axes")) };
+    if let Some(i) = geometry.axes.iter().position(|axis| axis.stride != 1) {
+        return Err(alloc::format!("the stride of axis {i} is not 1"));
+    }
+    if w.output != w.input {
+        return Err(String::from("rows of Y are not as long as rows of X"));
+    }
+    if geometry.kernel_volume() > MOST_TAPS {
+        return Err(alloc::format!("more than {MOST_TAPS} taps"));
+    }
+    let kernels = grouped_kernels::<T::Acc>(request.isa);
+    let lanes =
+        kernels.first().map(GroupedKernel::lanes).ok_or_else(|| String::from("no kernels for this instruction set"))?;
+    let along = |axis: &Axis| -> Vec<isize> {
+        (0..axis.kernel).map(|k| (k * axis.dilation) as isize - axis.pad_begin as isize).collect()
+    };
+    let taps = FlatTaps::new(lanes, inputs, (h.input, w.input), h.output, &along(&h), &along(&w))
+        .ok_or_else(|| String::from("X is empty, or too large"))?;
+    let vectors = geometry.output_spatial().div_ceil(lanes);
+    let steps = taps.steps() as f64;
+    let heights = match request.layout {
+        Some(layout) => layout.clone(),
+        None => heights(kernels, outputs, vectors, steps).ok_or_else(|| String::from("no kernels for so many"))?,
+    };
+    // Parts that stay in the L1 cache while several panels read them, and enough for the threads.
+    let (bytes, planes) = (size_of::<T::Acc>(), inputs * geometry.input_spatial());
+    let resident = if heights.len() > 1 { (planes * bytes).div_ceil(PLANES_BYTES) } else { 1 };
+    let others = geometry.batch * geometry.group;
+    let shared = if request.threads == 1 { 1 } else { (TASKS_PER_THREAD * request.threads).div_ceil(others) };
+    let part = vectors.div_ceil(resident.max(shared)).next_multiple_of(PART).min(vectors);
+    let parts = vectors.div_ceil(part);
+    let rest = vectors - (parts - 1) * part;
+    let mut panels = Vec::with_capacity(heights.len());
+    let mut cycles = 0.0;
+    for height in heights {
+        let (full, last) = (cover(kernels, height, part, steps), cover(kernels, height, rest, steps));
+        let (Some(full), Some(last)) = (full, last) else { return Err(String::from("no kernels for this layout")) };
+        cycles += (parts - 1) as f64 * full.cycles + last.cycles;
+        panels.push(Panel { height, runs: [full.runs, last.runs] });
+    }
+    let direct = request.direct_clamp();
+    let tallest = panels.iter().map(|panel| panel.height).max().unwrap_or(0);
+    let lens = [if T::DIRECT { 0 } else { planes }, if direct.is_some() { 0 } else { tallest * part * lanes }];
+    if lens.iter().any(|len| len * bytes > MOST_BYTES) {
+        return Err(String::from("the planes are too large"));
+    }
+    let units = others * parts;
+    Ok(Offer {
+        cost: (others as f64 * cycles + TASK_CYCLES) / CLOCK,
+        lines: lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
+        build: Box::new(move || {
+            Box::new(Grouped {
+                geometry: geometry.clone(),
+                isa: request.isa,
+                activation: request.activation,
+                direct,
+                taps,
+                lanes,
+                panels,
+                part,
+                parts,
+                units,
+                tasks: units.min(TASKS_PER_THREAD * request.threads),
+                lens,
+                zeros: vec![T::Acc::ZERO; tallest],
+            })
+        }),
+    })
+}
+
+/// The last two axes, of which the first may be missing.
+fn last_axes(geometry: &Geometry) -> Option<(Axis, Axis)> {
+    const UNIT: Axis = Axis { input: 1, kernel: 1, output: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+    match *geometry.axes.as_slice() {
+        [w] => Some((UNIT, w)),
+        [h, w] => Some((h, w)),
+        _ => None,
+    }
+}
+
+/// Some calls of kernels of one height, one behind the other, that cover some vectors of positions.
+struct Cover<A: Real> {
+    runs: Vec<Run<A>>,
+    cycles: f64,
+}
+
+/// Tiles side by side.
+struct Run<A: Real> {
+    kernel: &'static GroupedKernel<A>,
+    /// The vector that the first one begins with, and their number.
+    first: usize,
+    tiles: usize,
+}
+
+/// Estimated cycles of a tile with `steps` steps of k.
+fn tile_cycles<A: Real>(kernel: &GroupedKernel<A>, steps: f64) -> f64 {
+    let loads = (kernel.nrv() as f64 * GROUPED_LOADS + kernel.mr() as f64) / 2.0;
+    let step = (kernel.fmas() as f64 / 2.0).max(loads).max(4.0);
+    step * steps + (kernel.mr() * kernel.nrv()) as f64 * GROUPED_FINISH_CYCLES + KERNEL_CALL_CYCLES / 4.0
+}
+
+/// The cheapest tiles of `height` rows for `vectors` vectors, the last of which may reach beyond them; none if there is no kernel of that height.
+fn cover<A: Real>(
+    kernels: &'static [GroupedKernel<A>],
+    height: usize,
+    vectors: usize,
+    steps: f64,
+) -> Option<Cover<A>> {
+    let kernels: Vec<_> = kernels.iter().filter(|kernel| kernel.mr() == height).collect();
+    let costs: Vec<_> = kernels.iter().map(|kernel| tile_cycles(kernel, steps)).collect();
+    let cost_of_a_vector = |i: &usize| costs[*i] / kernels[*i].nrv() as f64;
+    let bulk = (0..kernels.len()).min_by(|a, b| cost_of_a_vector(a).total_cmp(&cost_of_a_vector(b)))?;
+    // As many of the best width as leave a rest that others may fill better.
+    let width = kernels[bulk].nrv();
+    let many = (vectors / width).saturating_sub(width);
+    let rest = vectors - many * width;
+    // For each number of vectors, the least cost, and the width that is taken last.
+    let mut least: Vec<(f64, usize)> = vec![(0.0, 0)];
+    for n in 1..=rest {
+        let with = |i: usize| (least[n.saturating_sub(kernels[i].nrv())].0 + costs[i], i);
+        least.push((0..kernels.len()).map(with).min_by(|a, b| a.0.total_cmp(&b.0))?);
+    }
+    let mut counts = vec![0; kernels.len()];
+    counts[bulk] = many;
+    let mut left = rest;
+    while left > 0 {
+        counts[least[left].1] += 1;
+        left = left.saturating_sub(kernels[least[left].1].nrv());
+    }
+    let (mut runs, mut first) = (Vec::new(), 0);
+    for (kernel, tiles) in kernels.into_iter().zip(counts).filter(|(_, tiles)| *tiles > 0) {
+        runs.push(Run { kernel, first, tiles });
+        first += tiles * kernel.nrv();
+    }
+    let calls = runs.len() as f64 * KERNEL_CALL_CYCLES;
+    Some(Cover { runs, cycles: many as f64 * costs[bulk] + least[rest].0 + calls })
+}
+
+/// The cheapest panels of `rows` output channels, the tallest first; none if no heights add up to that.
+fn heights<A: Real>(
+    kernels: &'static [GroupedKernel<A>],
+    rows: usize,
+    vectors: usize,
+    steps: f64,
+) -> Option<Vec<usize>> {
+    let mut choices: Vec<(usize, f64)> = Vec::new();
+    for kernel in kernels {
+        if choices.iter().all(|(height, _)| *height != kernel.mr()) {
+            choices.push((kernel.mr(), cover(kernels, kernel.mr(), vectors, steps)?.cycles));
+        }
+    }
+    let mut least: Vec<Option<(f64, usize)>> = vec![Some((0.0, 0))];
+    for n in 1..=rows {
+        let with = |&(height, cost): &(usize, f64)| Some((least[n.checked_sub(height)?]?.0 + cost, height));
+        least.push(choices.iter().filter_map(with).min_by(|a, b| a.0.total_cmp(&b.0)));
+    }
+    let (mut heights, mut left) = (Vec::new(), rows);
+    while left > 0 {
+        heights.push(least[left]?.1);
+        left -= least[left]?.1;
+    }
+    heights.sort_unstable_by(|a, b| b.cmp(a));
+    Some(heights)
+}
+
+/// Some output channels of a group.
+struct Panel<A: Real> {
+    height: usize,
+    /// For a full part, and for the last one.
+    runs: [Vec<Run<A>>; 2],
+}
+
+struct Grouped<T: Element> {
+    geometry: Geometry,
+    isa: Isa,
+    activation: Activation<T::Acc>,
+    direct: Option<(T::Acc, T::Acc)>,
+    taps: FlatTaps,
+    lanes: usize,
+    panels: Vec<Panel<T::Acc>>,
+    /// Vectors of a part of a group, and parts.
+    part: usize,
+    parts: usize,
+    units: usize,
+    tasks: usize,
+    /// Values of scratch: planes and sums.
+    lens: [usize; 2],
+    /// As many zeros as a panel has rows.
+    zeros: Vec<T::Acc>,
+}
+
+impl<T: Element> Lowering<T> for Grouped<T> {
+    fn layout(&self) -> Layout {
+        self.panels.iter().map(|panel| panel.height).collect()
+    }
+
+    fn describe(&self) -> String {
+        let heights: Vec<_> = self.panels.iter().map(|panel| panel.height).collect();
+        alloc::format!("{}, panels of {heights:?} output channels, {} units", self.kernel(), self.units)
+    }
+
+    fn kernel(&self) -> &str {
+        let runs = &self.panels[0].runs[usize::from(self.parts == 1)];
+        runs.iter().max_by_key(|run| run.tiles * run.kernel.nrv()).map_or("", |run| run.kernel.name())
+    }
+
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        let Some((h, v)) = last_axes(&self.geometry) else { return };
+        let (channels, outputs, steps) =
+            (self.geometry.in_channels_per_group(), self.geometry.out_channels_per_group(), self.taps.steps());
+        let mut packed = packed.iter_mut();
+        for group in 0..self.geometry.group {
+            let mut row = group * outputs;
+            for panel in &self.panels {
+                for kx in 0..v.kernel {
+                    for c in 0..channels {
+                        for ky in 0..h.kernel {
+                            let tap = (c * h.kernel + ky) * v.kernel + kx;
+                            for (i, packed) in packed.by_ref().take(panel.height).enumerate() {
+                                *packed = w[(row + i) * steps + tap].to_acc();
+                            }
+                        }
+                    }
+                }
+                row += panel.height;
+            }
+        }
+    }
+
+    fn tasks(&self) -> usize {
+        self.tasks
+    }
+
+    /// A share of the units.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let mut arena = Arena::new(scratch);
+        let [planes, sums] = self.lens.map(|len| arena.take::<T::Acc>(len));
+        // In 128 bits: units times tasks may exceed the address space.
+        let share = |task: usize| (task as u128 * self.units as u128 / self.tasks as u128) as usize;
+        for unit in share(task)..share(task + 1) {
+            self.unit(unit, io, planes, sums);
+        }
+    }
+}
+
+impl<T: Element> Grouped<T> {
+    fn unit(&self, unit: usize, io: &Io<'_, T>, planes: &mut [T::Acc], sums: &mut [T::Acc]) {
+        let geometry = &self.geometry;
+        let (plane, part) = (unit / self.parts, unit % self.parts);
+        let (image, group) = (plane / geometry.group, plane % geometry.group);
+        let (channels, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
+        let (spatial_in, spatial) = (geometry.input_spatial(), geometry.output_spatial());
+        let first = part * self.part;
+        let (from, to) = (first * self.lanes, ((first + self.part) * self.lanes).min(spatial));
+        let x_at = (image * geometry.in_channels + group * channels) * spatial_in;
+        let len = channels * spatial_in;
+        let (x, next) = io.x[x_at..].split_at(len);
+        let (x, next): (&[T::Acc], &[T::Acc]) = match (T::as_acc(x), T::as_acc(next)) {
+            (Some(x), Some(next)) => (x, next),
+            _ => {
+                let window = self.taps.window(from, to);
+                for (x, plane) in x.chunks_exact(spatial_in).zip(planes.chunks_exact_mut(spatial_in)) {
+                    stream::widen(self.isa, &x[window.clone()], &mut plane[window.clone()]);
+                }
+                (planes, &[])
+            }
+        };
+        let mut row = group * outputs;
+        for (i, panel) in self.panels.iter().enumerate() {
+            let runs = &panel.runs[usize::from(part + 1 == self.parts)];
+            let steps: usize = runs.iter().map(|run| run.tiles * self.taps.steps()).sum();
+            // The first panel fetches the next group, of which each step has its share.
+            let step = len.div_ceil(steps.max(1));
+            let next = if i == 0 && self.parts == 1 { next } else { &[] };
+            let w = &io.weights[row * self.taps.steps()..(row + panel.height) * self.taps.steps()];
+            let bias = &io.bias[row..row + panel.height];
+            let at = (image * geometry.out_channels + row) * spatial + from;
+            let mut done = 0;
+            let mut call = |run: &Run<T::Acc>, y: &mut Dest<'_, T::Acc>, ldy: usize, epilogue: &Epilogue<'_, T::Acc>| {
+                let ahead = next.get(done * step..).map_or(Ahead::NONE, |next| Ahead::rows(next, step));
+                done += run.tiles * self.taps.steps();
+                let (first, tiles) = (first + run.first, run.tiles);
+                let offset = run.first * self.lanes;
+                let input = FlatInput { taps: &self.taps, w, x, ahead, first, tiles };
+                run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
+            };
+            if let Some((lo, hi)) = self.direct
+                && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
+            {
+                let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
+                let epilogue = Epilogue { bias, residual, lo, hi };
+                runs.iter().for_each(|run| call(run, &mut y, spatial, &epilogue));
+            } else {
+                let (lo, hi) = (T::Acc::NEG_INFINITY, T::Acc::INFINITY);
+                let epilogue = Epilogue { bias: &self.zeros, residual: None, lo, hi };
+                let mut y = Dest::from_slice(sums);
+                runs.iter().for_each(|run| call(run, &mut y, to - from, &epilogue));
+                let finish = Finish { isa: self.isa, activation: self.activation, io };
+                for (i, sums) in sums.chunks_exact_mut(to - from).take(panel.height).enumerate() {
+                    finish.row(sums, bias[i], at + i * spatial);
+                }
+            }
+            row += panel.height;
+        }
+    }
+}
