@@ -11,14 +11,18 @@ use crate::{Isa, Real};
 
 /// Vectors of a tile along positions, at the most.
 const MOST_VECTORS: usize = 8;
+/// Masks of a border, at the most.
+const MOST_MASKS: usize = 1 << 18;
 /// Elements of a tile, at the most.
 const MOST_TILE: usize = 512;
 
-/// What a tap reads for output position 0: the element, from X's first one on, and its position in the channel's plane; both may be outside.
+/// A tap of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tap {
+    /// The element of X that output position 0 sees, from the first one on; perhaps none of the channel's plane.
     pub(crate) offset: i32,
-    pub(crate) position: i32,
+    /// Where its masks begin among the border's.
+    pub(crate) masks: u32,
 }
 
 /// Where the taps of a convolution of stride 1 read whose output rows are as long as X's: planes are runs of positions, and taps shift them. Validated
@@ -28,11 +32,17 @@ pub struct FlatTaps {
     /// Column after column of taps below one another, of each all channels.
     taps: Box<[Tap]>,
     column_len: usize,
-    /// Whether a column sees lanes that are padding.
-    is_masked: Box<[bool]>,
-    /// For each column, the lanes that are no padding: vector v's are number `v % period`, with `MOST_VECTORS` more behind them.
+    columns: usize,
+    /// For each column, the lanes that are no padding beside a row: vector v's are number `v % period`, with `MOST_VECTORS` more behind them.
     masks: Box<[u32]>,
     period: usize,
+    /// Vectors before `head` and from `tail` on see positions before or behind the plane.
+    head: usize,
+    tail: usize,
+    /// For each tap of a channel, the lanes of X's plane that vectors near the border see: those of all vectors before `gap.0`, and of those from
+    /// `gap.0 + gap.1` on.
+    border_masks: Box<[u32]>,
+    gap: (usize, usize),
     lanes: usize,
     channels: usize,
     /// Elements of a channel of X, and of an output channel.
@@ -64,30 +74,73 @@ impl FlatTaps {
         }
         let (plane, outputs) = (height.checked_mul(width)?, outputs.checked_mul(width)?);
         i32::try_from(outputs).ok()?;
-        let (mut taps, mut masks, mut is_masked) = (Vec::new(), Vec::new(), Vec::new());
-        let period = width / gcd(width, lanes);
+        let positions = || columns.iter().flat_map(|column| rows.iter().map(move |row| (row, column)));
         let (mut least, mut most) = (0, 0);
-        for &column in columns {
-            for channel in 0..channels {
-                for &row in rows {
-                    let position = row.checked_mul(width as isize)?.checked_add(column)?;
-                    let offset = isize::try_from(channel.checked_mul(plane)?).ok()?.checked_add(position)?;
-                    taps.push(Tap { offset: i32::try_from(offset).ok()?, position: i32::try_from(position).ok()? });
-                    (least, most) = (position.min(least), position.max(most));
-                }
-            }
-            let is_there = |position: usize| {
-                ((position % width) as isize).checked_add(column).is_some_and(|x| x >= 0 && x < width as isize)
-            };
-            let bits = |vector: usize| {
-                (0..lanes).fold(0_u32, |mask, lane| mask | u32::from(is_there(vector * lanes + lane)) << lane)
-            };
-            masks.extend((0..period + MOST_VECTORS).map(bits));
-            is_masked.push(column != 0);
+        for (row, column) in positions() {
+            let position = row.checked_mul(width as isize)?.checked_add(*column)?;
+            i32::try_from(position).ok()?;
+            (least, most) = (position.min(least), position.max(most));
         }
-        let (taps, is_masked, masks) = (taps.into(), is_masked.into(), masks.into());
-        let column_len = channels * rows.len();
-        Some(Self { taps, column_len, is_masked, masks, period, lanes, channels, plane, outputs, least, most })
+        // No offset is beyond that of the last channel's last position.
+        let last = isize::try_from(channels.checked_mul(plane)?).ok()?.checked_add(most)?;
+        i32::try_from(last).ok()?;
+        // Whether output position `at` sees an element through a tap.
+        let is_beside = |at: usize, column: isize| !(0..width as isize).contains(&((at % width) as isize + column));
+        let is_there = |at: usize, row: isize, column: isize| {
+            let seen = at as isize + row * width as isize + column;
+            at < outputs && !is_beside(at, column) && (0..plane as isize).contains(&seen)
+        };
+        let mask = |vector: usize, is_set: &dyn Fn(usize) -> bool| {
+            (0..lanes).fold(0_u32, |mask, lane| mask | u32::from(is_set(vector * lanes + lane)) << lane)
+        };
+
+        let period = width / gcd(width, lanes);
+        let mut masks = Vec::with_capacity(columns.len() * (period + MOST_VECTORS));
+        for &column in columns {
+            masks.extend((0..period + MOST_VECTORS).map(|vector| mask(vector, &|at| !is_beside(at, column))));
+        }
+        let vectors = outputs.div_ceil(lanes);
+        let head = least.unsigned_abs().div_ceil(lanes).min(vectors);
+        let tail = (plane.saturating_sub(most.unsigned_abs()).min(outputs) / lanes).min(vectors);
+        // A tile at the border may begin with vectors that are not.
+        let first = (head + MOST_VECTORS).min(vectors);
+        let second = tail.saturating_sub(MOST_VECTORS).max(first);
+        let near = || (0..first).chain(second..vectors + MOST_VECTORS);
+        let pitch = first + vectors + MOST_VECTORS - second;
+        if positions().count().checked_mul(pitch)? > MOST_MASKS {
+            return None;
+        }
+        let mut border_masks = Vec::with_capacity(positions().count() * pitch);
+        for (&row, &column) in positions() {
+            border_masks.extend(near().map(|vector| mask(vector, &|at| is_there(at, row, column))));
+        }
+
+        let mut taps = Vec::with_capacity(channels * positions().count());
+        for (c, column) in columns.iter().enumerate() {
+            for channel in 0..channels {
+                taps.extend(rows.iter().enumerate().map(|(r, row)| Tap {
+                    offset: ((channel * plane) as isize + row * width as isize + column) as i32,
+                    masks: ((c * rows.len() + r) * pitch) as u32,
+                }));
+            }
+        }
+        Some(Self {
+            taps: taps.into(),
+            column_len: channels * rows.len(),
+            columns: columns.len(),
+            masks: masks.into(),
+            period,
+            head,
+            tail,
+            border_masks: border_masks.into(),
+            gap: (first, second - first),
+            lanes,
+            channels,
+            plane,
+            outputs,
+            least,
+            most,
+        })
     }
 
     /// Steps of k: channels times taps.
@@ -120,21 +173,21 @@ fn gcd(mut a: usize, mut b: usize) -> usize {
 
 /// Raw arguments of a tile kernel.
 ///
-/// Memory: `taps` readable for `columns * column_len`, `w` for MR times as many, `is_masked` for `columns`, `masks` for `columns * mask_pitch`, of each
-/// column's from `vector % period` on for NRV; `x + offset - position` of each tap for `plane` elements; `bias` for MR; `tile` writable for MR * NR; for
-/// each i < MR, `y + i * ldy` writable (and `residual` there readable, unless null) for `len` elements, which is above `(tiles - 1) * NR`. `least` and `most`
-/// bound the taps' positions.
+/// Memory: `taps` readable for `columns * column_len`, `w` for MR times as many, `masks` for `columns * mask_pitch`, of each column's from `vector % period` on
+/// for NRV; `bias` for MR; `tile` writable for MR * NR; for each i < MR, `y + i * ldy` writable (and `residual` there readable, unless null) for `len` elements, which
+/// is above `(tiles - 1) * NR`. `x + offset + vector * LANES` of each tap is readable for NRV vectors, where the tile is from `head` on and before `tail`; else, for the lanes of the
+/// masks at `border_masks + masks + vector`, less `gap.1` if that is not before `gap.0`.
 pub(crate) struct FlatArgs<T> {
     pub(crate) taps: *const Tap,
     pub(crate) columns: usize,
     pub(crate) column_len: usize,
-    pub(crate) is_masked: *const bool,
     pub(crate) masks: *const u32,
     pub(crate) mask_pitch: usize,
     pub(crate) period: usize,
-    pub(crate) least: isize,
-    pub(crate) most: isize,
-    pub(crate) plane: usize,
+    pub(crate) head: usize,
+    pub(crate) tail: usize,
+    pub(crate) border_masks: *const u32,
+    pub(crate) gap: (usize, usize),
     pub(crate) w: *const T,
     pub(crate) x: *const T,
     /// Prefetched, `ahead_step` bytes further on with every step: any address.
@@ -151,6 +204,10 @@ pub(crate) struct FlatArgs<T> {
     pub(crate) residual: *const T,
     pub(crate) lo: T,
     pub(crate) hi: T,
+    /// Whether the bounds of the clamp are infinite.
+    pub(crate) is_plain: bool,
+    /// Whether all weights are finite.
+    pub(crate) is_finite: bool,
 }
 
 /// A kernel for tiles of some output channels by some vectors of positions. A reference to one is the proof that the CPU can run it.
@@ -177,6 +234,8 @@ pub struct FlatInput<'a, T> {
     pub taps: &'a FlatTaps,
     /// The weights: for each tap MR, one of each output channel.
     pub w: &'a [T],
+    /// Whether all of them are finite: then products with padding may be left out.
+    pub is_finite: bool,
     /// The channels of X that are summed, all of their planes.
     pub x: &'a [T],
     /// What is fetched meanwhile, a line with each step.
@@ -244,7 +303,7 @@ impl<T: Real> GroupedKernel<T> {
     /// # Panics
     /// If a slice is too short, the taps are for vectors of another length, or a tile begins behind the last output position.
     pub fn run(&self, input: &FlatInput<'_, T>, y: &mut Dest<'_, T>, ldy: usize, epilogue: &Epilogue<'_, T>) {
-        let &FlatInput { taps, w, x, ahead, first, tiles } = input;
+        let &FlatInput { taps, w, is_finite, x, ahead, first, tiles } = input;
         let Some(before) = tiles.checked_sub(1) else { return };
         assert_eq!(taps.lanes, self.lanes, "the taps are for other vectors");
         let last = before.saturating_mul(self.nrv).saturating_add(first).saturating_mul(self.lanes);
@@ -260,15 +319,15 @@ impl<T: Real> GroupedKernel<T> {
         let (ahead, ahead_step) = ahead.or(w);
         let args = FlatArgs {
             taps: taps.taps.as_ptr(),
-            columns: taps.is_masked.len(),
+            columns: taps.columns,
             column_len: taps.column_len,
-            is_masked: taps.is_masked.as_ptr(),
             masks: taps.masks.as_ptr(),
             mask_pitch: taps.period + MOST_VECTORS,
             period: taps.period,
-            least: taps.least,
-            most: taps.most,
-            plane: taps.plane,
+            head: taps.head,
+            tail: taps.tail,
+            border_masks: taps.border_masks.as_ptr(),
+            gap: taps.gap,
             w: w.as_ptr(),
             x: x.as_ptr(),
             ahead,
@@ -283,6 +342,8 @@ impl<T: Real> GroupedKernel<T> {
             residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
             lo: epilogue.lo,
             hi: epilogue.hi,
+            is_finite,
+            is_plain: epilogue.lo == T::NEG_INFINITY && epilogue.hi == T::INFINITY,
         };
         // SAFETY: the assertions cover the memory that FlatArgs asks for; each tap's plane is one of the channels of x, and MOST_VECTORS masks lie behind
         // those of a period; the tile holds MOST_TILE elements, which new() bounds; Dest grants the writes; a kernel is only handed out where the CPU

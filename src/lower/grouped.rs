@@ -335,7 +335,7 @@ impl<T: Element> Grouped<T> {
                 done += run.tiles * self.taps.steps();
                 let (first, tiles) = (first + run.first, run.tiles);
                 let offset = run.first * self.lanes;
-                let input = FlatInput { taps: &self.taps, w, x, ahead, first, tiles };
+                let input = FlatInput { taps: &self.taps, w, is_finite: io.is_finite, x, ahead, first, tiles };
                 run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
             };
             if let Some((lo, hi)) = self.direct

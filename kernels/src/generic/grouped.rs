@@ -10,10 +10,10 @@
     reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
 )]
 
-use super::gemm::{Row, Side, step};
+use super::gemm::{Row, step};
 use crate::Real;
 use crate::grouped::FlatArgs;
-use crate::simd::{Simd, lanes_in_row};
+use crate::simd::Simd;
 
 /// Tiles of `MR` output channels by `NRV` vectors, side by side.
 ///
@@ -21,67 +21,112 @@ use crate::simd::{Simd, lanes_in_row};
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states for `MR` and `NRV`.
 #[inline(always)]
 pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &FlatArgs<V::Elem>) {
-    // SAFETY: a vector of a tap is loaded whole where `least` and `most` show that it is inside of its plane, and else only its lanes that are; the other
-    // pointers stay inside what FlatArgs promises.
+    // SAFETY: the caller's promise, passed on: tiles between the borders see only positions of the plane.
     unsafe {
         let mut ahead = args.ahead;
         for tile in 0..args.tiles {
-            let vector = args.first + tile * NRV;
-            let from = (vector * V::LANES) as isize;
-            let is_inside =
-                from + args.least >= 0 && from + args.most + (NRV * V::LANES) as isize <= args.plane as isize;
-            let x = args.x.wrapping_offset(from);
-            let mut masks = args.masks.add(vector % args.period);
-            let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
-            for i in 0..MR {
-                acc[i] = [V::splat(*args.bias.add(i)); NRV];
+            let (vector, done) = (args.first + tile * NRV, tile * NRV * V::LANES);
+            let is_inside = vector >= args.head && vector + NRV <= args.tail;
+            // Two calls, not one loop with both kinds of loads: LLVM would move the sums from register to register between them.
+            if is_inside && args.is_finite {
+                let acc = sum::<V, MR, NRV, false>(args, vector, is_inside, ahead);
+                finish::<V, MR, NRV>(args, &acc, done);
+            } else {
+                let acc = sum::<V, MR, NRV, true>(args, vector, is_inside, ahead);
+                finish::<V, MR, NRV>(args, &acc, done);
             }
-            let (mut taps, mut w) = (args.taps, args.w);
-            for column in 0..args.columns {
-                let mut lanes = [V::lanes(V::ALL); NRV];
+            ahead = ahead.wrapping_add(args.ahead_step * args.columns * args.column_len);
+        }
+    }
+}
+
+/// The sums of the tile that begins with vector `vector` of the positions, and that `is_inside` if no tap sees a position before or behind the plane. Padding is
+/// left out, or, if `ZEROS`, which tiles that are not inside ask for, zeros that are multiplied.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states.
+#[inline(always)]
+unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
+    args: &FlatArgs<V::Elem>,
+    vector: usize,
+    is_inside: bool,
+    ahead: *const u8,
+) -> [[V; NRV]; MR] {
+    // SAFETY: the caller's promise of memory and ISA; border_masks has masks of all vectors before head and from tail on, and NRV before either.
+    unsafe {
+        let mut ahead = ahead;
+        let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
+        for i in 0..MR {
+            acc[i] = [V::splat(*args.bias.add(i)); NRV];
+        }
+        let x = args.x.wrapping_add(vector * V::LANES);
+        let slot = if vector < args.gap.0 { vector } else { vector - args.gap.1 };
+        let border = args.border_masks.wrapping_add(slot);
+        // The taps of a column have masks of their own at the border only.
+        let own = if is_inside { 0 } else { u32::MAX };
+        let mut masks = args.masks.add(vector % args.period);
+        let (mut taps, mut w) = (args.taps, args.w);
+        for _ in 0..args.columns {
+            let mut lanes = [V::lanes(V::ALL); NRV];
+            if !ZEROS {
                 for j in 0..NRV {
                     lanes[j] = V::lanes(*masks.add(j));
                 }
-                let end = taps.add(args.column_len);
-                if !is_inside {
-                    while taps < end {
-                        let (p, at) = (x.wrapping_offset((*taps).offset as isize), from + (*taps).position as isize);
-                        step::<V, MR, NRV>(&mut acc, w, Border { p, at, plane: args.plane, masks });
-                        (taps, w) = (taps.add(1), w.add(MR));
-                    }
-                } else if *args.is_masked.add(column) {
-                    while taps < end {
-                        V::prefetch(ahead.cast());
-                        ahead = ahead.wrapping_add(args.ahead_step);
-                        step::<V, MR, NRV>(&mut acc, w, Part(x.wrapping_offset((*taps).offset as isize), lanes));
-                        (taps, w) = (taps.add(1), w.add(MR));
-                    }
-                } else {
-                    while taps < end {
-                        V::prefetch(ahead.cast());
-                        ahead = ahead.wrapping_add(args.ahead_step);
-                        step::<V, MR, NRV>(&mut acc, w, Side(x.wrapping_offset((*taps).offset as isize)));
-                        (taps, w) = (taps.add(1), w.add(MR));
-                    }
-                }
-                masks = masks.add(args.mask_pitch);
             }
-            let done = tile * NRV * V::LANES;
-            if args.len - done >= NRV * V::LANES && args.residual.is_null() {
-                let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+            let zeros = if is_inside { masks } else { border };
+            let end = taps.add(args.column_len);
+            while taps < end {
+                V::prefetch(ahead.cast());
+                ahead = ahead.wrapping_add(args.ahead_step);
+                let x = x.wrapping_offset((*taps).offset as isize);
+                if ZEROS {
+                    step::<V, MR, NRV>(&mut acc, w, Border(x, zeros.add(((*taps).masks & own) as usize)));
+                } else {
+                    step::<V, MR, NRV>(&mut acc, w, Part(x, lanes));
+                }
+                (taps, w) = (taps.add(1), w.add(MR));
+            }
+            masks = masks.add(args.mask_pitch);
+        }
+        acc
+    }
+}
+
+/// The epilogue of a tile whose first output is number `done` of the call.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states.
+#[inline(always)]
+unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
+    args: &FlatArgs<V::Elem>,
+    acc: &[[V; NRV]; MR],
+    done: usize,
+) {
+    // SAFETY: FlatArgs promises that row i may be written at i * ldy for `len` elements, and the tile.
+    unsafe {
+        if args.len - done >= NRV * V::LANES && args.residual.is_null() {
+            let y = args.y.add(done);
+            if args.is_plain {
                 for i in 0..MR {
                     for j in 0..NRV {
-                        acc[i][j].clamp(lo, hi).store(args.y.add(i * args.ldy + done + j * V::LANES));
+                        acc[i][j].store(y.add(i * args.ldy + j * V::LANES));
                     }
                 }
             } else {
+                let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
                 for i in 0..MR {
                     for j in 0..NRV {
-                        acc[i][j].store(args.tile.add((i * NRV + j) * V::LANES));
+                        acc[i][j].clamp(lo, hi).store(y.add(i * args.ldy + j * V::LANES));
                     }
                 }
-                store_rest::<V>(args, MR, NRV, done);
             }
+        } else {
+            for i in 0..MR {
+                for j in 0..NRV {
+                    acc[i][j].store(args.tile.add((i * NRV + j) * V::LANES));
+                }
+            }
+            store_rest::<V>(args, MR, NRV, done);
         }
     }
 }
@@ -94,27 +139,25 @@ impl<V: Simd, const NRV: usize> Row<V> for Part<V, NRV> {
     #[inline(always)]
     unsafe fn vector(self, j: usize) -> V {
         // SAFETY: the caller's promise of memory and ISA.
-        unsafe { V::load(self.0.add(j * V::LANES)).keep(self.1[j]) }
+        unsafe { V::load_of(self.0.add(j * V::LANES), self.1[j]) }
+    }
+
+    #[inline(always)]
+    unsafe fn product(self, j: usize, b: V, scalars: V::Scalars, i: usize, c: V) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { b.mul_add_of(scalars, i, c, self.1[j]) }
     }
 }
 
-/// Vectors side by side of which parts may lie beside their plane: vector 0 is at position `at` of it.
+/// Vectors side by side, of each of which the lanes of a mask are loaded.
 #[derive(Clone, Copy)]
-struct Border<T> {
-    p: *const T,
-    at: isize,
-    plane: usize,
-    /// For each vector, the lanes that count.
-    masks: *const u32,
-}
+struct Border<T>(*const T, *const u32);
 
 impl<V: Simd> Row<V> for Border<V::Elem> {
     #[inline(always)]
     unsafe fn vector(self, j: usize) -> V {
-        let (from, to) = lanes_in_row(V::LANES, self.at + (j * V::LANES) as isize, self.plane);
-        let inside = (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32;
-        // SAFETY: the mask has the lanes that lie in the plane; the caller's promise of the masks and the ISA.
-        unsafe { V::load_mask(self.p.wrapping_add(j * V::LANES), inside & *self.masks.add(j)) }
+        // SAFETY: the caller's promise of memory and ISA: the masks have lanes that lie in the plane.
+        unsafe { V::load_mask(self.0.wrapping_add(j * V::LANES), *self.1.add(j)) }
     }
 }
 

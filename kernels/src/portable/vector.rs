@@ -1,6 +1,6 @@
 //! The `wide` crate's vectors as [`Simd`] vectors: what the compilation target guarantees, on any target.
 
-use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
+use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
 
 /// 8 `f32`.
 #[derive(Clone, Copy)]
@@ -150,9 +150,12 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn keep(self, lanes: wide::f32x8) -> Self {
-        Self(self.0 & lanes)
+    unsafe fn load_of(p: *const f32, lanes: wide::f32x8) -> Self {
+        // SAFETY: the caller's promise of memory.
+        Self(unsafe { Self::load(p) }.0 & lanes)
     }
+
+    lanes_by_zeros!();
 
     #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> (usize, usize) {
@@ -332,9 +335,12 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn keep(self, lanes: wide::f64x4) -> Self {
-        Self(self.0 & lanes)
+    unsafe fn load_of(p: *const f64, lanes: wide::f64x4) -> Self {
+        // SAFETY: the caller's promise of memory.
+        Self(unsafe { Self::load(p) }.0 & lanes)
     }
+
+    lanes_by_zeros!();
 
     #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> (usize, usize) {

@@ -3,7 +3,7 @@
 use core::arch::aarch64::*;
 use core::arch::asm;
 
-use crate::simd::Simd;
+use crate::simd::{Simd, lanes_by_zeros};
 
 /// Asks for the cache line at `p` in the L2 cache. The intrinsic is not stable.
 #[inline(always)]
@@ -309,10 +309,12 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn keep(self, lanes: uint32x4_t) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(self.0), lanes))) }
+    unsafe fn load_of(p: *const f32, lanes: uint32x4_t) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(Self::load(p).0), lanes))) }
     }
+
+    lanes_by_zeros!();
 
     #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> Window<1> {
@@ -581,14 +583,17 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn keep(self, lanes: (uint64x2_t, uint64x2_t)) -> Self {
-        // SAFETY: the caller runs where the ISA is.
+    unsafe fn load_of(p: *const f64, lanes: (uint64x2_t, uint64x2_t)) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
         unsafe {
-            let low = vandq_u64(vreinterpretq_u64_f64(self.0), lanes.0);
-            let high = vandq_u64(vreinterpretq_u64_f64(self.1), lanes.1);
+            let v = Self::load(p);
+            let low = vandq_u64(vreinterpretq_u64_f64(v.0), lanes.0);
+            let high = vandq_u64(vreinterpretq_u64_f64(v.1), lanes.1);
             Self(vreinterpretq_f64_u64(low), vreinterpretq_f64_u64(high))
         }
     }
+
+    lanes_by_zeros!();
 
     #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> Window<2> {

@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
+use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
 
 /// For each mask of eight 32-bit lanes, the indices that move its lanes to the front (AVX2 has no compress instruction).
 static COMPRESS: [[u32; 8]; 256] = {
@@ -258,10 +258,12 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn keep(self, lanes: __m256) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_and_ps(self.0, lanes)) }
+    unsafe fn load_of(p: *const f32, lanes: __m256) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm256_and_ps(Self::load(p).0, lanes)) }
     }
+
+    lanes_by_zeros!();
 
     #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> __m256i {
@@ -472,10 +474,12 @@ impl Simd for F64x4 {
     }
 
     #[inline(always)]
-    unsafe fn keep(self, lanes: __m256d) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm256_and_pd(self.0, lanes)) }
+    unsafe fn load_of(p: *const f64, lanes: __m256d) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm256_and_pd(Self::load(p).0, lanes)) }
     }
+
+    lanes_by_zeros!();
 
     #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> __m256i {

@@ -181,9 +181,16 @@ impl Simd for F32x16 {
     }
 
     #[inline(always)]
-    unsafe fn keep(self, lanes: __mmask16) -> Self {
+    unsafe fn load_of(p: *const f32, _: __mmask16) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self::load(p) }
+    }
+
+    // A multiply-add under a mask costs no more than one without; a load under a mask takes a multiply-add's place.
+    #[inline(always)]
+    unsafe fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: __mmask16) -> Self {
         // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_maskz_mov_ps(lanes, self.0)) }
+        unsafe { Self(_mm512_mask3_fmadd_ps(scalars.0, self.0, c.0, lanes)) }
     }
 
     #[inline(always)]
@@ -383,9 +390,16 @@ impl Simd for F64x8 {
     }
 
     #[inline(always)]
-    unsafe fn keep(self, lanes: __mmask8) -> Self {
+    unsafe fn load_of(p: *const f64, _: __mmask8) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self::load(p) }
+    }
+
+    // A multiply-add under a mask costs no more than one without; a load under a mask takes a multiply-add's place.
+    #[inline(always)]
+    unsafe fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: __mmask8) -> Self {
         // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(_mm512_maskz_mov_pd(lanes, self.0)) }
+        unsafe { Self(_mm512_mask3_fmadd_pd(scalars.0, self.0, c.0, lanes)) }
     }
 
     #[inline(always)]
