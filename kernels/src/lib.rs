@@ -40,7 +40,9 @@ pub use grouped::{FlatInput, FlatTaps, GroupedKernel};
 pub use half;
 pub use isa::Isa;
 pub use real::Real;
-pub use table::{channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, weave_kernels, winograd_kernels};
+pub use table::{
+    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, weave_kernels, winograd_kernels,
+};
 pub use ukernel::{Ahead, ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
 pub use weave::WeaveKernel;
 pub use winograd::WinogradKernel;

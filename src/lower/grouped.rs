@@ -154,12 +154,7 @@ fn tile_cycles<A: Real>(kernel: &GroupedKernel<A>, steps: f64) -> f64 {
 }
 
 /// The cheapest tiles of `height` rows for `vectors` vectors, the last of which may reach beyond them; none if there is no kernel of that height.
-fn cover<A: Real>(
-    kernels: &'static [GroupedKernel<A>],
-    height: usize,
-    vectors: usize,
-    steps: f64,
-) -> Option<Cover<A>> {
+fn cover<A: Real>(kernels: &'static [GroupedKernel<A>], height: usize, vectors: usize, steps: f64) -> Option<Cover<A>> {
     let kernels: Vec<_> = kernels.iter().filter(|kernel| kernel.mr() == height).collect();
     let costs: Vec<_> = kernels.iter().map(|kernel| tile_cycles(kernel, steps)).collect();
     let cost_of_a_vector = |i: &usize| costs[*i] / kernels[*i].nrv() as f64;
@@ -330,14 +325,15 @@ impl<T: Element> Grouped<T> {
             let bias = &io.bias[row..row + panel.height];
             let at = (image * geometry.out_channels + row) * spatial + from;
             let mut done = 0;
-            let mut call = |run: &Run<T::Acc>, y: &mut Dest<'_, T::Acc>, ldy: usize, epilogue: &Epilogue<'_, T::Acc>| {
-                let ahead = next.get(done * step..).map_or(Ahead::NONE, |next| Ahead::rows(next, step));
-                done += run.tiles * self.taps.steps();
-                let (first, tiles) = (first + run.first, run.tiles);
-                let offset = run.first * self.lanes;
-                let input = FlatInput { taps: &self.taps, w, is_finite: io.is_finite, x, ahead, first, tiles };
-                run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
-            };
+            let mut call =
+                |run: &Run<T::Acc>, y: &mut Dest<'_, T::Acc>, ldy: usize, epilogue: &Epilogue<'_, T::Acc>| {
+                    let ahead = next.get(done * step..).map_or(Ahead::NONE, |next| Ahead::rows(next, step));
+                    done += run.tiles * self.taps.steps();
+                    let (first, tiles) = (first + run.first, run.tiles);
+                    let offset = run.first * self.lanes;
+                    let input = FlatInput { taps: &self.taps, w, is_finite: io.is_finite, x, ahead, first, tiles };
+                    run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
+                };
             if let Some((lo, hi)) = self.direct
                 && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
             {

@@ -372,7 +372,9 @@ pub fn hard() -> Vec<Layer> {
     add((Conv::new([8, 4, 3, 3]).group(2).pads([2, 1, 0, 1]), [1, 8, 35, 50]));
     // Groups whose rows of Y are as long as X's: planes that end within a vector, tiles in the middle of a plane, all heights of panels, shifts beyond
     // the row, more and fewer rows of Y than of X, one axis.
-    for (c, m, height, width) in [(4, 4, 56, 56), (2, 3, 40, 33), (1, 2, 90, 17), (3, 5, 9, 7), (2, 8, 70, 13), (5, 6, 64, 16)] {
+    for (c, m, height, width) in
+        [(4, 4, 56, 56), (2, 3, 40, 33), (1, 2, 90, 17), (3, 5, 9, 7), (2, 8, 70, 13), (5, 6, 64, 16)]
+    {
         add((Conv::new([3 * m, c, 3, 3]).group(3).pads([1; 4]), [2, 3 * c, height, width]));
     }
     add((Conv::new([26, 3, 3, 5]).group(2).pads([4, 8, 1, 0]).dilations([2, 2]), [1, 6, 30, 41]));

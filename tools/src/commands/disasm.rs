@@ -400,8 +400,9 @@ impl Report {
             paths.extend(paths_of::<f32>(isa));
             paths.extend(paths_of::<f64>(isa));
         } else {
-            let families =
-                ["gemm", "depthwise", "grouped", "winograd"].into_iter().flat_map(|f| [format!("{f}_f32"), format!("{f}_f64")]);
+            let families = ["gemm", "depthwise", "grouped", "winograd"]
+                .into_iter()
+                .flat_map(|f| [format!("{f}_f32"), format!("{f}_f64")]);
             paths.extend(families.chain([String::from("weave")]));
         }
         for path in paths {
