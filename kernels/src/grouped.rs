@@ -25,7 +25,7 @@ pub(crate) struct Tap {
     pub(crate) masks: u32,
 }
 
-/// Where the taps of a convolution of stride 1 read whose output rows are as long as X's: planes are runs of positions, and taps shift them. Validated
+/// Where the taps of a convolution read whose output rows are as long as those of X's planes: planes are runs of positions, and taps shift them. Validated
 /// once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlatTaps {
@@ -44,8 +44,9 @@ pub struct FlatTaps {
     border_masks: Box<[u32]>,
     gap: (usize, usize),
     lanes: usize,
-    channels: usize,
-    /// Elements of a channel of X, and of an output channel.
+    /// Elements of all channels.
+    len: usize,
+    /// Elements of a plane of X, and of an output channel.
     plane: usize,
     outputs: usize,
     /// The least and the greatest of all taps' positions.
@@ -57,17 +58,18 @@ impl FlatTaps {
     /// Elements of a row, at the most: the table of masks grows with them.
     pub const MOST_WIDTH: usize = 4096;
 
-    /// For `channels` planes of `height` rows of `width` elements, vectors of `lanes`, and as wide planes of `outputs` rows: the taps of each column see
-    /// row `rows[k]` of X at output row 0, those of column c position `columns[c]` at output position 0. None if that is too wide, empty, or too far
-    /// apart for 32 bits.
+    /// For `channels` channels, `pitch` elements apart, vectors of `lanes`, and output planes of `outputs` rows of `width` elements: the taps of each column
+    /// see row `rows[k].1` at output row 0, those of column c position `columns[c].1` at output position 0, of a plane of X, of `height` rows of `width`
+    /// elements, that begins `rows[k].0 + columns[c].0` elements behind the channel. None if that is too wide, empty, too far apart for 32 bits, or if a plane ends
+    /// behind its channel.
     #[must_use]
     pub fn new(
         lanes: usize,
-        channels: usize,
+        (channels, pitch): (usize, usize),
         (height, width): (usize, usize),
         outputs: usize,
-        rows: &[isize],
-        columns: &[isize],
+        rows: &[(usize, isize)],
+        columns: &[(usize, isize)],
     ) -> Option<Self> {
         if !(1..=Self::MOST_WIDTH).contains(&width) || height == 0 || outputs == 0 || !(1..=32).contains(&lanes) {
             return None;
@@ -77,12 +79,15 @@ impl FlatTaps {
         let positions = || columns.iter().flat_map(|column| rows.iter().map(move |row| (row, column)));
         let (mut least, mut most) = (0, 0);
         for (row, column) in positions() {
-            let position = row.checked_mul(width as isize)?.checked_add(*column)?;
+            let position = row.1.checked_mul(width as isize)?.checked_add(column.1)?;
             i32::try_from(position).ok()?;
             (least, most) = (position.min(least), position.max(most));
+            if row.0.checked_add(column.0)?.checked_add(plane)? > pitch {
+                return None;
+            }
         }
         // No offset is beyond that of the last channel's last position.
-        let last = isize::try_from(channels.checked_mul(plane)?).ok()?.checked_add(most)?;
+        let last = isize::try_from(channels.checked_mul(pitch)?).ok()?.checked_add(most)?;
         i32::try_from(last).ok()?;
         // Whether output position `at` sees an element through a tap.
         let is_beside = |at: usize, column: isize| !(0..width as isize).contains(&((at % width) as isize + column));
@@ -96,7 +101,7 @@ impl FlatTaps {
 
         let period = width / gcd(width, lanes);
         let mut masks = Vec::with_capacity(columns.len() * (period + MOST_VECTORS));
-        for &column in columns {
+        for &(_, column) in columns {
             masks.extend((0..period + MOST_VECTORS).map(|vector| mask(vector, &|at| !is_beside(at, column))));
         }
         let vectors = outputs.div_ceil(lanes);
@@ -111,7 +116,7 @@ impl FlatTaps {
             return None;
         }
         let mut border_masks = Vec::with_capacity(positions().count() * pitch);
-        for (&row, &column) in positions() {
+        for (&(_, row), &(_, column)) in positions() {
             border_masks.extend(near().map(|vector| mask(vector, &|at| is_there(at, row, column))));
         }
 
@@ -119,7 +124,7 @@ impl FlatTaps {
         for (c, column) in columns.iter().enumerate() {
             for channel in 0..channels {
                 taps.extend(rows.iter().enumerate().map(|(r, row)| Tap {
-                    offset: ((channel * plane) as isize + row * width as isize + column) as i32,
+                    offset: ((channel * pitch + row.0 + column.0) as isize + row.1 * width as isize + column.1) as i32,
                     masks: ((c * rows.len() + r) * pitch) as u32,
                 }));
             }
@@ -135,7 +140,7 @@ impl FlatTaps {
             border_masks: border_masks.into(),
             gap: (first, second - first),
             lanes,
-            channels,
+            len: channels * pitch,
             plane,
             outputs,
             least,
@@ -155,7 +160,7 @@ impl FlatTaps {
         self.outputs
     }
 
-    /// The elements of each channel that the outputs from `from` to `to` see: some that none sees may be among them.
+    /// The elements of each plane that the outputs from `from` to `to` see: some that none sees may be among them.
     #[must_use]
     pub fn window(&self, from: usize, to: usize) -> core::ops::Range<usize> {
         let clamped = |at: isize| at.clamp(0, self.plane as isize) as usize;
@@ -236,7 +241,7 @@ pub struct FlatInput<'a, T> {
     pub w: &'a [T],
     /// Whether all of them are finite: then products with padding may be left out.
     pub is_finite: bool,
-    /// The channels of X that are summed, all of their planes.
+    /// The channels that are summed, all of their planes.
     pub x: &'a [T],
     /// What is fetched meanwhile, a line with each step.
     pub ahead: Ahead,
@@ -310,7 +315,7 @@ impl<T: Real> GroupedKernel<T> {
         assert!(last < taps.outputs, "a tile begins behind the last position");
         let len = (taps.outputs - first * self.lanes).min(tiles * self.nr());
         assert!(w.len() >= taps.taps.len() * self.mr, "too few weights");
-        assert!(x.len() >= taps.channels * taps.plane, "the input is too short");
+        assert!(x.len() >= taps.len, "the input is too short");
         let written = (self.mr - 1).saturating_mul(ldy).saturating_add(len);
         assert!(written <= y.len(), "the destination is too short");
         assert!(epilogue.bias.len() >= self.mr, "one bias a channel");

@@ -7,7 +7,8 @@
 //! Contracts that all kernels keep:
 //! * nothing outside the given slices is read or written, not even by a vector's unused lanes;
 //! * without `accumulate`, a tile's old contents are not read: it may hold NaN;
-//! * NaN and infinities follow IEEE 754: no product with a zero is skipped, and clamping lets NaN pass.
+//! * NaN and infinities follow IEEE 754: no product with a zero is skipped (but products with padding by kernels that are told that all weights are
+//!   finite), and clamping lets NaN pass.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

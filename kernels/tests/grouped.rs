@@ -50,8 +50,9 @@ struct Layer {
     columns: (isize, isize, usize),
 }
 
-fn positions((first, step, count): (isize, isize, usize)) -> Vec<isize> {
-    (0..count as isize).map(|k| first + k * step).collect()
+/// The planes and positions of taps, those of odd number in a plane `gap` elements further on.
+fn places((first, step, count): (isize, isize, usize), gap: usize) -> Vec<(usize, isize)> {
+    (0..count).map(|k| (k % 2 * gap, first + k as isize * step)).collect()
 }
 
 #[test]
@@ -62,12 +63,13 @@ fn tiles_are_sums_over_channels_and_taps() {
         for width in [1, 2, 5, lanes - 1, lanes, lanes + 1, 2 * lanes + 3] {
             for height in [1, 2, 7, 150 * lanes / width] {
                 let same = Layer { height, outputs: height, width, rows: (-1, 1, 3), columns: (-1, 1, 3) };
-                tiles(kernel, &same, true);
-                tiles(kernel, &Layer { rows: (0, 1, 1), columns: (0, 1, 1), ..same }, false);
-                tiles(kernel, &Layer { rows: (-4, 3, 3), columns: (-3, 2, 4), ..same }, false);
+                tiles(kernel, &same, true, true);
+                tiles(kernel, &same, false, false);
+                tiles(kernel, &Layer { rows: (0, 1, 1), columns: (0, 1, 1), ..same }, false, true);
+                tiles(kernel, &Layer { rows: (-4, 3, 3), columns: (-3, 2, 4), ..same }, false, true);
                 // Fewer, and more rows of Y than of X.
-                tiles(kernel, &Layer { rows: (0, 1, 2), outputs: height.max(2) - 1, ..same }, false);
-                tiles(kernel, &Layer { rows: (-5, 1, 3), outputs: height + 8, ..same }, true);
+                tiles(kernel, &Layer { rows: (0, 1, 2), outputs: height.max(2) - 1, ..same }, false, true);
+                tiles(kernel, &Layer { rows: (-5, 1, 3), outputs: height + 8, ..same }, true, false);
             }
         }
     }
@@ -75,14 +77,16 @@ fn tiles_are_sums_over_channels_and_taps() {
 }
 
 /// All tiles of a layer in two calls, rows of the destination some elements apart.
-fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool) {
+fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool, is_finite: bool) {
     let &Layer { height, outputs, width, rows, columns } = layer;
-    let (rows, columns) = (positions(rows), positions(columns));
+    // Neighbouring taps see planes of their own, as they do with strides: four a channel.
     let (mr, plane) = (kernel.mr(), height * width);
-    let taps = FlatTaps::new(kernel.lanes(), CHANNELS, (height, width), outputs, &rows, &columns).unwrap();
+    let (rows, columns) = (places(rows, plane), places(columns, 2 * plane));
+    let pitch = 4 * plane + 5;
+    let taps = FlatTaps::new(kernel.lanes(), (CHANNELS, pitch), (height, width), outputs, &rows, &columns).unwrap();
     let (steps, len) = (CHANNELS * rows.len() * columns.len(), outputs * width);
     assert_eq!((taps.steps(), taps.outputs()), (steps, len));
-    let (x, w) = (values::<T>(CHANNELS * plane, 1), values::<T>(steps * mr, 2));
+    let (x, w) = (values::<T>(CHANNELS * pitch, 1), values::<T>(steps * mr, 2));
     let (bias, ldy) = (values::<T>(mr, 3), len + 3);
     let residual = values::<T>(mr * ldy, 4);
     let (lo, hi) = (T::from_f64(-1.5), T::from_f64(2.5));
@@ -91,7 +95,7 @@ fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool)
     let count = len.div_ceil(kernel.nr());
     for (from, tiles) in [(0, count / 2), (count / 2, count - count / 2)] {
         let first = from * kernel.nrv();
-        let input = FlatInput { taps: &taps, w: &w, x: &x, ahead: Ahead::lines(&x), first, tiles };
+        let input = FlatInput { taps: &taps, w: &w, is_finite, x: &x, ahead: Ahead::lines(&x), first, tiles };
         let mut y = Dest::from_slice(&mut y);
         kernel.run(&input, &mut y.from(from * kernel.nr()), ldy, &epilogue.from(from * kernel.nr()));
     }
@@ -106,9 +110,9 @@ fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool)
         for column in &columns {
             for channel in 0..CHANNELS {
                 for row in &rows {
-                    let (r, c) = ((position / width) as isize + row, (position % width) as isize + column);
+                    let (r, c) = ((position / width) as isize + row.1, (position % width) as isize + column.1);
                     if (0..height as isize).contains(&r) && (0..width as isize).contains(&c) {
-                        let x = x[channel * plane + r as usize * width + c as usize];
+                        let x = x[channel * pitch + row.0 + column.0 + r as usize * width + c as usize];
                         sum += x.to_f64() * w[step * mr + m].to_f64();
                     }
                     step += 1;
@@ -126,18 +130,32 @@ fn padding_is_zero_whatever_lies_there() {
     fn check<T: Real>(kernel: &GroupedKernel<T>) {
         // The last element of each row is infinite: the first output of the next one, which a shift brings it to, must not see it.
         let (width, height) = (kernel.lanes() + 1, 40);
-        let taps = FlatTaps::new(kernel.lanes(), 1, (height, width), height, &[0], &[-1]).unwrap();
+        let taps =
+            FlatTaps::new(kernel.lanes(), (1, height * width), (height, width), height, &[(0, 0)], &[(0, -1)]).unwrap();
         let x: Vec<T> =
             (0..width * height).map(|i| if i % width == width - 1 { T::INFINITY } else { T::ONE }).collect();
         let (w, zeros) = (vec![T::ONE; kernel.mr()], vec![T::ZERO; kernel.mr()]);
-        let mut y = vec![T::ZERO; kernel.mr() * width * height];
         let tiles = (width * height).div_ceil(kernel.nr());
-        let input = FlatInput { taps: &taps, w: &w, x: &x, ahead: Ahead::NONE, first: 0, tiles };
         let epilogue = Epilogue { bias: &zeros, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+        for is_finite in [true, false] {
+            let mut y = vec![T::ZERO; kernel.mr() * width * height];
+            let input = FlatInput { taps: &taps, w: &w, is_finite, x: &x, ahead: Ahead::NONE, first: 0, tiles };
+            kernel.run(&input, &mut Dest::from_slice(&mut y), width * height, &epilogue);
+            for (i, got) in y.iter().enumerate() {
+                let want = if i % width == 0 { 0.0 } else { 1.0 };
+                assert_eq!(got.to_f64(), want, "{kernel:?}, finite {is_finite}, element {i}");
+            }
+        }
+        // A weight that is infinite makes padding NaN, and everything else infinite.
+        let (w, x) = (vec![T::INFINITY; kernel.mr()], vec![T::ONE; width * height]);
+        let mut y = vec![T::ZERO; kernel.mr() * width * height];
+        let input = FlatInput { taps: &taps, w: &w, is_finite: false, x: &x, ahead: Ahead::NONE, first: 0, tiles };
         kernel.run(&input, &mut Dest::from_slice(&mut y), width * height, &epilogue);
         for (i, got) in y.iter().enumerate() {
-            let want = if i % width == 0 { 0.0 } else { 1.0 };
-            assert_eq!(got.to_f64(), want, "{kernel:?}, element {i}");
+            assert!(
+                if i % width == 0 { got.to_f64().is_nan() } else { *got == T::INFINITY },
+                "{kernel:?}, element {i}"
+            );
         }
     }
     for_each_kernel!(check);
@@ -146,8 +164,11 @@ fn padding_is_zero_whatever_lies_there() {
 #[test]
 fn tables_that_would_be_too_large_are_refused() {
     let table = |width: usize, height: usize, rows: &[isize], columns: &[isize]| {
-        FlatTaps::new(8, 2, (height, width), height, rows, columns).is_some()
+        let at = |list: &[isize]| list.iter().map(|position| (0, *position)).collect::<Vec<_>>();
+        FlatTaps::new(8, (2, height * width), (height, width), height, &at(rows), &at(columns)).is_some()
     };
+    let planes = |pitch: usize| FlatTaps::new(8, (2, pitch), (3, 5), 3, &[(0, 0), (15, 0)], &[(30, 0)]);
+    assert!(planes(60).is_some() && planes(59).is_none(), "a plane that ends behind its channel");
     assert!(table(FlatTaps::MOST_WIDTH, 3, &[-1, 0, 1], &[-1, 0, 1]));
     assert!(!table(FlatTaps::MOST_WIDTH + 1, 3, &[0], &[0]));
     assert!(!table(0, 3, &[0], &[0]) && !table(4, 0, &[0], &[0]));
@@ -159,15 +180,15 @@ fn tables_that_would_be_too_large_are_refused() {
 fn short_slices_are_refused() {
     fn check<T: Real>(kernel: &GroupedKernel<T>) {
         let (width, mr) = (kernel.nr() + 1, kernel.mr());
-        let taps = FlatTaps::new(kernel.lanes(), 2, (2, width), 2, &[0], &[0]).unwrap();
-        let other = FlatTaps::new(kernel.lanes() + 1, 2, (2, width), 2, &[0], &[0]).unwrap();
+        let table = |lanes: usize| FlatTaps::new(lanes, (2, 2 * width), (2, width), 2, &[(0, 0)], &[(0, 0)]).unwrap();
+        let (taps, other) = (table(kernel.lanes()), table(kernel.lanes() + 1));
         let vectors = (2 * width).div_ceil(kernel.lanes());
         // One after the other a slice of one element too few, a tile too many, and a table for other vectors.
         let refused = |taps: &FlatTaps, first: usize, lens: [usize; 5]| {
             let call = || {
                 let [w, x, y, bias, residual] = lens.map(|len| vec![T::ZERO; len]);
                 let mut y = y;
-                let input = FlatInput { taps, w: &w, x: &x, ahead: Ahead::NONE, first, tiles: 1 };
+                let input = FlatInput { taps, w: &w, is_finite: true, x: &x, ahead: Ahead::NONE, first, tiles: 1 };
                 let residual = Some(residual.as_slice());
                 let epilogue = Epilogue { bias: &bias, residual, lo: T::ZERO, hi: T::ONE };
                 kernel.run(&input, &mut Dest::from_slice(&mut y), 2 * width, &epilogue);

@@ -1,21 +1,26 @@
 //! Conv with few channels a group, straight from X: several output channels share each vector that is loaded.
 //!
-//! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. Accepts a Conv of stride 1 on one or two axes, with at most
-//! [`MOST_CHANNELS`] input channels and 2 to `MOST_CHANNELS` output channels a group, whose output rows are as long as those of X, and those at most
-//! [`FlatTaps::MOST_WIDTH`]: then X is what a GEMM reads, without a copy, and Y is written in whole vectors over the ends of rows.
+//! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. Accepts a Conv on one or two axes, with at most
+//! [`MOST_CHANNELS`] input channels and 2 to `MOST_CHANNELS` output channels a group, of stride 1 and output rows as long as those of X, and those at most
+//! [`FlatTaps::MOST_WIDTH`]: then X is what a GEMM reads, without a copy, and Y is written in whole vectors over the ends of rows. With strides, X is
+//! copied into a plane for each phase, whose rows are as long as those of Y; rows of X may not be longer than all phases, and dilation asks for stride 1.
 //!
 //! A unit of work is a run of positions of one group of one image. K is ordered by taps along W, then channels, then taps along H. Scratch for a task:
-//! the unit's planes where X is of a 16-bit type, and its sums where kernels cannot store into Y.
+//! the unit's planes where X is strided or of a 16-bit type, and its sums where kernels cannot store into Y.
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use convoke_kernels::stream::{self, Activation};
-use convoke_kernels::{Ahead, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, grouped_kernels};
+use convoke_kernels::{
+    Ahead, DepthwiseKernels, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, RowCopy, depthwise_kernels,
+    grouped_kernels,
+};
 
-use super::cost::{CLOCK, GROUPED_FINISH_CYCLES, GROUPED_LOADS, KERNEL_CALL_CYCLES, TASK_CYCLES};
+use super::cost::{CLOCK, GROUPED_FINISH_CYCLES, GROUPED_LOADS, KERNEL_CALL_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES};
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
@@ -37,6 +42,9 @@ const MOST_BYTES: usize = 16 << 20;
 /// Vectors of a unit that is a part of a group: a multiple of this, so that tiles of 2, 3, 4 and 6 vectors fill it; and at least that many.
 const PART: usize = 12;
 
+/// Strides, at the most: with longer ones, little of X is read.
+const MOST_STRIDE: usize = 8;
+
 /// Tasks for each thread, so that they end at about the same time.
 const TASKS_PER_THREAD: usize = 4;
 
@@ -53,11 +61,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         return Err(String::from("the output is empty"));
     }
     let Some((h, w)) = last_axes(geometry) else { return Err(String::from("more than two axes")) };
-    if let Some(i) = geometry.axes.iter().position(|axis| axis.stride != 1) {
-        return Err(alloc::format!("the stride of axis {i} is not 1"));
+    if geometry.axes.iter().any(|axis| axis.stride > MOST_STRIDE || axis.stride > 1 && axis.dilation > 1) {
+        return Err(alloc::format!("a stride above {MOST_STRIDE}, or beside dilation"));
     }
-    if w.output != w.input {
-        return Err(String::from("rows of Y are not as long as rows of X"));
+    let is_long = if w.stride == 1 { w.output == w.input } else { w.output >= w.input.div_ceil(w.stride) };
+    if !is_long || geometry.input_spatial() == 0 {
+        return Err(String::from("rows of Y are not as long as rows of X, or of its phases"));
     }
     if geometry.kernel_volume() > MOST_TAPS {
         return Err(alloc::format!("more than {MOST_TAPS} taps"));
@@ -65,11 +74,16 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let kernels = grouped_kernels::<T::Acc>(request.isa);
     let lanes =
         kernels.first().map(GroupedKernel::lanes).ok_or_else(|| String::from("no kernels for this instruction set"))?;
-    let along = |axis: &Axis| -> Vec<isize> {
-        (0..axis.kernel).map(|k| (k * axis.dilation) as isize - axis.pad_begin as isize).collect()
-    };
-    let taps = FlatTaps::new(lanes, inputs, (h.input, w.input), h.output, &along(&h), &along(&w))
-        .ok_or_else(|| String::from("X is empty, or too large"))?;
+    let phases = Phases::new(&h, &w, lanes).ok_or_else(|| String::from("X is too large"))?;
+    let taps = FlatTaps::new(
+        lanes,
+        (inputs, phases.pitch),
+        (h.input.div_ceil(h.stride), w.output),
+        h.output,
+        &places(&h, phases.plane * phases.counts[1]),
+        &places(&w, phases.plane),
+    )
+    .ok_or_else(|| String::from("X is empty, or too large"))?;
     let vectors = geometry.output_spatial().div_ceil(lanes);
     let steps = taps.steps() as f64;
     let heights = match request.layout {
@@ -77,7 +91,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         None => heights(kernels, outputs, vectors, steps).ok_or_else(|| String::from("no kernels for so many"))?,
     };
     // Parts that stay in the L1 cache while several panels read them, and enough for the threads.
-    let (bytes, planes) = (size_of::<T::Acc>(), inputs * geometry.input_spatial());
+    let (bytes, planes) = (size_of::<T::Acc>(), inputs * phases.pitch);
     let resident = if heights.len() > 1 { (planes * bytes).div_ceil(PLANES_BYTES) } else { 1 };
     let others = geometry.batch * geometry.group;
     let shared = if request.threads == 1 { 1 } else { (TASKS_PER_THREAD * request.threads).div_ceil(others) };
@@ -94,13 +108,15 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     }
     let direct = request.direct_clamp();
     let tallest = panels.iter().map(|panel| panel.height).max().unwrap_or(0);
-    let lens = [if T::DIRECT { 0 } else { planes }, if direct.is_some() { 0 } else { tallest * part * lanes }];
+    let is_copied = !T::DIRECT || phases.is_strided();
+    let copies = if is_copied { inputs as f64 * phases.cycles(lanes) } else { 0.0 };
+    let lens = [if is_copied { planes } else { 0 }, if direct.is_some() { 0 } else { tallest * part * lanes }];
     if lens.iter().any(|len| len * bytes > MOST_BYTES) {
         return Err(String::from("the planes are too large"));
     }
     let units = others * parts;
     Ok(Offer {
-        cost: (others as f64 * cycles + TASK_CYCLES) / CLOCK,
+        cost: (others as f64 * (cycles + copies) + TASK_CYCLES) / CLOCK,
         lines: lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
         build: Box::new(move || {
             Box::new(Grouped {
@@ -108,6 +124,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
                 isa: request.isa,
                 activation: request.activation,
                 direct,
+                kernels: depthwise_kernels::<T::Acc>(request.isa),
+                phases,
                 taps,
                 lanes,
                 panels,
@@ -120,6 +138,102 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             })
         }),
     })
+}
+
+/// The planes of a channel: one for each phase of the strides that some tap reads; without strides, X's own.
+struct Phases {
+    h: Axis,
+    w: Axis,
+    /// Phases along H and W.
+    counts: [usize; 2],
+    /// Elements from one phase along W to the next, and from one channel to the next.
+    plane: usize,
+    pitch: usize,
+}
+
+impl Phases {
+    /// None if they are too long.
+    fn new(h: &Axis, w: &Axis, lanes: usize) -> Option<Self> {
+        let counts = [h.kernel.min(h.stride), w.kernel.min(w.stride)];
+        let plane = h.input.div_ceil(h.stride).checked_mul(w.output)?;
+        // A copy fills up rows to whole vectors.
+        let plane =
+            if h.stride * w.stride > 1 { plane.checked_add(lanes)?.checked_next_multiple_of(lanes)? } else { plane };
+        Some(Self { h: *h, w: *w, counts, plane, pitch: plane.checked_mul(counts[0] * counts[1])? })
+    }
+
+    fn is_strided(&self) -> bool {
+        self.h.stride * self.w.stride > 1
+    }
+
+    /// The first element of phase `i` of an axis, which is that of tap i, and their number.
+    fn of(axis: &Axis, i: usize) -> (usize, usize) {
+        let phase = (i as isize - axis.pad_begin as isize).rem_euclid(axis.stride as isize) as usize;
+        (phase, axis.input.saturating_sub(phase).div_ceil(axis.stride))
+    }
+
+    /// Whether some rows or planes end before the others, or before Y's: they are filled up with zeros.
+    fn is_ragged(&self) -> bool {
+        let (rows, width) = (self.h.input.div_ceil(self.h.stride), self.w.output);
+        (0..self.counts[0]).any(|i| Self::of(&self.h, i).1 < rows)
+            || (0..self.counts[1]).any(|j| Self::of(&self.w, j).1 < width)
+    }
+
+    /// Estimated cycles to copy a channel.
+    fn cycles(&self, lanes: usize) -> f64 {
+        let rows = (self.counts[0] * self.h.input.div_ceil(self.h.stride) * self.counts[1]) as f64;
+        let strided = if self.w.stride > 2 { 2.0 } else { 1.0 };
+        rows * strided * (ROW_COPY_CYCLES + 2.0 * self.w.input.div_ceil(self.w.stride).div_ceil(lanes) as f64)
+    }
+
+    /// Copies what of the planes is in the rows `rows`, of a channel of X.
+    fn fill<T: Element>(
+        &self,
+        isa: Isa,
+        kernels: Option<&DepthwiseKernels<T::Acc>>,
+        x: &[T],
+        rows: Range<usize>,
+        planes: &mut [T::Acc],
+    ) {
+        let (h, w) = (&self.h, &self.w);
+        for (i, planes) in planes.chunks_exact_mut(self.counts[1] * self.plane).enumerate() {
+            let (first, count) = Self::of(h, i);
+            let rows = rows.start.min(count)..rows.end.min(count);
+            if rows.is_empty() {
+                continue;
+            }
+            let x = &x[(first + rows.start * h.stride) * w.input..];
+            let planes = &mut planes[rows.start * w.output..];
+            if let (Some(x), Some(kernels), true) = (T::as_acc(x), kernels, w.stride == 2 && self.counts[1] == 2) {
+                let (src_row, dst_row) = (h.stride * w.input, w.output);
+                let (src_plane, dst_plane) = (0, 0);
+                let copy =
+                    RowCopy { planes: 1, rows: rows.len(), width: w.input, src_plane, src_row, dst_plane, dst_row };
+                // X's even positions are the phase of taps as odd as the padding.
+                let even = w.pad_begin % 2 * self.plane;
+                kernels.split(x, planes, even, self.plane - even, &copy);
+                continue;
+            }
+            for (row, x) in x.chunks(h.stride * w.input).take(rows.len()).enumerate() {
+                for j in 0..self.counts[1] {
+                    let (first, len) = Self::of(w, j);
+                    if len > 0 {
+                        let to = &mut planes[j * self.plane + row * w.output..][..len];
+                        stream::widen_strided(isa, &x[first..w.input], w.stride, to);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// For each tap of an axis, its phase's plane, `gap` elements from one to the next, and the position that output position 0 sees there.
+fn places(axis: &Axis, gap: usize) -> Vec<(usize, isize)> {
+    let place = |k: usize| {
+        let position = (k * axis.dilation) as isize - axis.pad_begin as isize;
+        (k % axis.stride * gap, position.div_euclid(axis.stride as isize))
+    };
+    (0..axis.kernel).map(place).collect()
 }
 
 /// The last two axes, of which the first may be missing.
@@ -224,6 +338,9 @@ struct Grouped<T: Element> {
     isa: Isa,
     activation: Activation<T::Acc>,
     direct: Option<(T::Acc, T::Acc)>,
+    /// Their copies of X.
+    kernels: Option<&'static DepthwiseKernels<T::Acc>>,
+    phases: Phases,
     taps: FlatTaps,
     lanes: usize,
     panels: Vec<Panel<T::Acc>>,
@@ -284,6 +401,10 @@ impl<T: Element> Lowering<T> for Grouped<T> {
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let mut arena = Arena::new(scratch);
         let [planes, sums] = self.lens.map(|len| arena.take::<T::Acc>(len));
+        if self.phases.is_ragged() {
+            // Copies write what lies between.
+            planes.fill(T::Acc::ZERO);
+        }
         // In 128 bits: units times tasks may exceed the address space.
         let share = |task: usize| (task as u128 * self.units as u128 / self.tasks as u128) as usize;
         for unit in share(task)..share(task + 1) {
@@ -304,14 +425,16 @@ impl<T: Element> Grouped<T> {
         let x_at = (image * geometry.in_channels + group * channels) * spatial_in;
         let len = channels * spatial_in;
         let (x, next) = io.x[x_at..].split_at(len);
-        let (x, next): (&[T::Acc], &[T::Acc]) = match (T::as_acc(x), T::as_acc(next)) {
-            (Some(x), Some(next)) => (x, next),
+        let next = T::as_acc(next).unwrap_or(&[]);
+        let x = match T::as_acc(x) {
+            Some(x) if !self.phases.is_strided() => x,
             _ => {
-                let window = self.taps.window(from, to);
-                for (x, plane) in x.chunks_exact(spatial_in).zip(planes.chunks_exact_mut(spatial_in)) {
-                    stream::widen(self.isa, &x[window.clone()], &mut plane[window.clone()]);
+                let (window, width) = (self.taps.window(from, to), self.phases.w.output);
+                let rows = window.start / width..window.end.div_ceil(width);
+                for (x, planes) in x.chunks_exact(spatial_in).zip(planes.chunks_exact_mut(self.phases.pitch)) {
+                    self.phases.fill(self.isa, self.kernels, x, rows.clone(), planes);
                 }
-                (planes, &[])
+                planes
             }
         };
         let mut row = group * outputs;

@@ -146,14 +146,15 @@ pub fn winograd() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A Conv of stride 1 on one or two axes whose rows of Y are as long as those of X, with two output channels a group at the least.
+/// A Conv on one or two axes whose rows of Y are as long as those of X, or of its phases, with two output channels a group at the least.
 pub fn grouped() -> impl Strategy<Value = Layer> {
     let axes = prop_oneof![1 => Just(1), 5 => Just(2)].prop_flat_map(|rank: usize| {
-        let axis = (1..=5_usize, 1..=3_usize, 0..=6_usize, 0..=6_usize, 0..=40_usize);
-        let axis = axis.prop_map(|(kernel, dilation, pad_begin, pad_end, extra)| DrawnAxis {
+        let stride = prop_oneof![3 => Just(1_usize), 2 => Just(2_usize), 1 => 3..=5_usize];
+        let axis = (1..=5_usize, 1..=3_usize, stride, 0..=6_usize, 0..=6_usize, 0..=40_usize);
+        let axis = axis.prop_map(|(kernel, dilation, stride, pad_begin, pad_end, extra)| DrawnAxis {
             kernel,
-            dilation,
-            stride: 1,
+            dilation: if stride == 1 { dilation } else { 1 },
+            stride,
             pad_begin,
             pad_end,
             extra: extra + 1,
@@ -375,8 +376,15 @@ pub fn hard() -> Vec<Layer> {
     for (c, m, height, width) in
         [(4, 4, 56, 56), (2, 3, 40, 33), (1, 2, 90, 17), (3, 5, 9, 7), (2, 8, 70, 13), (5, 6, 64, 16)]
     {
-        add((Conv::new([3 * m, c, 3, 3]).group(3).pads([1; 4]), [2, 3 * c, height, width]));
+        add((Conv::new([3 * m, c, 3, 3]).group(3).pads([1; 4]), [1, 3 * c, height, width]));
     }
+    // The same with strides, from planes of phases that are as long as one another, or not.
+    for (height, width) in [(40, 66), (41, 33), (40, 35)] {
+        add((Conv::new([12, 3, 3, 3]).group(3).pads([1; 4]).strides([2, 2]), [1, 9, height, width]));
+    }
+    add((Conv::new([10, 2, 2, 5]).group(2).pads([1, 4, 0, 3]).strides([3, 3]), [1, 4, 19, 40]));
+    add((Conv::new([10, 2, 1, 1]).group(2).strides([2, 4]), [1, 4, 19, 40]));
+    add((Conv::new([10, 2, 3, 3]).group(2).strides([2, 1]).pads([0, 1, 0, 1]), [1, 4, 19, 40]));
     add((Conv::new([26, 3, 3, 5]).group(2).pads([4, 8, 1, 0]).dilations([2, 2]), [1, 6, 30, 41]));
     add((Conv::new([14, 2, 1, 9]).group(2).pads([0, 3, 0, 5]), [1, 4, 21, 3]));
     add((Conv::new([7, 6, 4, 1]).pads([0, 0, 0, 0]), [1, 6, 40, 31]));

@@ -193,8 +193,9 @@ impl<T: Real> Grouped<T> {
         const CHANNELS: usize = 4;
         let width = kernel.lanes() * 7 / 2;
         let height = (Self::TILES * kernel.nr()).div_ceil(width);
-        let shifts = [-1, 0, 1];
-        let taps = FlatTaps::new(kernel.lanes(), CHANNELS, (height, width), height, &shifts, &shifts);
+        let shifts = [(0, -1), (0, 0), (0, 1)];
+        let channels = (CHANNELS, height * width);
+        let taps = FlatTaps::new(kernel.lanes(), channels, (height, width), height, &shifts, &shifts);
         let taps = taps.expect("a small table");
         Self {
             w: values(taps.steps() * kernel.mr()),
