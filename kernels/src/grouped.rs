@@ -160,6 +160,13 @@ impl FlatTaps {
         self.outputs
     }
 
+    /// Vectors of output positions, of all, that see positions before or behind a plane: their loads are slower.
+    #[must_use]
+    pub fn border(&self) -> usize {
+        let vectors = self.outputs.div_ceil(self.lanes);
+        (self.head + vectors - self.tail).min(vectors)
+    }
+
     /// The elements of each plane that the outputs from `from` to `to` see: some that none sees may be among them.
     #[must_use]
     pub fn window(&self, from: usize, to: usize) -> core::ops::Range<usize> {

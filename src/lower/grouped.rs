@@ -20,7 +20,9 @@ use convoke_kernels::{
     grouped_kernels,
 };
 
-use super::cost::{CLOCK, GROUPED_FINISH_CYCLES, GROUPED_LOADS, KERNEL_CALL_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES};
+use super::cost::{
+    CLOCK, GROUPED_BORDER, GROUPED_FINISH_CYCLES, GROUPED_LOADS, KERNEL_CALL_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
+};
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
@@ -106,6 +108,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         cycles += (parts - 1) as f64 * full.cycles + last.cycles;
         panels.push(Panel { height, runs: [full.runs, last.runs] });
     }
+    cycles *= 1.0 + GROUPED_BORDER * taps.border() as f64 / vectors as f64;
     let direct = request.direct_clamp();
     let tallest = panels.iter().map(|panel| panel.height).max().unwrap_or(0);
     let is_copied = !T::DIRECT || phases.is_strided();

@@ -39,7 +39,8 @@ pub enum Algorithm {
     Naive,
     /// Conv with few input channels a group: tiles of rows, summed directly from a padded copy.
     Depthwise,
-    /// Conv of stride 1 with few channels a group, whose output rows are as long as X's: tiles of several output channels, summed directly from X.
+    /// Conv with few channels a group, whose output rows are as long as those of X or of its phases: tiles of several output channels, summed directly from X, or,
+    /// with strides, from a plane for each phase.
     Grouped,
 }
 

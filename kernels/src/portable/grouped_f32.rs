@@ -7,7 +7,6 @@ use crate::Isa;
 use crate::generic::grouped::grouped;
 
 grouped!(F32x8, Isa::Portable, #[inline(never)]:
-    f32_group_2x16(2, 2), f32_group_2x8(2, 1),
-    f32_group_3x8(3, 1),
-    f32_group_4x8(4, 1),
+    f32_group_2x8(2, 1), f32_group_3x8(3, 1), f32_group_4x8(4, 1),
+    f32_group_2x16(2, 2),
 );

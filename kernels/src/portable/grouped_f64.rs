@@ -7,7 +7,6 @@ use crate::Isa;
 use crate::generic::grouped::grouped;
 
 grouped!(F64x4, Isa::Portable, #[inline(never)]:
-    f64_group_2x8(2, 2), f64_group_2x4(2, 1),
-    f64_group_3x4(3, 1),
-    f64_group_4x4(4, 1),
+    f64_group_2x4(2, 1), f64_group_3x4(3, 1), f64_group_4x4(4, 1),
+    f64_group_2x8(2, 2),
 );

@@ -8,9 +8,11 @@ use crate::Isa;
 use crate::generic::grouped::grouped;
 
 grouped!(F32x4, Isa::Neon, #[target_feature(enable = "neon")]:
-    f32_group_2x32(2, 8), f32_group_2x16(2, 4),
-    f32_group_3x24(3, 6), f32_group_3x16(3, 4),
-    f32_group_4x20(4, 5), f32_group_4x16(4, 4),
-    f32_group_6x12(6, 3), f32_group_6x8(6, 2),
-    f32_group_8x8(8, 2), f32_group_8x4(8, 1),
+    f32_group_8x4(8, 1),
+    f32_group_6x8(6, 2), f32_group_8x8(8, 2),
+    f32_group_6x12(6, 3),
+    f32_group_2x16(2, 4), f32_group_3x16(3, 4), f32_group_4x16(4, 4),
+    f32_group_4x20(4, 5),
+    f32_group_3x24(3, 6),
+    f32_group_2x32(2, 8),
 );
