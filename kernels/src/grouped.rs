@@ -111,11 +111,11 @@ impl FlatTaps {
         let first = (head + MOST_VECTORS).min(vectors);
         let second = tail.saturating_sub(MOST_VECTORS).max(first);
         let near = || (0..first).chain(second..vectors + MOST_VECTORS);
-        let pitch = first + vectors + MOST_VECTORS - second;
-        if positions().count().checked_mul(pitch)? > MOST_MASKS {
+        let count = first + vectors + MOST_VECTORS - second;
+        if positions().count().checked_mul(count)? > MOST_MASKS {
             return None;
         }
-        let mut border_masks = Vec::with_capacity(positions().count() * pitch);
+        let mut border_masks = Vec::with_capacity(positions().count() * count);
         for (&(_, row), &(_, column)) in positions() {
             border_masks.extend(near().map(|vector| mask(vector, &|at| is_there(at, row, column))));
         }
@@ -125,7 +125,7 @@ impl FlatTaps {
             for channel in 0..channels {
                 taps.extend(rows.iter().enumerate().map(|(r, row)| Tap {
                     offset: ((channel * pitch + row.0 + column.0) as isize + row.1 * width as isize + column.1) as i32,
-                    masks: ((c * rows.len() + r) * pitch) as u32,
+                    masks: ((c * rows.len() + r) * count) as u32,
                 }));
             }
         }
