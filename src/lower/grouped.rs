@@ -5,7 +5,7 @@
 //! [`FlatTaps::MOST_WIDTH`]: then X is what a GEMM reads, without a copy, and Y is written in whole vectors over the ends of rows. With strides, X is
 //! copied into a plane for each phase, whose rows are as long as those of Y; rows of X may not be longer than all phases, and dilation asks for stride 1.
 //!
-//! A unit of work is a run of positions of one group of one image. K is ordered by taps along W, then channels, then taps along H. Scratch for a task:
+//! A unit of work is a run of positions of one group of one image, in blocks that stay in the L1 cache. K is ordered by taps along W, then channels, then taps along H. Scratch for a task:
 //! the unit's planes where X is strided or of a 16-bit type, and its sums where kernels cannot store into Y.
 
 use alloc::boxed::Box;
@@ -41,8 +41,8 @@ const PLANES_BYTES: usize = 24 << 10;
 /// Bytes of scratch, at the most.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Vectors of a unit that is a part of a group: a multiple of this, so that tiles of 2, 3, 4 and 6 vectors fill it; and at least that many.
-const PART: usize = 12;
+/// Vectors of a block, at the least: fewer leave no choice of tiles.
+const LEAST_BLOCK: usize = 6;
 
 /// Strides, at the most: with longer ones, little of X is read.
 const MOST_STRIDE: usize = 8;
@@ -92,20 +92,21 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         Some(layout) => layout.clone(),
         None => heights(kernels, outputs, vectors, steps).ok_or_else(|| String::from("no kernels for so many"))?,
     };
-    // Parts that stay in the L1 cache while several panels read them, and enough for the threads.
+    // Blocks that stay in the L1 cache while several panels read them, and enough for the threads.
     let (bytes, planes) = (size_of::<T::Acc>(), inputs * phases.pitch);
     let resident = if heights.len() > 1 { (planes * bytes).div_ceil(PLANES_BYTES) } else { 1 };
     let others = geometry.batch * geometry.group;
     let shared = if request.threads == 1 { 1 } else { (TASKS_PER_THREAD * request.threads).div_ceil(others) };
-    let part = vectors.div_ceil(resident.max(shared)).next_multiple_of(PART).min(vectors);
-    let parts = vectors.div_ceil(part);
-    let rest = vectors - (parts - 1) * part;
+    let block = vectors.div_ceil(resident.max(shared)).max(LEAST_BLOCK).min(vectors);
+    let blocks = vectors.div_ceil(block);
+    let rest = vectors - (blocks - 1) * block;
+    let parts = shared.min(blocks);
     let mut panels = Vec::with_capacity(heights.len());
     let mut cycles = 0.0;
     for height in heights {
-        let (full, last) = (cover(kernels, height, part, steps), cover(kernels, height, rest, steps));
+        let (full, last) = (cover(kernels, height, block, steps), cover(kernels, height, rest, steps));
         let (Some(full), Some(last)) = (full, last) else { return Err(String::from("no kernels for this layout")) };
-        cycles += (parts - 1) as f64 * full.cycles + last.cycles;
+        cycles += (blocks - 1) as f64 * full.cycles + last.cycles;
         panels.push(Panel { height, runs: [full.runs, last.runs] });
     }
     cycles *= 1.0 + GROUPED_BORDER * taps.border() as f64 / vectors as f64;
@@ -113,7 +114,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let tallest = panels.iter().map(|panel| panel.height).max().unwrap_or(0);
     let is_copied = !T::DIRECT || phases.is_strided();
     let copies = if is_copied { inputs as f64 * phases.cycles(lanes) } else { 0.0 };
-    let lens = [if is_copied { planes } else { 0 }, if direct.is_some() { 0 } else { tallest * part * lanes }];
+    let lens = [if is_copied { planes } else { 0 }, if direct.is_some() { 0 } else { tallest * block * lanes }];
     if lens.iter().any(|len| len * bytes > MOST_BYTES) {
         return Err(String::from("the planes are too large"));
     }
@@ -132,7 +133,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
                 taps,
                 lanes,
                 panels,
-                part,
+                block,
+                blocks,
                 parts,
                 units,
                 tasks: units.min(TASKS_PER_THREAD * request.threads),
@@ -332,7 +334,7 @@ fn heights<A: Real>(
 /// Some output channels of a group.
 struct Panel<A: Real> {
     height: usize,
-    /// For a full part, and for the last one.
+    /// For a full block, and for the last one.
     runs: [Vec<Run<A>>; 2],
 }
 
@@ -347,8 +349,9 @@ struct Grouped<T: Element> {
     taps: FlatTaps,
     lanes: usize,
     panels: Vec<Panel<T::Acc>>,
-    /// Vectors of a part of a group, and parts.
-    part: usize,
+    /// Vectors of a block, blocks of a group, and units that share them out.
+    block: usize,
+    blocks: usize,
     parts: usize,
     units: usize,
     tasks: usize,
@@ -369,7 +372,7 @@ impl<T: Element> Lowering<T> for Grouped<T> {
     }
 
     fn kernel(&self) -> &str {
-        let runs = &self.panels[0].runs[usize::from(self.parts == 1)];
+        let runs = &self.panels[0].runs[usize::from(self.blocks == 1)];
         runs.iter().max_by_key(|run| run.tiles * run.kernel.nrv()).map_or("", |run| run.kernel.name())
     }
 
@@ -421,32 +424,51 @@ impl<T: Element> Grouped<T> {
         let geometry = &self.geometry;
         let (plane, part) = (unit / self.parts, unit % self.parts);
         let (image, group) = (plane / geometry.group, plane % geometry.group);
-        let (channels, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
-        let (spatial_in, spatial) = (geometry.input_spatial(), geometry.output_spatial());
-        let first = part * self.part;
-        let (from, to) = (first * self.lanes, ((first + self.part) * self.lanes).min(spatial));
-        let x_at = (image * geometry.in_channels + group * channels) * spatial_in;
-        let len = channels * spatial_in;
-        let (x, next) = io.x[x_at..].split_at(len);
-        let next = T::as_acc(next).unwrap_or(&[]);
+        let spatial = geometry.input_spatial();
+        let channels = geometry.in_channels_per_group();
+        let (x, next) =
+            io.x[(image * geometry.in_channels + group * channels) * spatial..].split_at(channels * spatial);
+        let blocks = part * self.blocks / self.parts..(part + 1) * self.blocks / self.parts;
         let x = match T::as_acc(x) {
             Some(x) if !self.phases.is_strided() => x,
             _ => {
+                let (from, to) = (blocks.start * self.block * self.lanes, blocks.end * self.block * self.lanes);
                 let (window, width) = (self.taps.window(from, to), self.phases.w.output);
                 let rows = window.start / width..window.end.div_ceil(width);
-                for (x, planes) in x.chunks_exact(spatial_in).zip(planes.chunks_exact_mut(self.phases.pitch)) {
+                for (x, planes) in x.chunks_exact(spatial).zip(planes.chunks_exact_mut(self.phases.pitch)) {
                     self.phases.fill(self.isa, self.kernels, x, rows.clone(), planes);
                 }
                 planes
             }
         };
-        let mut row = group * outputs;
+        let next = T::as_acc(next).unwrap_or(&[]);
+        for block in blocks {
+            self.block(block, (image, group), io, x, next, sums);
+        }
+    }
+
+    /// All output channels of a block of positions; `next` begins with the next group's channels of X.
+    fn block(
+        &self,
+        block: usize,
+        (image, group): (usize, usize),
+        io: &Io<'_, T>,
+        x: &[T::Acc],
+        next: &[T::Acc],
+        sums: &mut [T::Acc],
+    ) {
+        let geometry = &self.geometry;
+        let spatial = geometry.output_spatial();
+        let first = block * self.block;
+        let (from, to) = (first * self.lanes, ((first + self.block) * self.lanes).min(spatial));
+        let mut row = group * geometry.out_channels_per_group();
         for (i, panel) in self.panels.iter().enumerate() {
-            let runs = &panel.runs[usize::from(part + 1 == self.parts)];
+            let runs = &panel.runs[usize::from(block + 1 == self.blocks)];
             let steps: usize = runs.iter().map(|run| run.tiles * self.taps.steps()).sum();
-            // The first panel fetches the next group, of which each step has its share.
-            let step = len.div_ceil(steps.max(1));
-            let next = if i == 0 && self.parts == 1 { next } else { &[] };
+            // The first panel of each block fetches its share of the next group, and each step a share of that.
+            let share = geometry.in_channels_per_group() * geometry.input_spatial() / self.blocks;
+            let step = share.div_ceil(steps.max(1));
+            let next = if i == 0 { next.get(block * share..).unwrap_or(&[]) } else { &[] };
             let w = &io.weights[row * self.taps.steps()..(row + panel.height) * self.taps.steps()];
             let bias = &io.bias[row..row + panel.height];
             let at = (image * geometry.out_channels + row) * spatial + from;
