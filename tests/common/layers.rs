@@ -64,7 +64,9 @@ impl DrawnAxis {
 fn axis(rank: usize) -> impl Strategy<Value = DrawnAxis> {
     let (kernel, extra): (usize, usize) = [(5, 40), (5, 14), (3, 6), (3, 3), (2, 3)][rank - 1];
     let sizes = (1..=kernel, 1..=3_usize, 1..=4_usize, 0..=4_usize, 0..=4_usize);
-    let rest = (0..=extra, 0..=3_usize, 0..=6_usize);
+    // Now and then beyond two of the longest vectors.
+    let most = if rank <= 2 { 80 } else { extra };
+    let rest = (prop_oneof![4 => 0..=extra, 1 => extra..=most], 0..=3_usize, 0..=6_usize);
     (sizes, rest).prop_map(|((kernel, dilation, stride, pad_begin, pad_end), (extra, output_padding, shortfall))| {
         DrawnAxis { kernel, dilation, stride, pad_begin, pad_end, extra, output_padding, shortfall }
     })
@@ -123,12 +125,17 @@ pub fn pointwise() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A Conv for Winograd's algorithm: at most three axes, the inner two of stride 1, the outer one not dilated, a kernel with more than one tap.
+/// A Conv for Winograd's algorithm: at most three axes, the outer one not dilated, the inner two of stride 1 or of a stride that is shorter than the
+/// kernel, of which there is more than one tap for each of its phases.
 pub fn winograd() -> impl Strategy<Value = Layer> {
     let axes = prop_oneof![2 => Just(1), 5 => Just(2), 2 => Just(3)].prop_flat_map(|rank: usize| {
         // Pads of up to 8, kernels of up to 9: several filters an axis, tiles of padding only.
         let axis = (1..=9_usize, 0..=5_usize, 0..=8_usize, 0..=[60_usize, 14, 5][rank - 1]);
-        let axis = (axis, 1..=2_usize, prop_oneof![3 => Just(1_usize), 1 => 2..=4_usize]);
+        let axis = (
+            axis,
+            prop_oneof![2 => Just(1_usize), 1 => 2..=4_usize],
+            prop_oneof![3 => Just(1_usize), 1 => 2..=4_usize],
+        );
         let axis = axis.prop_map(move |((kernel, pad_begin, pad_end, extra), stride, dilation)| {
             let kernel = if rank == 3 { kernel.min(3) } else { kernel };
             DrawnAxis { kernel, dilation, stride, pad_begin, pad_end, extra, output_padding: 0, shortfall: 0 }
@@ -137,7 +144,9 @@ pub fn winograd() -> impl Strategy<Value = Layer> {
     });
     (channels(), axes).prop_map(|(channels, mut axes)| {
         let tiled = axes.len().saturating_sub(2);
-        axes[tiled..].iter_mut().for_each(|a| a.stride = 1);
+        for axis in &mut axes[tiled..] {
+            axis.stride = if axis.dilation == 1 { axis.kernel.saturating_sub(1).clamp(1, axis.stride) } else { 1 };
+        }
         axes[..tiled].iter_mut().for_each(|a| a.dilation = 1);
         if axes[tiled..].iter().all(|a| a.kernel == 1) {
             axes.last_mut().expect("a layer has an axis").kernel = 3;
@@ -172,6 +181,36 @@ pub fn grouped() -> impl Strategy<Value = Layer> {
             w.pad_end = reach - w.pad_begin;
         }
         conv_layer(channels, &axes, AutoPad::NotSet)
+    })
+}
+
+/// A ConvTranspose for Winograd's algorithm: at most three axes without dilation, phases along the last one that are a part of a vector, more than
+/// one tap a phase, and pads that crop no cell that sees all taps.
+pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
+    let axes = prop_oneof![2 => Just(1), 5 => Just(2), 2 => Just(3)].prop_flat_map(|rank: usize| {
+        let axis = (1..=9_usize, 0..=8_usize, 0..=8_usize, 0..=[40_usize, 11, 4][rank - 1]);
+        let axis = (axis, 1..=5_usize, 0..=2_u32, 0..=3_usize, 0..=6_usize);
+        let axis =
+            axis.prop_map(move |((kernel, pad_begin, pad_end, extra), stride, log, output_padding, shortfall)| {
+                let kernel = if rank == 3 { kernel.min(5) } else { kernel };
+                // Both are kept: the last axis takes the power of two.
+                let drawn =
+                    DrawnAxis { kernel, dilation: 1, stride, pad_begin, pad_end, extra, output_padding, shortfall };
+                (drawn, 1 << log)
+            });
+        vec(axis, rank)
+    });
+    let sizing = prop_oneof![6 => Just(Sizing::Pads), 1 => Just(Sizing::Auto(AutoPad::SameUpper))];
+    (channels(), axes, sizing).prop_map(|(channels, axes, sizing)| {
+        let last = axes.len() - 1;
+        let fit = |(i, (axis, power)): (usize, (DrawnAxis, usize))| {
+            let stride = if i == last { power } else { axis.stride };
+            let kernel = if i == last { axis.kernel.max(stride + 1) } else { axis.kernel };
+            let pad_begin = axis.pad_begin.min(kernel.div_ceil(stride) * stride - 1);
+            DrawnAxis { stride, kernel, pad_begin, ..axis }
+        };
+        let axes: Vec<_> = axes.into_iter().enumerate().map(fit).collect();
+        transposed_layer(channels, &axes, sizing)
     })
 }
 
@@ -358,6 +397,13 @@ pub fn hard() -> Vec<Layer> {
         let pad = (kernel / 2) as i64;
         add((Conv::new(w).group(3).pads([pad; 4]), x));
         add((Conv::new(w).group(3).pads([pad; 4]).strides([2, 2]), x));
+    }
+    // Odd widths whose phases of stride 2 differ by a vector, for vectors of every length; with odd padding the shorter phase is the first.
+    for width in [9, 17, 33, 65] {
+        for (kernel, pad) in [(4, 1), (4, 2), (2, 0), (2, 1)] {
+            let w = [2, 1, kernel, kernel];
+            add((Conv::new(w).group(2).pads([pad; 4]).strides([2, 2]), [1, 2, 9, width]));
+        }
     }
     add((Conv::new([2, 1, 15, 9]).group(2).pads([7, 4, 7, 4]), [1, 2, 20, 19]));
     add((Conv::new([2, 1, 9, 17]).group(2).pads([4, 8, 4, 8]).strides([3, 2]), [1, 2, 20, 40]));
