@@ -12,7 +12,11 @@
 //! The polynomials' coefficients stand in [`Points`]. The transform of the filter, which is done once and in f64, is
 //! [`filter_rows`](crate::winograd::filter_rows).
 
-#![expect(clippy::needless_range_loop, reason = "loops over indices unroll before arrays are split into registers")]
+#![expect(
+    clippy::needless_range_loop,
+    clippy::manual_memcpy,
+    reason = "loops over indices unroll before arrays are split into registers"
+)]
 
 use crate::Real;
 use crate::simd::Simd;

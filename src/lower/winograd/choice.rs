@@ -9,7 +9,7 @@ use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
     FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
-    NOT_HIDDEN, OUTPUT_CYCLES, PHASE_CYCLES, PICK_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
+    NOT_HIDDEN, OUTPUT_CYCLES, PHASE_CYCLES, PHASES_OF_X, PICK_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::tile_cycles;
 use crate::machine::Caches;
@@ -196,6 +196,7 @@ impl<T: Real> Choice<T> {
         let scattered = (extent.tiles() * channels_out) as f64 * pixels;
         let apart =
             if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
-        Some(task + apart * slices_out)
+        let factor = if view.strides == [1, 1] { 1.0 } else { PHASES_OF_X };
+        Some((task + apart * slices_out) * factor)
     }
 }
