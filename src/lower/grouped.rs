@@ -38,6 +38,9 @@ const MOST_TAPS: usize = 128;
 /// Bytes of a unit's planes, at the most, where several panels of output channels read them: the L1 cache, with room for Y and weights.
 const PLANES_BYTES: usize = 24 << 10;
 
+/// Bytes of the sums of a block, at the most, where kernels cannot store into Y: they stay in the L2 cache.
+const SUMS_BYTES: usize = 128 << 10;
+
 /// Bytes of scratch, at the most.
 const MOST_BYTES: usize = 16 << 20;
 
@@ -94,7 +97,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     };
     // Blocks that stay in the L1 cache while several panels read them, and enough for the threads.
     let (bytes, planes) = (size_of::<T::Acc>(), inputs * phases.pitch);
-    let resident = if heights.len() > 1 { (planes * bytes).div_ceil(PLANES_BYTES) } else { 1 };
+    let resident = if heights.len() > 1 { planes.saturating_mul(bytes).div_ceil(PLANES_BYTES) } else { 1 };
+    let direct = request.direct_clamp();
+    let tallest = heights.iter().copied().max().unwrap_or(0);
+    let sums = if direct.is_some() { 0 } else { geometry.output_spatial().saturating_mul(tallest * bytes) };
+    let resident = resident.max(sums.div_ceil(SUMS_BYTES));
     let others = geometry.batch * geometry.group;
     let shared = if request.threads == 1 { 1 } else { (TASKS_PER_THREAD * request.threads).div_ceil(others) };
     let block = vectors.div_ceil(resident.max(shared)).max(LEAST_BLOCK).min(vectors);
@@ -110,12 +117,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         panels.push(Panel { height, runs: [full.runs, last.runs] });
     }
     cycles *= 1.0 + GROUPED_BORDER * taps.border() as f64 / vectors as f64;
-    let direct = request.direct_clamp();
-    let tallest = panels.iter().map(|panel| panel.height).max().unwrap_or(0);
     let is_copied = !T::DIRECT || phases.is_strided();
     let copies = if is_copied { inputs as f64 * phases.cycles(lanes) } else { 0.0 };
-    let lens = [if is_copied { planes } else { 0 }, if direct.is_some() { 0 } else { tallest * block * lanes }];
-    if lens.iter().any(|len| len * bytes > MOST_BYTES) {
+    let lens =
+        [if is_copied { planes } else { 0 }, if direct.is_some() { 0 } else { tallest.saturating_mul(block * lanes) }];
+    if lens.iter().any(|len| len.saturating_mul(bytes) > MOST_BYTES) {
         return Err(String::from("the planes are too large"));
     }
     let units = others * parts;
