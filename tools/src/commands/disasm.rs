@@ -91,7 +91,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "the masks of a column of taps, in AVX2's 16 registers; the pointer of what is fetched ahead",
+            "the masks of a column of taps, in AVX2's 16 registers; the end of a column",
             &[Exception::new(Avx512, "grouped_*::*_group_*", 0, 1), Exception::new(Avx2, "grouped_*::*_group_*", 2, 0)],
         ),
         (
