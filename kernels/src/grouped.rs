@@ -254,8 +254,8 @@ pub struct FlatInput<'a, T> {
     pub ahead: Ahead,
     /// The vector of output positions that the first tile begins with.
     pub first: usize,
-    /// Tiles side by side, all of which begin before the last output position.
-    pub tiles: usize,
+    /// Vectors of output positions that are summed, of which the last tile may have a part; the last of them begins before the last output position.
+    pub vectors: usize,
 }
 
 impl<T: Real> GroupedKernel<T> {
@@ -313,14 +313,14 @@ impl<T: Real> GroupedKernel<T> {
     /// MR rows of sums, `+ bias + residual`, clamped: those from vector `input.first` on go to `y`, row i to `y[i * ldy..]`.
     ///
     /// # Panics
-    /// If a slice is too short, the taps are for vectors of another length, or a tile begins behind the last output position.
+    /// If a slice is too short, the taps are for vectors of another length, or a vector begins behind the last output position.
     pub fn run(&self, input: &FlatInput<'_, T>, y: &mut Dest<'_, T>, ldy: usize, epilogue: &Epilogue<'_, T>) {
-        let &FlatInput { taps, w, is_finite, x, ahead, first, tiles } = input;
-        let Some(before) = tiles.checked_sub(1) else { return };
+        let &FlatInput { taps, w, is_finite, x, ahead, first, vectors } = input;
+        let Some(before) = vectors.checked_sub(1) else { return };
         assert_eq!(taps.lanes, self.lanes, "the taps are for other vectors");
-        let last = before.saturating_mul(self.nrv).saturating_add(first).saturating_mul(self.lanes);
-        assert!(last < taps.outputs, "a tile begins behind the last position");
-        let len = (taps.outputs - first * self.lanes).min(tiles * self.nr());
+        let last = before.saturating_add(first).saturating_mul(self.lanes);
+        assert!(last < taps.outputs, "a vector begins behind the last position");
+        let len = (taps.outputs - first * self.lanes).min(vectors * self.lanes);
         assert!(w.len() >= taps.taps.len() * self.mr, "too few weights");
         assert!(x.len() >= taps.len, "the input is too short");
         let written = (self.mr - 1).saturating_mul(ldy).saturating_add(len);
@@ -345,7 +345,7 @@ impl<T: Real> GroupedKernel<T> {
             ahead,
             ahead_step,
             first,
-            tiles,
+            tiles: vectors.div_ceil(self.nrv),
             tile: tile.as_mut_ptr().cast(),
             y: y.as_mut_ptr(),
             ldy,

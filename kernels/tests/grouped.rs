@@ -76,7 +76,7 @@ fn tiles_are_sums_over_channels_and_taps() {
     for_each_kernel!(check);
 }
 
-/// All tiles of a layer in two calls, rows of the destination some elements apart.
+/// All positions of a layer in two calls, rows of the destination some elements apart.
 fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool, is_finite: bool) {
     let &Layer { height, outputs, width, rows, columns } = layer;
     // Neighbouring taps see planes of their own, as they do with strides: four a channel.
@@ -92,12 +92,13 @@ fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool,
     let (lo, hi) = (T::from_f64(-1.5), T::from_f64(2.5));
     let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()), lo, hi };
     let mut y = vec![T::from_f64(UNTOUCHED); mr * ldy];
-    let count = len.div_ceil(kernel.nr());
-    for (from, tiles) in [(0, count / 2), (count / 2, count - count / 2)] {
-        let first = from * kernel.nrv();
-        let input = FlatInput { taps: &taps, w: &w, is_finite, x: &x, ahead: Ahead::lines(&x), first, tiles };
+    // Calls that end within a tile, but for the last one.
+    let count = len.div_ceil(kernel.lanes());
+    for (first, vectors) in [(0, count / 2), (count / 2, count - count / 2)] {
+        let input = FlatInput { taps: &taps, w: &w, is_finite, x: &x, ahead: Ahead::lines(&x), first, vectors };
         let mut y = Dest::from_slice(&mut y);
-        kernel.run(&input, &mut y.from(from * kernel.nr()), ldy, &epilogue.from(from * kernel.nr()));
+        let from = first * kernel.lanes();
+        kernel.run(&input, &mut y.from(from), ldy, &epilogue.from(from));
     }
     for (at, got) in y.iter().enumerate() {
         let (m, position) = (at / ldy, at % ldy);
@@ -135,11 +136,11 @@ fn padding_is_zero_whatever_lies_there() {
         let x: Vec<T> =
             (0..width * height).map(|i| if i % width == width - 1 { T::INFINITY } else { T::ONE }).collect();
         let (w, zeros) = (vec![T::ONE; kernel.mr()], vec![T::ZERO; kernel.mr()]);
-        let tiles = (width * height).div_ceil(kernel.nr());
+        let vectors = (width * height).div_ceil(kernel.lanes());
         let epilogue = Epilogue { bias: &zeros, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
         for is_finite in [true, false] {
             let mut y = vec![T::ZERO; kernel.mr() * width * height];
-            let input = FlatInput { taps: &taps, w: &w, is_finite, x: &x, ahead: Ahead::NONE, first: 0, tiles };
+            let input = FlatInput { taps: &taps, w: &w, is_finite, x: &x, ahead: Ahead::NONE, first: 0, vectors };
             kernel.run(&input, &mut Dest::from_slice(&mut y), width * height, &epilogue);
             for (i, got) in y.iter().enumerate() {
                 let want = if i % width == 0 { 0.0 } else { 1.0 };
@@ -149,7 +150,7 @@ fn padding_is_zero_whatever_lies_there() {
         // A weight that is infinite makes padding NaN, and everything else infinite.
         let (w, x) = (vec![T::INFINITY; kernel.mr()], vec![T::ONE; width * height]);
         let mut y = vec![T::ZERO; kernel.mr() * width * height];
-        let input = FlatInput { taps: &taps, w: &w, is_finite: false, x: &x, ahead: Ahead::NONE, first: 0, tiles };
+        let input = FlatInput { taps: &taps, w: &w, is_finite: false, x: &x, ahead: Ahead::NONE, first: 0, vectors };
         kernel.run(&input, &mut Dest::from_slice(&mut y), width * height, &epilogue);
         for (i, got) in y.iter().enumerate() {
             assert!(
@@ -188,7 +189,15 @@ fn short_slices_are_refused() {
             let call = || {
                 let [w, x, y, bias, residual] = lens.map(|len| vec![T::ZERO; len]);
                 let mut y = y;
-                let input = FlatInput { taps, w: &w, is_finite: true, x: &x, ahead: Ahead::NONE, first, tiles: 1 };
+                let input = FlatInput {
+                    taps,
+                    w: &w,
+                    is_finite: true,
+                    x: &x,
+                    ahead: Ahead::NONE,
+                    first,
+                    vectors: kernel.nrv().min(vectors - first.min(vectors - 1)),
+                };
                 let residual = Some(residual.as_slice());
                 let epilogue = Epilogue { bias: &bias, residual, lo: T::ZERO, hi: T::ONE };
                 kernel.run(&input, &mut Dest::from_slice(&mut y), 2 * width, &epilogue);

@@ -266,9 +266,9 @@ struct Cover<A: Real> {
 /// Tiles side by side.
 struct Run<A: Real> {
     kernel: &'static GroupedKernel<A>,
-    /// The vector that the first one begins with, and their number.
+    /// The vector that the first one begins with, and the number of vectors, of which the last tile may have a part.
     first: usize,
-    tiles: usize,
+    vectors: usize,
 }
 
 /// Estimated cycles of a tile with `steps` steps of k.
@@ -303,8 +303,10 @@ fn cover<A: Real>(kernels: &'static [GroupedKernel<A>], height: usize, vectors: 
     }
     let (mut runs, mut first) = (Vec::new(), 0);
     for (kernel, tiles) in kernels.into_iter().zip(counts).filter(|(_, tiles)| *tiles > 0) {
-        runs.push(Run { kernel, first, tiles });
-        first += tiles * kernel.nrv();
+        // Without any of the tiles, the others would not reach the end: the last one begins before it.
+        let covered = (tiles * kernel.nrv()).min(vectors - first);
+        runs.push(Run { kernel, first, vectors: covered });
+        first += covered;
     }
     let calls = runs.len() as f64 * KERNEL_CALL_CYCLES;
     Some(Cover { runs, cycles: many as f64 * costs[bulk] + least[rest].0 + calls })
@@ -379,7 +381,7 @@ impl<T: Element> Lowering<T> for Grouped<T> {
 
     fn kernel(&self) -> &str {
         let runs = &self.panels[0].runs[usize::from(self.blocks == 1)];
-        runs.iter().max_by_key(|run| run.tiles * run.kernel.nrv()).map_or("", |run| run.kernel.name())
+        runs.iter().max_by_key(|run| run.vectors).map_or("", |run| run.kernel.name())
     }
 
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
@@ -470,7 +472,7 @@ impl<T: Element> Grouped<T> {
         let mut row = group * geometry.out_channels_per_group();
         for (i, panel) in self.panels.iter().enumerate() {
             let runs = &panel.runs[usize::from(block + 1 == self.blocks)];
-            let steps: usize = runs.iter().map(|run| run.tiles * self.taps.steps()).sum();
+            let steps: usize = runs.iter().map(|run| run.vectors.div_ceil(run.kernel.nrv()) * self.taps.steps()).sum();
             // The first panel of each block fetches its share of the next group, and each step a share of that.
             let share = geometry.in_channels_per_group() * geometry.input_spatial() / self.blocks;
             let step = share.div_ceil(steps.max(1));
@@ -482,10 +484,10 @@ impl<T: Element> Grouped<T> {
             let mut call =
                 |run: &Run<T::Acc>, y: &mut Dest<'_, T::Acc>, ldy: usize, epilogue: &Epilogue<'_, T::Acc>| {
                     let ahead = next.get(done * step..).map_or(Ahead::NONE, |next| Ahead::rows(next, step));
-                    done += run.tiles * self.taps.steps();
-                    let (first, tiles) = (first + run.first, run.tiles);
+                    done += run.vectors.div_ceil(run.kernel.nrv()) * self.taps.steps();
+                    let (first, vectors) = (first + run.first, run.vectors);
                     let offset = run.first * self.lanes;
-                    let input = FlatInput { taps: &self.taps, w, is_finite: io.is_finite, x, ahead, first, tiles };
+                    let input = FlatInput { taps: &self.taps, w, is_finite: io.is_finite, x, ahead, first, vectors };
                     run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
                 };
             if let Some((lo, hi)) = self.direct

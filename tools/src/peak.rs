@@ -217,7 +217,15 @@ impl<T: Real> Grouped<T> {
     pub fn call(&mut self, kernel: &GroupedKernel<T>) {
         let Self { taps, w, x, y, bias, .. } = self;
         let ldy = taps.outputs();
-        let input = FlatInput { taps, w, is_finite: true, x, ahead: Ahead::NONE, first: 0, tiles: Self::TILES };
+        let input = FlatInput {
+            taps,
+            w,
+            is_finite: true,
+            x,
+            ahead: Ahead::NONE,
+            first: 0,
+            vectors: Self::TILES * kernel.nrv(),
+        };
         let epilogue = Epilogue { bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
         kernel.run(&input, &mut Dest::from_slice(y), ldy, &epilogue);
     }
