@@ -13,11 +13,11 @@ use common::{FlopRate, Yardstick};
 use convoke::kernels::weave::{MOST_VECTORS, Run, Strands, Sum};
 use convoke::kernels::winograd::{Border, Pixels, Planes, Products, Source};
 use convoke::kernels::{
-    Dest, Epilogue, Real, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels, spatial_kernels,
-    weave_kernels, winograd_kernels,
+    Dest, Epilogue, Real, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels, grouped_kernels,
+    spatial_kernels, weave_kernels, winograd_kernels,
 };
 use convoke::{DType, Isa};
-use convoke_tools::peak::{self, Direct, Operands};
+use convoke_tools::peak::{self, Direct, Grouped, Operands};
 use criterion::measurement::Measurement;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
 
@@ -54,6 +54,11 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
     }
     for kernel in depthwise_kernels::<T>(isa).iter().flat_map(|family| family.rows().iter().chain(family.channels())) {
         let mut operands = Direct::new(kernel);
+        group.throughput(Throughput::Elements(operands.flops() as u64));
+        group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call(kernel)));
+    }
+    for kernel in grouped_kernels::<T>(isa) {
+        let mut operands = Grouped::new(kernel);
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call(kernel)));
     }

@@ -7,7 +7,8 @@
 //! Contracts that all kernels keep:
 //! * nothing outside the given slices is read or written, not even by a vector's unused lanes;
 //! * without `accumulate`, a tile's old contents are not read: it may hold NaN;
-//! * NaN and infinities follow IEEE 754: no product with a zero is skipped, and clamping lets NaN pass.
+//! * NaN and infinities follow IEEE 754: no product with a zero is skipped (but products with padding by kernels that are told that all weights are
+//!   finite), and clamping lets NaN pass.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -17,6 +18,7 @@ extern crate alloc;
 mod aarch64;
 mod depthwise;
 mod generic;
+mod grouped;
 pub mod isa;
 mod portable;
 mod real;
@@ -33,10 +35,13 @@ pub use depthwise::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, RowCopy,
     Slots, TapTable,
 };
+pub use grouped::{FlatInput, FlatTaps, GroupedKernel};
 pub use half;
 pub use isa::Isa;
 pub use real::Real;
-pub use table::{channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
+pub use table::{
+    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, weave_kernels, winograd_kernels,
+};
 pub use ukernel::{Ahead, ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
 pub use weave::WeaveKernel;
 pub use winograd::WinogradKernel;

@@ -5,6 +5,7 @@ use core::ops::{Add, Mul};
 
 use crate::Isa;
 use crate::depthwise::DepthwiseKernels;
+use crate::grouped::GroupedKernel;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
@@ -19,6 +20,8 @@ pub trait Slots: Sized + 'static {
     fn winograd_slot(isa: Isa) -> &'static [WinogradKernel<Self>];
     #[doc(hidden)]
     fn depthwise_slot(isa: Isa) -> Option<&'static DepthwiseKernels<Self>>;
+    #[doc(hidden)]
+    fn grouped_slot(isa: Isa) -> &'static [GroupedKernel<Self>];
     #[doc(hidden)]
     fn weave_slot(isa: Isa) -> &'static [WeaveKernel<Self>];
 }

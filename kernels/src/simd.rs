@@ -26,6 +26,9 @@ pub(crate) trait Simd: Copy {
     /// The lanes of a vector that lie in a row, in the form that loads of them take.
     type Mask: Copy;
 
+    /// Any lanes of a vector, in the form that [`load_of`](Self::load_of) and [`mul_add_of`](Self::mul_add_of) take.
+    type Lanes: Copy;
+
     /// Neighbouring scalars that multiply vectors: a broadcast of one, or a register full of them where the ISA multiplies by a lane of it.
     type Scalars: Copy;
     /// How many a `Scalars` holds.
@@ -174,6 +177,24 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA. Memory: the row that the mask was made for is readable, `p` being at its position; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
 
+    /// The lanes whose bit is set in `mask`.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn lanes(mask: u32) -> Self::Lanes;
+
+    /// `LANES` elements from `p`, of any alignment, for [`mul_add_of`](Self::mul_add_of) with the same `lanes`.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
+    unsafe fn load_of(p: *const Self::Elem, lanes: Self::Lanes) -> Self;
+
+    /// [`mul_add_scalar`](Self::mul_add_scalar) in the lanes `lanes`, for what [`load_of`](Self::load_of) loaded; in the others, where the scalar is finite, `c`.
+    ///
+    /// # Safety
+    /// CPU: the ISA. `i` is less than `SCALARS`, and known to the compiler once loops are unrolled.
+    unsafe fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, lanes: Self::Lanes) -> Self;
+
     /// `p + step`, as a value that the compiler knows nothing about: it would compute the addresses of all rows of a tile ahead, and keep them in memory.
     fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
         p.wrapping_add(step)
@@ -192,6 +213,18 @@ pub(crate) fn lanes_in_row(lanes: usize, position: isize, width: usize) -> (usiz
     let most = lanes as isize;
     ((-position).clamp(0, most) as usize, (width as isize - position).clamp(0, most) as usize)
 }
+
+/// [`Simd::mul_add_of`] for ISAs whose [`Simd::load_of`] makes the other lanes zero.
+macro_rules! lanes_by_zeros {
+    () => {
+        #[inline(always)]
+        unsafe fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, _: Self::Lanes) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe { self.mul_add_scalar(scalars, i, c) }
+        }
+    };
+}
+pub(crate) use lanes_by_zeros;
 
 /// [`Simd`]'s scalars as broadcasts.
 macro_rules! broadcast_scalars {

@@ -1,6 +1,7 @@
 //! The table of all micro-kernels: what it does not list does not exist.
 
 use crate::depthwise::DepthwiseKernels;
+use crate::grouped::GroupedKernel;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
@@ -30,6 +31,12 @@ pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<
     if isa.is_available() { T::depthwise_slot(isa) } else { None }
 }
 
+/// The kernels for groups of few channels of one ISA and element type; empty where the CPU or the build lacks the ISA.
+#[must_use]
+pub fn grouped_kernels<T: Real>(isa: Isa) -> &'static [GroupedKernel<T>] {
+    if isa.is_available() { T::grouped_slot(isa) } else { &[] }
+}
+
 /// The weaving kernel of one ISA and element type; empty where the CPU or the build lacks the ISA.
 #[must_use]
 pub fn weave_kernels<T: Real>(isa: Isa) -> &'static [WeaveKernel<T>] {
@@ -38,7 +45,7 @@ pub fn weave_kernels<T: Real>(isa: Isa) -> &'static [WeaveKernel<T>] {
 
 /// The slots of the table: one row an ISA, one column an element type and kind of kernel.
 macro_rules! slots {
-    ($($elem:ty: $module:ident, $winograd:ident, $depthwise:ident, $weave:ident);+) => {$(
+    ($($elem:ty: $module:ident, $winograd:ident, $depthwise:ident, $grouped:ident, $weave:ident);+) => {$(
         impl crate::real::Slots for $elem {
             fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>] {
                 match isa {
@@ -92,6 +99,19 @@ macro_rules! slots {
                 }
             }
 
+            fn grouped_slot(isa: Isa) -> &'static [GroupedKernel<Self>] {
+                match isa {
+                    Isa::Portable => crate::portable::$grouped::GROUPED,
+                    #[cfg(all(target_arch = "aarch64", feature = "neon"))]
+                    Isa::Neon => crate::aarch64::neon::$grouped::GROUPED,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+                    Isa::Avx2 => crate::x86_64::avx2::$grouped::GROUPED,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+                    Isa::Avx512 => crate::x86_64::avx512::$grouped::GROUPED,
+                    _ => &[],
+                }
+            }
+
             fn weave_slot(isa: Isa) -> &'static [WeaveKernel<Self>] {
                 match isa {
                     Isa::Portable => crate::portable::weave::$weave,
@@ -107,4 +127,4 @@ macro_rules! slots {
         }
     )+};
 }
-slots!(f32: gemm_f32, winograd_f32, depthwise_f32, F32; f64: gemm_f64, winograd_f64, depthwise_f64, F64);
+slots!(f32: gemm_f32, winograd_f32, depthwise_f32, grouped_f32, F32; f64: gemm_f64, winograd_f64, depthwise_f64, grouped_f64, F64);

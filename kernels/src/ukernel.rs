@@ -125,7 +125,7 @@ impl Ahead {
     }
 
     /// Address and step; for nothing, an operand that is in the cache anyway.
-    fn or<T>(self, operand: &[T]) -> (*const u8, usize) {
+    pub(crate) fn or<T>(self, operand: &[T]) -> (*const u8, usize) {
         if self.at.is_null() { (operand.as_ptr().cast(), 0) } else { (self.at, self.step) }
     }
 }

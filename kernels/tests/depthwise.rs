@@ -313,3 +313,61 @@ fn short_slices_are_refused() {
     assert!(refused(9, x - 1, y));
     assert!(refused(9, x, y - 1));
 }
+
+#[test]
+fn calls_that_would_read_beside_x_are_refused() {
+    fn check<T: Real>(family: &DepthwiseKernels<T>) {
+        for kernel in family.rows().iter().chain(family.narrow()) {
+            let (mr, width, planes) = (kernel.mr(), kernel.nr() + 3, 2);
+            for (taps, stride) in [(3, 1), (7, 1), (3, 2), (5, 2)] {
+                let reach = (taps / 2) as isize;
+                let columns: Vec<isize> = (-reach..=reach).collect();
+                let height = (mr - 1) * stride + 1;
+                let outputs = (width - 1) / stride + 1;
+                let table = DirectTable::new(taps, stride, &columns, (1, 0), width).unwrap();
+                if !table.serves(outputs, kernel) {
+                    continue;
+                }
+                // Slices, of one element too few each in turn; the row that is seen first; and tiles.
+                let refused = |[w, x, y, bias, residual]: [usize; 5], row: isize, tiles: usize| {
+                    let call = || {
+                        let [w, x, bias, residual] = [w, x, bias, residual].map(|len| vec![T::ZERO; len]);
+                        let mut y = vec![T::ZERO; y];
+                        let input = DirectInput {
+                            table: &table,
+                            row,
+                            height,
+                            w: &w,
+                            w_plane: taps * taps,
+                            x: &x,
+                            x_plane: height * width,
+                            planes,
+                            tiles,
+                        };
+                        let epilogue = Epilogue { bias: &bias, residual: Some(&residual), lo: T::ZERO, hi: T::ONE };
+                        let output = DepthwiseOutput { width: outputs, row: outputs, plane: mr * outputs };
+                        kernel.run_direct(&input, &mut Dest::from_slice(&mut y), &output, &epilogue);
+                    };
+                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err()
+                };
+                let written = planes * mr * outputs;
+                let lens = [planes * taps * taps, planes * height * width, written, planes, written];
+                let what = format!("{kernel:?}, {taps} taps, stride {stride}");
+                assert!(!refused(lens, -reach, 1), "{what}");
+                for i in 0..lens.len() {
+                    let mut short = lens;
+                    short[i] -= 1;
+                    assert!(refused(short, -reach, 1), "{what}: slice {i}");
+                }
+                // Beyond a column's reach before and behind X, and beyond the address space.
+                assert!(refused(lens, -(taps as isize), 1) && refused(lens, height as isize, 1), "{what}");
+                assert!(refused(lens, isize::MIN, 1) && refused(lens, isize::MAX, 1), "{what}");
+                assert!(refused(lens, -reach, 2) && refused(lens, -reach, usize::MAX / mr), "{what}");
+            }
+        }
+        // Kernels along channels do not read X.
+        let table = DirectTable::new(3, 1, &[0], (1, 0), 8).unwrap();
+        assert!(family.channels().iter().all(|kernel| !table.serves(8, kernel)));
+    }
+    for_each_family!(check);
+}

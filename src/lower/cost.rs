@@ -73,3 +73,8 @@ pub(crate) const DIRECT_FINISH_CYCLES: f64 = 3.0;
 pub(crate) const DIRECT_UNIT_CYCLES: f64 = 60.0;
 pub(crate) const ROW_COPY_CYCLES: f64 = 3.0;
 pub(crate) const GATHER_CYCLES: f64 = 10.0;
+/// Slots of loads that a vector of X takes whose shifts cross cache lines; and cycles to finish a vector of sums of the kernels of several output channels.
+pub(crate) const GROUPED_LOADS: f64 = 1.9;
+pub(crate) const GROUPED_FINISH_CYCLES: f64 = 2.0;
+/// How much longer their tiles take at the borders of planes, where loads have masks.
+pub(crate) const GROUPED_BORDER: f64 = 0.3;

@@ -10,6 +10,7 @@ mod cost;
 pub(crate) mod depthwise;
 pub(crate) mod engine;
 mod finish;
+pub(crate) mod grouped;
 pub(crate) mod im2col;
 pub(crate) mod implicit_gemm;
 pub(crate) mod naive;
@@ -153,7 +154,7 @@ pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
 pub(crate) type Candidate<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
 
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
-pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 13] {
+pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 14] {
     [
         (Algorithm::Winograd, winograd::offer),
         (Algorithm::Pointwise, pointwise::offer),
@@ -168,5 +169,6 @@ pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 13] {
         (Algorithm::Col2im(Blas::Matrixmultiply), |r| col2im::offer(r, Blas::Matrixmultiply)),
         (Algorithm::Naive, naive::offer),
         (Algorithm::Depthwise, depthwise::offer),
+        (Algorithm::Grouped, grouped::offer),
     ]
 }

@@ -39,11 +39,14 @@ pub enum Algorithm {
     Naive,
     /// Conv with few input channels a group: tiles of rows, summed directly from a padded copy.
     Depthwise,
+    /// Conv with few channels a group, whose output rows are as long as those of X or of its phases: tiles of several output channels, summed directly from X, or,
+    /// with strides, from a plane for each phase.
+    Grouped,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Winograd,
         Self::Pointwise,
         Self::ImplicitGemm,
@@ -57,6 +60,7 @@ impl Algorithm {
         Self::Col2im(Blas::Matrixmultiply),
         Self::Naive,
         Self::Depthwise,
+        Self::Grouped,
     ];
 
     /// The name used in reports and on command lines.
@@ -76,6 +80,7 @@ impl Algorithm {
             Self::Col2im(Blas::Matrixmultiply) => "col2im:matrixmultiply",
             Self::Naive => "naive",
             Self::Depthwise => "depthwise",
+            Self::Grouped => "grouped",
         }
     }
 }

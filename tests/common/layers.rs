@@ -155,6 +155,35 @@ pub fn winograd() -> impl Strategy<Value = Layer> {
     })
 }
 
+/// A Conv on one or two axes whose rows of Y are as long as those of X, or of its phases, with two output channels a group at the least.
+pub fn grouped() -> impl Strategy<Value = Layer> {
+    let axes = prop_oneof![1 => Just(1), 5 => Just(2)].prop_flat_map(|rank: usize| {
+        let stride = prop_oneof![3 => Just(1_usize), 2 => Just(2_usize), 1 => 3..=5_usize];
+        let axis = (1..=5_usize, 1..=3_usize, stride, 0..=6_usize, 0..=6_usize, 0..=40_usize);
+        let axis = axis.prop_map(|(kernel, dilation, stride, pad_begin, pad_end, extra)| DrawnAxis {
+            kernel,
+            dilation: if stride == 1 { dilation } else { 1 },
+            stride,
+            pad_begin,
+            pad_end,
+            extra: extra + 1,
+            output_padding: 0,
+            shortfall: 0,
+        });
+        vec(axis, rank)
+    });
+    let channels = (1..=2_usize, 1..=5_usize, 0..=17_usize, 2..=32_usize);
+    let channels = channels.prop_map(|(batch, group, c, m)| DrawnChannels { batch, group, c, m });
+    (channels, axes).prop_map(|(channels, mut axes)| {
+        if let Some(w) = axes.last_mut() {
+            let reach = w.reach() - 1;
+            w.pad_begin = w.pad_begin.min(reach);
+            w.pad_end = reach - w.pad_begin;
+        }
+        conv_layer(channels, &axes, AutoPad::NotSet)
+    })
+}
+
 /// A ConvTranspose for Winograd's algorithm: at most three axes without dilation, phases along the last one that are a part of a vector, more than
 /// one tap a phase, and pads that crop no cell that sees all taps.
 pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
@@ -388,6 +417,25 @@ pub fn hard() -> Vec<Layer> {
     add((Conv::new([4, 1, 7, 7]).group(4).pads([6, 3, 2, 4]).strides([2, 2]), [1, 4, 33, 35]));
     add((Conv::new([4, 1, 3, 3]).group(4).pads([1, 4, 2, 3]).dilations([1, 4]), [1, 4, 19, 40]));
     add((Conv::new([8, 4, 3, 3]).group(2).pads([2, 1, 0, 1]), [1, 8, 35, 50]));
+    // Groups whose rows of Y are as long as X's: planes that end within a vector, tiles in the middle of a plane, all heights of panels, shifts beyond
+    // the row, more and fewer rows of Y than of X, one axis.
+    for (c, m, height, width) in
+        [(4, 4, 56, 56), (2, 3, 40, 33), (1, 2, 90, 17), (3, 5, 9, 7), (2, 8, 70, 13), (5, 6, 64, 16)]
+    {
+        add((Conv::new([3 * m, c, 3, 3]).group(3).pads([1; 4]), [1, 3 * c, height, width]));
+    }
+    // The same with strides, from planes of phases that are as long as one another, or not.
+    for (height, width) in [(40, 66), (41, 33), (40, 35)] {
+        add((Conv::new([12, 3, 3, 3]).group(3).pads([1; 4]).strides([2, 2]), [1, 9, height, width]));
+    }
+    add((Conv::new([10, 2, 2, 5]).group(2).pads([1, 4, 0, 3]).strides([3, 3]), [1, 4, 19, 40]));
+    add((Conv::new([10, 2, 1, 1]).group(2).strides([2, 4]), [1, 4, 19, 40]));
+    add((Conv::new([10, 2, 3, 3]).group(2).strides([2, 1]).pads([0, 1, 0, 1]), [1, 4, 19, 40]));
+    add((Conv::new([26, 3, 3, 5]).group(2).pads([4, 8, 1, 0]).dilations([2, 2]), [1, 6, 30, 41]));
+    add((Conv::new([14, 2, 1, 9]).group(2).pads([0, 3, 0, 5]), [1, 4, 21, 3]));
+    add((Conv::new([7, 6, 4, 1]).pads([0, 0, 0, 0]), [1, 6, 40, 31]));
+    layers.push(Layer::new(Conv::new([12, 3, 5]).group(3).pads([2, 2]), [2, 9, 515]));
+    let mut add = |(operator, x_shape): (Conv, [usize; 4])| layers.push(Layer::new(operator, x_shape));
     // Sizes that the program chooses.
     add((Conv::new([4, 3, 4, 4]).auto_pad(AutoPad::SameUpper).strides([2, 3]), [1, 3, 10, 11]));
     add((Conv::new([4, 3, 4, 2]).auto_pad(AutoPad::SameLower).strides([1, 3]), [1, 3, 10, 11]));

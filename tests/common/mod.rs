@@ -118,6 +118,20 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
                 && tiled.iter().any(|a| a.kernel > 1)
         }
         Algorithm::Depthwise => geometry.op == Op::Conv && !is_empty && geometry.in_channels_per_group() <= 32,
+        Algorithm::Grouped => {
+            let is_long = |w: &convoke::Axis| match w.stride {
+                1 => w.output == w.input,
+                stride => w.output >= w.input.div_ceil(stride),
+            };
+            geometry.op == Op::Conv
+                && !is_empty
+                && geometry.axes.len() <= 2
+                && geometry.axes.iter().all(|a| a.input > 0 && (a.stride == 1 || a.stride <= 8 && a.dilation == 1))
+                && geometry.axes.last().is_some_and(|w| is_long(w) && w.output <= 4096)
+                && geometry.in_channels_per_group() <= 32
+                && (2..=32).contains(&geometry.out_channels_per_group())
+                && geometry.kernel_volume() <= 128
+        }
         Algorithm::Transposed | Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
         _ => panic!("tests/common/mod.rs: say what {algorithm} accepts"),
     }

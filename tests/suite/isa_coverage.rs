@@ -6,7 +6,9 @@
 use std::process::Output;
 
 use crate::common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer, this_binary};
-use convoke::kernels::{channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
+use convoke::kernels::{
+    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, weave_kernels, winograd_kernels,
+};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_tools::data::Scalar;
 use convoke_tools::kernels;
@@ -44,7 +46,8 @@ fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
     let direct = depthwise_kernels::<A>(isa).is_some_and(|k| {
         k.rows().iter().chain(k.narrow()).chain(k.channels()).any(|k| k.name() == name && k.isa() == isa)
     });
-    spatial || channel || winograd || direct || weave
+    let grouped = grouped_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
+    spatial || channel || winograd || direct || grouped || weave
 }
 
 /// Runs one Conv and one ConvTranspose on a tier with every algorithm: right results, from a kernel of that tier.

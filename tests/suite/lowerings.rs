@@ -17,6 +17,7 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
     match algorithm {
         Algorithm::Naive => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
         Algorithm::Winograd => prop_oneof![layers::winograd(), layers::winograd_transposed()].boxed(),
+        Algorithm::Grouped => layers::grouped().boxed(),
         Algorithm::Pointwise => layers::pointwise().boxed(),
         Algorithm::Transposed | Algorithm::Col2im(_) => layers::conv_transpose().boxed(),
         _ => layers::conv().boxed(),
@@ -92,6 +93,7 @@ random_layers! {
     col2im_matrixmultiply: "col2im:matrixmultiply";
     naive: "naive";
     depthwise: "depthwise";
+    grouped: "grouped";
 }
 
 fn check_algorithm(name: &str) {

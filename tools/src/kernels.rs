@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use convoke::Isa;
-use convoke::kernels::{Real, channel_kernels, depthwise_kernels, spatial_kernels, weave_kernels, winograd_kernels};
+use convoke::kernels::{
+    Real, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, weave_kernels, winograd_kernels,
+};
 
 use crate::peak;
 
@@ -18,10 +20,12 @@ pub enum Op {
     Dw,
     /// Direct sums, vectors along groups.
     Dwt,
+    /// Direct sums of several output channels, vectors along output positions.
+    Group,
 }
 
 impl Op {
-    const ALL: [Self; 4] = [Self::Gemm, Self::Gemmt, Self::Dw, Self::Dwt];
+    const ALL: [Self; 5] = [Self::Gemm, Self::Gemmt, Self::Dw, Self::Dwt, Self::Group];
 
     /// What the vectors run along.
     fn vectors(self) -> &'static str {
@@ -30,13 +34,18 @@ impl Op {
             Self::Gemmt => "output channels",
             Self::Dw => "output rows, direct",
             Self::Dwt => "groups, direct",
+            Self::Group => "output positions, direct",
         }
     }
 
     /// The module of its tile lists: `gemm_f32`.
     #[must_use]
     pub fn module(self, dtype: &str) -> String {
-        let family = if matches!(self, Self::Gemm | Self::Gemmt) { "gemm" } else { "depthwise" };
+        let family = match self {
+            Self::Gemm | Self::Gemmt => "gemm",
+            Self::Dw | Self::Dwt => "depthwise",
+            Self::Group => "grouped",
+        };
         format!("{family}_{dtype}")
     }
 
@@ -47,6 +56,7 @@ impl Op {
             Self::Gemmt => format!("{dtype}_gemmt_{nr}x{mr}"),
             Self::Dw => format!("{dtype}_dw_{mr}x{nr}"),
             Self::Dwt => format!("{dtype}_dwt_{nr}x{mr}"),
+            Self::Group => format!("{dtype}_group_{mr}x{nr}"),
         }
     }
 }
@@ -96,7 +106,11 @@ fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Tile> {
         let rate = measure.map(|duration| peak::direct(k, duration));
         tile(k.name(), op, (k.mr(), k.nr()), rate)
     });
-    spatial.chain(channel).chain(direct).collect()
+    let grouped = grouped_kernels::<T>(isa).iter().map(|k| {
+        let rate = measure.map(|duration| peak::grouped(k, duration));
+        tile(k.name(), Op::Group, (k.mr(), k.nr()), rate)
+    });
+    spatial.chain(channel).chain(direct).chain(grouped).collect()
 }
 
 /// The part after `winograd_` of the names of an ISA's Winograd transforms.

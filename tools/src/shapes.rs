@@ -1,4 +1,4 @@
-//! The layers of published networks: the CSV files of `benches/shapes`, and other files in the same form.
+//! The layers of published networks, and some beside them: the CSV files of `benches/shapes`, and other files in the same form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use convoke::{Conv, ConvTranspose, Geometry, Op, Operator};
 
 /// The built-in files, by name.
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 11] = [
     ("resnet50.csv", include_str!("../../benches/shapes/resnet50.csv")),
     ("vgg16.csv", include_str!("../../benches/shapes/vgg16.csv")),
     ("classification.csv", include_str!("../../benches/shapes/classification.csv")),
@@ -17,6 +17,7 @@ const FILES: [(&str, &str); 10] = [
     ("generation.csv", include_str!("../../benches/shapes/generation.csv")),
     ("audio.csv", include_str!("../../benches/shapes/audio.csv")),
     ("volumetric.csv", include_str!("../../benches/shapes/volumetric.csv")),
+    ("direct.csv", include_str!("../../benches/shapes/direct.csv")),
     ("transposed.csv", include_str!("../../benches/shapes/transposed.csv")),
 ];
 
@@ -280,7 +281,7 @@ mod tests {
         let layers = built_in();
         let names: HashSet<_> = layers.iter().map(|l| &l.name).collect();
         assert_eq!(names.len(), layers.len());
-        assert!(layers.len() >= 81, "{}", layers.len());
+        assert!(layers.len() >= 97, "{}", layers.len());
         let kinds: HashSet<_> = layers.iter().map(|l| Kind::of(&l.geometry().unwrap())).collect();
         assert_eq!(kinds.len(), 8, "every kind of layer occurs");
     }

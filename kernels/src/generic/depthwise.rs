@@ -588,46 +588,35 @@ pub(crate) unsafe fn scatter<V: Simd>(src: *const V::Elem, len: usize, store: &C
     }
 }
 
+/// Instantiates the tiles along rows, for vectors of one length.
+macro_rules! row_kernels {
+    ($vector:ty, #[$attr:meta], $($direct:ident, $row:ident, $mr:literal);+) => {$(
+        /// # Safety
+        /// As the generic kernel's, for this ISA and tile.
+        #[$attr]
+        unsafe fn $direct(args: &crate::depthwise::DirectArgs<Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::depthwise::direct::<$vector, $mr>(args) }
+        }
+        /// # Safety
+        /// As the generic kernel's, for this ISA and tile.
+        #[$attr]
+        unsafe fn $row(args: &crate::depthwise::DepthwiseArgs<Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::depthwise::tiles::<$vector, $mr, false>(args) }
+        }
+    )+};
+}
+pub(crate) use row_kernels;
+
 /// Instantiates the tiles and passes of an ISA and type, and lists them.
 macro_rules! depthwise {
     ($vector:ty, $isa:expr, #[$attr:meta], direct: $($direct:ident),+; rows: $($row:ident($rr:literal)),+;
         $(narrow: $half:ty, direct: $($half_direct:ident),+; rows: $($half_row:ident($hr:literal)),+;)?
         channels: $($channel:ident($cr:literal)),+ $(,)?) => {
         type Elem = <$vector as crate::simd::Simd>::Elem;
-        $($(
-            /// # Safety
-            /// As the generic kernel's, for this ISA and tile.
-            #[$attr]
-            unsafe fn $half_direct(args: &crate::depthwise::DirectArgs<Elem>) {
-                // SAFETY: the caller's promise, passed on.
-                unsafe { crate::generic::depthwise::direct::<$half, $hr>(args) }
-            }
-            /// # Safety
-            /// As the generic kernel's, for this ISA and tile.
-            #[$attr]
-            unsafe fn $half_row(args: &crate::depthwise::DepthwiseArgs<Elem>) {
-                // SAFETY: the caller's promise, passed on.
-                unsafe { crate::generic::depthwise::tiles::<$half, $hr, false>(args) }
-            }
-        )+)?
-        $(
-            /// # Safety
-            /// As the generic kernel's, for this ISA and tile.
-            #[$attr]
-            unsafe fn $direct(args: &crate::depthwise::DirectArgs<Elem>) {
-                // SAFETY: the caller's promise, passed on.
-                unsafe { crate::generic::depthwise::direct::<$vector, $rr>(args) }
-            }
-        )+
-        $(
-            /// # Safety
-            /// As the generic kernel's, for this ISA and tile.
-            #[$attr]
-            unsafe fn $row(args: &crate::depthwise::DepthwiseArgs<Elem>) {
-                // SAFETY: the caller's promise, passed on.
-                unsafe { crate::generic::depthwise::tiles::<$vector, $rr, false>(args) }
-            }
-        )+
+        $(crate::generic::depthwise::row_kernels!($half, #[$attr], $($half_direct, $half_row, $hr);+);)?
+        crate::generic::depthwise::row_kernels!($vector, #[$attr], $($direct, $row, $rr);+);
         $(
             /// # Safety
             /// As the generic kernel's, for this ISA and tile.

@@ -30,27 +30,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
         for k in 0..args.kc {
             V::prefetch(ahead.cast());
             ahead = ahead.wrapping_add(args.ahead_step);
-            let row = args.b.add(*args.koff.add(k) as usize);
-            if NRV <= MR {
-                // Live: MR * NRV accumulators, NRV vectors of B, the scalars of one row or some.
-                let mut b = [V::splat(V::Elem::ZERO); NRV];
-                for j in 0..NRV {
-                    b[j] = V::load(row.add(j * V::LANES));
-                }
-                update::<V, MR, NRV>(&mut acc, a, &b);
-            } else {
-                // Live: MR * NRV accumulators, the scalars of MR rows, one vector of B.
-                let mut scalars = [V::load_scalars(a, MR); MR];
-                for i in 1..MR {
-                    scalars[i] = if i % V::SCALARS == 0 { V::load_scalars(a.add(i), MR - i) } else { scalars[i - 1] };
-                }
-                for j in 0..NRV {
-                    let b = V::load(row.add(j * V::LANES));
-                    for i in 0..MR {
-                        acc[i][j] = b.mul_add_scalar(scalars[i], i % V::SCALARS, acc[i][j]);
-                    }
-                }
-            }
+            step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
             a = a.add(MR);
         }
         if args.accumulate {
@@ -86,7 +66,7 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
             for j in 0..NRV {
                 b[j] = V::load(w.add(j * V::LANES));
             }
-            update::<V, MR, NRV>(&mut acc, x, &b);
+            update::<V, MR, NRV>(&mut acc, x, &b, Side(w));
             w = w.add(NRV * V::LANES);
         }
         if args.accumulate {
@@ -99,10 +79,79 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     }
 }
 
+/// A row of B.
+pub(crate) trait Row<V>: Copy {
+    /// Its vector number `j`.
+    ///
+    /// # Safety
+    /// CPU: the ISA of `V`. Memory: as whoever made the row promises.
+    unsafe fn vector(self, j: usize) -> V;
+
+    /// That vector, `b`, times scalar `i` of `scalars`, plus `c`.
+    ///
+    /// # Safety
+    /// As [`Simd::mul_add_scalar`].
+    #[inline(always)]
+    unsafe fn product(self, _: usize, b: V, scalars: V::Scalars, i: usize, c: V) -> V
+    where
+        V: Simd,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { b.mul_add_scalar(scalars, i, c) }
+    }
+}
+
+/// Vectors side by side.
+#[derive(Clone, Copy)]
+struct Side<T>(*const T);
+
+impl<V: Simd> Row<V> for Side<V::Elem> {
+    #[inline(always)]
+    unsafe fn vector(self, j: usize) -> V {
+        // SAFETY: the caller's promise of memory and ISA.
+        unsafe { V::load(self.0.add(j * V::LANES)) }
+    }
+}
+
+/// One step of k: `MR` scalars at `a` times the `NRV` vectors of a row of B.
+///
+/// # Safety
+/// CPU: the ISA. Memory: `a` is readable for `MR` elements, `row` for `NRV` vectors.
+#[inline(always)]
+pub(crate) unsafe fn step<V: Simd, const MR: usize, const NRV: usize>(
+    acc: &mut [[V; NRV]; MR],
+    a: *const V::Elem,
+    row: impl Row<V>,
+) {
+    // SAFETY: the caller's promise of memory and ISA.
+    unsafe {
+        if NRV <= MR {
+            // Live: MR * NRV accumulators, NRV vectors of B, the scalars of one row or some.
+            let mut b = [V::splat(V::Elem::ZERO); NRV];
+            for j in 0..NRV {
+                b[j] = row.vector(j);
+            }
+            update::<V, MR, NRV>(acc, a, &b, row);
+        } else {
+            // Live: MR * NRV accumulators, the scalars of MR rows, one vector of B.
+            let mut scalars = [V::load_scalars(a, MR); MR];
+            for i in 1..MR {
+                scalars[i] = if i % V::SCALARS == 0 { V::load_scalars(a.add(i), MR - i) } else { scalars[i - 1] };
+            }
+            for j in 0..NRV {
+                let b = row.vector(j);
+                for i in 0..MR {
+                    acc[i][j] = row.product(j, b, scalars[i], i % V::SCALARS, acc[i][j]);
+                }
+            }
+        }
+    }
+}
+
 /// The most rows of a tile.
 const MOST_ROWS: usize = 14;
 
-/// One step of k: each of `MR` scalars at `a` times the vectors of B. Live beside the accumulators and B: the scalars of one row, or of as many as
+/// One step of k: each of `MR` scalars at `a` times the vectors of B, those of `row`. Live beside the accumulators and B: the scalars of one row, or of as many as
 /// a load brings.
 ///
 /// # Safety
@@ -112,6 +161,7 @@ unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
     acc: &mut [[V; NRV]; MR],
     a: *const V::Elem,
     b: &[V; NRV],
+    row: impl Row<V>,
 ) {
     const { assert!(MR <= MOST_ROWS) };
     // SAFETY: the caller's promise; each load is of rows i.., and ends at MR at the latest.
@@ -125,7 +175,7 @@ unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
                         scalars = V::load_scalars(a.add($i), MR - $i);
                     }
                     for j in 0..NRV {
-                        acc[$i][j] = b[j].mul_add_scalar(scalars, $i % V::SCALARS, acc[$i][j]);
+                        acc[$i][j] = row.product(j, b[j], scalars, $i % V::SCALARS, acc[$i][j]);
                     }
                 }
             )+};

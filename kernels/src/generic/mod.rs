@@ -2,6 +2,7 @@
 
 pub(crate) mod depthwise;
 pub(crate) mod gemm;
+pub(crate) mod grouped;
 pub(crate) mod weave;
 pub(crate) mod winograd;
 

@@ -1,6 +1,6 @@
 //! The `wide` crate's vectors as [`Simd`] vectors: what the compilation target guarantees, on any target.
 
-use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
+use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
 
 /// 8 `f32`.
 #[derive(Clone, Copy)]
@@ -8,6 +8,7 @@ pub(crate) struct F32x8(wide::f32x8);
 
 impl Simd for F32x8 {
     type Elem = f32;
+    type Lanes = wide::f32x8;
     type Mask = (usize, usize);
     const LANES: usize = 8;
     const REGISTERS: usize = 2;
@@ -140,6 +141,23 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
+    unsafe fn lanes(mask: u32) -> wide::f32x8 {
+        let mut lanes = [0.0; 8];
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            *lane = f32::from_bits(if mask >> i & 1 == 1 { u32::MAX } else { 0 });
+        }
+        wide::f32x8::new(lanes)
+    }
+
+    #[inline(always)]
+    unsafe fn load_of(p: *const f32, lanes: wide::f32x8) -> Self {
+        // SAFETY: the caller's promise of memory.
+        Self(unsafe { Self::load(p) }.0 & lanes)
+    }
+
+    lanes_by_zeros!();
+
+    #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> (usize, usize) {
         lanes_in_row(Self::LANES, position, width)
     }
@@ -175,6 +193,7 @@ pub(crate) struct F64x4(wide::f64x4);
 
 impl Simd for F64x4 {
     type Elem = f64;
+    type Lanes = wide::f64x4;
     type Mask = (usize, usize);
     const LANES: usize = 4;
     const REGISTERS: usize = 2;
@@ -305,6 +324,23 @@ impl Simd for F64x4 {
         }
         every
     }
+
+    #[inline(always)]
+    unsafe fn lanes(mask: u32) -> wide::f64x4 {
+        let mut lanes = [0.0; 4];
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            *lane = f64::from_bits(if mask >> i & 1 == 1 { u64::MAX } else { 0 });
+        }
+        wide::f64x4::new(lanes)
+    }
+
+    #[inline(always)]
+    unsafe fn load_of(p: *const f64, lanes: wide::f64x4) -> Self {
+        // SAFETY: the caller's promise of memory.
+        Self(unsafe { Self::load(p) }.0 & lanes)
+    }
+
+    lanes_by_zeros!();
 
     #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> (usize, usize) {

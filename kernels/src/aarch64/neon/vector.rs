@@ -3,7 +3,7 @@
 use core::arch::aarch64::*;
 use core::arch::asm;
 
-use crate::simd::Simd;
+use crate::simd::{Simd, lanes_by_zeros};
 
 /// Asks for the cache line at `p` in the L2 cache. The intrinsic is not stable.
 #[inline(always)]
@@ -112,6 +112,7 @@ pub(crate) struct F32x4(float32x4_t);
 
 impl Simd for F32x4 {
     type Elem = f32;
+    type Lanes = uint32x4_t;
     type Mask = Window<1>;
     type Scalars = float32x4_t;
     const LANES: usize = 4;
@@ -301,6 +302,21 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
+    unsafe fn lanes(mask: u32) -> uint32x4_t {
+        let bits = [1, 2, 4, 8_u32];
+        // SAFETY: the array holds four elements; the caller runs where the ISA is.
+        unsafe { vtstq_u32(vdupq_n_u32(mask), vld1q_u32(bits.as_ptr())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_of(p: *const f32, lanes: uint32x4_t) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(Self::load(p).0), lanes))) }
+    }
+
+    lanes_by_zeros!();
+
+    #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> Window<1> {
         // SAFETY: the caller runs where the ISA is.
         unsafe { Window::new(position, width) }
@@ -390,6 +406,7 @@ impl F64x4 {
 
 impl Simd for F64x4 {
     type Elem = f64;
+    type Lanes = (uint64x2_t, uint64x2_t);
     type Mask = Window<2>;
     type Scalars = float64x2_t;
     const LANES: usize = 4;
@@ -554,6 +571,29 @@ impl Simd for F64x4 {
             every
         }
     }
+
+    #[inline(always)]
+    unsafe fn lanes(mask: u32) -> (uint64x2_t, uint64x2_t) {
+        let bits = [1, 2, 4, 8_u64];
+        // SAFETY: the array holds four elements; the caller runs where the ISA is.
+        unsafe {
+            let mask = vdupq_n_u64(u64::from(mask));
+            (vtstq_u64(mask, vld1q_u64(bits.as_ptr())), vtstq_u64(mask, vld1q_u64(bits[2..].as_ptr())))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_of(p: *const f64, lanes: (uint64x2_t, uint64x2_t)) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            let v = Self::load(p);
+            let low = vandq_u64(vreinterpretq_u64_f64(v.0), lanes.0);
+            let high = vandq_u64(vreinterpretq_u64_f64(v.1), lanes.1);
+            Self(vreinterpretq_f64_u64(low), vreinterpretq_f64_u64(high))
+        }
+    }
+
+    lanes_by_zeros!();
 
     #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> Window<2> {

@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
+use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
 
 /// For each mask of eight 32-bit lanes, the indices that move its lanes to the front (AVX2 has no compress instruction).
 static COMPRESS: [[u32; 8]; 256] = {
@@ -79,6 +79,7 @@ pub(crate) struct F32x8(__m256);
 
 impl Simd for F32x8 {
     type Elem = f32;
+    type Lanes = __m256;
     type Mask = __m256i;
     const LANES: usize = 8;
     const REGISTERS: usize = 1;
@@ -251,6 +252,20 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
+    unsafe fn lanes(mask: u32) -> __m256 {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { _mm256_castsi256_ps(lanes32(mask)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_of(p: *const f32, lanes: __m256) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm256_and_ps(Self::load(p).0, lanes)) }
+    }
+
+    lanes_by_zeros!();
+
+    #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> __m256i {
         let (from, to) = lanes_in_row(Self::LANES, position, width);
         // SAFETY: the caller runs where the ISA is.
@@ -288,6 +303,7 @@ pub(crate) struct F64x4(__m256d);
 
 impl Simd for F64x4 {
     type Elem = f64;
+    type Lanes = __m256d;
     type Mask = __m256i;
     const LANES: usize = 4;
     const REGISTERS: usize = 1;
@@ -450,6 +466,20 @@ impl Simd for F64x4 {
             (Self(_mm256_permute4x64_pd::<0xd8>(even)), Self(_mm256_permute4x64_pd::<0xd8>(odd)))
         }
     }
+
+    #[inline(always)]
+    unsafe fn lanes(mask: u32) -> __m256d {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { _mm256_castsi256_pd(lanes64(mask)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_of(p: *const f64, lanes: __m256d) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self(_mm256_and_pd(Self::load(p).0, lanes)) }
+    }
+
+    lanes_by_zeros!();
 
     #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> __m256i {

@@ -10,6 +10,7 @@ pub(crate) struct F32x16(__m512);
 
 impl Simd for F32x16 {
     type Elem = f32;
+    type Lanes = __mmask16;
     type Mask = __mmask16;
     const LANES: usize = 16;
     const REGISTER_FILE: usize = 32;
@@ -175,6 +176,24 @@ impl Simd for F32x16 {
     }
 
     #[inline(always)]
+    unsafe fn lanes(mask: u32) -> __mmask16 {
+        mask as __mmask16
+    }
+
+    #[inline(always)]
+    unsafe fn load_of(p: *const f32, _: __mmask16) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self::load(p) }
+    }
+
+    // A multiply-add under a mask costs no more than one without; a load under a mask takes a multiply-add's place.
+    #[inline(always)]
+    unsafe fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: __mmask16) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_mask3_fmadd_ps(scalars.0, self.0, c.0, lanes)) }
+    }
+
+    #[inline(always)]
     unsafe fn mask(position: isize, width: usize) -> __mmask16 {
         let (from, to) = lanes_in_row(Self::LANES, position, width);
         (first(to) & !first(from)) as __mmask16
@@ -212,6 +231,7 @@ pub(crate) struct F64x8(__m512d);
 
 impl Simd for F64x8 {
     type Elem = f64;
+    type Lanes = __mmask8;
     type Mask = __mmask8;
     const LANES: usize = 8;
     const REGISTER_FILE: usize = 32;
@@ -362,6 +382,24 @@ impl Simd for F64x8 {
             }
         }
         every
+    }
+
+    #[inline(always)]
+    unsafe fn lanes(mask: u32) -> __mmask8 {
+        mask as __mmask8
+    }
+
+    #[inline(always)]
+    unsafe fn load_of(p: *const f64, _: __mmask8) -> Self {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe { Self::load(p) }
+    }
+
+    // A multiply-add under a mask costs no more than one without; a load under a mask takes a multiply-add's place.
+    #[inline(always)]
+    unsafe fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: __mmask8) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_mask3_fmadd_pd(scalars.0, self.0, c.0, lanes)) }
     }
 
     #[inline(always)]

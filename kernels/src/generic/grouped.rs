@@ -1,0 +1,208 @@
+//! The micro-kernels of groups of few channels: a register tile of several output channels, straight from X.
+//!
+//! Output rows are as long as X's, so that a plane of X is one run of positions, and a tap is the same run, shifted: a tile is MR output channels by
+//! NR positions, which may begin and end in the middle of rows. Each vector of X is loaded once for all MR channels. What a shift brings from the
+//! end of one row to the beginning of the next is padding: lanes that are the same for a whole column of taps, and made zero. Only tiles near the
+//! plane's ends see rows that are not there, and load parts of vectors.
+
+#![expect(
+    clippy::needless_range_loop,
+    reason = "loops over indices unroll before the accumulators are split into registers; loops over iterators do not, and spill them"
+)]
+
+use super::gemm::{Row, step};
+use crate::Real;
+use crate::grouped::FlatArgs;
+use crate::simd::Simd;
+
+/// Tiles of `MR` output channels by `NRV` vectors, side by side.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states for `MR` and `NRV`.
+#[inline(always)]
+pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &FlatArgs<V::Elem>) {
+    // SAFETY: the caller's promise, passed on: tiles between the borders see only positions of the plane.
+    unsafe {
+        let mut ahead = args.ahead;
+        for tile in 0..args.tiles {
+            let (vector, done) = (args.first + tile * NRV, tile * NRV * V::LANES);
+            let is_inside = vector >= args.head && vector + NRV <= args.tail;
+            // Two calls, not one loop with both kinds of loads: LLVM would move the sums from register to register between them.
+            if is_inside && args.is_finite {
+                let acc = sum::<V, MR, NRV, false>(args, vector, is_inside, ahead);
+                finish::<V, MR, NRV>(args, &acc, done);
+            } else {
+                let acc = sum::<V, MR, NRV, true>(args, vector, is_inside, ahead);
+                finish::<V, MR, NRV>(args, &acc, done);
+            }
+            ahead = ahead.wrapping_add(args.ahead_step * args.columns * args.column_len);
+        }
+    }
+}
+
+/// The sums of the tile that begins with vector `vector` of the positions, and that `is_inside` if no tap sees a position before or behind the plane. Padding is
+/// left out, or, if `ZEROS`, which tiles that are not inside ask for, zeros that are multiplied.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states.
+#[inline(always)]
+unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
+    args: &FlatArgs<V::Elem>,
+    vector: usize,
+    is_inside: bool,
+    ahead: *const u8,
+) -> [[V; NRV]; MR] {
+    // SAFETY: the caller's promise of memory and ISA; border_masks has masks of all vectors before head and from tail on, and NRV before either.
+    unsafe {
+        let mut ahead = ahead;
+        let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
+        for i in 0..MR {
+            acc[i] = [V::splat(*args.bias.add(i)); NRV];
+        }
+        let x = args.x.wrapping_add(vector * V::LANES);
+        let slot = if vector < args.gap.0 { vector } else { vector - args.gap.1 };
+        let border = args.border_masks.wrapping_add(slot);
+        // The taps of a column have masks of their own at the border only.
+        let own = if is_inside { 0 } else { u32::MAX };
+        let mut masks = args.masks.add(vector % args.period);
+        let (mut taps, mut w) = (args.taps, args.w);
+        for _ in 0..args.columns {
+            let mut lanes = [V::lanes(V::ALL); NRV];
+            if !ZEROS {
+                for j in 0..NRV {
+                    lanes[j] = V::lanes(*masks.add(j));
+                }
+            }
+            let zeros = if is_inside { masks } else { border };
+            let end = taps.add(args.column_len);
+            while taps < end {
+                V::prefetch(ahead.cast());
+                ahead = ahead.wrapping_add(args.ahead_step);
+                let x = x.wrapping_offset((*taps).offset as isize);
+                if ZEROS {
+                    step::<V, MR, NRV>(&mut acc, w, Border(x, zeros.add(((*taps).masks & own) as usize)));
+                } else {
+                    step::<V, MR, NRV>(&mut acc, w, Part(x, lanes));
+                }
+                (taps, w) = (taps.add(1), w.add(MR));
+            }
+            masks = masks.add(args.mask_pitch);
+        }
+        acc
+    }
+}
+
+/// The epilogue of a tile whose first output is number `done` of the call.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states.
+#[inline(always)]
+unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
+    args: &FlatArgs<V::Elem>,
+    acc: &[[V; NRV]; MR],
+    done: usize,
+) {
+    // SAFETY: FlatArgs promises that row i may be written at i * ldy for `len` elements, and the tile.
+    unsafe {
+        if args.len - done >= NRV * V::LANES && args.residual.is_null() {
+            let y = args.y.add(done);
+            if args.is_plain {
+                for i in 0..MR {
+                    for j in 0..NRV {
+                        acc[i][j].store(y.add(i * args.ldy + j * V::LANES));
+                    }
+                }
+            } else {
+                let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+                for i in 0..MR {
+                    for j in 0..NRV {
+                        acc[i][j].clamp(lo, hi).store(y.add(i * args.ldy + j * V::LANES));
+                    }
+                }
+            }
+        } else {
+            for i in 0..MR {
+                for j in 0..NRV {
+                    acc[i][j].store(args.tile.add((i * NRV + j) * V::LANES));
+                }
+            }
+            store_rest::<V>(args, MR, NRV, done);
+        }
+    }
+}
+
+/// Vectors side by side, some lanes of which count.
+#[derive(Clone, Copy)]
+struct Part<V: Simd, const NRV: usize>(*const V::Elem, [V::Lanes; NRV]);
+
+impl<V: Simd, const NRV: usize> Row<V> for Part<V, NRV> {
+    #[inline(always)]
+    unsafe fn vector(self, j: usize) -> V {
+        // SAFETY: the caller's promise of memory and ISA.
+        unsafe { V::load_of(self.0.add(j * V::LANES), self.1[j]) }
+    }
+
+    #[inline(always)]
+    unsafe fn product(self, j: usize, b: V, scalars: V::Scalars, i: usize, c: V) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { b.mul_add_of(scalars, i, c, self.1[j]) }
+    }
+}
+
+/// Vectors side by side, of each of which the lanes of a mask are loaded.
+#[derive(Clone, Copy)]
+struct Border<T>(*const T, *const u32);
+
+impl<V: Simd> Row<V> for Border<V::Elem> {
+    #[inline(always)]
+    unsafe fn vector(self, j: usize) -> V {
+        // SAFETY: the caller's promise of memory and ISA: the masks have lanes that lie in the plane.
+        unsafe { V::load_mask(self.0.wrapping_add(j * V::LANES), *self.1.add(j)) }
+    }
+}
+
+/// The epilogue of a tile with a residual, or beyond the last position: from memory, because loops with branches over the accumulators would keep them
+/// there all the time.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states, the tile being written.
+#[inline(always)]
+unsafe fn store_rest<V: Simd>(args: &FlatArgs<V::Elem>, mr: usize, nrv: usize, done: usize) {
+    // SAFETY: FlatArgs promises that row i may be written, and the residual read, at i * ldy for `len` elements, of which n are left at vector j.
+    unsafe {
+        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        for i in 0..mr {
+            for j in 0..nrv {
+                let first = done + j * V::LANES;
+                let n = args.len.saturating_sub(first).min(V::LANES);
+                if n == 0 {
+                    break;
+                }
+                let at = i * args.ldy + first;
+                let v = V::load(args.tile.add((i * nrv + j) * V::LANES));
+                let v = if args.residual.is_null() { v } else { v.add(V::load_first(args.residual.add(at), n)) };
+                v.clamp(lo, hi).store_first(args.y.add(at), n);
+            }
+        }
+    }
+}
+
+/// Instantiates the tiles of an ISA and type, and lists them.
+macro_rules! grouped {
+    ($vector:ty, $isa:expr, #[$attr:meta]: $($name:ident($mr:literal, $nrv:literal)),+ $(,)?) => {
+        type Elem = <$vector as crate::simd::Simd>::Elem;
+        $(
+            /// # Safety
+            /// As the generic kernel's, for this ISA and tile.
+            #[$attr]
+            unsafe fn $name(args: &crate::grouped::FlatArgs<Elem>) {
+                // SAFETY: the caller's promise, passed on.
+                unsafe { crate::generic::grouped::flat::<$vector, $mr, $nrv>(args) }
+            }
+        )+
+        pub(crate) static GROUPED: &[crate::GroupedKernel<Elem>] = &[$(
+            crate::GroupedKernel::new::<$vector, $mr, $nrv>(stringify!($name), $isa, $name)
+        ),+];
+    };
+}
+pub(crate) use grouped;
