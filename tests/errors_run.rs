@@ -175,23 +175,32 @@ fn case_43_memory_that_cannot_be_had() {
 fn case_48_packed_weights_of_another_plan() {
     let planner = || Planner::new().algorithm(Algorithm::ImplicitGemm);
     let f = Fixture::new(&planner(), Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
-    let rejects = |other: &Fixture| {
-        let result = f.run(&f.operands.x, &other.packed, None, f.plan.geometry().output_len());
-        assert_error(result, ErrorKind::PackedMismatch, &["Conv", "pack"]);
+    let rejects = |other: &Fixture, difference: &str| {
+        let error = f.run(&f.operands.x, &other.packed, None, f.plan.geometry().output_len()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PackedMismatch);
+        let rest = "pack with this plan, or plan with Planner::packed_for";
+        assert_eq!(error.to_string(), format!("Conv: the weights were packed for {difference}: {rest}"));
     };
-    // Another shape of W, group, stride, dilation, algorithm, operator.
+    // Another shape of W, stride, dilation, algorithm, operator, ISA, group.
     let implicit = |conv: Conv, x_shape: &[usize]| Fixture::new(&planner(), conv, x_shape);
-    rejects(&implicit(Conv::new([5, 4, 3, 3]), &[1, 4, 8, 8]));
-    rejects(&implicit(Conv::new([4, 4, 1, 9]), &[1, 4, 8, 9]));
-    rejects(&implicit(Conv::new([4, 2, 3, 3]).group(2), &[1, 4, 8, 8]));
-    rejects(&implicit(Conv::new([4, 4, 3, 3]).strides([2, 1]), &[1, 4, 8, 8]));
-    rejects(&implicit(Conv::new([4, 4, 3, 3]).dilations([1, 2]), &[1, 4, 8, 8]));
+    rejects(&implicit(Conv::new([5, 4, 3, 3]), &[1, 4, 8, 8]), "W of shape [5, 4, 3, 3], the plan needs [4, 4, 3, 3]");
+    rejects(&implicit(Conv::new([4, 4, 1, 9]), &[1, 4, 8, 9]), "W of shape [4, 4, 1, 9], the plan needs [4, 4, 3, 3]");
+    rejects(&implicit(Conv::new([4, 2, 3, 3]).group(2), &[1, 4, 8, 8]), "W of shape [4, 2, 3, 3], the plan needs [4, 4, 3, 3]");
+    rejects(&implicit(Conv::new([4, 4, 3, 3]).strides([2, 1]), &[1, 4, 8, 8]), "spatial axis 0 with stride 2, the plan needs 1");
+    rejects(&implicit(Conv::new([4, 4, 3, 3]).dilations([1, 2]), &[1, 4, 8, 8]), "spatial axis 1 with dilation 2, the plan needs 1");
     let im2col = Planner::new().algorithm(Algorithm::Im2col(Blas::Native));
-    rejects(&Fixture::new(&im2col, Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]));
-    rejects(&Fixture::new(&Planner::new(), ConvTranspose::new([4, 4, 3, 3]), &[1, 4, 8, 8]));
+    let im2col = Fixture::new(&im2col, Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
+    rejects(&im2col, "the algorithm im2col:native, the plan needs implicit-gemm");
+    let transposed = Fixture::new(&Planner::new(), ConvTranspose::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
+    rejects(&transposed, "the operator ConvTranspose, the plan needs Conv");
     for isa in isas().filter(|&isa| isa != f.plan.isa()) {
-        rejects(&Fixture::new(&planner().isa(isa), Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]));
+        let other = Fixture::new(&planner().isa(isa), Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
+        rejects(&other, &format!("the ISA {isa}, the plan needs {}", f.plan.isa()));
     }
+    let grouped = implicit(Conv::new([4, 2, 3, 3]).group(2), &[1, 4, 8, 8]);
+    let dense = implicit(Conv::new([4, 2, 3, 3]), &[1, 2, 8, 8]);
+    let result = grouped.run(&grouped.operands.x, &dense.packed, None, grouped.plan.geometry().output_len());
+    assert_error(result, ErrorKind::PackedMismatch, &["Conv", "packed for group 1, the plan needs 2"]);
     // The same operator, packed by another plan of the same kind: accepted.
     let same = implicit(Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
     f.run(&f.operands.x, &same.packed, None, f.plan.geometry().output_len()).unwrap();

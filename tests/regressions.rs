@@ -231,3 +231,30 @@ fn col2im_with_slices_too_large_for_one_band() {
         }
     }
 }
+
+/// Where no input reaches a band of the output, col2im took the first position that could for a place in X: beyond it by a dilation, and times the
+/// positions of the axes behind, it overflowed.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn col2im_with_bands_that_no_input_reaches() {
+    let far = 1_i64 << 60;
+    let conv = ConvTranspose::new([1, 1, 1, 1])
+        .dilations([2 * far, 1])
+        .output_padding([2 * far - 1, 0])
+        .pads([far, 0, far - 1, 0]);
+    for blas in [Blas::Native, Blas::Gemm, Blas::Matrixmultiply] {
+        let planner = Planner::new().algorithm(Algorithm::Col2im(blas));
+        let plan = match planner.plan::<f32>(conv.clone(), &[1, 1, 1, 1024]) {
+            Ok(plan) => plan,
+            Err(error) => {
+                assert!(blas != Blas::Native && error.to_string().contains("Cargo feature"), "{error}");
+                continue;
+            }
+        };
+        assert_eq!(plan.geometry().output_shape(), [1, 1, 1, 1024]);
+        let packed = plan.pack(&[2.0], Some(&[0.5])).unwrap();
+        let mut y = vec![f32::NAN; 1024];
+        plan.run(&[1.0; 1024], &packed, &mut y, &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
+        assert!(y.iter().all(|y| *y == 0.5), "{blas:?}");
+    }
+}

@@ -187,13 +187,13 @@ impl<'a> Sums<'a> {
         self.rows() * self.row_len()
     }
 
-    /// The input positions along an axis that reach the band.
+    /// The input positions along an axis that reach the band; `0..0` if none does, because the first one that could may lie far beyond X.
     fn reaching(&self, axis: usize) -> Range<usize> {
         let (origin, extent) = self.range(axis);
         let axis = &self.axes[axis];
         let first = (origin + axis.pad_begin).saturating_sub((axis.kernel - 1) * axis.dilation).div_ceil(axis.stride);
         let end = (origin + extent - 1 + axis.pad_begin) / axis.stride + 1;
-        first..end.min(axis.input).max(first)
+        if first < axis.input { first..end.min(axis.input).max(first) } else { 0..0 }
     }
 
     /// The number of runs of input positions that reach the band: of positions on the axes before the one that bands are cut along.

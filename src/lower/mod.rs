@@ -101,6 +101,9 @@ impl Part {
 }
 
 /// A configured lowering: immutable, shared by threads.
+///
+/// Memory safety rests on what its tasks do with [`Io::y`], which no type checks: together they write every element, with computed values, and no
+/// two of them the same one.
 pub(crate) trait Lowering<T: Element>: Send + Sync {
     /// What the packed weights depend on.
     fn layout(&self) -> Layout;
