@@ -57,8 +57,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     let positions = positions.clamp(64, 4096).min(geometry.input_spatial().max(1));
     let ld = blas::leading_dimension(positions);
     let packed = |index: usize| request.layout.map(|layout| layout[index]);
-    if packed(0).is_some_and(|packed| packed != channels.size()) {
-        return Err(String::from("the weights are packed for other blocks"));
+    if let Some(packed) = packed(0)
+        && packed != channels.size()
+    {
+        let size = channels.size();
+        return Err(alloc::format!("the weights are packed in blocks of {packed} output channels, not of {size}"));
     }
     let gemm = |rows: usize, layout: Option<usize>| {
         blas::backend::<T::Acc>(blas, request.isa, Size { rows, k: k.size(), ld }, layout)

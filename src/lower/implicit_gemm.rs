@@ -44,7 +44,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     };
     let sums_of = |columns: usize| if k_blocks > 1 { columns.saturating_mul(rows) } else { 0 };
     let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
-        return Err(String::from("the padded planes are too large"));
+        return Err(planes::too_large(&geometry.axes, planes::MOST_BYTES));
     };
     let lanes = lanes::<T::Acc>(request.isa);
     let vectors = sizes.columns.div_ceil(lanes);

@@ -142,7 +142,12 @@ pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
     let sizes = [Some(geometry.out_channels), Some(geometry.in_channels), Some(geometry.kernel_volume()), k];
     match sizes.iter().all(|size| size.is_some_and(|size| size <= MOST)) {
         true => Ok(()),
-        false => Err(alloc::format!("channels, kernel volume or their product exceed {MOST}")),
+        false => Err(alloc::format!(
+            "{} input and {} output channels, a kernel of {} taps, or channels times taps exceed {MOST}",
+            geometry.in_channels,
+            geometry.out_channels,
+            geometry.kernel_volume()
+        )),
     }
 }
 

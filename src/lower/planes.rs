@@ -6,6 +6,7 @@
 //! the slab reads element `sum(o_i * pitch_i) + offset(tap)`: the columns of the im2col matrix are neighbours, its rows are offsets.
 //! Between two rows of the slab lie as many garbage columns as the shifts are long; they are dropped when tiles are stored.
 
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -106,6 +107,18 @@ pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize) -> Option<Sizes> 
     Some(Sizes { channel_len, columns, slabs })
 }
 
+/// What is said where the planes exceed `bytes` or 32-bit offsets: with the axis along which taps lie furthest apart.
+pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
+    let furthest = axes.iter().enumerate().max_by_key(|(_, axis)| reach(axis));
+    let furthest = furthest.map(|(i, axis)| {
+        let Axis { input, kernel, stride, dilation, pad_begin, pad_end, .. } = axis;
+        alloc::format!(
+            "spatial axis {i} has input {input}, pads {pad_begin} + {pad_end}, kernel {kernel}, stride {stride}, dilation {dilation}"
+        )
+    });
+    alloc::format!("the padded planes exceed {bytes} bytes or 32-bit offsets: {}", furthest.unwrap_or_default())
+}
+
 /// A length of at least `len` that is an odd number of cache lines of f32, so that equal positions of many channels do not share a cache set.
 pub(crate) fn padded(len: usize) -> Option<usize> {
     let lines = len.div_ceil(16);
@@ -143,7 +156,7 @@ pub(crate) struct Choice {
 /// Slabs that each thread should have, so that they end at about the same time.
 const SLABS_PER_THREAD: usize = 2;
 /// Bytes of the planes of a slab, at the most: far-reaching kernels (large dilation) beyond that are for lowerings that copy only what taps see.
-const MOST_BYTES: usize = 32 << 20;
+pub(crate) const MOST_BYTES: usize = 32 << 20;
 /// Columns of a slab, at the most: more gain nothing, and tables grow with them.
 const MOST_COLUMNS: usize = 8192;
 /// Columns below which a slab is not cut for the threads' sake: its planes' borders would weigh too much.

@@ -13,7 +13,7 @@ use crate::lower::cost::{
     CLOCK, DIRECT_DENSE, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::Panels;
-use crate::lower::{Answer, Offer, Request};
+use crate::lower::{Answer, Offer, Request, planes};
 use crate::machine::Caches;
 use crate::{Axis, Geometry, Op};
 
@@ -38,7 +38,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         return Err(String::from("only for Conv"));
     }
     if geometry.in_channels_per_group() > MOST_CHANNELS {
-        return Err(alloc::format!("more than {MOST_CHANNELS} input channels a group"));
+        let channels = geometry.in_channels_per_group();
+        return Err(alloc::format!("{channels} input channels a group, at most {MOST_CHANNELS} can be"));
     }
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
@@ -56,7 +57,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         .filter(|(along, _)| asked(*along))
         .filter_map(|(along, tiles)| Config::new(request, kernels, along, tiles))
         .reduce(|a, b| if b.cycles < a.cycles { b } else { a });
-    let config = best.ok_or_else(|| String::from("the padded planes are too large"))?;
+    let config = best.ok_or_else(|| planes::too_large(&geometry.axes, MOST_BYTES))?;
     Ok(Offer {
         cost: config.cycles / CLOCK,
         lines: config.lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),

@@ -66,8 +66,14 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     }
     let last = geometry.axes.len() - 1;
     let outer_phases = geometry.axes[..last].iter().try_fold(1_usize, |n, a| n.checked_mul(a.stride));
-    if outer_phases.is_none_or(|n| n > MOST_OUTER_PHASES) || geometry.kernel_volume() > MOST_TAPS {
-        return Err(String::from("too many phases or taps"));
+    if outer_phases.is_none_or(|n| n > MOST_OUTER_PHASES) {
+        let strides: Vec<_> = geometry.axes[..last].iter().map(|a| a.stride).collect();
+        return Err(alloc::format!(
+            "the strides {strides:?} of all spatial axes but the last have a product above {MOST_OUTER_PHASES}"
+        ));
+    }
+    if geometry.kernel_volume() > MOST_TAPS {
+        return Err(alloc::format!("the kernel has {} taps, at most {MOST_TAPS} can be", geometry.kernel_volume()));
     }
     let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
         return Err(String::from("no kernel that interleaves"));
@@ -84,11 +90,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         Choice::new(request, phases)
     });
     let Some(choice) = choices.min_by(|a, b| a.cycles.total_cmp(&b.cycles)) else {
-        return Err(String::from(if request.layout.is_some() {
-            "the weights are packed for other pads or tiles"
-        } else {
-            "the padded planes are too large, or there is no kernel for this tile"
-        }));
+        return Err(match request.layout {
+            Some(_) => String::from("the weights are packed for other pads or tiles"),
+            None => super::planes::too_large(&geometry.axes, super::planes::MOST_BYTES),
+        });
     };
     let Choice { cycles, phases, classes, planes, tiles, is_summed, is_blocked } = choice;
     let channels = geometry.in_channels_per_group();
