@@ -37,7 +37,7 @@ pub enum Algorithm {
     Col2im(Blas),
     /// Both operators: the loops of the definition, summed in f64.
     Naive,
-    /// Conv with few input channels a group: tiles of rows, summed directly from a padded copy.
+    /// Conv with few input channels a group: tiles of output rows, summed directly from X, or from padded planes of it.
     Depthwise,
 }
 
