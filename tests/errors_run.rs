@@ -185,9 +185,18 @@ fn case_48_packed_weights_of_another_plan() {
     let implicit = |conv: Conv, x_shape: &[usize]| Fixture::new(&planner(), conv, x_shape);
     rejects(&implicit(Conv::new([5, 4, 3, 3]), &[1, 4, 8, 8]), "W of shape [5, 4, 3, 3], the plan needs [4, 4, 3, 3]");
     rejects(&implicit(Conv::new([4, 4, 1, 9]), &[1, 4, 8, 9]), "W of shape [4, 4, 1, 9], the plan needs [4, 4, 3, 3]");
-    rejects(&implicit(Conv::new([4, 2, 3, 3]).group(2), &[1, 4, 8, 8]), "W of shape [4, 2, 3, 3], the plan needs [4, 4, 3, 3]");
-    rejects(&implicit(Conv::new([4, 4, 3, 3]).strides([2, 1]), &[1, 4, 8, 8]), "spatial axis 0 with stride 2, the plan needs 1");
-    rejects(&implicit(Conv::new([4, 4, 3, 3]).dilations([1, 2]), &[1, 4, 8, 8]), "spatial axis 1 with dilation 2, the plan needs 1");
+    rejects(
+        &implicit(Conv::new([4, 2, 3, 3]).group(2), &[1, 4, 8, 8]),
+        "W of shape [4, 2, 3, 3], the plan needs [4, 4, 3, 3]",
+    );
+    rejects(
+        &implicit(Conv::new([4, 4, 3, 3]).strides([2, 1]), &[1, 4, 8, 8]),
+        "spatial axis 0 with stride 2, the plan needs 1",
+    );
+    rejects(
+        &implicit(Conv::new([4, 4, 3, 3]).dilations([1, 2]), &[1, 4, 8, 8]),
+        "spatial axis 1 with dilation 2, the plan needs 1",
+    );
     let im2col = Planner::new().algorithm(Algorithm::Im2col(Blas::Native));
     let im2col = Fixture::new(&im2col, Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
     rejects(&im2col, "the algorithm im2col:native, the plan needs implicit-gemm");

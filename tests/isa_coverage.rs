@@ -179,7 +179,9 @@ fn the_environment_caps_the_tier() {
     // A tier by name counts more than the cap, but a cap that is not one is an error all the same.
     let named = [(convoke::ENV_ISA, Isa::detect().name()), (convoke::ENV_MAX_ISA, "portable")];
     assert!(print(&named).contains(&best));
-    for variables in [&[(convoke::ENV_MAX_ISA, "sse9")][..], &[(convoke::ENV_ISA, "portable"), (convoke::ENV_MAX_ISA, "sse9")]] {
+    for variables in
+        [&[(convoke::ENV_MAX_ISA, "sse9")][..], &[(convoke::ENV_ISA, "portable"), (convoke::ENV_MAX_ISA, "sse9")]]
+    {
         let text = print(variables);
         let parts = ["error=Unavailable: Conv: CONVOKE_MAX_ISA=sse9: ", "portable, neon, avx2, avx512"];
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");

@@ -238,10 +238,12 @@ fn col2im_with_slices_too_large_for_one_band() {
 #[cfg(target_pointer_width = "64")]
 fn col2im_with_bands_that_no_input_reaches() {
     let far = 1_i64 << 60;
-    let conv = ConvTranspose::new([1, 1, 1, 1])
-        .dilations([2 * far, 1])
-        .output_padding([2 * far - 1, 0])
-        .pads([far, 0, far - 1, 0]);
+    let conv = ConvTranspose::new([1, 1, 1, 1]).dilations([2 * far, 1]).output_padding([2 * far - 1, 0]).pads([
+        far,
+        0,
+        far - 1,
+        0,
+    ]);
     for blas in [Blas::Native, Blas::Gemm, Blas::Matrixmultiply] {
         let planner = Planner::new().algorithm(Algorithm::Col2im(blas));
         let plan = match planner.plan::<f32>(conv.clone(), &[1, 1, 1, 1024]) {

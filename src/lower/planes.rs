@@ -222,20 +222,23 @@ impl Planes {
         let plane = pitches[0] * spans[0];
         let phases: Vec<_> = axes.iter().map(phases).collect();
         let periods: Vec<_> = axes.iter().map(period).collect();
-        let taps = positions(&axes.iter().map(|a| a.kernel).collect::<Vec<_>>())
-            .map(|tap| {
-                let (mut number, mut shift) = (0, 0);
-                for (i, k) in tap.iter().enumerate() {
-                    number = number * phases[i] + k % periods[i];
-                    shift += k * axes[i].dilation / axes[i].stride * pitches[i];
-                }
-                number * plane + shift
-            })
-            .collect();
-        let (mut rows, mut places) = (Vec::new(), Vec::new());
+        let kernel: Vec<_> = axes.iter().map(|a| a.kernel).collect();
+        let mut taps = Vec::with_capacity(kernel.iter().product());
+        for_each_position(&kernel, |tap| {
+            let (mut number, mut shift) = (0, 0);
+            for (i, k) in tap.iter().enumerate() {
+                number = number * phases[i] + k % periods[i];
+                shift += k * axes[i].dilation / axes[i].stride * pitches[i];
+            }
+            taps.push(number * plane + shift);
+        });
+        let planes: usize = phases.iter().product();
+        let count = planes * spans[..rank - 1].iter().product::<usize>();
+        let (mut rows, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count * rank));
         // The phases of a row of X follow one another, so that it is read once.
-        for (number, outer_phase) in positions(&phases[..rank - 1]).enumerate() {
-            for outer in positions(&spans[..rank - 1]) {
+        let mut number = 0;
+        for_each_position(&phases[..rank - 1], |outer_phase| {
+            for_each_position(&spans[..rank - 1], |outer| {
                 for along_phase in 0..phases[rank - 1] {
                     let phase = outer_phase.iter().chain([&along_phase]);
                     places.extend(phase.zip(&axes).enumerate().map(|(i, (tap, axis))| {
@@ -245,9 +248,9 @@ impl Planes {
                     let along = outer.get(axis).copied().unwrap_or(0);
                     rows.push(PlaneRow { at: (number * phases[rank - 1] + along_phase) * plane + at, along });
                 }
-            }
-        }
-        let planes: usize = phases.iter().product();
+            });
+            number += 1;
+        });
         let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
         Self { axes, axis, extent, spans, pitches, channel_len, taps, rows, places }
     }
@@ -419,18 +422,19 @@ fn convert<T: Element>(isa: Isa, x: &[T], stride: usize, row: &RowPick, planes: 
     dst[to..].fill(T::Acc::ZERO);
 }
 
-/// All positions of a box with the given lengths, in row-major order.
-pub(crate) fn positions(lengths: &[usize]) -> impl Iterator<Item = Vec<usize>> {
-    let count: usize = lengths.iter().product();
-    let lengths = lengths.to_vec();
-    (0..count).map(move |mut index| {
-        let mut position = vec![0; lengths.len()];
-        for (p, len) in position.iter_mut().zip(&lengths).rev() {
-            *p = index % len;
-            index /= len;
+/// Calls `visit` with all positions of a box with the given lengths, in row-major order.
+pub(crate) fn for_each_position(lengths: &[usize], mut visit: impl FnMut(&[usize])) {
+    let mut position = vec![0; lengths.len()];
+    for _ in 0..lengths.iter().product() {
+        visit(&position);
+        for (p, len) in position.iter_mut().zip(lengths).rev() {
+            *p += 1;
+            if *p < *len {
+                break;
+            }
+            *p = 0;
         }
-        position
-    })
+    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use super::cost::{
 };
 use super::engine::Panels;
 use super::finish::Finish;
-use super::planes::{channels_per_block, step_of};
+use super::planes::{channels_per_block, for_each_position, step_of};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
@@ -109,11 +109,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let sums_len = sums_of_vector * if is_blocked { planes.columns.div_ceil(tiles.lanes) } else { tiles.widest() };
     let buffer_len = tiles.widest() * tiles.lanes * geometry.axes[last].stride;
     let values = [planes_len, sums_len, buffer_len].map(lines_for::<T::Acc>);
-    let numbers = [geometry.axes.len(), planes.rows()].map(lines_for::<usize>);
+    let numbers = [geometry.axes.len(), planes.rows].map(lines_for::<usize>);
     Ok(Offer {
         cost: cycles / CLOCK,
         lines: values.iter().chain(&numbers).fold(0, |sum, lines| sum.saturating_add(*lines)),
         build: Box::new(move || {
+            let planes = planes.with_tables();
             let mut slot_of = alloc::vec![slots; geometry.axes[last].stride];
             for (slot, r) in classes.iter().flatten().enumerate() {
                 slot_of[*r] = slot;
@@ -271,45 +272,45 @@ impl Outer {
         let (last, outer) = phases.split_last().expect("at least one axis");
         let mut before = 0;
         let counts: Vec<_> = outer.iter().map(|p| p.axis.stride).collect();
-        super::planes::positions(&counts)
-            .map(|r| {
-                let taps_of: Vec<_> = outer.iter().zip(&r).map(|(p, r)| &p.taps[*r]).collect();
-                let lengths: Vec<_> = taps_of.iter().map(|taps| taps.len()).collect();
-                let (mut taps, mut offsets) = (Vec::new(), Vec::new());
-                for index in super::planes::positions(&lengths) {
-                    let (mut k, mut offset) = (0, 0);
-                    for (i, t) in index.iter().enumerate() {
-                        k = k * outer[i].axis.kernel + taps_of[i][*t].k;
-                        offset += taps_of[i][*t].shift * planes.pitches[i];
-                    }
-                    taps.push(k);
-                    offsets.push(offset);
+        let mut all = Vec::with_capacity(counts.iter().product());
+        for_each_position(&counts, |r| {
+            let taps_of: Vec<_> = outer.iter().zip(r).map(|(p, r)| &p.taps[*r]).collect();
+            let lengths: Vec<_> = taps_of.iter().map(|taps| taps.len()).collect();
+            let (mut taps, mut offsets) = (Vec::new(), Vec::new());
+            for_each_position(&lengths, |index| {
+                let (mut k, mut offset) = (0, 0);
+                for (i, t) in index.iter().enumerate() {
+                    k = k * outer[i].axis.kernel + taps_of[i][*t].k;
+                    offset += taps_of[i][*t].shift * planes.pitches[i];
                 }
-                let mut slot = 0;
-                let passes = classes.iter().enumerate().filter(|_| !taps.is_empty()).map(|(class, members)| {
-                    let of_last = &last.taps[members[0]];
-                    let count = taps.len() * of_last.len();
-                    let block = channels_per_block(channels, count, KC);
-                    let edge = channels - (channels.div_ceil(block).max(1) - 1) * block;
-                    let koff = [block, edge].map(|width| {
-                        let mut koff = Vec::with_capacity(count * width);
-                        for step in 0..count * width {
-                            let (t, c) = step_of(step, width, count, INNER);
-                            let at = offsets[t / of_last.len()] + planes.last_offset(of_last[t % of_last.len()].shift);
-                            koff.push((c * planes.channel_len + at) as u32);
-                        }
-                        RowOffsets::new(koff)
-                    });
-                    let subs = heights.0.map(|height| Panels::new(members.len() * height, heights.1));
-                    let pass = Pass { class, slot, phases: members.len(), subs, taps: count, block, koff, before };
-                    before += members.len() * count;
-                    slot += members.len();
-                    pass
+                taps.push(k);
+                offsets.push(offset);
+            });
+            let mut slot = 0;
+            let passes = classes.iter().enumerate().filter(|_| !taps.is_empty()).map(|(class, members)| {
+                let of_last = &last.taps[members[0]];
+                let count = taps.len() * of_last.len();
+                let block = channels_per_block(channels, count, KC);
+                let edge = channels - (channels.div_ceil(block).max(1) - 1) * block;
+                let koff = [block, edge].map(|width| {
+                    let mut koff = Vec::with_capacity(count * width);
+                    for step in 0..count * width {
+                        let (t, c) = step_of(step, width, count, INNER);
+                        let at = offsets[t / of_last.len()] + planes.last_offset(of_last[t % of_last.len()].shift);
+                        koff.push((c * planes.channel_len + at) as u32);
+                    }
+                    RowOffsets::new(koff)
                 });
-                let passes = passes.collect();
-                Self { r, taps, passes }
-            })
-            .collect()
+                let subs = heights.0.map(|height| Panels::new(members.len() * height, heights.1));
+                let pass = Pass { class, slot, phases: members.len(), subs, taps: count, block, koff, before };
+                before += members.len() * count;
+                slot += members.len();
+                pass
+            });
+            let passes = passes.collect();
+            all.push(Self { r: r.to_vec(), taps, passes });
+        });
+        all
     }
 }
 
@@ -468,7 +469,7 @@ impl<T: Element> Transposed<T> {
         let (width, origin) = (slab.width, slab.origin[self.phases.len() - 1]);
         let mut count = 0;
         while count < runs.len() && row < places.len() {
-            let (begin, place) = (self.planes.row_columns[row], places[row]);
+            let (begin, place) = (self.planes.row_columns()[row], places[row]);
             if begin >= column + nr {
                 break;
             }
@@ -498,7 +499,7 @@ impl<T: Element> Transposed<T> {
         (sums, buffer): (&mut [T::Acc], &mut [T::Acc]),
     ) {
         let (column, nr) = (vectors.start * self.tiles.lanes, vectors.len() * self.tiles.lanes);
-        let begins = &self.planes.row_columns[..places.len()];
+        let begins = &self.planes.row_columns()[..places.len()];
         let first = begins.partition_point(|begin| begin + slab.width <= column);
         let mut runs = [Run::default(); STRIP_RUNS];
         let (mut count, mut row) = self.runs((slab, places), (column, nr), first, &mut runs);
@@ -641,7 +642,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         let sums = arena.take::<T::Acc>(self.sums_len);
         let buffer = arena.take::<T::Acc>(self.buffer_len);
         let slab = self.planes.slab(columns, arena.take::<usize>(geometry.axes.len()));
-        let places = &mut arena.take::<usize>(self.planes.rows())[..self.planes.rows_of(&slab)];
+        let places = &mut arena.take::<usize>(self.planes.rows)[..self.planes.rows_of(&slab)];
 
         let x = &io.x[(image * geometry.in_channels + groups.start * channels) * geometry.input_spatial()..];
         let filled = &mut planes[..groups.len() * channels * self.planes.channel_len];

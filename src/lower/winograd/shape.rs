@@ -50,7 +50,9 @@ impl Roles {
         };
         if roles.depth.dilation != 1 && roles.depth.kernel != 1 {
             let dilation = roles.depth.dilation;
-            return Err(alloc::format!("spatial axis 0 has dilation {dilation}, only 1 can be on the outermost of three"));
+            return Err(alloc::format!(
+                "spatial axis 0 has dilation {dilation}, only 1 can be on the outermost of three"
+            ));
         }
         if roles.down.kernel == 1 && roles.along.kernel == 1 {
             return Err(String::from("along the last two spatial axes there is one tap, more are needed"));

@@ -60,7 +60,9 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let along = cells[2].stride;
     if view.rows > 0 && !weave.lanes().is_multiple_of(along) {
         let (axis, lanes) = (geometry.axes.len() - 1, weave.lanes());
-        return Err(alloc::format!("spatial axis {axis} has stride {along}, which does not divide a vector's {lanes} lanes"));
+        return Err(alloc::format!(
+            "spatial axis {axis} has stride {along}, which does not divide a vector's {lanes} lanes"
+        ));
     }
     offer_view(request, view, |scheme, tiles| {
         let direct_len = geometry.weight_len() / geometry.group;
@@ -107,7 +109,9 @@ impl Cells {
         let first = axis.pad_begin / stride;
         let Some(pad_begin) = (taps - 1).checked_sub(first) else {
             let (pad, most) = (axis.pad_begin, taps * stride - 1);
-            return Err(alloc::format!("spatial axis {index} has {pad} pads at its beginning, more than {most} crop whole tiles"));
+            return Err(alloc::format!(
+                "spatial axis {index} has {pad} pads at its beginning, more than {most} crop whole tiles"
+            ));
         };
         let cropped = axis.pad_begin % stride;
         let output = (cropped + axis.output).div_ceil(stride);
