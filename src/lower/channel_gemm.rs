@@ -23,7 +23,7 @@ use crate::{Geometry, Op};
 /// Steps of k in a block, at the most (one channel's taps may be more): a panel of weights of 32 f32 channels then leaves room in the L1 cache.
 const KC: usize = 256;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
@@ -46,7 +46,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let choice = planes::Choice {
         images: geometry.batch * geometry.group,
         block,
-        budget: planes::budget_beside((channels_out * block * taps).saturating_mul(size_of::<T::Acc>())),
+        budget: planes::budget_beside((channels_out * block * taps).saturating_mul(size_of::<T::Acc>())).min(most),
         bytes: size_of::<T::Acc>(),
         threads: request.threads,
     };

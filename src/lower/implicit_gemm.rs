@@ -22,7 +22,7 @@ use crate::{Geometry, Op};
 /// that a block of A stays in the L2 cache.
 const KC: usize = 512;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
@@ -38,7 +38,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let choice = planes::Choice {
         images: geometry.batch * geometry.group,
         block,
-        budget: planes::budget_beside((rows * block * taps).saturating_mul(size_of::<T::Acc>())),
+        budget: planes::budget_beside((rows * block * taps).saturating_mul(size_of::<T::Acc>())).min(most),
         bytes: size_of::<T::Acc>(),
         threads: request.threads,
     };

@@ -31,7 +31,7 @@ const CONFLICT_BYTES: usize = 1024;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
 const SUMS_BYTES: usize = 256 << 10;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
@@ -61,7 +61,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     // Columns of a task: whole tiles, enough for every thread to have a few tasks, the sums bounded.
     let widest = tiles.widest();
     let images = geometry.batch * geometry.group;
-    let bound = SUMS_BYTES / size_of::<T::Acc>() / lanes / rows.max(1);
+    let bound = SUMS_BYTES.min(most) / size_of::<T::Acc>() / lanes / rows.max(1);
     let share = (vectors * images).div_ceil(if request.threads == 1 { 1 } else { 4 * request.threads });
     let task_vectors = bound.min(share).div_ceil(widest).max(1) * widest;
     let blocks = vectors.div_ceil(task_vectors);

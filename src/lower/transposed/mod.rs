@@ -51,7 +51,7 @@ const MOST_SUMMED: usize = 8;
 const STRIP_RUNS: usize = 8;
 const SLAB_RUNS: usize = 32;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::ConvTranspose {
         return Err(String::from("only for ConvTranspose"));
@@ -87,7 +87,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         if request.layout.is_some_and(|layout| !layout[3..].iter().copied().eq(origins_of(&phases))) {
             return None;
         }
-        Choice::new(request, phases)
+        Choice::new(request, phases, most)
     });
     let Some(choice) = choices.min_by(|a, b| a.cycles.total_cmp(&b.cycles)) else {
         return Err(match request.layout {
@@ -102,7 +102,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let slabs = geometry.batch * geometry.group * planes.slabs;
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, tiles.panels.count()) };
     // What is decided for a slab serves several groups where groups are small.
-    let batch = if is_summed { most_groups(planes.channel_len * channels * size_of::<T::Acc>()) } else { 1 };
+    let batch = if is_summed { most_groups(planes.channel_len * channels * size_of::<T::Acc>(), most) } else { 1 };
     let batch = batch.min(geometry.group.div_ceil(4 * request.threads)).max(1);
     let planes_len = batch * channels * planes.channel_len + tiles.widest().max(MOST_VECTORS + 1) * tiles.lanes;
     let sums_of_vector = (slots + usize::from(has_dead)) * tiles.panels.height(0) * tiles.lanes;
@@ -154,9 +154,9 @@ fn origins_of(phases: &[Phases]) -> impl Iterator<Item = usize> {
     phases.iter().map(|p| (p.axis.pad_begin + p.axis.stride - p.cropped) % p.axis.stride)
 }
 
-/// Groups of a task whose planes, of `bytes` each, stay in the L2 cache.
-fn most_groups(bytes: usize) -> usize {
-    ((Caches::detect().l2 / 4) / bytes.max(1)).clamp(1, 16)
+/// Groups of a task whose planes, of `bytes` each, stay in the L2 cache, and do not exceed `most` bytes.
+fn most_groups(bytes: usize, most: usize) -> usize {
+    ((Caches::detect().l2 / 4).min(most) / bytes.max(1)).clamp(1, 16)
 }
 
 /// Phases with the planes and tiles that are cheapest for them.
@@ -173,7 +173,7 @@ struct Choice<A: Real> {
 
 impl<A: Real> Choice<A> {
     /// None where planes are too large, or a kernel is lacking.
-    fn new<T: Element<Acc = A>>(request: &Request<'_, T>, phases: Vec<Phases>) -> Option<Self> {
+    fn new<T: Element<Acc = A>>(request: &Request<'_, T>, phases: Vec<Phases>, most: usize) -> Option<Self> {
         let geometry = request.geometry;
         let (last, outer) = phases.split_last()?;
         let classes = last.classes();
@@ -197,7 +197,8 @@ impl<A: Real> Choice<A> {
                 continue;
             }
             let sums = |columns: usize| if is_blocked { columns.saturating_mul(tiles::ROWS.max(slots)) } else { 0 };
-            let planes = Planes::new(&phases, is_dense, channels, size_of::<A>(), (geometry, request.threads), sums);
+            let planes =
+                Planes::new(&phases, is_dense, channels, size_of::<A>(), (geometry, request.threads, most), sums);
             let Some(planes) = planes else { continue };
             let vectors = planes.columns.div_ceil(super::engine::lanes::<A>(request.isa));
             let packed = if is_summed { Some((1, 1)) } else { packed.map(|(channels, mr, _)| (channels, mr)) };

@@ -60,13 +60,13 @@ pub(super) struct Slab<'a> {
 }
 
 impl Planes {
-    /// None where the planes are too large, or where copies gain nothing.
+    /// None where the planes are too large, or where copies gain nothing. A slab's planes should not exceed `most` bytes.
     pub(super) fn new(
         phases: &[Phases],
         is_dense: bool,
         channels: usize,
         bytes: usize,
-        (geometry, threads): (&Geometry, usize),
+        (geometry, threads, most): (&Geometry, usize, usize),
         sums: impl Fn(usize) -> usize,
     ) -> Option<Self> {
         let last = phases.len() - 1;
@@ -85,7 +85,7 @@ impl Planes {
         let block = channels.checked_mul(copies.len())?;
         let images = geometry.batch * geometry.group;
         // All channels are in a slab: with less than that its rows would be cut.
-        let budget = (Caches::detect().l2 / 2).min(MOST_L2_BYTES);
+        let budget = (Caches::detect().l2 / 2).min(MOST_L2_BYTES).min(most);
         let choice = Choice { images, block, budget, bytes, threads };
         let (axis, extent, sizes) = choice.slab(&axes, sums)?;
         let here = |i: usize| positions_on(&axes, (axis, extent), i);
