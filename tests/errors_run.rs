@@ -305,6 +305,41 @@ fn case_49_no_threads() {
 }
 
 #[test]
+fn forced_algorithms_say_which_axis_and_value_they_cannot_have() {
+    let rejects = |algorithm: Algorithm, operator: Operator, x_shape: &[usize], reason: &str| {
+        let error = Planner::new().algorithm(algorithm).plan::<f32>(operator.clone(), x_shape).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let expected = format!("{}: {algorithm} cannot be used: {reason}", operator.op_name());
+        assert!(error.to_string().starts_with(&expected), "{error:?} is not {expected:?}");
+    };
+    let conv = |w: [usize; 4]| Conv::new(w);
+    let x = [1, 4, 20, 20];
+    let (winograd, pointwise) = (Algorithm::Winograd, Algorithm::Pointwise);
+    rejects(
+        winograd,
+        conv([4, 4, 3, 3]).strides([1, 7]).into(),
+        &x,
+        "spatial axis 1 has stride 7, kernel 3, dilation 1",
+    );
+    rejects(winograd, Conv::new([4, 4, 1, 1, 1, 1]).into(), &[1, 4, 5, 5, 5, 5], "4 spatial axes, only one to three");
+    let transposed = ConvTranspose::new([4, 4, 3, 3]).dilations([2, 1]);
+    rejects(winograd, transposed.into(), &x, "spatial axis 0 has dilation 2, only 1");
+    rejects(pointwise, conv([4, 4, 1, 3]).into(), &x, "spatial axis 1 has kernel 3, stride 1, pads 0 + 0");
+    rejects(pointwise, ConvTranspose::new([4, 4, 1, 1]).into(), &x, "only for Conv");
+    let wide = conv([4, 40, 3, 3]);
+    rejects(Algorithm::Depthwise, wide.into(), &[1, 40, 20, 20], "40 input channels a group, at most 32");
+    let far = || conv([4, 4, 2, 2]).dilations([1 << 24, 1]).pads([1 << 23, 0, 1 << 23, 0]);
+    for algorithm in [Algorithm::ImplicitGemm, Algorithm::ChannelGemm, Algorithm::Depthwise] {
+        let reason = "the padded planes exceed ";
+        rejects(algorithm, far().into(), &x, reason);
+        let error = Planner::new().algorithm(algorithm).plan::<f32>(far(), &x).unwrap_err().to_string();
+        assert!(error.contains("spatial axis 0 has input 20,") && error.contains("dilation 16777216"), "{error}");
+    }
+    let far = ConvTranspose::new([4, 4, 2, 2]).strides([513, 1]);
+    rejects(Algorithm::Transposed, far.into(), &x, "spatial axis 0 has stride 513, more than 512");
+}
+
+#[test]
 fn unknown_names() {
     assert_error("winograd?".parse::<Algorithm>(), ErrorKind::Unavailable, &["winograd?", "naive", "im2col:gemm"]);
     assert!("AVX512".parse::<Isa>().unwrap_err().to_string().contains("portable, neon, avx2, avx512"));
