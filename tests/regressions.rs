@@ -312,3 +312,18 @@ fn a_workspace_limit_does_not_change_a_bit() {
     }
     assert!(smaller > 0, "no plan took less than it wanted");
 }
+
+/// The pick's verdict said that it was not picked, and estimates of small layers were all of 0 or 1 us.
+#[test]
+fn verdicts_tell_small_estimates_apart_and_have_nothing_against_the_pick() {
+    let plan = Planner::new().plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 8, 8]).unwrap();
+    let verdicts = plan.explain().verdicts();
+    for verdict in verdicts {
+        let is_pick = verdict.algorithm == plan.algorithm();
+        assert_eq!(verdict.reason.is_empty(), is_pick, "{verdict:?}");
+        if let Some(cost) = verdict.cost.filter(|cost| !is_pick && *cost < 1e4) {
+            assert!(verdict.reason.starts_with(&format!("estimated at {cost:.0} ns, the pick at ")), "{verdict:?}");
+        }
+    }
+    assert!(verdicts.iter().any(|v| v.reason.contains(" ns,")), "a small layer");
+}
