@@ -1,5 +1,6 @@
 //! Every micro-kernel with all operands in the caches of a core: GFLOP/s, and the share of the FMA peak of its ISA and type; of kernels that move and
-//! transform rather than multiply (Winograd's, the weaving ones), the GB/s that they write (`input`, `weave`) or read (`output`).
+//! transform rather than multiply (Winograd's, the weaving ones), the GB/s that they write (`input`, `weave`, `pick`) or read (`output`).
+//! Direct kernels that also read X itself have a second row, `on-x`.
 //!
 //! The peak is the rate of the fastest micro-kernel, measured at the start of each group. To see one kernel:
 //! `cargo bench --bench kernels -- avx512/f32_gemm_14x32`.
@@ -10,7 +11,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use common::{FlopRate, Yardstick};
-use convoke::kernels::weave::{MOST_VECTORS, Run, Strands, Sum};
+use convoke::kernels::weave::{MOST_VECTORS, RowPick, Run, Strands, Sum};
 use convoke::kernels::winograd::{Border, Pixels, Planes, Products, Source};
 use convoke::kernels::{
     Dest, Epilogue, Real, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels, grouped_kernels,
@@ -52,10 +53,16 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call_channel(kernel)));
     }
-    for kernel in depthwise_kernels::<T>(isa).iter().flat_map(|family| family.rows().iter().chain(family.channels())) {
+    let direct = depthwise_kernels::<T>(isa);
+    for kernel in direct.iter().flat_map(|kernels| [kernels.rows(), kernels.narrow(), kernels.channels()]).flatten() {
         let mut operands = Direct::new(kernel);
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call(kernel)));
+        if operands.reads_x() {
+            group.bench_function(format!("{}/on-x", kernel.name()), |b| {
+                b.iter(|| black_box(&mut operands).call_on_x(kernel));
+            });
+        }
     }
     for kernel in grouped_kernels::<T>(isa) {
         let mut operands = Grouped::new(kernel);
@@ -103,7 +110,7 @@ fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, ke
     });
 }
 
-/// One row of output from two phases: `weave` interleaves sums, `sum` makes each of four products first.
+/// One row of output from two phases: `weave` interleaves sums, `sum` makes each of four products first; `pick` takes one phase of a row.
 fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kernel: &WeaveKernel<T>) {
     const LEN: usize = 1024;
     const PHASES: usize = 2;
@@ -118,6 +125,12 @@ fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kerne
     group.throughput(Throughput::BytesDecimal((LEN * size_of::<T>()) as u64));
     group.bench_function(format!("{}/weave", kernel.name()), |b| {
         b.iter(|| kernel.run(black_box(&strands), &runs, &epilogue, &mut Dest::from_slice(&mut y), LEN));
+    });
+
+    let rows = [RowPick { src: 0, dst: 0, len: LEN / PHASES, live: [0, LEN / PHASES] }];
+    group.throughput(Throughput::BytesDecimal((LEN / PHASES * size_of::<T>()) as u64));
+    group.bench_function(format!("{}/pick", kernel.name()), |b| {
+        b.iter(|| kernel.pick(black_box(&values), PHASES, 0, &rows, &mut y));
     });
 
     let offsets = RowOffsets::new((0..TAPS as u32).collect());

@@ -43,12 +43,14 @@ mod plan;
 pub mod reference;
 mod spec;
 
+/// The micro-kernels, for benches, tests and the curious: exempt from what this crate's version promises. Names and signatures in it may change in
+/// any release of [`convoke`](crate); [`Isa`], which stands beside it, may not.
 pub use convoke_kernels as kernels;
 pub use element::{Element, bf16, f16};
 pub use epilogue::Activation;
 pub use error::{Error, ErrorKind};
 pub use exec::{Threads, Workspace};
-pub use machine::{ENV_ISA, Isa};
+pub use machine::{ENV_ISA, ENV_MAX_ISA, Isa};
 pub use oneshot::{conv, conv_transpose};
 pub use plan::{Accuracy, Algorithm, Blas, Explanation, PackedWeights, Plan, Planner, Verdict};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, NodeInput, Op, Operator};

@@ -6,8 +6,13 @@ pub use convoke_kernels::Isa;
 
 /// Names the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`. Read when a [`Planner`](crate::Planner) is
 /// made; a name that is not known, and an ISA that the CPU or the build lacks, is an error of [`Planner::plan`](crate::Planner::plan). Needs the
-/// feature `std`.
+/// feature `std`. Empty is as unset, here and in [`ENV_MAX_ISA`].
 pub const ENV_ISA: &str = "CONVOKE_ISA";
+
+/// Names the most capable instruction set that plans use by default: the best one up to it is taken, in the order `portable`, `neon`, `avx2`,
+/// `avx512`. Read when a [`Planner`](crate::Planner) is made; a name that is not known is an error of [`Planner::plan`](crate::Planner::plan).
+/// [`ENV_ISA`] overrides it. Needs the feature `std`.
+pub const ENV_MAX_ISA: &str = "CONVOKE_MAX_ISA";
 
 /// The data caches that blocking is chosen for.
 ///
@@ -81,15 +86,32 @@ impl Caches {
 /// The ISA that plans use where the caller names none.
 pub(crate) fn default_isa() -> Result<Isa, alloc::string::String> {
     #[cfg(feature = "std")]
-    if let Some(name) = std::env::var_os(ENV_ISA) {
-        let name = name.to_string_lossy();
-        let isa = name.parse::<Isa>().map_err(|error| alloc::format!("{ENV_ISA}={name}: {error}"))?;
-        return match isa.absence() {
-            None => Ok(isa),
-            Some(absence) => Err(alloc::format!("{ENV_ISA}={name}: {absence}")),
-        };
+    {
+        // Both are read, so that a mistake in one does not hide behind the other.
+        let (isa, cap) = (named(ENV_ISA)?, named(ENV_MAX_ISA)?);
+        if let Some(isa) = isa {
+            return match isa.absence() {
+                None => Ok(isa),
+                Some(absence) => Err(alloc::format!("{ENV_ISA}={isa}: {absence}")),
+            };
+        }
+        if let Some(cap) = cap {
+            return Ok(Isa::detect_at_most(cap));
+        }
     }
     Ok(Isa::detect())
+}
+
+/// The ISA that an environment variable names; none where it is unset or empty.
+#[cfg(feature = "std")]
+fn named(variable: &str) -> Result<Option<Isa>, alloc::string::String> {
+    match std::env::var_os(variable) {
+        Some(name) if !name.is_empty() => {
+            let name = name.to_string_lossy();
+            name.parse().map(Some).map_err(|error| alloc::format!("{variable}={name}: {error}"))
+        }
+        _ => Ok(None),
+    }
 }
 
 #[cfg(test)]

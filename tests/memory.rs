@@ -370,6 +370,19 @@ fn planning_takes_no_memory_in_proportion_to_the_image() {
     }
 }
 
+/// Tables are made for the pick alone: offers for far-reaching kernels once listed every row of their planes, a hundred megabytes here.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn planning_makes_no_tables_for_offers_that_are_not_picked() {
+    let far = layer(ConvTranspose::new([1, 1, 2, 1]).dilations([8_000_000, 1]), [1, 1, 5, 1]);
+    let (_, bytes) = allocated(|| {
+        let plan = Planner::new().plan::<f32>(far.operator.clone(), &far.x_shape).unwrap();
+        assert_ne!(plan.algorithm(), Algorithm::Transposed);
+        assert!(plan.explain().verdicts().iter().any(|v| v.algorithm == Algorithm::Transposed && v.cost.is_some()));
+    });
+    assert!(bytes < 1 << 20, "{far}: {bytes} bytes");
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Workspace
 

@@ -67,7 +67,7 @@ impl Isa {
     /// The most capable available cluster.
     #[must_use]
     pub fn detect() -> Self {
-        Self::detect_at_most(Self::Avx512)
+        Self::detect_at_most(Self::ALL[Self::ALL.len() - 1])
     }
 
     /// The most capable available cluster that is not above `cap`.

@@ -246,7 +246,12 @@ impl<T: Real> Activation<T> {
                 }
             }
             Self::HardSwish => x * clamp(x * T::from_f64(1.0 / 6.0) + T::from_f64(0.5), T::ZERO, T::ONE),
-            Self::Silu => x.over(T::ONE + x.negated().exp()),
+            Self::Silu => {
+                // Of -|x|, so that far below zero e^-x does not overflow, which would leave nothing of x e^x.
+                let is_below = x < T::ZERO;
+                let e = if is_below { x } else { x.negated() }.exp();
+                (if is_below { x * e } else { x }).over(T::ONE + e)
+            }
         }
     }
 }

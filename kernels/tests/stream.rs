@@ -190,6 +190,25 @@ fn rows_are_added() {
     }
 }
 
+/// e^-x overflows in f32 from -88.7 on, where the result, x e^x, is still a number.
+#[test]
+fn silu_is_right_where_its_definition_overflows() {
+    for isa in available() {
+        let mut row: Vec<f32> = (0..450).map(|i| -60.0 - i as f32 / 10.0).collect();
+        row.extend([f32::NAN, 0.0, -0.0, f32::INFINITY]);
+        let x = row.clone();
+        stream::epilogue::<f32>(isa, Activation::Silu, -0.0, None, &mut row);
+        for (x, y) in x.iter().zip(&row).take(450) {
+            let want = f64::from(*x) / (1.0 + (-f64::from(*x)).exp());
+            // Below the normal numbers, a unit of e^x counts x times.
+            let bound = 8.0 * f64::from(f32::EPSILON) / 2.0 * want.abs() + x.abs() as f64 * 2.0_f64.powi(-149);
+            assert!((f64::from(*y) - want).abs() <= bound, "{isa}: {y:e} of {x}, not {want:e}");
+        }
+        assert!(row[450].is_nan() && row[453] == f32::INFINITY, "{isa}");
+        assert!(row[451].to_bits() == 0 && row[452].to_bits() == (-0.0_f32).to_bits(), "{isa}");
+    }
+}
+
 #[test]
 fn the_epilogue_adds_bias_and_residual_then_activates() {
     type Definition = fn(f64) -> f64;

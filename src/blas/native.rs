@@ -21,7 +21,7 @@ pub(crate) struct Native<A: Compute> {
 impl<A: Compute> Native<A> {
     pub(crate) fn new(isa: Isa, size: Size, mr: Option<usize>) -> Result<Self, String> {
         if size.k.checked_mul(size.ld).is_none_or(|len| u32::try_from(len).is_err()) {
-            return Err(String::from("B is too large for 32-bit offsets"));
+            return Err(alloc::format!("{} rows of B, of {} values each, exceed 32-bit offsets", size.k, size.ld));
         }
         let lanes = crate::lower::engine::lanes::<A>(isa);
         let tiles = Tiles::choose(isa, size.rows, size.ld / lanes, mr)

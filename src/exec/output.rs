@@ -9,6 +9,59 @@ use core::mem::MaybeUninit;
 
 use convoke_kernels::Dest;
 
+use super::{Line, Threads};
+use crate::element::Element;
+use crate::lower::{Io, Lowering};
+use crate::plan::PackedWeights;
+
+/// Where a run writes Y: memory of the caller.
+pub(crate) enum Target<'y, T> {
+    /// Stays initialised, because a run only writes values.
+    Init(&'y mut [T]),
+    /// Need not be initialised before.
+    Uninit(&'y mut [MaybeUninit<T>]),
+}
+
+/// What a run reads.
+pub(crate) struct Inputs<'a, T: Element> {
+    pub(crate) x: &'a [T],
+    pub(crate) packed: &'a PackedWeights<T>,
+    pub(crate) residual: Option<&'a [T]>,
+}
+
+impl<'y, T: Element> Target<'y, T> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Init(y) => y.len(),
+            Self::Uninit(y) => y.len(),
+        }
+    }
+
+    /// Runs all tasks of a lowering, each thread with `share` lines of scratch; gives Y back, initialised.
+    ///
+    /// This and [`Output`] are sound by what every [`Lowering`] keeps: its tasks together write every element of Y, each in exactly one of them.
+    pub(crate) fn fill(
+        self,
+        lowering: &dyn Lowering<T>,
+        inputs: &Inputs<'_, T>,
+        threads: Threads<'_>,
+        scratch: &mut [Line],
+        share: usize,
+    ) -> &'y mut [T] {
+        let (y, len) = match self {
+            Self::Init(y) => (y.as_mut_ptr(), y.len()),
+            Self::Uninit(y) => (y.as_mut_ptr().cast(), y.len()),
+        };
+        let Inputs { x, packed, residual } = *inputs;
+        let (weights, bias, is_finite) = (packed.values(), &*packed.bias, packed.is_finite);
+        let io = Io { x, weights, bias, is_finite, residual, y: Output { y, len, life: PhantomData } };
+        threads.for_each(lowering.tasks(), scratch, share, &|task, scratch| lowering.run(task, &io, scratch));
+        // SAFETY: the slice is the one that was handed in, borrowed for 'y, and no task accesses it any more. Every element is initialised: each
+        // of 0..tasks() has returned, and together they write all of them.
+        unsafe { core::slice::from_raw_parts_mut(y, len) }
+    }
+}
+
 /// An output tensor that is being written.
 ///
 /// Every lowering splits the output among its tasks so that no element belongs to two of them; that is the contract that makes the accesses
@@ -24,11 +77,7 @@ unsafe impl<T: Send> Sync for Output<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Output<'_, T> {}
 
-impl<'a, T: Copy> Output<'a, T> {
-    pub(crate) fn new(y: &'a mut [MaybeUninit<T>]) -> Self {
-        Self { y: y.as_mut_ptr().cast(), len: y.len(), life: PhantomData }
-    }
-
+impl<T: Copy> Output<'_, T> {
     /// The tensor from element `offset` on, for a kernel that writes the calling task's elements of it, and only those.
     pub(crate) fn dest(&self, offset: usize) -> Dest<'_, T> {
         assert!(offset <= self.len);
@@ -50,16 +99,4 @@ impl<'a, T: Copy> Output<'a, T> {
         // SAFETY: in bounds by the assertion; the element is the calling task's own by the contract of this type.
         unsafe { self.y.add(offset).write(value) };
     }
-}
-
-/// The slice, initialised: for the end of a run that wrote every element.
-pub(crate) fn assume_init<T: Copy>(y: &mut [MaybeUninit<T>]) -> &mut [T] {
-    // SAFETY: MaybeUninit<T> has T's layout; the caller is Plan::run_uninit, at whose end every element has been written.
-    unsafe { &mut *(core::ptr::from_mut(y) as *mut [T]) }
-}
-
-/// An initialised slice as one that a run may write. A run only writes values, so that it stays initialised.
-pub(crate) fn as_uninit<T: Copy>(y: &mut [T]) -> &mut [MaybeUninit<T>] {
-    // SAFETY: MaybeUninit<T> has T's layout, and no user of the result writes uninitialised values: kernels store computed values only.
-    unsafe { &mut *(core::ptr::from_mut(y) as *mut [MaybeUninit<T>]) }
 }

@@ -23,7 +23,7 @@ use crate::{Geometry, Op};
 /// Steps of k in a block, at the most (one channel's taps may be more): a panel of weights of 32 f32 channels then leaves room in the L1 cache.
 const KC: usize = 256;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
@@ -36,20 +36,22 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let taps = geometry.kernel_volume();
     let block = planes::channels_per_block(channels, taps, KC);
     let k_blocks = channels.div_ceil(block);
-    if request.layout.is_some_and(|layout| layout.get(1) != Some(&block)) {
-        return Err(String::from("the weights are packed for other blocks"));
+    if let Some(packed) = request.layout.map(|layout| layout[1])
+        && packed != block
+    {
+        return Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"));
     }
     let lanes = channel_kernels::<T::Acc>(request.isa).first().map_or(1, ChannelKernel::lanes);
     let sums_of = |columns: usize| if k_blocks > 1 { columns * channels_out.next_multiple_of(2 * lanes) } else { 0 };
     let choice = planes::Choice {
         images: geometry.batch * geometry.group,
         block,
-        budget: planes::budget_beside((channels_out * block * taps).saturating_mul(size_of::<T::Acc>())),
+        budget: planes::budget_beside((channels_out * block * taps).saturating_mul(size_of::<T::Acc>())).min(most),
         bytes: size_of::<T::Acc>(),
         threads: request.threads,
     };
     let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
-        return Err(String::from("the padded planes are too large"));
+        return Err(planes::too_large(&geometry.axes, planes::MOST_BYTES));
     };
     let last = geometry.axes.len() - 1;
     let width = if axis == last { extent } else { geometry.axes[last].output };

@@ -38,7 +38,7 @@ const BAND_BYTES: usize = 512 << 10;
 /// only slices far beyond [`BAND_BYTES`] are cut.
 const MOST_BAND_BYTES: usize = 4 << 20;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::ConvTranspose {
         return Err(String::from("only for ConvTranspose"));
@@ -57,15 +57,18 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     let positions = positions.clamp(64, 4096).min(geometry.input_spatial().max(1));
     let ld = blas::leading_dimension(positions);
     let packed = |index: usize| request.layout.map(|layout| layout[index]);
-    if packed(0).is_some_and(|packed| packed != channels.size()) {
-        return Err(String::from("the weights are packed for other blocks"));
+    if let Some(packed) = packed(0)
+        && packed != channels.size()
+    {
+        let size = channels.size();
+        return Err(alloc::format!("the weights are packed in blocks of {packed} output channels, not of {size}"));
     }
     let gemm = |rows: usize, layout: Option<usize>| {
         blas::backend::<T::Acc>(blas, request.isa, Size { rows, k: k.size(), ld }, layout)
     };
     let gemms = [gemm(rows, packed(1))?, gemm(last_rows, packed(2))?];
     let tile_len = gemms[0].tile_len().max(gemms[1].tile_len());
-    let bands = Bands::new(request, &channels);
+    let bands = Bands::new(request, &channels, most);
     let sums = channels.size() * Sums::new(&geometry.axes, &bands, 0).len();
     let additions = geometry.macs() as f64 / geometry.in_channels_per_group().max(1) as f64;
     Ok(Offer {
@@ -105,14 +108,14 @@ struct Bands {
 impl Bands {
     /// As many positions of the axis as [`BAND_BYTES`] hold, fewer where threads would be left without work, but not so few that most input
     /// positions reach several bands.
-    fn new<T: Element>(request: &Request<'_, T>, channels: &Blocks) -> Self {
+    fn new<T: Element>(request: &Request<'_, T>, channels: &Blocks, most: usize) -> Self {
         let (geometry, axes) = (request.geometry, &request.geometry.axes);
         let outputs = |axes: &[Axis]| axes.iter().map(|a| a.output).product::<usize>();
         let slice = |axis: usize| outputs(&axes[axis + 1..]).saturating_mul(channels.size() * size_of::<T::Acc>());
         let last = axes.len() - 1;
-        let axis = (0..last).find(|&axis| slice(axis) <= MOST_BAND_BYTES).unwrap_or(last);
+        let axis = (0..last).find(|&axis| slice(axis) <= MOST_BAND_BYTES.min(most)).unwrap_or(last);
         let (cut, before) = (&axes[axis], outputs(&axes[..axis]));
-        let fitting = BAND_BYTES / slice(axis);
+        let fitting = BAND_BYTES.min(most) / slice(axis);
         let tasks = geometry.batch * geometry.group * channels.count() * before;
         let shared = if request.threads == 1 { usize::MAX } else { (cut.output * tasks).div_ceil(4 * request.threads) };
         let least = (cut.kernel - 1).saturating_mul(cut.dilation).saturating_mul(4).saturating_add(cut.stride);
@@ -187,13 +190,13 @@ impl<'a> Sums<'a> {
         self.rows() * self.row_len()
     }
 
-    /// The input positions along an axis that reach the band.
+    /// The input positions along an axis that reach the band; `0..0` if none does, because the first one that could may lie far beyond X.
     fn reaching(&self, axis: usize) -> Range<usize> {
         let (origin, extent) = self.range(axis);
         let axis = &self.axes[axis];
         let first = (origin + axis.pad_begin).saturating_sub((axis.kernel - 1) * axis.dilation).div_ceil(axis.stride);
         let end = (origin + extent - 1 + axis.pad_begin) / axis.stride + 1;
-        first..end.min(axis.input).max(first)
+        if first < axis.input { first..end.min(axis.input).max(first) } else { 0..0 }
     }
 
     /// The number of runs of input positions that reach the band: of positions on the axes before the one that bands are cut along.

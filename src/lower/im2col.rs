@@ -27,7 +27,7 @@ const TILE_BYTES: usize = 512 << 10;
 /// millions of channels. Each row block makes the im2col matrix again, which then costs little beside the product.
 const BLOCK: usize = 2048;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
@@ -38,8 +38,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas) -> 
     let k_total = geometry.in_channels_per_group() * geometry.kernel_volume();
     let (rows, k) = (Blocks::new(geometry.out_channels_per_group(), BLOCK), Blocks::new(k_total, BLOCK));
     let positions = geometry.output_spatial();
-    let columns = TILE_BYTES / size_of::<T::Acc>() / rows.size().max(k.size());
-    let columns = Blocks::new(positions, columns.clamp(64, 4096));
+    let columns = TILE_BYTES.min(most) / size_of::<T::Acc>() / rows.size().max(k.size());
+    let columns = Blocks::new(positions, columns.clamp(if most < TILE_BYTES { 16 } else { 64 }, 4096));
     let ld = blas::leading_dimension(columns.size());
     let gemm = |index: usize, rows: usize| {
         let layout = request.layout.map(|layout| layout[index]);

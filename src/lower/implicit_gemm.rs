@@ -22,7 +22,7 @@ use crate::{Geometry, Op};
 /// that a block of A stays in the L2 cache.
 const KC: usize = 512;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
@@ -38,13 +38,13 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let choice = planes::Choice {
         images: geometry.batch * geometry.group,
         block,
-        budget: planes::budget_beside((rows * block * taps).saturating_mul(size_of::<T::Acc>())),
+        budget: planes::budget_beside((rows * block * taps).saturating_mul(size_of::<T::Acc>())).min(most),
         bytes: size_of::<T::Acc>(),
         threads: request.threads,
     };
     let sums_of = |columns: usize| if k_blocks > 1 { columns.saturating_mul(rows) } else { 0 };
     let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
-        return Err(String::from("the padded planes are too large"));
+        return Err(planes::too_large(&geometry.axes, planes::MOST_BYTES));
     };
     let lanes = lanes::<T::Acc>(request.isa);
     let vectors = sizes.columns.div_ceil(lanes);

@@ -38,7 +38,7 @@ pub(crate) struct Request<'a, T: Element> {
     pub(crate) threads: usize,
     pub(crate) activation: stream::Activation<T::Acc>,
     pub(crate) accuracy: Accuracy,
-    /// Bytes of scratch that a task may need, at the most: for lowerings that have a choice.
+    /// Bytes of scratch that a task may need, at the most.
     pub(crate) task_bytes: usize,
     /// The layout of weights that are already packed for this algorithm: to be accepted as it is, or rejected.
     pub(crate) layout: Option<&'a Layout>,
@@ -102,6 +102,9 @@ impl Part {
 }
 
 /// A configured lowering: immutable, shared by threads.
+///
+/// Memory safety rests on what its tasks do with [`Io::y`], which no type checks: together they write every element, with computed values, and no
+/// two of them the same one.
 pub(crate) trait Lowering<T: Element>: Send + Sync {
     /// What the packed weights depend on.
     fn layout(&self) -> Layout;
@@ -146,8 +149,31 @@ pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
     }
     match sizes.iter().all(|size| size.is_some_and(|size| size <= MOST)) {
         true => Ok(()),
-        false => Err(alloc::format!("channels, or their product with the kernel's volume, exceed {MOST}")),
+        false => Err(alloc::format!(
+            "{} input and {} output channels, or channels times {} taps, exceed {MOST}",
+            geometry.in_channels,
+            geometry.out_channels,
+            geometry.kernel_volume()
+        )),
     }
+}
+
+/// The offer of a lowering that fits the limit of the workspace: with slabs and tiles as large as the caches suggest where they fit, and with
+/// smaller ones otherwise. `offer` is given the bytes that they should not exceed, besides the caches' bound.
+fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: impl Fn(usize) -> Answer<'a, T>) -> Answer<'a, T> {
+    let mut best = offer(usize::MAX)?;
+    // Not all that a task needs is counted in these bytes: hence several attempts.
+    for part in [1, 2, 4, 8] {
+        if best.lines.saturating_mul(size_of::<Line>()) <= request.task_bytes {
+            break;
+        }
+        if let Ok(smaller) = offer(request.task_bytes / part)
+            && smaller.lines < best.lines
+        {
+            best = smaller;
+        }
+    }
+    Ok(best)
 }
 
 /// A candidate of the planner.
@@ -157,18 +183,22 @@ pub(crate) type Candidate<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
 pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 14] {
     [
         (Algorithm::Winograd, winograd::offer),
-        (Algorithm::Pointwise, pointwise::offer),
-        (Algorithm::ImplicitGemm, implicit_gemm::offer),
-        (Algorithm::ChannelGemm, channel_gemm::offer),
-        (Algorithm::Im2col(Blas::Native), |r| im2col::offer(r, Blas::Native)),
-        (Algorithm::Im2col(Blas::Gemm), |r| im2col::offer(r, Blas::Gemm)),
-        (Algorithm::Im2col(Blas::Matrixmultiply), |r| im2col::offer(r, Blas::Matrixmultiply)),
-        (Algorithm::Transposed, transposed::offer),
-        (Algorithm::Col2im(Blas::Native), |r| col2im::offer(r, Blas::Native)),
-        (Algorithm::Col2im(Blas::Gemm), |r| col2im::offer(r, Blas::Gemm)),
-        (Algorithm::Col2im(Blas::Matrixmultiply), |r| col2im::offer(r, Blas::Matrixmultiply)),
+        (Algorithm::Pointwise, |r| fitting(r, |bytes| pointwise::offer(r, bytes))),
+        (Algorithm::ImplicitGemm, |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes))),
+        (Algorithm::ChannelGemm, |r| fitting(r, |bytes| channel_gemm::offer(r, bytes))),
+        (Algorithm::Im2col(Blas::Native), |r| fitting(r, |bytes| im2col::offer(r, Blas::Native, bytes))),
+        (Algorithm::Im2col(Blas::Gemm), |r| fitting(r, |bytes| im2col::offer(r, Blas::Gemm, bytes))),
+        (Algorithm::Im2col(Blas::Matrixmultiply), |r| {
+            fitting(r, |bytes| im2col::offer(r, Blas::Matrixmultiply, bytes))
+        }),
+        (Algorithm::Transposed, |r| fitting(r, |bytes| transposed::offer(r, bytes))),
+        (Algorithm::Col2im(Blas::Native), |r| fitting(r, |bytes| col2im::offer(r, Blas::Native, bytes))),
+        (Algorithm::Col2im(Blas::Gemm), |r| fitting(r, |bytes| col2im::offer(r, Blas::Gemm, bytes))),
+        (Algorithm::Col2im(Blas::Matrixmultiply), |r| {
+            fitting(r, |bytes| col2im::offer(r, Blas::Matrixmultiply, bytes))
+        }),
         (Algorithm::Naive, naive::offer),
-        (Algorithm::Depthwise, depthwise::offer),
+        (Algorithm::Depthwise, |r| fitting(r, |bytes| depthwise::offer(r, bytes))),
         (Algorithm::Grouped, grouped::offer),
     ]
 }

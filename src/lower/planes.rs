@@ -6,6 +6,7 @@
 //! the slab reads element `sum(o_i * pitch_i) + offset(tap)`: the columns of the im2col matrix are neighbours, its rows are offsets.
 //! Between two rows of the slab lie as many garbage columns as the shifts are long; they are dropped when tiles are stored.
 
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -106,6 +107,18 @@ pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize) -> Option<Sizes> 
     Some(Sizes { channel_len, columns, slabs })
 }
 
+/// What is said where the planes exceed `bytes` or 32-bit offsets: with the axis along which taps lie furthest apart.
+pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
+    let furthest = axes.iter().enumerate().max_by_key(|(_, axis)| reach(axis));
+    let furthest = furthest.map(|(i, axis)| {
+        let Axis { input, kernel, stride, dilation, pad_begin, pad_end, .. } = axis;
+        alloc::format!(
+            "spatial axis {i} has input {input}, pads {pad_begin} + {pad_end}, kernel {kernel}, stride {stride}, dilation {dilation}"
+        )
+    });
+    alloc::format!("the padded planes exceed {bytes} bytes or 32-bit offsets: {}", furthest.unwrap_or_default())
+}
+
 /// A length of at least `len` that is an odd number of cache lines of f32, so that equal positions of many channels do not share a cache set.
 pub(crate) fn padded(len: usize) -> Option<usize> {
     let lines = len.div_ceil(16);
@@ -143,7 +156,7 @@ pub(crate) struct Choice {
 /// Slabs that each thread should have, so that they end at about the same time.
 const SLABS_PER_THREAD: usize = 2;
 /// Bytes of the planes of a slab, at the most: far-reaching kernels (large dilation) beyond that are for lowerings that copy only what taps see.
-const MOST_BYTES: usize = 32 << 20;
+pub(crate) const MOST_BYTES: usize = 32 << 20;
 /// Columns of a slab, at the most: more gain nothing, and tables grow with them.
 const MOST_COLUMNS: usize = 8192;
 /// Columns below which a slab is not cut for the threads' sake: its planes' borders would weigh too much.
@@ -209,20 +222,23 @@ impl Planes {
         let plane = pitches[0] * spans[0];
         let phases: Vec<_> = axes.iter().map(phases).collect();
         let periods: Vec<_> = axes.iter().map(period).collect();
-        let taps = positions(&axes.iter().map(|a| a.kernel).collect::<Vec<_>>())
-            .map(|tap| {
-                let (mut number, mut shift) = (0, 0);
-                for (i, k) in tap.iter().enumerate() {
-                    number = number * phases[i] + k % periods[i];
-                    shift += k * axes[i].dilation / axes[i].stride * pitches[i];
-                }
-                number * plane + shift
-            })
-            .collect();
-        let (mut rows, mut places) = (Vec::new(), Vec::new());
+        let kernel: Vec<_> = axes.iter().map(|a| a.kernel).collect();
+        let mut taps = Vec::with_capacity(kernel.iter().product());
+        for_each_position(&kernel, |tap| {
+            let (mut number, mut shift) = (0, 0);
+            for (i, k) in tap.iter().enumerate() {
+                number = number * phases[i] + k % periods[i];
+                shift += k * axes[i].dilation / axes[i].stride * pitches[i];
+            }
+            taps.push(number * plane + shift);
+        });
+        let planes: usize = phases.iter().product();
+        let count = planes * spans[..rank - 1].iter().product::<usize>();
+        let (mut rows, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count * rank));
         // The phases of a row of X follow one another, so that it is read once.
-        for (number, outer_phase) in positions(&phases[..rank - 1]).enumerate() {
-            for outer in positions(&spans[..rank - 1]) {
+        let mut number = 0;
+        for_each_position(&phases[..rank - 1], |outer_phase| {
+            for_each_position(&spans[..rank - 1], |outer| {
                 for along_phase in 0..phases[rank - 1] {
                     let phase = outer_phase.iter().chain([&along_phase]);
                     places.extend(phase.zip(&axes).enumerate().map(|(i, (tap, axis))| {
@@ -232,9 +248,9 @@ impl Planes {
                     let along = outer.get(axis).copied().unwrap_or(0);
                     rows.push(PlaneRow { at: (number * phases[rank - 1] + along_phase) * plane + at, along });
                 }
-            }
-        }
-        let planes: usize = phases.iter().product();
+            });
+            number += 1;
+        });
         let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
         Self { axes, axis, extent, spans, pitches, channel_len, taps, rows, places }
     }
@@ -406,18 +422,19 @@ fn convert<T: Element>(isa: Isa, x: &[T], stride: usize, row: &RowPick, planes: 
     dst[to..].fill(T::Acc::ZERO);
 }
 
-/// All positions of a box with the given lengths, in row-major order.
-pub(crate) fn positions(lengths: &[usize]) -> impl Iterator<Item = Vec<usize>> {
-    let count: usize = lengths.iter().product();
-    let lengths = lengths.to_vec();
-    (0..count).map(move |mut index| {
-        let mut position = vec![0; lengths.len()];
-        for (p, len) in position.iter_mut().zip(&lengths).rev() {
-            *p = index % len;
-            index /= len;
+/// Calls `visit` with all positions of a box with the given lengths, in row-major order.
+pub(crate) fn for_each_position(lengths: &[usize], mut visit: impl FnMut(&[usize])) {
+    let mut position = vec![0; lengths.len()];
+    for _ in 0..lengths.iter().product() {
+        visit(&position);
+        for (p, len) in position.iter_mut().zip(lengths).rev() {
+            *p += 1;
+            if *p < *len {
+                break;
+            }
+            *p = 0;
         }
-        position
-    })
+    }
 }
 
 #[cfg(test)]

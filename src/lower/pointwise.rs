@@ -17,7 +17,7 @@ use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
-use crate::{Geometry, Op};
+use crate::{Axis, Geometry, Op};
 
 /// Steps of k in a block, at the most: a panel of B of 48 columns then just fills the L1 cache.
 const KC: usize = 256;
@@ -31,7 +31,7 @@ const CONFLICT_BYTES: usize = 1024;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
 const SUMS_BYTES: usize = 256 << 10;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
@@ -39,7 +39,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     if let Some(axis) =
         geometry.axes.iter().position(|a| a.kernel != 1 || a.stride != 1 || a.pad_begin + a.pad_end != 0)
     {
-        return Err(alloc::format!("axis {axis} has a kernel above 1, a stride above 1, or padding"));
+        let Axis { kernel, stride, pad_begin, pad_end, .. } = geometry.axes[axis];
+        let found = alloc::format!("kernel {kernel}, stride {stride}, pads {pad_begin} + {pad_end}");
+        return Err(alloc::format!("spatial axis {axis} has {found}, only kernel 1, stride 1 and no padding can be"));
     }
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
@@ -54,12 +56,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let k_blocks = k_total.div_ceil(KC).max(1);
     let kc = k_total.div_ceil(k_blocks);
     if u32::try_from(kc.saturating_mul(positions)).is_err() {
-        return Err(String::from("the rows of X are too long for 32-bit offsets"));
+        return Err(alloc::format!("{kc} rows of X, of {positions} positions each, exceed 32-bit offsets"));
     }
     // Columns of a task: whole tiles, enough for every thread to have a few tasks, the sums bounded.
     let widest = tiles.widest();
     let images = geometry.batch * geometry.group;
-    let bound = SUMS_BYTES / size_of::<T::Acc>() / lanes / rows.max(1);
+    let bound = SUMS_BYTES.min(most) / size_of::<T::Acc>() / lanes / rows.max(1);
     let share = (vectors * images).div_ceil(if request.threads == 1 { 1 } else { 4 * request.threads });
     let task_vectors = bound.min(share).div_ceil(widest).max(1) * widest;
     let blocks = vectors.div_ceil(task_vectors);

@@ -37,7 +37,7 @@ pub enum Algorithm {
     Col2im(Blas),
     /// Both operators: the loops of the definition, summed in f64.
     Naive,
-    /// Conv with few input channels a group: tiles of rows, summed directly from a padded copy.
+    /// Conv with few input channels a group: tiles of output rows, summed directly from X, or from padded planes of it.
     Depthwise,
     /// Conv with few channels a group, whose output rows are as long as those of X or of its phases: tiles of several output channels, summed directly from X, or,
     /// with strides, from a plane for each phase.

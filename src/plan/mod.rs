@@ -19,9 +19,9 @@ pub use planner::Planner;
 use crate::Geometry;
 use crate::element::{Compute, Element};
 use crate::error::{Error, bail};
-use crate::exec::output::{Output, as_uninit, assume_init};
+use crate::exec::output::{Inputs, Target};
 use crate::exec::{Line, Threads, Workspace};
-use crate::lower::{Io, Lowering};
+use crate::lower::Lowering;
 use packed::Format;
 
 /// Multiply-adds below which a run is not shared among threads: handing over would cost as much as it saves.
@@ -147,7 +147,7 @@ impl<T: Element> Plan<T> {
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<(), Error> {
-        self.run_uninit(x, packed, None, as_uninit(y), workspace, threads).map(|_| ())
+        self.fill(&Inputs { x, packed, residual: None }, Target::Init(y), workspace, threads).map(|_| ())
     }
 
     /// As [`run`](Self::run), with a tensor of Y's shape added before the activation.
@@ -163,7 +163,7 @@ impl<T: Element> Plan<T> {
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<(), Error> {
-        self.run_uninit(x, packed, Some(residual), as_uninit(y), workspace, threads).map(|_| ())
+        self.fill(&Inputs { x, packed, residual: Some(residual) }, Target::Init(y), workspace, threads).map(|_| ())
     }
 
     /// As [`run`](Self::run), into memory that need not be initialised: every element is written, and the slice comes back initialised.
@@ -179,19 +179,24 @@ impl<T: Element> Plan<T> {
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<&'y mut [T], Error> {
+        self.fill(&Inputs { x, packed, residual }, Target::Uninit(y), workspace, threads)
+    }
+
+    fn fill<'y>(
+        &self,
+        inputs: &Inputs<'_, T>,
+        y: Target<'y, T>,
+        workspace: &mut Workspace<'_>,
+        threads: Threads<'_>,
+    ) -> Result<&'y mut [T], Error> {
         let (geometry, op) = (&self.geometry, self.geometry.op);
-        self.check_input(x)?;
+        self.check_input(inputs.x)?;
         self.check_len("Y", y.len(), geometry.output_len(), || geometry.output_shape())?;
-        if let Some(residual) = residual {
+        if let Some(residual) = inputs.residual {
             self.check_len("the residual", residual.len(), geometry.output_len(), || geometry.output_shape())?;
         }
-        if packed.format != self.format {
-            bail!(
-                PackedMismatch,
-                "{op}: the weights were packed for {:?}, the plan needs {:?}: pack with this plan, or plan with Planner::packed_for",
-                packed.format,
-                self.format
-            );
+        if let Some(difference) = inputs.packed.format.difference(&self.format) {
+            bail!(PackedMismatch, "{op}: {difference}: pack with this plan, or plan with Planner::packed_for");
         }
         let lines = workspace.lines();
         if lines.len() < self.lines {
@@ -199,17 +204,7 @@ impl<T: Element> Plan<T> {
             bail!(Workspace, "{op}: the workspace has {has} bytes, one thread needs {needs}");
         }
         let threads = if geometry.macs() < SERIAL_MACS { Threads::Serial } else { threads };
-        let io = Io {
-            x,
-            weights: packed.values(),
-            bias: &packed.bias,
-            is_finite: packed.is_finite,
-            residual,
-            y: Output::new(y),
-        };
-        threads
-            .for_each(self.lowering.tasks(), lines, self.lines, &|task, scratch| self.lowering.run(task, &io, scratch));
-        Ok(assume_init(y))
+        Ok(y.fill(&*self.lowering, inputs, threads, lines, self.lines))
     }
 
     /// The length of X.

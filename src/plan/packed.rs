@@ -1,6 +1,9 @@
 //! Weights in the layout of one plan's kernels.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 use convoke_kernels::Isa;
 
@@ -21,6 +24,46 @@ pub(crate) struct Format {
     /// Strides and dilations: layouts by phases depend on them.
     pub(crate) steps: Vec<(usize, usize)>,
     pub(crate) layout: Layout,
+}
+
+impl Format {
+    /// How weights of this format differ from those that a plan needs: the first thing, with both values. None where they do not.
+    pub(crate) fn difference(&self, plan: &Self) -> Option<String> {
+        let Self { op, algorithm, isa, group, weight_shape, steps, layout } = self;
+        let differ = |what: &str, packed: &dyn fmt::Display, needed: &dyn fmt::Display| {
+            Some(format!("the weights were packed for {what} {packed}, the plan needs {needed}"))
+        };
+        let lists = |what: &str, packed: &[usize], needed: &[usize]| {
+            Some(format!("the weights were packed for {what} {packed:?}, the plan needs {needed:?}"))
+        };
+        if *op != plan.op {
+            return differ("the operator", op, &plan.op);
+        }
+        if *weight_shape != plan.weight_shape {
+            return lists("W of shape", weight_shape, &plan.weight_shape);
+        }
+        if *group != plan.group {
+            return differ("group", group, &plan.group);
+        }
+        for (axis, ((stride, dilation), (plan_stride, plan_dilation))) in steps.iter().zip(&plan.steps).enumerate() {
+            if stride != plan_stride {
+                return differ(&format!("spatial axis {axis} with stride"), stride, plan_stride);
+            }
+            if dilation != plan_dilation {
+                return differ(&format!("spatial axis {axis} with dilation"), dilation, plan_dilation);
+            }
+        }
+        if *algorithm != plan.algorithm {
+            return differ("the algorithm", algorithm, &plan.algorithm);
+        }
+        if *isa != plan.isa {
+            return differ("the ISA", isa, &plan.isa);
+        }
+        if *layout != plan.layout {
+            return lists(&format!("tiles and blocks of {algorithm}"), layout, &plan.layout);
+        }
+        None
+    }
 }
 
 /// Weights and bias, packed by [`Plan::pack`](crate::Plan::pack) for the kernels of a plan.

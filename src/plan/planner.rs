@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 use super::explain::{Explanation, Verdict};
 use super::packed::Format;
@@ -50,8 +51,8 @@ impl Default for Planner {
 }
 
 impl Planner {
-    /// The best available ISA, or that of the environment variable [`CONVOKE_ISA`](machine::ENV_ISA); one thread; any algorithm;
-    /// no limit of the workspace; no activation.
+    /// The best available ISA, or that of the environment variable [`CONVOKE_ISA`](machine::ENV_ISA), or the best one up to that of
+    /// [`CONVOKE_MAX_ISA`](machine::ENV_MAX_ISA); one thread; any algorithm; no limit of the workspace; no activation.
     pub fn new() -> Self {
         Self {
             isa: machine::default_isa(),
@@ -190,11 +191,11 @@ impl Planner {
             let reason = verdicts.iter().find(|v| Some(v.algorithm) == self.algorithm).map_or("", |v| &v.reason);
             bail!(Unavailable, "{name}: {algorithm} cannot be used: {reason}");
         };
-        for verdict in &mut verdicts {
+        for (i, verdict) in verdicts.iter_mut().enumerate() {
             if let Some(cost) = verdict.cost
-                && verdict.reason.is_empty()
+                && i != index
             {
-                verdict.reason = format!("estimated at {:.0} us, the pick at {:.0} us", cost / 1e3, offer.cost / 1e3);
+                verdict.reason = format!("estimated at {}, the pick at {}", Time(cost), Time(offer.cost));
             }
         }
         Ok(Choice { index, verdicts, lines: offer.lines, lowering: (offer.build)() })
@@ -233,6 +234,15 @@ impl Planner {
             verdicts,
         };
         Plan { geometry, format, lowering, lines, threads: self.threads, explanation }
+    }
+}
+
+/// An estimate in nanoseconds, printed with some digits whatever its size.
+struct Time(f64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 1e4 { write!(f, "{:.0} ns", self.0) } else { write!(f, "{:.0} us", self.0 / 1e3) }
     }
 }
 

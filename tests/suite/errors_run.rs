@@ -181,23 +181,41 @@ fn case_43_exabytes_cannot_be_had() {
 fn case_48_packed_weights_of_another_plan() {
     let planner = || Planner::new().algorithm(Algorithm::ImplicitGemm);
     let f = Fixture::new(&planner(), Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
-    let rejects = |other: &Fixture| {
-        let result = f.run(&f.operands.x, &other.packed, None, f.plan.geometry().output_len());
-        assert_error(result, ErrorKind::PackedMismatch, &["Conv", "pack"]);
+    let rejects = |other: &Fixture, difference: &str| {
+        let error = f.run(&f.operands.x, &other.packed, None, f.plan.geometry().output_len()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PackedMismatch);
+        let rest = "pack with this plan, or plan with Planner::packed_for";
+        assert_eq!(error.to_string(), format!("Conv: the weights were packed for {difference}: {rest}"));
     };
-    // Another shape of W, group, stride, dilation, algorithm, operator.
+    // Another shape of W, stride, dilation, algorithm, operator, ISA, group.
     let implicit = |conv: Conv, x_shape: &[usize]| Fixture::new(&planner(), conv, x_shape);
-    rejects(&implicit(Conv::new([5, 4, 3, 3]), &[1, 4, 8, 8]));
-    rejects(&implicit(Conv::new([4, 4, 1, 9]), &[1, 4, 8, 9]));
-    rejects(&implicit(Conv::new([4, 2, 3, 3]).group(2), &[1, 4, 8, 8]));
-    rejects(&implicit(Conv::new([4, 4, 3, 3]).strides([2, 1]), &[1, 4, 8, 8]));
-    rejects(&implicit(Conv::new([4, 4, 3, 3]).dilations([1, 2]), &[1, 4, 8, 8]));
+    rejects(&implicit(Conv::new([5, 4, 3, 3]), &[1, 4, 8, 8]), "W of shape [5, 4, 3, 3], the plan needs [4, 4, 3, 3]");
+    rejects(&implicit(Conv::new([4, 4, 1, 9]), &[1, 4, 8, 9]), "W of shape [4, 4, 1, 9], the plan needs [4, 4, 3, 3]");
+    rejects(
+        &implicit(Conv::new([4, 2, 3, 3]).group(2), &[1, 4, 8, 8]),
+        "W of shape [4, 2, 3, 3], the plan needs [4, 4, 3, 3]",
+    );
+    rejects(
+        &implicit(Conv::new([4, 4, 3, 3]).strides([2, 1]), &[1, 4, 8, 8]),
+        "spatial axis 0 with stride 2, the plan needs 1",
+    );
+    rejects(
+        &implicit(Conv::new([4, 4, 3, 3]).dilations([1, 2]), &[1, 4, 8, 8]),
+        "spatial axis 1 with dilation 2, the plan needs 1",
+    );
     let im2col = Planner::new().algorithm(Algorithm::Im2col(Blas::Native));
-    rejects(&Fixture::new(&im2col, Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]));
-    rejects(&Fixture::new(&Planner::new(), ConvTranspose::new([4, 4, 3, 3]), &[1, 4, 8, 8]));
+    let im2col = Fixture::new(&im2col, Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
+    rejects(&im2col, "the algorithm im2col:native, the plan needs implicit-gemm");
+    let transposed = Fixture::new(&Planner::new(), ConvTranspose::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
+    rejects(&transposed, "the operator ConvTranspose, the plan needs Conv");
     for isa in isas().filter(|&isa| isa != f.plan.isa()) {
-        rejects(&Fixture::new(&planner().isa(isa), Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]));
+        let other = Fixture::new(&planner().isa(isa), Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
+        rejects(&other, &format!("the ISA {isa}, the plan needs {}", f.plan.isa()));
     }
+    let grouped = implicit(Conv::new([4, 2, 3, 3]).group(2), &[1, 4, 8, 8]);
+    let dense = implicit(Conv::new([4, 2, 3, 3]), &[1, 2, 8, 8]);
+    let result = grouped.run(&grouped.operands.x, &dense.packed, None, grouped.plan.geometry().output_len());
+    assert_error(result, ErrorKind::PackedMismatch, &["Conv", "packed for group 1, the plan needs 2"]);
     // The same operator, packed by another plan of the same kind: accepted.
     let same = implicit(Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
     f.run(&f.operands.x, &same.packed, None, f.plan.geometry().output_len()).unwrap();
@@ -290,6 +308,41 @@ fn case_49_no_threads() {
         ErrorKind::Unavailable,
         &["Conv", "0 threads", "at least 1"],
     );
+}
+
+#[test]
+fn forced_algorithms_say_which_axis_and_value_they_cannot_have() {
+    let rejects = |algorithm: Algorithm, operator: Operator, x_shape: &[usize], reason: &str| {
+        let error = Planner::new().algorithm(algorithm).plan::<f32>(operator.clone(), x_shape).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let expected = format!("{}: {algorithm} cannot be used: {reason}", operator.op_name());
+        assert!(error.to_string().starts_with(&expected), "{error:?} is not {expected:?}");
+    };
+    let conv = |w: [usize; 4]| Conv::new(w);
+    let x = [1, 4, 20, 20];
+    let (winograd, pointwise) = (Algorithm::Winograd, Algorithm::Pointwise);
+    rejects(
+        winograd,
+        conv([4, 4, 3, 3]).strides([1, 7]).into(),
+        &x,
+        "spatial axis 1 has stride 7, kernel 3, dilation 1",
+    );
+    rejects(winograd, Conv::new([4, 4, 1, 1, 1, 1]).into(), &[1, 4, 5, 5, 5, 5], "4 spatial axes, only one to three");
+    let transposed = ConvTranspose::new([4, 4, 3, 3]).dilations([2, 1]);
+    rejects(winograd, transposed.into(), &x, "spatial axis 0 has dilation 2, only 1");
+    rejects(pointwise, conv([4, 4, 1, 3]).into(), &x, "spatial axis 1 has kernel 3, stride 1, pads 0 + 0");
+    rejects(pointwise, ConvTranspose::new([4, 4, 1, 1]).into(), &x, "only for Conv");
+    let wide = conv([4, 40, 3, 3]);
+    rejects(Algorithm::Depthwise, wide.into(), &[1, 40, 20, 20], "40 input channels a group, at most 32");
+    let far = || conv([4, 4, 2, 2]).dilations([1 << 24, 1]).pads([1 << 23, 0, 1 << 23, 0]);
+    for algorithm in [Algorithm::ImplicitGemm, Algorithm::ChannelGemm, Algorithm::Depthwise] {
+        let reason = "the padded planes exceed ";
+        rejects(algorithm, far().into(), &x, reason);
+        let error = Planner::new().algorithm(algorithm).plan::<f32>(far(), &x).unwrap_err().to_string();
+        assert!(error.contains("spatial axis 0 has input 20,") && error.contains("dilation 16777216"), "{error}");
+    }
+    let far = ConvTranspose::new([4, 4, 2, 2]).strides([513, 1]);
+    rejects(Algorithm::Transposed, far.into(), &x, "spatial axis 0 has stride 513, more than 512");
 }
 
 #[test]

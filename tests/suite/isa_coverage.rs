@@ -130,7 +130,8 @@ fn child(test: &str, variables: &[(&str, &str)]) -> Output {
     command
         .args(["--exact", &test, "--include-ignored", "--nocapture"])
         .env_remove(ENSURE)
-        .env_remove(convoke::ENV_ISA);
+        .env_remove(convoke::ENV_ISA)
+        .env_remove(convoke::ENV_MAX_ISA);
     command.envs(variables.iter().copied()).output().unwrap()
 }
 
@@ -150,14 +151,17 @@ fn print_the_tier() {
     println!("forced={}", plans(Some(Isa::detect())).unwrap());
 }
 
+/// What [`print_the_tier`] prints under these variables.
+#[cfg(feature = "std")]
+fn print(variables: &[(&str, &str)]) -> String {
+    let output = child("print_the_tier", variables);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 #[cfg(feature = "std")]
 fn the_environment_names_the_tier() {
-    let print = |variables: &[_]| {
-        let output = child("print_the_tier", variables);
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
     let best = Isa::detect();
     assert!(print(&[]).contains(&format!("tier={best}\n")));
     for isa in Isa::ALL {
@@ -173,6 +177,32 @@ fn the_environment_names_the_tier() {
     let text = print(&[(convoke::ENV_ISA, "sse9")]);
     let parts = ["error=Unavailable: Conv: CONVOKE_ISA=sse9: ", "portable, neon, avx2, avx512"];
     assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    assert!(print(&[(convoke::ENV_ISA, "")]).contains(&format!("tier={best}\n")), "empty is as unset");
+}
+
+#[test]
+#[cfg(feature = "std")]
+fn the_environment_caps_the_tier() {
+    let expected = expected();
+    for cap in Isa::ALL {
+        // The tiers are in order of capability; the portable one is always there.
+        let best = expected.iter().rfind(|isa| **isa <= cap).unwrap();
+        let text = print(&[(convoke::ENV_MAX_ISA, cap.name())]);
+        assert!(text.contains(&format!("tier={best}\n")), "{cap}: {text}");
+        assert!(text.contains(&format!("forced={}\n", Isa::detect())), "{cap}: {text}");
+    }
+    let best = format!("tier={}\n", Isa::detect());
+    assert!(print(&[(convoke::ENV_MAX_ISA, "")]).contains(&best), "empty is as unset");
+    // A tier by name counts more than the cap, but a cap that is not one is an error all the same.
+    let named = [(convoke::ENV_ISA, Isa::detect().name()), (convoke::ENV_MAX_ISA, "portable")];
+    assert!(print(&named).contains(&best));
+    for variables in
+        [&[(convoke::ENV_MAX_ISA, "sse9")][..], &[(convoke::ENV_ISA, "portable"), (convoke::ENV_MAX_ISA, "sse9")]]
+    {
+        let text = print(variables);
+        let parts = ["error=Unavailable: Conv: CONVOKE_MAX_ISA=sse9: ", "portable, neon, avx2, avx512"];
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! One test for each bug that was found, with its story.
 
-use crate::common::{Combination, Layer, Operands, Oracle, is_short, layer};
+use crate::common::operands::bits;
+use crate::common::{Combination, Layer, Operands, Oracle, has_foreign_blas, is_short, isas, layer};
 use convoke::{Activation, Algorithm, Blas, Conv, ConvTranspose, ErrorKind, Planner, Threads, Workspace, f16};
 use convoke_tools::data::Scalar;
 
@@ -231,4 +232,99 @@ fn col2im_with_slices_too_large_for_one_band() {
             assert!(*expected.get_or_insert_with(|| y.clone()) == y, "{layer}: {threads} threads");
         }
     }
+}
+
+/// Where no input reaches a band of the output, col2im took the first position that could for a place in X: beyond it by a dilation, and times the
+/// positions of the axes behind, it overflowed.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn col2im_with_bands_that_no_input_reaches() {
+    let far = 1_i64 << 60;
+    let conv = ConvTranspose::new([1, 1, 1, 1]).dilations([2 * far, 1]).output_padding([2 * far - 1, 0]).pads([
+        far,
+        0,
+        far - 1,
+        0,
+    ]);
+    for blas in [Blas::Native, Blas::Gemm, Blas::Matrixmultiply] {
+        let planner = Planner::new().algorithm(Algorithm::Col2im(blas));
+        let plan = match planner.plan::<f32>(conv.clone(), &[1, 1, 1, 1024]) {
+            Ok(plan) => plan,
+            Err(error) => {
+                assert!(blas != Blas::Native && error.to_string().contains("Cargo feature"), "{error}");
+                continue;
+            }
+        };
+        assert_eq!(plan.geometry().output_shape(), [1, 1, 1, 1024]);
+        let packed = plan.pack(&[2.0], Some(&[0.5])).unwrap();
+        let mut y = vec![f32::NAN; 1024];
+        plan.run(&[1.0; 1024], &packed, &mut y, &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
+        assert!(y.iter().all(|y| *y == 0.5), "{blas:?}");
+    }
+}
+
+/// Only Winograd looked at the workspace limit: the others sized slabs and tiles by the caches alone, were dropped where those did not fit, and left
+/// ordinary layers to the naive loops.
+#[test]
+fn a_moderate_workspace_limit_does_not_lead_to_the_naive_loops() {
+    const LIMIT: usize = 200_000;
+    let layers = [
+        layer(Conv::new([128, 128, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 128, 56, 56]),
+        layer(ConvTranspose::new([512, 256, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 512, 8, 8]),
+        layer(ConvTranspose::new([128, 64, 2, 2]).strides([2, 2]), [1, 128, 64, 64]),
+        layer(Conv::new([96, 1, 3, 3]).group(96).pads([1, 1, 1, 1]), [1, 96, 112, 112]),
+        layer(Conv::new([256, 256, 1, 1]), [1, 256, 56, 56]),
+    ];
+    for layer in &layers {
+        for isa in isas() {
+            let planner = Planner::new().isa(isa).workspace_limit(LIMIT);
+            let plan = planner.plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+            assert_ne!(plan.algorithm(), Algorithm::Naive, "{isa}: {layer}: {}", plan.explain());
+            assert!(plan.workspace_bytes() <= LIMIT, "{isa}: {layer}");
+        }
+    }
+}
+
+/// With less scratch, an algorithm still sums every element in the same order.
+#[test]
+fn a_workspace_limit_does_not_change_a_bit() {
+    let layers = [
+        layer(Conv::new([40, 70, 3, 3]).strides([2, 1]).pads([1, 1, 1, 1]), [1, 70, 41, 57]),
+        layer(Conv::new([24, 300, 1, 1]), [2, 300, 30, 31]),
+        layer(Conv::new([48, 2, 3, 3]).group(24).pads([1, 1, 1, 1]), [1, 48, 60, 61]),
+        layer(ConvTranspose::new([70, 24, 3, 3]).strides([2, 2]), [1, 70, 21, 33]),
+    ];
+    let mut smaller = 0;
+    for layer in &layers {
+        let operands = Operands::<f32>::uniform(&layer.geometry(), 7);
+        // Winograd may take other tiles; the foreign backends promise nothing.
+        let is_held = |c: &Combination| c.algorithm != Algorithm::Winograd && !has_foreign_blas(c.algorithm);
+        for combination in Combination::all().filter(is_held) {
+            let Some(free) = combination.plan::<f32>(layer, |planner| planner) else { continue };
+            let y = bits(&operands.run(&free));
+            for limit in [2, 3, 5, 8].map(|part| free.workspace_bytes() / part) {
+                let planner = combination.planner().workspace_limit(limit);
+                let Ok(plan) = planner.plan::<f32>(layer.operator.clone(), &layer.x_shape) else { continue };
+                assert!(plan.workspace_bytes() <= limit, "{combination}: {layer}");
+                assert!(bits(&operands.run(&plan)) == y, "{combination}: {layer}: {limit} bytes");
+                smaller += usize::from(limit > 0);
+            }
+        }
+    }
+    assert!(smaller > 0, "no plan took less than it wanted");
+}
+
+/// The pick's verdict said that it was not picked, and estimates of small layers were all of 0 or 1 us.
+#[test]
+fn verdicts_tell_small_estimates_apart_and_have_nothing_against_the_pick() {
+    let plan = Planner::new().plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 8, 8]).unwrap();
+    let verdicts = plan.explain().verdicts();
+    for verdict in verdicts {
+        let is_pick = verdict.algorithm == plan.algorithm();
+        assert_eq!(verdict.reason.is_empty(), is_pick, "{verdict:?}");
+        if let Some(cost) = verdict.cost.filter(|cost| !is_pick && *cost < 1e4) {
+            assert!(verdict.reason.starts_with(&format!("estimated at {cost:.0} ns, the pick at ")), "{verdict:?}");
+        }
+    }
+    assert!(verdicts.iter().any(|v| v.reason.contains(" ns,")), "a small layer");
 }

@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use convoke::kernels::{
-    Ahead, ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, Epilogue, FlatInput, FlatTaps,
-    GroupedKernel, Real, RowOffsets, SpatialKernel, TapTable, spatial_kernels,
+    Ahead, ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue,
+    FlatInput, FlatTaps, GroupedKernel, Real, RowOffsets, SpatialKernel, TapTable, spatial_kernels,
 };
 use convoke::{DType, Isa};
 
@@ -124,6 +124,8 @@ impl<T: Real> Operands<T> {
 #[derive(Debug)]
 pub struct Direct<T> {
     taps: TapTable,
+    /// For kernels that read X itself.
+    table: Option<DirectTable>,
     w: Vec<T>,
     x: Vec<T>,
     y: Vec<T>,
@@ -140,7 +142,10 @@ impl<T: Real> Direct<T> {
     pub fn new(kernel: &DepthwiseKernel<T>) -> Self {
         let (width, rows) = (4 * kernel.nr(), kernel.mr());
         let step = width + Self::TAPS - 1;
+        let positions: Vec<_> = (0..Self::TAPS as isize).collect();
+        let table = DirectTable::new(Self::TAPS, 1, &positions, (1, 0), step);
         Self {
+            table: table.filter(|table| table.serves(width, kernel)),
             taps: TapTable::new(&[(Self::TAPS, (0..Self::TAPS as u32).collect())], step),
             // Large enough for kernels whose weights are vectors, too.
             w: values(Self::TAPS * Self::TAPS * kernel.nr()),
@@ -167,6 +172,22 @@ impl<T: Real> Direct<T> {
         let output = DepthwiseOutput { width: *width, row: *width, plane: 0 };
         let epilogue = Epilogue { bias: &[T::ZERO], residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
         kernel.run(&input, &mut Dest::from_slice(y), &output, &epilogue);
+    }
+
+    /// Whether the kernel also reads X itself.
+    #[must_use]
+    pub fn reads_x(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// The same sums by the kernel's loops that read X itself, all of whose rows and positions are there; nothing where it has none.
+    pub fn call_on_x(&mut self, kernel: &DepthwiseKernel<T>) {
+        let Self { table: Some(table), w, x, y, width, rows, .. } = self else { return };
+        let (height, planes, tiles) = (*rows + Self::TAPS, 1, 1);
+        let input = DirectInput { table, row: 0, height, w, w_plane: 0, x, x_plane: 0, planes, tiles };
+        let output = DepthwiseOutput { width: *width, row: *width, plane: 0 };
+        let epilogue = Epilogue { bias: &[T::ZERO], residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+        kernel.run_direct(&input, &mut Dest::from_slice(y), &output, &epilogue);
     }
 }
 
@@ -255,12 +276,31 @@ fn rate(flops: usize, duration: Duration, mut call: impl FnMut()) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use convoke::kernels::depthwise_kernels;
+
     use super::*;
 
     #[test]
     fn the_portable_peak_is_a_plausible_rate() {
         let peak = peak(DType::F32, Isa::Portable).expect("always available");
         assert!((0.01..10_000.0).contains(&peak), "{peak} GFLOP/s");
+    }
+
+    #[test]
+    fn direct_kernels_sum_the_same_from_planes_and_from_x() {
+        for isa in Isa::ALL {
+            let Some(kernels) = depthwise_kernels::<f32>(isa) else { continue };
+            for kernel in kernels.rows().iter().chain(kernels.narrow()) {
+                let mut operands = Direct::new(kernel);
+                assert!(operands.reads_x(), "{kernel:?}");
+                operands.call(kernel);
+                let sums = core::mem::take(&mut operands.y);
+                operands.y = vec![0.0; sums.len()];
+                operands.call_on_x(kernel);
+                let is_close = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-4;
+                assert!(sums.iter().zip(&operands.y).all(is_close) && sums.iter().any(|y| *y != 0.0), "{kernel:?}");
+            }
+        }
     }
 
     #[test]

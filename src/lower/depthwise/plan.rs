@@ -13,7 +13,7 @@ use crate::lower::cost::{
     CLOCK, DIRECT_DENSE, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::Panels;
-use crate::lower::{Answer, Offer, Request};
+use crate::lower::{Answer, Offer, Request, planes};
 use crate::machine::Caches;
 use crate::{Axis, Geometry, Op};
 
@@ -32,13 +32,14 @@ const DIRECT_BATCH: usize = 64;
 /// Tasks for each thread, so that they end at about the same time.
 const TASKS_PER_THREAD: usize = 4;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
     }
     if geometry.in_channels_per_group() > MOST_CHANNELS {
-        return Err(alloc::format!("more than {MOST_CHANNELS} input channels a group"));
+        let channels = geometry.in_channels_per_group();
+        return Err(alloc::format!("{channels} input channels a group, at most {MOST_CHANNELS} can be"));
     }
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
@@ -54,9 +55,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let best = candidates
         .into_iter()
         .filter(|(along, _)| asked(*along))
-        .filter_map(|(along, tiles)| Config::new(request, kernels, along, tiles))
+        .filter_map(|(along, tiles)| Config::new(request, kernels, (along, tiles), most))
         .reduce(|a, b| if b.cycles < a.cycles { b } else { a });
-    let config = best.ok_or_else(|| String::from("the padded planes are too large"))?;
+    let config = best.ok_or_else(|| planes::too_large(&geometry.axes, MOST_BYTES))?;
     Ok(Offer {
         cost: config.cycles / CLOCK,
         lines: config.lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
@@ -84,8 +85,8 @@ impl<A: Real> Config<A> {
     fn new<T: Element<Acc = A>>(
         request: &Request<'_, T>,
         kernels: &DepthwiseKernels<A>,
-        along: Along,
-        tiles: &'static [DepthwiseKernel<A>],
+        (along, tiles): (Along, &'static [DepthwiseKernel<A>]),
+        most_bytes: usize,
     ) -> Option<Self> {
         let (geometry, lanes, bytes) = (request.geometry, kernels.lanes(), size_of::<T::Acc>());
         let (mr, nr) = (tiles.last()?.mr(), tiles.last()?.nr());
@@ -109,7 +110,8 @@ impl<A: Real> Config<A> {
         if !grid.cut(bytes, mr, strips) {
             return None;
         }
-        if reads_x && request.threads == 1 && grid.group_len(grid.h.output, MOST_BYTES, bytes).is_some() {
+        if reads_x && request.threads == 1 && grid.group_len(grid.h.output, MOST_BYTES.min(most_bytes), bytes).is_some()
+        {
             // Nothing is copied: strips have no use but to be shared out, and to bound the planes that weights which are not finite ask for.
             grid.extent = grid.h.output;
             grid.plane = grid.plane_len(grid.extent)?;
@@ -117,7 +119,7 @@ impl<A: Real> Config<A> {
         let batch = match along {
             // Only where all of a batch's output channels follow one another, and each thread still gets some units.
             Along::Rows if geometry.out_channels_per_group() == 1 && grid.is_whole() => {
-                let fitting = BATCH_BYTES / (grid.planes() * grid.plane * bytes).max(1);
+                let fitting = BATCH_BYTES.min(most_bytes) / (grid.planes() * grid.plane * bytes).max(1);
                 // Kernels that read X have no planes that should stay in the cache, but perhaps sums.
                 let in_x = if request.direct_clamp().is_some() {
                     DIRECT_BATCH

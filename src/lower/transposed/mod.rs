@@ -27,7 +27,7 @@ use super::cost::{
 };
 use super::engine::Panels;
 use super::finish::Finish;
-use super::planes::{channels_per_block, step_of};
+use super::planes::{channels_per_block, for_each_position, step_of};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
@@ -51,7 +51,7 @@ const MOST_SUMMED: usize = 8;
 const STRIP_RUNS: usize = 8;
 const SLAB_RUNS: usize = 32;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::ConvTranspose {
         return Err(String::from("only for ConvTranspose"));
@@ -66,8 +66,14 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     }
     let last = geometry.axes.len() - 1;
     let outer_phases = geometry.axes[..last].iter().try_fold(1_usize, |n, a| n.checked_mul(a.stride));
-    if outer_phases.is_none_or(|n| n > MOST_OUTER_PHASES) || geometry.kernel_volume() > MOST_TAPS {
-        return Err(String::from("too many phases or taps"));
+    if outer_phases.is_none_or(|n| n > MOST_OUTER_PHASES) {
+        let strides: Vec<_> = geometry.axes[..last].iter().map(|a| a.stride).collect();
+        return Err(alloc::format!(
+            "the strides {strides:?} of all spatial axes but the last have a product above {MOST_OUTER_PHASES}"
+        ));
+    }
+    if geometry.kernel_volume() > MOST_TAPS {
+        return Err(alloc::format!("the kernel has {} taps, at most {MOST_TAPS} can be", geometry.kernel_volume()));
     }
     let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
         return Err(String::from("no kernel that interleaves"));
@@ -81,14 +87,13 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         if request.layout.is_some_and(|layout| !layout[3..].iter().copied().eq(origins_of(&phases))) {
             return None;
         }
-        Choice::new(request, phases)
+        Choice::new(request, phases, most)
     });
     let Some(choice) = choices.min_by(|a, b| a.cycles.total_cmp(&b.cycles)) else {
-        return Err(String::from(if request.layout.is_some() {
-            "the weights are packed for other pads or tiles"
-        } else {
-            "the padded planes are too large, or there is no kernel for this tile"
-        }));
+        return Err(match request.layout {
+            Some(_) => String::from("the weights are packed for other pads or tiles"),
+            None => super::planes::too_large(&geometry.axes, super::planes::MOST_BYTES),
+        });
     };
     let Choice { cycles, phases, classes, planes, tiles, is_summed, is_blocked } = choice;
     let channels = geometry.in_channels_per_group();
@@ -97,18 +102,19 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let slabs = geometry.batch * geometry.group * planes.slabs;
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, tiles.panels.count()) };
     // What is decided for a slab serves several groups where groups are small.
-    let batch = if is_summed { most_groups(planes.channel_len * channels * size_of::<T::Acc>()) } else { 1 };
+    let batch = if is_summed { most_groups(planes.channel_len * channels * size_of::<T::Acc>(), most) } else { 1 };
     let batch = batch.min(geometry.group.div_ceil(4 * request.threads)).max(1);
     let planes_len = batch * channels * planes.channel_len + tiles.widest().max(MOST_VECTORS + 1) * tiles.lanes;
     let sums_of_vector = (slots + usize::from(has_dead)) * tiles.panels.height(0) * tiles.lanes;
     let sums_len = sums_of_vector * if is_blocked { planes.columns.div_ceil(tiles.lanes) } else { tiles.widest() };
     let buffer_len = tiles.widest() * tiles.lanes * geometry.axes[last].stride;
     let values = [planes_len, sums_len, buffer_len].map(lines_for::<T::Acc>);
-    let numbers = [geometry.axes.len(), planes.rows()].map(lines_for::<usize>);
+    let numbers = [geometry.axes.len(), planes.rows].map(lines_for::<usize>);
     Ok(Offer {
         cost: cycles / CLOCK,
         lines: values.iter().chain(&numbers).fold(0, |sum, lines| sum.saturating_add(*lines)),
         build: Box::new(move || {
+            let planes = planes.with_tables();
             let mut slot_of = alloc::vec![slots; geometry.axes[last].stride];
             for (slot, r) in classes.iter().flatten().enumerate() {
                 slot_of[*r] = slot;
@@ -148,9 +154,9 @@ fn origins_of(phases: &[Phases]) -> impl Iterator<Item = usize> {
     phases.iter().map(|p| (p.axis.pad_begin + p.axis.stride - p.cropped) % p.axis.stride)
 }
 
-/// Groups of a task whose planes, of `bytes` each, stay in the L2 cache.
-fn most_groups(bytes: usize) -> usize {
-    ((Caches::detect().l2 / 4) / bytes.max(1)).clamp(1, 16)
+/// Groups of a task whose planes, of `bytes` each, stay in the L2 cache, and do not exceed `most` bytes.
+fn most_groups(bytes: usize, most: usize) -> usize {
+    ((Caches::detect().l2 / 4).min(most) / bytes.max(1)).clamp(1, 16)
 }
 
 /// Phases with the planes and tiles that are cheapest for them.
@@ -167,7 +173,7 @@ struct Choice<A: Real> {
 
 impl<A: Real> Choice<A> {
     /// None where planes are too large, or a kernel is lacking.
-    fn new<T: Element<Acc = A>>(request: &Request<'_, T>, phases: Vec<Phases>) -> Option<Self> {
+    fn new<T: Element<Acc = A>>(request: &Request<'_, T>, phases: Vec<Phases>, most: usize) -> Option<Self> {
         let geometry = request.geometry;
         let (last, outer) = phases.split_last()?;
         let classes = last.classes();
@@ -191,7 +197,8 @@ impl<A: Real> Choice<A> {
                 continue;
             }
             let sums = |columns: usize| if is_blocked { columns.saturating_mul(tiles::ROWS.max(slots)) } else { 0 };
-            let planes = Planes::new(&phases, is_dense, channels, size_of::<A>(), (geometry, request.threads), sums);
+            let planes =
+                Planes::new(&phases, is_dense, channels, size_of::<A>(), (geometry, request.threads, most), sums);
             let Some(planes) = planes else { continue };
             let vectors = planes.columns.div_ceil(super::engine::lanes::<A>(request.isa));
             let packed = if is_summed { Some((1, 1)) } else { packed.map(|(channels, mr, _)| (channels, mr)) };
@@ -266,45 +273,45 @@ impl Outer {
         let (last, outer) = phases.split_last().expect("at least one axis");
         let mut before = 0;
         let counts: Vec<_> = outer.iter().map(|p| p.axis.stride).collect();
-        super::planes::positions(&counts)
-            .map(|r| {
-                let taps_of: Vec<_> = outer.iter().zip(&r).map(|(p, r)| &p.taps[*r]).collect();
-                let lengths: Vec<_> = taps_of.iter().map(|taps| taps.len()).collect();
-                let (mut taps, mut offsets) = (Vec::new(), Vec::new());
-                for index in super::planes::positions(&lengths) {
-                    let (mut k, mut offset) = (0, 0);
-                    for (i, t) in index.iter().enumerate() {
-                        k = k * outer[i].axis.kernel + taps_of[i][*t].k;
-                        offset += taps_of[i][*t].shift * planes.pitches[i];
-                    }
-                    taps.push(k);
-                    offsets.push(offset);
+        let mut all = Vec::with_capacity(counts.iter().product());
+        for_each_position(&counts, |r| {
+            let taps_of: Vec<_> = outer.iter().zip(r).map(|(p, r)| &p.taps[*r]).collect();
+            let lengths: Vec<_> = taps_of.iter().map(|taps| taps.len()).collect();
+            let (mut taps, mut offsets) = (Vec::new(), Vec::new());
+            for_each_position(&lengths, |index| {
+                let (mut k, mut offset) = (0, 0);
+                for (i, t) in index.iter().enumerate() {
+                    k = k * outer[i].axis.kernel + taps_of[i][*t].k;
+                    offset += taps_of[i][*t].shift * planes.pitches[i];
                 }
-                let mut slot = 0;
-                let passes = classes.iter().enumerate().filter(|_| !taps.is_empty()).map(|(class, members)| {
-                    let of_last = &last.taps[members[0]];
-                    let count = taps.len() * of_last.len();
-                    let block = channels_per_block(channels, count, KC);
-                    let edge = channels - (channels.div_ceil(block).max(1) - 1) * block;
-                    let koff = [block, edge].map(|width| {
-                        let mut koff = Vec::with_capacity(count * width);
-                        for step in 0..count * width {
-                            let (t, c) = step_of(step, width, count, INNER);
-                            let at = offsets[t / of_last.len()] + planes.last_offset(of_last[t % of_last.len()].shift);
-                            koff.push((c * planes.channel_len + at) as u32);
-                        }
-                        RowOffsets::new(koff)
-                    });
-                    let subs = heights.0.map(|height| Panels::new(members.len() * height, heights.1));
-                    let pass = Pass { class, slot, phases: members.len(), subs, taps: count, block, koff, before };
-                    before += members.len() * count;
-                    slot += members.len();
-                    pass
+                taps.push(k);
+                offsets.push(offset);
+            });
+            let mut slot = 0;
+            let passes = classes.iter().enumerate().filter(|_| !taps.is_empty()).map(|(class, members)| {
+                let of_last = &last.taps[members[0]];
+                let count = taps.len() * of_last.len();
+                let block = channels_per_block(channels, count, KC);
+                let edge = channels - (channels.div_ceil(block).max(1) - 1) * block;
+                let koff = [block, edge].map(|width| {
+                    let mut koff = Vec::with_capacity(count * width);
+                    for step in 0..count * width {
+                        let (t, c) = step_of(step, width, count, INNER);
+                        let at = offsets[t / of_last.len()] + planes.last_offset(of_last[t % of_last.len()].shift);
+                        koff.push((c * planes.channel_len + at) as u32);
+                    }
+                    RowOffsets::new(koff)
                 });
-                let passes = passes.collect();
-                Self { r, taps, passes }
-            })
-            .collect()
+                let subs = heights.0.map(|height| Panels::new(members.len() * height, heights.1));
+                let pass = Pass { class, slot, phases: members.len(), subs, taps: count, block, koff, before };
+                before += members.len() * count;
+                slot += members.len();
+                pass
+            });
+            let passes = passes.collect();
+            all.push(Self { r: r.to_vec(), taps, passes });
+        });
+        all
     }
 }
 
@@ -463,7 +470,7 @@ impl<T: Element> Transposed<T> {
         let (width, origin) = (slab.width, slab.origin[self.phases.len() - 1]);
         let mut count = 0;
         while count < runs.len() && row < places.len() {
-            let (begin, place) = (self.planes.row_columns[row], places[row]);
+            let (begin, place) = (self.planes.row_columns()[row], places[row]);
             if begin >= column + nr {
                 break;
             }
@@ -493,7 +500,7 @@ impl<T: Element> Transposed<T> {
         (sums, buffer): (&mut [T::Acc], &mut [T::Acc]),
     ) {
         let (column, nr) = (vectors.start * self.tiles.lanes, vectors.len() * self.tiles.lanes);
-        let begins = &self.planes.row_columns[..places.len()];
+        let begins = &self.planes.row_columns()[..places.len()];
         let first = begins.partition_point(|begin| begin + slab.width <= column);
         let mut runs = [Run::default(); STRIP_RUNS];
         let (mut count, mut row) = self.runs((slab, places), (column, nr), first, &mut runs);
@@ -636,7 +643,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         let sums = arena.take::<T::Acc>(self.sums_len);
         let buffer = arena.take::<T::Acc>(self.buffer_len);
         let slab = self.planes.slab(columns, arena.take::<usize>(geometry.axes.len()));
-        let places = &mut arena.take::<usize>(self.planes.rows())[..self.planes.rows_of(&slab)];
+        let places = &mut arena.take::<usize>(self.planes.rows)[..self.planes.rows_of(&slab)];
 
         let x = &io.x[(image * geometry.in_channels + groups.start * channels) * geometry.input_spatial()..];
         let filled = &mut planes[..groups.len() * channels * self.planes.channel_len];

@@ -10,7 +10,7 @@ use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{Isa, Real};
 
 use super::phases::Phases;
-use crate::lower::planes::{Choice, MOST_L2_BYTES, positions, positions_on};
+use crate::lower::planes::{Choice, MOST_L2_BYTES, for_each_position, positions_on};
 use crate::machine::Caches;
 use crate::{Axis, Geometry};
 
@@ -32,14 +32,22 @@ pub(super) struct Planes {
     is_dense: bool,
     /// Whether the planes of a slab are neighbours in X: nothing is shifted, and nothing padded.
     is_plain: bool,
-    /// The rows of a plane: positions along the axes before the last.
-    plane_rows: Vec<usize>,
-    /// The rows of positions of a full slab: likewise, and where each begins among the columns.
-    rows: Vec<usize>,
-    pub(super) row_columns: Vec<usize>,
-    /// Columns of a full slab, and slabs of an image.
+    /// Columns and rows of positions of a full slab, and slabs of an image.
     pub(super) columns: usize,
+    pub(super) rows: usize,
     pub(super) slabs: usize,
+    /// Empty in planes that are only compared with others.
+    tables: Tables,
+}
+
+/// Tables that take memory in proportion to the rows.
+#[derive(Default)]
+struct Tables {
+    /// The rows of a plane: positions along the axes before the last.
+    of_plane: Vec<usize>,
+    /// The rows of positions of a full slab: likewise, and where each begins among the columns.
+    of_slab: Vec<usize>,
+    columns: Vec<usize>,
 }
 
 /// A slab of an image.
@@ -52,13 +60,13 @@ pub(super) struct Slab<'a> {
 }
 
 impl Planes {
-    /// None where the planes are too large, or where copies gain nothing.
+    /// None where the planes are too large, or where copies gain nothing. A slab's planes should not exceed `most` bytes.
     pub(super) fn new(
         phases: &[Phases],
         is_dense: bool,
         channels: usize,
         bytes: usize,
-        (geometry, threads): (&Geometry, usize),
+        (geometry, threads, most): (&Geometry, usize, usize),
         sums: impl Fn(usize) -> usize,
     ) -> Option<Self> {
         let last = phases.len() - 1;
@@ -77,7 +85,7 @@ impl Planes {
         let block = channels.checked_mul(copies.len())?;
         let images = geometry.batch * geometry.group;
         // All channels are in a slab: with less than that its rows would be cut.
-        let budget = (Caches::detect().l2 / 2).min(MOST_L2_BYTES);
+        let budget = (Caches::detect().l2 / 2).min(MOST_L2_BYTES).min(most);
         let choice = Choice { images, block, budget, bytes, threads };
         let (axis, extent, sizes) = choice.slab(&axes, sums)?;
         let here = |i: usize| positions_on(&axes, (axis, extent), i);
@@ -89,8 +97,6 @@ impl Planes {
         let plane = pitches[0] * spans[0];
         let channel_len = crate::lower::planes::padded(plane * copies.len())?;
         u32::try_from(channel_len.checked_mul(channels)?).ok()?;
-        let extents: Vec<_> = (0..last).map(here).collect();
-        let row_columns = positions(&extents).map(|row| row.iter().zip(&pitches).map(|(v, pitch)| v * pitch).sum());
         let is_whole = |(i, p): (usize, &Phases)| match i.cmp(&axis) {
             core::cmp::Ordering::Greater => p.positions == p.axis.input,
             _ => p.positions <= p.axis.input,
@@ -98,9 +104,7 @@ impl Planes {
         let is_unmoved = |p: &Phases| p.reach == 0 && p.low == 0;
         Some(Self {
             is_plain: !is_dense && phases.iter().all(is_unmoved) && phases.iter().enumerate().all(is_whole),
-            row_columns: row_columns.collect(),
-            rows: positions(&extents).flatten().collect(),
-            plane_rows: positions(&spans[..last]).flatten().collect(),
+            rows: (0..last).map(here).product(),
             axis,
             extent,
             span: spans[last],
@@ -112,7 +116,34 @@ impl Planes {
             columns: sizes.columns,
             slabs: sizes.slabs,
             axes,
+            tables: Tables::default(),
         })
+    }
+
+    /// The same with tables: for the pick alone.
+    pub(super) fn with_tables(mut self) -> Self {
+        let last = self.axes.len() - 1;
+        let extents: Vec<_> = (0..last).map(|i| positions_on(&self.axes, (self.axis, self.extent), i)).collect();
+        // As many along an axis as there are pitches of it in the next one's.
+        let plane = |i: usize| if i == 0 { self.plane } else { self.pitches[i - 1] };
+        let spans: Vec<_> = (0..last).map(|i| plane(i) / self.pitches[i]).collect();
+        let mut tables = Tables {
+            of_plane: Vec::with_capacity(last * spans.iter().product::<usize>()),
+            of_slab: Vec::with_capacity(last * self.rows),
+            columns: Vec::with_capacity(self.rows),
+        };
+        for_each_position(&spans, |row| tables.of_plane.extend_from_slice(row));
+        for_each_position(&extents, |row| {
+            tables.columns.push(row.iter().zip(&self.pitches).map(|(v, pitch)| v * pitch).sum());
+            tables.of_slab.extend_from_slice(row);
+        });
+        self.tables = tables;
+        self
+    }
+
+    /// Where each row of positions of a slab begins among its columns.
+    pub(super) fn row_columns(&self) -> &[usize] {
+        &self.tables.columns
     }
 
     /// Slabs of an image, the last one along the axis as the part of a full one that it is.
@@ -145,11 +176,6 @@ impl Planes {
         Slab { origin, extent, width }
     }
 
-    /// Rows of positions of a full slab.
-    pub(super) fn rows(&self) -> usize {
-        self.row_columns.len()
-    }
-
     /// Rows of positions of a slab: the first ones of a full slab's.
     pub(super) fn rows_of(&self, slab: &Slab<'_>) -> usize {
         let last = self.axes.len() - 1;
@@ -159,12 +185,12 @@ impl Planes {
 
     /// Columns of a slab.
     pub(super) fn columns_of(&self, slab: &Slab<'_>) -> usize {
-        self.row_columns[self.rows_of(slab) - 1] + slab.width
+        self.row_columns()[self.rows_of(slab) - 1] + slab.width
     }
 
     /// The position of a row of a slab along axis `i`, one before the last.
     pub(super) fn position(&self, slab: &Slab<'_>, row: usize, i: usize) -> usize {
-        slab.origin[i] + self.rows[row * (self.axes.len() - 1) + i]
+        slab.origin[i] + self.tables.of_slab[row * (self.axes.len() - 1) + i]
     }
 
     /// Where the outputs of a row begin in a channel of Y, of phase `r` of the axes before the last; none if they are cut off.
@@ -218,7 +244,7 @@ impl Planes {
             let mut source = Some(0_usize);
             let mut is_needed = true;
             for (i, p) in phases[..last].iter().enumerate() {
-                let e = self.plane_rows[row * last + i];
+                let e = self.tables.of_plane[row * last + i];
                 is_needed &= i != self.axis || e < slab.extent + p.reach;
                 let x = (slab.origin[i] + e).checked_add_signed(p.low).filter(|x| *x < p.axis.input);
                 source = source.zip(x).map(|(source, x)| source.wrapping_mul(p.axis.input).wrapping_add(x));

@@ -14,10 +14,10 @@ use convoke_kernels::{Epilogue, Real};
 use super::direct::{Direct, Tile};
 use super::shape::{Roles, View};
 use super::{Core, Layer, Needs, Rows, Strip, Task, offer_view};
-use crate::Geometry;
 use crate::element::Element;
 use crate::lower::finish::Finish;
 use crate::lower::{Answer, Io, Request};
+use crate::{Axis, Geometry};
 
 /// Strides whose phases become channels, at the most.
 const MOST_STRIDE: usize = 4;
@@ -28,11 +28,17 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let geometry = request.geometry;
     let mut axes = geometry.axes.to_vec();
     let mut strides = [1, 1];
-    for (axis, stride) in axes.iter_mut().rev().zip(strides.iter_mut().rev()) {
+    for ((index, axis), stride) in axes.iter_mut().enumerate().rev().zip(strides.iter_mut().rev()) {
         // A longer stride than the kernel leaves elements of X unread.
         if axis.stride > 1 && axis.stride < axis.kernel && axis.stride <= MOST_STRIDE && axis.dilation == 1 {
             *stride = axis.stride;
             (axis.kernel, axis.stride) = (axis.kernel.div_ceil(axis.stride), 1);
+        } else if axis.stride > 1 {
+            let Axis { kernel, stride, dilation, .. } = *axis;
+            return Err(alloc::format!(
+                "spatial axis {index} has stride {stride}, kernel {kernel}, dilation {dilation}: strides other than 1 must be at most \
+                 {MOST_STRIDE}, shorter than the kernel, and without dilation"
+            ));
         }
     }
     let channels = geometry.in_channels_per_group();

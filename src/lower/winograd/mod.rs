@@ -123,7 +123,11 @@ fn offer_view<'a, T: Element>(
     }
     let no_kernel = || String::from("no kernel for this block of tiles");
     let Some(Choice { scheme, cycles, .. }) = best else {
-        return Err(String::from("no tile suits the kernel's size, or the steps of k are too many"));
+        let (down, along) = (roles.down.kernel, roles.along.kernel);
+        let (channels, depth) = (view.channels, roles.depth.kernel);
+        return Err(format!(
+            "no tile suits a kernel of {down}x{along} taps, or {channels} channels times {depth} taps of an outer axis are too many"
+        ));
     };
     let choice = Choice::new::<T>(request, &view, scheme, request.threads).ok_or_else(no_kernel)?;
     let tiles = Tiles::<T::Acc>::new(request.isa, choice.extent.runs().1).ok_or_else(no_kernel)?;

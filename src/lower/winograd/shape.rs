@@ -46,16 +46,16 @@ impl Roles {
             [along] => Self { depth: ABSENT, down: ABSENT, along },
             [down, along] => Self { depth: ABSENT, down, along },
             [depth, down, along] => Self { depth, down, along },
-            _ => return Err(String::from("only for one to three spatial axes")),
+            _ => return Err(alloc::format!("{} spatial axes, only one to three can be", axes.len())),
         };
-        if [roles.down, roles.along].iter().any(|a| a.stride != 1) {
-            return Err(String::from("only for stride 1"));
-        }
         if roles.depth.dilation != 1 && roles.depth.kernel != 1 {
-            return Err(String::from("only for dilation 1 on the outermost of three axes"));
+            let dilation = roles.depth.dilation;
+            return Err(alloc::format!(
+                "spatial axis 0 has dilation {dilation}, only 1 can be on the outermost of three"
+            ));
         }
         if roles.down.kernel == 1 && roles.along.kernel == 1 {
-            return Err(String::from("the kernel is 1x1"));
+            return Err(String::from("along the last two spatial axes there is one tap, more are needed"));
         }
         Ok(roles)
     }

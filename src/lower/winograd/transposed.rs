@@ -32,18 +32,18 @@ const MOST_FILTERS: usize = 1 << 20;
 
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;
-    let cells = geometry.axes.iter().map(Cells::new).collect::<Result<Vec<_>, _>>()?;
+    let cells = geometry.axes.iter().enumerate().map(|(i, axis)| Cells::new(i, axis)).collect::<Result<Vec<_>, _>>()?;
     let cells = match *cells {
         [along] => [Cells::ABSENT, Cells::ABSENT, along],
         [down, along] => [Cells::ABSENT, down, along],
         [depth, down, along] => [depth, down, along],
-        _ => return Err(String::from("only for one to three spatial axes")),
+        _ => return Err(alloc::format!("{} spatial axes, only one to three can be", cells.len())),
     };
     let axes = cells.map(|cells| cells.view);
     let phases = cells.iter().try_fold(1_usize, |n, cells| n.checked_mul(cells.stride));
     let rows = phases.and_then(|n| n.checked_mul(geometry.out_channels_per_group()));
     let Some(rows) = rows.filter(|rows| *rows <= MOST_FILTERS) else {
-        return Err(String::from("too many phases"));
+        return Err(alloc::format!("phases of the strides times output channels of a group exceed {MOST_FILTERS}"));
     };
     let view = View {
         batch: geometry.batch,
@@ -59,7 +59,10 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     };
     let along = cells[2].stride;
     if view.rows > 0 && !weave.lanes().is_multiple_of(along) {
-        return Err(alloc::format!("{along} phases along the rows, which are no part of a vector"));
+        let (axis, lanes) = (geometry.axes.len() - 1, weave.lanes());
+        return Err(alloc::format!(
+            "spatial axis {axis} has stride {along}, which does not divide a vector's {lanes} lanes"
+        ));
     }
     offer_view(request, view, |scheme, tiles| {
         let direct_len = geometry.weight_len() / geometry.group;
@@ -97,15 +100,18 @@ impl Cells {
 
     /// # Errors
     /// Why the axis is not one for cells.
-    fn new(axis: &Axis) -> Result<Self, String> {
+    fn new(index: usize, axis: &Axis) -> Result<Self, String> {
         if axis.dilation != 1 && axis.kernel != 1 {
-            return Err(String::from("only for dilation 1 in ConvTranspose"));
+            return Err(alloc::format!("spatial axis {index} has dilation {}, only 1 can be", axis.dilation));
         }
         let stride = axis.stride;
         let taps = axis.kernel.div_ceil(stride);
         let first = axis.pad_begin / stride;
         let Some(pad_begin) = (taps - 1).checked_sub(first) else {
-            return Err(String::from("the padding crops cells that see all taps"));
+            let (pad, most) = (axis.pad_begin, taps * stride - 1);
+            return Err(alloc::format!(
+                "spatial axis {index} has {pad} pads at its beginning, more than {most} crop whole tiles"
+            ));
         };
         let cropped = axis.pad_begin % stride;
         let output = (cropped + axis.output).div_ceil(stride);
