@@ -11,6 +11,7 @@ use convoke::{Algorithm, DType, ErrorKind, Op, PackedWeights, Plan, Planner, Thr
 use convoke_tools::data::{Operands, Tensor, tensor};
 use convoke_tools::limits::Roof;
 use convoke_tools::shapes::{self, Kind, Layer, describe, flops};
+use convoke_tools::timing::geometric_mean;
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, Throughput};
 
@@ -205,8 +206,13 @@ pub fn bench_layers(criterion: &mut Criterion<FlopRate>, yardstick: &Cell<Yardst
         }
         group.finish();
         if seconds.contains_key(&None) {
-            let network = layer.name.split('.').next().unwrap_or_default().to_owned();
-            rows.push(Row { kind: kind.to_string(), network, flops: flops(&geometry), limit, seconds });
+            rows.push(Row {
+                kind: kind.to_string(),
+                network: layer.network().to_owned(),
+                flops: flops(&geometry),
+                limit,
+                seconds,
+            });
         }
     }
     // Criterion's way to run everything once, as a test.
@@ -260,12 +266,6 @@ fn summarise(by: &str, rows: &[Row], key: impl Fn(&Row) -> &String) {
         let cells: String = baselines.iter().map(times).collect();
         println!("{name:<16} {:>6} {rate:>8.1} {:>7.0} %{cells}", group.len(), 100.0 * share);
     }
-}
-
-/// NaN of nothing.
-fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value.ln()));
-    (sum / f64::from(count)).exp()
 }
 
 /// A plan with everything that its runs need.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
 use convoke_tools::limits::Level;
+use convoke_tools::timing::geometric_mean;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::text::{geometric_mean, percent};
+use super::text::percent;
 use crate::commands::report::{Record, Report, Series};
 use crate::machine::Machine;
 
@@ -422,13 +423,13 @@ fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::session::Figures;
     use convoke::Isa;
     use convoke_tools::limits::{Caches, Roof};
 
-    fn layer(name: &str, kind: &str, flop: f64, compulsory_bytes: f64) -> Record {
+    pub(crate) fn layer(name: &str, kind: &str, flop: f64, compulsory_bytes: f64) -> Record {
         let figures = Figures {
             kind: kind.to_owned(),
             geometry: String::new(),
@@ -454,7 +455,7 @@ mod tests {
         Record { name: name.to_owned(), network: name.to_owned(), figures }
     }
 
-    fn report(layers: Vec<Record>) -> Report {
+    pub(crate) fn report(layers: Vec<Record>) -> Report {
         let caches = Caches { l1: 32 << 10, l2: 1 << 20, l3: 32 << 20 };
         let roof = Roof { threads: 1, fma: 100.0, bandwidth: [400.0, 200.0, 100.0, 10.0], caches };
         let series = |threads| Series {
@@ -467,6 +468,7 @@ mod tests {
             machine: Machine::new("f32", 1, &BTreeMap::from([(Isa::Portable, roof)])),
             comparisons: vec![series(1), series(2)],
             rejected: Vec::new(),
+            failed: Vec::new(),
             summary: Vec::new(),
             interrupted: false,
             layers,
