@@ -10,6 +10,7 @@ Results are written after each layer, so that nothing that was measured is lost;
 """
 
 import argparse
+import contextlib
 import csv
 import datetime
 import importlib.metadata
@@ -163,25 +164,28 @@ class Worker:
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
-            answer = json.loads(self.answers.get(timeout=self.timeout))
+            line = self.answers.get(timeout=self.timeout)
         except queue.Empty:
             return self.fail(f"no answer within {self.timeout:g} s")
         except BrokenPipeError:
+            line = ""
+        if not line:
             return self.fail("died")
+        try:
+            answer = json.loads(line)
         except ValueError:
-            # The empty line at the end of its output.
-            return self.fail("died")
+            return self.fail(f"not an answer: {line[:200]!r}")
         self.failures = 0
         return answer
 
     def fail(self, what):
         """Ends what is left of the program; the reason, with the last line that it printed."""
         self.failures += 1
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        status = self.process.wait()
+        # Its output ends a moment before it does.
+        status = self.end(0.5)
         self.log.seek(0)
         said = self.log.read().decode(errors="replace").strip().splitlines()
+        self.log.close()
         return {"error": f"{what} (exit status {status})" + (f": {said[-1][:200]}" if said else "")}
 
     def start(self):
@@ -199,8 +203,9 @@ class Worker:
 
     @staticmethod
     def read(output, answers):
-        for line in output:
-            answers.put(line)
+        with output:
+            for line in output:
+                answers.put(line)
         answers.put("")
 
     def pin(self):
@@ -208,14 +213,20 @@ class Worker:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.threads])
 
-    def close(self):
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.stdin.close()
+    def end(self, patience):
+        """The exit status of the program, which has so many seconds to end by itself."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         try:
-            self.process.wait(5)
+            return self.process.wait(patience)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
+            return self.process.wait()
+
+    def close(self):
+        if self.process is not None and self.process.returncode is None:
+            self.end(5)
+            self.log.close()
 
 
 def measure(options, data, rows):

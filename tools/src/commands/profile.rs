@@ -148,7 +148,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         && let Some(Failure { name, error }) = profile.failed.first()
     {
         let hint = if profile.lacks_shapes { format!("; {HOW_TO_INFER}") } else { String::new() };
-        bail!("{}: none of the {} nodes can be run: {name}: {error}{hint}", profile.model, profile.failed.len());
+        bail!("{}: no node can be run: {name}: {error}{hint}", profile.model);
     }
     if args.json {
         let json = serde_json::to_string_pretty(&profile)?;

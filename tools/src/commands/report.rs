@@ -283,7 +283,7 @@ impl Args {
 /// Runs a layer in all ways at once, so that a drift of the machine's speed hits what is compared alike. It is kept in all of them, or in none.
 fn measure_layer<T: Scalar>(layer: &Layer, main: &mut Session, others: &mut [(Series, Session)]) -> Result<Record> {
     let operator = layer.operator();
-    let mut run = |session: &mut Session| {
+    let run = |session: &mut Session| {
         interrupt::check()?;
         session.run::<T>(&operator, &layer.x).map(|(figures, _)| figures)
     };

@@ -9,14 +9,14 @@ use crate::session::{Failure, Figures};
 
 /// Nothing scrolls sideways: on a narrow screen a row of the layers' table becomes a block, and each number stands beside the head of its column.
 const STYLE: &str = "\
-body{font:15px/1.5 system-ui,sans-serif;color:#1a1a1a;background:#fff;max-width:1100px;margin:2em auto;padding:0 1em}\
+body{font:15px/1.5 system-ui,sans-serif;color:#1a1a1a;background:#fff;max-width:1180px;margin:2em auto;padding:0 1em}\
 h1{font-size:1.6em;margin-bottom:.2em}h2{font-size:1.2em;margin-top:2em}\
-figure{margin:1em 0}figure svg{width:100%;height:auto;border:1px solid #e4e4e4}figcaption,.note{color:#555;font-size:.93em}\
+figure{margin:1em 0}figure svg{width:100%;max-width:940px;height:auto;border:1px solid #e4e4e4}figcaption,.note{color:#555;font-size:.93em}\
 table{border-collapse:collapse;font-size:.82em;line-height:1.35;font-variant-numeric:tabular-nums}\
 th,td{padding:.25em .6em;border-bottom:1px solid #e4e4e4;text-align:right;white-space:nowrap}\
 th{background:#f6f6f6;position:sticky;top:0}.left{text-align:left;white-space:normal;overflow-wrap:anywhere}\
-small{display:block;color:#666;font-size:.88em}.wrong,.wrong small{color:#b00020;font-weight:bold}\
-@media(max-width:900px){.layers tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(11em,1fr));border-bottom:1px solid #bbb;padding:.4em 0}\
+small{display:block;color:#666;font-size:.88em}.left+.left small{white-space:nowrap}.wrong,.wrong small{color:#b00020;font-weight:bold}\
+@media(max-width:900px){.layers,.layers tbody{display:block}.layers tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(11em,1fr));border-bottom:1px solid #bbb;padding:.4em 0}\
 .layers tr:first-child{display:none}.layers td{border:0;padding:.05em .4em;text-align:left}.layers .left{grid-column:1/-1}\
 .layers td:not(.left)::before{content:attr(data-head) \"  \";white-space:pre;color:#666}}";
 
