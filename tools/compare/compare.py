@@ -158,7 +158,7 @@ class Worker:
 
     def ask(self, request):
         if self.failures == PATIENCE:
-            return {"error": f"given up after {PATIENCE} failures in a row"}
+            return {"status": "failed", "error": f"given up after {PATIENCE} failures in a row"}
         if self.process is None or self.process.poll() is not None:
             self.start()
         try:
@@ -186,7 +186,7 @@ class Worker:
         self.log.seek(0)
         said = self.log.read().decode(errors="replace").strip().splitlines()
         self.log.close()
-        return {"error": f"{what} (exit status {status})" + (f": {said[-1][:200]}" if said else "")}
+        return {"status": "failed", "error": f"{what} (exit status {status})" + (f": {said[-1][:200]}" if said else "")}
 
     def start(self):
         threads = str(self.threads)
@@ -270,14 +270,15 @@ def measure_layer(options, row, workers):
         gflops = row["flop"] / answers[name]["seconds"] / 1e9
         answers[name] |= {"gflops": gflops, "status": status, "error_of_rms": error}
     for answer in answers.values():
-        answer.setdefault("status", "failed")
+        answer.setdefault("status", "absent")
     return {"row": row, "answers": answers}
 
 
 def judge(outputs):
     """For each output its status, and its largest error by the root mean square of the right one (None where that is no number).
 
-    `good`; `rough`, beyond what direct sums reach; `wrong`; `differs`, where two outputs disagree, so that nobody knows which one is wrong.
+    `good`; `rough`, beyond what direct sums reach; `wrong`; `differs`, where two outputs disagree, so that nobody knows which one is wrong. (Beside these
+    there are `failed`, a library that died or hung, and `absent`, one that says that it cannot.)
     """
     if not outputs:
         return {}
@@ -304,7 +305,7 @@ def judge(outputs):
 
 
 def status(result, name):
-    return result["answers"].get(name, {}).get("status", "failed")
+    return result["answers"].get(name, {}).get("status", "absent")
 
 
 def rate(result, name):
@@ -321,7 +322,7 @@ def table(data):
     names = data["names"]
     lines = ["| layer | " + " | ".join(LABELS[name] for name in names) + " | of the best |", "|---|" + "---:|" * (len(names) + 1)]
     ratios = []
-    texts = {"good": "{:.0f}", "rough": "{:.0f}~", "wrong": "wrong", "differs": "differs", "failed": "-"}
+    texts = {"good": "{:.0f}", "rough": "{:.0f}~", "wrong": "wrong", "differs": "differs", "failed": "failed", "absent": "-"}
     for result in data["results"]:
         cells = [texts[status(result, name)].format(result["answers"].get(name, {}).get("gflops")) for name in names]
         mine, best = rate(result, "convoke"), best_peer(result, names)
@@ -346,19 +347,20 @@ def summary(ratios, names):
 
 
 def faults(data):
-    """The results that are wrong, or of which one is, and the layers that a library should have and did not answer for."""
+    """Results that are wrong, or of which one is, and libraries that died or hung."""
 
-    def places(what):
-        for result in data["results"]:
-            for name, answer in result["answers"].items():
-                if answer["status"] == what:
-                    error = answer.get("error_of_rms")
-                    off = "not numbers" if error is None else f"off by {error:.2g} of the root mean square"
-                    yield f"{LABELS[name]} on {result['row']['name']} ({off})"
+    def reason(answer):
+        off = answer.get("error_of_rms")
+        return answer.get("error") or ("not numbers" if off is None else f"off by {off:.2g} of the root mean square")
 
-    wrong, differs = list(places("wrong")), list(places("differs"))
-    lines = [f"Wrong results: {', '.join(wrong)}."] if wrong else []
-    return lines + ([f"Two outputs that disagree, either may be wrong: {', '.join(differs)}."] if differs else [])
+    paragraphs = []
+    for what, title in [("wrong", "Wrong results"), ("differs", "Two outputs that disagree, either may be wrong"), ("failed", "Failed")]:
+        found = [
+            f"{LABELS[name]} on {result['row']['name']} ({reason(answer)})"
+            for result in data["results"] for name, answer in result["answers"].items() if answer["status"] == what
+        ]
+        paragraphs += [f"{title}: {', '.join(found)}."] if found else []
+    return paragraphs
 
 
 def conditions(data):
@@ -376,8 +378,8 @@ def conditions(data):
         "How each is called: " + "; ".join(f"{LABELS[name]}: {SETTINGS[name]}" for name in data["names"]) + ".",
         f"Load of the machine while measuring: {data['load']:.1f}"
         + (" runnable threads, many more than its cores: layers that take milliseconds were interrupted all the time" if crowded else "") + ".",
-        f"Outputs agree within {NOTED:g} of their root mean square; `~`: within {TOLERANCE:g}; `wrong`: beyond; `differs`: two outputs that disagree; `-`: "
-        "the library has no such layer, or failed (table.csv has the reason).",
+        f"Outputs agree within {NOTED:g} of their root mean square; `~`: within {TOLERANCE:g}; `wrong`: beyond; `differs`: two outputs that disagree; "
+        "`failed`: the library died or hung; `-`: it says that it has no such layer (table.csv has its words).",
     ] + (["Interrupted: not all layers were measured."] if data["interrupted"] else [])
 
 
@@ -433,7 +435,8 @@ def picture(data, path):
     axes.grid(axis="x", color="#dddddd")
     axes.set_axisbelow(True)
     axes.set_title("\n".join(conditions(data)[:2]), fontsize=8, loc="left", color="#555555", wrap=True)
-    figure.legend(loc="outside upper left", ncols=len(names) + 1, frameon=False, fontsize=9)
+    entries = len(names) + (2 if wrong else 1)
+    figure.legend(loc="outside upper left", ncols=entries if entries <= 8 else math.ceil(entries / 2), frameon=False, fontsize=9)
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -522,7 +525,7 @@ def main():
                 print(f"{result['row']['name']}: {LABELS[name]}: {answer['error']}", file=sys.stderr)
     print(f"written: {options.output}", file=sys.stderr)
     if data["interrupted"]:
-        sys.exit(INTERRUPTED)
+        sys.exit(0 if options.source else INTERRUPTED)
     if options.readme:
         readme(data)
     bad = [r["row"]["name"] for r in data["results"] if status(r, "convoke") not in ("good", "rough")]

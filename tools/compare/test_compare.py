@@ -52,7 +52,7 @@ class Workers(unittest.TestCase):
         self.addCleanup(peer.close)
         first = peer.ask({"do": "answer"})["pid"]
         self.assertEqual(peer.ask({"do": "answer"})["pid"], first)
-        self.assertEqual(peer.ask({"do": "die"}), {"error": "died (exit status 3): the reason"})
+        self.assertEqual(peer.ask({"do": "die"}), {"status": "failed", "error": "died (exit status 3): the reason"})
         self.assertNotEqual(peer.ask({"do": "answer"})["pid"], first)
 
     def test_hangs_and_is_ended(self):
@@ -105,6 +105,15 @@ class Results(unittest.TestCase):
         self.assertIn("convoke is 1.00 times as fast", paragraphs[0])
         self.assertIn("Behind on: two (0.50)", paragraphs[0])
         self.assertEqual(paragraphs[1], "Wrong results: MNN on one (off by 1.2 of the root mean square), MNN on two (not numbers).")
+
+    def test_what_died_and_what_is_not_there(self):
+        answers = {"ncnn": {"status": "failed", "error": "died"}, "mnn": {"status": "absent", "error": "no such layer"}}
+        one = result("one", convoke=("differs", 200.0, 0.5))
+        one["answers"] |= answers
+        rows, paragraphs = compare.table(data(one))
+        self.assertIn("| one | differs | failed | - | - |", rows)
+        self.assertEqual(paragraphs[1], "Failed: ncnn on one (died).")
+        self.assertIn("convoke on one", paragraphs[0])
 
     def test_files_are_complete_and_json_without_nan(self):
         with tempfile.TemporaryDirectory() as folder:
