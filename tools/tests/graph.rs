@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use common::{external, floats, ints, model, network, node, value};
 use convoke::DType;
 use convoke_tools::onnx::graph::{ConvNode, Graph};
-use convoke_tools::onnx::proto::{AttributeProto, GraphProto, NodeProto};
+use convoke_tools::onnx::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
+use prost::Message;
 
 fn graph(of: GraphProto, batch: Option<i64>) -> Graph {
     Graph::decode(&model(of), batch.into_iter().map(|size| ("batch".to_owned(), size)).collect()).unwrap()
@@ -79,6 +80,17 @@ fn weights_of_constant_nodes_and_convolutions_of_branches() {
     let nodes = nodes(&graph);
     assert_eq!((nodes.len(), nodes[0].1.geometry.output_shape()), (1, vec![1, 8, 6, 6]));
     assert_eq!(graph.others(), &BTreeMap::from([("ConvInteger".to_owned(), 1)]));
+}
+
+#[test]
+fn convolutions_of_functions_are_named() {
+    let graph = GraphProto { node: vec![node("block", &["x"], "y", &[])], ..GraphProto::default() };
+    let mut whole = ModelProto::decode(&model(graph)[..]).unwrap();
+    let nodes =
+        vec![node("Conv", &["a", "b"], "c", &[]), node("Relu", &["c"], "d", &[]), node("Conv", &["d", "e"], "f", &[])];
+    whole.functions = vec![FunctionProto { node: nodes }];
+    let text = Graph::decode(&whole.encode_to_vec(), BTreeMap::new()).unwrap_err().to_string();
+    assert!(text.contains("2 Conv in the model's own functions") && text.contains("onnx.inliner"), "{text}");
 }
 
 #[test]

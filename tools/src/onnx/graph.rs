@@ -81,6 +81,13 @@ impl Graph {
         let (nodes, values, others) = (Vec::new(), HashMap::new(), BTreeMap::new());
         let mut graph = Self { opset, nodes, values, inputs, sizes, others };
         graph.collect(root);
+        for node in model.functions.iter().flat_map(|function| &function.node) {
+            if is_onnx_domain(&node.domain) && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose") {
+                let name =
+                    format!("{} in the model's own functions (Python's `onnx.inliner` resolves these)", node.op_type);
+                *graph.others.entry(name).or_default() += 1;
+            }
+        }
         ensure!(!graph.nodes.is_empty(), "the model has no Conv and no ConvTranspose node{}", graph.others_text());
         Ok(graph)
     }
@@ -179,7 +186,7 @@ impl Graph {
         self.inputs.iter().enumerate().map(input).collect()
     }
 
-    /// Number of nodes by operators that are convolutions of another kind, such as `ConvInteger`.
+    /// Number of nodes by operators that are convolutions of another kind, such as `ConvInteger`, or out of reach, in functions.
     #[must_use]
     pub fn others(&self) -> &BTreeMap<String, usize> {
         &self.others
@@ -188,7 +195,7 @@ impl Graph {
     fn others_text(&self) -> String {
         let count = |(name, count): (&String, &usize)| format!("{count} {name}");
         let list: Vec<_> = self.others.iter().map(count).collect();
-        if list.is_empty() { String::new() } else { format!(" (but {}, which is another operator)", list.join(", ")) }
+        if list.is_empty() { String::new() } else { format!(" (but {}, which is not covered)", list.join(", ")) }
     }
 
     /// The convolutions, in the model's order: each node's name, and what it is, or the reason why that is not known: a shape that is missing, a type or an

@@ -1,11 +1,18 @@
 //! Units, tables and progress.
 
 use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 /// A bar on standard error, with the time left; invisible where that is not a terminal.
 pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:32} {pos}/{len}, {eta} left  {msg}").expect("a valid template");
+    let style = ProgressStyle::with_template("{bar:32} {pos}/{len}, {left}  {msg}").expect("a valid template");
+    // Before the first step, the bar's own estimate is 0.
+    let style = style.with_key("left", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+        let _ = match state.pos() {
+            0 => write!(out, "measuring the time left"),
+            _ => write!(out, "{:#} left", HumanDuration(state.eta())),
+        };
+    });
     ProgressBar::new(steps as u64).with_style(style)
 }
 
