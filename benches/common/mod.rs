@@ -129,7 +129,7 @@ impl ValueFormatter for Formatter {
 }
 
 /// The layers of an operator: those of `selection`, or all with `CONVOKE_BENCH=all`.
-pub fn layers(op: Op, selection: &[&str]) -> Vec<Layer> {
+fn layers(op: Op, selection: &[&str]) -> Vec<Layer> {
     let mut layers = shapes::built_in();
     layers.retain(|layer| layer.op == op);
     for name in selection {
@@ -146,11 +146,17 @@ pub fn layers(op: Op, selection: &[&str]) -> Vec<Layer> {
 /// Multiply-adds up to which the naive loops are timed too: a tenth of a second a run.
 const NAIVE_MACS: u128 = 1 << 25;
 
-/// Layers by kind, one group each, named `kind/layer`: a row for the planner's pick, and one for each algorithm that accepts the layer, in f32 on one
-/// thread; packing is outside the timed part. Closes with the geometric means by kind and by network.
-pub fn bench_layers(criterion: &mut Criterion<FlopRate>, yardstick: &Cell<Yardstick>, layers: &[Layer]) {
-    let mut layers: Vec<_> =
-        layers.iter().map(|l| (l, l.geometry().expect("reading the layer validated it"))).collect();
+/// The layers of an operator by kind, one group each, named `kind/layer`: a row for the planner's pick, and one for each algorithm that accepts the layer, in
+/// f32 on one thread; packing is outside the timed part. Closes with the geometric means by kind and by network.
+pub fn bench_layers(op: Op, selection: &[&str]) {
+    let rates = FlopRate::default();
+    let yardstick = rates.yardstick();
+    let mut criterion = criterion_with(rates);
+    let geometry = |layer: Layer| {
+        let geometry = layer.geometry().expect("reading the layer validated it");
+        (layer, geometry)
+    };
+    let mut layers: Vec<_> = layers(op, selection).into_iter().map(geometry).collect();
     // Stable: layers of a network stay together.
     layers.sort_by_key(|(_, geometry)| Kind::of(geometry));
     let mut roofs = BTreeMap::new();
@@ -215,6 +221,7 @@ pub fn bench_layers(criterion: &mut Criterion<FlopRate>, yardstick: &Cell<Yardst
             });
         }
     }
+    criterion.final_summary();
     // Criterion's way to run everything once, as a test.
     if !std::env::args().any(|argument| argument == "--test") {
         summarise("kind", &rows, |row| &row.kind);

@@ -93,7 +93,7 @@ pub(crate) struct Report {
 }
 
 /// The figures of one layer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Record {
     pub(crate) name: String,
     /// The name's first part.

@@ -20,6 +20,7 @@ const WIDTH: u32 = 760;
 const FONT: &str = "sans-serif";
 const GREY: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(222, 222, 222);
+const WRONG: RGBColor = RGBColor(214, 0, 0);
 /// Colours that are told apart with any colour vision (Okabe and Ito), and a dark grey.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
@@ -71,6 +72,7 @@ fn roofline(report: &Report) -> Result<Picture> {
         let body = frame(&root, "Roofline", &report.machine)?;
         let (plot, below) = body.split_vertically(PLOT);
         let intensity = |r: &Record| r.figures.flop / r.figures.compulsory_bytes;
+        let place = |r: &Record| (intensity(r), r.figures.gflops);
         let isa = &report.layers[0].figures.isa;
         let (peak, bandwidth) = (report.machine.fma_peak[isa], &report.machine.read_bandwidth[isa]);
         // The lines bend at peak / rate: those points belong to the picture even where no layer is near them.
@@ -122,7 +124,6 @@ fn roofline(report: &Report) -> Result<Picture> {
                 legend.heading("")?;
             }
             let of_kind = || with_operations(report).filter(|r| r.figures.kind == kind);
-            let place = |r: &Record| (intensity(r), r.figures.gflops);
             let direct = of_kind().filter(|r| !r.figures.is_winograd());
             let winograd = of_kind().filter(|r| r.figures.is_winograd());
             let fill = colour.mix(0.75).filled();
@@ -131,6 +132,11 @@ fn roofline(report: &Report) -> Result<Picture> {
             legend.point(colour, &kind)?;
         }
         legend.triangle("with Winograd")?;
+        let wrong: Vec<_> = with_operations(report).filter(|r| !r.figures.within_bound).collect();
+        if !wrong.is_empty() {
+            chart.draw_series(wrong.iter().map(|r| Cross::new(place(r), 7, WRONG.stroke_width(2)))).map_err(drawing)?;
+            legend.cross("wrong result")?;
+        }
         root.present().map_err(drawing)?;
     }
     Ok(Picture { file: "roofline.svg", caption, svg })
@@ -413,6 +419,11 @@ impl<'a, 'b> Legend<'a, 'b> {
         self.name(name)
     }
 
+    fn cross(&mut self, name: &str) -> Result<()> {
+        self.area.draw(&Cross::new((13, self.y), 6, WRONG.stroke_width(2))).map_err(drawing)?;
+        self.name(name)
+    }
+
     fn triangle(&mut self, name: &str) -> Result<()> {
         self.area.draw(&TriangleMarker::new((13, self.y), 7, GREY.filled())).map_err(drawing)?;
         self.name(name)
@@ -503,6 +514,15 @@ pub(super) mod tests {
         }
         let none = all(&report(vec![layer("b", "empty", 0.0, 64.0)])).unwrap();
         assert_eq!(none.iter().map(|p| p.file).collect::<Vec<_>>(), ["roofline.svg"]);
+    }
+
+    #[test]
+    fn wrong_results_are_marked() {
+        let mut wrong = layer("b", "dense", 4e4, 1e4);
+        let roofline = |layers| all(&report(layers)).unwrap().swap_remove(0).svg;
+        assert!(!roofline(vec![wrong.clone()]).contains("wrong result"));
+        wrong.figures.within_bound = false;
+        assert!(roofline(vec![layer("a", "dense", 5e4, 1e4), wrong]).contains("wrong result"));
     }
 
     #[test]
