@@ -49,14 +49,20 @@ pub fn tolerance<T: ElementType>(geometry: &Geometry, magnitude: f64) -> f64 {
     if T::DIRECT { sum } else { sum + (magnitude + sum) * T::UNIT_ROUNDOFF + smallest_step::<T>() }
 }
 
-/// What the errors of algorithms that mix neighbouring inputs are proportional to, for each channel of Y of a Conv: the greatest finite magnitude in
+/// What the errors of algorithms that mix neighbouring inputs are proportional to, for each channel of Y: the greatest finite magnitude in
 /// X times the sum of the finite magnitudes of the channel's weights.
 #[must_use]
 pub fn wide_magnitudes<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T]) -> Vec<f64> {
     let finite = |v: &T| Some(v.to_acc().to_f64().abs()).filter(|v| v.is_finite());
     let most = x.iter().filter_map(finite).fold(0.0, f64::max);
-    let len = geometry.in_channels_per_group() * geometry.kernel_volume();
-    let of_channel = |m: usize| w[m * len..(m + 1) * len].iter().filter_map(finite).sum::<f64>() * most;
+    let (taps, c_group, m_group) =
+        (geometry.kernel_volume(), geometry.in_channels_per_group(), geometry.out_channels_per_group());
+    let filter = |m: usize, c: usize| match geometry.op {
+        Op::Conv => m * c_group + c,
+        Op::ConvTranspose => (m / m_group * c_group + c) * m_group + m % m_group,
+    };
+    let sum = |filter: usize| w[filter * taps..(filter + 1) * taps].iter().filter_map(finite).sum::<f64>();
+    let of_channel = |m: usize| (0..c_group).map(|c| sum(filter(m, c))).sum::<f64>() * most;
     (0..geometry.out_channels).map(of_channel).collect()
 }
 

@@ -21,7 +21,7 @@ const SEED: [u8; 32] = *b"convoke: one seed for all tests.";
 fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
     match algorithm {
         Algorithm::Naive => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
-        Algorithm::Winograd => layers::winograd().boxed(),
+        Algorithm::Winograd => prop_oneof![layers::winograd(), layers::winograd_transposed()].boxed(),
         Algorithm::Pointwise => layers::pointwise().boxed(),
         Algorithm::Transposed | Algorithm::Col2im(_) => layers::conv_transpose().boxed(),
         _ => layers::conv().boxed(),
@@ -207,6 +207,11 @@ fn rejections_are_for_the_documented_reasons() {
         let op = match combination.algorithm {
             Algorithm::Naive => {
                 assert!(![conv.clone(), transposed.clone(), empty.clone()].iter().any(rejects));
+                continue;
+            }
+            Algorithm::Winograd => {
+                assert!(![&conv, &transposed].into_iter().any(rejects));
+                assert!(rejects(&empty), "{combination} takes an empty output");
                 continue;
             }
             Algorithm::Transposed | Algorithm::Col2im(_) => Op::ConvTranspose,

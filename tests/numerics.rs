@@ -18,6 +18,8 @@ fn layers() -> Vec<Layer> {
         layer(Conv::new([3, 2, 2, 3, 2]).pads([1; 6]), [1, 2, 4, 3, 5]),
         layer(ConvTranspose::new([5, 7, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]).output_padding([1, 1]), [2, 5, 5, 9]),
         layer(ConvTranspose::new([6, 2, 4]).group(2).strides([3]).dilations([2]), [1, 6, 41]),
+        layer(ConvTranspose::new([3, 6, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 3, 7, 9]),
+        layer(ConvTranspose::new([4, 3, 3, 2]).group(2).pads([0, 1, 2, 0]), [1, 4, 8, 6]),
         layer(ConvTranspose::new([3, 4, 2, 2]).strides([3, 3]).output_shape([18, 20]), [1, 3, 6, 7]),
     ]
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Combination, Context, Layer, Operands, Oracle, isas, layer};
-use convoke::{Accuracy, Activation, Algorithm, Conv, ErrorKind, Planner, Threads, reference};
+use convoke::{Accuracy, Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Op, Planner, Threads, reference};
 use convoke_tools::data::{Random, Scalar};
 
 /// Plans that are forced to Winograd, on every ISA.
@@ -62,19 +62,24 @@ fn the_error_stays_within_what_each_accuracy_promises() {
             layer(Conv::new([16, channels, 5, 5]).pads([2, 2, 2, 2]), [1, channels, 14, 14]),
             layer(Conv::new([16, channels, 7]).pads([3, 3]), [1, channels, 200]),
             layer(Conv::new([32, channels, 3, 3, 3]).pads([1; 6]), [1, channels, 2, 10, 10]),
+            layer(Conv::new([16, channels, 5, 5]).strides([2, 2]).pads([2; 4]), [1, channels, 28, 28]),
+            layer(ConvTranspose::new([channels, 4, 4, 4]).strides([2, 2]).pads([1; 4]), [1, channels, 14, 14]),
         ]
     };
     println!("| layer | C | inputs | kernel | error, RMS | maximum |\n|---|---:|---|---|---:|---:|");
     let mut kernels = std::collections::BTreeSet::new();
     for channels in [3, 64, 256, 2048] {
         // The sums of the longest layers take the reference long.
-        let count = if channels > 256 { 1 } else { 5 };
+        let count = if channels > 256 { 1 } else { 7 };
         for layer in layers(channels).into_iter().take(count) {
             for inputs in [Inputs::Uniform, Inputs::Normal, Inputs::Relu, Inputs::Growing] {
                 for accuracy in [Accuracy::Strict, Accuracy::Standard, Accuracy::Fast] {
                     let planner = Planner::new().accuracy(accuracy);
                     let planner = match accuracy {
-                        Accuracy::Strict => planner.algorithm(Algorithm::ImplicitGemm),
+                        Accuracy::Strict if layer.geometry().op == Op::Conv => {
+                            planner.algorithm(Algorithm::ImplicitGemm)
+                        }
+                        Accuracy::Strict => planner.algorithm(Algorithm::Transposed),
                         _ => planner.algorithm(Algorithm::Winograd),
                     };
                     let (kernel, rms, most) = error(&planner, &layer, inputs);
@@ -153,6 +158,9 @@ fn special_values_at_every_place_of_a_tile_come_out_where_the_definition_has_the
             layer(Conv::new([5, 2, 7]).pads([3, 3]), [2, 2, 23]),
             layer(Conv::new([4, 2, 3, 3]).pads([2, 3, 2, 3]).dilations([2, 3]), [1, 2, 5, 8]),
             layer(Conv::new([3, 2, 3, 3, 3]).pads([1; 6]), [1, 2, 4, 5, 6]),
+            layer(Conv::new([4, 2, 3, 5]).strides([2, 3]).pads([1, 2, 0, 1]), [1, 2, 9, 11]),
+            layer(ConvTranspose::new([2, 3, 3, 3]).strides([2, 2]).pads([1; 4]).output_padding([1, 0]), [1, 2, 5, 6]),
+            layer(ConvTranspose::new([3, 6, 4]).strides([2]).pads([1, 2]), [2, 3, 13]),
         ];
         for layer in &layers {
             let geometry = layer.geometry();
@@ -206,6 +214,9 @@ fn weights_that_are_not_finite_are_summed_directly() {
             layer(Conv::new([20, 5, 3, 3]).pads([1, 1, 1, 1]), [2, 5, 13, 9]),
             // Phases that have a tile less, at the end of the residual.
             layer(Conv::new([20, 5, 7]).pads([9, 9]).dilations([3]), [1, 5, 100]),
+            layer(Conv::new([20, 3, 5, 7]).strides([2, 4]).pads([1, 2, 0, 1]), [2, 3, 9, 21]),
+            // Contributions that do not exist are not zeros times an infinity: at the border, and of taps that a phase has less.
+            layer(ConvTranspose::new([5, 4, 5, 3]).strides([3, 2]).pads([1, 1, 2, 0]), [2, 5, 4, 9]),
         ];
         for (special, layer) in [f64::NAN, f64::INFINITY].into_iter().flat_map(|s| layers.iter().map(move |l| (s, l))) {
             let geometry = layer.geometry();
@@ -369,5 +380,22 @@ fn packed_weights_serve_other_sizes() {
             Ok(()),
             "{layer}"
         );
+    }
+}
+
+#[test]
+fn packed_weights_of_phases_serve_other_pads() {
+    let operator = |pads: [i64; 4]| ConvTranspose::new([24, 10, 4, 4]).strides([2, 2]).pads(pads);
+    let plan = Planner::new().algorithm(Algorithm::Winograd).plan::<f32>(operator([1; 4]), &[1, 24, 9, 9]).unwrap();
+    let operands = Operands::<f32>::uniform(plan.geometry(), 1);
+    let packed = operands.pack(&plan);
+    for pads in [[0, 0, 0, 0], [3, 2, 0, 1], [1, 0, 3, 2]] {
+        let layer = layer(operator(pads), [2, 24, 6, 11]);
+        let geometry = layer.geometry();
+        let plan = Planner::new().packed_for(&packed).plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+        let operands = Operands { w: operands.w.clone(), ..Operands::uniform(&geometry, 3) };
+        let y = operands.run_packed(&plan, &packed, Threads::Serial).unwrap();
+        let difference = Oracle::new(&geometry, &operands).check(Algorithm::Winograd, Activation::None, &y);
+        assert_eq!(difference, Ok(()), "{layer}");
     }
 }

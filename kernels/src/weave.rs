@@ -17,11 +17,13 @@ pub struct Strands<'a, T> {
     pub pitch: usize,
 }
 
-/// Neighbours in a row of output: element i of them is element `from + i / phases` of strand `i % phases`.
+/// Neighbours in a row of output: element i of them is element `from + (phase + i) / phases` of strand `(phase + i) % phases`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Run {
     /// Where the strands' part begins.
     pub from: usize,
+    /// The strand of the first of them.
+    pub phase: usize,
     /// Where the neighbours begin in a row of output.
     pub at: usize,
     /// How many they are.
@@ -30,8 +32,8 @@ pub struct Run {
 
 /// Raw arguments of a weaving kernel.
 ///
-/// Memory: `slots` readable for `phases`; for each run, phase p and row c < rows, `sums + slots[p] * step + c * pitch + from` readable for
-/// `(len - p).div_ceil(phases)` elements; `bias` for `rows`; `y + c * ldy + at` writable (and `residual` there readable, unless null) for `len`.
+/// Memory: `slots` readable for `phases`, of which each run's `phase` is one; for each run, phase p and row c < rows, `sums + slots[p] * step + c * pitch +
+/// from` readable for `(phase + len - p).div_ceil(phases)` elements; `bias` for `rows`; `y + c * ldy + at` writable (and `residual` there readable, unless null) for `len`.
 pub(crate) struct WeaveArgs<'a, T> {
     pub(crate) sums: *const T,
     pub(crate) slots: &'a [usize],
@@ -72,7 +74,7 @@ pub const MOST_SUMS: usize = 8;
 
 /// Raw arguments of a kernel that sums and weaves one row of output.
 ///
-/// Memory: `runs` and `sums` are of `phases` strands; for each run, vector of a strand, and k: `x + koff[k] + from` readable for `len.div_ceil(phases)`
+/// Memory: `runs` and `sums` are of `phases` strands; for each run, vector of a strand, and k: `x + koff[k] + from` readable for `1 + len.div_ceil(phases)`
 /// elements, rounded up to [`MOST_VECTORS`]; `y + at` writable (and `residual` there readable, unless null) for `len`.
 pub(crate) struct SumArgs<'a, T> {
     pub(crate) x: *const T,
@@ -135,6 +137,12 @@ impl<T: Real> WeaveKernel<T> {
         self.isa
     }
 
+    /// Elements of a vector.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
     /// Element i of each row is 0 where it is padding, and `src[row.src + (i - row.live[0]) * stride]` elsewhere. Meanwhile
     /// the elements `next` further on are fetched into the L2 cache: those of the next call.
     ///
@@ -163,14 +171,15 @@ impl<T: Real> WeaveKernel<T> {
     /// `x` are read: up to [`MOST_VECTORS`] behind what the runs need.
     ///
     /// # Panics
-    /// If a slice is too short, or the phases are not 1, 2, 4 or 8.
+    /// If a slice is too short, a run begins with a strand that is not there, or the phases are not 1, 2, 4 or 8.
     pub fn sum(&self, x: &[T], sums: &[Sum<'_, T>], runs: &[Run], epilogue: &Epilogue<'_, T>, y: &mut Dest<'_, T>) {
         let phases = sums.len();
         assert!(phases <= MOST_SUMS && phases.is_power_of_two(), "there is no kernel for so many phases");
         let (mut read, mut written) = (0, 0);
         for run in runs {
             let most = MOST_VECTORS * self.lanes;
-            read = read.max(run.from.saturating_add((run.len / phases).saturating_add(most)));
+            assert!(run.phase < phases, "a run begins with a strand that is not there");
+            read = read.max(run.from.saturating_add((run.len / phases).saturating_add(most + 1)));
             written = written.max(run.at.saturating_add(run.len));
         }
         for sum in sums {
@@ -197,7 +206,7 @@ impl<T: Real> WeaveKernel<T> {
     /// `y[c * ldy + at + i] = clamp(strand + bias[c] + residual)` for every row c of `bias` and every run.
     ///
     /// # Panics
-    /// If a slice is too short, or there is no phase.
+    /// If a slice is too short, there is no phase, or a run begins with a strand that is not there.
     pub fn run(
         &self,
         strands: &Strands<'_, T>,
@@ -213,7 +222,8 @@ impl<T: Real> WeaveKernel<T> {
         let before = slot.saturating_mul(strands.step).saturating_add(last.saturating_mul(strands.pitch));
         let (mut read, mut written) = (0, 0);
         for run in runs {
-            read = read.max(run.from.saturating_add(run.len.div_ceil(phases)));
+            assert!(run.phase < phases, "a run begins with a strand that is not there");
+            read = read.max(run.from.saturating_add(run.phase.saturating_add(run.len).div_ceil(phases)));
             written = written.max(run.at.saturating_add(run.len));
         }
         let written = last.saturating_mul(ldy).saturating_add(written);

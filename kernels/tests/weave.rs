@@ -52,7 +52,10 @@ fn weave<T: Real>() {
                 let (rows, nr) = (3, 2 + len);
                 let slots: Vec<_> = (0..phases).map(|p| (p * 5 + 2) % phases).collect();
                 let sums = values::<T>(phases * rows * nr, len);
-                let runs = [Run { from: 1, at: 2, len }, Run { from: 0, at: len + 5, len: len / 2 }];
+                let runs = [
+                    Run { from: 1, phase: 0, at: 2, len },
+                    Run { from: 0, phase: len % phases, at: len + 5, len: len / 2 },
+                ];
                 let ldy = 2 * len + 7;
                 let residual = values::<T>(rows * ldy, 5);
                 let bias = values::<T>(rows, 9);
@@ -64,7 +67,8 @@ fn weave<T: Real>() {
                     kernel.run(&strands, &runs, &finish, &mut Dest::from_slice(&mut y), ldy);
                     let context = format!("{kernel:?}, {phases} phases, {len} elements");
                     compare(&y, ldy, &runs, rows, &context, |c, r, i| {
-                        let at = slots[i % phases] * rows * nr + c * nr + runs[r].from + i / phases;
+                        let element = runs[r].phase + i;
+                        let at = slots[element % phases] * rows * nr + c * nr + runs[r].from + element / phases;
                         let added = residual.map_or(T::ZERO, |residual| residual[c * ldy + runs[r].at + i]);
                         clamp(sums[at] + bias[c] + added, lo, hi)
                     });
@@ -85,7 +89,10 @@ fn sum<T: Real>() {
                 let w: Vec<_> = (0..phases).map(|p| values::<T>(taps(p), p)).collect();
                 let sums: Vec<_> = (0..phases).map(|p| Sum { w: &w[p], koff: koff[p].rows(0..taps(p)) }).collect();
                 let x = values::<T>(40 + len + (MOST_VECTORS + 1) * 16, 3);
-                let runs = [Run { from: 1, at: 2, len }, Run { from: 9, at: len + 5, len: len / 2 }];
+                let runs = [
+                    Run { from: 1, phase: 0, at: 2, len },
+                    Run { from: 9, phase: len % phases, at: len + 5, len: len / 2 },
+                ];
                 let residual = values::<T>(2 * len + 7, 5);
                 for residual in [None, Some(&residual[..])] {
                     let (bias, lo, hi) = (T::from_f64(0.5), T::from_f64(-5.0), T::from_f64(6.0));
@@ -94,8 +101,9 @@ fn sum<T: Real>() {
                     kernel.sum(&x, &sums, &runs, &finish, &mut Dest::from_slice(&mut y));
                     let context = format!("{kernel:?}, {phases} phases, {len} elements");
                     compare(&y, 0, &runs, 1, &context, |_, r, i| {
-                        let p = i % phases;
-                        let product = |k: usize| w[p][k] * x[k * 7 + p + runs[r].from + i / phases];
+                        let element = runs[r].phase + i;
+                        let p = element % phases;
+                        let product = |k: usize| w[p][k] * x[k * 7 + p + runs[r].from + element / phases];
                         let total = (0..taps(p)).map(product).fold(bias, |sum, product| sum + product);
                         clamp(total + residual.map_or(T::ZERO, |residual| residual[runs[r].at + i]), lo, hi)
                     });

@@ -45,6 +45,8 @@ pub(crate) const NAIVE_FMA: f64 = 4.0;
 pub(crate) const SPLIT_CYCLES: f64 = 4.0;
 pub(crate) const INPUT_CYCLES: f64 = 4.0;
 pub(crate) const OUTPUT_CYCLES: f64 = 3.9;
+/// Cycles to interleave a vector of pixels that are phases of ConvTranspose.
+pub(crate) const PHASE_CYCLES: f64 = 4.0;
 /// Cycles of a call of a GEMM kernel beside its steps.
 pub(crate) const GEMM_CALL_CYCLES: f64 = 60.0;
 /// Share of the L2 cache in which data stay beside what streams through; of twice that, nothing stays. And of the L3 cache.

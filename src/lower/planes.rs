@@ -328,23 +328,8 @@ impl Planes {
         let needed = slab.extent + reach(&self.axes[self.axis]);
         let is_needed = |row: &PlaneRow| self.axis == rank - 1 || row.along < needed;
         let rows = self.rows.iter().zip(self.places.chunks_exact(rank)).filter(|(row, _)| is_needed(row));
-        let mut rows = rows.map(|(row, place)| self.pick(slab, row, place)).peekable();
-        // Some rows at a time: their places are found once for all channels, and the rows of a channel are read one after the other.
-        let stride = self.axes[rank - 1].stride;
-        let kernel = weave_kernels::<T::Acc>(isa).first();
-        // The same rows of the next channel, where it is its turn soon.
-        let next = if planes.len() / self.channel_len >= FETCHED_CHANNELS { spatial } else { 0 };
-        let mut picks = [RowPick::default(); 32];
-        while rows.peek().is_some() {
-            let count = picks.iter_mut().zip(&mut rows).map(|(pick, row)| *pick = row).count();
-            for (channel, planes) in planes.chunks_exact_mut(self.channel_len).enumerate() {
-                let x = x.get(channel.wrapping_mul(spatial)..).unwrap_or(&[]);
-                match (T::as_acc(x), kernel) {
-                    (Some(x), Some(kernel)) => kernel.pick(x, stride, next, &picks[..count], planes),
-                    _ => picks[..count].iter().for_each(|row| convert(isa, x, stride, row, planes)),
-                }
-            }
-        }
+        let rows = rows.map(|(row, place)| self.pick(slab, row, place));
+        pick_rows(isa, (x, spatial), self.axes[rank - 1].stride, rows, planes, self.channel_len);
     }
 
     /// Where a row of a slab's planes, which is at `place` on the axes, comes from in a channel of X.
@@ -380,6 +365,34 @@ impl Planes {
                 RowPick { src: at + begin + from * axis.stride - axis.pad_begin, dst: row.at, len, live: [from, to] }
             }
             _ => RowPick { src: 0, dst: row.at, len, live: [0, 0] },
+        }
+    }
+}
+
+/// Fills the same rows of the planes of consecutive channels, from X's rows of that stride: `x` begins with the first channel, of which each has
+/// `spatial` elements.
+pub(crate) fn pick_rows<T: Element>(
+    isa: Isa,
+    (x, spatial): (&[T], usize),
+    stride: usize,
+    rows: impl Iterator<Item = RowPick>,
+    planes: &mut [T::Acc],
+    channel_len: usize,
+) {
+    // Some rows at a time: their places are found once for all channels, and the rows of a channel are read one after the other.
+    let kernel = weave_kernels::<T::Acc>(isa).first();
+    // The same rows of the next channel, where it is its turn soon.
+    let next = if planes.len() / channel_len >= FETCHED_CHANNELS { spatial } else { 0 };
+    let mut rows = rows.peekable();
+    let mut picks = [RowPick::default(); 32];
+    while rows.peek().is_some() {
+        let count = picks.iter_mut().zip(&mut rows).map(|(pick, row)| *pick = row).count();
+        for (channel, planes) in planes.chunks_exact_mut(channel_len).enumerate() {
+            let x = x.get(channel.wrapping_mul(spatial)..).unwrap_or(&[]);
+            match (T::as_acc(x), kernel) {
+                (Some(x), Some(kernel)) => kernel.pick(x, stride, next, &picks[..count], planes),
+                _ => picks[..count].iter().for_each(|row| convert(isa, x, stride, row, planes)),
+            }
         }
     }
 }

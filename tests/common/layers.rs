@@ -123,12 +123,17 @@ pub fn pointwise() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A Conv for Winograd's algorithm: at most three axes, the inner two of stride 1, the outer one not dilated, a kernel with more than one tap.
+/// A Conv for Winograd's algorithm: at most three axes, the outer one not dilated, the inner two of stride 1 or of a stride that is shorter than the
+/// kernel, of which there is more than one tap for each of its phases.
 pub fn winograd() -> impl Strategy<Value = Layer> {
     let axes = prop_oneof![2 => Just(1), 5 => Just(2), 2 => Just(3)].prop_flat_map(|rank: usize| {
         // Pads of up to 8, kernels of up to 9: several filters an axis, tiles of padding only.
         let axis = (1..=9_usize, 0..=5_usize, 0..=8_usize, 0..=[60_usize, 14, 5][rank - 1]);
-        let axis = (axis, 1..=2_usize, prop_oneof![3 => Just(1_usize), 1 => 2..=4_usize]);
+        let axis = (
+            axis,
+            prop_oneof![2 => Just(1_usize), 1 => 2..=4_usize],
+            prop_oneof![3 => Just(1_usize), 1 => 2..=4_usize],
+        );
         let axis = axis.prop_map(move |((kernel, pad_begin, pad_end, extra), stride, dilation)| {
             let kernel = if rank == 3 { kernel.min(3) } else { kernel };
             DrawnAxis { kernel, dilation, stride, pad_begin, pad_end, extra, output_padding: 0, shortfall: 0 }
@@ -137,12 +142,44 @@ pub fn winograd() -> impl Strategy<Value = Layer> {
     });
     (channels(), axes).prop_map(|(channels, mut axes)| {
         let tiled = axes.len().saturating_sub(2);
-        axes[tiled..].iter_mut().for_each(|a| a.stride = 1);
+        for axis in &mut axes[tiled..] {
+            axis.stride = if axis.dilation == 1 { axis.kernel.saturating_sub(1).clamp(1, axis.stride) } else { 1 };
+        }
         axes[..tiled].iter_mut().for_each(|a| a.dilation = 1);
         if axes[tiled..].iter().all(|a| a.kernel == 1) {
             axes.last_mut().expect("a layer has an axis").kernel = 3;
         }
         conv_layer(channels, &axes, AutoPad::NotSet)
+    })
+}
+
+/// A ConvTranspose for Winograd's algorithm: at most three axes without dilation, phases along the last one that are a part of a vector, more than
+/// one tap a phase, and pads that crop no cell that sees all taps.
+pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
+    let axes = prop_oneof![2 => Just(1), 5 => Just(2), 2 => Just(3)].prop_flat_map(|rank: usize| {
+        let axis = (1..=9_usize, 0..=8_usize, 0..=8_usize, 0..=[40_usize, 11, 4][rank - 1]);
+        let axis = (axis, 1..=5_usize, 0..=2_u32, 0..=3_usize, 0..=6_usize);
+        let axis =
+            axis.prop_map(move |((kernel, pad_begin, pad_end, extra), stride, log, output_padding, shortfall)| {
+                let kernel = if rank == 3 { kernel.min(5) } else { kernel };
+                // Both are kept: the last axis takes the power of two.
+                let drawn =
+                    DrawnAxis { kernel, dilation: 1, stride, pad_begin, pad_end, extra, output_padding, shortfall };
+                (drawn, 1 << log)
+            });
+        vec(axis, rank)
+    });
+    let sizing = prop_oneof![6 => Just(Sizing::Pads), 1 => Just(Sizing::Auto(AutoPad::SameUpper))];
+    (channels(), axes, sizing).prop_map(|(channels, axes, sizing)| {
+        let last = axes.len() - 1;
+        let fit = |(i, (axis, power)): (usize, (DrawnAxis, usize))| {
+            let stride = if i == last { power } else { axis.stride };
+            let kernel = if i == last { axis.kernel.max(stride + 1) } else { axis.kernel };
+            let pad_begin = axis.pad_begin.min(kernel.div_ceil(stride) * stride - 1);
+            DrawnAxis { stride, kernel, pad_begin, ..axis }
+        };
+        let axes: Vec<_> = axes.into_iter().enumerate().map(fit).collect();
+        transposed_layer(channels, &axes, sizing)
     })
 }
 

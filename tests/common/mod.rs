@@ -94,16 +94,28 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
             let is_plain = |a: &convoke::Axis| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0;
             geometry.op == Op::Conv && !is_empty && geometry.axes.iter().all(is_plain)
         }
+        Algorithm::Winograd if geometry.op == Op::ConvTranspose => {
+            let taps = |a: &convoke::Axis| a.kernel.div_ceil(a.stride);
+            let is_plain = |a: &convoke::Axis| (a.dilation == 1 || a.kernel == 1) && a.pad_begin / a.stride < taps(a);
+            // Phases along the last axis fill whole vectors, of which the shortest have four lanes.
+            let is_woven = geometry.axes.last().is_some_and(|a| 4_usize.is_multiple_of(a.stride));
+            let tiled = &geometry.axes[geometry.axes.len().saturating_sub(2)..];
+            !is_empty
+                && geometry.axes.len() <= 3
+                && geometry.axes.iter().all(is_plain)
+                && is_woven
+                && tiled.iter().any(|a| taps(a) > 1)
+        }
         Algorithm::Winograd => {
             let (outer, tiled) = geometry.axes.split_at(geometry.axes.len().saturating_sub(2));
             let is_plain = |a: &convoke::Axis| a.dilation == 1 || a.kernel == 1;
-            let kernels: Vec<_> = tiled.iter().map(|a| a.kernel).filter(|k| *k > 1).collect();
+            let has_phases = |a: &convoke::Axis| (2..=4).contains(&a.stride) && a.stride < a.kernel && a.dilation == 1;
             geometry.op == Op::Conv
                 && !is_empty
                 && geometry.axes.len() <= 3
                 && outer.iter().all(is_plain)
-                && tiled.iter().all(|a| a.stride == 1)
-                && !kernels.is_empty()
+                && tiled.iter().all(|a| a.stride == 1 || has_phases(a))
+                && tiled.iter().any(|a| a.kernel > 1)
         }
         Algorithm::Depthwise => geometry.op == Op::Conv && !is_empty && geometry.in_channels_per_group() <= 32,
         Algorithm::Transposed | Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,

@@ -24,10 +24,7 @@ impl Oracle {
             element.value += residual.to_f64();
             element.magnitude += residual.to_f64().abs();
         }
-        let wide = match geometry.op {
-            Op::Conv => reference::wide_magnitudes(geometry, x, w),
-            Op::ConvTranspose => Vec::new(),
-        };
+        let wide = reference::wide_magnitudes(geometry, x, w);
         Self { geometry: geometry.clone(), elements, wide }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use convoke::{Algorithm, Geometry, Op, reference};
+use convoke::{Algorithm, Geometry, reference};
 
 use crate::data::{Operands, Random, Scalar};
 
@@ -37,10 +37,7 @@ pub fn against_reference<T: Scalar>(
     y: &[T],
     count: usize,
 ) -> Worst {
-    let wide = match geometry.op {
-        Op::Conv => reference::wide_magnitudes(geometry, &operands.x, &operands.w),
-        Op::ConvTranspose => vec![0.0; geometry.out_channels],
-    };
+    let wide = reference::wide_magnitudes(geometry, &operands.x, &operands.w);
     let mut worst = Worst { error: 0.0, of_tolerance: 0.0, index: 0, samples: 0 };
     for index in sample(&geometry.output_shape(), count) {
         let expected = reference::element(geometry, &operands.x, &operands.w, Some(&operands.b), index);

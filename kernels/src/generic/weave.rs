@@ -83,13 +83,15 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     done: usize,
     n: usize,
 ) {
-    // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, the stores `n` elements from `at + done` on.
+    // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, or one element further; the stores `n` elements from `at + done` on.
     unsafe {
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
         let x = args.x.wrapping_add(run.from + done / P);
         let mut strands = [[V::splat(args.bias); NV]; P];
         for p in 0..P {
-            let sum = args.sums.get_unchecked(p);
+            let (strand, next) = strand::<P>(run, p);
+            let sum = args.sums.get_unchecked(strand);
+            let x = x.wrapping_add(next);
             let mut acc = [V::splat(args.bias); NV];
             for (offset, w) in sum.koff.offsets().iter().zip(sum.w) {
                 let (row, w) = (x.add(*offset as usize), V::splat(*w));
@@ -231,13 +233,15 @@ unsafe fn pad<V: Simd>(dst: *mut V::Elem, row: &RowPick) {
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
 #[inline(always)]
 unsafe fn row<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run, c: usize) {
-    // SAFETY: the loads of phase p end at `from + (len - p).div_ceil(P)` of its strand, the stores at `at + len` of the row.
+    // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(P)` at the latest, the stores at `at + len` of the row.
     unsafe {
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
         let bias = V::splat(*args.bias.add(c));
         let mut strands = [args.sums; P];
         for p in 0..P {
-            strands[p] = args.sums.add(*args.slots.get_unchecked(p) * args.step + c * args.pitch + run.from);
+            let (strand, next) = strand::<P>(run, p);
+            strands[p] =
+                args.sums.add(*args.slots.get_unchecked(strand) * args.step + c * args.pitch + run.from + next);
         }
         let y = args.y.add(c * args.ldy + run.at);
         let residual = args.residual.wrapping_add(c * args.ldy + run.at);
@@ -276,6 +280,13 @@ unsafe fn row<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run,
     }
 }
 
+/// The strand of element `p` of a run, and how many elements further than the run's it begins.
+#[inline(always)]
+fn strand<const P: usize>(run: &Run, p: usize) -> (usize, usize) {
+    let strand = run.phase + p;
+    if strand < P { (strand, 0) } else { (strand - P, 1) }
+}
+
 /// The lanes of 1, 2, 4 or 8 vectors in turn. Live: the vectors and as many results.
 ///
 /// # Safety
@@ -304,12 +315,15 @@ unsafe fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
 #[inline(always)]
 unsafe fn scattered<V: Simd>(args: &WeaveArgs<'_, V::Elem>, run: &Run, c: usize) {
-    // SAFETY: the loads of phase p end at `from + (len - p).div_ceil(P)` of its strand, the stores at `at + len` of the row.
+    // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(phases)` at the latest, the stores at `at + len` of the row.
     unsafe {
         let phases = args.slots.len();
         let bias = *args.bias.add(c);
-        for (p, slot) in args.slots.iter().enumerate() {
-            let strand = args.sums.add(slot * args.step + c * args.pitch + run.from);
+        for p in 0..phases {
+            let strand = run.phase + p;
+            let (slot, next) = if strand < phases { (strand, 0) } else { (strand - phases, 1) };
+            let slot = *args.slots.get_unchecked(slot);
+            let strand = args.sums.add(slot * args.step + c * args.pitch + run.from + next);
             for i in 0..run.len.saturating_sub(p).div_ceil(phases) {
                 let at = c * args.ldy + run.at + i * phases + p;
                 let x = *strand.add(i) + bias;

@@ -32,8 +32,8 @@ impl<T: Element> Transposed<T> {
                 let is_inside = (0..last).all(|i| self.phases[i].is_inside(v(i), outer.r[i]));
                 for (member, r) in self.classes[pass.class].iter().enumerate() {
                     for w in slab.origin[last]..slab.origin[last] + slab.width {
-                        let o = w * along.axis.stride + r;
-                        if o >= along.axis.output || is_inside && along.is_inside(w, *r) {
+                        let Some(o) = along.output(w, *r) else { continue };
+                        if is_inside && along.is_inside(w, *r) {
                             continue;
                         }
                         for m in rows.clone() {

@@ -72,54 +72,28 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
         return Err(String::from("no kernel that interleaves"));
     };
-    let phases: Vec<_> = geometry.axes.iter().map(Phases::new).collect();
-    let classes = phases[last].classes();
-    let pads = geometry.axes.iter().map(|a| a.pad_begin % a.stride);
-    if request.layout.is_some_and(|layout| !layout.iter().skip(3).copied().eq(pads.clone())) {
-        return Err(String::from("the weights are packed for other pads"));
-    }
-    let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
-    let work = tiles::Work {
-        rows,
-        classes: classes.iter().map(|class| (class.len(), phases[last].taps[class[0]].len())).collect(),
-        outer_taps: geometry.kernel_volume() / geometry.axes[last].kernel,
-        channels,
-    };
-    let longest = phases.iter().map(|p| p.taps.iter().map(Vec::len).max().unwrap_or(0)).product::<usize>();
-    let is_blocked = channels > channels_per_block(channels, longest.max(1), KC);
-    let slots = classes.iter().map(Vec::len).sum::<usize>();
-    let has_dead = slots < geometry.axes[last].stride;
-    let outputs = (rows * outer_phases.unwrap_or(1) * geometry.axes[last].stride) as f64;
-    let can_sum = !is_blocked && rows <= MOST_SUMMED && [1, 2, 4, 8].contains(&geometry.axes[last].stride);
-    let mut best: Option<(f64, Planes, Tiles<T::Acc>, bool)> = None;
-    for (is_dense, is_summed) in [(false, false), (true, false), (false, true)] {
-        let packed = request.layout.map(|layout| (layout[0], layout[1], layout[2] == 1));
-        if is_summed && !can_sum || packed.is_some_and(|(.., packed)| packed != is_summed) {
-            continue;
+    // The last axis' phases read the same inputs where they are counted from the uncropped output; but then there may be a position more.
+    let along = &geometry.axes[last];
+    let origins = [0, along.pad_begin % along.stride];
+    let choices = origins.iter().take(if origins[1] == 0 { 1 } else { 2 }).filter_map(|cropped| {
+        let axes = geometry.axes.iter().enumerate();
+        let phases: Vec<_> = axes.map(|(i, axis)| Phases::new(axis, if i == last { *cropped } else { 0 })).collect();
+        if request.layout.is_some_and(|layout| !layout[3..].iter().copied().eq(origins_of(&phases))) {
+            return None;
         }
-        let sums = |columns: usize| if is_blocked { columns.saturating_mul(tiles::ROWS.max(slots)) } else { 0 };
-        let planes = Planes::new(&phases, is_dense, channels, size_of::<T::Acc>(), (geometry, request.threads), sums);
-        let Some(planes) = planes else { continue };
-        let vectors = planes.columns.div_ceil(super::engine::lanes::<T::Acc>(request.isa));
-        let packed = if is_summed { Some((1, 1)) } else { packed.map(|(channels, mr, _)| (channels, mr)) };
-        let Some(tiles) = Tiles::choose(request.isa, &work, vectors, packed) else { continue };
-        let outputs = outputs * vectors as f64;
-        let arithmetic = if is_summed {
-            let taps = geometry.kernel_volume() as f64 / geometry.axes.iter().map(|a| a.stride as f64).product::<f64>();
-            outputs * (taps * channels as f64 * SUMMED_TAP_CYCLES + SUMMED_CYCLES)
+        Choice::new(request, phases)
+    });
+    let Some(choice) = choices.min_by(|a, b| a.cycles.total_cmp(&b.cycles)) else {
+        return Err(String::from(if request.layout.is_some() {
+            "the weights are packed for other pads or tiles"
         } else {
-            let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
-            tiles.cycles(&work, vectors) * SHIFTED_VIEWS + outputs * (WEAVE_CYCLES + sums)
-        };
-        let cycles = arithmetic + (channels * planes.channel_len) as f64 * PLANE_CYCLES + TASK_CYCLES;
-        let slabs = (geometry.batch * geometry.group) as f64 * planes.full_slabs();
-        if best.as_ref().is_none_or(|(least, ..)| slabs * cycles < *least) {
-            best = Some((slabs * cycles, planes, tiles, is_summed));
-        }
-    }
-    let Some((cycles, planes, tiles, is_summed)) = best else {
-        return Err(String::from("the padded planes are too large, or there is no kernel for this tile"));
+            "the padded planes are too large, or there is no kernel for this tile"
+        }));
     };
+    let Choice { cycles, phases, classes, planes, tiles, is_summed, is_blocked } = choice;
+    let channels = geometry.in_channels_per_group();
+    let slots = classes.iter().map(Vec::len).sum::<usize>();
+    let has_dead = slots < along.stride;
     let slabs = geometry.batch * geometry.group * planes.slabs;
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, tiles.panels.count()) };
     // What is decided for a slab serves several groups where groups are small.
@@ -169,9 +143,77 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     })
 }
 
+/// Where the taps of each axis' phases are counted from: the packed weights depend on it.
+fn origins_of(phases: &[Phases]) -> impl Iterator<Item = usize> {
+    phases.iter().map(|p| (p.axis.pad_begin + p.axis.stride - p.cropped) % p.axis.stride)
+}
+
 /// Groups of a task whose planes, of `bytes` each, stay in the L2 cache.
 fn most_groups(bytes: usize) -> usize {
     ((Caches::detect().l2 / 4) / bytes.max(1)).clamp(1, 16)
+}
+
+/// Phases with the planes and tiles that are cheapest for them.
+struct Choice<A: Real> {
+    /// Of all tasks.
+    cycles: f64,
+    phases: Vec<Phases>,
+    classes: Vec<Vec<usize>>,
+    planes: Planes,
+    tiles: Tiles<A>,
+    is_summed: bool,
+    is_blocked: bool,
+}
+
+impl<A: Real> Choice<A> {
+    /// None where planes are too large, or a kernel is lacking.
+    fn new<T: Element<Acc = A>>(request: &Request<'_, T>, phases: Vec<Phases>) -> Option<Self> {
+        let geometry = request.geometry;
+        let (last, outer) = phases.split_last()?;
+        let classes = last.classes();
+        let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+        let work = tiles::Work {
+            rows,
+            classes: classes.iter().map(|class| (class.len(), last.taps[class[0]].len())).collect(),
+            outer_taps: geometry.kernel_volume() / last.axis.kernel,
+            channels,
+        };
+        let longest = phases.iter().map(|p| p.taps.iter().map(Vec::len).max().unwrap_or(0)).product::<usize>();
+        let is_blocked = channels > channels_per_block(channels, longest.max(1), KC);
+        let slots = classes.iter().map(Vec::len).sum::<usize>();
+        let outer_phases = outer.iter().map(|p| p.axis.stride).product::<usize>();
+        let outputs = (rows * outer_phases * last.axis.stride) as f64;
+        let can_sum = !is_blocked && rows <= MOST_SUMMED && [1, 2, 4, 8].contains(&last.axis.stride);
+        let mut best: Option<(f64, Planes, Tiles<A>, bool)> = None;
+        for (is_dense, is_summed) in [(false, false), (true, false), (false, true)] {
+            let packed = request.layout.map(|layout| (layout[0], layout[1], layout[2] == 1));
+            if is_summed && !can_sum || packed.is_some_and(|(.., packed)| packed != is_summed) {
+                continue;
+            }
+            let sums = |columns: usize| if is_blocked { columns.saturating_mul(tiles::ROWS.max(slots)) } else { 0 };
+            let planes = Planes::new(&phases, is_dense, channels, size_of::<A>(), (geometry, request.threads), sums);
+            let Some(planes) = planes else { continue };
+            let vectors = planes.columns.div_ceil(super::engine::lanes::<A>(request.isa));
+            let packed = if is_summed { Some((1, 1)) } else { packed.map(|(channels, mr, _)| (channels, mr)) };
+            let Some(tiles) = Tiles::choose(request.isa, &work, vectors, packed) else { continue };
+            let outputs = outputs * vectors as f64;
+            let arithmetic = if is_summed {
+                let strides = phases.iter().map(|p| p.axis.stride as f64).product::<f64>();
+                let taps = geometry.kernel_volume() as f64 / strides;
+                outputs * (taps * channels as f64 * SUMMED_TAP_CYCLES + SUMMED_CYCLES)
+            } else {
+                let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
+                tiles.cycles(&work, vectors) * SHIFTED_VIEWS + outputs * (WEAVE_CYCLES + sums)
+            };
+            let cycles = arithmetic + (channels * planes.channel_len) as f64 * PLANE_CYCLES + TASK_CYCLES;
+            let cycles = (geometry.batch * geometry.group) as f64 * planes.full_slabs() * cycles;
+            if best.as_ref().is_none_or(|(least, ..)| cycles < *least) {
+                best = Some((cycles, planes, tiles, is_summed));
+            }
+        }
+        let (cycles, planes, tiles, is_summed) = best?;
+        Some(Self { cycles, phases, classes, planes, tiles, is_summed, is_blocked })
+    }
 }
 
 /// One phase of the axes before the last.
@@ -430,8 +472,11 @@ impl<T: Element> Transposed<T> {
                 continue;
             }
             let (from, to) = (column.max(begin) - begin, (column + nr).min(begin + width) - begin);
-            let (o, end) = ((origin + from) * last.axis.stride, (origin + to) * last.axis.stride);
-            runs[count] = Run { from: begin + from - column, at: place + o, len: end.min(last.axis.output) - o };
+            let (o, end) = ((origin + from) * last.axis.stride, (origin + to) * last.axis.stride - last.cropped);
+            let phase = last.cropped.saturating_sub(o);
+            let o = (o + phase) - last.cropped;
+            let len = end.min(last.axis.output).saturating_sub(o);
+            runs[count] = Run { from: begin + from - column, phase, at: place + o, len };
             count += 1;
         }
         (count, row)
@@ -502,7 +547,8 @@ impl<T: Element> Transposed<T> {
                     // A run may be a whole row of the slab: more than the buffer holds.
                     for first in (0..run.len).step_by(self.buffer_len) {
                         let buffer = &mut buffer[..self.buffer_len.min(run.len - first)];
-                        let part = Run { from: run.from + first / self.slot_of.len(), at: 0, len: buffer.len() };
+                        let part =
+                            Run { from: run.from + first / self.slot_of.len(), at: 0, len: buffer.len(), ..*run };
                         self.weave.sum(
                             planes,
                             strands,
@@ -526,8 +572,8 @@ fn plain<T: Real>(zero: &[T; 1]) -> Epilogue<'_, T> {
 
 impl<T: Element> Lowering<T> for Transposed<T> {
     fn layout(&self) -> Layout {
-        let pads = self.geometry.axes.iter().map(|a| a.pad_begin % a.stride);
-        [self.tiles.panels.height(0), self.tiles.mr, usize::from(self.is_summed)].into_iter().chain(pads).collect()
+        let tile = [self.tiles.panels.height(0), self.tiles.mr, usize::from(self.is_summed)];
+        tile.into_iter().chain(origins_of(&self.phases)).collect()
     }
 
     fn describe(&self) -> String {

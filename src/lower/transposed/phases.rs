@@ -1,7 +1,9 @@
 //! One axis of ConvTranspose by phases: outputs that are a stride apart see the input as an ordinary convolution of stride 1 does.
 //!
-//! Output o = v * stride + r reads, through the taps k for which o + pad - k * dilation is a multiple of the stride, input v + shift: which taps,
-//! and with which shifts, depends on the phase r alone.
+//! Output o = v * stride + r - cropped reads, through the taps k for which o + pad - k * dilation is a multiple of the stride, input v + shift: which
+//! taps, and with which shifts, depends on the phase r alone. Positions v are counted from the first output, `cropped` being 0; or from the
+//! output as it was before padding cropped it, with `cropped` the padding modulo the stride: then all phases of a kernel that is a multiple of
+//! the stride read the same inputs.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -20,7 +22,9 @@ pub(super) struct Tap {
 /// The phases of one axis.
 pub(super) struct Phases {
     pub(super) axis: Axis,
-    /// Output positions of a phase: those of the first one; later ones may have one less.
+    /// Outputs of position 0 that the padding crops.
+    pub(super) cropped: usize,
+    /// Positions of a phase; outputs of the first one and of the last one may be cropped.
     pub(super) positions: usize,
     /// The smallest shift, and how much larger the largest is.
     pub(super) low: isize,
@@ -30,12 +34,12 @@ pub(super) struct Phases {
 }
 
 impl Phases {
-    /// Takes memory and time in proportion to stride and kernel.
-    pub(super) fn new(axis: &Axis) -> Self {
+    /// Takes memory and time in proportion to stride and kernel. `cropped` is at most the padding, and less than the stride.
+    pub(super) fn new(axis: &Axis, cropped: usize) -> Self {
         let stride = axis.stride;
         // What a tap is away from the first output, in phases and in strides: sizes fit isize, and so do their differences.
         let place = |k: usize| {
-            let at = (k * axis.dilation) as isize - axis.pad_begin as isize;
+            let at = (k * axis.dilation) as isize - (axis.pad_begin - cropped) as isize;
             (at.rem_euclid(stride as isize) as usize, -at.div_euclid(stride as isize))
         };
         let shifts = || (0..axis.kernel).map(|k| place(k).1);
@@ -45,7 +49,13 @@ impl Phases {
             let (phase, shift) = place(k);
             taps[phase].push(Tap { k, shift: (shift - low) as usize });
         }
-        Self { axis: *axis, positions: axis.output.div_ceil(stride), low, reach: (high - low) as usize, taps }
+        let positions = (axis.output + cropped).div_ceil(stride);
+        Self { axis: *axis, cropped, positions, low, reach: (high - low) as usize, taps }
+    }
+
+    /// The output at position `v` of phase `r`; none where it is cropped.
+    pub(super) fn output(&self, v: usize, r: usize) -> Option<usize> {
+        (v * self.axis.stride + r).checked_sub(self.cropped).filter(|o| *o < self.axis.output)
     }
 
     /// The input that a tap reads at position `v` of its phase; none where there is no such input.
@@ -89,9 +99,11 @@ mod tests {
         for (kernel, stride) in lengths(7).flat_map(|k| lengths(6).map(move |s| (k, s))) {
             for (dilation, pad_begin) in lengths(4).flat_map(|d| (0..9).map(move |p| (d, p))) {
                 let axis = Axis { input: 5, kernel, output: 23, stride, dilation, pad_begin, pad_end: 0 };
-                let phases = Phases::new(&axis);
-                for o in 0..axis.output {
-                    let (v, r) = (o / stride, o % stride);
+                let origins = [0, pad_begin % stride].map(|cropped| Phases::new(&axis, cropped));
+                for (phases, o) in origins.iter().flat_map(|p| (0..axis.output).map(move |o| (p, o))) {
+                    let (v, r) = ((o + phases.cropped) / stride, (o + phases.cropped) % stride);
+                    assert_eq!(phases.output(v, r), Some(o));
+                    assert!(v < phases.positions);
                     for k in 0..kernel {
                         let want = (0..axis.input).find(|x| axis.output_position(*x, k) == Some(o));
                         let tap = phases.taps[r].iter().find(|tap| tap.k == k);

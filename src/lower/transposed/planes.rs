@@ -172,11 +172,7 @@ impl Planes {
         let last = phases.len() - 1;
         let mut at = 0;
         for (i, p) in phases[..last].iter().enumerate() {
-            let o = self.position(slab, row, i) * p.axis.stride + r[i];
-            if o >= p.axis.output {
-                return None;
-            }
-            at = at * p.axis.output + o;
+            at = at * p.axis.output + p.output(self.position(slab, row, i), r[i])?;
         }
         Some(at * phases[last].axis.output)
     }
@@ -185,11 +181,8 @@ impl Planes {
     pub(super) fn places(&self, phases: &[Phases], slab: &Slab<'_>, r: &[usize], places: &mut [usize]) {
         if let [down, along] = phases {
             // Two axes, as nearly always: rows are short, and there are many of them.
-            let stride = down.axis.stride;
-            let first = slab.origin[0] * stride + r[0];
             for (row, place) in places.iter_mut().enumerate() {
-                let o = first + row * stride;
-                *place = if o < down.axis.output { o * along.axis.output } else { usize::MAX };
+                *place = down.output(slab.origin[0] + row, r[0]).map_or(usize::MAX, |o| o * along.axis.output);
             }
             return;
         }

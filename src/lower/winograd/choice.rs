@@ -3,14 +3,13 @@
 use convoke_kernels::winograd::Tile;
 use convoke_kernels::{Isa, Real};
 
-use super::shape::{Extent, Roles, Scheme, depth_tasks, distance, phases};
-use crate::Geometry;
+use super::shape::{Extent, Scheme, View, depth_tasks, distance, phases};
 use crate::element::Element;
 use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
     FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
-    NOT_HIDDEN, OUTPUT_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
+    NOT_HIDDEN, OUTPUT_CYCLES, PHASE_CYCLES, PLANE_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::tile_cycles;
 use crate::machine::Caches;
@@ -39,17 +38,17 @@ impl<T: Real> Choice<T> {
     /// The best blocking of a scheme for a number of threads.
     pub(super) fn new<E: Element<Acc = T>>(
         request: &Request<'_, E>,
-        roles: &Roles,
+        view: &View,
         scheme: Scheme<T>,
         threads: usize,
     ) -> Option<Self> {
-        let (rows, columns) = scheme.grid(roles);
+        let (rows, columns) = scheme.grid(&view.roles);
         let mut best: Option<Self> = None;
         // Where nothing keeps the limit of the workspace, the smallest block is offered, for the planner to say so.
         let mut smallest: Option<(usize, Extent)> = None;
         let mut consider = |images: usize, block_rows: usize, block_columns: usize| {
             let extent = Extent::new(&scheme, images, block_rows, block_columns);
-            let bytes = scheme.scratch_len(&extent, request.geometry, roles).saturating_mul(size_of::<T>());
+            let bytes = scheme.scratch_len(&extent, view).saturating_mul(size_of::<T>());
             if bytes > MOST_BYTES {
                 return;
             }
@@ -60,8 +59,7 @@ impl<T: Real> Choice<T> {
                 return;
             }
             for splits in [1, threads] {
-                if let Some(choice) =
-                    Self::estimate(request.geometry, request.isa, roles, scheme, extent, (threads, splits))
+                if let Some(choice) = Self::estimate(request.isa, view, scheme, extent, (threads, splits))
                     && best.as_ref().is_none_or(|best| choice.latency < best.latency)
                 {
                     best = Some(choice);
@@ -73,7 +71,7 @@ impl<T: Real> Choice<T> {
         };
         // Several small images, where there are more of them than threads.
         let mut images = 2;
-        while images * rows.saturating_mul(columns) <= MOST_TILES && images * threads <= request.geometry.batch {
+        while images * rows.saturating_mul(columns) <= MOST_TILES && images * threads <= view.batch {
             consider(images, rows, columns);
             images *= 2;
         }
@@ -95,36 +93,36 @@ impl<T: Real> Choice<T> {
             }
             last = part;
         }
-        best.or_else(|| Self::estimate(request.geometry, request.isa, roles, scheme, smallest?.1, (threads, 1)))
+        best.or_else(|| Self::estimate(request.isa, view, scheme, smallest?.1, (threads, 1)))
     }
 
     /// The cost of a blocking. None where a kernel is lacking.
     fn estimate(
-        geometry: &Geometry,
         isa: Isa,
-        roles: &Roles,
+        view: &View,
         scheme: Scheme<T>,
         extent: Extent,
         (threads, splits): (usize, usize),
     ) -> Option<Self> {
-        let panels = geometry.out_channels_per_group().div_ceil(Tiles::<T>::new(isa, extent.runs().1)?.nr());
+        let roles = &view.roles;
+        let panels = view.rows.div_ceil(Tiles::<T>::new(isa, extent.runs().1)?.nr());
         let splits = splits.clamp(1, panels.max(1));
         let (grid_rows, grid_columns) = scheme.grid(roles);
         // The last blocks of an axis may be smaller: full blocks and their number, then the size of the last one.
         let parts = |whole: usize, part: usize| {
             [(part, whole / part), (whole % part, usize::from(!whole.is_multiple_of(part)))]
         };
-        let repeats = (geometry.group * depth_tasks(roles))
+        let repeats = (view.groups * depth_tasks(roles))
             .checked_mul(phases(&roles.down).checked_mul(phases(&roles.along))?)?
             .checked_mul(splits)?;
         let (mut tasks, mut cycles, mut longest) = (0_usize, 0.0, 0.0_f64);
-        for (images, of_images) in parts(geometry.batch, extent.images) {
+        for (images, of_images) in parts(view.batch, extent.images) {
             for (rows, of_rows) in parts(grid_rows, extent.rows) {
                 for (columns, of_columns) in parts(grid_columns, extent.columns) {
                     let blocks = of_images * of_rows * of_columns;
                     if blocks > 0 {
                         let block = Extent::new(&scheme, images, rows, columns);
-                        let task = Self::task_cycles(geometry, isa, roles, &scheme, &block, splits)?;
+                        let task = Self::task_cycles(isa, view, &scheme, &block, splits)?;
                         tasks = tasks.checked_add(blocks.checked_mul(repeats)?)?;
                         cycles += (blocks * repeats) as f64 * task;
                         longest = longest.max(task);
@@ -138,17 +136,10 @@ impl<T: Real> Choice<T> {
     }
 
     /// Cycles of a task with a block of this size. None where a kernel is lacking.
-    fn task_cycles(
-        geometry: &Geometry,
-        isa: Isa,
-        roles: &Roles,
-        scheme: &Scheme<T>,
-        extent: &Extent,
-        splits: usize,
-    ) -> Option<f64> {
+    fn task_cycles(isa: Isa, view: &View, scheme: &Scheme<T>, extent: &Extent, splits: usize) -> Option<f64> {
         let bytes = size_of::<T>() as f64;
         let tiles = Tiles::<T>::new(isa, extent.runs().1)?;
-        let (channels, channels_out) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
+        let View { channels, rows: channels_out, ref roles, .. } = *view;
         let panels = channels_out.div_ceil(tiles.nr());
         let values = scheme.kernel.values() as f64;
         let steps = (roles.depth.kernel * scheme.filters() * channels) as f64;
@@ -159,7 +150,9 @@ impl<T: Real> Choice<T> {
             * padded(extent.input_columns, scheme.along.tile)) as f64;
         let vectors = (extent.images * extent.image_input_tiles().div_ceil(scheme.kernel.lanes())) as f64;
         let lanes = scheme.kernel.lanes() as f64;
-        let input = channels as f64 * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
+        // Phases of a stride are picked before they are split.
+        let picked = if view.strides[1] == 1 { 0.0 } else { padded_len * PLANE_CYCLES };
+        let input = channels as f64 * (picked + padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
         // Without taps along it, the slices of the outer axis are tasks of their own.
         let depths = depth_tasks(roles);
         let slices_in = roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel)
@@ -194,11 +187,13 @@ impl<T: Real> Choice<T> {
         let late = from(v + products + 2.0 * slab, v);
         let input = input + late;
         let gemm = panels as f64 * (compute.max(ahead) + NOT_HIDDEN * compute.min(ahead) + late);
-        let output = (extent.tiles() as f64) * (padded / lanes) * values * OUTPUT_CYCLES;
+        let pixels = (scheme.down.tile.outputs * scheme.along.tile.outputs) as f64;
+        let interleaving = if view.has_phases { pixels * PHASE_CYCLES } else { 0.0 };
+        let output = (extent.tiles() as f64) * (padded / lanes) * (values * OUTPUT_CYCLES + interleaving);
         let slices_out = roles.depth.output as f64 / depths as f64;
         let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
         // Interleaved pixels are gathered and scattered one by one.
-        let scattered = (extent.tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs * channels_out) as f64;
+        let scattered = (extent.tiles() * channels_out) as f64 * pixels;
         let apart =
             if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
         Some(task + apart * slices_out)

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets};
 
-use super::shape::{Phase, Roles, Scheme};
+use super::Task;
+use super::shape::{Roles, Scheme, View};
 use crate::Geometry;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
@@ -17,7 +18,9 @@ pub(super) struct Direct<T: Real> {
     /// Rows and pixels of a tile.
     height: usize,
     width: usize,
-    /// Rows and elements of a slice of the patch.
+    /// The strides of the layer: the elements of a row of the patch are kept by phases.
+    strides: [usize; 2],
+    /// Rows of a slice of the patch, and elements of a phase of a row.
     rows: usize,
     columns: usize,
     /// Elements of the patch of all channels and taps of the depth axis.
@@ -30,38 +33,41 @@ pub(super) struct Direct<T: Real> {
     pub(super) zeros: Vec<T>,
 }
 
-/// A tile: its place and its channels.
+/// A tile of a task: its place and its filters.
 pub(super) struct Tile {
     pub(super) image: usize,
-    pub(super) group: usize,
-    /// The slice of Y, the phases of the other axes, and the tile's first row and pixel in them.
+    /// The slice of the view's output, and the tile's first row and pixel in the task's phases.
     pub(super) slice: usize,
-    pub(super) down: Phase,
-    pub(super) along: Phase,
     pub(super) y: usize,
     pub(super) x: usize,
-    /// Channels of the group.
-    pub(super) channels: core::ops::Range<usize>,
+    /// Filters of the group: those of a panel.
+    pub(super) filters: core::ops::Range<usize>,
 }
 
 impl<T: Real> Direct<T> {
     /// None if a kernel is lacking.
-    pub(super) fn new(isa: Isa, geometry: &Geometry, roles: &Roles, scheme: &Scheme<T>) -> Option<Self> {
+    pub(super) fn new(isa: Isa, geometry: &Geometry, view: &View, scheme: &Scheme<T>) -> Option<Self> {
         let (height, width) = (scheme.down.tile.outputs, scheme.along.tile.outputs);
-        let (rows, columns) = (height + roles.down.kernel - 1, width + roles.along.kernel - 1);
+        let Roles { depth, down, along } = &view.roles;
+        let [s_down, s_along] = view.strides;
+        let (rows, columns) = ((height + down.kernel - 1) * s_down, width + along.kernel - 1);
         let pixels = Tiles::new(isa, width)?;
-        let slices = geometry.in_channels_per_group() * roles.depth.kernel;
-        let patch_len = slices.checked_mul(rows * columns)?;
+        let slices = geometry.in_channels_per_group() * depth.kernel;
+        let patch_len = slices.checked_mul(rows * s_along * columns)?;
+        let mut kernels = geometry.axes.iter().rev().map(|axis| axis.kernel);
+        let (k_along, k_down) = (kernels.next().unwrap_or(1), kernels.next().unwrap_or(1));
         u32::try_from(patch_len).ok()?;
         let mut koff = Vec::with_capacity(geometry.in_channels_per_group() * geometry.kernel_volume());
         for slice in 0..slices {
-            for i in 0..roles.down.kernel {
-                koff.extend((0..roles.along.kernel).map(|j| ((slice * rows + i) * columns + j) as u32));
+            for i in 0..k_down {
+                let row = (slice * rows + i) * s_along;
+                koff.extend((0..k_along).map(|j| ((row + j % s_along) * columns + j / s_along) as u32));
             }
         }
         Some(Self {
             height,
             width,
+            strides: view.strides,
             rows,
             columns,
             patch_len,
@@ -77,11 +83,12 @@ impl<T: Real> Direct<T> {
     }
 
     /// Computes the tile with the direct filters of its panel of `nr` channels.
-    #[expect(clippy::too_many_arguments, reason = "the layer, the tile, its operands and its sink")]
+    #[expect(clippy::too_many_arguments, reason = "the layer, the task and its tile, their operands and its sink")]
     pub(super) fn compute<E: Element<Acc = T>>(
         &self,
         geometry: &Geometry,
-        roles: &Roles,
+        view: &View,
+        task: &Task<'_, T>,
         tile: &Tile,
         filters: &[T],
         nr: usize,
@@ -90,10 +97,12 @@ impl<T: Real> Direct<T> {
     ) where
         T: crate::element::Compute,
     {
+        let roles = &view.roles;
         let (channels, depth) = (geometry.in_channels_per_group(), roles.depth.kernel);
+        let [s_down, s_along] = self.strides;
         // Later phases may have a row or column of tiles less.
-        let width = self.width.min(tile.along.output.saturating_sub(tile.x));
-        let height = self.height.min(tile.down.output.saturating_sub(tile.y));
+        let width = self.width.min(task.along.output.saturating_sub(tile.x));
+        let height = self.height.min(task.down.output.saturating_sub(tile.y));
         if width == 0 || height == 0 {
             return;
         }
@@ -101,31 +110,33 @@ impl<T: Real> Direct<T> {
         let io = finish.io;
         for (place, value) in patch.iter_mut().enumerate() {
             let (rest, j) = (place / self.columns, place % self.columns);
+            let (rest, phase) = (rest / s_along, rest % s_along);
             let (rest, i) = (rest / self.rows, rest % self.rows);
             let (c, k) = (rest / depth, rest % depth);
             let slice = (tile.slice * roles.depth.stride + k).checked_sub(roles.depth.pad_begin);
             let slice = slice.filter(|slice| *slice < roles.depth.input);
-            let position = (slice, tile.down.source(tile.y + i), tile.along.source(tile.x + j));
+            let along = (tile.x + j) * s_along + phase;
+            let position = (slice, task.down.source(tile.y * s_down + i), task.along.source(along));
             *value = match position {
                 (Some(slice), Some(y), Some(x)) => {
-                    let channel = tile.image * geometry.in_channels + tile.group * channels + c;
+                    let channel = tile.image * geometry.in_channels + task.group * channels + c;
                     let row = (channel * roles.depth.input + slice) * roles.down.input + y;
                     io.x[row * roles.along.input + x].to_acc()
                 }
                 _ => T::ZERO,
             };
         }
-        let first = tile.group * geometry.out_channels_per_group() + tile.channels.start;
-        let bias = &io.bias[first..first + tile.channels.len()];
+        let first = task.group * geometry.out_channels_per_group() + tile.filters.start;
+        let bias = &io.bias[first..first + tile.filters.len()];
         for i in 0..height {
             let sums = &mut sums[..self.width * nr];
             let koff = self.koff.rows(0..self.koff.len());
             for t in 0..self.pixels.count {
                 let pixels = self.pixels.pixels(t);
                 // Without channels there are no steps of k, and the patch is empty.
-                let x = patch.get(i * self.columns + pixels.start..).unwrap_or(&[]);
+                let x = patch.get(i * s_down * s_along * self.columns + pixels.start..).unwrap_or(&[]);
                 let sums = &mut sums[pixels.start * nr..pixels.end * nr];
-                self.pixels.kernel(pixels.len(), tile.channels.len()).partial(
+                self.pixels.kernel(pixels.len(), tile.filters.len()).partial(
                     x,
                     koff,
                     filters,
@@ -135,9 +146,9 @@ impl<T: Real> Direct<T> {
                 );
             }
             let plane = (tile.image * geometry.out_channels + first) * roles.depth.output + tile.slice;
-            let row = plane * roles.down.output + tile.down.place(tile.y + i);
-            let at = row * roles.along.output + tile.along.place(tile.x);
-            finish.transposed(&sums[..width * nr], nr, bias, at, (geometry.output_spatial(), tile.along.step));
+            let row = plane * roles.down.output + task.down.place(tile.y + i);
+            let at = row * roles.along.output + task.along.place(tile.x);
+            finish.transposed(&sums[..width * nr], nr, bias, at, (geometry.output_spatial(), task.along.step));
         }
     }
 }

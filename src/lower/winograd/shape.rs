@@ -6,11 +6,27 @@ use alloc::vec::Vec;
 use convoke_kernels::winograd::{Planes, Tile};
 use convoke_kernels::{Isa, Real, RowOffsets, WinogradKernel};
 
+use crate::Axis;
 use crate::lower::channel_tiles::Tiles;
-use crate::{Axis, Geometry};
 
 /// A spatial axis that is not there.
 const ABSENT: Axis = Axis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+
+/// A layer as Winograd's algorithm sees it: a convolution of stride 1 on the axes of the tiles, which Conv is, and ConvTranspose by phases.
+#[derive(Clone, Copy)]
+pub(super) struct View {
+    pub(super) batch: usize,
+    pub(super) groups: usize,
+    /// Channels of a group: those of X, times the phases of `strides`, which are the outer ones.
+    pub(super) channels: usize,
+    /// The strides of the axes that tiles lie on: the elements of X that are so far apart are channels of their own.
+    pub(super) strides: [usize; 2],
+    /// Filters of a group.
+    pub(super) rows: usize,
+    /// Whether filters are phases, which are interleaved on their way into Y.
+    pub(super) has_phases: bool,
+    pub(super) roles: Roles,
+}
 
 /// The axes of a layer by what becomes of them.
 #[derive(Clone, Copy)]
@@ -24,9 +40,9 @@ pub(super) struct Roles {
 
 impl Roles {
     /// # Errors
-    /// Why the layer is not one for Winograd.
-    pub(super) fn new(geometry: &Geometry) -> Result<Self, String> {
-        let roles = match *geometry.axes {
+    /// Why the axes are not ones for Winograd.
+    pub(super) fn new(axes: &[Axis]) -> Result<Self, String> {
+        let roles = match *axes {
             [along] => Self { depth: ABSENT, down: ABSENT, along },
             [down, along] => Self { depth: ABSENT, down, along },
             [depth, down, along] => Self { depth, down, along },
@@ -81,6 +97,11 @@ impl Phase {
             pad: axis.pad_begin,
             input: axis.input,
         }
+    }
+
+    /// The elements of X's axis that are phase `first` of a stride.
+    pub(super) fn of_stride(axis: &Axis, first: usize, stride: usize) -> Self {
+        Self { first, step: stride, output: axis.output, pad: axis.pad_begin, input: axis.input }
     }
 
     /// The element of Y's axis that output `o` of the phase is.
@@ -160,11 +181,10 @@ impl<T: Real> Scheme<T> {
     }
 
     /// About the elements of a task's scratch for a block: transformed tiles, the products of a panel, planes.
-    pub(super) fn scratch_len(&self, extent: &Extent, geometry: &Geometry, roles: &Roles) -> usize {
+    pub(super) fn scratch_len(&self, extent: &Extent, view: &View) -> usize {
         let (lanes, values) = (self.kernel.lanes(), self.kernel.values());
-        let v_plane =
-            geometry.in_channels_per_group().saturating_mul(extent.input_tiles()).saturating_add(MOST_PADDING);
-        let v = v_plane.saturating_mul(values).saturating_mul(roles.depth.kernel);
+        let v_plane = view.channels.saturating_mul(extent.input_tiles()).saturating_add(MOST_PADDING);
+        let v = v_plane.saturating_mul(values).saturating_mul(view.roles.depth.kernel);
         let products = (extent.tiles().saturating_mul(2 * lanes)).saturating_add(MOST_PADDING).saturating_mul(values);
         let planes = extent.input_tiles().saturating_mul(3 * values);
         v.saturating_add(products).saturating_add(planes)

@@ -1,0 +1,151 @@
+//! Conv: filters are channels of Y, and each vector of them writes its pixels straight into Y.
+//!
+//! With stride s on an axis, output o reads the padded elements s * o + k. Those of one phase k mod s are s apart: as channels of their own, they turn
+//! the layer into one of stride 1, with s times the channels and ceil(kernel / s) taps, some of which are zeros. Of 3x3 taps with stride 2, F(5x5,
+//! 2x2) takes 144 products instead of 225.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
+use convoke_kernels::stream::Activation;
+use convoke_kernels::winograd::Pixels;
+use convoke_kernels::{Epilogue, Real};
+
+use super::direct::{Direct, Tile};
+use super::shape::{Roles, View};
+use super::{Core, Layer, Needs, Rows, Strip, Task, offer_view};
+use crate::Geometry;
+use crate::element::Element;
+use crate::lower::finish::Finish;
+use crate::lower::{Answer, Io, Request};
+
+/// Strides whose phases become channels, at the most.
+const MOST_STRIDE: usize = 4;
+/// Bytes of Y from which on its reader will not find it in the L2 cache, so that it is written past the caches.
+const PAST_CACHE_BYTES: usize = 4 << 20;
+
+pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    let mut axes = geometry.axes.to_vec();
+    let mut strides = [1, 1];
+    for (axis, stride) in axes.iter_mut().rev().zip(strides.iter_mut().rev()) {
+        // A longer stride than the kernel leaves elements of X unread.
+        if axis.stride > 1 && axis.stride < axis.kernel && axis.stride <= MOST_STRIDE && axis.dilation == 1 {
+            *stride = axis.stride;
+            (axis.kernel, axis.stride) = (axis.kernel.div_ceil(axis.stride), 1);
+        }
+    }
+    let channels = geometry.in_channels_per_group();
+    let view = View {
+        batch: geometry.batch,
+        groups: geometry.group,
+        channels: channels.checked_mul(strides[0] * strides[1]).ok_or_else(|| String::from("too many channels"))?,
+        strides,
+        rows: geometry.out_channels_per_group(),
+        has_phases: false,
+        roles: Roles::new(&axes)?,
+    };
+    offer_view(request, view, |scheme, tiles| {
+        let direct = Direct::new(request.isa, geometry, &view, scheme)?;
+        let steps = channels.checked_mul(geometry.kernel_volume())?;
+        let direct_len = tiles.padded(view.rows).checked_mul(steps)?;
+        let needs = Needs { direct_len, scratch: direct.scratch_len(tiles.nr()), row: 0 };
+        let (activation, clamp) = (request.activation, request.direct_clamp());
+        Some((Box::new(Conv { geometry: geometry.clone(), activation, clamp, strides, direct, steps }), needs))
+    })
+}
+
+struct Conv<T: Element> {
+    geometry: Geometry,
+    activation: Activation<T::Acc>,
+    /// The bounds of the clamp, where kernels write into Y.
+    clamp: Option<(T::Acc, T::Acc)>,
+    strides: [usize; 2],
+    direct: Direct<T::Acc>,
+    /// Steps of k of the direct filters: channels of X times taps.
+    steps: usize,
+}
+
+impl<T: Element> Layer<T> for Conv<T> {
+    fn filter(&self, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]) {
+        let channels = self.geometry.in_channels_per_group();
+        let (phase, c) = (c / channels, c % channels);
+        let w = &w[row * self.steps + c * self.geometry.kernel_volume()..][..self.geometry.kernel_volume()];
+        let [s_down, s_along] = self.strides;
+        if s_down * s_along == 1 {
+            for (tap, w) in taps.iter_mut().zip(w) {
+                *tap = w.to_acc();
+            }
+            return;
+        }
+        let mut kernels = self.geometry.axes.iter().rev().map(|axis| axis.kernel);
+        let (along, down) = (kernels.next().unwrap_or(1), kernels.next().unwrap_or(1));
+        let [t_down, t_along] = [down.div_ceil(s_down), along.div_ceil(s_along)];
+        for (i, tap) in taps.iter_mut().enumerate() {
+            let k_down = i / t_along % t_down * s_down + phase / s_along;
+            let k_along = i % t_along * s_along + phase % s_along;
+            let is_there = k_down < down && k_along < along;
+            let at = (i / t_along / t_down * down + k_down) * along + k_along;
+            *tap = if is_there { w[at].to_acc() } else { T::Acc::ZERO };
+        }
+    }
+
+    /// `[channel of X and tap][filter]` for each panel.
+    fn pack_direct(&self, core: &Core<T>, w: &[T], packed: &mut [T::Acc]) {
+        packed.fill(T::Acc::ZERO);
+        for row in 0..core.view.rows {
+            let first = row / core.tiles.nr() * core.tiles.nr();
+            let nr = core.tiles.panel(core.view.rows - first);
+            let panel = &mut packed[first * self.steps..];
+            for (step, w) in w[row * self.steps..][..self.steps].iter().enumerate() {
+                panel[step * nr + row - first] = w.to_acc();
+            }
+        }
+    }
+
+    fn store(&self, core: &Core<T>, io: &Io<'_, T>, strip: &Strip<'_, T::Acc>, rows: Rows<'_, T::Acc>) -> bool {
+        let (geometry, task) = (&self.geometry, strip.task);
+        let Roles { depth, down, along } = &core.view.roles;
+        let channel = task.group * core.view.rows + strip.filters.start;
+        let count = strip.filters.len();
+        let bias = &io.bias[channel..channel + count];
+        let plane = (strip.image * geometry.out_channels + channel) * depth.output + strip.slice;
+        let at = (plane * down.output + task.down.place(strip.y)) * along.output + task.along.place(strip.x);
+        let row_step = task.down.step * along.output;
+        let pixels = Pixels {
+            channels: count,
+            channel_step: geometry.output_spatial(),
+            row_step,
+            width: strip.width,
+            height: strip.height,
+            past_cache: geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES,
+        };
+        if let Some((lo, hi)) = self.clamp
+            && task.along.step == 1
+            && let Some(mut dest) = T::dest_as_acc(io.y.dest(at))
+        {
+            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
+            let epilogue = Epilogue { bias, residual, lo, hi };
+            return core.scheme.kernel.output(&strip.products, &pixels, &mut dest, &epilogue, rows.marks);
+        }
+        // The bias is added below, with what else the kernel cannot do.
+        let is_good = core.store_rows(strip, &self.direct.zeros, &mut *rows.rows, rows.marks);
+        let finish = Finish { isa: core.isa, activation: self.activation, io };
+        for (c, bias) in bias.iter().enumerate() {
+            for i in 0..strip.height {
+                let row = &mut rows.rows[core.row_at(c, i)..][..strip.width];
+                let at = at + c * geometry.output_spatial() + i * row_step;
+                finish.strided(row, *bias, at, task.along.step);
+            }
+        }
+        is_good
+    }
+
+    fn compute(&self, core: &Core<T>, io: &Io<'_, T>, task: &Task<'_, T::Acc>, tile: &Tile, scratch: &mut [T::Acc]) {
+        let nr = core.tiles.panel(core.view.rows - tile.filters.start);
+        let filters = &core.group(io.weights, task.group)[core.layout.direct()];
+        let filters = &filters[tile.filters.start * self.steps..(tile.filters.start + nr) * self.steps];
+        let finish = Finish { isa: core.isa, activation: self.activation, io };
+        self.direct.compute(&self.geometry, &core.view, task, tile, filters, nr, scratch, &finish);
+    }
+}
