@@ -16,7 +16,7 @@ use crate::commands::report::{Record, Report, Series};
 use crate::machine::Machine;
 
 /// Pixels across; SVG scales. Narrow, so that the text can still be read where a telephone or half a window scales it down.
-const WIDTH: u32 = 760;
+const WIDTH: u32 = 700;
 const FONT: &str = "sans-serif";
 const GREY: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(222, 222, 222);
@@ -60,7 +60,7 @@ pub(crate) fn all(report: &Report) -> Result<Vec<Picture>> {
 
 /// Every layer under the limits of the machine.
 fn roofline(report: &Report) -> Result<Picture> {
-    const HEIGHT: u32 = 760;
+    const HEIGHT: u32 = 726;
     const PLOT: u32 = 470;
     let caption = "Every layer by its operations for each compulsory byte (input, weights and output, each moved once), under the measured limits of the \
                    machine. A layer's limit is the lower of the FMA line and the line of the level that its data lives in. Winograd makes fewer \
@@ -99,7 +99,7 @@ fn roofline(report: &Report) -> Result<Picture> {
             .map_err(drawing)?;
 
         // Below the plot: the limits in the first column, the kinds of layers in the others.
-        let [limits, layers, more] = [60, 310, 520].map(|x| below.margin(0, 0, x, 0));
+        let [limits, layers, more] = [60, 290, 490].map(|x| below.margin(0, 0, x, 0));
         let mut legend = Legend::new(&limits);
         legend.heading("limits")?;
         // The slower, the lighter.
