@@ -326,6 +326,28 @@ fn a_run_inside_a_pool_allocates_nothing_on_any_of_its_threads() {
     check::<convoke::f16>(&pool, &tally.calls);
 }
 
+/// Tables have entries for taps: the direct kernels once listed those of any kernel, gigabytes here, before they looked at their number.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn planning_takes_no_memory_in_proportion_to_the_kernel() {
+    let (kernel, stride) = (1 << 27, 1 << 40);
+    let huge = [
+        layer(Conv::new([3, 0, kernel]), [1, 0, kernel + 3]),
+        layer(Conv::new([1, 1, kernel]).strides([stride]).pads([kernel as i64, 0]), [1, 1, 1]),
+        layer(Conv::new([1, 1, kernel]).pads([kernel as i64 - 1, 0]), [1, 1, 1]),
+        layer(Conv::new([2, 1, 1, kernel]).group(2).pads([0, kernel as i64, 0, 0]), [1, 2, 1, 3]),
+        layer(ConvTranspose::new([1, 1, kernel]).pads([kernel as i64 - 1, 0]), [1, 1, 1]),
+        layer(ConvTranspose::new([0, 2, kernel]).strides([stride]), [1, 0, 1]),
+    ];
+    for layer in huge {
+        for combination in Combination::all() {
+            let planner = combination.planner();
+            let (_, bytes) = allocated(|| drop(planner.plan::<f32>(layer.operator.clone(), &layer.x_shape)));
+            assert!(bytes < 1 << 20, "{combination}: {layer}: {bytes} bytes");
+        }
+    }
+}
+
 /// Tables of a plan describe blocks, not images: pointwise once had an entry for each vector of the image, gigabytes here.
 #[test]
 #[cfg(target_pointer_width = "64")]

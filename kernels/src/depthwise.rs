@@ -104,6 +104,8 @@ pub(crate) const MOST_SHORT: usize = 32;
 impl DirectTable {
     /// Rows of X, and of tiles of the output, are fewer.
     pub const MOST_ROWS: usize = MOST_PLACES;
+    /// Columns of all channels, at the most.
+    pub const MOST_COLUMNS: usize = MOST_SHORT;
 
     /// For rows of `width` elements: the number of each column's taps, the stride of both axes, for each column of a channel the position that output
     /// position 0 sees, and how many channels are summed and how far apart they are. Taps of a column are one row apart. None if that is nothing for the
@@ -552,12 +554,13 @@ impl<T: Real> DepthwiseKernels<T> {
     }
 
     /// Copies the elements of even index of each row to `dst[even..]`, and those of odd index to `dst[odd..]`, either filled up with zeros to whole
-    /// vectors.
+    /// vectors: as many for both.
     ///
     /// # Panics
-    /// If a slice is too short.
+    /// If a slice is too short, or the halves of a row overlap.
     pub fn split(&self, src: &[T], dst: &mut [T], even: usize, odd: usize, copy: &RowCopy) {
         let len = copy.width.div_ceil(2).next_multiple_of(self.lanes);
+        assert!(even.abs_diff(odd) >= len, "the halves of a row overlap");
         if let Some(mut args) = self.copy_args(src, dst, copy, len, even.max(odd)) {
             args.dst = dst[even..].as_mut_ptr();
             args.odd = odd as isize - even as isize;

@@ -130,16 +130,22 @@ pub(crate) trait Lowering<T: Element>: Send + Sync {
 /// space, so that the lowerings need not check each.
 const MOST: usize = 1 << (usize::BITS / 2 - 1);
 
+/// Taps of a kernel, at the most: tables have entries for each.
+const MOST_TAPS: usize = 1 << 20;
+
 /// Whether the sizes are of this world, for every lowering but the naive one.
 ///
 /// # Errors
 /// The reason why not.
 pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
     let k = geometry.in_channels_per_group().checked_mul(geometry.kernel_volume());
-    let sizes = [Some(geometry.out_channels), Some(geometry.in_channels), Some(geometry.kernel_volume()), k];
+    let sizes = [Some(geometry.out_channels), Some(geometry.in_channels), k];
+    if geometry.kernel_volume() > MOST_TAPS {
+        return Err(alloc::format!("the kernel has {} taps, more than {MOST_TAPS}", geometry.kernel_volume()));
+    }
     match sizes.iter().all(|size| size.is_some_and(|size| size <= MOST)) {
         true => Ok(()),
-        false => Err(alloc::format!("channels, kernel volume or their product exceed {MOST}")),
+        false => Err(alloc::format!("channels, or their product with the kernel's volume, exceed {MOST}")),
     }
 }
 

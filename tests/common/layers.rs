@@ -64,7 +64,9 @@ impl DrawnAxis {
 fn axis(rank: usize) -> impl Strategy<Value = DrawnAxis> {
     let (kernel, extra): (usize, usize) = [(5, 40), (5, 14), (3, 6), (3, 3), (2, 3)][rank - 1];
     let sizes = (1..=kernel, 1..=3_usize, 1..=4_usize, 0..=4_usize, 0..=4_usize);
-    let rest = (0..=extra, 0..=3_usize, 0..=6_usize);
+    // Now and then beyond two of the longest vectors.
+    let most = if rank <= 2 { 80 } else { extra };
+    let rest = (prop_oneof![4 => 0..=extra, 1 => extra..=most], 0..=3_usize, 0..=6_usize);
     (sizes, rest).prop_map(|((kernel, dilation, stride, pad_begin, pad_end), (extra, output_padding, shortfall))| {
         DrawnAxis { kernel, dilation, stride, pad_begin, pad_end, extra, output_padding, shortfall }
     })
@@ -366,6 +368,13 @@ pub fn hard() -> Vec<Layer> {
         let pad = (kernel / 2) as i64;
         add((Conv::new(w).group(3).pads([pad; 4]), x));
         add((Conv::new(w).group(3).pads([pad; 4]).strides([2, 2]), x));
+    }
+    // Odd widths whose phases of stride 2 differ by a vector, for vectors of every length; with odd padding the shorter phase is the first.
+    for width in [9, 17, 33, 65] {
+        for (kernel, pad) in [(4, 1), (4, 2), (2, 0), (2, 1)] {
+            let w = [2, 1, kernel, kernel];
+            add((Conv::new(w).group(2).pads([pad; 4]).strides([2, 2]), [1, 2, 9, width]));
+        }
     }
     add((Conv::new([2, 1, 15, 9]).group(2).pads([7, 4, 7, 4]), [1, 2, 20, 19]));
     add((Conv::new([2, 1, 9, 17]).group(2).pads([4, 8, 4, 8]).strides([3, 2]), [1, 2, 20, 40]));

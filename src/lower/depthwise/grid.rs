@@ -217,6 +217,9 @@ impl Grid {
         if !is_plain || !is_short || !is_small || self.h.dilation > 1 || self.w.stride != stride {
             return None;
         }
+        if self.w.kernel.checked_mul(self.channels).is_none_or(|columns| columns > DirectTable::MOST_COLUMNS) {
+            return None;
+        }
         let position = |kx: usize| (kx * self.w.dilation) as isize - self.w.pad_begin as isize;
         let positions: Vec<_> = (0..self.w.kernel).map(position).collect();
         let channels = (self.channels, self.h.input * self.w.input);
@@ -272,11 +275,17 @@ impl Grid {
     }
 }
 
+/// Phases of W, at the most.
+const MOST_PHASES: usize = 512;
+
 /// The phases of W that some tap reads, and the length of a row that holds them all, for outputs in vectors of `lanes`.
 fn phases(w: &Axis, lanes: usize) -> Option<(Vec<Phase>, usize)> {
     let vectors = w.output.div_ceil(lanes).checked_mul(lanes)?;
     let (mut phases, mut at) = (Vec::<Phase>::new(), 0_usize);
     let every = w.stride / gcd(w.stride, w.dilation);
+    if every.min(w.kernel) > MOST_PHASES {
+        return None;
+    }
     for first in 0..every.min(w.kernel) {
         let phase = first * w.dilation % w.stride;
         let from = w.pad_begin.saturating_sub(phase).div_ceil(w.stride);
@@ -287,7 +296,8 @@ fn phases(w: &Axis, lanes: usize) -> Option<(Vec<Phase>, usize)> {
         // X begins at a whole vector.
         let base = at.checked_add(from.checked_next_multiple_of(lanes)?)? - from;
         let read = base.checked_add(reach)?.checked_add(vectors)?;
-        let written = (base + from).checked_add((to - from).checked_next_multiple_of(lanes)?)?;
+        // A pass that copies all phases of a row writes as many vectors of each.
+        let written = (base + from).checked_add(w.input.div_ceil(w.stride).checked_next_multiple_of(lanes)?)?;
         at = read.max(written).checked_next_multiple_of(lanes)?;
         phases.push(Phase { phase, base, from, to });
     }
