@@ -109,7 +109,7 @@ fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kerne
     let strands = Strands { sums: &values, slots: &[0, 1], step: LEN / PHASES, pitch: 0 };
     let (mut y, bias) = (vec![T::ZERO; LEN], [T::ZERO]);
     let epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
-    let runs = [Run { from: 0, at: 0, len: LEN }];
+    let runs = [Run { from: 0, phase: 0, at: 0, len: LEN }];
     group.throughput(Throughput::BytesDecimal((LEN * size_of::<T>()) as u64));
     group.bench_function(format!("{}/weave", kernel.name()), |b| {
         b.iter(|| kernel.run(black_box(&strands), &runs, &epilogue, &mut Dest::from_slice(&mut y), LEN));
