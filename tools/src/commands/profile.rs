@@ -167,8 +167,11 @@ impl Args {
         #[cfg_attr(not(feature = "infer"), expect(unused_mut, reason = "shapes are only added by inference"))]
         let mut graph = Graph::decode(&fs::read(&self.model)?, sizes)?;
         #[cfg(feature = "infer")]
-        if !graph.missing().is_empty() {
-            crate::infer::shapes(&self.model, &mut graph)?;
+        if !graph.missing().is_empty()
+            && let Err(error) = crate::infer::shapes(&self.model, &mut graph)
+        {
+            // Nodes whose shapes the model says can be run all the same.
+            anstream::eprintln!("{BAD}warning:{BAD:#} no shapes are inferred: {error:#}");
         }
         Ok(graph)
     }
