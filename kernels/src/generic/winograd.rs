@@ -12,7 +12,11 @@
 //! The polynomials' coefficients stand in [`Points`]. The transform of the filter, which is done once and in f64, is
 //! [`filter_rows`](crate::winograd::filter_rows).
 
-#![expect(clippy::needless_range_loop, reason = "loops over indices unroll before arrays are split into registers")]
+#![expect(
+    clippy::needless_range_loop,
+    clippy::manual_memcpy,
+    reason = "loops over indices unroll before arrays are split into registers"
+)]
 
 use crate::Real;
 use crate::simd::Simd;
@@ -176,7 +180,7 @@ unsafe fn forward<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
 /// CPU: the ISA.
 #[inline(always)]
 unsafe fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M] {
-    let points = const { Points::of(N) };
+    const { assert!(M <= 6, "a tile has at most six outputs") };
     // SAFETY: the caller runs where the ISA is.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
@@ -185,25 +189,49 @@ unsafe fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M]
             plus[i] = p[1 + 2 * i].add(p[2 + 2 * i]);
             minus[i] = p[1 + 2 * i].sub(p[2 + 2 * i]);
         }
+        let (even, odd) = ((&plus, p[0], p[N - 1]), (&minus, p[0], p[N - 1]));
+        // Calls, not a loop: of five rounds it would stay one, with the powers computed in it. Those from M on are not used, and vanish.
+        let all = [
+            output_of::<V, N, M, 0>(even),
+            output_of::<V, N, M, 1>(odd),
+            output_of::<V, N, M, 2>(even),
+            output_of::<V, N, M, 3>(odd),
+            output_of::<V, N, M, 4>(even),
+            output_of::<V, N, M, 5>(odd),
+        ];
         let mut y = [p[0]; M];
         for k in 0..M {
-            let terms = if k % 2 == 0 { &plus } else { &minus };
-            let mut sum = if k == M - 1 { p[N - 1] } else { p[0] };
-            let mut is_empty = k > 0 && k < M - 1;
-            for i in 0..pairs(N) {
-                let power = power(points.a[i], points.squares[i], k);
-                sum = if is_empty {
-                    terms[i].mul(V::splat(V::Elem::from_f64(power)))
-                } else if power == 1.0 {
-                    sum.add(terms[i])
-                } else {
-                    terms[i].mul_add(V::splat(V::Elem::from_f64(power)), sum)
-                };
-                is_empty = false;
-            }
-            y[k] = sum;
+            y[k] = all[k];
         }
         y
+    }
+}
+
+/// Output `K` of [`inverse`]: from the pairs' sums, or differences where `K` is odd, and the products at 0 and at infinity.
+///
+/// # Safety
+/// CPU: the ISA.
+#[inline(always)]
+unsafe fn output_of<V: Simd, const N: usize, const M: usize, const K: usize>(
+    (terms, first, last): (&[V; PAIRS], V, V),
+) -> V {
+    let points = const { Points::of(N) };
+    // SAFETY: the caller runs where the ISA is.
+    unsafe {
+        let mut sum = if K == M - 1 { last } else { first };
+        let mut is_empty = K > 0 && K < M - 1;
+        for i in 0..pairs(N) {
+            let power = power(points.a[i], points.squares[i], K);
+            sum = if is_empty {
+                terms[i].mul(V::splat(V::Elem::from_f64(power)))
+            } else if power == 1.0 {
+                sum.add(terms[i])
+            } else {
+                terms[i].mul_add(V::splat(V::Elem::from_f64(power)), sum)
+            };
+            is_empty = false;
+        }
+        sum
     }
 }
 

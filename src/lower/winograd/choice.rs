@@ -9,7 +9,7 @@ use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
     FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
-    NOT_HIDDEN, OUTPUT_CYCLES, PHASE_CYCLES, PLANE_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
+    NOT_HIDDEN, OUTPUT_CYCLES, PHASE_CYCLES, PHASES_OF_X, PICK_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::tile_cycles;
 use crate::machine::Caches;
@@ -151,7 +151,7 @@ impl<T: Real> Choice<T> {
         let vectors = (extent.images * extent.image_input_tiles().div_ceil(scheme.kernel.lanes())) as f64;
         let lanes = scheme.kernel.lanes() as f64;
         // Phases of a stride are picked before they are split.
-        let picked = if view.strides[1] == 1 { 0.0 } else { padded_len * PLANE_CYCLES };
+        let picked = if view.strides[1] == 1 { 0.0 } else { padded_len * PICK_CYCLES };
         let input = channels as f64 * (picked + padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
         // Without taps along it, the slices of the outer axis are tasks of their own.
         let depths = depth_tasks(roles);
@@ -196,6 +196,7 @@ impl<T: Real> Choice<T> {
         let scattered = (extent.tiles() * channels_out) as f64 * pixels;
         let apart =
             if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
-        Some(task + apart * slices_out)
+        let factor = if view.strides == [1, 1] { 1.0 } else { PHASES_OF_X };
+        Some((task + apart * slices_out) * factor)
     }
 }
