@@ -21,9 +21,5 @@ const SELECTION: [&str; 10] = [
 ];
 
 fn main() {
-    let rates = common::FlopRate::default();
-    let yardstick = rates.yardstick();
-    let mut criterion = common::criterion_with(rates);
-    common::bench_layers(&mut criterion, &yardstick, &common::layers(Op::ConvTranspose, &SELECTION));
-    criterion.final_summary();
+    common::bench_layers(Op::ConvTranspose, &SELECTION);
 }

@@ -11,6 +11,7 @@ use convoke::{Algorithm, DType, ErrorKind, Op, PackedWeights, Plan, Planner, Thr
 use convoke_tools::data::{Operands, Tensor, tensor};
 use convoke_tools::limits::Roof;
 use convoke_tools::shapes::{self, Kind, Layer, describe, flops};
+use convoke_tools::timing::geometric_mean;
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, Throughput};
 
@@ -128,7 +129,7 @@ impl ValueFormatter for Formatter {
 }
 
 /// The layers of an operator: those of `selection`, or all with `CONVOKE_BENCH=all`.
-pub fn layers(op: Op, selection: &[&str]) -> Vec<Layer> {
+fn layers(op: Op, selection: &[&str]) -> Vec<Layer> {
     let mut layers = shapes::built_in();
     layers.retain(|layer| layer.op == op);
     for name in selection {
@@ -145,11 +146,17 @@ pub fn layers(op: Op, selection: &[&str]) -> Vec<Layer> {
 /// Multiply-adds up to which the naive loops are timed too: a tenth of a second a run.
 const NAIVE_MACS: u128 = 1 << 25;
 
-/// Layers by kind, one group each, named `kind/layer`: a row for the planner's pick, and one for each algorithm that accepts the layer, in f32 on one
-/// thread; packing is outside the timed part. Closes with the geometric means by kind and by network.
-pub fn bench_layers(criterion: &mut Criterion<FlopRate>, yardstick: &Cell<Yardstick>, layers: &[Layer]) {
-    let mut layers: Vec<_> =
-        layers.iter().map(|l| (l, l.geometry().expect("reading the layer validated it"))).collect();
+/// The layers of an operator by kind, one group each, named `kind/layer`: a row for the planner's pick, and one for each algorithm that accepts the layer, in
+/// f32 on one thread; packing is outside the timed part. Closes with the geometric means by kind and by network.
+pub fn bench_layers(op: Op, selection: &[&str]) {
+    let rates = FlopRate::default();
+    let yardstick = rates.yardstick();
+    let mut criterion = criterion_with(rates);
+    let geometry = |layer: Layer| {
+        let geometry = layer.geometry().expect("reading the layer validated it");
+        (layer, geometry)
+    };
+    let mut layers: Vec<_> = layers(op, selection).into_iter().map(geometry).collect();
     // Stable: layers of a network stay together.
     layers.sort_by_key(|(_, geometry)| Kind::of(geometry));
     let mut roofs = BTreeMap::new();
@@ -205,10 +212,16 @@ pub fn bench_layers(criterion: &mut Criterion<FlopRate>, yardstick: &Cell<Yardst
         }
         group.finish();
         if seconds.contains_key(&None) {
-            let network = layer.name.split('.').next().unwrap_or_default().to_owned();
-            rows.push(Row { kind: kind.to_string(), network, flops: flops(&geometry), limit, seconds });
+            rows.push(Row {
+                kind: kind.to_string(),
+                network: layer.network().to_owned(),
+                flops: flops(&geometry),
+                limit,
+                seconds,
+            });
         }
     }
+    criterion.final_summary();
     // Criterion's way to run everything once, as a test.
     if !std::env::args().any(|argument| argument == "--test") {
         summarise("kind", &rows, |row| &row.kind);
@@ -260,12 +273,6 @@ fn summarise(by: &str, rows: &[Row], key: impl Fn(&Row) -> &String) {
         let cells: String = baselines.iter().map(times).collect();
         println!("{name:<16} {:>6} {rate:>8.1} {:>7.0} %{cells}", group.len(), 100.0 * share);
     }
-}
-
-/// NaN of nothing.
-fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value.ln()));
-    (sum / f64::from(count)).exp()
 }
 
 /// A plan with everything that its runs need.

@@ -4,19 +4,26 @@
 
 For each layer, all implementations run in turn, round by round, so that a drift of the machine's speed hits all alike; the fastest run of all rounds counts.
 Everywhere: f32, plain NCHW in and out, weights packed outside of the timing, each library's fastest setting. Outputs are compared; what differs by more
-than the tolerance is marked, and does not count as fast. Ctrl-C ends it; what was measured is kept.
+than the tolerance is marked, and does not count as fast. A library that dies or hangs is started anew, and given up after three times in a row.
+
+Results are written after each layer, so that nothing that was measured is lost; Ctrl-C ends it with table and picture of what there is.
 """
 
 import argparse
+import contextlib
 import csv
 import datetime
+import importlib.metadata
 import json
 import math
 import os
 import pathlib
+import queue
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 
 import numpy as np
 from tqdm import tqdm
@@ -27,72 +34,95 @@ LABELS = {
     "convoke": "convoke", "onnxruntime": "onnxruntime", "openvino": "OpenVINO", "ncnn": "ncnn", "mnn": "MNN", "rten": "rten", "tract": "tract",
     "candle": "candle",
 }
-PYTHON, RUST = ["onnxruntime", "openvino", "ncnn", "mnn"], ["rten", "tract", "candle"]
+# How each is called; the first line of the results says what all have in common.
+SETTINGS = {
+    "convoke": "the planner's pick with its default accuracy",
+    "onnxruntime": "CPU provider, input and output bound, the faster of its blocked layout with conversions and none (levels ALL and EXTENDED)",
+    "openvino": "held to f32 (it would take bf16 where the CPU has it), latency hint, one stream, input and output shared",
+    "ncnn": "half-precision storage and arithmetic off; a batch is images one after the other",
+    "mnn": "precision high; the copies from and to plain NCHW count, as its own layout is blocked",
+    "rten": "built for this CPU, weights prepacked",
+    "tract": "built for this CPU, optimised plan",
+    "candle": "built for this CPU; nothing is packed, and the bias is a second pass, which counts",
+}
+# Packages of Python; crates, each with a program that drives it.
+PYTHON = ["onnxruntime", "openvino", "ncnn", "mnn"]
+RUST = {"rten": "rten", "tract": "tract-onnx", "candle": "candle-core"}
 # Largest error, relative to the root mean square of the output. Direct sums in f32 and small Winograd tiles stay within NOTED; large Winograd tiles reach
 # 1e-2, which counts, with a mark.
 NOTED, TOLERANCE = 1e-4, 2e-2
+# Deaths and time-outs in a row after which a library is given up.
+PATIENCE = 3
 # Exit status after Ctrl-C, as shells have it.
 INTERRUPTED = 130
 
 
 def parse():
+    def number(type_, least):
+        def convert(text):
+            value = type_(text)
+            if not (least <= value < math.inf):
+                raise ValueError
+            return value
+
+        convert.__name__ = f"number of {least} or more"  # for argparse's message
+        return convert
+
+    names = PYTHON + list(RUST)
     parser = argparse.ArgumentParser(prog="tools/compare/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default=",".join(PYTHON), help="libraries, joined by commas, from: " + ", ".join(PYTHON + RUST))
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=0.1, help="time for each layer, library and round")
+    parser.add_argument("--peers", default=",".join(PYTHON), help=f"libraries, joined by commas, from: {', '.join(names)}; or all")
+    parser.add_argument("--threads", type=number(int, 1), default=1)
+    parser.add_argument("--rounds", type=number(int, 1), default=3)
+    parser.add_argument("--seconds", type=number(float, 0), default=0.1, help="time for each layer, library and round")
+    parser.add_argument("--timeout", type=number(float, 1), default=120, help="seconds after which a library that does not answer is ended")
     parser.add_argument("--all", action="store_true", help="all layers of benches/shapes, not only those of layers.txt")
+    parser.add_argument("--shapes", type=pathlib.Path, nargs="+", metavar="FILE", help="layers of your own, in the form of benches/shapes/*.csv")
     parser.add_argument("--filter", default="", help="only layers whose names contain one of these, joined by commas")
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "target/compare", help="folder for the JSON, the table and the picture")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "target/compare", help="folder for JSON, CSV and picture")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument("--readme", action="store_true", help="also write the table into README.md, and the picture beside it")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="measure nothing: table and picture of an earlier results.json")
     # Set by `run`.
-    parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--rust", type=pathlib.Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.peers = names if options.peers == "all" else [name for name in options.peers.split(",") if name]
+    unknown = [name for name in options.peers if name not in names]
+    if unknown or not options.peers or len(set(options.peers)) < len(options.peers):
+        parser.error(f"--peers: {f'no library {unknown[0]}' if unknown else 'none, or one twice'}; there are {', '.join(names)}")
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if options.threads > cpus:
+        parser.error(f"--threads: {options.threads}, but this process may use {cpus} CPUs")
+    return options
 
 
 # --- Layers ----------------------------------------------------------------------------------------------------------
 
 
 def layers(options):
-    chosen = [line for line in (HERE / "layers.txt").read_text().split("\n") if line and not line.startswith("#")]
-    rows = [row for path in sorted((ROOT / "benches/shapes").glob("*.csv")) for row in read(path)]
-    known = {row["name"]: row for row in rows}
-    if not options.all:
-        rows = [known[name] for name in chosen if name in known]
-        if len(rows) < len(chosen):
-            sys.exit(f"layers.txt: benches/shapes has no {', '.join(set(chosen) - set(known))}")
+    """The layers to measure, as convoke's worker has them: it reads and checks the files."""
+    files = ["--shapes", *options.shapes] if options.shapes else []
+    rows = json.loads(tool(options, "report", "--list", "--json", *files))
+    if not options.all and not options.shapes:
+        chosen = [line for line in (HERE / "layers.txt").read_text().splitlines() if line and not line.startswith("#")]
+        known = {row["name"]: row for row in rows}
+        missing = [name for name in chosen if name not in known]
+        if missing:
+            sys.exit(f"layers.txt: benches/shapes has no {', '.join(missing)}")
+        rows = [known[name] for name in chosen]
     parts = options.filter.split(",")
-    rows = [row for row in rows if any(part in row["name"] for part in parts)]
-    if not rows:
-        sys.exit(f"no layer's name contains {options.filter}")
-    return rows
+    for part in parts:
+        if not any(part in row["name"] for row in rows):
+            sys.exit(f"no layer's name contains {part!r}" + ("" if options.all or options.shapes else " (of those in layers.txt; --all has more)"))
+    return [row for row in rows if any(part in row["name"] for part in parts)]
 
 
-def read(path):
-    """The layers of a file, in the terms of the workers' protocol."""
-    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
-    for entry in csv.DictReader(lines):
-        numbers = lambda column: [int(n) for n in entry[column].split("x")]
-        x, m, k, s, d, op = numbers("x"), int(entry["out_channels"]), *map(numbers, ("kernel", "strides", "dilations", "output_padding"))
-        pads, group, axes = numbers("pads"), int(entry["group"]), len(x) - 2
-        pads = pads * 2 if len(pads) == axes else pads
-        extent = [d[i] * (k[i] - 1) + 1 for i in range(axes)]
-        total = [pads[i] + pads[axes + i] for i in range(axes)]
-        if entry["op"] == "Conv":
-            w = [m, x[1] // group, *k]
-            y = [(x[2 + i] + total[i] - extent[i]) // s[i] + 1 for i in range(axes)]
-            products = x[0] * math.prod(w) * math.prod(y)
-        else:
-            w = [x[1], m // group, *k]
-            y = [s[i] * (x[2 + i] - 1) + op[i] + extent[i] - total[i] for i in range(axes)]
-            products = x[0] * math.prod(w) * math.prod(x[2:])
-        yield {
-            "name": entry["name"], "op": entry["op"], "x": x, "w": w, "y": [x[0], m, *y], "strides": s, "pads": pads, "dilations": d, "group": group,
-            "output_padding": op, "flop": 2 * products,
-        }
+def tool(options, *arguments):
+    """What convoke's tools print."""
+    done = subprocess.run([options.worker, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"convoke-tools {arguments[0]}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def write_operands(row, folder):
@@ -120,60 +150,103 @@ def write_operands(row, folder):
 
 
 class Worker:
-    """A program that answers requests; started anew where it died."""
+    """A program that answers requests; started anew where it died or hung, and given up where it does that again and again."""
 
-    def __init__(self, command, threads):
-        self.command, self.threads, self.process = command, threads, None
+    def __init__(self, command, options):
+        self.command, self.threads, self.timeout = command, options.threads, options.timeout
+        self.process, self.failures = None, 0
 
     def ask(self, request):
+        if self.failures == PATIENCE:
+            return {"status": "failed", "error": f"given up after {PATIENCE} failures in a row"}
         if self.process is None or self.process.poll() is not None:
             self.start()
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
-            line = self.process.stdout.readline()
+            line = self.answers.get(timeout=self.timeout)
+        except queue.Empty:
+            return self.fail(f"no answer within {self.timeout:g} s")
         except BrokenPipeError:
             line = ""
-        return json.loads(line) if line else {"error": "the worker died"}
+        if not line:
+            return self.fail("died")
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            return self.fail(f"not an answer: {line[:200]!r}")
+        self.failures = 0
+        return answer
+
+    def fail(self, what):
+        """Ends what is left of the program; the reason, with the last line that it printed."""
+        self.failures += 1
+        # Its output ends a moment before it does.
+        status = self.end(0.5)
+        self.log.seek(0)
+        said = self.log.read().decode(errors="replace").strip().splitlines()
+        self.log.close()
+        return {"status": "failed", "error": f"{what} (exit status {status})" + (f": {said[-1][:200]}" if said else "")}
 
     def start(self):
         threads = str(self.threads)
         environment = os.environ | {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}
-        pipe = subprocess.PIPE
+        self.log = tempfile.TemporaryFile()
         # In a session of its own, so that Ctrl-C ends this program alone.
         self.process = subprocess.Popen(
-            self.command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment, start_new_session=True, preexec_fn=self.pin
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment, start_new_session=True,
+            preexec_fn=self.pin,
         )
+        # A thread of its own reads the answers, as reading from a pipe knows no time-out.
+        self.answers = queue.Queue()
+        threading.Thread(target=self.read, args=(self.process.stdout, self.answers), daemon=True).start()
+
+    @staticmethod
+    def read(output, answers):
+        with output:
+            for line in output:
+                answers.put(line)
+        answers.put("")
 
     def pin(self):
         """To as many CPUs as there are threads: the same for all."""
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.threads])
 
-    def close(self):
-        if self.process is not None and self.process.poll() is None:
+    def end(self, patience):
+        """The exit status of the program, which has so many seconds to end by itself."""
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-            try:
-                self.process.wait(5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+        try:
+            return self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            return self.process.wait()
+
+    def close(self):
+        if self.process is not None and self.process.returncode is None:
+            self.end(5)
+            self.log.close()
 
 
-def measure(options, rows, names):
+def measure(options, data, rows):
+    """Adds the results to the data, layer by layer."""
     commands = {"convoke": [options.worker, "worker"]}
     commands |= {name: [sys.executable, str(HERE / "peers.py"), name] for name in PYTHON}
-    commands |= {name: [str(options.rust / name)] for name in RUST if options.rust}
-    workers = {name: Worker(commands[name], options.threads) for name in names}
-    results = []
+    commands |= {name: [program(options, name)] for name in RUST if name in options.peers}
+    workers = {name: Worker(commands[name], options) for name in data["names"]}
     try:
         for row in tqdm(rows, unit="layer", disable=not sys.stderr.isatty()):
-            results.append(measure_layer(options, row, workers))
+            data["results"].append(measure_layer(options, row, workers))
+            data["load"] = os.getloadavg()[1]
+            write_results(data, options.output)
+        data["interrupted"] = False
+        write_results(data, options.output)
     except KeyboardInterrupt:
-        print(f"\ninterrupted: {len(results)} of {len(rows)} layers were measured", file=sys.stderr)
+        print(f"\ninterrupted: {len(data['results'])} of {len(rows)} layers were measured", file=sys.stderr)
     finally:
         for worker in workers.values():
             worker.close()
-    return results
 
 
 def measure_layer(options, row, workers):
@@ -192,41 +265,52 @@ def measure_layer(options, row, workers):
                 else:
                     best = answers.setdefault(name, {"seconds": answer["min"]})
                     best["seconds"] = min(best["seconds"], answer["min"])
-        outputs = {name: np.fromfile(folder / f"y.{name}", np.float32) for name in answers if (folder / f"y.{name}").exists()}
+        outputs = {name: np.fromfile(folder / f"y.{name}", np.float32) for name, answer in answers.items() if "seconds" in answer}
+    for name, (status, error) in judge(outputs).items():
+        gflops = row["flop"] / answers[name]["seconds"] / 1e9
+        answers[name] |= {"gflops": gflops, "status": status, "error_of_rms": error}
+    for answer in answers.values():
+        answer.setdefault("status", "absent")
+    return {"row": row, "answers": answers}
+
+
+def judge(outputs):
+    """For each output its status, and its largest error by the root mean square of the right one (None where that is no number).
+
+    `good`; `rough`, beyond what direct sums reach; `wrong`; `differs`, where two outputs disagree, so that nobody knows which one is wrong. (Beside these
+    there are `failed`, a library that died or hung, and `absent`, one that says that it cannot.)
+    """
     if not outputs:
-        return {"row": row, "answers": answers}
+        return {}
     # Outputs that are not numbers are wrong for sure, and would make the median no number.
-    finite = [y for y in outputs.values() if np.isfinite(y).all()] or list(outputs.values())
+    finite = [y for y in outputs.values() if np.isfinite(y).all()]
+    if not finite:
+        return {name: ("wrong", None) for name in outputs}
     # The median of three or more is right if most are.
     right = np.median(np.stack(finite), axis=0).astype(np.float64)
     scale = float(np.sqrt(np.mean(right**2))) or 1.0
-    for name, y in outputs.items():
-        error = float(np.max(np.abs(y - right))) / scale
-        answers[name]["error_of_rms"] = error
-        # Of two, nobody knows which one is right.
-        if len(finite) < 3 and np.isfinite(y).all() and error > TOLERANCE:
-            answers[name]["disagrees"] = True
-        if "seconds" in answers[name]:
-            answers[name]["gflops"] = row["flop"] / answers[name]["seconds"] / 1e9
-    return {"row": row, "answers": answers}
+
+    def verdict(y):
+        if not np.isfinite(y).all():
+            return "wrong", None
+        error = float(np.max(np.abs(y - right), initial=0)) / scale
+        if error > TOLERANCE:
+            return "wrong" if len(finite) > 2 else "differs", error
+        return "rough" if error > NOTED else "good", error
+
+    return {name: verdict(y) for name, y in outputs.items()}
 
 
 # --- Showing ---------------------------------------------------------------------------------------------------------
 
 
-def is_wrong(answer):
-    return not disagrees(answer) and not answer.get("error_of_rms", 0) <= TOLERANCE
-
-
-def disagrees(answer):
-    """Whether it differs from the only other output, so that one of the two is wrong."""
-    return answer.get("disagrees", False)
+def status(result, name):
+    return result["answers"].get(name, {}).get("status", "absent")
 
 
 def rate(result, name):
-    """GFLOP/s, where the result is not wrong, and not in doubt."""
-    answer = result["answers"].get(name, {})
-    return None if is_wrong(answer) or disagrees(answer) else answer.get("gflops")
+    """GFLOP/s, where the result is right."""
+    return result["answers"][name]["gflops"] if status(result, name) in ("good", "rough") else None
 
 
 def best_peer(result, names):
@@ -234,36 +318,54 @@ def best_peer(result, names):
 
 
 def table(data):
-    """Markdown, and the sentence that sums it up."""
+    """Markdown, and what sums it up: a paragraph each."""
     names = data["names"]
     lines = ["| layer | " + " | ".join(LABELS[name] for name in names) + " | of the best |", "|---|" + "---:|" * (len(names) + 1)]
     ratios = []
+    texts = {"good": "{:.0f}", "rough": "{:.0f}~", "wrong": "wrong", "differs": "differs", "failed": "failed", "absent": "-"}
     for result in data["results"]:
-        cells = []
-        for name in names:
-            answer, value = result["answers"].get(name, {}), rate(result, name)
-            mark = "~" if answer.get("error_of_rms", 0) > NOTED else ""
-            cells.append(f"{value:.0f}{mark}" if value else "wrong" if is_wrong(answer) else "differs" if disagrees(answer) else "-")
+        cells = [texts[status(result, name)].format(result["answers"].get(name, {}).get("gflops")) for name in names]
         mine, best = rate(result, "convoke"), best_peer(result, names)
         ratios += [(mine / best, result["row"]["name"])] if mine and best else []
         cells.append(f"{mine / best:.2f}" if mine and best else "-")
         lines.append(f"| {result['row']['name']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines), summary(ratios, names) + faults(data)
+
+
+def summary(ratios, names):
     if not ratios:
-        return "\n".join(lines), ""
+        return []
     mean = math.exp(sum(math.log(ratio) for ratio, _ in ratios) / len(ratios))
     ahead, (least, where) = sum(ratio > 1 for ratio, _ in ratios), min(ratios)
     count = len(names) - 1
     others = f"fastest of the {count} others" if count > 1 else LABELS[names[1]]
-    summary = (
-        f"Over these {len(ratios)} layers convoke is {mean:.2f} times as fast as the {others} in geometric mean, ahead on {ahead}; "
-        f"the least is {least:.2f}, on {where}."
-    )
     behind = [f"{name} ({ratio:.2f})" for ratio, name in sorted(ratios) if ratio < 0.995]
-    return "\n".join(lines), summary + (f" Behind on: {', '.join(behind)}." if behind else "")
+    return [
+        f"Over these {len(ratios)} layers convoke is {mean:.2f} times as fast as the {others} in geometric mean, ahead on {ahead}; "
+        f"the least is {least:.2f}, on {where}." + (f" Behind on: {', '.join(behind)}." if behind else "")
+    ]
+
+
+def faults(data):
+    """Results that are wrong, or of which one is, and libraries that died or hung."""
+
+    def reason(answer):
+        off = answer.get("error_of_rms")
+        return answer.get("error") or ("not numbers" if off is None else f"off by {off:.2g} of the root mean square")
+
+    paragraphs = []
+    for what, title in [("wrong", "Wrong results"), ("differs", "Two outputs that disagree, either may be wrong"), ("failed", "Failed")]:
+        found = [
+            f"{LABELS[name]} on {result['row']['name']} ({reason(answer)})"
+            for result in data["results"] for name, answer in result["answers"].items() if answer["status"] == what
+        ]
+        paragraphs += [f"{title}: {', '.join(found)}."] if found else []
+    return paragraphs
 
 
 def conditions(data):
     machine, versions = data["machine"], data["versions"]
+    crowded = data["load"] > 2 * machine["cores"]
     cores = "one core" if data["threads"] == 1 else f"{data['threads']} cores"
     peaks = ", ".join(f"{isa} {peak:.0f}" for isa, peak in machine["fma_peak"].items())
     levels = next(iter(machine["read_bandwidth"].values()))
@@ -273,21 +375,30 @@ def conditions(data):
         f"{machine['cpu']}, {cores} of {machine['cores']}; FMA peak (GFLOP/s): {peaks}; read bandwidth (GB/s): {bandwidth}.",
         f"convoke {machine['convoke']} ({machine['rustc']}); {peers}; {data['date']}.",
         f"f32, plain NCHW in and out, weights packed outside of the timing; GFLOP/s of the fastest run of {data['rounds']} rounds that took all in turn.",
+        "How each is called: " + "; ".join(f"{LABELS[name]}: {SETTINGS[name]}" for name in data["names"]) + ".",
         f"Load of the machine while measuring: {data['load']:.1f}"
-        + (" runnable threads, many more than its cores: layers that take milliseconds were interrupted all the time." if data["load"] > 2 * machine["cores"] else "."),
-        f"Outputs agree within {NOTED:g} of their root mean square; `~`: within {TOLERANCE:g}; `wrong`: beyond; `-`: the library has no such layer."
-        + (" `differs`: two outputs that disagree, either may be wrong." if any(disagrees(a) for r in data["results"] for a in r["answers"].values()) else ""),
-    ]
+        + (" runnable threads, many more than its cores: layers that take milliseconds were interrupted all the time" if crowded else "") + ".",
+        f"Outputs agree within {NOTED:g} of their root mean square; `~`: within {TOLERANCE:g}; `wrong`: beyond; `differs`: two outputs that disagree; "
+        "`failed`: the library died or hung; `-`: it says that it has no such layer (table.csv has its words).",
+    ] + (["Interrupted: not all layers were measured."] if data["interrupted"] else [])
 
 
-def write_csv(data, path):
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["layer", "library", "threads", "seconds", "gflops", "error_of_rms", "reason"])
-        for result in data["results"]:
-            for name, answer in result["answers"].items():
-                values = [answer.get(key, "") for key in ("seconds", "gflops", "error_of_rms", "error")]
-                writer.writerow([result["row"]["name"], name, data["threads"], *values])
+def write_results(data, folder):
+    """JSON and CSV, each replaced as a whole, so that there is a complete file at any time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, write in [("results.json", lambda file: json.dump(data, file, indent=1)), ("table.csv", lambda file: write_csv(data, file))]:
+        with open(folder / f"{name}.new", "w", newline="") as file:
+            write(file)
+        os.replace(folder / f"{name}.new", folder / name)
+
+
+def write_csv(data, file):
+    writer = csv.writer(file)
+    writer.writerow(["layer", "library", "threads", "seconds", "gflops", "error_of_rms", "status", "reason"])
+    for result in data["results"]:
+        for name, answer in result["answers"].items():
+            values = [answer.get(key, "") for key in ("seconds", "gflops", "error_of_rms", "status", "error")]
+            writer.writerow([result["row"]["name"], name, data["threads"], *values])
 
 
 def picture(data, path):
@@ -298,16 +409,20 @@ def picture(data, path):
     matplotlib.rcParams["svg.hashsalt"] = "convoke"  # the same picture from the same figures
     import matplotlib.pyplot as plt
 
-    names, results = data["names"], [result for result in data["results"] if rate(result, "convoke")]
+    names, results = data["names"], data["results"]
     figure, axes = plt.subplots(figsize=(10, 1.9 + 0.19 * len(results)), layout="constrained")
     colours = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#a09600", "#777777"]
     markers = ["o", "s", "D", "^", "v", "P", "X", "*"]
     heights = range(len(results), 0, -1)
-    axes.hlines(heights, [best_peer(r, names) or rate(r, "convoke") for r in results], [rate(r, "convoke") for r in results], "#0072b2", linewidth=1.2, zorder=1)
+    lines = [(h, best_peer(r, names), rate(r, "convoke")) for r, h in zip(results, heights) if best_peer(r, names) and rate(r, "convoke")]
+    axes.hlines(*zip(*lines) if lines else ([], [], []), "#0072b2", linewidth=1.2, zorder=1)
     for name, colour, marker in zip(names, colours, markers):
         points = [(rate(r, name), h) for r, h in zip(results, heights) if rate(r, name)]
         size = 46 if name == "convoke" else 18
         axes.scatter([p[0] for p in points], [p[1] for p in points], size, colour, marker=marker, label=LABELS[name], zorder=3 if name == "convoke" else 2)
+    wrong = [(r["answers"][name]["gflops"], h) for name in names for r, h in zip(results, heights) if status(r, name) in ("wrong", "differs")]
+    if wrong:
+        axes.scatter(*zip(*wrong), 30, "red", marker="x", label="wrong result", zorder=4)
     peak = max(data["machine"]["fma_peak"].values())
     axes.axvline(peak, color="black", linewidth=1, linestyle="--", label="FMA peak")
     axes.set_xscale("log")
@@ -320,7 +435,8 @@ def picture(data, path):
     axes.grid(axis="x", color="#dddddd")
     axes.set_axisbelow(True)
     axes.set_title("\n".join(conditions(data)[:2]), fontsize=8, loc="left", color="#555555", wrap=True)
-    figure.legend(loc="outside upper left", ncols=len(names) + 1, frameon=False, fontsize=9)
+    entries = len(names) + (2 if wrong else 1)
+    figure.legend(loc="outside upper left", ncols=entries if entries <= 8 else math.ceil(entries / 2), frameon=False, fontsize=9)
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -335,69 +451,90 @@ def readme(data):
     target.mkdir(exist_ok=True)
     picture(data, target / "compare.svg")
     facts = "\n".join(f"* {line}" for line in conditions(data))
-    body = (
-        f"{facts}\n* With Winograd, the multiply-adds of the definition are counted, so that figures exceed the FMA peak.\n\n{summary}\n\n"
-        f"![GFLOP/s of each layer with each library](benches/figures/compare.svg)\n\n{rows}\n\nThis block is written by `tools/compare/run --readme`.\n"
-    )
-    path.write_text(f"{head}{begin}\n{body}{end}{tail}")
+    paragraphs = [
+        f"{facts}\n* With Winograd, the multiply-adds of the definition are counted, so that figures exceed the FMA peak.",
+        *summary,
+        "![GFLOP/s of each layer with each library](benches/figures/compare.svg)",
+        rows,
+        "This block is written by `tools/compare/run --readme`.",
+    ]
+    path.write_text(f"{head}{begin}\n" + "\n\n".join(paragraphs) + f"\n{end}{tail}")
 
 
-def facts(options, names):
+def program(options, name):
+    return options.rust / name
+
+
+def facts(options):
     """The machine, as convoke's report states it, and the versions of the libraries."""
-    from importlib.metadata import version
-
-    command = [options.worker, "report", "--json", "--seconds", "0", "--filter", "bilinear", "--threads", str(options.threads)]
-    machine = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["machine"]
     lock = (HERE / "rust/Cargo.lock").read_text()
-    crate = lambda name: lock.split(f'name = "{name}"\nversion = "')[1].split('"')[0]
-    crates = {"rten": "rten", "tract": "tract-onnx", "candle": "candle-core"}
-    return machine, {name: crate(crates[name]) if name in crates else version(name) for name in names if name != "convoke"}
+    versions = {}
+    for name in options.peers:
+        if name in RUST:
+            if options.rust is None or not program(options, name).exists():
+                sys.exit(f"{name} is not built: tools/compare/run --peers {name} builds it")
+            versions[name] = lock.split(f'name = "{RUST[name]}"\nversion = "')[1].split('"')[0]
+        else:
+            try:
+                versions[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                sys.exit(f"{name} is not installed: tools/compare/run installs what requirements.txt lists")
+    layer = ["--seconds", "0", "--filter", "bilinear"]
+    return json.loads(tool(options, "report", "--json", *layer, "--threads", str(options.threads)))["machine"], versions
+
+
+def earlier(path):
+    """The data of an earlier run."""
+    try:
+        data = json.loads(path.read_text())
+        table(data), conditions(data)
+    except OSError as error:
+        sys.exit(f"{path}: {error.strerror}")
+    except (ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{path} is not a results.json of this version: {error!r}")
+    return data
 
 
 def main():
     options = parse()
     if options.source:
-        data = json.loads(options.source.read_text())
+        data = earlier(options.source)
     else:
-        peers = [name for name in options.peers.split(",") if name]
-        unknown = [name for name in peers if name not in PYTHON + (RUST if options.rust else [])]
-        if unknown:
-            sys.exit(f"no library {unknown[0]}: there are {', '.join(PYTHON + RUST)} (tools/compare/run builds the last {len(RUST)} where --peers names one)")
-        names = ["convoke", *peers]
         rows = layers(options)
-        machine, versions = facts(options, names)
-        results = measure(options, rows, names)
+        machine, versions = facts(options)
         date = datetime.date.today().isoformat()
-        data = dict(date=date, machine=machine, versions=versions, threads=options.threads, rounds=options.rounds, names=names, results=results)
-        data["interrupted"] = len(results) < len(rows)
-        data["load"] = os.getloadavg()[1]
-        if not results:
+        data = {
+            "date": date, "machine": machine, "versions": versions, "threads": options.threads, "rounds": options.rounds,
+            "names": ["convoke", *options.peers], "results": [], "interrupted": True, "load": os.getloadavg()[1],
+        }
+        # The system's wish to end this program is Ctrl-C, too.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        measure(options, data, rows)
+        if not data["results"]:
             sys.exit(INTERRUPTED)
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "results.json").write_text(json.dumps(data, indent=1))
-    write_csv(data, options.output / "table.csv")
+    write_results(data, options.output)
     picture(data, options.output / "compare.svg")
     rows, summary = table(data)
     if options.json:
         print(json.dumps(data, indent=1))
     else:
-        print("\n".join(conditions(data)) + f"\n\n{rows}\n\n{summary}")
+        print("\n".join(conditions(data)) + "\n\n" + "\n\n".join([rows, *summary]))
     for result in data["results"]:
         for name, answer in result["answers"].items():
             if "error" in answer:
                 print(f"{result['row']['name']}: {LABELS[name]}: {answer['error']}", file=sys.stderr)
     print(f"written: {options.output}", file=sys.stderr)
     if data["interrupted"]:
-        sys.exit(INTERRUPTED)
+        sys.exit(0 if options.source else INTERRUPTED)
     if options.readme:
         readme(data)
-    wrong = [result["row"]["name"] for result in data["results"] if is_wrong(result["answers"]["convoke"])]
-    differing = [result["row"]["name"] for result in data["results"] if any(map(disagrees, result["answers"].values()))]
-    messages = [f"convoke's result is wrong: {', '.join(wrong)}"] if wrong else []
-    messages += [f"two outputs disagree, and nothing tells which one is wrong: {', '.join(differing)}"] if differing else []
-    if messages:
-        sys.exit("\n".join(messages))
+    bad = [r["row"]["name"] for r in data["results"] if status(r, "convoke") not in ("good", "rough")]
+    if bad:
+        sys.exit(f"convoke failed, is wrong, or nothing tells whether it is, on: {', '.join(bad)}")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -5,6 +5,7 @@ the model, and are packed before the clock starts; input and output are plain NC
 """
 
 import json
+import math
 import os
 import pathlib
 import sys
@@ -15,7 +16,8 @@ import numpy as np
 
 
 class OnnxRuntime:
-    """The faster of two levels of optimisation: with its blocked layout (and the conversions to it) and without."""
+    """The faster of two levels of optimisation: with its blocked layout (and the conversions to it) and without. Input and output are bound to memory of
+    its own, so that no run allocates or copies them."""
 
     def __init__(self, row, folder, x, w, b, threads):
         import onnxruntime as ort
@@ -28,13 +30,19 @@ class OnnxRuntime:
             options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
             options.log_severity_level = 3
             session = ort.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
-            feed = {"x": x}
-            run = lambda session=session, feed=feed: session.run(None, feed)[0]
-            candidates.append((best_of(run, 6), run))
-        self.run = min(candidates, key=lambda c: c[0])[1]
+            source = ort.OrtValue.ortvalue_from_shape_and_type(row["x"], np.float32)
+            source.update_inplace(x)
+            sink = ort.OrtValue.ortvalue_from_shape_and_type(row["y"], np.float32)
+            binding = session.io_binding()
+            binding.bind_ortvalue_input("x", source)
+            binding.bind_ortvalue_output("y", sink)
+            run = lambda session=session, binding=binding: session.run_with_iobinding(binding)
+            candidates.append((best_of(run, 6), run, sink))
+        _, self.run, self.sink = min(candidates, key=lambda c: c[0])
 
     def output(self):
-        return self.run()
+        self.run()
+        return self.sink.numpy()
 
 
 class OpenVino:
@@ -175,10 +183,19 @@ def measure(run, duration):
     return {"min": seconds[0], "median": seconds[len(seconds) // 2], "reps": len(seconds)}
 
 
+def read(path, shape):
+    """A tensor that begins at a cache line, as engines' allocators have it: OpenVINO reads the input where it stands."""
+    size, line = 4 * math.prod(shape), 64
+    memory = np.empty(size + line, np.uint8)
+    begin = -memory.ctypes.data % line
+    tensor = memory[begin : begin + size].view(np.float32).reshape(shape)
+    tensor[...] = np.fromfile(path, np.float32).reshape(shape)
+    return tensor
+
+
 def answer(peer, request):
     row, folder = request["row"], pathlib.Path(request["dir"])
-    read = lambda name, shape: np.fromfile(folder / name, np.float32).reshape(shape)
-    x, w, b = read("x.bin", row["x"]), read("w.bin", row["w"]), read("b.bin", [row["y"][1]])
+    x, w, b = read(folder / "x.bin", row["x"]), read(folder / "w.bin", row["w"]), read(folder / "b.bin", [row["y"][1]])
     # Files of its own: several workers share the layer's folder.
     with tempfile.TemporaryDirectory() as own:
         own = pathlib.Path(own)

@@ -1,8 +1,9 @@
 //! Shapes that a model does not say, inferred by tract.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use convoke::DType;
 use convoke_tools::onnx::graph::Graph;
 use tract_onnx::prelude::*;
@@ -13,6 +14,15 @@ use tract_onnx::tract_hir::infer::{Factoid, InferenceModelExt};
 /// # Errors
 /// An input of the model whose sizes are not all known, or a model that tract cannot read.
 pub(crate) fn shapes(path: &Path, graph: &mut Graph) -> Result<()> {
+    // The library panics on some models that are not valid: what it says of its own code helps nobody.
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let result = panic::catch_unwind(AssertUnwindSafe(|| infer(path, graph)));
+    panic::set_hook(hook);
+    result.unwrap_or_else(|_| bail!("the library tract-onnx panicked on this model"))
+}
+
+fn infer(path: &Path, graph: &mut Graph) -> Result<()> {
     let onnx = tract_onnx::onnx().with_ignore_output_shapes(true);
     let mut model = onnx.model_for_path(path).map_err(library).context("reading the model to infer its shapes")?;
     for input in graph.inputs() {

@@ -1,5 +1,8 @@
-//! Ctrl-C: the first one ends a long measurement after the layer at hand, and what was measured is kept; the second ends the program.
+//! Ctrl-C, and the system's wish to end the program: the first one ends a long measurement after the run at hand, and the layers that were measured are
+//! kept; the second ends the program.
 
+use std::error::Error;
+use std::fmt;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +24,19 @@ pub(crate) fn watch() -> Result<()> {
     ctrlc::set_handler(handler).context("no handler for Ctrl-C")
 }
 
-/// Whether Ctrl-C was pressed.
-pub(crate) fn requested() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
+/// The error of a measurement that Ctrl-C ended.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl Error for Interrupted {}
+
+/// An error after Ctrl-C.
+pub(crate) fn check() -> Result<(), Interrupted> {
+    if INTERRUPTED.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
 }

@@ -7,7 +7,6 @@
 //! It is a limit of direct arithmetic. Winograd's minimal filtering needs fewer multiply-adds than the definition, so it may exceed the FMA
 //! limit. Reading is the faster half of memory traffic (writes cost more), so the limits by bandwidth are never too low.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::hint::black_box;
 use std::path::Path;
@@ -198,8 +197,9 @@ fn share_read(axis: &convoke::Axis) -> f64 {
         return 1.0;
     }
     let taps = |o| (0..axis.kernel).filter_map(move |k| axis.input_position(o, k));
-    let read: HashSet<usize> = (0..axis.output).flat_map(taps).collect();
-    read.len() as f64 / axis.input as f64
+    let mut read = vec![false; axis.input];
+    (0..axis.output).flat_map(taps).for_each(|position| read[position] = true);
+    read.into_iter().filter(|&is_read| is_read).count() as f64 / axis.input as f64
 }
 
 /// Bytes that each thread reads again and again to see a level's bandwidth: well within it, and well beyond the one before.

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use convoke_tools::limits::{Level, Roof};
 use serde::Serialize;
+use sysinfo::{MemoryRefreshKind, System};
 
 /// Where, when and with what something was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -77,6 +78,19 @@ impl Machine {
         let Self { convoke, rustc, os, date, .. } = self;
         format!("convoke {convoke}, {rustc}, {os}, {date}")
     }
+}
+
+/// Bytes that can be allocated before the system has to swap or to end programs, within the limits of a container; all there can be where the system
+/// does not tell.
+pub(crate) fn free_memory() -> u64 {
+    let mut system = System::new();
+    system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
+    if system.total_memory() == 0 {
+        return u64::MAX;
+    }
+    // Not what the container's own count says is free: that takes files that are only cached for used.
+    let container = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory.saturating_sub(limits.rss));
+    system.available_memory().min(container)
 }
 
 /// The CPU's name, where the system tells.

@@ -1,6 +1,6 @@
 //! `convoke-tools`: reports, ONNX tests, timing for comparisons, and what a plan decides.
 //!
-//! Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input, 130 if interrupted.
+//! Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input or a layer that could not be run, 130 if interrupted.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,8 @@ use commands::{Verdict, disasm, explain, kernels, onnx_test, profile, report, wo
 
 /// Tools for convoke, the CPU kernels of ONNX's Conv and ConvTranspose.
 ///
-/// Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input, 130 if interrupted.
+/// Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input or a layer that could not
+/// be run, 130 if interrupted.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
     match verdict {
         Ok(Verdict::Good) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong) => ExitCode::from(1),
+        Ok(Verdict::Incomplete) => ExitCode::from(2),
         Ok(Verdict::Interrupted) => ExitCode::from(interrupt::STATUS),
         Err(error) => {
             anstream::eprintln!("{}error:{} {error:#}", options::BAD, options::BAD.render_reset());

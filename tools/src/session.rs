@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use convoke::{Algorithm, DType, Explanation, Isa, Operator, Planner, Workspace};
+use anyhow::{Context, Result, ensure};
+use convoke::{Algorithm, DType, Explanation, Isa, Operator, Plan, Planner, Workspace};
 use convoke_tools::check;
 use convoke_tools::data::{Operands, Scalar, tensor};
 use convoke_tools::limits::Roof;
@@ -13,11 +13,15 @@ use convoke_tools::shapes::{Kind, describe, flops};
 use convoke_tools::timing::Timing;
 use serde::Serialize;
 
+use crate::interrupt;
+use crate::machine::free_memory;
 use crate::options::Team;
 use crate::output::text::{bytes, percent, seconds};
 
 /// Elements of each output that are compared with the reference.
 const SAMPLES: usize = 500;
+/// Seconds that one run may take, even if it reached its limit. A layer has at least five runs, none of which Ctrl-C can stop.
+const LONGEST_RUN: f64 = 20.0;
 
 /// The columns that `report` and `profile` have in common, for the end of their help.
 pub(crate) const COLUMNS: &str = "\
@@ -102,10 +106,46 @@ impl Figures {
         ]
     }
 
+    /// What is wrong with the result of the layer of this name.
+    pub(crate) fn wrong(&self, name: &str) -> String {
+        format!("{name}: error {:.1e}, {:.1} times its bound", self.max_error, self.error_of_bound)
+    }
+
     /// Whether the multiply-adds of the definition are not all made.
     pub(crate) fn is_winograd(&self) -> bool {
         self.algorithm == Algorithm::Winograd.name()
     }
+}
+
+/// A layer that was not run, or not to its end.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Failure {
+    pub(crate) name: String,
+    pub(crate) error: String,
+}
+
+impl Failure {
+    pub(crate) fn new(name: &str, error: &anyhow::Error) -> Self {
+        Self { name: name.to_owned(), error: format!("{error:#}") }
+    }
+}
+
+/// An error where this machine has not the memory to run a plan: operands, output, packed weights and workspace. Systems hand out more memory than they
+/// have, and end the program when it is used, so that allocating does not tell.
+pub(crate) fn ensure_fits<T: Scalar>(plan: &Plan<T>) -> Result<()> {
+    let geometry = plan.geometry();
+    let lens = [geometry.input_len(), geometry.weight_len(), geometry.bias_len(), geometry.output_len()];
+    let elements: u128 = lens.iter().map(|&len| len as u128).sum();
+    let own = (plan.packed_bytes() as u128) + (plan.workspace_bytes() as u128);
+    let (needed, free) = (elements * size_of::<T>() as u128 + own, free_memory());
+    ensure!(
+        needed <= free.into(),
+        "{} needs {}, and {} are free",
+        describe(geometry),
+        bytes(usize::try_from(needed).unwrap_or(usize::MAX)),
+        bytes(free as usize)
+    );
+    Ok(())
 }
 
 /// One choice of how to run layers, and the limits that go with it.
@@ -126,18 +166,31 @@ impl Session {
     }
 
     /// Plans, packs, runs, times and checks one layer.
+    ///
+    /// An error where the planner rejects the layer, where it is too large for this machine, and ([`interrupt::Interrupted`]) after Ctrl-C.
     pub(crate) fn run<T: Scalar>(&mut self, operator: &Operator, x: &[usize]) -> Result<(Figures, Explanation)> {
         let plan = self.planner.plan::<T>(operator.clone(), x)?;
         let geometry = plan.geometry();
+        ensure_fits(&plan)?;
         let roof = self.roof(plan.isa())?;
         let (peak, bound) = (roof.fma, roof.bound(geometry, size_of::<T>()));
+        ensure!(
+            bound.seconds <= LONGEST_RUN,
+            "{}: one run takes {} at least, and {} are the most",
+            describe(geometry),
+            seconds(bound.seconds),
+            seconds(LONGEST_RUN)
+        );
         let operands = Operands::<T>::new(geometry);
         let packed = plan.pack(&operands.w, Some(&operands.b))?;
         // NaN, so that an element that is not written is seen.
         let mut y = tensor(std::iter::repeat_n(T::from_f64(f64::NAN), geometry.output_len()));
         let mut workspace = Workspace::for_plan(&plan)?;
         let timing = self.team.install(|threads| {
-            Timing::measure(self.seconds, || plan.run(&operands.x, &packed, &mut y, &mut workspace, threads))
+            Timing::measure(self.seconds, || {
+                interrupt::check()?;
+                Ok::<_, anyhow::Error>(plan.run(&operands.x, &packed, &mut y, &mut workspace, threads)?)
+            })
         })?;
         let worst = check::against_reference(geometry, plan.algorithm(), &operands, &y, SAMPLES);
         let flop = flops(geometry);

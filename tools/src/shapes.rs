@@ -49,6 +49,12 @@ pub struct Layer {
 }
 
 impl Layer {
+    /// The name's first part.
+    #[must_use]
+    pub fn network(&self) -> &str {
+        self.name.split('.').next().unwrap_or_default()
+    }
+
     /// The operator with the layer's attributes.
     #[must_use]
     pub fn operator(&self) -> Operator {

@@ -1,4 +1,4 @@
-//! Repeated runs of one computation.
+//! Repeated runs of one computation, and the mean of what they give.
 
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,13 @@ impl Timing {
     }
 }
 
+/// The geometric mean, which is that of rates and ratios; NaN of nothing.
+#[must_use]
+pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> f64 {
+    let (count, sum) = values.into_iter().fold((0, 0.0), |(count, sum), value| (count + 1, sum + value.ln()));
+    (sum / f64::from(count)).exp()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +61,12 @@ mod tests {
         .unwrap();
         assert_eq!((timing.reps, calls), (Timing::MIN_REPS, Timing::MIN_REPS + Timing::WARM_UP));
         assert!(0.0 <= timing.min && timing.min <= timing.median);
+    }
+
+    #[test]
+    fn geometric_mean_of_known_numbers() {
+        assert!((geometric_mean([1.0, 10.0, 100.0]) - 10.0).abs() < 1e-9);
+        assert!(geometric_mean([]).is_nan());
     }
 
     #[test]

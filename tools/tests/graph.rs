@@ -6,24 +6,32 @@ use std::collections::BTreeMap;
 
 use common::{external, floats, ints, model, network, node, value};
 use convoke::DType;
-use convoke_tools::onnx::graph::Graph;
-use convoke_tools::onnx::proto::{AttributeProto, GraphProto, NodeProto};
+use convoke_tools::onnx::graph::{ConvNode, Graph};
+use convoke_tools::onnx::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
+use prost::Message;
 
 fn graph(of: GraphProto, batch: Option<i64>) -> Graph {
     Graph::decode(&model(of), batch.into_iter().map(|size| ("batch".to_owned(), size)).collect()).unwrap()
 }
 
+/// The nodes, all of which are well.
+fn nodes(graph: &Graph) -> Vec<(String, ConvNode)> {
+    graph.nodes().into_iter().map(|(name, node)| (name, node.unwrap())).collect()
+}
+
+/// What is wrong with the first node that is not well.
 fn error(of: GraphProto, batch: Option<i64>) -> String {
-    format!("{:#}", graph(of, batch).nodes().unwrap_err())
+    let nodes = graph(of, batch).nodes();
+    nodes.into_iter().find_map(|(name, node)| Some(format!("node {name}: {:#}", node.err()?))).unwrap()
 }
 
 #[test]
 fn nodes_with_their_shapes() {
     let graph = graph(network(), Some(3));
     assert!(graph.missing().is_empty());
-    let nodes = graph.nodes().unwrap();
+    let nodes = nodes(&graph);
     let found: Vec<_> =
-        nodes.iter().map(|n| (n.name.as_str(), n.geometry.input_shape(), n.geometry.output_shape())).collect();
+        nodes.iter().map(|(name, n)| (name.as_str(), n.geometry.input_shape(), n.geometry.output_shape())).collect();
     assert_eq!(
         found,
         [
@@ -45,12 +53,13 @@ fn a_shape_that_is_missing_is_named_and_can_be_inserted() {
     let mut bare = network();
     bare.value_info.clear();
     let text = error(bare.clone(), Some(1));
-    assert!(text.contains("node conv2") && text.contains("\"relu\"") && text.contains("infer_shapes"), "{text}");
+    assert!(text.contains("node conv2") && text.contains("does not say the shape of its input \"relu\""), "{text}");
+    assert!(graph(bare.clone(), None).lacks_shapes() && !graph(network(), None).lacks_shapes());
     let mut graph = graph(bare, Some(1));
     assert_eq!(graph.missing().into_iter().collect::<Vec<_>>(), ["conv2", "relu"]);
     graph.insert("relu", None, &[1, 8, 10, 12]);
     graph.insert("conv2", Some(DType::F32), &[1, 8, 10, 12]);
-    assert_eq!(graph.nodes().unwrap().len(), 3);
+    assert_eq!(nodes(&graph).len(), 3);
 }
 
 #[test]
@@ -68,9 +77,20 @@ fn weights_of_constant_nodes_and_convolutions_of_branches() {
         ..GraphProto::default()
     };
     let graph = graph(whole, None);
-    let nodes = graph.nodes().unwrap();
-    assert_eq!((nodes.len(), nodes[0].geometry.output_shape()), (1, vec![1, 8, 6, 6]));
+    let nodes = nodes(&graph);
+    assert_eq!((nodes.len(), nodes[0].1.geometry.output_shape()), (1, vec![1, 8, 6, 6]));
     assert_eq!(graph.others(), &BTreeMap::from([("ConvInteger".to_owned(), 1)]));
+}
+
+#[test]
+fn convolutions_of_functions_are_named() {
+    let graph = GraphProto { node: vec![node("block", &["x"], "y", &[])], ..GraphProto::default() };
+    let mut whole = ModelProto::decode(&model(graph)[..]).unwrap();
+    let nodes =
+        vec![node("Conv", &["a", "b"], "c", &[]), node("Relu", &["c"], "d", &[]), node("Conv", &["d", "e"], "f", &[])];
+    whole.functions = vec![FunctionProto { node: nodes }];
+    let text = Graph::decode(&whole.encode_to_vec(), BTreeMap::new()).unwrap_err().to_string();
+    assert!(text.contains("2 Conv in the model's own functions") && text.contains("onnx.inliner"), "{text}");
 }
 
 #[test]
@@ -85,10 +105,12 @@ fn a_foreign_operator_of_the_same_name_is_not_ours() {
 fn what_the_operator_rejects_names_the_node() {
     let mut wrong = network();
     wrong.node[2].attribute = vec![ints("strides", &[0, 1])];
-    let text = error(wrong, Some(1));
+    let text = error(wrong.clone(), Some(1));
     assert!(text.contains("node conv2") && text.contains("stride"), "{text}");
+    let well = graph(wrong, Some(1)).nodes().into_iter().filter(|(_, node)| node.is_ok());
+    assert_eq!(well.map(|(name, _)| name).collect::<Vec<_>>(), ["conv1", "up"], "the others are not lost");
     let mut untyped = network();
     untyped.initializer[0] = external("w1", &[8, 4, 3, 3]);
     untyped.initializer[0].data_type = 3; // int8
-    assert!(graph(untyped, Some(1)).nodes().is_ok(), "X's type counts where W's is not one of the four");
+    assert_eq!(nodes(&graph(untyped, Some(1))).len(), 3, "X's type counts where W's is not one of the four");
 }

@@ -8,6 +8,8 @@ pub(crate) mod profile;
 pub(crate) mod report;
 pub(crate) mod worker;
 
+use crate::session::Failure;
+
 /// What a command found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -15,6 +17,8 @@ pub(crate) enum Verdict {
     Good,
     /// A result was wrong: exit status 1.
     Wrong,
+    /// Some layers could not be run: exit status 2.
+    Incomplete,
     /// The user ended it with Ctrl-C: exit status 130.
     Interrupted,
 }
@@ -23,6 +27,16 @@ impl Verdict {
     /// `Good` if `good`.
     pub(crate) fn from_good(good: bool) -> Self {
         if good { Self::Good } else { Self::Wrong }
+    }
+
+    /// Of many layers: whether all were asked for and run, and what was wrong with those that were.
+    pub(crate) fn of_layers(interrupted: bool, failed: &[Failure], right: bool) -> Self {
+        match () {
+            () if interrupted => Self::Interrupted,
+            () if !right => Self::Wrong,
+            () if !failed.is_empty() => Self::Incomplete,
+            () => Self::Good,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `profile`: what convoke does for the convolutions of a model.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{self, Write};
@@ -7,17 +8,17 @@ use std::path::PathBuf;
 use std::slice::from_ref;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use convoke::{DType, Explanation, bf16, f16};
-use convoke_tools::onnx::graph::{ConvNode, Graph};
+use convoke_tools::onnx::graph::{ConvNode, Graph, HOW_TO_INFER};
 use serde::Serialize;
 
 use super::Verdict;
-use crate::interrupt;
+use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, parse_seconds, parse_threads};
 use crate::output::text::{bytes, percent, progress_bar, seconds, table};
-use crate::session::{COLUMNS, Figures, Session};
+use crate::session::{COLUMNS, Failure, Figures, Session};
 use crate::show;
 
 /// Time every Conv and ConvTranspose node of an ONNX model
@@ -32,8 +33,11 @@ use crate::show;
 ///   node          its name, or its output's
 ///   why           what the planner's cost model expected of the pick, and of the next best
 ///
-/// Ctrl-C ends it after the layer at hand; what was measured is printed.
-/// The exit status is 1 if a result was wrong, 130 if it was interrupted.
+/// A node that is not understood, or that needs more memory than is free or more than 20 s a run,
+/// is listed with the reason, and the others go on.
+///
+/// Ctrl-C ends it after the run at hand; the layers that were measured are printed.
+/// The exit status is 1 if a result was wrong, 2 if a node was not run, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_long_help = COLUMNS)]
 pub(crate) struct Args {
@@ -69,6 +73,10 @@ struct Profile {
     /// What the figures hold for, by element type.
     machines: BTreeMap<String, Machine>,
     nodes: Vec<Record>,
+    /// Nodes that were not run.
+    failed: Vec<Failure>,
+    /// Whether shapes that could be inferred are a reason for that.
+    lacks_shapes: bool,
     totals: Totals,
     /// The same by algorithm.
     by_algorithm: BTreeMap<String, Totals>,
@@ -134,19 +142,22 @@ impl Totals {
 /// Reads the model, runs its nodes, and prints the profile.
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let graph = args.graph().with_context(|| args.model.display().to_string())?;
-    let nodes = graph.nodes().with_context(|| args.model.display().to_string())?;
     interrupt::watch()?;
-    let profile = args.measure(&graph, &nodes)?;
+    let profile = args.measure(&graph)?;
+    if profile.nodes.is_empty()
+        && let Some(Failure { name, error }) = profile.failed.first()
+    {
+        let hint = if profile.lacks_shapes { format!("; {HOW_TO_INFER}") } else { String::new() };
+        bail!("{}: no node can be run: {name}: {error}{hint}", profile.model);
+    }
     if args.json {
         let json = serde_json::to_string_pretty(&profile)?;
         show(|out| writeln!(out, "{json}"))?;
     } else {
         show(|out| print(&profile, out))?;
     }
-    Ok(match profile.interrupted {
-        true => Verdict::Interrupted,
-        false => Verdict::from_good(profile.nodes.iter().all(|record| record.figures.within_bound)),
-    })
+    let right = profile.nodes.iter().all(|record| record.figures.within_bound);
+    Ok(Verdict::of_layers(profile.interrupted, &profile.failed, right))
 }
 
 impl Args {
@@ -156,56 +167,76 @@ impl Args {
         #[cfg_attr(not(feature = "infer"), expect(unused_mut, reason = "shapes are only added by inference"))]
         let mut graph = Graph::decode(&fs::read(&self.model)?, sizes)?;
         #[cfg(feature = "infer")]
-        if !graph.missing().is_empty() {
-            crate::infer::shapes(&self.model, &mut graph)?;
+        if !graph.missing().is_empty()
+            && let Err(error) = crate::infer::shapes(&self.model, &mut graph)
+        {
+            // Nodes whose shapes the model says can be run all the same.
+            anstream::eprintln!("{BAD}warning:{BAD:#} no shapes are inferred: {error:#}");
         }
         Ok(graph)
     }
 
-    fn measure(&self, graph: &Graph, nodes: &[ConvNode]) -> Result<Profile> {
-        let mut sessions = BTreeMap::<String, Session>::new();
+    fn measure(&self, graph: &Graph) -> Result<Profile> {
+        let mut sessions = HashMap::<DType, Session>::new();
         let mut known = HashMap::<String, Record>::new();
-        let mut records = Vec::new();
-        let bar = progress_bar(nodes.len());
-        for node in nodes {
-            if interrupt::requested() {
-                break;
-            }
-            bar.set_message(node.name.clone());
-            let key = format!("{} {:?}", node.dtype, node.geometry);
-            if let Some(record) = known.get(&key) {
-                records.push(Record { name: node.name.clone(), ..record.clone() });
-            } else {
-                let session = match sessions.entry(node.dtype.to_string()) {
-                    std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-                    std::collections::btree_map::Entry::Vacant(entry) => {
-                        let planner = self.choice.planner()?;
-                        entry.insert(Session::new(planner, node.dtype, self.threads, self.seconds)?)
-                    }
-                };
-                let record = run_node(session, node).with_context(|| format!("node {}", node.name))?;
-                known.insert(key, record.clone());
-                records.push(record);
+        let (mut records, mut failed) = (Vec::new(), Vec::new());
+        let nodes = graph.nodes();
+        let (count, bar) = (nodes.len(), progress_bar(nodes.len()));
+        for (name, node) in nodes {
+            bar.set_message(name.clone());
+            match node.and_then(|node| self.measure_node(&mut sessions, &mut known, &name, &node)) {
+                Ok(record) => records.push(record),
+                Err(error) if error.is::<Interrupted>() => break,
+                Err(error) => failed.push(Failure::new(&name, &error)),
             }
             bar.inc(1);
         }
         bar.finish_and_clear();
         let of_algorithm = |name: &str| Totals::of(records.iter().map(|r| &r.figures).filter(|f| f.algorithm == name));
         let by_algorithm = records.iter().map(|r| (r.figures.algorithm.clone(), of_algorithm(&r.figures.algorithm)));
-        let machine = |(dtype, s): (&String, &Session)| (dtype.clone(), Machine::new(dtype, s.threads(), s.roofs()));
+        let machine = |(dtype, s): (&DType, &Session)| {
+            let name = dtype.to_string();
+            (name.clone(), Machine::new(&name, s.threads(), s.roofs()))
+        };
         Ok(Profile {
             model: self.model.display().to_string(),
             machines: sessions.iter().map(machine).collect(),
             totals: Totals::of(records.iter().map(|r| &r.figures)),
             by_algorithm: by_algorithm.collect(),
             other_operators: graph.others().clone(),
-            interrupted: records.len() < nodes.len(),
+            interrupted: records.len() + failed.len() < count,
             nodes: records,
+            failed,
+            lacks_shapes: graph.lacks_shapes(),
         })
+    }
+
+    /// Runs a node, or takes the figures of an earlier one of the same shape.
+    fn measure_node(
+        &self,
+        sessions: &mut HashMap<DType, Session>,
+        known: &mut HashMap<String, Record>,
+        name: &str,
+        node: &ConvNode,
+    ) -> Result<Record> {
+        interrupt::check()?;
+        let key = format!("{} {:?}", node.dtype, node.geometry);
+        if let Some(record) = known.get(&key) {
+            return Ok(Record { name: name.to_owned(), ..record.clone() });
+        }
+        let session = match sessions.entry(node.dtype) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                entry.insert(Session::new(self.choice.planner()?, node.dtype, self.threads, self.seconds)?)
+            }
+        };
+        let record = run_node(session, name, node)?;
+        known.insert(key, record.clone());
+        Ok(record)
     }
 }
 
-fn run_node(session: &mut Session, node: &ConvNode) -> Result<Record> {
+fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<Record> {
     let (operator, x) = (&node.operator, node.geometry.input_shape());
     let (figures, explanation) = match node.dtype {
         DType::F32 => session.run::<f32>(operator, &x),
@@ -219,7 +250,7 @@ fn run_node(session: &mut Session, node: &ConvNode) -> Result<Record> {
         reason: v.reason.clone(),
     };
     Ok(Record {
-        name: node.name.clone(),
+        name: name.to_owned(),
         dtype: node.dtype.to_string(),
         why: why(&explanation, &figures.algorithm),
         candidates: explanation.verdicts().iter().map(candidate).collect(),
@@ -277,8 +308,13 @@ fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\nnot covered: {count} {operator}")?;
     }
     for wrong in profile.nodes.iter().filter(|r| !r.figures.within_bound) {
-        let times = wrong.figures.error_of_bound;
-        writeln!(out, "\n{BAD}WRONG{BAD:#} {}: {times:.1} times the bound of its error", wrong.name)?;
+        writeln!(out, "\n{BAD}WRONG{BAD:#} {}", wrong.figures.wrong(&wrong.name))?;
+    }
+    for Failure { name, error } in &profile.failed {
+        writeln!(out, "\n{BAD}NOT RUN{BAD:#} {name}: {error}")?;
+    }
+    if profile.lacks_shapes {
+        writeln!(out, "\nTo have the missing shapes, {HOW_TO_INFER}.")?;
     }
     Ok(())
 }

@@ -10,15 +10,17 @@ use anyhow::{Context, Result, bail, ensure};
 use convoke::{DType, Isa};
 use convoke_tools::data::Scalar;
 use convoke_tools::shapes::{self, Layer, describe};
+use convoke_tools::timing::geometric_mean;
 use serde::Serialize;
 
+use super::worker::Row;
 use super::{Verdict, is_rejection};
-use crate::interrupt;
+use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, DTypeName, parse_seconds, parse_threads, with_element};
-use crate::output::text::{geometric_mean, percent, progress_bar, table};
+use crate::output::text::{percent, progress_bar, table};
 use crate::output::{chart, page};
-use crate::session::{COLUMNS, Figures, Session};
+use crate::session::{COLUMNS, Failure, Figures, Session};
 use crate::show;
 
 /// Time the layers of published networks, and check each against the reference
@@ -37,8 +39,11 @@ use crate::show;
 /// threads of this machine, and DIR gets report.json, layers.csv, the pictures as SVG files, and
 /// index.html with all of it in one file.
 ///
-/// Ctrl-C ends it after the layer at hand; what was measured is printed and written.
-/// The exit status is 1 if a result was wrong, 130 if it was interrupted.
+/// A layer that needs more memory than is free, or more than 20 s a run, is listed with the reason,
+/// and the others go on.
+///
+/// Ctrl-C ends it after the run at hand; the layers that were measured are printed and written.
+/// The exit status is 1 if a result was wrong, 2 if a layer was not run, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_long_help = COLUMNS)]
 pub(crate) struct Args {
@@ -56,7 +61,7 @@ pub(crate) struct Args {
     /// Seconds to spend on timing each layer
     #[arg(long, default_value = "0.2", value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: Duration,
-    /// Print JSON
+    /// Print JSON; with --list, the layers as requests of the sub-command worker have them
     #[arg(long)]
     json: bool,
     /// Write a page, pictures, JSON and CSV into this folder; compare instruction sets and threads
@@ -78,6 +83,8 @@ pub(crate) struct Report {
     pub(crate) layers: Vec<Record>,
     /// Layers that the forced algorithm does not accept.
     pub(crate) rejected: Vec<String>,
+    /// Layers that were not run.
+    pub(crate) failed: Vec<Failure>,
     pub(crate) summary: Vec<Summary>,
     /// The same layers with other instruction sets and numbers of threads.
     pub(crate) comparisons: Vec<Series>,
@@ -86,7 +93,7 @@ pub(crate) struct Report {
 }
 
 /// The figures of one layer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Record {
     pub(crate) name: String,
     /// The name's first part.
@@ -119,9 +126,14 @@ pub(crate) struct Series {
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let layers = args.layers()?;
     if args.list {
-        let line = |layer: &Layer| Ok(format!("{}: {} {}\n", layer.name, layer.op, describe(&layer.geometry()?)));
-        let lines = layers.iter().map(line).collect::<Result<String>>()?;
-        show(|out| write!(out, "{lines}"))?;
+        let list = if args.json {
+            let rows = layers.iter().map(Row::new).collect::<Result<Vec<_>>>()?;
+            serde_json::to_string_pretty(&rows)? + "\n"
+        } else {
+            let line = |layer: &Layer| Ok(format!("{}: {} {}\n", layer.name, layer.op, describe(&layer.geometry()?)));
+            layers.iter().map(line).collect::<Result<String>>()?
+        };
+        show(|out| write!(out, "{list}"))?;
         return Ok(Verdict::Good);
     }
     if let Some(folder) = &args.output {
@@ -130,7 +142,8 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     interrupt::watch()?;
     let report = with_element!(args.dtype, T => args.measure::<T>(&layers))?;
     if report.layers.is_empty() && !report.interrupted {
-        bail!("no layer was run: the algorithm accepts none of them");
+        let failed = report.failed.first().map(|failure| format!("{}: {}", failure.name, failure.error));
+        bail!("no layer was run: {}", failed.as_deref().unwrap_or("the algorithm accepts none of them"));
     }
     if args.json {
         let json = serde_json::to_string_pretty(&report)?;
@@ -142,17 +155,37 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         write(&report, folder).with_context(|| folder.display().to_string())?;
         eprintln!("written: {}", folder.join("index.html").display());
     }
-    Ok(match report.interrupted {
-        true => Verdict::Interrupted,
-        false => Verdict::from_good(report.is_right()),
-    })
+    Ok(Verdict::of_layers(report.interrupted, &report.failed, report.wrong().is_empty()))
 }
 
 impl Report {
-    /// Whether all results are right, those of the comparisons too.
-    fn is_right(&self) -> bool {
-        self.layers.iter().all(|record| record.figures.within_bound)
-            && self.comparisons.iter().all(|s| s.wrong.is_empty())
+    /// What is wrong with which results, those of the comparisons too, one a line.
+    pub(crate) fn wrong(&self) -> Vec<String> {
+        let own = self.layers.iter().filter(|r| !r.figures.within_bound).map(|r| r.figures.wrong(&r.name));
+        // The last one is the report itself.
+        let others = self.comparisons.split_last().map_or(&[][..], |(_, others)| others);
+        let of_series = |s: &Series| {
+            let how = format!("with {}, threads: {}", s.isa, s.threads);
+            let line = move |(name, times): (&String, &f64)| format!("{name} {how}: error {times:.1} times its bound");
+            s.wrong.iter().map(line).collect::<Vec<_>>()
+        };
+        own.chain(others.iter().flat_map(of_series)).collect()
+    }
+}
+
+impl Summary {
+    /// The heads of [`cells`](Self::cells).
+    pub(crate) const HEADS: [&str; 5] = ["kind", "layers", "GFLOP/s", "FMA", "of limit"];
+
+    /// The means as cells of a table.
+    pub(crate) fn cells(&self) -> [String; 5] {
+        [
+            self.kind.clone(),
+            self.layers.to_string(),
+            format!("{:.1}", self.gflops),
+            percent(self.share_of_peak),
+            percent(self.share_of_limit),
+        ]
     }
 }
 
@@ -181,8 +214,11 @@ impl Args {
         if self.shapes.is_empty() {
             layers = shapes::built_in();
         }
+        for part in &self.filter {
+            ensure!(layers.iter().any(|l| l.name.contains(part)), "no layer's name contains {part:?}");
+        }
         layers.retain(|l| self.filter.is_empty() || self.filter.iter().any(|part| l.name.contains(part)));
-        ensure!(!layers.is_empty(), "no layer's name contains {}", self.filter.join(" or "));
+        ensure!(!layers.is_empty(), "no layers");
         Ok(layers)
     }
 
@@ -191,33 +227,21 @@ impl Args {
         let mut main = Session::new(self.choice.planner()?, dtype, self.threads, self.seconds)?;
         let mut others = self.others(dtype)?;
         let bar = progress_bar(layers.len());
-        let (mut records, mut rejected) = (Vec::new(), Vec::new());
-        let mut interrupted = false;
+        let (mut records, mut rejected, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for layer in layers {
             bar.set_message(layer.name.clone());
-            let operator = layer.operator();
-            // All of a layer at once, so that a drift of the machine's speed hits what is compared alike.
-            match main.run::<T>(&operator, &layer.x) {
-                Ok((figures, _)) => {
-                    let network = layer.name.split('.').next().unwrap_or_default().to_owned();
-                    for (series, session) in &mut others {
-                        let (figures, _) = session.run::<T>(&operator, &layer.x)?;
-                        series.add(&layer.name, &figures);
-                    }
-                    records.push(Record { name: layer.name.clone(), network, figures });
-                }
+            match measure_layer::<T>(layer, &mut main, &mut others) {
+                Ok(record) => records.push(record),
+                Err(error) if error.is::<Interrupted>() => break,
                 Err(error) if self.choice.algorithm.is_some() && is_rejection(&error) => {
                     rejected.push(layer.name.clone());
                 }
-                Err(error) => bail!(error.context(format!("layer {}", layer.name))),
+                Err(error) => failed.push(Failure::new(&layer.name, &error)),
             }
             bar.inc(1);
-            if interrupt::requested() && records.len() + rejected.len() < layers.len() {
-                interrupted = true;
-                break;
-            }
         }
         bar.finish_and_clear();
+        let interrupted = records.len() + rejected.len() + failed.len() < layers.len();
         let machine = Machine::new(&dtype.to_string(), main.threads(), main.roofs());
         let mut comparisons: Vec<Series> = others.into_iter().map(|(series, _)| series).collect();
         if let (false, Some(first)) = (comparisons.is_empty(), records.first()) {
@@ -225,7 +249,15 @@ impl Args {
             records.iter().for_each(|r| own.add(&r.name, &r.figures));
             comparisons.push(own);
         }
-        Ok(Report { machine, summary: summarise(&records), layers: records, rejected, comparisons, interrupted })
+        Ok(Report {
+            machine,
+            summary: summarise(&records),
+            layers: records,
+            rejected,
+            failed,
+            comparisons,
+            interrupted,
+        })
     }
 
     /// What the layers are compared with: other instruction sets on as many threads, other numbers of threads with the same instructions.
@@ -246,6 +278,21 @@ impl Args {
         };
         choices.map(session).collect()
     }
+}
+
+/// Runs a layer in all ways at once, so that a drift of the machine's speed hits what is compared alike. It is kept in all of them, or in none.
+fn measure_layer<T: Scalar>(layer: &Layer, main: &mut Session, others: &mut [(Series, Session)]) -> Result<Record> {
+    let operator = layer.operator();
+    let run = |session: &mut Session| {
+        interrupt::check()?;
+        session.run::<T>(&operator, &layer.x).map(|(figures, _)| figures)
+    };
+    let figures = run(main)?;
+    let compared = others.iter_mut().map(|(_, session)| run(session)).collect::<Result<Vec<_>>>()?;
+    for ((series, _), figures) in others.iter_mut().zip(&compared) {
+        series.add(&layer.name, figures);
+    }
+    Ok(Record { name: layer.name.clone(), network: layer.network().to_owned(), figures })
 }
 
 /// The geometric means of each kind of layers that occurs, and of all. A layer without operations has no speed: it would make each mean 0.
@@ -280,34 +327,19 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         .concat()
     };
     writeln!(out, "\n{}\n", table(&header, report.layers.iter().map(row), 4))?;
-    let row = |s: &Summary| {
-        let count = s.layers.to_string();
-        [s.kind.clone(), count, format!("{:.1}", s.gflops), percent(s.share_of_peak), percent(s.share_of_limit)]
-    };
-    let header = ["kind", "layers", "GFLOP/s", "FMA", "of limit"];
-    writeln!(out, "Geometric means by kind of layer:\n{}", table(&header, report.summary.iter().map(row), 1))?;
+    let means = table(&Summary::HEADS, report.summary.iter().map(Summary::cells), 1);
+    writeln!(out, "Geometric means by kind of layer:\n{means}")?;
     if report.layers.iter().any(|r| r.figures.is_winograd()) {
         writeln!(out, "\nWinograd makes fewer multiply-adds than the definition has: its shares may exceed 100 %.")?;
     }
     if !report.rejected.is_empty() {
         writeln!(out, "\nNot accepted by the algorithm: {}", report.rejected.join(", "))?;
     }
-    for wrong in report.layers.iter().filter(|r| !r.figures.within_bound) {
-        writeln!(
-            out,
-            "\n{BAD}WRONG{BAD:#} {}: error {:.1e}, {:.1} times its bound",
-            wrong.name, wrong.figures.max_error, wrong.figures.error_of_bound
-        )?;
+    for wrong in report.wrong() {
+        writeln!(out, "\n{BAD}WRONG{BAD:#} {wrong}")?;
     }
-    // The last one is the report itself.
-    let others = report.comparisons.split_last().map_or(&[][..], |(_, others)| others);
-    for Series { isa, threads, wrong, .. } in others {
-        for (name, times) in wrong {
-            writeln!(
-                out,
-                "\n{BAD}WRONG{BAD:#} {name} with {isa}, threads: {threads}: {times:.1} times the bound of its error"
-            )?;
-        }
+    for Failure { name, error } in &report.failed {
+        writeln!(out, "\n{BAD}NOT RUN{BAD:#} {name}: {error}")?;
     }
     Ok(())
 }
@@ -346,6 +378,7 @@ fn write_csv(report: &Report, path: &Path) -> Result<()> {
         "packed_bytes",
         "max_error",
         "error_of_bound",
+        "within_bound",
     ])?;
     for Record { name, figures: f, .. } in &report.layers {
         writer.write_record([
@@ -367,6 +400,7 @@ fn write_csv(report: &Report, path: &Path) -> Result<()> {
             f.packed_bytes.to_string(),
             f.max_error.to_string(),
             f.error_of_bound.to_string(),
+            f.within_bound.to_string(),
         ])?;
     }
     writer.flush()?;

@@ -10,12 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use convoke::Workspace;
 use convoke_tools::data::tensor;
-use convoke_tools::shapes::{Layer, parse_op};
+use convoke_tools::shapes::{Layer, flops, parse_op};
 use convoke_tools::timing::Timing;
 use serde::{Deserialize, Serialize};
 
 use super::Verdict;
 use crate::options::{Choice, Team, parse_threads};
+use crate::session::ensure_fits;
 
 /// Time layers on request: one JSON object a line in, one out
 ///
@@ -61,8 +62,8 @@ struct Request {
 }
 
 /// The layer of a request.
-#[derive(Debug, Deserialize)]
-struct Row {
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Row {
     #[serde(default)]
     name: String,
     op: String,
@@ -79,6 +80,9 @@ struct Row {
     group: i64,
     #[serde(default)]
     output_padding: Vec<i64>,
+    /// Operations of the definition; not asked for in a request.
+    #[serde(default)]
+    flop: f64,
 }
 
 fn one_group() -> i64 {
@@ -86,6 +90,24 @@ fn one_group() -> i64 {
 }
 
 impl Row {
+    /// A layer as a request has it.
+    pub(crate) fn new(layer: &Layer) -> Result<Self> {
+        let geometry = layer.geometry()?;
+        Ok(Self {
+            name: layer.name.clone(),
+            op: layer.op.to_string(),
+            x: layer.x.clone(),
+            w: layer.w.clone(),
+            y: geometry.output_shape(),
+            strides: layer.strides.clone(),
+            pads: layer.pads.clone(),
+            dilations: layer.dilations.clone(),
+            group: layer.group,
+            output_padding: layer.output_padding.clone(),
+            flop: flops(&geometry),
+        })
+    }
+
     fn layer(&self) -> Result<Layer> {
         let axes = self.x.len().saturating_sub(2);
         let or_default = |given: &[i64], len, value| if given.is_empty() { vec![value; len] } else { given.to_vec() };
@@ -146,6 +168,7 @@ impl Worker {
 
         let layer = request.row.layer()?;
         let plan = self.choice.planner()?.threads(request.threads).plan::<f32>(layer.operator(), &layer.x)?;
+        ensure_fits(&plan)?;
         let geometry = plan.geometry();
         let shape = geometry.output_shape();
         ensure!(shape == request.row.y, "y: the output's shape is {shape:?}, not {:?}", request.row.y);

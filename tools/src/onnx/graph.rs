@@ -12,7 +12,7 @@ use prost::Message;
 use super::proto::{DataType, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use super::{attribute, is_onnx_domain};
 
-/// How to give a model the shapes that it lacks; errors end with it.
+/// How to give a model the shapes that it lacks.
 pub const HOW_TO_INFER: &str = "add the shapes to the model (Python: `onnx.save(onnx.shape_inference.infer_shapes(onnx.load(\"model.onnx\"), \
                                 data_prop=True), \"shaped.onnx\")`), or build these tools with `--features infer`";
 
@@ -58,8 +58,6 @@ pub struct Graph {
 /// One Conv or ConvTranspose node.
 #[derive(Debug, Clone)]
 pub struct ConvNode {
-    /// The node's name, or its output's where it has none.
-    pub name: String,
     /// The element type.
     pub dtype: DType,
     /// The operator with its attributes.
@@ -83,6 +81,13 @@ impl Graph {
         let (nodes, values, others) = (Vec::new(), HashMap::new(), BTreeMap::new());
         let mut graph = Self { opset, nodes, values, inputs, sizes, others };
         graph.collect(root);
+        for node in model.functions.iter().flat_map(|function| &function.node) {
+            if is_onnx_domain(&node.domain) && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose") {
+                let name =
+                    format!("{} in the model's own functions (Python's `onnx.inliner` resolves these)", node.op_type);
+                *graph.others.entry(name).or_default() += 1;
+            }
+        }
         ensure!(!graph.nodes.is_empty(), "the model has no Conv and no ConvTranspose node{}", graph.others_text());
         Ok(graph)
     }
@@ -152,6 +157,18 @@ impl Graph {
         needed.filter(|name| self.shape(name).is_none()).cloned().collect()
     }
 
+    /// Whether the convolutions need shapes that neither the model says nor names of sizes stand in for: [`HOW_TO_INFER`] helps.
+    #[must_use]
+    pub fn lacks_shapes(&self) -> bool {
+        self.missing().iter().any(|name| self.open_size(name).is_none())
+    }
+
+    /// The name that stands in a value's shape where a size should.
+    fn open_size(&self, name: &str) -> Option<&String> {
+        let dims = self.values.get(name)?.dims.as_ref()?;
+        dims.iter().find_map(|dim| if let Dim::Name(name) = dim { Some(name) } else { None })
+    }
+
     /// Says the shape of a value, and the element type where it is one of the four that convoke has.
     pub fn insert(&mut self, name: &str, dtype: Option<DType>, shape: &[i64]) {
         let value = self.values.entry(name.to_owned()).or_default();
@@ -169,7 +186,7 @@ impl Graph {
         self.inputs.iter().enumerate().map(input).collect()
     }
 
-    /// Number of nodes by operators that are convolutions of another kind, such as `ConvInteger`.
+    /// Number of nodes by operators that are convolutions of another kind, such as `ConvInteger`, or out of reach, in functions.
     #[must_use]
     pub fn others(&self) -> &BTreeMap<String, usize> {
         &self.others
@@ -178,15 +195,14 @@ impl Graph {
     fn others_text(&self) -> String {
         let count = |(name, count): (&String, &usize)| format!("{count} {name}");
         let list: Vec<_> = self.others.iter().map(count).collect();
-        if list.is_empty() { String::new() } else { format!(" (but {}, which is another operator)", list.join(", ")) }
+        if list.is_empty() { String::new() } else { format!(" (but {}, which is not covered)", list.join(", ")) }
     }
 
-    /// The convolutions, in the model's order.
-    ///
-    /// # Errors
-    /// A shape that is not known, a type or an attribute that the operators do not have; each with the node's name.
-    pub fn nodes(&self) -> Result<Vec<ConvNode>> {
-        self.nodes.iter().map(|node| self.node(node).with_context(|| format!("node {}", name(node)))).collect()
+    /// The convolutions, in the model's order: each node's name, and what it is, or the reason why that is not known: a shape that is missing, a type or an
+    /// attribute that the operators do not have.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<(String, Result<ConvNode>)> {
+        self.nodes.iter().map(|node| (name(node), self.node(node))).collect()
     }
 
     fn node(&self, node: &NodeProto) -> Result<ConvNode> {
@@ -198,7 +214,7 @@ impl Graph {
         let inputs: Vec<_> = shapes.iter().map(input).collect();
         let attributes = node.attribute.iter().map(attribute).collect::<Result<Vec<_>>>()?;
         let (operator, geometry) = Operator::from_node(&node.op_type, self.opset, &attributes, &inputs)?;
-        Ok(ConvNode { name: name(node), dtype, operator, geometry })
+        Ok(ConvNode { dtype, operator, geometry })
     }
 
     /// The shape of a node's input; `None` for an optional one that is absent.
@@ -209,11 +225,9 @@ impl Graph {
         if let Some(shape) = self.shape(name) {
             return Ok(Some(shape));
         }
-        let named = self.values.get(name).and_then(|value| value.dims.as_ref()).into_iter().flatten();
-        let named: Vec<_> = named.filter_map(|d| if let Dim::Name(name) = d { Some(name) } else { None }).collect();
-        match named.first() {
+        match self.open_size(name) {
             Some(dim) => bail!("its input {name:?} has a size that is called {dim:?}: give it, as in --dim {dim}=1"),
-            None => bail!("the model does not say the shape of its input {name:?}: {HOW_TO_INFER}"),
+            None => bail!("the model does not say the shape of its input {name:?}"),
         }
     }
 }

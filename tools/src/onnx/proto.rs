@@ -13,6 +13,17 @@ pub struct ModelProto {
     /// The operator sets that the nodes refer to.
     #[prost(message, repeated, tag = "8")]
     pub opset_import: Vec<OperatorSetIdProto>,
+    /// Operators that the model defines itself.
+    #[prost(message, repeated, tag = "25")]
+    pub functions: Vec<FunctionProto>,
+}
+
+/// An operator that a model defines by others.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FunctionProto {
+    /// The nodes that it stands for.
+    #[prost(message, repeated, tag = "7")]
+    pub node: Vec<NodeProto>,
 }
 
 /// One operator set.

@@ -4,21 +4,23 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
 use convoke_tools::limits::Level;
+use convoke_tools::timing::geometric_mean;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::text::{geometric_mean, percent};
+use super::text::percent;
 use crate::commands::report::{Record, Report, Series};
 use crate::machine::Machine;
 
-/// Pixels across; SVG scales.
-const WIDTH: u32 = 1000;
+/// Pixels across; SVG scales. Narrow, so that the text can still be read where a telephone or half a window scales it down.
+const WIDTH: u32 = 700;
 const FONT: &str = "sans-serif";
 const GREY: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(222, 222, 222);
+const WRONG: RGBColor = RGBColor(214, 0, 0);
 /// Colours that are told apart with any colour vision (Okabe and Ito), and a dark grey.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
@@ -58,8 +60,8 @@ pub(crate) fn all(report: &Report) -> Result<Vec<Picture>> {
 
 /// Every layer under the limits of the machine.
 fn roofline(report: &Report) -> Result<Picture> {
-    const HEIGHT: u32 = 640;
-    const PLOT: u32 = 770;
+    const HEIGHT: u32 = 726;
+    const PLOT: u32 = 470;
     let caption = "Every layer by its operations for each compulsory byte (input, weights and output, each moved once), under the measured limits of the \
                    machine. A layer's limit is the lower of the FMA line and the line of the level that its data lives in. Winograd makes fewer \
                    multiply-adds than the definition, all of which count here: its layers, drawn as triangles, may stand above the FMA line."
@@ -68,15 +70,16 @@ fn roofline(report: &Report) -> Result<Picture> {
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
         let body = frame(&root, "Roofline", &report.machine)?;
-        let (left, right) = body.split_horizontally(PLOT);
+        let (plot, below) = body.split_vertically(PLOT);
         let intensity = |r: &Record| r.figures.flop / r.figures.compulsory_bytes;
+        let place = |r: &Record| (intensity(r), r.figures.gflops);
         let isa = &report.layers[0].figures.isa;
         let (peak, bandwidth) = (report.machine.fma_peak[isa], &report.machine.read_bandwidth[isa]);
         // The lines bend at peak / rate: those points belong to the picture even where no layer is near them.
         let ridges = Level::ALL.map(|level| peak / bandwidth[&level.to_string()]);
         let x = range(report.layers.iter().map(intensity).chain(ridges));
         let y = range(report.layers.iter().map(|r| r.figures.gflops).chain([peak]));
-        let mut chart = ChartBuilder::on(&left)
+        let mut chart = ChartBuilder::on(&plot)
             .margin(10)
             .x_label_area_size(42)
             .y_label_area_size(60)
@@ -95,10 +98,12 @@ fn roofline(report: &Report) -> Result<Picture> {
             .draw()
             .map_err(drawing)?;
 
-        let mut legend = Legend::new(&right);
+        // Below the plot: the limits in the first column, the kinds of layers in the others.
+        let [limits, layers, more] = [60, 290, 490].map(|x| below.margin(0, 0, x, 0));
+        let mut legend = Legend::new(&limits);
         legend.heading("limits")?;
         // The slower, the lighter.
-        for (level, shade) in Level::ALL.into_iter().zip([60, 110, 160, 205]) {
+        for (level, shade) in Level::ALL.into_iter().zip([60, 105, 145, 180]) {
             let colour = RGBColor(shade, shade, shade);
             let rate = bandwidth[&level.to_string()];
             // From the left edge, or from where the line enters the picture, to where arithmetic takes over.
@@ -111,10 +116,14 @@ fn roofline(report: &Report) -> Result<Picture> {
         chart.draw_series(LineSeries::new(line, BLACK.stroke_width(2))).map_err(drawing)?;
         legend.line(BLACK, &format!("FMA peak, {peak:.0} GFLOP/s"))?;
 
+        let mut legend = Legend::new(&layers);
         legend.heading("layers")?;
-        for (kind, colour) in kinds(report).into_iter().zip(COLOURS) {
+        for (index, (kind, colour)) in kinds(report).into_iter().zip(COLOURS).enumerate() {
+            if index == Legend::MOST {
+                legend = Legend::new(&more);
+                legend.heading("")?;
+            }
             let of_kind = || with_operations(report).filter(|r| r.figures.kind == kind);
-            let place = |r: &Record| (intensity(r), r.figures.gflops);
             let direct = of_kind().filter(|r| !r.figures.is_winograd());
             let winograd = of_kind().filter(|r| r.figures.is_winograd());
             let fill = colour.mix(0.75).filled();
@@ -123,6 +132,11 @@ fn roofline(report: &Report) -> Result<Picture> {
             legend.point(colour, &kind)?;
         }
         legend.triangle("with Winograd")?;
+        let wrong: Vec<_> = with_operations(report).filter(|r| !r.figures.within_bound).collect();
+        if !wrong.is_empty() {
+            chart.draw_series(wrong.iter().map(|r| Cross::new(place(r), 7, WRONG.stroke_width(2)))).map_err(drawing)?;
+            legend.cross("wrong result")?;
+        }
         root.present().map_err(drawing)?;
     }
     Ok(Picture { file: "roofline.svg", caption, svg })
@@ -280,21 +294,23 @@ struct Row {
 
 impl Bars {
     fn draw(&self, machine: &Machine) -> Result<String> {
-        const LABELS: i32 = 150;
-        const NOTES: i32 = 120;
+        const NOTES: i32 = 100;
         const GAP: i32 = 8;
-        /// Above and below the bars, with the frame's lines: title, legend, axis, machine.
-        const REST: i32 = 170;
+        /// Above and below the bars, with the frame's lines: title, axis, machine.
+        const REST: i32 = 140;
+        // Names in files of the user's own may be long.
+        let longest = self.rows.iter().map(|row| row.label.chars().count()).max().unwrap_or(0);
+        let labels = (24 + 7 * longest as i32).clamp(80, WIDTH as i32 / 2);
+        let legend_height = self.legend(None, labels)?;
         let group = self.series.len() as i32 * self.bar + GAP;
-        let height = self.rows.len() as i32 * group + REST;
+        let height = self.rows.len() as i32 * group + legend_height + REST;
         let mut svg = String::new();
         {
             let root = SVGBackend::with_string(&mut svg, (WIDTH, height as u32)).into_drawing_area();
             let body = frame(&root, self.title, machine)?;
-            let legend_height = 30;
-            self.legend(&body, LABELS)?;
+            self.legend(Some(&body), labels)?;
             let (top, bottom) = (legend_height, legend_height + self.rows.len() as i32 * group);
-            let (left, right) = (LABELS, WIDTH as i32 - NOTES);
+            let (left, right) = (labels, WIDTH as i32 - NOTES);
             let values = self.rows.iter().flat_map(|row| row.values.iter().copied().chain(row.mark));
             let axis = RangedCoordf64::from(0.0..1.05 * values.fold(0.0, f64::max));
             let place = |value: f64| axis.map(&value, (left, right));
@@ -327,20 +343,27 @@ impl Bars {
         Ok(svg)
     }
 
-    /// The names of the bars and of the mark, in one line.
-    fn legend(&self, area: &Area<'_>, left: i32) -> Result<()> {
-        let mut x = left;
-        let width = |name: &str| 30 + 8 * name.len() as i32;
-        for (name, colour) in self.series.iter().zip(COLOURS) {
-            area.draw(&Rectangle::new([(x, 6), (x + 14, 18)], colour.filled())).map_err(drawing)?;
-            text(area, name, (x + 20, 12), 13, BLACK, HPos::Left)?;
-            x += width(name);
+    /// The names of the bars and of the mark, in as many lines as they need; gives their height, and draws them only if it is given an area.
+    fn legend(&self, area: Option<&Area<'_>>, left: i32) -> Result<i32> {
+        const LINE: i32 = 20;
+        let (mut x, mut y) = (left, 12);
+        let bars = self.series.iter().zip(COLOURS).map(|(name, colour)| (name.as_str(), Some(colour)));
+        for (name, colour) in bars.chain(self.mark.map(|name| (name, None))) {
+            let width = 34 + 7 * name.chars().count() as i32;
+            if x > left && x + width > WIDTH as i32 {
+                (x, y) = (left, y + LINE);
+            }
+            if let Some(area) = area {
+                match colour {
+                    Some(colour) => area.draw(&Rectangle::new([(x, y - 6), (x + 14, y + 6)], colour.filled())),
+                    None => area.draw(&PathElement::new([(x + 7, y - 8), (x + 7, y + 8)], BLACK.stroke_width(2))),
+                }
+                .map_err(drawing)?;
+                text(area, name, (x + 20, y), 13, BLACK, HPos::Left)?;
+            }
+            x += width;
         }
-        if let Some(mark) = self.mark {
-            area.draw(&PathElement::new([(x + 7, 4), (x + 7, 20)], BLACK.stroke_width(2))).map_err(drawing)?;
-            text(area, mark, (x + 20, 12), 13, BLACK, HPos::Left)?;
-        }
-        Ok(())
+        Ok(y + 18)
     }
 }
 
@@ -365,9 +388,11 @@ struct Legend<'a, 'b> {
 
 impl<'a, 'b> Legend<'a, 'b> {
     const STEP: i32 = 22;
+    /// Kinds in a column.
+    const MOST: usize = 5;
 
     fn new(area: &'a Area<'b>) -> Self {
-        Self { area, y: 24 }
+        Self { area, y: 10 }
     }
 
     fn heading(&mut self, name: &str) -> Result<()> {
@@ -391,6 +416,11 @@ impl<'a, 'b> Legend<'a, 'b> {
 
     fn point(&mut self, colour: RGBColor, name: &str) -> Result<()> {
         self.area.draw(&Circle::new((13, self.y), 5, colour.filled())).map_err(drawing)?;
+        self.name(name)
+    }
+
+    fn cross(&mut self, name: &str) -> Result<()> {
+        self.area.draw(&Cross::new((13, self.y), 6, WRONG.stroke_width(2))).map_err(drawing)?;
         self.name(name)
     }
 
@@ -422,13 +452,13 @@ fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::session::Figures;
     use convoke::Isa;
     use convoke_tools::limits::{Caches, Roof};
 
-    fn layer(name: &str, kind: &str, flop: f64, compulsory_bytes: f64) -> Record {
+    pub(crate) fn layer(name: &str, kind: &str, flop: f64, compulsory_bytes: f64) -> Record {
         let figures = Figures {
             kind: kind.to_owned(),
             geometry: String::new(),
@@ -454,7 +484,7 @@ mod tests {
         Record { name: name.to_owned(), network: name.to_owned(), figures }
     }
 
-    fn report(layers: Vec<Record>) -> Report {
+    pub(crate) fn report(layers: Vec<Record>) -> Report {
         let caches = Caches { l1: 32 << 10, l2: 1 << 20, l3: 32 << 20 };
         let roof = Roof { threads: 1, fma: 100.0, bandwidth: [400.0, 200.0, 100.0, 10.0], caches };
         let series = |threads| Series {
@@ -467,6 +497,7 @@ mod tests {
             machine: Machine::new("f32", 1, &BTreeMap::from([(Isa::Portable, roof)])),
             comparisons: vec![series(1), series(2)],
             rejected: Vec::new(),
+            failed: Vec::new(),
             summary: Vec::new(),
             interrupted: false,
             layers,
@@ -483,6 +514,15 @@ mod tests {
         }
         let none = all(&report(vec![layer("b", "empty", 0.0, 64.0)])).unwrap();
         assert_eq!(none.iter().map(|p| p.file).collect::<Vec<_>>(), ["roofline.svg"]);
+    }
+
+    #[test]
+    fn wrong_results_are_marked() {
+        let mut wrong = layer("b", "dense", 4e4, 1e4);
+        let roofline = |layers| all(&report(layers)).unwrap().swap_remove(0).svg;
+        assert!(!roofline(vec![wrong.clone()]).contains("wrong result"));
+        wrong.figures.within_bound = false;
+        assert!(roofline(vec![layer("a", "dense", 5e4, 1e4), wrong]).contains("wrong result"));
     }
 
     #[test]

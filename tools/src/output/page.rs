@@ -1,47 +1,57 @@
 //! A report as one HTML page that needs no other file.
 
-use std::fmt::Write;
+use std::fmt::{Result, Write};
 
 use super::chart::Picture;
-use super::text::{bytes, percent, seconds};
-use crate::commands::report::{Record, Report};
+use super::text::bytes;
+use crate::commands::report::{Report, Summary};
+use crate::session::{Failure, Figures};
 
+/// Nothing scrolls sideways: on a narrow screen a row of the layers' table becomes a block, and each number stands beside the head of its column.
 const STYLE: &str = "\
-body{font:15px/1.5 system-ui,sans-serif;color:#1a1a1a;background:#fff;max-width:1060px;margin:2em auto;padding:0 1em}\
+body{font:15px/1.5 system-ui,sans-serif;color:#1a1a1a;background:#fff;max-width:1180px;margin:2em auto;padding:0 1em}\
 h1{font-size:1.6em;margin-bottom:.2em}h2{font-size:1.2em;margin-top:2em}\
-figure{margin:1em 0}figure svg{width:100%;height:auto;border:1px solid #e4e4e4}figcaption,.note{color:#555;font-size:.93em}\
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.85em;font-variant-numeric:tabular-nums}\
-th,td{padding:.2em .7em;border-bottom:1px solid #e4e4e4;text-align:right;white-space:nowrap}\
-th{background:#f6f6f6;position:sticky;top:0}.left{text-align:left}.wrong{color:#b00020;font-weight:bold}";
+figure{margin:1em 0}figure svg{width:100%;max-width:940px;height:auto;border:1px solid #e4e4e4}figcaption,.note{color:#555;font-size:.93em}\
+table{border-collapse:collapse;font-size:.82em;line-height:1.35;font-variant-numeric:tabular-nums}\
+th,td{padding:.25em .6em;border-bottom:1px solid #e4e4e4;text-align:right;white-space:nowrap}\
+th{background:#f6f6f6;position:sticky;top:0}.left{text-align:left;white-space:normal;overflow-wrap:anywhere}\
+small{display:block;color:#666;font-size:.88em}.left+.left small{white-space:nowrap}.wrong,.wrong small{color:#b00020;font-weight:bold}\
+@media(max-width:900px){.layers,.layers tbody{display:block}.layers tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(11em,1fr));border-bottom:1px solid #bbb;padding:.4em 0}\
+.layers tr:first-child{display:none}.layers td{border:0;padding:.05em .4em;text-align:left}.layers .left{grid-column:1/-1}\
+.layers td:not(.left)::before{content:attr(data-head) \"  \";white-space:pre;color:#666}}";
 
 /// The whole page.
 pub(crate) fn render(report: &Report, pictures: &[Picture]) -> String {
     let mut page = String::new();
-    // Writing into a String does not fail.
-    let _ = write_page(&mut page, report, pictures);
+    write_page(&mut page, report, pictures).expect("writing into a String does not fail");
     page
 }
 
-fn write_page(page: &mut String, report: &Report, pictures: &[Picture]) -> std::fmt::Result {
+fn write_page(page: &mut String, report: &Report, pictures: &[Picture]) -> Result {
     let machine = &report.machine;
     write!(
         page,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
          <title>convoke: {} layers</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>convoke: the layers of published networks</h1>\n\
-         <p>{}<br>{}</p>\n<ul>\n",
+         <p>{}<br>{}</p>\n",
         report.layers.len(),
         escape(&machine.headline()),
         escape(&machine.versions())
     )?;
+    if report.interrupted {
+        writeln!(page, "<p class=\"wrong\">Interrupted: not all layers were measured.</p>")?;
+    }
+    list(page, "Wrong results", report.wrong())?;
+    let line = |Failure { name, error }: &Failure| format!("{name}: {error}");
+    list(page, "Not run", report.failed.iter().map(line).collect())?;
+    list(page, "Not accepted by the algorithm", report.rejected.clone())?;
+    page.push_str("<ul>\n");
     for line in machine.limits() {
         writeln!(page, "<li>{}</li>", escape(&line))?;
     }
     let caches = &machine.caches;
     let [l1, l2, l3] = [caches.l1, caches.l2, caches.l3].map(bytes);
     writeln!(page, "<li>caches: L1 {l1} and L2 {l2} a core, L3 {l3}; {} cores</li>\n</ul>", machine.cores)?;
-    if report.interrupted {
-        writeln!(page, "<p class=\"wrong\">Interrupted: not all layers were measured.</p>")?;
-    }
     writeln!(
         page,
         "<p class=\"note\">Plain NCHW in and out, weights packed outside of the timing, warm caches, the fastest run counts. Every result was compared \
@@ -52,75 +62,58 @@ fn write_page(page: &mut String, report: &Report, pictures: &[Picture]) -> std::
         let caption = escape(&picture.caption);
         writeln!(page, "<figure>\n{}\n<figcaption>{caption}</figcaption>\n</figure>", picture.svg)?;
     }
-    page.push_str("<h2>By kind of layer (geometric means)</h2>\n");
-    let rows = report.summary.iter().map(|s| {
-        let count = s.layers.to_string();
-        [s.kind.clone(), count, format!("{:.1}", s.gflops), percent(s.share_of_peak), percent(s.share_of_limit)]
-    });
-    table(page, &["kind", "layers", "GFLOP/s", "of FMA peak", "of limit"], rows, 1)?;
-    page.push_str("<h2>All layers</h2>\n");
-    table(page, &HEADER, report.layers.iter().map(row), 4)?;
-    for wrong in report.layers.iter().filter(|r| !r.figures.within_bound) {
-        let (name, times) = (escape(&wrong.name), wrong.figures.error_of_bound);
-        writeln!(page, "<p class=\"wrong\">{name}: wrong, {times:.1} times the bound of its error</p>")?;
+    page.push_str("<h2>By kind of layer (geometric means)</h2>\n<table>\n");
+    head(page, &Summary::HEADS, 1)?;
+    for summary in &report.summary {
+        let [kind, numbers @ ..] = summary.cells();
+        write!(page, "<tr><td class=\"left\">{}</td>", escape(&kind))?;
+        cells(page, &Summary::HEADS[1..], &numbers)?;
     }
-    page.push_str("</body>\n</html>\n");
+    page.push_str("</table>\n<h2>All layers</h2>\n<table class=\"layers\">\n");
+    // The first three columns of the figures are two here, below each other: geometry under the layer's name, kernel under the algorithm.
+    let [_, algorithm, _, heads @ ..] = Figures::HEADS;
+    let heads = [&["layer", algorithm][..], &heads, &["error of bound"]].concat();
+    head(page, &heads, 2)?;
+    for record in &report.layers {
+        let [geometry, algorithm, kernel, numbers @ ..] = record.figures.cells().map(|cell| escape(&cell));
+        let row = if record.figures.within_bound { "<tr>" } else { "<tr class=\"wrong\">" };
+        write!(page, "{row}<td class=\"left\">{}<small>{geometry}</small></td>", escape(&record.name))?;
+        write!(page, "<td class=\"left\">{algorithm}<small>{kernel}</small></td>")?;
+        let error = format!("{:.3}", record.figures.error_of_bound);
+        cells(page, &heads[2..], &[&numbers[..], &[error]].concat())?;
+    }
+    page.push_str("</table>\n</body>\n</html>\n");
     Ok(())
 }
 
-const HEADER: [&str; 11] = [
-    "layer",
-    "geometry",
-    "algorithm",
-    "kernel",
-    "best",
-    "GFLOP/s",
-    "of FMA peak",
-    "limit",
-    "of limit",
-    "workspace",
-    "error of bound",
-];
-
-fn row(record: &Record) -> [String; 11] {
-    let f = &record.figures;
-    [
-        record.name.clone(),
-        f.geometry.clone(),
-        f.algorithm.clone(),
-        format!("{} {}", f.isa, f.kernel),
-        seconds(f.seconds_best),
-        format!("{:.1}", f.gflops),
-        percent(f.share_of_peak),
-        f.limit.clone(),
-        percent(f.share_of_limit),
-        bytes(f.workspace_bytes),
-        format!("{:.3}", f.error_of_bound),
-    ]
+/// What is not as it should be, if there is any.
+fn list(page: &mut String, title: &str, lines: Vec<String>) -> Result {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    writeln!(page, "<p class=\"wrong\">{title}:</p>\n<ul>")?;
+    for line in lines {
+        writeln!(page, "<li>{}</li>", escape(&line))?;
+    }
+    page.write_str("</ul>\n")
 }
 
-/// A table whose columns up to `numbers` are text.
-fn table<const N: usize>(
-    page: &mut String,
-    header: &[&str; N],
-    rows: impl Iterator<Item = [String; N]>,
-    numbers: usize,
-) -> std::fmt::Result {
-    let class = |column: usize| if column < numbers { " class=\"left\"" } else { "" };
-    page.push_str("<div class=\"scroll\"><table>\n<tr>");
-    for (column, name) in header.iter().enumerate() {
-        write!(page, "<th{}>{name}</th>", class(column))?;
+/// The heads of a table whose columns up to `numbers` are text.
+fn head(page: &mut String, heads: &[&str], numbers: usize) -> Result {
+    page.push_str("<tr>");
+    for (column, name) in heads.iter().enumerate() {
+        let class = if column < numbers { " class=\"left\"" } else { "" };
+        write!(page, "<th{class}>{name}</th>")?;
     }
-    page.push_str("</tr>\n");
-    for row in rows {
-        page.push_str("<tr>");
-        for (column, cell) in row.iter().enumerate() {
-            write!(page, "<td{}>{}</td>", class(column), escape(cell))?;
-        }
-        page.push_str("</tr>\n");
+    page.write_str("</tr>\n")
+}
+
+/// The numbers that end a row, each with its head for narrow screens.
+fn cells(page: &mut String, heads: &[&str], numbers: &[String]) -> Result {
+    for (head, number) in heads.iter().zip(numbers) {
+        write!(page, "<td data-head=\"{head}\">{number}</td>")?;
     }
-    page.push_str("</table></div>\n");
-    Ok(())
+    page.write_str("</tr>\n")
 }
 
 /// Text that HTML does not take for markup.
@@ -131,6 +124,26 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::chart::tests::{layer, report};
+
+    #[test]
+    fn what_is_wrong_or_missing_is_listed() {
+        let mut wrong = layer("bad", "dense", 5e4, 1e4);
+        (wrong.figures.within_bound, wrong.figures.error_of_bound) = (false, 7.5);
+        let mut report = report(vec![layer("good", "dense", 5e4, 1e4), wrong]);
+        report.comparisons[0].wrong.insert("good".to_owned(), 3.25);
+        report.failed.push(Failure { name: "large".to_owned(), error: "no memory".to_owned() });
+        let page = render(&report, &[]);
+        for line in [
+            "<li>bad: error 0.0e0, 7.5 times its bound</li>",
+            "<li>good with portable, threads: 1: error 3.2 times its bound</li>",
+            "<li>large: no memory</li>",
+            "<tr class=\"wrong\"><td class=\"left\">bad<small>",
+        ] {
+            assert!(page.contains(line), "{line}: {page}");
+        }
+        assert!(!page.contains("Not accepted"), "{page}");
+    }
 
     #[test]
     fn markup_in_text_is_escaped() {

@@ -1,11 +1,18 @@
 //! Units, tables and progress.
 
 use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 /// A bar on standard error, with the time left; invisible where that is not a terminal.
 pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:32} {pos}/{len}, {eta} left  {msg}").expect("a valid template");
+    let style = ProgressStyle::with_template("{bar:32} {pos}/{len}, {left}  {msg}").expect("a valid template");
+    // Before the first step, the bar's own estimate is 0.
+    let style = style.with_key("left", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+        let _ = match state.pos() {
+            0 => write!(out, "measuring the time left"),
+            _ => write!(out, "{:#} left", HumanDuration(state.eta())),
+        };
+    });
     ProgressBar::new(steps as u64).with_style(style)
 }
 
@@ -28,7 +35,8 @@ pub(crate) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.1} us", s * 1e6),
         s if s < 1.0 => format!("{:.2} ms", s * 1e3),
-        s => format!("{s:.2} s"),
+        s if s < 1e4 => format!("{s:.2} s"),
+        s => format!("{:.0} h", s / 3600.0),
     }
 }
 
@@ -37,19 +45,14 @@ pub(crate) fn bytes(bytes: usize) -> String {
     match bytes as f64 {
         b if b < 1024.0 => format!("{b} B"),
         b if b < 1024.0 * 1024.0 => format!("{:.1} KiB", b / 1024.0),
-        b => format!("{:.1} MiB", b / (1024.0 * 1024.0)),
+        b if b < 1024.0 * 1024.0 * 1024.0 => format!("{:.1} MiB", b / (1024.0 * 1024.0)),
+        b => format!("{:.1} GiB", b / (1024.0 * 1024.0 * 1024.0)),
     }
 }
 
 /// A share as a whole percentage.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
-}
-
-/// The geometric mean; NaN of nothing.
-pub(crate) fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value.ln()));
-    (sum / f64::from(count)).exp()
 }
 
 #[cfg(test)]
@@ -59,11 +62,6 @@ mod tests {
     #[test]
     fn units() {
         assert_eq!([seconds(1.25e-5), seconds(0.0123), seconds(2.0)], ["12.5 us", "12.30 ms", "2.00 s"]);
-        assert_eq!([bytes(12), bytes(1536), bytes(3 << 20)], ["12 B", "1.5 KiB", "3.0 MiB"]);
-    }
-
-    #[test]
-    fn geometric_mean_of_known_numbers() {
-        assert!((geometric_mean([1.0, 10.0, 100.0].into_iter()) - 10.0).abs() < 1e-9);
+        assert_eq!([bytes(12), bytes(1536), bytes(3 << 20), bytes(5 << 30)], ["12 B", "1.5 KiB", "3.0 MiB", "5.0 GiB"]);
     }
 }

@@ -100,7 +100,8 @@ impl Folder {
             value_info: Vec::new(),
         };
         let opset = OperatorSetIdProto { domain: String::new(), version: self.opset };
-        ModelProto { ir_version: 10, graph: Some(graph), opset_import: vec![opset] }.encode_to_vec()
+        ModelProto { ir_version: 10, graph: Some(graph), opset_import: vec![opset], functions: Vec::new() }
+            .encode_to_vec()
     }
 
     /// Writes the folder.
@@ -167,5 +168,5 @@ pub(crate) fn network() -> GraphProto {
 /// The bytes of a model.
 pub(crate) fn model(graph: GraphProto) -> Vec<u8> {
     let opset = OperatorSetIdProto { domain: String::new(), version: 22 };
-    ModelProto { ir_version: 10, graph: Some(graph), opset_import: vec![opset] }.encode_to_vec()
+    ModelProto { ir_version: 10, graph: Some(graph), opset_import: vec![opset], functions: Vec::new() }.encode_to_vec()
 }

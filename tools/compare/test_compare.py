@@ -1,0 +1,152 @@
+"""Tests of compare.py with workers that answer, die, hang and talk nonsense: `python -m unittest discover tools/compare`, where numpy and tqdm are installed."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+
+import compare
+import numpy as np
+
+# Answers each request as its field `do` says.
+WORKER = """
+import json, os, sys, time
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["do"] == "hang":
+        time.sleep(600)
+    if request["do"] == "die":
+        print("the reason", file=sys.stderr, flush=True)
+        os._exit(3)
+    print("nonsense" if request["do"] == "nonsense" else json.dumps({"pid": os.getpid()}), flush=True)
+"""
+
+
+def worker():
+    options = types.SimpleNamespace(threads=1, timeout=1.5)
+    return compare.Worker([sys.executable, "-c", WORKER], options)
+
+
+def result(name="layer", **answers):
+    """A result, whose answers are (status, GFLOP/s, error)."""
+    fields = lambda status, gflops, error: {"status": status, "gflops": gflops, "error_of_rms": error, "seconds": 1e-3}
+    return {"row": {"name": name}, "answers": {name: fields(*answer) for name, answer in answers.items()}}
+
+
+def data(*results):
+    levels = {"L1": 400.0, "L2": 200.0, "L3": 100.0, "DRAM": 10.0}
+    machine = {"cpu": "CPU", "cores": 2, "fma_peak": {"avx2": 100.0}, "read_bandwidth": {"avx2": levels}, "convoke": "0", "rustc": "rustc"}
+    names = ["convoke", "ncnn", "mnn"]
+    return {
+        "machine": machine, "versions": {"ncnn": "1", "mnn": "2"}, "names": names, "threads": 1, "rounds": 2, "date": "2026-01-01", "load": 0.5,
+        "interrupted": False, "results": list(results),
+    }
+
+
+class Workers(unittest.TestCase):
+    def test_dies_and_is_started_anew(self):
+        peer = worker()
+        self.addCleanup(peer.close)
+        first = peer.ask({"do": "answer"})["pid"]
+        self.assertEqual(peer.ask({"do": "answer"})["pid"], first)
+        self.assertEqual(peer.ask({"do": "die"}), {"status": "failed", "error": "died (exit status 3): the reason"})
+        self.assertNotEqual(peer.ask({"do": "answer"})["pid"], first)
+
+    def test_hangs_and_is_ended(self):
+        peer = worker()
+        self.addCleanup(peer.close)
+        self.assertIn("no answer within 1.5 s", peer.ask({"do": "hang"})["error"])
+        self.assertIsNotNone(peer.process.poll())
+        self.assertIn("pid", peer.ask({"do": "answer"}))
+
+    def test_is_given_up_after_failures_in_a_row(self):
+        peer = worker()
+        self.addCleanup(peer.close)
+        for do in ("die", "nonsense", "answer", "die", "die"):
+            peer.ask({"do": do})
+        self.assertIn("pid", peer.ask({"do": "answer"}), "two in a row only")
+        for _ in range(compare.PATIENCE):
+            self.assertIn("died", peer.ask({"do": "die"})["error"])
+        self.assertIn("given up", peer.ask({"do": "answer"})["error"])
+
+    def test_nonsense_is_named(self):
+        peer = worker()
+        self.addCleanup(peer.close)
+        self.assertIn("not an answer: 'nonsense", peer.ask({"do": "nonsense"})["error"])
+
+
+class Results(unittest.TestCase):
+    def test_the_median_of_three_is_right(self):
+        y = np.ones(8, np.float32)
+        off = y.copy()
+        off[3] = 1.5
+        judged = compare.judge({"a": y, "b": off, "c": y, "d": y * 1.001, "e": y})
+        self.assertEqual([status for status, _ in judged.values()], ["good", "wrong", "good", "rough", "good"])
+        self.assertAlmostEqual(judged["b"][1], 0.5)
+        self.assertAlmostEqual(judged["d"][1], 1e-3, places=6)
+
+    def test_of_two_nobody_knows_which_is_wrong(self):
+        y = np.ones(8, np.float32)
+        self.assertEqual({status for status, _ in compare.judge({"a": y, "b": 2 * y}).values()}, {"differs"})
+        self.assertEqual(compare.judge({"a": y, "b": y * np.nan}), {"a": ("good", 0.0), "b": ("wrong", None)})
+        self.assertEqual(compare.judge({"a": y * np.nan}), {"a": ("wrong", None)})
+
+    def test_wrong_results_do_not_count_and_are_named(self):
+        results = [
+            result("one", convoke=("good", 200.0, 0.0), ncnn=("good", 100.0, 0.0), mnn=("wrong", 900.0, 1.25)),
+            result("two", convoke=("good", 50.0, 0.0), ncnn=("rough", 100.0, 1e-3), mnn=("wrong", 1.0, None)),
+        ]
+        rows, paragraphs = compare.table(data(*results))
+        self.assertIn("| one | 200 | 100 | wrong | 2.00 |", rows)
+        self.assertIn("| two | 50 | 100~ | wrong | 0.50 |", rows)
+        self.assertIn("convoke is 1.00 times as fast", paragraphs[0])
+        self.assertIn("Behind on: two (0.50)", paragraphs[0])
+        self.assertEqual(paragraphs[1], "Wrong results: MNN on one (off by 1.2 of the root mean square), MNN on two (not numbers).")
+
+    def test_what_died_and_what_is_not_there(self):
+        answers = {"ncnn": {"status": "failed", "error": "died"}, "mnn": {"status": "absent", "error": "no such layer"}}
+        one = result("one", convoke=("differs", 200.0, 0.5))
+        one["answers"] |= answers
+        rows, paragraphs = compare.table(data(one))
+        self.assertIn("| one | differs | failed | - | - |", rows)
+        self.assertEqual(paragraphs[1], "Failed: ncnn on one (died).")
+        self.assertIn("convoke on one", paragraphs[0])
+
+    def test_files_are_complete_and_json_without_nan(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder) / "new"
+            failed = {"row": {"name": "two"}, "answers": {"mnn": {"error": "died", "status": "failed"}}}
+            compare.write_results(data(result(convoke=("wrong", 5.0, None)), failed), folder)
+            read = json.loads((folder / "results.json").read_text(), parse_constant=self.fail)
+            self.assertEqual(len(read["results"]), 2)
+            lines = (folder / "table.csv").read_text().splitlines()
+            self.assertEqual(lines[1:], ["layer,convoke,1,0.001,5.0,,wrong,", "two,mnn,1,,,,failed,died"])
+            self.assertEqual(sorted(path.name for path in folder.iterdir()), ["results.json", "table.csv"])
+
+
+class Options(unittest.TestCase):
+    def refused(self, *arguments):
+        program = [sys.executable, str(compare.HERE / "compare.py"), *arguments]
+        done = subprocess.run(program, capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertNotIn("Traceback", done.stderr)
+        return done.stderr
+
+    def test_bad_options_say_what_is_wrong(self):
+        for arguments, message in [
+            (["--peers", "onnx"], "no library onnx; there are onnxruntime,"),
+            (["--peers", "ncnn,ncnn"], "one twice"),
+            (["--rounds", "0"], "invalid number of 1 or more value: '0'"),
+            (["--seconds", "nan"], "number of 0 or more"),
+            (["--threads", "100000"], "this process may use"),
+            (["--from", "no/such.json"], "no/such.json: No such file"),
+            (["--from", __file__], "not a results.json"),
+        ]:
+            self.assertIn(message, self.refused(*arguments))
+
+
+if __name__ == "__main__":
+    unittest.main()
