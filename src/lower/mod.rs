@@ -135,7 +135,7 @@ pub(crate) trait Lowering<T: Element>: Send + Sync {
 const MOST: usize = 1 << (usize::BITS / 2 - 1);
 
 /// Taps of a kernel, at the most: tables have entries for each.
-const MOST_TAPS: usize = 1 << 20;
+const MOST_TAPS: usize = 1 << 24;
 
 /// Whether the sizes are of this world, for every lowering but the naive one.
 ///

@@ -86,8 +86,8 @@ fn every_folder_passes_on_every_path() {
 
 #[test]
 fn the_comparison_sees_what_is_wrong() {
-    assert!(compare(&[1.0], &[1.0, 2.0]).is_err());
-    assert!(compare(&[1.0, 2.01], &[1.0, 2.0]).is_err());
-    assert!(compare(&[0.0, 1e-5], &[0.0, 0.0]).is_err());
-    assert!(compare(&[1.0005, -2.001], &[1.0, -2.0]).is_ok());
+    assert!(compare(&[1.0], &[1.0, 2.0], &[0.0]).is_err());
+    assert!(compare(&[1.0, 2.01], &[1.0, 2.0], &[0.0]).is_err());
+    assert!(compare(&[0.0, 1e-5], &[0.0, 0.0], &[0.0]).is_err());
+    assert!(compare(&[1.0005, -2.001], &[1.0, -2.0], &[0.0]).is_ok());
 }

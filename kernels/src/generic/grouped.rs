@@ -60,7 +60,8 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
             acc[i] = [V::splat(*args.bias.add(i)); NRV];
         }
         let x = args.x.wrapping_add(vector * V::LANES);
-        let slot = if vector < args.gap.0 { vector } else { vector - args.gap.1 };
+        // Tiles inside the gap have no masks of their own, and do not look for them.
+        let slot = if vector < args.gap.0 { vector } else { vector.wrapping_sub(args.gap.1) };
         let border = args.border_masks.wrapping_add(slot);
         // The taps of a column have masks of their own at the border only.
         let own = if is_inside { 0 } else { u32::MAX };
