@@ -453,6 +453,7 @@ fn the_workspace_limit_is_kept() {
 }
 
 #[test]
+#[cfg(target_pointer_width = "64")]
 fn the_workspace_stays_bounded_on_huge_layers() {
     // Whole im2col matrices of these would take gigabytes.
     let huge = [

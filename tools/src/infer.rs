@@ -67,6 +67,7 @@ fn element_type(datum: DatumType) -> Option<DType> {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as map_err hands it over")]
 fn library(error: TractError) -> anyhow::Error {
     anyhow!("{error:#}")
 }
