@@ -80,7 +80,10 @@ impl FlatTaps {
         let (mut least, mut most) = (0, 0);
         for (row, column) in positions() {
             let position = row.1.checked_mul(width as isize)?.checked_add(column.1)?;
-            i32::try_from(position).ok()?;
+            // On 32 bits, too, sums of positions fit.
+            if position.unsigned_abs() > 1 << 30 {
+                return None;
+            }
             (least, most) = (position.min(least), position.max(most));
             if row.0.checked_add(column.0)?.checked_add(plane)? > pitch {
                 return None;
