@@ -102,7 +102,7 @@ macro_rules! slots {
             fn grouped_slot(isa: Isa) -> &'static [GroupedKernel<Self>] {
                 match isa {
                     Isa::Portable => crate::portable::$grouped::GROUPED,
-                    #[cfg(all(target_arch = "aarch64", feature = "neon"))]
+                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
                     Isa::Neon => crate::aarch64::neon::$grouped::GROUPED,
                     #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
                     Isa::Avx2 => crate::x86_64::avx2::$grouped::GROUPED,
