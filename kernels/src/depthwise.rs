@@ -6,7 +6,7 @@ use core::fmt;
 use core::ops::Range;
 
 use crate::simd::LEAST_ROW;
-use crate::ukernel::{ChannelStore, Dest, Epilogue};
+use crate::ukernel::{ChannelStore, Dest, Epilogue, described};
 use crate::{Isa, Real};
 
 /// Taps of a tap column, at the most: longer kernels are cut into columns that are nearly equal.
@@ -263,11 +263,7 @@ pub struct DepthwiseKernel<T: 'static> {
     pub(crate) strides: fn(usize) -> bool,
 }
 
-impl<T: Real> fmt::Debug for DepthwiseKernel<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.name, self.isa)
-    }
-}
+described!(DepthwiseKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
 
 /// What the tiles of a call read, and how they lie.
 #[derive(Debug)]
@@ -327,18 +323,6 @@ pub struct DepthwiseOutput {
 }
 
 impl<T: Real> DepthwiseKernel<T> {
-    /// Name, as `<dtype>_<op>_<MR>x<NR>`.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The ISA that it needs.
-    #[must_use]
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
     /// MR: rows of the tile.
     #[must_use]
     pub fn mr(&self) -> usize {

@@ -2,12 +2,11 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
 use core::mem::MaybeUninit;
 
 use crate::simd::Simd;
-use crate::ukernel::{Ahead, Dest, Epilogue};
-use crate::{Isa, Real};
+use crate::ukernel::{Ahead, Dest, Epilogue, described, tile_sizes};
+use crate::{Isa, Real, gcd};
 
 /// Vectors of a tile along positions, at the most.
 const MOST_VECTORS: usize = 8;
@@ -179,13 +178,6 @@ impl FlatTaps {
     }
 }
 
-fn gcd(mut a: usize, mut b: usize) -> usize {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
 /// Raw arguments of a tile kernel.
 ///
 /// Memory: `taps` readable for `columns * column_len`, `w` for MR times as many, `masks` for `columns * mask_pitch`, of each column's from `vector % period` on
@@ -236,11 +228,8 @@ pub struct GroupedKernel<T: 'static> {
     f: unsafe fn(&FlatArgs<T>),
 }
 
-impl<T: Real> fmt::Debug for GroupedKernel<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.name, self.isa)
-    }
-}
+described!(GroupedKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+tile_sizes!(GroupedKernel, "MR: output channels of the tile.", "NR: positions of the tile.");
 
 /// What the tiles of a call read.
 #[derive(Debug)]
@@ -269,48 +258,6 @@ impl<T: Real> GroupedKernel<T> {
     ) -> Self {
         const { assert!(NRV <= MOST_VECTORS && MR * NRV * V::LANES <= MOST_TILE) };
         Self { name, isa, mr: MR, nrv: NRV, lanes: V::LANES, fmas: MR * NRV * V::REGISTERS, f }
-    }
-
-    /// Name, as `<dtype>_<op>_<MR>x<NR>`.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The ISA that it needs.
-    #[must_use]
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
-    /// MR: output channels of the tile.
-    #[must_use]
-    pub fn mr(&self) -> usize {
-        self.mr
-    }
-
-    /// NR: positions of the tile.
-    #[must_use]
-    pub fn nr(&self) -> usize {
-        self.nrv * self.lanes
-    }
-
-    /// Vectors of the tile along positions.
-    #[must_use]
-    pub fn nrv(&self) -> usize {
-        self.nrv
-    }
-
-    /// Elements of a vector.
-    #[must_use]
-    pub fn lanes(&self) -> usize {
-        self.lanes
-    }
-
-    /// Multiply-adds of registers in a step.
-    #[must_use]
-    pub fn fmas(&self) -> usize {
-        self.fmas
     }
 
     /// MR rows of sums, `+ bias + residual`, clamped: those from vector `input.first` on go to `y`, row i to `y[i * ldy..]`.

@@ -45,3 +45,12 @@ pub use table::{
 pub use ukernel::{Ahead, ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
 pub use weave::WeaveKernel;
 pub use winograd::WinogradKernel;
+
+/// The greatest common divisor; of a and 0, a.
+#[must_use]
+pub const fn gcd(mut a: usize, mut b: usize) -> usize {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
 
 use crate::{Isa, Real};
 
@@ -326,23 +325,11 @@ pub(crate) struct ChannelStore<T> {
     pub(crate) hi: T,
 }
 
-/// Descriptor fields and table constructors shared by both kinds of kernels.
-macro_rules! kernel_type {
-    ($(#[$doc:meta])* $name:ident, $args:ident, $rows:literal, $vectors:literal) => {
-        $(#[$doc])*
-        pub struct $name<T: 'static> {
-            pub(crate) name: &'static str,
-            pub(crate) isa: Isa,
-            pub(crate) mr: usize,
-            pub(crate) nrv: usize,
-            pub(crate) lanes: usize,
-            pub(crate) fmas: usize,
-            pub(crate) loads: usize,
-            pub(crate) f: unsafe fn(&$args<T>),
-        }
-
-        impl<T: Real> $name<T> {
-            /// Name, as `<dtype>_<op>_<MR>x<NR>`.
+/// What every kernel says of itself; `$name` documents its name.
+macro_rules! described {
+    ($kernel:ident, $name:literal) => {
+        impl<T: crate::Real> $kernel<T> {
+            #[doc = $name]
             #[must_use]
             pub fn name(&self) -> &'static str {
                 self.name
@@ -350,10 +337,24 @@ macro_rules! kernel_type {
 
             /// The ISA that it needs.
             #[must_use]
-            pub fn isa(&self) -> Isa {
+            pub fn isa(&self) -> crate::Isa {
                 self.isa
             }
+        }
 
+        impl<T: crate::Real> core::fmt::Debug for $kernel<T> {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, "{} ({})", self.name, self.isa)
+            }
+        }
+    };
+}
+pub(crate) use described;
+
+/// The sizes of a kernel's tile, NR being whole vectors; `$rows` and `$vectors` document what MR and NR count.
+macro_rules! tile_sizes {
+    ($kernel:ident, $rows:literal, $vectors:literal) => {
+        impl<T: crate::Real> $kernel<T> {
             #[doc = $rows]
             #[must_use]
             pub fn mr(&self) -> usize {
@@ -383,17 +384,34 @@ macro_rules! kernel_type {
             pub fn fmas(&self) -> usize {
                 self.fmas
             }
+        }
+    };
+}
+pub(crate) use tile_sizes;
 
+/// The descriptor of both kinds of GEMM kernels.
+macro_rules! kernel_type {
+    ($(#[$doc:meta])* $name:ident, $args:ident, $rows:literal, $vectors:literal) => {
+        $(#[$doc])*
+        pub struct $name<T: 'static> {
+            pub(crate) name: &'static str,
+            pub(crate) isa: Isa,
+            pub(crate) mr: usize,
+            pub(crate) nrv: usize,
+            pub(crate) lanes: usize,
+            pub(crate) fmas: usize,
+            pub(crate) loads: usize,
+            pub(crate) f: unsafe fn(&$args<T>),
+        }
+
+        described!($name, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+        tile_sizes!($name, $rows, $vectors);
+
+        impl<T: Real> $name<T> {
             /// Registers that a step of k loads: NR in vectors, and MR scalars, one or several at a time.
             #[must_use]
             pub fn loads(&self) -> usize {
                 self.loads
-            }
-        }
-
-        impl<T: Real> fmt::Debug for $name<T> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{} ({})", self.name, self.isa)
             }
         }
     };

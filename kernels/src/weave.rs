@@ -1,7 +1,6 @@
 //! Weaving: rows of sums, one a phase, become one row of output, with the epilogue. And its inverse: one phase of a row is picked.
 
-use core::fmt;
-
+use crate::ukernel::described;
 use crate::{Dest, Epilogue, Isa, Real, RowOffsetsRef};
 
 /// The sums of several rows of output: output row c's phase p begins at `sums[slots[p] * step + c * pitch]`.
@@ -124,19 +123,9 @@ pub struct WeaveKernel<T: 'static> {
     pub(crate) pick: unsafe fn(&PickArgs<'_, T>),
 }
 
+described!(WeaveKernel, "Name, as `<dtype>_weave`.");
+
 impl<T: Real> WeaveKernel<T> {
-    /// Name, as `<dtype>_weave`.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The ISA that it needs.
-    #[must_use]
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
     /// Elements of a vector.
     #[must_use]
     pub fn lanes(&self) -> usize {
@@ -247,11 +236,5 @@ impl<T: Real> WeaveKernel<T> {
         // SAFETY: the assertions cover the memory that WeaveArgs asks for, the largest slot, row and run of all; Dest grants the writes; a
         // kernel is only handed out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
-    }
-}
-
-impl<T> fmt::Debug for WeaveKernel<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.name, self.isa)
     }
 }

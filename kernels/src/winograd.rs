@@ -5,10 +5,10 @@
 //! the products back with [`output`](WinogradKernel::output). `generic/winograd.rs` has the algebra.
 
 use alloc::vec::Vec;
-use core::fmt;
 use core::ops::Range;
 
 use crate::generic::winograd::Points;
+use crate::ukernel::described;
 use crate::{Dest, Epilogue, Isa, Real};
 
 /// Values of a tile along an axis, at the most.
@@ -277,11 +277,7 @@ pub struct WinogradKernel<T: 'static> {
     pub(crate) output: unsafe fn(&OutputArgs<T>) -> bool,
 }
 
-impl<T: Real> fmt::Debug for WinogradKernel<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.name, self.isa)
-    }
-}
+described!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
 
 /// The rows of a channel that a block of tiles reads.
 #[derive(Debug, Clone)]
@@ -325,18 +321,6 @@ pub struct Pixels {
 }
 
 impl<T: Real> WinogradKernel<T> {
-    /// Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The ISA that it needs.
-    #[must_use]
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
     /// The tile down the columns.
     #[must_use]
     pub fn down(&self) -> Tile {

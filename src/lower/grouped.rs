@@ -249,9 +249,8 @@ fn places(axis: &Axis, gap: usize) -> Vec<(usize, isize)> {
 
 /// The last two axes, of which the first may be missing.
 fn last_axes(geometry: &Geometry) -> Option<(Axis, Axis)> {
-    const UNIT: Axis = Axis { input: 1, kernel: 1, output: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
     match *geometry.axes.as_slice() {
-        [w] => Some((UNIT, w)),
+        [w] => Some((Axis::UNIT, w)),
         [h, w] => Some((h, w)),
         _ => None,
     }

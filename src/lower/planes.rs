@@ -13,7 +13,7 @@ use core::cmp::Ordering;
 
 use convoke_kernels::stream;
 use convoke_kernels::weave::RowPick;
-use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, weave_kernels};
+use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, gcd, weave_kernels};
 
 use super::engine::A_BLOCK_BYTES;
 use crate::machine::Caches;
@@ -70,12 +70,8 @@ fn reach(axis: &Axis) -> usize {
 
 /// After how many taps of an axis their phases repeat: tap k reads phase `k * dilation % stride`, and so do the taps `period` further on, but
 /// none between.
-fn period(axis: &Axis) -> usize {
-    let (mut a, mut b) = (axis.stride, axis.dilation % axis.stride);
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    axis.stride / a
+pub(crate) fn period(axis: &Axis) -> usize {
+    axis.stride / gcd(axis.stride, axis.dilation)
 }
 
 /// The number of phases that taps read: the i-th of them is tap i's.

@@ -45,6 +45,10 @@ pub struct Axis {
 }
 
 impl Axis {
+    /// An axis that is not there: one element, one tap.
+    pub(crate) const UNIT: Self =
+        Self { input: 1, kernel: 1, output: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+
     /// Elements from the first tap to the last, both included: `(kernel - 1) * dilation + 1`.
     #[must_use]
     pub fn effective_kernel(&self) -> usize {

@@ -3,9 +3,10 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{DepthwiseKernel, DirectTable, MOST_TAPS, Real, Slots, TapTable};
+use convoke_kernels::{DepthwiseKernel, DirectTable, MOST_TAPS, Real, Slots, TapTable, gcd};
 
 use crate::lower::engine::Panels;
+use crate::lower::planes::period;
 use crate::machine::Caches;
 use crate::{Axis, Geometry};
 
@@ -21,9 +22,6 @@ pub(super) enum Along {
     Rows,
     Channels,
 }
-
-/// An axis of one element: what is missing where there is one axis only.
-const UNIT: Axis = Axis { input: 1, kernel: 1, output: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
 
 /// One phase of W in a row of a plane: `element i` is padded input position `phase + i * stride`.
 #[derive(Debug, Clone, Copy)]
@@ -63,8 +61,8 @@ impl Grid {
     /// The planes' rows; none where they are too long.
     pub(super) fn new(geometry: &Geometry, along: Along, lanes: usize, nr: usize) -> Option<Self> {
         let (outer, h, w) = match *geometry.axes.as_slice() {
-            [axis] if along == Along::Rows => (Vec::new(), UNIT, axis),
-            [axis] => (Vec::new(), axis, UNIT),
+            [axis] if along == Along::Rows => (Vec::new(), Axis::UNIT, axis),
+            [axis] => (Vec::new(), axis, Axis::UNIT),
             [ref outer @ .., h, w] => (outer.to_vec(), h, w),
             [] => return None,
         };
@@ -168,7 +166,7 @@ impl Grid {
     /// The groups of tap columns, each with its first tap along H, and the number of columns' taps: chains of taps along H that see the same rows,
     /// cut into nearly equal pieces. It depends on the operator alone, and so does the order of packed weights.
     pub(super) fn pieces(&self) -> Vec<(usize, usize)> {
-        let every = self.h.stride / gcd(self.h.stride, self.h.dilation);
+        let every = period(&self.h);
         let mut pieces = Vec::new();
         for first in 0..every.min(self.h.kernel) {
             let chain = Panels::new((self.h.kernel - first).div_ceil(every), MOST_TAPS);
@@ -179,7 +177,7 @@ impl Grid {
 
     /// The tap (its index in a filter of W) of each packed weight.
     pub(super) fn order(&self) -> Vec<usize> {
-        let every = self.h.stride / gcd(self.h.stride, self.h.dilation);
+        let every = period(&self.h);
         let mut order = Vec::new();
         for (first, taps) in self.pieces() {
             for plane in 0..self.planes() {
@@ -282,7 +280,7 @@ const MOST_PHASES: usize = 512;
 fn phases(w: &Axis, lanes: usize) -> Option<(Vec<Phase>, usize)> {
     let vectors = w.output.div_ceil(lanes).checked_mul(lanes)?;
     let (mut phases, mut at) = (Vec::<Phase>::new(), 0_usize);
-    let every = w.stride / gcd(w.stride, w.dilation);
+    let every = period(w);
     if every.min(w.kernel) > MOST_PHASES {
         return None;
     }
@@ -304,11 +302,4 @@ fn phases(w: &Axis, lanes: usize) -> Option<(Vec<Phase>, usize)> {
     // An odd number of vectors, so that equal positions of many rows do not share a cache set.
     let pitch = if (at / lanes).is_multiple_of(2) { at.checked_add(lanes)? } else { at };
     Some((phases, pitch))
-}
-
-pub(super) fn gcd(mut a: usize, mut b: usize) -> usize {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }

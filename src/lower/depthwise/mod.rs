@@ -25,10 +25,11 @@ use core::ops::Range;
 use convoke_kernels::stream::Activation;
 use convoke_kernels::{DepthwiseKernels, Isa, Real, Slots, TapTable};
 
-use self::grid::{Along, gcd};
+use self::grid::Along;
 use self::plan::Config;
 pub(crate) use self::plan::offer;
 use super::engine::Panels;
+use super::planes::period;
 use super::{Io, Layout, Lowering, Request};
 use crate::Geometry;
 use crate::element::Element;
@@ -68,7 +69,7 @@ impl<T: Element> Depthwise<T> {
     fn new(request: &Request<'_, T>, kernels: &'static DepthwiseKernels<T::Acc>, config: Config<T::Acc>) -> Self {
         let grid = &config.grid;
         let is_rows = grid.along == Along::Rows;
-        let every = grid.h.stride / gcd(grid.h.stride, grid.h.dilation);
+        let every = period(&grid.h);
         let reach = |(first, taps): (usize, usize)| (first * grid.h.dilation, (taps - 1) * every * grid.h.dilation);
         Self {
             geometry: request.geometry.clone(),

@@ -95,9 +95,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             None => super::planes::too_large(&geometry.axes, super::planes::MOST_BYTES),
         });
     };
-    let Choice { cycles, phases, classes, planes, tiles, is_summed, is_blocked } = choice;
+    let Choice { cycles, phases, classes, slots, planes, tiles, is_summed, is_blocked } = choice;
     let channels = geometry.in_channels_per_group();
-    let slots = classes.iter().map(Vec::len).sum::<usize>();
     let has_dead = slots < along.stride;
     let slabs = geometry.batch * geometry.group * planes.slabs;
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, tiles.panels.count()) };
@@ -165,6 +164,8 @@ struct Choice<A: Real> {
     cycles: f64,
     phases: Vec<Phases>,
     classes: Vec<Vec<usize>>,
+    /// Phases of the last axis that have taps.
+    slots: usize,
     planes: Planes,
     tiles: Tiles<A>,
     is_summed: bool,
@@ -219,7 +220,7 @@ impl<A: Real> Choice<A> {
             }
         }
         let (cycles, planes, tiles, is_summed) = best?;
-        Some(Self { cycles, phases, classes, planes, tiles, is_summed, is_blocked })
+        Some(Self { cycles, phases, classes, slots, planes, tiles, is_summed, is_blocked })
     }
 }
 

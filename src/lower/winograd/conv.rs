@@ -12,7 +12,7 @@ use convoke_kernels::winograd::Pixels;
 use convoke_kernels::{Epilogue, Real};
 
 use super::direct::{Direct, Tile};
-use super::shape::{Roles, View};
+use super::shape::{Roles, View, tiled_kernel};
 use super::{Core, Layer, Needs, Rows, Strip, Task, offer_view};
 use crate::element::Element;
 use crate::lower::finish::Finish;
@@ -84,8 +84,7 @@ impl<T: Element> Layer<T> for Conv<T> {
             }
             return;
         }
-        let mut kernels = self.geometry.axes.iter().rev().map(|axis| axis.kernel);
-        let (along, down) = (kernels.next().unwrap_or(1), kernels.next().unwrap_or(1));
+        let [down, along] = tiled_kernel(&self.geometry);
         let [t_down, t_along] = [down.div_ceil(s_down), along.div_ceil(s_along)];
         for (i, tap) in taps.iter_mut().enumerate() {
             let k_down = i / t_along % t_down * s_down + phase / s_along;
@@ -135,7 +134,7 @@ impl<T: Element> Layer<T> for Conv<T> {
             return core.scheme.kernel.output(&strip.products, &pixels, &mut dest, &epilogue, rows.marks);
         }
         // The bias is added below, with what else the kernel cannot do.
-        let is_good = core.store_rows(strip, &self.direct.zeros, &mut *rows.rows, rows.marks);
+        let is_good = core.store_rows(strip, &mut *rows.rows, rows.marks);
         let finish = Finish { isa: core.isa, activation: self.activation, io };
         for (c, bias) in bias.iter().enumerate() {
             for i in 0..strip.height {

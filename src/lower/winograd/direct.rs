@@ -1,12 +1,11 @@
 //! Single tiles, directly: for results that are not finite, and for weights that are not.
 
-use alloc::vec;
 use alloc::vec::Vec;
 
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets};
 
 use super::Task;
-use super::shape::{Roles, Scheme, View};
+use super::shape::{Roles, Scheme, View, tiled_kernel};
 use crate::Geometry;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
@@ -29,8 +28,6 @@ pub(super) struct Direct<T: Real> {
     koff: RowOffsets,
     /// A row of pixels, cut into tiles that kernels have.
     pixels: Tiles<T>,
-    /// A vector of zeros, where a bias is asked for and added later.
-    pub(super) zeros: Vec<T>,
 }
 
 /// A tile of a task: its place and its filters.
@@ -54,8 +51,7 @@ impl<T: Real> Direct<T> {
         let pixels = Tiles::new(isa, width)?;
         let slices = geometry.in_channels_per_group() * depth.kernel;
         let patch_len = slices.checked_mul(rows * s_along * columns)?;
-        let mut kernels = geometry.axes.iter().rev().map(|axis| axis.kernel);
-        let (k_along, k_down) = (kernels.next().unwrap_or(1), kernels.next().unwrap_or(1));
+        let [k_down, k_along] = tiled_kernel(geometry);
         u32::try_from(patch_len).ok()?;
         let mut koff = Vec::with_capacity(geometry.in_channels_per_group() * geometry.kernel_volume());
         for slice in 0..slices {
@@ -72,7 +68,6 @@ impl<T: Real> Direct<T> {
             columns,
             patch_len,
             koff: RowOffsets::new(koff),
-            zeros: vec![T::ZERO; pixels.lanes()],
             pixels,
         })
     }

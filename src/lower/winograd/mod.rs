@@ -172,8 +172,9 @@ fn offer_view<'a, T: Element>(
                 })
             });
             let (isa, splits) = (request.isa, choice.splits);
+            let zeros = alloc::vec![T::Acc::ZERO; tiles.lanes()];
             Box::new(Winograd {
-                core: Core { isa, view, scheme, grid, blocks, kinds, tiles, layout, splits, sizes },
+                core: Core { isa, view, scheme, grid, blocks, kinds, tiles, layout, splits, sizes, zeros },
                 layer,
             })
         }),
@@ -259,6 +260,8 @@ struct Core<T: Element> {
     /// Shares that the panels of filters are split into.
     splits: usize,
     sizes: Sizes,
+    /// A vector of zeros, where kernels ask for a bias that is added later.
+    zeros: Vec<T::Acc>,
 }
 
 /// One task: a block of tiles of one group, for a share of the panels.
@@ -349,8 +352,8 @@ impl<T: Element> Core<T> {
         (c * self.scheme.down.tile.outputs + i) * self.sizes.row_out
     }
 
-    /// Takes the products of a strip back into rows of scratch, as they are; `zeros` are a vector of zeros.
-    fn store_rows(&self, strip: &Strip<'_, T::Acc>, zeros: &[T::Acc], rows: &mut [T::Acc], marks: &mut [u8]) -> bool {
+    /// Takes the products of a strip back into rows of scratch, as they are.
+    fn store_rows(&self, strip: &Strip<'_, T::Acc>, rows: &mut [T::Acc], marks: &mut [u8]) -> bool {
         let channels = strip.filters.len();
         let pixels = Pixels {
             channels,
@@ -361,7 +364,7 @@ impl<T: Element> Core<T> {
             past_cache: false,
         };
         let (lo, hi) = (T::Acc::NEG_INFINITY, T::Acc::INFINITY);
-        let epilogue = Epilogue { bias: &zeros[..channels], residual: None, lo, hi };
+        let epilogue = Epilogue { bias: &self.zeros[..channels], residual: None, lo, hi };
         self.scheme.kernel.output(&strip.products, &pixels, &mut Dest::from_slice(rows), &epilogue, marks)
     }
 

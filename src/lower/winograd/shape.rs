@@ -6,11 +6,8 @@ use alloc::vec::Vec;
 use convoke_kernels::winograd::{Planes, Tile};
 use convoke_kernels::{Isa, Real, RowOffsets, WinogradKernel};
 
-use crate::Axis;
 use crate::lower::channel_tiles::Tiles;
-
-/// A spatial axis that is not there.
-const ABSENT: Axis = Axis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+use crate::{Axis, Geometry};
 
 /// A layer as Winograd's algorithm sees it: a convolution of stride 1 on the axes of the tiles, which Conv is, and ConvTranspose by phases.
 #[derive(Clone, Copy)]
@@ -43,8 +40,8 @@ impl Roles {
     /// Why the axes are not ones for Winograd.
     pub(super) fn new(axes: &[Axis]) -> Result<Self, String> {
         let roles = match *axes {
-            [along] => Self { depth: ABSENT, down: ABSENT, along },
-            [down, along] => Self { depth: ABSENT, down, along },
+            [along] => Self { depth: Axis::UNIT, down: Axis::UNIT, along },
+            [down, along] => Self { depth: Axis::UNIT, down, along },
             [depth, down, along] => Self { depth, down, along },
             _ => return Err(alloc::format!("{} spatial axes, only one to three can be", axes.len())),
         };
@@ -59,6 +56,13 @@ impl Roles {
         }
         Ok(roles)
     }
+}
+
+/// The kernel of a layer along the axes that tiles lie on.
+pub(super) fn tiled_kernel(geometry: &Geometry) -> [usize; 2] {
+    let mut kernels = geometry.axes.iter().rev().map(|axis| axis.kernel);
+    let (along, down) = (kernels.next().unwrap_or(1), kernels.next().unwrap_or(1));
+    [down, along]
 }
 
 /// Into how many tasks the outer axis is cut: with taps along it, its slices share what is transformed.

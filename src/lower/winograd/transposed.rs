@@ -64,13 +64,12 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             "spatial axis {axis} has stride {along}, which does not divide a vector's {lanes} lanes"
         ));
     }
-    offer_view(request, view, |scheme, tiles| {
+    offer_view(request, view, |scheme, _| {
         let direct_len = geometry.weight_len() / geometry.group;
         let (activation, clamp) = (request.activation, request.direct_clamp());
         let row = if clamp.is_some() { 0 } else { along };
         let needs = Needs { direct_len, scratch: scheme.along.tile.outputs, row };
-        let zeros = alloc::vec![T::Acc::ZERO; tiles.lanes()];
-        Some((Box::new(Transposed { geometry: geometry.clone(), activation, clamp, cells, weave, zeros }), needs))
+        Some((Box::new(Transposed { geometry: geometry.clone(), activation, clamp, cells, weave }), needs))
     })
 }
 
@@ -90,13 +89,7 @@ struct Cells {
 
 impl Cells {
     /// A spatial axis that is not there.
-    const ABSENT: Self = Self {
-        stride: 1,
-        kernel: 1,
-        cropped: 0,
-        output: 1,
-        view: Axis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 },
-    };
+    const ABSENT: Self = Self { stride: 1, kernel: 1, cropped: 0, output: 1, view: Axis::UNIT };
 
     /// # Errors
     /// Why the axis is not one for cells.
@@ -150,7 +143,6 @@ struct Transposed<T: Element> {
     clamp: Option<(T::Acc, T::Acc)>,
     cells: [Cells; 3],
     weave: &'static WeaveKernel<T::Acc>,
-    zeros: Vec<T::Acc>,
 }
 
 impl<T: Element> Transposed<T> {
@@ -197,7 +189,7 @@ impl<T: Element> Layer<T> for Transposed<T> {
     }
 
     fn store(&self, core: &Core<T>, io: &Io<'_, T>, strip: &Strip<'_, T::Acc>, rows: Rows<'_, T::Acc>) -> bool {
-        let is_good = core.store_rows(strip, &self.zeros, &mut *rows.rows, rows.marks);
+        let is_good = core.store_rows(strip, &mut *rows.rows, rows.marks);
         let [depth, down, along] = &self.cells;
         let outer = depth.stride * down.stride;
         // The elements of Y's rows, and the phase that the first one is.
@@ -238,7 +230,7 @@ impl<T: Element> Layer<T> for Transposed<T> {
                     let sums = &strands.sums[c * strands.pitch..];
                     let row = &mut rows.row[..run[0].len];
                     let (lo, hi) = (T::Acc::NEG_INFINITY, T::Acc::INFINITY);
-                    let plain = Epilogue { bias: &self.zeros[..1], residual: None, lo, hi };
+                    let plain = Epilogue { bias: &core.zeros[..1], residual: None, lo, hi };
                     let runs = [Run { at: 0, ..run[0] }];
                     self.weave.run(&Strands { sums, ..strands }, &runs, &plain, &mut Dest::from_slice(row), 0);
                     finish.row(row, *bias, at + c * self.geometry.output_spatial() + begin);
