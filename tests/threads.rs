@@ -9,9 +9,10 @@ use std::cell::Cell;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use common::layers::shared_layers;
 use common::operands::bits;
-use common::{Combination, Layer, Operands, layer, this_binary};
-use convoke::{Algorithm, Blas, Conv, ConvTranspose, Isa, Plan, Planner, Threads, Workspace};
+use common::{Combination, Operands, layer};
+use convoke::{Algorithm, Blas, Conv, Isa, Plan, Planner, Threads, Workspace};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// An allocator that shows which threads work: the `matrixmultiply` crate allocates where it multiplies.
@@ -120,40 +121,6 @@ fn the_current_pool_does_the_work() {
         }
     }
     panic!("only one of the pool's threads worked");
-}
-
-#[test]
-#[ignore = "run by nothing_initialises_the_global_pool in a process of its own"]
-fn run_without_the_global_pool() {
-    let pool = ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-    for combination in Combination::all() {
-        for layer in shared_layers() {
-            let Some(plan) = combination.plan::<f32>(&layer, |planner| planner.threads(2)) else { continue };
-            let operands = Operands::uniform(&layer.geometry(), 32);
-            let packed = operands.pack(&plan);
-            operands.run_packed(&plan, &packed, Threads::Serial).unwrap();
-            operands.run_packed(&plan, &packed, Threads::Pool(&pool)).unwrap();
-            pool.install(|| operands.run_packed(&plan, &packed, Threads::Current)).unwrap();
-        }
-    }
-    // The global pool can be built once only: here, if nobody did before.
-    ThreadPoolBuilder::new().num_threads(1).build_global().expect("the global pool was initialised by a run");
-}
-
-#[test]
-fn nothing_initialises_the_global_pool() {
-    let output = this_binary().args(["--exact", "run_without_the_global_pool", "--include-ignored"]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "the test in the child process did not run");
-}
-
-/// Layers that are shared among threads.
-fn shared_layers() -> [Layer; 3] {
-    [
-        layer(Conv::new([24, 20, 3, 3]).pads([1, 1, 1, 1]), [1, 20, 30, 31]),
-        layer(Conv::new([70, 300, 1, 1]), [1, 300, 17, 9]),
-        layer(ConvTranspose::new([30, 17, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 30, 20, 21]),
-    ]
 }
 
 #[test]

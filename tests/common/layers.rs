@@ -508,3 +508,12 @@ pub fn hard() -> Vec<Layer> {
     layers.push(Layer::new(ConvTranspose::new([2, 3, 2, 1, 2, 1, 2]).strides([2, 1, 1, 1, 3]), [1, 2, 2, 2, 2, 1, 3]));
     layers
 }
+
+/// Layers that are shared among threads.
+pub fn shared_layers() -> [Layer; 3] {
+    [
+        Layer::new(Conv::new([24, 20, 3, 3]).pads([1, 1, 1, 1]), [1, 20, 30, 31]),
+        Layer::new(Conv::new([70, 300, 1, 1]), [1, 300, 17, 9]),
+        Layer::new(ConvTranspose::new([30, 17, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 30, 20, 21]),
+    ]
+}

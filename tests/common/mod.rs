@@ -7,7 +7,6 @@ pub mod operands;
 pub mod oracle;
 
 use std::fmt;
-use std::process::Command;
 
 use convoke::{Activation, Algorithm, Blas, Element, Error, ErrorKind, Geometry, Isa, Op, Operator, Plan, Planner};
 
@@ -165,17 +164,6 @@ pub const ACTIVATIONS: [Activation; 7] = [
     Activation::HardSwish,
     Activation::Silu,
 ];
-
-/// A command that runs this test binary again: by the program that `CONVOKE_RUNNER` names, with its arguments, for binaries of another architecture.
-pub fn this_binary() -> Command {
-    let binary = std::env::current_exe().unwrap();
-    let runner = std::env::var("CONVOKE_RUNNER").unwrap_or_default();
-    let mut words = runner.split_whitespace();
-    let Some(program) = words.next() else { return Command::new(binary) };
-    let mut command = Command::new(program);
-    command.args(words).arg(binary);
-    command
-}
 
 /// Calls a generic function once for each element type.
 #[macro_export]

@@ -1,11 +1,10 @@
-//! The ISA tiers: what the CPU has is executed, what is asked for is obeyed, what is not there is an error.
+//! The ISA tiers: what the CPU has is executed, what is not there is an error. What the environment asks for is
+//! in `processes`.
 //!
 //! `CONVOKE_ENSURE_ISA`, a comma-separated list of tiers, makes the suite fail where one of them was not executed: for CI machines that are
 //! chosen for what they have.
 
-use std::process::Output;
-
-use crate::common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer, this_binary};
+use crate::common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
 use convoke::kernels::{
     channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, weave_kernels, winograd_kernels,
 };
@@ -13,10 +12,10 @@ use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planne
 use convoke_tools::data::Scalar;
 use convoke_tools::kernels;
 
-const ENSURE: &str = "CONVOKE_ENSURE_ISA";
+pub(crate) const ENSURE: &str = "CONVOKE_ENSURE_ISA";
 
 /// The tiers that the standard library sees and the build includes.
-fn expected() -> Vec<Isa> {
+pub(crate) fn expected() -> Vec<Isa> {
     #[allow(unused_mut, reason = "only x86-64 and AArch64 have more")]
     let mut tiers = vec![Isa::Portable];
     #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
@@ -104,15 +103,6 @@ fn every_tier_of_this_cpu_is_executed() {
 }
 
 #[test]
-fn a_tier_that_is_asked_for_and_not_executed_fails_the_suite() {
-    let run = |list: &str| child("every_tier_of_this_cpu_is_executed", &[(ENSURE, list)]).status.success();
-    assert!(run("portable"));
-    let missing = Isa::ALL.into_iter().find(|isa| !isa.is_available()).expect("no CPU has all tiers");
-    assert!(!run(&format!("portable, {missing}")), "{missing} is not there");
-    assert!(!run("sse9"));
-}
-
-#[test]
 fn the_tables_in_the_readme_of_the_kernels_are_what_the_crate_has() {
     let readme = include_str!("../../kernels/README.md");
     let (_, readme) = readme.split_once("\n<!-- kernels -->\n").expect("a marker before the tables");
@@ -123,94 +113,12 @@ fn the_tables_in_the_readme_of_the_kernels_are_what_the_crate_has() {
     assert_eq!(written, printed.lines().collect::<Vec<_>>(), "the tables must be:\n{printed}");
 }
 
-/// Runs one test of this binary in a process of its own.
-fn child(test: &str, variables: &[(&str, &str)]) -> Output {
-    let (_, module) = module_path!().split_once("::").expect("a module of the suite");
-    let (test, mut command) = (format!("{module}::{test}"), this_binary());
-    command
-        .args(["--exact", &test, "--include-ignored", "--nocapture"])
-        .env_remove(ENSURE)
-        .env_remove(convoke::ENV_ISA)
-        .env_remove(convoke::ENV_MAX_ISA);
-    command.envs(variables.iter().copied()).output().unwrap()
-}
-
-/// A plan with an ISA by default, and one with an ISA by force.
-fn plans(isa: Option<Isa>) -> Result<Isa, convoke::Error> {
-    let planner = isa.map_or_else(Planner::new, |isa| Planner::new().isa(isa));
-    Ok(planner.plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 8, 8])?.isa())
-}
-
-#[test]
-#[ignore = "run by the_environment_names_the_tier, with the variable set"]
-fn print_the_tier() {
-    match plans(None) {
-        Ok(isa) => println!("tier={isa}"),
-        Err(error) => println!("error={:?}: {error}", error.kind()),
-    }
-    println!("forced={}", plans(Some(Isa::detect())).unwrap());
-}
-
-/// What [`print_the_tier`] prints under these variables.
-#[cfg(feature = "std")]
-fn print(variables: &[(&str, &str)]) -> String {
-    let output = child("print_the_tier", variables);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[test]
-#[cfg(feature = "std")]
-fn the_environment_names_the_tier() {
-    let best = Isa::detect();
-    assert!(print(&[]).contains(&format!("tier={best}\n")));
-    for isa in Isa::ALL {
-        let text = print(&[(convoke::ENV_ISA, isa.name())]);
-        let expected = match absence(isa) {
-            None => format!("tier={isa}\n"),
-            Some(absence) => format!("error=Unavailable: Conv: CONVOKE_ISA={isa}: {absence}\n"),
-        };
-        assert!(text.contains(&expected), "{isa}: {text}");
-        // What the program asks for counts more than the environment.
-        assert!(text.contains(&format!("forced={best}\n")), "{isa}: {text}");
-    }
-    let text = print(&[(convoke::ENV_ISA, "sse9")]);
-    let parts = ["error=Unavailable: Conv: CONVOKE_ISA=sse9: ", "portable, neon, avx2, avx512"];
-    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
-    assert!(print(&[(convoke::ENV_ISA, "")]).contains(&format!("tier={best}\n")), "empty is as unset");
-}
-
-#[test]
-#[cfg(feature = "std")]
-fn the_environment_caps_the_tier() {
-    let expected = expected();
-    for cap in Isa::ALL {
-        // The tiers are in order of capability; the portable one is always there.
-        let best = expected.iter().rfind(|isa| **isa <= cap).unwrap();
-        let text = print(&[(convoke::ENV_MAX_ISA, cap.name())]);
-        assert!(text.contains(&format!("tier={best}\n")), "{cap}: {text}");
-        assert!(text.contains(&format!("forced={}\n", Isa::detect())), "{cap}: {text}");
-    }
-    let best = format!("tier={}\n", Isa::detect());
-    assert!(print(&[(convoke::ENV_MAX_ISA, "")]).contains(&best), "empty is as unset");
-    // A tier by name counts more than the cap, but a cap that is not one is an error all the same.
-    let named = [(convoke::ENV_ISA, Isa::detect().name()), (convoke::ENV_MAX_ISA, "portable")];
-    assert!(print(&named).contains(&best));
-    for variables in
-        [&[(convoke::ENV_MAX_ISA, "sse9")][..], &[(convoke::ENV_ISA, "portable"), (convoke::ENV_MAX_ISA, "sse9")]]
-    {
-        let text = print(variables);
-        let parts = ["error=Unavailable: Conv: CONVOKE_MAX_ISA=sse9: ", "portable, neon, avx2, avx512"];
-        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
-    }
-}
-
 #[test]
 fn forcing_a_tier_that_is_not_there_is_an_error() {
     let missing: Vec<_> = Isa::ALL.into_iter().filter(|isa| absence(*isa).is_some()).collect();
     assert!(!missing.is_empty(), "no CPU has all tiers");
     for isa in missing {
-        let error = plans(Some(isa)).unwrap_err();
+        let error = Planner::new().isa(isa).plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 8, 8]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         let expected = format!("Conv: the ISA {isa} was asked for: {}", absence(isa).unwrap());
         assert_eq!(error.to_string(), expected);
@@ -218,7 +126,7 @@ fn forcing_a_tier_that_is_not_there_is_an_error() {
 }
 
 /// What an error must say of a tier that is not there, from the build's configuration and the standard library's view of the CPU.
-fn absence(isa: Isa) -> Option<String> {
+pub(crate) fn absence(isa: Isa) -> Option<String> {
     let (is_architecture, is_built) = match isa {
         Isa::Portable => (true, true),
         Isa::Neon => (cfg!(all(target_arch = "aarch64", target_endian = "little")), cfg!(feature = "neon")),
