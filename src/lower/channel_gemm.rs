@@ -9,9 +9,10 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, channel_kernels, stream};
+use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, RowOffsetsRef, channel_kernels, stream};
 
-use super::channel_tiles::Tiles;
+use super::channel_tiles::{Panels, Tiles};
+use super::channel_unpadded;
 use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
 use super::finish::Finish;
 use super::planes::{self, Planes, Slab};
@@ -32,15 +33,25 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         return Err(String::from("the output is empty"));
     }
     let geometry = merged(geometry);
-    let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
-    let taps = geometry.kernel_volume();
-    let block = planes::channels_per_block(channels, taps, KC);
-    let k_blocks = channels.div_ceil(block);
+    let block = planes::channels_per_block(geometry.in_channels_per_group(), geometry.kernel_volume(), KC);
     if let Some(packed) = request.layout.map(|layout| layout[1])
         && packed != block
     {
         return Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"));
     }
+    let unpadded = channel_unpadded::offer(request, &geometry, block, most);
+    match (padded(request, geometry, block, most), unpadded) {
+        (Ok(padded), Some(unpadded)) => Ok(if unpadded.cost < padded.cost { unpadded } else { padded }),
+        (Err(_), Some(unpadded)) => Ok(unpadded),
+        (padded, None) => padded,
+    }
+}
+
+/// An offer on padded planes, for channels in blocks of `block`.
+fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block: usize, most: usize) -> Answer<'a, T> {
+    let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+    let taps = geometry.kernel_volume();
+    let k_blocks = channels.div_ceil(block);
     let lanes = channel_kernels::<T::Acc>(request.isa).first().map_or(1, ChannelKernel::lanes);
     let sums_of = |columns: usize| if k_blocks > 1 { columns * channels_out.next_multiple_of(2 * lanes) } else { 0 };
     let choice = planes::Choice {
@@ -77,7 +88,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let k_steps = (channels * taps) as f64;
     let stores = (rows * width) as f64 * channels_out as f64 / lanes as f64
         * (TRANSPOSED_STORE_CYCLES + SUM_CYCLES * k_blocks.saturating_sub(1) as f64);
-    let cycles = tiles.cycles(channels_out) * rows as f64 * k_steps
+    // Taps of the outermost axis are left out where they see padding.
+    let first = &geometry.axes[0];
+    let live = (0..if last > 0 { first.kernel } else { 0 }).map(|tap| first.outputs_of_tap(tap).len()).sum::<usize>();
+    let live = if last > 0 { live as f64 / (first.kernel * first.output) as f64 } else { 1.0 };
+    let cycles = tiles.cycles(channels_out) * rows as f64 * k_steps * live
         + stores
         + (channels * sizes.channel_len * splits) as f64 * PLANE_CYCLES
         + TASK_CYCLES;
@@ -115,6 +130,76 @@ fn merged(geometry: &Geometry) -> Geometry {
         geometry.axes = alloc::vec![axis];
     }
     geometry
+}
+
+/// Packs W panel by panel, `[K][NR]`, the last one filled up with zeros.
+pub(super) fn pack_panels<T: Element>(
+    geometry: &Geometry,
+    panels: Panels,
+    block: usize,
+    w: &[T],
+    packed: &mut [T::Acc],
+) {
+    let (taps, channels) = (geometry.kernel_volume(), geometry.in_channels_per_group());
+    let (rows, k_total) = (geometry.out_channels_per_group(), channels * taps);
+    let group_len = panels.padded(rows) * k_total;
+    if group_len == 0 {
+        return;
+    }
+    for (group, packed) in packed.chunks_exact_mut(group_len).enumerate() {
+        for (p, panel) in packed.chunks_mut(panels.wide * k_total).enumerate() {
+            let nr = panel.len() / k_total;
+            for (k, step) in panel.chunks_exact_mut(nr).enumerate() {
+                let (tap, c) = planes::step_of(k, channels, taps, block);
+                for (i, value) in step.iter_mut().enumerate() {
+                    let row = p * panels.wide + i;
+                    *value = if row < rows {
+                        w[((group * rows + row) * channels + c) * taps + tap].to_acc()
+                    } else {
+                        T::Acc::ZERO
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// Where finished tiles go.
+pub(super) struct ChannelSink<'a, 'b, T: Element> {
+    pub(super) finish: Finish<'a, 'b, T>,
+    /// The bounds of the clamp where kernels store straight into Y.
+    pub(super) direct: Option<(T::Acc, T::Acc)>,
+    /// Output elements from one channel to the next.
+    pub(super) ldy: usize,
+}
+
+impl<T: Element> ChannelSink<'_, '_, T> {
+    /// Sums the last steps of k of a tile, and finishes it into Y from element `at` on; `bias` has one value for each channel that is not filled up.
+    #[expect(clippy::too_many_arguments, reason = "a tile's operands and its place, as the kernels take them")]
+    pub(super) fn tile(
+        &self,
+        kernel: &ChannelKernel<T::Acc>,
+        x: &[T::Acc],
+        koff: RowOffsetsRef<'_>,
+        w: &[T::Acc],
+        ahead: Ahead,
+        tile: &mut [T::Acc],
+        accumulate: bool,
+        bias: &[T::Acc],
+        at: usize,
+    ) {
+        let io = self.finish.io;
+        if let Some((lo, hi)) = self.direct
+            && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
+        {
+            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
+            let epilogue = Epilogue { bias, residual, lo, hi };
+            kernel.finish(x, koff, w, ahead, tile, accumulate, &mut y, self.ldy, bias.len(), &epilogue);
+        } else {
+            kernel.partial(x, koff, w, ahead, tile, accumulate);
+            self.finish.transposed(tile, kernel.nr(), bias, at, (self.ldy, 1));
+        }
+    }
 }
 
 struct ChannelGemm<T: Element> {
@@ -156,15 +241,6 @@ impl<T: Element> ChannelGemm<T> {
         self.tiles[0].padded(self.geometry.out_channels_per_group()) * self.k_total()
     }
 
-    /// The taps that see input along the outermost axis at output position `o` of it: as a range of kernel positions of that axis.
-    fn live_taps(&self, o: usize) -> Range<usize> {
-        let axis = &self.geometry.axes[0];
-        let at = o * axis.stride;
-        let first = axis.pad_begin.saturating_sub(at).div_ceil(axis.dilation).min(axis.kernel);
-        let end = (axis.pad_begin + axis.input).saturating_sub(at).div_ceil(axis.dilation).clamp(first, axis.kernel);
-        first..end
-    }
-
     /// Multiplies one block of k for the panels `panels` of one slab.
     #[expect(clippy::too_many_arguments, reason = "the coordinates of a task")]
     fn multiply(
@@ -188,6 +264,7 @@ impl<T: Element> ChannelGemm<T> {
         let inner_taps = geometry.kernel_volume() / geometry.axes[0].kernel;
         let weights = &io.weights[group * self.group_len()..(group + 1) * self.group_len()];
         let finish = Finish { isa: self.isa, activation: self.activation, io };
+        let sink = ChannelSink { finish, direct: self.direct, ldy: spatial };
         let is_blocked = !(k.is_first && k.is_last);
         for p in panels.clone() {
             let first = p * tiles.nr();
@@ -210,7 +287,11 @@ impl<T: Element> ChannelGemm<T> {
                 let position = slab.first + row * tiles.width;
                 // Along the last axis, the pixels of a row differ in it.
                 let can_skip = io.is_finite && geometry.axes.len() > 1;
-                let taps = if can_skip { self.live_taps(position / per_row) } else { 0..geometry.axes[0].kernel };
+                let taps = if can_skip {
+                    geometry.axes[0].taps_of_output(position / per_row)
+                } else {
+                    0..geometry.axes[0].kernel
+                };
                 let steps = taps.start * inner_taps * k.width..taps.end * inner_taps * k.width;
                 let w = &panel[steps.start * nr..steps.end * nr];
                 let koff = k.koff.rows(steps);
@@ -234,16 +315,7 @@ impl<T: Element> ChannelGemm<T> {
                     let channel = group * channels + first;
                     let bias = &io.bias[channel..channel + live];
                     let at = (image * geometry.out_channels + channel) * spatial + position + pixels.start;
-                    if let Some((lo, hi)) = self.direct
-                        && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
-                    {
-                        let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-                        let epilogue = Epilogue { bias, residual, lo, hi };
-                        kernel.finish(x, koff, w, next, tile, !k.is_first, &mut y, spatial, live, &epilogue);
-                    } else {
-                        kernel.partial(x, koff, w, next, tile, !k.is_first);
-                        finish.transposed(tile, nr, bias, at, (spatial, 1));
-                    }
+                    sink.tile(kernel, x, koff, w, next, tile, !k.is_first, bias, at);
                 }
             }
         }
@@ -276,28 +348,7 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
     }
 
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        let (taps, channels) = (self.geometry.kernel_volume(), self.geometry.in_channels_per_group());
-        let (rows, k_total) = (self.geometry.out_channels_per_group(), self.k_total());
-        let tiles = &self.tiles[0];
-        if self.group_len() == 0 {
-            return;
-        }
-        for (group, packed) in packed.chunks_exact_mut(self.group_len()).enumerate() {
-            for (p, panel) in packed.chunks_mut(tiles.nr() * k_total).enumerate() {
-                let nr = panel.len() / k_total;
-                for (k, step) in panel.chunks_exact_mut(nr).enumerate() {
-                    let (tap, c) = planes::step_of(k, channels, taps, self.block);
-                    for (i, value) in step.iter_mut().enumerate() {
-                        let row = p * tiles.nr() + i;
-                        *value = if row < rows {
-                            w[((group * rows + row) * channels + c) * taps + tap].to_acc()
-                        } else {
-                            T::Acc::ZERO
-                        };
-                    }
-                }
-            }
-        }
+        pack_panels(&self.geometry, self.tiles[0].panels, self.block, w, packed);
     }
 
     fn tasks(&self) -> usize {

@@ -73,6 +73,14 @@ impl Axis {
         (output * self.stride + tap * self.dilation).checked_sub(self.pad_begin).filter(|&x| x < self.input)
     }
 
+    /// Conv: the taps through which output `output` reads X and not padding.
+    pub(crate) fn taps_of_output(&self, output: usize) -> Range<usize> {
+        let at = output * self.stride;
+        let first = self.pad_begin.saturating_sub(at).div_ceil(self.dilation).min(self.kernel);
+        let end = (self.pad_begin + self.input).saturating_sub(at).div_ceil(self.dilation).clamp(first, self.kernel);
+        first..end
+    }
+
     /// ConvTranspose: the position in Y that input `input` adds to through tap `tap`, or `None` where that is cut off.
     #[must_use]
     pub fn output_position(&self, input: usize, tap: usize) -> Option<usize> {
