@@ -2,8 +2,9 @@
 //!
 //! The transposed product of [`implicit_gemm`](super::implicit_gemm): M = output positions, N = M/group, K = C/group * kernel volume, for each
 //! image and group. The broadcasts are elements of the padded planes, the vectors packed weights, `[NR channels][K][NR]`. Every position is a real
-//! one: there are no garbage columns, and where weights are finite, taps that see only padding along the outermost axis are left out. Accepts
-//! every Conv whose planes' offsets fit 32 bits. Scratch for a task: as `implicit_gemm`'s, with the sums pixel-major.
+//! one: there are no garbage columns, and where weights are finite, taps that see only padding along the outermost axis are left out; where that pays,
+//! on all axes, on planes without padding ([`channel_unpadded`](super::channel_unpadded)). Accepts every Conv whose planes' offsets fit 32 bits.
+//! Scratch for a task: as `implicit_gemm`'s, with the sums pixel-major.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -39,11 +40,13 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     {
         return Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"));
     }
-    let unpadded = channel_unpadded::offer(request, &geometry, block, most);
-    match (padded(request, geometry, block, most), unpadded) {
-        (Ok(padded), Some(unpadded)) => Ok(if unpadded.cost < padded.cost { unpadded } else { padded }),
-        (Err(_), Some(unpadded)) => Ok(unpadded),
-        (padded, None) => padded,
+    // Which of the two it is depends on no limit, so that no sum does.
+    let unpadded = |most: usize| channel_unpadded::offer(request, &geometry, block, most);
+    let padded = |most: usize| padded(request, geometry.clone(), block, most);
+    match (unpadded(usize::MAX), padded(usize::MAX)) {
+        (None, _) => padded(most),
+        (Some(offer), Ok(other)) if offer.cost >= other.cost => padded(most),
+        _ => unpadded(most).ok_or_else(|| String::from("X's rows that a tile sees are too large")),
     }
 }
 

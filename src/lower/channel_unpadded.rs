@@ -25,6 +25,8 @@ use crate::{Axis, Geometry};
 
 /// Taps on the last axis, and on the others together, at the most: lists of them are on the stack.
 const MOST_TAPS: usize = 64;
+/// Pixels of a row, at the most: of longer ones, little is padding.
+const MOST_PIXELS: usize = 1 << 14;
 /// Bytes of a task's planes and sums, at the most.
 const MOST_BYTES: usize = 4 << 20;
 
@@ -52,7 +54,8 @@ pub(super) fn offer<'a, T: Element>(
     let (last, outer) = geometry.axes.split_last()?;
     let outer_taps = outer.iter().try_fold(1_usize, |n, axis| n.checked_mul(axis.kernel))?;
     let is_in_reach = |axis: &Axis| axis.stride == 1 && axis.input > 0;
-    if !geometry.axes.iter().all(is_in_reach) || last.kernel > MOST_TAPS || outer_taps > MOST_TAPS {
+    let is_short = last.kernel <= MOST_TAPS && outer_taps <= MOST_TAPS && last.output <= MOST_PIXELS;
+    if !geometry.axes.iter().all(is_in_reach) || !is_short {
         return None;
     }
     let live = |axis: &Axis| (0..axis.kernel).map(|tap| axis.outputs_of_tap(tap).len()).sum::<usize>();
@@ -70,11 +73,12 @@ pub(super) fn offer<'a, T: Element>(
         pitches[i - 1] = pitches[i].checked_mul(geometry.axes[i].input)?;
     }
     let first = &geometry.axes[0];
-    let row_len = outer[1..].iter().map(|axis| axis.output).product::<usize>();
+    // Positions of Y inside of one of the outermost axis.
+    let inside = geometry.axes[1..].iter().map(|axis| axis.output).product::<usize>();
     let size = |extent: usize| {
         let seen = first.input.min(extent + (first.kernel - 1) * first.dilation);
         let channel_len = planes::padded(seen.checked_mul(pitches[0])?)?;
-        let sums = if k_blocks > 1 { extent * row_len * last.output * panels.padded(rows_out) } else { 0 };
+        let sums = if k_blocks > 1 { extent.checked_mul(inside)?.checked_mul(panels.padded(rows_out))? } else { 0 };
         let bytes = channel_len.checked_mul(block)?.checked_add(sums)?.checked_mul(size_of::<T::Acc>())?;
         Some((channel_len, bytes))
     };
@@ -89,22 +93,27 @@ pub(super) fn offer<'a, T: Element>(
     let images = geometry.batch * geometry.group;
     let least_slabs = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(images) };
     let extent = first.output.div_ceil(first.output.div_ceil(low).max(least_slabs));
-    let (channel_len, bytes) = size(extent).filter(|(_, bytes)| *bytes <= MOST_BYTES)?;
+    let (channel_len, _) = size(extent).filter(|(_, bytes)| *bytes <= MOST_BYTES)?;
     let slabs = first.output.div_ceil(extent);
     let count = rows_out.div_ceil(panels.wide);
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(images * slabs).clamp(1, count.max(1)) };
 
     // Offsets are those of taps without padding: rows begin before the planes by as much as the padding shifts them, and kernels are told that they
     // read as far behind them.
-    let reach_of =
-        |shift: fn(&Axis) -> usize| geometry.axes.iter().zip(&pitches).map(|(a, p)| shift(a) * p).sum::<usize>();
-    let (margin, reach) = (reach_of(|a| a.pad_begin), reach_of(|a| (a.kernel - 1) * a.dilation));
-    let furthest = reach_of(|a| a.output - 1) - (first.output - extent) * pitches[0];
+    let reach_of = |shift: fn(&Axis) -> usize| {
+        let mut shifts = geometry.axes.iter().zip(&pitches).map(|(axis, pitch)| shift(axis).checked_mul(*pitch));
+        shifts.try_fold(0_usize, |sum, shift| sum.checked_add(shift?))
+    };
+    let (margin, reach) = (reach_of(|a| a.pad_begin)?, reach_of(|a| (a.kernel - 1) * a.dilation)?);
+    let furthest = reach_of(|a| a.output - 1)? - (first.output - extent) * pitches[0];
     let widest = tiles.iter().map(|tile| tile.pixels.len()).max()?;
-    let planes_len = margin + furthest + block * channel_len + reach + widest;
-    u32::try_from(planes_len).ok()?;
+    let lengths = [margin, furthest, block * channel_len, reach, widest];
+    let planes_len = lengths.into_iter().try_fold(0_usize, |sum, len| sum.checked_add(len))?;
     let share = count.div_ceil(splits) * panels.wide;
-    let sums_len = if k_blocks > 1 { extent * row_len * last.output * share } else { widest * panels.wide };
+    let sums_len = if k_blocks > 1 { extent * inside * share } else { widest * panels.wide };
+    if planes_len.checked_add(sums_len)? > MOST_BYTES / size_of::<T::Acc>() {
+        return None;
+    }
 
     let rows = outer.iter().map(|axis| axis.output).product::<usize>() as f64;
     let live_rows = outer.iter().map(live).product::<usize>() as f64;
@@ -125,7 +134,6 @@ pub(super) fn offer<'a, T: Element>(
         + stores
         + copies
         + slabs as f64 * TASK_CYCLES;
-    debug_assert!(bytes > 0);
     Some(Offer {
         cost: images as f64 * cycles / CLOCK,
         lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(sums_len)),

@@ -115,7 +115,7 @@ impl Planner {
     }
 
     /// Makes plans that accept these weights, for another batch or spatial size than the plan that packed them: the same algorithm, ISA and
-    /// layout.
+    /// layout; those of the whole kernel, where the plan that packed them leaves out taps that see padding alone, and not the same ones do here.
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
         self.algorithm = Some(packed.whole.format.algorithm);
         self.isa = Ok(packed.whole.format.isa);
