@@ -72,7 +72,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let sums = channels.size() * Sums::new(&geometry.axes, &bands, 0).len();
     let additions = geometry.macs() as f64 / geometry.in_channels_per_group().max(1) as f64;
     Ok(Offer {
-        cost: multiply_nanoseconds(request, COL2IM_FMA_CYCLES) + additions * COL2IM_ELEMENT,
+        cost: multiply_nanoseconds(request, (geometry.input_spatial(), positions), COL2IM_FMA_CYCLES)
+            + additions * COL2IM_ELEMENT,
         lines: [k.size() * ld, rows * ld, sums, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
             let (isa, activation) = (request.isa, request.activation);

@@ -12,7 +12,7 @@ use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
 use super::cost::{IM2COL_ELEMENT, IM2COL_FMA_CYCLES};
-use super::engine::{lanes, multiply_nanoseconds};
+use super::engine::multiply_nanoseconds;
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::blas::{self, Blocks, Gemm, Product, Size};
@@ -48,10 +48,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let gemms = [gemm(0, rows.size())?, gemm(1, rows.last().len())?];
     let tile_len = gemms[0].tile_len().max(gemms[1].tile_len());
     let elements = k_total as f64 * geometry.output_len() as f64 / rows.size() as f64;
-    // Vectors of few positions run half empty.
-    let filled = positions as f64 / positions.next_multiple_of(lanes::<T::Acc>(request.isa)) as f64;
     Ok(Offer {
-        cost: multiply_nanoseconds(request, IM2COL_FMA_CYCLES) / filled + elements * IM2COL_ELEMENT,
+        cost: multiply_nanoseconds(request, (positions, columns.size()), IM2COL_FMA_CYCLES) + elements * IM2COL_ELEMENT,
         lines: [k.size() * ld, rows.size() * ld, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
             let (isa, activation) = (request.isa, request.activation);

@@ -5,7 +5,6 @@
 
 pub(crate) mod channel_gemm;
 mod channel_tiles;
-mod channel_unpadded;
 pub(crate) mod col2im;
 mod cost;
 pub(crate) mod depthwise;

@@ -1,6 +1,6 @@
 //! Channel GEMM without padding: for kernels that reach far beyond the image, where taps see padding at many outputs.
 //!
-//! As [`channel_gemm`](super::channel_gemm), whose packed weights it shares, but planes are X's own rows, and a row of pixels is cut where a tap begins or
+//! As [`channel_gemm`](super), whose packed weights it shares, but planes are X's own rows, and a row of pixels is cut where a tap begins or
 //! ceases to see input: all pixels of a tile have the same live taps, and the products of the others are left out. Where such a product is not zero,
 //! because its weight is not finite, the outputs are NaN, and are made so at the end. For strides of 1, and at most [`MOST_TAPS`] taps on the last axis
 //! and on the others. Scratch for a task: the rows of one block of channels that a slab of the outermost axis sees, and the slab's sums.
@@ -10,17 +10,17 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, ChannelKernel, Isa, RowOffsets, channel_kernels, stream};
+use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, channel_kernels, stream};
 
-use super::channel_gemm::{ChannelSink, pack_panels};
-use super::channel_tiles::Panels;
-use super::cost::{CLOCK, KERNEL_CALL_CYCLES, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
-use super::engine::tile_cycles;
-use super::finish::Finish;
-use super::planes;
-use super::{Io, Layout, Lowering, Offer, Part, Request};
+use super::{Sink, Weights};
 use crate::element::{Compute, Element};
 use crate::exec::{Arena, Line, lines_for};
+use crate::lower::channel_tiles::Panels;
+use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
+use crate::lower::engine::tile_cycles;
+use crate::lower::finish::Finish;
+use crate::lower::planes;
+use crate::lower::{Io, Layout, Lowering, Offer, Part, Request};
 use crate::{Axis, Geometry};
 
 /// Taps on the last axis, and on the others together, at the most: lists of them are on the stack.
@@ -32,7 +32,7 @@ const MOST_BYTES: usize = 4 << 20;
 
 /// Pixels of a row that have the same live taps.
 #[derive(Debug)]
-struct Tile<T: convoke_kernels::Real> {
+struct Tile<T: Real> {
     pixels: Range<usize>,
     /// The taps of the last axis that see input there.
     taps: Range<usize>,
@@ -65,6 +65,7 @@ pub(super) fn offer<'a, T: Element>(
     let (rows_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
     let k_blocks = channels.div_ceil(block);
     let panels = Panels::new::<T::Acc>(request.isa)?;
+    let weights = Weights::new(&geometry, panels, block).ok()?;
     let tiles = tiles::<T::Acc>(request.isa, last, panels)?;
 
     // Elements from one position to the next, for each axis.
@@ -150,7 +151,7 @@ pub(super) fn offer<'a, T: Element>(
             };
             let koff = [offsets(block), offsets(channels - (k_blocks.max(1) - 1) * block)];
             let (isa, activation, direct) = (request.isa, request.activation, request.direct_clamp());
-            Box::new(ChannelUnpadded {
+            Box::new(Unpadded {
                 isa,
                 activation,
                 direct,
@@ -160,7 +161,7 @@ pub(super) fn offer<'a, T: Element>(
                 pitches,
                 channel_len,
                 margin,
-                block,
+                weights,
                 extent,
                 slabs,
                 splits,
@@ -173,7 +174,7 @@ pub(super) fn offer<'a, T: Element>(
 }
 
 /// A row of pixels along an axis, cut where the live taps change, and then into tiles of nearly equal width.
-fn tiles<T: convoke_kernels::Real>(isa: Isa, axis: &Axis, panels: Panels) -> Option<Vec<Tile<T>>> {
+fn tiles<T: Real>(isa: Isa, axis: &Axis, panels: Panels) -> Option<Vec<Tile<T>>> {
     let kernels = channel_kernels::<T>(isa);
     let find = |mr: usize, nr: usize| kernels.iter().find(|k| k.mr() == mr && k.nr() == nr);
     let most = |nr: usize| kernels.iter().filter(|k| k.nr() == nr).map(ChannelKernel::mr).max();
@@ -196,7 +197,7 @@ fn tiles<T: convoke_kernels::Real>(isa: Isa, axis: &Axis, panels: Panels) -> Opt
     Some(tiles)
 }
 
-struct ChannelUnpadded<T: Element> {
+struct Unpadded<T: Element> {
     /// With two axes at the least.
     geometry: Geometry,
     isa: Isa,
@@ -212,8 +213,7 @@ struct ChannelUnpadded<T: Element> {
     channel_len: usize,
     /// Elements before the first row.
     margin: usize,
-    /// Channels in a block of k.
-    block: usize,
+    weights: Weights,
     /// Positions of the outermost axis in a slab, and slabs of an image.
     extent: usize,
     slabs: usize,
@@ -235,15 +235,7 @@ struct Block {
     channels: Range<usize>,
 }
 
-impl<T: Element> ChannelUnpadded<T> {
-    fn k_total(&self) -> usize {
-        self.geometry.in_channels_per_group() * self.geometry.kernel_volume()
-    }
-
-    fn group_len(&self) -> usize {
-        self.panels.padded(self.geometry.out_channels_per_group()) * self.k_total()
-    }
-
+impl<T: Element> Unpadded<T> {
     /// The axes before the last one.
     fn outer(&self) -> &[Axis] {
         &self.geometry.axes[..self.geometry.axes.len() - 1]
@@ -290,23 +282,23 @@ impl<T: Element> ChannelUnpadded<T> {
         let last = &geometry.axes[geometry.axes.len() - 1];
         let (width, taps) = (block.channels.len(), geometry.kernel_volume());
         let k = block.channels.start * taps..block.channels.end * taps;
-        let (is_first, is_last) = (k.start == 0, k.end == self.k_total());
-        let koff = &self.koff[usize::from(width != self.block)];
-        let weights = &io.weights[block.group * self.group_len()..(block.group + 1) * self.group_len()];
+        let (is_first, is_last) = (k.start == 0, k.end == self.weights.steps());
+        let koff = &self.koff[usize::from(width != self.weights.block)];
+        let weights = self.weights.of_group(io.weights, block.group);
         let finish = Finish { isa: self.isa, activation: self.activation, io };
-        let sink = ChannelSink { finish, direct: self.direct, ldy: spatial };
+        let sink = Sink { finish, direct: self.direct, ldy: spatial };
         let rows = block.outputs.start * self.rows_inside()..block.outputs.end * self.rows_inside();
         let mut live = [0; MOST_TAPS];
         for p in block.panels.clone() {
             let first = p * self.panels.wide;
             let real = self.panels.wide.min(channels - first);
             let (nr, narrow) = self.panels.panel(real);
-            let panel = &weights[first * self.k_total()..][k.start * nr..k.end * nr];
+            let panel = &weights[first * self.weights.steps()..][k.start * nr..k.end * nr];
             // While the first tiles are computed, the next panel is fetched: a line with each step of k.
             let next = if p + 1 < block.panels.end {
-                (first + self.panels.wide) * self.k_total() + k.start * nr
+                (first + self.panels.wide) * self.weights.steps() + k.start * nr
             } else {
-                block.panels.start * self.panels.wide * self.k_total() + k.end * nr
+                block.panels.start * self.panels.wide * self.weights.steps() + k.end * nr
             };
             let mut ahead = weights.get(next..).map_or(&[][..], |ahead| &ahead[..panel.len().min(ahead.len())]);
             let channel = block.group * channels + first;
@@ -365,8 +357,8 @@ impl<T: Element> ChannelUnpadded<T> {
     fn spoil(&self, io: &Io<'_, T>, block: &Block) {
         let geometry = &self.geometry;
         let (channels, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
-        let (spatial, k_total) = (geometry.output_spatial(), self.k_total());
-        let weights = &io.weights[block.group * self.group_len()..(block.group + 1) * self.group_len()];
+        let (spatial, k_total) = (geometry.output_spatial(), self.weights.steps());
+        let weights = self.weights.of_group(io.weights, block.group);
         let rows = block.outputs.start * self.rows_inside()..block.outputs.end * self.rows_inside();
         let last = &geometry.axes[geometry.axes.len() - 1];
         let mut live = [0; MOST_TAPS];
@@ -376,7 +368,7 @@ impl<T: Element> ChannelUnpadded<T> {
             let panel = &weights[first * k_total..][..k_total * nr];
             let is_spoilt = |tap: usize| {
                 (0..k_total).any(|k| {
-                    planes::step_of(k, geometry.in_channels_per_group(), taps, self.block).0 == tap
+                    planes::step_of(k, geometry.in_channels_per_group(), taps, self.weights.block).0 == tap
                         && !panel[k * nr + row - first].is_finite_value()
                 })
             };
@@ -395,13 +387,13 @@ impl<T: Element> ChannelUnpadded<T> {
     }
 }
 
-impl<T: Element> Lowering<T> for ChannelUnpadded<T> {
+impl<T: Element> Lowering<T> for Unpadded<T> {
     fn layout(&self) -> Layout {
-        alloc::vec![self.panels.wide, self.block]
+        self.weights.layout()
     }
 
     fn describe(&self) -> String {
-        let k = self.block * self.geometry.kernel_volume();
+        let k = self.weights.block * self.weights.taps;
         alloc::format!(
             "{}, products with padding left out, rows of pixels in {} tiles, K in blocks of {k}, {} slabs, panels in {} shares",
             Lowering::<T>::kernel(self),
@@ -416,11 +408,11 @@ impl<T: Element> Lowering<T> for ChannelUnpadded<T> {
     }
 
     fn packed_len(&self, _: &Geometry) -> usize {
-        self.geometry.group * self.group_len()
+        self.weights.groups * self.weights.group_len()
     }
 
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        pack_panels(&self.geometry, self.panels, self.block, w, packed);
+        self.weights.pack(w, packed);
     }
 
     fn tasks(&self) -> usize {
@@ -447,8 +439,8 @@ impl<T: Element> Lowering<T> for ChannelUnpadded<T> {
         let block =
             |channels| Block { image, group, panels: panels.clone(), outputs: outputs.clone(), origin, channels };
         // Without channels there is still the bias to be stored: one empty block.
-        for c in (0..channels.max(1)).step_by(self.block) {
-            let width = self.block.min(channels - c);
+        for c in (0..channels.max(1)).step_by(self.weights.block) {
+            let width = self.weights.block.min(channels - c);
             for (i, plane) in planes[self.margin..].chunks_exact_mut(self.channel_len).take(width).enumerate() {
                 let x = &x[(c + i) * spatial..][seen.clone()];
                 stream::widen(self.isa, x, &mut plane[..x.len()]);
