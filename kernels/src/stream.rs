@@ -494,16 +494,23 @@ pub fn epilogue<T: Storage>(
     residual: Option<&[T]>,
     row: &mut [T::Acc],
 ) {
-    with_isa(isa, Finish { activation, bias, residual, row });
+    with_isa(isa, Finish { isa, activation, bias, residual, row });
 }
 
 pass!(Finish<T: Storage> {
-    activation: Activation<T::Acc>, bias: T::Acc, residual: Option<&'a [T]>, row: &'a mut [T::Acc]
+    isa: Isa, activation: Activation<T::Acc>, bias: T::Acc, residual: Option<&'a [T]>, row: &'a mut [T::Acc]
 } {
     if let Some(residual) = residual {
         assert_eq!(residual.len(), row.len());
-        for (x, r) in row.iter_mut().zip(residual) {
-            *x = *x + bias + r.to_acc();
+        if let Some(residual) = T::as_acc(residual) {
+            add_two(row, bias, residual);
+        } else {
+            let mut buffer = [T::Acc::ZERO; CHUNK];
+            for (row, residual) in row.chunks_mut(CHUNK).zip(residual.chunks(CHUNK)) {
+                let buffer = &mut buffer[..residual.len()];
+                T::widen_into(isa, residual, buffer);
+                add_two(row, bias, buffer);
+            }
         }
     } else {
         for x in row.iter_mut() {
@@ -518,6 +525,14 @@ pass!(Finish<T: Storage> {
         Activation::Silu => apply(Activation::Silu, row),
     }
 });
+
+/// `row[i] += bias + residual[i]`, in that order.
+#[inline(always)]
+fn add_two<T: Real>(row: &mut [T], bias: T, residual: &[T]) {
+    for (x, r) in row.iter_mut().zip(residual) {
+        *x = *x + bias + *r;
+    }
+}
 
 #[inline(always)]
 fn apply<T: Arithmetic>(activation: Activation<T>, row: &mut [T]) {
