@@ -12,7 +12,7 @@ use convoke_kernels::Dest;
 use super::{Line, Threads};
 use crate::element::Element;
 use crate::lower::{Io, Lowering};
-use crate::plan::PackedWeights;
+use crate::plan::Packing;
 
 /// Where a run writes Y: memory of the caller.
 pub(crate) enum Target<'y, T> {
@@ -25,7 +25,7 @@ pub(crate) enum Target<'y, T> {
 /// What a run reads.
 pub(crate) struct Inputs<'a, T: Element> {
     pub(crate) x: &'a [T],
-    pub(crate) packed: &'a PackedWeights<T>,
+    pub(crate) packed: &'a Packing<T>,
     pub(crate) residual: Option<&'a [T]>,
 }
 

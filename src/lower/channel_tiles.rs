@@ -8,7 +8,7 @@ use super::engine::tile_cycles;
 
 /// Rows of pixels cut into tiles of nearly equal width, and channels cut into panels: the kernels for all of them.
 pub(crate) struct Tiles<T: Real> {
-    lanes: usize,
+    pub(crate) panels: Panels,
     /// Pixels of a row, and tiles that it is cut into.
     pub(crate) width: usize,
     pub(crate) count: usize,
@@ -25,7 +25,7 @@ impl<T: Real> Tiles<T> {
         let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr.max(1) && k.nrv() == nrv);
         let (wider, narrower) = (width.div_ceil(count), width / count);
         let pair = |nrv: usize| Some([find(wider, nrv)?, find(narrower, nrv)?]);
-        Some(Self { lanes: kernels.first()?.lanes(), width, count, kernels: [pair(wide)?, pair(1)?] })
+        Some(Self { panels: Panels::new::<T>(isa)?, width, count, kernels: [pair(wide)?, pair(1)?] })
     }
 
     /// The name of the kernel that does most of the work.
@@ -35,23 +35,22 @@ impl<T: Real> Tiles<T> {
 
     /// Elements of a vector.
     pub(crate) fn lanes(&self) -> usize {
-        self.lanes
+        self.panels.lanes
     }
 
     /// Channels of a wide panel.
     pub(crate) fn nr(&self) -> usize {
-        self.kernels[0][0].nr()
+        self.panels.wide
     }
 
     /// Channels of a panel, with those that fill it up, where `channels` are left.
     pub(crate) fn panel(&self, channels: usize) -> usize {
-        if channels > self.lanes { self.nr() } else { self.lanes }
+        self.panels.panel(channels).0
     }
 
     /// Channels with those that fill up the last panel.
     pub(crate) fn padded(&self, channels: usize) -> usize {
-        let rest = channels % self.nr();
-        channels - rest + if rest == 0 { 0 } else { self.panel(rest) }
+        self.panels.padded(channels)
     }
 
     /// Pixels `start..end` of tile `t` of a row.
@@ -63,7 +62,7 @@ impl<T: Real> Tiles<T> {
 
     /// The kernel for a tile of `pixels`, and a panel of `channels` channels.
     pub(crate) fn kernel(&self, pixels: usize, channels: usize) -> &'static ChannelKernel<T> {
-        let pair = self.kernels[usize::from(channels <= self.lanes && self.nr() > self.lanes)];
+        let pair = self.kernels[usize::from(self.panels.panel(channels).1)];
         if pair[0].mr() == pixels { pair[0] } else { pair[1] }
     }
 
@@ -78,6 +77,40 @@ impl<T: Real> Tiles<T> {
         };
         let last = channels % self.nr();
         (channels / self.nr()) as f64 * panel(self.nr()) + if last == 0 { 0.0 } else { panel(last) }
+    }
+}
+
+/// How output channels are cut into panels.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Panels {
+    pub(crate) lanes: usize,
+    /// Channels of a wide panel; a narrow one is a vector.
+    pub(crate) wide: usize,
+}
+
+impl Panels {
+    /// None if there are no kernels.
+    pub(crate) fn new<T: Real>(isa: Isa) -> Option<Self> {
+        let kernels = channel_kernels::<T>(isa);
+        Some(Self { lanes: kernels.first()?.lanes(), wide: kernels.iter().map(ChannelKernel::nr).max()? })
+    }
+
+    /// Channels of a panel, with those that fill it up, where `channels` are left; and whether it is narrow.
+    pub(crate) fn panel(&self, channels: usize) -> (usize, bool) {
+        let narrow = channels <= self.lanes && self.wide > self.lanes;
+        (if narrow { self.lanes } else { self.wide }, narrow)
+    }
+
+    /// Channels with those that fill up the last panel.
+    pub(crate) fn padded(&self, channels: usize) -> usize {
+        let rest = channels % self.wide;
+        channels - rest + if rest == 0 { 0 } else { self.panel(rest).0 }
+    }
+
+    /// The sum over the panels of `channels` channels of what `of` says, given whether a panel is narrow.
+    pub(crate) fn sum(&self, channels: usize, of: impl Fn(bool) -> f64) -> f64 {
+        let rest = channels % self.wide;
+        (channels / self.wide) as f64 * of(false) + if rest == 0 { 0.0 } else { of(self.panel(rest).1) }
     }
 }
 

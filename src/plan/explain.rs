@@ -10,6 +10,8 @@ use super::Algorithm;
 #[derive(Debug, Clone)]
 pub struct Explanation {
     pub(crate) layer: String,
+    /// Which taps are computed, where not all are.
+    pub(crate) taps: Option<String>,
     pub(crate) picked: Algorithm,
     pub(crate) details: String,
     pub(crate) kernel: String,
@@ -43,6 +45,9 @@ impl Explanation {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.layer)?;
+        if let Some(taps) = &self.taps {
+            writeln!(f, "{taps}")?;
+        }
         writeln!(f, "picked {}: {}", self.picked, self.details)?;
         writeln!(
             f,

@@ -2,10 +2,13 @@
 
 mod algorithm;
 mod explain;
+mod live;
 mod packed;
 mod planner;
 
 use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
@@ -14,15 +17,17 @@ use convoke_kernels::{Isa, Real};
 pub use algorithm::{Accuracy, Algorithm, Blas};
 pub use explain::{Explanation, Verdict};
 pub use packed::PackedWeights;
+pub(crate) use packed::Packing;
 pub use planner::Planner;
 
 use crate::Geometry;
-use crate::element::{Compute, Element};
+use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::output::{Inputs, Target};
 use crate::exec::{Line, Threads, Workspace};
 use crate::lower::Lowering;
-use packed::Format;
+use live::LiveTaps;
+use packed::{Format, Live};
 
 /// Multiply-adds below which a run is not shared among threads: handing over would cost as much as it saves.
 const SERIAL_MACS: u128 = 1 << 19;
@@ -47,12 +52,20 @@ const SERIAL_MACS: u128 = 1 << 19;
 #[must_use]
 pub struct Plan<T: Element> {
     geometry: Geometry,
+    /// The layer with all its taps: what every plan can pack.
+    whole: Method<T>,
+    /// What is run instead where some taps see padding alone.
+    live: Option<(LiveTaps, Method<T>)>,
+    threads: usize,
+    explanation: Explanation,
+}
+
+/// How a layer is computed, and its weights packed.
+struct Method<T: Element> {
     format: Format,
     lowering: Box<dyn Lowering<T>>,
     /// Scratch lines of a task.
     lines: usize,
-    threads: usize,
-    explanation: Explanation,
 }
 
 impl<T: Element> core::fmt::Debug for Plan<T> {
@@ -71,26 +84,26 @@ impl<T: Element> Plan<T> {
     /// The algorithm.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
-        self.format.algorithm
+        self.method().format.algorithm
     }
 
     /// The instruction set of the kernels.
     #[must_use]
     pub fn isa(&self) -> Isa {
-        self.format.isa
+        self.whole.format.isa
     }
 
     /// The name of the micro-kernel that does most of the work.
     #[must_use]
     pub fn kernel(&self) -> &str {
-        self.lowering.kernel()
+        self.method().lowering.kernel()
     }
 
     /// Bytes of workspace for a run with the number of threads that the plan was made for. A run that is given less uses fewer threads, and
     /// needs at least one thread's share.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
-        self.lines * self.threads * size_of::<Line>()
+        self.method().lines * self.threads * size_of::<Line>()
     }
 
     /// Bytes of the packed weights.
@@ -114,21 +127,26 @@ impl<T: Element> Plan<T> {
         if let Some(bias) = bias {
             self.check_len("B", bias.len(), self.geometry.bias_len(), || alloc::vec![self.geometry.bias_len()])?;
         }
-        let len = self.lowering.packed_len(&self.geometry);
-        let bytes = len * size_of::<T::Acc>();
-        let (mut lines, mut values) = (Vec::new(), Vec::new());
-        let reserved = lines.try_reserve_exact(crate::exec::lines_for::<T::Acc>(len));
-        if reserved.and(values.try_reserve_exact(self.geometry.out_channels)).is_err() {
-            bail!(OutOfMemory, "{}: {bytes} bytes for the packed weights cannot be allocated", self.geometry.op);
+        let mut values = Vec::new();
+        if values.try_reserve_exact(self.geometry.out_channels).is_err() {
+            let bytes = self.geometry.out_channels * size_of::<T::Acc>();
+            bail!(OutOfMemory, "{}: {bytes} bytes for the bias cannot be allocated", self.geometry.op);
         }
-        lines.resize(crate::exec::lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());
         match bias {
             Some(bias) => values.extend(bias.iter().map(|b| b.to_acc())),
             None => values.resize(self.geometry.out_channels, T::Acc::ZERO),
         }
-        let is_finite = w.iter().all(|w| w.to_acc().is_finite_value());
-        self.lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
-        Ok(PackedWeights { format: self.format.clone(), lines, bias: values, len, is_finite })
+        let live = match &self.live {
+            None => None,
+            Some((taps, method)) => {
+                let mut values = values.clone();
+                let w = taps.select(&self.geometry, w, &mut values)?;
+                let packing = Packing::new(&*method.lowering, &taps.geometry, &method.format, &w, values)?;
+                Some(Live { taps: taps.ranges.clone(), packing })
+            }
+        };
+        let whole = Packing::new(&*self.whole.lowering, &self.geometry, &self.whole.format, w, values)?;
+        Ok(PackedWeights { whole, live })
     }
 
     /// Computes Y from X, `(N, C, spatial...)`. Allocates nothing (entering a rayon pool from outside it, rayon's own queue now and then
@@ -147,7 +165,7 @@ impl<T: Element> Plan<T> {
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<(), Error> {
-        self.fill(&Inputs { x, packed, residual: None }, Target::Init(y), workspace, threads).map(|_| ())
+        self.fill(x, packed, None, Target::Init(y), workspace, threads).map(|_| ())
     }
 
     /// As [`run`](Self::run), with a tensor of Y's shape added before the activation.
@@ -163,7 +181,7 @@ impl<T: Element> Plan<T> {
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<(), Error> {
-        self.fill(&Inputs { x, packed, residual: Some(residual) }, Target::Init(y), workspace, threads).map(|_| ())
+        self.fill(x, packed, Some(residual), Target::Init(y), workspace, threads).map(|_| ())
     }
 
     /// As [`run`](Self::run), into memory that need not be initialised: every element is written, and the slice comes back initialised.
@@ -179,32 +197,58 @@ impl<T: Element> Plan<T> {
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<&'y mut [T], Error> {
-        self.fill(&Inputs { x, packed, residual }, Target::Uninit(y), workspace, threads)
+        self.fill(x, packed, residual, Target::Uninit(y), workspace, threads)
     }
 
     fn fill<'y>(
         &self,
-        inputs: &Inputs<'_, T>,
+        x: &[T],
+        packed: &PackedWeights<T>,
+        residual: Option<&[T]>,
         y: Target<'y, T>,
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<&'y mut [T], Error> {
         let (geometry, op) = (&self.geometry, self.geometry.op);
-        self.check_input(inputs.x)?;
+        self.check_input(x)?;
         self.check_len("Y", y.len(), geometry.output_len(), || geometry.output_shape())?;
-        if let Some(residual) = inputs.residual {
+        if let Some(residual) = residual {
             self.check_len("the residual", residual.len(), geometry.output_len(), || geometry.output_shape())?;
         }
-        if let Some(difference) = inputs.packed.format.difference(&self.format) {
-            bail!(PackedMismatch, "{op}: {difference}: pack with this plan, or plan with Planner::packed_for");
-        }
-        let lines = workspace.lines();
-        if lines.len() < self.lines {
-            let (has, needs) = (size_of_val(lines), self.lines * size_of::<Line>());
+        let packed = match self.packing_in(packed) {
+            Ok(packed) => packed,
+            Err(difference) => {
+                bail!(PackedMismatch, "{op}: {difference}: pack with this plan, or plan with Planner::packed_for")
+            }
+        };
+        let (method, lines) = (self.method(), workspace.lines());
+        if lines.len() < method.lines {
+            let (has, needs) = (size_of_val(lines), method.lines * size_of::<Line>());
             bail!(Workspace, "{op}: the workspace has {has} bytes, one thread needs {needs}");
         }
-        let threads = if geometry.macs() < SERIAL_MACS { Threads::Serial } else { threads };
-        Ok(y.fill(&*self.lowering, inputs, threads, lines, self.lines))
+        let macs = self.live.as_ref().map_or(geometry, |(taps, _)| &taps.geometry).macs();
+        let threads = if macs < SERIAL_MACS { Threads::Serial } else { threads };
+        Ok(y.fill(&*method.lowering, &Inputs { x, packed, residual }, threads, lines, method.lines))
+    }
+
+    /// What is run.
+    fn method(&self) -> &Method<T> {
+        self.live.as_ref().map_or(&self.whole, |(_, method)| method)
+    }
+
+    /// The part of packed weights that a run reads; otherwise how they differ from what the plan needs.
+    fn packing_in<'a>(&self, packed: &'a PackedWeights<T>) -> Result<&'a Packing<T>, String> {
+        if let Some(difference) = packed.whole.format.difference(&self.whole.format) {
+            return Err(difference);
+        }
+        let Some((needed, method)) = &self.live else { return Ok(&packed.whole) };
+        let Some(live) = packed.live.as_ref().filter(|live| live.taps == needed.ranges) else {
+            return Err(format!(
+                "the weights were not packed for the taps {:?}, which alone meet input",
+                needed.ranges
+            ));
+        };
+        live.packing.format.difference(&method.format).map_or(Ok(&live.packing), Err)
     }
 
     /// The length of X.

@@ -4,14 +4,16 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 use convoke_kernels::Isa;
 
 use super::Algorithm;
-use crate::Op;
-use crate::element::Element;
-use crate::exec::Line;
-use crate::lower::Layout;
+use crate::element::{Compute, Element};
+use crate::error::{Error, bail};
+use crate::exec::{Line, lines_for};
+use crate::lower::{Layout, Lowering};
+use crate::{Geometry, Op};
 
 /// Everything that the layout of packed weights depends on; the input's spatial size is not among it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,40 +68,90 @@ impl Format {
     }
 }
 
+/// Values in one format, as a lowering packed them.
+#[derive(Clone)]
+pub(crate) struct Packing<T: Element> {
+    pub(crate) format: Format,
+    lines: Vec<Line>,
+    len: usize,
+    /// One value for each output channel.
+    pub(crate) bias: Vec<T::Acc>,
+    /// Whether all weights are finite.
+    pub(crate) is_finite: bool,
+}
+
+impl<T: Element> Packing<T> {
+    /// Packs W of a layer with `geometry` by `lowering`.
+    pub(crate) fn new(
+        lowering: &dyn Lowering<T>,
+        geometry: &Geometry,
+        format: &Format,
+        w: &[T],
+        bias: Vec<T::Acc>,
+    ) -> Result<Self, Error> {
+        let len = lowering.packed_len(geometry);
+        let mut lines = Vec::new();
+        if lines.try_reserve_exact(lines_for::<T::Acc>(len)).is_err() {
+            let bytes = len * size_of::<T::Acc>();
+            bail!(OutOfMemory, "{}: {bytes} bytes for the packed weights cannot be allocated", geometry.op);
+        }
+        lines.resize(lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());
+        lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
+        let is_finite = w.iter().all(|w| w.to_acc().is_finite_value());
+        Ok(Self { format: format.clone(), lines, len, bias, is_finite })
+    }
+
+    pub(crate) fn values(&self) -> &[T::Acc] {
+        &bytemuck::cast_slice(&self.lines)[..self.len]
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(self.lines.as_slice()) + size_of_val(self.bias.as_slice())
+    }
+}
+
 /// Weights and bias, packed by [`Plan::pack`](crate::Plan::pack) for the kernels of a plan.
 ///
 /// They do not depend on the input's batch and spatial size: a plan for another input size accepts them if it was made by
 /// [`Planner::packed_for`](crate::Planner::packed_for). Other plans reject them.
+///
+/// Where the plan that packed them leaves out taps that see padding alone, they hold the taps that it keeps as well as all of them.
 #[derive(Clone)]
 pub struct PackedWeights<T: Element> {
-    pub(crate) format: Format,
-    pub(crate) lines: Vec<Line>,
-    pub(crate) bias: Vec<T::Acc>,
-    pub(crate) len: usize,
-    /// Whether all weights are finite.
-    pub(crate) is_finite: bool,
+    /// All taps.
+    pub(crate) whole: Packing<T>,
+    /// Those that meet input at the size that they were packed for, where not all do.
+    pub(crate) live: Option<Live<T>>,
+}
+
+/// The taps that meet input, packed.
+#[derive(Clone)]
+pub(crate) struct Live<T: Element> {
+    /// For each spatial axis.
+    pub(crate) taps: Vec<Range<usize>>,
+    pub(crate) packing: Packing<T>,
 }
 
 impl<T: Element> PackedWeights<T> {
     /// The algorithm that they are packed for.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
-        self.format.algorithm
+        self.live.as_ref().map_or(&self.whole, |live| &live.packing).format.algorithm
     }
 
     /// Bytes of memory that they take.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of_val(self.lines.as_slice()) + size_of_val(self.bias.as_slice())
-    }
-
-    pub(crate) fn values(&self) -> &[T::Acc] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
+        self.whole.bytes() + self.live.as_ref().map_or(0, |live| live.packing.bytes())
     }
 }
 
 impl<T: Element> core::fmt::Debug for PackedWeights<T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("PackedWeights").field("format", &self.format).field("bytes", &self.bytes()).finish()
+        f.debug_struct("PackedWeights")
+            .field("format", &self.whole.format)
+            .field("live", &self.live.as_ref().map(|live| (&live.taps, &live.packing.format)))
+            .field("bytes", &self.bytes())
+            .finish()
     }
 }

@@ -5,10 +5,12 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 use super::explain::{Explanation, Verdict};
+use super::live::LiveTaps;
 use super::packed::Format;
-use super::{Accuracy, Algorithm, PackedWeights, Plan};
+use super::{Accuracy, Algorithm, Method, PackedWeights, Plan};
 use crate::element::Element;
 use crate::epilogue::Activation;
 use crate::error::{Error, bail};
@@ -41,7 +43,14 @@ pub struct Planner {
     workspace_limit: usize,
     threads: usize,
     activation: Activation,
-    format: Option<Format>,
+    packed: Option<Formats>,
+}
+
+/// Of weights that are packed: the format of all taps, and of those that meet input with the ranges of them.
+#[derive(Debug, Clone)]
+struct Formats {
+    whole: Format,
+    live: Option<(Vec<Range<usize>>, Format)>,
 }
 
 impl Default for Planner {
@@ -61,7 +70,7 @@ impl Planner {
             workspace_limit: usize::MAX,
             threads: 1,
             activation: Activation::None,
-            format: None,
+            packed: None,
         }
     }
 
@@ -73,7 +82,10 @@ impl Planner {
 
     /// Uses one algorithm; an error of [`plan`](Planner::plan) where it does not accept the layer.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.format = self.format.filter(|format| format.algorithm == algorithm);
+        self.packed = self
+            .packed
+            .filter(|packed| packed.whole.algorithm == algorithm)
+            .map(|packed| Formats { live: packed.live.filter(|(_, format)| format.algorithm == algorithm), ..packed });
         self.algorithm = Some(algorithm);
         self
     }
@@ -103,11 +115,14 @@ impl Planner {
     }
 
     /// Makes plans that accept these weights, for another batch or spatial size than the plan that packed them: the same algorithm, ISA and
-    /// layout.
+    /// layout; those of the whole kernel, where the plan that packed them leaves out taps that see padding alone, and not the same ones do here.
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
-        self.algorithm = Some(packed.format.algorithm);
-        self.isa = Ok(packed.format.isa);
-        self.format = Some(packed.format.clone());
+        self.algorithm = Some(packed.whole.format.algorithm);
+        self.isa = Ok(packed.whole.format.isa);
+        self.packed = Some(Formats {
+            whole: packed.whole.format.clone(),
+            live: packed.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone())),
+        });
         self
     }
 
@@ -131,29 +146,47 @@ impl Planner {
             },
             Err(error) => bail!(Unavailable, "{name}: {error}"),
         };
-        let request = Request::<T> {
-            geometry: &geometry,
-            isa,
-            threads: self.threads.min(MOST_THREADS),
-            activation: self.activation.lower(),
-            accuracy: self.accuracy,
-            task_bytes: self.workspace_limit / self.threads,
-            layout: self.format.as_ref().map(|f| &f.layout),
+        let choose = |geometry: &Geometry, algorithm: Option<Algorithm>, packed: Option<&Format>| {
+            let request = Request::<T> {
+                geometry,
+                isa,
+                threads: self.threads.min(MOST_THREADS),
+                activation: self.activation.lower(),
+                accuracy: self.accuracy,
+                task_bytes: self.workspace_limit / self.threads,
+                layout: packed.map(|format| &format.layout),
+            };
+            self.choose(name, &request, algorithm)
         };
-        let choice = self.choose(name, &request)?;
-        Ok(self.finish(name, geometry, isa, choice))
+        let whole = choose(&geometry, self.algorithm, self.packed.as_ref().map(|packed| &packed.whole))?;
+        // Where an algorithm is forced that cannot do without the other taps, or the weights were packed for others, all are computed.
+        let live = LiveTaps::new(&geometry).and_then(|taps| {
+            let Some(packed) = &self.packed else {
+                let choice = choose(&taps.geometry, self.algorithm, None).ok()?;
+                return (choice.cost() < whole.cost()).then_some((taps, choice));
+            };
+            let (_, format) = packed.live.as_ref().filter(|(ranges, _)| *ranges == taps.ranges)?;
+            let choice = choose(&taps.geometry, Some(format.algorithm), Some(format)).ok()?;
+            format.difference(&choice.format(&taps.geometry, isa)).is_none().then_some((taps, choice))
+        });
+        Ok(self.finish(name, geometry, isa, whole, live))
     }
 
     /// Asks the candidates, and takes the cheapest offer within the limits.
-    fn choose<T: Element>(&self, name: &str, request: &Request<'_, T>) -> Result<Choice<T>, Error> {
+    fn choose<T: Element>(
+        &self,
+        name: &str,
+        request: &Request<'_, T>,
+        algorithm: Option<Algorithm>,
+    ) -> Result<Choice<T>, Error> {
         let mut verdicts = Vec::new();
         let mut best: Option<(usize, Offer<'_, T>)> = None;
         let mut too_large: Option<usize> = None;
-        for (algorithm, candidate) in lower::candidates::<T>() {
-            let forced_out = self.algorithm.is_some_and(|forced| forced != algorithm);
+        for (candidate_name, candidate) in lower::candidates::<T>() {
+            let forced_out = algorithm.is_some_and(|forced| forced != candidate_name);
             let answer = if forced_out {
                 Err(String::from("another algorithm is forced"))
-            } else if algorithm == Algorithm::Naive {
+            } else if candidate_name == Algorithm::Naive {
                 candidate(request)
             } else {
                 lower::check_sizes(request.geometry).and_then(|()| candidate(request))
@@ -180,15 +213,15 @@ impl Planner {
                     (Some(cost), String::new())
                 }
             };
-            verdicts.push(Verdict { algorithm, cost, reason });
+            verdicts.push(Verdict { algorithm: candidate_name, cost, reason });
         }
         let Some((index, offer)) = best else {
             if let Some(bytes) = too_large {
                 let limit = self.workspace_limit;
                 bail!(Workspace, "{name}: needs {bytes} bytes of workspace at the least, the limit is {limit}");
             }
-            let algorithm = self.algorithm.map_or("no algorithm", Algorithm::name);
-            let reason = verdicts.iter().find(|v| Some(v.algorithm) == self.algorithm).map_or("", |v| &v.reason);
+            let reason = verdicts.iter().find(|v| Some(v.algorithm) == algorithm).map_or("", |v| &v.reason);
+            let algorithm = algorithm.map_or("no algorithm", Algorithm::name);
             bail!(Unavailable, "{name}: {algorithm} cannot be used: {reason}");
         };
         for (i, verdict) in verdicts.iter_mut().enumerate() {
@@ -201,18 +234,17 @@ impl Planner {
         Ok(Choice { index, verdicts, lines: offer.lines, lowering: (offer.build)() })
     }
 
-    fn finish<T: Element>(&self, name: &str, geometry: Geometry, isa: Isa, choice: Choice<T>) -> Plan<T> {
-        let Choice { index, verdicts, lines, lowering } = choice;
-        let algorithm = verdicts[index].algorithm;
-        let format = Format {
-            op: geometry.op,
-            algorithm,
-            isa,
-            group: geometry.group,
-            weight_shape: geometry.weight_shape(),
-            steps: geometry.axes.iter().map(|a| (a.stride, a.dilation)).collect(),
-            layout: lowering.layout(),
-        };
+    fn finish<T: Element>(
+        &self,
+        name: &str,
+        geometry: Geometry,
+        isa: Isa,
+        whole: Choice<T>,
+        live: Option<(LiveTaps, Choice<T>)>,
+    ) -> Plan<T> {
+        let (layer, picked) = live.as_ref().map_or((&geometry, &whole), |(taps, choice)| (&taps.geometry, choice));
+        let values = |choice: &Choice<T>, layer: &Geometry| choice.lowering.packed_len(layer) + layer.out_channels;
+        let beside = if live.is_some() { values(&whole, &geometry) } else { 0 };
         let explanation = Explanation {
             layer: format!(
                 "{name} {}: X {:?}, W {:?}, group {}, Y {:?}, {} multiply-adds",
@@ -223,17 +255,30 @@ impl Planner {
                 geometry.output_shape(),
                 geometry.macs()
             ),
-            picked: algorithm,
-            details: lowering.describe(),
-            kernel: String::from(lowering.kernel()),
+            taps: live.as_ref().map(|(taps, _)| {
+                format!(
+                    "only the taps {:?} meet input: {} multiply-adds; all are packed beside them, for other inputs, by {}",
+                    taps.ranges,
+                    taps.geometry.macs(),
+                    whole.algorithm()
+                )
+            }),
+            picked: picked.algorithm(),
+            details: picked.lowering.describe(),
+            kernel: String::from(picked.lowering.kernel()),
             isa,
             threads: self.threads,
-            tasks: lowering.tasks(),
-            workspace_bytes: lines * size_of::<Line>() * self.threads,
-            packed_bytes: (lowering.packed_len(&geometry) + geometry.out_channels) * size_of::<T::Acc>(),
-            verdicts,
+            tasks: picked.lowering.tasks(),
+            workspace_bytes: picked.lines * size_of::<Line>() * self.threads,
+            packed_bytes: (values(picked, layer) + beside) * size_of::<T::Acc>(),
+            verdicts: picked.verdicts.clone(),
         };
-        Plan { geometry, format, lowering, lines, threads: self.threads, explanation }
+        let whole = whole.method(&geometry, isa);
+        let live = live.map(|(taps, choice)| {
+            let method = choice.method(&taps.geometry, isa);
+            (taps, method)
+        });
+        Plan { geometry, whole, live, threads: self.threads, explanation }
     }
 }
 
@@ -254,4 +299,32 @@ struct Choice<T: Element> {
     /// Scratch lines of a task.
     lines: usize,
     lowering: Box<dyn Lowering<T>>,
+}
+
+impl<T: Element> Choice<T> {
+    fn algorithm(&self) -> Algorithm {
+        self.verdicts[self.index].algorithm
+    }
+
+    /// Estimated time on one core, in nanoseconds.
+    fn cost(&self) -> Option<f64> {
+        self.verdicts[self.index].cost
+    }
+
+    /// The format of weights for it; `geometry` is that of its request, as is the ISA.
+    fn format(&self, geometry: &Geometry, isa: Isa) -> Format {
+        Format {
+            op: geometry.op,
+            algorithm: self.algorithm(),
+            isa,
+            group: geometry.group,
+            weight_shape: geometry.weight_shape(),
+            steps: geometry.axes.iter().map(|a| (a.stride, a.dilation)).collect(),
+            layout: self.lowering.layout(),
+        }
+    }
+
+    fn method(self, geometry: &Geometry, isa: Isa) -> Method<T> {
+        Method { format: self.format(geometry, isa), lowering: self.lowering, lines: self.lines }
+    }
 }

@@ -73,6 +73,14 @@ impl Axis {
         (output * self.stride + tap * self.dilation).checked_sub(self.pad_begin).filter(|&x| x < self.input)
     }
 
+    /// Conv: the taps through which output `output` reads X and not padding.
+    pub(crate) fn taps_of_output(&self, output: usize) -> Range<usize> {
+        let at = output * self.stride;
+        let first = self.pad_begin.saturating_sub(at).div_ceil(self.dilation).min(self.kernel);
+        let end = (self.pad_begin + self.input).saturating_sub(at).div_ceil(self.dilation).clamp(first, self.kernel);
+        first..end
+    }
+
     /// ConvTranspose: the position in Y that input `input` adds to through tap `tap`, or `None` where that is cut off.
     #[must_use]
     pub fn output_position(&self, input: usize, tap: usize) -> Option<usize> {
@@ -101,6 +109,34 @@ impl Axis {
     #[must_use]
     pub fn interior_inputs(&self) -> Range<usize> {
         self.steps_inside(0, self.effective_kernel(), self.output, self.input)
+    }
+
+    /// Conv: the axis without the taps at either end that see padding alone, at every output; and the taps that it keeps.
+    ///
+    /// What is left is an axis of Conv, too, on the same X and with the same outputs: taps whose removal would leave a negative padding stay, and so do
+    /// those in the middle that a long stride carries past a short X. Steps that lead nowhere, of one output or between one tap and the next, are 1.
+    pub(crate) fn cropped(&self) -> (Range<usize>, Self) {
+        // Tap k of output o reads o * stride + k * dilation - pad_begin: before X for all outputs if for the last, behind it if for the first.
+        let last = (self.output - 1) * self.stride;
+        let before = self.pad_begin.saturating_sub(last).div_ceil(self.dilation);
+        let behind = self.kernel.saturating_sub((self.pad_begin + self.input).div_ceil(self.dilation));
+        let first = before.min(self.pad_begin / self.dilation);
+        let taps = first..self.kernel.saturating_sub(behind.min(self.pad_end / self.dilation));
+        if taps.is_empty() || taps.len() == self.kernel {
+            return (0..self.kernel, *self);
+        }
+        let mut axis = Self {
+            kernel: taps.len(),
+            dilation: if taps.len() == 1 { 1 } else { self.dilation },
+            pad_begin: self.pad_begin - taps.start * self.dilation,
+            pad_end: self.pad_end - (self.kernel - taps.end) * self.dilation,
+            ..*self
+        };
+        if let Some(pad_end) = (last + axis.effective_kernel()).checked_sub(axis.input + axis.pad_begin) {
+            axis.pad_end = pad_end;
+            axis.stride = if axis.output == 1 { 1 } else { axis.stride };
+        }
+        (taps, axis)
     }
 
     /// The steps `i` in `0..steps` for which the `span` positions from `i * stride + offset - pad_begin` on all lie in

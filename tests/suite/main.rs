@@ -15,6 +15,7 @@ mod isa_coverage;
 mod lowerings;
 mod numerics;
 mod onnx_node;
+mod padding;
 mod processes;
 mod regressions;
 mod spec;

@@ -2,18 +2,20 @@
 //!
 //! The transposed product of [`implicit_gemm`](super::implicit_gemm): M = output positions, N = M/group, K = C/group * kernel volume, for each
 //! image and group. The broadcasts are elements of the padded planes, the vectors packed weights, `[NR channels][K][NR]`. Every position is a real
-//! one: there are no garbage columns, and where weights are finite, taps that see only padding along the outermost axis are left out. Accepts
-//! every Conv whose planes' offsets fit 32 bits. Scratch for a task: as `implicit_gemm`'s, with the sums pixel-major.
+//! one: there are no garbage columns, and where weights are finite, taps that see only padding along the outermost axis are left out; where that
+//! pays, on all axes, on planes without padding ([`unpadded`]). Accepts every Conv whose planes' offsets fit 32 bits. Scratch for a task: as
+//! `implicit_gemm`'s, with the sums pixel-major.
 
 mod images;
+mod unpadded;
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, channel_kernels, stream};
+use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, RowOffsetsRef, channel_kernels, stream};
 
-use super::channel_tiles::Tiles;
+use super::channel_tiles::{Panels, Tiles};
 use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
 use super::finish::Finish;
 use super::planes::{self, Planes, Slab};
@@ -34,10 +36,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         return Err(String::from("the output is empty"));
     }
     let geometry = merged(geometry);
-    let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
-    let taps = geometry.kernel_volume();
-    let block = planes::channels_per_block(channels, taps, KC);
-    let k_blocks = channels.div_ceil(block);
+    let block = planes::channels_per_block(geometry.in_channels_per_group(), geometry.kernel_volume(), KC);
     if let Some(packed) = request.layout.map(|layout| layout[1])
         && packed != block
     {
@@ -46,6 +45,21 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     if images::covers(&geometry) {
         return images::offer(request, block, most);
     }
+    // Which of the two it is depends on no limit, so that no sum does.
+    let unpadded = |most: usize| unpadded::offer(request, &geometry, block, most);
+    let padded = |most: usize| padded(request, geometry.clone(), block, most);
+    match (unpadded(usize::MAX), padded(usize::MAX)) {
+        (None, _) => padded(most),
+        (Some(offer), Ok(other)) if offer.cost >= other.cost => padded(most),
+        _ => unpadded(most).ok_or_else(|| String::from("X's rows that a tile sees are too large")),
+    }
+}
+
+/// An offer on padded planes, for channels in blocks of `block`.
+fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block: usize, most: usize) -> Answer<'a, T> {
+    let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+    let taps = geometry.kernel_volume();
+    let k_blocks = channels.div_ceil(block);
     let lanes = channel_kernels::<T::Acc>(request.isa).first().map_or(1, ChannelKernel::lanes);
     let sums_of = |columns: usize| if k_blocks > 1 { columns * channels_out.next_multiple_of(2 * lanes) } else { 0 };
     let choice = planes::Choice {
@@ -67,7 +81,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let edge = if axis == last && rest != 0 { rest } else { width };
     let edge_tiles = Tiles::<T::Acc>::new(request.isa, edge).ok_or_else(no_kernel)?;
     let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, (axis, extent), i)).product::<usize>();
-    let weights = Weights::new(&geometry, &tiles, block)?;
+    let weights = Weights::new(&geometry, tiles.panels, block)?;
     let panels = channels_out.div_ceil(tiles.nr());
     let slabs = geometry.batch * geometry.group * sizes.slabs;
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, panels.max(1)) };
@@ -78,7 +92,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let k_steps = (channels * taps) as f64;
     let stores = (rows * width) as f64 * channels_out as f64 / lanes as f64
         * (TRANSPOSED_STORE_CYCLES + SUM_CYCLES * k_blocks.saturating_sub(1) as f64);
-    let cycles = tiles.cycles(channels_out) * rows as f64 * k_steps
+    // Taps of the outermost axis are left out where they see padding.
+    let first = &geometry.axes[0];
+    let live = (0..if last > 0 { first.kernel } else { 0 }).map(|tap| first.outputs_of_tap(tap).len()).sum::<usize>();
+    let live = if last > 0 { live as f64 / (first.kernel * first.output) as f64 } else { 1.0 };
+    let cycles = tiles.cycles(channels_out) * rows as f64 * k_steps * live
         + stores
         + (channels * sizes.channel_len * splits) as f64 * PLANE_CYCLES
         + TASK_CYCLES;
@@ -133,15 +151,15 @@ struct Weights {
 }
 
 impl Weights {
-    fn new<T: Real>(geometry: &Geometry, tiles: &Tiles<T>, block: usize) -> Result<Self, String> {
+    fn new(geometry: &Geometry, panels: Panels, block: usize) -> Result<Self, String> {
         let (groups, rows) = (geometry.group, geometry.out_channels_per_group());
         let (channels, taps) = (geometry.in_channels_per_group(), geometry.kernel_volume());
-        let padded = tiles.padded(rows);
+        let padded = panels.padded(rows);
         let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));
         if len.is_none_or(|len| len > isize::MAX as usize / 8) {
             return Err(String::from("the packed weights do not fit the address space"));
         }
-        Ok(Self { groups, rows, padded, channels, block, taps, nr: tiles.nr() })
+        Ok(Self { groups, rows, padded, channels, block, taps, nr: panels.wide })
     }
 
     fn layout(&self) -> Layout {
@@ -186,6 +204,44 @@ impl Weights {
     }
 }
 
+/// Where finished tiles go.
+struct Sink<'a, 'b, T: Element> {
+    finish: Finish<'a, 'b, T>,
+    /// The bounds of the clamp where kernels store straight into Y.
+    direct: Option<(T::Acc, T::Acc)>,
+    /// Output elements from one channel to the next.
+    ldy: usize,
+}
+
+impl<T: Element> Sink<'_, '_, T> {
+    /// Sums the last steps of k of a tile, and finishes it into Y from element `at` on; `bias` has one value for each channel that is not filled up.
+    #[expect(clippy::too_many_arguments, reason = "a tile's operands and its place, as the kernels take them")]
+    fn tile(
+        &self,
+        kernel: &ChannelKernel<T::Acc>,
+        x: &[T::Acc],
+        koff: RowOffsetsRef<'_>,
+        w: &[T::Acc],
+        ahead: Ahead,
+        tile: &mut [T::Acc],
+        accumulate: bool,
+        bias: &[T::Acc],
+        at: usize,
+    ) {
+        let io = self.finish.io;
+        if let Some((lo, hi)) = self.direct
+            && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
+        {
+            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
+            let epilogue = Epilogue { bias, residual, lo, hi };
+            kernel.finish(x, koff, w, ahead, tile, accumulate, &mut y, self.ldy, bias.len(), &epilogue);
+        } else {
+            kernel.partial(x, koff, w, ahead, tile, accumulate);
+            self.finish.transposed(tile, kernel.nr(), bias, at, (self.ldy, 1));
+        }
+    }
+}
+
 struct ChannelGemm<T: Element> {
     geometry: Geometry,
     isa: Isa,
@@ -215,15 +271,6 @@ struct BlockOfK<'a, A> {
 }
 
 impl<T: Element> ChannelGemm<T> {
-    /// The taps that see input along the outermost axis at output position `o` of it: as a range of kernel positions of that axis.
-    fn live_taps(&self, o: usize) -> Range<usize> {
-        let axis = &self.geometry.axes[0];
-        let at = o * axis.stride;
-        let first = axis.pad_begin.saturating_sub(at).div_ceil(axis.dilation).min(axis.kernel);
-        let end = (axis.pad_begin + axis.input).saturating_sub(at).div_ceil(axis.dilation).clamp(first, axis.kernel);
-        first..end
-    }
-
     /// Multiplies one block of k for the panels `panels` of one slab.
     #[expect(clippy::too_many_arguments, reason = "the coordinates of a task")]
     fn multiply(
@@ -247,6 +294,7 @@ impl<T: Element> ChannelGemm<T> {
         let inner_taps = geometry.kernel_volume() / geometry.axes[0].kernel;
         let (weights, k_total) = (self.weights.of_group(io.weights, group), self.weights.steps());
         let finish = Finish { isa: self.isa, activation: self.activation, io };
+        let sink = Sink { finish, direct: self.direct, ldy: spatial };
         let is_blocked = !(k.is_first && k.is_last);
         for p in panels.clone() {
             let first = p * tiles.nr();
@@ -264,7 +312,11 @@ impl<T: Element> ChannelGemm<T> {
                 let position = slab.first + row * tiles.width;
                 // Along the last axis, the pixels of a row differ in it.
                 let can_skip = io.is_finite && geometry.axes.len() > 1;
-                let taps = if can_skip { self.live_taps(position / per_row) } else { 0..geometry.axes[0].kernel };
+                let taps = if can_skip {
+                    geometry.axes[0].taps_of_output(position / per_row)
+                } else {
+                    0..geometry.axes[0].kernel
+                };
                 let steps = taps.start * inner_taps * k.width..taps.end * inner_taps * k.width;
                 let w = &panel[steps.start * nr..steps.end * nr];
                 let koff = k.koff.rows(steps);
@@ -288,16 +340,7 @@ impl<T: Element> ChannelGemm<T> {
                     let channel = group * channels + first;
                     let bias = &io.bias[channel..channel + live];
                     let at = (image * geometry.out_channels + channel) * spatial + position + pixels.start;
-                    if let Some((lo, hi)) = self.direct
-                        && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
-                    {
-                        let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-                        let epilogue = Epilogue { bias, residual, lo, hi };
-                        kernel.finish(x, koff, w, next, tile, !k.is_first, &mut y, spatial, live, &epilogue);
-                    } else {
-                        kernel.partial(x, koff, w, next, tile, !k.is_first);
-                        finish.transposed(tile, nr, bias, at, (spatial, 1));
-                    }
+                    sink.tile(kernel, x, koff, w, next, tile, !k.is_first, bias, at);
                 }
             }
         }

@@ -1,0 +1,455 @@
+//! Channel GEMM without padding: for kernels that reach far beyond the image, where taps see padding at many outputs.
+//!
+//! As [`channel_gemm`](super), whose packed weights it shares, but planes are X's own rows, and a row of pixels is cut where a tap begins or
+//! ceases to see input: all pixels of a tile have the same live taps, and the products of the others are left out. Where such a product is not zero,
+//! because its weight is not finite, the outputs are NaN, and are made so at the end. For strides of 1, and at most [`MOST_TAPS`] taps on the last axis
+//! and on the others. Scratch for a task: the rows of one block of channels that a slab of the outermost axis sees, and the slab's sums.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, channel_kernels, stream};
+
+use super::{Sink, Weights};
+use crate::element::{Compute, Element};
+use crate::exec::{Arena, Line, lines_for};
+use crate::lower::channel_tiles::Panels;
+use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
+use crate::lower::engine::tile_cycles;
+use crate::lower::finish::Finish;
+use crate::lower::planes;
+use crate::lower::{Io, Layout, Lowering, Offer, Part, Request};
+use crate::{Axis, Geometry};
+
+/// Taps on the last axis, and on the others together, at the most: lists of them are on the stack.
+const MOST_TAPS: usize = 64;
+/// Pixels of a row, at the most: of longer ones, little is padding.
+const MOST_PIXELS: usize = 1 << 14;
+/// Bytes of a task's planes and sums, at the most.
+const MOST_BYTES: usize = 4 << 20;
+
+/// Pixels of a row that have the same live taps.
+#[derive(Debug)]
+struct Tile<T: Real> {
+    pixels: Range<usize>,
+    /// The taps of the last axis that see input there.
+    taps: Range<usize>,
+    /// For wide panels and for narrow ones.
+    kernels: [&'static ChannelKernel<T>; 2],
+}
+
+/// An offer for `geometry`, whose channels are packed in blocks of `block`; none where every tap sees input everywhere, or the layer is beyond reach.
+pub(super) fn offer<'a, T: Element>(
+    request: &'a Request<'a, T>,
+    geometry: &Geometry,
+    block: usize,
+    most: usize,
+) -> Option<Offer<'a, T>> {
+    let mut geometry = geometry.clone();
+    if geometry.axes.len() == 1 {
+        geometry.axes.insert(0, Axis::UNIT);
+    }
+    let (last, outer) = geometry.axes.split_last()?;
+    let outer_taps = outer.iter().try_fold(1_usize, |n, axis| n.checked_mul(axis.kernel))?;
+    let is_in_reach = |axis: &Axis| axis.stride == 1 && axis.input > 0;
+    let is_short = last.kernel <= MOST_TAPS && outer_taps <= MOST_TAPS && last.output <= MOST_PIXELS;
+    if !geometry.axes.iter().all(is_in_reach) || !is_short {
+        return None;
+    }
+    let live = |axis: &Axis| (0..axis.kernel).map(|tap| axis.outputs_of_tap(tap).len()).sum::<usize>();
+    if geometry.axes.iter().all(|axis| live(axis) == axis.kernel * axis.output) {
+        return None;
+    }
+    let (rows_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+    let k_blocks = channels.div_ceil(block);
+    let panels = Panels::new::<T::Acc>(request.isa)?;
+    let weights = Weights::new(&geometry, panels, block).ok()?;
+    let tiles = tiles::<T::Acc>(request.isa, last, panels)?;
+
+    // Elements from one position to the next, for each axis.
+    let mut pitches = alloc::vec![1_usize; geometry.axes.len()];
+    for i in (1..geometry.axes.len()).rev() {
+        pitches[i - 1] = pitches[i].checked_mul(geometry.axes[i].input)?;
+    }
+    let first = &geometry.axes[0];
+    // Positions of Y inside of one of the outermost axis.
+    let inside = geometry.axes[1..].iter().map(|axis| axis.output).product::<usize>();
+    let size = |extent: usize| {
+        let seen = first.input.min(extent + (first.kernel - 1) * first.dilation);
+        let channel_len = planes::padded(seen.checked_mul(pitches[0])?)?;
+        let sums = if k_blocks > 1 { extent.checked_mul(inside)?.checked_mul(panels.padded(rows_out))? } else { 0 };
+        let bytes = channel_len.checked_mul(block)?.checked_add(sums)?.checked_mul(size_of::<T::Acc>())?;
+        Some((channel_len, bytes))
+    };
+    // A panel of weights stays in the L1 cache: nothing else is kept in L2. Small slabs read X's rows again and again (65x65, dilation 24: 25 instead of
+    // 20 ms with half of these bytes).
+    let budget = planes::budget_beside(0).min(most);
+    let fits = |extent: usize| size(extent).is_some_and(|(_, bytes)| bytes <= budget);
+    let (mut low, mut high) = (1, first.output);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if fits(middle) { low = middle } else { high = middle - 1 }
+    }
+    let images = geometry.batch * geometry.group;
+    let least_slabs = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(images) };
+    let extent = first.output.div_ceil(first.output.div_ceil(low).max(least_slabs));
+    let (channel_len, _) = size(extent).filter(|(_, bytes)| *bytes <= MOST_BYTES)?;
+    let slabs = first.output.div_ceil(extent);
+    let count = rows_out.div_ceil(panels.wide);
+    let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(images * slabs).clamp(1, count.max(1)) };
+
+    // Offsets are those of taps without padding: rows begin before the planes by as much as the padding shifts them, and kernels are told that they
+    // read as far behind them.
+    let reach_of = |shift: fn(&Axis) -> usize| {
+        let mut shifts = geometry.axes.iter().zip(&pitches).map(|(axis, pitch)| shift(axis).checked_mul(*pitch));
+        shifts.try_fold(0_usize, |sum, shift| sum.checked_add(shift?))
+    };
+    let (margin, reach) = (reach_of(|a| a.pad_begin)?, reach_of(|a| (a.kernel - 1) * a.dilation)?);
+    let furthest = reach_of(|a| a.output - 1)? - (first.output - extent) * pitches[0];
+    let widest = tiles.iter().map(|tile| tile.pixels.len()).max()?;
+    let lengths = [margin, furthest, block * channel_len, reach, widest];
+    let planes_len = lengths.into_iter().try_fold(0_usize, |sum, len| sum.checked_add(len))?;
+    let share = count.div_ceil(splits) * panels.wide;
+    let sums_len = if k_blocks > 1 { extent * inside * share } else { widest * panels.wide };
+    if planes_len.checked_add(sums_len)? > MOST_BYTES / size_of::<T::Acc>() {
+        return None;
+    }
+
+    let rows = outer.iter().map(|axis| axis.output).product::<usize>() as f64;
+    let live_rows = outer.iter().map(live).product::<usize>() as f64;
+    let (mut arithmetic, mut calls) = (0.0, 0.0);
+    for tile in &tiles {
+        let cycles = |kernel: &ChannelKernel<T::Acc>| tile_cycles(kernel.fmas(), kernel.loads());
+        arithmetic += tile.taps.len() as f64 * panels.sum(rows_out, |narrow| cycles(tile.kernels[usize::from(narrow)]));
+        let runs = if tile.taps.len() == last.kernel { rows } else { live_rows };
+        calls += runs
+            * panels.sum(rows_out, |narrow| {
+                KERNEL_CALL_CYCLES + SUM_CYCLES * tile.kernels[usize::from(narrow)].fmas() as f64
+            });
+    }
+    let stores = rows * last.output as f64 * rows_out as f64 / panels.lanes as f64 * TRANSPOSED_STORE_CYCLES;
+    let copies = (channels * channel_len * slabs * splits) as f64 * PLANE_CYCLES;
+    let cycles = arithmetic * live_rows * channels as f64
+        + calls * k_blocks as f64
+        + stores
+        + copies
+        + slabs as f64 * TASK_CYCLES;
+    Some(Offer {
+        cost: images as f64 * cycles / CLOCK,
+        lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(sums_len)),
+        build: Box::new(move || {
+            let offsets = |width: usize| {
+                let mut offsets = Vec::with_capacity(geometry.kernel_volume() * width);
+                let kernel: Vec<_> = geometry.axes.iter().map(|axis| axis.kernel).collect();
+                planes::for_each_position(&kernel, |tap| {
+                    let shift = |(i, k): (usize, &usize)| k * geometry.axes[i].dilation * pitches[i];
+                    let shift: usize = tap.iter().enumerate().map(shift).sum();
+                    offsets.extend((0..width).map(|c| (c * channel_len + shift) as u32));
+                });
+                RowOffsets::new(offsets)
+            };
+            let koff = [offsets(block), offsets(channels - (k_blocks.max(1) - 1) * block)];
+            let (isa, activation, direct) = (request.isa, request.activation, request.direct_clamp());
+            Box::new(Unpadded {
+                isa,
+                activation,
+                direct,
+                panels,
+                tiles,
+                koff,
+                pitches,
+                channel_len,
+                margin,
+                weights,
+                extent,
+                slabs,
+                splits,
+                planes_len,
+                sums_len,
+                geometry,
+            })
+        }),
+    })
+}
+
+/// A row of pixels along an axis, cut where the live taps change, and then into tiles of nearly equal width.
+fn tiles<T: Real>(isa: Isa, axis: &Axis, panels: Panels) -> Option<Vec<Tile<T>>> {
+    let kernels = channel_kernels::<T>(isa);
+    let find = |mr: usize, nr: usize| kernels.iter().find(|k| k.mr() == mr && k.nr() == nr);
+    let most = |nr: usize| kernels.iter().filter(|k| k.nr() == nr).map(ChannelKernel::mr).max();
+    let most = most(panels.wide)?.min(most(panels.lanes)?);
+    // Live taps change where a range of outputs begins or ends.
+    let ranges = (0..axis.kernel).map(|tap| axis.outputs_of_tap(tap));
+    let mut cuts: Vec<_> = ranges.flat_map(|range| [range.start, range.end]).chain([0, axis.output]).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let mut tiles = Vec::new();
+    for cut in cuts.windows(2) {
+        let (start, len) = (cut[0], cut[1] - cut[0]);
+        let count = len.div_ceil(most);
+        for t in 0..count {
+            let pixels = start + t * len / count..start + (t + 1) * len / count;
+            let kernels = [find(pixels.len(), panels.wide)?, find(pixels.len(), panels.lanes)?];
+            tiles.push(Tile { taps: axis.taps_of_output(start), pixels, kernels });
+        }
+    }
+    Some(tiles)
+}
+
+struct Unpadded<T: Element> {
+    /// With two axes at the least.
+    geometry: Geometry,
+    isa: Isa,
+    activation: stream::Activation<T::Acc>,
+    direct: Option<(T::Acc, T::Acc)>,
+    panels: Panels,
+    /// A row of pixels.
+    tiles: Vec<Tile<T::Acc>>,
+    /// The rows of a full block of k, and of the last one.
+    koff: [RowOffsets; 2],
+    pitches: Vec<usize>,
+    /// Elements from one channel's rows of X to the next one's.
+    channel_len: usize,
+    /// Elements before the first row.
+    margin: usize,
+    weights: Weights,
+    /// Positions of the outermost axis in a slab, and slabs of an image.
+    extent: usize,
+    slabs: usize,
+    /// Shares that the panels of weights are split into.
+    splits: usize,
+    planes_len: usize,
+    sums_len: usize,
+}
+
+/// A task, and one block of k of it.
+struct Block {
+    image: usize,
+    group: usize,
+    panels: Range<usize>,
+    /// Positions on the outermost axis, and the first of X's that the planes have.
+    outputs: Range<usize>,
+    origin: usize,
+    /// Channels.
+    channels: Range<usize>,
+}
+
+impl<T: Element> Unpadded<T> {
+    /// The axes before the last one.
+    fn outer(&self) -> &[Axis] {
+        &self.geometry.axes[..self.geometry.axes.len() - 1]
+    }
+
+    /// Rows of pixels for each position of the outermost axis.
+    fn rows_inside(&self) -> usize {
+        self.outer()[1..].iter().map(|axis| axis.output).product()
+    }
+
+    /// Where a row of pixels of outer position `row`, counted over all outer axes, begins in the planes for a tap of offset 0, and the taps of the
+    /// outer axes that see input there.
+    fn row<'t>(&self, row: usize, origin: usize, live: &'t mut [usize; MOST_TAPS]) -> (usize, &'t [usize]) {
+        let outer = self.outer();
+        let count: usize = outer.iter().map(|axis| axis.kernel).product();
+        let last = &self.geometry.axes[outer.len()];
+        // Not negative: the margin is as long as all paddings shift a row.
+        let mut at = self.margin - last.pad_begin;
+        let mut rest = row;
+        for (i, axis) in outer.iter().enumerate().rev() {
+            at = at + rest % axis.output * self.pitches[i] - axis.pad_begin * self.pitches[i];
+            rest /= axis.output;
+        }
+        let mut len = 0;
+        for tap in 0..count {
+            let (mut rest, mut tap_rest) = (row, tap);
+            let sees = outer.iter().rev().all(|axis| {
+                let (o, k) = (rest % axis.output, tap_rest % axis.kernel);
+                (rest, tap_rest) = (rest / axis.output, tap_rest / axis.kernel);
+                axis.input_position(o, k).is_some()
+            });
+            if sees {
+                live[len] = tap;
+                len += 1;
+            }
+        }
+        (at - origin * self.pitches[0], &live[..len])
+    }
+
+    /// Multiplies one block of k.
+    fn multiply(&self, io: &Io<'_, T>, block: &Block, planes: &[T::Acc], sums: &mut [T::Acc]) {
+        let geometry = &self.geometry;
+        let (channels, spatial) = (geometry.out_channels_per_group(), geometry.output_spatial());
+        let last = &geometry.axes[geometry.axes.len() - 1];
+        let (width, taps) = (block.channels.len(), geometry.kernel_volume());
+        let k = block.channels.start * taps..block.channels.end * taps;
+        let (is_first, is_last) = (k.start == 0, k.end == self.weights.steps());
+        let koff = &self.koff[usize::from(width != self.weights.block)];
+        let weights = self.weights.of_group(io.weights, block.group);
+        let finish = Finish { isa: self.isa, activation: self.activation, io };
+        let sink = Sink { finish, direct: self.direct, ldy: spatial };
+        let rows = block.outputs.start * self.rows_inside()..block.outputs.end * self.rows_inside();
+        let mut live = [0; MOST_TAPS];
+        for p in block.panels.clone() {
+            let first = p * self.panels.wide;
+            let real = self.panels.wide.min(channels - first);
+            let (nr, narrow) = self.panels.panel(real);
+            let panel = &weights[first * self.weights.steps()..][k.start * nr..k.end * nr];
+            // While the first tiles are computed, the next panel is fetched: a line with each step of k.
+            let next = if p + 1 < block.panels.end {
+                (first + self.panels.wide) * self.weights.steps() + k.start * nr
+            } else {
+                block.panels.start * self.panels.wide * self.weights.steps() + k.end * nr
+            };
+            let mut ahead = weights.get(next..).map_or(&[][..], |ahead| &ahead[..panel.len().min(ahead.len())]);
+            let channel = block.group * channels + first;
+            let bias = &io.bias[channel..channel + real];
+            for row in rows.clone() {
+                let (at, outer) = self.row(row, block.origin, &mut live);
+                for tile in &self.tiles {
+                    let (kernel, pixels) = (tile.kernels[usize::from(narrow)], tile.pixels.clone());
+                    let x = &planes[at + pixels.start..];
+                    let kept = if is_first && is_last {
+                        0
+                    } else {
+                        (((p - block.panels.start) * rows.len() + row - rows.start) * last.output + pixels.start)
+                            * self.panels.wide
+                    };
+                    let sum = &mut sums[kept..kept + pixels.len() * nr];
+                    let y =
+                        (block.image * geometry.out_channels + channel) * spatial + row * last.output + pixels.start;
+                    let outer = if tile.taps.is_empty() { &[] } else { outer };
+                    let mut accumulate = !is_first && !outer.is_empty();
+                    let mut done = 0;
+                    loop {
+                        // Taps that are neighbours in the panel: along the last axis, and of several of its rows where all of them are live.
+                        let mut end = (done + 1).min(outer.len());
+                        while tile.taps.len() == last.kernel && end < outer.len() && outer[end] == outer[end - 1] + 1 {
+                            end += 1;
+                        }
+                        let steps = match outer.get(done..end) {
+                            Some([from, .., to]) => {
+                                from * last.kernel + tile.taps.start..to * last.kernel + tile.taps.end
+                            }
+                            Some([tap]) => tap * last.kernel + tile.taps.start..tap * last.kernel + tile.taps.end,
+                            _ => 0..0,
+                        };
+                        let steps = steps.start * width..steps.end * width;
+                        let (w, koff) = (&panel[steps.start * nr..steps.end * nr], koff.rows(steps));
+                        let fetch = Ahead::lines(ahead);
+                        ahead = ahead.get(koff.len() * Ahead::LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
+                        done = end;
+                        if is_last && done == outer.len() {
+                            sink.tile(kernel, x, koff, w, fetch, sum, accumulate, bias, y);
+                        } else {
+                            kernel.partial(x, koff, w, fetch, sum, accumulate);
+                        }
+                        accumulate = true;
+                        if done == outer.len() {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where a weight is not finite and its tap sees padding, the product is NaN.
+    fn spoil(&self, io: &Io<'_, T>, block: &Block) {
+        let geometry = &self.geometry;
+        let (channels, taps) = (geometry.out_channels_per_group(), geometry.kernel_volume());
+        let (spatial, k_total) = (geometry.output_spatial(), self.weights.steps());
+        let weights = self.weights.of_group(io.weights, block.group);
+        let rows = block.outputs.start * self.rows_inside()..block.outputs.end * self.rows_inside();
+        let last = &geometry.axes[geometry.axes.len() - 1];
+        let mut live = [0; MOST_TAPS];
+        for row in block.panels.start * self.panels.wide..channels.min(block.panels.end * self.panels.wide) {
+            let first = row / self.panels.wide * self.panels.wide;
+            let (nr, _) = self.panels.panel(self.panels.wide.min(channels - first));
+            let panel = &weights[first * k_total..][..k_total * nr];
+            let is_spoilt = |tap: usize| {
+                (0..k_total).any(|k| {
+                    planes::step_of(k, geometry.in_channels_per_group(), taps, self.weights.block).0 == tap
+                        && !panel[k * nr + row - first].is_finite_value()
+                })
+            };
+            let at = (block.image * geometry.out_channels + block.group * channels + row) * spatial;
+            for tap in (0..taps).filter(|tap| is_spoilt(*tap)) {
+                let sees = last.outputs_of_tap(tap % last.kernel);
+                for outer in rows.clone() {
+                    let (_, live) = self.row(outer, block.origin, &mut live);
+                    let sees = if live.contains(&(tap / last.kernel)) { sees.clone() } else { 0..0 };
+                    for pixel in (0..last.output).filter(|pixel| !sees.contains(pixel)) {
+                        io.y.write(at + outer * last.output + pixel, T::round_from_f64(f64::NAN));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Element> Lowering<T> for Unpadded<T> {
+    fn layout(&self) -> Layout {
+        self.weights.layout()
+    }
+
+    fn describe(&self) -> String {
+        let k = self.weights.block * self.weights.taps;
+        alloc::format!(
+            "{}, products with padding left out, rows of pixels in {} tiles, K in blocks of {k}, {} slabs, panels in {} shares",
+            Lowering::<T>::kernel(self),
+            self.tiles.len(),
+            self.slabs,
+            self.splits
+        )
+    }
+
+    fn kernel(&self) -> &str {
+        self.tiles.iter().max_by_key(|tile| tile.pixels.len()).map_or("", |tile| tile.kernels[0].name())
+    }
+
+    fn packed_len(&self, _: &Geometry) -> usize {
+        self.weights.groups * self.weights.group_len()
+    }
+
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        self.weights.pack(w, packed);
+    }
+
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group * self.slabs * self.splits
+    }
+
+    /// One share of the panels, for one slab of one group of one image.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let geometry = &self.geometry;
+        let count = geometry.out_channels_per_group().div_ceil(self.panels.wide);
+        let Part { image, group, columns, panels } = Part::new(task, geometry.group, self.slabs, count, self.splits);
+        let first = &geometry.axes[0];
+        let outputs = columns * self.extent..first.output.min((columns + 1) * self.extent);
+        // The rows of X that the slab sees, and some between them that it may not.
+        let origin = outputs.start.saturating_sub(first.pad_begin);
+        let end = outputs.end - 1 + (first.kernel - 1) * first.dilation + 1;
+        let end = end.saturating_sub(first.pad_begin).min(first.input);
+        let seen = origin.min(end) * self.pitches[0]..end * self.pitches[0];
+        let mut arena = Arena::new(scratch);
+        let planes = arena.take::<T::Acc>(self.planes_len);
+        let sums = arena.take::<T::Acc>(self.sums_len);
+        let (channels, spatial) = (geometry.in_channels_per_group(), geometry.input_spatial());
+        let x = &io.x[(image * geometry.in_channels + group * channels) * spatial..];
+        let block =
+            |channels| Block { image, group, panels: panels.clone(), outputs: outputs.clone(), origin, channels };
+        // Without channels there is still the bias to be stored: one empty block.
+        for c in (0..channels.max(1)).step_by(self.weights.block) {
+            let width = self.weights.block.min(channels - c);
+            for (i, plane) in planes[self.margin..].chunks_exact_mut(self.channel_len).take(width).enumerate() {
+                let x = &x[(c + i) * spatial..][seen.clone()];
+                stream::widen(self.isa, x, &mut plane[..x.len()]);
+            }
+            self.multiply(io, &block(c..c + width), planes, sums);
+        }
+        if !io.is_finite {
+            self.spoil(io, &block(0..0));
+        }
+    }
+}
