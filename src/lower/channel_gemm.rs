@@ -49,6 +49,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         budget: planes::budget_beside((channels_out * block * taps).saturating_mul(size_of::<T::Acc>())).min(most),
         bytes: size_of::<T::Acc>(),
         threads: request.threads,
+        is_aligned: true,
     };
     let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
         return Err(planes::too_large(&geometry.axes, planes::MOST_BYTES));
@@ -85,7 +86,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         cost: slabs as f64 * cycles / CLOCK,
         lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
-            let planes = Planes::new(&geometry, axis, extent);
+            let planes = Planes::new(&geometry, axis, extent, true);
             let last_block = channels - (k_blocks.max(1) - 1) * block;
             Box::new(ChannelGemm {
                 isa: request.isa,
@@ -184,7 +185,10 @@ impl<T: Element> ChannelGemm<T> {
         let is_edge = self.planes.axis() + 1 == geometry.axes.len() && !self.planes.is_full(slab);
         let tiles = &self.tiles[usize::from(is_edge)];
         let rows = self.planes.slab_len(slab) / tiles.width;
-        let per_row = geometry.output_spatial() / geometry.axes[0].output;
+        let per_row = spatial / geometry.axes[0].output;
+        let k_total = self.k_total();
+        // Along the last axis, the pixels of a row differ in it.
+        let can_skip = io.is_finite && geometry.axes.len() > 1 && geometry.axes[0].is_padded();
         let inner_taps = geometry.kernel_volume() / geometry.axes[0].kernel;
         let weights = &io.weights[group * self.group_len()..(group + 1) * self.group_len()];
         let finish = Finish { isa: self.isa, activation: self.activation, io };
@@ -208,8 +212,6 @@ impl<T: Element> ChannelGemm<T> {
             .map_or(&[][..], |ahead| &ahead[..panel.len().min(ahead.len())]);
             for row in 0..rows {
                 let position = slab.first + row * tiles.width;
-                // Along the last axis, the pixels of a row differ in it.
-                let can_skip = io.is_finite && geometry.axes.len() > 1;
                 let taps = if can_skip { self.live_taps(position / per_row) } else { 0..geometry.axes[0].kernel };
                 let steps = taps.start * inner_taps * k.width..taps.end * inner_taps * k.width;
                 let w = &panel[steps.start * nr..steps.end * nr];

@@ -41,6 +41,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         budget: planes::budget_beside((rows * block * taps).saturating_mul(size_of::<T::Acc>())).min(most),
         bytes: size_of::<T::Acc>(),
         threads: request.threads,
+        // Garbage columns would be more.
+        is_aligned: false,
     };
     let sums_of = |columns: usize| if k_blocks > 1 { columns.saturating_mul(rows) } else { 0 };
     let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
@@ -68,7 +70,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         cost: repeats * (arithmetic + sums + copies * splits as f64 + TASK_CYCLES) / CLOCK,
         lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
-            let planes = Planes::new(geometry, axis, extent);
+            let planes = Planes::new(geometry, axis, extent, false);
             let last = channels - (k_blocks.max(1) - 1) * block;
             let koff = [planes.offsets(block), planes.offsets(last)];
             let edge = geometry.axes[axis].output % extent;

@@ -106,13 +106,25 @@ pub(crate) fn positions_on(axes: &[Axis], (axis, extent): (usize, usize), i: usi
     }
 }
 
+/// Elements of a row of the planes with `len` of its own: with those that let all rows begin at cache lines, where no columns of garbage come of it and
+/// they are few. Stores that cross into the next line take half as long again.
+fn row_len(len: usize, is_aligned: bool) -> Option<usize> {
+    let whole = len.checked_next_multiple_of(LINE)?;
+    Some(if is_aligned && whole - len <= len / MOST_SLACK { whole } else { len })
+}
+
+/// Elements of f32 of a cache line, and the share of a row that may be added to it.
+const LINE: usize = 16;
+const MOST_SLACK: usize = 4;
+
 /// The sizes for slabs of `extent` on `axis`; none if they do not fit 32-bit offsets.
-pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize) -> Option<Sizes> {
+pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize, is_aligned: bool) -> Option<Sizes> {
     let (mut plane, mut columns, mut slabs) = (1_usize, 1_usize, 1_usize);
     for (i, a) in axes.iter().enumerate().rev() {
         let here = positions_on(axes, (axis, extent), i);
         columns = (here - 1).checked_mul(plane)?.checked_add(columns)?;
-        plane = plane.checked_mul(here.checked_add(reach(a))?)?;
+        let span = here.checked_add(reach(a))?;
+        plane = plane.checked_mul(row_len(span, is_aligned && i > 0 && i + 1 == axes.len())?)?;
         slabs = slabs.checked_mul(a.output.div_ceil(here))?;
     }
     let phases: usize = axes.iter().try_fold(1_usize, |n, a| n.checked_mul(phases(a)))?;
@@ -165,6 +177,8 @@ pub(crate) struct Choice {
     /// Bytes of a value.
     pub(crate) bytes: usize,
     pub(crate) threads: usize,
+    /// Whether rows may be longer than they need be, to begin at cache lines.
+    pub(crate) is_aligned: bool,
 }
 
 /// Slabs that each thread should have, so that they end at about the same time.
@@ -192,7 +206,7 @@ impl Choice {
     /// of A within the L2 cache, but no more than leaves every thread a few slabs. None if the planes are too large.
     pub(crate) fn slab(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(usize, usize, Sizes)> {
         let fits = |axis: usize, extent: usize| {
-            sizes(axes, axis, extent).is_some_and(|sizes| {
+            sizes(axes, axis, extent, self.is_aligned).is_some_and(|sizes| {
                 let values = sizes.channel_len.saturating_mul(self.block).saturating_add(sums(sizes.columns));
                 values.saturating_mul(self.bytes) <= self.budget && sizes.columns <= MOST_COLUMNS
             })
@@ -205,7 +219,7 @@ impl Choice {
             let middle = low + (high - low).div_ceil(2);
             if fits(axis, middle) { low = middle } else { high = middle - 1 }
         }
-        let fitting = sizes(axes, axis, low)?;
+        let fitting = sizes(axes, axis, low, self.is_aligned)?;
         let slabs = self.images * fitting.slabs;
         if self.threads > 1 && slabs < SLABS_PER_THREAD * self.threads {
             let smaller = (low * slabs).div_ceil(SLABS_PER_THREAD * self.threads);
@@ -217,21 +231,22 @@ impl Choice {
         let is_few = self.threads > 1 && slabs < 8 * self.threads;
         let parts = if is_few { parts.next_multiple_of(self.threads).min(whole) } else { parts };
         let extent = whole.div_ceil(parts);
-        let sizes = sizes(axes, axis, extent)?;
+        let sizes = sizes(axes, axis, extent, self.is_aligned)?;
         let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.bytes)?;
         (bytes <= MOST_BYTES).then_some((axis, extent, sizes))
     }
 }
 
 impl Planes {
-    pub(crate) fn new(geometry: &Geometry, axis: usize, extent: usize) -> Self {
+    pub(crate) fn new(geometry: &Geometry, axis: usize, extent: usize, is_aligned: bool) -> Self {
         let axes = geometry.axes.clone();
         let rank = axes.len();
         let here = |i: usize| positions_on(&axes, (axis, extent), i);
         let spans: Vec<_> = (0..rank).map(|i| here(i) + reach(&axes[i])).collect();
         let mut pitches = vec![1; rank];
         for i in (1..rank).rev() {
-            pitches[i - 1] = pitches[i] * spans[i];
+            let row = row_len(spans[i], is_aligned && i + 1 == rank).expect("sizes() found that the planes fit");
+            pitches[i - 1] = pitches[i] * row;
         }
         let plane = pitches[0] * spans[0];
         let phases: Vec<_> = axes.iter().map(phases).collect();

@@ -162,8 +162,9 @@ pub(crate) unsafe fn pick<V: Simd>(args: &PickArgs<'_, V::Elem>) {
     }
 }
 
-/// Vectors of a phase up to which rows are taken a vector at a time, with all its masks the same: longer ones are read one after the other.
-const SHORT_ROW: usize = 4;
+/// Vectors of a row up to which rows are taken a vector at a time, with all its masks the same; longer ones are read one after the other: of several phases, and of
+/// one (where it takes less to find the masks).
+const SHORT_ROW: [usize; 2] = [6, 4];
 
 /// [`pick`] with a stride that the compiler knows, and one phase, or any of the `P` that there are.
 ///
@@ -177,7 +178,8 @@ unsafe fn pick_rows<V: Simd, const STRIDE: usize, const P: usize>(args: &PickArg
     for phase in picks.phases {
         slots[phase.offset - base] = Some(phase.dst);
     }
-    let strip = if picks.len <= SHORT_ROW * V::LANES { picks.rows.len() } else { 1 };
+    let short = SHORT_ROW[usize::from(STRIDE == 1)] * V::LANES;
+    let strip = if picks.len <= short { picks.rows.len() } else { 1 };
     for plane in 0..picks.planes {
         let src = args.src.wrapping_add(plane.wrapping_mul(picks.src_pitch));
         let dst = args.dst.wrapping_add(plane * picks.dst_pitch);
