@@ -186,7 +186,6 @@ impl<T: Element> ChannelGemm<T> {
         let tiles = &self.tiles[usize::from(is_edge)];
         let rows = self.planes.slab_len(slab) / tiles.width;
         let per_row = spatial / geometry.axes[0].output;
-        let k_total = self.k_total();
         // Along the last axis, the pixels of a row differ in it.
         let can_skip = io.is_finite && geometry.axes.len() > 1 && geometry.axes[0].is_padded();
         let inner_taps = geometry.kernel_volume() / geometry.axes[0].kernel;

@@ -54,7 +54,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         .ok_or_else(|| String::from("no kernel for this tile"))?;
     let planes_len = block * sizes.channel_len + tiles.widest() * lanes;
     let repeats = (geometry.batch * geometry.group * sizes.slabs) as f64;
-    let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64 * shifted_views(tiles.mr());
+    let arithmetic = tiles.cycles(vectors)
+        * (channels * taps) as f64
+        * shifted_views(tiles.mr(), planes::is_shifted(&geometry.axes));
     // The place of a row is found once for all channels of a block.
     let width = geometry.axes.last().map_or(1, |axis| axis.output);
     let rows_copied = (k_blocks * (sizes.channel_len / width)) as f64;

@@ -81,6 +81,11 @@ fn reach(axis: &Axis) -> usize {
     (axis.kernel - 1) * axis.dilation / axis.stride
 }
 
+/// Whether some taps' views are shifted ones of others.
+pub(crate) fn is_shifted(axes: &[Axis]) -> bool {
+    axes.iter().any(|axis| reach(axis) > 0)
+}
+
 /// After how many taps of an axis their phases repeat: tap k reads phase `k * dilation % stride`, and so do the taps `period` further on, but
 /// none between.
 pub(crate) fn period(axis: &Axis) -> usize {

@@ -425,8 +425,8 @@ impl<T: Element> Core<T> {
             let source = match T::as_acc(rows.get(first..).unwrap_or(&[])) {
                 Some(x) if along_phase.step == 1 => Source { x, row_stride, next },
                 _ => {
-                    let picked_rows = (0..live_rows.len())
-                        .map(|r| RowPick { src: Some(r * row_stride), dst: r * live.len() });
+                    let picked_rows =
+                        (0..live_rows.len()).map(|r| RowPick { src: Some(r * row_stride), dst: r * live.len() });
                     let picked = &mut scratch.rows_in[..live_rows.len() * live.len()];
                     let picks = Picks {
                         planes: 1,
