@@ -45,7 +45,7 @@ pub(crate) struct Planes {
 struct PlaneRow {
     /// Where it begins among the channel's planes: the first tap's phase.
     at: usize,
-    /// Its position along the slab's axis, in plane elements.
+    /// The first of the slab's output positions along its axis that some tap of the row's phase reads it for.
     along: usize,
     /// Its padded input position along the slab's axis, relative to the slab's origin: 0 where that is the last axis.
     place: usize,
@@ -79,6 +79,12 @@ pub(crate) struct Sizes {
 /// How far the view of the last tap is shifted along an axis.
 fn reach(axis: &Axis) -> usize {
     (axis.kernel - 1) * axis.dilation / axis.stride
+}
+
+/// How far the view of the last of the taps with the phase of tap `tap` is shifted.
+fn shift(axis: &Axis, tap: usize) -> usize {
+    let period = period(axis);
+    (axis.kernel - 1 - (axis.kernel - 1 - tap) % period) * axis.dilation / axis.stride
 }
 
 /// Whether some taps' views are shifted ones of others.
@@ -281,12 +287,17 @@ impl Planes {
         let mut number = 0;
         for_each_position(&phases[..last], |outer_phase| {
             for_each_position(&spans[..last], |outer| {
+                // Rows that no tap of their phases reaches stay as they are: columns of garbage alone see them.
+                let position = |i: usize| outer[i].saturating_sub(shift(&axes[i], outer_phase[i]));
+                if (0..last).any(|i| position(i) >= here(i)) {
+                    return;
+                }
                 let place = |i: usize| offset(i, outer_phase[i]) + outer[i] * axes[i].stride;
                 let at = outer.iter().zip(&pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
                 leading.extend((0..axis).map(place));
                 rows.push(PlaneRow {
                     at: number * phases[last] * plane + at,
-                    along: outer.get(axis).copied().unwrap_or(0),
+                    along: if axis < last { position(axis) } else { 0 },
                     place: if axis < last { place(axis) } else { 0 },
                     source: (0..last).fold(0, |source: usize, i| {
                         source.wrapping_add(place(i).wrapping_sub(axes[i].pad_begin).wrapping_mul(steps[i]))
@@ -394,8 +405,7 @@ impl Planes {
             before = before.wrapping_add((rest % axis.output * axis.stride).wrapping_mul(*step));
             rest /= axis.output;
         }
-        let needed = slab.extent + reach(axis);
-        let rows = self.rows.iter().enumerate().filter(|(_, row)| is_cut_within_rows || row.along < needed);
+        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.along < slab.extent);
         let rows = rows.map(|(number, row)| {
             let is_padding = row.is_padding
                 || (!is_cut_within_rows && is_padding(axis, origin + row.place))
@@ -497,8 +507,26 @@ pub(crate) fn for_each_position(lengths: &[usize], mut visit: impl FnMut(&[usize
 mod tests {
     use alloc::vec::Vec;
 
-    use super::{period, phases};
+    use super::{period, phases, shift};
     use crate::Axis;
+
+    #[test]
+    fn no_tap_of_a_phase_is_shifted_further_than_its_last() {
+        let lengths = || 1..=8;
+        for (kernel, stride, dilation) in
+            lengths().flat_map(|k| lengths().flat_map(move |s| lengths().map(move |d| (k, s, d))))
+        {
+            let axis = Axis { input: 100, kernel, output: 1, stride, dilation, pad_begin: 0, pad_end: 0 };
+            for tap in 0..phases(&axis) {
+                let of_phase = (tap..kernel).step_by(period(&axis));
+                assert_eq!(
+                    of_phase.map(|k| k * dilation / stride).max(),
+                    Some(shift(&axis, tap)),
+                    "{axis:?}, tap {tap}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn the_first_taps_of_a_period_meet_every_phase_once() {
