@@ -11,7 +11,7 @@ use crate::{Dest, Isa, Real};
 /// A type that tensors are stored in; computation is done in [`Acc`](Storage::Acc). Sealed by its supertraits.
 pub trait Storage: Copy + Send + Sync + Default + PartialEq + core::fmt::Debug + private::Sealed + 'static {
     /// The type of products and sums: itself for f32 and f64, f32 for the 16-bit types.
-    type Acc: Real;
+    type Acc: Arithmetic;
     /// Whether storage and computation are the same type, so that kernels read and write tensors directly.
     const DIRECT: bool;
     /// The unit round-off of the stored type.
@@ -164,10 +164,16 @@ half_storage!(bf16, 8, widen_bf16, narrow_bf16);
 
 #[inline(always)]
 fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
-    // `half` has vectors of these conversions only for CPUs with FEAT_FP16.
+    // `half` has vectors of these conversions on AArch64 only for CPUs with FEAT_FP16, and none of sixteen on x86-64.
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
         return crate::aarch64::neon::convert::widen(src, dst);
+    }
+    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+    if isa == Isa::Avx512
+        && let Some(simd) = pulp::x86::V4::try_new()
+    {
+        return crate::x86_64::avx512::convert::widen(simd, src, dst);
     }
     let _ = isa;
     src.convert_to_f32_slice(dst);
@@ -178,6 +184,12 @@ fn narrow_f16(isa: Isa, src: &[f32], dst: &mut [f16]) {
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
         return crate::aarch64::neon::convert::narrow(src, dst);
+    }
+    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+    if isa == Isa::Avx512
+        && let Some(simd) = pulp::x86::V4::try_new()
+    {
+        return crate::x86_64::avx512::convert::narrow(simd, src, dst);
     }
     let _ = isa;
     dst.convert_from_f32_slice(src);
@@ -283,39 +295,47 @@ fn clamp<T: Real>(x: T, lo: T, hi: T) -> T {
     if x > hi { hi } else { x }
 }
 
-/// A closure as pulp's operation. The closures below only call `#[inline(always)]` code, so that it ends up in the vectorised function.
-struct Pass<F>(F);
+/// A streaming pass: its operands, and the loop over them, which only calls `#[inline(always)]` code. Not a closure: those the compiler may leave outside of
+/// the function that enables an ISA's instructions, and without them.
+macro_rules! pass {
+    ($name:ident<$t:ident: $bound:ident $(, const $n:ident)?> { $($field:ident: $type:ty),+ } $body:block) => {
+        struct $name<'a, $t: $bound $(, const $n: usize)?> {
+            $($field: $type),+
+        }
 
-impl<F: FnOnce()> WithSimd for Pass<F> {
-    type Output = ();
+        impl<'a, $t: $bound $(, const $n: usize)?> WithSimd for $name<'a, $t $(, $n)?> {
+            type Output = ();
 
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        (self.0)();
-    }
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, _: S) {
+                let Self { $($field),+ } = self;
+                $body
+            }
+        }
+    };
 }
 
-/// Runs `f` with the instructions of `isa` enabled.
+/// Runs a pass with the instructions of `isa` enabled.
 #[inline(always)]
-fn with_isa(isa: Isa, f: impl FnOnce()) {
+fn with_isa(isa: Isa, pass: impl WithSimd<Output = ()>) {
     #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
     if isa == Isa::Avx512
         && let Some(simd) = pulp::x86::V4::try_new()
     {
-        return Simd::vectorize(simd, Pass(f));
+        return Simd::vectorize(simd, pass);
     }
     #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
     if isa >= Isa::Avx2
         && let Some(simd) = pulp::x86::V3::try_new()
     {
-        return Simd::vectorize(simd, Pass(f));
+        return Simd::vectorize(simd, pass);
     }
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
-        return crate::aarch64::neon::pass(f);
+        return crate::aarch64::neon::pass(pass);
     }
     let _ = isa;
-    Simd::vectorize(pulp::Scalar, Pass(f));
+    Simd::vectorize(pulp::Scalar, pass);
 }
 
 /// `dst[i] = src[i]`, converted.
@@ -327,9 +347,13 @@ pub fn widen<T: Storage>(isa: Isa, src: &[T], dst: &mut [T::Acc]) {
     if T::DIRECT {
         T::widen_into(isa, src, dst);
     } else {
-        with_isa(isa, || T::widen_into(isa, src, dst));
+        with_isa(isa, Widen { isa, src, dst });
     }
 }
+
+pass!(Widen<T: Storage> { isa: Isa, src: &'a [T], dst: &'a mut [T::Acc] } {
+    T::widen_into(isa, src, dst);
+});
 
 /// `dst[i] = src[i * stride]`, converted.
 ///
@@ -338,11 +362,11 @@ pub fn widen<T: Storage>(isa: Isa, src: &[T], dst: &mut [T::Acc]) {
 pub fn widen_strided<T: Storage>(isa: Isa, src: &[T], stride: usize, dst: &mut [T::Acc]) {
     match stride {
         1 => widen(isa, &src[..dst.len()], dst),
-        2 => with_isa(isa, || every::<T, 2>(src, dst)),
-        3 => with_isa(isa, || every::<T, 3>(src, dst)),
-        4 => with_isa(isa, || every::<T, 4>(src, dst)),
-        5 => with_isa(isa, || every::<T, 5>(src, dst)),
-        8 => with_isa(isa, || every::<T, 8>(src, dst)),
+        2 => with_isa(isa, WidenStrided::<T, 2> { src, dst }),
+        3 => with_isa(isa, WidenStrided::<T, 3> { src, dst }),
+        4 => with_isa(isa, WidenStrided::<T, 4> { src, dst }),
+        5 => with_isa(isa, WidenStrided::<T, 5> { src, dst }),
+        8 => with_isa(isa, WidenStrided::<T, 8> { src, dst }),
         _ => {
             assert!(dst.len() <= src.len().div_ceil(stride));
             for (dst, src) in dst.iter_mut().zip(src.iter().step_by(stride)) {
@@ -352,8 +376,7 @@ pub fn widen_strided<T: Storage>(isa: Isa, src: &[T], stride: usize, dst: &mut [
     }
 }
 
-#[inline(always)]
-fn every<T: Storage, const STRIDE: usize>(src: &[T], dst: &mut [T::Acc]) {
+pass!(WidenStrided<T: Storage, const STRIDE> { src: &'a [T], dst: &'a mut [T::Acc] } {
     let Some(last) = dst.len().checked_sub(1) else { return };
     assert!(last * STRIDE < src.len());
     let (body, tail) = dst.split_at_mut(last);
@@ -361,7 +384,7 @@ fn every<T: Storage, const STRIDE: usize>(src: &[T], dst: &mut [T::Acc]) {
         *dst = src[0].to_acc();
     }
     tail[0] = src[last * STRIDE].to_acc();
-}
+});
 
 /// `dst[i] = src[i]`, rounded to nearest even.
 ///
@@ -369,8 +392,12 @@ fn every<T: Storage, const STRIDE: usize>(src: &[T], dst: &mut [T::Acc]) {
 /// If the lengths differ.
 pub fn narrow<T: Storage>(isa: Isa, src: &[T::Acc], dst: &mut [MaybeUninit<T>]) {
     assert_eq!(src.len(), dst.len());
-    with_isa(isa, || T::narrow_into(isa, src, dst));
+    with_isa(isa, Narrow { isa, src, dst });
 }
+
+pass!(Narrow<T: Storage> { isa: Isa, src: &'a [T::Acc], dst: &'a mut [MaybeUninit<T>] } {
+    T::narrow_into(isa, src, dst);
+});
 
 /// Packs a panel of B, `[kc][nr]`: row k is `src[k * ld..][..n]`, converted, followed by zeros.
 ///
@@ -380,7 +407,11 @@ pub fn pack_rows<T: Storage>(isa: Isa, src: &[T], ld: usize, n: usize, nr: usize
     assert!(n <= nr && dst.len() % nr == 0);
     let kc = dst.len() / nr;
     assert!(kc == 0 || (kc - 1).saturating_mul(ld).saturating_add(n) <= src.len());
-    with_isa(isa, || match (n == nr, nr) {
+    with_isa(isa, PackRows { isa, src, ld, n, nr, dst });
+}
+
+pass!(PackRows<T: Storage> { isa: Isa, src: &'a [T], ld: usize, n: usize, nr: usize, dst: &'a mut [T::Acc] } {
+    match (n == nr, nr) {
         (true, 8) => copy_rows::<T, 8>(isa, src, ld, dst),
         (true, 12) => copy_rows::<T, 12>(isa, src, ld, dst),
         (true, 16) => copy_rows::<T, 16>(isa, src, ld, dst),
@@ -394,8 +425,8 @@ pub fn pack_rows<T: Storage>(isa: Isa, src: &[T], ld: usize, n: usize, nr: usize
                 tail.fill(T::Acc::ZERO);
             }
         }
-    });
-}
+    }
+});
 
 /// [`pack_rows`] with a length that the compiler knows.
 #[inline(always)]
@@ -413,16 +444,7 @@ pub fn interleave<T: Real>(isa: Isa, src: &[T], (phases, span): (usize, usize), 
     if phases == 2 && first.is_multiple_of(2) {
         let (even, odd) = src.split_at(span);
         let (even, odd) = (&even[first / 2..], &odd[first / 2..]);
-        with_isa(isa, || {
-            let (pairs, last) = dst.as_chunks_mut::<2>();
-            assert!(pairs.len() + last.len() <= even.len() && pairs.len() <= odd.len());
-            for (pair, (even, odd)) in pairs.iter_mut().zip(even.iter().zip(odd)) {
-                *pair = [*even, *odd];
-            }
-            if let [last] = last {
-                *last = even[pairs.len()];
-            }
-        });
+        with_isa(isa, Interleave { even, odd, dst });
     } else {
         let (mut phase, mut element) = (first % phases, first / phases);
         for dst in dst {
@@ -435,18 +457,31 @@ pub fn interleave<T: Real>(isa: Isa, src: &[T], (phases, span): (usize, usize), 
     }
 }
 
+pass!(Interleave<T: Real> { even: &'a [T], odd: &'a [T], dst: &'a mut [T] } {
+    let (pairs, last) = dst.as_chunks_mut::<2>();
+    assert!(pairs.len() + last.len() <= even.len() && pairs.len() <= odd.len());
+    for (pair, (even, odd)) in pairs.iter_mut().zip(even.iter().zip(odd)) {
+        *pair = [*even, *odd];
+    }
+    if let [last] = last {
+        *last = even[pairs.len()];
+    }
+});
+
 /// `dst[i] += src[i]`.
 ///
 /// # Panics
 /// If the lengths differ.
 pub fn add_assign<T: Real>(isa: Isa, dst: &mut [T], src: &[T]) {
     assert_eq!(src.len(), dst.len());
-    with_isa(isa, || {
-        for (dst, src) in dst.iter_mut().zip(src) {
-            *dst = *dst + *src;
-        }
-    });
+    with_isa(isa, AddAssign { dst, src });
 }
+
+pass!(AddAssign<T: Real> { dst: &'a mut [T], src: &'a [T] } {
+    for (dst, src) in dst.iter_mut().zip(src) {
+        *dst = *dst + *src;
+    }
+});
 
 /// `row[i] = activation(row[i] + bias + residual[i])`.
 ///
@@ -458,29 +493,31 @@ pub fn epilogue<T: Storage>(
     bias: T::Acc,
     residual: Option<&[T]>,
     row: &mut [T::Acc],
-) where
-    T::Acc: Arithmetic,
-{
-    with_isa(isa, || {
-        if let Some(residual) = residual {
-            assert_eq!(residual.len(), row.len());
-            for (x, r) in row.iter_mut().zip(residual) {
-                *x = *x + bias + r.to_acc();
-            }
-        } else {
-            for x in row.iter_mut() {
-                *x = *x + bias;
-            }
-        }
-        // The match stands outside of the loops, so that each of them vectorises.
-        match activation {
-            Activation::Clamp(lo, hi) => apply(Activation::Clamp(lo, hi), row),
-            Activation::LeakyRelu(alpha) => apply(Activation::LeakyRelu(alpha), row),
-            Activation::HardSwish => apply(Activation::HardSwish, row),
-            Activation::Silu => apply(Activation::Silu, row),
-        }
-    });
+) {
+    with_isa(isa, Finish { activation, bias, residual, row });
 }
+
+pass!(Finish<T: Storage> {
+    activation: Activation<T::Acc>, bias: T::Acc, residual: Option<&'a [T]>, row: &'a mut [T::Acc]
+} {
+    if let Some(residual) = residual {
+        assert_eq!(residual.len(), row.len());
+        for (x, r) in row.iter_mut().zip(residual) {
+            *x = *x + bias + r.to_acc();
+        }
+    } else {
+        for x in row.iter_mut() {
+            *x = *x + bias;
+        }
+    }
+    // The match stands outside of the loops, so that each of them vectorises.
+    match activation {
+        Activation::Clamp(lo, hi) => apply(Activation::Clamp(lo, hi), row),
+        Activation::LeakyRelu(alpha) => apply(Activation::LeakyRelu(alpha), row),
+        Activation::HardSwish => apply(Activation::HardSwish, row),
+        Activation::Silu => apply(Activation::Silu, row),
+    }
+});
 
 #[inline(always)]
 fn apply<T: Arithmetic>(activation: Activation<T>, row: &mut [T]) {

@@ -17,7 +17,7 @@ use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
 use super::cost::{COL2IM_ELEMENT, COL2IM_FMA_CYCLES};
-use super::engine::{lanes, multiply_nanoseconds};
+use super::engine::multiply_nanoseconds;
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::blas::{self, Blocks, Gemm, Product, Size};
@@ -70,15 +70,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let tile_len = gemms[0].tile_len().max(gemms[1].tile_len());
     let bands = Bands::new(request, &channels, most);
     let sums = channels.size() * Sums::new(&geometry.axes, &bands, 0).len();
-    // Tiles of positions are whole vectors.
-    let spatial = geometry.input_spatial();
-    let lanes = lanes::<T::Acc>(request.isa);
-    let columns = |positions: usize| positions.next_multiple_of(lanes) as f64;
-    let multiplied = (spatial / positions) as f64 * columns(positions) + columns(spatial % positions);
-    let multiplied = if spatial == 0 { 1.0 } else { multiplied / spatial as f64 };
     let additions = geometry.macs() as f64 / geometry.in_channels_per_group().max(1) as f64;
     Ok(Offer {
-        cost: multiply_nanoseconds(request, COL2IM_FMA_CYCLES) * multiplied + additions * COL2IM_ELEMENT,
+        cost: multiply_nanoseconds(request, (geometry.input_spatial(), positions), COL2IM_FMA_CYCLES)
+            + additions * COL2IM_ELEMENT,
         lines: [k.size() * ld, rows * ld, sums, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
             let (isa, activation) = (request.isa, request.activation);

@@ -12,9 +12,10 @@ use core::ops::Range;
 use convoke_kernels::{Ahead, Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
 
 use super::Request;
-use super::cost::CLOCK;
+use super::cost::{CLOCK, L2_SHARE};
 use super::finish::Finish;
 use crate::element::Element;
+use crate::machine::Caches;
 
 /// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
 pub(crate) const A_BLOCK_BYTES: usize = 256 << 10;
@@ -180,11 +181,24 @@ pub(crate) fn lanes<T: Real>(isa: Isa) -> usize {
     spatial_kernels::<T>(isa).first().map_or(1, SpatialKernel::lanes)
 }
 
-/// Nanoseconds for all multiply-adds of a layer, at `cycles` for those of a register.
-pub(crate) fn multiply_nanoseconds<E: Element>(request: &Request<'_, E>, cycles: f64) -> f64 {
-    let of_a_register = |k: &SpatialKernel<E::Acc>| (k.mr() * k.nr()) as f64 / k.fmas() as f64;
-    let lanes = spatial_kernels::<E::Acc>(request.isa).first().map_or(1.0, of_a_register);
-    request.geometry.macs() as f64 / lanes * cycles / CLOCK
+/// Nanoseconds for the multiply-adds of a materialised lowering, at `cycles` for those of a register: products with `positions` columns for each image, at most
+/// `columns` at a time.
+pub(crate) fn multiply_nanoseconds<E: Element>(
+    request: &Request<'_, E>,
+    (positions, columns): (usize, usize),
+    cycles: f64,
+) -> f64 {
+    let geometry = request.geometry;
+    let lanes = lanes::<E::Acc>(request.isa);
+    // The last of a row's registers may be nearly empty.
+    let registers = positions.div_ceil(lanes) as f64 / positions.max(1) as f64;
+    let caches = Caches::detect();
+    // Nothing fetches weights ahead of these products.
+    let weights = geometry.weight_len() as f64 * size_of::<E::Acc>() as f64;
+    let reads = (geometry.batch * positions.div_ceil(columns)) as f64;
+    let is_resident = weights <= caches.l2 as f64 * L2_SHARE;
+    let late = if is_resident { 0.0 } else { weights * reads / caches.l3_bytes_per_cycle as f64 };
+    (geometry.macs() as f64 * registers * cycles + late) / CLOCK
 }
 
 /// Estimated cycles of one step of k: two FMAs and two loads a cycle, and at least as many FMAs in flight as their latency asks for.

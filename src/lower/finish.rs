@@ -97,29 +97,33 @@ impl<T: Element> Finish<'_, '_, T> {
         map: &StoreMap,
         first: usize,
     ) {
-        for (i, row) in tile.chunks_exact_mut(columns).enumerate() {
-            let mut run = Run::default();
-            for (j, column) in map.columns()[first..first + columns / lanes].iter().enumerate() {
-                for lane in 0..lanes {
-                    if column.mask >> lane & 1 == 0 {
-                        continue;
-                    }
-                    let offset = column.offset + (column.mask & ((1 << lane) - 1)).count_ones() as usize;
-                    let from = j * lanes + lane;
-                    if run.len > 0 && run.offset + run.len == offset && run.from + run.len == from {
-                        run.len += 1;
-                        continue;
-                    }
-                    if run.len > 0 {
-                        self.row(&mut row[run.from..run.from + run.len], bias[i], at + i * ldy + run.offset);
-                    }
-                    run = Run { from, offset, len: 1 };
-                }
+        let mut finish = |run: &Run| {
+            if run.len == 0 {
+                return;
             }
-            if run.len > 0 {
-                self.row(&mut row[run.from..run.from + run.len], bias[i], at + i * ldy + run.offset);
+            for ((i, row), bias) in tile.chunks_exact_mut(columns).enumerate().zip(bias) {
+                self.row(&mut row[run.from..run.from + run.len], *bias, at + i * ldy + run.offset);
+            }
+        };
+        let mut run = Run::default();
+        for (j, column) in map.columns()[first..first + columns / lanes].iter().enumerate() {
+            let (mut mask, mut offset) = (column.mask, column.offset);
+            while mask != 0 {
+                let lane = mask.trailing_zeros();
+                let len = (mask >> lane).trailing_ones();
+                let next = Run { from: j * lanes + lane as usize, offset, len: len as usize };
+                if run.from + run.len == next.from && run.offset + run.len == next.offset {
+                    run.len += next.len;
+                } else {
+                    finish(&run);
+                    run = next;
+                }
+                offset += len as usize;
+                // Of 32 lanes, all may be gone.
+                mask &= u32::MAX.checked_shl(lane + len).unwrap_or(0);
             }
         }
+        finish(&run);
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let tile_len = gemms[0].tile_len().max(gemms[1].tile_len());
     let elements = k_total as f64 * geometry.output_len() as f64 / rows.size() as f64;
     Ok(Offer {
-        cost: multiply_nanoseconds(request, IM2COL_FMA_CYCLES) + elements * IM2COL_ELEMENT,
+        cost: multiply_nanoseconds(request, (positions, columns.size()), IM2COL_FMA_CYCLES) + elements * IM2COL_ELEMENT,
         lines: [k.size() * ld, rows.size() * ld, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
             let (isa, activation) = (request.isa, request.activation);

@@ -184,6 +184,21 @@ pub fn grouped() -> impl Strategy<Value = Layer> {
     })
 }
 
+/// A Conv whose kernel is as large as X, with more images than others have.
+pub fn covered() -> impl Strategy<Value = Layer> {
+    let channels = (0..=40_usize, 1..=3_usize, 0..=70_usize, 1..=70_usize);
+    let channels = channels.prop_map(|(batch, group, c, m)| DrawnChannels { batch, group, c, m });
+    (channels, vec((1..=4_usize, 1..=3_usize), 1..=4)).prop_map(|(channels, axes)| {
+        shrunk(channels, |DrawnChannels { batch, group, c, m }| {
+            let kernel = axes.iter().map(|(kernel, _)| *kernel);
+            let w_shape: Vec<_> = [group * m, c].into_iter().chain(kernel.clone()).collect();
+            let x_shape: Vec<_> = [batch, group * c].into_iter().chain(kernel).collect();
+            let strides: Vec<_> = axes.iter().map(|(_, stride)| *stride as i64).collect();
+            Layer::new(Conv::new(w_shape).group(group as i64).strides(strides), x_shape)
+        })
+    })
+}
+
 /// A ConvTranspose for Winograd's algorithm: at most three axes without dilation, phases along the last one that are a part of a vector, more than
 /// one tap a phase, and pads that crop no cell that sees all taps.
 pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
@@ -445,6 +460,10 @@ pub fn hard() -> Vec<Layer> {
     add((Conv::new([7, 6, 4, 1]).pads([0, 0, 0, 0]), [1, 6, 40, 31]));
     layers.push(Layer::new(Conv::new([12, 3, 5]).group(3).pads([2, 2]), [2, 9, 515]));
     let mut add = |(operator, x_shape): (Conv, [usize; 4])| layers.push(Layer::new(operator, x_shape));
+    // Kernels as large as X: K in several blocks, bands of images, shares of many columns.
+    add((Conv::new([5, 4200, 1, 1]), [2, 4200, 1, 1]));
+    add((Conv::new([70, 35, 3, 2]).group(2), [23, 70, 3, 2]));
+    add((Conv::new([2100, 3, 1, 1]), [61, 3, 1, 1]));
     // Sizes that the program chooses.
     add((Conv::new([4, 3, 4, 4]).auto_pad(AutoPad::SameUpper).strides([2, 3]), [1, 3, 10, 11]));
     add((Conv::new([4, 3, 4, 2]).auto_pad(AutoPad::SameLower).strides([1, 3]), [1, 3, 10, 11]));

@@ -41,7 +41,8 @@ fn child(test: &str, variables: &[(&str, &str)]) -> Output {
 
 #[test]
 fn a_tier_that_is_asked_for_and_not_executed_fails_the_suite() {
-    let run = |list: &str| child("isa_coverage::every_tier_of_this_cpu_is_executed", &[(ENSURE, list)]).status.success();
+    let run =
+        |list: &str| child("isa_coverage::every_tier_of_this_cpu_is_executed", &[(ENSURE, list)]).status.success();
     assert!(run("portable"));
     let missing = Isa::ALL.into_iter().find(|isa| !isa.is_available()).expect("no CPU has all tiers");
     assert!(!run(&format!("portable, {missing}")), "{missing} is not there");

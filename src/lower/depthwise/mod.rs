@@ -22,7 +22,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::stream::Activation;
+use convoke_kernels::stream::{self, Activation};
 use convoke_kernels::{DepthwiseKernels, Isa, Real, Slots, TapTable};
 
 use self::grid::Along;
@@ -51,6 +51,15 @@ struct Depthwise<T: Element> {
     slots: Slots,
     /// As many zeros as a unit has biases.
     zeros: Vec<T::Acc>,
+}
+
+/// What kernels along rows read.
+#[derive(Clone, Copy)]
+enum Source<'a, A> {
+    /// Padded planes of a unit.
+    Planes(&'a [A]),
+    /// X, or a copy of it, from the unit's first channel on.
+    X(&'a [A]),
 }
 
 /// One unit of work.
@@ -189,7 +198,17 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
             let unit = self.unit(index);
             let channels = unit.groups.start * outputs..unit.groups.end * outputs;
             if reads_x {
-                self.rows(&unit, io, (None, step(grid.channels * self.geometry.input_spatial())), &channels, sums);
+                let of_a_group = grid.channels * self.geometry.input_spatial();
+                let first = (unit.image * self.geometry.group + unit.groups.start) * of_a_group;
+                let x = match T::as_acc(&io.x[first..]) {
+                    Some(x) => x,
+                    None => {
+                        let copy = &mut staged[..unit.groups.len() * of_a_group];
+                        stream::widen(self.isa, &io.x[first..first + copy.len()], copy);
+                        copy
+                    }
+                };
+                self.rows(&unit, io, (Source::X(x), step(of_a_group)), &channels, sums);
                 continue;
             }
             if grid.along == Along::Rows {
@@ -200,7 +219,7 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
                     let part = Unit { groups: first..(first + together).min(unit.groups.end), ..unit };
                     let channels = part.groups.start * outputs..part.groups.end * outputs;
                     self.fill(&part, io, planes, staged);
-                    self.rows(&part, io, (Some(planes), step(group)), &channels, sums);
+                    self.rows(&part, io, (Source::Planes(planes), step(group)), &channels, sums);
                 }
                 continue;
             }

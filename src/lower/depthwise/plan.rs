@@ -98,8 +98,11 @@ impl<A: Real> Config<A> {
         let is_large =
             is_light && (geometry.input_len() + geometry.output_len()).saturating_mul(bytes) > Caches::detect().l2;
         let most = if is_large { LARGE_ROWS } else { mr };
+        // Of a 16-bit type, a copy of whole channels stands in for X.
+        let channels_len = grid.channels.checked_mul(geometry.input_spatial())?;
+        let is_readable = T::DIRECT || channels_len.checked_mul(bytes)? <= MOST_BYTES.min(most_bytes);
         let reading =
-            (0..most.min(mr)).rev().find_map(|i| Some((i, grid.direct_table(&tiles[i])?))).filter(|_| T::DIRECT);
+            (0..most.min(mr)).rev().find_map(|i| Some((i, grid.direct_table(&tiles[i])?))).filter(|_| is_readable);
         let (tiles, direct_table) = match reading {
             Some((i, table)) => (&tiles[..=i], Some(table)),
             None => (tiles, None),
@@ -124,7 +127,8 @@ impl<A: Real> Config<A> {
                 let in_x = if request.direct_clamp().is_some() {
                     DIRECT_BATCH
                 } else {
-                    BATCH_BYTES / (geometry.output_spatial() * bytes)
+                    let copied = if T::DIRECT { 0 } else { channels_len };
+                    BATCH_BYTES / ((geometry.output_spatial() + copied) * bytes)
                 };
                 let fitting = if reads_x { in_x } else { fitting };
                 let share = geometry.batch * geometry.group / (TASKS_PER_THREAD * request.threads);
@@ -149,6 +153,7 @@ impl<A: Real> Config<A> {
         let staged = match along {
             Along::Channels if !T::DIRECT => window.max(strip) * lanes,
             Along::Channels if !is_direct => strip * lanes,
+            Along::Rows if reads_x && !T::DIRECT => batch * channels_len,
             _ => 0,
         };
         let group = grid.planes() * grid.plane;

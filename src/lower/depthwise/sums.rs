@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use convoke_kernels::{DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, Epilogue, Real};
 
-use super::{Depthwise, Unit};
+use super::{Depthwise, Source, Unit};
 use crate::element::Element;
 use crate::lower::Io;
 use crate::lower::engine::Panels;
@@ -52,12 +52,12 @@ impl<T: Element> Depthwise<T> {
     }
 
     /// Output channels `channels`, with vectors along rows: from the planes of the unit, those of an output channel `x_plane` behind those of the one
-    /// before it; or, without planes, from X itself.
+    /// before it; or from X itself, or a copy of it.
     pub(super) fn rows(
         &self,
         unit: &Unit,
         io: &Io<'_, T>,
-        (planes, x_plane): (Option<&[T::Acc]>, usize),
+        (source, x_plane): (Source<'_, T::Acc>, usize),
         channels: &Range<usize>,
         sums: &mut [T::Acc],
     ) {
@@ -74,11 +74,11 @@ impl<T: Element> Depthwise<T> {
         {
             let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
             let epilogue = Epilogue { bias: &io.bias[channels.clone()], residual, lo, hi };
-            return self.sum(unit, io, (planes, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
+            return self.sum(unit, io, (source, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
         }
         output.plane = strip;
         let (mut y, epilogue) = (Dest::from_slice(sums), self.no_epilogue());
-        self.sum(unit, io, (planes, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
+        self.sum(unit, io, (source, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
         let finish = Finish { isa: self.isa, activation: self.activation, io };
         for (channel, sums) in channels.clone().zip(sums.chunks_exact_mut(strip)) {
             finish.row(sums, io.bias[channel], at + (channel - channels.start) * spatial);
@@ -90,14 +90,14 @@ impl<T: Element> Depthwise<T> {
         &self,
         unit: &Unit,
         io: &Io<'_, T>,
-        (planes, x_plane): (Option<&[T::Acc]>, usize),
+        (source, x_plane): (Source<'_, T::Acc>, usize),
         w: &[T::Acc],
         count: usize,
         (y, output, epilogue): (&mut Dest<'_, T::Acc>, &DepthwiseOutput, &Epilogue<'_, T::Acc>),
     ) {
         let grid = &self.config.grid;
         let weights = self.taps.weights();
-        if let Some(planes) = planes {
+        if let Source::Planes(planes) = source {
             self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
                 let input = DepthwiseInput {
                     taps: &self.taps,
@@ -114,9 +114,7 @@ impl<T: Element> Depthwise<T> {
             });
             return;
         }
-        let first = (unit.image * self.geometry.in_channels + unit.groups.start * grid.channels)
-            * self.geometry.input_spatial();
-        let (Some(table), Some(x)) = (&self.config.direct_table, T::as_acc(&io.x[first..])) else { return };
+        let (Some(table), Source::X(x)) = (&self.config.direct_table, source) else { return };
         let h = &grid.h;
         self.tiles(unit, false, |kernel, _, row, tiles| {
             // Output channels that share their input take a tile in turn, which stays in the L1 cache meanwhile.

@@ -115,16 +115,18 @@ impl<T: Real> Choice<T> {
         let repeats = (view.groups * depth_tasks(roles))
             .checked_mul(phases(&roles.down).checked_mul(phases(&roles.along))?)?
             .checked_mul(splits)?;
+        // Blocks that use a group's filters one after the other.
+        let blocks = grid_rows.div_ceil(extent.rows) * grid_columns.div_ceil(extent.columns);
         let (mut tasks, mut cycles, mut longest) = (0_usize, 0.0, 0.0_f64);
         for (images, of_images) in parts(view.batch, extent.images) {
             for (rows, of_rows) in parts(grid_rows, extent.rows) {
                 for (columns, of_columns) in parts(grid_columns, extent.columns) {
-                    let blocks = of_images * of_rows * of_columns;
-                    if blocks > 0 {
+                    let count = of_images * of_rows * of_columns;
+                    if count > 0 {
                         let block = Extent::new(&scheme, images, rows, columns);
-                        let task = Self::task_cycles(isa, view, &scheme, &block, splits)?;
-                        tasks = tasks.checked_add(blocks.checked_mul(repeats)?)?;
-                        cycles += (blocks * repeats) as f64 * task;
+                        let task = Self::task_cycles(isa, view, &scheme, &block, (blocks, splits))?;
+                        tasks = tasks.checked_add(count.checked_mul(repeats)?)?;
+                        cycles += (count * repeats) as f64 * task;
                         longest = longest.max(task);
                     }
                 }
@@ -135,8 +137,14 @@ impl<T: Real> Choice<T> {
         Some(Self { scheme, extent, splits, latency, cycles })
     }
 
-    /// Cycles of a task with a block of this size. None where a kernel is lacking.
-    fn task_cycles(isa: Isa, view: &View, scheme: &Scheme<T>, extent: &Extent, splits: usize) -> Option<f64> {
+    /// Cycles of a task with a block of this size, one of several that use the same filters. None where a kernel is lacking.
+    fn task_cycles(
+        isa: Isa,
+        view: &View,
+        scheme: &Scheme<T>,
+        extent: &Extent,
+        (blocks, splits): (usize, usize),
+    ) -> Option<f64> {
         let bytes = size_of::<T>() as f64;
         let tiles = Tiles::<T>::new(isa, extent.runs().1)?;
         let View { channels, rows: channels_out, ref roles, .. } = *view;
@@ -182,7 +190,10 @@ impl<T: Real> Choice<T> {
         // Filters are fetched ahead of their use, which hides most of the shorter of the two; transformed tiles that left the L2 cache are
         // waited for.
         let slab = filters / padded * tiles.nr() as f64 / values;
-        let streamed = FETCH_AHEAD * from(filters + v + products, slab * values);
+        // The first of the tasks finds them where all groups' filters are kept.
+        let (others, later) = ((view.groups - 1) as f64 * filters, (blocks - 1) as f64);
+        let streamed = |filters: f64| FETCH_AHEAD * from(filters + v + products, slab * values);
+        let streamed = (streamed(filters + others) + later * streamed(filters)) / blocks as f64;
         let ahead = streamed.max(slab * values / L2_BYTES_PER_CYCLE);
         let late = from(v + products + 2.0 * slab, v);
         let input = input + late;

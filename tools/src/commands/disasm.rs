@@ -37,7 +37,7 @@ pub(crate) struct Args {
 const README: &str = include_str!("../../../kernels/README.md");
 
 /// The streaming passes.
-const PASSES: [&str; 7] = ["widen", "widen_strided", "narrow", "pack_rows", "interleave", "add_assign", "epilogue"];
+const PASSES: [&str; 7] = ["Widen", "WidenStrided", "Narrow", "PackRows", "Interleave", "AddAssign", "Finish"];
 
 /// What one inner loop of some kernels may do beyond registers.
 struct Exception {
@@ -166,15 +166,15 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
         (
             "rounding goes through a buffer on the stack; a constant of half's conversion",
             &[
-                Exception::new(Avx512, "stream::narrow<bf16>*", 4, 2),
-                Exception::new(Avx2, "stream::narrow<bf16>*", 4, 2),
-                Exception::new(Avx2, "stream::widen<f16>*", 2, 0),
-                Exception::new(Neon, "stream::narrow<*", 1, 1),
+                Exception::new(Avx512, "stream::Narrow<bf16>*", 4, 2),
+                Exception::new(Avx2, "stream::Narrow<bf16>*", 4, 2),
+                Exception::new(Avx2, "stream::Widen<f16>*", 2, 0),
+                Exception::new(Neon, "stream::Narrow<*", 1, 1),
             ],
         ),
         (
             "conversions of rows of 48 and 64 values, which LLVM unrolls, and a call for each row of another length",
-            &[Exception::new(Neon, "stream::pack_rows<f16>*", 11, 0).with_calls(1)],
+            &[Exception::new(Neon, "stream::PackRows<f16>*", 11, 0).with_calls(1)],
         ),
     ]
 };
@@ -277,15 +277,15 @@ impl Name {
             _ => symbol,
         };
         let arch = [("x86_64::avx512::", Isa::Avx512), ("x86_64::avx2::", Isa::Avx2), ("aarch64::neon::", Isa::Neon)];
-        // A pass is a closure: of pulp's function for x86-64, of the crate's own for NEON.
-        let pass = symbol.split_once("convoke_kernels::stream::Pass<convoke_kernels::");
-        let pass = pass.or_else(|| symbol.split_once("convoke_kernels::aarch64::neon::pass::<convoke_kernels::"));
+        // A pass is a type parameter: of pulp's function for x86-64, of the crate's own for NEON.
+        let pass = symbol.split_once("::vectorize::Impl<convoke_kernels::stream::");
+        let pass =
+            pass.or_else(|| symbol.split_once("convoke_kernels::aarch64::neon::pass::<convoke_kernels::stream::"));
         if let Some((_, pass)) = pass {
-            let path = pass.trim_end_matches('>').replace("half::binary16::", "").replace("half::bfloat::", "");
-            let path = path.replace("::{closure", "{closure");
+            let pass = pass.trim_end_matches('>').replace("half::binary16::", "").replace("half::bfloat::", "");
             let tokens = [("x86::v4", Isa::Avx512), ("x86::v3", Isa::Avx2), ("aarch64::", Isa::Neon)];
             let isa = tokens.into_iter().find(|(token, _)| symbol.contains(token))?.1;
-            return Some(Self { isa, path });
+            return Some(Self { isa, path: format!("stream::{pass}>") });
         }
         arch.into_iter().find_map(|(prefix, isa)| {
             let path = symbol.strip_prefix("convoke_kernels::")?.strip_prefix(prefix)?;
@@ -517,12 +517,10 @@ mod tests {
         let neon = name("convoke_kernels::aarch64::neon::weave::f32_sum");
         assert_eq!(neon, Some((Isa::Neon, String::from("weave::f32_sum"))));
         let pass = "<pulp::x86::v3::V3>::vectorize::imp::<<pulp::x86::v3::V3 as pulp::Simd>::vectorize::Impl<\
-                    convoke_kernels::stream::Pass<convoke_kernels::stream::narrow<half::bfloat::bf16>::{closure#0}>>>";
-        assert_eq!(name(pass), Some((Isa::Avx2, String::from("stream::narrow<bf16>{closure#0}"))));
-        let pass = name(
-            "convoke_kernels::aarch64::neon::pass::<convoke_kernels::stream::widen<half::binary16::f16>::{closure#0}>",
-        );
-        assert_eq!(pass, Some((Isa::Neon, String::from("stream::widen<f16>{closure#0}"))));
+                    convoke_kernels::stream::Narrow<half::bfloat::bf16>>>";
+        assert_eq!(name(pass), Some((Isa::Avx2, String::from("stream::Narrow<bf16>"))));
+        let pass = "convoke_kernels::aarch64::neon::pass::<convoke_kernels::stream::Widen<half::binary16::f16>>";
+        assert_eq!(name(pass), Some((Isa::Neon, String::from("stream::Widen<f16>"))));
         assert_eq!(name("convoke_kernels::portable::gemm_f32::f32_gemm_4x8"), None);
         assert_eq!(name("convoke_kernels::x86_64::avx2::vector::F32x8::load"), None);
     }

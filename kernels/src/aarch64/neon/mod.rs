@@ -15,6 +15,6 @@ pub(crate) mod winograd_f64;
 /// Runs a streaming pass. Its target has NEON, as every one that this module is compiled for; it is a function of its own, as the passes of other ISAs
 /// are, so that `disasm` finds its loops.
 #[inline(never)]
-pub(crate) fn pass(f: impl FnOnce()) {
-    f();
+pub(crate) fn pass(pass: impl pulp::WithSimd<Output = ()>) {
+    pass.with_simd(pulp::Scalar);
 }

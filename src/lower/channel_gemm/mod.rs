@@ -5,6 +5,8 @@
 //! one: there are no garbage columns, and where weights are finite, taps that see only padding along the outermost axis are left out. Accepts
 //! every Conv whose planes' offsets fit 32 bits. Scratch for a task: as `implicit_gemm`'s, with the sums pixel-major.
 
+mod images;
+
 use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
@@ -41,6 +43,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     {
         return Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"));
     }
+    if images::covers(&geometry) {
+        return images::offer(request, block, most);
+    }
     let lanes = channel_kernels::<T::Acc>(request.isa).first().map_or(1, ChannelKernel::lanes);
     let sums_of = |columns: usize| if k_blocks > 1 { columns * channels_out.next_multiple_of(2 * lanes) } else { 0 };
     let choice = planes::Choice {
@@ -63,11 +68,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let edge = if axis == last && rest != 0 { rest } else { width };
     let edge_tiles = Tiles::<T::Acc>::new(request.isa, edge).ok_or_else(no_kernel)?;
     let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, (axis, extent), i)).product::<usize>();
-    let packed =
-        tiles.padded(channels_out).checked_mul(channels * taps).and_then(|len| len.checked_mul(geometry.group));
-    if packed.is_none_or(|len| len > isize::MAX as usize / 8) {
-        return Err(String::from("the packed weights do not fit the address space"));
-    }
+    let weights = Weights::new(&geometry, &tiles, block)?;
     let panels = channels_out.div_ceil(tiles.nr());
     let slabs = geometry.batch * geometry.group * sizes.slabs;
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, panels.max(1)) };
@@ -96,7 +97,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
                 planes,
                 slabs: sizes.slabs,
                 tiles: [tiles, edge_tiles],
-                block,
+                weights,
                 splits,
                 planes_len,
                 tiles_len,
@@ -118,6 +119,74 @@ fn merged(geometry: &Geometry) -> Geometry {
     geometry
 }
 
+/// How W is packed: panels of output channels, each `[K][NR]`, with K ordered by blocks of channels, then taps, then channels of the block.
+struct Weights {
+    groups: usize,
+    /// Output channels of a group, and those with what fills up the last panel.
+    rows: usize,
+    padded: usize,
+    /// Input channels of a group, and those in a block.
+    channels: usize,
+    block: usize,
+    taps: usize,
+    /// Output channels of a panel.
+    nr: usize,
+}
+
+impl Weights {
+    fn new<T: Real>(geometry: &Geometry, tiles: &Tiles<T>, block: usize) -> Result<Self, String> {
+        let (groups, rows) = (geometry.group, geometry.out_channels_per_group());
+        let (channels, taps) = (geometry.in_channels_per_group(), geometry.kernel_volume());
+        let padded = tiles.padded(rows);
+        let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));
+        if len.is_none_or(|len| len > isize::MAX as usize / 8) {
+            return Err(String::from("the packed weights do not fit the address space"));
+        }
+        Ok(Self { groups, rows, padded, channels, block, taps, nr: tiles.nr() })
+    }
+
+    fn layout(&self) -> Layout {
+        alloc::vec![self.nr, self.block]
+    }
+
+    /// Steps of K.
+    fn steps(&self) -> usize {
+        self.channels * self.taps
+    }
+
+    /// Values of a group.
+    fn group_len(&self) -> usize {
+        self.padded * self.steps()
+    }
+
+    fn of_group<'a, A>(&self, packed: &'a [A], group: usize) -> &'a [A] {
+        &packed[group * self.group_len()..(group + 1) * self.group_len()]
+    }
+
+    fn pack<T: Element>(&self, w: &[T], packed: &mut [T::Acc]) {
+        let Self { rows, channels, taps, block, nr, .. } = *self;
+        if self.group_len() == 0 {
+            return;
+        }
+        for (group, packed) in packed.chunks_exact_mut(self.group_len()).enumerate() {
+            for (p, panel) in packed.chunks_mut(nr * self.steps()).enumerate() {
+                let width = panel.len() / self.steps();
+                for (k, step) in panel.chunks_exact_mut(width).enumerate() {
+                    let (tap, c) = planes::step_of(k, channels, taps, block);
+                    for (i, value) in step.iter_mut().enumerate() {
+                        let row = p * nr + i;
+                        *value = if row < rows {
+                            w[((group * rows + row) * channels + c) * taps + tap].to_acc()
+                        } else {
+                            T::Acc::ZERO
+                        };
+                    }
+                }
+            }
+        }
+    }
+}
+
 struct ChannelGemm<T: Element> {
     geometry: Geometry,
     isa: Isa,
@@ -129,8 +198,7 @@ struct ChannelGemm<T: Element> {
     slabs: usize,
     /// The rows of a full block of k, and of the last one.
     koff: [RowOffsets; 2],
-    /// Channels in a block of k.
-    block: usize,
+    weights: Weights,
     /// Shares that the panels of weights are split into.
     splits: usize,
     planes_len: usize,
@@ -148,15 +216,6 @@ struct BlockOfK<'a, A> {
 }
 
 impl<T: Element> ChannelGemm<T> {
-    fn k_total(&self) -> usize {
-        self.geometry.in_channels_per_group() * self.geometry.kernel_volume()
-    }
-
-    /// Values of the packed weights of a group.
-    fn group_len(&self) -> usize {
-        self.tiles[0].padded(self.geometry.out_channels_per_group()) * self.k_total()
-    }
-
     /// The taps that see input along the outermost axis at output position `o` of it: as a range of kernel positions of that axis.
     fn live_taps(&self, o: usize) -> Range<usize> {
         let axis = &self.geometry.axes[0];
@@ -189,24 +248,19 @@ impl<T: Element> ChannelGemm<T> {
         // Along the last axis, the pixels of a row differ in it.
         let can_skip = io.is_finite && geometry.axes.len() > 1 && geometry.axes[0].is_padded();
         let inner_taps = geometry.kernel_volume() / geometry.axes[0].kernel;
-        let weights = &io.weights[group * self.group_len()..(group + 1) * self.group_len()];
+        let (weights, k_total) = (self.weights.of_group(io.weights, group), self.weights.steps());
         let finish = Finish { isa: self.isa, activation: self.activation, io };
         let is_blocked = !(k.is_first && k.is_last);
         for p in panels.clone() {
             let first = p * tiles.nr();
             let live = tiles.nr().min(channels - first);
             let nr = tiles.kernel(tiles.pixels(0).len(), live).nr();
-            let panel =
-                &weights[first * self.k_total()..][k_start * nr..(k_start + k.width * geometry.kernel_volume()) * nr];
+            let panel = &weights[first * k_total..][k_start * nr..(k_start + k.width * geometry.kernel_volume()) * nr];
             // While the first tiles are computed, the next panel is fetched: a line with each step of k.
             let mut ahead = match p + 1 {
-                next if next < panels.end => {
-                    weights.get(first * self.k_total() + tiles.nr() * self.k_total() + k_start * nr..)
-                }
-                _ => weights.get(
-                    (panels.start * tiles.nr()) * self.k_total()
-                        + (k_start + k.width * geometry.kernel_volume()) * nr..,
-                ),
+                next if next < panels.end => weights.get(first * k_total + tiles.nr() * k_total + k_start * nr..),
+                _ => weights
+                    .get((panels.start * tiles.nr()) * k_total + (k_start + k.width * geometry.kernel_volume()) * nr..),
             }
             .map_or(&[][..], |ahead| &ahead[..panel.len().min(ahead.len())]);
             for row in 0..rows {
@@ -253,11 +307,11 @@ impl<T: Element> ChannelGemm<T> {
 
 impl<T: Element> Lowering<T> for ChannelGemm<T> {
     fn layout(&self) -> Layout {
-        alloc::vec![self.tiles[0].nr(), self.block]
+        self.weights.layout()
     }
 
     fn describe(&self) -> String {
-        let k = self.block * self.geometry.kernel_volume();
+        let k = self.weights.block * self.weights.taps;
         alloc::format!(
             "{}, rows of {} pixels in {} tiles, K in blocks of {k}, {} slabs, panels in {} shares",
             self.kernel(),
@@ -273,32 +327,11 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
     }
 
     fn packed_len(&self, _: &Geometry) -> usize {
-        self.geometry.group * self.group_len()
+        self.weights.groups * self.weights.group_len()
     }
 
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        let (taps, channels) = (self.geometry.kernel_volume(), self.geometry.in_channels_per_group());
-        let (rows, k_total) = (self.geometry.out_channels_per_group(), self.k_total());
-        let tiles = &self.tiles[0];
-        if self.group_len() == 0 {
-            return;
-        }
-        for (group, packed) in packed.chunks_exact_mut(self.group_len()).enumerate() {
-            for (p, panel) in packed.chunks_mut(tiles.nr() * k_total).enumerate() {
-                let nr = panel.len() / k_total;
-                for (k, step) in panel.chunks_exact_mut(nr).enumerate() {
-                    let (tap, c) = planes::step_of(k, channels, taps, self.block);
-                    for (i, value) in step.iter_mut().enumerate() {
-                        let row = p * tiles.nr() + i;
-                        *value = if row < rows {
-                            w[((group * rows + row) * channels + c) * taps + tap].to_acc()
-                        } else {
-                            T::Acc::ZERO
-                        };
-                    }
-                }
-            }
-        }
+        self.weights.pack(w, packed);
     }
 
     fn tasks(&self) -> usize {
@@ -317,13 +350,13 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
         let (channels, taps) = (geometry.in_channels_per_group(), geometry.kernel_volume());
         let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
         // Without channels there is still the bias to be stored: one empty block.
-        for first in (0..channels.max(1)).step_by(self.block) {
-            let width = self.block.min(channels - first);
+        for first in (0..channels.max(1)).step_by(self.weights.block) {
+            let width = self.weights.block.min(channels - first);
             let x = &x[first * geometry.input_spatial()..];
             self.planes.fill(self.isa, &slab, x, &mut planes[..width * self.planes.channel_len]);
             let k = BlockOfK {
                 planes,
-                koff: &self.koff[usize::from(width != self.block)],
+                koff: &self.koff[usize::from(width != self.weights.block)],
                 width,
                 is_first: first == 0,
                 is_last: first + width == channels,

@@ -1,0 +1,188 @@
+//! Images as pixels, where the kernel covers X exactly: a classifier's last layers, squeeze-excitation blocks.
+//!
+//! Weights are what is read most of. Image by image they would be read as often as there are images; here, once for a band of them: the product of
+//! M = images, N = M/group and K = C/group * kernel volume for each group, with the panels of weights of [`channel_gemm`](super). K is blocked, so that the
+//! images' values stay in the L1 cache. Scratch for a task: the images of a block of K, transposed, and the sums of at most [`MOST_PANELS`] panels.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
+use convoke_kernels::{Ahead, Isa, Real, RowOffsets, stream};
+
+use super::Weights;
+use crate::blas::Blocks;
+use crate::element::Element;
+use crate::exec::{Arena, Line, lines_for};
+use crate::lower::channel_tiles::Tiles;
+use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, SUM_CYCLES, TASK_CYCLES};
+use crate::lower::finish::Finish;
+use crate::lower::planes::step_of;
+use crate::lower::{Answer, Io, Layout, Lowering, Offer, Part, Request};
+use crate::{Axis, Geometry};
+
+/// Values of X in a block of K, over all images, about: half of an L1 cache in f32.
+const BLOCK: usize = 4096;
+/// Steps of K in a block, at the least.
+const KC: usize = 256;
+/// Panels of a task, at the most.
+const MOST_PANELS: usize = 64;
+/// Bytes of a task's scratch, about.
+const MOST_BYTES: usize = 512 << 10;
+
+/// Whether the kernel covers X exactly, so that an image is a row of the product's matrix as it lies in memory.
+pub(super) fn covers(geometry: &Geometry) -> bool {
+    let is_covered = |axis: &Axis| {
+        axis.input == axis.kernel && axis.pad_begin + axis.pad_end == 0 && (axis.dilation == 1 || axis.kernel == 1)
+    };
+    geometry.axes.iter().all(is_covered)
+}
+
+/// The offer for a geometry that is [covered](covers), with weights packed in blocks of `block` channels.
+pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, most: usize) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    let tiles = |images: usize| {
+        Tiles::<T::Acc>::new(request.isa, images).ok_or_else(|| String::from("no kernel for this tile"))
+    };
+    let weights = Weights::new(geometry, &tiles(1)?, block)?;
+    let (steps, panels, bytes) = (weights.steps(), weights.rows.div_ceil(weights.nr), size_of::<T::Acc>());
+    let threads = if request.threads == 1 { 1 } else { request.threads.div_ceil(geometry.batch * geometry.group) };
+    let splits = panels.div_ceil(MOST_PANELS).max(threads).min(panels);
+    let share = panels.div_ceil(splits) * weights.nr;
+    let kc = |images: usize| steps.clamp(1, (BLOCK / images).max(KC));
+    let lens = |images: usize| [images * kc(images), images * share];
+    let fits = |images: &usize| lens(*images).iter().sum::<usize>() * bytes <= MOST_BYTES.min(most);
+    let images = (1..=geometry.batch.min(MOST_BYTES / bytes / KC)).rev().find(fits).unwrap_or(1);
+    let bands = Blocks::new(geometry.batch, images);
+    let (lens, k) = (lens(bands.size()), Blocks::new(steps, kc(bands.size())));
+    let tiles = [tiles(bands.size())?, tiles(bands.last().len())?];
+    let cycles = |tiles: &Tiles<T::Acc>| {
+        let calls = (tiles.count * panels * k.count()) as f64 * KERNEL_CALL_CYCLES;
+        // Written with the bias, kept between blocks of K, read to be finished.
+        let sums = (tiles.width * weights.rows.div_ceil(tiles.lanes())) as f64 * SUM_CYCLES * (2 + k.count()) as f64;
+        let copies = (tiles.width * steps * splits) as f64;
+        tiles.cycles(weights.rows) * steps as f64 + calls + sums + copies + TASK_CYCLES * splits as f64
+    };
+    let cycles = (bands.count() - 1) as f64 * cycles(&tiles[0]) + cycles(&tiles[1]);
+    Ok(Offer {
+        cost: weights.groups as f64 * cycles / CLOCK,
+        lines: lens.map(lines_for::<T::Acc>).iter().fold(0, |sum, lines| sum.saturating_add(*lines)),
+        build: Box::new(move || {
+            let koff = [&tiles[0], &tiles[1]].map(|tiles| RowOffsets::packed(k.size(), tiles.width));
+            let (isa, activation) = (request.isa, request.activation);
+            Box::new(Images { isa, activation, weights, bands, tiles, koff, k, splits, lens })
+        }),
+    })
+}
+
+struct Images<T: Element> {
+    isa: Isa,
+    activation: stream::Activation<T::Acc>,
+    weights: Weights,
+    /// Images that share a read of the weights.
+    bands: Blocks,
+    /// For a full band, and for the last one: the tiles, and the rows of transposed X.
+    tiles: [Tiles<T::Acc>; 2],
+    koff: [RowOffsets; 2],
+    /// Blocks of K.
+    k: Blocks,
+    /// Shares that the panels of weights are split into.
+    splits: usize,
+    /// Values of scratch: X, and sums.
+    lens: [usize; 2],
+}
+
+impl<T: Element> Lowering<T> for Images<T> {
+    fn layout(&self) -> Layout {
+        self.weights.layout()
+    }
+
+    fn describe(&self) -> String {
+        alloc::format!(
+            "{}, {} images at a time as pixels, K in blocks of {}, panels in {} shares",
+            self.kernel(),
+            self.bands.size(),
+            self.k.size(),
+            self.splits
+        )
+    }
+
+    fn kernel(&self) -> &str {
+        self.tiles[0].name()
+    }
+
+    fn packed_len(&self, _: &Geometry) -> usize {
+        self.weights.groups * self.weights.group_len()
+    }
+
+    fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
+        self.weights.pack(w, packed);
+    }
+
+    fn tasks(&self) -> usize {
+        self.bands.count() * self.weights.groups * self.splits
+    }
+
+    /// One share of the panels, for one group of one band of images.
+    fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
+        let Weights { groups, rows, channels, block, taps, nr, .. } = self.weights;
+        let steps = self.weights.steps();
+        let Part { image: band, group, panels, .. } = Part::new(task, groups, 1, rows.div_ceil(nr), self.splits);
+        let images = self.bands.range(band);
+        let is_last = usize::from(images.len() != self.bands.size());
+        let (tiles, koff) = (&self.tiles[is_last], &self.koff[is_last]);
+        let mut arena = Arena::new(scratch);
+        let (x, sums) = (arena.take::<T::Acc>(self.lens[0]), arena.take::<T::Acc>(self.lens[1]));
+        let weights = self.weights.of_group(io.weights, group);
+        let channel = |p: usize| p * nr;
+        let width = |p: usize| tiles.panel(rows - channel(p));
+        // The sums of a panel: images, one behind the other.
+        let sums_at = |p: usize| (p - panels.start) * tiles.width * nr;
+        for p in panels.clone() {
+            let (live, width) = (width(p).min(rows - channel(p)), width(p));
+            for row in sums[sums_at(p)..][..tiles.width * width].chunks_exact_mut(width) {
+                let (body, rest) = row.split_at_mut(live);
+                body.copy_from_slice(&io.bias[group * rows + channel(p)..][..live]);
+                rest.fill(T::Acc::ZERO);
+            }
+        }
+        // Without channels there is nothing but the bias.
+        for k in self.k.iter().filter(|k| !k.is_empty()) {
+            for (i, image) in images.clone().enumerate() {
+                let row = &io.x[(image * groups + group) * steps..][..steps];
+                if taps == 1 && tiles.width == 1 {
+                    stream::widen(self.isa, &row[k.clone()], &mut x[..k.len()]);
+                    continue;
+                }
+                for (x, k) in x.chunks_exact_mut(tiles.width).zip(k.clone()) {
+                    let (tap, c) = if taps == 1 { (0, k) } else { step_of(k, channels, taps, block) };
+                    x[i] = row[c * taps + tap].to_acc();
+                }
+            }
+            for p in panels.clone() {
+                let of_panel = |p: usize| {
+                    let panel = &weights[channel(p) * steps..];
+                    &panel[k.start * width(p)..k.end * width(p)]
+                };
+                // While a panel is multiplied, the next one is fetched: a line with each step of k.
+                let mut ahead = if p + 1 < panels.end { of_panel(p + 1) } else { &[] };
+                for t in 0..tiles.count {
+                    let pixels = tiles.pixels(t);
+                    let kernel = tiles.kernel(pixels.len(), rows - channel(p));
+                    let tile = &mut sums[sums_at(p) + pixels.start * width(p)..][..pixels.len() * width(p)];
+                    let (x, koff) = (&x[pixels.start..], koff.rows(0..k.len()));
+                    kernel.partial(x, koff, of_panel(p), Ahead::lines(ahead), tile, true);
+                    ahead = ahead.get(k.len() * Ahead::LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
+                }
+            }
+        }
+        let finish = Finish { isa: self.isa, activation: self.activation, io };
+        for p in panels.clone() {
+            let live = width(p).min(rows - channel(p));
+            let sums = sums[sums_at(p)..][..tiles.width * width(p)].chunks_exact_mut(width(p));
+            for (image, sums) in images.clone().zip(sums) {
+                let at = (image * groups + group) * rows + channel(p);
+                finish.row(&mut sums[..live], T::Acc::ZERO, at);
+            }
+        }
+    }
+}
