@@ -137,7 +137,10 @@ fn pick<T: Real>() {
                     RowPick { src: Some(5), dst: 2 * (len + space) },
                 ];
                 let phase_pitch = 3 * (len + space);
-                let phase = |(i, offset): (usize, &usize)| PhasePick { offset: *offset, dst: (offsets.len() - 1 - i) * phase_pitch };
+                let phase = |(i, offset): (usize, &usize)| PhasePick {
+                    offset: *offset,
+                    dst: (offsets.len() - 1 - i) * phase_pitch,
+                };
                 let phases: Vec<_> = offsets.iter().enumerate().map(phase).collect();
                 let (src_pitch, dst_pitch) = (2 * width + 1, phases.len() * phase_pitch + 2);
                 let src = values::<T>((planes - 1) * src_pitch + 5 + 2 * width, case);
