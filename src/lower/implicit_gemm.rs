@@ -10,7 +10,7 @@ use alloc::string::String;
 use convoke_kernels::{Ahead, Isa, RowOffsets, StoreMap};
 
 use super::cost::{CLOCK, PLANE_CYCLES, PLANE_ROW_CYCLES, SUM_CYCLES, TASK_CYCLES, shifted_views};
-use super::engine::{Columns, Rows, Sink, Tiles, lanes};
+use super::engine::{Columns, FEW_STEPS, Rows, Sink, Tiles, lanes};
 use super::finish::Finish;
 use super::planes::{self, Planes};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
@@ -56,7 +56,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let repeats = (geometry.batch * geometry.group * sizes.slabs) as f64;
     let arithmetic = tiles.cycles(vectors)
         * (channels * taps) as f64
-        * shifted_views(tiles.mr(), planes::is_shifted(&geometry.axes));
+        * shifted_views(tiles.mr(), channels * taps > FEW_STEPS && planes::is_shifted(&geometry.axes));
     // The place of a row is found once for all channels of a block.
     let width = geometry.axes.last().map_or(1, |axis| axis.output);
     let rows_copied = (k_blocks * (sizes.channel_len / width)) as f64;

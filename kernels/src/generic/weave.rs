@@ -9,7 +9,7 @@
 
 use crate::Real;
 use crate::simd::{Simd, lanes_in_row};
-use crate::weave::{FetchArgs, PhasePick, PickArgs, Picks, RowPick, Run, SumArgs, WeaveArgs};
+use crate::weave::{FetchArgs, PhasePick, PickArgs, Picks, Run, SumArgs, WeaveArgs};
 
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
@@ -162,10 +162,6 @@ pub(crate) unsafe fn pick<V: Simd>(args: &PickArgs<'_, V::Elem>) {
     }
 }
 
-/// Vectors of a row up to which rows are taken a vector at a time, with all its masks the same; longer ones are read one after the other: of several phases, and of
-/// one (where it takes less to find the masks).
-const SHORT_ROW: [usize; 2] = [6, 4];
-
 /// [`pick`] with a stride that the compiler knows, and one phase, or any of the `P` that there are.
 ///
 /// # Safety
@@ -178,81 +174,110 @@ unsafe fn pick_rows<V: Simd, const STRIDE: usize, const P: usize>(args: &PickArg
     for phase in picks.phases {
         slots[phase.offset - base] = Some(phase.dst);
     }
-    let short = SHORT_ROW[usize::from(STRIDE == 1)] * V::LANES;
-    let strip = if picks.len <= short { picks.rows.len() } else { 1 };
     for plane in 0..picks.planes {
         let src = args.src.wrapping_add(plane.wrapping_mul(picks.src_pitch));
         let dst = args.dst.wrapping_add(plane * picks.dst_pitch);
-        for rows in picks.rows.chunks(strip) {
-            for at in (0..picks.len).step_by(V::LANES) {
-                let position = picks.first + (base + at * STRIDE) as isize;
-                let inside = position >= 0 && position + ((STRIDE * V::LANES) as isize) <= picks.width as isize;
-                let block = Block { picks, position, n: (picks.len - at).min(V::LANES), slots };
-                // SAFETY: the caller's promise; the stores are of elements `at..at + n` of the phases.
-                unsafe {
-                    match inside {
-                        true => block.copy::<V, STRIDE, true>(src, rows, dst.wrapping_add(at)),
-                        false => block.copy::<V, STRIDE, false>(src, rows, dst.wrapping_add(at)),
-                    }
+        let mut at = 0;
+        while at < picks.len {
+            let position = picks.first + (base + at * STRIDE) as isize;
+            // Vectors that lie inside the rows, and fill the phases; one at a time where that is not so, of all rows with the same masks.
+            let inside = usize::try_from(position).map_or(0, |position| picks.width.saturating_sub(position) / STRIDE);
+            let whole = inside.min(picks.len - at) / V::LANES;
+            let run = PickRun { picks, position, whole, n: (picks.len - at).min(V::LANES), slots };
+            // SAFETY: the caller's promise; the stores are of elements from `at` on, `n` of them or all of the whole vectors.
+            unsafe {
+                match whole {
+                    0 => run.copy_masked::<V, STRIDE>(src, dst.wrapping_add(at)),
+                    _ => run.copy_whole::<V, STRIDE>(src, dst.wrapping_add(at)),
                 }
             }
+            at += whole.max(1) * V::LANES;
         }
     }
 }
 
-/// A vector of each phase of some rows.
-struct Block<'a, const P: usize> {
+/// Vectors of each phase, of all rows.
+struct PickRun<'a, const P: usize> {
     picks: &'a Picks<'a>,
-    /// Where it begins in a row of the source.
+    /// Where they begin in a row of the source.
     position: isize,
-    /// Elements that are stored.
+    /// How many lie inside the rows.
+    whole: usize,
+    /// Elements that are stored of one that does not.
     n: usize,
     /// Where each phase goes, if it is picked.
     slots: [Option<usize>; P],
 }
 
-impl<const P: usize> Block<'_, P> {
+impl<const P: usize> PickRun<'_, P> {
+    /// Whole vectors, row after row.
+    ///
     /// # Safety
-    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, that of `dst` writable for `n` elements at each slot; `WHOLE` says that
-    /// all vectors lie inside the rows.
+    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, in which the whole vectors lie, that of `dst` writable for as many at each
+    /// slot.
     #[inline(always)]
-    unsafe fn copy<V: Simd, const STRIDE: usize, const WHOLE: bool>(
-        &self,
-        src: *const V::Elem,
-        rows: &[RowPick],
-        dst: *mut V::Elem,
-    ) {
-        // SAFETY: the caller's promise; the masks hold the lanes that lie in a row.
-        unsafe {
-            let zero = V::splat(V::Elem::ZERO);
-            let next = if self.picks.fetches { self.picks.src_pitch } else { 0 };
-            let mut masks = [0; STRIDE];
-            for s in 0..STRIDE {
-                masks[s] = mask_in_row::<V>(self.position + (s * V::LANES) as isize, self.picks.width);
-            }
-            for row in rows {
-                let mut v = [zero; STRIDE];
-                if let Some(begin) = row.src {
-                    let src = src.wrapping_add(begin).wrapping_offset(self.position);
-                    for s in 0..STRIDE {
-                        let src = src.wrapping_add(s * V::LANES);
-                        V::prefetch(src.wrapping_add(next));
-                        v[s] = if WHOLE { V::load(src) } else { V::load_mask(src, masks[s]) };
+    unsafe fn copy_whole<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
+        let next = self.next();
+        for row in self.picks.rows {
+            let src = row.src.map(|begin| src.wrapping_add(begin).wrapping_offset(self.position));
+            for at in 0..self.whole {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let mut v = [V::splat(V::Elem::ZERO); STRIDE];
+                    if let Some(src) = src {
+                        for s in 0..STRIDE {
+                            let src = src.wrapping_add((at * STRIDE + s) * V::LANES);
+                            V::prefetch(src.wrapping_add(next));
+                            v[s] = V::load(src);
+                        }
+                        v = V::deinterleave(v);
                     }
-                    v = V::deinterleave(v);
-                }
-                let dst = dst.wrapping_add(row.dst);
-                for p in 0..P {
-                    if let Some(slot) = self.slots[p] {
-                        if self.n == V::LANES {
-                            v[p].store(dst.add(slot));
-                        } else {
-                            v[p].store_first(dst.add(slot), self.n);
+                    for p in 0..P {
+                        if let Some(slot) = self.slots[p] {
+                            v[p].store(dst.wrapping_add(row.dst + slot + at * V::LANES));
                         }
                     }
                 }
             }
         }
+    }
+
+    /// One vector, of the lanes that lie in a row.
+    ///
+    /// # Safety
+    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, that of `dst` writable for `n` elements at each slot.
+    #[inline(always)]
+    unsafe fn copy_masked<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
+        let next = self.next();
+        let mut masks = [0; STRIDE];
+        for s in 0..STRIDE {
+            masks[s] = mask_in_row::<V>(self.position + (s * V::LANES) as isize, self.picks.width);
+        }
+        for row in self.picks.rows {
+            // SAFETY: the caller's promise; the masks hold the lanes that lie in a row.
+            unsafe {
+                let mut v = [V::splat(V::Elem::ZERO); STRIDE];
+                if let Some(begin) = row.src {
+                    let src = src.wrapping_add(begin).wrapping_offset(self.position);
+                    for s in 0..STRIDE {
+                        let src = src.wrapping_add(s * V::LANES);
+                        V::prefetch(src.wrapping_add(next));
+                        v[s] = V::load_mask(src, masks[s]);
+                    }
+                    v = V::deinterleave(v);
+                }
+                for p in 0..P {
+                    if let Some(slot) = self.slots[p] {
+                        v[p].store_first(dst.wrapping_add(row.dst + slot), self.n);
+                    }
+                }
+            }
+        }
+    }
+
+    /// From an element to the one that is fetched with it.
+    fn next(&self) -> usize {
+        if self.picks.fetches { self.picks.src_pitch } else { 0 }
     }
 }
 
