@@ -81,11 +81,20 @@ macro_rules! real {
                 let n = (x * core::$t::consts::LOG2_E + $shifter) - $shifter;
                 let r = (x - n * $ln2_hi) - n * $ln2_lo;
                 // The Taylor series by Horner's rule; |r| <= ln 2 / 2.
-                let mut p = 1.0;
+                const COEFFICIENTS: [$t; $terms] = {
+                    let (mut coefficients, mut factorial, mut k) = ([1.0; $terms], 1.0, 1);
+                    while k < $terms {
+                        factorial *= k as $t;
+                        coefficients[k] = 1.0 / factorial;
+                        k += 1;
+                    }
+                    coefficients
+                };
+                let mut p = 0.0;
                 let mut k = $terms;
                 while k > 0 {
-                    p = 1.0 + p * r / k as $t;
                     k -= 1;
+                    p = p * r + COEFFICIENTS[k];
                 }
                 // 2^n in two halves, so that results near the limits neither overflow nor lose their exponent.
                 let half = ((n * 0.5 + $shifter) - $shifter);
@@ -95,7 +104,7 @@ macro_rules! real {
         }
     };
 }
-real!(f32, u32, 23, 127, -104.0, 89.0, 12_582_912.0, 0.693_359_4, -2.121_944_4e-4, 7_i32);
+real!(f32, u32, 23, 127, -104.0, 89.0, 12_582_912.0, 0.693_359_4, -2.121_944_4e-4, 8);
 real!(
     f64,
     u64,
@@ -106,5 +115,5 @@ real!(
     6_755_399_441_055_744.0,
     0.693_147_180_369_123_8,
     1.908_214_929_270_587_7e-10,
-    13_i32
+    14
 );

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::Verdict;
 use crate::assembly::{self, Function, Instruction, Kind, Stack};
+use crate::show;
 use anyhow::{Context, Result, bail, ensure};
 use convoke::Isa;
 use convoke::kernels::Real;
@@ -236,10 +237,13 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     for isa in &args.expect {
         report.expect(*isa);
     }
-    print!("{}\n{}", report.tiles_table(), report.kernels_table());
-    if args.exceptions {
-        print!("\n{}", report.exceptions_table());
-    }
+    show(|out| {
+        write!(out, "{}\n{}", report.tiles_table(), report.kernels_table())?;
+        if args.exceptions {
+            write!(out, "\n{}", report.exceptions_table())?;
+        }
+        Ok(())
+    })?;
     for problem in &report.problems {
         anstream::eprintln!("{problem}");
     }

@@ -8,6 +8,7 @@ use convoke_tools::shapes::{self, Kind, describe, flops};
 
 use super::Verdict;
 use crate::options::{Choice, DTypeName, parse_threads, with_element};
+use crate::show;
 
 /// Show what the planner picks for a layer, and why it rejects the rest
 ///
@@ -143,7 +144,7 @@ fn headline(geometry: &Geometry) -> String {
 /// Prints the plan's explanation.
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let text = with_element!(args.dtype, T => args.explain::<T>())?;
-    println!("{}", text.trim_end());
+    show(|out| writeln!(out, "{}", text.trim_end()))?;
     Ok(Verdict::Good)
 }
 

@@ -7,6 +7,7 @@ use convoke::Isa;
 use convoke_tools::kernels;
 
 use super::Verdict;
+use crate::show;
 
 /// Print the table of micro-kernels, as Markdown
 ///
@@ -24,12 +25,13 @@ pub(crate) struct Args {
 
 /// Prints the table.
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
-    if args.measure {
+    let text = if args.measure {
         let isas = Isa::ALL.into_iter().filter(|isa| args.isa.is_none_or(|only| only == *isa));
         let tiles: Vec<_> = isas.flat_map(|isa| kernels::tiles(isa, Some(Duration::from_millis(15)))).collect();
-        print!("{}", kernels::rates(&tiles));
+        kernels::rates(&tiles)
     } else {
-        print!("{}", kernels::markdown(args.isa));
-    }
+        kernels::markdown(args.isa)
+    };
+    show(|out| write!(out, "{text}"))?;
     Ok(Verdict::Good)
 }

@@ -11,6 +11,7 @@ use convoke_tools::shapes::describe;
 
 use super::{Verdict, is_rejection};
 use crate::options::{BAD, Choice, GOOD};
+use crate::show;
 
 /// Run ONNX test folders, and compare with the outputs they expect
 ///
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let mut count = Count::default();
     for dir in &args.dirs {
         for folder in onnx::find(dir)? {
-            args.run_folder(&planner, &folder, &mut count);
+            args.run_folder(&planner, &folder, &mut count)?;
         }
     }
     if count.skipped > 0 {
@@ -89,18 +90,18 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     if count.passed + count.failed == 0 {
         bail!("no test was run");
     }
-    println!("{} passed, {} failed", count.passed, count.failed);
+    show(|out| writeln!(out, "{} passed, {} failed", count.passed, count.failed))?;
     Ok(Verdict::from_good(count.failed == 0))
 }
 
 impl Args {
-    fn run_folder(&self, planner: &Planner, folder: &Path, count: &mut Count) {
+    fn run_folder(&self, planner: &Planner, folder: &Path, count: &mut Count) -> Result<()> {
         let name = folder.display();
         let model = match Model::load(folder) {
             Ok(Some(model)) => model,
             Ok(None) => {
                 count.skipped += 1;
-                return;
+                return Ok(());
             }
             Err(error) => return self.report(&name, Err(error), count),
         };
@@ -109,12 +110,13 @@ impl Args {
             Err(error) => return self.report(&name, Err(error), count),
         };
         for case in &cases {
-            self.run_case(planner, &format!("{name}/{}", case.name), case, count);
+            self.run_case(planner, &format!("{name}/{}", case.name), case, count)?;
         }
+        Ok(())
     }
 
     /// Runs one data set with each algorithm that is asked for.
-    fn run_case(&self, planner: &Planner, name: &str, case: &Case<'_>, count: &mut Count) {
+    fn run_case(&self, planner: &Planner, name: &str, case: &Case<'_>, count: &mut Count) -> Result<()> {
         let algorithms = match self.all_algorithms {
             true => Algorithm::ALL.iter().copied().map(Some).collect(),
             false => vec![self.choice.algorithm],
@@ -131,9 +133,10 @@ impl Args {
                 Err(error) if algorithm.is_some() && is_rejection(&error) => {
                     count.rejected += usize::from(!self.all_algorithms);
                 }
-                outcome => self.report(&name, outcome, count),
+                outcome => self.report(&name, outcome, count)?,
             }
         }
+        Ok(())
     }
 
     /// Runs one data set, and compares with the expected output. An algorithm by force may err by what its transforms do, where sums cancel out.
@@ -188,7 +191,7 @@ impl Args {
     }
 
     /// Prints a line, and counts.
-    fn report(&self, name: &dyn fmt::Display, outcome: Result<Outcome>, count: &mut Count) {
+    fn report(&self, name: &dyn fmt::Display, outcome: Result<Outcome>, count: &mut Count) -> Result<()> {
         let (failure, what) = match outcome {
             Ok(o) => {
                 let shapes = describe(&o.geometry);
@@ -204,16 +207,15 @@ impl Args {
             None => {
                 count.passed += 1;
                 if !self.quiet {
-                    anstream::println!("{GOOD}pass{GOOD:#} {name}: {what}");
+                    show(|out| writeln!(out, "{GOOD}pass{GOOD:#} {name}: {what}"))?;
                 }
             }
             Some(reason) => {
                 count.failed += 1;
-                anstream::println!(
-                    "{BAD}FAIL{BAD:#} {name}: {reason}{}{what}",
-                    if what.is_empty() { "" } else { "; " }
-                );
+                let between = if what.is_empty() { "" } else { "; " };
+                show(|out| writeln!(out, "{BAD}FAIL{BAD:#} {name}: {reason}{between}{what}"))?;
             }
         }
+        Ok(())
     }
 }
