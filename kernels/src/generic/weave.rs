@@ -213,8 +213,8 @@ impl<const P: usize> PickRun<'_, P> {
     /// Whole vectors, row after row.
     ///
     /// # Safety
-    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, in which the whole vectors lie, that of `dst` writable for as many at each
-    /// slot.
+    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, in which the whole vectors lie, that of `dst` writable for as
+    /// many at each slot.
     #[inline(always)]
     unsafe fn copy_whole<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
         let next = self.next();
