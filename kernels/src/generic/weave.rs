@@ -157,7 +157,7 @@ pub(crate) unsafe fn pick<V: Simd>(args: &PickArgs<'_, V::Elem>) {
             (3, _) => pick_rows::<V, 3, 3>(args),
             (4, 1) => pick_rows::<V, 4, 1>(args),
             (4, _) => pick_rows::<V, 4, 4>(args),
-            _ => pick_elements::<V>(args),
+            _ => pick_blocks::<V>(args),
         }
     }
 }
@@ -289,23 +289,34 @@ fn mask_in_row<V: Simd>(position: isize, width: usize) -> u32 {
     if from < to { below(to) & !below(from) } else { 0 }
 }
 
-/// [`pick`] for any stride, an element at a time.
+/// Neighbouring phases from which on a square of elements is transposed; fewer are moved one by one.
+const FEW_PHASES: usize = 4;
+
+/// [`pick`] for any stride: neighbouring phases are read together, and transposed.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`PickArgs`] states.
 #[inline(always)]
-unsafe fn pick_elements<V: Simd>(args: &PickArgs<'_, V::Elem>) {
+unsafe fn pick_blocks<V: Simd>(args: &PickArgs<'_, V::Elem>) {
     let picks = &args.picks;
     for (plane, row) in (0..picks.planes).flat_map(|plane| picks.rows.iter().map(move |row| (plane, row))) {
         let dst = args.dst.wrapping_add(plane * picks.dst_pitch + row.dst);
-        for phase in picks.phases {
-            // SAFETY: the caller's promise, of the row and of the phase's place.
+        let mut phases = picks.phases;
+        while let [phase, ..] = phases {
+            let is_next = |(i, other): (usize, &PhasePick)| other.offset == phase.offset + i;
+            let near = phases.iter().take(V::LANES).enumerate().take_while(|other| is_next(*other)).count();
+            let (here, behind) = phases.split_at(if near < FEW_PHASES { 1 } else { near });
+            phases = behind;
+            // SAFETY: the caller's promise, passed on.
             unsafe {
                 match row.src {
-                    None => clear::<V>(dst.add(phase.dst), picks.len),
+                    None => here.iter().for_each(|phase| clear::<V>(dst.add(phase.dst), picks.len)),
                     Some(begin) => {
                         let src = args.src.wrapping_add(plane * picks.src_pitch + begin);
-                        pick_phase::<V>(picks, src, phase, dst.add(phase.dst));
+                        match here {
+                            [phase] => pick_one::<V>(picks, src, phase, dst.add(phase.dst)),
+                            _ => pick_near::<V>(picks, src, here, dst),
+                        }
                     }
                 }
             }
@@ -330,13 +341,52 @@ unsafe fn clear<V: Simd>(dst: *mut V::Elem, len: usize) {
 /// # Safety
 /// CPU: the ISA of `V`. Memory: `src` is readable for the row, `dst` writable for the phase.
 #[inline(always)]
-unsafe fn pick_phase<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phase: &PhasePick, dst: *mut V::Elem) {
+unsafe fn pick_one<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phase: &PhasePick, dst: *mut V::Elem) {
     let mut position = picks.first + phase.offset as isize;
     for i in 0..picks.len {
         let is_inside = usize::try_from(position).is_ok_and(|position| position < picks.width);
         // SAFETY: the caller's promise, of what lies in the row.
         unsafe { *dst.add(i) = if is_inside { *src.offset(position) } else { V::Elem::ZERO } };
         position += picks.stride as isize;
+    }
+}
+
+/// Up to `LANES` neighbouring phases of one row: a vector of each element's phases, transposed.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: `src` is readable for the row, `dst` writable at each phase's place for its elements.
+#[inline(always)]
+unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[PhasePick], dst: *mut V::Elem) {
+    let first = picks.first + phases[0].offset as isize;
+    for at in (0..picks.len).step_by(V::LANES) {
+        let n = (picks.len - at).min(V::LANES);
+        // SAFETY: the caller's promise; the masks hold the lanes that lie in the row. Straight-line code: a loop would keep the vectors in memory.
+        unsafe {
+            let mut v = [V::splat(V::Elem::ZERO); 16];
+            macro_rules! each {
+                ($action:ident: $($i:literal)+) => {$(
+                    if $i < V::LANES {
+                        $action!($i);
+                    }
+                )+};
+            }
+            macro_rules! read {
+                ($i:literal) => {
+                    let position = first + ((at + $i.min(n - 1)) * picks.stride) as isize;
+                    v[$i] = V::load_mask(src.wrapping_offset(position), mask_in_row::<V>(position, picks.width));
+                };
+            }
+            macro_rules! write {
+                ($i:literal) => {
+                    if let Some(phase) = phases.get($i) {
+                        v[$i].store_first(dst.add(phase.dst + at), n);
+                    }
+                };
+            }
+            each!(read: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+            V::transpose(&mut v);
+            each!(write: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+        }
     }
 }
 
