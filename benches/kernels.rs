@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use common::{FlopRate, Yardstick};
-use convoke::kernels::weave::{MOST_VECTORS, RowPick, Run, Strands, Sum};
+use convoke::kernels::weave::{MOST_VECTORS, PhasePick, Picks, RowPick, Run, Strands, Sum};
 use convoke::kernels::winograd::{Border, Pixels, Planes, Products, Source};
 use convoke::kernels::{
     Dest, Epilogue, Real, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels, grouped_kernels,
@@ -127,10 +127,23 @@ fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kerne
         b.iter(|| kernel.run(black_box(&strands), &runs, &epilogue, &mut Dest::from_slice(&mut y), LEN));
     });
 
-    let rows = [RowPick { src: 0, dst: 0, len: LEN / PHASES, live: [0, LEN / PHASES] }];
-    group.throughput(Throughput::BytesDecimal((LEN / PHASES * size_of::<T>()) as u64));
+    let rows = [RowPick { src: Some(0), dst: 0 }];
+    let phases: [_; PHASES] = std::array::from_fn(|p| PhasePick { offset: p, dst: p * (LEN / PHASES) });
+    let picks = Picks {
+        planes: 1,
+        src_pitch: 0,
+        dst_pitch: 0,
+        rows: &rows,
+        width: LEN,
+        first: 0,
+        stride: PHASES,
+        phases: &phases,
+        len: LEN / PHASES,
+        fetches: false,
+    };
+    group.throughput(Throughput::BytesDecimal((LEN * size_of::<T>()) as u64));
     group.bench_function(format!("{}/pick", kernel.name()), |b| {
-        b.iter(|| kernel.pick(black_box(&values), PHASES, 0, &rows, &mut y));
+        b.iter(|| kernel.pick(black_box(&values), &picks, &mut y));
     });
 
     let offsets = RowOffsets::new((0..TAPS as u32).collect());

@@ -36,12 +36,15 @@ impl RowOffsets {
     ///
     /// # Panics
     /// If the range ends beyond the table.
+    // Where it is not inlined, its result is read from the stack in other pieces than it was written, which waits for all stores before it.
+    #[inline]
     #[must_use]
     pub fn rows(&self, range: core::ops::Range<usize>) -> RowOffsetsRef<'_> {
         RowOffsetsRef { offsets: &self.offsets[range], max: self.max }
     }
 
     /// Number of rows.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.offsets.len()
@@ -64,6 +67,7 @@ pub struct RowOffsetsRef<'a> {
 
 impl<'a> RowOffsetsRef<'a> {
     /// An upper bound of all offsets.
+    #[inline]
     pub(crate) fn max(&self) -> usize {
         self.max
     }
@@ -73,6 +77,7 @@ impl<'a> RowOffsetsRef<'a> {
     }
 
     /// Number of rows.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.offsets.len()

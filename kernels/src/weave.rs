@@ -86,30 +86,86 @@ pub(crate) struct SumArgs<'a, T> {
     pub(crate) y: *mut T,
 }
 
-/// A row that [`WeaveKernel::pick`] makes: elements of one phase of a row, between zeros.
+/// A row of a source whose phases are picked.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RowPick {
-    /// Where its first element that is not padding is, in the source.
-    pub src: usize,
-    /// Where the row begins, in the destination.
+    /// Where it begins in a plane of the source; none for a row that is all padding.
+    pub src: Option<usize>,
+    /// Where its phases go in a plane of the destination, each so much further on as its `dst` says.
     pub dst: usize,
-    /// Elements of the row.
+}
+
+/// A phase of the stride that is picked.
+#[derive(Debug, Clone, Copy)]
+pub struct PhasePick {
+    /// Elements by which it is behind the first phase: fewer than the stride.
+    pub offset: usize,
+    /// How much further on than the row's place it goes.
+    pub dst: usize,
+}
+
+/// What [`WeaveKernel::pick`] does: element `i` of a phase is element `first + offset + i * stride` of a row, and zero where the row has none.
+#[derive(Debug, Clone, Copy)]
+pub struct Picks<'a> {
+    /// Planes, all with the same rows; elements from one to the next in the source, and in the destination.
+    pub planes: usize,
+    /// See `planes`.
+    pub src_pitch: usize,
+    /// See `planes`.
+    pub dst_pitch: usize,
+    /// The rows.
+    pub rows: &'a [RowPick],
+    /// Elements of a row of the source.
+    pub width: usize,
+    /// Where in a row, or before it, the first phase begins.
+    pub first: isize,
+    /// Elements of a row from one element of a phase to the next.
+    pub stride: usize,
+    /// The phases, by ascending offsets.
+    pub phases: &'a [PhasePick],
+    /// Elements of a phase, padding included.
     pub len: usize,
-    /// The first element that is not padding, and one past the last: padding is zero.
-    pub live: [usize; 2],
+    /// Whether a plane's rows are fetched into the L2 cache while those of the one before are read.
+    pub fetches: bool,
+}
+
+impl Picks<'_> {
+    /// Elements that the source, and the destination, must have; none if that does not fit the address space.
+    fn needed(&self) -> Option<(usize, usize)> {
+        let last = self.planes.checked_sub(1)?;
+        let (mut read, mut written) = (0, 0);
+        for row in self.rows {
+            if let Some(src) = row.src {
+                read = src.checked_add(self.width)?.max(read);
+            }
+            written = row.dst.max(written);
+        }
+        let read = if read == 0 { 0 } else { last.checked_mul(self.src_pitch)?.checked_add(read)? };
+        let furthest = self.phases.iter().map(|phase| phase.dst).max()?;
+        let written = written.checked_add(furthest)?.checked_add(self.len)?;
+        Some((read, last.checked_mul(self.dst_pitch)?.checked_add(written)?))
+    }
+
+    /// Whether positions in rows, those of the stride's elements behind the last one included, fit the address space.
+    fn is_bounded(&self) -> bool {
+        let span = self.len.checked_mul(self.stride).and_then(|span| isize::try_from(span).ok());
+        let end = span.and_then(|span| self.first.checked_add(span));
+        end.is_some_and(|end| end.checked_add(Self::SLACK).is_some()) && self.first.checked_sub(Self::SLACK).is_some()
+    }
+
+    /// More than the elements of the vectors that a block of a phase is read by.
+    const SLACK: isize = 1024;
 }
 
 /// Raw arguments of a picking kernel.
 ///
-/// Memory: for each row, `src + row.src + i * stride` readable for i below `live[1] - live[0]` (nothing else is read but what lies between them), and
-/// `dst + row.dst` writable for `len`; `live[0] <= live[1] <= len`.
+/// Memory: for each plane p and row that has one, `src + p * src_pitch + row.src` readable for `width` elements (nothing else is read), and for each
+/// row and phase, `dst + p * dst_pitch + row.dst + phase.dst` writable for `len`. Offsets of phases ascend, and are less than the stride;
+/// `first + len * stride` and some vectors more do not overflow.
 pub(crate) struct PickArgs<'a, T> {
     pub(crate) src: *const T,
-    pub(crate) stride: usize,
-    /// From an element of the source to the one that is fetched with it: any number.
-    pub(crate) next: usize,
-    pub(crate) rows: &'a [RowPick],
     pub(crate) dst: *mut T,
+    pub(crate) picks: Picks<'a>,
 }
 
 /// A kernel that weaves. A reference to one is the proof that the CPU can run it.
@@ -132,22 +188,22 @@ impl<T: Real> WeaveKernel<T> {
         self.lanes
     }
 
-    /// Element i of each row is 0 where it is padding, and `src[row.src + (i - row.live[0]) * stride]` elsewhere. Meanwhile
-    /// the elements `next` further on are fetched into the L2 cache: those of the next call.
+    /// Copies the phases of a stride, each to rows of its own, between zeros: as [`Picks`] says.
     ///
     /// # Panics
-    /// If a slice is too short, `stride` is 0, or a row's live part is not inside it.
-    pub fn pick(&self, src: &[T], stride: usize, next: usize, rows: &[RowPick], dst: &mut [T]) {
-        assert!(stride > 0, "the stride is 0");
-        for row in rows {
-            let [from, to] = row.live;
-            assert!(from <= to && to <= row.len, "the live part is not inside the row");
-            assert!(row.dst <= dst.len() && row.len <= dst.len() - row.dst, "the destination is too short");
-            let last = (to - from).saturating_sub(1).saturating_mul(stride).saturating_add(row.src);
-            assert!(from == to || last < src.len(), "the source is too short");
+    /// If a slice is too short, the stride is 0, or the phases are not in order.
+    pub fn pick(&self, src: &[T], picks: &Picks<'_>, dst: &mut [T]) {
+        if picks.planes == 0 || picks.rows.is_empty() || picks.phases.is_empty() || picks.len == 0 {
+            return;
         }
+        assert!(picks.stride > 0, "the stride is 0");
+        assert!(picks.phases.is_sorted_by(|a, b| a.offset < b.offset), "the phases are not in order");
+        assert!(picks.phases.iter().all(|phase| phase.offset < picks.stride), "a phase is not one of the stride");
+        assert!(picks.is_bounded(), "the rows are too long");
+        let fits = picks.needed().is_some_and(|(read, written)| read <= src.len() && written <= dst.len());
+        assert!(fits, "a row is outside of the source or the destination");
         // SAFETY: the assertions above cover the memory that PickArgs asks for; a kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.pick)(&PickArgs { src: src.as_ptr(), stride, next, rows, dst: dst.as_mut_ptr() }) };
+        unsafe { (self.pick)(&PickArgs { src: src.as_ptr(), dst: dst.as_mut_ptr(), picks: *picks }) };
     }
 
     /// Asks for what [`run`](Self::run) will write in the L2 cache; where the ISA cannot, nothing.

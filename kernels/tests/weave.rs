@@ -1,6 +1,6 @@
 //! Weaving kernels against loops, on every ISA, for any number of phases and every length of runs.
 
-use convoke_kernels::weave::{MOST_VECTORS, RowPick, Run, Strands, Sum};
+use convoke_kernels::weave::{MOST_VECTORS, PhasePick, Picks, RowPick, Run, Strands, Sum};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 
 /// What no kernel may write.
@@ -113,55 +113,118 @@ fn sum<T: Real>() {
     });
 }
 
+/// Checks that the phases of some rows and planes go where they should, with zeros where rows have no element, and that nothing else is written.
 fn pick<T: Real>() {
     on_every_kernel::<T>(|kernel| {
-        for stride in 1..=9 {
-            for n in (0..40).chain([63, 64, 65, 130]) {
-                // The source ends with the last element that is picked, the destination with the last row.
-                let (from, behind, space) = (n % 4, (n * 7) % 37, 3);
-                let span = if n == 0 { 0 } else { (n - 1) * stride + 1 };
-                let src = values::<T>(5 + 2 * span, n);
-                let row = |r: usize| {
-                    let len = from + n + behind;
-                    RowPick { src: 5 + r * span, dst: r * (len + space), len, live: [from, from + n] }
+        for (stride, chosen) in
+            (1..=20).flat_map(|stride| [0, 1, 2, 3].map(|chosen| (stride, chosen))).chain([(33, 3), (64, 0)])
+        {
+            // One phase, all of them, every other one, all but the first.
+            let offsets: Vec<_> = match chosen {
+                0 => vec![stride - 1],
+                1 => (0..stride).collect(),
+                2 => (0..stride).step_by(2).collect(),
+                _ => (stride.min(2) - 1..stride).collect(),
+            };
+            for (case, width) in (0..20).chain([31, 32, 33, 64, 130]).enumerate() {
+                let first = [0, -1, -3, 2, -40][case % 5];
+                let len = (width / stride + [0, 1, 2, 19][case % 4]).max(1);
+                let (space, planes) = (3, 1 + case % 3);
+                // The source ends with the last row, the destination with the last phase.
+                let rows = [
+                    RowPick { src: Some(5 + width), dst: 0 },
+                    RowPick { src: None, dst: len + space },
+                    RowPick { src: Some(5), dst: 2 * (len + space) },
+                ];
+                let phase_pitch = 3 * (len + space);
+                let phase = |(i, offset): (usize, &usize)| PhasePick {
+                    offset: *offset,
+                    dst: (offsets.len() - 1 - i) * phase_pitch,
                 };
-                let rows = [row(0), row(1)];
-                let mut dst = vec![T::from_f64(UNTOUCHED); rows[1].dst + rows[1].len];
-                kernel.pick(&src, stride, n, &rows, &mut dst);
+                let phases: Vec<_> = offsets.iter().enumerate().map(phase).collect();
+                let (src_pitch, dst_pitch) = (2 * width + 1, phases.len() * phase_pitch + 2);
+                let src = values::<T>((planes - 1) * src_pitch + 5 + 2 * width, case);
+                let mut dst = vec![T::from_f64(UNTOUCHED); planes * dst_pitch - 2 - space];
+                let picks = Picks {
+                    planes,
+                    src_pitch,
+                    dst_pitch,
+                    rows: &rows,
+                    width,
+                    first,
+                    stride,
+                    phases: &phases,
+                    len,
+                    fetches: case % 2 == 0,
+                };
+                kernel.pick(&src, &picks, &mut dst);
                 let mut expected = vec![T::from_f64(UNTOUCHED); dst.len()];
-                for row in rows {
-                    for i in 0..row.len {
-                        let is_live = (from..from + n).contains(&i);
-                        expected[row.dst + i] = if is_live { src[row.src + (i - from) * stride] } else { T::ZERO };
+                for plane in 0..planes {
+                    for (row, phase) in rows.iter().flat_map(|row| phases.iter().map(move |phase| (row, phase))) {
+                        for i in 0..len {
+                            let position = usize::try_from(first + (phase.offset + i * stride) as isize).ok();
+                            let place = row.src.zip(position.filter(|position| *position < width));
+                            expected[plane * dst_pitch + row.dst + phase.dst + i] =
+                                place.map_or(T::ZERO, |(row, position)| src[plane * src_pitch + row + position]);
+                        }
                     }
                 }
-                assert!(dst == expected, "{kernel:?}, stride {stride}, {n} elements");
+                assert!(dst == expected, "{kernel:?}, {picks:?}");
             }
         }
     });
 }
 
 #[test]
-fn picked_rows_are_padded_and_nothing_else_is_written() {
+fn picked_phases_are_padded_and_nothing_else_is_written() {
     pick::<f32>();
     pick::<f64>();
 }
 
 #[test]
-fn rows_that_do_not_fit_are_refused() {
+fn picks_that_do_not_fit_are_refused() {
     let kernel = &weave_kernels::<f32>(Isa::Portable)[0];
-    let refused = |row: RowPick, stride: usize| {
-        let call = || kernel.pick(&[0.0; 10], stride, 0, &[row], &mut [0.0; 8]);
-        std::panic::catch_unwind(call).is_err()
+    let row = RowPick { src: Some(1), dst: 2 };
+    let refused = |row: RowPick, change: fn(&mut Picks<'_>)| {
+        let phases = [PhasePick { offset: 0, dst: 0 }, PhasePick { offset: 1, dst: 7 }];
+        let mut picks = Picks {
+            planes: 2,
+            src_pitch: 10,
+            dst_pitch: 16,
+            rows: &[row],
+            width: 8,
+            first: -1,
+            stride: 2,
+            phases: &phases,
+            len: 5,
+            fetches: false,
+        };
+        change(&mut picks);
+        let call = || kernel.pick(&[0.0; 19], &picks, &mut [0.0; 30]);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err()
     };
-    let row = RowPick { src: 1, dst: 2, len: 6, live: [1, 4] };
-    assert!(!refused(row, 4));
-    assert!(refused(row, 5));
-    assert!(refused(row, 0));
-    assert!(refused(RowPick { dst: 3, ..row }, 1));
-    assert!(refused(RowPick { live: [4, 1], ..row }, 1));
-    assert!(refused(RowPick { live: [1, 7], ..row }, 1));
-    assert!(refused(RowPick { src: usize::MAX, ..row }, 4));
+    assert!(!refused(row, |_| ()));
+    assert!(refused(RowPick { src: Some(2), ..row }, |_| ()));
+    assert!(refused(RowPick { src: Some(usize::MAX), ..row }, |_| ()));
+    assert!(refused(RowPick { dst: 3, ..row }, |_| ()));
+    assert!(refused(RowPick { dst: usize::MAX, ..row }, |_| ()));
+    assert!(refused(row, |picks| picks.planes = 3));
+    assert!(refused(row, |picks| picks.planes = usize::MAX));
+    assert!(refused(row, |picks| picks.dst_pitch = 17));
+    assert!(refused(row, |picks| picks.src_pitch = 11));
+    assert!(refused(row, |picks| picks.width = 9));
+    assert!(refused(row, |picks| picks.len = 6));
+    assert!(refused(row, |picks| picks.stride = 0));
+    // The second phase is not one of this stride.
+    assert!(refused(row, |picks| picks.stride = 1));
+    assert!(refused(row, |picks| picks.stride = usize::MAX));
+    assert!(refused(row, |picks| picks.first = isize::MIN));
+    assert!(refused(row, |picks| picks.first = isize::MAX));
+    assert!(refused(row, |picks| picks.phases = &[PhasePick { offset: 1, dst: 0 }, PhasePick { offset: 0, dst: 0 }]));
+    // Nothing to be done.
+    assert!(!refused(RowPick { src: Some(99), ..row }, |picks| picks.planes = 0));
+    // Rows that are all padding have no place.
+    assert!(!refused(RowPick { src: None, ..row }, |picks| picks.src_pitch = usize::MAX));
 }
 
 #[test]

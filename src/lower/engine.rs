@@ -22,7 +22,7 @@ pub(crate) const A_BLOCK_BYTES: usize = 256 << 10;
 
 /// Steps of k of a product that is bound by its stores (10 steps, 512 rows of 3199 columns: 82 instead of 33 GFLOP/s; 27 steps, 64 rows of 50,176: 148
 /// instead of 138), and rows from which on their pages are too many for the first level's TLB.
-const FEW_STEPS: usize = 96;
+pub(crate) const FEW_STEPS: usize = 96;
 const MANY_ROWS: usize = 64;
 
 /// Rows of A, cut into panels of nearly equal height: the first `taller` panels have one row more than the others.

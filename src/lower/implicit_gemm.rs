@@ -10,7 +10,7 @@ use alloc::string::String;
 use convoke_kernels::{Ahead, Isa, RowOffsets, StoreMap};
 
 use super::cost::{CLOCK, PLANE_CYCLES, PLANE_ROW_CYCLES, SUM_CYCLES, TASK_CYCLES, shifted_views};
-use super::engine::{Columns, Rows, Sink, Tiles, lanes};
+use super::engine::{Columns, FEW_STEPS, Rows, Sink, Tiles, lanes};
 use super::finish::Finish;
 use super::planes::{self, Planes};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
@@ -41,6 +41,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         budget: planes::budget_beside((rows * block * taps).saturating_mul(size_of::<T::Acc>())).min(most),
         bytes: size_of::<T::Acc>(),
         threads: request.threads,
+        // Garbage columns would be more.
+        is_aligned: false,
     };
     let sums_of = |columns: usize| if k_blocks > 1 { columns.saturating_mul(rows) } else { 0 };
     let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
@@ -52,7 +54,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         .ok_or_else(|| String::from("no kernel for this tile"))?;
     let planes_len = block * sizes.channel_len + tiles.widest() * lanes;
     let repeats = (geometry.batch * geometry.group * sizes.slabs) as f64;
-    let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64 * shifted_views(tiles.mr());
+    let arithmetic = tiles.cycles(vectors)
+        * (channels * taps) as f64
+        * shifted_views(tiles.mr(), channels * taps > FEW_STEPS && planes::is_shifted(&geometry.axes));
     // The place of a row is found once for all channels of a block.
     let width = geometry.axes.last().map_or(1, |axis| axis.output);
     let rows_copied = (k_blocks * (sizes.channel_len / width)) as f64;
@@ -68,7 +72,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         cost: repeats * (arithmetic + sums + copies * splits as f64 + TASK_CYCLES) / CLOCK,
         lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
-            let planes = Planes::new(geometry, axis, extent);
+            let planes = Planes::new(geometry, axis, extent, false);
             let last = channels - (k_blocks.max(1) - 1) * block;
             let koff = [planes.offsets(block), planes.offsets(last)];
             let edge = geometry.axes[axis].output % extent;

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 use convoke_kernels::stream;
-use convoke_kernels::weave::RowPick;
+use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, gcd, weave_kernels};
 
 use super::engine::A_BLOCK_BYTES;
@@ -32,17 +32,27 @@ pub(crate) struct Planes {
     pub(crate) channel_len: usize,
     /// For each tap, the offset of its view.
     taps: Vec<usize>,
+    /// The phases along the last axis, in the order in which a row of X meets them.
+    phases: Vec<PhasePick>,
+    /// Elements of X from one position of an axis to the next; products wrap where they are not used.
+    steps: Vec<usize>,
     rows: Vec<PlaneRow>,
-    /// For each row, its input position along each axis, relative to the slab's origin: for the last axis, of its first element.
-    places: Vec<usize>,
+    /// For each row, its padded input positions along the axes before the slab's, relative to the slab's origin.
+    leading: Vec<usize>,
 }
 
-/// One row of a plane, along the last axis.
+/// One row of the planes, along the last axis, for all phases along that.
 struct PlaneRow {
-    /// Where it begins among the channel's planes.
+    /// Where it begins among the channel's planes: the first tap's phase.
     at: usize,
-    /// Its position along the slab's axis, in plane elements.
+    /// The first of the slab's output positions along its axis that some tap of the row's phase reads it for.
     along: usize,
+    /// Its padded input position along the slab's axis, relative to the slab's origin: 0 where that is the last axis.
+    place: usize,
+    /// Elements of X from the slab's origin to it; wraps.
+    source: usize,
+    /// Whether it is padding along an axis behind the slab's.
+    is_padding: bool,
 }
 
 /// Where a slab begins: its output position along each axis.
@@ -50,6 +60,9 @@ struct PlaneRow {
 pub(crate) struct Slab {
     /// The linear index of the first output position.
     pub(crate) first: usize,
+    /// The linear index of its position on the axes before the slab's, and the first position on the slab's axis.
+    outer: usize,
+    start: usize,
     /// Positions on the slab's axis; fewer than the extent in the last slab.
     pub(crate) extent: usize,
 }
@@ -68,6 +81,17 @@ fn reach(axis: &Axis) -> usize {
     (axis.kernel - 1) * axis.dilation / axis.stride
 }
 
+/// How far the view of the last of the taps with the phase of tap `tap` is shifted.
+fn shift(axis: &Axis, tap: usize) -> usize {
+    let period = period(axis);
+    (axis.kernel - 1 - (axis.kernel - 1 - tap) % period) * axis.dilation / axis.stride
+}
+
+/// Whether some taps' views are shifted ones of others.
+pub(crate) fn is_shifted(axes: &[Axis]) -> bool {
+    axes.iter().any(|axis| reach(axis) > 0)
+}
+
 /// After how many taps of an axis their phases repeat: tap k reads phase `k * dilation % stride`, and so do the taps `period` further on, but
 /// none between.
 pub(crate) fn period(axis: &Axis) -> usize {
@@ -79,6 +103,11 @@ fn phases(axis: &Axis) -> usize {
     axis.kernel.min(period(axis))
 }
 
+/// Whether a position along a padded axis is padding.
+fn is_padding(axis: &Axis, position: usize) -> bool {
+    position.checked_sub(axis.pad_begin).is_none_or(|position| position >= axis.input)
+}
+
 /// Positions along axis `i` of a slab with `extent` positions on `axis`.
 pub(crate) fn positions_on(axes: &[Axis], (axis, extent): (usize, usize), i: usize) -> usize {
     match i.cmp(&axis) {
@@ -88,13 +117,25 @@ pub(crate) fn positions_on(axes: &[Axis], (axis, extent): (usize, usize), i: usi
     }
 }
 
+/// Elements of a row of the planes with `len` of its own: with those that let all rows begin at cache lines, where no columns of garbage come of it and
+/// they are few. Stores that cross into the next line take half as long again.
+fn row_len(len: usize, is_aligned: bool) -> Option<usize> {
+    let whole = len.checked_next_multiple_of(LINE)?;
+    Some(if is_aligned && whole - len <= len / MOST_SLACK { whole } else { len })
+}
+
+/// Elements of f32 of a cache line, and the share of a row that may be added to it.
+const LINE: usize = 16;
+const MOST_SLACK: usize = 4;
+
 /// The sizes for slabs of `extent` on `axis`; none if they do not fit 32-bit offsets.
-pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize) -> Option<Sizes> {
+pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize, is_aligned: bool) -> Option<Sizes> {
     let (mut plane, mut columns, mut slabs) = (1_usize, 1_usize, 1_usize);
     for (i, a) in axes.iter().enumerate().rev() {
         let here = positions_on(axes, (axis, extent), i);
         columns = (here - 1).checked_mul(plane)?.checked_add(columns)?;
-        plane = plane.checked_mul(here.checked_add(reach(a))?)?;
+        let span = here.checked_add(reach(a))?;
+        plane = plane.checked_mul(row_len(span, is_aligned && i > 0 && i + 1 == axes.len())?)?;
         slabs = slabs.checked_mul(a.output.div_ceil(here))?;
     }
     let phases: usize = axes.iter().try_fold(1_usize, |n, a| n.checked_mul(phases(a)))?;
@@ -147,6 +188,8 @@ pub(crate) struct Choice {
     /// Bytes of a value.
     pub(crate) bytes: usize,
     pub(crate) threads: usize,
+    /// Whether rows may be longer than they need be, to begin at cache lines.
+    pub(crate) is_aligned: bool,
 }
 
 /// Slabs that each thread should have, so that they end at about the same time.
@@ -174,7 +217,7 @@ impl Choice {
     /// of A within the L2 cache, but no more than leaves every thread a few slabs. None if the planes are too large.
     pub(crate) fn slab(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(usize, usize, Sizes)> {
         let fits = |axis: usize, extent: usize| {
-            sizes(axes, axis, extent).is_some_and(|sizes| {
+            sizes(axes, axis, extent, self.is_aligned).is_some_and(|sizes| {
                 let values = sizes.channel_len.saturating_mul(self.block).saturating_add(sums(sizes.columns));
                 values.saturating_mul(self.bytes) <= self.budget && sizes.columns <= MOST_COLUMNS
             })
@@ -187,7 +230,7 @@ impl Choice {
             let middle = low + (high - low).div_ceil(2);
             if fits(axis, middle) { low = middle } else { high = middle - 1 }
         }
-        let fitting = sizes(axes, axis, low)?;
+        let fitting = sizes(axes, axis, low, self.is_aligned)?;
         let slabs = self.images * fitting.slabs;
         if self.threads > 1 && slabs < SLABS_PER_THREAD * self.threads {
             let smaller = (low * slabs).div_ceil(SLABS_PER_THREAD * self.threads);
@@ -199,21 +242,22 @@ impl Choice {
         let is_few = self.threads > 1 && slabs < 8 * self.threads;
         let parts = if is_few { parts.next_multiple_of(self.threads).min(whole) } else { parts };
         let extent = whole.div_ceil(parts);
-        let sizes = sizes(axes, axis, extent)?;
+        let sizes = sizes(axes, axis, extent, self.is_aligned)?;
         let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.bytes)?;
         (bytes <= MOST_BYTES).then_some((axis, extent, sizes))
     }
 }
 
 impl Planes {
-    pub(crate) fn new(geometry: &Geometry, axis: usize, extent: usize) -> Self {
+    pub(crate) fn new(geometry: &Geometry, axis: usize, extent: usize, is_aligned: bool) -> Self {
         let axes = geometry.axes.clone();
         let rank = axes.len();
         let here = |i: usize| positions_on(&axes, (axis, extent), i);
         let spans: Vec<_> = (0..rank).map(|i| here(i) + reach(&axes[i])).collect();
         let mut pitches = vec![1; rank];
         for i in (1..rank).rev() {
-            pitches[i - 1] = pitches[i] * spans[i];
+            let row = row_len(spans[i], is_aligned && i + 1 == rank).expect("sizes() found that the planes fit");
+            pitches[i - 1] = pitches[i] * row;
         }
         let plane = pitches[0] * spans[0];
         let phases: Vec<_> = axes.iter().map(phases).collect();
@@ -228,27 +272,43 @@ impl Planes {
             }
             taps.push(number * plane + shift);
         });
+        let last = rank - 1;
+        let mut steps = vec![1_usize; rank];
+        for i in (1..rank).rev() {
+            steps[i - 1] = steps[i].wrapping_mul(axes[i].input);
+        }
+        let offset = |i: usize, tap: usize| tap * axes[i].dilation % axes[i].stride;
+        let along = 0..phases[last];
+        let mut along: Vec<_> = along.map(|tap| PhasePick { offset: offset(last, tap), dst: tap * plane }).collect();
+        along.sort_unstable_by_key(|phase| phase.offset);
         let planes: usize = phases.iter().product();
-        let count = planes * spans[..rank - 1].iter().product::<usize>();
-        let (mut rows, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count * rank));
-        // The phases of a row of X follow one another, so that it is read once.
+        let count = planes / phases[last] * spans[..last].iter().product::<usize>();
+        let (mut rows, mut leading) = (Vec::with_capacity(count), Vec::with_capacity(count * axis));
         let mut number = 0;
-        for_each_position(&phases[..rank - 1], |outer_phase| {
-            for_each_position(&spans[..rank - 1], |outer| {
-                for along_phase in 0..phases[rank - 1] {
-                    let phase = outer_phase.iter().chain([&along_phase]);
-                    places.extend(phase.zip(&axes).enumerate().map(|(i, (tap, axis))| {
-                        tap * axis.dilation % axis.stride + outer.get(i).map_or(0, |o| o * axis.stride)
-                    }));
-                    let at = outer.iter().zip(&pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
-                    let along = outer.get(axis).copied().unwrap_or(0);
-                    rows.push(PlaneRow { at: (number * phases[rank - 1] + along_phase) * plane + at, along });
+        for_each_position(&phases[..last], |outer_phase| {
+            for_each_position(&spans[..last], |outer| {
+                // Rows that no tap of their phases reaches stay as they are: columns of garbage alone see them.
+                let position = |i: usize| outer[i].saturating_sub(shift(&axes[i], outer_phase[i]));
+                if (0..last).any(|i| position(i) >= here(i)) {
+                    return;
                 }
+                let place = |i: usize| offset(i, outer_phase[i]) + outer[i] * axes[i].stride;
+                let at = outer.iter().zip(&pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
+                leading.extend((0..axis).map(place));
+                rows.push(PlaneRow {
+                    at: number * phases[last] * plane + at,
+                    along: if axis < last { position(axis) } else { 0 },
+                    place: if axis < last { place(axis) } else { 0 },
+                    source: (0..last).fold(0, |source: usize, i| {
+                        source.wrapping_add(place(i).wrapping_sub(axes[i].pad_begin).wrapping_mul(steps[i]))
+                    }),
+                    is_padding: (axis + 1..last).any(|i| is_padding(&axes[i], place(i))),
+                });
             });
             number += 1;
         });
         let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
-        Self { axes, axis, extent, spans, pitches, channel_len, taps, rows, places }
+        Self { axes, axis, extent, spans, pitches, channel_len, taps, phases: along, steps, rows, leading }
     }
 
     /// Slabs along the slab's axis.
@@ -262,7 +322,7 @@ impl Planes {
         let inner: usize = self.axes[self.axis + 1..].iter().map(|a| a.output).product();
         let output = self.axes[self.axis].output;
         let start = along * self.extent;
-        Slab { first: (outer * output + start) * inner, extent: self.extent.min(output - start) }
+        Slab { first: (outer * output + start) * inner, outer, start, extent: self.extent.min(output - start) }
     }
 
     /// Whether a slab has the full extent.
@@ -334,88 +394,98 @@ impl Planes {
 
     /// Fills the planes of consecutive channels for one slab; `x` begins with the first of them.
     pub(crate) fn fill<T: Element>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
-        let rank = self.axes.len();
-        // Products wrap where they are not used: beside an axis without positions, which has no rows to be copied.
-        let spatial = self.axes.iter().fold(1_usize, |n, a| n.wrapping_mul(a.input));
-        let needed = slab.extent + reach(&self.axes[self.axis]);
-        let is_needed = |row: &PlaneRow| self.axis == rank - 1 || row.along < needed;
-        let rows = self.rows.iter().zip(self.places.chunks_exact(rank)).filter(|(row, _)| is_needed(row));
-        let rows = rows.map(|(row, place)| self.pick(slab, row, place));
-        pick_rows(isa, (x, spatial), self.axes[rank - 1].stride, rows, planes, self.channel_len);
+        let last = self.axes.len() - 1;
+        let axis = &self.axes[self.axis];
+        let origin = slab.start * axis.stride;
+        let is_cut_within_rows = self.axis == last;
+        let first = if is_cut_within_rows { origin } else { 0 };
+        let mut before = if is_cut_within_rows { 0 } else { origin.wrapping_mul(self.steps[self.axis]) };
+        let mut rest = slab.outer;
+        for (axis, step) in self.axes[..self.axis].iter().zip(&self.steps).rev() {
+            before = before.wrapping_add((rest % axis.output * axis.stride).wrapping_mul(*step));
+            rest /= axis.output;
+        }
+        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.along < slab.extent);
+        let rows = rows.map(|(number, row)| {
+            let is_padding = row.is_padding
+                || (!is_cut_within_rows && is_padding(axis, origin + row.place))
+                || (self.axis > 0 && self.is_padding_before(number, slab));
+            RowPick { src: (!is_padding).then(|| before.wrapping_add(row.source)), dst: row.at }
+        });
+        let picks = Picks {
+            planes: planes.len() / self.channel_len,
+            src_pitch: self.steps[0].wrapping_mul(self.axes[0].input),
+            dst_pitch: self.channel_len,
+            rows: &[],
+            width: self.axes[last].input,
+            first: first as isize - self.axes[last].pad_begin as isize,
+            stride: self.axes[last].stride,
+            phases: &self.phases,
+            len: self.spans[last],
+            fetches: planes.len() / self.channel_len >= FETCHED_CHANNELS,
+        };
+        pick_rows(isa, x, &picks, rows, planes);
     }
 
-    /// Where a row of a slab's planes, which is at `place` on the axes, comes from in a channel of X.
-    fn pick(&self, slab: &Slab, row: &PlaneRow, place: &[usize]) -> RowPick {
-        let last = self.axes.len() - 1;
-        let mut rest = slab.first;
-        // None where one of the outer positions is padding.
-        let (mut source, mut step) = (Some(0), self.axes[last].input);
-        let mut begin = 0;
-        for i in (0..=last).rev() {
-            let axis = &self.axes[i];
-            let origin = rest % axis.output * axis.stride + place[i];
+    /// Whether a row of a slab's planes is padding along an axis before the slab's.
+    fn is_padding_before(&self, row: usize, slab: &Slab) -> bool {
+        let mut rest = slab.outer;
+        let places = &self.leading[row * self.axis..(row + 1) * self.axis];
+        places.iter().zip(&self.axes).rev().any(|(place, axis)| {
+            let origin = rest % axis.output * axis.stride;
             rest /= axis.output;
-            if i == last {
-                begin = origin;
-                continue;
-            }
-            source = match origin.checked_sub(axis.pad_begin) {
-                Some(position) if position < axis.input => {
-                    source.map(|at: usize| at.wrapping_add(position.wrapping_mul(step)))
-                }
-                _ => None,
-            };
-            step = step.wrapping_mul(axis.input);
-        }
-        let axis = &self.axes[last];
-        let len = self.spans[last];
-        // Elements of the row that are not padding: begin + e * stride in pad_begin .. pad_begin + input.
-        let from = axis.pad_begin.saturating_sub(begin).div_ceil(axis.stride).min(len);
-        let to = (axis.pad_begin + axis.input).saturating_sub(begin).div_ceil(axis.stride).clamp(from, len);
-        match source {
-            Some(at) if from < to => {
-                RowPick { src: at + begin + from * axis.stride - axis.pad_begin, dst: row.at, len, live: [from, to] }
-            }
-            _ => RowPick { src: 0, dst: row.at, len, live: [0, 0] },
-        }
+            is_padding(axis, origin + place)
+        })
     }
 }
 
-/// Fills the same rows of the planes of consecutive channels, from X's rows of that stride: `x` begins with the first channel, of which each has
-/// `spatial` elements.
+/// Rows whose places are found at a time, once for all planes.
+const ROWS_AT_A_TIME: usize = 32;
+
+/// Copies the phases of `rows`, as `picks` says but for its own rows.
 pub(crate) fn pick_rows<T: Element>(
     isa: Isa,
-    (x, spatial): (&[T], usize),
-    stride: usize,
+    x: &[T],
+    picks: &Picks<'_>,
     rows: impl Iterator<Item = RowPick>,
     planes: &mut [T::Acc],
-    channel_len: usize,
 ) {
-    // Some rows at a time: their places are found once for all channels, and the rows of a channel are read one after the other.
     let kernel = weave_kernels::<T::Acc>(isa).first();
-    // The same rows of the next channel, where it is its turn soon.
-    let next = if planes.len() / channel_len >= FETCHED_CHANNELS { spatial } else { 0 };
     let mut rows = rows.peekable();
-    let mut picks = [RowPick::default(); 32];
+    let mut some = [RowPick::default(); ROWS_AT_A_TIME];
     while rows.peek().is_some() {
-        let count = picks.iter_mut().zip(&mut rows).map(|(pick, row)| *pick = row).count();
-        for (channel, planes) in planes.chunks_exact_mut(channel_len).enumerate() {
-            let x = x.get(channel.wrapping_mul(spatial)..).unwrap_or(&[]);
-            match (T::as_acc(x), kernel) {
-                (Some(x), Some(kernel)) => kernel.pick(x, stride, next, &picks[..count], planes),
-                _ => picks[..count].iter().for_each(|row| convert(isa, x, stride, row, planes)),
-            }
+        let count = some.iter_mut().zip(&mut rows).map(|(some, row)| *some = row).count();
+        let picks = Picks { rows: &some[..count], ..*picks };
+        match (T::as_acc(x), kernel) {
+            (Some(x), Some(kernel)) => kernel.pick(x, &picks, planes),
+            _ => convert(isa, x, &picks, planes),
         }
     }
 }
 
 /// What [`WeaveKernel::pick`](convoke_kernels::WeaveKernel::pick) does, with a conversion.
-fn convert<T: Element>(isa: Isa, x: &[T], stride: usize, row: &RowPick, planes: &mut [T::Acc]) {
-    let dst = &mut planes[row.dst..row.dst + row.len];
-    let [from, to] = row.live;
-    dst[..from].fill(T::Acc::ZERO);
-    stream::widen_strided(isa, x.get(row.src..).unwrap_or(&[]), stride, &mut dst[from..to]);
-    dst[to..].fill(T::Acc::ZERO);
+fn convert<T: Element>(isa: Isa, x: &[T], picks: &Picks<'_>, planes: &mut [T::Acc]) {
+    for (plane, row) in (0..picks.planes).flat_map(|plane| picks.rows.iter().map(move |row| (plane, row))) {
+        for phase in picks.phases {
+            let at = plane * picks.dst_pitch + row.dst + phase.dst;
+            let dst = &mut planes[at..at + picks.len];
+            let Some(src) = row.src else {
+                dst.fill(T::Acc::ZERO);
+                continue;
+            };
+            let row = &x[plane * picks.src_pitch + src..][..picks.width];
+            // Elements of the phase that are not padding: first + i * stride in 0..width.
+            let first = picks.first + phase.offset as isize;
+            let within = |end: usize| end.saturating_add_signed(-first).div_ceil(picks.stride).min(picks.len);
+            let (from, to) = (within(0), within(picks.width));
+            dst[..from].fill(T::Acc::ZERO);
+            if from < to {
+                let begin = (from * picks.stride).wrapping_add_signed(first);
+                stream::widen_strided(isa, &row[begin..], picks.stride, &mut dst[from..to]);
+            }
+            dst[to.max(from)..].fill(T::Acc::ZERO);
+        }
+    }
 }
 
 /// Calls `visit` with all positions of a box with the given lengths, in row-major order.
@@ -437,8 +507,26 @@ pub(crate) fn for_each_position(lengths: &[usize], mut visit: impl FnMut(&[usize
 mod tests {
     use alloc::vec::Vec;
 
-    use super::{period, phases};
+    use super::{period, phases, shift};
     use crate::Axis;
+
+    #[test]
+    fn no_tap_of_a_phase_is_shifted_further_than_its_last() {
+        let lengths = || 1..=8;
+        for (kernel, stride, dilation) in
+            lengths().flat_map(|k| lengths().flat_map(move |s| lengths().map(move |d| (k, s, d))))
+        {
+            let axis = Axis { input: 100, kernel, output: 1, stride, dilation, pad_begin: 0, pad_end: 0 };
+            for tap in 0..phases(&axis) {
+                let of_phase = (tap..kernel).step_by(period(&axis));
+                assert_eq!(
+                    of_phase.map(|k| k * dilation / stride).max(),
+                    Some(shift(&axis, tap)),
+                    "{axis:?}, tap {tap}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn the_first_taps_of_a_period_meet_every_phase_once() {

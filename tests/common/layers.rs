@@ -399,6 +399,15 @@ pub fn hard() -> Vec<Layer> {
     add((Conv::new([6, 4, 3, 3]).strides([4, 4]).dilations([2, 6]).pads([2, 6, 2, 6]), [1, 4, 17, 19]));
     add((Conv::new([7, 3, 7, 7]).strides([2, 2]).pads([3, 3, 3, 3]), [1, 3, 37, 33]));
     add((Conv::new([3, 3, 11, 11]).strides([4, 4]).pads([2, 2, 2, 2]), [1, 3, 35, 35]));
+    // Patches without overlap, and with some: as many phases as a vector has lanes, more, fewer, and some of them.
+    add((Conv::new([5, 3, 16, 16]).strides([16, 16]), [1, 3, 50, 83]));
+    add((Conv::new([5, 2, 20, 20]).strides([20, 20]).pads([3, 9, 1, 0]), [1, 2, 41, 370]));
+    add((Conv::new([5, 3, 9, 9]).strides([7, 7]).pads([4, 3, 2, 4]), [2, 3, 30, 40]));
+    add((Conv::new([5, 3, 5, 6]).strides([8, 9]).dilations([3, 2]).pads([1, 2, 3, 4]), [1, 3, 40, 50]));
+    // Rows that are lengthened to whole cache lines, and slabs of them along each axis.
+    add((Conv::new([33, 4, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 4, 12, 159]));
+    add((Conv::new([3, 20, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 20, 190, 191]));
+    add((Conv::new([3, 40, 5, 3]).strides([1, 2]).pads([2, 1, 2, 1]), [1, 40, 5, 9001]));
     // Groups: few, grouped with odd sizes, depthwise with and without a multiplier; batches.
     add((Conv::new([9, 5, 3, 3]).group(3).pads([1, 1, 1, 1]), [3, 15, 8, 7]));
     add((Conv::new([51, 7, 1, 1]).group(3), [3, 21, 5, 5]));
@@ -480,6 +489,8 @@ pub fn hard() -> Vec<Layer> {
         [1, 3, 6, 7, 8],
     ));
     layers.push(Layer::new(Conv::new([4, 2, 2, 1, 3, 2]).pads([1, 0, 1, 1, 0, 0, 1, 0]), [1, 2, 3, 2, 5, 4]));
+    // Slabs along the middle one of three axes.
+    layers.push(Layer::new(Conv::new([3, 16, 3, 3, 3]).strides([2; 3]).pads([1; 6]), [1, 16, 3, 40, 200]));
     layers.push(Layer::new(Conv::new([3, 2, 1, 1, 1, 1]), [2, 2, 3, 2, 3, 4]));
     layers.push(Layer::new(
         Conv::new([2, 2, 2, 2, 1, 2, 2]).strides([1, 2, 1, 1, 2]).pads([1; 10]),

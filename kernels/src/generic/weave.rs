@@ -8,8 +8,8 @@
 )]
 
 use crate::Real;
-use crate::simd::Simd;
-use crate::weave::{FetchArgs, PickArgs, RowPick, Run, SumArgs, WeaveArgs};
+use crate::simd::{Simd, lanes_in_row};
+use crate::weave::{FetchArgs, PhasePick, PickArgs, Picks, Run, SumArgs, WeaveArgs};
 
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
@@ -149,17 +149,174 @@ pub(crate) unsafe fn fetch<V: Simd>(args: &FetchArgs<'_, V::Elem>) {
 pub(crate) unsafe fn pick<V: Simd>(args: &PickArgs<'_, V::Elem>) {
     // SAFETY: the caller's promise, passed on.
     unsafe {
-        match args.stride {
-            1 => pick_rows::<V, 1>(args),
-            2 => pick_rows::<V, 2>(args),
-            3 => pick_rows::<V, 3>(args),
-            4 => pick_rows::<V, 4>(args),
-            _ => {
-                for row in args.rows {
-                    pad::<V>(args.dst, row);
-                    let [from, to] = row.live;
-                    for i in from..to {
-                        *args.dst.add(row.dst + i) = *args.src.add(row.src + (i - from) * args.stride);
+        match (args.picks.stride, args.picks.phases.len()) {
+            (1, _) => pick_rows::<V, 1, 1>(args),
+            (2, 1) => pick_rows::<V, 2, 1>(args),
+            (2, _) => pick_rows::<V, 2, 2>(args),
+            (3, 1) => pick_rows::<V, 3, 1>(args),
+            (3, _) => pick_rows::<V, 3, 3>(args),
+            (4, 1) => pick_rows::<V, 4, 1>(args),
+            (4, _) => pick_rows::<V, 4, 4>(args),
+            _ => pick_blocks::<V>(args),
+        }
+    }
+}
+
+/// [`pick`] with a stride that the compiler knows, and one phase, or any of the `P` that there are.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`PickArgs`] states.
+#[inline(always)]
+unsafe fn pick_rows<V: Simd, const STRIDE: usize, const P: usize>(args: &PickArgs<'_, V::Elem>) {
+    let picks = &args.picks;
+    let base = picks.phases[0].offset;
+    let mut slots = [None; P];
+    for phase in picks.phases {
+        slots[phase.offset - base] = Some(phase.dst);
+    }
+    for plane in 0..picks.planes {
+        let src = args.src.wrapping_add(plane.wrapping_mul(picks.src_pitch));
+        let dst = args.dst.wrapping_add(plane * picks.dst_pitch);
+        let mut at = 0;
+        while at < picks.len {
+            let position = picks.first + (base + at * STRIDE) as isize;
+            // Vectors that lie inside the rows, and fill the phases; one at a time where that is not so, of all rows with the same masks.
+            let inside = usize::try_from(position).map_or(0, |position| picks.width.saturating_sub(position) / STRIDE);
+            let whole = inside.min(picks.len - at) / V::LANES;
+            let run = PickRun { picks, position, whole, n: (picks.len - at).min(V::LANES), slots };
+            // SAFETY: the caller's promise; the stores are of elements from `at` on, `n` of them or all of the whole vectors.
+            unsafe {
+                match whole {
+                    0 => run.copy_masked::<V, STRIDE>(src, dst.wrapping_add(at)),
+                    _ => run.copy_whole::<V, STRIDE>(src, dst.wrapping_add(at)),
+                }
+            }
+            at += whole.max(1) * V::LANES;
+        }
+    }
+}
+
+/// Vectors of each phase, of all rows.
+struct PickRun<'a, const P: usize> {
+    picks: &'a Picks<'a>,
+    /// Where they begin in a row of the source.
+    position: isize,
+    /// How many lie inside the rows.
+    whole: usize,
+    /// Elements that are stored of one that does not.
+    n: usize,
+    /// Where each phase goes, if it is picked.
+    slots: [Option<usize>; P],
+}
+
+impl<const P: usize> PickRun<'_, P> {
+    /// Whole vectors, row after row.
+    ///
+    /// # Safety
+    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, in which the whole vectors lie, that of `dst` writable for as
+    /// many at each slot.
+    #[inline(always)]
+    unsafe fn copy_whole<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
+        let next = self.next();
+        for row in self.picks.rows {
+            let src = row.src.map(|begin| src.wrapping_add(begin).wrapping_offset(self.position));
+            for at in 0..self.whole {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let mut v = [V::splat(V::Elem::ZERO); STRIDE];
+                    if let Some(src) = src {
+                        for s in 0..STRIDE {
+                            let src = src.wrapping_add((at * STRIDE + s) * V::LANES);
+                            V::prefetch(src.wrapping_add(next));
+                            v[s] = V::load(src);
+                        }
+                        v = V::deinterleave(v);
+                    }
+                    for p in 0..P {
+                        if let Some(slot) = self.slots[p] {
+                            v[p].store(dst.wrapping_add(row.dst + slot + at * V::LANES));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// One vector, of the lanes that lie in a row.
+    ///
+    /// # Safety
+    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, that of `dst` writable for `n` elements at each slot.
+    #[inline(always)]
+    unsafe fn copy_masked<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
+        let next = self.next();
+        let mut masks = [0; STRIDE];
+        for s in 0..STRIDE {
+            masks[s] = mask_in_row::<V>(self.position + (s * V::LANES) as isize, self.picks.width);
+        }
+        for row in self.picks.rows {
+            // SAFETY: the caller's promise; the masks hold the lanes that lie in a row.
+            unsafe {
+                let mut v = [V::splat(V::Elem::ZERO); STRIDE];
+                if let Some(begin) = row.src {
+                    let src = src.wrapping_add(begin).wrapping_offset(self.position);
+                    for s in 0..STRIDE {
+                        let src = src.wrapping_add(s * V::LANES);
+                        V::prefetch(src.wrapping_add(next));
+                        v[s] = V::load_mask(src, masks[s]);
+                    }
+                    v = V::deinterleave(v);
+                }
+                for p in 0..P {
+                    if let Some(slot) = self.slots[p] {
+                        v[p].store_first(dst.wrapping_add(row.dst + slot), self.n);
+                    }
+                }
+            }
+        }
+    }
+
+    /// From an element to the one that is fetched with it.
+    fn next(&self) -> usize {
+        if self.picks.fetches { self.picks.src_pitch } else { 0 }
+    }
+}
+
+/// The lanes of a vector at `position` that lie in a row of `width` elements.
+#[inline(always)]
+fn mask_in_row<V: Simd>(position: isize, width: usize) -> u32 {
+    let (from, to) = lanes_in_row(V::LANES, position, width);
+    let below = |n: usize| ((1_u64 << n) - 1) as u32;
+    if from < to { below(to) & !below(from) } else { 0 }
+}
+
+/// Neighbouring phases from which on a square of elements is transposed; fewer are moved one by one.
+const FEW_PHASES: usize = 4;
+
+/// [`pick`] for any stride: neighbouring phases are read together, and transposed.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`PickArgs`] states.
+#[inline(always)]
+unsafe fn pick_blocks<V: Simd>(args: &PickArgs<'_, V::Elem>) {
+    let picks = &args.picks;
+    for (plane, row) in (0..picks.planes).flat_map(|plane| picks.rows.iter().map(move |row| (plane, row))) {
+        let dst = args.dst.wrapping_add(plane * picks.dst_pitch + row.dst);
+        let mut phases = picks.phases;
+        while let [phase, ..] = phases {
+            let is_next = |(i, other): (usize, &PhasePick)| other.offset == phase.offset + i;
+            let near = phases.iter().take(V::LANES).enumerate().take_while(|other| is_next(*other)).count();
+            let (here, behind) = phases.split_at(if near < FEW_PHASES { 1 } else { near });
+            phases = behind;
+            // SAFETY: the caller's promise, passed on.
+            unsafe {
+                match row.src {
+                    None => here.iter().for_each(|phase| clear::<V>(dst.add(phase.dst), picks.len)),
+                    Some(begin) => {
+                        let src = args.src.wrapping_add(plane * picks.src_pitch + begin);
+                        match here {
+                            [phase] => pick_one::<V>(picks, src, phase, dst.add(phase.dst)),
+                            _ => pick_near::<V>(picks, src, here, dst),
+                        }
                     }
                 }
             }
@@ -167,62 +324,68 @@ pub(crate) unsafe fn pick<V: Simd>(args: &PickArgs<'_, V::Elem>) {
     }
 }
 
-/// [`pick`] with a stride that the compiler knows.
+/// Zeros.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`PickArgs`] states.
+/// CPU: the ISA of `V`. Memory: `dst` is writable for `len` elements.
 #[inline(always)]
-unsafe fn pick_rows<V: Simd, const STRIDE: usize>(args: &PickArgs<'_, V::Elem>) {
-    // SAFETY: of each row, the loads begin at its first live element and end at its last one; the stores cover its live part.
-    unsafe {
-        let zero = V::splat(V::Elem::ZERO);
-        for row in args.rows {
-            pad::<V>(args.dst, row);
-            let [from, to] = row.live;
-            let (src, dst) = (args.src.wrapping_add(row.src), args.dst.add(row.dst + from));
-            let n = to - from;
-            let mut at = 0;
-            // Whole vectors, as long as an element follows that is picked, too.
-            while at + V::LANES < n {
-                let mut v = [zero; STRIDE];
-                for s in 0..STRIDE {
-                    let src = src.add(at * STRIDE + s * V::LANES);
-                    V::prefetch(src.wrapping_add(args.next));
-                    v[s] = V::load(src);
-                }
-                V::deinterleave(v)[0].store(dst.add(at));
-                at += V::LANES;
-            }
-            if at < n {
-                // Elements of the source up to the last that is picked.
-                let needed = (n - at - 1) * STRIDE + 1;
-                let mut v = [zero; STRIDE];
-                for s in 0..STRIDE {
-                    let src = src.add(at * STRIDE).wrapping_add(s * V::LANES);
-                    V::prefetch(src.wrapping_add(args.next));
-                    v[s] = V::load_first(src, needed.saturating_sub(s * V::LANES).min(V::LANES));
-                }
-                V::deinterleave(v)[0].store_first(dst.add(at), n - at);
-            }
-        }
+unsafe fn clear<V: Simd>(dst: *mut V::Elem, len: usize) {
+    for at in (0..len).step_by(V::LANES) {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(V::Elem::ZERO).store_first(dst.add(at), (len - at).min(V::LANES)) };
     }
 }
 
-/// Zeros on both sides of a row's live part.
+/// One phase of one row, an element at a time.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: `dst + row.dst` is writable for `row.len` elements, `live[0] <= live[1] <= len`.
+/// CPU: the ISA of `V`. Memory: `src` is readable for the row, `dst` writable for the phase.
 #[inline(always)]
-unsafe fn pad<V: Simd>(dst: *mut V::Elem, row: &RowPick) {
-    // SAFETY: the caller's promise of ISA and memory.
-    unsafe {
-        let zero = V::splat(V::Elem::ZERO);
-        for (from, to) in [(0, row.live[0]), (row.live[1], row.len)] {
-            let mut at = from;
-            while at < to {
-                zero.store_first(dst.add(row.dst + at), (to - at).min(V::LANES));
-                at += V::LANES;
+unsafe fn pick_one<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phase: &PhasePick, dst: *mut V::Elem) {
+    let mut position = picks.first + phase.offset as isize;
+    for i in 0..picks.len {
+        let is_inside = usize::try_from(position).is_ok_and(|position| position < picks.width);
+        // SAFETY: the caller's promise, of what lies in the row.
+        unsafe { *dst.add(i) = if is_inside { *src.offset(position) } else { V::Elem::ZERO } };
+        position += picks.stride as isize;
+    }
+}
+
+/// Up to `LANES` neighbouring phases of one row: a vector of each element's phases, transposed.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: `src` is readable for the row, `dst` writable at each phase's place for its elements.
+#[inline(always)]
+unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[PhasePick], dst: *mut V::Elem) {
+    let first = picks.first + phases[0].offset as isize;
+    for at in (0..picks.len).step_by(V::LANES) {
+        let n = (picks.len - at).min(V::LANES);
+        // SAFETY: the caller's promise; the masks hold the lanes that lie in the row. Straight-line code: a loop would keep the vectors in memory.
+        unsafe {
+            let mut v = [V::splat(V::Elem::ZERO); 16];
+            macro_rules! each {
+                ($action:ident: $($i:literal)+) => {$(
+                    if $i < V::LANES {
+                        $action!($i);
+                    }
+                )+};
             }
+            macro_rules! read {
+                ($i:literal) => {
+                    let position = first + ((at + $i.min(n - 1)) * picks.stride) as isize;
+                    v[$i] = V::load_mask(src.wrapping_offset(position), mask_in_row::<V>(position, picks.width));
+                };
+            }
+            macro_rules! write {
+                ($i:literal) => {
+                    if let Some(phase) = phases.get($i) {
+                        v[$i].store_first(dst.add(phase.dst + at), n);
+                    }
+                };
+            }
+            each!(read: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+            V::transpose(&mut v);
+            each!(write: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
         }
     }
 }

@@ -68,6 +68,7 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
         budget: planes::budget_beside((channels_out * block * taps).saturating_mul(size_of::<T::Acc>())).min(most),
         bytes: size_of::<T::Acc>(),
         threads: request.threads,
+        is_aligned: true,
     };
     let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
         return Err(planes::too_large(&geometry.axes, planes::MOST_BYTES));
@@ -104,7 +105,7 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
         cost: slabs as f64 * cycles / CLOCK,
         lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
-            let planes = Planes::new(&geometry, axis, extent);
+            let planes = Planes::new(&geometry, axis, extent, true);
             let last_block = channels - (k_blocks.max(1) - 1) * block;
             Box::new(ChannelGemm {
                 isa: request.isa,
@@ -290,7 +291,9 @@ impl<T: Element> ChannelGemm<T> {
         let is_edge = self.planes.axis() + 1 == geometry.axes.len() && !self.planes.is_full(slab);
         let tiles = &self.tiles[usize::from(is_edge)];
         let rows = self.planes.slab_len(slab) / tiles.width;
-        let per_row = geometry.output_spatial() / geometry.axes[0].output;
+        let per_row = spatial / geometry.axes[0].output;
+        // Along the last axis, the pixels of a row differ in it.
+        let can_skip = io.is_finite && geometry.axes.len() > 1 && geometry.axes[0].is_padded();
         let inner_taps = geometry.kernel_volume() / geometry.axes[0].kernel;
         let (weights, k_total) = (self.weights.of_group(io.weights, group), self.weights.steps());
         let finish = Finish { isa: self.isa, activation: self.activation, io };
@@ -310,8 +313,6 @@ impl<T: Element> ChannelGemm<T> {
             .map_or(&[][..], |ahead| &ahead[..panel.len().min(ahead.len())]);
             for row in 0..rows {
                 let position = slab.first + row * tiles.width;
-                // Along the last axis, the pixels of a row differ in it.
-                let can_skip = io.is_finite && geometry.axes.len() > 1;
                 let taps = if can_skip {
                     geometry.axes[0].taps_of_output(position / per_row)
                 } else {

@@ -86,7 +86,7 @@ impl Planes {
         let images = geometry.batch * geometry.group;
         // All channels are in a slab: with less than that its rows would be cut.
         let budget = (Caches::detect().l2 / 2).min(MOST_L2_BYTES).min(most);
-        let choice = Choice { images, block, budget, bytes, threads };
+        let choice = Choice { images, block, budget, bytes, threads, is_aligned: false };
         let (axis, extent, sizes) = choice.slab(&axes, sums)?;
         let here = |i: usize| positions_on(&axes, (axis, extent), i);
         let spans: Vec<_> = (0..=last).map(|i| here(i) + reach(i)).collect();

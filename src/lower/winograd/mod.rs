@@ -29,7 +29,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::weave::RowPick;
+use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use convoke_kernels::winograd::{Border, Pixels, Products, Source};
 use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, winograd_kernels};
 
@@ -422,21 +422,25 @@ impl<T: Element> Core<T> {
             let row_stride = down_phase.step * along.input;
             let len = if is_empty { 0 } else { (live_rows.len() - 1) * row_stride + along.input };
             let rows = if is_empty { &[] } else { &io.x[begin..begin + len] };
-            let rows = rows.get(first..).unwrap_or(&[]);
-            let source = match T::as_acc(rows) {
+            let source = match T::as_acc(rows.get(first..).unwrap_or(&[])) {
                 Some(x) if along_phase.step == 1 => Source { x, row_stride, next },
                 _ => {
-                    let picks = (0..live_rows.len()).map(|r| RowPick {
-                        src: r * row_stride,
-                        dst: r * live.len(),
-                        len: live.len(),
-                        live: [0, live.len()],
-                    });
+                    let picked_rows =
+                        (0..live_rows.len()).map(|r| RowPick { src: Some(r * row_stride), dst: r * live.len() });
                     let picked = &mut scratch.rows_in[..live_rows.len() * live.len()];
-                    if !picked.is_empty() {
-                        let len = picked.len();
-                        pick_rows(self.isa, (rows, rows.len()), along_phase.step, picks, picked, len);
-                    }
+                    let picks = Picks {
+                        planes: 1,
+                        src_pitch: 0,
+                        dst_pitch: 0,
+                        rows: &[],
+                        width: along.input,
+                        first: first as isize,
+                        stride: along_phase.step,
+                        phases: &[PhasePick { offset: 0, dst: 0 }],
+                        len: live.len(),
+                        fetches: false,
+                    };
+                    pick_rows(self.isa, rows, &picks, picked_rows, picked);
                     Source { x: picked, row_stride: live.len(), next }
                 }
             };
