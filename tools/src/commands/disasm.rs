@@ -188,7 +188,8 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
                 Exception::new(Avx512, "stream::PackRows<f16>*", 0, 12).with_calls(1),
                 Exception::new(Avx2, "stream::PackRows<f16>*", 15, 14).with_calls(3),
                 Exception::new(Avx2, "stream::PackRows<f64>*", 0, 2),
-                Exception::new(Neon, "stream::PackRows<f16>*", 11, 0).with_calls(1),
+                Exception::new(Neon, "stream::PackRows<f16>*", 11, 3).with_calls(1),
+                Exception::new(Neon, "stream::PackRows<f64>*", 0, 2),
             ],
         ),
         (
@@ -196,6 +197,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             &[
                 Exception::new(Avx512, "stream::Finish<*", 8, 1),
                 Exception::new(Avx2, "stream::Finish<*", 15, 8).with_calls(1),
+                Exception::new(Neon, "stream::Finish<*", 2, 0),
             ],
         ),
     ]
