@@ -60,21 +60,33 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     }
     let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
     if inputs > MOST_CHANNELS || !(2..=MOST_CHANNELS).contains(&outputs) {
-        return Err(alloc::format!("more than {MOST_CHANNELS} channels a group, or one output channel"));
+        return Err(alloc::format!(
+            "{inputs} input and {outputs} output channels a group, at most {MOST_CHANNELS} and 2 to {MOST_CHANNELS} can be"
+        ));
     }
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
     }
-    let Some((h, w)) = last_axes(geometry) else { return Err(String::from("more than two axes")) };
-    if geometry.axes.iter().any(|axis| axis.stride > MOST_STRIDE || axis.stride > 1 && axis.dilation > 1) {
-        return Err(alloc::format!("a stride above {MOST_STRIDE}, or beside dilation"));
+    let last = geometry.axes.len() - 1;
+    let Some((h, w)) = last_axes(geometry) else {
+        return Err(alloc::format!("{} spatial axes, only one or two", last + 1));
+    };
+    let is_strange = |axis: &Axis| axis.stride > MOST_STRIDE || axis.stride > 1 && axis.dilation > 1;
+    if let Some((i, axis)) = geometry.axes.iter().enumerate().find(|(_, axis)| is_strange(axis)) {
+        let Axis { stride, dilation, .. } = axis;
+        return Err(alloc::format!(
+            "spatial axis {i} has stride {stride}, dilation {dilation}, only strides up to {MOST_STRIDE}, and dilation beside stride 1"
+        ));
     }
     let is_long = if w.stride == 1 { w.output == w.input } else { w.output >= w.input.div_ceil(w.stride) };
     if !is_long || geometry.input_spatial() == 0 {
-        return Err(String::from("rows of Y are not as long as rows of X, or of its phases"));
+        let Axis { input, output, stride, .. } = w;
+        return Err(alloc::format!(
+            "spatial axis {last} has input {input}, output {output}, stride {stride}: rows of Y are not as long as rows of X, or of its phases"
+        ));
     }
     if geometry.kernel_volume() > MOST_TAPS {
-        return Err(alloc::format!("more than {MOST_TAPS} taps"));
+        return Err(alloc::format!("the kernel has {} taps, at most {MOST_TAPS} can be", geometry.kernel_volume()));
     }
     let kernels = grouped_kernels::<T::Acc>(request.isa);
     let lanes =

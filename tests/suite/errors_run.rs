@@ -341,6 +341,14 @@ fn forced_algorithms_say_which_axis_and_value_they_cannot_have() {
         let error = Planner::new().algorithm(algorithm).plan::<f32>(far(), &x).unwrap_err().to_string();
         assert!(error.contains("spatial axis 0 has input 20,") && error.contains("dilation 16777216"), "{error}");
     }
+    let grouped = Algorithm::Grouped;
+    let reason = "33 input and 4 output channels a group, at most 32 and 2 to 32 can be";
+    rejects(grouped, conv([4, 33, 3, 3]).into(), &[1, 33, 20, 20], reason);
+    let same = || conv([4, 4, 3, 3]).pads([1; 4]);
+    rejects(grouped, same().strides([9, 1]).into(), &x, "spatial axis 0 has stride 9, dilation 1");
+    rejects(grouped, same().strides([2, 1]).dilations([2, 1]).into(), &x, "spatial axis 0 has stride 2, dilation 2");
+    rejects(grouped, conv([4, 4, 3, 3]).into(), &x, "spatial axis 1 has input 20, output 18, stride 1");
+    rejects(grouped, conv([4, 4, 13, 11]).pads([6, 5, 6, 5]).into(), &x, "the kernel has 143 taps, at most 128");
     let far = ConvTranspose::new([4, 4, 2, 2]).strides([513, 1]);
     rejects(Algorithm::Transposed, far.into(), &x, "spatial axis 0 has stride 513, more than 512");
 }

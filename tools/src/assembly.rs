@@ -307,10 +307,13 @@ impl Function {
             }
             let (register, sources) = instruction.operands().split_once(',').unwrap_or((instruction.operands(), ""));
             let register = full_width(register);
-            let only_reads = matches!(name.as_str(), "cmp" | "test" | "push" | "nop")
-                || instruction.target.is_some()
-                || register.contains('[')
-                || matches!(register.as_str(), "rsp" | "sp");
+            // AArch64's stores name what they read first.
+            let only_reads =
+                matches!(name.as_str(), "cmp" | "test" | "push" | "nop" | "cmn" | "tst" | "ccmp" | "stp" | "stur")
+                    || name.starts_with("str")
+                    || instruction.target.is_some()
+                    || register.contains('[')
+                    || matches!(register.as_str(), "rsp" | "sp");
             if only_reads {
                 continue;
             }

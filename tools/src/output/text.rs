@@ -52,7 +52,8 @@ pub(crate) fn bytes(bytes: usize) -> String {
 
 /// A share as a whole percentage.
 pub(crate) fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
+    // Of nothing: a run that was interrupted before its first layer.
+    if share.is_finite() { format!("{:.0} %", 100.0 * share) } else { String::from("-") }
 }
 
 #[cfg(test)]
