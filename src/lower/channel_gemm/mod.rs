@@ -48,10 +48,14 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     // Which of the two it is depends on no limit, so that no sum does.
     let unpadded = |most: usize| unpadded::offer(request, &geometry, block, most);
     let padded = |most: usize| padded(request, geometry.clone(), block, most);
-    match (unpadded(usize::MAX), padded(usize::MAX)) {
-        (None, _) => padded(most),
-        (Some(offer), Ok(other)) if offer.cost >= other.cost => padded(most),
-        _ => unpadded(most).ok_or_else(|| String::from("X's rows that a tile sees are too large")),
+    let Some(whole) = unpadded(usize::MAX) else { return padded(most) };
+    let other = padded(usize::MAX);
+    let is_cheaper = other.as_ref().map_or(true, |other| whole.cost < other.cost);
+    match (most, is_cheaper) {
+        (usize::MAX, true) => Ok(whole),
+        (usize::MAX, false) => other,
+        (_, true) => unpadded(most).ok_or_else(|| String::from("X's rows that a tile sees are too large")),
+        (_, false) => padded(most),
     }
 }
 
@@ -170,6 +174,11 @@ impl Weights {
     /// Steps of K.
     fn steps(&self) -> usize {
         self.channels * self.taps
+    }
+
+    /// Values of all groups.
+    fn len(&self) -> usize {
+        self.groups * self.group_len()
     }
 
     /// Values of a group.
@@ -370,7 +379,7 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
     }
 
     fn packed_len(&self, _: &Geometry) -> usize {
-        self.weights.groups * self.weights.group_len()
+        self.weights.len()
     }
 
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {

@@ -409,7 +409,7 @@ impl<T: Element> Lowering<T> for Unpadded<T> {
     }
 
     fn packed_len(&self, _: &Geometry) -> usize {
-        self.weights.groups * self.weights.group_len()
+        self.weights.len()
     }
 
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
