@@ -66,6 +66,17 @@ pub struct RowOffsetsRef<'a> {
 }
 
 impl<'a> RowOffsetsRef<'a> {
+    /// The rows `range` of these.
+    ///
+    /// # Panics
+    /// If the range ends beyond them.
+    // Inlined for the same reason as those of `RowOffsets`.
+    #[inline]
+    #[must_use]
+    pub fn rows(&self, range: core::ops::Range<usize>) -> Self {
+        Self { offsets: &self.offsets[range], max: self.max }
+    }
+
     /// An upper bound of all offsets.
     #[inline]
     pub(crate) fn max(&self) -> usize {

@@ -29,6 +29,8 @@ pub(super) struct Choice<T: Real> {
     pub(super) extent: Extent,
     /// Shares that the panels of channels are split into.
     pub(super) splits: usize,
+    /// Panels of a share that are multiplied value by value before their products are taken back.
+    pub(super) together: usize,
     /// Cycles until all threads are done, and of all tasks together.
     latency: f64,
     pub(super) cycles: f64,
@@ -48,7 +50,7 @@ impl<T: Real> Choice<T> {
         let mut smallest: Option<(usize, Extent)> = None;
         let mut consider = |images: usize, block_rows: usize, block_columns: usize| {
             let extent = Extent::new(&scheme, images, block_rows, block_columns);
-            let bytes = scheme.scratch_len(&extent, view).saturating_mul(size_of::<T>());
+            let bytes = scheme.scratch_len(&extent, view, 1).saturating_mul(size_of::<T>());
             if bytes > MOST_BYTES {
                 return;
             }
@@ -59,7 +61,8 @@ impl<T: Real> Choice<T> {
                 return;
             }
             for splits in [1, threads] {
-                if let Some(choice) = Self::estimate(request.isa, view, scheme, extent, (threads, splits))
+                let limit = request.task_bytes.min(MOST_BYTES);
+                if let Some(choice) = Self::estimate(request.isa, view, scheme, extent, (threads, splits), limit)
                     && best.as_ref().is_none_or(|best| choice.latency < best.latency)
                 {
                     best = Some(choice);
@@ -93,20 +96,25 @@ impl<T: Real> Choice<T> {
             }
             last = part;
         }
-        best.or_else(|| Self::estimate(request.isa, view, scheme, smallest?.1, (threads, 1)))
+        best.or_else(|| Self::estimate(request.isa, view, scheme, smallest?.1, (threads, 1), 0))
     }
 
-    /// The cost of a blocking. None where a kernel is lacking.
+    /// The cost of a blocking with a task's scratch of at most `limit` bytes, or the least there is. None where a kernel is lacking.
     fn estimate(
         isa: Isa,
         view: &View,
         scheme: Scheme<T>,
         extent: Extent,
         (threads, splits): (usize, usize),
+        limit: usize,
     ) -> Option<Self> {
         let roles = &view.roles;
-        let panels = view.rows.div_ceil(Tiles::<T>::new(isa, extent.runs().1)?.nr());
+        let nr = Tiles::<T>::new(isa, extent.runs().1)?.nr();
+        let panels = view.rows.div_ceil(nr);
         let splits = splits.clamp(1, panels.max(1));
+        let together = Traffic::new(view, &scheme, &extent, nr).together(panels.div_ceil(splits), |together| {
+            scheme.scratch_len(&extent, view, together).saturating_mul(size_of::<T>()) <= limit
+        });
         let (grid_rows, grid_columns) = scheme.grid(roles);
         // The last blocks of an axis may be smaller: full blocks and their number, then the size of the last one.
         let parts = |whole: usize, part: usize| {
@@ -124,7 +132,7 @@ impl<T: Real> Choice<T> {
                     let count = of_images * of_rows * of_columns;
                     if count > 0 {
                         let block = Extent::new(&scheme, images, rows, columns);
-                        let task = Self::task_cycles(isa, view, &scheme, &block, (blocks, splits))?;
+                        let task = Self::task_cycles(isa, view, &scheme, &block, (blocks, splits), together)?;
                         tasks = tasks.checked_add(count.checked_mul(repeats)?)?;
                         cycles += (count * repeats) as f64 * task;
                         longest = longest.max(task);
@@ -134,7 +142,7 @@ impl<T: Real> Choice<T> {
         }
         // With more tasks than threads, the last one to end holds the others up by a part of it.
         let latency = if tasks <= threads { longest } else { cycles / threads as f64 + IDLE_SHARE * longest };
-        Some(Self { scheme, extent, splits, latency, cycles })
+        Some(Self { scheme, extent, splits, together, latency, cycles })
     }
 
     /// Cycles of a task with a block of this size, one of several that use the same filters. None where a kernel is lacking.
@@ -144,6 +152,7 @@ impl<T: Real> Choice<T> {
         scheme: &Scheme<T>,
         extent: &Extent,
         (blocks, splits): (usize, usize),
+        together: usize,
     ) -> Option<f64> {
         let bytes = size_of::<T>() as f64;
         let tiles = Tiles::<T>::new(isa, extent.runs().1)?;
@@ -177,27 +186,18 @@ impl<T: Real> Choice<T> {
         let compute = values * runs as f64 * run;
         let padded = tiles.padded(channels_out) as f64;
         let filters = values * steps * padded * bytes;
-        let v = values * steps / scheme.filters() as f64 * extent.input_tiles() as f64 * bytes;
-        let products = values * (extent.tiles() * tiles.nr()) as f64 * bytes;
-        let caches = Caches::detect();
-        // What leaves the L2 cache comes from the next level: not all at once when it is full.
-        let from = |resident: f64, traffic: f64| {
-            let missing = (resident / caches.l2 as f64 - L2_SHARE) / L2_SHARE;
-            let is_in_l3 = resident <= caches.l3 as f64 * L3_SHARE;
-            let rate = if is_in_l3 { caches.l3_bytes_per_cycle as f64 } else { MEMORY_BYTES_PER_CYCLE };
-            missing.clamp(0.0, 1.0) * traffic / rate
-        };
+        let traffic = Traffic::new(view, scheme, extent, tiles.nr());
         // Filters are fetched ahead of their use, which hides most of the shorter of the two; transformed tiles that left the L2 cache are
         // waited for.
-        let slab = filters / padded * tiles.nr() as f64 / values;
+        let panel = filters / padded * tiles.nr() as f64;
         // The first of the tasks finds them where all groups' filters are kept.
         let (others, later) = ((view.groups - 1) as f64 * filters, (blocks - 1) as f64);
-        let streamed = |filters: f64| FETCH_AHEAD * from(filters + v + products, slab * values);
+        let streamed = |filters: f64| FETCH_AHEAD * from_beyond_l2(filters + traffic.v + traffic.products, panel);
         let streamed = (streamed(filters + others) + later * streamed(filters)) / blocks as f64;
-        let ahead = streamed.max(slab * values / L2_BYTES_PER_CYCLE);
-        let late = from(v + products + 2.0 * slab, v);
-        let input = input + late;
-        let gemm = panels as f64 * (compute.max(ahead) + NOT_HIDDEN * compute.min(ahead) + late);
+        let ahead = streamed.max(panel / L2_BYTES_PER_CYCLE);
+        let late = traffic.late(panels, together);
+        let input = input + traffic.late(1, 1);
+        let gemm = panels as f64 * (compute.max(ahead) + NOT_HIDDEN * compute.min(ahead)) + late;
         let pixels = (scheme.down.tile.outputs * scheme.along.tile.outputs) as f64;
         let interleaving = if view.has_phases { pixels * PHASE_CYCLES } else { 0.0 };
         let output = (extent.tiles() as f64) * (padded / lanes) * (values * OUTPUT_CYCLES + interleaving);
@@ -209,5 +209,61 @@ impl<T: Real> Choice<T> {
             if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
         let factor = if view.strides == [1, 1] { 1.0 } else { PHASES_OF_X };
         Some((task + apart * slices_out) * factor)
+    }
+}
+
+/// What leaves the L2 cache comes from the next level: not all at once when it is full.
+fn from_beyond_l2(resident: f64, traffic: f64) -> f64 {
+    let caches = Caches::detect();
+    let missing = (resident / caches.l2 as f64 - L2_SHARE) / L2_SHARE;
+    let is_in_l3 = resident <= caches.l3 as f64 * L3_SHARE;
+    let rate = if is_in_l3 { caches.l3_bytes_per_cycle as f64 } else { MEMORY_BYTES_PER_CYCLE };
+    missing.clamp(0.0, 1.0) * traffic / rate
+}
+
+/// Bytes of what the GEMMs of a slice of a block touch beside Y.
+struct Traffic {
+    /// Transformed tiles, of all values.
+    v: f64,
+    /// Filters and products of one panel, of all values.
+    filters: f64,
+    products: f64,
+    values: f64,
+}
+
+impl Traffic {
+    fn new<T: Real>(view: &View, scheme: &Scheme<T>, extent: &Extent, nr: usize) -> Self {
+        let values = scheme.kernel.values() as f64;
+        let of = |len: usize| values * (len * size_of::<T>()) as f64;
+        let slices = view.roles.depth.kernel * view.channels;
+        Self {
+            v: of(slices) * extent.input_tiles() as f64,
+            filters: of(slices * scheme.filters()) * nr as f64,
+            products: of(extent.tiles() * nr),
+            values,
+        }
+    }
+
+    /// Cycles that are waited for transformed tiles and products that left the L2 cache, while `panels` panels are multiplied, `together` of them for each
+    /// value: tiles are read once for those, and products of more than one panel leave it until they are taken back.
+    fn late(&self, panels: usize, together: usize) -> f64 {
+        let resident = self.v + together as f64 * self.products + 2.0 * self.filters / self.values;
+        let tiles = panels.div_ceil(together) as f64 * self.v;
+        let products = 2.0 * (panels - panels.div_ceil(together)) as f64 * self.products;
+        from_beyond_l2(resident, tiles + products)
+    }
+
+    /// How many panels to multiply together for the least [`late`](Self::late): the fewest, of those whose scratch `fits`.
+    fn together(&self, panels: usize, fits: impl Fn(usize) -> bool) -> usize {
+        let (mut best, mut least) = (1, self.late(panels, 1));
+        let mut together = 2;
+        while together < 2 * panels && fits(together.min(panels)) {
+            let late = self.late(panels, together.min(panels));
+            if late < least {
+                (best, least) = (together.min(panels), late);
+            }
+            together *= 2;
+        }
+        best
     }
 }

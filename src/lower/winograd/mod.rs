@@ -3,13 +3,13 @@
 //! A tile of m x m outputs takes n x n products for each pair of channels, n = m + r - 1, instead of m x m x r x r: with F(4x4, 3x3) 36 instead of 144. For
 //! each of the n x n values, the products are a GEMM: M = filters of a group, N = tiles, K = C/group (times taps of the depth axis, and times filters
 //! that a longer kernel is cut into). The order is by blocks of tiles, so that their transformed values stay in the L2 cache: transform the block for all
-//! channels; then for each panel of filters, multiply all values, and take the products back into Y.
+//! channels; then for each panel of filters, or some of them together, multiply all values, and take the products back into Y.
 //!
 //! Accepts Conv with one to three spatial axes; the outermost of three may have a stride, and no dilation: its taps are steps of k, of which there are
 //! at most 8192. A layer with dilation d is d interleaved ones on each axis; with a stride, phases of X are channels ([`conv`]). Of ConvTranspose, the phases of the strides are filters of their
 //! own over the same tiles ([`transposed`]). What is common to both is here; what tells them apart is a [`Layer`].
-//! Scratch for a task: the transformed values of one block, `values * C/group * tiles` (for each tap of the depth axis), and the products of one
-//! panel: independent of the image's size.
+//! Scratch for a task: the transformed values of one block, `values * C/group * tiles` (for each tap of the depth axis), and the products of those
+//! panels: independent of the image's size.
 //!
 //! Sums of products of transformed values err more than direct sums, and NaN and infinities spread over a tile. So tiles whose results are
 //! not finite are computed again directly, and all tiles are where weights are not finite.
@@ -31,7 +31,7 @@ use core::ops::Range;
 
 use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use convoke_kernels::winograd::{Border, Pixels, Products, Source};
-use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, winograd_kernels};
+use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsetsRef, winograd_kernels};
 
 use super::channel_tiles::Tiles;
 use super::cost::CLOCK;
@@ -142,7 +142,7 @@ fn offer_view<'a, T: Element>(
     let Some(layout) = PackedLayout::new(&view, &scheme, padded, needs.direct_len) else {
         return Err(String::from("the packed weights do not fit the address space"));
     };
-    let sizes = Sizes::new::<T>(&view, &scheme, &first, &tiles, &needs);
+    let sizes = Sizes::new::<T>(&view, &scheme, &first, &tiles, choice.together, &needs);
     Ok(Offer {
         cost: cycles / CLOCK,
         lines: sizes.lines::<T>(),
@@ -171,10 +171,23 @@ fn offer_view<'a, T: Element>(
                     blocks.len() - 1
                 })
             });
-            let (isa, splits) = (request.isa, choice.splits);
+            let Choice { splits, together, .. } = choice;
             let zeros = alloc::vec![T::Acc::ZERO; tiles.lanes()];
             Box::new(Winograd {
-                core: Core { isa, view, scheme, grid, blocks, kinds, tiles, layout, splits, sizes, zeros },
+                core: Core {
+                    isa: request.isa,
+                    view,
+                    scheme,
+                    grid,
+                    blocks,
+                    kinds,
+                    tiles,
+                    layout,
+                    splits,
+                    together,
+                    sizes,
+                    zeros,
+                },
                 layer,
             })
         }),
@@ -186,6 +199,8 @@ struct Sizes {
     planes: usize,
     v: usize,
     products: usize,
+    /// Of one panel, and of one value of it.
+    product_panel: usize,
     product_plane: usize,
     /// Rows of X, where they are converted first.
     rows_in: usize,
@@ -203,15 +218,18 @@ impl Sizes {
         scheme: &Scheme<T::Acc>,
         block: &Block<T::Acc>,
         tiles: &Tiles<T::Acc>,
+        together: usize,
         needs: &Needs,
     ) -> Self {
         let lanes = scheme.kernel.lanes();
         let product_plane = spread(block.extent.tiles() * tiles.nr(), lanes);
+        let product_panel = product_plane * scheme.kernel.values();
         let row_out = block.extent.columns * scheme.along.tile.outputs;
         Self {
             planes: block.planes.len(),
             v: block.slot_len(scheme) * view.roles.depth.kernel,
-            products: product_plane * scheme.kernel.values(),
+            products: product_panel * together,
+            product_panel,
             product_plane,
             rows_in: if T::DIRECT && distance(&view.roles.along) == 1 && view.strides[1] == 1 {
                 0
@@ -259,6 +277,8 @@ struct Core<T: Element> {
     layout: PackedLayout,
     /// Shares that the panels of filters are split into.
     splits: usize,
+    /// Panels whose products are kept, so that each value's transformed tiles are read once for all of them.
+    together: usize,
     sizes: Sizes,
     /// A vector of zeros, where kernels ask for a bias that is added later.
     zeros: Vec<T::Acc>,
@@ -450,50 +470,82 @@ impl<T: Element> Core<T> {
         }
     }
 
-    /// Multiplies all values of one panel: over the slices `taps` of the depth axis, the first of which is in slot `slot`.
+    /// Multiplies all values of some panels: over the slices `taps` of the depth axis, the first of which is in slot `slot`.
     fn multiply(
         &self,
         weights: &[T::Acc],
         task: &Task<'_, T::Acc>,
-        panel: usize,
+        panels: Range<usize>,
         taps: Range<usize>,
         slot: usize,
         scratch: &mut Scratch<'_, T::Acc>,
     ) {
-        let (block, layout) = (task.block, &self.layout);
-        let first = panel * self.tiles.nr();
-        let live = self.view.rows - first;
-        let nr = self.tiles.panel(live);
-        let filters = &weights[layout.panel(first, nr)];
+        let layout = &self.layout;
         let per_slice = layout.steps / self.view.roles.depth.kernel;
         let steps = taps.len() * per_slice;
-        let koff = slot * per_slice..slot * per_slice + steps;
-        let len = steps * nr;
+        let koff = task.block.koff.rows(slot * per_slice..slot * per_slice + steps);
+        let values = self.scheme.kernel.values();
+        // The filters of one panel for one value: none behind the last panel.
+        let filters = |panel: usize, value: usize| {
+            let first = panel * self.tiles.nr();
+            if first >= self.view.rows {
+                return &[][..];
+            }
+            let nr = self.tiles.panel(self.view.rows - first);
+            let begin = layout.panel(first, nr).start + (value * layout.steps + taps.start * per_slice) * nr;
+            &weights[begin..begin + steps * nr]
+        };
+        for value in 0..values {
+            for panel in panels.clone() {
+                let next = if panel + 1 < panels.end {
+                    filters(panel + 1, value)
+                } else if value + 1 < values {
+                    filters(panels.start, value + 1)
+                } else {
+                    filters(panels.end, 0)
+                };
+                let v = &scratch.v[value * task.block.v_plane..];
+                let at = (panel - panels.start) * self.sizes.product_panel + value * self.sizes.product_plane;
+                let products = &mut scratch.products[at..][..self.sizes.product_plane];
+                let live = self.view.rows - panel * self.tiles.nr();
+                self.multiply_value(task.block, koff, v, filters(panel, value), live, next, products);
+            }
+        }
+    }
+
+    /// Multiplies one value of a block's tiles, `v`, by the filters `w` of a panel, of which there are `live` from its first one on; meanwhile, `next` is
+    /// fetched: a line with each step of k.
+    #[expect(clippy::too_many_arguments, reason = "the operands of a GEMM")]
+    fn multiply_value(
+        &self,
+        block: &Block<T::Acc>,
+        koff: RowOffsetsRef<'_>,
+        v: &[T::Acc],
+        w: &[T::Acc],
+        live: usize,
+        next: &[T::Acc],
+        products: &mut [T::Acc],
+    ) {
+        let nr = self.tiles.panel(live);
         let (runs, width) = block.extent.runs();
+        let steps = koff.len();
         let kc = steps.div_ceil(steps.div_ceil(KC).max(1)).max(1);
-        for value in 0..self.scheme.kernel.values() {
-            let begin = (value * layout.steps + taps.start * per_slice) * nr;
-            let w = &filters[begin..begin + len];
-            // While these filters are multiplied, the next value's are fetched: a line with each step of k.
-            let mut ahead = weights.get(layout.panel(first, nr).start + begin + layout.steps * nr..).unwrap_or(&[]);
-            ahead = &ahead[..len.min(ahead.len())];
-            for run in 0..runs {
-                // In blocks, whose sums are added: one long running sum would err more, and a block's filters stay in the L1 cache for all tiles.
-                for k in (0..steps.max(1)).step_by(kc) {
-                    let block_of_k = k..(k + kc).min(steps);
-                    let koff = block.koff.rows(koff.start + k..koff.start + block_of_k.end);
-                    let w = &w[k * nr..block_of_k.end * nr];
-                    for t in 0..block.pixels.count {
-                        let pixels = block.pixels.pixels(t);
-                        let kernel = block.pixels.kernel(pixels.len(), live);
-                        let x = value * block.v_plane + block.extent.row_start(run) + pixels.start;
-                        // Without steps of k nothing is read.
-                        let x = scratch.v.get(x..).unwrap_or(&[]);
-                        let at = value * self.sizes.product_plane + (run * width + pixels.start) * nr;
-                        let tile = &mut scratch.products[at..at + pixels.len() * nr];
-                        kernel.partial(x, koff, w, Ahead::lines(ahead), tile, k > 0);
-                        ahead = ahead.get(koff.len() * Ahead::LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
-                    }
+        let mut ahead = next;
+        for run in 0..runs {
+            // In blocks, whose sums are added: one long running sum would err more, and a block's filters stay in the L1 cache for all tiles.
+            for k in (0..steps.max(1)).step_by(kc) {
+                let block_of_k = k..(k + kc).min(steps);
+                let koff = koff.rows(block_of_k.clone());
+                let w = &w[k * nr..block_of_k.end * nr];
+                for t in 0..block.pixels.count {
+                    let pixels = block.pixels.pixels(t);
+                    let kernel = block.pixels.kernel(pixels.len(), live);
+                    // Without steps of k nothing is read.
+                    let x = v.get(block.extent.row_start(run) + pixels.start..).unwrap_or(&[]);
+                    let at = (run * width + pixels.start) * nr;
+                    let tile = &mut products[at..at + pixels.len() * nr];
+                    kernel.partial(x, koff, w, Ahead::lines(ahead), tile, k > 0);
+                    ahead = ahead.get(koff.len() * Ahead::LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
                 }
             }
         }
@@ -501,12 +553,13 @@ impl<T: Element> Core<T> {
 }
 
 impl<T: Element> Winograd<T> {
-    /// Takes the products of one panel back into slice `slice` of Y.
+    /// Takes the products of one panel, which begin at `products` in the scratch, back into slice `slice` of Y.
     fn take_back(
         &self,
         io: &Io<'_, T>,
         task: &Task<'_, T::Acc>,
         panel: usize,
+        products: usize,
         slice: usize,
         scratch: &mut Scratch<'_, T::Acc>,
     ) {
@@ -531,7 +584,7 @@ impl<T: Element> Winograd<T> {
             let mut is_good = true;
             for vector in (0..live).step_by(lanes) {
                 let products = Products {
-                    values: &scratch.products[row * block.extent.columns * nr + vector..],
+                    values: &scratch.products[products + row * block.extent.columns * nr + vector..],
                     tile_step: nr,
                     plane: core.sizes.product_plane,
                     tiles,
@@ -586,14 +639,15 @@ impl<T: Element> Lowering<T> for Winograd<T> {
         let core = &self.core;
         let extent = &core.blocks[0].extent;
         format!(
-            "{} by {}, {} filters, blocks of {} x {} tiles, {} blocks, panels in {} shares",
+            "{} by {}, {} filters, blocks of {} x {} tiles, {} blocks, panels in {} shares, {} together",
             self.kernel(),
             core.tiles.name(),
             core.scheme.filters(),
             extent.rows,
             extent.columns,
             core.grid.rows * core.grid.columns,
-            core.splits
+            core.splits,
+            core.together
         )
     }
 
@@ -669,9 +723,12 @@ impl<T: Element> Lowering<T> for Winograd<T> {
             }
             let taps = if live.is_empty() { 0..0 } else { live.start - begin..live.end - begin };
             let slot = live.start % depth.kernel;
-            for panel in task.panels.clone() {
-                core.multiply(group, &task, panel, taps.clone(), slot, &mut scratch);
-                self.take_back(io, &task, panel, slice, &mut scratch);
+            for first in task.panels.clone().step_by(core.together) {
+                let panels = first..(first + core.together).min(task.panels.end);
+                core.multiply(group, &task, panels.clone(), taps.clone(), slot, &mut scratch);
+                for panel in panels {
+                    self.take_back(io, &task, panel, (panel - first) * core.sizes.product_panel, slice, &mut scratch);
+                }
             }
         }
     }

@@ -184,12 +184,13 @@ impl<T: Real> Scheme<T> {
         self.down.count * self.along.count
     }
 
-    /// About the elements of a task's scratch for a block: transformed tiles, the products of a panel, planes.
-    pub(super) fn scratch_len(&self, extent: &Extent, view: &View) -> usize {
+    /// About the elements of a task's scratch for a block: transformed tiles, the products of `together` panels, planes.
+    pub(super) fn scratch_len(&self, extent: &Extent, view: &View, together: usize) -> usize {
         let (lanes, values) = (self.kernel.lanes(), self.kernel.values());
         let v_plane = view.channels.saturating_mul(extent.input_tiles()).saturating_add(MOST_PADDING);
         let v = v_plane.saturating_mul(values).saturating_mul(view.roles.depth.kernel);
         let products = (extent.tiles().saturating_mul(2 * lanes)).saturating_add(MOST_PADDING).saturating_mul(values);
+        let products = products.saturating_mul(together);
         let planes = extent.input_tiles().saturating_mul(3 * values);
         v.saturating_add(products).saturating_add(planes)
     }
