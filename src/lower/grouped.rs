@@ -21,7 +21,8 @@ use convoke_kernels::{
 };
 
 use super::cost::{
-    CLOCK, GROUPED_BORDER, GROUPED_FINISH_CYCLES, GROUPED_LOADS, KERNEL_CALL_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
+    CLOCK, GROUPED_BORDER, GROUPED_FINISH_CYCLES, GROUPED_LOADS, GROUPED_STRIDED, GROUPED_STRIDED_CHANNELS,
+    KERNEL_CALL_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
 };
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
@@ -130,6 +131,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     }
     cycles *= 1.0 + GROUPED_BORDER * taps.border() as f64 / vectors as f64;
     let is_copied = !T::DIRECT || phases.is_strided();
+    if phases.is_strided() && geometry.group > 1 && inputs >= GROUPED_STRIDED_CHANNELS {
+        cycles *= GROUPED_STRIDED;
+    }
     let copies = if is_copied { inputs as f64 * phases.cycles(lanes) } else { 0.0 };
     let lens =
         [if is_copied { planes } else { 0 }, if direct.is_some() { 0 } else { tallest.saturating_mul(block * lanes) }];
