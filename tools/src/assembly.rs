@@ -180,15 +180,15 @@ impl Instruction {
         };
         let text = rest[..comment.unwrap_or(rest.len())].split_whitespace().collect::<Vec<_>>().join(" ");
         let (name, operands) = text.split_once(' ').unwrap_or((&text, ""));
+        let is_vector = words(operands).any(|word| is_vector_register(architecture, word));
         let (kind, is_jump) = match architecture {
             Architecture::X86 => (x86(name, operands), name.starts_with('j')),
-            Architecture::Arm => (arm(name), is_arm_jump(name)),
+            Architecture::Arm => (arm(name, is_vector), is_arm_jump(name)),
         };
         // `0x30c <function+0x30c>`, in AArch64 also behind a register and a bit.
         let target = operands.split(" <").next().and_then(|all| all.rsplit(' ').next()).unwrap_or_default();
         let target = target.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
         let target = if is_jump { target } else { None };
-        let is_vector = words(operands).any(|word| is_vector_register(architecture, word));
         Self { address, kind, stack: Stack::Untouched, is_vector, target, text }
     }
 
@@ -209,6 +209,14 @@ impl Instruction {
     /// Whether it jumps to an address that was computed.
     fn is_computed_jump(&self) -> bool {
         self.name() == "br" || self.name() == "jmp" && self.target.is_none()
+    }
+
+    /// How many vector registers a load fills; those that stand before the address.
+    pub(crate) fn loaded_registers(&self) -> usize {
+        let (registers, _) = self.operands().split_once('[').unwrap_or_default();
+        let is_vector =
+            |word: &&str| [Architecture::X86, Architecture::Arm].iter().any(|a| is_vector_register(*a, word));
+        if self.kind == Kind::Load { words(registers).filter(is_vector).count() } else { 0 }
     }
 
     /// What stands in brackets: the registers and numbers of an address.
@@ -251,15 +259,15 @@ fn x86(name: &str, operands: &str) -> Kind {
     }
 }
 
-/// What an AArch64 instruction is.
-fn arm(name: &str) -> Kind {
+/// What an AArch64 instruction is. Vectors are added, subtracted and masked by instructions of the same names as counters are.
+fn arm(name: &str, is_vector: bool) -> Kind {
     match name {
         "bl" | "blr" => Kind::Call,
         "prfm" | "prfum" => Kind::Prefetch,
         _ if is_arm_jump(name) => Kind::Counter,
         _ if ["fmla", "fmls", "bfmla", "bfmmla", "bfdot"].iter().any(|fma| name.starts_with(fma)) => Kind::MultiplyAdd,
         _ if name.starts_with("ld") => Kind::Load,
-        "add" | "adds" | "sub" | "subs" | "cmp" | "cmn" | "lsl" | "and" | "nop" => Kind::Counter,
+        "add" | "adds" | "sub" | "subs" | "cmp" | "cmn" | "lsl" | "and" | "nop" if !is_vector => Kind::Counter,
         _ => Kind::Other,
     }
 }
@@ -424,6 +432,28 @@ a.o:\tfile format elf64-littleaarch64
         assert_eq!(kinds(&loops[0]), [Load, Load, MultiplyAdd, Other, Load, Prefetch, Counter, Counter]);
         assert_eq!(on_stack(&functions[0], Stack::Vector), [0x10]);
         assert_eq!(on_stack(&functions[0], Stack::Scalar), [0x14]);
+    }
+
+    #[test]
+    fn vectors_are_no_counters() {
+        let arm = |text: &str| Instruction::parse(Architecture::Arm, 0, text);
+        for name in ["add", "sub", "and"] {
+            assert_eq!(arm(&format!("{name}\tv0.4s, v1.4s, v2.4s")).kind, Kind::Other, "{name}");
+            assert_eq!(arm(&format!("{name}\tx0, x1, x2")).kind, Kind::Counter, "{name}");
+        }
+    }
+
+    #[test]
+    fn loaded_registers_are_vectors_before_the_address() {
+        let arm = |text: &str| Instruction::parse(Architecture::Arm, 0, text).loaded_registers();
+        assert_eq!(arm("ldp\tq0, q1, [x8], #32"), 2);
+        assert_eq!(arm("ld1\t{ v0.4s, v1.4s, v2.4s }, [x8]"), 3);
+        assert_eq!(
+            (arm("ldr\ts1, [x8, #16]"), arm("ldrsw\tx9, [x10, x11, lsl #2]"), arm("fmla\tv0.4s, v1.4s, v2.s[3]")),
+            (1, 0, 0)
+        );
+        let load = Instruction::parse(Architecture::X86, 0, "vmovups\tzmm24, zmmword ptr [rdx + 4*r9]");
+        assert_eq!(load.loaded_registers(), 1);
     }
 
     /// A loop that is entered at its test, in the middle, and a jump back to a block that does not lead there again.

@@ -9,6 +9,9 @@ use convoke::kernels::{
 
 use crate::peak;
 
+/// The streaming passes of `kernels/src/stream.rs`: each is compiled for every ISA, for the types that it is called for.
+pub const PASSES: [&str; 7] = ["Widen", "WidenStrided", "Narrow", "PackRows", "Interleave", "AddAssign", "Finish"];
+
 /// What a tile computes, and along what its vectors run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
@@ -135,7 +138,28 @@ pub fn markdown(only: Option<Isa>) -> String {
         text.extend(weaving_rows::<f32>(isa));
         text.extend(weaving_rows::<f64>(isa));
     }
+    text += "\n| ISA | streaming passes | `f16` by | source |\n|---|---|---|---|\n";
+    for isa in isas().filter(|isa| isa.is_available()) {
+        text += &passes_row(isa);
+    }
     text
+}
+
+fn passes_row(isa: Isa) -> String {
+    let mut sources = String::from("`src/stream.rs`");
+    let conversions = if has_conversions(isa) {
+        sources += &format!(", `{}`", source(isa, "convert"));
+        "own conversions"
+    } else {
+        "`half`"
+    };
+    format!("| {isa} | {} | {conversions} | {sources} |\n", PASSES.join(", "))
+}
+
+/// Whether an ISA's folder has conversions of `f16`, which the passes call.
+#[must_use]
+pub fn has_conversions(isa: Isa) -> bool {
+    matches!(isa, Isa::Neon | Isa::Avx512)
 }
 
 fn transforms_row<T: Real>(isa: Isa) -> Option<String> {
@@ -246,7 +270,7 @@ mod tests {
     fn every_kernel_beside_tiles_is_in_the_tables() {
         let text = markdown(None);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            for part in ["f2x2_3x3, ", "| f32_weave |", "| f64_weave |"] {
+            for part in ["f2x2_3x3, ", "| f32_weave |", "| f64_weave |", "Narrow, "] {
                 let is_there = text.lines().any(|line| line.starts_with(&format!("| {isa} |")) && line.contains(part));
                 assert!(is_there, "{isa}, {part}: {text}");
             }

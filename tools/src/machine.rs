@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
 use convoke_tools::limits::{Level, Roof};
@@ -68,9 +69,18 @@ impl Machine {
 
     /// What was measured on what, in one line.
     pub(crate) fn headline(&self) -> String {
-        let plural = if self.threads == 1 { "" } else { "s" };
-        let Self { cpu, dtype, threads, .. } = self;
-        format!("{cpu}, {dtype}, {threads} thread{plural}")
+        self.headline_for(self.threads..=self.threads)
+    }
+
+    /// The same for what compares several numbers of threads.
+    pub(crate) fn headline_for(&self, threads: RangeInclusive<usize>) -> String {
+        let Self { cpu, dtype, .. } = self;
+        let threads = match (*threads.start(), *threads.end()) {
+            (1, 1) => "1 thread".to_owned(),
+            (least, most) if least == most => format!("{most} threads"),
+            (least, most) => format!("{least} to {most} threads"),
+        };
+        format!("{cpu}, {dtype}, {threads}")
     }
 
     /// Versions and day, in one line.

@@ -7,8 +7,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::Folder;
-use convoke_tools::onnx::proto::DataType;
+use common::{Folder, ints};
+use convoke_tools::onnx::proto::{AttributeProto, AttributeType, DataType, GraphProto};
 use serde_json::{Value, json};
 
 /// Runs the binary to its end.
@@ -91,7 +91,7 @@ fn onnx_test_fails_on_a_wrong_output() {
     wrong("value", &|folder| folder.output.float_data[3] += 0.01);
     wrong("not-a-number", &|folder| folder.output.float_data[2] = f32::NAN);
     wrong("shape", &|folder| folder.output.dims = vec![1, 4, 1]);
-    wrong("attribute", &|folder| folder.attributes.push(common::ints("stride", &[1])));
+    wrong("attribute", &|folder| folder.attributes.push(ints("stride", &[1])));
     wrong("data", &|folder| folder.inputs[1].float_data.clear());
     let output = run(&["onnx-test", path(dir.path())]);
     let text = stdout(&output);
@@ -209,7 +209,7 @@ fn profile_of_a_model() {
     let file = dir.path().join("model.onnx");
     let mut network = common::network();
     // A third convolution, of the same shape as the second.
-    network.node.push(common::node("Conv", &["relu", "w2"], "conv3", &[common::ints("pads", &[1, 1, 1, 1])]));
+    network.node.push(common::node("Conv", &["relu", "w2"], "conv3", &[ints("pads", &[1, 1, 1, 1])]));
     fs::write(&file, common::model(network)).unwrap();
     let args = |rest: &[&'static str]| [&["profile", path(&file), "--seconds", "0"], rest].concat();
     let output = run(&args(&["--dim", "batch=2", "--json"]));
@@ -238,6 +238,65 @@ fn profile_of_a_model() {
     assert_bad_input(&["profile", "no/such/model.onnx"], "no/such/model.onnx");
     fs::write(&file, "text").unwrap();
     assert_bad_input(&without_batch, "not an ONNX model");
+}
+
+/// Says nothing of what is between the nodes: each convolution behind the first needs the shapes of what is before it, pooled and joined.
+fn network_without_shapes() -> GraphProto {
+    let weights = |name: &str, dims: &[i64]| {
+        let elements = usize::try_from(dims.iter().product::<i64>()).unwrap();
+        common::floats(name, dims, &vec![0.25; elements])
+    };
+    let axis = AttributeProto { name: "axis".into(), i: 1, r#type: AttributeType::Int.into(), ..Default::default() };
+    GraphProto {
+        node: vec![
+            common::node("Conv", &["x", "w1"], "conv1", &[ints("pads", &[1, 1, 1, 1]), ints("strides", &[2, 2])]),
+            common::node("Relu", &["conv1"], "relu", &[]),
+            common::node("MaxPool", &["relu"], "pool", &[ints("kernel_shape", &[3, 3]), ints("strides", &[2, 2])]),
+            common::node("Conv", &["pool", "w2"], "conv2", &[ints("pads", &[1, 1, 1, 1])]),
+            common::node("Concat", &["pool", "conv2"], "both", &[axis]),
+            common::node("ConvTranspose", &["both", "w3"], "up", &[ints("strides", &[2, 2])]),
+        ],
+        initializer: vec![weights("w1", &[8, 4, 3, 3]), weights("w2", &[8, 8, 3, 3]), weights("w3", &[16, 3, 2, 2])],
+        input: vec![common::value("x", &["batch", "4", "18", "22"])],
+        output: vec![common::value("up", &["batch", "3", "8", "10"])],
+        value_info: Vec::new(),
+    }
+}
+
+#[cfg(feature = "infer")]
+#[test]
+fn profile_infers_the_shapes_that_a_model_lacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.onnx");
+    fs::write(&file, common::model(network_without_shapes())).unwrap();
+    let output = run(&["profile", path(&file), "--seconds", "0", "--dim", "batch=2", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let profile: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let nodes = profile["nodes"].as_array().unwrap();
+    let found: Vec<_> = nodes.iter().map(|n| (n["name"].as_str().unwrap(), n["geometry"].as_str().unwrap())).collect();
+    let expected = [
+        ("conv1", "Conv 2x4x18x22 -> 2x8x9x11 k3x3 s2 p1"),
+        ("conv2", "Conv 2x8x4x5 -> 2x8x4x5 k3x3 p1"),
+        ("up", "ConvTranspose 2x16x4x5 -> 2x3x8x10 k2x2 s2"),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!((&profile["lacks_shapes"], profile["failed"].as_array().unwrap().len()), (&json!(false), 0));
+    // Without the batch's size, no shape can be inferred.
+    assert_bad_input(&["profile", path(&file), "--seconds", "0"], "--dim batch=1");
+}
+
+#[cfg(not(feature = "infer"))]
+#[test]
+fn profile_says_how_to_get_the_shapes_that_a_model_lacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.onnx");
+    fs::write(&file, common::model(network_without_shapes())).unwrap();
+    let output = run(&["profile", path(&file), "--seconds", "0", "--dim", "batch=2"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("Conv 2x4x18x22 -> 2x8x9x11 k3x3 s2 p1"), "the first node is run: {text}");
+    assert!(text.contains("NOT RUN conv2: ") && text.contains("NOT RUN up: "), "{text}");
+    assert!(text.contains("onnx.shape_inference") && text.contains("--features infer"), "{text}");
 }
 
 #[test]
@@ -296,7 +355,7 @@ fn layers_that_are_too_large_are_listed_and_the_others_go_on() {
     let mut network = common::network();
     network.input.push(common::value("giant", &["1", "4", "100000000", "100000000"]));
     network.node.insert(0, common::node("Conv", &["giant", "w1"], "large", &[]));
-    network.node.push(common::node("Conv", &["relu", "w2"], "odd", &[common::ints("strides", &[0, 1])]));
+    network.node.push(common::node("Conv", &["relu", "w2"], "odd", &[ints("strides", &[0, 1])]));
     fs::write(&file, common::model(network)).unwrap();
     let args = ["profile", path(&file), "--seconds", "0", "--dim", "batch=1"];
     let output = run(&args);

@@ -10,12 +10,12 @@ use crate::show;
 use anyhow::{Context, Result, bail, ensure};
 use convoke::Isa;
 use convoke::kernels::Real;
-use convoke_tools::kernels::{self, Op};
+use convoke_tools::kernels::{self, Op, PASSES};
 
 /// Check the inner loops of the micro-kernels in a compiled program or library
 ///
 /// Disassembles it with the compiler's own llvm-objdump, and finds each micro-kernel by its name and each streaming pass by its type. Fails where the
-/// loop over k of a GEMM tile holds anything but its FMAs, loads, prefetches and counters, and where the inner loop of another kernel calls a
+/// loop over k of a GEMM tile holds anything but its FMAs, loads, prefetches and a few counters, and where the inner loop of another kernel calls a
 /// function or uses the stack more than the list of exceptions in the source allows. Prints the FMAs' share of each tile's
 /// loop. Streaming passes are generic: their names say whose they are where the program is compiled with
 /// `-C symbol-mangling-version=v0`.
@@ -32,13 +32,20 @@ pub(crate) struct Args {
     /// Print the stack traffic and the calls of every kernel that has any
     #[arg(long)]
     exceptions: bool,
+    /// Fail where the table of NEON's tiles in kernels/README.md, as it was when these tools were built, is not what the file has
+    #[arg(long)]
+    readme: bool,
 }
 
 /// Holds the tables of micro-kernels of every ISA.
 const README: &str = include_str!("../../../kernels/README.md");
 
-/// The streaming passes.
-const PASSES: [&str; 7] = ["Widen", "WidenStrided", "Narrow", "PackRows", "Interleave", "AddAssign", "Finish"];
+/// Where the table of NEON's tiles begins and ends there.
+const NEON_TABLE: (&str, &str) = ("<!-- neon -->\n", "<!-- /neon -->");
+
+/// The most counters, pointers, comparisons and jumps for each step of k: what counts the steps, the pointers to both operands and to what is fetched
+/// ahead.
+const MOST_COUNTERS: usize = 5;
 
 /// What one inner loop of some kernels may do beyond registers.
 struct Exception {
@@ -211,6 +218,8 @@ struct Name {
 struct Counts {
     all: usize,
     fmas: usize,
+    /// Counters and pointers.
+    counters: usize,
     /// Neither FMA, load, prefetch nor counter.
     others: usize,
     /// As in [`Exception`].
@@ -225,6 +234,7 @@ impl Counts {
         Self {
             all: instructions.len(),
             fmas: count(&|i| i.kind == Kind::MultiplyAdd),
+            counters: count(&|i| i.kind == Kind::Counter),
             others: count(&|i| matches!(i.kind, Kind::Other | Kind::Call)),
             vectors: count(&|i| i.stack == Stack::Vector),
             scalars: count(&|i| i.stack == Stack::Scalar),
@@ -255,6 +265,9 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     }
     for isa in &args.expect {
         report.expect(*isa);
+    }
+    if args.readme {
+        report.compare(README)?;
     }
     show(|out| {
         write!(out, "{}\n{}", report.tiles_table(), report.kernels_table())?;
@@ -354,12 +367,30 @@ struct Tile {
     accumulators: usize,
 }
 
+/// A loop over k.
+#[derive(Debug, Clone)]
+struct Step {
+    kernel: String,
+    accumulators: usize,
+    instructions: usize,
+    fmas: usize,
+    /// Vector registers that are loaded.
+    loaded: usize,
+}
+
+impl Step {
+    /// The FMAs among the instructions, in percent.
+    fn share(&self) -> f64 {
+        100.0 * self.fmas as f64 / self.instructions as f64
+    }
+}
+
 /// All that was found.
 #[derive(Debug, Default)]
 struct Report {
     kernels: BTreeSet<Name>,
-    /// The FMAs' share of a tile's loop over k, in percent, by ISA, group, NR and MR.
-    tiles: BTreeMap<(Isa, String, usize), BTreeMap<usize, f64>>,
+    /// A tile's loop over k, by ISA, group, NR and MR; of several the one with the smallest share of FMAs.
+    tiles: BTreeMap<(Isa, String, usize), BTreeMap<usize, Step>>,
     /// For each family of an ISA: kernels, inner loops, and the worst of them.
     families: BTreeMap<(Isa, String), (usize, usize, Counts)>,
     /// Kernels that use the stack, or call.
@@ -419,14 +450,30 @@ impl Report {
             if counts.vectors + counts.scalars > 0 {
                 self.problem(name, "a loop over k uses the stack", body, |i| i.stack != Stack::Untouched);
             }
+            let steps = counts.fmas.div_ceil(tile.accumulators);
+            if counts.counters > steps * MOST_COUNTERS {
+                let text = format!(
+                    "{} counters and pointers in {steps} steps of k, {MOST_COUNTERS} a step allowed",
+                    counts.counters
+                );
+                self.problem(name, &text, body, |i| i.kind == Kind::Counter);
+            }
             if counts.others > 0 {
                 let text = "a loop over k holds more than FMAs, loads, prefetches and counters";
                 self.problem(name, text, body, |i| matches!(i.kind, Kind::Other | Kind::Call));
             }
-            let share = 100.0 * counts.fmas as f64 / counts.all as f64;
+            let step = Step {
+                instructions: counts.all,
+                fmas: counts.fmas,
+                loaded: body.iter().map(|i| i.loaded_registers()).sum(),
+                accumulators: tile.accumulators,
+                kernel: String::from(name.path.rsplit("::").next().unwrap_or_default()),
+            };
             let row = self.tiles.entry((name.isa, tile.group.clone(), tile.nr)).or_default();
-            let least = row.entry(tile.mr).or_insert(share);
-            *least = least.min(share);
+            let least = row.entry(tile.mr).or_insert_with(|| step.clone());
+            if step.share() < least.share() {
+                *least = step;
+            }
         }
     }
 
@@ -446,9 +493,16 @@ impl Report {
         // Which types a pass is compiled for is the program's choice.
         let passes = PASSES.map(|pass| format!("stream::{pass}<"));
         missing.extend(passes.into_iter().filter(|pass| !is_there(&|found| found.starts_with(pass))));
+        // AVX-512's are inlined into the passes.
         let conversions = ["convert::widen", "convert::narrow"].map(String::from);
         missing.extend(conversions.into_iter().filter(|path| isa == Isa::Neon && !is_there(&|found| found == path)));
         self.problems.extend(missing.iter().map(|path| format!("{isa}/{path}: not in the file")));
+        let is_listed =
+            |pass: &str| PASSES.iter().any(|known| pass.strip_prefix(known).is_some_and(|rest| rest.starts_with('<')));
+        let own = self.kernels.iter().filter(|k| k.isa == isa);
+        let unlisted = own.filter(|k| k.path.strip_prefix("stream::").is_some_and(|pass| !is_listed(pass)));
+        self.problems
+            .extend(unlisted.map(|k| format!("{isa}/{}: not among the passes of tools/src/kernels.rs", k.path)));
     }
 
     /// One line for the tiles that differ only in MR.
@@ -457,10 +511,38 @@ impl Report {
             "| ISA | tiles | NR | FMAs in the loop over k, % of its instructions, for MR = 1, 2, ... |\n|---|---|---:|---|\n",
         );
         for ((isa, group, nr), row) in &self.tiles {
-            let shares: Vec<_> = row.values().map(|share| format!("{share:.0}")).collect();
+            let shares: Vec<_> = row.values().map(|step| format!("{:.0}", step.share())).collect();
             text += &format!("| {isa} | {group} | {nr} | {} |\n", shares.join(" "));
         }
         text
+    }
+
+    /// NEON's tiles as kernels/README.md has them: the tallest of each width, and those of 24 accumulators.
+    fn neon_table(&self) -> String {
+        let mut text = String::from(
+            "| kernel | instructions | multiply-adds | share | for each register loaded |\n|---|---:|---:|---:|---:|\n",
+        );
+        for (_, row) in self.tiles.iter().filter(|((isa, ..), _)| *isa == Isa::Neon) {
+            let tallest = row.keys().next_back();
+            for (_, step) in row.iter().filter(|(mr, step)| step.accumulators == 24 || Some(*mr) == tallest) {
+                let Step { kernel, instructions, fmas, loaded, .. } = step;
+                let (share, each) = (step.share(), *fmas as f64 / *loaded as f64);
+                text += &format!("| `{kernel}` | {instructions} | {fmas} | {share:.0} % | {each:.1} |\n");
+            }
+        }
+        text
+    }
+
+    /// Complains where the table of NEON's tiles is not what a text says.
+    fn compare(&mut self, readme: &str) -> Result<()> {
+        let (begin, end) = NEON_TABLE;
+        let written = readme.split_once(begin).and_then(|(_, rest)| rest.split_once(end));
+        let (written, _) = written.context("kernels/README.md has no markers around the table of NEON's tiles")?;
+        let found = self.neon_table();
+        if written != found {
+            self.problems.push(format!("the table of NEON's tiles in kernels/README.md must be:\n{found}"));
+        }
+        Ok(())
     }
 
     /// One line a family.
@@ -595,8 +677,47 @@ mod tests {
         assert!(with(&["vmovaps\tzmm5, zmm6"])[0].contains("holds more than"));
         assert!(with(&["vmovups\tzmmword ptr [rcx], zmm6"])[0].contains("holds more than"));
         assert!(with(&["call\t0x400 <g>"])[0].contains("holds more than"));
+        assert_eq!(with(&["add\trdx, 0x40"; MOST_COUNTERS - 2]), [""; 0], "beside the loop's own two");
+        assert!(with(&["add\trdx, 0x40"; MOST_COUNTERS - 1])[0].contains("6 counters and pointers in 1 steps of k"));
         assert!(with(&fmas[..1])[0].contains("3 FMAs, no multiple of 2"));
         assert!(problems(tile, &[load])[0].contains("no loop with FMAs"));
+    }
+
+    #[test]
+    fn the_table_of_neon_is_compared() {
+        let text = "a.o: file format elf64-littleaarch64\n\n\
+                    0000000000000000 <convoke_kernels::aarch64::neon::gemm_f32::f32_gemm_2x4>:\n\
+                    \x20      0:      \tldp\tq2, q3, [x8], #32\n\
+                    \x20      4:      \tfmla\tv0.4s, v3.4s, v2.s[0]\n\
+                    \x20      8:      \tfmla\tv1.4s, v3.4s, v2.s[1]\n\
+                    \x20      c:      \tcbnz\tx12, 0x0 <f>\n";
+        let functions = assembly::parse(text).unwrap();
+        let mut report = Report::default();
+        report.add(&Name::of_symbol(&functions[0].names[0]).unwrap(), &functions[0]);
+        let (begin, end) = NEON_TABLE;
+        let head =
+            "| kernel | instructions | multiply-adds | share | for each register loaded |\n|---|---:|---:|---:|---:|\n";
+        let table = format!("{head}| `f32_gemm_2x4` | 4 | 2 | 50 % | 1.0 |\n");
+        report.compare(&format!("text\n{begin}{table}{end}\n")).unwrap();
+        assert_eq!(report.problems, [""; 0]);
+        report.compare(&format!("{begin}{}{end}", table.replace("50", "51"))).unwrap();
+        assert!(report.problems[0].ends_with(&table), "{:?}", report.problems);
+        assert!(report.compare(&table).is_err(), "no markers");
+    }
+
+    #[test]
+    fn passes_are_listed_and_there() {
+        let problems = |pass: &str| {
+            let mut report = Report::default();
+            report.kernels.insert(Name { isa: Isa::Neon, path: format!("stream::{pass}<f32>") });
+            report.expect(Isa::Neon);
+            report.problems.into_iter().filter(|problem| problem.contains("stream::")).collect::<Vec<_>>()
+        };
+        assert_eq!(problems("Narrow").len(), PASSES.len() - 1);
+        assert_eq!(
+            problems("Reverse").last().unwrap(),
+            "neon/stream::Reverse<f32>: not among the passes of tools/src/kernels.rs"
+        );
     }
 
     #[test]

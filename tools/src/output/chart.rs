@@ -69,7 +69,7 @@ fn roofline(report: &Report) -> Result<Picture> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-        let body = frame(&root, "Roofline", &report.machine)?;
+        let body = frame(&root, "Roofline", &report.machine.headline(), &report.machine)?;
         let (plot, below) = body.split_vertically(PLOT);
         let intensity = |r: &Record| r.figures.flop / r.figures.compulsory_bytes;
         let place = |r: &Record| (intensity(r), r.figures.gflops);
@@ -166,6 +166,7 @@ fn networks(report: &Report) -> Chart {
     }
     let bars = Bars {
         title: "Networks: their layers, one after the other",
+        headline: report.machine.headline(),
         unit: "GFLOP/s",
         series: vec!["convoke".to_owned()],
         mark: Some("at the limits of direct arithmetic"),
@@ -190,6 +191,7 @@ fn instruction_sets(report: &Report) -> Chart {
     let caption = "The same layers with each instruction set: the geometric mean of each kind of layer, and the last by the first.".to_owned();
     let bars = Bars {
         title: "Instruction sets: geometric mean of each kind of layer",
+        headline: report.machine.headline(),
         unit: "GFLOP/s",
         series: series.iter().map(|s| s.isa.clone()).collect(),
         mark: None,
@@ -221,6 +223,7 @@ fn threads(report: &Report) -> Chart {
     );
     let bars = Bars {
         title: "Threads: times as fast as one",
+        headline: report.machine.headline_for(1..=most),
         unit: "times as fast as one thread",
         series: more.iter().map(|s| format!("{} threads", s.threads)).collect(),
         mark: Some("ideal"),
@@ -272,6 +275,8 @@ fn plain(value: f64) -> String {
 #[derive(Debug)]
 struct Bars {
     title: &'static str,
+    /// What was measured on what.
+    headline: String,
     unit: &'static str,
     /// One name for each bar of a group.
     series: Vec<String>,
@@ -307,7 +312,7 @@ impl Bars {
         let mut svg = String::new();
         {
             let root = SVGBackend::with_string(&mut svg, (WIDTH, height as u32)).into_drawing_area();
-            let body = frame(&root, self.title, machine)?;
+            let body = frame(&root, self.title, &self.headline, machine)?;
             self.legend(Some(&body), labels)?;
             let (top, bottom) = (legend_height, legend_height + self.rows.len() as i32 * group);
             let (left, right) = (labels, WIDTH as i32 - NOTES);
@@ -430,12 +435,12 @@ impl<'a, 'b> Legend<'a, 'b> {
     }
 }
 
-/// A white sheet with the title above and the machine below; gives what is between.
-fn frame<'a>(root: &Area<'a>, title: &str, machine: &Machine) -> Result<Area<'a>> {
+/// A white sheet with the title above, and what was measured on what, when, below; gives what is between.
+fn frame<'a>(root: &Area<'a>, title: &str, headline: &str, machine: &Machine) -> Result<Area<'a>> {
     root.fill(&WHITE).map_err(drawing)?;
     let height = root.dim_in_pixel().1 as i32;
     text(root, title, (16, 24), 20, BLACK, HPos::Left)?;
-    text(root, &machine.headline(), (16, height - 32), 12, GREY, HPos::Left)?;
+    text(root, headline, (16, height - 32), 12, GREY, HPos::Left)?;
     text(root, &machine.versions(), (16, height - 14), 12, GREY, HPos::Left)?;
     Ok(root.margin(44, 48, 0, 0))
 }
@@ -514,6 +519,20 @@ pub(super) mod tests {
         }
         let none = all(&report(vec![layer("b", "empty", 0.0, 64.0)])).unwrap();
         assert_eq!(none.iter().map(|p| p.file).collect::<Vec<_>>(), ["roofline.svg"]);
+    }
+
+    #[test]
+    fn pictures_say_on_how_many_threads() {
+        let pictures = all(&report(vec![layer("a", "dense", 5e4, 1e4)])).unwrap();
+        let threads = |picture: &Picture| {
+            let texts = picture.svg.lines().filter_map(|line| line.trim().split_once(", f32, "));
+            texts.map(|(_, threads)| threads.to_owned()).collect::<Vec<_>>()
+        };
+        let found: Vec<_> = pictures.iter().map(|picture| (picture.file, threads(picture))).collect();
+        let one = vec!["1 thread".to_owned()];
+        let expected =
+            [("roofline.svg", one.clone()), ("networks.svg", one), ("threads.svg", vec!["1 to 2 threads".to_owned()])];
+        assert_eq!(found, expected);
     }
 
     #[test]
