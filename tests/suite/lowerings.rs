@@ -20,7 +20,9 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
         Algorithm::Naive => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
         Algorithm::Winograd => prop_oneof![layers::winograd(), layers::winograd_transposed()].boxed(),
         Algorithm::Grouped => layers::grouped().boxed(),
-        Algorithm::ChannelGemm => prop_oneof![3 => layers::conv(), 1 => layers::covered()].boxed(),
+        Algorithm::ChannelGemm => {
+            prop_oneof![4 => layers::conv(), 1 => layers::covered(), 1 => layers::one_position()].boxed()
+        },
         Algorithm::Pointwise => layers::pointwise().boxed(),
         Algorithm::Transposed | Algorithm::Col2im(_) => layers::conv_transpose().boxed(),
         _ => layers::conv().boxed(),

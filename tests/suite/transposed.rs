@@ -42,6 +42,10 @@ fn one_pixel_in() {
         layer(two([20, 33, 4, 4], 1), [1, 20, 1, 1]),
         layer(two([20, 33, 4, 4], 2).pads([1; 4]), [1, 20, 1, 1]),
         layer(two([6, 4, 3, 3], 2).output_padding([1, 1]), [3, 6, 1, 1]),
+        // Images as positions: several blocks of K, shares of many outputs, bands of images, crops that differ at both ends.
+        layer(two([600, 130, 4, 4], 1), [1, 600, 1, 1]),
+        layer(two([6, 9, 5, 3], 2).group(3).pads([2, 0, 1, 1]), [40, 6, 1, 1]),
+        layer(ConvTranspose::new([3, 5, 7]).strides([4]).pads([0, 2]), [9, 3, 1]),
         layer(ConvTranspose::new([6, 4, 3, 3, 2]).strides([2, 3, 2]), [1, 6, 1, 1, 1]),
     ];
     for_each_type!(check(&layers, |_| ()));
@@ -101,6 +105,7 @@ fn weights_that_are_not_finite_count_only_where_they_meet_an_input() {
         layer(two([5, 1, 4, 4], 2).group(5).pads([1; 4]), [1, 5, 6, 19]),
         layer(ConvTranspose::new([150, 3, 4]).strides([2]).pads([2, 0]), [1, 150, 20]),
         layer(ConvTranspose::new([3, 2, 3, 3, 2]).strides([2, 2, 1]), [1, 3, 3, 3, 3]),
+        layer(two([8, 6, 3, 4], 1).group(2).pads([1, 0, 0, 2]), [3, 8, 1, 1]),
     ];
     fn spoil<T: Scalar>(operands: &mut Operands<T>) {
         for (i, w) in operands.w.iter_mut().enumerate().filter(|(i, _)| i % 13 == 5) {
@@ -122,4 +127,14 @@ fn weights_packed_for_other_pads_are_rejected_not_misread() {
     let planner = Planner::new().packed_for(&packed);
     assert!(planner.plan::<f32>(operator(1), &[2, 3, 30, 7]).is_ok());
     assert!(planner.plan::<f32>(operator(2), &[1, 3, 8, 8]).is_err());
+
+    let planner = Planner::new().algorithm(Algorithm::ChannelGemm);
+    let plan = planner.plan::<f32>(operator(1), &[1, 3, 1, 1]).unwrap();
+    let packed = Operands::<f32>::uniform(plan.geometry(), 3).pack(&plan);
+    let planner = Planner::new().packed_for(&packed);
+    assert!(planner.plan::<f32>(operator(1), &[5, 3, 1, 1]).is_ok());
+    for pads in [[0, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 1]] {
+        assert!(planner.plan::<f32>(two([3, 4, 4, 4], 2).pads(pads), &[1, 3, 1, 1]).is_err(), "{pads:?}");
+    }
+    assert!(planner.plan::<f32>(operator(1), &[1, 3, 2, 1]).is_err());
 }

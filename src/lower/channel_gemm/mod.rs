@@ -29,22 +29,28 @@ const KC: usize = 256;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
-    if geometry.op != Op::Conv {
-        return Err(String::from("only for Conv"));
-    }
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
     }
-    let geometry = merged(geometry);
-    let block = planes::channels_per_block(geometry.in_channels_per_group(), geometry.kernel_volume(), KC);
+    let obstacle = images::obstacle(geometry);
+    if let (Op::ConvTranspose, Some(axis)) = (geometry.op, obstacle) {
+        return Err(alloc::format!(
+            "only for Conv, and for ConvTranspose of one input position without dilation whose outputs all have a tap, which spatial axis {axis} is not"
+        ));
+    }
+    let block = planes::channels_per_block(geometry.in_channels_per_group(), Weights::taps_of(geometry), KC);
     if let Some(packed) = request.layout.map(|layout| layout[1])
         && packed != block
     {
         return Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"));
     }
-    if images::covers(&geometry) {
+    if request.layout.is_some_and(|layout| !layout[2..].iter().copied().eq(images::crop(geometry))) {
+        return Err(String::from("the weights are packed for other pads or outputs"));
+    }
+    if obstacle.is_none() {
         return images::offer(request, block, most);
     }
+    let geometry = merged(geometry);
     // Which of the two it is depends on no limit, so that no sum does.
     let unpadded = |most: usize| unpadded::offer(request, &geometry, block, most);
     let padded = |most: usize| padded(request, geometry.clone(), block, most);
@@ -141,10 +147,11 @@ fn merged(geometry: &Geometry) -> Geometry {
     geometry
 }
 
-/// How W is packed: panels of output channels, each `[K][NR]`, with K ordered by blocks of channels, then taps, then channels of the block.
+/// How W is packed: panels of output channels (of ConvTranspose, of their outputs), each `[K][NR]`, with K ordered by blocks of channels, then taps, then
+/// channels of the block.
 struct Weights {
     groups: usize,
-    /// Output channels of a group, and those with what fills up the last panel.
+    /// Output channels of a group (of ConvTranspose, times outputs), and those with what fills up the last panel.
     rows: usize,
     padded: usize,
     /// Input channels of a group, and those in a block.
@@ -157,14 +164,20 @@ struct Weights {
 
 impl Weights {
     fn new(geometry: &Geometry, panels: Panels, block: usize) -> Result<Self, String> {
-        let (groups, rows) = (geometry.group, geometry.out_channels_per_group());
-        let (channels, taps) = (geometry.in_channels_per_group(), geometry.kernel_volume());
+        let (groups, filters) = (geometry.group, geometry.out_channels_per_group());
+        let rows = if geometry.op == Op::Conv { filters } else { filters * geometry.output_spatial() };
+        let (channels, taps) = (geometry.in_channels_per_group(), Self::taps_of(geometry));
         let padded = panels.padded(rows);
         let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));
         if len.is_none_or(|len| len > isize::MAX as usize / 8) {
             return Err(String::from("the packed weights do not fit the address space"));
         }
         Ok(Self { groups, rows, padded, channels, block, taps, nr: panels.wide })
+    }
+
+    /// Steps of K for each input channel: of ConvTranspose one, because each output has one tap.
+    fn taps_of(geometry: &Geometry) -> usize {
+        if geometry.op == Op::Conv { geometry.kernel_volume() } else { 1 }
     }
 
     fn layout(&self) -> Layout {
@@ -190,7 +203,14 @@ impl Weights {
         &packed[group * self.group_len()..(group + 1) * self.group_len()]
     }
 
+    /// Packs Conv's W.
     fn pack<T: Element>(&self, w: &[T], packed: &mut [T::Acc]) {
+        let Self { rows, channels, taps, .. } = *self;
+        self.pack_by(packed, |group, row, c, tap| w[((group * rows + row) * channels + c) * taps + tap].to_acc());
+    }
+
+    /// Packs W, given by group, row, input channel of the group, and tap.
+    fn pack_by<A: Real>(&self, packed: &mut [A], w: impl Fn(usize, usize, usize, usize) -> A) {
         let Self { rows, channels, taps, block, nr, .. } = *self;
         if self.group_len() == 0 {
             return;
@@ -202,11 +222,7 @@ impl Weights {
                     let (tap, c) = planes::step_of(k, channels, taps, block);
                     for (i, value) in step.iter_mut().enumerate() {
                         let row = p * nr + i;
-                        *value = if row < rows {
-                            w[((group * rows + row) * channels + c) * taps + tap].to_acc()
-                        } else {
-                            T::Acc::ZERO
-                        };
+                        *value = if row < rows { w(group, row, c, tap) } else { A::ZERO };
                     }
                 }
             }

@@ -349,8 +349,9 @@ struct Transposed<T: Element> {
 
 /// A panel of output channels of a group.
 struct Panel<'a, A> {
-    /// Its packed weights.
+    /// Its packed weights, and those of the panels behind it.
     a: &'a [A],
+    next: &'a [A],
     height: usize,
     bias: &'a [A],
     /// The first element of its first channel in Y.
@@ -400,6 +401,7 @@ impl<T: Element> Transposed<T> {
             let k_total = self.k_of(pass);
             let a = &panel.a[pass.before * channels * panel.height..];
             let subs = &pass.subs[usize::from(panel.height != self.tiles.panels.height(0))];
+            let next = panel.next.get(pass.before * channels * panel.height..).unwrap_or(&[]);
             for first in (0..channels).step_by(pass.block) {
                 let width = pass.block.min(channels - first);
                 let koff = pass.koff[usize::from(width != pass.block)].rows(0..width * pass.taps);
@@ -412,9 +414,16 @@ impl<T: Element> Transposed<T> {
                     let at = self.strip_at(panel.height, vector) + pass.slot * panel.height * nr;
                     for sub in 0..subs.count() {
                         let (row, height) = (subs.start(sub), subs.height(sub));
+                        // While the first strip is multiplied, the next block of k is fetched, or the next panel's first one: a line with each step of k.
+                        let ahead = match vector {
+                            0 if to < k_total => a.get(row * k_total + to * height..),
+                            0 => next.get(row * k_total..),
+                            _ => None,
+                        };
+                        let ahead = ahead.map_or(Ahead::NONE, Ahead::lines);
                         let a = &a[row * k_total + from * height..row * k_total + to * height];
                         let tile = &mut sums[at + row * nr..at + (row + height) * nr];
-                        kernels.of_height(height).partial(a, b, koff, Ahead::NONE, tile, first > 0);
+                        kernels.of_height(height).partial(a, b, koff, ahead, tile, first > 0);
                     }
                     vector += kernels.nrv;
                 }
@@ -660,8 +669,10 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                 let planes = &planes[(group - groups.start) * channels * self.planes.channel_len..];
                 let (row, height) = (self.tiles.panels.start(p), self.tiles.panels.height(p));
                 let channel = group * rows + row;
+                let (a, next) = io.weights[channel * self.channel_len()..].split_at(height * self.channel_len());
                 let panel = Panel {
-                    a: &io.weights[channel * self.channel_len()..(channel + height) * self.channel_len()],
+                    a,
+                    next: if p + 1 < panels.end { next } else { &[] },
                     height,
                     bias: &io.bias[channel..channel + height],
                     at: (image * geometry.out_channels + channel) * geometry.output_spatial(),
