@@ -30,6 +30,8 @@ pub(crate) const PACK_CYCLES: f64 = 0.1;
 pub(crate) const SUM_CYCLES: f64 = 2.0;
 /// Cycles to finish a vector of sums with channels along its lanes: transposed, and stored in short rows.
 pub(crate) const TRANSPOSED_STORE_CYCLES: f64 = 6.0;
+/// Cycles to add a vector of sums to others, or to copy it.
+pub(crate) const ADDED_CYCLES: f64 = 1.5;
 /// Cycles to interleave and store a vector of sums of several phases.
 pub(crate) const WEAVE_CYCLES: f64 = 8.0;
 /// Cycles for one product of a vector of sums without tiles, and for its way into Y.

@@ -34,8 +34,8 @@ const MOST_PANELS: usize = 64;
 /// Bytes of a task's scratch, about.
 const MOST_BYTES: usize = 512 << 10;
 
-/// The first axis along which an image is no row of the product's matrix as it lies in memory, and Y's no row of the product; none where all is well.
-pub(super) fn obstacle(geometry: &Geometry) -> Option<usize> {
+/// Whether an image is a row of the product's matrix as it lies in memory, and Y's image a row of the product.
+pub(super) fn covers(geometry: &Geometry) -> bool {
     let is_row = |axis: &Axis| {
         let is_dense = axis.dilation == 1 || axis.kernel == 1;
         match geometry.op {
@@ -44,16 +44,16 @@ pub(super) fn obstacle(geometry: &Geometry) -> Option<usize> {
             Op::ConvTranspose => axis.input == 1 && axis.pad_begin + axis.output <= axis.kernel && is_dense,
         }
     };
-    geometry.axes.iter().position(|axis| !is_row(axis))
+    geometry.axes.iter().all(is_row)
 }
 
-/// What of ConvTranspose's W is packed depends on: where each axis is cropped.
-pub(super) fn crop(geometry: &Geometry) -> impl Iterator<Item = usize> + '_ {
+/// What the layout of the packed weights has beside tile and block: where ConvTranspose's axes are cropped.
+pub(super) fn layout(geometry: &Geometry) -> Layout {
     let axes = if geometry.op == Op::ConvTranspose { &geometry.axes[..] } else { &[] };
-    axes.iter().flat_map(|axis| [axis.pad_begin, axis.output])
+    axes.iter().flat_map(|axis| [axis.pad_begin, axis.output]).collect()
 }
 
-/// The offer for a geometry without an [obstacle], with weights packed in blocks of `block` channels.
+/// The offer for a geometry that is [covered](covers), with weights packed in blocks of `block` channels.
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
@@ -62,7 +62,12 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let tiles = |images: usize| {
         Tiles::<T::Acc>::new(request.isa, images).ok_or_else(|| String::from("no kernel for this tile"))
     };
-    let weights = Weights::new(geometry, tiles(1)?.panels, block)?;
+    let (filters, outputs) = (geometry.out_channels_per_group(), geometry.output_spatial());
+    let product = match geometry.op {
+        Op::Conv => (filters, geometry.kernel_volume()),
+        Op::ConvTranspose => (filters * outputs, 1),
+    };
+    let weights = Weights::new(geometry, product, tiles(1)?.panels, block)?;
     let (steps, panels, bytes) = (weights.steps(), weights.rows.div_ceil(weights.nr), size_of::<T::Acc>());
     let threads = if request.threads == 1 { 1 } else { request.threads.div_ceil(geometry.batch * geometry.group) };
     let splits = panels.div_ceil(MOST_PANELS).max(threads).min(panels);
@@ -89,7 +94,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
         build: Box::new(move || {
             let koff = [&tiles[0], &tiles[1]].map(|tiles| RowOffsets::packed(k.size(), tiles.width));
             let (isa, activation) = (request.isa, request.activation);
-            let (geometry, outputs, direct) = (geometry.clone(), geometry.output_spatial(), request.direct_clamp());
+            let (geometry, direct) = (geometry.clone(), request.direct_clamp());
             Box::new(Images { geometry, outputs, weave, direct, isa, activation, weights, bands, tiles, koff, k, splits, lens })
         }),
     })
@@ -136,7 +141,7 @@ impl<T: Element> Images<T> {
 
 impl<T: Element> Lowering<T> for Images<T> {
     fn layout(&self) -> Layout {
-        self.weights.layout().into_iter().chain(crop(&self.geometry)).collect()
+        self.weights.layout().into_iter().chain(layout(&self.geometry)).collect()
     }
 
     fn describe(&self) -> String {

@@ -6,6 +6,7 @@
 //! pays, on all axes, on planes without padding ([`unpadded`]). Accepts every Conv whose planes' offsets fit 32 bits. Scratch for a task: as
 //! `implicit_gemm`'s, with the sums pixel-major.
 
+mod added;
 mod images;
 mod unpadded;
 
@@ -32,23 +33,23 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
     }
-    let obstacle = images::obstacle(geometry);
-    if let (Op::ConvTranspose, Some(axis)) = (geometry.op, obstacle) {
-        return Err(alloc::format!(
-            "only for Conv, and for ConvTranspose of one input position without dilation whose outputs all have a tap, which spatial axis {axis} is not"
-        ));
-    }
-    let block = planes::channels_per_block(geometry.in_channels_per_group(), Weights::taps_of(geometry), KC);
+    // ConvTranspose's taps are added, not summed.
+    let taps = if geometry.op == Op::Conv { geometry.kernel_volume() } else { 1 };
+    let block = planes::channels_per_block(geometry.in_channels_per_group(), taps, KC);
     if let Some(packed) = request.layout.map(|layout| layout[1])
         && packed != block
     {
         return Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"));
     }
-    if request.layout.is_some_and(|layout| !layout[2..].iter().copied().eq(images::crop(geometry))) {
-        return Err(String::from("the weights are packed for other pads or outputs"));
-    }
-    if obstacle.is_none() {
+    let packed = |layout: &[usize]| request.layout.is_none_or(|packed| packed[2..] == *layout);
+    if images::covers(geometry) && packed(&images::layout(geometry)) {
         return images::offer(request, block, most);
+    }
+    if !packed(if geometry.op == Op::Conv { &[] } else { &added::LAYOUT }) {
+        return Err(String::from("the weights are packed for one position of X, and for other pads or outputs"));
+    }
+    if geometry.op == Op::ConvTranspose {
+        return added::offer(request, block, most);
     }
     let geometry = merged(geometry);
     // Which of the two it is depends on no limit, so that no sum does.
@@ -92,7 +93,7 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
     let edge = if axis == last && rest != 0 { rest } else { width };
     let edge_tiles = Tiles::<T::Acc>::new(request.isa, edge).ok_or_else(no_kernel)?;
     let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, (axis, extent), i)).product::<usize>();
-    let weights = Weights::new(&geometry, tiles.panels, block)?;
+    let weights = Weights::new(&geometry, (channels_out, taps), tiles.panels, block)?;
     let panels = channels_out.div_ceil(tiles.nr());
     let slabs = geometry.batch * geometry.group * sizes.slabs;
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, panels.max(1)) };
@@ -147,11 +148,11 @@ fn merged(geometry: &Geometry) -> Geometry {
     geometry
 }
 
-/// How W is packed: panels of output channels (of ConvTranspose, of their outputs), each `[K][NR]`, with K ordered by blocks of channels, then taps, then
-/// channels of the block.
+/// How W is packed: panels of output channels (of one position of ConvTranspose, of their outputs), each `[K][NR]`, with K ordered by blocks of channels, then
+/// taps, then channels of the block.
 struct Weights {
     groups: usize,
-    /// Output channels of a group (of ConvTranspose, times outputs), and those with what fills up the last panel.
+    /// Output channels of a group (of one position of ConvTranspose, times outputs), and those with what fills up the last panel.
     rows: usize,
     padded: usize,
     /// Input channels of a group, and those in a block.
@@ -163,21 +164,15 @@ struct Weights {
 }
 
 impl Weights {
-    fn new(geometry: &Geometry, panels: Panels, block: usize) -> Result<Self, String> {
-        let (groups, filters) = (geometry.group, geometry.out_channels_per_group());
-        let rows = if geometry.op == Op::Conv { filters } else { filters * geometry.output_spatial() };
-        let (channels, taps) = (geometry.in_channels_per_group(), Self::taps_of(geometry));
+    /// `rows` and `taps` are those of the product.
+    fn new(geometry: &Geometry, (rows, taps): (usize, usize), panels: Panels, block: usize) -> Result<Self, String> {
+        let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
         let padded = panels.padded(rows);
         let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));
         if len.is_none_or(|len| len > isize::MAX as usize / 8) {
             return Err(String::from("the packed weights do not fit the address space"));
         }
         Ok(Self { groups, rows, padded, channels, block, taps, nr: panels.wide })
-    }
-
-    /// Steps of K for each input channel: of ConvTranspose one, because each output has one tap.
-    fn taps_of(geometry: &Geometry) -> usize {
-        if geometry.op == Op::Conv { geometry.kernel_volume() } else { 1 }
     }
 
     fn layout(&self) -> Layout {
