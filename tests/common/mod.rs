@@ -88,12 +88,8 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
     let is_empty = geometry.output_len() == 0;
     match algorithm {
         Algorithm::Naive => true,
-        Algorithm::ChannelGemm if geometry.op == Op::ConvTranspose => {
-            let is_dense = |a: &convoke::Axis| a.dilation == 1 || a.kernel == 1;
-            let is_one = |a: &convoke::Axis| a.input == 1 && a.pad_begin + a.output <= a.kernel && is_dense(a);
-            !is_empty && geometry.axes.iter().all(is_one)
-        }
-        Algorithm::Im2col(_) | Algorithm::ImplicitGemm | Algorithm::ChannelGemm => geometry.op == Op::Conv && !is_empty,
+        Algorithm::ChannelGemm => !is_empty,
+        Algorithm::Im2col(_) | Algorithm::ImplicitGemm => geometry.op == Op::Conv && !is_empty,
         Algorithm::Pointwise => {
             let is_plain = |a: &convoke::Axis| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0;
             geometry.op == Op::Conv && !is_empty && geometry.axes.iter().all(is_plain)

@@ -1,7 +1,7 @@
 //! ConvTranspose where phases, borders and tails meet: every algorithm on every ISA against the reference.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
-use convoke::{Activation, Algorithm, ConvTranspose, Planner};
+use convoke::{Activation, Algorithm, ConvTranspose, Planner, Threads};
 use convoke_tools::data::Scalar;
 
 /// Runs layers on every combination that accepts them, with bias and residual, on plans for 1 and 3 threads.
@@ -47,6 +47,24 @@ fn one_pixel_in() {
         layer(two([6, 9, 5, 3], 2).group(3).pads([2, 0, 1, 1]), [40, 6, 1, 1]),
         layer(ConvTranspose::new([3, 5, 7]).strides([4]).pads([0, 2]), [9, 3, 1]),
         layer(ConvTranspose::new([6, 4, 3, 3, 2]).strides([2, 3, 2]), [1, 6, 1, 1, 1]),
+    ];
+    for_each_type!(check(&layers, |_| ()));
+}
+
+#[test]
+fn small_maps() {
+    let layers = [
+        // Several blocks of K, the last of another size; panels of which the last is narrow; runs of rows; bands of images.
+        layer(two([300, 40, 4, 4], 2).pads([1; 4]), [1, 300, 4, 5]),
+        layer(two([9, 35, 3, 3], 2).pads([1, 0, 0, 1]).output_padding([1, 1]), [19, 9, 5, 3]),
+        layer(ConvTranspose::new([18, 17, 11]).strides([5]).pads([3, 2]).group(2), [2, 18, 31]),
+        layer(ConvTranspose::new([5, 6, 3, 2, 3]).strides([2, 3, 1]).pads([1, 0, 1, 0, 1, 1]), [2, 5, 3, 4, 5]),
+        layer(ConvTranspose::new([2, 3, 2, 3, 1, 2]).strides([1, 2, 2, 3]), [2, 2, 3, 2, 4, 2]),
+        // Outputs beyond all taps, on each axis.
+        layer(two([4, 5, 2, 1], 4).output_padding([3, 3]), [1, 4, 3, 2]),
+        layer(two([4, 5, 3, 2], 2).dilations([3, 2]).pads([2, 1, 3, 0]), [1, 4, 4, 3]),
+        layer(two([3, 6, 3, 3], 1).pads([1, 0, 1, 0]), [1, 3, 0, 4]),
+        layer(two([3, 6, 3, 3], 1).pads([0, 1, 0, 1]), [1, 3, 4, 0]),
     ];
     for_each_type!(check(&layers, |_| ()));
 }
@@ -128,13 +146,27 @@ fn weights_packed_for_other_pads_are_rejected_not_misread() {
     assert!(planner.plan::<f32>(operator(1), &[2, 3, 30, 7]).is_ok());
     assert!(planner.plan::<f32>(operator(2), &[1, 3, 8, 8]).is_err());
 
-    let planner = Planner::new().algorithm(Algorithm::ChannelGemm);
-    let plan = planner.plan::<f32>(operator(1), &[1, 3, 1, 1]).unwrap();
+    let planner_of = || Planner::new().algorithm(Algorithm::ChannelGemm);
+    let plan = planner_of().plan::<f32>(operator(1), &[1, 3, 1, 1]).unwrap();
     let packed = Operands::<f32>::uniform(plan.geometry(), 3).pack(&plan);
     let planner = Planner::new().packed_for(&packed);
     assert!(planner.plan::<f32>(operator(1), &[5, 3, 1, 1]).is_ok());
+    // What is packed for one position is packed for its outputs.
     for pads in [[0, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 1]] {
         assert!(planner.plan::<f32>(two([3, 4, 4, 4], 2).pads(pads), &[1, 3, 1, 1]).is_err(), "{pads:?}");
     }
     assert!(planner.plan::<f32>(operator(1), &[1, 3, 2, 1]).is_err());
+
+    // What is packed for more serves every size and crop.
+    let plan = planner_of().plan::<f32>(operator(1), &[2, 3, 5, 6]).unwrap();
+    let whole = Operands::<f32>::uniform(plan.geometry(), 3);
+    let packed = whole.pack(&plan);
+    for (pad, x_shape) in [(1, [1, 3, 1, 1]), (2, [3, 3, 2, 7]), (0, [1, 3, 1, 1])] {
+        let layer = layer(operator(pad), x_shape);
+        let plan = Planner::new().packed_for(&packed).plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+        let operands = Operands { w: whole.w.clone(), ..Operands::uniform(&layer.geometry(), 4) };
+        let y = operands.run_packed(&plan, &packed, Threads::Serial).unwrap();
+        let oracle = Oracle::new(&layer.geometry(), &operands);
+        assert_eq!(oracle.check(Algorithm::ChannelGemm, Activation::None, &y), Ok(()), "{layer}");
+    }
 }

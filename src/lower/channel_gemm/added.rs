@@ -5,8 +5,8 @@
 //! are added, by the kernel that makes them, where they belong in the sums of a panel of channels: `[tap of the last axis][phases of the other axes][their
 //! positions][position of X on the last axis][NR]`, in which the pixels of a tile are neighbours whatever the tap. What remains of col2im is to add the taps of
 //! the last axis, row by row, on the way into Y. Weights are packed in the order in which they are read, once for a band of images: `[panels][blocks of
-//! K][taps][K][NR]`. Accepts every ConvTranspose whose X is not empty, where a task's scratch fits [`MOST_BYTES`]: X in blocks of K and tiles, the sums of a
-//! panel, a row of Y by phases, and a tile.
+//! K][taps][K][NR]`. Accepts every ConvTranspose where a task's scratch fits [`MOST_BYTES`]: X in blocks of K and tiles, the sums of a panel, a row of Y by
+//! phases, and a tile.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -77,15 +77,13 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let geometry = request.geometry;
     let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
     let (spatial, taps, bytes) = (geometry.input_spatial(), geometry.kernel_volume(), size_of::<T::Acc>());
-    if spatial == 0 {
-        return Err(String::from("X is empty"));
-    }
     let (last, before) = geometry.axes.split_last().expect("at least one axis");
     let too_large = || alloc::format!("X, or what a panel of channels sums, takes more than {MOST_BYTES} bytes");
     let outer = before.iter().map(Outer::new).collect::<Option<Vec<_>>>().ok_or_else(too_large)?;
     let lens = Lens::new(&outer, last).ok_or_else(too_large)?;
-    // The last two axes are one run of pixels: sums have no gaps between their rows.
-    let pixels = geometry.axes[geometry.axes.len().saturating_sub(2)..].iter().map(|axis| axis.input).product::<usize>();
+    // The last two axes are one run of pixels: sums have no gaps between their rows. Of an X without positions there is none.
+    let joined = &geometry.axes[geometry.axes.len().saturating_sub(2)..];
+    let pixels = joined.iter().map(|axis| axis.input).product::<usize>().max(1);
     let tiles_of = |width: usize| Tiles::<T::Acc>::new(request.isa, width).ok_or_else(|| String::from("no kernel for this tile"));
     let (tiles, stores) = (tiles_of(pixels)?, tiles_of(last.output)?);
     let nr = tiles.nr().min(tiles.padded(channels_out));
@@ -216,9 +214,9 @@ impl<T: Element> Added<T> {
         });
         let inputs: Vec<_> = axes[..self.outer.len().saturating_sub(1)].iter().map(|axis| axis.input).collect();
         let mut runs = core::mem::take(&mut self.runs);
-        for_each_position(&inputs, |x| {
-            runs.push(self.sums_at(x.iter().map(|x| (0, *x)).chain([(0, 0)])));
-        });
+        if self.geometry.input_spatial() > 0 {
+            for_each_position(&inputs, |x| runs.push(self.sums_at(x.iter().map(|x| (0, *x)).chain([(0, 0)]))));
+        }
         (self.taps, self.runs) = (taps, runs);
     }
 
@@ -353,8 +351,9 @@ impl<T: Element> Lowering<T> for Added<T> {
                     }
                 }
             }
-            for (image, sums) in images.clone().zip(sums.chunks_exact(self.lens.sums * width)) {
-                let channel = group * rows + first;
+            let len = self.lens.sums * width;
+            for (i, image) in images.clone().enumerate() {
+                let (sums, channel) = (&sums[i * len..][..len], group * rows + first);
                 let at = (image * geometry.out_channels + channel) * geometry.output_spatial();
                 self.finish(&sink, (sums, width), &io.bias[channel..channel + live], at, (&mut *row, &mut *tile));
             }
