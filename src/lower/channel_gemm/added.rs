@@ -20,12 +20,12 @@ use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
-    ADDED_CYCLES, CLOCK, KERNEL_CALL_CYCLES, NOT_HIDDEN, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES,
+    ADDED_CYCLES, CLOCK, KERNEL_CALL_CYCLES, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES,
+    with_weights,
 };
 use crate::lower::finish::Finish;
 use crate::lower::planes::for_each_position;
 use crate::lower::{Answer, Io, Layout, Lowering, Offer, Part, Request};
-use crate::machine::Caches;
 use crate::{Axis, Geometry};
 
 /// Bytes of a task's scratch, at the most, and about what it has where there are more images than one.
@@ -63,7 +63,9 @@ struct Lens {
 impl Lens {
     /// None if they do not fit the address space.
     fn new(outer: &[Outer], last: &Axis) -> Option<Self> {
-        let of_outer = outer.iter().try_fold(1_usize, |n, outer| n.checked_mul(outer.axis.stride)?.checked_mul(outer.positions))?;
+        let of_outer = outer
+            .iter()
+            .try_fold(1_usize, |n, outer| n.checked_mul(outer.axis.stride)?.checked_mul(outer.positions))?;
         let sums = of_outer.checked_mul(last.kernel)?.checked_mul(last.input)?;
         let reach = (last.kernel - 1).checked_mul(last.dilation)? / last.stride;
         let outputs = last.output.checked_add(last.pad_begin)?.div_ceil(last.stride);
@@ -84,7 +86,8 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     // The last two axes are one run of pixels: sums have no gaps between their rows. Of an X without positions there is none.
     let joined = &geometry.axes[geometry.axes.len().saturating_sub(2)..];
     let pixels = joined.iter().map(|axis| axis.input).product::<usize>().max(1);
-    let tiles_of = |width: usize| Tiles::<T::Acc>::new(request.isa, width).ok_or_else(|| String::from("no kernel for this tile"));
+    let tiles_of =
+        |width: usize| Tiles::<T::Acc>::new(request.isa, width).ok_or_else(|| String::from("no kernel for this tile"));
     let (tiles, stores) = (tiles_of(pixels)?, tiles_of(last.output)?);
     let nr = tiles.nr().min(tiles.padded(channels_out));
     let beside = lens.row.saturating_add(stores.pixels(0).len()).saturating_mul(nr);
@@ -99,20 +102,21 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let panels = channels_out.div_ceil(weights.nr);
     let units = bands.count() * geometry.group;
     let splits = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(units).clamp(1, panels.max(1)) };
-    let lens_of_task = [channels * spatial * bands.size(), lens.sums * nr * bands.size(), lens.row * nr, stores.pixels(0).len() * nr];
+    let lens_of_task =
+        [channels * spatial * bands.size(), lens.sums * nr * bands.size(), lens.row * nr, stores.pixels(0).len() * nr];
     let (runs, k_blocks, images) = (spatial / pixels, channels.div_ceil(block), geometry.batch as f64);
     let vectors = channels_out.div_ceil(tiles.lanes()) as f64;
     let arithmetic = tiles.cycles(channels_out) * (channels * taps * runs) as f64
         + (tiles.count * runs * taps * panels * k_blocks) as f64 * KERNEL_CALL_CYCLES
         + (taps * spatial * k_blocks) as f64 * vectors * SUM_CYCLES;
-    let adding = (outer.iter().map(|o| o.axis.output).product::<usize>() * (last.kernel * last.input + lens.row)) as f64 * ADDED_CYCLES
+    let adding = (outer.iter().map(|o| o.axis.output).product::<usize>() * (last.kernel * last.input + lens.row))
+        as f64
+        * ADDED_CYCLES
         + geometry.output_spatial() as f64 * (TRANSPOSED_STORE_CYCLES + ADDED_CYCLES)
         + lens.sums as f64 * ADDED_CYCLES;
-    let caches = Caches::detect();
-    // Weights come from the next cache where a band's do not stay for the next one; they are fetched ahead.
-    let fetched = (weights.group_len() * bytes * bands.count()) as f64 / caches.l3_bytes_per_cycle as f64;
-    let computed = images * (arithmetic + adding * vectors);
-    let cycles = computed.max(fetched) + NOT_HIDDEN * computed.min(fetched) + images * (channels * spatial * splits) as f64 * PACK_CYCLES;
+    let read = weights.group_len() * bytes * bands.count();
+    let cycles = with_weights(images * (arithmetic + adding * vectors), read, weights.len() * bytes)
+        + images * (channels * spatial * splits) as f64 * PACK_CYCLES;
     Ok(Offer {
         cost: geometry.group as f64 * (cycles + (bands.count() * splits) as f64 * TASK_CYCLES) / CLOCK,
         lines: lens_of_task.map(lines_for::<T::Acc>).iter().fold(0, |sum, lines| sum.saturating_add(*lines)),
@@ -258,7 +262,17 @@ impl<T: Element> Added<T> {
                 }
                 let kernel = self.stores.kernel(pixels.len(), bias.len());
                 let nothing = self.nothing.rows(0..0);
-                sink.tile(kernel, &[], nothing, &[], Ahead::NONE, tile, true, bias, at + y * last.output + pixels.start);
+                sink.tile(
+                    kernel,
+                    &[],
+                    nothing,
+                    &[],
+                    Ahead::NONE,
+                    tile,
+                    true,
+                    bias,
+                    at + y * last.output + pixels.start,
+                );
             }
         }
     }
@@ -289,7 +303,8 @@ impl<T: Element> Lowering<T> for Added<T> {
 
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         let Weights { rows, channels, taps, .. } = self.weights;
-        self.weights.pack_by(packed, |group, row, c, tap| w[((group * channels + c) * rows + row) * taps + tap].to_acc());
+        self.weights
+            .pack_by(packed, |group, row, c, tap| w[((group * channels + c) * rows + row) * taps + tap].to_acc());
     }
 
     fn tasks(&self) -> usize {
@@ -337,12 +352,15 @@ impl<T: Element> Lowering<T> for Added<T> {
                     w = next;
                     // While the first tiles are multiplied, the next tap's weights are fetched: a line with each step of k.
                     let mut ahead = &next[..next.len().min(tap.len())];
-                    for (image, (run, behind)) in (0..images.len()).flat_map(|image| self.runs.iter().enumerate().map(move |run| (image, run))) {
+                    for (image, (run, behind)) in
+                        (0..images.len()).flat_map(|image| self.runs.iter().enumerate().map(move |run| (image, run)))
+                    {
                         for t in 0..self.tiles.count {
                             let tile = self.tiles.pixels(t);
                             let kernel = self.tiles.kernel(tile.len(), live);
                             let to = (image * self.lens.sums + at + behind + tile.start) * width;
-                            let koff = &self.koff[usize::from(self.koff[0].0 != tile.len())].1[usize::from(k.len() != block)];
+                            let koff =
+                                &self.koff[usize::from(self.koff[0].0 != tile.len())].1[usize::from(k.len() != block)];
                             let x = &x[x_at(k.start, k.len(), image, run, tile.start)..][..k.len() * tile.len()];
                             let sums = &mut sums[to..to + tile.len() * width];
                             kernel.partial(x, koff.rows(0..k.len()), tap, Ahead::lines(ahead), sums, true);

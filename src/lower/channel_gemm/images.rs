@@ -95,7 +95,21 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
             let koff = [&tiles[0], &tiles[1]].map(|tiles| RowOffsets::packed(k.size(), tiles.width));
             let (isa, activation) = (request.isa, request.activation);
             let (geometry, direct) = (geometry.clone(), request.direct_clamp());
-            Box::new(Images { geometry, outputs, weave, direct, isa, activation, weights, bands, tiles, koff, k, splits, lens })
+            Box::new(Images {
+                geometry,
+                outputs,
+                weave,
+                direct,
+                isa,
+                activation,
+                weights,
+                bands,
+                tiles,
+                koff,
+                k,
+                splits,
+                lens,
+            })
         }),
     })
 }

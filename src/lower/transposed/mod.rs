@@ -24,6 +24,7 @@ use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel,
 
 use super::cost::{
     CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, SUMMED_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
+    with_weights,
 };
 use super::engine::Panels;
 use super::finish::Finish;
@@ -211,7 +212,9 @@ impl<A: Real> Choice<A> {
                 outputs * (taps * channels as f64 * SUMMED_TAP_CYCLES + SUMMED_CYCLES)
             } else {
                 let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
-                tiles.cycles(&work, vectors) * SHIFTED_VIEWS + outputs * (WEAVE_CYCLES + sums)
+                let cycles = tiles.cycles(&work, vectors) * SHIFTED_VIEWS + outputs * (WEAVE_CYCLES + sums);
+                let weights = geometry.weight_len() * size_of::<A>();
+                with_weights(cycles, weights / geometry.group, weights)
             };
             let cycles = arithmetic + (channels * planes.channel_len) as f64 * PLANE_CYCLES + TASK_CYCLES;
             let cycles = (geometry.batch * geometry.group) as f64 * planes.full_slabs() * cycles;
