@@ -4,9 +4,9 @@
 //! The products of M = positions of X, N = M/group, K = C/group for each tap, image and group: none is with padding, and none is garbage. A tap's products
 //! are added, by the kernel that makes them, where they belong in the sums of a panel of channels: `[tap of the last axis][phases of the other axes][their
 //! positions][position of X on the last axis][NR]`, in which the pixels of a tile are neighbours whatever the tap. What remains of col2im is to add the taps of
-//! the last axis, row by row, on the way into Y. Weights are packed in the order in which they are read, once for a band of images: `[panels][blocks of
-//! K][taps][K][NR]`. Accepts every ConvTranspose where a task's scratch fits [`MOST_BYTES`]: X in blocks of K and tiles, the sums of a panel, a row of Y by
-//! phases, and a tile.
+//! the last axis, row by row, on the way into Y. Where X is one position, the images of a band are the pixels. Weights are packed in the order in which they
+//! are read, once for a band of images: `[panels][blocks of K][taps][K][NR]`. Accepts every ConvTranspose where a task's scratch fits [`MOST_BYTES`]: X in
+//! blocks of K and tiles, the sums of a panel, a row of Y by phases, and a tile.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -33,8 +33,6 @@ const MOST_BYTES: usize = 4 << 20;
 const BAND_BYTES: usize = 512 << 10;
 /// Images of a band, at the most.
 const MOST_IMAGES: usize = 64;
-/// What the layout of the packed weights has beside tile and block.
-pub(super) const LAYOUT: [usize; 1] = [0];
 
 /// An axis before the last: output o is position `(o + pad) / stride` of phase `(o + pad) % stride`, to which tap k adds input x where
 /// `x + k * dilation / stride` is the position, and `k * dilation % stride` the phase.
@@ -88,41 +86,53 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let pixels = joined.iter().map(|axis| axis.input).product::<usize>().max(1);
     let tiles_of =
         |width: usize| Tiles::<T::Acc>::new(request.isa, width).ok_or_else(|| String::from("no kernel for this tile"));
-    let (tiles, stores) = (tiles_of(pixels)?, tiles_of(last.output)?);
-    let nr = tiles.nr().min(tiles.padded(channels_out));
+    let stores = tiles_of(last.output)?;
+    let nr = stores.nr().min(stores.padded(channels_out));
     let beside = lens.row.saturating_add(stores.pixels(0).len()).saturating_mul(nr);
     let of_image = lens.sums.saturating_mul(nr).saturating_add(channels.saturating_mul(spatial));
     let scratch = |images: usize| of_image.saturating_mul(images).saturating_add(beside).saturating_mul(bytes);
     if scratch(1) > MOST_BYTES {
         return Err(too_large());
     }
-    let weights = Weights::new(geometry, (channels_out, taps), tiles.panels, block)?;
+    let weights = Weights::new(geometry, (channels_out, taps), stores.panels, block)?;
     let images = (2..=geometry.batch.min(MOST_IMAGES)).rev().find(|images| scratch(*images) <= BAND_BYTES.min(most));
     let bands = Blocks::new(geometry.batch, images.unwrap_or(1));
+    let is_joined = spatial == 1;
+    let tiles = match is_joined {
+        true => [tiles_of(bands.size())?, tiles_of(bands.last().len())?],
+        false => [tiles_of(pixels)?, tiles_of(pixels)?],
+    };
     let panels = channels_out.div_ceil(weights.nr);
     let units = bands.count() * geometry.group;
     let splits = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(units).clamp(1, panels.max(1)) };
     let lens_of_task =
         [channels * spatial * bands.size(), lens.sums * nr * bands.size(), lens.row * nr, stores.pixels(0).len() * nr];
     let (runs, k_blocks, images) = (spatial / pixels, channels.div_ceil(block), geometry.batch as f64);
-    let vectors = channels_out.div_ceil(tiles.lanes()) as f64;
-    let arithmetic = tiles.cycles(channels_out) * (channels * taps * runs) as f64
-        + (tiles.count * runs * taps * panels * k_blocks) as f64 * KERNEL_CALL_CYCLES
-        + (taps * spatial * k_blocks) as f64 * vectors * SUM_CYCLES;
+    let vectors = channels_out.div_ceil(stores.lanes()) as f64;
+    // Of an image, or of a band whose images are the pixels.
+    let rows_of_pixels = if is_joined { bands.count() as f64 } else { images };
+    let arithmetic = rows_of_pixels
+        * (tiles[0].cycles(channels_out) * (channels * taps * runs) as f64
+            + (tiles[0].count * runs * taps * panels * k_blocks) as f64 * KERNEL_CALL_CYCLES)
+        + images * (taps * spatial * k_blocks) as f64 * vectors * SUM_CYCLES;
     let adding = (outer.iter().map(|o| o.axis.output).product::<usize>() * (last.kernel * last.input + lens.row))
         as f64
         * ADDED_CYCLES
         + geometry.output_spatial() as f64 * (TRANSPOSED_STORE_CYCLES + ADDED_CYCLES)
         + lens.sums as f64 * ADDED_CYCLES;
     let read = weights.group_len() * bytes * bands.count();
-    let cycles = with_weights(images * (arithmetic + adding * vectors), read, weights.len() * bytes)
+    let cycles = with_weights(arithmetic + images * adding * vectors, read, weights.len() * bytes)
         + images * (channels * spatial * splits) as f64 * PACK_CYCLES;
     Ok(Offer {
         cost: geometry.group as f64 * (cycles + (bands.count() * splits) as f64 * TASK_CYCLES) / CLOCK,
         lines: lens_of_task.map(lines_for::<T::Acc>).iter().fold(0, |sum, lines| sum.saturating_add(*lines)),
         build: Box::new(move || {
-            let widths = [tiles.pixels(0).len(), tiles.pixels(tiles.count - 1).len()];
             let edge = channels - k_blocks.saturating_sub(1) * block;
+            let rows = tiles.map(|tiles| {
+                let widths = [tiles.pixels(0).len(), tiles.pixels(tiles.count - 1).len()];
+                let koff = widths.map(|width| (width, [block, edge].map(|block| RowOffsets::packed(block, width))));
+                Row { tiles, koff }
+            });
             let mut added = Added {
                 geometry: geometry.clone(),
                 isa: request.isa,
@@ -130,13 +140,13 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
                 direct: request.direct_clamp(),
                 taps: Vec::with_capacity(taps),
                 runs: Vec::with_capacity(runs),
-                koff: widths.map(|width| (width, [block, edge].map(|block| RowOffsets::packed(block, width)))),
                 nothing: RowOffsets::new(Vec::new()),
                 outer,
                 lens,
                 weights,
                 bands,
-                tiles,
+                is_joined,
+                rows,
                 stores,
                 splits,
                 lens_of_task,
@@ -145,6 +155,29 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
             Box::new(added)
         }),
     })
+}
+
+/// A row of pixels that are multiplied.
+struct Row<A: Real> {
+    tiles: Tiles<A>,
+    /// The rows of a block of X, for each width of a tile: of a full block of K, and of the last one.
+    koff: [(usize, [RowOffsets; 2]); 2],
+}
+
+impl<A: Real> Row<A> {
+    fn koff(&self, pixels: usize, is_last: bool) -> &RowOffsets {
+        &self.koff[usize::from(self.koff[0].0 != pixels)].1[usize::from(is_last)]
+    }
+}
+
+/// A panel's sums of one image: all of `sums`, or every `step`-th pixel from the `first` on.
+#[derive(Clone, Copy)]
+struct Sums<'a, A> {
+    sums: &'a [A],
+    first: usize,
+    step: usize,
+    /// Values of a pixel.
+    width: usize,
 }
 
 struct Added<T: Element> {
@@ -161,11 +194,13 @@ struct Added<T: Element> {
     weights: Weights,
     /// Images that share a read of the weights.
     bands: Blocks,
-    /// Of the pixels of a run of X, and of a row of Y.
-    tiles: Tiles<T::Acc>,
+    /// Whether X is one position, and the images of a band are the pixels.
+    is_joined: bool,
+    /// Of the pixels of a run of X, or of a full band and of the last one.
+    rows: [Row<T::Acc>; 2],
+    /// Of the pixels of a row of Y.
     stores: Tiles<T::Acc>,
-    /// The rows of a block of X, for each width of a tile: of a full block of K, and of the last one. And none.
-    koff: [(usize, [RowOffsets; 2]); 2],
+    /// No rows of X.
     nothing: RowOffsets,
     /// Shares that the panels are split into.
     splits: usize,
@@ -225,14 +260,14 @@ impl<T: Element> Added<T> {
     }
 
     /// The sums of a row of Y of one image, by phases, from those of the taps of the last axis.
-    fn add_taps(&self, sums: &[T::Acc], at: usize, width: usize, row: &mut [T::Acc]) {
-        let last = self.last();
+    fn add_taps(&self, sums: Sums<'_, T::Acc>, at: usize, row: &mut [T::Acc]) {
+        let (last, Sums { sums, first, step, width }) = (self.last(), sums);
         let (of_tap, len) = (self.lens.sums / last.kernel, last.input * width);
         row.fill(T::Acc::ZERO);
         for k in 0..last.kernel {
             let (phase, shift) = (k * last.dilation % last.stride, k * last.dilation / last.stride);
             let row = &mut row[(phase * self.lens.positions + shift) * width..][..len];
-            stream::add_assign(self.isa, row, &sums[(k * of_tap + at) * width..][..len]);
+            stream::add_assign(self.isa, row, &sums[((k * of_tap + at) * step + first) * width..][..len]);
         }
     }
 
@@ -240,16 +275,16 @@ impl<T: Element> Added<T> {
     fn finish(
         &self,
         sink: &Sink<'_, '_, T>,
-        (sums, width): (&[T::Acc], usize),
+        sums: Sums<'_, T::Acc>,
         bias: &[T::Acc],
         at: usize,
         (row, tile): (&mut [T::Acc], &mut [T::Acc]),
     ) {
-        let last = self.last();
+        let (last, width) = (self.last(), sums.width);
         let row = &mut row[..self.lens.row * width];
         for y in 0..self.geometry.output_spatial() / last.output {
             match self.sums_of_row(y) {
-                Some(at) => self.add_taps(sums, at, width, row),
+                Some(at) => self.add_taps(sums, at, row),
                 None => row.fill(T::Acc::ZERO),
             }
             for t in 0..self.stores.count {
@@ -280,7 +315,7 @@ impl<T: Element> Added<T> {
 
 impl<T: Element> Lowering<T> for Added<T> {
     fn layout(&self) -> Layout {
-        self.weights.layout().into_iter().chain(LAYOUT).collect()
+        self.weights.layout()
     }
 
     fn describe(&self) -> String {
@@ -294,7 +329,7 @@ impl<T: Element> Lowering<T> for Added<T> {
     }
 
     fn kernel(&self) -> &str {
-        self.tiles.name()
+        self.rows[0].tiles.name()
     }
 
     fn packed_len(&self, _: &Geometry) -> usize {
@@ -319,17 +354,30 @@ impl<T: Element> Lowering<T> for Added<T> {
         let images = self.bands.range(band);
         let mut arena = Arena::new(scratch);
         let [x, sums, row, tile] = self.lens_of_task.map(|len| arena.take::<T::Acc>(len));
-        let (spatial, pixels) = (geometry.input_spatial(), self.tiles.width);
+        let of_pixels = &self.rows[usize::from(self.is_joined && images.len() != self.bands.size())];
+        let tiles = &of_pixels.tiles;
+        let (spatial, pixels) = (geometry.input_spatial(), tiles.width);
+        // What has a row of pixels of its own, and how many pixels are at a place of the sums.
+        let (count, step) = if self.is_joined { (1, images.len()) } else { (images.len(), 1) };
         let blocks = || (0..channels).step_by(block).map(|first| first..(first + block).min(channels));
         // A block of K has all images, an image all runs of pixels, a run all tiles, each [channels][pixels].
         let x_at = |first: usize, width: usize, image: usize, run: usize, pixel: usize| {
             (first * images.len() + image * width) * spatial + (run * pixels + pixel) * width
         };
         for k in blocks() {
-            for (i, image) in images.clone().enumerate() {
+            for t in 0..if self.is_joined { tiles.count } else { 0 } {
+                let tile = tiles.pixels(t);
+                let packed = &mut x[x_at(k.start, k.len(), 0, 0, tile.start)..][..k.len() * tile.len()];
+                for (packed, c) in packed.chunks_exact_mut(tile.len()).zip(k.clone()) {
+                    for (value, image) in packed.iter_mut().zip(images.start + tile.start..) {
+                        *value = io.x[image * geometry.in_channels + group * channels + c].to_acc();
+                    }
+                }
+            }
+            for (i, image) in images.clone().enumerate().take(if self.is_joined { 0 } else { count }) {
                 let source = (image * geometry.in_channels + group * channels + k.start) * spatial;
-                for (run, t) in (0..self.runs.len()).flat_map(|run| (0..self.tiles.count).map(move |t| (run, t))) {
-                    let tile = self.tiles.pixels(t);
+                for (run, t) in (0..self.runs.len()).flat_map(|run| (0..tiles.count).map(move |t| (run, t))) {
+                    let tile = tiles.pixels(t);
                     let packed = &mut x[x_at(k.start, k.len(), i, run, tile.start)..][..k.len() * tile.len()];
                     let source = &io.x[source + run * pixels + tile.start..];
                     stream::pack_rows(self.isa, source, spatial, tile.len(), tile.len(), packed);
@@ -341,7 +389,7 @@ impl<T: Element> Lowering<T> for Added<T> {
         let sink = Sink { finish, direct: self.direct, ldy: geometry.output_spatial() };
         for p in panels {
             let first = p * nr;
-            let width = self.tiles.panel(rows - first);
+            let width = tiles.panel(rows - first);
             let live = width.min(rows - first);
             let mut w = &weights[first * self.weights.steps()..];
             let sums = &mut sums[..self.lens.sums * images.len() * width];
@@ -353,14 +401,13 @@ impl<T: Element> Lowering<T> for Added<T> {
                     // While the first tiles are multiplied, the next tap's weights are fetched: a line with each step of k.
                     let mut ahead = &next[..next.len().min(tap.len())];
                     for (image, (run, behind)) in
-                        (0..images.len()).flat_map(|image| self.runs.iter().enumerate().map(move |run| (image, run)))
+                        (0..count).flat_map(|image| self.runs.iter().enumerate().map(move |run| (image, run)))
                     {
-                        for t in 0..self.tiles.count {
-                            let tile = self.tiles.pixels(t);
-                            let kernel = self.tiles.kernel(tile.len(), live);
-                            let to = (image * self.lens.sums + at + behind + tile.start) * width;
-                            let koff =
-                                &self.koff[usize::from(self.koff[0].0 != tile.len())].1[usize::from(k.len() != block)];
+                        for t in 0..tiles.count {
+                            let tile = tiles.pixels(t);
+                            let kernel = tiles.kernel(tile.len(), live);
+                            let to = (image * self.lens.sums + (at + behind) * step + tile.start) * width;
+                            let koff = of_pixels.koff(tile.len(), k.len() != block);
                             let x = &x[x_at(k.start, k.len(), image, run, tile.start)..][..k.len() * tile.len()];
                             let sums = &mut sums[to..to + tile.len() * width];
                             kernel.partial(x, koff.rows(0..k.len()), tap, Ahead::lines(ahead), sums, true);
@@ -371,9 +418,10 @@ impl<T: Element> Lowering<T> for Added<T> {
             }
             let len = self.lens.sums * width;
             for (i, image) in images.clone().enumerate() {
-                let (sums, channel) = (&sums[i * len..][..len], group * rows + first);
+                let (sums, first_pixel) = if self.is_joined { (&*sums, i) } else { (&sums[i * len..][..len], 0) };
+                let (sums, channel) = (Sums { sums, first: first_pixel, step, width }, group * rows + first);
                 let at = (image * geometry.out_channels + channel) * geometry.output_spatial();
-                self.finish(&sink, (sums, width), &io.bias[channel..channel + live], at, (&mut *row, &mut *tile));
+                self.finish(&sink, sums, &io.bias[channel..channel + live], at, (&mut *row, &mut *tile));
             }
         }
     }

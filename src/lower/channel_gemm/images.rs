@@ -1,18 +1,13 @@
-//! Images as pixels: where Conv's kernel covers X exactly (a classifier's last layers, squeeze-excitation blocks), and where ConvTranspose's X is a
-//! single position (a generator's first layer).
-//!
-//! ConvTranspose of one position gives each output one tap: it is the product of images, and of the filters that Y's channels have for each of their outputs.
+//! Images as pixels, where the kernel covers X exactly: a classifier's last layers, squeeze-excitation blocks.
 //!
 //! Weights are what is read most of. Image by image they would be read as often as there are images; here, once for a band of them: the product of
-//! M = images, N = M/group and K = C/group * kernel volume (of ConvTranspose, N = M/group * outputs and K = C/group) for each group, with the panels of weights of [`channel_gemm`](super). K is blocked, so that the
+//! M = images, N = M/group and K = C/group * kernel volume for each group, with the panels of weights of [`channel_gemm`](super). K is blocked, so that the
 //! images' values stay in the L1 cache. Scratch for a task: the images of a block of K, transposed, and the sums of at most [`MOST_PANELS`] panels.
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use alloc::vec::Vec;
 
-use convoke_kernels::weave::{Run, Strands};
-use convoke_kernels::{Ahead, Epilogue, Isa, Real, RowOffsets, WeaveKernel, stream, weave_kernels};
+use convoke_kernels::{Ahead, Isa, Real, RowOffsets, stream};
 
 use super::Weights;
 use crate::blas::Blocks;
@@ -21,9 +16,9 @@ use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, SUM_CYCLES, TASK_CYCLES};
 use crate::lower::finish::Finish;
-use crate::lower::planes::{for_each_position, step_of};
+use crate::lower::planes::step_of;
 use crate::lower::{Answer, Io, Layout, Lowering, Offer, Part, Request};
-use crate::{Axis, Geometry, Op};
+use crate::{Axis, Geometry};
 
 /// Values of X in a block of K, over all images, about: half of an L1 cache in f32.
 const BLOCK: usize = 4096;
@@ -34,46 +29,27 @@ const MOST_PANELS: usize = 64;
 /// Bytes of a task's scratch, about.
 const MOST_BYTES: usize = 512 << 10;
 
-/// Whether an image is a row of the product's matrix as it lies in memory, and Y's image a row of the product.
+/// Whether the kernel covers X exactly, so that an image is a row of the product's matrix as it lies in memory.
 pub(super) fn covers(geometry: &Geometry) -> bool {
-    let is_row = |axis: &Axis| {
-        let is_dense = axis.dilation == 1 || axis.kernel == 1;
-        match geometry.op {
-            Op::Conv => axis.input == axis.kernel && axis.pad_begin + axis.pad_end == 0 && is_dense,
-            // Beside the kernel there are outputs without products.
-            Op::ConvTranspose => axis.input == 1 && axis.pad_begin + axis.output <= axis.kernel && is_dense,
-        }
+    let is_covered = |axis: &Axis| {
+        axis.input == axis.kernel && axis.pad_begin + axis.pad_end == 0 && (axis.dilation == 1 || axis.kernel == 1)
     };
-    geometry.axes.iter().all(is_row)
-}
-
-/// What the layout of the packed weights has beside tile and block: where ConvTranspose's axes are cropped.
-pub(super) fn layout(geometry: &Geometry) -> Layout {
-    let axes = if geometry.op == Op::ConvTranspose { &geometry.axes[..] } else { &[] };
-    axes.iter().flat_map(|axis| [axis.pad_begin, axis.output]).collect()
+    geometry.axes.iter().all(is_covered)
 }
 
 /// The offer for a geometry that is [covered](covers), with weights packed in blocks of `block` channels.
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
-    let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
-        return Err(String::from("no kernel that stores rows"));
-    };
     let tiles = |images: usize| {
         Tiles::<T::Acc>::new(request.isa, images).ok_or_else(|| String::from("no kernel for this tile"))
     };
-    let (filters, outputs) = (geometry.out_channels_per_group(), geometry.output_spatial());
-    let product = match geometry.op {
-        Op::Conv => (filters, geometry.kernel_volume()),
-        Op::ConvTranspose => (filters * outputs, 1),
-    };
+    let product = (geometry.out_channels_per_group(), geometry.kernel_volume());
     let weights = Weights::new(geometry, product, tiles(1)?.panels, block)?;
     let (steps, panels, bytes) = (weights.steps(), weights.rows.div_ceil(weights.nr), size_of::<T::Acc>());
     let threads = if request.threads == 1 { 1 } else { request.threads.div_ceil(geometry.batch * geometry.group) };
     let splits = panels.div_ceil(MOST_PANELS).max(threads).min(panels);
     let share = panels.div_ceil(splits) * weights.nr;
     let kc = |images: usize| steps.clamp(1, (BLOCK / images).max(KC));
-    // Without channels, too, there is room for a value of each image.
     let lens = |images: usize| [images * kc(images), images * share];
     let fits = |images: &usize| lens(*images).iter().sum::<usize>() * bytes <= MOST_BYTES.min(most);
     let images = (1..=geometry.batch.min(MOST_BYTES / bytes / KC)).rev().find(fits).unwrap_or(1);
@@ -94,33 +70,12 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
         build: Box::new(move || {
             let koff = [&tiles[0], &tiles[1]].map(|tiles| RowOffsets::packed(k.size(), tiles.width));
             let (isa, activation) = (request.isa, request.activation);
-            let (geometry, direct) = (geometry.clone(), request.direct_clamp());
-            Box::new(Images {
-                geometry,
-                outputs,
-                weave,
-                direct,
-                isa,
-                activation,
-                weights,
-                bands,
-                tiles,
-                koff,
-                k,
-                splits,
-                lens,
-            })
+            Box::new(Images { isa, activation, weights, bands, tiles, koff, k, splits, lens })
         }),
     })
 }
 
 struct Images<T: Element> {
-    geometry: Geometry,
-    /// Columns of the product for each channel of Y.
-    outputs: usize,
-    weave: &'static WeaveKernel<T::Acc>,
-    /// The bounds of the clamp, where a kernel writes into Y.
-    direct: Option<(T::Acc, T::Acc)>,
     isa: Isa,
     activation: stream::Activation<T::Acc>,
     weights: Weights,
@@ -137,25 +92,9 @@ struct Images<T: Element> {
     lens: [usize; 2],
 }
 
-impl<T: Element> Images<T> {
-    /// Fills `row`, columns `first..` of a group's product, with the bias.
-    fn fill(&self, bias: &[T::Acc], first: usize, row: &mut [T::Acc]) {
-        let outputs = self.outputs;
-        if outputs == 1 {
-            return row.copy_from_slice(&bias[first..][..row.len()]);
-        }
-        let (mut done, mut channel, mut left) = (0, first / outputs, outputs - first % outputs);
-        while done < row.len() {
-            let next = (done + left).min(row.len());
-            row[done..next].fill(bias[channel]);
-            (done, channel, left) = (next, channel + 1, outputs);
-        }
-    }
-}
-
 impl<T: Element> Lowering<T> for Images<T> {
     fn layout(&self) -> Layout {
-        self.weights.layout().into_iter().chain(layout(&self.geometry)).collect()
+        self.weights.layout()
     }
 
     fn describe(&self) -> String {
@@ -177,21 +116,7 @@ impl<T: Element> Lowering<T> for Images<T> {
     }
 
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        let (rows, channels, axes) = (self.weights.rows, self.weights.channels, &self.geometry.axes);
-        if self.geometry.op == Op::Conv {
-            return self.weights.pack(w, packed);
-        }
-        // The tap of each output of a channel.
-        let mut taps = Vec::with_capacity(self.outputs);
-        let extents: Vec<_> = axes.iter().map(|axis| axis.output).collect();
-        for_each_position(&extents, |output| {
-            taps.push(output.iter().zip(axes).fold(0, |tap, (o, axis)| tap * axis.kernel + axis.pad_begin + o));
-        });
-        let (outputs, volume) = (self.outputs, self.geometry.kernel_volume());
-        self.weights.pack_by(packed, |group, row, c, _| {
-            let filter = (group * channels + c) * (rows / outputs) + row / outputs;
-            w[filter * volume + taps[row % outputs]].to_acc()
-        });
+        self.weights.pack(w, packed);
     }
 
     fn tasks(&self) -> usize {
@@ -215,12 +140,10 @@ impl<T: Element> Lowering<T> for Images<T> {
         let sums_at = |p: usize| (p - panels.start) * tiles.width * nr;
         for p in panels.clone() {
             let (live, width) = (width(p).min(rows - channel(p)), width(p));
-            let (first, others) = sums[sums_at(p)..][..tiles.width * width].split_at_mut(width);
-            let (body, rest) = first.split_at_mut(live);
-            self.fill(&io.bias[group * (rows / self.outputs)..], channel(p), body);
-            rest.fill(T::Acc::ZERO);
-            for row in others.chunks_exact_mut(width) {
-                row.copy_from_slice(first);
+            for row in sums[sums_at(p)..][..tiles.width * width].chunks_exact_mut(width) {
+                let (body, rest) = row.split_at_mut(live);
+                body.copy_from_slice(&io.bias[group * rows + channel(p)..][..live]);
+                rest.fill(T::Acc::ZERO);
             }
         }
         // Without channels there is nothing but the bias.
@@ -254,25 +177,12 @@ impl<T: Element> Lowering<T> for Images<T> {
             }
         }
         let finish = Finish { isa: self.isa, activation: self.activation, io };
-        let zeros = &mut x[..tiles.width];
-        zeros.fill(T::Acc::ZERO);
         for p in panels.clone() {
             let live = width(p).min(rows - channel(p));
-            let sums = &mut sums[sums_at(p)..][..tiles.width * width(p)];
-            let at = |image: usize| (image * groups + group) * rows + channel(p);
-            if let Some((lo, hi)) = self.direct
-                && let Some(mut y) = T::dest_as_acc(io.y.dest(at(images.start)))
-            {
-                // Rows of images are rows of Y as they are. The bias is in the sums.
-                let residual = io.residual.and_then(T::as_acc).map(|r| &r[at(images.start)..]);
-                let epilogue = Epilogue { bias: &zeros[..tiles.width], residual, lo, hi };
-                let strands = Strands { sums, slots: &[0], step: 0, pitch: width(p) };
-                let run = Run { from: 0, phase: 0, at: 0, len: live };
-                self.weave.run(&strands, &[run], &epilogue, &mut y, groups * rows);
-                continue;
-            }
-            for (image, sums) in images.clone().zip(sums.chunks_exact_mut(width(p))) {
-                finish.row(&mut sums[..live], T::Acc::ZERO, at(image));
+            let sums = sums[sums_at(p)..][..tiles.width * width(p)].chunks_exact_mut(width(p));
+            for (image, sums) in images.clone().zip(sums) {
+                let at = (image * groups + group) * rows + channel(p);
+                finish.row(&mut sums[..live], T::Acc::ZERO, at);
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Conv as implicit GEMM with vectors along output channels: for few output positions, where vectors along positions would run half empty. ConvTranspose of
-//! small maps ([`added`]), and both where images are the positions ([`images`]).
+//! small maps ([`added`]).
 //!
 //! The transposed product of [`implicit_gemm`](super::implicit_gemm): M = output positions, N = M/group, K = C/group * kernel volume, for each
 //! image and group. The broadcasts are elements of the padded planes, the vectors packed weights, `[NR channels][K][NR]`. Every position is a real
@@ -42,15 +42,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     {
         return Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"));
     }
-    let packed = |layout: &[usize]| request.layout.is_none_or(|packed| packed[2..] == *layout);
-    if images::covers(geometry) && packed(&images::layout(geometry)) {
-        return images::offer(request, block, most);
-    }
-    if !packed(if geometry.op == Op::Conv { &[] } else { &added::LAYOUT }) {
-        return Err(String::from("the weights are packed for one position of X, and for other pads or outputs"));
-    }
     if geometry.op == Op::ConvTranspose {
         return added::offer(request, block, most);
+    }
+    if images::covers(geometry) {
+        return images::offer(request, block, most);
     }
     let geometry = merged(geometry);
     // Which of the two it is depends on no limit, so that no sum does.
@@ -149,11 +145,11 @@ fn merged(geometry: &Geometry) -> Geometry {
     geometry
 }
 
-/// How W is packed: panels of output channels (of one position of ConvTranspose, of their outputs), each `[K][NR]`, with K ordered by blocks of channels, then
+/// How W is packed: panels of output channels, each `[K][NR]`, with K ordered by blocks of channels, then
 /// taps, then channels of the block.
 struct Weights {
     groups: usize,
-    /// Output channels of a group (of one position of ConvTranspose, times outputs), and those with what fills up the last panel.
+    /// Output channels of a group, and those with what fills up the last panel.
     rows: usize,
     padded: usize,
     /// Input channels of a group, and those in a block.
