@@ -4,8 +4,8 @@
 //! The transposed product of [`implicit_gemm`](super::implicit_gemm): M = output positions, N = M/group, K = C/group * kernel volume, for each
 //! image and group. The broadcasts are elements of the padded planes, the vectors packed weights, `[NR channels][K][NR]`. Every position is a real
 //! one: there are no garbage columns, and where weights are finite, taps that see only padding along the outermost axis are left out; where that
-//! pays, on all axes, on planes without padding ([`unpadded`]). Accepts every Conv whose planes' offsets fit 32 bits, and what [`added`] accepts. Scratch for a task: as
-//! `implicit_gemm`'s, with the sums pixel-major.
+//! pays, on all axes, on planes without padding ([`unpadded`]). Accepts every Conv whose planes' offsets fit 32 bits, and what [`added`] accepts.
+//! Scratch for a task: as `implicit_gemm`'s, with the sums pixel-major.
 
 mod added;
 mod images;
