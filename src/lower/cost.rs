@@ -3,6 +3,8 @@
 //! Costs are nanoseconds on one core; they only rank the candidates of a layer, so that their ratios matter, not their sizes. Measured on a
 //! Zen 5 core with AVX-512, and taken for the other ISAs too: where vectors matter, the constants are cycles of one, or of a register.
 
+use crate::machine::Caches;
+
 /// Cycles a nanosecond.
 pub(crate) const CLOCK: f64 = 4.0;
 /// Cycles that a task costs beside its arithmetic.
@@ -30,6 +32,8 @@ pub(crate) const PACK_CYCLES: f64 = 0.1;
 pub(crate) const SUM_CYCLES: f64 = 2.0;
 /// Cycles to finish a vector of sums with channels along its lanes: transposed, and stored in short rows.
 pub(crate) const TRANSPOSED_STORE_CYCLES: f64 = 6.0;
+/// Cycles to add a vector of sums to others, or to copy it.
+pub(crate) const ADDED_CYCLES: f64 = 1.5;
 /// Cycles to interleave and store a vector of sums of several phases.
 pub(crate) const WEAVE_CYCLES: f64 = 8.0;
 /// Cycles for one product of a vector of sums without tiles, and for its way into Y.
@@ -66,6 +70,13 @@ pub(crate) const MEMORY_BYTES_PER_CYCLE: f64 = 7.0;
 pub(crate) const FETCH_AHEAD: f64 = 1.5;
 /// Share of the shorter of arithmetic and fetching ahead that the longer does not hide.
 pub(crate) const NOT_HIDDEN: f64 = 0.17;
+/// The cycles of `arithmetic` beside which `read` bytes of weights are fetched ahead, of weights that take `all` bytes.
+pub(crate) fn with_weights(arithmetic: f64, read: usize, all: usize) -> f64 {
+    let caches = Caches::detect();
+    let is_resident = all as f64 <= caches.l2 as f64 * L2_SHARE;
+    let fetched = if is_resident { 0.0 } else { read as f64 / caches.l3_bytes_per_cycle as f64 };
+    arithmetic.max(fetched) + NOT_HIDDEN * arithmetic.min(fetched)
+}
 /// Cycles to move one element to or from a place that has no neighbours.
 pub(crate) const SCATTER_CYCLES: f64 = 3.5;
 /// How much longer the direct kernels take on dense layers than their arithmetic and loads (7x7 stride 2 from three channels: 1.63 ms, by implicit GEMM 1.19).

@@ -202,7 +202,7 @@ const MOST_COLUMNS: usize = 8192;
 const LEAST_COLUMNS: usize = 192;
 
 /// Channels of a block from which on the next one's rows are fetched ahead: few channels are read like one.
-const FETCHED_CHANNELS: usize = 8;
+pub(crate) const FETCHED_CHANNELS: usize = 8;
 /// Bytes of the L2 cache that a slab, its sums and a block of A take, at the most: with more, what streams by drives them out before they are read again.
 pub(crate) const MOST_L2_BYTES: usize = 512 << 10;
 

@@ -27,7 +27,8 @@ pub enum Algorithm {
     Pointwise,
     /// Conv: GEMM on shifted views of a padded copy of a block of X; the im2col matrix is never made.
     ImplicitGemm,
-    /// Conv: as `ImplicitGemm`, with vectors along output channels instead of output positions.
+    /// Conv: as `ImplicitGemm`, with vectors along output channels instead of output positions. ConvTranspose: each tap's products with all positions of X,
+    /// added in place.
     ChannelGemm,
     /// Conv: tiles of the im2col matrix are made, and multiplied by a BLAS.
     Im2col(Blas),

@@ -199,6 +199,23 @@ pub fn covered() -> impl Strategy<Value = Layer> {
     })
 }
 
+/// A ConvTranspose of one input position, all of whose outputs have a tap, with more images than others have.
+pub fn one_position() -> impl Strategy<Value = Layer> {
+    let channels = (0..=40_usize, 1..=3_usize, 0..=70_usize, 1..=70_usize);
+    let channels = channels.prop_map(|(batch, group, c, m)| DrawnChannels { batch, group, c, m });
+    let axis = (1..=5_usize, 1..=3_usize, 0..=4_usize, 0..=4_usize);
+    (channels, vec(axis, 1..=4)).prop_map(|(channels, axes)| {
+        let draw = |(kernel, stride, pad_begin, pad_end): (usize, usize, usize, usize)| {
+            let pad_begin = pad_begin.min(kernel - 1);
+            let pad_end = pad_end.min(kernel - 1 - pad_begin);
+            let (dilation, extra, output_padding, shortfall) = (1, 1, 0, 0);
+            DrawnAxis { kernel, dilation, stride, pad_begin, pad_end, extra, output_padding, shortfall }
+        };
+        let axes: Vec<_> = axes.into_iter().map(draw).collect();
+        transposed_layer(channels, &axes, Sizing::Pads)
+    })
+}
+
 /// A ConvTranspose for Winograd's algorithm: at most three axes without dilation, phases along the last one that are a part of a vector, more than
 /// one tap a phase, and pads that crop no cell that sees all taps.
 pub fn winograd_transposed() -> impl Strategy<Value = Layer> {

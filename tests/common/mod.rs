@@ -88,7 +88,9 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
     let is_empty = geometry.output_len() == 0;
     match algorithm {
         Algorithm::Naive => true,
-        Algorithm::Im2col(_) | Algorithm::ImplicitGemm | Algorithm::ChannelGemm => geometry.op == Op::Conv && !is_empty,
+        // The sums of larger maps may exceed 4 MiB.
+        Algorithm::ChannelGemm => !is_empty && (geometry.op == Op::Conv || geometry.input_spatial() <= 2048),
+        Algorithm::Im2col(_) | Algorithm::ImplicitGemm => geometry.op == Op::Conv && !is_empty,
         Algorithm::Pointwise => {
             let is_plain = |a: &convoke::Axis| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0;
             geometry.op == Op::Conv && !is_empty && geometry.axes.iter().all(is_plain)

@@ -20,7 +20,10 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
         Algorithm::Naive => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
         Algorithm::Winograd => prop_oneof![layers::winograd(), layers::winograd_transposed()].boxed(),
         Algorithm::Grouped => layers::grouped().boxed(),
-        Algorithm::ChannelGemm => prop_oneof![3 => layers::conv(), 1 => layers::covered()].boxed(),
+        Algorithm::ChannelGemm => {
+            prop_oneof![3 => layers::conv(), 1 => layers::covered(), 1 => layers::one_position(), 3 => layers::conv_transpose()]
+                .boxed()
+        },
         Algorithm::Pointwise => layers::pointwise().boxed(),
         Algorithm::Transposed | Algorithm::Col2im(_) => layers::conv_transpose().boxed(),
         _ => layers::conv().boxed(),
@@ -206,7 +209,7 @@ fn rejections_are_for_the_documented_reasons() {
                 assert!(![conv.clone(), transposed.clone(), empty.clone()].iter().any(rejects));
                 continue;
             }
-            Algorithm::Winograd => {
+            Algorithm::Winograd | Algorithm::ChannelGemm => {
                 assert!(![&conv, &transposed].into_iter().any(rejects));
                 assert!(rejects(&empty), "{combination} takes an empty output");
                 continue;

@@ -1,7 +1,7 @@
 //! ConvTranspose where phases, borders and tails meet: every algorithm on every ISA against the reference.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
-use convoke::{Activation, Algorithm, ConvTranspose, Planner};
+use convoke::{Activation, Algorithm, ConvTranspose, Planner, Threads};
 use convoke_tools::data::Scalar;
 
 /// Runs layers on every combination that accepts them, with bias and residual, on plans for 1 and 3 threads.
@@ -42,7 +42,29 @@ fn one_pixel_in() {
         layer(two([20, 33, 4, 4], 1), [1, 20, 1, 1]),
         layer(two([20, 33, 4, 4], 2).pads([1; 4]), [1, 20, 1, 1]),
         layer(two([6, 4, 3, 3], 2).output_padding([1, 1]), [3, 6, 1, 1]),
+        // Images as positions: several blocks of K, shares of many outputs, bands of images, crops that differ at both ends.
+        layer(two([600, 130, 4, 4], 1), [1, 600, 1, 1]),
+        layer(two([6, 9, 5, 3], 2).group(3).pads([2, 0, 1, 1]), [40, 6, 1, 1]),
+        layer(ConvTranspose::new([3, 5, 7]).strides([4]).pads([0, 2]), [9, 3, 1]),
         layer(ConvTranspose::new([6, 4, 3, 3, 2]).strides([2, 3, 2]), [1, 6, 1, 1, 1]),
+    ];
+    for_each_type!(check(&layers, |_| ()));
+}
+
+#[test]
+fn small_maps() {
+    let layers = [
+        // Several blocks of K, the last of another size; panels of which the last is narrow; runs of rows; bands of images.
+        layer(two([300, 40, 4, 4], 2).pads([1; 4]), [1, 300, 4, 5]),
+        layer(two([9, 35, 3, 3], 2).pads([1, 0, 0, 1]).output_padding([1, 1]), [19, 9, 5, 3]),
+        layer(ConvTranspose::new([18, 17, 11]).strides([5]).pads([3, 2]).group(2), [2, 18, 31]),
+        layer(ConvTranspose::new([5, 6, 3, 2, 3]).strides([2, 3, 1]).pads([1, 0, 1, 0, 1, 1]), [2, 5, 3, 4, 5]),
+        layer(ConvTranspose::new([2, 3, 2, 3, 1, 2]).strides([1, 2, 2, 3]), [2, 2, 3, 2, 4, 2]),
+        // Outputs beyond all taps, on each axis.
+        layer(two([4, 5, 2, 1], 4).output_padding([3, 3]), [1, 4, 3, 2]),
+        layer(two([4, 5, 3, 2], 2).dilations([3, 2]).pads([2, 1, 3, 0]), [1, 4, 4, 3]),
+        layer(two([3, 6, 3, 3], 1), [1, 3, 0, 4]),
+        layer(two([3, 6, 3, 3], 1), [1, 3, 4, 0]),
     ];
     for_each_type!(check(&layers, |_| ()));
 }
@@ -101,6 +123,7 @@ fn weights_that_are_not_finite_count_only_where_they_meet_an_input() {
         layer(two([5, 1, 4, 4], 2).group(5).pads([1; 4]), [1, 5, 6, 19]),
         layer(ConvTranspose::new([150, 3, 4]).strides([2]).pads([2, 0]), [1, 150, 20]),
         layer(ConvTranspose::new([3, 2, 3, 3, 2]).strides([2, 2, 1]), [1, 3, 3, 3, 3]),
+        layer(two([8, 6, 3, 4], 1).group(2).pads([1, 0, 0, 2]), [3, 8, 1, 1]),
     ];
     fn spoil<T: Scalar>(operands: &mut Operands<T>) {
         for (i, w) in operands.w.iter_mut().enumerate().filter(|(i, _)| i % 13 == 5) {
@@ -122,4 +145,18 @@ fn weights_packed_for_other_pads_are_rejected_not_misread() {
     let planner = Planner::new().packed_for(&packed);
     assert!(planner.plan::<f32>(operator(1), &[2, 3, 30, 7]).is_ok());
     assert!(planner.plan::<f32>(operator(2), &[1, 3, 8, 8]).is_err());
+
+    let planner = Planner::new().algorithm(Algorithm::ChannelGemm);
+    // Products of whole taps serve every size and crop.
+    let plan = planner.plan::<f32>(operator(1), &[2, 3, 5, 6]).unwrap();
+    let whole = Operands::<f32>::uniform(plan.geometry(), 3);
+    let packed = whole.pack(&plan);
+    for (pad, x_shape) in [(1, [1, 3, 1, 1]), (2, [3, 3, 2, 7]), (0, [1, 3, 1, 1])] {
+        let layer = layer(operator(pad), x_shape);
+        let plan = Planner::new().packed_for(&packed).plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+        let operands = Operands { w: whole.w.clone(), ..Operands::uniform(&layer.geometry(), 4) };
+        let y = operands.run_packed(&plan, &packed, Threads::Serial).unwrap();
+        let oracle = Oracle::new(&layer.geometry(), &operands);
+        assert_eq!(oracle.check(Algorithm::ChannelGemm, Activation::None, &y), Ok(()), "{layer}");
+    }
 }

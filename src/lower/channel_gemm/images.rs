@@ -43,7 +43,8 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let tiles = |images: usize| {
         Tiles::<T::Acc>::new(request.isa, images).ok_or_else(|| String::from("no kernel for this tile"))
     };
-    let weights = Weights::new(geometry, tiles(1)?.panels, block)?;
+    let product = (geometry.out_channels_per_group(), geometry.kernel_volume());
+    let weights = Weights::new(geometry, product, tiles(1)?.panels, block)?;
     let (steps, panels, bytes) = (weights.steps(), weights.rows.div_ceil(weights.nr), size_of::<T::Acc>());
     let threads = if request.threads == 1 { 1 } else { request.threads.div_ceil(geometry.batch * geometry.group) };
     let splits = panels.div_ceil(MOST_PANELS).max(threads).min(panels);

@@ -1,11 +1,13 @@
-//! Conv as implicit GEMM with vectors along output channels: for few output positions, where vectors along positions would run half empty.
+//! Conv as implicit GEMM with vectors along output channels: for few output positions, where vectors along positions would run half empty. ConvTranspose of
+//! small maps ([`added`]).
 //!
 //! The transposed product of [`implicit_gemm`](super::implicit_gemm): M = output positions, N = M/group, K = C/group * kernel volume, for each
 //! image and group. The broadcasts are elements of the padded planes, the vectors packed weights, `[NR channels][K][NR]`. Every position is a real
 //! one: there are no garbage columns, and where weights are finite, taps that see only padding along the outermost axis are left out; where that
-//! pays, on all axes, on planes without padding ([`unpadded`]). Accepts every Conv whose planes' offsets fit 32 bits. Scratch for a task: as
-//! `implicit_gemm`'s, with the sums pixel-major.
+//! pays, on all axes, on planes without padding ([`unpadded`]). Accepts every Conv whose planes' offsets fit 32 bits, and what [`added`] accepts.
+//! Scratch for a task: as `implicit_gemm`'s, with the sums pixel-major.
 
+mod added;
 mod images;
 mod unpadded;
 
@@ -29,22 +31,24 @@ const KC: usize = 256;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
-    if geometry.op != Op::Conv {
-        return Err(String::from("only for Conv"));
-    }
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
     }
-    let geometry = merged(geometry);
-    let block = planes::channels_per_block(geometry.in_channels_per_group(), geometry.kernel_volume(), KC);
+    // ConvTranspose's taps are added, not summed.
+    let taps = if geometry.op == Op::Conv { geometry.kernel_volume() } else { 1 };
+    let block = planes::channels_per_block(geometry.in_channels_per_group(), taps, KC);
     if let Some(packed) = request.layout.map(|layout| layout[1])
         && packed != block
     {
         return Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"));
     }
-    if images::covers(&geometry) {
+    if geometry.op == Op::ConvTranspose {
+        return added::offer(request, block, most);
+    }
+    if images::covers(geometry) {
         return images::offer(request, block, most);
     }
+    let geometry = merged(geometry);
     // Which of the two it is depends on no limit, so that no sum does.
     let unpadded = |most: usize| unpadded::offer(request, &geometry, block, most);
     let padded = |most: usize| padded(request, geometry.clone(), block, most);
@@ -86,7 +90,7 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
     let edge = if axis == last && rest != 0 { rest } else { width };
     let edge_tiles = Tiles::<T::Acc>::new(request.isa, edge).ok_or_else(no_kernel)?;
     let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, (axis, extent), i)).product::<usize>();
-    let weights = Weights::new(&geometry, tiles.panels, block)?;
+    let weights = Weights::new(&geometry, (channels_out, taps), tiles.panels, block)?;
     let panels = channels_out.div_ceil(tiles.nr());
     let slabs = geometry.batch * geometry.group * sizes.slabs;
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, panels.max(1)) };
@@ -141,7 +145,8 @@ fn merged(geometry: &Geometry) -> Geometry {
     geometry
 }
 
-/// How W is packed: panels of output channels, each `[K][NR]`, with K ordered by blocks of channels, then taps, then channels of the block.
+/// How W is packed: panels of output channels, each `[K][NR]`, with K ordered by blocks of channels, then
+/// taps, then channels of the block.
 struct Weights {
     groups: usize,
     /// Output channels of a group, and those with what fills up the last panel.
@@ -156,9 +161,9 @@ struct Weights {
 }
 
 impl Weights {
-    fn new(geometry: &Geometry, panels: Panels, block: usize) -> Result<Self, String> {
-        let (groups, rows) = (geometry.group, geometry.out_channels_per_group());
-        let (channels, taps) = (geometry.in_channels_per_group(), geometry.kernel_volume());
+    /// `rows` and `taps` are those of the product.
+    fn new(geometry: &Geometry, (rows, taps): (usize, usize), panels: Panels, block: usize) -> Result<Self, String> {
+        let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
         let padded = panels.padded(rows);
         let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));
         if len.is_none_or(|len| len > isize::MAX as usize / 8) {
@@ -190,7 +195,14 @@ impl Weights {
         &packed[group * self.group_len()..(group + 1) * self.group_len()]
     }
 
+    /// Packs Conv's W.
     fn pack<T: Element>(&self, w: &[T], packed: &mut [T::Acc]) {
+        let Self { rows, channels, taps, .. } = *self;
+        self.pack_by(packed, |group, row, c, tap| w[((group * rows + row) * channels + c) * taps + tap].to_acc());
+    }
+
+    /// Packs W, given by group, row, input channel of the group, and tap.
+    fn pack_by<A: Real>(&self, packed: &mut [A], w: impl Fn(usize, usize, usize, usize) -> A) {
         let Self { rows, channels, taps, block, nr, .. } = *self;
         if self.group_len() == 0 {
             return;
@@ -202,11 +214,7 @@ impl Weights {
                     let (tap, c) = planes::step_of(k, channels, taps, block);
                     for (i, value) in step.iter_mut().enumerate() {
                         let row = p * nr + i;
-                        *value = if row < rows {
-                            w[((group * rows + row) * channels + c) * taps + tap].to_acc()
-                        } else {
-                            T::Acc::ZERO
-                        };
+                        *value = if row < rows { w(group, row, c, tap) } else { A::ZERO };
                     }
                 }
             }

@@ -65,7 +65,7 @@ pub(super) fn offer<'a, T: Element>(
     let (rows_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
     let k_blocks = channels.div_ceil(block);
     let panels = Panels::new::<T::Acc>(request.isa)?;
-    let weights = Weights::new(&geometry, panels, block).ok()?;
+    let weights = Weights::new(&geometry, (rows_out, geometry.kernel_volume()), panels, block).ok()?;
     let tiles = tiles::<T::Acc>(request.isa, last, panels)?;
 
     // Elements from one position to the next, for each axis.

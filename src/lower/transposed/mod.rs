@@ -24,6 +24,7 @@ use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel,
 
 use super::cost::{
     CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, SUMMED_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
+    with_weights,
 };
 use super::engine::Panels;
 use super::finish::Finish;
@@ -211,7 +212,9 @@ impl<A: Real> Choice<A> {
                 outputs * (taps * channels as f64 * SUMMED_TAP_CYCLES + SUMMED_CYCLES)
             } else {
                 let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
-                tiles.cycles(&work, vectors) * SHIFTED_VIEWS + outputs * (WEAVE_CYCLES + sums)
+                let cycles = tiles.cycles(&work, vectors) * SHIFTED_VIEWS + outputs * (WEAVE_CYCLES + sums);
+                let weights = geometry.weight_len() * size_of::<A>();
+                with_weights(cycles, weights / geometry.group, weights)
             };
             let cycles = arithmetic + (channels * planes.channel_len) as f64 * PLANE_CYCLES + TASK_CYCLES;
             let cycles = (geometry.batch * geometry.group) as f64 * planes.full_slabs() * cycles;
@@ -349,8 +352,9 @@ struct Transposed<T: Element> {
 
 /// A panel of output channels of a group.
 struct Panel<'a, A> {
-    /// Its packed weights.
+    /// Its packed weights, and those of the panels behind it.
     a: &'a [A],
+    next: &'a [A],
     height: usize,
     bias: &'a [A],
     /// The first element of its first channel in Y.
@@ -400,6 +404,7 @@ impl<T: Element> Transposed<T> {
             let k_total = self.k_of(pass);
             let a = &panel.a[pass.before * channels * panel.height..];
             let subs = &pass.subs[usize::from(panel.height != self.tiles.panels.height(0))];
+            let next = panel.next.get(pass.before * channels * panel.height..).unwrap_or(&[]);
             for first in (0..channels).step_by(pass.block) {
                 let width = pass.block.min(channels - first);
                 let koff = pass.koff[usize::from(width != pass.block)].rows(0..width * pass.taps);
@@ -412,9 +417,16 @@ impl<T: Element> Transposed<T> {
                     let at = self.strip_at(panel.height, vector) + pass.slot * panel.height * nr;
                     for sub in 0..subs.count() {
                         let (row, height) = (subs.start(sub), subs.height(sub));
+                        // While the first strip is multiplied, the next block of k is fetched, or the next panel's first one: a line with each step of k.
+                        let ahead = match vector {
+                            0 if to < k_total => a.get(row * k_total + to * height..),
+                            0 => next.get(row * k_total..),
+                            _ => None,
+                        };
+                        let ahead = ahead.map_or(Ahead::NONE, Ahead::lines);
                         let a = &a[row * k_total + from * height..row * k_total + to * height];
                         let tile = &mut sums[at + row * nr..at + (row + height) * nr];
-                        kernels.of_height(height).partial(a, b, koff, Ahead::NONE, tile, first > 0);
+                        kernels.of_height(height).partial(a, b, koff, ahead, tile, first > 0);
                     }
                     vector += kernels.nrv;
                 }
@@ -660,8 +672,10 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                 let planes = &planes[(group - groups.start) * channels * self.planes.channel_len..];
                 let (row, height) = (self.tiles.panels.start(p), self.tiles.panels.height(p));
                 let channel = group * rows + row;
+                let (a, next) = io.weights[channel * self.channel_len()..].split_at(height * self.channel_len());
                 let panel = Panel {
-                    a: &io.weights[channel * self.channel_len()..(channel + height) * self.channel_len()],
+                    a,
+                    next: if p + 1 < panels.end { next } else { &[] },
                     height,
                     bias: &io.bias[channel..channel + height],
                     at: (image * geometry.out_channels + channel) * geometry.output_spatial(),

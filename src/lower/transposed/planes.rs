@@ -6,13 +6,13 @@
 
 use alloc::vec::Vec;
 
-use convoke_kernels::stream::{self, Storage};
-use convoke_kernels::{Isa, Real};
+use convoke_kernels::weave::{PhasePick, Picks, RowPick};
+use convoke_kernels::{Isa, stream};
 
 use super::phases::Phases;
-use crate::lower::planes::{Choice, MOST_L2_BYTES, for_each_position, positions_on};
+use crate::lower::planes::{Choice, FETCHED_CHANNELS, MOST_L2_BYTES, for_each_position, pick_rows, positions_on};
 use crate::machine::Caches;
-use crate::{Axis, Geometry};
+use crate::{Axis, Element, Geometry};
 
 pub(super) struct Planes {
     /// The phases' positions as axes of ordinary convolutions.
@@ -218,7 +218,7 @@ impl Planes {
     }
 
     /// Fills the planes of consecutive channels for one slab; `x` begins with the first of them.
-    pub(super) fn fill<T: Storage>(
+    pub(super) fn fill<T: Element>(
         &self,
         isa: Isa,
         phases: &[Phases],
@@ -239,39 +239,40 @@ impl Planes {
         }
         // Products wrap where they are not used: beside an axis without positions, which has no rows to be copied.
         let spatial = phases.iter().fold(1_usize, |n, p| n.wrapping_mul(p.axis.input));
-        let mut at = 0;
-        for row in 0..self.plane / self.span {
-            let mut source = Some(0_usize);
-            let mut is_needed = true;
-            for (i, p) in phases[..last].iter().enumerate() {
-                let e = self.tables.of_plane[row * last + i];
-                is_needed &= i != self.axis || e < slab.extent + p.reach;
-                let x = (slab.origin[i] + e).checked_add_signed(p.low).filter(|x| *x < p.axis.input);
-                source = source.zip(x).map(|(source, x)| source.wrapping_mul(p.axis.input).wrapping_add(x));
-            }
-            if is_needed {
-                for (copy, shift) in self.copies.iter().enumerate() {
-                    // Elements that are not padding: those from `from` on read x from `begin + from` on.
-                    let shift = if self.is_dense { *shift } else { 0 };
-                    let begin = (slab.origin[last] + shift) as isize + phases[last].low;
-                    let from = (0_usize.saturating_add_signed(-begin)).min(self.span);
-                    let to = input.saturating_add_signed(-begin).clamp(from, self.span);
-                    let source = source
-                        .filter(|_| from < to)
-                        .map(|source| source.wrapping_mul(input).wrapping_add(from.wrapping_add_signed(begin)));
-                    for (channel, planes) in planes.chunks_exact_mut(self.channel_len).enumerate() {
-                        let row = &mut planes[copy * self.plane + at..][..self.span];
-                        let Some(source) = source else {
-                            row.fill(T::Acc::ZERO);
-                            continue;
-                        };
-                        row[..from].fill(T::Acc::ZERO);
-                        stream::widen(isa, &x[channel * spatial + source..][..to - from], &mut row[from..to]);
-                        row[to..].fill(T::Acc::ZERO);
-                    }
-                }
-            }
-            at += self.span;
+        let channels = planes.len() / self.channel_len;
+        let rows = || (0..self.plane / self.span).filter_map(|row| self.row(phases, slab, row));
+        for (copy, shift) in self.copies.iter().enumerate() {
+            let shift = if self.is_dense { *shift } else { 0 };
+            let picks = Picks {
+                planes: channels,
+                src_pitch: spatial,
+                dst_pitch: self.channel_len,
+                rows: &[],
+                width: input,
+                first: (slab.origin[last] + shift) as isize + phases[last].low,
+                stride: 1,
+                phases: &[PhasePick { offset: 0, dst: 0 }],
+                len: self.span,
+                fetches: channels >= FETCHED_CHANNELS,
+            };
+            let rows = rows().map(|row| RowPick { dst: copy * self.plane + row.dst, ..row });
+            pick_rows(isa, x, &picks, rows, planes);
         }
+    }
+
+    /// Where row `row` of a slab's planes comes from, and where in a copy it is; none if the slab does not need it.
+    fn row(&self, phases: &[Phases], slab: &Slab<'_>, row: usize) -> Option<RowPick> {
+        let last = phases.len() - 1;
+        let mut src = Some(0_usize);
+        for (i, p) in phases[..last].iter().enumerate() {
+            let e = self.tables.of_plane[row * last + i];
+            if i == self.axis && e >= slab.extent + p.reach {
+                return None;
+            }
+            let x = (slab.origin[i] + e).checked_add_signed(p.low).filter(|x| *x < p.axis.input);
+            src = src.zip(x).map(|(src, x)| src.wrapping_mul(p.axis.input).wrapping_add(x));
+        }
+        let src = src.map(|src| src.wrapping_mul(phases[last].axis.input));
+        Some(RowPick { src, dst: row * self.span })
     }
 }
