@@ -70,7 +70,7 @@ impl Exception {
     }
 }
 
-/// Why loops use the stack, and which: the counts are what there is, so that none grows unseen. The loops over k of GEMM tiles have no exceptions.
+/// Why loops use the stack, and which: each count is the most that a kernel of the pattern has. The loops over k of GEMM tiles have no exceptions.
 const EXCEPTIONS: &[(&str, &[Exception])] = {
     use Isa::{Avx2, Avx512, Neon};
     &[
