@@ -71,10 +71,10 @@ pub(crate) const FETCH_AHEAD: f64 = 1.5;
 /// Share of the shorter of arithmetic and fetching ahead that the longer does not hide.
 pub(crate) const NOT_HIDDEN: f64 = 0.17;
 /// The cycles of `arithmetic` beside which `read` bytes of weights are fetched ahead, of weights that take `all` bytes.
-pub(crate) fn with_weights(arithmetic: f64, read: usize, all: usize) -> f64 {
+pub(crate) fn with_weights(arithmetic: f64, read: f64, all: f64) -> f64 {
     let caches = Caches::detect();
-    let is_resident = all as f64 <= caches.l2 as f64 * L2_SHARE;
-    let fetched = if is_resident { 0.0 } else { read as f64 / caches.l3_bytes_per_cycle as f64 };
+    let is_resident = all <= caches.l2 as f64 * L2_SHARE;
+    let fetched = if is_resident { 0.0 } else { read / caches.l3_bytes_per_cycle as f64 };
     arithmetic.max(fetched) + NOT_HIDDEN * arithmetic.min(fetched)
 }
 /// Cycles to move one element to or from a place that has no neighbours.

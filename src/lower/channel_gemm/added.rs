@@ -111,20 +111,22 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let vectors = channels_out.div_ceil(stores.lanes()) as f64;
     // Of an image, or of a band whose images are the pixels.
     let rows_of_pixels = if is_joined { bands.count() as f64 } else { images };
+    // Products of sizes as f64: they may exceed usize.
+    let product = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).product::<f64>();
     let arithmetic = rows_of_pixels
-        * (tiles[0].cycles(channels_out) * (channels * taps * runs) as f64
-            + (tiles[0].count * runs * taps * panels * k_blocks) as f64 * KERNEL_CALL_CYCLES)
-        + images * (taps * spatial * k_blocks) as f64 * vectors * SUM_CYCLES;
+        * (tiles[0].cycles(channels_out) * product(&[channels, taps, runs])
+            + product(&[tiles[0].count, runs, taps, panels, k_blocks]) * KERNEL_CALL_CYCLES)
+        + images * product(&[taps, spatial, k_blocks]) * vectors * SUM_CYCLES;
     let adding = (outer.iter().map(|o| o.axis.output).product::<usize>() * (last.kernel * last.input + lens.row))
         as f64
         * ADDED_CYCLES
         + geometry.output_spatial() as f64 * (TRANSPOSED_STORE_CYCLES + ADDED_CYCLES)
         + lens.sums as f64 * ADDED_CYCLES;
-    let read = weights.group_len() * bytes * bands.count();
-    let cycles = with_weights(arithmetic + images * adding * vectors, read, weights.len() * bytes)
-        + images * (channels * spatial * splits) as f64 * PACK_CYCLES;
+    let read = product(&[weights.group_len(), bytes, bands.count()]);
+    let cycles = with_weights(arithmetic + images * adding * vectors, read, product(&[weights.len(), bytes]))
+        + images * product(&[channels, spatial, splits]) * PACK_CYCLES;
     Ok(Offer {
-        cost: geometry.group as f64 * (cycles + (bands.count() * splits) as f64 * TASK_CYCLES) / CLOCK,
+        cost: geometry.group as f64 * (cycles + product(&[bands.count(), splits]) * TASK_CYCLES) / CLOCK,
         lines: lens_of_task.map(lines_for::<T::Acc>).iter().fold(0, |sum, lines| sum.saturating_add(*lines)),
         build: Box::new(move || {
             let edge = channels - k_blocks.saturating_sub(1) * block;

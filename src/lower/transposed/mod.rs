@@ -213,8 +213,8 @@ impl<A: Real> Choice<A> {
             } else {
                 let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
                 let cycles = tiles.cycles(&work, vectors) * SHIFTED_VIEWS + outputs * (WEAVE_CYCLES + sums);
-                let weights = geometry.weight_len() * size_of::<A>();
-                with_weights(cycles, weights / geometry.group, weights)
+                let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
+                with_weights(cycles, weights / geometry.group as f64, weights)
             };
             let cycles = arithmetic + (channels * planes.channel_len) as f64 * PLANE_CYCLES + TASK_CYCLES;
             let cycles = (geometry.batch * geometry.group) as f64 * planes.full_slabs() * cycles;
