@@ -24,7 +24,7 @@ impl<A: Compute> Native<A> {
             return Err(alloc::format!("{} rows of B, of {} values each, exceed 32-bit offsets", size.k, size.ld));
         }
         let lanes = crate::lower::engine::lanes::<A>(isa);
-        let tiles = Tiles::choose(isa, size.rows, size.ld / lanes, mr)
+        let tiles = Tiles::choose(isa, size.rows, size.ld / lanes, mr, |_| 1.0)
             .ok_or_else(|| String::from("no kernel for this tile"))?;
         Ok(Self {
             size,

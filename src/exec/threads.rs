@@ -1,5 +1,8 @@
 //! Threads as a value.
 
+#[cfg(feature = "rayon")]
+use core::ops::Range;
+#[cfg(feature = "rayon")]
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::workspace::Line;
@@ -48,36 +51,74 @@ impl Threads<'_> {
     ) {
         let fitting = scratch.len().checked_div(share).unwrap_or(usize::MAX);
         let slots = self.count().min(tasks).min(fitting).max(1);
-        let next = AtomicUsize::new(0);
-        let work = |scratch: &mut [Line]| {
-            loop {
-                let i = next.fetch_add(1, Ordering::Relaxed);
-                if i >= tasks {
-                    return;
-                }
-                task(i, scratch);
-            }
-        };
         match self {
             #[cfg(feature = "rayon")]
-            Self::Pool(pool) if slots > 1 => pool.install(|| spread(slots, scratch, share, &work)),
+            Self::Pool(pool) if slots > 1 => {
+                pool.install(|| Queues::new(tasks, slots).run(slots, scratch, share, task))
+            }
             #[cfg(feature = "rayon")]
-            Self::Current if slots > 1 => spread(slots, scratch, share, &work),
+            Self::Current if slots > 1 => Queues::new(tasks, slots).run(slots, scratch, share, task),
             _ => {
                 debug_assert_eq!(slots, 1, "no other threads");
-                work(&mut scratch[..share]);
+                (0..tasks).for_each(|i| task(i, &mut scratch[..share]));
             }
         }
     }
 }
 
-/// Calls `work` on `slots` threads, by halves: `join` keeps its bookkeeping on the stack.
+/// The tasks, in queues of neighbours. A thread begins with the same queue in every run, so that it finds what it wrote the run before in its own caches
+/// (a third of the time of a layer that mostly writes), and goes on with the others' when its own is empty.
 #[cfg(feature = "rayon")]
-fn spread(slots: usize, scratch: &mut [Line], share: usize, work: &(impl Fn(&mut [Line]) + Sync)) {
-    if slots == 1 {
-        return work(&mut scratch[..share]);
+struct Queues {
+    tasks: usize,
+    count: usize,
+    /// How many tasks of a queue were taken.
+    taken: [Taken; MOST_QUEUES],
+}
+
+/// Threads that have a queue of their own: a [`Queues`] is made on the stack in every run.
+#[cfg(feature = "rayon")]
+const MOST_QUEUES: usize = 32;
+
+/// On a cache line of its own, and its neighbour's that is fetched with it.
+#[cfg(feature = "rayon")]
+#[repr(align(128))]
+struct Taken(AtomicUsize);
+
+#[cfg(feature = "rayon")]
+impl Queues {
+    fn new(tasks: usize, slots: usize) -> Self {
+        Self { tasks, count: slots.min(MOST_QUEUES), taken: [const { Taken(AtomicUsize::new(0)) }; MOST_QUEUES] }
     }
-    let half = slots / 2;
-    let (left, right) = scratch.split_at_mut(half * share);
-    rayon::join(|| spread(half, left, share, work), || spread(slots - half, right, share, work));
+
+    /// Does all tasks on `slots` threads, by halves: `join` keeps its bookkeeping on the stack.
+    fn run(&self, slots: usize, scratch: &mut [Line], share: usize, task: &(impl Fn(usize, &mut [Line]) + Sync)) {
+        if slots == 1 {
+            return self.work(&mut scratch[..share], task);
+        }
+        let half = slots / 2;
+        let (left, right) = scratch.split_at_mut(half * share);
+        rayon::join(|| self.run(half, left, share, task), || self.run(slots - half, right, share, task));
+    }
+
+    /// Does what is left of all tasks.
+    fn work(&self, scratch: &mut [Line], task: &impl Fn(usize, &mut [Line])) {
+        let own = rayon::current_thread_index().unwrap_or(0);
+        for queue in (0..self.count).map(|i| (own + i) % self.count) {
+            let tasks = self.tasks_of(queue);
+            loop {
+                let i = tasks.start + self.taken[queue].0.fetch_add(1, Ordering::Relaxed);
+                if i >= tasks.end {
+                    break;
+                }
+                task(i, scratch);
+            }
+        }
+    }
+
+    fn tasks_of(&self, queue: usize) -> Range<usize> {
+        let (each, more) = (self.tasks / self.count, self.tasks % self.count);
+        let start = |queue: usize| queue * each + queue.min(more);
+        start(queue)..start(queue + 1)
+    }
 }

@@ -15,17 +15,6 @@ pub(crate) const PLANE_CYCLES: f64 = 0.25;
 pub(crate) const PLANE_ROW_CYCLES: f64 = 30.0;
 /// How much longer arithmetic takes on shifted views, whose loads cross cache lines.
 pub(crate) const SHIFTED_VIEWS: f64 = 1.04;
-/// The same in tiles of `mr` rows: the fewer rows share a load, the more that counts. `is_shifted` says that taps are shifts of one another's views, and that
-/// there are more steps than stores hide. (Stride 2, 3x3, 64 to 128 channels at 80x80: 83 % of the peak, and with vectors along channels, which load no
-/// views, 90 %; 64 to 64 at 75x75 80 and 87 %.)
-pub(crate) fn shifted_views(mr: usize, is_shifted: bool) -> f64 {
-    match mr {
-        0..=2 => 2.5,
-        3 | 4 => 1.3,
-        _ if is_shifted => 1.1,
-        _ => SHIFTED_VIEWS,
-    }
-}
 /// Cycles to pack one element of a panel of B.
 pub(crate) const PACK_CYCLES: f64 = 0.1;
 /// Cycles to keep a vector of sums in scratch memory between two blocks of K: a store and a load.
@@ -65,18 +54,11 @@ pub(crate) const L2_SHARE: f64 = 0.55;
 pub(crate) const L3_SHARE: f64 = 0.75;
 /// Bytes a cycle from the L2 cache, and from memory, with prefetching.
 pub(crate) const L2_BYTES_PER_CYCLE: f64 = 26.0;
-pub(crate) const MEMORY_BYTES_PER_CYCLE: f64 = 7.0;
+pub(crate) const MEMORY_BYTES_PER_CYCLE: f64 = 9.0;
 /// How much longer than a plain stream filters take that are fetched ahead, a line with each step of k.
 pub(crate) const FETCH_AHEAD: f64 = 1.5;
-/// Share of the shorter of arithmetic and fetching ahead that the longer does not hide.
+/// Share of the shorter of two things done at the same time, as arithmetic and fetching ahead, that the longer does not hide.
 pub(crate) const NOT_HIDDEN: f64 = 0.17;
-/// The cycles of `arithmetic` beside which `read` bytes of weights are fetched ahead, of weights that take `all` bytes.
-pub(crate) fn with_weights(arithmetic: f64, read: f64, all: f64) -> f64 {
-    let caches = Caches::detect();
-    let is_resident = all <= caches.l2 as f64 * L2_SHARE;
-    let fetched = if is_resident { 0.0 } else { read / caches.l3_bytes_per_cycle as f64 };
-    arithmetic.max(fetched) + NOT_HIDDEN * arithmetic.min(fetched)
-}
 /// Cycles to move one element to or from a place that has no neighbours.
 pub(crate) const SCATTER_CYCLES: f64 = 3.5;
 /// How much longer the direct kernels take on dense layers than their arithmetic and loads (7x7 stride 2 from three channels: 1.63 ms, by implicit GEMM 1.19).
@@ -96,3 +78,33 @@ pub(crate) const GROUPED_LOADS: f64 = 1.9;
 pub(crate) const GROUPED_FINISH_CYCLES: f64 = 2.0;
 /// How much longer their tiles take at the borders of planes, where loads have masks.
 pub(crate) const GROUPED_BORDER: f64 = 0.3;
+
+/// [`SHIFTED_VIEWS`] in tiles of `mr` rows: the fewer rows share a load, the more that counts. `is_shifted` says that taps are shifts of one another's views, and that
+/// there are more steps than stores hide. (Stride 2, 3x3, 64 to 128 channels at 80x80: 83 % of the peak, and with vectors along channels, which load no
+/// views, 90 %; 64 to 64 at 75x75 80 and 87 %.)
+pub(crate) fn shifted_views(mr: usize, is_shifted: bool) -> f64 {
+    match mr {
+        0..=2 => 2.5,
+        3 | 4 => 1.3,
+        _ if is_shifted => 1.1,
+        _ => SHIFTED_VIEWS,
+    }
+}
+
+/// The cycles of two things that are done at the same time, of which the longer does not hide all of the shorter.
+pub(crate) fn overlapped(one: f64, other: f64) -> f64 {
+    one.max(other) + NOT_HIDDEN * one.min(other)
+}
+
+/// Cycles to fetch `read` bytes of weights that take `all` bytes.
+pub(crate) fn fetch_weights(read: f64, all: f64) -> f64 {
+    let is_resident = all <= Caches::detect().l2 as f64 * L2_SHARE;
+    if is_resident { 0.0 } else { read * cycles_beyond_l2(all) }
+}
+
+/// Cycles to read a byte that the L2 cache does not have, of `resident` bytes that are used again and again: as much as the L3 cache keeps of them is there.
+pub(crate) fn cycles_beyond_l2(resident: f64) -> f64 {
+    let caches = Caches::detect();
+    let kept = (caches.l3 as f64 * L3_SHARE / resident).min(1.0);
+    kept / caches.l3_bytes_per_cycle as f64 + (1.0 - kept) / MEMORY_BYTES_PER_CYCLE
+}

@@ -12,10 +12,9 @@ use core::ops::Range;
 use convoke_kernels::{Ahead, Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
 
 use super::Request;
-use super::cost::{CLOCK, L2_SHARE};
+use super::cost::{CLOCK, fetch_weights};
 use super::finish::Finish;
 use crate::element::Element;
-use crate::machine::Caches;
 
 /// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
 pub(crate) const A_BLOCK_BYTES: usize = 256 << 10;
@@ -111,8 +110,15 @@ impl<T: Real> Tiles<T> {
         (!widths.is_empty()).then_some(Self { panels, lanes, widths })
     }
 
-    /// The tile that takes the fewest cycles for `rows` of A and `vectors` of columns; with `mr`, only tiles of that panel height.
-    pub(crate) fn choose(isa: Isa, rows: usize, vectors: usize, mr: Option<usize>) -> Option<Self> {
+    /// The tile that takes the fewest cycles for `rows` of A and `vectors` of columns, times a `factor` for its panel height; with `mr`, only tiles of that
+    /// panel height.
+    pub(crate) fn choose(
+        isa: Isa,
+        rows: usize,
+        vectors: usize,
+        mr: Option<usize>,
+        factor: impl Fn(usize) -> f64,
+    ) -> Option<Self> {
         let mut best: Option<(f64, Self)> = None;
         for kernel in spatial_kernels::<T>(isa) {
             if mr.is_some_and(|mr| kernel.mr() != mr) || kernel.mr() > rows.max(1) {
@@ -122,7 +128,7 @@ impl<T: Real> Tiles<T> {
             if tiles.widths[0].nrv != kernel.nrv() {
                 continue;
             }
-            let cycles = tiles.cycles(vectors);
+            let cycles = tiles.cycles(vectors) * factor(tiles.mr());
             if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                 best = Some((cycles, tiles));
             }
@@ -192,12 +198,10 @@ pub(crate) fn multiply_nanoseconds<E: Element>(
     let lanes = lanes::<E::Acc>(request.isa);
     // The last of a row's registers may be nearly empty.
     let registers = positions.div_ceil(lanes) as f64 / positions.max(1) as f64;
-    let caches = Caches::detect();
     // Nothing fetches weights ahead of these products.
     let weights = geometry.weight_len() as f64 * size_of::<E::Acc>() as f64;
     let reads = (geometry.batch * positions.div_ceil(columns)) as f64;
-    let is_resident = weights <= caches.l2 as f64 * L2_SHARE;
-    let late = if is_resident { 0.0 } else { weights * reads / caches.l3_bytes_per_cycle as f64 };
+    let late = fetch_weights(weights * reads, weights);
     (geometry.macs() as f64 * registers * cycles + late) / CLOCK
 }
 

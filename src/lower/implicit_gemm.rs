@@ -50,13 +50,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     };
     let lanes = lanes::<T::Acc>(request.isa);
     let vectors = sizes.columns.div_ceil(lanes);
-    let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr)
+    let is_shifted = channels * taps > FEW_STEPS && planes::is_shifted(&geometry.axes);
+    let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr, |mr| shifted_views(mr, is_shifted))
         .ok_or_else(|| String::from("no kernel for this tile"))?;
     let planes_len = block * sizes.channel_len + tiles.widest() * lanes;
     let repeats = (geometry.batch * geometry.group * sizes.slabs) as f64;
-    let arithmetic = tiles.cycles(vectors)
-        * (channels * taps) as f64
-        * shifted_views(tiles.mr(), channels * taps > FEW_STEPS && planes::is_shifted(&geometry.axes));
+    let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64 * shifted_views(tiles.mr(), is_shifted);
     // The place of a row is found once for all channels of a block.
     let width = geometry.axes.last().map_or(1, |axis| axis.output);
     let rows_copied = (k_blocks * (sizes.channel_len / width)) as f64;

@@ -51,7 +51,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let lanes = lanes::<T::Acc>(request.isa);
     let vectors = positions.div_ceil(lanes);
     let mr = request.layout.map(|layout| layout[0]);
-    let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr)
+    let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr, |_| 1.0)
         .ok_or_else(|| String::from("no kernel for this tile"))?;
     let k_blocks = k_total.div_ceil(KC).max(1);
     let kc = k_total.div_ceil(k_blocks);

@@ -21,7 +21,7 @@ use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
     ADDED_CYCLES, CLOCK, KERNEL_CALL_CYCLES, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES,
-    with_weights,
+    fetch_weights, overlapped,
 };
 use crate::lower::finish::Finish;
 use crate::lower::planes::for_each_position;
@@ -34,8 +34,12 @@ const BAND_BYTES: usize = 512 << 10;
 /// Images of a band, at the most.
 const MOST_IMAGES: usize = 64;
 
-/// An axis before the last: output o is position `(o + pad) / stride` of phase `(o + pad) % stride`, to which tap k adds input x where
-/// `x + k * dilation / stride` is the position, and `k * dilation % stride` the phase.
+/// Where tap `k` adds inputs: to which phase, and how many positions further on. (Output o is position `(o + pad) / stride` of phase `(o + pad) % stride`.)
+fn place(axis: &Axis, k: usize) -> (usize, usize) {
+    (k * axis.dilation % axis.stride, k * axis.dilation / axis.stride)
+}
+
+/// An axis before the last.
 #[derive(Clone, Copy)]
 struct Outer {
     axis: Axis,
@@ -65,9 +69,8 @@ impl Lens {
             .iter()
             .try_fold(1_usize, |n, outer| n.checked_mul(outer.axis.stride)?.checked_mul(outer.positions))?;
         let sums = of_outer.checked_mul(last.kernel)?.checked_mul(last.input)?;
-        let reach = (last.kernel - 1).checked_mul(last.dilation)? / last.stride;
         let outputs = last.output.checked_add(last.pad_begin)?.div_ceil(last.stride);
-        let positions = reach.checked_add(last.input)?.max(outputs);
+        let positions = Outer::new(last)?.positions.max(outputs);
         Some(Self { sums, row: positions.checked_mul(last.stride)?, positions })
     }
 }
@@ -123,7 +126,8 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
         + geometry.output_spatial() as f64 * (TRANSPOSED_STORE_CYCLES + ADDED_CYCLES)
         + lens.sums as f64 * ADDED_CYCLES;
     let read = product(&[weights.group_len(), bytes, bands.count()]);
-    let cycles = with_weights(arithmetic + images * adding * vectors, read, product(&[weights.len(), bytes]))
+    let fetching = fetch_weights(read, product(&[weights.len(), bytes]));
+    let cycles = overlapped(arithmetic + images * adding * vectors, fetching)
         + images * product(&[channels, spatial, splits]) * PACK_CYCLES;
     Ok(Offer {
         cost: geometry.group as f64 * (cycles + product(&[bands.count(), splits]) * TASK_CYCLES) / CLOCK,
@@ -248,10 +252,8 @@ impl<T: Element> Added<T> {
         let kernels: Vec<_> = axes.iter().map(|axis| axis.kernel).collect();
         let mut taps = core::mem::take(&mut self.taps);
         for_each_position(&kernels, |k| {
-            let place = |(k, outer): (&usize, &Outer)| {
-                (k * outer.axis.dilation % outer.axis.stride, k * outer.axis.dilation / outer.axis.stride)
-            };
-            taps.push(k[self.outer.len()] * of_tap + self.sums_at(k.iter().zip(&self.outer).map(place)));
+            let places = k.iter().zip(&self.outer).map(|(k, outer)| place(&outer.axis, *k));
+            taps.push(k[self.outer.len()] * of_tap + self.sums_at(places));
         });
         let inputs: Vec<_> = axes[..self.outer.len().saturating_sub(1)].iter().map(|axis| axis.input).collect();
         let mut runs = core::mem::take(&mut self.runs);
@@ -267,7 +269,7 @@ impl<T: Element> Added<T> {
         let (of_tap, len) = (self.lens.sums / last.kernel, last.input * width);
         row.fill(T::Acc::ZERO);
         for k in 0..last.kernel {
-            let (phase, shift) = (k * last.dilation % last.stride, k * last.dilation / last.stride);
+            let (phase, shift) = place(last, k);
             let row = &mut row[(phase * self.lens.positions + shift) * width..][..len];
             stream::add_assign(self.isa, row, &sums[((k * of_tap + at) * step + first) * width..][..len]);
         }

@@ -145,8 +145,8 @@ fn merged(geometry: &Geometry) -> Geometry {
     geometry
 }
 
-/// How W is packed: panels of output channels, each `[K][NR]`, with K ordered by blocks of channels, then
-/// taps, then channels of the block.
+/// How W is packed: panels of output channels, each `[K][NR]`, with K ordered by blocks of channels, then taps, then
+/// channels of the block.
 struct Weights {
     groups: usize,
     /// Output channels of a group, and those with what fills up the last panel.

@@ -24,7 +24,7 @@ use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel,
 
 use super::cost::{
     CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, SUMMED_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
-    with_weights,
+    fetch_weights, overlapped,
 };
 use super::engine::Panels;
 use super::finish::Finish;
@@ -214,7 +214,7 @@ impl<A: Real> Choice<A> {
                 let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
                 let cycles = tiles.cycles(&work, vectors) * SHIFTED_VIEWS + outputs * (WEAVE_CYCLES + sums);
                 let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
-                with_weights(cycles, weights / geometry.group as f64, weights)
+                overlapped(cycles, fetch_weights(weights / geometry.group as f64, weights))
             };
             let cycles = arithmetic + (channels * planes.channel_len) as f64 * PLANE_CYCLES + TASK_CYCLES;
             let cycles = (geometry.batch * geometry.group) as f64 * planes.full_slabs() * cycles;

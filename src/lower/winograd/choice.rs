@@ -8,8 +8,8 @@ use crate::element::Element;
 use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
-    FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, L3_SHARE, MEMORY_BYTES_PER_CYCLE,
-    NOT_HIDDEN, OUTPUT_CYCLES, PHASE_CYCLES, PHASES_OF_X, PICK_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES,
+    FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, OUTPUT_CYCLES, PHASE_CYCLES,
+    PHASES_OF_X, PICK_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES, cycles_beyond_l2, overlapped,
 };
 use crate::lower::engine::tile_cycles;
 use crate::machine::Caches;
@@ -125,7 +125,9 @@ impl<T: Real> Choice<T> {
             .checked_mul(splits)?;
         // Blocks that use a group's filters one after the other.
         let blocks = grid_rows.div_ceil(extent.rows) * grid_columns.div_ceil(extent.columns);
-        let (mut tasks, mut cycles, mut longest) = (0_usize, 0.0, 0.0_f64);
+        let (mut tasks, mut cycles) = (0_usize, 0.0);
+        // The longest tasks, and how many there are of them.
+        let (mut longest, mut long) = (0.0, 0);
         for (images, of_images) in parts(view.batch, extent.images) {
             for (rows, of_rows) in parts(grid_rows, extent.rows) {
                 for (columns, of_columns) in parts(grid_columns, extent.columns) {
@@ -135,13 +137,16 @@ impl<T: Real> Choice<T> {
                         let task = Self::task_cycles(isa, view, &scheme, &block, (blocks, splits), together)?;
                         tasks = tasks.checked_add(count.checked_mul(repeats)?)?;
                         cycles += (count * repeats) as f64 * task;
-                        longest = longest.max(task);
+                        if task > longest {
+                            (longest, long) = (task, count * repeats);
+                        }
                     }
                 }
             }
         }
-        // With more tasks than threads, the last one to end holds the others up by a part of it.
-        let latency = if tasks <= threads { longest } else { cycles / threads as f64 + IDLE_SHARE * longest };
+        // With more tasks than threads, the last one to end holds the others up by a part of it, and where tasks are few, by what remains of an uneven share.
+        let shared = cycles / threads as f64 + IDLE_SHARE * longest;
+        let latency = if tasks <= threads { longest } else { shared.max(long.div_ceil(threads) as f64 * longest) };
         Some(Self { scheme, extent, splits, together, latency, cycles })
     }
 
@@ -197,7 +202,7 @@ impl<T: Real> Choice<T> {
         let ahead = streamed.max(panel / L2_BYTES_PER_CYCLE);
         let late = traffic.late(panels, together);
         let input = input + traffic.late(1, 1);
-        let gemm = panels as f64 * (compute.max(ahead) + NOT_HIDDEN * compute.min(ahead)) + late;
+        let gemm = panels as f64 * overlapped(compute, ahead) + late;
         let pixels = (scheme.down.tile.outputs * scheme.along.tile.outputs) as f64;
         let interleaving = if view.has_phases { pixels * PHASE_CYCLES } else { 0.0 };
         let output = (extent.tiles() as f64) * (padded / lanes) * (values * OUTPUT_CYCLES + interleaving);
@@ -214,11 +219,8 @@ impl<T: Real> Choice<T> {
 
 /// What leaves the L2 cache comes from the next level: not all at once when it is full.
 fn from_beyond_l2(resident: f64, traffic: f64) -> f64 {
-    let caches = Caches::detect();
-    let missing = (resident / caches.l2 as f64 - L2_SHARE) / L2_SHARE;
-    let is_in_l3 = resident <= caches.l3 as f64 * L3_SHARE;
-    let rate = if is_in_l3 { caches.l3_bytes_per_cycle as f64 } else { MEMORY_BYTES_PER_CYCLE };
-    missing.clamp(0.0, 1.0) * traffic / rate
+    let missing = (resident / Caches::detect().l2 as f64 - L2_SHARE) / L2_SHARE;
+    missing.clamp(0.0, 1.0) * traffic * cycles_beyond_l2(resident)
 }
 
 /// Bytes of what the GEMMs of a slice of a block touch beside Y.
@@ -234,12 +236,12 @@ struct Traffic {
 impl Traffic {
     fn new<T: Real>(view: &View, scheme: &Scheme<T>, extent: &Extent, nr: usize) -> Self {
         let values = scheme.kernel.values() as f64;
-        let of = |len: usize| values * (len * size_of::<T>()) as f64;
-        let slices = view.roles.depth.kernel * view.channels;
+        let bytes = values * size_of::<T>() as f64;
+        let slices = bytes * view.roles.depth.kernel as f64 * view.channels as f64;
         Self {
-            v: of(slices) * extent.input_tiles() as f64,
-            filters: of(slices * scheme.filters()) * nr as f64,
-            products: of(extent.tiles() * nr),
+            v: slices * extent.input_tiles() as f64,
+            filters: slices * (scheme.filters() * nr) as f64,
+            products: bytes * extent.tiles() as f64 * nr as f64,
             values,
         }
     }
