@@ -19,14 +19,17 @@ pub(crate) const SHIFTED_VIEWS: f64 = 1.04;
 pub(crate) const PACK_CYCLES: f64 = 0.1;
 /// Cycles to keep a vector of sums in scratch memory between two blocks of K: a store and a load.
 pub(crate) const SUM_CYCLES: f64 = 2.0;
+/// Cycles to store a finished vector of sums into Y.
+pub(crate) const STORE_CYCLES: f64 = 1.5;
 /// Cycles to finish a vector of sums with channels along its lanes: transposed, and stored in short rows.
 pub(crate) const TRANSPOSED_STORE_CYCLES: f64 = 6.0;
 /// Cycles to add a vector of sums to others, or to copy it.
 pub(crate) const ADDED_CYCLES: f64 = 1.5;
 /// Cycles to interleave and store a vector of sums of several phases.
 pub(crate) const WEAVE_CYCLES: f64 = 8.0;
-/// Cycles for one product of a vector of sums without tiles, and for its way into Y.
+/// Cycles for one product of a vector of sums without tiles: of one channel, and of several, whose rows leave the L1 cache; and for its way into Y.
 pub(crate) const SUMMED_TAP_CYCLES: f64 = 0.7;
+pub(crate) const SUMMED_FAR_CYCLES: f64 = 2.0;
 pub(crate) const SUMMED_CYCLES: f64 = 8.0;
 /// Cycles of a call of a micro-kernel beside its steps.
 pub(crate) const KERNEL_CALL_CYCLES: f64 = 40.0;
@@ -41,6 +44,8 @@ pub(crate) const NAIVE_FMA: f64 = 4.0;
 pub(crate) const SPLIT_CYCLES: f64 = 4.0;
 pub(crate) const INPUT_CYCLES: f64 = 4.0;
 pub(crate) const OUTPUT_CYCLES: f64 = 3.9;
+/// Cycles beside that for each channel of a block, and for each row of tiles that a vector of output channels is taken back for.
+pub(crate) const TRANSFORM_CALL_CYCLES: f64 = 100.0;
 /// Cycles to pick one element of a phase of a stride from a row, for tiles.
 pub(crate) const PICK_CYCLES: f64 = 0.9;
 /// How much longer tiles of phases of X take than their parts: measured 1.15 to 1.25 beside the direct algorithms' ratio.

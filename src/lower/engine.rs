@@ -12,7 +12,7 @@ use core::ops::Range;
 use convoke_kernels::{Ahead, Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
 
 use super::Request;
-use super::cost::{CLOCK, fetch_weights};
+use super::cost::{CLOCK, KERNEL_CALL_CYCLES, STORE_CYCLES, fetch_weights};
 use super::finish::Finish;
 use crate::element::Element;
 
@@ -154,6 +154,13 @@ impl<T: Real> Tiles<T> {
             at += repeat * width.nrv;
         }
         cycles
+    }
+
+    /// Estimated cycles beside the steps of k, over all rows and `vectors` of columns: calls, and sums on their way into Y.
+    pub(crate) fn finish_cycles(&self, vectors: usize) -> f64 {
+        let calls = self.panels.count * vectors.div_ceil(self.widest());
+        let rows = self.panels.start(self.panels.count);
+        calls as f64 * KERNEL_CALL_CYCLES + (rows * vectors) as f64 * STORE_CYCLES
     }
 
     /// The widest kernels of at most `vectors` vectors.

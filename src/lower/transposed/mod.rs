@@ -23,7 +23,7 @@ use convoke_kernels::weave::{MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
 use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 
 use super::cost::{
-    CLOCK, PLANE_CYCLES, SHIFTED_VIEWS, SUM_CYCLES, SUMMED_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
+    CLOCK, PLANE_CYCLES, SUM_CYCLES, SUMMED_CYCLES, SUMMED_FAR_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
     fetch_weights, overlapped,
 };
 use super::engine::Panels;
@@ -209,10 +209,11 @@ impl<A: Real> Choice<A> {
             let arithmetic = if is_summed {
                 let strides = phases.iter().map(|p| p.axis.stride as f64).product::<f64>();
                 let taps = geometry.kernel_volume() as f64 / strides;
-                outputs * (taps * channels as f64 * SUMMED_TAP_CYCLES + SUMMED_CYCLES)
+                let tap = if channels == 1 { SUMMED_TAP_CYCLES } else { SUMMED_FAR_CYCLES };
+                outputs * (taps * channels as f64 * tap + SUMMED_CYCLES)
             } else {
                 let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
-                let cycles = tiles.cycles(&work, vectors) * SHIFTED_VIEWS + outputs * (WEAVE_CYCLES + sums);
+                let cycles = tiles.cycles(&work, vectors) + outputs * (WEAVE_CYCLES + sums);
                 let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
                 overlapped(cycles, fetch_weights(weights / geometry.group as f64, weights))
             };

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Isa, Real, SpatialKernel, spatial_kernels};
 
-use crate::lower::cost::KERNEL_CALL_CYCLES;
+use crate::lower::cost::{KERNEL_CALL_CYCLES, shifted_views};
 use crate::lower::engine::{Panels, tile_cycles};
 
 /// Rows of a tile, phases and channels together, about: the sums of a strip then stay in the L1 cache.
@@ -110,7 +110,8 @@ impl<T: Real> Tiles<T> {
                 let k = (taps * work.outer_taps * work.channels) as f64;
                 let of_sub = |sub: usize| {
                     let kernel = width.of_height(subs.height(sub));
-                    tile_cycles(kernel.fmas(), kernel.loads()) * k + KERNEL_CALL_CYCLES
+                    tile_cycles(kernel.fmas(), kernel.loads()) * k * shifted_views(kernel.mr(), false)
+                        + KERNEL_CALL_CYCLES
                 };
                 (0..subs.count()).map(of_sub).sum::<f64>()
             };

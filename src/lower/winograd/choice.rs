@@ -9,7 +9,8 @@ use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
     FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, OUTPUT_CYCLES, PHASE_CYCLES,
-    PHASES_OF_X, PICK_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES, cycles_beyond_l2, overlapped,
+    PHASES_OF_X, PICK_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES, TRANSFORM_CALL_CYCLES, cycles_beyond_l2,
+    overlapped,
 };
 use crate::lower::engine::tile_cycles;
 use crate::machine::Caches;
@@ -144,9 +145,12 @@ impl<T: Real> Choice<T> {
                 }
             }
         }
-        // With more tasks than threads, the last one to end holds the others up by a part of it, and where tasks are few, by what remains of an uneven share.
+        // With more tasks than threads, the last one to end holds the others up by a part of it; and where tasks are few, one thread has more of them than
+        // others, or more of the longest.
+        let most = |tasks: usize| tasks.div_ceil(threads) as f64;
         let shared = cycles / threads as f64 + IDLE_SHARE * longest;
-        let latency = if tasks <= threads { longest } else { shared.max(long.div_ceil(threads) as f64 * longest) };
+        let uneven = (most(tasks) * cycles / tasks as f64).max(most(long) * longest);
+        let latency = if tasks <= threads { longest } else { shared.max(uneven) };
         Some(Self { scheme, extent, splits, together, latency, cycles })
     }
 
@@ -174,7 +178,9 @@ impl<T: Real> Choice<T> {
         let lanes = scheme.kernel.lanes() as f64;
         // Phases of a stride are picked before they are split.
         let picked = if view.strides[1] == 1 { 0.0 } else { padded_len * PICK_CYCLES };
-        let input = channels as f64 * (picked + padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
+        let calls = extent.images as f64 * TRANSFORM_CALL_CYCLES;
+        let input =
+            channels as f64 * (calls + picked + padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
         // Without taps along it, the slices of the outer axis are tasks of their own.
         let depths = depth_tasks(roles);
         let slices_in = roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel)
@@ -205,7 +211,8 @@ impl<T: Real> Choice<T> {
         let gemm = panels as f64 * overlapped(compute, ahead) + late;
         let pixels = (scheme.down.tile.outputs * scheme.along.tile.outputs) as f64;
         let interleaving = if view.has_phases { pixels * PHASE_CYCLES } else { 0.0 };
-        let output = (extent.tiles() as f64) * (padded / lanes) * (values * OUTPUT_CYCLES + interleaving);
+        let calls = (extent.images * extent.rows) as f64 * TRANSFORM_CALL_CYCLES;
+        let output = (padded / lanes) * (calls + extent.tiles() as f64 * (values * OUTPUT_CYCLES + interleaving));
         let slices_out = roles.depth.output as f64 / depths as f64;
         let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
         // Interleaved pixels are gathered and scattered one by one.
