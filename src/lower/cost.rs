@@ -70,7 +70,7 @@ pub(crate) const SCATTER_CYCLES: f64 = 3.5;
 pub(crate) const DIRECT_DENSE: f64 = 1.3;
 /// How much longer the kernels of several output channels take than their parts, where planes of a stride are written for many channels of a group before
 /// they are read (24 channels a group, 30x30: 100 GFLOP/s, by implicit GEMM 130; 14x14 70 and 95; 56x56 108 and 112).
-pub(crate) const GROUPED_STRIDED: f64 = 1.25;
+pub(crate) const GROUPED_STRIDED: f64 = 1.16;
 pub(crate) const GROUPED_STRIDED_CHANNELS: usize = 16;
 /// Cycles of the direct kernels: to finish a vector of sums, for each unit of work, for each row that is copied; and to turn one position of a vector's
 /// worth of channels into a vector, or back.
