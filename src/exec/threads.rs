@@ -54,7 +54,7 @@ impl Threads<'_> {
         match self {
             #[cfg(feature = "rayon")]
             Self::Pool(pool) if slots > 1 => {
-                pool.install(|| Queues::new(tasks, slots).run(slots, scratch, share, task))
+                pool.install(|| Queues::new(tasks, slots).run(slots, scratch, share, task));
             }
             #[cfg(feature = "rayon")]
             Self::Current if slots > 1 => Queues::new(tasks, slots).run(slots, scratch, share, task),
