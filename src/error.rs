@@ -29,6 +29,8 @@ pub enum ErrorKind {
     PackedMismatch,
     /// A forced algorithm, ISA or thread count cannot be had for this request.
     Unavailable,
+    /// A text is not a saved [`Tuning`](crate::Tuning).
+    InvalidTuning,
 }
 
 /// An error: its [`kind`](Error::kind), and a message that names operator, axis, value and rule.

@@ -52,7 +52,7 @@ pub use error::{Error, ErrorKind};
 pub use exec::{Threads, Workspace};
 pub use machine::{ENV_ISA, ENV_MAX_ISA, Isa};
 pub use oneshot::{conv, conv_transpose};
-pub use plan::{Accuracy, Algorithm, Blas, Explanation, PackedWeights, Plan, Planner, Verdict};
+pub use plan::{Accuracy, Algorithm, Blas, Explanation, PackedWeights, Plan, Planner, Tuning, Verdict};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, NodeInput, Op, Operator};
 
 /// The README's example, compiled and run as a doc test.

@@ -25,11 +25,13 @@ pub(crate) struct Caches {
     pub(crate) l3: usize,
     /// Bytes a cycle that one core reads from level 3, with prefetching.
     pub(crate) l3_bytes_per_cycle: usize,
+    /// The same from memory.
+    pub(crate) memory_bytes_per_cycle: usize,
 }
 
 impl Caches {
     /// Where the CPU does not tell: typical of cores that the kernels are for.
-    const UNKNOWN: Self = Self { l2: 1 << 20, l3: 32 << 20, l3_bytes_per_cycle: 16 };
+    const UNKNOWN: Self = Self { l2: 1 << 20, l3: 32 << 20, l3_bytes_per_cycle: 16, memory_bytes_per_cycle: 9 };
     /// Of a level 3 that many cores (and, on a virtual machine, strangers) share, one has no more than this.
     #[cfg(any(test, target_arch = "x86_64"))]
     const MOST_L3: usize = 96 << 20;
@@ -38,22 +40,18 @@ impl Caches {
     ///
     /// Asked once: on a virtual machine, each `cpuid` costs microseconds.
     pub(crate) fn detect() -> Self {
-        // A zero for what is not known yet; two threads that come first find the same.
-        static L2: AtomicUsize = AtomicUsize::new(0);
-        static L3: AtomicUsize = AtomicUsize::new(0);
-        static L3_BYTES_PER_CYCLE: AtomicUsize = AtomicUsize::new(0);
-        let known = Self {
-            l2: L2.load(Ordering::Relaxed),
-            l3: L3.load(Ordering::Relaxed),
-            l3_bytes_per_cycle: L3_BYTES_PER_CYCLE.load(Ordering::Relaxed),
-        };
-        if known.l2 != 0 && known.l3 != 0 && known.l3_bytes_per_cycle != 0 {
-            return known;
+        // Zeros for what is not known yet; two threads that come first find the same.
+        static KNOWN: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+        let known = KNOWN.each_ref().map(|value| value.load(Ordering::Relaxed));
+        if !known.contains(&0) {
+            let [l2, l3, l3_bytes_per_cycle, memory_bytes_per_cycle] = known;
+            return Self { l2, l3, l3_bytes_per_cycle, memory_bytes_per_cycle };
         }
         let found = Self::ask();
-        L2.store(found.l2, Ordering::Relaxed);
-        L3.store(found.l3, Ordering::Relaxed);
-        L3_BYTES_PER_CYCLE.store(found.l3_bytes_per_cycle, Ordering::Relaxed);
+        let values = [found.l2, found.l3, found.l3_bytes_per_cycle, found.memory_bytes_per_cycle];
+        for (known, value) in KNOWN.iter().zip(values) {
+            known.store(value, Ordering::Relaxed);
+        }
         found
     }
 
@@ -74,7 +72,10 @@ impl Caches {
         let l3 = bytes_of(3).unwrap_or(Self::UNKNOWN.l3).clamp(l2, Self::MOST_L3);
         // Measured on Emerald Rapids and on Zen 5.
         let is_intel = cpuid.get_vendor_info().is_some_and(|vendor| vendor.as_str() == "GenuineIntel");
-        Self { l2, l3, l3_bytes_per_cycle: if is_intel { 9 } else { Self::UNKNOWN.l3_bytes_per_cycle } }
+        match is_intel {
+            true => Self { l2, l3, l3_bytes_per_cycle: 9, memory_bytes_per_cycle: 5 },
+            false => Self { l2, l3, ..Self::UNKNOWN },
+        }
     }
 
     #[cfg(not(target_arch = "x86_64"))]

@@ -66,8 +66,8 @@ impl Threads<'_> {
     }
 }
 
-/// The tasks, in queues of neighbours. A thread begins with the same queue in every run, so that it finds what it wrote the run before in its own caches
-/// (a third of the time of a layer that mostly writes), and goes on with the others' when its own is empty.
+/// The tasks, in queues of neighbours. A thread begins with the same queue in every run, so that it finds what it wrote the run before in its own caches,
+/// and goes on with the others' when its own is empty.
 #[cfg(feature = "rayon")]
 struct Queues {
     tasks: usize,
@@ -76,7 +76,7 @@ struct Queues {
     taken: [Taken; MOST_QUEUES],
 }
 
-/// Threads that have a queue of their own: a [`Queues`] is made on the stack in every run.
+/// Queues, at the most: they are made on the stack in every run.
 #[cfg(feature = "rayon")]
 const MOST_QUEUES: usize = 32;
 
@@ -105,13 +105,13 @@ impl Queues {
     fn work(&self, scratch: &mut [Line], task: &impl Fn(usize, &mut [Line])) {
         let own = rayon::current_thread_index().unwrap_or(0);
         for queue in (0..self.count).map(|i| (own + i) % self.count) {
-            let tasks = self.tasks_of(queue);
-            loop {
-                let i = tasks.start + self.taken[queue].0.fetch_add(1, Ordering::Relaxed);
-                if i >= tasks.end {
-                    break;
+            let (tasks, taken) = (self.tasks_of(queue), &self.taken[queue].0);
+            // An empty queue is only looked at: its counter stays in all caches.
+            while taken.load(Ordering::Relaxed) < tasks.len() {
+                let i = tasks.start + taken.fetch_add(1, Ordering::Relaxed);
+                if i < tasks.end {
+                    task(i, scratch);
                 }
-                task(i, scratch);
             }
         }
     }
@@ -120,5 +120,31 @@ impl Queues {
         let (each, more) = (self.tasks / self.count, self.tasks % self.count);
         let start = |queue: usize| queue * each + queue.min(more);
         start(queue)..start(queue + 1)
+    }
+}
+
+#[cfg(all(test, feature = "rayon"))]
+mod tests {
+    use alloc::vec::Vec;
+
+    use bytemuck::Zeroable;
+
+    use super::*;
+
+    #[test]
+    fn each_task_is_done_once_whatever_the_slots_and_threads() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        for slots in [2, 3, 31, MOST_QUEUES, MOST_QUEUES + 1, 80] {
+            for tasks in [slots, slots + 1, 2 * slots + 1, 1000] {
+                let done: Vec<_> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                let mut scratch = alloc::vec![Line::zeroed(); slots];
+                let task = |i: usize, scratch: &mut [Line]| {
+                    assert_eq!(scratch.len(), 1);
+                    done[i].fetch_add(1, Ordering::Relaxed);
+                };
+                pool.install(|| Queues::new(tasks, slots).run(slots, &mut scratch, 1, &task));
+                assert!(done.iter().all(|done| done.load(Ordering::Relaxed) == 1), "{slots} slots, {tasks} tasks");
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The constants of the cost model, in one table.
+//! The constants of the cost model, in one table, and the formulas that several lowerings use.
 //!
 //! Costs are nanoseconds on one core; they only rank the candidates of a layer, so that their ratios matter, not their sizes. Measured on a
 //! Zen 5 core with AVX-512, and taken for the other ISAs too: where vectors matter, the constants are cycles of one, or of a register.
@@ -14,7 +14,7 @@ pub(crate) const PLANE_CYCLES: f64 = 0.25;
 /// Cycles to find where a row of a plane comes from.
 pub(crate) const PLANE_ROW_CYCLES: f64 = 30.0;
 /// How much longer arithmetic takes on shifted views, whose loads cross cache lines.
-pub(crate) const SHIFTED_VIEWS: f64 = 1.04;
+const SHIFTED_VIEWS: f64 = 1.04;
 /// Cycles to pack one element of a panel of B.
 pub(crate) const PACK_CYCLES: f64 = 0.1;
 /// Cycles to keep a vector of sums in scratch memory between two blocks of K: a store and a load.
@@ -27,7 +27,8 @@ pub(crate) const TRANSPOSED_STORE_CYCLES: f64 = 6.0;
 pub(crate) const ADDED_CYCLES: f64 = 1.5;
 /// Cycles to interleave and store a vector of sums of several phases.
 pub(crate) const WEAVE_CYCLES: f64 = 8.0;
-/// Cycles for one product of a vector of sums without tiles: of one channel, and of several, whose rows leave the L1 cache; and for its way into Y.
+/// Cycles for one product of a vector of sums without tiles: from planes that stay in the L1 cache, and from larger ones; and for
+/// its way into Y.
 pub(crate) const SUMMED_TAP_CYCLES: f64 = 0.7;
 pub(crate) const SUMMED_FAR_CYCLES: f64 = 2.0;
 pub(crate) const SUMMED_CYCLES: f64 = 8.0;
@@ -54,16 +55,16 @@ pub(crate) const PHASES_OF_X: f64 = 1.2;
 pub(crate) const PHASE_CYCLES: f64 = 4.0;
 /// Cycles of a call of a GEMM kernel beside its steps.
 pub(crate) const GEMM_CALL_CYCLES: f64 = 60.0;
-/// Share of the L2 cache in which data stay beside what streams through; of twice that, nothing stays. And of the L3 cache.
+/// Share of the L2 cache in which data stay beside what streams through; of twice that, nothing stays. And of the L3 cache, which keeps so much of
+/// whatever exceeds it.
 pub(crate) const L2_SHARE: f64 = 0.55;
-pub(crate) const L3_SHARE: f64 = 0.75;
-/// Bytes a cycle from the L2 cache, and from memory, with prefetching.
+const L3_SHARE: f64 = 0.75;
+/// Bytes a cycle from the L2 cache, with prefetching.
 pub(crate) const L2_BYTES_PER_CYCLE: f64 = 26.0;
-pub(crate) const MEMORY_BYTES_PER_CYCLE: f64 = 9.0;
 /// How much longer than a plain stream filters take that are fetched ahead, a line with each step of k.
 pub(crate) const FETCH_AHEAD: f64 = 1.5;
 /// Share of the shorter of two things done at the same time, as arithmetic and fetching ahead, that the longer does not hide.
-pub(crate) const NOT_HIDDEN: f64 = 0.17;
+const NOT_HIDDEN: f64 = 0.17;
 /// Cycles to move one element to or from a place that has no neighbours.
 pub(crate) const SCATTER_CYCLES: f64 = 3.5;
 /// How much longer the direct kernels take on dense layers than their arithmetic and loads (7x7 stride 2 from three channels: 1.63 ms, by implicit GEMM 1.19).
@@ -101,7 +102,7 @@ pub(crate) fn overlapped(one: f64, other: f64) -> f64 {
     one.max(other) + NOT_HIDDEN * one.min(other)
 }
 
-/// Cycles to fetch `read` bytes of weights that take `all` bytes.
+/// Cycles to fetch `read` bytes of weights that take `all` bytes: none where the L2 cache keeps them.
 pub(crate) fn fetch_weights(read: f64, all: f64) -> f64 {
     let is_resident = all <= Caches::detect().l2 as f64 * L2_SHARE;
     if is_resident { 0.0 } else { read * cycles_beyond_l2(all) }
@@ -111,5 +112,5 @@ pub(crate) fn fetch_weights(read: f64, all: f64) -> f64 {
 pub(crate) fn cycles_beyond_l2(resident: f64) -> f64 {
     let caches = Caches::detect();
     let kept = (caches.l3 as f64 * L3_SHARE / resident).min(1.0);
-    kept / caches.l3_bytes_per_cycle as f64 + (1.0 - kept) / MEMORY_BYTES_PER_CYCLE
+    kept / caches.l3_bytes_per_cycle as f64 + (1.0 - kept) / caches.memory_bytes_per_cycle as f64
 }

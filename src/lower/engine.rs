@@ -156,9 +156,9 @@ impl<T: Real> Tiles<T> {
         cycles
     }
 
-    /// Estimated cycles beside the steps of k, over all rows and `vectors` of columns: calls, and sums on their way into Y.
-    pub(crate) fn finish_cycles(&self, vectors: usize) -> f64 {
-        let calls = self.panels.count * vectors.div_ceil(self.widest());
+    /// Estimated cycles beside the steps of k, over all rows and `vectors` of columns: calls for each block of k, and sums on their way into Y.
+    pub(crate) fn finish_cycles(&self, vectors: usize, k_blocks: usize) -> f64 {
+        let calls = k_blocks * self.panels.count * vectors.div_ceil(self.widest());
         let rows = self.panels.start(self.panels.count);
         calls as f64 * KERNEL_CALL_CYCLES + (rows * vectors) as f64 * STORE_CYCLES
     }

@@ -68,7 +68,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let split_panels = tiles.panels.count().div_ceil(splits);
     let tiles_len = tiles.scratch_len(0..split_panels.min(tiles.panels.count()), vectors, k_blocks);
     Ok(Offer {
-        cost: repeats * (arithmetic + tiles.finish_cycles(vectors) + sums + copies * splits as f64 + TASK_CYCLES)
+        cost: repeats
+            * (arithmetic + tiles.finish_cycles(vectors, k_blocks) + sums + copies * splits as f64 + TASK_CYCLES)
             / CLOCK,
         lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {

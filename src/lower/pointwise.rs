@@ -79,7 +79,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let tiles_len = tiles.scratch_len(0..share_panels, task_vectors.min(vectors), k_blocks);
     let packing = if is_packed { (k_total * vectors * lanes) as f64 * PACK_CYCLES * splits as f64 } else { 0.0 };
     let sums = (k_blocks - 1) as f64 * (rows * vectors) as f64 * SUM_CYCLES;
-    let cycles = tiles.cycles(vectors) * k_total as f64 + tiles.finish_cycles(vectors) + packing + sums + TASK_CYCLES;
+    let cycles =
+        tiles.cycles(vectors) * k_total as f64 + tiles.finish_cycles(vectors, k_blocks) + packing + sums + TASK_CYCLES;
     Ok(Offer {
         cost: images as f64 * cycles / CLOCK,
         lines: lines_for::<T::Acc>(panel_len).saturating_add(lines_for::<T::Acc>(tiles_len)),

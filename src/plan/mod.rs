@@ -5,6 +5,7 @@ mod explain;
 mod live;
 mod packed;
 mod planner;
+mod tune;
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -19,6 +20,7 @@ pub use explain::{Explanation, Verdict};
 pub use packed::PackedWeights;
 pub(crate) use packed::Packing;
 pub use planner::Planner;
+pub use tune::Tuning;
 
 use crate::Geometry;
 use crate::element::Element;

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
@@ -10,7 +11,8 @@ use core::ops::Range;
 use super::explain::{Explanation, Verdict};
 use super::live::LiveTaps;
 use super::packed::Format;
-use super::{Accuracy, Algorithm, Method, PackedWeights, Plan};
+use super::tune::Layer;
+use super::{Accuracy, Algorithm, Method, PackedWeights, Plan, Tuning};
 use crate::element::Element;
 use crate::epilogue::Activation;
 use crate::error::{Error, bail};
@@ -39,11 +41,22 @@ const MOST_THREADS: usize = 1 << 12;
 pub struct Planner {
     isa: Result<Isa, String>,
     algorithm: Option<Algorithm>,
-    accuracy: Accuracy,
+    pub(super) accuracy: Accuracy,
     workspace_limit: usize,
     threads: usize,
     activation: Activation,
     packed: Option<Formats>,
+    tuning: Arc<Tuning>,
+}
+
+/// Whether the caller, or a measurement, has named an algorithm.
+#[derive(Debug, Clone, Copy)]
+enum Wish {
+    None,
+    /// Taken if it accepts the layer within the limits.
+    Prefer(Algorithm),
+    /// Taken, or the plan fails.
+    Force(Algorithm),
 }
 
 /// Of weights that are packed: the format of all taps, and of those that meet input with the ranges of them.
@@ -71,6 +84,7 @@ impl Planner {
             threads: 1,
             activation: Activation::None,
             packed: None,
+            tuning: Arc::default(),
         }
     }
 
@@ -114,6 +128,13 @@ impl Planner {
         self
     }
 
+    /// Picks by measurement: for a layer that `tuning` knows, its algorithm, if that is within the limits; for others, and where an algorithm is forced or
+    /// weights are packed already, as without.
+    pub fn tuning(mut self, tuning: impl Into<Arc<Tuning>>) -> Self {
+        self.tuning = tuning.into();
+        self
+    }
+
     /// Makes plans that accept these weights, for another batch or spatial size than the plan that packed them: the same algorithm, ISA and
     /// layout; those of the whole kernel, where the plan that packed them leaves out taps that see padding alone, and not the same ones do here.
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
@@ -146,7 +167,13 @@ impl Planner {
             },
             Err(error) => bail!(Unavailable, "{name}: {error}"),
         };
-        let choose = |geometry: &Geometry, algorithm: Option<Algorithm>, packed: Option<&Format>| {
+        let threads = self.threads;
+        let layer = Layer { geometry: &geometry, dtype: T::DTYPE, isa, threads, accuracy: self.accuracy };
+        let wish = match self.algorithm {
+            Some(algorithm) => Wish::Force(algorithm),
+            None => self.tuning.pick(&layer).map_or(Wish::None, Wish::Prefer),
+        };
+        let choose = |geometry: &Geometry, wish: Wish, packed: Option<&Format>| {
             let request = Request::<T> {
                 geometry,
                 isa,
@@ -156,31 +183,31 @@ impl Planner {
                 task_bytes: self.workspace_limit / self.threads,
                 layout: packed.map(|format| &format.layout),
             };
-            self.choose(name, &request, algorithm)
+            self.choose(name, &request, wish)
         };
-        let whole = choose(&geometry, self.algorithm, self.packed.as_ref().map(|packed| &packed.whole))?;
+        let whole = choose(&geometry, wish, self.packed.as_ref().map(|packed| &packed.whole))?;
         // Where an algorithm is forced that cannot do without the other taps, or the weights were packed for others, all are computed.
         let live = LiveTaps::new(&geometry).and_then(|taps| {
             let Some(packed) = &self.packed else {
-                let choice = choose(&taps.geometry, self.algorithm, None).ok()?;
+                let choice = choose(&taps.geometry, wish, None).ok()?;
                 return (choice.cost() < whole.cost()).then_some((taps, choice));
             };
             let (_, format) = packed.live.as_ref().filter(|(ranges, _)| *ranges == taps.ranges)?;
-            let choice = choose(&taps.geometry, Some(format.algorithm), Some(format)).ok()?;
+            let choice = choose(&taps.geometry, Wish::Force(format.algorithm), Some(format)).ok()?;
             format.difference(&choice.format(&taps.geometry, isa)).is_none().then_some((taps, choice))
         });
         Ok(self.finish(name, geometry, isa, whole, live))
     }
 
     /// Asks the candidates, and takes the cheapest offer within the limits.
-    fn choose<T: Element>(
-        &self,
-        name: &str,
-        request: &Request<'_, T>,
-        algorithm: Option<Algorithm>,
-    ) -> Result<Choice<T>, Error> {
+    fn choose<T: Element>(&self, name: &str, request: &Request<'_, T>, wish: Wish) -> Result<Choice<T>, Error> {
+        let (algorithm, preferred) = match wish {
+            Wish::None => (None, None),
+            Wish::Prefer(preferred) => (None, Some(preferred)),
+            Wish::Force(forced) => (Some(forced), None),
+        };
         let mut verdicts = Vec::new();
-        let mut best: Option<(usize, Offer<'_, T>)> = None;
+        let mut best: Option<(usize, (bool, f64), Offer<'_, T>)> = None;
         let mut too_large: Option<usize> = None;
         for (candidate_name, candidate) in lower::candidates::<T>() {
             let forced_out = algorithm.is_some_and(|forced| forced != candidate_name);
@@ -207,15 +234,17 @@ impl Planner {
                 Err(reason) => (None, reason),
                 Ok(offer) => {
                     let cost = offer.cost;
-                    if best.as_ref().is_none_or(|(_, best)| cost < best.cost) {
-                        best = Some((verdicts.len(), offer));
+                    // As (not preferred, cost): the least is the pick.
+                    let rank = (preferred != Some(candidate_name), cost);
+                    if best.as_ref().is_none_or(|(_, least, _)| rank < *least) {
+                        best = Some((verdicts.len(), rank, offer));
                     }
                     (Some(cost), String::new())
                 }
             };
             verdicts.push(Verdict { algorithm: candidate_name, cost, reason });
         }
-        let Some((index, offer)) = best else {
+        let Some((index, (is_estimate, _), offer)) = best else {
             if let Some(bytes) = too_large {
                 let limit = self.workspace_limit;
                 bail!(Workspace, "{name}: needs {bytes} bytes of workspace at the least, the limit is {limit}");
@@ -228,7 +257,8 @@ impl Planner {
             if let Some(cost) = verdict.cost
                 && i != index
             {
-                verdict.reason = format!("estimated at {}, the pick at {}", Time(cost), Time(offer.cost));
+                let is_measured = if is_estimate { "" } else { ", which was measured to be faster" };
+                verdict.reason = format!("estimated at {}, the pick at {}{is_measured}", Time(cost), Time(offer.cost));
             }
         }
         Ok(Choice { index, verdicts, lines: offer.lines, lowering: (offer.build)() })

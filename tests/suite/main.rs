@@ -20,4 +20,6 @@ mod processes;
 mod regressions;
 mod spec;
 mod transposed;
+#[cfg(feature = "std")]
+mod tuning;
 mod winograd;

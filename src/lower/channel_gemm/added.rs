@@ -39,6 +39,11 @@ fn place(axis: &Axis, k: usize) -> (usize, usize) {
     (k * axis.dilation % axis.stride, k * axis.dilation / axis.stride)
 }
 
+/// Positions of a phase that taps reach; none if they exceed the address space.
+fn reached(axis: &Axis) -> Option<usize> {
+    ((axis.kernel - 1).checked_mul(axis.dilation)? / axis.stride).checked_add(axis.input)
+}
+
 /// An axis before the last.
 #[derive(Clone, Copy)]
 struct Outer {
@@ -49,8 +54,7 @@ struct Outer {
 
 impl Outer {
     fn new(axis: &Axis) -> Option<Self> {
-        let reach = (axis.kernel - 1).checked_mul(axis.dilation)? / axis.stride;
-        Some(Self { axis: *axis, positions: reach.checked_add(axis.input)? })
+        Some(Self { axis: *axis, positions: reached(axis)? })
     }
 }
 
@@ -70,7 +74,7 @@ impl Lens {
             .try_fold(1_usize, |n, outer| n.checked_mul(outer.axis.stride)?.checked_mul(outer.positions))?;
         let sums = of_outer.checked_mul(last.kernel)?.checked_mul(last.input)?;
         let outputs = last.output.checked_add(last.pad_begin)?.div_ceil(last.stride);
-        let positions = Outer::new(last)?.positions.max(outputs);
+        let positions = reached(last)?.max(outputs);
         Some(Self { sums, row: positions.checked_mul(last.stride)?, positions })
     }
 }

@@ -48,6 +48,8 @@ const MOST_OUTER_PHASES: usize = 1 << 12;
 const MOST_TAPS: usize = 1 << 16;
 /// Output channels of a group that are summed one by one, at the most: more of them share what tiles load.
 const MOST_SUMMED: usize = 8;
+/// Bytes of planes whose rows stay in the L1 cache from tap to tap.
+const SUMMED_NEAR_BYTES: usize = 32 << 10;
 /// Runs of outputs that one call interleaves, of a strip and of a slab: lists of them are on the stack.
 const STRIP_RUNS: usize = 8;
 const SLAB_RUNS: usize = 32;
@@ -209,7 +211,8 @@ impl<A: Real> Choice<A> {
             let arithmetic = if is_summed {
                 let strides = phases.iter().map(|p| p.axis.stride as f64).product::<f64>();
                 let taps = geometry.kernel_volume() as f64 / strides;
-                let tap = if channels == 1 { SUMMED_TAP_CYCLES } else { SUMMED_FAR_CYCLES };
+                let is_near = channels * planes.channel_len * size_of::<A>() <= SUMMED_NEAR_BYTES;
+                let tap = if is_near { SUMMED_TAP_CYCLES } else { SUMMED_FAR_CYCLES };
                 outputs * (taps * channels as f64 * tap + SUMMED_CYCLES)
             } else {
                 let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };

@@ -178,9 +178,9 @@ impl<T: Real> Choice<T> {
         let lanes = scheme.kernel.lanes() as f64;
         // Phases of a stride are picked before they are split.
         let picked = if view.strides[1] == 1 { 0.0 } else { padded_len * PICK_CYCLES };
-        let calls = extent.images as f64 * TRANSFORM_CALL_CYCLES;
-        let input =
-            channels as f64 * (calls + picked + padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
+        let input_calls = extent.images as f64 * TRANSFORM_CALL_CYCLES;
+        let input = channels as f64
+            * (input_calls + picked + padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
         // Without taps along it, the slices of the outer axis are tasks of their own.
         let depths = depth_tasks(roles);
         let slices_in = roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel)
@@ -211,8 +211,9 @@ impl<T: Real> Choice<T> {
         let gemm = panels as f64 * overlapped(compute, ahead) + late;
         let pixels = (scheme.down.tile.outputs * scheme.along.tile.outputs) as f64;
         let interleaving = if view.has_phases { pixels * PHASE_CYCLES } else { 0.0 };
-        let calls = (extent.images * extent.rows) as f64 * TRANSFORM_CALL_CYCLES;
-        let output = (padded / lanes) * (calls + extent.tiles() as f64 * (values * OUTPUT_CYCLES + interleaving));
+        let output_calls = (extent.images * extent.rows) as f64 * TRANSFORM_CALL_CYCLES;
+        let output =
+            (padded / lanes) * (output_calls + extent.tiles() as f64 * (values * OUTPUT_CYCLES + interleaving));
         let slices_out = roles.depth.output as f64 / depths as f64;
         let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
         // Interleaved pixels are gathered and scattered one by one.

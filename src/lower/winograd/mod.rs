@@ -340,15 +340,18 @@ struct Rows<'a, T> {
 impl<T: Element> Core<T> {
     fn task(&self, task: usize) -> Task<'_, T::Acc> {
         let View { groups, rows, ref roles, .. } = self.view;
-        let (rest, split) = (task / self.splits, task % self.splits);
         let depths = depth_tasks(roles);
-        let (rest, depth) = (rest / depths, rest % depths);
-        let (rest, along) = (rest / self.grid.columns, rest % self.grid.columns);
-        let (rest, down) = (rest / self.grid.rows, rest % self.grid.rows);
-        let (rest, group) = (rest / groups, rest % groups);
-        // Phases outermost: tasks that run at the same time should not write to the same cache lines.
-        let (rest, images) = (rest / self.grid.images, rest % self.grid.images);
-        let (phase_down, phase_along) = (rest / phases(&roles.along), rest % phases(&roles.along));
+        // From the inside out. Neighbours are one thread's: phases write to the same cache lines. Shares of the panels are outermost, so that a thread uses
+        // the same filters for all of its blocks.
+        let mut rest = task;
+        let mut next = |count: usize| {
+            let digit = rest % count;
+            rest /= count;
+            digit
+        };
+        let (phase_along, phase_down) = (next(phases(&roles.along)), next(phases(&roles.down)));
+        let (along, down, depth) = (next(self.grid.columns), next(self.grid.rows), next(depths));
+        let (group, images, split) = (next(groups), next(self.grid.images), next(self.splits));
         let count = rows.div_ceil(self.tiles.nr());
         let is_last = |at: usize, of: usize| usize::from(at + 1 == of);
         let kind = 4 * is_last(images, self.grid.images)

@@ -1,0 +1,114 @@
+//! Picks by measurement: that they are kept, saved, loaded, used where they apply, and nowhere else.
+
+use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Planner, Threads, Tuning, f16};
+
+const X: [usize; 4] = [1, 6, 12, 12];
+
+fn conv() -> Conv {
+    Conv::new([10, 6, 3, 3]).pads([1, 1, 1, 1])
+}
+
+/// A tuning that says what the planner would not.
+fn with(planner: &Planner, algorithm: Algorithm) -> Tuning {
+    let mut tuning = Tuning::default();
+    let plan = planner.tune::<f32>(conv(), &X, Threads::Serial, &mut tuning).unwrap();
+    let line = format!(" = {}", plan.algorithm());
+    let saved = tuning.to_string();
+    assert_eq!(saved.matches(&line).count(), 1, "{saved}");
+    saved.replace(&line, &format!(" = {algorithm}")).parse().unwrap()
+}
+
+#[test]
+fn what_is_measured_is_kept_saved_and_loaded() {
+    let mut tuning = Tuning::default();
+    let planner = Planner::new().threads(2);
+    let mut picks = Vec::new();
+    picks.push(planner.tune::<f32>(conv(), &X, Threads::Serial, &mut tuning).unwrap().algorithm());
+    picks.push(planner.tune::<f16>(conv(), &X, Threads::Serial, &mut tuning).unwrap().algorithm());
+    let transposed = || ConvTranspose::new([6, 4, 4, 4]).strides([2, 2]);
+    picks.push(planner.tune::<f64>(transposed(), &X, Threads::Serial, &mut tuning).unwrap().algorithm());
+    // Of these taps, only the one in the middle meets input.
+    let wide = || Conv::new([10, 6, 3, 3]).dilations([20, 20]).pads([20, 20, 20, 20]);
+    picks.push(planner.tune::<f32>(wide(), &X, Threads::Serial, &mut tuning).unwrap().algorithm());
+    assert_eq!(tuning.len(), 4, "{tuning}");
+
+    let loaded: Tuning = tuning.to_string().parse().unwrap();
+    assert_eq!(loaded, tuning);
+    let planner = planner.tuning(loaded);
+    let again = [
+        planner.plan::<f32>(conv(), &X).unwrap().algorithm(),
+        planner.plan::<f16>(conv(), &X).unwrap().algorithm(),
+        planner.plan::<f64>(transposed(), &X).unwrap().algorithm(),
+        planner.plan::<f32>(wide(), &X).unwrap().algorithm(),
+    ];
+    assert_eq!(picks, again);
+}
+
+#[test]
+fn a_measured_pick_goes_before_estimates_for_its_layer_alone() {
+    let planner = Planner::new();
+    let slow = Algorithm::Naive;
+    let tuned = planner.clone().tuning(with(&planner, slow));
+    let plan = tuned.plan::<f32>(conv(), &X).unwrap();
+    assert_eq!(plan.algorithm(), slow);
+    assert!(plan.explain().to_string().contains("which was measured to be faster"), "{}", plan.explain());
+
+    for other in [
+        tuned.clone().threads(2).plan::<f32>(conv(), &X).unwrap().algorithm(),
+        tuned.plan::<f64>(conv(), &X).unwrap().algorithm(),
+        tuned.plan::<f32>(conv(), &[2, 6, 12, 12]).unwrap().algorithm(),
+        tuned.plan::<f32>(conv().dilations([2, 2]), &X).unwrap().algorithm(),
+        tuned.clone().accuracy(convoke::Accuracy::Strict).plan::<f32>(conv(), &X).unwrap().algorithm(),
+        tuned.clone().algorithm(Algorithm::ImplicitGemm).plan::<f32>(conv(), &X).unwrap().algorithm(),
+    ] {
+        assert_ne!(other, slow);
+    }
+    let estimated = planner.plan::<f32>(conv(), &X).unwrap();
+    let packed = estimated.pack(&[0.5; 10 * 6 * 9], None).unwrap();
+    let plan = tuned.packed_for(&packed).plan::<f32>(conv(), &X).unwrap();
+    assert_eq!(plan.algorithm(), estimated.algorithm(), "weights are packed already");
+}
+
+#[test]
+fn a_measured_pick_beyond_the_limit_is_not_taken() {
+    let planner = Planner::new();
+    let slow: Algorithm = "im2col:native".parse().unwrap();
+    let tuned = planner.clone().tuning(with(&planner, slow));
+    assert_eq!(tuned.plan::<f32>(conv(), &X).unwrap().algorithm(), slow);
+    assert_ne!(tuned.workspace_limit(0).plan::<f32>(conv(), &X).unwrap().algorithm(), slow);
+}
+
+#[test]
+fn tuning_measures_what_is_forced_too() {
+    let mut tuning = Tuning::default();
+    let planner = Planner::new().algorithm(Algorithm::ImplicitGemm);
+    let plan = planner.tune::<f32>(conv(), &X, Threads::Serial, &mut tuning).unwrap();
+    assert_eq!((plan.algorithm(), tuning.len()), (Algorithm::ImplicitGemm, 1));
+    let bad = Planner::new().tune::<f32>(conv(), &[1, 5, 12, 12], Threads::Serial, &mut tuning).unwrap_err();
+    assert_eq!((bad.kind(), tuning.len()), (ErrorKind::InvalidShape, 1));
+}
+
+#[test]
+fn the_later_of_two_tunings_counts() {
+    let planner = Planner::new();
+    let mut tuning = with(&planner, Algorithm::Naive);
+    tuning.merge(with(&planner, Algorithm::ImplicitGemm));
+    assert_eq!(tuning.len(), 1);
+    assert_eq!(planner.tuning(tuning).plan::<f32>(conv(), &X).unwrap().algorithm(), Algorithm::ImplicitGemm);
+}
+
+#[test]
+fn a_text_that_is_no_tuning_is_an_error_with_its_line() {
+    for (text, says) in [
+        ("", "line 1"),
+        ("something else\n", "line 1"),
+        ("convoke tuning 2\n", "line 1"),
+        ("convoke tuning 1\n\nConv float\n", "line 3"),
+        ("convoke tuning 1\na layer = fast\n", "line 2: unknown algorithm \"fast\""),
+    ] {
+        let error = text.parse::<Tuning>().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidTuning, "{text:?}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    assert!("convoke tuning 1\n\n".parse::<Tuning>().unwrap().is_empty());
+}
