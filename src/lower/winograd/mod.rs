@@ -341,17 +341,18 @@ impl<T: Element> Core<T> {
     fn task(&self, task: usize) -> Task<'_, T::Acc> {
         let View { groups, rows, ref roles, .. } = self.view;
         let depths = depth_tasks(roles);
-        // From the inside out. Neighbours are one thread's: phases write to the same cache lines. Shares of the panels are outermost, so that a thread uses
-        // the same filters for all of its blocks.
+        // From the inside out. Neighbours are one thread's: outside of blocks, the smaller ones of which are last, phases give each thread as many of those; and
+        // with the shares of the panels outermost, a thread uses the same filters for all of its blocks.
         let mut rest = task;
         let mut next = |count: usize| {
             let digit = rest % count;
             rest /= count;
             digit
         };
+        let (depth, along, down) = (next(depths), next(self.grid.columns), next(self.grid.rows));
+        let (group, images) = (next(groups), next(self.grid.images));
         let (phase_along, phase_down) = (next(phases(&roles.along)), next(phases(&roles.down)));
-        let (along, down, depth) = (next(self.grid.columns), next(self.grid.rows), next(depths));
-        let (group, images, split) = (next(groups), next(self.grid.images), next(self.splits));
+        let split = next(self.splits);
         let count = rows.div_ceil(self.tiles.nr());
         let is_last = |at: usize, of: usize| usize::from(at + 1 == of);
         let kind = 4 * is_last(images, self.grid.images)
