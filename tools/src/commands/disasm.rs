@@ -168,6 +168,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
                 Exception::new(Avx2, "winograd_*::f5x5_2x2::output", 8, 13),
                 Exception::new(Avx2, "winograd_*::f6x6_3x3::output", 14, 32),
                 Exception::new(Neon, "winograd_*::f*::output", 13, 90),
+                Exception::new(Neon, "winograd_*::f4x2_3x3::output", 47, 90),
             ],
         ),
         (
