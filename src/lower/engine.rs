@@ -158,9 +158,10 @@ impl<T: Real> Tiles<T> {
 
     /// Estimated cycles beside the steps of k, over all rows and `vectors` of columns: calls for each block of k, and sums on their way into Y.
     pub(crate) fn finish_cycles(&self, vectors: usize, k_blocks: usize) -> f64 {
-        let calls = k_blocks * self.panels.count * vectors.div_ceil(self.widest());
-        let rows = self.panels.start(self.panels.count);
-        calls as f64 * KERNEL_CALL_CYCLES + (rows * vectors) as f64 * STORE_CYCLES
+        // As f64: hostile sizes may exceed usize.
+        let calls = k_blocks as f64 * self.panels.count as f64 * vectors.div_ceil(self.widest()) as f64;
+        let rows = self.panels.start(self.panels.count) as f64;
+        calls * KERNEL_CALL_CYCLES + rows * vectors as f64 * STORE_CYCLES
     }
 
     /// The widest kernels of at most `vectors` vectors.
