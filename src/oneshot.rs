@@ -2,7 +2,8 @@
 
 use alloc::vec::Vec;
 
-use crate::error::{Error, bail};
+use crate::error::Error;
+use crate::exec::reserved;
 use crate::{Conv, ConvTranspose, Element, Operator, Planner, Threads, Workspace};
 
 /// Conv in one call, on the calling thread. Returns Y and its shape.
@@ -56,10 +57,7 @@ fn one_shot<T: Element>(
     // Before anything is allocated that a wrong shape makes large.
     plan.check_input(x)?;
     let packed = plan.pack(w, bias)?;
-    let mut y = Vec::new();
-    if y.try_reserve_exact(geometry.output_len()).is_err() {
-        bail!(OutOfMemory, "{}: {} output elements cannot be allocated", geometry.op, geometry.output_len());
-    }
+    let mut y = reserved(geometry.output_len(), format_args!("{}, output", geometry.op))?;
     let mut workspace = Workspace::for_plan(&plan)?;
     y.resize(geometry.output_len(), T::default());
     plan.run(x, &packed, &mut y, &mut workspace, Threads::Serial)?;

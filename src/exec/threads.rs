@@ -1,10 +1,10 @@
 //! Threads as a value.
 
 #[cfg(feature = "rayon")]
-use core::ops::Range;
-#[cfg(feature = "rayon")]
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+#[cfg(feature = "rayon")]
+use super::share;
 use super::workspace::Line;
 
 /// Who executes a run. Nothing else is used: no global pool that was not given, no thread of the crate's own.
@@ -105,7 +105,7 @@ impl Queues {
     fn work(&self, scratch: &mut [Line], task: &impl Fn(usize, &mut [Line])) {
         let own = rayon::current_thread_index().unwrap_or(0);
         for queue in (0..self.count).map(|i| (own + i) % self.count) {
-            let (tasks, taken) = (self.tasks_of(queue), &self.taken[queue].0);
+            let (tasks, taken) = (share(self.tasks, self.count, queue), &self.taken[queue].0);
             // An empty queue is only looked at: its counter stays in all caches.
             while taken.load(Ordering::Relaxed) < tasks.len() {
                 let i = tasks.start + taken.fetch_add(1, Ordering::Relaxed);
@@ -114,12 +114,6 @@ impl Queues {
                 }
             }
         }
-    }
-
-    fn tasks_of(&self, queue: usize) -> Range<usize> {
-        let (each, more) = (self.tasks / self.count, self.tasks % self.count);
-        let start = |queue: usize| queue * each + queue.min(more);
-        start(queue)..start(queue + 1)
     }
 }
 

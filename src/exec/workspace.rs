@@ -64,10 +64,7 @@ impl Workspace<'static> {
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if they cannot be allocated.
     pub fn with_bytes(bytes: usize) -> Result<Self, Error> {
         let lines = bytes.div_ceil(size_of::<Line>());
-        let mut memory = Vec::new();
-        if memory.try_reserve_exact(lines).is_err() {
-            bail!(OutOfMemory, "workspace of {bytes} bytes cannot be allocated");
-        }
+        let mut memory = reserved(lines, format_args!("workspace of {bytes} bytes"))?;
         memory.resize(lines, Line::zeroed());
         Ok(Self(Memory::Owned(memory)))
     }
@@ -96,6 +93,15 @@ impl<'a> Workspace<'a> {
             Memory::Borrowed(lines) => lines,
         }
     }
+}
+
+/// An empty vector with room for `len` values; `what` begins the error's message.
+pub(crate) fn reserved<T>(len: usize, what: impl core::fmt::Display) -> Result<Vec<T>, Error> {
+    let mut values = Vec::new();
+    if values.try_reserve_exact(len).is_err() {
+        bail!(OutOfMemory, "{what}: {len} elements of {} bytes cannot be allocated", size_of::<T>());
+    }
+    Ok(values)
 }
 
 /// One task's share of the workspace, handed out piece by piece.

@@ -27,7 +27,7 @@ use super::cost::{
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
-use crate::exec::{Arena, Line, lines_for};
+use crate::exec::{Arena, Line, lines_for, share};
 use crate::{Axis, Geometry, Op};
 
 /// Channels of a group, of X and of Y, at the most: with more, GEMM has enough to share.
@@ -434,9 +434,7 @@ impl<T: Element> Lowering<T> for Grouped<T> {
             // Copies write what lies between.
             planes.fill(T::Acc::ZERO);
         }
-        // In 128 bits: units times tasks may exceed the address space.
-        let share = |task: usize| (task as u128 * self.units as u128 / self.tasks as u128) as usize;
-        for unit in share(task)..share(task + 1) {
+        for unit in share(self.units, self.tasks, task) {
             self.unit(unit, io, planes, sums);
         }
     }

@@ -25,8 +25,8 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Isa, stream};
 
-use crate::exec::Line;
 use crate::exec::output::Output;
+use crate::exec::{Line, share};
 use crate::plan::{Accuracy, Algorithm, Blas};
 use crate::{Element, Geometry};
 
@@ -96,8 +96,7 @@ impl Part {
     pub(crate) fn new(task: usize, groups: usize, columns: usize, panels: usize, splits: usize) -> Self {
         let (rest, split) = (task / splits, task % splits);
         let (plane, columns) = (rest / columns, rest % columns);
-        let panels = split * panels / splits..(split + 1) * panels / splits;
-        Self { image: plane / groups, group: plane % groups, columns, panels }
+        Self { image: plane / groups, group: plane % groups, columns, panels: share(panels, splits, split) }
     }
 }
 

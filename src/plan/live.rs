@@ -10,7 +10,8 @@ use core::ops::Range;
 use convoke_kernels::Real;
 
 use crate::element::{Compute, Element};
-use crate::error::{Error, bail};
+use crate::error::Error;
+use crate::exec::reserved;
 use crate::{Geometry, Op};
 
 /// Which taps of a layer's kernel meet input, where not all do.
@@ -43,16 +44,7 @@ impl LiveTaps {
 
     /// The part of W that belongs to these taps. Makes the bias NaN for channels that multiply padding by a weight that is not finite.
     pub(crate) fn select<T: Element>(&self, whole: &Geometry, w: &[T], bias: &mut [T::Acc]) -> Result<Vec<T>, Error> {
-        let mut selected = Vec::new();
-        let len = self.geometry.weight_len();
-        if selected.try_reserve_exact(len).is_err() {
-            bail!(
-                OutOfMemory,
-                "{}: {} bytes for the taps that meet input cannot be allocated",
-                whole.op,
-                len * size_of::<T>()
-            );
-        }
+        let mut selected = reserved(self.geometry.weight_len(), format_args!("{}, taps that meet input", whole.op))?;
         let (taps, filter) = (whole.kernel_volume(), whole.in_channels_per_group() * whole.kernel_volume());
         let is_live: Vec<_> = (0..taps).map(|tap| self.contain(whole, tap)).collect();
         for (w, bias) in w.chunks_exact(filter).zip(bias) {

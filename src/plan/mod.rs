@@ -26,7 +26,7 @@ use crate::Geometry;
 use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::output::{Inputs, Target};
-use crate::exec::{Line, Threads, Workspace};
+use crate::exec::{Line, Threads, Workspace, reserved};
 use crate::lower::Lowering;
 use live::LiveTaps;
 use packed::{Format, Live};
@@ -129,11 +129,7 @@ impl<T: Element> Plan<T> {
         if let Some(bias) = bias {
             self.check_len("B", bias.len(), self.geometry.bias_len(), || alloc::vec![self.geometry.bias_len()])?;
         }
-        let mut values = Vec::new();
-        if values.try_reserve_exact(self.geometry.out_channels).is_err() {
-            let bytes = self.geometry.out_channels * size_of::<T::Acc>();
-            bail!(OutOfMemory, "{}: {bytes} bytes for the bias cannot be allocated", self.geometry.op);
-        }
+        let mut values = reserved(self.geometry.out_channels, format_args!("{}, bias", self.geometry.op))?;
         match bias {
             Some(bias) => values.extend(bias.iter().map(|b| b.to_acc())),
             None => values.resize(self.geometry.out_channels, T::Acc::ZERO),

@@ -10,8 +10,8 @@ use convoke_kernels::Isa;
 
 use super::Algorithm;
 use crate::element::{Compute, Element};
-use crate::error::{Error, bail};
-use crate::exec::{Line, lines_for};
+use crate::error::Error;
+use crate::exec::{Line, lines_for, reserved};
 use crate::lower::{Layout, Lowering};
 use crate::{Geometry, Op};
 
@@ -90,11 +90,7 @@ impl<T: Element> Packing<T> {
         bias: Vec<T::Acc>,
     ) -> Result<Self, Error> {
         let len = lowering.packed_len(geometry);
-        let mut lines = Vec::new();
-        if lines.try_reserve_exact(lines_for::<T::Acc>(len)).is_err() {
-            let bytes = len * size_of::<T::Acc>();
-            bail!(OutOfMemory, "{}: {bytes} bytes for the packed weights cannot be allocated", geometry.op);
-        }
+        let mut lines = reserved(lines_for::<T::Acc>(len), format_args!("{}, packed weights", geometry.op))?;
         lines.resize(lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());
         lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
         let is_finite = w.iter().all(|w| w.to_acc().is_finite_value());

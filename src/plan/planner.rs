@@ -41,7 +41,7 @@ const MOST_THREADS: usize = 1 << 12;
 pub struct Planner {
     isa: Result<Isa, String>,
     algorithm: Option<Algorithm>,
-    pub(super) accuracy: Accuracy,
+    accuracy: Accuracy,
     workspace_limit: usize,
     threads: usize,
     activation: Activation,
@@ -167,11 +167,9 @@ impl Planner {
             },
             Err(error) => bail!(Unavailable, "{name}: {error}"),
         };
-        let threads = self.threads;
-        let layer = Layer { geometry: &geometry, dtype: T::DTYPE, isa, threads, accuracy: self.accuracy };
         let wish = match self.algorithm {
             Some(algorithm) => Wish::Force(algorithm),
-            None => self.tuning.pick(&layer).map_or(Wish::None, Wish::Prefer),
+            None => self.tuning.pick(&self.layer::<T>(&geometry, isa)).map_or(Wish::None, Wish::Prefer),
         };
         let choose = |geometry: &Geometry, wish: Wish, packed: Option<&Format>| {
             let request = Request::<T> {
@@ -199,19 +197,20 @@ impl Planner {
         Ok(self.finish(name, geometry, isa, whole, live))
     }
 
+    /// What a measured pick for a geometry is kept under.
+    pub(super) fn layer<'a, T: Element>(&self, geometry: &'a Geometry, isa: Isa) -> Layer<'a> {
+        Layer { geometry, dtype: T::DTYPE, isa, threads: self.threads, accuracy: self.accuracy }
+    }
+
     /// Asks the candidates, and takes the cheapest offer within the limits.
     fn choose<T: Element>(&self, name: &str, request: &Request<'_, T>, wish: Wish) -> Result<Choice<T>, Error> {
-        let (algorithm, preferred) = match wish {
-            Wish::None => (None, None),
-            Wish::Prefer(preferred) => (None, Some(preferred)),
-            Wish::Force(forced) => (Some(forced), None),
-        };
-        let mut verdicts = Vec::new();
-        let mut best: Option<(usize, (bool, f64), Offer<'_, T>)> = None;
+        let is_preferred = |algorithm| matches!(wish, Wish::Prefer(preferred) if preferred == algorithm);
+        let is_excluded = |algorithm| matches!(wish, Wish::Force(forced) if forced != algorithm);
+        let mut verdicts: Vec<Verdict> = Vec::new();
+        let mut best: Option<(usize, Offer<'_, T>)> = None;
         let mut too_large: Option<usize> = None;
         for (candidate_name, candidate) in lower::candidates::<T>() {
-            let forced_out = algorithm.is_some_and(|forced| forced != candidate_name);
-            let answer = if forced_out {
+            let answer = if is_excluded(candidate_name) {
                 Err(String::from("another algorithm is forced"))
             } else if candidate_name == Algorithm::Naive {
                 candidate(request)
@@ -234,31 +233,33 @@ impl Planner {
                 Err(reason) => (None, reason),
                 Ok(offer) => {
                     let cost = offer.cost;
-                    // As (not preferred, cost): the least is the pick.
-                    let rank = (preferred != Some(candidate_name), cost);
-                    if best.as_ref().is_none_or(|(_, least, _)| rank < *least) {
-                        best = Some((verdicts.len(), rank, offer));
+                    let is_better = |(index, best): &(usize, Offer<'_, T>)| {
+                        let best_is_preferred = is_preferred(verdicts[*index].algorithm);
+                        is_preferred(candidate_name) || (!best_is_preferred && cost < best.cost)
+                    };
+                    if best.as_ref().is_none_or(is_better) {
+                        best = Some((verdicts.len(), offer));
                     }
                     (Some(cost), String::new())
                 }
             };
             verdicts.push(Verdict { algorithm: candidate_name, cost, reason });
         }
-        let Some((index, (is_estimate, _), offer)) = best else {
+        let Some((index, offer)) = best else {
             if let Some(bytes) = too_large {
                 let limit = self.workspace_limit;
                 bail!(Workspace, "{name}: needs {bytes} bytes of workspace at the least, the limit is {limit}");
             }
-            let reason = verdicts.iter().find(|v| Some(v.algorithm) == algorithm).map_or("", |v| &v.reason);
-            let algorithm = algorithm.map_or("no algorithm", Algorithm::name);
+            let forced = verdicts.iter().find(|v| matches!(wish, Wish::Force(forced) if forced == v.algorithm));
+            let (algorithm, reason) = forced.map_or(("no algorithm", ""), |v| (v.algorithm.name(), &v.reason));
             bail!(Unavailable, "{name}: {algorithm} cannot be used: {reason}");
         };
+        let why = if is_preferred(verdicts[index].algorithm) { ", which was measured to be faster" } else { "" };
         for (i, verdict) in verdicts.iter_mut().enumerate() {
             if let Some(cost) = verdict.cost
                 && i != index
             {
-                let is_measured = if is_estimate { "" } else { ", which was measured to be faster" };
-                verdict.reason = format!("estimated at {}, the pick at {}{is_measured}", Time(cost), Time(offer.cost));
+                verdict.reason = format!("estimated at {}, the pick at {}{why}", Time(cost), Time(offer.cost));
             }
         }
         Ok(Choice { index, verdicts, lines: offer.lines, lowering: (offer.build)() })

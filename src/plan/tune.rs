@@ -60,6 +60,9 @@ impl Tuning {
     }
 
     pub(super) fn pick(&self, layer: &Layer<'_>) -> Option<Algorithm> {
+        if self.is_empty() {
+            return None; // Without making the text.
+        }
         self.picks.get(&layer.to_string()).copied()
     }
 }
@@ -135,9 +138,10 @@ mod measure {
     use alloc::vec::Vec;
     use core::mem::MaybeUninit;
 
-    use super::{Layer, Tuning};
+    use super::Tuning;
     use crate::element::Element;
-    use crate::error::{Error, bail};
+    use crate::error::Error;
+    use crate::exec::reserved;
     use crate::plan::{Plan, Planner};
     use crate::{ErrorKind, Operator, PackedWeights, Threads, Workspace};
 
@@ -147,6 +151,8 @@ mod measure {
     /// Rounds in which each candidate runs once, at the least; and how long there are more of them.
     const LEAST_ROUNDS: usize = 3;
     const LONG_ENOUGH: Duration = Duration::from_millis(150);
+    /// Who needs memory, in errors.
+    const WHAT: &str = "tuning";
 
     impl Planner {
         /// Measures the candidates that are the cheapest by estimate on made-up data, keeps the fastest in `tuning`, and gives the plan for it. Takes some tenths
@@ -179,8 +185,7 @@ mod measure {
 
             let geometry = estimated.geometry();
             let (w, bias) = (made_up::<T>(geometry.weight_len())?, made_up::<T>(geometry.bias_len())?);
-            let (x, mut y) = (made_up::<T>(geometry.input_len())?, Vec::new());
-            reserve(&mut y, geometry.output_len())?;
+            let (x, mut y) = (made_up::<T>(geometry.input_len())?, reserved(geometry.output_len(), WHAT)?);
             let mut runs = Vec::with_capacity(candidates.len());
             for (_, algorithm) in candidates {
                 match planner.clone().algorithm(algorithm).plan(operator.clone(), x_shape) {
@@ -199,13 +204,7 @@ mod measure {
                 rounds += 1;
             }
             let Some(fastest) = runs.into_iter().min_by_key(|run| run.fastest) else { return Ok(estimated) };
-            let layer = Layer {
-                geometry,
-                dtype: T::DTYPE,
-                isa: estimated.isa(),
-                threads: estimated.threads,
-                accuracy: self.accuracy,
-            };
+            let layer = self.layer::<T>(geometry, estimated.isa());
             let picked = Tuning { picks: [(layer.to_string(), fastest.plan.algorithm())].into() };
             tuning.merge(picked.clone());
             self.clone().tuning(picked).plan(operator, x_shape)
@@ -237,16 +236,8 @@ mod measure {
 
     /// Values of usual size: zeros, subnormal numbers and overflows would take other ways.
     fn made_up<T: Element>(len: usize) -> Result<Vec<T>, Error> {
-        let mut values = Vec::new();
-        reserve(&mut values, len)?;
+        let mut values = reserved(len, WHAT)?;
         values.extend((0..len).map(|i| T::round_from_f64((i % 61) as f64 / 64.0 - 0.5)));
         Ok(values)
-    }
-
-    fn reserve<T: Element>(values: &mut Vec<T>, len: usize) -> Result<(), Error> {
-        if values.try_reserve_exact(len).is_err() {
-            bail!(OutOfMemory, "{} bytes for tuning cannot be allocated", len.saturating_mul(size_of::<T>()));
-        }
-        Ok(())
     }
 }

@@ -14,7 +14,7 @@ use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, channel_kerne
 
 use super::{Sink, Weights};
 use crate::element::{Compute, Element};
-use crate::exec::{Arena, Line, lines_for};
+use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::channel_tiles::Panels;
 use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
 use crate::lower::engine::tile_cycles;
@@ -190,7 +190,8 @@ fn tiles<T: Real>(isa: Isa, axis: &Axis, panels: Panels) -> Option<Vec<Tile<T>>>
         let (start, len) = (cut[0], cut[1] - cut[0]);
         let count = len.div_ceil(most);
         for t in 0..count {
-            let pixels = start + t * len / count..start + (t + 1) * len / count;
+            let pixels = share(len, count, t);
+            let pixels = start + pixels.start..start + pixels.end;
             let kernels = [find(pixels.len(), panels.wide)?, find(pixels.len(), panels.lanes)?];
             tiles.push(Tile { taps: axis.taps_of_output(start), pixels, kernels });
         }

@@ -38,7 +38,7 @@ use super::cost::CLOCK;
 use super::planes::pick_rows;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
-use crate::exec::{Arena, Line, lines_for};
+use crate::exec::{Arena, Line, lines_for, share};
 use crate::plan::Accuracy;
 use crate::{Axis, Geometry, Op};
 use choice::Choice;
@@ -362,7 +362,7 @@ impl<T: Element> Core<T> {
             image: images * self.blocks[0].extent.images,
             group,
             slices: if depths == 1 { 0..roles.depth.output } else { depth..depth + 1 },
-            panels: split * count / self.splits..(split + 1) * count / self.splits,
+            panels: share(count, self.splits, split),
             block: &self.blocks[self.kinds[kind]],
             down: Phase::new(&roles.down, phase_down),
             along: Phase::new(&roles.along, phase_along),
