@@ -15,6 +15,7 @@ use super::Request;
 use super::cost::{CLOCK, KERNEL_CALL_CYCLES, STORE_CYCLES, fetch_weights};
 use super::finish::Finish;
 use crate::element::Element;
+use crate::machine::Caches;
 
 /// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
 pub(crate) const A_BLOCK_BYTES: usize = 256 << 10;
@@ -110,14 +111,14 @@ impl<T: Real> Tiles<T> {
         (!widths.is_empty()).then_some(Self { panels, lanes, widths })
     }
 
-    /// The tile that takes the fewest cycles for `rows` of A and `vectors` of columns, times a `factor` for its panel height; with `mr`, only tiles of that
+    /// The tile that takes the fewest cycles for `rows` of A and `vectors` of columns, times a `factor` of the kernel; with `mr`, only tiles of that
     /// panel height.
     pub(crate) fn choose(
         isa: Isa,
         rows: usize,
         vectors: usize,
         mr: Option<usize>,
-        factor: impl Fn(usize) -> f64,
+        factor: impl Fn(&SpatialKernel<T>) -> f64,
     ) -> Option<Self> {
         let mut best: Option<(f64, Self)> = None;
         for kernel in spatial_kernels::<T>(isa) {
@@ -128,7 +129,7 @@ impl<T: Real> Tiles<T> {
             if tiles.widths[0].nrv != kernel.nrv() {
                 continue;
             }
-            let cycles = tiles.cycles(vectors) * factor(tiles.mr());
+            let cycles = tiles.cycles(vectors) * factor(kernel);
             if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                 best = Some((cycles, tiles));
             }
@@ -342,6 +343,8 @@ impl<T: Real> Tiles<T> {
         let share = (A_BLOCK_BYTES / panel_bytes.max(1)).max(1);
         let count = rows.panels.len().div_ceil(rows.panels.len().div_ceil(share).max(1)).max(1);
         let count = if self.is_store_bound(rows.k.len()) { 1 } else { count };
+        // Then the next panel of A is fetched instead of columns.
+        let is_far = panel_bytes * rows.panels.len() > Caches::detect().l2 / 4 * 3;
         for first in rows.panels.clone().step_by(count) {
             self.for_each(first..(first + count).min(rows.panels.end), vectors, |kernel, row, vector| {
                 let (height, a) = (kernel.mr(), row * rows.k_total);
@@ -351,7 +354,14 @@ impl<T: Real> Tiles<T> {
                 let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
                 let tile = &mut tiles[kept..kept + height * kernel.nr()];
                 let lines = kernel.nr() * size_of::<T>() / Ahead::LINE;
-                let ahead = columns.ahead.line(self.panels.panel_of(row) % lines.max(1));
+                let ahead = if is_far {
+                    let next = row + height;
+                    let next = if next < self.panels.start(rows.panels.end) { next } else { first_row };
+                    let next = next * rows.k_total + rows.k.start * height;
+                    Ahead::lines(rows.a.get(next..).unwrap_or(&[]))
+                } else {
+                    columns.ahead.line(self.panels.panel_of(row) % lines.max(1))
+                };
                 sink.tile(kernel, rows, columns, (row, a), columns.range.start + vector, b, ahead, tile);
             });
         }

@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use convoke_kernels::{Ahead, Isa, RowOffsets, StoreMap};
+use convoke_kernels::{Ahead, Isa, RowOffsets, SpatialKernel, StoreMap};
 
 use super::cost::{CLOCK, PLANE_CYCLES, PLANE_ROW_CYCLES, SUM_CYCLES, TASK_CYCLES, shifted_views};
 use super::engine::{Columns, FEW_STEPS, Rows, Sink, Tiles, lanes};
@@ -51,12 +51,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let lanes = lanes::<T::Acc>(request.isa);
     let vectors = sizes.columns.div_ceil(lanes);
     let is_shifted = channels * taps > FEW_STEPS && planes::is_shifted(&geometry.axes);
-    let weight = |mr: usize| shifted_views(mr, is_shifted);
+    let weight = |kernel: &SpatialKernel<T::Acc>| shifted_views(kernel.mr(), is_shifted);
     let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr, weight)
         .ok_or_else(|| String::from("no kernel for this tile"))?;
     let planes_len = block * sizes.channel_len + tiles.widest() * lanes;
     let repeats = (geometry.batch * geometry.group * sizes.slabs) as f64;
-    let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64 * weight(tiles.mr());
+    let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64 * shifted_views(tiles.mr(), is_shifted);
     // The place of a row is found once for all channels of a block.
     let width = geometry.axes.last().map_or(1, |axis| axis.output);
     let rows_copied = (k_blocks * (sizes.channel_len / width)) as f64;

@@ -6,10 +6,9 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use alloc::vec::Vec;
 
 use convoke_kernels::stream;
-use convoke_kernels::{Ahead, Isa, RowOffsets, StoreMap};
+use convoke_kernels::{Ahead, Isa, RowOffsets, SpatialKernel, StoreMap};
 
 use super::cost::{CLOCK, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES};
 use super::engine::{Columns, Rows, Sink, Tiles, lanes};
@@ -21,6 +20,9 @@ use crate::{Axis, Geometry, Op};
 
 /// Steps of k in a block, at the most: a panel of B of 48 columns then just fills the L1 cache.
 const KC: usize = 256;
+/// Bytes of a panel of B that stay in the L1 cache, and how much longer tiles take that are wider (6x64 instead of 14x32, 26x26: 197 instead of 212 GFLOP/s).
+const PANEL_BYTES: usize = 48 << 10;
+const FAR_PANEL: f64 = 1.06;
 /// Panels of A from which on packing B can pay: each reads it once more.
 const PACK_PANELS: usize = 3;
 /// The same where X does not begin at a cache line, though its rows are whole lines: every vector that is read in place then crosses into the next one.
@@ -28,6 +30,12 @@ const PACK_PANELS_OFF_LINE: usize = 8;
 /// Rows of X whose distance is a multiple of this many bytes fall into a quarter of the L1 cache's sets, or fewer, and drive one another out;
 /// otherwise reading them in place is as fast as reading a packed panel, and the packing is saved.
 const CONFLICT_BYTES: usize = 1024;
+/// Rows of X whose lines stay in the L1 cache, even if they fall into the same set.
+const FEW_ROWS: usize = 8;
+/// Steps of k up to which more than one tile's width of columns is multiplied in one call, so that long rows of Y are written one after the other, and the
+/// bytes of X that are (3 to 64 channels, 225x225: 66 instead of 55 GFLOP/s; from 24 steps on nothing is gained, and with 64 it is 5 % slower).
+const STRIP_STEPS: usize = 16;
+const STRIP_BYTES: usize = 64 << 10;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
 const SUMS_BYTES: usize = 256 << 10;
 
@@ -51,10 +59,14 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let lanes = lanes::<T::Acc>(request.isa);
     let vectors = positions.div_ceil(lanes);
     let mr = request.layout.map(|layout| layout[0]);
-    let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr, |_| 1.0)
-        .ok_or_else(|| String::from("no kernel for this tile"))?;
     let k_blocks = k_total.div_ceil(KC).max(1);
     let kc = k_total.div_ceil(k_blocks);
+    let weight = |kernel: &SpatialKernel<T::Acc>| {
+        let is_near = kc * kernel.nr() * size_of::<T::Acc>() <= PANEL_BYTES;
+        if is_near { 1.0 } else { FAR_PANEL }
+    };
+    let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr, weight)
+        .ok_or_else(|| String::from("no kernel for this tile"))?;
     if u32::try_from(kc.saturating_mul(positions)).is_err() {
         return Err(alloc::format!("{kc} rows of X, of {positions} positions each, exceed 32-bit offsets"));
     }
@@ -71,10 +83,18 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     } else {
         (2 * request.threads).div_ceil(images * blocks).clamp(1, tiles.panels.count().max(1))
     };
-    let in_conflict =
-        (positions * size_of::<T>()).is_multiple_of(CONFLICT_BYTES) && tiles.panels.count() >= PACK_PANELS;
+    let in_conflict = k_total > FEW_ROWS
+        && (positions * size_of::<T>()).is_multiple_of(CONFLICT_BYTES)
+        && tiles.panels.count() >= PACK_PANELS;
     let is_packed = !T::DIRECT || in_conflict;
-    let panel_len = kc * widest * lanes;
+    // Columns that are multiplied in one call.
+    let strip = if k_total <= STRIP_STEPS && tiles.is_store_bound(k_total) {
+        let bytes = k_total.max(1) * widest * lanes * size_of::<T::Acc>();
+        (STRIP_BYTES / bytes).max(1) * widest
+    } else {
+        widest
+    };
+    let panel_len = kc * strip * lanes;
     let share_panels = tiles.panels.count().div_ceil(splits);
     let tiles_len = tiles.scratch_len(0..share_panels, task_vectors.min(vectors), k_blocks);
     let packing = if is_packed { (k_total * vectors * lanes) as f64 * PACK_CYCLES * splits as f64 } else { 0.0 };
@@ -91,13 +111,14 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
                 isa: request.isa,
                 activation: request.activation,
                 direct: request.direct_clamp(),
-                packed: (1..=widest).map(|nrv| RowOffsets::packed(kc, nrv * lanes)).collect(),
+                packed: RowOffsets::packed(kc, strip * lanes),
                 in_place: RowOffsets::new(in_place),
                 maps: [block_len.min(positions), positions - (blocks - 1) * block_len]
                     .map(|columns| StoreMap::contiguous(columns, lanes)),
                 tiles,
                 lanes,
                 kc,
+                strip,
                 task_vectors,
                 blocks,
                 splits,
@@ -116,8 +137,8 @@ struct Pointwise<T: Element> {
     direct: Option<(T::Acc, T::Acc)>,
     tiles: Tiles<T::Acc>,
     lanes: usize,
-    /// Rows of a packed panel of 1, 2, ... vectors.
-    packed: Vec<RowOffsets>,
+    /// Rows of a packed panel.
+    packed: RowOffsets,
     /// Rows of X.
     in_place: RowOffsets,
     /// Where columns go: in a full block of them, and in the last one. Tables of the whole image would take memory, and time to plan, in
@@ -125,6 +146,8 @@ struct Pointwise<T: Element> {
     maps: [StoreMap; 2],
     /// Steps of k in a block.
     kc: usize,
+    /// Vectors of columns that are multiplied in one call.
+    strip: usize,
     /// Vectors of columns of a task, and tasks along the columns.
     task_vectors: usize,
     blocks: usize,
@@ -201,8 +224,8 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
                 panels: panels.clone(),
                 bias: &io.bias[group * rows..(group + 1) * rows],
             };
-            for first in (0..vectors).step_by(self.tiles.widest()) {
-                let range = first..(first + self.tiles.widest()).min(vectors);
+            for first in (0..vectors).step_by(self.strip) {
+                let range = first..(first + self.strip).min(vectors);
                 let column = start + first * self.lanes;
                 let x = x.get(k.start * positions + column..).unwrap_or(&[]);
                 let nr = range.len() * self.lanes;
@@ -212,10 +235,16 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
                     Some(x) => (x, &self.in_place),
                     None => {
                         // The kernels ask for a whole block of rows, of which the last block of k has fewer.
-                        let panel = &mut panel[..self.kc * nr];
-                        let packed = &mut panel[..k.len() * nr];
-                        stream::pack_rows(self.isa, x, positions, nr.min(positions - column), nr, packed);
-                        (&*panel, &self.packed[range.len() - 1])
+                        let pitch = self.strip * self.lanes;
+                        stream::pack_rows(
+                            self.isa,
+                            x,
+                            positions,
+                            nr.min(positions - column),
+                            pitch,
+                            &mut panel[..k.len() * pitch],
+                        );
+                        (&*panel, &self.packed)
                     }
                 };
                 let kept = if is_blocked { first * self.lanes * height } else { 0 };
