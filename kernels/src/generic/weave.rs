@@ -15,17 +15,15 @@ use crate::weave::{FetchArgs, PhasePick, PickArgs, Picks, Run, SumArgs, WeaveArg
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn weave<V: Simd>(args: &WeaveArgs<'_, V::Elem>) {
-    // SAFETY: the caller's promise, passed on; every row and run is inside what it covers.
+    // SAFETY: the caller's promise, passed on; every run is inside what it covers.
     unsafe {
-        for c in 0..args.rows {
-            for run in args.runs {
-                match args.slots.len() {
-                    1 => row::<V, 1>(args, run, c),
-                    2 => row::<V, 2>(args, run, c),
-                    4 => row::<V, 4>(args, run, c),
-                    8 => row::<V, 8>(args, run, c),
-                    _ => scattered::<V>(args, run, c),
-                }
+        for run in args.runs {
+            match args.slots.len() {
+                1 => rows::<V, 1>(args, run),
+                2 => rows::<V, 2>(args, run),
+                4 => rows::<V, 4>(args, run),
+                8 => rows::<V, 8>(args, run),
+                _ => (0..args.rows).for_each(|c| scattered::<V>(args, run, c)),
             }
         }
     }
@@ -390,56 +388,74 @@ unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[P
     }
 }
 
-/// One run of one row, with `P` phases.
+/// One run of all rows, with `P` phases.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
 #[inline(always)]
-unsafe fn row<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run, c: usize) {
+unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run) {
     // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(P)` at the latest, the stores at `at + len` of the row.
     unsafe {
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
-        let bias = V::splat(*args.bias.add(c));
+        // What rows have in common is made ready once: there is little to do for each of them.
         let mut strands = [args.sums; P];
         for p in 0..P {
             let (strand, next) = strand::<P>(run, p);
-            strands[p] =
-                args.sums.add(*args.slots.get_unchecked(strand) * args.step + c * args.pitch + run.from + next);
+            strands[p] = args.sums.add(*args.slots.get_unchecked(strand) * args.step + run.from + next);
         }
-        let y = args.y.add(c * args.ldy + run.at);
-        let residual = args.residual.wrapping_add(c * args.ldy + run.at);
-        let has_residual = !args.residual.is_null();
+        let mut at = run.at;
         let whole = run.len / (P * V::LANES);
-        for i in 0..whole {
-            let mut v = [bias; P];
-            for p in 0..P {
-                v[p] = V::load(strands[p].add(i * V::LANES));
-            }
-            let v = interleave::<V, P>(v);
-            for j in 0..P {
-                let at = (i * P + j) * V::LANES;
-                let x = v[j].add(bias);
-                let x = if has_residual { x.add(V::load(residual.add(at))) } else { x };
-                x.clamp(lo, hi).store(y.add(at));
-            }
-        }
         let rest = run.len - whole * P * V::LANES;
-        if rest > 0 {
-            let mut v = [bias; P];
-            for p in 0..P {
-                v[p] = V::load_first(strands[p].add(whole * V::LANES), rest.saturating_sub(p).div_ceil(P));
-            }
-            let v = interleave::<V, P>(v);
-            for j in 0..P {
-                let n = rest.saturating_sub(j * V::LANES).min(V::LANES);
-                if n > 0 {
-                    let at = (whole * P + j) * V::LANES;
-                    let x = v[j].add(bias);
-                    let x = if has_residual { x.add(V::load_first(residual.add(at), n)) } else { x };
-                    x.clamp(lo, hi).store_first(y.add(at), n);
+        for c in 0..args.rows {
+            let bias = V::splat(*args.bias.add(c));
+            for i in 0..whole {
+                let mut v = [bias; P];
+                for p in 0..P {
+                    v[p] = V::load(strands[p].add(i * V::LANES));
+                }
+                let v = interleave::<V, P>(v);
+                for j in 0..P {
+                    let at = at + (i * P + j) * V::LANES;
+                    finish(args, v[j].add(bias), (lo, hi), at, V::LANES).store(args.y.add(at));
                 }
             }
+            if rest > 0 {
+                let mut v = [bias; P];
+                for p in 0..P {
+                    v[p] = V::load_first(strands[p].add(whole * V::LANES), rest.saturating_sub(p).div_ceil(P));
+                }
+                let v = interleave::<V, P>(v);
+                for j in 0..P {
+                    let n = rest.saturating_sub(j * V::LANES).min(V::LANES);
+                    if n > 0 {
+                        let at = at + (whole * P + j) * V::LANES;
+                        finish(args, v[j].add(bias), (lo, hi), at, n).store_first(args.y.add(at), n);
+                    }
+                }
+            }
+            // Behind the last row, nothing is read from here.
+            for p in 0..P {
+                strands[p] = strands[p].wrapping_add(args.pitch);
+            }
+            at += args.ldy;
         }
+    }
+}
+
+/// `n` sums with their bias, for the outputs from `at` on: residual, clamp.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: the residual, unless null, is readable for `n` elements from `at` on.
+#[inline(always)]
+unsafe fn finish<V: Simd>(args: &WeaveArgs<'_, V::Elem>, x: V, (lo, hi): (V, V), at: usize, n: usize) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if args.residual.is_null() {
+            return x.clamp(lo, hi);
+        }
+        let residual = args.residual.add(at);
+        let residual = if n == V::LANES { V::load(residual) } else { V::load_first(residual, n) };
+        x.add(residual).clamp(lo, hi)
     }
 }
 

@@ -20,8 +20,8 @@ use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
-    ADDED_CYCLES, CLOCK, KERNEL_CALL_CYCLES, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES,
-    fetch_weights, overlapped,
+    ADDED_CYCLES, ADDED_TILES, CLOCK, KERNEL_CALL_CYCLES, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES,
+    TRANSPOSED_STORE_CYCLES, fetch_weights, overlapped,
 };
 use crate::lower::finish::Finish;
 use crate::lower::planes::for_each_position;
@@ -121,7 +121,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     // Products of sizes as f64: they may exceed usize.
     let product = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).product::<f64>();
     let arithmetic = rows_of_pixels
-        * (tiles[0].cycles(channels_out) * product(&[channels, taps, runs])
+        * (tiles[0].cycles(channels_out) * product(&[channels, taps, runs]) * ADDED_TILES
             + product(&[tiles[0].count, runs, taps, panels, k_blocks]) * KERNEL_CALL_CYCLES)
         + images * product(&[taps, spatial, k_blocks]) * vectors * SUM_CYCLES;
     let adding = (outer.iter().map(|o| o.axis.output).product::<usize>() * (last.kernel * last.input + lens.row))

@@ -38,8 +38,10 @@ use phases::Phases;
 use planes::{Planes, Slab};
 use tiles::Tiles;
 
-/// Steps of k in a block, at the most (one channel's taps may be more).
+/// Steps of k in a block, at the most (one channel's taps may be more), and channels: without taps that share them, the rows of B for a tile of 32 columns
+/// then fill the L1 cache.
 const KC: usize = 512;
+const MOST_BLOCK: usize = 256;
 /// Channels whose taps follow each other in K: the rows of B that taps share are then still in the L1 cache.
 const INNER: usize = 16;
 /// Strides of an axis, phases of all axes but the last, and taps, at the most: tables grow with them.
@@ -156,6 +158,11 @@ fn origins_of(phases: &[Phases]) -> impl Iterator<Item = usize> {
     phases.iter().map(|p| (p.axis.pad_begin + p.axis.stride - p.cropped) % p.axis.stride)
 }
 
+/// Channels in a block of k.
+fn block_of(channels: usize, taps: usize) -> usize {
+    channels_per_block(channels, taps, KC.min(MOST_BLOCK * taps))
+}
+
 /// Groups of a task whose planes, of `bytes` each, stay in the L2 cache, and do not exceed `most` bytes.
 fn most_groups(bytes: usize, most: usize) -> usize {
     ((Caches::detect().l2 / 4).min(most) / bytes.max(1)).clamp(1, 16)
@@ -189,7 +196,7 @@ impl<A: Real> Choice<A> {
             channels,
         };
         let longest = phases.iter().map(|p| p.taps.iter().map(Vec::len).max().unwrap_or(0)).product::<usize>();
-        let is_blocked = channels > channels_per_block(channels, longest.max(1), KC);
+        let is_blocked = channels > block_of(channels, longest.max(1));
         let slots = classes.iter().map(Vec::len).sum::<usize>();
         let outer_phases = outer.iter().map(|p| p.axis.stride).product::<usize>();
         let outputs = (rows * outer_phases * last.axis.stride) as f64;
@@ -215,7 +222,11 @@ impl<A: Real> Choice<A> {
                 let tap = if is_near { SUMMED_TAP_CYCLES } else { SUMMED_FAR_CYCLES };
                 outputs * (taps * channels as f64 * tap + SUMMED_CYCLES)
             } else {
-                let sums = if is_blocked { (channels * longest / KC) as f64 * SUM_CYCLES } else { 0.0 };
+                let sums = if is_blocked {
+                    (channels.div_ceil(block_of(channels, longest.max(1))) - 1) as f64 * SUM_CYCLES
+                } else {
+                    0.0
+                };
                 let cycles = tiles.cycles(&work, vectors) + outputs * (WEAVE_CYCLES + sums);
                 let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
                 overlapped(cycles, fetch_weights(weights / geometry.group as f64, weights))
@@ -299,7 +310,7 @@ impl Outer {
             let passes = classes.iter().enumerate().filter(|_| !taps.is_empty()).map(|(class, members)| {
                 let of_last = &last.taps[members[0]];
                 let count = taps.len() * of_last.len();
-                let block = channels_per_block(channels, count, KC);
+                let block = block_of(channels, count);
                 let edge = channels - (channels.div_ceil(block).max(1) - 1) * block;
                 let koff = [block, edge].map(|width| {
                     let mut koff = Vec::with_capacity(count * width);
