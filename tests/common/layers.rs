@@ -385,13 +385,20 @@ pub fn hard() -> Vec<Layer> {
     // K in several blocks, the last of another size, and just at the blocks' size.
     add((Conv::new([3, 700, 3, 3]).pads([1, 1, 1, 1]), [1, 700, 5, 4]));
     add(square(17, 257, 7, 1));
-    add(square(2, 512, 6, 1));
+    for steps in [384, 385, 512, 576, 577] {
+        add(square(2, steps, 6, 1));
+    }
     add(square(33, 700, 3, 1));
     add(square(15, 57, 5, 3));
     // Rows of A in several blocks of the materialised lowerings'.
     add((Conv::new([2100, 2, 1, 1]), [1, 2, 3, 2]));
     // Columns in several blocks, the last of another size.
     add((Conv::new([130, 3, 1, 1]), [1, 3, 29, 33]));
+    // Few steps and many rows, in several strips of columns: in place, and packed since rows of X fall into the same cache sets.
+    add((Conv::new([70, 3, 1, 1]), [1, 3, 37, 201]));
+    add((Conv::new([130, 12, 1, 1]), [1, 12, 32, 64]));
+    // More channels than have their sums kept at a time.
+    add((Conv::new([1700, 600, 1, 1]), [1, 600, 3, 5]));
     // One kernel of more taps than a block of K has steps.
     add((Conv::new([3, 2, 25, 27]).pads([12, 13, 12, 13]), [1, 2, 9, 9]));
     // The kernel is wider than the input, all of which is padding's business; and only just fits.

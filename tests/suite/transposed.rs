@@ -87,6 +87,8 @@ fn long_strides_and_kernels() {
         layer(ConvTranspose::new([9, 1, 512]).strides([128]), [1, 9, 40]),
         layer(ConvTranspose::new([9, 2, 12]).strides([6]).pads([3, 3]).output_padding([1]), [1, 9, 300]),
         layer(two([21, 21, 16, 16], 8), [1, 21, 5, 6]),
+        // One tap a phase: blocks of channels instead of steps.
+        layer(two([300, 9, 2, 2], 2), [1, 300, 7, 40]),
         layer(two([6, 1, 9, 9], 4).pads([4; 4]).output_padding([3, 3]), [1, 6, 13, 20]),
     ];
     for_each_type!(check(&layers, |_| ()));
