@@ -166,7 +166,8 @@ impl<T: Element> Lowering<T> for ImplicitGemm<T> {
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let count = self.tiles.panels.count();
-        let Part { image, group, columns, panels } = Part::new(task, geometry.group, self.slabs, count, self.splits);
+        let Part { image, group, columns, panels } =
+            Part::new((task, self.tasks()), geometry.group, self.slabs, count, self.splits);
         let slab = self.planes.slab(columns);
         let mut arena = Arena::new(scratch);
         let planes = arena.take::<T::Acc>(self.planes_len);

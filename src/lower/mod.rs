@@ -92,9 +92,16 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Task number `task`, with `columns` blocks of columns for each of `groups` groups, and `panels` panels in `splits` shares.
-    pub(crate) fn new(task: usize, groups: usize, columns: usize, panels: usize, splits: usize) -> Self {
-        let (rest, split) = (task / splits, task % splits);
+    /// Task number `task` of `tasks`, with `columns` blocks of columns for each of `groups` groups, and `panels` panels in `splits` shares: a thread, whose
+    /// tasks are neighbours, reads the weights of one share.
+    pub(crate) fn new(
+        (task, tasks): (usize, usize),
+        groups: usize,
+        columns: usize,
+        panels: usize,
+        splits: usize,
+    ) -> Self {
+        let (split, rest) = (task / (tasks / splits), task % (tasks / splits));
         let (plane, columns) = (rest / columns, rest % columns);
         Self { image: plane / groups, group: plane % groups, columns, panels: share(panels, splits, split) }
     }

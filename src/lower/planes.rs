@@ -240,7 +240,8 @@ impl Choice {
         // Slabs of equal extent, and where they are few, as many for each thread.
         let parts = whole.div_ceil(low);
         let is_few = self.threads > 1 && slabs < 8 * self.threads;
-        let parts = if is_few { parts.next_multiple_of(self.threads).min(whole) } else { parts };
+        let step = if is_few { self.threads / gcd(self.threads, self.images) } else { 1 };
+        let parts = parts.next_multiple_of(step).min(whole);
         let extent = whole.div_ceil(parts);
         let sizes = sizes(axes, axis, extent, self.is_aligned)?;
         let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.bytes)?;

@@ -197,7 +197,7 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
         let geometry = &self.geometry;
         let count = self.tiles.panels.count();
         let Part { image, group, columns: block, panels } =
-            Part::new(task, geometry.group, self.blocks, count, self.splits);
+            Part::new((task, self.tasks()), geometry.group, self.blocks, count, self.splits);
         let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let positions = geometry.input_spatial();
         let mut arena = Arena::new(scratch);

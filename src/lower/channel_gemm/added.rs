@@ -358,7 +358,8 @@ impl<T: Element> Lowering<T> for Added<T> {
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let Weights { groups, rows, channels, block, nr, .. } = self.weights;
-        let Part { image: band, group, panels, .. } = Part::new(task, groups, 1, rows.div_ceil(nr), self.splits);
+        let Part { image: band, group, panels, .. } =
+            Part::new((task, self.tasks()), groups, 1, rows.div_ceil(nr), self.splits);
         let images = self.bands.range(band);
         let mut arena = Arena::new(scratch);
         let [x, sums, row, tile] = self.lens_of_task.map(|len| arena.take::<T::Acc>(len));

@@ -127,7 +127,8 @@ impl<T: Element> Lowering<T> for Images<T> {
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let Weights { groups, rows, channels, block, taps, nr, .. } = self.weights;
         let steps = self.weights.steps();
-        let Part { image: band, group, panels, .. } = Part::new(task, groups, 1, rows.div_ceil(nr), self.splits);
+        let Part { image: band, group, panels, .. } =
+            Part::new((task, self.tasks()), groups, 1, rows.div_ceil(nr), self.splits);
         let images = self.bands.range(band);
         let is_last = usize::from(images.len() != self.bands.size());
         let (tiles, koff) = (&self.tiles[is_last], &self.koff[is_last]);

@@ -18,7 +18,7 @@ use core::ops::Range;
 use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, RowOffsetsRef, channel_kernels, stream};
 
 use super::channel_tiles::{Panels, Tiles};
-use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
+use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES, fetch_weights, overlapped};
 use super::finish::Finish;
 use super::planes::{self, Planes, Slab};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
@@ -53,72 +53,38 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         return images::offer(request, block, most);
     }
     let geometry = merged(geometry);
-    // Which of the two it is depends on no limit, so that no sum does.
-    let unpadded = |most: usize| unpadded::offer(request, &geometry, block, most);
-    let padded = |most: usize| padded(request, geometry.clone(), block, most);
-    let Some(whole) = unpadded(usize::MAX) else { return padded(most) };
-    let other = padded(usize::MAX);
-    let is_cheaper = other.as_ref().map_or(true, |other| whole.cost < other.cost);
-    match (most, is_cheaper) {
-        (usize::MAX, true) => Ok(whole),
-        (usize::MAX, false) => other,
-        (_, true) => unpadded(most).ok_or_else(|| String::from("X's rows that a tile sees are too large")),
-        (_, false) => padded(most),
+    // Which of the two it is depends on no limit and no number of threads, so that no sum does.
+    let alone = Request { threads: 1, ..*request };
+    let is_unpadded = unpadded::offer(&alone, &geometry, block, usize::MAX).is_some_and(|whole| {
+        padded(&alone, geometry.clone(), block, usize::MAX).map_or(true, |other| whole.cost < other.cost)
+    });
+    if is_unpadded {
+        unpadded::offer(request, &geometry, block, most)
+            .ok_or_else(|| String::from("X's rows that a tile sees are too large"))
+    } else {
+        padded(request, geometry, block, most)
     }
 }
 
 /// An offer on padded planes, for channels in blocks of `block`.
 fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block: usize, most: usize) -> Answer<'a, T> {
     let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
-    let taps = geometry.kernel_volume();
     let k_blocks = channels.div_ceil(block);
-    let lanes = channel_kernels::<T::Acc>(request.isa).first().map_or(1, ChannelKernel::lanes);
     // The sums of more channels would leave room for few positions, for each of which the weights are read again.
-    let shares = if k_blocks > 1 { channels_out.div_ceil(MOST_SUMMED).max(1) } else { 1 };
-    let of_share = channels_out.div_ceil(shares);
-    let sums_of = |columns: usize| if k_blocks > 1 { columns * of_share.next_multiple_of(2 * lanes) } else { 0 };
-    let choice = planes::Choice {
-        images: geometry.batch * geometry.group * shares,
-        block,
-        budget: planes::budget_beside((of_share * block * taps).saturating_mul(size_of::<T::Acc>())).min(most),
-        bytes: size_of::<T::Acc>(),
-        threads: request.threads,
-        is_aligned: true,
+    let least = if k_blocks > 1 { channels_out.div_ceil(MOST_SUMMED).max(1) } else { 1 };
+    let shape = Shape::new(request, &geometry, block, most, least)?;
+    // Threads that share the channels out have equal parts, and read the weights once, but each copies X.
+    let shape = match request.threads {
+        1 => shape,
+        threads => match Shape::new(request, &geometry, block, most, least.max(threads)) {
+            Ok(shared) if shared.cycles < shape.cycles => shared,
+            _ => shape,
+        },
     };
-    let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
-        return Err(planes::too_large(&geometry.axes, planes::MOST_BYTES));
-    };
-    let last = geometry.axes.len() - 1;
-    let width = if axis == last { extent } else { geometry.axes[last].output };
-    let no_kernel = || String::from("no kernel for this tile");
-    let tiles = Tiles::<T::Acc>::new(request.isa, width).ok_or_else(no_kernel)?;
-    // The last slab along the last axis is narrower.
-    let rest = geometry.axes[last].output % extent;
-    let edge = if axis == last && rest != 0 { rest } else { width };
-    let edge_tiles = Tiles::<T::Acc>::new(request.isa, edge).ok_or_else(no_kernel)?;
-    let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, (axis, extent), i)).product::<usize>();
-    let weights = Weights::new(&geometry, (channels_out, taps), tiles.panels, block)?;
-    let panels = channels_out.div_ceil(tiles.nr());
-    let slabs = geometry.batch * geometry.group * sizes.slabs;
-    let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs) };
-    let splits = splits.max(shares).clamp(1, panels.max(1));
-    let share = panels.div_ceil(splits.max(1)) * tiles.nr();
-    let tile_len = tiles.nr() * tiles.pixels(0).len().max(edge_tiles.pixels(0).len());
-    let tiles_len = if k_blocks > 1 { rows * width * share } else { tile_len };
-    let planes_len = block * sizes.channel_len;
-    let k_steps = (channels * taps) as f64;
-    let stores = (rows * width) as f64 * channels_out as f64 / lanes as f64
-        * (TRANSPOSED_STORE_CYCLES + SUM_CYCLES * k_blocks.saturating_sub(1) as f64);
-    // Taps of the outermost axis are left out where they see padding.
-    let first = &geometry.axes[0];
-    let live = (0..if last > 0 { first.kernel } else { 0 }).map(|tap| first.outputs_of_tap(tap).len()).sum::<usize>();
-    let live = if last > 0 { live as f64 / (first.kernel * first.output) as f64 } else { 1.0 };
-    let cycles = tiles.cycles(channels_out) * rows as f64 * k_steps * live
-        + stores
-        + (channels * sizes.channel_len * splits) as f64 * PLANE_CYCLES
-        + TASK_CYCLES;
+    let Shape { axis, extent, slabs, tiles, splits, planes_len, tiles_len, cycles } = shape;
+    let weights = Weights::new(&geometry, (channels_out, geometry.kernel_volume()), tiles[0].panels, block)?;
     Ok(Offer {
-        cost: slabs as f64 * cycles / CLOCK,
+        cost: cycles / CLOCK,
         lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
             let planes = Planes::new(&geometry, axis, extent, true);
@@ -129,8 +95,8 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
                 direct: request.direct_clamp(),
                 koff: [planes.offsets(block), planes.offsets(last_block)],
                 planes,
-                slabs: sizes.slabs,
-                tiles: [tiles, edge_tiles],
+                slabs,
+                tiles,
                 weights,
                 splits,
                 planes_len,
@@ -139,6 +105,89 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
             })
         }),
     })
+}
+
+/// How the positions are cut into slabs, and the panels into shares.
+struct Shape<A: Real> {
+    /// The slabs' axis, and their extent on it.
+    axis: usize,
+    extent: usize,
+    /// Of an image and group.
+    slabs: usize,
+    /// For a full slab, and for the last one along the last axis.
+    tiles: [Tiles<A>; 2],
+    splits: usize,
+    planes_len: usize,
+    tiles_len: usize,
+    /// Of all tasks; with several threads, of all of them until the last one is done.
+    cycles: f64,
+}
+
+impl<A: Real> Shape<A> {
+    /// With at least `shares` shares of the panels, as far as there are so many.
+    fn new<T: Element<Acc = A>>(
+        request: &Request<'_, T>,
+        geometry: &Geometry,
+        block: usize,
+        most: usize,
+        shares: usize,
+    ) -> Result<Self, String> {
+        let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+        let (taps, k_blocks) = (geometry.kernel_volume(), channels.div_ceil(block));
+        let lanes = channel_kernels::<A>(request.isa).first().map_or(1, ChannelKernel::lanes);
+        let of_share = channels_out.div_ceil(shares);
+        let sums_of = |columns: usize| if k_blocks > 1 { columns * of_share.next_multiple_of(2 * lanes) } else { 0 };
+        let choice = planes::Choice {
+            images: geometry.batch * geometry.group * shares,
+            block,
+            budget: planes::budget_beside((of_share * block * taps).saturating_mul(size_of::<A>())).min(most),
+            bytes: size_of::<A>(),
+            threads: request.threads,
+            is_aligned: true,
+        };
+        let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
+            return Err(planes::too_large(&geometry.axes, planes::MOST_BYTES));
+        };
+        let last = geometry.axes.len() - 1;
+        let width = if axis == last { extent } else { geometry.axes[last].output };
+        let no_kernel = || String::from("no kernel for this tile");
+        let tiles = Tiles::<A>::new(request.isa, width).ok_or_else(no_kernel)?;
+        // The last slab along the last axis is narrower.
+        let rest = geometry.axes[last].output % extent;
+        let edge = if axis == last && rest != 0 { rest } else { width };
+        let edge_tiles = Tiles::<A>::new(request.isa, edge).ok_or_else(no_kernel)?;
+        let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, (axis, extent), i)).product::<usize>();
+        let panels = channels_out.div_ceil(tiles.nr());
+        let slabs = geometry.batch * geometry.group * sizes.slabs;
+        let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs) };
+        let splits = splits.max(shares).clamp(1, panels.max(1));
+        let share = panels.div_ceil(splits) * tiles.nr();
+        let tile_len = tiles.nr() * tiles.pixels(0).len().max(edge_tiles.pixels(0).len());
+        let stores = (rows * width) as f64 * channels_out as f64 / lanes as f64
+            * (TRANSPOSED_STORE_CYCLES + SUM_CYCLES * k_blocks.saturating_sub(1) as f64);
+        // Taps of the outermost axis are left out where they see padding.
+        let first = &geometry.axes[0];
+        let live =
+            (0..if last > 0 { first.kernel } else { 0 }).map(|tap| first.outputs_of_tap(tap).len()).sum::<usize>();
+        let live = if last > 0 { live as f64 / (first.kernel * first.output) as f64 } else { 1.0 };
+        let cycles = tiles.cycles(channels_out) * rows as f64 * (channels * taps) as f64 * live
+            + stores
+            + (channels * sizes.channel_len * splits) as f64 * PLANE_CYCLES
+            + TASK_CYCLES;
+        let busiest = (slabs * splits).div_ceil(request.threads) * request.threads;
+        let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
+        let fetching = fetch_weights(weights / geometry.group as f64, weights);
+        Ok(Self {
+            axis,
+            extent,
+            slabs: sizes.slabs,
+            splits,
+            planes_len: block * sizes.channel_len,
+            tiles_len: if k_blocks > 1 { rows * width * share } else { tile_len },
+            cycles: overlapped(cycles, fetching) * busiest as f64 / splits as f64,
+            tiles: [tiles, edge_tiles],
+        })
+    }
 }
 
 /// The geometry with axes that a pointwise kernel treats alike merged into one, so that rows of pixels are long.
@@ -410,7 +459,8 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let count = geometry.out_channels_per_group().div_ceil(self.tiles[0].nr());
-        let Part { image, group, columns, panels } = Part::new(task, geometry.group, self.slabs, count, self.splits);
+        let Part { image, group, columns, panels } =
+            Part::new((task, self.tasks()), geometry.group, self.slabs, count, self.splits);
         let slab = self.planes.slab(columns);
         let mut arena = Arena::new(scratch);
         let planes = arena.take::<T::Acc>(self.planes_len);

@@ -27,6 +27,9 @@ use crate::{Axis, Geometry};
 const MOST_TAPS: usize = 64;
 /// Pixels of a row, at the most: of longer ones, little is padding.
 const MOST_PIXELS: usize = 1 << 14;
+/// Panels for each thread, from which on threads share them out; slabs for each, from which on these are as good.
+const PANELS_PER_THREAD: usize = 3;
+const SLABS_PER_THREAD: usize = 8;
 /// Bytes of a task's planes and sums, at the most.
 const MOST_BYTES: usize = 4 << 20;
 
@@ -93,12 +96,19 @@ pub(super) fn offer<'a, T: Element>(
         if fits(middle) { low = middle } else { high = middle - 1 }
     }
     let images = geometry.batch * geometry.group;
-    let least_slabs = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(images) };
+    let count = rows_out.div_ceil(panels.wide);
+    // Threads share the panels out, of which there are equal parts; where there are too few, slabs.
+    let has_shares = count >= PANELS_PER_THREAD * request.threads;
+    let least_slabs = if request.threads == 1 || has_shares { 1 } else { (2 * request.threads).div_ceil(images) };
     let extent = first.output.div_ceil(first.output.div_ceil(low).max(least_slabs));
     let (channel_len, _) = size(extent).filter(|(_, bytes)| *bytes <= MOST_BYTES)?;
     let slabs = first.output.div_ceil(extent);
-    let count = rows_out.div_ceil(panels.wide);
-    let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(images * slabs).clamp(1, count.max(1)) };
+    let is_few = images * slabs < SLABS_PER_THREAD * request.threads;
+    let splits = if request.threads > 1 && has_shares && is_few {
+        request.threads
+    } else {
+        request.threads.div_ceil(images * slabs).clamp(1, count.max(1))
+    };
 
     // Offsets are those of taps without padding: rows begin before the planes by as much as the padding shifts them, and kernels are told that they
     // read as far behind them.
@@ -425,7 +435,8 @@ impl<T: Element> Lowering<T> for Unpadded<T> {
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let count = geometry.out_channels_per_group().div_ceil(self.panels.wide);
-        let Part { image, group, columns, panels } = Part::new(task, geometry.group, self.slabs, count, self.splits);
+        let Part { image, group, columns, panels } =
+            Part::new((task, self.tasks()), geometry.group, self.slabs, count, self.splits);
         let first = &geometry.axes[0];
         let outputs = columns * self.extent..first.output.min((columns + 1) * self.extent);
         // The rows of X that the slab sees, and some between them that it may not.

@@ -664,7 +664,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         let count = self.tiles.panels.count();
         let batches = geometry.group.div_ceil(self.batch);
         let Part { image, group: batch, columns, panels } =
-            Part::new(task, batches, self.planes.slabs, count, self.splits);
+            Part::new((task, self.tasks()), batches, self.planes.slabs, count, self.splits);
         let groups = batch * self.batch..((batch + 1) * self.batch).min(geometry.group);
         let mut arena = Arena::new(scratch);
         let planes = arena.take::<T::Acc>(self.planes_len);
