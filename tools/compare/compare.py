@@ -39,7 +39,7 @@ SETTINGS = {
     "convoke": "the planner's pick with its default accuracy",
     "onnxruntime": "CPU provider, input and output bound, the faster of its blocked layout with conversions and none (levels ALL and EXTENDED)",
     "openvino": "held to f32 (it would take bf16 where the CPU has it), latency hint, one stream, input and output shared",
-    "ncnn": "half-precision storage and arithmetic off; a batch is images one after the other",
+    "ncnn": "half-precision storage and arithmetic off, memory from pools that are kept; a batch is images one after the other",
     "mnn": "precision high; the copies from and to plain NCHW count, as its own layout is blocked",
     "rten": "built for this CPU, weights prepacked",
     "tract": "built for this CPU, optimised plan",
