@@ -418,8 +418,9 @@ def picture(data, path):
     axes.hlines(*zip(*lines) if lines else ([], [], []), "#0072b2", linewidth=1.2, zorder=1)
     for name, colour, marker in zip(names, colours, markers):
         points = [(rate(r, name), h) for r, h in zip(results, heights) if rate(r, name)]
-        size = 46 if name == "convoke" else 18
-        axes.scatter([p[0] for p in points], [p[1] for p in points], size, colour, marker=marker, label=LABELS[name], zorder=3 if name == "convoke" else 2)
+        # convoke's is a ring beneath the others, as what is as fast would be hidden by a disc.
+        look = {"s": 60, "c": "white", "edgecolors": colour, "linewidths": 1.8, "zorder": 2} if name == "convoke" else {"s": 18, "c": colour, "zorder": 3}
+        axes.scatter([p[0] for p in points], [p[1] for p in points], marker=marker, label=LABELS[name], **look)
     wrong = [(r["answers"][name]["gflops"], h) for name in names for r, h in zip(results, heights) if status(r, name) in ("wrong", "differs")]
     if wrong:
         axes.scatter(*zip(*wrong), 30, "red", marker="x", label="wrong result", zorder=4)
