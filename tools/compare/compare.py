@@ -336,13 +336,17 @@ def summary(ratios, names):
     if not ratios:
         return []
     mean = math.exp(sum(math.log(ratio) for ratio, _ in ratios) / len(ratios))
-    ahead, (least, where) = sum(ratio > 1 for ratio, _ in ratios), min(ratios)
+    # As the table shows them: what it shows as 1.00 is equal.
+    shown = [(round(ratio, 2), name) for ratio, name in sorted(ratios)]
+    ahead, equal = sum(ratio > 1 for ratio, _ in shown), sum(ratio == 1 for ratio, _ in shown)
+    behind = [f"{name} ({ratio:.2f})" for ratio, name in shown if ratio < 1]
+    least, where = shown[0]
     count = len(names) - 1
     others = f"fastest of the {count} others" if count > 1 else LABELS[names[1]]
-    behind = [f"{name} ({ratio:.2f})" for ratio, name in sorted(ratios) if ratio < 0.995]
     return [
-        f"Over these {len(ratios)} layers convoke is {mean:.2f} times as fast as the {others} in geometric mean, ahead on {ahead}; "
-        f"the least is {least:.2f}, on {where}." + (f" Behind on: {', '.join(behind)}." if behind else "")
+        f"Over these {len(ratios)} layers convoke is {mean:.2f} times as fast as the {others} in geometric mean, ahead on {ahead}, "
+        f"equal (1.00) on {equal}, behind on {len(behind)}; the least is {least:.2f}, on {where}."
+        + (f" Behind on: {', '.join(behind)}." if behind else "")
     ]
 
 
