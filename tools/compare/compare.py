@@ -5,6 +5,7 @@
 For each layer, all implementations run in turn, round by round, so that a drift of the machine's speed hits all alike; the fastest run of all rounds counts.
 Everywhere: f32, plain NCHW in and out, weights packed outside of the timing, each library's fastest setting. Outputs are compared; what differs by more
 than the tolerance is marked, and does not count as fast. A library that dies or hangs is started anew, and given up after three times in a row.
+Ahead of the layers, one of a single multiply-add tells what a call of each library costs: these microseconds are in all of its times.
 
 Results are written after each layer, so that nothing that was measured is lost; Ctrl-C ends it with table and picture of what there is.
 """
@@ -44,6 +45,11 @@ SETTINGS = {
     "rten": "built for this CPU, weights prepacked",
     "tract": "built for this CPU, optimised plan",
     "candle": "built for this CPU; nothing is packed, and the bias is a second pass, which counts",
+}
+# What is measured for the cost of a call: one multiply-add.
+CALL = {
+    "name": "call", "op": "Conv", "x": [1, 1, 1, 1], "w": [1, 1, 1, 1], "y": [1, 1, 1, 1], "strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [1, 1],
+    "group": 1, "output_padding": [0, 0], "flop": 2,
 }
 # Packages of Python; crates, each with a program that drives it.
 PYTHON = ["onnxruntime", "openvino", "ncnn", "mnn"]
@@ -236,6 +242,8 @@ def measure(options, data, rows):
     commands |= {name: [program(options, name)] for name in RUST if name in options.peers}
     workers = {name: Worker(commands[name], options) for name in data["names"]}
     try:
+        answers = measure_layer(options, CALL, workers)["answers"]
+        data["overhead"] = {name: answer["seconds"] for name, answer in answers.items() if "seconds" in answer}
         for row in tqdm(rows, unit="layer", disable=not sys.stderr.isatty()):
             data["results"].append(measure_layer(options, row, workers))
             data["load"] = os.getloadavg()[1]
@@ -329,7 +337,7 @@ def table(data):
         ratios += [(mine / best, result["row"]["name"])] if mine and best else []
         cells.append(f"{mine / best:.2f}" if mine and best else "-")
         lines.append(f"| {result['row']['name']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines), summary(ratios, names) + faults(data)
+    return "\n".join(lines), summary(ratios, names) + faults(data) + overhead(data)
 
 
 def summary(ratios, names):
@@ -365,6 +373,12 @@ def faults(data):
         ]
         paragraphs += [f"{title}: {', '.join(found)}."] if found else []
     return paragraphs
+
+
+def overhead(data):
+    """What a call costs, which no library's figures are rid of."""
+    calls = ", ".join(f"{LABELS[name]} {seconds * 1e6:.1f}" for name, seconds in data["overhead"].items())
+    return [f"Call overhead, in all of these times (microseconds for a layer of one multiply-add): {calls}."] if calls else []
 
 
 def conditions(data):
@@ -510,7 +524,7 @@ def main():
         date = datetime.date.today().isoformat()
         data = {
             "date": date, "machine": machine, "versions": versions, "threads": options.threads, "rounds": options.rounds,
-            "names": ["convoke", *options.peers], "results": [], "interrupted": True, "load": os.getloadavg()[1],
+            "names": ["convoke", *options.peers], "overhead": {}, "results": [], "interrupted": True, "load": os.getloadavg()[1],
         }
         # The system's wish to end this program is Ctrl-C, too.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
