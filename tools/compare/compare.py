@@ -5,6 +5,7 @@
 For each layer, all implementations run in turn, round by round, so that a drift of the machine's speed hits all alike; the fastest run of all rounds counts.
 Everywhere: f32, plain NCHW in and out, weights packed outside of the timing, each library's fastest setting. Outputs are compared; what differs by more
 than the tolerance is marked, and does not count as fast. A library that dies or hangs is started anew, and given up after three times in a row.
+Ahead of the layers, one of a single multiply-add tells what a call of each library costs: these microseconds are in all of its times.
 
 Results are written after each layer, so that nothing that was measured is lost; Ctrl-C ends it with table and picture of what there is.
 """
@@ -39,11 +40,16 @@ SETTINGS = {
     "convoke": "the planner's pick with its default accuracy",
     "onnxruntime": "CPU provider, input and output bound, the faster of its blocked layout with conversions and none (levels ALL and EXTENDED)",
     "openvino": "held to f32 (it would take bf16 where the CPU has it), latency hint, one stream, input and output shared",
-    "ncnn": "half-precision storage and arithmetic off; a batch is images one after the other",
+    "ncnn": "half-precision storage and arithmetic off, memory from pools that are kept; a batch is images one after the other",
     "mnn": "precision high; the copies from and to plain NCHW count, as its own layout is blocked",
     "rten": "built for this CPU, weights prepacked",
     "tract": "built for this CPU, optimised plan",
     "candle": "built for this CPU; nothing is packed, and the bias is a second pass, which counts",
+}
+# What is measured for the cost of a call: one multiply-add.
+CALL = {
+    "name": "call", "op": "Conv", "x": [1, 1, 1, 1], "w": [1, 1, 1, 1], "y": [1, 1, 1, 1], "strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [1, 1],
+    "group": 1, "output_padding": [0, 0], "flop": 2,
 }
 # Packages of Python; crates, each with a program that drives it.
 PYTHON = ["onnxruntime", "openvino", "ncnn", "mnn"]
@@ -236,6 +242,8 @@ def measure(options, data, rows):
     commands |= {name: [program(options, name)] for name in RUST if name in options.peers}
     workers = {name: Worker(commands[name], options) for name in data["names"]}
     try:
+        answers = measure_layer(options, CALL, workers)["answers"]
+        data["overhead"] = {name: answer["seconds"] for name, answer in answers.items() if "seconds" in answer}
         for row in tqdm(rows, unit="layer", disable=not sys.stderr.isatty()):
             data["results"].append(measure_layer(options, row, workers))
             data["load"] = os.getloadavg()[1]
@@ -329,20 +337,24 @@ def table(data):
         ratios += [(mine / best, result["row"]["name"])] if mine and best else []
         cells.append(f"{mine / best:.2f}" if mine and best else "-")
         lines.append(f"| {result['row']['name']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines), summary(ratios, names) + faults(data)
+    return "\n".join(lines), summary(ratios, names) + faults(data) + overhead(data)
 
 
 def summary(ratios, names):
     if not ratios:
         return []
     mean = math.exp(sum(math.log(ratio) for ratio, _ in ratios) / len(ratios))
-    ahead, (least, where) = sum(ratio > 1 for ratio, _ in ratios), min(ratios)
+    # As the table shows them: what it shows as 1.00 is equal.
+    shown = [(round(ratio, 2), name) for ratio, name in sorted(ratios)]
+    ahead, equal = sum(ratio > 1 for ratio, _ in shown), sum(ratio == 1 for ratio, _ in shown)
+    behind = [f"{name} ({ratio:.2f})" for ratio, name in shown if ratio < 1]
+    least, where = shown[0]
     count = len(names) - 1
     others = f"fastest of the {count} others" if count > 1 else LABELS[names[1]]
-    behind = [f"{name} ({ratio:.2f})" for ratio, name in sorted(ratios) if ratio < 0.995]
     return [
-        f"Over these {len(ratios)} layers convoke is {mean:.2f} times as fast as the {others} in geometric mean, ahead on {ahead}; "
-        f"the least is {least:.2f}, on {where}." + (f" Behind on: {', '.join(behind)}." if behind else "")
+        f"Over these {len(ratios)} layers convoke is {mean:.2f} times as fast as the {others} in geometric mean, ahead on {ahead}, "
+        f"equal (1.00) on {equal}, behind on {len(behind)}; the least is {least:.2f}, on {where}."
+        + (f" Behind on: {', '.join(behind)}." if behind else "")
     ]
 
 
@@ -361,6 +373,12 @@ def faults(data):
         ]
         paragraphs += [f"{title}: {', '.join(found)}."] if found else []
     return paragraphs
+
+
+def overhead(data):
+    """What a call costs, which no library's figures are rid of."""
+    calls = ", ".join(f"{LABELS[name]} {seconds * 1e6:.1f}" for name, seconds in data["overhead"].items())
+    return [f"Call overhead, in all of these times (microseconds for a layer of one multiply-add): {calls}."] if calls else []
 
 
 def conditions(data):
@@ -418,8 +436,9 @@ def picture(data, path):
     axes.hlines(*zip(*lines) if lines else ([], [], []), "#0072b2", linewidth=1.2, zorder=1)
     for name, colour, marker in zip(names, colours, markers):
         points = [(rate(r, name), h) for r, h in zip(results, heights) if rate(r, name)]
-        size = 46 if name == "convoke" else 18
-        axes.scatter([p[0] for p in points], [p[1] for p in points], size, colour, marker=marker, label=LABELS[name], zorder=3 if name == "convoke" else 2)
+        # convoke's is a ring beneath the others, as what is as fast would be hidden by a disc.
+        look = {"s": 60, "c": "white", "edgecolors": colour, "linewidths": 1.8, "zorder": 2} if name == "convoke" else {"s": 18, "c": colour, "zorder": 3}
+        axes.scatter([p[0] for p in points], [p[1] for p in points], marker=marker, label=LABELS[name], **look)
     wrong = [(r["answers"][name]["gflops"], h) for name in names for r, h in zip(results, heights) if status(r, name) in ("wrong", "differs")]
     if wrong:
         axes.scatter(*zip(*wrong), 30, "red", marker="x", label="wrong result", zorder=4)
@@ -505,7 +524,7 @@ def main():
         date = datetime.date.today().isoformat()
         data = {
             "date": date, "machine": machine, "versions": versions, "threads": options.threads, "rounds": options.rounds,
-            "names": ["convoke", *options.peers], "results": [], "interrupted": True, "load": os.getloadavg()[1],
+            "names": ["convoke", *options.peers], "overhead": {}, "results": [], "interrupted": True, "load": os.getloadavg()[1],
         }
         # The system's wish to end this program is Ctrl-C, too.
         signal.signal(signal.SIGTERM, signal.default_int_handler)

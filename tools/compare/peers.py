@@ -71,7 +71,10 @@ class OpenVino:
 
 
 class Ncnn:
-    """Its layers, without half-precision storage and arithmetic. It knows no batches: images run one after the other."""
+    """Its layers, without half-precision storage and arithmetic. It knows no batches: images run one after the other.
+
+    Memory is from pools that are given to it, as its own benchmark does: out of a pool that it makes itself, it copies each output.
+    """
 
     # Parameters of an axis, from the innermost: kernel, dilation, stride, padding at the begin and at the end, output padding.
     AXES = [(1, 2, 3, 4, 15, 18), (11, 12, 13, 14, 16, 19), (21, 22, 23, 24, 17, 20)]
@@ -105,6 +108,8 @@ class Ncnn:
         options = self.net.opt
         options.num_threads, options.use_vulkan_compute = threads, False
         options.use_fp16_storage = options.use_fp16_arithmetic = options.use_fp16_packed = options.use_bf16_storage = False
+        # The options hold bare pointers. Attributes end in the order in which they were set, so that the pools outlive the network.
+        self.pools = options.blob_allocator, options.workspace_allocator = ncnn.UnlockedPoolAllocator(), ncnn.PoolAllocator()
         if self.net.load_param(str(folder / "ncnn.param")) or self.net.load_model(str(folder / "ncnn.bin")):
             raise ValueError("ncnn does not load the layer")
         self.images = [ncnn.Mat(np.ascontiguousarray(image)).clone() for image in x]

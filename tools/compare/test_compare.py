@@ -42,7 +42,7 @@ def data(*results):
     names = ["convoke", "ncnn", "mnn"]
     return {
         "machine": machine, "versions": {"ncnn": "1", "mnn": "2"}, "names": names, "threads": 1, "rounds": 2, "date": "2026-01-01", "load": 0.5,
-        "interrupted": False, "results": list(results),
+        "interrupted": False, "overhead": {"convoke": 1e-7, "mnn": 4.2e-7}, "results": list(results),
     }
 
 
@@ -105,6 +105,18 @@ class Results(unittest.TestCase):
         self.assertIn("convoke is 1.00 times as fast", paragraphs[0])
         self.assertIn("Behind on: two (0.50)", paragraphs[0])
         self.assertEqual(paragraphs[1], "Wrong results: MNN on one (off by 1.2 of the root mean square), MNN on two (not numbers).")
+
+    def test_layers_ahead_equal_and_behind_are_all_of_them(self):
+        results = [result(str(rate), convoke=("good", rate, 0.0), ncnn=("good", 100.0, 0.0)) for rate in (99.4, 99.6, 100.0, 100.4, 100.6, 102.0)]
+        _, paragraphs = compare.table(data(*results))
+        self.assertIn("Over these 6 layers", paragraphs[0])
+        self.assertIn("ahead on 2, equal (1.00) on 3, behind on 1; the least is 0.99, on 99.4. Behind on: 99.4 (0.99).", paragraphs[0])
+
+    def test_what_a_call_costs_is_told(self):
+        _, paragraphs = compare.table(data())
+        self.assertEqual(len(paragraphs), 1)
+        self.assertIn("one multiply-add): convoke 0.1, MNN 0.4.", paragraphs[0])
+        self.assertEqual(compare.overhead(data() | {"overhead": {}}), [], "interrupted before")
 
     def test_what_died_and_what_is_not_there(self):
         answers = {"ncnn": {"status": "failed", "error": "died"}, "mnn": {"status": "absent", "error": "no such layer"}}
