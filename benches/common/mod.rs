@@ -2,11 +2,14 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each bench uses a part of this module")]
 
+mod baseline;
+
 use std::cell::{Cell, LazyCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use baseline::Baseline;
 use convoke::{Algorithm, DType, ErrorKind, Op, PackedWeights, Plan, Planner, Threads, Workspace};
 use convoke_tools::data::{Operands, Tensor, tensor};
 use convoke_tools::limits::Roof;
@@ -161,10 +164,12 @@ pub fn bench_layers(op: Op, selection: &[&str]) {
     layers.sort_by_key(|(_, geometry)| Kind::of(geometry));
     let mut roofs = BTreeMap::new();
     let mut rows = Vec::new();
+    let mut baseline = Baseline::from_args(&op.to_string());
     for (layer, geometry) in layers {
         let kind = Kind::of(&geometry);
         let operands = LazyCell::new(|| Operands::<f32>::new(&geometry));
-        let mut group = criterion.benchmark_group(format!("{}/{}", kind.to_string().replace(' ', "-"), layer.name));
+        let name = format!("{}/{}", kind.to_string().replace(' ', "-"), layer.name);
+        let mut group = criterion.benchmark_group(&name);
         group.throughput(Throughput::Elements(flops(&geometry) as u64));
         let mut seconds = BTreeMap::new();
         let mut limit = f64::NAN;
@@ -190,9 +195,13 @@ pub fn bench_layers(op: Op, selection: &[&str]) {
                     limit = bound.seconds;
                     yardstick.set(Yardstick { gflops: flops(&geometry) / limit / 1e9, name: "limit" });
                     if algorithm.is_none() {
-                        let (name, picks) = (&layer.name, plan.algorithm());
-                        let rate = yardstick.get().gflops;
-                        eprintln!("{name}: {}: {picks}; limit {}, {rate:.0} GFLOP/s", describe(&geometry), bound.limit);
+                        let (layer, picks, rate) = (&layer.name, plan.algorithm(), yardstick.get().gflops);
+                        // Of its own, behind what criterion says of its progress.
+                        println!(
+                            "\n{layer}: {}: {picks}; limit {}, {rate:.0} GFLOP/s",
+                            describe(&geometry),
+                            bound.limit
+                        );
                     }
                     Run::new(&plan, &operands)
                 });
@@ -207,6 +216,7 @@ pub fn bench_layers(op: Op, selection: &[&str]) {
                 });
             });
             if best.is_finite() {
+                baseline.record(format!("{name}/{}", algorithm.map_or("plan", Algorithm::name)), best);
                 seconds.insert(algorithm.map(Algorithm::name), best);
             }
         }
@@ -226,6 +236,7 @@ pub fn bench_layers(op: Op, selection: &[&str]) {
     if !std::env::args().any(|argument| argument == "--test") {
         summarise("kind", &rows, |row| &row.kind);
         summarise("network", &rows, |row| &row.network);
+        baseline.close();
     }
 }
 
