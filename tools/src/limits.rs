@@ -4,8 +4,8 @@
 //! the operations of the definition at the FMA peak, or the compulsory bytes (what is used of X, W and B once, Y once) at the bandwidth of the level
 //! that holds them all when the layer is run again and again. The larger of the two times is the layer's limit.
 //!
-//! It is a limit of direct arithmetic. Winograd's minimal filtering needs fewer multiply-adds than the definition, so it may exceed the FMA
-//! limit. Reading is the faster half of memory traffic (writes cost more), so the limits by bandwidth are never too low.
+//! It is a limit of direct arithmetic on all that the definition counts. Winograd's minimal filtering needs fewer multiply-adds, and taps that see
+//! padding alone may be left out, so both may exceed the FMA limit. Reading is the faster half of memory traffic (writes cost more), so the limits by bandwidth are never too low.
 
 use std::fmt;
 use std::hint::black_box;
@@ -95,10 +95,16 @@ impl Caches {
     /// Taken where the system does not tell: common sizes of current cores.
     const ASSUMED: Self = Self { l1: 32 << 10, l2: 1 << 20, l3: 32 << 20 };
 
-    /// As Linux reports them; common sizes elsewhere.
+    /// As Linux reports them; `None` elsewhere.
+    #[must_use]
+    pub fn reported() -> Option<Self> {
+        Self::from_sysfs(Path::new("/sys/devices/system/cpu/cpu0/cache"))
+    }
+
+    /// As the system reports them, or else common sizes.
     #[must_use]
     pub fn of_this_machine() -> Self {
-        Self::from_sysfs(Path::new("/sys/devices/system/cpu/cpu0/cache")).unwrap_or(Self::ASSUMED)
+        Self::reported().unwrap_or(Self::ASSUMED)
     }
 
     /// From the folder of one CPU's caches; `None` where it does not have all three.

@@ -5,13 +5,18 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
-use convoke_tools::limits::{Level, Roof};
+use convoke::DType;
+use convoke_tools::limits::{Caches, Level, Roof};
 use serde::Serialize;
 use sysinfo::{MemoryRefreshKind, System};
+
+use crate::options::dtype_name;
+use crate::output::text::bytes;
 
 /// Where, when and with what something was measured.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
+    /// Its name, and the numbers that tell CPUs of the same name apart.
     pub(crate) cpu: String,
     /// Threads that the system offers.
     pub(crate) cores: usize,
@@ -19,10 +24,14 @@ pub(crate) struct Machine {
     pub(crate) date: String,
     pub(crate) os: String,
     pub(crate) convoke: String,
+    /// The commit that was built, where that is known.
+    pub(crate) commit: Option<String>,
     pub(crate) rustc: String,
     pub(crate) dtype: String,
     pub(crate) threads: usize,
     pub(crate) caches: CacheSizes,
+    /// The load average of the minute before the measurement began, where the system tells.
+    pub(crate) load: Option<f64>,
     /// GFLOP/s of all threads together, by instruction set.
     pub(crate) fma_peak: BTreeMap<String, f64>,
     /// GB/s of all threads together, by instruction set and level.
@@ -35,23 +44,27 @@ pub(crate) struct CacheSizes {
     pub(crate) l1: usize,
     pub(crate) l2: usize,
     pub(crate) l3: usize,
+    /// Whether they are common sizes, because the system does not tell.
+    pub(crate) assumed: bool,
 }
 
 impl Machine {
-    /// This machine, now, with the limits that were measured.
-    pub(crate) fn new(dtype: &str, threads: usize, roofs: &BTreeMap<convoke::Isa, Roof>) -> Self {
-        let caches = convoke_tools::limits::Caches::of_this_machine();
+    /// This machine, now, with the limits that were measured, and the [`load`] when that began.
+    pub(crate) fn new(dtype: DType, threads: usize, roofs: &BTreeMap<convoke::Isa, Roof>, load: Option<f64>) -> Self {
+        let Caches { l1, l2, l3 } = Caches::of_this_machine();
         let levels = |roof: &Roof| Level::ALL.map(|level| (level.to_string(), roof.bandwidth[level as usize]));
         Self {
-            cpu: cpu_name(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cpu: cpu(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            cores: cores(),
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             convoke: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: option_env!("CONVOKE_TOOLS_COMMIT").map(str::to_owned),
             rustc: env!("CONVOKE_TOOLS_RUSTC").to_owned(),
-            dtype: dtype.to_owned(),
+            dtype: dtype_name(dtype).to_owned(),
             threads,
-            caches: CacheSizes { l1: caches.l1, l2: caches.l2, l3: caches.l3 },
+            caches: CacheSizes { l1, l2, l3, assumed: Caches::reported().is_none() },
+            load,
             fma_peak: roofs.iter().map(|(isa, roof)| (isa.to_string(), roof.fma)).collect(),
             read_bandwidth: roofs.iter().map(|(isa, roof)| (isa.to_string(), levels(roof).into())).collect(),
         }
@@ -67,27 +80,59 @@ impl Machine {
         self.fma_peak.iter().map(line).collect()
     }
 
-    /// What was measured on what, in one line.
-    pub(crate) fn headline(&self) -> String {
-        self.headline_for(self.threads..=self.threads)
+    /// What was measured on what, by what: a few lines.
+    pub(crate) fn headline(&self) -> [String; 3] {
+        let isas: Vec<_> = self.fma_peak.keys().map(String::as_str).collect();
+        self.headline_for(&isas, self.threads..=self.threads)
     }
 
-    /// The same for what compares several numbers of threads.
-    pub(crate) fn headline_for(&self, threads: RangeInclusive<usize>) -> String {
-        let Self { cpu, dtype, .. } = self;
+    /// The same for what compares several instruction sets or numbers of threads.
+    pub(crate) fn headline_for(&self, isas: &[&str], threads: RangeInclusive<usize>) -> [String; 3] {
+        [self.hardware(), self.setting(isas, threads), self.versions()]
+    }
+
+    fn hardware(&self) -> String {
+        let Self { cpu, cores, caches, .. } = self;
+        let [l1, l2, l3] = [caches.l1, caches.l2, caches.l3].map(bytes);
+        let known = if caches.assumed { "caches taken to be" } else { "caches" };
+        let s = if *cores == 1 { "" } else { "s" };
+        format!("{cpu}, {cores} CPU{s}, {known} L1d {l1}, L2 {l2}, L3 {l3}")
+    }
+
+    fn setting(&self, isas: &[&str], threads: RangeInclusive<usize>) -> String {
         let threads = match (*threads.start(), *threads.end()) {
             (1, 1) => "1 thread".to_owned(),
             (least, most) if least == most => format!("{most} threads"),
             (least, most) => format!("{least} to {most} threads"),
         };
-        format!("{cpu}, {dtype}, {threads}")
+        let load = self.load.map(|load| format!("load average {load:.2} at the start"));
+        let isas = (!isas.is_empty()).then(|| isas.join(", "));
+        [Some(self.dtype.clone()), isas, Some(threads), load].into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// Versions and day, in one line.
-    pub(crate) fn versions(&self) -> String {
+    fn versions(&self) -> String {
         let Self { convoke, rustc, os, date, .. } = self;
-        format!("convoke {convoke}, {rustc}, {os}, {date}")
+        let commit = self.commit.as_ref().map(|commit| format!(" (commit {commit})")).unwrap_or_default();
+        format!("convoke {convoke}{commit}, {rustc}, {os}, {date}")
     }
+}
+
+/// The load average of the last minute, where the system tells.
+pub(crate) fn load() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+}
+
+/// What to warn of where others use so much of the machine that figures would be theirs too.
+pub(crate) fn busy(load: f64) -> Option<String> {
+    let cores = cores();
+    (load > cores as f64 / 2.0).then(|| {
+        format!("the machine is busy: its load average is {load:.2}, its CPUs are {cores}; times may be too long")
+    })
+}
+
+/// Threads that the system offers.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Bytes that can be allocated before the system has to swap or to end programs, within the limits of a container; all there can be where the system
@@ -103,9 +148,49 @@ pub(crate) fn free_memory() -> u64 {
     system.available_memory().min(container)
 }
 
-/// The CPU's name, where the system tells.
-fn cpu_name() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+/// The CPU's name and numbers in the text of `/proc/cpuinfo`; without it, the architecture.
+fn cpu(cpuinfo: &str) -> String {
+    /// What x86 tells apart by, and what Arm does, which has no name.
+    const NUMBERS: [(&str, &str); 6] = [
+        ("cpu family", "family"),
+        ("model", "model"),
+        ("stepping", "stepping"),
+        ("CPU implementer", "implementer"),
+        ("CPU part", "part"),
+        ("CPU revision", "revision"),
+    ];
+    // The first CPU's: others repeat the keys.
+    let value = |key: &str| {
+        let of_key =
+            |line: &'_ str| line.split_once(':').filter(|(k, _)| k.trim() == key).map(|(_, v)| v.trim().to_owned());
+        cpuinfo.lines().find_map(of_key)
+    };
+    let name = value("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let numbers = NUMBERS.iter().filter_map(|(key, short)| Some(format!("{short} {}", value(key)?)));
+    match numbers.collect::<Vec<_>>().join(" ") {
+        numbers if numbers.is_empty() => name,
+        numbers => format!("{name} ({numbers})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_of_one_name_are_told_apart() {
+        let x86 = "processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nstepping\t: 1\n\nprocessor\t: 1\nmodel\t: 3\n";
+        assert_eq!(cpu(x86), "AMD EPYC (family 26 model 2 stepping 1)");
+        let arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\nCPU revision\t: 1\n";
+        let numbers = "(implementer 0x41 part 0xd40 revision 1)";
+        assert_eq!(cpu(arm), format!("{} {numbers}", std::env::consts::ARCH));
+        assert_eq!(cpu(""), std::env::consts::ARCH);
+    }
+
+    #[test]
+    fn more_than_half_of_the_machine_is_busy() {
+        let cores = cores() as f64;
+        assert_eq!(busy(cores / 2.0), None);
+        assert!(busy(cores / 2.0 + 0.1).unwrap().starts_with("the machine is busy"));
+    }
 }

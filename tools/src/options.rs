@@ -100,6 +100,16 @@ impl From<DTypeName> for DType {
     }
 }
 
+/// An element type as these tools name it: as Rust does. ONNX's names, which the type prints itself, call f32 "float".
+pub(crate) fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "f32",
+        DType::F64 => "f64",
+        DType::F16 => "f16",
+        DType::BF16 => "bf16",
+    }
+}
+
 /// Evaluates an expression with a type parameter set to the element type that a `DTypeName` names.
 macro_rules! with_element {
     ($dtype:expr, $type:ident => $body:expr) => {

@@ -34,14 +34,21 @@ The columns:
   GFLOP/s       of the best time; two operations a multiply-add of the definition, taps on
                 padding included
   FMA           share of the FMA peak: the rate of the fastest micro-kernel from the L1 cache on
-                that many threads. Winograd needs fewer multiply-adds than the definition, and
-                may exceed 100 %
+                that many threads
   limit         what bounds direct arithmetic: FMA, or the read bandwidth of the cache level (L1,
                 L2, L3) or memory (DRAM) that input, weights and output live in
-  of limit      the time at that limit as a share of the best time. Winograd may exceed 100 %,
-                and so may, by a little, a layer that just exceeds a cache: a part of it is there
+  of limit      the time at that limit as a share of the best time
   workspace     bytes that a run borrows
-  packed        bytes of the packed weights and bias";
+  packed        bytes of the packed weights and bias
+
+Both shares may exceed 100 % where fewer multiply-adds are made than the definition has: by
+Winograd, or by leaving out taps where they see padding alone. So may the share of the limit, by
+a little, of a layer that just exceeds a cache: a part of it is there.";
+
+/// What makes shares exceed 100 %, for all that shows them.
+pub(crate) const ABOVE_100: &str = "Above 100 % are layers that make fewer multiply-adds than the definition has, by Winograd or by leaving out taps \
+    where they see padding alone (large dilations, small images); and, by a little, layers that just exceed a cache, and find a part of their data \
+    there.";
 
 /// The figures of one layer.
 #[derive(Debug, Clone, Serialize)]
@@ -111,7 +118,12 @@ impl Figures {
         format!("{name}: error {:.1e}, {:.1} times its bound", self.max_error, self.error_of_bound)
     }
 
-    /// Whether the multiply-adds of the definition are not all made.
+    /// Whether a share is such that [`ABOVE_100`] has to explain it.
+    pub(crate) fn is_above_100(&self) -> bool {
+        self.share_of_peak.max(self.share_of_limit) > 1.0
+    }
+
+    /// Whether it is Winograd that was run.
     pub(crate) fn is_winograd(&self) -> bool {
         self.algorithm == Algorithm::Winograd.name()
     }

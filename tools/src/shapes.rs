@@ -21,6 +21,11 @@ const FILES: [(&str, &str); 11] = [
     ("transposed.csv", include_str!("../../benches/shapes/transposed.csv")),
 ];
 
+/// First parts of built-in layers' names that say what the layer is for, and not which network it is from.
+const NO_NETWORKS: [&str; 6] = ["bilinear", "dw", "dw27x27", "dw3x3", "dw3x3x3", "dw5x5s2"];
+/// What stands in the place of their network.
+pub const OTHER: &str = "other";
+
 /// The columns of a file, in order.
 const COLUMNS: [&str; 10] =
     ["name", "op", "x", "out_channels", "kernel", "strides", "pads", "dilations", "group", "output_padding"];
@@ -49,9 +54,14 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// The name's first part.
+    /// The name's first part, or [`OTHER`] where that is no network.
     #[must_use]
     pub fn network(&self) -> &str {
+        let first = self.first_part();
+        if NO_NETWORKS.contains(&first) { OTHER } else { first }
+    }
+
+    fn first_part(&self) -> &str {
         self.name.split('.').next().unwrap_or_default()
     }
 
@@ -112,6 +122,18 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// In the order of their declaration.
+    pub const ALL: [Self; 8] = [
+        Self::Dense3x3,
+        Self::DenseOther,
+        Self::Pointwise,
+        Self::OneAxis,
+        Self::Volumetric,
+        Self::Depthwise,
+        Self::Grouped,
+        Self::Transposed,
+    ];
+
     /// The kind that a geometry falls into.
     #[must_use]
     pub fn of(geometry: &Geometry) -> Self {
@@ -289,7 +311,17 @@ mod tests {
         assert_eq!(names.len(), layers.len());
         assert!(layers.len() >= 97, "{}", layers.len());
         let kinds: HashSet<_> = layers.iter().map(|l| Kind::of(&l.geometry().unwrap())).collect();
-        assert_eq!(kinds.len(), 8, "every kind of layer occurs");
+        assert_eq!(kinds, Kind::ALL.into(), "every kind of layer occurs");
+    }
+
+    #[test]
+    fn what_is_no_network_is_other() {
+        let layers = built_in();
+        for part in NO_NETWORKS {
+            assert!(layers.iter().any(|l| l.first_part() == part && l.network() == OTHER), "{part}");
+        }
+        assert!(layers.iter().all(|l| l.network() == OTHER || l.name.starts_with(l.network())));
+        assert!(layers.iter().any(|l| l.network() == "resnet50"));
     }
 
     #[test]

@@ -8,6 +8,8 @@ pub(crate) mod profile;
 pub(crate) mod report;
 pub(crate) mod worker;
 
+use crate::machine;
+use crate::options::BAD;
 use crate::session::Failure;
 
 /// What a command found.
@@ -38,6 +40,25 @@ impl Verdict {
             () => Self::Good,
         }
     }
+}
+
+/// The load when a measurement begins; warns where it is high.
+fn load_at_start() -> Option<f64> {
+    let load = machine::load();
+    if let Some(warning) = load.and_then(machine::busy) {
+        anstream::eprintln!("{BAD}warning:{BAD:#} {warning}");
+    }
+    load
+}
+
+/// How much of what was asked for was measured, where a measurement was interrupted or some could not be run.
+fn partial(measured: usize, asked: usize, what: &str, interrupted: bool, failed: &[Failure]) -> Option<String> {
+    let why = match () {
+        () if interrupted => "Interrupted",
+        () if !failed.is_empty() => "Partial",
+        () => return None,
+    };
+    Some(format!("{why}: {measured} of {asked} {what}"))
 }
 
 /// Whether an error says that the algorithm that was asked for does not accept the layer.

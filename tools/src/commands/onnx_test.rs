@@ -10,7 +10,7 @@ use convoke_tools::onnx::{self, Case, Model, Stored, Tensor};
 use convoke_tools::shapes::describe;
 
 use super::{Verdict, is_rejection};
-use crate::options::{BAD, Choice, GOOD};
+use crate::options::{BAD, Choice, GOOD, dtype_name};
 use crate::show;
 
 /// Run ONNX test folders, and compare with the outputs they expect
@@ -197,7 +197,11 @@ impl Args {
                 let shapes = describe(&o.geometry);
                 let how = format!(
                     "{} {} {shapes}; {}, {}; max error {:.1e}",
-                    o.geometry.op, o.dtype, o.algorithm, o.isa, o.error
+                    o.geometry.op,
+                    dtype_name(o.dtype),
+                    o.algorithm,
+                    o.isa,
+                    o.error
                 );
                 (o.failure, how)
             }

@@ -13,12 +13,12 @@ use convoke::{DType, Explanation, bf16, f16};
 use convoke_tools::onnx::graph::{ConvNode, Graph, HOW_TO_INFER};
 use serde::Serialize;
 
-use super::Verdict;
+use super::{Verdict, load_at_start, partial};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
-use crate::options::{BAD, Choice, parse_seconds, parse_threads};
+use crate::options::{BAD, Choice, dtype_name, parse_seconds, parse_threads};
 use crate::output::text::{bytes, percent, progress_bar, seconds, table};
-use crate::session::{COLUMNS, Failure, Figures, Session};
+use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session};
 use crate::show;
 
 /// Time every Conv and ConvTranspose node of an ONNX model
@@ -82,6 +82,8 @@ struct Profile {
     by_algorithm: BTreeMap<String, Totals>,
     /// Number of nodes by operators that are other kinds of convolution.
     other_operators: BTreeMap<String, usize>,
+    /// Number of nodes that the model has.
+    asked: usize,
     /// Whether it ended before the last node.
     interrupted: bool,
 }
@@ -177,6 +179,7 @@ impl Args {
     }
 
     fn measure(&self, graph: &Graph) -> Result<Profile> {
+        let load = load_at_start();
         let mut sessions = HashMap::<DType, Session>::new();
         let mut known = HashMap::<String, Record>::new();
         let (mut records, mut failed) = (Vec::new(), Vec::new());
@@ -194,9 +197,8 @@ impl Args {
         bar.finish_and_clear();
         let of_algorithm = |name: &str| Totals::of(records.iter().map(|r| &r.figures).filter(|f| f.algorithm == name));
         let by_algorithm = records.iter().map(|r| (r.figures.algorithm.clone(), of_algorithm(&r.figures.algorithm)));
-        let machine = |(dtype, s): (&DType, &Session)| {
-            let name = dtype.to_string();
-            (name.clone(), Machine::new(&name, s.threads(), s.roofs()))
+        let machine = |(&dtype, s): (&DType, &Session)| {
+            (dtype_name(dtype).to_owned(), Machine::new(dtype, s.threads(), s.roofs(), load))
         };
         Ok(Profile {
             model: self.model.display().to_string(),
@@ -204,6 +206,7 @@ impl Args {
             totals: Totals::of(records.iter().map(|r| &r.figures)),
             by_algorithm: by_algorithm.collect(),
             other_operators: graph.others().clone(),
+            asked: count,
             interrupted: records.len() + failed.len() < count,
             nodes: records,
             failed,
@@ -251,7 +254,7 @@ fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<Record
     };
     Ok(Record {
         name: name.to_owned(),
-        dtype: node.dtype.to_string(),
+        dtype: dtype_name(node.dtype).to_owned(),
         why: why(&explanation, &figures.algorithm),
         candidates: explanation.verdicts().iter().map(candidate).collect(),
         figures,
@@ -273,10 +276,12 @@ fn why(explanation: &Explanation, picked: &str) -> String {
 fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", profile.model)?;
     for machine in profile.machines.values() {
-        writeln!(out, "{}\n{}", machine.headline(), machine.versions())?;
-        for line in machine.limits() {
+        for line in machine.headline().into_iter().chain(machine.limits()) {
             writeln!(out, "{line}")?;
         }
+    }
+    if let Some(partial) = partial(profile.nodes.len(), profile.asked, "nodes", profile.interrupted, &profile.failed) {
+        writeln!(out, "\n{BAD}{partial}{BAD:#}")?;
     }
     let header = [&["node"][..], &Figures::HEADS, &["why"]].concat();
     let row = |r: &Record| [from_ref(&r.name), &r.figures.cells(), from_ref(&r.why)].concat();
@@ -301,8 +306,8 @@ fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     };
     let algorithms = profile.by_algorithm.iter().map(|(name, totals)| row(name, totals));
     writeln!(out, "{}", table(&header, algorithms.chain([row("all", &profile.totals)]), 1))?;
-    if profile.nodes.iter().any(|r| r.figures.is_winograd()) {
-        writeln!(out, "\nWinograd makes fewer multiply-adds than the definition has: its shares may exceed 100 %.")?;
+    if profile.nodes.iter().any(|r| r.figures.is_above_100()) {
+        writeln!(out, "\n{ABOVE_100}")?;
     }
     for (operator, count) in &profile.other_operators {
         writeln!(out, "\nnot covered: {count} {operator}")?;

@@ -14,13 +14,13 @@ use convoke_tools::timing::geometric_mean;
 use serde::Serialize;
 
 use super::worker::Row;
-use super::{Verdict, is_rejection};
+use super::{Verdict, is_rejection, load_at_start, partial};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, DTypeName, parse_seconds, parse_threads, with_element};
 use crate::output::text::{percent, progress_bar, table};
 use crate::output::{chart, page};
-use crate::session::{COLUMNS, Failure, Figures, Session};
+use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session};
 use crate::show;
 
 /// Time the layers of published networks, and check each against the reference
@@ -88,6 +88,8 @@ pub(crate) struct Report {
     pub(crate) summary: Vec<Summary>,
     /// The same layers with other instruction sets and numbers of threads.
     pub(crate) comparisons: Vec<Series>,
+    /// Number of layers that were asked for.
+    pub(crate) asked: usize,
     /// Whether it ended before the last layer.
     pub(crate) interrupted: bool,
 }
@@ -96,7 +98,7 @@ pub(crate) struct Report {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Record {
     pub(crate) name: String,
-    /// The name's first part.
+    /// As [`Layer::network`] has it.
     pub(crate) network: String,
     #[serde(flatten)]
     pub(crate) figures: Figures,
@@ -159,6 +161,11 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
 }
 
 impl Report {
+    /// How much of what was asked for it has, where that is not all.
+    pub(crate) fn partial(&self) -> Option<String> {
+        partial(self.layers.len(), self.asked, "layers", self.interrupted, &self.failed)
+    }
+
     /// What is wrong with which results, those of the comparisons too, one a line.
     pub(crate) fn wrong(&self) -> Vec<String> {
         let own = self.layers.iter().filter(|r| !r.figures.within_bound).map(|r| r.figures.wrong(&r.name));
@@ -223,7 +230,7 @@ impl Args {
     }
 
     fn measure<T: Scalar>(&self, layers: &[Layer]) -> Result<Report> {
-        let dtype: DType = self.dtype.into();
+        let (dtype, load) = (DType::from(self.dtype), load_at_start());
         let mut main = Session::new(self.choice.planner()?, dtype, self.threads, self.seconds)?;
         let mut others = self.others(dtype)?;
         let bar = progress_bar(layers.len());
@@ -242,7 +249,7 @@ impl Args {
         }
         bar.finish_and_clear();
         let interrupted = records.len() + rejected.len() + failed.len() < layers.len();
-        let machine = Machine::new(&dtype.to_string(), main.threads(), main.roofs());
+        let machine = Machine::new(dtype, main.threads(), main.roofs(), load);
         let mut comparisons: Vec<Series> = others.into_iter().map(|(series, _)| series).collect();
         if let (false, Some(first)) = (comparisons.is_empty(), records.first()) {
             let mut own = Series::new(first.figures.isa.clone(), self.threads);
@@ -256,6 +263,7 @@ impl Args {
             rejected,
             failed,
             comparisons,
+            asked: layers.len(),
             interrupted,
         })
     }
@@ -313,9 +321,11 @@ fn summarise(records: &[Record]) -> Vec<Summary> {
 }
 
 fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}\n{}", report.machine.headline(), report.machine.versions())?;
-    for line in report.machine.limits() {
+    for line in report.machine.headline().into_iter().chain(report.machine.limits()) {
         writeln!(out, "{line}")?;
+    }
+    if let Some(partial) = report.partial() {
+        writeln!(out, "\n{BAD}{partial}{BAD:#}")?;
     }
     let header = [&["layer"][..], &Figures::HEADS, &["error", "of bound"]].concat();
     let row = |r: &Record| {
@@ -329,8 +339,8 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\n{}\n", table(&header, report.layers.iter().map(row), 4))?;
     let means = table(&Summary::HEADS, report.summary.iter().map(Summary::cells), 1);
     writeln!(out, "Geometric means by kind of layer:\n{means}")?;
-    if report.layers.iter().any(|r| r.figures.is_winograd()) {
-        writeln!(out, "\nWinograd makes fewer multiply-adds than the definition has: its shares may exceed 100 %.")?;
+    if report.layers.iter().any(|r| r.figures.is_above_100()) {
+        writeln!(out, "\n{ABOVE_100}")?;
     }
     if !report.rejected.is_empty() {
         writeln!(out, "\nNot accepted by the algorithm: {}", report.rejected.join(", "))?;

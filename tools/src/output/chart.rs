@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
 use convoke_tools::limits::Level;
+use convoke_tools::shapes::{Kind, OTHER};
 use convoke_tools::timing::geometric_mean;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, Ranged};
@@ -13,15 +14,17 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::text::percent;
 use crate::commands::report::{Record, Report, Series};
-use crate::machine::Machine;
+use crate::session::ABOVE_100;
 
 /// Pixels across; SVG scales. Narrow, so that the text can still be read where a telephone or half a window scales it down.
 const WIDTH: u32 = 700;
 const FONT: &str = "sans-serif";
+/// Pixels above and below what a picture shows: its title, and what was measured on what.
+const FRAME: (u32, u32) = (44, 66);
 const GREY: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(222, 222, 222);
 const WRONG: RGBColor = RGBColor(214, 0, 0);
-/// Colours that are told apart with any colour vision (Okabe and Ito), and a dark grey.
+/// Colours that are told apart with any colour vision (Okabe and Ito), and a dark grey. Each kind of layer has its own, in the order of [`Kind::ALL`].
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -53,34 +56,43 @@ pub(crate) fn all(report: &Report) -> Result<Vec<Picture>> {
     let bars = [networks(report), instruction_sets(report), threads(report)];
     let mut pictures = vec![roofline(report)?];
     for (file, caption, bars) in bars.into_iter().flatten() {
-        pictures.push(Picture { file, caption, svg: bars.draw(&report.machine)? });
+        pictures.push(Picture { file, caption, svg: bars.draw(report)? });
     }
     Ok(pictures)
 }
 
 /// Every layer under the limits of the machine.
 fn roofline(report: &Report) -> Result<Picture> {
-    const HEIGHT: u32 = 726;
     const PLOT: u32 = 470;
-    let caption = "Every layer by its operations for each compulsory byte (input, weights and output, each moved once), under the measured limits of the \
-                   machine. A layer's limit is the lower of the FMA line and the line of the level that its data lives in. Winograd makes fewer \
-                   multiply-adds than the definition, all of which count here: its layers, drawn as triangles, may stand above the FMA line."
-        .to_owned();
+    /// To the right of the plot, where the FMA line's name stands.
+    const NAME: i32 = 100;
+    /// Of the plot's height, what is kept for the names of the other lines, above the FMA line.
+    const NAMES: f64 = 0.22;
+    let isa = &report.layers[0].figures.isa;
+    let (peak, bandwidth) = (report.machine.fma_peak[isa], &report.machine.read_bandwidth[isa]);
+    let caption = format!(
+        "Every layer by its operations for each compulsory byte (input, weights and output, each moved once), under the limits of the machine, measured \
+         with {isa}. A layer's limit is the lower of the FMA line and the line of the level that its data lives in. {ABOVE_100} Triangles are layers \
+         with Winograd."
+    );
+    let wrong: Vec<_> = with_operations(report).filter(|r| !r.figures.within_bound).collect();
+    let keys = keys(report);
+    let height = FRAME.0 + PLOT + Key::height(keys.len()) + FRAME.1;
     let mut svg = String::new();
     {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-        let body = frame(&root, "Roofline", &report.machine.headline(), &report.machine)?;
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let body = frame(&root, &format!("Roofline, {isa}"), &report.machine.headline(), report)?;
         let (plot, below) = body.split_vertically(PLOT);
         let intensity = |r: &Record| r.figures.flop / r.figures.compulsory_bytes;
         let place = |r: &Record| (intensity(r), r.figures.gflops);
-        let isa = &report.layers[0].figures.isa;
-        let (peak, bandwidth) = (report.machine.fma_peak[isa], &report.machine.read_bandwidth[isa]);
+        let levels = Level::ALL.map(|level| (level, bandwidth[&level.to_string()]));
         // The lines bend at peak / rate: those points belong to the picture even where no layer is near them.
-        let ridges = Level::ALL.map(|level| peak / bandwidth[&level.to_string()]);
-        let x = range(report.layers.iter().map(intensity).chain(ridges));
+        let x = range(report.layers.iter().map(intensity).chain(levels.map(|(_, rate)| peak / rate)));
         let y = range(report.layers.iter().map(|r| r.figures.gflops).chain([peak]));
+        let y = (y.0, y.1.max(peak * (peak / y.0).powf(NAMES / (1.0 - NAMES))));
         let mut chart = ChartBuilder::on(&plot)
             .margin(10)
+            .margin_right(NAME)
             .x_label_area_size(42)
             .y_label_area_size(60)
             .build_cartesian_2d((x.0..x.1).log_scale().base(2.0), (y.0..y.1).log_scale().base(2.0))
@@ -98,74 +110,76 @@ fn roofline(report: &Report) -> Result<Picture> {
             .draw()
             .map_err(drawing)?;
 
-        // Below the plot: the limits in the first column, the kinds of layers in the others.
-        let [limits, layers, more] = [60, 290, 490].map(|x| below.margin(0, 0, x, 0));
-        let mut legend = Legend::new(&limits);
-        legend.heading("limits")?;
-        // The slower, the lighter.
-        for (level, shade) in Level::ALL.into_iter().zip([60, 105, 145, 180]) {
-            let colour = RGBColor(shade, shade, shade);
-            let rate = bandwidth[&level.to_string()];
+        for (line, (level, rate)) in (1..).zip(levels.into_iter().rev()) {
             // From the left edge, or from where the line enters the picture, to where arithmetic takes over.
             let (from, to) = (x.0.max(y.0 / rate), peak / rate);
-            let line = [(from, from * rate), (to, to * rate)];
-            chart.draw_series(LineSeries::new(line, colour.stroke_width(2))).map_err(drawing)?;
-            legend.line(colour, &format!("{level} read, {rate:.0} GB/s"))?;
+            let points = [(from, from * rate), (to, to * rate)];
+            chart.draw_series(LineSeries::new(points, GREY.stroke_width(2))).map_err(drawing)?;
+            let end = chart.backend_coord(&(to, peak));
+            name_above(&root, end, line, &format!("{level} read {rate:.0} GB/s"))?;
         }
-        let line = [(x.0, peak), (x.1, peak)];
-        chart.draw_series(LineSeries::new(line, BLACK.stroke_width(2))).map_err(drawing)?;
-        legend.line(BLACK, &format!("FMA peak, {peak:.0} GFLOP/s"))?;
+        let points = [(x.0, peak), (x.1, peak)];
+        chart.draw_series(LineSeries::new(points, BLACK.stroke_width(2))).map_err(drawing)?;
+        let end = chart.backend_coord(&(x.1, peak));
+        for (text_of_line, up) in [("FMA peak".to_owned(), 8), (format!("{peak:.0} GFLOP/s"), -8)] {
+            text(&root, &text_of_line, (end.0 + 8, end.1 - up), 13, BLACK, HPos::Left)?;
+        }
 
-        let mut legend = Legend::new(&layers);
-        legend.heading("layers")?;
-        for (index, (kind, colour)) in kinds(report).into_iter().zip(COLOURS).enumerate() {
-            if index == Legend::MOST {
-                legend = Legend::new(&more);
-                legend.heading("")?;
-            }
+        for (kind, colour) in kinds(report) {
             let of_kind = || with_operations(report).filter(|r| r.figures.kind == kind);
             let direct = of_kind().filter(|r| !r.figures.is_winograd());
             let winograd = of_kind().filter(|r| r.figures.is_winograd());
             let fill = colour.mix(0.75).filled();
             chart.draw_series(direct.map(|r| Circle::new(place(r), 4, fill))).map_err(drawing)?;
             chart.draw_series(winograd.map(|r| TriangleMarker::new(place(r), 6, fill))).map_err(drawing)?;
-            legend.point(colour, &kind)?;
         }
-        legend.triangle("with Winograd")?;
-        let wrong: Vec<_> = with_operations(report).filter(|r| !r.figures.within_bound).collect();
-        if !wrong.is_empty() {
-            chart.draw_series(wrong.iter().map(|r| Cross::new(place(r), 7, WRONG.stroke_width(2)))).map_err(drawing)?;
-            legend.cross("wrong result")?;
+        chart.draw_series(wrong.iter().map(|r| Cross::new(place(r), 7, WRONG.stroke_width(2)))).map_err(drawing)?;
+        for (index, key) in keys.into_iter().enumerate() {
+            key.draw(&below, index)?;
         }
         root.present().map_err(drawing)?;
     }
     Ok(Picture { file: "roofline.svg", caption, svg })
 }
 
+/// Writes the name of a limit by bandwidth, whose line ends at this point of the FMA line. The lines end close to each other: each name stands in a line
+/// of its own (the first is the lowest), with a stalk from the end of the limit's line. The left most has the highest, so that no name meets a stalk.
+fn name_above(root: &Area<'_>, end: (i32, i32), line: i32, name: &str) -> Result<()> {
+    let y = end.1 - 16 * line;
+    root.draw(&PathElement::new([end, (end.0, y - 6)], GREY)).map_err(drawing)?;
+    // The grid's lines would run through the letters.
+    let width = 6 + 6 * name.chars().count() as i32;
+    root.draw(&Rectangle::new([(end.0 + 1, y - 7), (end.0 + width, y + 7)], WHITE.filled())).map_err(drawing)?;
+    text(root, name, (end.0 + 5, y), 12, BLACK, HPos::Left)
+}
+
 type Chart = Option<(&'static str, String, Bars)>;
 
 /// A bar for each network.
 fn networks(report: &Report) -> Chart {
-    let mut by_network = BTreeMap::<&str, [f64; 3]>::new();
+    // What is from no network comes last.
+    let mut by_network = BTreeMap::<(bool, &str), (usize, [f64; 3])>::new();
     for record in with_operations(report) {
         let f = &record.figures;
-        let sums = by_network.entry(&record.network).or_default();
+        let (layers, sums) = by_network.entry((record.network == OTHER, &record.network)).or_default();
+        *layers += 1;
         [f.flop, f.seconds_best, f.seconds_at_limit].iter().zip(sums).for_each(|(value, sum)| *sum += value);
     }
-    let row = |(network, [flop, best, at_limit]): (&str, [f64; 3])| Row {
-        label: network.to_owned(),
+    let row = |((_, network), (layers, [flop, best, at_limit])): ((bool, &str), (usize, [f64; 3]))| Row {
+        label: format!("{network} ({layers} layer{})", if layers == 1 { "" } else { "s" }),
         values: vec![flop / best / 1e9],
         mark: Some(flop / at_limit / 1e9),
         note: format!("{:.0}  ({})", flop / best / 1e9, percent(at_limit / best)),
     };
-    let caption = "The layers of each network one after the other: their operations by their time (and the share of their limits, which Winograd may \
-                   exceed). The mark is the speed of direct arithmetic at the limits."
-        .to_owned();
+    let caption = format!(
+        "Of each network, some layers, which stand for no whole: one after the other, their operations by their time, and the share of their limits, which \
+         may exceed 100 % as in the roofline. Layers that are from no network are \"{OTHER}\". The mark is the speed of direct arithmetic at the limits."
+    );
     if by_network.is_empty() {
         return None;
     }
     let bars = Bars {
-        title: "Networks: their layers, one after the other",
+        title: "Selected layers of networks, one after the other",
         headline: report.machine.headline(),
         unit: "GFLOP/s",
         series: vec!["convoke".to_owned()],
@@ -180,7 +194,7 @@ fn networks(report: &Report) -> Chart {
 fn instruction_sets(report: &Report) -> Chart {
     let mut series: Vec<_> = report.comparisons.iter().filter(|s| s.threads == report.machine.threads).collect();
     series.sort_by_key(|s| rank(&s.isa));
-    if series.len() < 2 || kinds(report).is_empty() {
+    if series.len() < 2 || kinds(report).next().is_none() {
         return None;
     }
     let row = |kind: String| {
@@ -189,13 +203,14 @@ fn instruction_sets(report: &Report) -> Chart {
         Row { label: kind, values, mark: None, note }
     };
     let caption = "The same layers with each instruction set: the geometric mean of each kind of layer, and the last by the first.".to_owned();
+    let (isas, threads) = (series.iter().map(|s| s.isa.as_str()).collect::<Vec<_>>(), report.machine.threads);
     let bars = Bars {
         title: "Instruction sets: geometric mean of each kind of layer",
-        headline: report.machine.headline(),
+        headline: report.machine.headline_for(&isas, threads..=threads),
         unit: "GFLOP/s",
         series: series.iter().map(|s| s.isa.clone()).collect(),
         mark: None,
-        rows: kinds(report).into_iter().map(row).collect(),
+        rows: kinds(report).map(|(kind, _)| row(kind)).collect(),
         bar: 14,
     };
     Some(("instruction-sets.svg", caption, bars))
@@ -206,9 +221,7 @@ fn threads(report: &Report) -> Chart {
     let isa = &report.layers[0].figures.isa;
     let mut series: Vec<&Series> = report.comparisons.iter().filter(|s| s.isa == *isa).collect();
     series.sort_by_key(|s| s.threads);
-    if kinds(report).is_empty() {
-        return None;
-    }
+    kinds(report).next()?;
     let (one, more) = series.split_first().filter(|(one, more)| one.threads == 1 && !more.is_empty())?;
     let most = more[more.len() - 1].threads;
     let row = |kind: String| {
@@ -223,11 +236,11 @@ fn threads(report: &Report) -> Chart {
     );
     let bars = Bars {
         title: "Threads: times as fast as one",
-        headline: report.machine.headline_for(1..=most),
+        headline: report.machine.headline_for(&[isa], 1..=most),
         unit: "times as fast as one thread",
         series: more.iter().map(|s| format!("{} threads", s.threads)).collect(),
         mark: Some("ideal"),
-        rows: kinds(report).into_iter().map(row).collect(),
+        rows: kinds(report).map(|(kind, _)| row(kind)).collect(),
         bar: 14,
     };
     Some(("threads.svg", caption, bars))
@@ -243,15 +256,10 @@ fn with_operations(report: &Report) -> impl Iterator<Item = &Record> {
     report.layers.iter().filter(|r| r.figures.flop > 0.0)
 }
 
-/// The kinds that occur, in the order of their first layer.
-fn kinds(report: &Report) -> Vec<String> {
-    let mut kinds = Vec::new();
-    for record in with_operations(report) {
-        if !kinds.contains(&record.figures.kind) {
-            kinds.push(record.figures.kind.clone());
-        }
-    }
-    kinds
+/// The kinds that occur, and their colours: the same ones, whichever occur.
+fn kinds(report: &Report) -> impl Iterator<Item = (String, RGBColor)> {
+    let named = Kind::ALL.into_iter().map(|kind| kind.to_string()).zip(COLOURS);
+    named.filter(|(kind, _)| with_operations(report).any(|r| r.figures.kind == *kind))
 }
 
 /// Instruction sets in order of capability.
@@ -276,7 +284,7 @@ fn plain(value: f64) -> String {
 struct Bars {
     title: &'static str,
     /// What was measured on what.
-    headline: String,
+    headline: [String; 3],
     unit: &'static str,
     /// One name for each bar of a group.
     series: Vec<String>,
@@ -298,21 +306,21 @@ struct Row {
 }
 
 impl Bars {
-    fn draw(&self, machine: &Machine) -> Result<String> {
+    fn draw(&self, report: &Report) -> Result<String> {
         const NOTES: i32 = 100;
         const GAP: i32 = 8;
-        /// Above and below the bars, with the frame's lines: title, axis, machine.
-        const REST: i32 = 140;
+        /// Below the bars: the axis.
+        const AXIS: i32 = 48;
         // Names in files of the user's own may be long.
         let longest = self.rows.iter().map(|row| row.label.chars().count()).max().unwrap_or(0);
         let labels = (24 + 7 * longest as i32).clamp(80, WIDTH as i32 / 2);
         let legend_height = self.legend(None, labels)?;
         let group = self.series.len() as i32 * self.bar + GAP;
-        let height = self.rows.len() as i32 * group + legend_height + REST;
+        let height = self.rows.len() as i32 * group + legend_height + AXIS + (FRAME.0 + FRAME.1) as i32;
         let mut svg = String::new();
         {
             let root = SVGBackend::with_string(&mut svg, (WIDTH, height as u32)).into_drawing_area();
-            let body = frame(&root, self.title, &self.headline, machine)?;
+            let body = frame(&root, self.title, &self.headline, report)?;
             self.legend(Some(&body), labels)?;
             let (top, bottom) = (legend_height, legend_height + self.rows.len() as i32 * group);
             let (left, right) = (labels, WIDTH as i32 - NOTES);
@@ -385,64 +393,64 @@ impl KeyPointHint for Ticks {
     }
 }
 
-/// The names of lines and points, one below the other.
-struct Legend<'a, 'b> {
-    area: &'a Area<'b>,
-    y: i32,
+/// What a point of the roofline stands for.
+enum Key {
+    Kind(String, RGBColor),
+    Winograd,
+    Wrong,
 }
 
-impl<'a, 'b> Legend<'a, 'b> {
-    const STEP: i32 = 22;
-    /// Kinds in a column.
-    const MOST: usize = 5;
+/// All that the roofline's points need.
+fn keys(report: &Report) -> Vec<Key> {
+    let any = |is: fn(&Record) -> bool| with_operations(report).any(is);
+    let winograd = any(|r| r.figures.is_winograd()).then_some(Key::Winograd);
+    let wrong = any(|r| !r.figures.within_bound).then_some(Key::Wrong);
+    kinds(report).map(|(kind, colour)| Key::Kind(kind, colour)).chain(winograd).chain(wrong).collect()
+}
 
-    fn new(area: &'a Area<'b>) -> Self {
-        Self { area, y: 10 }
+impl Key {
+    const COLUMNS: usize = 4;
+    const LINE: i32 = 22;
+
+    /// Of so many, with a margin.
+    fn height(keys: usize) -> u32 {
+        Self::LINE as u32 * (keys.div_ceil(Self::COLUMNS) as u32 + 1)
     }
 
-    fn heading(&mut self, name: &str) -> Result<()> {
-        self.y += 6;
-        text(self.area, name, (0, self.y), 13, GREY, HPos::Left)?;
-        self.y += Self::STEP;
-        Ok(())
-    }
-
-    fn name(&mut self, name: &str) -> Result<()> {
-        text(self.area, name, (34, self.y), 13, BLACK, HPos::Left)?;
-        self.y += Self::STEP;
-        Ok(())
-    }
-
-    fn line(&mut self, colour: RGBColor, name: &str) -> Result<()> {
-        let line = [(0, self.y), (26, self.y)];
-        self.area.draw(&PathElement::new(line, colour.stroke_width(2))).map_err(drawing)?;
-        self.name(name)
-    }
-
-    fn point(&mut self, colour: RGBColor, name: &str) -> Result<()> {
-        self.area.draw(&Circle::new((13, self.y), 5, colour.filled())).map_err(drawing)?;
-        self.name(name)
-    }
-
-    fn cross(&mut self, name: &str) -> Result<()> {
-        self.area.draw(&Cross::new((13, self.y), 6, WRONG.stroke_width(2))).map_err(drawing)?;
-        self.name(name)
-    }
-
-    fn triangle(&mut self, name: &str) -> Result<()> {
-        self.area.draw(&TriangleMarker::new((13, self.y), 7, GREY.filled())).map_err(drawing)?;
-        self.name(name)
+    /// In the place of its number among the others.
+    fn draw(self, area: &Area<'_>, index: usize) -> Result<()> {
+        let (column, line) = ((index % Self::COLUMNS) as i32, (index / Self::COLUMNS) as i32);
+        let (x, y) = (70 + 150 * column, 18 + Self::LINE * line);
+        let name = match &self {
+            Self::Kind(kind, colour) => {
+                area.draw(&Circle::new((x, y), 5, colour.filled())).map_err(drawing)?;
+                kind
+            }
+            Self::Winograd => {
+                area.draw(&TriangleMarker::new((x, y), 7, GREY.filled())).map_err(drawing)?;
+                "with Winograd"
+            }
+            Self::Wrong => {
+                area.draw(&Cross::new((x, y), 6, WRONG.stroke_width(2))).map_err(drawing)?;
+                "wrong result"
+            }
+        };
+        text(area, name, (x + 14, y), 13, BLACK, HPos::Left)
     }
 }
 
 /// A white sheet with the title above, and what was measured on what, when, below; gives what is between.
-fn frame<'a>(root: &Area<'a>, title: &str, headline: &str, machine: &Machine) -> Result<Area<'a>> {
+fn frame<'a>(root: &Area<'a>, title: &str, headline: &[String; 3], report: &Report) -> Result<Area<'a>> {
     root.fill(&WHITE).map_err(drawing)?;
     let height = root.dim_in_pixel().1 as i32;
     text(root, title, (16, 24), 20, BLACK, HPos::Left)?;
-    text(root, headline, (16, height - 32), 12, GREY, HPos::Left)?;
-    text(root, &machine.versions(), (16, height - 14), 12, GREY, HPos::Left)?;
-    Ok(root.margin(44, 48, 0, 0))
+    if let Some(partial) = report.partial() {
+        text(root, &partial, (WIDTH as i32 - 16, 24), 13, WRONG, HPos::Right)?;
+    }
+    for (line, from_below) in headline.iter().rev().zip(0..) {
+        text(root, line, (16, height - 14 - 18 * from_below), 12, GREY, HPos::Left)?;
+    }
+    Ok(root.margin(FRAME.0, FRAME.1, 0, 0))
 }
 
 /// Text whose middle is at the height `y`.
@@ -459,8 +467,9 @@ fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::machine::Machine;
     use crate::session::Figures;
-    use convoke::Isa;
+    use convoke::{DType, Isa};
     use convoke_tools::limits::{Caches, Roof};
 
     pub(crate) fn layer(name: &str, kind: &str, flop: f64, compulsory_bytes: f64) -> Record {
@@ -499,49 +508,71 @@ pub(super) mod tests {
             wrong: BTreeMap::new(),
         };
         Report {
-            machine: Machine::new("f32", 1, &BTreeMap::from([(Isa::Portable, roof)])),
+            machine: Machine::new(DType::F32, 1, &BTreeMap::from([(Isa::Portable, roof)]), Some(0.25)),
             comparisons: vec![series(1), series(2)],
             rejected: Vec::new(),
             failed: Vec::new(),
             summary: Vec::new(),
             interrupted: false,
+            asked: layers.len(),
             layers,
         }
     }
 
     #[test]
     fn layers_without_operations_are_left_out() {
-        let some = all(&report(vec![layer("a", "dense", 5e4, 1e4), layer("b", "empty", 0.0, 0.0)])).unwrap();
+        let some = all(&report(vec![layer("a", "pointwise", 5e4, 1e4), layer("b", "grouped", 0.0, 0.0)])).unwrap();
         assert_eq!(some.len(), 3);
         for picture in &some {
             assert!(!picture.svg.contains("NaN"), "{}", picture.file);
-            assert!(!picture.svg.contains("empty"), "{}", picture.file);
+            assert!(!picture.svg.contains("grouped"), "{}", picture.file);
         }
-        let none = all(&report(vec![layer("b", "empty", 0.0, 64.0)])).unwrap();
+        let none = all(&report(vec![layer("b", "grouped", 0.0, 64.0)])).unwrap();
         assert_eq!(none.iter().map(|p| p.file).collect::<Vec<_>>(), ["roofline.svg"]);
     }
 
     #[test]
     fn pictures_say_on_how_many_threads() {
-        let pictures = all(&report(vec![layer("a", "dense", 5e4, 1e4)])).unwrap();
+        let pictures = all(&report(vec![layer("a", "pointwise", 5e4, 1e4)])).unwrap();
         let threads = |picture: &Picture| {
-            let texts = picture.svg.lines().filter_map(|line| line.trim().split_once(", f32, "));
+            let texts = picture.svg.lines().filter_map(|line| line.trim().split_once("f32, portable, "));
             texts.map(|(_, threads)| threads.to_owned()).collect::<Vec<_>>()
         };
         let found: Vec<_> = pictures.iter().map(|picture| (picture.file, threads(picture))).collect();
-        let one = vec!["1 thread".to_owned()];
-        let expected =
-            [("roofline.svg", one.clone()), ("networks.svg", one), ("threads.svg", vec!["1 to 2 threads".to_owned()])];
+        let at = |threads: &str| vec![format!("{threads}, load average 0.25 at the start")];
+        let one = at("1 thread");
+        let expected = [("roofline.svg", one.clone()), ("networks.svg", one), ("threads.svg", at("1 to 2 threads"))];
         assert_eq!(found, expected);
     }
 
     #[test]
+    fn pictures_of_an_interrupted_report_say_so() {
+        let mut report = report(vec![layer("a", "pointwise", 5e4, 1e4)]);
+        let marked = |report: &Report| {
+            let pictures = all(report).unwrap();
+            pictures.iter().filter(|picture| picture.svg.contains("Interrupted: 1 of 7 layers")).count()
+        };
+        assert_eq!(marked(&report), 0);
+        (report.interrupted, report.asked) = (true, 7);
+        assert_eq!(marked(&report), 3);
+    }
+
+    #[test]
+    fn a_kind_has_its_colour_whichever_others_occur() {
+        let grouped = || layer("a", "grouped", 5e4, 1e4);
+        let both = report(vec![layer("b", "transposed", 5e4, 1e4), grouped()]);
+        let alone = kinds(&report(vec![grouped()])).collect::<Vec<_>>();
+        assert_eq!(alone, kinds(&both).take(1).collect::<Vec<_>>());
+        assert!(Kind::ALL.len() <= COLOURS.len());
+    }
+
+    #[test]
     fn wrong_results_are_marked() {
-        let mut wrong = layer("b", "dense", 4e4, 1e4);
+        let mut wrong = layer("b", "pointwise", 4e4, 1e4);
         let roofline = |layers| all(&report(layers)).unwrap().swap_remove(0).svg;
         assert!(!roofline(vec![wrong.clone()]).contains("wrong result"));
         wrong.figures.within_bound = false;
-        assert!(roofline(vec![layer("a", "dense", 5e4, 1e4), wrong]).contains("wrong result"));
+        assert!(roofline(vec![layer("a", "pointwise", 5e4, 1e4), wrong]).contains("wrong result"));
     }
 
     #[test]

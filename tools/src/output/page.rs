@@ -3,7 +3,6 @@
 use std::fmt::{Result, Write};
 
 use super::chart::Picture;
-use super::text::bytes;
 use crate::commands::report::{Report, Summary};
 use crate::session::{Failure, Figures};
 
@@ -33,13 +32,12 @@ fn write_page(page: &mut String, report: &Report, pictures: &[Picture]) -> Resul
         page,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
          <title>convoke: {} layers</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>convoke: the layers of published networks</h1>\n\
-         <p>{}<br>{}</p>\n",
+         <p>{}</p>\n",
         report.layers.len(),
-        escape(&machine.headline()),
-        escape(&machine.versions())
+        machine.headline().map(|line| escape(&line)).join("<br>")
     )?;
-    if report.interrupted {
-        writeln!(page, "<p class=\"wrong\">Interrupted: not all layers were measured.</p>")?;
+    if let Some(partial) = report.partial() {
+        writeln!(page, "<p class=\"wrong\">{partial}</p>")?;
     }
     list(page, "Wrong results", report.wrong())?;
     let line = |Failure { name, error }: &Failure| format!("{name}: {error}");
@@ -49,14 +47,12 @@ fn write_page(page: &mut String, report: &Report, pictures: &[Picture]) -> Resul
     for line in machine.limits() {
         writeln!(page, "<li>{}</li>", escape(&line))?;
     }
-    let caches = &machine.caches;
-    let [l1, l2, l3] = [caches.l1, caches.l2, caches.l3].map(bytes);
-    writeln!(page, "<li>caches: L1 {l1} and L2 {l2} a core, L3 {l3}; {} cores</li>\n</ul>", machine.cores)?;
+    page.push_str("</ul>\n");
     writeln!(
         page,
         "<p class=\"note\">Plain NCHW in and out, weights packed outside of the timing, warm caches, the fastest run counts. Every result was compared \
          with a double-precision reference. A layer's limit is the FMA peak, or the read bandwidth of the level that its input, weights and output \
-         live in: whichever takes longer. Winograd makes fewer multiply-adds than the definition, and may exceed the FMA peak.</p>"
+         live in: whichever takes longer.</p>"
     )?;
     for picture in pictures {
         let caption = escape(&picture.caption);
@@ -132,6 +128,7 @@ mod tests {
         (wrong.figures.within_bound, wrong.figures.error_of_bound) = (false, 7.5);
         let mut report = report(vec![layer("good", "dense", 5e4, 1e4), wrong]);
         report.comparisons[0].wrong.insert("good".to_owned(), 3.25);
+        report.asked = 3;
         report.failed.push(Failure { name: "large".to_owned(), error: "no memory".to_owned() });
         let page = render(&report, &[]);
         for line in [
@@ -143,6 +140,7 @@ mod tests {
             assert!(page.contains(line), "{line}: {page}");
         }
         assert!(!page.contains("Not accepted"), "{page}");
+        assert!(page.contains("Partial: 2 of 3 layers"), "{page}");
     }
 
     #[test]
