@@ -129,7 +129,8 @@ impl<T: Real> Tiles<T> {
             if tiles.widths[0].nrv != kernel.nrv() {
                 continue;
             }
-            let cycles = tiles.cycles(vectors) * factor(kernel);
+            // Panels may be lower than what they were asked for.
+            let cycles = tiles.cycles(vectors) * factor(tiles.widths[0].tall);
             if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                 best = Some((cycles, tiles));
             }
@@ -346,7 +347,8 @@ impl<T: Real> Tiles<T> {
         // Then the next panel of A is fetched instead of columns.
         let is_far = panel_bytes * rows.panels.len() > Caches::detect().l2 / 4 * 3;
         for first in rows.panels.clone().step_by(count) {
-            self.for_each(first..(first + count).min(rows.panels.end), vectors, |kernel, row, vector| {
+            let group = first..(first + count).min(rows.panels.end);
+            self.for_each(group.clone(), vectors, |kernel, row, vector| {
                 let (height, a) = (kernel.mr(), row * rows.k_total);
                 let a = &rows.a[a + rows.k.start * height..a + rows.k.end * height];
                 // Without steps of k, B has no rows: nothing is read.
@@ -354,13 +356,13 @@ impl<T: Real> Tiles<T> {
                 let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
                 let tile = &mut tiles[kept..kept + height * kernel.nr()];
                 let lines = kernel.nr() * size_of::<T>() / Ahead::LINE;
+                let panel = self.panels.panel_of(row);
                 let ahead = if is_far {
-                    let next = row + height;
-                    let next = if next < self.panels.start(rows.panels.end) { next } else { first_row };
-                    let next = next * rows.k_total + rows.k.start * height;
-                    Ahead::lines(rows.a.get(next..).unwrap_or(&[]))
+                    let next = if panel + 1 < group.end { panel + 1 } else { group.start };
+                    let next = self.panels.start(next) * rows.k_total + rows.k.start * self.panels.height(next);
+                    Ahead::lines(&rows.a[next..])
                 } else {
-                    columns.ahead.line(self.panels.panel_of(row) % lines.max(1))
+                    columns.ahead.line(panel % lines.max(1))
                 };
                 sink.tile(kernel, rows, columns, (row, a), columns.range.start + vector, b, ahead, tile);
             });

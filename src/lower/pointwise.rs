@@ -20,7 +20,8 @@ use crate::{Axis, Geometry, Op};
 
 /// Steps of k in a block, at the most: a panel of B of 32 columns then just fills the L1 cache.
 const KC: usize = 384;
-/// Bytes of a panel of B that stay in the L1 cache, and how much longer tiles take that are wider (6x64 instead of 14x32, 26x26: 197 instead of 212 GFLOP/s).
+/// Bytes of a panel of B that stay in the L1 cache (48 KiB; of AVX2's tiles, half is enough), and how much longer tiles take that are wider (6x64 instead
+/// of 14x32, 26x26: 197 instead of 212 GFLOP/s).
 const PANEL_BYTES: usize = 48 << 10;
 const FAR_PANEL: f64 = 1.06;
 /// Panels of A from which on packing B can pay: each reads it once more.
@@ -32,10 +33,9 @@ const PACK_PANELS_OFF_LINE: usize = 8;
 const CONFLICT_BYTES: usize = 1024;
 /// Rows of X whose lines stay in the L1 cache, even if they fall into the same set.
 const FEW_ROWS: usize = 8;
-/// Steps of k up to which more than one tile's width of columns is multiplied in one call, so that long rows of Y are written one after the other, and the
-/// bytes of X that are (3 to 64 channels, 225x225: 66 instead of 55 GFLOP/s; from 24 steps on nothing is gained, and with 64 it is 5 % slower).
+/// Steps of k up to which more than one tile's width of columns is multiplied in one call (3 to 64 channels, 225x225: 66 instead of 55 GFLOP/s; from 24
+/// steps on nothing is gained, and with 64 it is 5 % slower).
 const STRIP_STEPS: usize = 16;
-const STRIP_BYTES: usize = 64 << 10;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
 const SUMS_BYTES: usize = 256 << 10;
 
@@ -87,13 +87,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         && (positions * size_of::<T>()).is_multiple_of(CONFLICT_BYTES)
         && tiles.panels.count() >= PACK_PANELS;
     let is_packed = !T::DIRECT || in_conflict;
-    // Columns that are multiplied in one call.
-    let strip = if k_total <= STRIP_STEPS && tiles.is_store_bound(k_total) {
-        let bytes = k_total.max(1) * widest * lanes * size_of::<T::Acc>();
-        (STRIP_BYTES / bytes).max(1) * widest
-    } else {
-        widest
-    };
+    // Vectors of columns that are multiplied in one call: where storing takes longest, all of a task's, so that long rows of Y are written one after the
+    // other.
+    let is_store_bound = T::DIRECT && k_total <= STRIP_STEPS && tiles.is_store_bound(k_total);
+    let strip = if is_store_bound { task_vectors } else { widest };
     let panel_len = kc * strip * lanes;
     let share_panels = tiles.panels.count().div_ceil(splits);
     let tiles_len = tiles.scratch_len(0..share_panels, task_vectors.min(vectors), k_blocks);

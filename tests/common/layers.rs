@@ -394,7 +394,7 @@ pub fn hard() -> Vec<Layer> {
     add((Conv::new([2100, 2, 1, 1]), [1, 2, 3, 2]));
     // Columns in several blocks, the last of another size.
     add((Conv::new([130, 3, 1, 1]), [1, 3, 29, 33]));
-    // Few steps and many rows, in several strips of columns: in place, and packed since rows of X fall into the same cache sets.
+    // Few steps and many rows, in tasks of long rows, the last of another length: in place, and packed since rows of X fall into the same cache sets.
     add((Conv::new([70, 3, 1, 1]), [1, 3, 37, 201]));
     add((Conv::new([130, 12, 1, 1]), [1, 12, 32, 64]));
     // More channels than have their sums kept at a time.

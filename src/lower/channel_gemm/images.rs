@@ -20,7 +20,7 @@ use crate::lower::planes::step_of;
 use crate::lower::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::{Axis, Geometry};
 
-/// Values of X in a block of K, over all images, about: half of an L1 cache in f32.
+/// Values of X in a block of K, over all images of a small batch: half of an L1 cache in f32.
 const BLOCK: usize = 4096;
 /// Steps of K in a block, at the least.
 const KC: usize = 256;
@@ -49,12 +49,13 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let threads = if request.threads == 1 { 1 } else { request.threads.div_ceil(geometry.batch * geometry.group) };
     let splits = panels.div_ceil(MOST_PANELS).max(threads).min(panels);
     let share = panels.div_ceil(splits) * weights.nr;
-    let kc = |images: usize| steps.clamp(1, (BLOCK / images).max(KC));
-    let lens = |images: usize| [images * kc(images), images * share];
+    // By the batch, not by a band: no sum depends on a limit, or on threads.
+    let kc = steps.clamp(1, (BLOCK / geometry.batch).max(KC));
+    let lens = |images: usize| [images * kc, images * share];
     let fits = |images: &usize| lens(*images).iter().sum::<usize>() * bytes <= MOST_BYTES.min(most);
     let images = (1..=geometry.batch.min(MOST_BYTES / bytes / KC)).rev().find(fits).unwrap_or(1);
     let bands = Blocks::new(geometry.batch, images);
-    let (lens, k) = (lens(bands.size()), Blocks::new(steps, kc(bands.size())));
+    let (lens, k) = (lens(bands.size()), Blocks::new(steps, kc));
     let tiles = [tiles(bands.size())?, tiles(bands.last().len())?];
     let cycles = |tiles: &Tiles<T::Acc>| {
         let calls = (tiles.count * panels * k.count()) as f64 * KERNEL_CALL_CYCLES;

@@ -77,11 +77,11 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
     let shape = match request.threads {
         1 => shape,
         threads => match Shape::new(request, &geometry, block, most, least.max(threads)) {
-            Ok(shared) if shared.cycles < shape.cycles => shared,
+            Ok(shared) if shared.busy < shape.busy => shared,
             _ => shape,
         },
     };
-    let Shape { axis, extent, slabs, tiles, splits, planes_len, tiles_len, cycles } = shape;
+    let Shape { axis, extent, slabs, tiles, splits, planes_len, tiles_len, cycles, .. } = shape;
     let weights = Weights::new(&geometry, (channels_out, geometry.kernel_volume()), tiles[0].panels, block)?;
     Ok(Offer {
         cost: cycles / CLOCK,
@@ -119,12 +119,13 @@ struct Shape<A: Real> {
     splits: usize,
     planes_len: usize,
     tiles_len: usize,
-    /// Of all tasks; with several threads, of all of them until the last one is done.
+    /// Of all tasks; and of all threads, until the last one is done.
     cycles: f64,
+    busy: f64,
 }
 
 impl<A: Real> Shape<A> {
-    /// With at least `shares` shares of the panels, as far as there are so many.
+    /// With at least `shares` shares of the panels, as far as there are so many panels.
     fn new<T: Element<Acc = A>>(
         request: &Request<'_, T>,
         geometry: &Geometry,
@@ -135,10 +136,11 @@ impl<A: Real> Shape<A> {
         let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let (taps, k_blocks) = (geometry.kernel_volume(), channels.div_ceil(block));
         let lanes = channel_kernels::<A>(request.isa).first().map_or(1, ChannelKernel::lanes);
+        let shares = shares.min(channels_out.div_ceil(2 * lanes)).max(1);
         let of_share = channels_out.div_ceil(shares);
         let sums_of = |columns: usize| if k_blocks > 1 { columns * of_share.next_multiple_of(2 * lanes) } else { 0 };
         let choice = planes::Choice {
-            images: geometry.batch * geometry.group * shares,
+            images: (geometry.batch * geometry.group).saturating_mul(shares),
             block,
             budget: planes::budget_beside((of_share * block * taps).saturating_mul(size_of::<A>())).min(most),
             bytes: size_of::<A>(),
@@ -172,11 +174,13 @@ impl<A: Real> Shape<A> {
         let live = if last > 0 { live as f64 / (first.kernel * first.output) as f64 } else { 1.0 };
         let cycles = tiles.cycles(channels_out) * rows as f64 * (channels * taps) as f64 * live
             + stores
-            + (channels * sizes.channel_len * splits) as f64 * PLANE_CYCLES
+            + (channels * sizes.channel_len) as f64 * splits as f64 * PLANE_CYCLES
             + TASK_CYCLES;
-        let busiest = (slabs * splits).div_ceil(request.threads) * request.threads;
         let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
-        let fetching = fetch_weights(weights / geometry.group as f64, weights);
+        // Of a slab.
+        let cycles = overlapped(cycles, fetch_weights(weights / geometry.group as f64, weights));
+        // As f64: hostile sizes may exceed usize.
+        let (tasks, threads) = (slabs as f64 * splits as f64, request.threads as f64);
         Ok(Self {
             axis,
             extent,
@@ -184,7 +188,8 @@ impl<A: Real> Shape<A> {
             splits,
             planes_len: block * sizes.channel_len,
             tiles_len: if k_blocks > 1 { rows * width * share } else { tile_len },
-            cycles: overlapped(cycles, fetching) * busiest as f64 / splits as f64,
+            cycles: cycles * slabs as f64,
+            busy: (tasks / threads).ceil() * threads * cycles / splits as f64,
             tiles: [tiles, edge_tiles],
         })
     }
