@@ -293,6 +293,8 @@ fn a_workspace_limit_does_not_change_a_bit() {
         layer(Conv::new([24, 300, 1, 1]), [2, 300, 30, 31]),
         layer(Conv::new([48, 2, 3, 3]).group(24).pads([1, 1, 1, 1]), [1, 48, 60, 61]),
         layer(ConvTranspose::new([70, 24, 3, 3]).strides([2, 2]), [1, 70, 21, 33]),
+        // Images as pixels, of which a limit takes fewer at a time.
+        layer(Conv::new([600, 1000, 1, 1]), [12, 1000, 1, 1]),
     ];
     let mut smaller = 0;
     let parts: &[usize] = if is_short() { &[3] } else { &[2, 3, 5, 8] };
