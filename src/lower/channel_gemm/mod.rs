@@ -179,8 +179,8 @@ impl<A: Real> Shape<A> {
         let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
         // Of a slab.
         let cycles = overlapped(cycles, fetch_weights(weights / geometry.group as f64, weights));
-        // As f64: hostile sizes may exceed usize.
-        let (tasks, threads) = (slabs as f64 * splits as f64, request.threads as f64);
+        // Tasks of the busiest thread: hostile sizes may exceed usize.
+        let busiest = slabs.saturating_mul(splits).div_ceil(request.threads);
         Ok(Self {
             axis,
             extent,
@@ -189,7 +189,7 @@ impl<A: Real> Shape<A> {
             planes_len: block * sizes.channel_len,
             tiles_len: if k_blocks > 1 { rows * width * share } else { tile_len },
             cycles: cycles * slabs as f64,
-            busy: (tasks / threads).ceil() * threads * cycles / splits as f64,
+            busy: busiest as f64 * request.threads as f64 * cycles / splits as f64,
             tiles: [tiles, edge_tiles],
         })
     }
