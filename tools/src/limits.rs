@@ -5,7 +5,8 @@
 //! that holds them all when the layer is run again and again. The larger of the two times is the layer's limit.
 //!
 //! It is a limit of direct arithmetic on all that the definition counts. Winograd's minimal filtering needs fewer multiply-adds, and taps that see
-//! padding alone may be left out, so both may exceed the FMA limit. Reading is the faster half of memory traffic (writes cost more), so the limits by bandwidth are never too low.
+//! padding alone may be left out, so both may exceed the FMA limit. Reading is the faster half of memory traffic (writes cost more), so the limits by
+//! bandwidth are never too low.
 
 use std::fmt;
 use std::hint::black_box;

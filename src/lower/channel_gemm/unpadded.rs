@@ -104,7 +104,7 @@ pub(super) fn offer<'a, T: Element>(
     let (channel_len, _) = size(extent).filter(|(_, bytes)| *bytes <= MOST_BYTES)?;
     let slabs = first.output.div_ceil(extent);
     let is_few = images * slabs < SLABS_PER_THREAD * request.threads;
-    let splits = if request.threads > 1 && has_shares && is_few {
+    let splits = if has_shares && is_few {
         request.threads
     } else {
         request.threads.div_ceil(images * slabs).clamp(1, count.max(1))

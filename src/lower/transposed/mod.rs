@@ -196,7 +196,8 @@ impl<A: Real> Choice<A> {
             channels,
         };
         let longest = phases.iter().map(|p| p.taps.iter().map(Vec::len).max().unwrap_or(0)).product::<usize>();
-        let is_blocked = channels > block_of(channels, longest.max(1));
+        let k_blocks = channels.div_ceil(block_of(channels, longest.max(1))).max(1);
+        let is_blocked = k_blocks > 1;
         let slots = classes.iter().map(Vec::len).sum::<usize>();
         let outer_phases = outer.iter().map(|p| p.axis.stride).product::<usize>();
         let outputs = (rows * outer_phases * last.axis.stride) as f64;
@@ -222,11 +223,7 @@ impl<A: Real> Choice<A> {
                 let tap = if is_near { SUMMED_TAP_CYCLES } else { SUMMED_FAR_CYCLES };
                 outputs * (taps * channels as f64 * tap + SUMMED_CYCLES)
             } else {
-                let sums = if is_blocked {
-                    (channels.div_ceil(block_of(channels, longest.max(1))) - 1) as f64 * SUM_CYCLES
-                } else {
-                    0.0
-                };
+                let sums = (k_blocks - 1) as f64 * SUM_CYCLES;
                 let cycles = tiles.cycles(&work, vectors) + outputs * (WEAVE_CYCLES + sums);
                 let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
                 overlapped(cycles, fetch_weights(weights / geometry.group as f64, weights))
