@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::generic::winograd::Points;
+use crate::generic::winograd::{Points, has_single, pairs};
 use crate::ukernel::described;
 use crate::{Dest, Epilogue, Isa, Real};
 
@@ -36,7 +36,8 @@ impl Tile {
 
 /// The rows of the filter's transform, one a value of the tile: `taps` factors each, for an n-value transform.
 ///
-/// Row i of a pair +-a is `[1, a, a^2, ...] / prod (a - b)` over the other finite points b; of point 0 the same; of infinity `[0, ..., 0, 1]`.
+/// Row i of a pair +-a is `[1, a, a^2, ...] / prod (a - b)` over the other finite points b; of point 0, and of a point of its own, the same; of infinity
+/// `[0, ..., 0, 1]`.
 ///
 /// ```
 /// // F(2, 3), as Lavin and Gray give it, up to the signs that input and filter share.
@@ -45,14 +46,14 @@ impl Tile {
 /// ```
 ///
 /// # Panics
-/// If n is none of 1, 4, 6, 8, or there are no taps, or more than n.
+/// If n is none of 1, 4, 6, 7, 8, or there are no taps, or more than n.
 #[must_use]
 pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
     if values == 1 {
         assert_eq!(taps, 1, "without a transform there is one tap");
         return alloc::vec![alloc::vec![1.0]];
     }
-    assert!(matches!(values, 4 | 6 | 8), "transforms have 4, 6 or 8 values");
+    assert!(matches!(values, 4 | 6 | 7 | 8), "transforms have 4, 6, 7 or 8 values");
     assert!((1..=values).contains(&taps), "no taps, or more than values");
     let points = Points::of(values);
     let powers = |scale: f64, x: f64| {
@@ -64,14 +65,21 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
             })
             .collect::<Vec<_>>()
     };
-    let mut rows = alloc::vec![powers(1.0 / points.all[0], 0.0)];
-    for i in 0..values / 2 - 1 {
+    // What the single point adds to the product over the other finite points.
+    let beside_single = |point: f64| if has_single(values) { point - points.single } else { 1.0 };
+    let mut rows = alloc::vec![powers(1.0 / (points.all[0] * beside_single(0.0)), 0.0)];
+    // A polynomial in x^2 by Horner's rule; its leading coefficient is 1.
+    let at = |coefficients: &[f64], square: f64| coefficients.iter().rev().fold(0.0, |sum, c| sum * square + c);
+    for i in 0..pairs(values) {
         let square = points.squares[i];
-        // P_i at the square of the point, by Horner's rule; the leading coefficient is 1.
-        let others = points.without[i][..values / 2 - 1].iter().rev().fold(0.0, |sum, c| sum * square + c);
-        let scale = 1.0 / (2.0 * square * others);
-        rows.push(powers(scale, points.a[i]));
-        rows.push(powers(scale, -points.a[i]));
+        let others = at(&points.without[i][..pairs(values)], square);
+        for point in [points.a[i], -points.a[i]] {
+            rows.push(powers(1.0 / (2.0 * square * others * beside_single(point)), point));
+        }
+    }
+    if has_single(values) {
+        let point = points.single;
+        rows.push(powers(1.0 / (point * at(&points.all[..=pairs(values)], point * point)), point));
     }
     rows.push((0..taps).map(|t| if t + 1 == taps { 1.0 } else { 0.0 }).collect());
     rows

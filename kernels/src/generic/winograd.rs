@@ -3,11 +3,14 @@
 //! F(m, r) computes m outputs of an r-tap filter with n = m + r - 1 products (Winograd, "Arithmetic Complexity of Computations", 1980; for
 //! convolution layers Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). It is Toom and Cook's interpolation: the
 //! n values of a tile are evaluated at n - 1 finite points and at infinity, multiplied there, and taken back. The points here are 0 and pairs
-//! +-a, so that each pair shares its even and odd parts. With `P(x) = prod (x^2 - a^2)` over all pairs and `P_i(x)` without pair i:
+//! +-a, so that each pair shares its even and odd parts, and where n is odd a point c of its own. With `P(x) = prod (x^2 - a^2)` over all pairs
+//! and `P_i(x)` without pair i:
 //!
 //! * point 0: `sum_q P[q] d[2q]`; infinity: `sum_q P[q] d[2q + 1]`;
 //! * points +-a_i: `t +- a_i u` with `t = sum_q P_i[q] d[2q + 2]`, `u = sum_q P_i[q] d[2q + 1]`;
-//! * output: `y[i] = [i = 0] m_0 + sum_pairs a^i (m_+a +- m_-a) + [i = m - 1] m_inf`, plus for even i, minus for odd.
+//! * where n is odd, each of those polynomials has a factor `x - c` more: they are evaluated of `e[k] = d[k + 1] - c d[k]` instead of d; and
+//!   point c: `sum_q P[q] d[2q + 1]`;
+//! * output: `y[i] = [i = 0] m_0 + sum_pairs a^i (m_+a +- m_-a) + c^i m_c + [i = m - 1] m_inf`, plus for even i, minus for odd.
 //!
 //! The polynomials' coefficients stand in [`Points`]. The transform of the filter, which is done once and in f64, is
 //! [`filter_rows`](crate::winograd::filter_rows).
@@ -35,6 +38,8 @@ pub(crate) struct Points {
     pub(crate) all: [f64; PAIRS + 1],
     /// Coefficients of each P_i in x^2.
     pub(crate) without: [[f64; PAIRS]; PAIRS],
+    /// c, where the number of values is odd.
+    pub(crate) single: f64,
 }
 
 impl Points {
@@ -65,19 +70,21 @@ impl Points {
             }
             i += 1;
         }
-        Self { a, squares, all, without }
+        Self { a, squares, all, without, single: 0.0 }
     }
 
     /// The points of the transforms with `n` values.
     ///
     /// For n = 6, +-sqrt(1/2) and +-sqrt(2) err least among the points tried in the literature (Barabasz, Anderson, Soodhalter and Gregg, "Error
     /// Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks", 2020); for n = 8 the pairs are reciprocal for the
-    /// same reason: no power of a point grows much.
+    /// same reason: no power of a point grows much. For n = 7 the single point takes the place of the pair whose powers grow most; -2 errs less than 2
+    /// where all weights have one sign.
     pub(crate) const fn of(n: usize) -> Self {
         const ROOT_2: f64 = core::f64::consts::SQRT_2;
         match n {
             4 => Self::new([1.0, 0.0, 0.0], [1.0, 0.0, 0.0], 1),
             6 => Self::new([ROOT_2 / 2.0, ROOT_2, 0.0], [0.5, 2.0, 0.0], 2),
+            7 => Self { single: -2.0, ..Self::new([0.5, 1.0, 0.0], [0.25, 1.0, 0.0], 2) },
             8 => Self::new([0.5, 1.0, 2.0], [0.25, 1.0, 4.0], 3),
             // No transform; nor is there one with another number of values.
             _ => Self::new([0.0; PAIRS], [0.0; PAIRS], 0),
@@ -86,8 +93,13 @@ impl Points {
 }
 
 /// Pairs of points of an n-value transform.
-const fn pairs(n: usize) -> usize {
+pub(crate) const fn pairs(n: usize) -> usize {
     if n == 1 { 0 } else { n / 2 - 1 }
+}
+
+/// Whether there is a point of its own among those of an n-value transform: its value is the last but one.
+pub(crate) const fn has_single(n: usize) -> bool {
+    n > 1 && n % 2 == 1
 }
 
 /// `p * (x^2 - square)` for a polynomial of degree `degree` in x^2.
@@ -157,7 +169,7 @@ unsafe fn pair<V: Simd, const N: usize>(d: &[V; N], i: usize) -> [V; 2] {
     }
 }
 
-/// All values: at 0, at the pairs, at infinity.
+/// All values: at 0, at the pairs, at the single point, at infinity.
 ///
 /// # Safety
 /// CPU: the ISA.
@@ -165,10 +177,18 @@ unsafe fn pair<V: Simd, const N: usize>(d: &[V; N], i: usize) -> [V; 2] {
 unsafe fn forward<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
     // SAFETY: the caller runs where the ISA is.
     unsafe {
-        let mut v = *d;
-        [v[0], v[N - 1]] = ends(d);
+        let points = const { Points::of(N) };
+        let (mut v, mut e) = (*d, *d);
+        if has_single(N) {
+            let minus = V::splat(V::Elem::from_f64(-points.single));
+            for k in 0..N - 1 {
+                e[k] = d[k].mul_add(minus, d[k + 1]);
+            }
+            v[N - 2] = polynomial(d, 1, &points.all, pairs(N));
+        }
+        [v[0], v[N - 1]] = ends(&e);
         for i in 0..pairs(N) {
-            [v[1 + 2 * i], v[2 + 2 * i]] = pair(d, i);
+            [v[1 + 2 * i], v[2 + 2 * i]] = pair(&e, i);
         }
         v
     }
@@ -189,7 +209,8 @@ unsafe fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M]
             plus[i] = p[1 + 2 * i].add(p[2 + 2 * i]);
             minus[i] = p[1 + 2 * i].sub(p[2 + 2 * i]);
         }
-        let (even, odd) = ((&plus, p[0], p[N - 1]), (&minus, p[0], p[N - 1]));
+        let single = if has_single(N) { p[N - 2] } else { zero };
+        let (even, odd) = ((&plus, p[0], single, p[N - 1]), (&minus, p[0], single, p[N - 1]));
         // Calls, not a loop: of five rounds it would stay one, with the powers computed in it. Those from M on are not used, and vanish.
         let all = [
             output_of::<V, N, M, 0>(even),
@@ -207,13 +228,13 @@ unsafe fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M]
     }
 }
 
-/// Output `K` of [`inverse`]: from the pairs' sums, or differences where `K` is odd, and the products at 0 and at infinity.
+/// Output `K` of [`inverse`]: from the pairs' sums, or differences where `K` is odd, and the products at 0, at the single point and at infinity.
 ///
 /// # Safety
 /// CPU: the ISA.
 #[inline(always)]
 unsafe fn output_of<V: Simd, const N: usize, const M: usize, const K: usize>(
-    (terms, first, last): (&[V; PAIRS], V, V),
+    (terms, first, single, last): (&[V; PAIRS], V, V, V),
 ) -> V {
     let points = const { Points::of(N) };
     // SAFETY: the caller runs where the ISA is.
@@ -230,6 +251,10 @@ unsafe fn output_of<V: Simd, const N: usize, const M: usize, const K: usize>(
                 terms[i].mul_add(V::splat(V::Elem::from_f64(power)), sum)
             };
             is_empty = false;
+        }
+        if has_single(N) {
+            let power = power(points.single, points.single * points.single, K);
+            sum = if power == 1.0 { sum.add(single) } else { single.mul_add(V::splat(V::Elem::from_f64(power)), sum) };
         }
         sum
     }
@@ -325,6 +350,7 @@ pub(crate) unsafe fn input<V: Simd, const NV: usize, const NH: usize>(args: &Inp
                 put::<V, NV>(&forward_or_same(&d), v, args.v_plane);
                 continue;
             }
+            const { assert!(!has_single(NV), "pairs of rows have no place for a single point's") };
             // Calls, not a loop: as a loop it would stay one, with the points in memory.
             two_rows::<V, NV, NH, 0>(x, v, args);
             two_rows::<V, NV, NH, 1>(x, v, args);
@@ -353,8 +379,12 @@ unsafe fn two_rows<V: Simd, const NV: usize, const NH: usize, const GROUP: usize
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
         let mut rows = [[zero; NH]; 2];
+        // From plane to plane: the compiler would keep the address of every load in memory.
+        let mut x = x;
         for j in 0..NH {
-            let x = x.add(j * args.plane_len);
+            if j > 0 {
+                x = V::advance(x, args.plane_len);
+            }
             let mut d = [zero; NV];
             for k in 0..NV {
                 if GROUP == 0 || (k > 0 && k < NV - 1) {
@@ -386,9 +416,13 @@ unsafe fn forward_or_same<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
 /// CPU: the ISA. Memory: `v + i * v_plane` is writable for a vector, i below N.
 #[inline(always)]
 unsafe fn put<V: Simd, const N: usize>(values: &[V; N], v: *mut V::Elem, v_plane: usize) {
+    let mut v = v;
     for i in 0..N {
+        if i > 0 {
+            v = V::advance(v, v_plane).cast_mut();
+        }
         // SAFETY: the caller's promise of ISA and memory.
-        unsafe { values[i].store(v.add(i * v_plane)) };
+        unsafe { values[i].store(v) };
     }
 }
 

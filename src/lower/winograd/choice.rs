@@ -4,13 +4,14 @@ use convoke_kernels::winograd::Tile;
 use convoke_kernels::{Isa, Real};
 
 use super::shape::{Extent, Scheme, View, depth_tasks, distance, phases};
+use super::{STANDARD_VALUES, is_ragged};
 use crate::element::Element;
 use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
     FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, OUTPUT_CYCLES, PHASE_CYCLES,
-    PHASES_OF_X, PICK_CYCLES, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES, TRANSFORM_CALL_CYCLES, cycles_beyond_l2,
-    overlapped,
+    PHASES_OF_X, PICK_CYCLES, RAGGED_OUTPUT, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES, TRANSFORM_CALL_CYCLES,
+    WIDE_TRANSFORM, cycles_beyond_l2, overlapped,
 };
 use crate::lower::engine::tile_cycles;
 use crate::machine::Caches;
@@ -179,8 +180,10 @@ impl<T: Real> Choice<T> {
         // Phases of a stride are picked before they are split.
         let picked = if view.strides[1] == 1 { 0.0 } else { padded_len * PICK_CYCLES };
         let input_calls = extent.images as f64 * TRANSFORM_CALL_CYCLES;
+        let is_wide = scheme.kernel.values() > STANDARD_VALUES;
+        let wide = if is_wide { WIDE_TRANSFORM } else { 1.0 };
         let input = channels as f64
-            * (input_calls + picked + padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES);
+            * (input_calls + picked + wide * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES));
         // Without taps along it, the slices of the outer axis are tasks of their own.
         let depths = depth_tasks(roles);
         let slices_in = roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel)
@@ -212,8 +215,9 @@ impl<T: Real> Choice<T> {
         let pixels = (scheme.down.tile.outputs * scheme.along.tile.outputs) as f64;
         let interleaving = if view.has_phases { pixels * PHASE_CYCLES } else { 0.0 };
         let output_calls = (extent.images * extent.rows) as f64 * TRANSFORM_CALL_CYCLES;
-        let output =
-            (padded / lanes) * (output_calls + extent.tiles() as f64 * (values * OUTPUT_CYCLES + interleaving));
+        let is_ragged = is_ragged(scheme.kernel);
+        let taking = values * OUTPUT_CYCLES * wide * if is_ragged { RAGGED_OUTPUT } else { 1.0 };
+        let output = (padded / lanes) * (output_calls + extent.tiles() as f64 * (taking + interleaving));
         let slices_out = roles.depth.output as f64 / depths as f64;
         let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
         // Interleaved pixels are gathered and scattered one by one.

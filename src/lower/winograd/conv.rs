@@ -49,6 +49,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         strides,
         rows: geometry.out_channels_per_group(),
         has_phases: false,
+        past_cache: geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES,
         roles: Roles::new(&axes)?,
     };
     offer_view(request, view, |scheme, tiles| {
@@ -123,7 +124,7 @@ impl<T: Element> Layer<T> for Conv<T> {
             row_step,
             width: strip.width,
             height: strip.height,
-            past_cache: geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES,
+            past_cache: core.view.past_cache,
         };
         if let Some((lo, hi)) = self.clamp
             && task.along.step == 1

@@ -22,6 +22,8 @@ pub(super) struct View {
     pub(super) rows: usize,
     /// Whether filters are phases, which are interleaved on their way into Y.
     pub(super) has_phases: bool,
+    /// Whether Y is so large that it is written past the caches.
+    pub(super) past_cache: bool,
     pub(super) roles: Roles,
 }
 

@@ -51,6 +51,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         channels: geometry.in_channels_per_group(),
         rows,
         has_phases: true,
+        past_cache: false,
         strides: [1, 1],
         roles: Roles::new(&axes)?,
     };
