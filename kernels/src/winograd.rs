@@ -105,6 +105,8 @@ pub struct Planes {
     pub(crate) plane_len: usize,
     /// Where the values of each row of the tiles begin.
     pub(crate) values: [usize; MOST_VALUES],
+    /// Where rows are joined before they are split, behind the planes; none where that is not done.
+    pub(crate) joined: Option<Joined>,
     /// Elements of a vector of the kernels that they are for.
     pub(crate) lanes: usize,
 }
@@ -139,7 +141,23 @@ impl Planes {
             *begin = i % down.outputs * phase_len + i / down.outputs * columns;
         }
         let (pitch, tiles) = (columns, rows.checked_mul(columns)?);
-        Some(Self { rows: padded_rows, row_len, down, along, pitch, tiles, phase_len, plane_len, values, lanes })
+        let joined = Joined::new(down, along, phase_rows, columns, lanes);
+        if let Some(joined) = joined {
+            joined.len().checked_add(plane_len * along.values)?.checked_mul(2 * size_of::<T>())?;
+        }
+        Some(Self {
+            rows: padded_rows,
+            row_len,
+            down,
+            along,
+            pitch,
+            tiles,
+            phase_len,
+            plane_len,
+            values,
+            joined,
+            lanes,
+        })
     }
 
     /// Padded rows that the tiles read.
@@ -163,7 +181,7 @@ impl Planes {
     /// Elements of all planes, with room for whole vectors behind the last tile's.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.plane_len * self.along.values
+        self.plane_len * self.along.values + self.joined.map_or(0, |joined| joined.len())
     }
 
     /// Whether there is nothing in them.
@@ -175,6 +193,41 @@ impl Planes {
     /// Whether they were made for a kernel with these tiles and vectors.
     fn is_of<T: Real>(&self, kernel: &WinogradKernel<T>) -> bool {
         (self.down, self.along, self.lanes) == (kernel.down, kernel.along, kernel.lanes)
+    }
+}
+
+/// Where narrow rows are joined before they are split: a row of few tiles would leave most of a vector's lanes empty. Of each phase of rows, what the tiles
+/// read for their first `outputs` values follows row after row, and then the same for the values behind those.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Joined {
+    /// Elements of a row: of the first outputs of all tiles.
+    pub(crate) row: usize,
+    /// Elements from one phase to the next, and from the first values to those behind them.
+    pub(crate) phase: usize,
+    pub(crate) half: usize,
+}
+
+impl Joined {
+    /// None where rows are not so narrow that it takes fewer instructions, there is one, or a tile has more values than twice its outputs.
+    fn new(down: Tile, along: Tile, phase_rows: usize, columns: usize, lanes: usize) -> Option<Self> {
+        let (m, n) = (along.outputs, along.values);
+        if phase_rows < 2 || m < 2 || n > 2 * m || columns > tiles_of_a_vector(lanes, along) {
+            return None;
+        }
+        let row = columns * m;
+        // Loads, permutations and stores of a row, as it is split, and joined with others. A quarter more, because loads then wait for stores that they overlap.
+        let apart = m * m + n + (n - m);
+        let together = 4 * row.div_ceil(lanes) + (columns * (2 * m + n + n * (m - 1))).div_ceil(lanes);
+        if 4 * apart < 5 * together {
+            return None;
+        }
+        // Vectors of joined tiles are read whole.
+        let phase = phase_rows.checked_mul(row)?.checked_add(lanes * m)?;
+        Some(Self { row, phase, half: phase.checked_mul(down.outputs).filter(|len| *len < isize::MAX as usize)? })
+    }
+
+    fn len(&self) -> usize {
+        2 * self.half
     }
 }
 

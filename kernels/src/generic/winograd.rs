@@ -23,7 +23,7 @@
 
 use crate::Real;
 use crate::simd::Simd;
-use crate::winograd::{Border, InputArgs, MASKS, OutputArgs, SplitArgs, Tile, live_lanes, tiles_of_a_vector};
+use crate::winograd::{Border, InputArgs, Joined, MASKS, OutputArgs, SplitArgs, Tile, live_lanes, tiles_of_a_vector};
 
 /// Pairs of points, at the most.
 pub(crate) const PAIRS: usize = 3;
@@ -280,6 +280,10 @@ const fn power(a: f64, square: f64, k: usize) -> f64 {
 pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>) {
     let step = const { tiles_of_a_vector(V::LANES, Tile { values: N, outputs: M }) };
     let Border { rows, elements, shape, masks } = args.border;
+    if let Some(joined) = &shape.joined {
+        // SAFETY: the caller's promise, passed on.
+        return unsafe { split_joined::<V, N, M>(args, joined) };
+    }
     // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole vectors behind every place of the planes.
     unsafe {
         // From memory: LLVM would make calls of memset out of stores of a constant zero.
@@ -316,6 +320,59 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
                     let moved = v[j % M].compress(V::ALL - ((1 << (j / M)) - 1));
                     let v = if j < M { v[j] } else { moved };
                     v.store(dst.add(j * shape.plane_len + t));
+                }
+            }
+        }
+    }
+}
+
+/// [`split`] where rows are narrow: joined first, so that vectors are full of tiles of several rows.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`, at most twice `M`.
+#[inline(always)]
+unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>, to: &Joined) {
+    let Border { rows, elements, shape, .. } = args.border;
+    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and the joined rows behind the planes; a row ends a vector
+    // before its phase does at the latest, and so do the vectors of the last tiles.
+    unsafe {
+        let zero = V::splat(args.zero);
+        let joined = args.planes.add(shape.plane_len * N);
+        let src = args.x.wrapping_sub(elements.start);
+        // The lanes that are not padding, and where they go: the same for all rows.
+        for at in (0..to.row).step_by(V::LANES) {
+            let masks = [live_lanes(elements, V::LANES, at), live_lanes(elements, V::LANES, M + at)];
+            let (mut phase, mut place) = (0, at);
+            for r in 0..shape.rows {
+                let mut v = [zero; 2];
+                if r >= rows.start && r < rows.end {
+                    let p = src.wrapping_add((r - rows.start) * args.row_stride + at);
+                    V::prefetch(p.wrapping_add(args.next));
+                    v = [V::load_mask(p, masks[0]), V::load_mask(p.wrapping_add(M), masks[1])];
+                }
+                let dst = joined.add(phase * to.phase + place);
+                v[0].store(dst);
+                v[1].store(dst.add(to.half));
+                phase += 1;
+                if phase == shape.down.outputs {
+                    (phase, place) = (0, place + to.row);
+                }
+            }
+        }
+        for phase in 0..shape.down.outputs {
+            let tiles = (shape.rows - phase).div_ceil(shape.down.outputs) * shape.pitch;
+            for t in (0..tiles).step_by(V::LANES) {
+                let src = joined.add(phase * to.phase + M * t);
+                let dst = args.planes.add(phase * shape.phase_len + t);
+                let (mut first, mut behind) = ([zero; M], [zero; M]);
+                for s in 0..M {
+                    first[s] = V::load(src.add(s * V::LANES));
+                    behind[s] = V::load(src.add(to.half + s * V::LANES));
+                }
+                let (first, behind) = (V::deinterleave(first), V::deinterleave(behind));
+                for j in 0..N {
+                    let v = if j < M { first[j] } else { behind[j % M] };
+                    v.store(dst.add(j * shape.plane_len));
                 }
             }
         }
