@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use convoke_kernels::weave::{PhasePick, Picks, RowPick};
-use convoke_kernels::{Isa, stream};
+use convoke_kernels::Isa;
 
 use super::phases::Phases;
 use crate::lower::planes::{Choice, FETCHED_CHANNELS, MOST_L2_BYTES, for_each_position, pick_rows, positions_on};
@@ -231,11 +231,20 @@ impl Planes {
         if self.is_plain {
             let at = slab.origin.iter().zip(phases).fold(0, |at, (v, p)| at * p.axis.input + v);
             let len = (self.axis + 1..=last).fold(slab.extent, |len, i| len * phases[i].axis.input);
-            let spatial = phases.iter().map(|p| p.axis.input).product::<usize>();
-            for (channel, planes) in planes.chunks_exact_mut(self.channel_len).enumerate() {
-                stream::widen(isa, &x[channel * spatial + at..][..len], &mut planes[..len]);
-            }
-            return;
+            let channels = planes.len() / self.channel_len;
+            let picks = Picks {
+                planes: channels,
+                src_pitch: phases.iter().map(|p| p.axis.input).product(),
+                dst_pitch: self.channel_len,
+                rows: &[],
+                width: len,
+                first: 0,
+                stride: 1,
+                phases: &[PhasePick { offset: 0, dst: 0 }],
+                len,
+                fetches: channels >= FETCHED_CHANNELS,
+            };
+            return pick_rows(isa, x, &picks, core::iter::once(RowPick { src: Some(at), dst: 0 }), planes);
         }
         // Products wrap where they are not used: beside an axis without positions, which has no rows to be copied.
         let spatial = phases.iter().fold(1_usize, |n, p| n.wrapping_mul(p.axis.input));
