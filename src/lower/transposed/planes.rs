@@ -6,8 +6,8 @@
 
 use alloc::vec::Vec;
 
-use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use convoke_kernels::Isa;
+use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 
 use super::phases::Phases;
 use crate::lower::planes::{Choice, FETCHED_CHANNELS, MOST_L2_BYTES, for_each_position, pick_rows, positions_on};
