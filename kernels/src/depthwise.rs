@@ -131,9 +131,11 @@ impl DirectTable {
         if !fits || !(stride == 1 || stride == 2 && is_row) {
             return None;
         }
+        // Pairs begin at even positions, where loads of rows that begin at a cache line cross none.
+        let (single, pairs) = positions.split_at(usize::from(stride == 2 && positions[0].rem_euclid(2) == 1));
         let mut columns = Vec::new();
         for channel in 0..channels {
-            columns.extend(positions.chunks(stride).map(|pair| DirectColumn {
+            columns.extend(single.chunks(1).chain(pairs.chunks(stride)).map(|pair| DirectColumn {
                 position: pair[0],
                 offset: (channel * distance) as isize + pair[0],
                 is_pair: pair.len() == 2,
@@ -412,7 +414,7 @@ impl<T: Real> DepthwiseKernel<T> {
             x: x.as_ptr(),
             x_plane,
             next: x_plane.wrapping_sub((tiles - 1) * self.mr * step),
-            is_fetched_ahead: (1..=FETCHED_BYTES / size_of::<T>()).contains(&x_plane),
+            is_fetched_ahead: table.stride == 2 || (1..=FETCHED_BYTES / size_of::<T>()).contains(&x_plane),
             loose,
             width: table.width,
             output,

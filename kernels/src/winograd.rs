@@ -105,8 +105,9 @@ pub struct Planes {
     pub(crate) plane_len: usize,
     /// Where the values of each row of the tiles begin.
     pub(crate) values: [usize; MOST_VALUES],
-    /// Where rows are joined before they are split, behind the planes; none where that is not done.
+    /// Where rows are joined before they are split, behind the planes; none where that is not done. And room for that, also of fewer columns.
     pub(crate) joined: Option<Joined>,
+    pub(crate) joined_room: usize,
     /// Elements of a vector of the kernels that they are for.
     pub(crate) lanes: usize,
 }
@@ -141,10 +142,9 @@ impl Planes {
             *begin = i % down.outputs * phase_len + i / down.outputs * columns;
         }
         let (pitch, tiles) = (columns, rows.checked_mul(columns)?);
-        let joined = Joined::new(down, along, phase_rows, columns, lanes);
-        if let Some(joined) = joined {
-            joined.len().checked_add(plane_len * along.values)?.checked_mul(2 * size_of::<T>())?;
-        }
+        let joined = |columns: usize| Joined::new(down, along, phase_rows, columns, lanes);
+        let joined_room = (1..=columns.min(lanes)).rev().find_map(joined).map_or(0, |joined| joined.len());
+        joined_room.checked_add(plane_len * along.values)?.checked_mul(2 * size_of::<T>())?;
         Some(Self {
             rows: padded_rows,
             row_len,
@@ -155,7 +155,8 @@ impl Planes {
             phase_len,
             plane_len,
             values,
-            joined,
+            joined: joined(columns),
+            joined_room,
             lanes,
         })
     }
@@ -178,10 +179,10 @@ impl Planes {
         self.tiles
     }
 
-    /// Elements of all planes, with room for whole vectors behind the last tile's.
+    /// Elements of all planes, with room for whole vectors behind the last tile's: at least as many as of fewer rows and columns of tiles.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.plane_len * self.along.values + self.joined.map_or(0, |joined| joined.len())
+        self.plane_len * self.along.values + self.joined_room
     }
 
     /// Whether there is nothing in them.
@@ -195,6 +196,9 @@ impl Planes {
         (self.down, self.along, self.lanes) == (kernel.down, kernel.along, kernel.lanes)
     }
 }
+
+/// Vectors of a row that is joined with others, at the most.
+pub(crate) const JOINED_VECTORS: usize = 2;
 
 /// Where narrow rows are joined before they are split: a row of few tiles would leave most of a vector's lanes empty. Of each phase of rows, what the tiles
 /// read for their first `outputs` values follows row after row, and then the same for the values behind those.
@@ -215,6 +219,9 @@ impl Joined {
             return None;
         }
         let row = columns * m;
+        if row > JOINED_VECTORS * lanes {
+            return None;
+        }
         // Loads, permutations and stores of a row, as it is split, and joined with others. A quarter more, because loads then wait for stores that they overlap.
         let apart = m * m + n + (n - m);
         let together = 4 * row.div_ceil(lanes) + (columns * (2 * m + n + n * (m - 1))).div_ceil(lanes);

@@ -23,7 +23,9 @@
 
 use crate::Real;
 use crate::simd::Simd;
-use crate::winograd::{Border, InputArgs, Joined, MASKS, OutputArgs, SplitArgs, Tile, live_lanes, tiles_of_a_vector};
+use crate::winograd::{
+    Border, InputArgs, JOINED_VECTORS, Joined, MASKS, OutputArgs, SplitArgs, Tile, live_lanes, tiles_of_a_vector,
+};
 
 /// Pairs of points, at the most.
 pub(crate) const PAIRS: usize = 3;
@@ -339,24 +341,32 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
         let zero = V::splat(args.zero);
         let joined = args.planes.add(shape.plane_len * N);
         let src = args.x.wrapping_sub(elements.start);
-        // The lanes that are not padding, and where they go: the same for all rows.
-        for at in (0..to.row).step_by(V::LANES) {
-            let masks = [live_lanes(elements, V::LANES, at), live_lanes(elements, V::LANES, M + at)];
-            let (mut phase, mut place) = (0, at);
-            for r in 0..shape.rows {
-                let mut v = [zero; 2];
-                if r >= rows.start && r < rows.end {
-                    let p = src.wrapping_add((r - rows.start) * args.row_stride + at);
-                    V::prefetch(p.wrapping_add(args.next));
-                    v = [V::load_mask(p, masks[0]), V::load_mask(p.wrapping_add(M), masks[1])];
+        // The lanes that are not padding: the same for all rows.
+        let mut masks = [[0; 2]; JOINED_VECTORS];
+        for i in 0..JOINED_VECTORS {
+            let at = i * V::LANES;
+            masks[i] = [live_lanes(elements, V::LANES, at), live_lanes(elements, V::LANES, M + at)];
+        }
+        let (mut phase, mut place) = (0, 0);
+        for r in 0..shape.rows {
+            // What a row's last vector has too much, the next row of its phase overwrites.
+            for i in 0..JOINED_VECTORS {
+                let at = i * V::LANES;
+                if at < to.row {
+                    let mut v = [zero; 2];
+                    if r >= rows.start && r < rows.end {
+                        let p = src.wrapping_add((r - rows.start) * args.row_stride + at);
+                        V::prefetch(p.wrapping_add(args.next));
+                        v = [V::load_mask(p, masks[i][0]), V::load_mask(p.wrapping_add(M), masks[i][1])];
+                    }
+                    let dst = joined.add(phase * to.phase + place + at);
+                    v[0].store(dst);
+                    v[1].store(dst.add(to.half));
                 }
-                let dst = joined.add(phase * to.phase + place);
-                v[0].store(dst);
-                v[1].store(dst.add(to.half));
-                phase += 1;
-                if phase == shape.down.outputs {
-                    (phase, place) = (0, place + to.row);
-                }
+            }
+            phase += 1;
+            if phase == shape.down.outputs {
+                (phase, place) = (0, place + to.row);
             }
         }
         for phase in 0..shape.down.outputs {
