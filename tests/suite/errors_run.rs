@@ -351,6 +351,18 @@ fn forced_algorithms_say_which_axis_and_value_they_cannot_have() {
     rejects(grouped, conv([4, 4, 13, 11]).pads([6, 5, 6, 5]).into(), &x, "the kernel has 143 taps, at most 128");
     let far = ConvTranspose::new([4, 4, 2, 2]).strides([513, 1]);
     rejects(Algorithm::Transposed, far.into(), &x, "spatial axis 0 has stride 513, more than 512");
+    let upsample = Algorithm::Upsample;
+    let depthwise = |kernel: usize| ConvTranspose::new([4, 1, kernel, kernel]).group(4).strides([2, 2]);
+    rejects(upsample, conv([4, 4, 3, 3]).into(), &x, "only for ConvTranspose");
+    let dense = ConvTranspose::new([4, 3, 3, 3]).strides([2, 2]);
+    rejects(upsample, dense.into(), &x, "4 input and 3 output channels a group, only 1 and 1");
+    let cubes = ConvTranspose::new([4, 1, 2, 2, 2]).group(4).strides([2; 3]);
+    rejects(upsample, cubes.into(), &[1, 4, 5, 5, 5], "3 spatial axes, only one or two");
+    let reason = "no kernel for 6x6 taps of strides 2 and 2, dilations 1 and 1";
+    rejects(upsample, depthwise(6).into(), &x, reason);
+    let reason = "no kernel for 3x3 taps of strides 2 and 2, dilations 1 and 3";
+    rejects(upsample, depthwise(3).dilations([1, 3]).into(), &x, reason);
+    rejects(upsample, depthwise(3).into(), &[1, 4, 9, 3], "rows of X have 3 elements, at least 4 are needed");
 }
 
 #[test]

@@ -20,6 +20,7 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
         Algorithm::Naive => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
         Algorithm::Winograd => prop_oneof![layers::winograd(), layers::winograd_transposed()].boxed(),
         Algorithm::Grouped => layers::grouped().boxed(),
+        Algorithm::Upsample => layers::upsample().boxed(),
         Algorithm::ChannelGemm => {
             prop_oneof![3 => layers::conv(), 1 => layers::covered(), 1 => layers::one_position(), 3 => layers::conv_transpose()]
                 .boxed()
@@ -102,6 +103,7 @@ random_layers! {
     naive: "naive";
     depthwise: "depthwise";
     grouped: "grouped";
+    upsample: "upsample";
 }
 
 fn check_algorithm(name: &str) {

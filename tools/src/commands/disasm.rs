@@ -603,6 +603,9 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
     for name in kernels::transforms::<T>(Isa::Portable) {
         paths.extend(["split", "input", "output"].map(|part| format!("winograd_{dtype}::{name}::{part}")));
     }
+    for name in kernels::upsampling::<T>(Isa::Portable) {
+        paths.extend(["even", "odd"].map(|part| format!("upsample::{dtype}_upsample_{name}::{part}")));
+    }
     paths.extend(["weave", "fetch", "sum", "pick"].map(|part| format!("weave::{dtype}_{part}")));
     paths
 }
