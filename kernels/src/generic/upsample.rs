@@ -47,62 +47,72 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
     args: &UpsampleArgs<V::Elem>,
 ) {
     const { assert!(KH * KW <= MOST_TAPS && KH <= SH * MOST_HELD && KW >= 2) };
-    // SAFETY: the caller's promise, passed on: planes are as far apart as it says, and steps see the output's rows. Pairs of `inside` have all that they
-    // see in rows of X, and whole vectors in rows of Y; the masks are those of the others.
+    // SAFETY: the caller's promise, passed on: planes are as far apart as it says, and steps see the output's rows. Pairs inside have all that they see in
+    // rows of X, and whole vectors in rows of Y; masks are those of the others; whole steps have all their rows.
     unsafe {
+        let (low, held) = const { shifts(KW, ODD) };
         let before = KH.div_ceil(SH) - 1;
-        let edges = Edges::<V>::new(args, const { shifts(KW, ODD) });
+        let edges = Edges::<V>::new(args, (low, held));
         let (first, end) = (args.row / SH, (args.row + args.rows - 1) / SH + 1);
         for plane in 0..args.planes {
-            let mut place = Place {
-                x: args.x.wrapping_add(plane * args.x_plane),
-                y: plane * args.y_plane,
-                bias: V::splat(*args.bias.add(plane)),
-                w: args.w.add(plane * args.w_plane),
-                held: [V::load_scalars(args.w.add(plane * args.w_plane), 1); MOST_TAPS],
-            };
+            let w = args.w.add(plane * args.w_plane);
+            let mut weights =
+                Weights { bias: V::splat(*args.bias.add(plane)), w, held: [V::load_scalars(w, 1); MOST_TAPS] };
             for tap in (0..KH * KW).step_by(V::SCALARS) {
-                place.held[tap / V::SCALARS] = V::load_scalars(place.w.add(tap), KH * KW - tap);
+                weights.held[tap / V::SCALARS] = V::load_scalars(w.add(tap), KH * KW - tap);
             }
+            // Pointers that LLVM knows nothing about: it would keep one for each row, vector and edge, in memory. Those of rows that are not there are not used.
+            let mut x =
+                args.x.wrapping_add(plane * args.x_plane + first * args.width).wrapping_offset(args.shift + low);
+            let y: *const V::Elem = args.y.wrapping_add(plane * args.y_plane);
+            let mut y = y.wrapping_add(first * SH * args.out_width).wrapping_sub(args.row * args.out_width);
             for step in first..end {
-                let is_whole = step * SH >= args.row && (step + 1) * SH <= args.row + args.rows;
-                if is_whole && step >= before && step < args.height {
-                    let (head, tail) = edges.inside;
-                    for pair in 0..head {
-                        pairs::<V, SH, KH, KW, ODD, true>(args, &place, step, pair, &edges);
+                let has_all_outputs = step * SH >= args.row && (step + 1) * SH <= args.row + args.rows;
+                let is_whole = has_all_outputs && step >= before && step < args.height;
+                let inside = if is_whole { edges.tail - edges.head } else { 0 };
+                let mut place = Place { step, pair: 0, x, y };
+                while place.pair < edges.pairs {
+                    if place.pair.wrapping_sub(edges.head) < inside {
+                        pairs::<V, SH, KH, KW, ODD, false, false>(args, &weights, &place, &edges);
+                    } else if is_whole {
+                        pairs::<V, SH, KH, KW, ODD, true, false>(args, &weights, &place, &edges);
+                    } else {
+                        pairs::<V, SH, KH, KW, ODD, true, true>(args, &weights, &place, &edges);
                     }
-                    for pair in head..tail {
-                        pairs::<V, SH, KH, KW, ODD, false>(args, &place, step, pair, &edges);
-                    }
-                    for pair in tail..edges.pairs {
-                        pairs::<V, SH, KH, KW, ODD, true>(args, &place, step, pair, &edges);
-                    }
-                } else {
-                    for pair in 0..edges.pairs {
-                        pairs::<V, SH, KH, KW, ODD, true>(args, &place, step, pair, &edges);
-                    }
+                    place.x = V::advance(place.x, V::LANES);
+                    place.y = V::advance(place.y, 2 * V::LANES);
+                    place.pair += 1;
                 }
+                x = V::advance(x, args.width);
+                y = V::advance(y, SH * args.out_width);
             }
         }
     }
 }
 
-/// A plane of X and of Y.
-struct Place<V: Simd> {
-    x: *const V::Elem,
-    /// Where its output begins.
-    y: usize,
+/// What the channels differ in.
+struct Weights<V: Simd> {
     bias: V,
     w: *const V::Elem,
-    /// The weights, where all of them have registers.
+    /// The first weights, as many as have registers.
     held: [V::Scalars; MOST_TAPS],
+}
+
+/// A step, and a pair of vectors of its rows of output.
+struct Place<V: Simd> {
+    step: usize,
+    pair: usize,
+    /// Where the first shift of row `step` begins for it, and where the first row of output does.
+    x: *const V::Elem,
+    y: *const V::Elem,
 }
 
 /// The pairs of output vectors along a row.
 struct Edges<V: Simd> {
     pairs: usize,
-    /// The pairs that see nothing beside a row of X, and are whole vectors.
-    inside: (usize, usize),
+    /// From `head` to `tail` are the pairs that see nothing beside a row of X, and are whole vectors.
+    head: usize,
+    tail: usize,
     /// Masks for each shift: of the first pair, of two pairs behind those inside, and of pairs inside.
     masks: [[V::Mask; MOST_HELD]; 4],
 }
@@ -126,7 +136,7 @@ impl<V: Simd> Edges<V> {
                     masks[s] = V::mask(position(pair) + s as isize, args.width);
                 }
             }
-            Self { pairs, inside: (head, tail), masks }
+            Self { pairs, head, tail, masks }
         }
     }
 }
@@ -134,14 +144,21 @@ impl<V: Simd> Edges<V> {
 /// One step for one pair of output vectors.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states; unless `EDGE`, all rows of the step are there, in X and in the output, and the pair is one of
-/// [`Edges::inside`].
+/// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states; unless `MASKED`, the pair is one of those inside; unless `PARTIAL`, all rows of the step are there, in X and
+/// in the output. A partial step is masked.
 #[inline(always)]
-unsafe fn pairs<V: Simd, const SH: usize, const KH: usize, const KW: usize, const ODD: usize, const EDGE: bool>(
+unsafe fn pairs<
+    V: Simd,
+    const SH: usize,
+    const KH: usize,
+    const KW: usize,
+    const ODD: usize,
+    const MASKED: bool,
+    const PARTIAL: bool,
+>(
     args: &UpsampleArgs<V::Elem>,
-    place: &Place<V>,
-    step: usize,
-    pair: usize,
+    weights: &Weights<V>,
+    &Place { step, pair, x, y }: &Place<V>,
     edges: &Edges<V>,
 ) {
     // SAFETY: a row of X is read where there is one, and of it the lanes of the mask, or all where the caller promises them; stores and the residual end with
@@ -149,31 +166,30 @@ unsafe fn pairs<V: Simd, const SH: usize, const KH: usize, const KW: usize, cons
     unsafe {
         let (low, held) = const { shifts(KW, ODD) };
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
-        let (head, tail) = edges.inside;
-        let masks = match pair {
-            _ if !EDGE => &edges.masks[3],
-            _ if pair < head => &edges.masks[0],
-            _ if pair < tail => &edges.masks[3],
-            _ => &edges.masks[1 + usize::from(pair > tail)],
+        let masks = if !MASKED || PARTIAL && (edges.head..edges.tail).contains(&pair) {
+            3
+        } else if pair < edges.head {
+            0
+        } else {
+            1 + usize::from(pair > edges.tail)
         };
+        let masks = edges.masks.get_unchecked(masks);
         let mut rows = [[V::splat(V::Elem::ZERO); MOST_HELD]; MOST_HELD];
         for t in 0..KH.div_ceil(SH) {
-            let row = step.wrapping_sub(t);
-            if EDGE && row >= args.height {
+            if PARTIAL && step.wrapping_sub(t) >= args.height {
                 continue;
             }
-            let x = place.x.wrapping_add(row * args.width + pair * V::LANES).wrapping_offset(args.shift + low);
+            let x = x.wrapping_sub(t * args.width);
             for s in 0..held {
                 let x = x.wrapping_add(s);
-                rows[t][s] = if EDGE { V::load_lanes(x, masks[s]) } else { V::load(x) };
+                rows[t][s] = if MASKED { V::load_lanes(x, masks[s]) } else { V::load(x) };
             }
         }
         for r in 0..SH {
-            let row = (step * SH + r).wrapping_sub(args.row);
-            if EDGE && row >= args.rows {
+            if PARTIAL && (step * SH + r).wrapping_sub(args.row) >= args.rows {
                 continue;
             }
-            let mut sums = [place.bias; 2];
+            let mut sums = [weights.bias; 2];
             for t in 0..KH.div_ceil(SH) {
                 let k = r + SH * t;
                 if k >= KH {
@@ -184,36 +200,42 @@ unsafe fn pairs<V: Simd, const SH: usize, const KH: usize, const KW: usize, cons
                     let index = k * KW + tap;
                     let first = index / V::SCALARS * V::SCALARS;
                     // Weights that have no register are read where they are used: LLVM would keep them on the stack instead.
-                    let scalars = if const { holds_weights::<V>(KH * KW) } {
-                        place.held[index / V::SCALARS]
-                    } else {
-                        V::load_scalars(place.w.add(first), KH * KW - first)
-                    };
+                    let scalars =
+                        if index / V::SCALARS < const { held_weights::<V>(KH.div_ceil(SH) * shifts(KW, ODD).1) } {
+                            weights.held[index / V::SCALARS]
+                        } else {
+                            V::load_scalars(weights.w.add(first), KH * KW - first)
+                        };
                     let phase = (tap + ODD) % 2;
                     let x = rows[t][(shift(tap, ODD) - low) as usize];
                     sums[phase] = x.mul_add_scalar(scalars, index % V::SCALARS, sums[phase]);
                 }
             }
             let (a, b) = sums[0].zip(sums[1]);
-            let at = place.y + row * args.out_width + pair * 2 * V::LANES;
+            let y = y.wrapping_add(r * args.out_width);
             for (i, x) in [(0, a), (1, b)] {
-                let n = if EDGE { args.out_width.saturating_sub((2 * pair + i) * V::LANES) } else { V::LANES };
-                let at = at + i * V::LANES;
+                let n = if MASKED { args.out_width.saturating_sub((2 * pair + i) * V::LANES) } else { V::LANES };
+                let y = y.wrapping_add(i * V::LANES).cast_mut();
+                let mut x = x;
                 if n >= V::LANES {
-                    let x = if args.residual.is_null() { x } else { x.add(V::load(args.residual.add(at))) };
-                    x.clamp(lo, hi).store(args.y.add(at));
+                    if !args.residual.is_null() {
+                        x = x.add(V::load(args.residual.offset(y.offset_from(args.y))));
+                    }
+                    x.clamp(lo, hi).store(y);
                 } else if n > 0 {
-                    let x = if args.residual.is_null() { x } else { x.add(V::load_first(args.residual.add(at), n)) };
-                    x.clamp(lo, hi).store_first(args.y.add(at), n);
+                    if !args.residual.is_null() {
+                        x = x.add(V::load_first(args.residual.offset(y.offset_from(args.y)), n));
+                    }
+                    x.clamp(lo, hi).store_first(y, n);
                 }
             }
         }
     }
 }
 
-/// Whether `taps` weights stay in registers beside two rows' sums, their permutations, bias, bounds, and two vectors of X.
-const fn holds_weights<V: Simd>(taps: usize) -> bool {
-    taps.div_ceil(V::SCALARS) + 11 * V::REGISTERS <= V::REGISTER_FILE
+/// How many registers there are for weights, beside `vectors` of X, two rows' sums and what they become, their permutations, bias and bounds.
+const fn held_weights<V: Simd>(vectors: usize) -> usize {
+    V::REGISTER_FILE.saturating_sub((vectors + 10) * V::REGISTERS)
 }
 
 /// Instantiates the kernels of one ISA and element type, and lists them in a table: `name(stride, taps down, taps along)`.
