@@ -69,19 +69,19 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
             for step in first..end {
                 let has_all_outputs = step * SH >= args.row && (step + 1) * SH <= args.row + args.rows;
                 let is_whole = has_all_outputs && step >= before && step < args.height;
-                let inside = if is_whole { edges.tail - edges.head } else { 0 };
                 let mut place = Place { step, pair: 0, x, y };
-                while place.pair < edges.pairs {
-                    if place.pair.wrapping_sub(edges.head) < inside {
+                // Two loops: choices of rows would take registers from the one that nearly all steps have.
+                while is_whole && place.pair < edges.pairs {
+                    if (edges.head..edges.tail).contains(&place.pair) {
                         pairs::<V, SH, KH, KW, ODD, false, false>(args, &weights, &place, &edges);
-                    } else if is_whole {
-                        pairs::<V, SH, KH, KW, ODD, true, false>(args, &weights, &place, &edges);
                     } else {
-                        pairs::<V, SH, KH, KW, ODD, true, true>(args, &weights, &place, &edges);
+                        pairs::<V, SH, KH, KW, ODD, true, false>(args, &weights, &place, &edges);
                     }
-                    place.x = V::advance(place.x, V::LANES);
-                    place.y = V::advance(place.y, 2 * V::LANES);
-                    place.pair += 1;
+                    place.next();
+                }
+                while place.pair < edges.pairs {
+                    pairs::<V, SH, KH, KW, ODD, true, true>(args, &weights, &place, &edges);
+                    place.next();
                 }
                 x = V::advance(x, args.width);
                 y = V::advance(y, SH * args.out_width);
@@ -105,6 +105,16 @@ struct Place<V: Simd> {
     /// Where the first shift of row `step` begins for it, and where the first row of output does.
     x: *const V::Elem,
     y: *const V::Elem,
+}
+
+impl<V: Simd> Place<V> {
+    /// The next pair.
+    #[inline(always)]
+    fn next(&mut self) {
+        self.pair += 1;
+        self.x = V::advance(self.x, V::LANES);
+        self.y = V::advance(self.y, 2 * V::LANES);
+    }
 }
 
 /// The pairs of output vectors along a row.
