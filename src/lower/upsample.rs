@@ -1,8 +1,8 @@
 //! Depthwise ConvTranspose of stride 2 with a short kernel, straight from X: learned and bilinear upsampling.
 //!
 //! No GEMM: a channel has K = kernel volume / phases products an output, 4 of a 4x4 kernel. Accepts ConvTranspose of one channel a group on one or two axes, of
-//! stride 2, without dilation, whose kernel has a kernel of the table ([`UpsampleKernel`]: square ones of 2 to 5 taps, and one axis alone), and whose rows of X are
-//! not shorter than [`UpsampleKernel::LEAST_WIDTH`]. X is read where it lies, and Y written once, in whole vectors.
+//! stride 2, without dilation, whose kernel has a kernel of the table ([`UpsampleKernel`]: square ones of 2 to 5 taps, and one axis alone). X is read where it lies,
+//! and Y written once, in whole vectors. Rows of X that are shorter than [`UpsampleKernel::LEAST_WIDTH`] are summed by the definition.
 //!
 //! A unit of work is a band of output rows of one channel of one image; with one thread, that is all rows. Scratch for a task: of 16-bit types the rows of X that a
 //! band sees, and where kernels cannot store into Y, the band's sums.
@@ -14,7 +14,7 @@ use core::ops::Range;
 use convoke_kernels::stream::{self, Activation};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput, upsample_kernels};
 
-use super::cost::{CLOCK, TASK_CYCLES, UPSAMPLE_CYCLES, UPSAMPLE_PLANE_CYCLES};
+use super::cost::{CLOCK, NAIVE_FMA, TASK_CYCLES, UPSAMPLE_CYCLES, UPSAMPLE_PLANE_CYCLES};
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
@@ -64,10 +64,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             w.dilation
         ));
     };
-    let least = UpsampleKernel::<T::Acc>::LEAST_WIDTH;
-    if w.input < least {
-        return Err(alloc::format!("rows of X have {} elements, at least {least} are needed", w.input));
-    }
+    // Shorter rows are not worth kernels, but weights that are packed for this algorithm serve every size.
+    let is_short = w.input < UpsampleKernel::<T::Acc>::LEAST_WIDTH;
     let places = [h.input, w.input, w.output, w.pad_begin, h.output.saturating_add(h.pad_begin)];
     if places.iter().any(|n| *n >= UpsampleKernel::<T::Acc>::MOST_PLACES) {
         return Err(String::from("an axis is too long"));
@@ -97,7 +95,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let through = if direct.is_some() { 0.0 } else { 2.0 * h.stride as f64 * UPSAMPLE_CYCLES };
     let cycles = planes as f64 * (steps as f64 * (step + through) + UPSAMPLE_PLANE_CYCLES * bands as f64) + TASK_CYCLES;
     Ok(Offer {
-        cost: cycles / CLOCK,
+        cost: if is_short { NAIVE_FMA * geometry.macs() as f64 } else { cycles / CLOCK },
         lines: lens.iter().map(|len| lines_for::<T::Acc>(*len)).sum(),
         build: Box::new(move || {
             Box::new(Upsample {
@@ -108,6 +106,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
                 kernel,
                 h,
                 w,
+                is_short,
                 extent,
                 bands,
                 units,
@@ -126,6 +125,8 @@ struct Upsample<T: Element> {
     kernel: &'static UpsampleKernel<T::Acc>,
     h: Axis,
     w: Axis,
+    /// Whether rows of X are too short for the kernel.
+    is_short: bool,
     /// Rows of a band, and bands of a channel.
     extent: usize,
     bands: usize,
@@ -190,13 +191,14 @@ impl<T: Element> Upsample<T> {
         UpsampleInput { planes, x, x_plane: self.geometry.input_spatial(), height, width: self.w.input, w }
     }
 
-    /// Computes anew the outputs some of whose taps have no input: beside weights that are not finite, a product with zero would not be zero.
-    fn redo_borders(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>) {
+    /// Computes outputs by the definition: all of them if rows are short, and otherwise anew those some of whose taps have no input, because beside weights
+    /// that are not finite, a product with zero would not be zero.
+    fn define(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>) {
         let activation = self.activation.to_f64();
         for plane in planes {
             let bias = io.bias[plane % self.geometry.out_channels].to_f64();
             for row in rows.clone() {
-                let is_inside = has_all_inputs(&self.h, row);
+                let is_inside = !self.is_short && has_all_inputs(&self.h, row);
                 for column in (0..self.w.output).filter(|o| !is_inside || !has_all_inputs(&self.w, *o)) {
                     let index = plane * self.geometry.output_spatial() + row * self.w.output + column;
                     let x = |at: usize| io.x[at].to_acc().to_f64();
@@ -252,9 +254,11 @@ impl<T: Element> Lowering<T> for Upsample<T> {
             let image = (plane / self.geometry.group + 1) * self.geometry.group;
             let planes = plane..if self.bands == 1 { units.end.min(image) } else { plane + 1 };
             unit += planes.len();
-            self.planes(io, planes.clone(), rows.clone(), [&mut *staged, &mut *sums]);
-            if !io.is_finite {
-                self.redo_borders(io, planes, rows);
+            if !self.is_short {
+                self.planes(io, planes.clone(), rows.clone(), [&mut *staged, &mut *sums]);
+            }
+            if self.is_short || !io.is_finite {
+                self.define(io, planes, rows);
             }
         }
     }

@@ -147,7 +147,6 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
                 && geometry.out_channels_per_group() == 1
                 && is_short(&w)
                 && h.as_ref().is_none_or(is_square)
-                && w.input >= 4
         }
         Algorithm::Transposed | Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
         _ => panic!("tests/common/mod.rs: say what {algorithm} accepts"),

@@ -175,6 +175,8 @@ fn activations_agree_with_and_without_bias_and_residual() {
         layer(Conv::new([10, 300, 1, 1]), [1, 300, 5, 7]),
         layer(ConvTranspose::new([7, 5, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [2, 7, 6, 5]),
         layer(ConvTranspose::new([6, 2, 4]).group(3).strides([3]), [1, 6, 200]),
+        layer(ConvTranspose::new([5, 1, 4, 4]).group(5).strides([2, 2]).pads([1, 1, 1, 1]), [2, 5, 6, 18]),
+        layer(ConvTranspose::new([3, 1, 3]).group(3).strides([2]), [1, 3, 70]),
     ];
     for_each_type!(check_layers(&layers, &ACTIVATIONS));
 }

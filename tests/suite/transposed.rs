@@ -125,7 +125,7 @@ fn depthwise_upsampling() {
         layer(ConvTranspose::new([3, 1, 5]).group(3).strides([2]).pads([3, 2]), [1, 3, 300]),
         // Bands of one channel.
         layer(two([1, 1, 4, 4], 2).pads([1; 4]), [1, 1, 90, 70]),
-        // What its kernels do not take.
+        // What its kernels do not take, for short rows or other reasons.
         layer(two([4, 1, 4, 3], 2).group(4).pads([1; 4]), [1, 4, 6, 9]),
         layer(two([4, 1, 4, 4], 2).group(4).dilations([1, 2]), [1, 4, 6, 9]),
         layer(two([4, 1, 4, 4], 2).group(4).pads([1; 4]), [1, 4, 6, 3]),

@@ -136,6 +136,10 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
+            "choices of rows and masks for pairs of vectors at an edge; rows of X and weights, beside AVX-512",
+            &[Exception::new(Avx512, "upsample::*", 0, 50), Exception::new(Avx2, "upsample::*", 8, 41)],
+        ),
+        (
             "the addresses of a tile's rows and of the planes of its values, 64 at the most; two rows of values, beside AVX-512",
             &[
                 Exception::new(Avx512, "winograd_*::f2x2_3x3::input", 0, 8),
