@@ -26,6 +26,7 @@ mod simd;
 pub mod stream;
 pub mod table;
 mod ukernel;
+mod upsample;
 pub mod weave;
 pub mod winograd;
 #[cfg(target_arch = "x86_64")]
@@ -40,9 +41,11 @@ pub use half;
 pub use isa::Isa;
 pub use real::Real;
 pub use table::{
-    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, weave_kernels, winograd_kernels,
+    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, upsample_kernels, weave_kernels,
+    winograd_kernels,
 };
 pub use ukernel::{Ahead, ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
+pub use upsample::{UpsampleInput, UpsampleKernel, UpsampleOutput};
 pub use weave::WeaveKernel;
 pub use winograd::WinogradKernel;
 

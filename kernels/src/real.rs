@@ -7,6 +7,7 @@ use crate::Isa;
 use crate::depthwise::DepthwiseKernels;
 use crate::grouped::GroupedKernel;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
+use crate::upsample::UpsampleKernel;
 use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
 
@@ -24,6 +25,8 @@ pub trait Slots: Sized + 'static {
     fn grouped_slot(isa: Isa) -> &'static [GroupedKernel<Self>];
     #[doc(hidden)]
     fn weave_slot(isa: Isa) -> &'static [WeaveKernel<Self>];
+    #[doc(hidden)]
+    fn upsample_slot(isa: Isa) -> &'static [UpsampleKernel<Self>];
 }
 
 /// A type that kernels compute in: `f32` or `f64`. Sealed.

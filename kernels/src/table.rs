@@ -3,6 +3,7 @@
 use crate::depthwise::DepthwiseKernels;
 use crate::grouped::GroupedKernel;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
+use crate::upsample::UpsampleKernel;
 use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
@@ -43,9 +44,15 @@ pub fn weave_kernels<T: Real>(isa: Isa) -> &'static [WeaveKernel<T>] {
     if isa.is_available() { T::weave_slot(isa) } else { &[] }
 }
 
+/// The kernels for depthwise transposed convolution of one ISA and element type; empty where the CPU or the build lacks the ISA.
+#[must_use]
+pub fn upsample_kernels<T: Real>(isa: Isa) -> &'static [UpsampleKernel<T>] {
+    if isa.is_available() { T::upsample_slot(isa) } else { &[] }
+}
+
 /// The slots of the table: one row an ISA, one column an element type and kind of kernel.
 macro_rules! slots {
-    ($($elem:ty: $module:ident, $winograd:ident, $depthwise:ident, $grouped:ident, $weave:ident);+) => {$(
+    ($($elem:ty: $module:ident, $winograd:ident, $depthwise:ident, $grouped:ident, $list:ident);+) => {$(
         impl crate::real::Slots for $elem {
             fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>] {
                 match isa {
@@ -114,13 +121,26 @@ macro_rules! slots {
 
             fn weave_slot(isa: Isa) -> &'static [WeaveKernel<Self>] {
                 match isa {
-                    Isa::Portable => crate::portable::weave::$weave,
+                    Isa::Portable => crate::portable::weave::$list,
                     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-                    Isa::Neon => crate::aarch64::neon::weave::$weave,
+                    Isa::Neon => crate::aarch64::neon::weave::$list,
                     #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-                    Isa::Avx2 => crate::x86_64::avx2::weave::$weave,
+                    Isa::Avx2 => crate::x86_64::avx2::weave::$list,
                     #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-                    Isa::Avx512 => crate::x86_64::avx512::weave::$weave,
+                    Isa::Avx512 => crate::x86_64::avx512::weave::$list,
+                    _ => &[],
+                }
+            }
+
+            fn upsample_slot(isa: Isa) -> &'static [UpsampleKernel<Self>] {
+                match isa {
+                    Isa::Portable => crate::portable::upsample::$list,
+                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
+                    Isa::Neon => crate::aarch64::neon::upsample::$list,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+                    Isa::Avx2 => crate::x86_64::avx2::upsample::$list,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+                    Isa::Avx512 => crate::x86_64::avx512::upsample::$list,
                     _ => &[],
                 }
             }

@@ -35,6 +35,9 @@ pub(crate) const WEAVE_CYCLES: f64 = 8.0;
 pub(crate) const SUMMED_TAP_CYCLES: f64 = 0.7;
 pub(crate) const SUMMED_FAR_CYCLES: f64 = 2.0;
 pub(crate) const SUMMED_CYCLES: f64 = 8.0;
+/// Cycles of depthwise ConvTranspose of stride 2 beside its multiply-adds: for each pair of vectors of a row of Y, and for each channel or band of it.
+pub(crate) const UPSAMPLE_CYCLES: f64 = 3.0;
+pub(crate) const UPSAMPLE_PLANE_CYCLES: f64 = 60.0;
 /// Cycles of a call of a micro-kernel beside its steps.
 pub(crate) const KERNEL_CALL_CYCLES: f64 = 40.0;
 /// Cycles for a multiply-add of registers in the materialised lowerings, and nanoseconds for making or adding one element of their matrices.

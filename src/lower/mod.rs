@@ -17,6 +17,7 @@ pub(crate) mod naive;
 mod planes;
 pub(crate) mod pointwise;
 pub(crate) mod transposed;
+pub(crate) mod upsample;
 pub(crate) mod winograd;
 
 use alloc::boxed::Box;
@@ -186,7 +187,7 @@ fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: impl Fn(usize) ->
 pub(crate) type Candidate<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
 
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
-pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 14] {
+pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 15] {
     [
         (Algorithm::Winograd, winograd::offer),
         (Algorithm::Pointwise, |r| fitting(r, |bytes| pointwise::offer(r, bytes))),
@@ -206,5 +207,6 @@ pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 14] {
         (Algorithm::Naive, naive::offer),
         (Algorithm::Depthwise, |r| fitting(r, |bytes| depthwise::offer(r, bytes))),
         (Algorithm::Grouped, grouped::offer),
+        (Algorithm::Upsample, |r| fitting(r, |bytes| upsample::offer(r, bytes))),
     ]
 }

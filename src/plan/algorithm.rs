@@ -43,11 +43,13 @@ pub enum Algorithm {
     /// Conv with few channels a group, whose output rows are as long as those of X or of its phases: tiles of several output channels, summed directly from X, or,
     /// with strides, from a plane for each phase.
     Grouped,
+    /// Depthwise ConvTranspose of stride 2 with a short kernel: all phases of an output row together, straight from X.
+    Upsample,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Winograd,
         Self::Pointwise,
         Self::ImplicitGemm,
@@ -62,6 +64,7 @@ impl Algorithm {
         Self::Naive,
         Self::Depthwise,
         Self::Grouped,
+        Self::Upsample,
     ];
 
     /// The name used in reports and on command lines.
@@ -82,6 +85,7 @@ impl Algorithm {
             Self::Naive => "naive",
             Self::Depthwise => "depthwise",
             Self::Grouped => "grouped",
+            Self::Upsample => "upsample",
         }
     }
 }

@@ -246,6 +246,29 @@ pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
     })
 }
 
+/// A depthwise ConvTranspose of stride 2 on one or two axes, with kernels of 2 to 5 taps.
+pub fn upsample() -> impl Strategy<Value = Layer> {
+    let axis = (0..=7_usize, 0..=7_usize, prop_oneof![3 => 0..=20_usize, 1 => 0..=70_usize], 0..=1_usize, 0..=6_usize);
+    let axes = (2..=5_usize, prop_oneof![1 => vec(axis.clone(), 1), 4 => vec(axis, 2)]);
+    let channels = (1..=3_usize, 1..=9_usize).prop_map(|(batch, group)| DrawnChannels { batch, group, c: 1, m: 1 });
+    let mode = prop_oneof![Just(AutoPad::Valid), Just(AutoPad::SameUpper), Just(AutoPad::SameLower)];
+    let sizing = prop_oneof![
+        6 => Just(Sizing::Pads),
+        1 => mode.clone().prop_map(Sizing::Auto),
+        1 => mode.prop_map(Sizing::OutputShape),
+    ];
+    (channels, axes, sizing).prop_map(|(channels, (kernel, axes), sizing)| {
+        let last = axes.len() - 1;
+        let draw = |(i, (pad_begin, pad_end, extra, output_padding, shortfall))| {
+            // Now and then, rows are too short for kernels.
+            let extra = if i == last { extra + 2 } else { extra + 1 };
+            DrawnAxis { kernel, dilation: 1, stride: 2, pad_begin, pad_end, extra, output_padding, shortfall }
+        };
+        let axes: Vec<_> = axes.into_iter().enumerate().map(draw).collect();
+        transposed_layer(channels, &axes, sizing)
+    })
+}
+
 fn conv_layer(channels: DrawnChannels, axes: &[DrawnAxis], mode: AutoPad) -> Layer {
     let is_same = matches!(mode, AutoPad::SameUpper | AutoPad::SameLower);
     let pads = |axis: &DrawnAxis| if mode == AutoPad::NotSet { axis.pad_begin + axis.pad_end } else { 0 };
@@ -539,6 +562,12 @@ pub fn hard() -> Vec<Layer> {
     add(transposed([2, 3, 33, 35]).strides([2, 1]), [1, 2, 3, 4]);
     add(transposed([6, 5, 3, 3]).group(3).strides([2, 2]), [3, 6, 7, 5]);
     add(transposed([19, 1, 4, 4]).group(19).strides([2, 2]).pads([1, 1, 1, 1]), [2, 19, 7, 5]);
+    // Depthwise upsampling: rows that fill vectors, and rows that do not.
+    for (kernel, width, pad) in [(2, 16, 0), (3, 33, 1), (4, 64, 1), (5, 17, 2)] {
+        let upsample = transposed([5, 1, kernel, kernel]).group(5).strides([2, 2]);
+        add(upsample.clone().pads([pad, 1, 0, 2]).output_padding([1, 0]), [2, 5, 9, width]);
+        add(upsample, [1, 5, 3, width - 1]);
+    }
     add(transposed([19, 3, 4, 4]).group(19).strides([2, 2]).pads([1, 1, 1, 1]), [1, 19, 7, 5]);
     add(transposed([4, 6, 3, 3]).strides([2, 2]).dilations([3, 3]).pads([2, 1, 3, 0]), [1, 4, 9, 8]);
     add(transposed([4, 6, 3, 2]).strides([3, 1]).dilations([2, 5]).output_padding([2, 4]), [1, 4, 5, 6]);

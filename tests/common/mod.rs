@@ -133,6 +133,21 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
                 && (2..=32).contains(&geometry.out_channels_per_group())
                 && geometry.kernel_volume() <= 128
         }
+        Algorithm::Upsample => {
+            let (h, w) = match geometry.axes[..] {
+                [w] => (None, w),
+                [h, w] => (Some(h), w),
+                _ => return false,
+            };
+            let is_short = |a: &convoke::Axis| a.stride == 2 && a.dilation == 1 && (2..=5).contains(&a.kernel);
+            let is_square = |h: &convoke::Axis| is_short(h) && h.kernel == w.kernel;
+            geometry.op == Op::ConvTranspose
+                && !is_empty
+                && geometry.in_channels_per_group() == 1
+                && geometry.out_channels_per_group() == 1
+                && is_short(&w)
+                && h.as_ref().is_none_or(is_square)
+        }
         Algorithm::Transposed | Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
         _ => panic!("tests/common/mod.rs: say what {algorithm} accepts"),
     }

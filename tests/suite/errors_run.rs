@@ -278,7 +278,7 @@ impl<T: Scalar> Sizes<T> {
 #[test]
 fn packed_weights_serve_every_batch_and_spatial_size() {
     fn check<T: Scalar>() {
-        let operators: [(Operator, usize); 7] = [
+        let operators: [(Operator, usize); 9] = [
             (Conv::new([20, 6, 3, 3]).pads([1, 1, 1, 1]).into(), 6),
             (Conv::new([7, 3, 5, 2]).pads([2, 1, 2, 1]).into(), 3),
             (Conv::new([130, 6, 1, 1]).into(), 6),
@@ -286,6 +286,8 @@ fn packed_weights_serve_every_batch_and_spatial_size() {
             (Conv::new([3, 300, 1, 1]).into(), 300),
             (ConvTranspose::new([6, 20, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]).into(), 6),
             (ConvTranspose::new([6, 50, 3, 3]).group(2).into(), 6),
+            (ConvTranspose::new([6, 1, 4, 4]).group(6).strides([2, 2]).pads([1, 1, 1, 1]).into(), 6),
+            (ConvTranspose::new([3, 1, 5, 5]).group(3).strides([2, 2]).pads([0, 2, 1, 1]).into(), 3),
         ];
         let operators = operators.map(|(operator, channels)| Sizes::<T>::new(operator, channels));
         for combination in Combination::all() {
@@ -351,6 +353,17 @@ fn forced_algorithms_say_which_axis_and_value_they_cannot_have() {
     rejects(grouped, conv([4, 4, 13, 11]).pads([6, 5, 6, 5]).into(), &x, "the kernel has 143 taps, at most 128");
     let far = ConvTranspose::new([4, 4, 2, 2]).strides([513, 1]);
     rejects(Algorithm::Transposed, far.into(), &x, "spatial axis 0 has stride 513, more than 512");
+    let upsample = Algorithm::Upsample;
+    let depthwise = |kernel: usize| ConvTranspose::new([4, 1, kernel, kernel]).group(4).strides([2, 2]);
+    rejects(upsample, conv([4, 4, 3, 3]).into(), &x, "only for ConvTranspose");
+    let dense = ConvTranspose::new([4, 3, 3, 3]).strides([2, 2]);
+    rejects(upsample, dense.into(), &x, "4 input and 3 output channels a group, only 1 and 1");
+    let cubes = ConvTranspose::new([4, 1, 2, 2, 2]).group(4).strides([2; 3]);
+    rejects(upsample, cubes.into(), &[1, 4, 5, 5, 5], "3 spatial axes, only one or two");
+    let reason = "no kernel for 6x6 taps of strides 2 and 2, dilations 1 and 1";
+    rejects(upsample, depthwise(6).into(), &x, reason);
+    let reason = "no kernel for 3x3 taps of strides 2 and 2, dilations 1 and 3";
+    rejects(upsample, depthwise(3).dilations([1, 3]).into(), &x, reason);
 }
 
 #[test]

@@ -6,7 +6,8 @@
 
 use crate::common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
 use convoke::kernels::{
-    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, weave_kernels, winograd_kernels,
+    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, upsample_kernels, weave_kernels,
+    winograd_kernels,
 };
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_tools::data::Scalar;
@@ -46,7 +47,8 @@ fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
         k.rows().iter().chain(k.narrow()).chain(k.channels()).any(|k| k.name() == name && k.isa() == isa)
     });
     let grouped = grouped_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
-    spatial || channel || winograd || direct || grouped || weave
+    let upsample = upsample_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
+    upsample || spatial || channel || winograd || direct || grouped || weave
 }
 
 /// Runs one Conv and one ConvTranspose on a tier with every algorithm: right results, from a kernel of that tier.
@@ -55,6 +57,7 @@ fn execute<T: Scalar>(isa: Isa) {
         layer(Conv::new([20, 9, 3, 3]).pads([1, 1, 1, 1]), [1, 9, 12, 12]),
         layer(Conv::new([20, 9, 1, 1]), [1, 9, 12, 12]),
         layer(ConvTranspose::new([9, 20, 4, 4]).strides([2, 2]), [1, 9, 6, 6]),
+        layer(ConvTranspose::new([9, 1, 4, 4]).strides([2, 2]).group(9), [1, 9, 6, 6]),
     ];
     for combination in Combination::all().filter(|c| c.isa == isa) {
         let mut runs = 0;

@@ -20,6 +20,7 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
         Algorithm::Naive => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
         Algorithm::Winograd => prop_oneof![layers::winograd(), layers::winograd_transposed()].boxed(),
         Algorithm::Grouped => layers::grouped().boxed(),
+        Algorithm::Upsample => layers::upsample().boxed(),
         Algorithm::ChannelGemm => {
             prop_oneof![3 => layers::conv(), 1 => layers::covered(), 1 => layers::one_position(), 3 => layers::conv_transpose()]
                 .boxed()
@@ -102,6 +103,7 @@ random_layers! {
     naive: "naive";
     depthwise: "depthwise";
     grouped: "grouped";
+    upsample: "upsample";
 }
 
 fn check_algorithm(name: &str) {
@@ -173,6 +175,8 @@ fn activations_agree_with_and_without_bias_and_residual() {
         layer(Conv::new([10, 300, 1, 1]), [1, 300, 5, 7]),
         layer(ConvTranspose::new([7, 5, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [2, 7, 6, 5]),
         layer(ConvTranspose::new([6, 2, 4]).group(3).strides([3]), [1, 6, 200]),
+        layer(ConvTranspose::new([5, 1, 4, 4]).group(5).strides([2, 2]).pads([1, 1, 1, 1]), [2, 5, 6, 18]),
+        layer(ConvTranspose::new([3, 1, 3]).group(3).strides([2]), [1, 3, 70]),
     ];
     for_each_type!(check_layers(&layers, &ACTIVATIONS));
 }

@@ -1,7 +1,7 @@
 //! ConvTranspose where phases, borders and tails meet: every algorithm on every ISA against the reference.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
-use convoke::{Activation, Algorithm, ConvTranspose, Planner, Threads};
+use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, Planner, Threads};
 use convoke_tools::data::Scalar;
 
 /// Runs layers on every combination that accepts them, with bias and residual, on plans for 1 and 3 threads.
@@ -108,6 +108,36 @@ fn few_products_an_output() {
 }
 
 #[test]
+fn depthwise_upsampling() {
+    let mut layers = Vec::new();
+    // One vector and its neighbours, rows that are narrower, asymmetric crops, tails, several images.
+    for width in [4, 7, 8, 13, 15, 16, 17, 30, 33] {
+        layers.push(layer(two([3, 1, 4, 4], 2).group(3).pads([1; 4]), [2, 3, 5, width]));
+        layers.push(layer(two([5, 1, 3, 3], 2).group(5).pads([1; 4]).output_padding([1, 1]), [1, 5, 9, width]));
+        layers.push(layer(two([2, 1, 2, 2], 2).group(2).pads([0, 1, 1, 0]), [1, 2, 6, width]));
+        layers.push(layer(two([2, 1, 5, 5], 2).group(2).pads([2, 3, 1, 0]).output_padding([0, 1]), [1, 2, 7, width]));
+        layers.push(layer(ConvTranspose::new([3, 1, 4]).group(3).strides([2]).pads([1, 1]), [2, 3, width]));
+    }
+    layers.extend([
+        // The output is a tail, or the middle of a row.
+        layer(two([2, 1, 4, 4], 2).group(2).pads([5, 9, 8, 6]), [1, 2, 20, 40]),
+        layer(two([2, 1, 3, 3], 2).group(2).auto_pad(AutoPad::SameUpper).output_padding([1, 1]), [1, 2, 6, 35]),
+        layer(ConvTranspose::new([3, 1, 5]).group(3).strides([2]).pads([3, 2]), [1, 3, 300]),
+        // Bands of one channel.
+        layer(two([1, 1, 4, 4], 2).pads([1; 4]), [1, 1, 90, 70]),
+        // What its kernels do not take, for short rows or other reasons.
+        layer(two([4, 1, 4, 3], 2).group(4).pads([1; 4]), [1, 4, 6, 9]),
+        layer(two([4, 1, 4, 4], 2).group(4).dilations([1, 2]), [1, 4, 6, 9]),
+        layer(two([4, 1, 4, 4], 2).group(4).pads([1; 4]), [1, 4, 6, 3]),
+        layer(two([4, 1, 6, 6], 2).group(4).pads([2; 4]), [1, 4, 6, 9]),
+        layer(two([4, 2, 4, 4], 2).group(4).pads([1; 4]), [1, 4, 6, 9]),
+        layer(ConvTranspose::new([4, 1, 4, 4]).group(4).strides([2, 1]), [1, 4, 6, 9]),
+        layer(ConvTranspose::new([4, 1, 2, 2, 2]).group(4).strides([2, 2, 2]), [1, 4, 3, 4, 9]),
+    ]);
+    for_each_type!(check(&layers, |_| ()));
+}
+
+#[test]
 fn pads_beyond_the_kernel_cut_the_image() {
     let layers = [
         layer(two([4, 5, 3, 3], 2).pads([7, 9, 8, 6]), [1, 4, 12, 13]),
@@ -123,6 +153,8 @@ fn weights_that_are_not_finite_count_only_where_they_meet_an_input() {
         layer(two([6, 4, 3, 3], 2).group(2).pads([1; 4]).output_padding([1, 1]), [2, 6, 4, 5]),
         layer(two([3, 4, 5, 3], 1).pads([2, 1, 2, 1]), [1, 3, 6, 6]),
         layer(two([5, 1, 4, 4], 2).group(5).pads([1; 4]), [1, 5, 6, 19]),
+        layer(two([6, 1, 3, 3], 2).group(6).pads([0, 1, 1, 0]).output_padding([1, 1]), [2, 6, 5, 20]),
+        layer(ConvTranspose::new([7, 1, 5]).group(7).strides([2]).pads([2, 1]), [1, 7, 33]),
         layer(ConvTranspose::new([150, 3, 4]).strides([2]).pads([2, 0]), [1, 150, 20]),
         layer(ConvTranspose::new([3, 2, 3, 3, 2]).strides([2, 2, 1]), [1, 3, 3, 3, 3]),
         layer(two([8, 6, 3, 4], 1).group(2).pads([1, 0, 0, 2]), [3, 8, 1, 1]),

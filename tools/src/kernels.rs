@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use convoke::Isa;
 use convoke::kernels::{
-    Real, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, weave_kernels, winograd_kernels,
+    Real, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, upsample_kernels, weave_kernels,
+    winograd_kernels,
 };
 
 use crate::peak;
@@ -138,6 +139,11 @@ pub fn markdown(only: Option<Isa>) -> String {
         text.extend(weaving_rows::<f32>(isa));
         text.extend(weaving_rows::<f64>(isa));
     }
+    text += "\n| ISA | type | depthwise transposed, stride 2 (taps) | lanes | source |\n|---|---|---|---:|---|\n";
+    for isa in isas() {
+        text.extend(upsampling_row::<f32>(isa));
+        text.extend(upsampling_row::<f64>(isa));
+    }
     text += "\n| ISA | streaming passes | `f16` by | source |\n|---|---|---|---|\n";
     for isa in isas().filter(|isa| isa.is_available()) {
         text += &passes_row(isa);
@@ -172,6 +178,18 @@ fn weaving_rows<T: Real>(isa: Isa) -> impl Iterator<Item = String> {
     let source = source(isa, "weave");
     let row = move |name, lanes| format!("| {isa} | {} | {name} | {lanes} | `{source}` |\n", T::NAME);
     weave_kernels::<T>(isa).iter().map(move |k| row(k.name(), k.lanes()))
+}
+
+/// The part after `upsample_` of the names of an ISA's kernels for depthwise transposed convolution.
+#[must_use]
+pub fn upsampling<T: Real>(isa: Isa) -> Vec<&'static str> {
+    upsample_kernels::<T>(isa).iter().filter_map(|k| k.name().rsplit("upsample_").next()).collect()
+}
+
+fn upsampling_row<T: Real>(isa: Isa) -> Option<String> {
+    let (names, source) = (upsampling::<T>(isa), source(isa, "upsample"));
+    let lanes = upsample_kernels::<T>(isa).first()?.lanes();
+    Some(format!("| {isa} | {} | {} | {lanes} | `{source}` |\n", T::NAME, names.join(", ")))
 }
 
 /// The file of a module of an ISA.
@@ -270,7 +288,7 @@ mod tests {
     fn every_kernel_beside_tiles_is_in_the_tables() {
         let text = markdown(None);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            for part in ["f2x2_3x3, ", "| f32_weave |", "| f64_weave |", "Narrow, "] {
+            for part in ["f2x2_3x3, ", "| f32_weave |", "| f64_weave |", "| 2x2, ", "Narrow, "] {
                 let is_there = text.lines().any(|line| line.starts_with(&format!("| {isa} |")) && line.contains(part));
                 assert!(is_there, "{isa}, {part}: {text}");
             }

@@ -3,6 +3,7 @@
 pub(crate) mod depthwise;
 pub(crate) mod gemm;
 pub(crate) mod grouped;
+pub(crate) mod upsample;
 pub(crate) mod weave;
 pub(crate) mod winograd;
 

@@ -136,6 +136,10 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
+            "choices of rows and masks for pairs of vectors at an edge; rows of X and weights, beside AVX-512",
+            &[Exception::new(Avx512, "upsample::*", 0, 50), Exception::new(Avx2, "upsample::*", 8, 41)],
+        ),
+        (
             "the addresses of a tile's rows and of the planes of its values, 64 at the most; two rows of values, beside AVX-512",
             &[
                 Exception::new(Avx512, "winograd_*::f2x2_3x3::input", 0, 8),
@@ -602,6 +606,9 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
     // The same on every ISA.
     for name in kernels::transforms::<T>(Isa::Portable) {
         paths.extend(["split", "input", "output"].map(|part| format!("winograd_{dtype}::{name}::{part}")));
+    }
+    for name in kernels::upsampling::<T>(Isa::Portable) {
+        paths.extend(["even", "odd"].map(|part| format!("upsample::{dtype}_upsample_{name}::{part}")));
     }
     paths.extend(["weave", "fetch", "sum", "pick"].map(|part| format!("weave::{dtype}_{part}")));
     paths

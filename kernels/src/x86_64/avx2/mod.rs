@@ -12,6 +12,8 @@ pub(crate) mod gemm_f64;
 pub(crate) mod grouped_f32;
 #[cfg(feature = "avx2")]
 pub(crate) mod grouped_f64;
+#[cfg(feature = "avx2")]
+pub(crate) mod upsample;
 /// Of AVX-512 too: its narrow kernels have vectors of this size.
 pub(crate) mod vector;
 #[cfg(feature = "avx2")]

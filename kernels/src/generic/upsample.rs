@@ -1,0 +1,301 @@
+//! Depthwise transposed convolution of stride 2, straight from X: all phases of the last axis together, interleaved in registers.
+//!
+//! Before it is cropped, row `u` of the output is the sum over the taps `k` of its phase, `k = u % SH + SH * t`, of row `u / SH - t` of X. A step makes the SH
+//! rows of output that see the same rows of X, a pair of vectors of each at a time: of each row of X it loads the vectors that the taps along
+//! the row see, at most three, each at its shift, and each serves all taps of all phases that see it. Steps go down the rows, so that Y is written
+//! in the order of its rows.
+//!
+//! Most pairs of most steps lie inside X and Y: a loop with neither masks nor choices. The others, at the ends of rows and at the top and the bottom, load by
+//! masks, and ask for each row whether it is there.
+
+#![expect(
+    clippy::needless_range_loop,
+    reason = "loops over indices unroll before the vectors are split into registers; loops over iterators do not, and spill them"
+)]
+
+use crate::Real;
+use crate::simd::{LEAST_ROW, Simd};
+use crate::upsample::UpsampleArgs;
+
+/// Vectors of a row of X, and rows, that a step holds, at the most.
+const MOST_HELD: usize = 3;
+
+/// Taps of a kernel, at the most.
+const MOST_TAPS: usize = 25;
+
+/// The element of X that tap `k` reads along a row lies this far from the one that the phase's output is made at: `odd` is what the padding is modulo 2.
+const fn shift(k: usize, odd: usize) -> isize {
+    let phase = (k + odd) % 2;
+    (phase as isize + odd as isize - k as isize) / 2
+}
+
+/// What a kernel of `kw` taps holds of a row: the first shift, and how many there are.
+const fn shifts(kw: usize, odd: usize) -> (isize, usize) {
+    let (low, high) = (shift(kw - 1, odd), shift(0, odd));
+    // The last tap but one is of the other phase.
+    let low = if shift(kw - 2, odd) < low { shift(kw - 2, odd) } else { low };
+    let high = if shift(1, odd) > high { shift(1, odd) } else { high };
+    (low, (high - low) as usize + 1)
+}
+
+/// The kernel of `KH` x `KW` taps, of strides `SH` and 2, where the padding before a row is `ODD` modulo 2.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states.
+#[inline(always)]
+pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const KW: usize, const ODD: usize>(
+    args: &UpsampleArgs<V::Elem>,
+) {
+    const { assert!(KH * KW <= MOST_TAPS && KH <= SH * MOST_HELD && KW >= 2) };
+    // SAFETY: the caller's promise, passed on: planes are as far apart as it says, and steps see the output's rows. Pairs inside have all that they see in
+    // rows of X, and whole vectors in rows of Y; masks are those of the others; whole steps have all their rows.
+    unsafe {
+        let (low, held) = const { shifts(KW, ODD) };
+        let before = KH.div_ceil(SH) - 1;
+        let edges = Edges::<V>::new(args, (low, held));
+        let (first, end) = (args.row / SH, (args.row + args.rows - 1) / SH + 1);
+        for plane in 0..args.planes {
+            let w = args.w.add(plane * args.w_plane);
+            let mut weights =
+                Weights { bias: V::splat(*args.bias.add(plane)), w, held: [V::load_scalars(w, 1); MOST_TAPS] };
+            for tap in (0..KH * KW).step_by(V::SCALARS) {
+                weights.held[tap / V::SCALARS] = V::load_scalars(w.add(tap), KH * KW - tap);
+            }
+            // Pointers that LLVM knows nothing about: it would keep one for each row, vector and edge, in memory. Those of rows that are not there are not used.
+            let mut x =
+                args.x.wrapping_add(plane * args.x_plane + first * args.width).wrapping_offset(args.shift + low);
+            let y: *const V::Elem = args.y.wrapping_add(plane * args.y_plane);
+            let mut y = y.wrapping_add(first * SH * args.out_width).wrapping_sub(args.row * args.out_width);
+            for step in first..end {
+                let has_all_outputs = step * SH >= args.row && (step + 1) * SH <= args.row + args.rows;
+                let is_whole = has_all_outputs && step >= before && step < args.height;
+                let mut place = Place { step, pair: 0, x, y };
+                // Two loops: choices of rows would take registers from the one that nearly all steps have.
+                while is_whole && place.pair < edges.pairs {
+                    if (edges.head..edges.tail).contains(&place.pair) {
+                        pairs::<V, SH, KH, KW, ODD, false, false>(args, &weights, &place, &edges);
+                    } else {
+                        pairs::<V, SH, KH, KW, ODD, true, false>(args, &weights, &place, &edges);
+                    }
+                    place.next();
+                }
+                while place.pair < edges.pairs {
+                    pairs::<V, SH, KH, KW, ODD, true, true>(args, &weights, &place, &edges);
+                    place.next();
+                }
+                x = V::advance(x, args.width);
+                y = V::advance(y, SH * args.out_width);
+            }
+        }
+    }
+}
+
+/// What the channels differ in.
+struct Weights<V: Simd> {
+    bias: V,
+    w: *const V::Elem,
+    /// The first weights, as many as have registers.
+    held: [V::Scalars; MOST_TAPS],
+}
+
+/// A step, and a pair of vectors of its rows of output.
+struct Place<V: Simd> {
+    step: usize,
+    pair: usize,
+    /// Where the first shift of row `step` begins for it, and where the first row of output does.
+    x: *const V::Elem,
+    y: *const V::Elem,
+}
+
+impl<V: Simd> Place<V> {
+    /// The next pair.
+    #[inline(always)]
+    fn next(&mut self) {
+        self.pair += 1;
+        self.x = V::advance(self.x, V::LANES);
+        self.y = V::advance(self.y, 2 * V::LANES);
+    }
+}
+
+/// The pairs of output vectors along a row.
+struct Edges<V: Simd> {
+    pairs: usize,
+    /// From `head` to `tail` are the pairs that see nothing beside a row of X, and are whole vectors.
+    head: usize,
+    tail: usize,
+    /// Masks for each shift: of the first pair, of two pairs behind those inside, and of pairs inside.
+    masks: [[V::Mask; MOST_HELD]; 4],
+}
+
+impl<V: Simd> Edges<V> {
+    /// # Safety
+    /// CPU: the ISA of `V`.
+    #[inline(always)]
+    unsafe fn new(args: &UpsampleArgs<V::Elem>, (low, held): (isize, usize)) -> Self {
+        let pairs = args.out_width.div_ceil(2 * V::LANES);
+        let position = |pair: usize| (pair * V::LANES) as isize + args.shift + low;
+        // Pairs of a row end before position `width`, all their shifts included; the last one may be a part.
+        let behind = args.width as isize - (V::LANES + held - 1) as isize - position(0);
+        let tail = if behind < 0 { 0 } else { (behind as usize / V::LANES + 1).min(args.out_width / (2 * V::LANES)) };
+        let head = usize::from(position(0) < 0).min(tail);
+        // SAFETY: rows are long enough for masks; the caller runs where the ISA is.
+        unsafe {
+            let mut masks = [[V::mask(0, V::LANES.max(LEAST_ROW)); MOST_HELD]; 4];
+            for (masks, pair) in masks.iter_mut().zip([0, tail, tail + 1]) {
+                for s in 0..MOST_HELD {
+                    masks[s] = V::mask(position(pair) + s as isize, args.width);
+                }
+            }
+            Self { pairs, head, tail, masks }
+        }
+    }
+}
+
+/// One step for one pair of output vectors.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states; unless `MASKED`, the pair is one of those inside; unless `PARTIAL`, all rows of the step are there, in X and
+/// in the output. A partial step is masked.
+#[inline(always)]
+unsafe fn pairs<
+    V: Simd,
+    const SH: usize,
+    const KH: usize,
+    const KW: usize,
+    const ODD: usize,
+    const MASKED: bool,
+    const PARTIAL: bool,
+>(
+    args: &UpsampleArgs<V::Elem>,
+    weights: &Weights<V>,
+    &Place { step, pair, x, y }: &Place<V>,
+    edges: &Edges<V>,
+) {
+    // SAFETY: a row of X is read where there is one, and of it the lanes of the mask, or all where the caller promises them; stores and the residual end with
+    // the output's row.
+    unsafe {
+        let (low, held) = const { shifts(KW, ODD) };
+        let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
+        let masks = if !MASKED || PARTIAL && (edges.head..edges.tail).contains(&pair) {
+            3
+        } else if pair < edges.head {
+            0
+        } else {
+            1 + usize::from(pair > edges.tail)
+        };
+        let masks = edges.masks.get_unchecked(masks);
+        let mut rows = [[V::splat(V::Elem::ZERO); MOST_HELD]; MOST_HELD];
+        for t in 0..KH.div_ceil(SH) {
+            if PARTIAL && step.wrapping_sub(t) >= args.height {
+                continue;
+            }
+            let x = x.wrapping_sub(t * args.width);
+            for s in 0..held {
+                let x = x.wrapping_add(s);
+                rows[t][s] = if MASKED { V::load_lanes(x, masks[s]) } else { V::load(x) };
+            }
+        }
+        for r in 0..SH {
+            if PARTIAL && (step * SH + r).wrapping_sub(args.row) >= args.rows {
+                continue;
+            }
+            let mut sums = [weights.bias; 2];
+            for t in 0..KH.div_ceil(SH) {
+                let k = r + SH * t;
+                if k >= KH {
+                    continue;
+                }
+                // Neighbouring taps add to different sums, so that none waits for the one before it.
+                for tap in 0..KW {
+                    let index = k * KW + tap;
+                    let first = index / V::SCALARS * V::SCALARS;
+                    // Weights that have no register are read where they are used: LLVM would keep them on the stack instead.
+                    let scalars =
+                        if index / V::SCALARS < const { held_weights::<V>(KH.div_ceil(SH) * shifts(KW, ODD).1) } {
+                            weights.held[index / V::SCALARS]
+                        } else {
+                            V::load_scalars(weights.w.add(first), KH * KW - first)
+                        };
+                    let phase = (tap + ODD) % 2;
+                    let x = rows[t][(shift(tap, ODD) - low) as usize];
+                    sums[phase] = x.mul_add_scalar(scalars, index % V::SCALARS, sums[phase]);
+                }
+            }
+            let (a, b) = sums[0].zip(sums[1]);
+            let y = y.wrapping_add(r * args.out_width);
+            for (i, x) in [(0, a), (1, b)] {
+                let n = if MASKED { args.out_width.saturating_sub((2 * pair + i) * V::LANES) } else { V::LANES };
+                let y = y.wrapping_add(i * V::LANES).cast_mut();
+                let mut x = x;
+                if n >= V::LANES {
+                    if !args.residual.is_null() {
+                        x = x.add(V::load(args.residual.offset(y.offset_from(args.y))));
+                    }
+                    x.clamp(lo, hi).store(y);
+                } else if n > 0 {
+                    if !args.residual.is_null() {
+                        x = x.add(V::load_first(args.residual.offset(y.offset_from(args.y)), n));
+                    }
+                    x.clamp(lo, hi).store_first(y, n);
+                }
+            }
+        }
+    }
+}
+
+/// How many registers there are for weights, beside `vectors` of X, two rows' sums and what they become, their permutations, bias and bounds.
+const fn held_weights<V: Simd>(vectors: usize) -> usize {
+    V::REGISTER_FILE.saturating_sub((vectors + 10) * V::REGISTERS)
+}
+
+/// Instantiates the kernels of one ISA and element type, and lists them in a table: `name(stride, taps down, taps along)`.
+macro_rules! upsample_kernels {
+    ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $($name:ident($sh:literal, $kh:literal, $kw:literal)),+ $(,)?) => {
+        $(
+            mod $name {
+                use super::*;
+
+                /// # Safety
+                /// As the generic kernel's, for this ISA and size.
+                #[$attr]
+                pub(super) unsafe fn even(args: &crate::upsample::UpsampleArgs<<$vector as crate::simd::Simd>::Elem>) {
+                    // SAFETY: the caller's promise, passed on.
+                    unsafe { crate::generic::upsample::upsample::<$vector, $sh, $kh, $kw, 0>(args) }
+                }
+
+                /// # Safety
+                /// As the generic kernel's, for this ISA and size.
+                #[$attr]
+                pub(super) unsafe fn odd(args: &crate::upsample::UpsampleArgs<<$vector as crate::simd::Simd>::Elem>) {
+                    // SAFETY: the caller's promise, passed on.
+                    unsafe { crate::generic::upsample::upsample::<$vector, $sh, $kh, $kw, 1>(args) }
+                }
+            }
+        )+
+        pub(crate) static $table: &[crate::UpsampleKernel<<$vector as crate::simd::Simd>::Elem>] = &[$(
+            crate::UpsampleKernel {
+                name: stringify!($name),
+                isa: $isa,
+                lanes: <$vector as crate::simd::Simd>::LANES,
+                stride: $sh,
+                kernel: ($kh, $kw),
+                f: [$name::even, $name::odd],
+            }
+        ),+];
+    };
+    ($vector:ty, $isa:expr, #[$attr:meta], f32) => {
+        $crate::generic::upsample::upsample_kernels! {
+            $vector, $isa, #[$attr], F32:
+            f32_upsample_2x2(2, 2, 2), f32_upsample_3x3(2, 3, 3), f32_upsample_4x4(2, 4, 4), f32_upsample_5x5(2, 5, 5),
+            f32_upsample_1x2(1, 1, 2), f32_upsample_1x3(1, 1, 3), f32_upsample_1x4(1, 1, 4), f32_upsample_1x5(1, 1, 5),
+        }
+    };
+    ($vector:ty, $isa:expr, #[$attr:meta], f64) => {
+        $crate::generic::upsample::upsample_kernels! {
+            $vector, $isa, #[$attr], F64:
+            f64_upsample_2x2(2, 2, 2), f64_upsample_3x3(2, 3, 3), f64_upsample_4x4(2, 4, 4), f64_upsample_5x5(2, 5, 5),
+            f64_upsample_1x2(1, 1, 2), f64_upsample_1x3(1, 1, 3), f64_upsample_1x4(1, 1, 4), f64_upsample_1x5(1, 1, 5),
+        }
+    };
+}
+pub(crate) use upsample_kernels;

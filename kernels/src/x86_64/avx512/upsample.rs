@@ -1,0 +1,10 @@
+//! AVX-512 depthwise transposed convolution of stride 2, for f32 and f64.
+//!
+//! Register budget, of 32 zmm: 4x4 holds 16 weights, two rows of three vectors, two sums, two tables of lanes, bias and bounds: 29. 5x5 reads its weights from memory.
+
+use super::vector::{F32x16, F64x8};
+use crate::Isa;
+use crate::generic::upsample::upsample_kernels;
+
+upsample_kernels!(F32x16, Isa::Avx512, #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma")], f32);
+upsample_kernels!(F64x8, Isa::Avx512, #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512cd,avx2,fma")], f64);
