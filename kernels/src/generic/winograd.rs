@@ -347,43 +347,49 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
             let at = i * V::LANES;
             masks[i] = [live_lanes(elements, V::LANES, at), live_lanes(elements, V::LANES, M + at)];
         }
-        let (mut phase, mut place) = (0, 0);
-        for r in 0..shape.rows {
-            // What a row's last vector has too much, the next row of its phase overwrites.
-            for i in 0..JOINED_VECTORS {
-                let at = i * V::LANES;
-                if at < to.row {
-                    let mut v = [zero; 2];
-                    if r >= rows.start && r < rows.end {
-                        let p = src.wrapping_add((r - rows.start) * args.row_stride + at);
-                        V::prefetch(p.wrapping_add(args.next));
-                        v = [V::load_mask(p, masks[i][0]), V::load_mask(p.wrapping_add(M), masks[i][1])];
+        for phase in 0..shape.down.outputs {
+            let mut dst: *const V::Elem = joined.add(phase * to.phase);
+            for r in (phase..shape.rows).step_by(shape.down.outputs) {
+                let is_there = r >= rows.start && r < rows.end;
+                let row = src.wrapping_add(r.wrapping_sub(rows.start).wrapping_mul(args.row_stride));
+                // What a row's last vector has too much, the next row overwrites.
+                for i in 0..JOINED_VECTORS {
+                    let at = i * V::LANES;
+                    if at < to.row {
+                        let p = row.wrapping_add(at);
+                        let mut v = [zero; 2];
+                        if is_there {
+                            V::prefetch(p.wrapping_add(args.next));
+                            v = [V::load_mask(p, masks[i][0]), V::load_mask(p.wrapping_add(M), masks[i][1])];
+                        }
+                        v[0].store(dst.add(at).cast_mut());
+                        v[1].store(dst.add(to.half + at).cast_mut());
                     }
-                    let dst = joined.add(phase * to.phase + place + at);
-                    v[0].store(dst);
-                    v[1].store(dst.add(to.half));
                 }
-            }
-            phase += 1;
-            if phase == shape.down.outputs {
-                (phase, place) = (0, place + to.row);
+                dst = V::advance(dst, to.row);
             }
         }
         for phase in 0..shape.down.outputs {
             let tiles = (shape.rows - phase).div_ceil(shape.down.outputs) * shape.pitch;
-            for t in (0..tiles).step_by(V::LANES) {
-                let src = joined.add(phase * to.phase + M * t);
-                let dst = args.planes.add(phase * shape.phase_len + t);
+            let mut src: *const V::Elem = joined.add(phase * to.phase);
+            let mut place: *const V::Elem = args.planes.add(phase * shape.phase_len);
+            for _ in (0..tiles).step_by(V::LANES) {
                 let (mut first, mut behind) = ([zero; M], [zero; M]);
                 for s in 0..M {
                     first[s] = V::load(src.add(s * V::LANES));
                     behind[s] = V::load(src.add(to.half + s * V::LANES));
                 }
                 let (first, behind) = (V::deinterleave(first), V::deinterleave(behind));
+                let mut dst = place;
                 for j in 0..N {
+                    if j > 0 {
+                        dst = V::advance(dst, shape.plane_len);
+                    }
                     let v = if j < M { first[j] } else { behind[j % M] };
-                    v.store(dst.add(j * shape.plane_len));
+                    v.store(dst.cast_mut());
                 }
+                src = V::advance(src, M * V::LANES);
+                place = V::advance(place, V::LANES);
             }
         }
     }
