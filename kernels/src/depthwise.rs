@@ -150,11 +150,11 @@ impl DirectTable {
     }
 
     /// Whether `kernel` sums output rows of `outputs` elements row by row of X, with all weights in registers: three columns of three taps, in rows of
-    /// several vectors. Depends on the operator alone, as the order of the sums does.
+    /// more than two vectors. Depends on the operator alone, as the order of the sums does.
     #[must_use]
     pub fn goes_by_rows<T: Real>(&self, outputs: usize, kernel: &DepthwiseKernel<T>) -> bool {
         let is_three = self.stride == 1 && self.taps == 3 && self.count == 3;
-        is_three && kernel.by_rows && outputs > kernel.lanes
+        is_three && kernel.by_rows && outputs > 2 * kernel.lanes
     }
 
     /// Whether `kernel` can use it for output rows of `outputs` elements: only the first and the last vector may see positions that are not there, and

@@ -251,7 +251,7 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
         let last = output.vectors - 1;
         let mut masks = [[every_lane::<V>(); 3]; 3];
-        let mut masked = [[0_u8; 3]; 2];
+        let mut masked = [[false; 3]; 2];
         for column in 0..3 {
             let position = (*args.columns.add(column)).position;
             for (place, vector) in [(0, 0), (2, last)] {
@@ -259,8 +259,8 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
                 let stored = (output.width - vector * V::LANES).min(V::LANES);
                 let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
                 masks[place][column] = V::mask(from, args.width);
-                masked[0][place] |= u8::from(is_outside(stored)) << column;
-                masked[1][place] |= u8::from(is_outside(V::LANES)) << column;
+                masked[0][place] |= is_outside(stored);
+                masked[1][place] |= is_outside(V::LANES);
             }
         }
         for plane in 0..output.planes {
@@ -284,12 +284,10 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
                     let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
                     let x = x.wrapping_add(vector * V::LANES);
                     let (masks, rows) = (masks[place], (x, args.step, next));
-                    // A load under a mask takes a multiply-add's place: usually one column has some at either end.
-                    match masked[place] {
-                        0 => sum_threes::<V, R, 0>(&mut acc, rows, offsets, inside, masks, &weights),
-                        1 => sum_threes::<V, R, 1>(&mut acc, rows, offsets, inside, masks, &weights),
-                        4 => sum_threes::<V, R, 4>(&mut acc, rows, offsets, inside, masks, &weights),
-                        _ => sum_threes::<V, R, 7>(&mut acc, rows, offsets, inside, masks, &weights),
+                    if masked[place] {
+                        sum_threes::<V, R, true>(&mut acc, rows, offsets, inside, masks, &weights);
+                    } else {
+                        sum_threes::<V, R, false>(&mut acc, rows, offsets, inside, masks, &weights);
                     }
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
@@ -298,13 +296,13 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
     }
 }
 
-/// Adds three columns of three taps each, at `offsets` from the rows at `x`, `x + step`, ..., those of `MASKED`, a bit for each, under masks; otherwise as
+/// Adds three columns of three taps each, at `offsets` from the rows at `x`, `x + step`, ..., otherwise as
 /// [`sum_column`] at an edge. Rows `ahead` of those of the tile are fetched.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: those of R + 2 rows are readable for a vector at each offset, or for the lanes of the mask.
 #[inline(always)]
-unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: u8>(
+unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool>(
     acc: &mut [V; R],
     (x, step, ahead): (*const V::Elem, usize, usize),
     offsets: [isize; 3],
@@ -326,8 +324,7 @@ unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: u8>(
                     if ($i >= 2 || $i >= inside.0) && ($i < R || $i < inside.1) {
                         for column in 0..3 {
                             let x = row.wrapping_offset(offsets[column]);
-                            let is_masked = (MASKED >> column) & 1 == 1;
-                            let x = if is_masked { V::load_lanes(x, masks[column]) } else { V::load(x) };
+                            let x = if MASKED { V::load_lanes(x, masks[column]) } else { V::load(x) };
                             for k in 0..3 {
                                 if $i >= k && $i - k < R {
                                     acc[$i - k] = weights[column][k].mul_add(x, acc[$i - k]);
