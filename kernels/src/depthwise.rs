@@ -144,6 +144,19 @@ impl DirectTable {
         Some(Self { taps, stride, columns: columns.into(), count, width, reach })
     }
 
+    /// Whether it has stride 2 and three columns of three taps, one alone and two that are a pair.
+    fn is_three(&self) -> bool {
+        self.stride == 2 && self.taps == 3 && self.count == 3 && self.columns.len() == 2
+    }
+
+    /// Whether `kernel` sums output rows of `outputs` elements row by row of X, with all weights in registers: three columns of three taps, in rows of
+    /// more than two vectors. Depends on the operator alone, as the order of the sums does.
+    #[must_use]
+    pub fn goes_by_rows<T: Real>(&self, outputs: usize, kernel: &DepthwiseKernel<T>) -> bool {
+        let is_three = self.stride == 1 && self.taps == 3 && self.count == 3;
+        is_three && kernel.by_rows && outputs > 2 * kernel.lanes
+    }
+
     /// Whether `kernel` can use it for output rows of `outputs` elements: only the first and the last vector may see positions that are not there, and
     /// not every kernel has stride 2.
     #[must_use]
@@ -183,6 +196,10 @@ pub(crate) struct DepthwiseArgs<T> {
 /// first tap, and output position o sees `o * stride + position`, and one more if the column is a pair: only positions of the first and the last vector may be outside; and of the rows that a tile sees, at most
 /// `taps - 1` before X and behind it.
 pub(crate) struct DirectArgs<T> {
+    /// R.
+    pub(crate) mr: usize,
+    /// Whether three columns are summed row by row.
+    pub(crate) is_by_rows: bool,
     pub(crate) taps: usize,
     pub(crate) stride: usize,
     pub(crate) columns: *const DirectColumn,
@@ -261,6 +278,10 @@ pub struct DepthwiseKernel<T: 'static> {
     pub(crate) f: unsafe fn(&DepthwiseArgs<T>),
     /// The same straight from X, for kernels along rows.
     pub(crate) direct: Option<unsafe fn(&DirectArgs<T>)>,
+    /// The same with stride 2 for three columns of three taps; for any number of rows.
+    pub(crate) threes: Option<unsafe fn(&DirectArgs<T>)>,
+    /// Whether that can sum three columns row by row.
+    pub(crate) by_rows: bool,
     /// Whether that has stride 2 for columns of so many taps.
     pub(crate) strides: fn(usize) -> bool,
 }
@@ -401,6 +422,8 @@ impl<T: Real> DepthwiseKernel<T> {
         let loose = spare.map_or(0, |spare| spare.checked_div(x_plane).map_or(planes, |last| last + 1));
         assert!(w.len() >= end(planes, w_plane, table.taps * table.count), "too few weights");
         let args = DirectArgs {
+            mr: self.mr,
+            is_by_rows: table.goes_by_rows(output.width, self),
             taps: table.taps,
             stride: table.stride,
             columns: table.columns.as_ptr(),
@@ -413,7 +436,7 @@ impl<T: Real> DepthwiseKernel<T> {
             height,
             x: x.as_ptr(),
             x_plane,
-            next: x_plane.wrapping_sub((tiles - 1) * self.mr * step),
+            next: x_plane.wrapping_sub((tiles - 1) * self.mr * table.stride * step),
             is_fetched_ahead: table.stride == 2 || (1..=FETCHED_BYTES / size_of::<T>()).contains(&x_plane),
             loose,
             width: table.width,
@@ -421,7 +444,10 @@ impl<T: Real> DepthwiseKernel<T> {
         };
         // SAFETY: the assertions, here and in output(), cover the memory that DirectArgs asks for; Dest grants the writes; a kernel is only handed out
         // where the CPU has its ISA.
-        unsafe { f(&args) };
+        match self.threes {
+            Some(threes) if table.is_three() => unsafe { threes(&args) },
+            _ => unsafe { f(&args) },
+        }
     }
 
     /// The output's part of the arguments; none if it is empty.

@@ -177,6 +177,27 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA. Memory: the row that the mask was made for is readable, `p` being at its position; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
 
+    /// Whether [`load_over`](Self::load_over) and [`every_second`](Self::every_second) are there; elsewhere they panic.
+    const MASKS: bool = false;
+
+    /// As [`load_mask`](Self::load_mask), but the other lanes are those of `self`.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: as `load_mask`.
+    #[inline(always)]
+    unsafe fn load_over(self, _: *const Self::Elem, _: u32) -> Self {
+        unreachable!("not for this ISA")
+    }
+
+    /// Every second element of `self` followed by `b`, from index `from` on; where there is none, zero.
+    ///
+    /// # Safety
+    /// CPU: the ISA. `from` is -1 or 2.
+    #[inline(always)]
+    unsafe fn every_second(self, _: Self, _: isize) -> Self {
+        unreachable!("not for this ISA")
+    }
+
     /// The lanes whose bit is set in `mask`.
     ///
     /// # Safety

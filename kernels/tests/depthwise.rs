@@ -124,8 +124,19 @@ fn tiles_straight_from_x_leave_padding_out() {
             for width in [1, 3, 4, 5, kernel.nr(), 2 * kernel.nr() - 1, 3 * kernel.nr() + 2, 7 * kernel.nr() - 2] {
                 for (taps, pad) in [(1, 0), (2, 1), (3, 1), (5, 2), (7, 3), (3, 0), (5, 4)] {
                     if width + 2 * pad >= taps {
-                        direct(kernel, width, (taps, 1), pad);
-                        strided += usize::from(direct(kernel, width, (taps, 2), pad));
+                        direct(kernel, (2, width), (taps, 1), pad, false);
+                        strided += usize::from(direct(kernel, (2, width), (taps, 2), pad, false));
+                    }
+                }
+            }
+            // Three columns alone go their own ways, with a residual and a clamp, too.
+            let lanes = kernel.nr();
+            for width in
+                [4, 5, lanes + 1, 2 * lanes - 1, 2 * lanes, 2 * lanes + 1, 4 * lanes - 1, 4 * lanes, 6 * lanes + 3]
+            {
+                for pad in [0, 1, 2] {
+                    for (stride, is_finished) in [(1, false), (1, true), (2, false), (2, true)] {
+                        direct(kernel, (1, width), (3, stride), pad, is_finished);
                     }
                 }
             }
@@ -137,18 +148,22 @@ fn tiles_straight_from_x_leave_padding_out() {
     for_each_family!(check);
 }
 
-/// Channels that are summed.
-const CHANNELS: usize = 2;
-
-/// A square kernel, padded alike at all ends, over two channels that just hold the rows that are needed; false if the kernel does not serve.
-fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (usize, usize), pad: usize) -> bool {
+/// A square kernel, padded alike at all ends, over channels that just hold the rows that are needed, perhaps with a residual and a clamp; false if the
+/// kernel does not serve.
+fn direct<T: Real>(
+    kernel: &DepthwiseKernel<T>,
+    (channels, width): (usize, usize),
+    (taps, stride): (usize, usize),
+    pad: usize,
+    is_finished: bool,
+) -> bool {
     let (planes, tiles) = (2, 3);
     let rows = tiles * kernel.mr();
     let Some(height) = ((rows - 1) * stride + taps).checked_sub(2 * pad) else { return false };
     let columns: Vec<isize> = (0..taps).map(|c| c as isize - pad as isize).collect();
     let outputs = (width + 2 * pad - taps) / stride + 1;
     let vectors = outputs.div_ceil(kernel.nr());
-    let Some(table) = DirectTable::new(taps, stride, &columns, (CHANNELS, height * width), width)
+    let Some(table) = DirectTable::new(taps, stride, &columns, (channels, height * width), width)
         .filter(|t| t.serves(outputs, kernel))
     else {
         // Only where vectors in between reach beyond the row, or with stride 2.
@@ -156,11 +171,15 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (u
         assert!(is_beyond || stride == 2 || width < 4, "{kernel:?}: width {width}, {taps} taps refused");
         return false;
     };
-    let weights = CHANNELS * taps * taps;
-    let (x, w) = (values::<T>(planes * CHANNELS * height * width, 1), values::<T>(planes * weights, 2));
+    let weights = channels * taps * taps;
+    let (x, w) = (values::<T>(planes * channels * height * width, 1), values::<T>(planes * weights, 2));
     let bias = values::<T>(planes, 3);
     let mut y = vec![T::from_f64(UNTOUCHED); planes * rows * outputs];
-    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+    let residual = values::<T>(y.len(), 4);
+    let mut epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+    if is_finished {
+        epilogue = Epilogue { residual: Some(&residual), lo: T::ZERO, hi: T::ONE, ..epilogue };
+    }
     let input = DirectInput {
         table: &table,
         row: -(pad as isize),
@@ -168,7 +187,7 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (u
         w: &w,
         w_plane: weights,
         x: &x,
-        x_plane: CHANNELS * height * width,
+        x_plane: channels * height * width,
         planes,
         tiles,
     };
@@ -177,9 +196,9 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (u
     for (at, got) in y.iter().enumerate() {
         let (p, r, o) = (at / (rows * outputs), at / outputs % rows, at % outputs);
         let mut sum = bias[p].to_f64();
-        for column in 0..CHANNELS * taps {
+        for column in 0..channels * taps {
             for k in 0..taps {
-                let channel = p * CHANNELS + column / taps;
+                let channel = p * channels + column / taps;
                 let (row, position) = (r * stride + k, o * stride + column % taps);
                 let (row, position) = (row.checked_sub(pad), position.checked_sub(pad));
                 let (Some(row), Some(position)) = (row, position) else { continue };
@@ -190,11 +209,14 @@ fn direct<T: Real>(kernel: &DepthwiseKernel<T>, width: usize, (taps, stride): (u
                     let w_at = match (stride, k % 2) {
                         (1, _) => column * taps + k,
                         (_, 0) => column * even + index,
-                        _ => CHANNELS * taps * even + column * (taps - even) + index,
+                        _ => channels * taps * even + column * (taps - even) + index,
                     };
                     sum += x * w[p * weights + w_at].to_f64();
                 }
             }
+        }
+        if is_finished {
+            sum = (sum + residual[at].to_f64()).clamp(0.0, 1.0);
         }
         let what =
             format!("{kernel:?}, stride {stride}, pads {pad}, width {width}, {taps} taps, row {r}, position {o}");

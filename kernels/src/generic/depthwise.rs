@@ -100,6 +100,10 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
 pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>) {
     // SAFETY: the caller's promise, passed on.
     unsafe {
+        if goes_by_rows::<V>() && args.is_by_rows {
+            let offset = |i: usize| (*args.columns.add(i)).offset;
+            return direct_threes::<V, R>(args, [offset(0), offset(1), offset(2)]);
+        }
         if args.stride == 2 {
             return match args.taps {
                 3 if strides::<V>(R, 3) => direct_pairs::<V, R, 3>(args),
@@ -164,7 +168,7 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     let (masks, masked) = (&masks[place], masked[place]);
                     let x = x.wrapping_add(vector * V::LANES);
                     if args.is_fetched_ahead {
-                        let mut row = x.wrapping_add(next + (N - 1) * args.step);
+                        let mut row = x.wrapping_add(next).wrapping_add((N - 1) * args.step);
                         for _ in 0..R {
                             V::prefetch_near(row);
                             row = row.wrapping_add(args.step);
@@ -230,6 +234,291 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
     }
 }
 
+/// Whether three columns of three taps can be summed row by row: the weights, the sums of a tile and three vectors have to fit in registers.
+pub(crate) const fn goes_by_rows<V: Simd>() -> bool {
+    V::MASKS && 9 + 14 + 4 <= V::REGISTER_FILE / V::REGISTERS
+}
+
+/// [`direct_columns`] for three columns of three taps, row by row: with all weights in registers, a row of X is read once.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
+#[inline(always)]
+unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, offsets: [isize; 3]) {
+    // SAFETY: as in direct_columns.
+    unsafe {
+        let output = &args.output;
+        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let last = output.vectors - 1;
+        let mut masks = [[every_lane::<V>(); 3]; 3];
+        let mut masked = [[false; 3]; 2];
+        for column in 0..3 {
+            let position = (*args.columns.add(column)).position;
+            for (place, vector) in [(0, 0), (2, last)] {
+                let from = position + (vector * V::LANES) as isize;
+                let stored = (output.width - vector * V::LANES).min(V::LANES);
+                let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
+                masks[place][column] = V::mask(from, args.width);
+                masked[0][place] |= is_outside(stored);
+                masked[1][place] |= is_outside(V::LANES);
+            }
+        }
+        for plane in 0..output.planes {
+            let bias = V::splat(*output.bias.add(plane));
+            let w = args.w.add(plane * args.w_plane);
+            let mut weights = [[V::splat(V::Elem::ZERO); 3]; 3];
+            for column in 0..3 {
+                for k in 0..3 {
+                    weights[column][k] = V::splat(*w.add(column * 3 + k));
+                }
+            }
+            let masked = &masked[usize::from(plane >= args.loose)];
+            for tile in 0..output.tiles {
+                let at = plane * output.y_plane + tile * R * output.y_row;
+                let first = args.row + (tile * R) as isize;
+                let inside = ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize);
+                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
+                let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
+                for vector in 0..output.vectors {
+                    let mut acc = [bias; R];
+                    let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
+                    let x = x.wrapping_add(vector * V::LANES);
+                    let (masks, rows) = (masks[place], (x, args.step, next));
+                    if masked[place] {
+                        sum_threes::<V, R, true>(&mut acc, rows, offsets, inside, masks, &weights);
+                    } else {
+                        sum_threes::<V, R, false>(&mut acc, rows, offsets, inside, masks, &weights);
+                    }
+                    store::<V, R>(&mut acc, output, at, vector, (lo, hi));
+                }
+            }
+        }
+    }
+}
+
+/// Adds three columns of three taps each, at `offsets` from the rows at `x`, `x + step`, ..., otherwise as
+/// [`sum_column`] at an edge. Rows `ahead` of those of the tile are fetched.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: those of R + 2 rows are readable for a vector at each offset, or for the lanes of the mask.
+#[inline(always)]
+unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool>(
+    acc: &mut [V; R],
+    (x, step, ahead): (*const V::Elem, usize, usize),
+    offsets: [isize; 3],
+    inside: (usize, usize),
+    masks: [V::Mask; 3],
+    weights: &[[V; 3]; 3],
+) {
+    // Of an address that it knows, the compiler would keep those of all rows in memory, from one vector to the next.
+    let mut row = V::advance(x, 0);
+    // SAFETY: the caller's promise of memory and ISA.
+    unsafe {
+        // Straight-line code, as in sum_column.
+        macro_rules! rows {
+            ($($i:literal)+) => {$(
+                if $i < R + 2 {
+                    if $i >= 2 {
+                        V::prefetch_near(row.wrapping_add(ahead));
+                    }
+                    if ($i >= 2 || $i >= inside.0) && ($i < R || $i < inside.1) {
+                        for column in 0..3 {
+                            let x = row.wrapping_offset(offsets[column]);
+                            let x = if MASKED { V::load_lanes(x, masks[column]) } else { V::load(x) };
+                            for k in 0..3 {
+                                if $i >= k && $i - k < R {
+                                    acc[$i - k] = weights[column][k].mul_add(x, acc[$i - k]);
+                                }
+                            }
+                        }
+                    }
+                    row = V::advance(row, step);
+                }
+            )+};
+        }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    }
+    let _ = row;
+}
+
+/// As [`direct`] with stride 2 along both axes for three columns of three taps, two of which are a pair, row by row: with all nine weights in registers, a row of
+/// X is loaded once; and as it serves two sums at the most, no more are there, and tiles are of any height.
+///
+/// # Safety
+/// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`DirectArgs`] states for `args.mr`.
+#[inline(always)]
+pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<V::Elem>) {
+    // SAFETY: as in direct_columns; a vector of output sees two of X, and perhaps the element before or behind them.
+    unsafe {
+        let output = &args.output;
+        let last = output.vectors - 1;
+        let is_left = (*args.columns.add(1)).is_pair;
+        let DirectColumn { position, offset, .. } = *args.columns.add(usize::from(is_left));
+        // The third column is left or right of the pair: its first index in the two vectors, the element that is beside them, and the lane of that.
+        let (from, beside, lane) = if is_left { (-1, -1, 0) } else { (2, 2 * V::LANES as isize, V::LANES - 1) };
+        let every = every_lane::<V>();
+        let mut views =
+            [StridedView::<V> { masks: [every; 2], from, beside: beside - lane as isize, lane: 1 << lane }; 3];
+        let mut masked = [[false; 3]; 2];
+        for (place, vector) in [(0, 0), (2, last)] {
+            let from = position + (vector * 2 * V::LANES) as isize;
+            // A third column on the right sees one position more.
+            let stored = (output.width - vector * V::LANES).min(V::LANES) * 2 + usize::from(!is_left);
+            let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
+            views[place].masks = [V::mask(from, args.width), V::mask(from + V::LANES as isize, args.width)];
+            if !(0..args.width as isize).contains(&(from + beside)) {
+                views[place].lane = 0;
+            }
+            masked[0][place] = is_outside(stored);
+            masked[1][place] = is_outside(2 * V::LANES);
+        }
+        for plane in 0..output.planes {
+            let bias = V::splat(*output.bias.add(plane));
+            let w = args.w.add(plane * args.w_plane);
+            // Of each tap: the pair, then the third column. The taps of even rows come first.
+            let mut weights = [[V::splat(V::Elem::ZERO); 3]; 3];
+            for i in 0..3 {
+                let column = if is_left { (i + 1) % 3 } else { i };
+                for (k, at) in [column * 2, 6 + column, column * 2 + 1].into_iter().enumerate() {
+                    weights[k][i] = V::splat(*w.add(at));
+                }
+            }
+            let masked = &masked[usize::from(plane >= args.loose)];
+            for tile in 0..output.tiles {
+                let at = plane * output.y_plane + tile * args.mr * output.y_row;
+                let first = args.row + (tile * args.mr * 2) as isize;
+                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize + offset);
+                let next = if tile + 1 < output.tiles { args.mr * 2 * args.step } else { args.next };
+                for vector in 0..output.vectors {
+                    let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
+                    let x = x.wrapping_add(vector * 2 * V::LANES);
+                    let to = (at + vector * V::LANES, (output.width - vector * V::LANES).min(V::LANES));
+                    if masked[place] {
+                        roll::<V, true>(args, x, to, first, &views[place], (bias, &weights), next);
+                    } else {
+                        roll::<V, false>(args, x, to, first, &views[place], (bias, &weights), next);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How [`threes`] sees a row of X.
+#[derive(Clone, Copy)]
+struct StridedView<V: Simd> {
+    /// The lanes that are in X, of both vectors that the pair sees.
+    masks: [V::Mask; 2],
+    /// The first index of the third column in those vectors, of every second one.
+    from: isize,
+    /// Where lane 0 of a vector would be that has the element beside them at its `lane`, which is a bit; none if that is not in X.
+    beside: isize,
+    lane: u32,
+}
+
+/// What a row of X brings to the pair and to the third column.
+///
+/// # Safety
+/// CPU: the ISA of `V`, which has `MASKS`. Memory: what `view` sees of the row is readable.
+#[inline(always)]
+unsafe fn three<V: Simd, const MASKED: bool>(row: *const V::Elem, view: &StridedView<V>) -> [V; 3] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) = if MASKED {
+            (V::load_lanes(row, view.masks[0]), V::load_lanes(row.wrapping_add(V::LANES), view.masks[1]))
+        } else {
+            (V::load(row), V::load(row.wrapping_add(V::LANES)))
+        };
+        let (even, odd) = a.unzip(b);
+        [even, odd, a.every_second(b, view.from).load_over(row.wrapping_offset(view.beside), view.lane)]
+    }
+}
+
+/// Adds what a row brings to a sum.
+///
+/// # Safety
+/// CPU: the ISA of `V`.
+#[inline(always)]
+unsafe fn add_three<V: Simd>(sum: V, x: [V; 3], w: [V; 3]) -> V {
+    // SAFETY: the caller runs where the ISA is.
+    unsafe { w[2].mul_add(x[2], w[1].mul_add(x[1], w[0].mul_add(x[0], sum))) }
+}
+
+/// A tile of [`threes`], one vector wide, from row `first` of X at `x` on, to `n` elements of each row from `at` of the output on; the rows `ahead` of it are
+/// fetched.
+///
+/// # Safety
+/// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`threes`], for this tile.
+#[inline(always)]
+unsafe fn roll<V: Simd, const MASKED: bool>(
+    args: &DirectArgs<V::Elem>,
+    x: *const V::Elem,
+    (at, n): (usize, usize),
+    first: isize,
+    view: &StridedView<V>,
+    (bias, w): (V, &[[V; 3]; 3]),
+    ahead: usize,
+) {
+    let (output, view, mut y) = (&args.output, *view, at);
+    // Of the first and the last two rows; those in between are there.
+    let is_there = |row: usize| ((first + row as isize) as usize) < args.height;
+    // SAFETY: rows outside of X are left out; the rest is the caller's promise.
+    unsafe {
+        // Of an address that it knows, the compiler would keep those of all rows in memory.
+        let mut row = V::advance(x, 0);
+        let mut sum = bias;
+        if is_there(0) {
+            sum = add_three(sum, three::<V, MASKED>(row, &view), w[0]);
+        }
+        row = V::advance(row, args.step);
+        for r in 1..args.mr {
+            V::prefetch_near(row.wrapping_add(ahead));
+            V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
+            if is_there(2 * r - 1) {
+                sum = add_three(sum, three::<V, MASKED>(row, &view), w[1]);
+            }
+            row = V::advance(row, args.step);
+            V::prefetch_near(row.wrapping_add(ahead));
+            V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
+            let x = three::<V, MASKED>(row, &view);
+            store_row(add_three(sum, x, w[2]), output, y, n);
+            sum = add_three(bias, x, w[0]);
+            y += output.y_row;
+            row = V::advance(row, args.step);
+        }
+        for k in 1..3 {
+            V::prefetch_near(row.wrapping_add(ahead));
+            V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
+            if is_there(2 * args.mr - 2 + k) {
+                sum = add_three(sum, three::<V, MASKED>(row, &view), w[k]);
+            }
+            row = V::advance(row, args.step);
+        }
+        store_row(sum, output, y, n);
+        let _ = row;
+    }
+}
+
+/// Finishes `n` elements of a row and stores them: residual, clamp.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: they are writable, and the residual of them readable.
+#[inline(always)]
+unsafe fn store_row<V: Simd>(sum: V, output: &TileOutput<V::Elem>, at: usize, n: usize) {
+    let mut sum = sum;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !output.residual.is_null() {
+            sum = sum.add(V::load_first(output.residual.add(at), n));
+        }
+        if !output.is_plain {
+            sum = sum.clamp(V::splat(output.lo), V::splat(output.hi));
+        }
+        let y = output.y.add(at);
+        if n == V::LANES { sum.store(y) } else { sum.store_first(y, n) }
+    }
+}
+
 /// Rows of a tile with stride 2, at the most.
 const MOST_STRIDED: usize = 8;
 
@@ -280,7 +569,7 @@ unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArg
                     let x = x.wrapping_add(vector * 2 * V::LANES);
                     if args.is_fetched_ahead {
                         let next = if tile + 1 < output.tiles { 2 * R * args.step } else { args.next };
-                        let mut row = x.wrapping_add(next + (N - 2) * args.step);
+                        let mut row = x.wrapping_add(next).wrapping_add((N - 2) * args.step);
                         for _ in 0..2 * R {
                             V::prefetch_near(row);
                             V::prefetch_near(row.wrapping_add(V::LANES));
@@ -456,12 +745,19 @@ unsafe fn store<V: Simd, const R: usize>(
             }
         }
         // Rows one after the other, as in sum_column.
-        let mut y: *const V::Elem = y;
+        let mut y = V::advance(y, 0);
         if n == V::LANES {
             for r in 0..R {
                 acc[r].store(y.cast_mut());
                 y = V::advance(y, output.y_row);
             }
+        } else if R > 1 && n == output.y_row && 2 * n >= V::LANES {
+            // Rows follow one another: a whole vector reaches into the next row of the tile, which is stored after it.
+            for r in 0..R - 1 {
+                acc[r].store(y.cast_mut());
+                y = V::advance(y, output.y_row);
+            }
+            acc[R - 1].store_first(y.cast_mut(), n);
         } else {
             for r in 0..R {
                 acc[r].store_first(y.cast_mut(), n);
@@ -636,6 +932,13 @@ macro_rules! depthwise {
             }
         )+
         /// # Safety
+        /// As the generic kernel's, for this ISA.
+        #[$attr]
+        unsafe fn threes(args: &crate::depthwise::DirectArgs<Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::depthwise::threes::<$vector>(args) }
+        }
+        /// # Safety
         /// As the generic pass's, for this ISA.
         #[$attr]
         unsafe fn copy(args: &crate::depthwise::CopyArgs<Elem>) {
@@ -674,6 +977,8 @@ macro_rules! depthwise {
                 weight: 1,
                 f: $row,
                 direct: Some($direct),
+                threes: if <$vector as crate::simd::Simd>::MASKS { Some(threes) } else { None },
+                by_rows: crate::generic::depthwise::goes_by_rows::<$vector>(),
                 strides: |taps| crate::generic::depthwise::strides::<$vector>($rr, taps),
             }),+],
             narrow: &[$($(crate::depthwise::DepthwiseKernel {
@@ -684,6 +989,8 @@ macro_rules! depthwise {
                 weight: 1,
                 f: $half_row,
                 direct: Some($half_direct),
+                threes: None,
+                by_rows: false,
                 strides: |_| false,
             }),+)?],
             channels: &[$(crate::depthwise::DepthwiseKernel {
@@ -694,6 +1001,8 @@ macro_rules! depthwise {
                 weight: <$vector as crate::simd::Simd>::LANES,
                 f: $channel,
                 direct: None,
+                threes: None,
+                by_rows: false,
                 strides: |_| false,
             }),+],
             copy,

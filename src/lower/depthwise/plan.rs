@@ -93,7 +93,8 @@ impl<A: Real> Config<A> {
         let mut grid = Grid::new(geometry, along, lanes, nr)?;
         let blocks = if along == Along::Rows { geometry.group } else { geometry.group.div_ceil(lanes) };
         let outputs = geometry.out_channels_per_group();
-        // Kernels that read X: the highest that do, but not of so many rows that they are too many streams where X and Y leave the L2 cache.
+        // Kernels that read X: the highest that do, but not of so many rows that they are too many streams where X and Y leave the L2 cache,
+        // unless they take them one after the other.
         let is_light = grid.h.kernel * grid.w.kernel * grid.channels <= LARGE_TAPS;
         let is_large =
             is_light && (geometry.input_len() + geometry.output_len()).saturating_mul(bytes) > Caches::detect().l2;
@@ -101,8 +102,12 @@ impl<A: Real> Config<A> {
         // Of a 16-bit type, a copy of whole channels stands in for X.
         let channels_len = grid.channels.checked_mul(geometry.input_spatial())?;
         let is_readable = T::DIRECT || channels_len.checked_mul(bytes)? <= MOST_BYTES.min(most_bytes);
-        let reading =
-            (0..most.min(mr)).rev().find_map(|i| Some((i, grid.direct_table(&tiles[i])?))).filter(|_| is_readable);
+        let by_rows = |(i, table): &(usize, DirectTable)| table.goes_by_rows(grid.w.output, &tiles[*i]);
+        let reading = (0..mr)
+            .rev()
+            .filter_map(|i| Some((i, grid.direct_table(&tiles[i])?)))
+            .find(|reading| reading.0 < most || by_rows(reading))
+            .filter(|_| is_readable);
         let (tiles, direct_table) = match reading {
             Some((i, table)) => (&tiles[..=i], Some(table)),
             None => (tiles, None),

@@ -97,6 +97,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
                 Exception::new(Avx512, "depthwise_*::*_dw_*x16", 0, 4),
                 Exception::new(Avx512, "depthwise_*::*_dw_*x8", 0, 4),
                 Exception::new(Avx512, "depthwise_*::*_dwt_*", 0, 4),
+                Exception::new(Avx512, "depthwise_*::threes", 0, 1),
             ],
         ),
         (
@@ -610,6 +611,7 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
         paths.push(path);
     }
     paths.extend(["copy", "split", "gather", "scatter"].map(|pass| format!("depthwise_{dtype}::{pass}")));
+    paths.extend((isa == Isa::Avx512).then(|| format!("depthwise_{dtype}::threes")));
     // The same on every ISA.
     for name in kernels::transforms::<T>(Isa::Portable) {
         paths.extend(["split", "input", "output"].map(|part| format!("winograd_{dtype}::{name}::{part}")));

@@ -175,6 +175,27 @@ impl Simd for F32x16 {
         every
     }
 
+    const MASKS: bool = true;
+
+    #[inline(always)]
+    unsafe fn load_over(self, p: *const f32, mask: u32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        unsafe { Self(_mm512_mask_loadu_ps(self.0, mask as __mmask16, p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn every_second(self, b: Self, from: isize) -> Self {
+        let there = if from < 0 { Self::ALL & !1 } else { Self::ALL >> 1 } as __mmask16;
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let index = _mm512_add_epi32(
+                _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
+                _mm512_set1_epi32(from as i32),
+            );
+            Self(_mm512_maskz_permutex2var_ps(there, self.0, index, b.0))
+        }
+    }
+
     #[inline(always)]
     unsafe fn lanes(mask: u32) -> __mmask16 {
         mask as __mmask16
@@ -382,6 +403,24 @@ impl Simd for F64x8 {
             }
         }
         every
+    }
+
+    const MASKS: bool = true;
+
+    #[inline(always)]
+    unsafe fn load_over(self, p: *const f64, mask: u32) -> Self {
+        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        unsafe { Self(_mm512_mask_loadu_pd(self.0, mask as __mmask8, p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn every_second(self, b: Self, from: isize) -> Self {
+        let there = if from < 0 { Self::ALL & !1 } else { Self::ALL >> 1 } as __mmask8;
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let index = _mm512_add_epi64(_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), _mm512_set1_epi64(from as i64));
+            Self(_mm512_maskz_permutex2var_pd(there, self.0, index, b.0))
+        }
     }
 
     #[inline(always)]
