@@ -390,10 +390,11 @@ fn packed_weights_serve_other_sizes() {
     let operands = Operands::<f32>::uniform(large.geometry(), 1);
     let packed = operands.pack(&large);
     // Weights for tiles that only Fast allows serve plans of any accuracy but Strict.
-    let fast = planner.clone().accuracy(Accuracy::Fast).plan::<f32>(conv(), &[1, 24, 96, 96]).unwrap();
+    let wide = || Conv::new([128, 128, 3, 3]).pads([1, 1, 1, 1]);
+    let fast = planner.clone().accuracy(Accuracy::Fast).plan::<f32>(wide(), &[1, 128, 48, 48]).unwrap();
     assert!(fast.kernel().contains("f6x6"), "{fast:?}");
-    let fast = operands.pack(&fast);
-    assert!(Planner::new().packed_for(&fast).plan::<f32>(conv(), &[1, 24, 7, 7]).unwrap().kernel().contains("f6x6"));
+    let fast = Operands::<f32>::uniform(fast.geometry(), 1).pack(&fast);
+    assert!(Planner::new().packed_for(&fast).plan::<f32>(wide(), &[1, 128, 7, 7]).unwrap().kernel().contains("f6x6"));
     for shape in [[1, 24, 7, 7], [3, 24, 13, 30], [1, 24, 1, 1]] {
         let layer = layer(conv(), shape);
         let plan = Planner::new().packed_for(&packed).plan::<f32>(conv(), &shape).unwrap();
