@@ -442,12 +442,10 @@ impl<T: Real> DepthwiseKernel<T> {
             width: table.width,
             output,
         };
+        let f = self.threes.filter(|_| table.is_three()).unwrap_or(f);
         // SAFETY: the assertions, here and in output(), cover the memory that DirectArgs asks for; Dest grants the writes; a kernel is only handed out
         // where the CPU has its ISA.
-        match self.threes {
-            Some(threes) if table.is_three() => unsafe { threes(&args) },
-            _ => unsafe { f(&args) },
-        }
+        unsafe { f(&args) };
     }
 
     /// The output's part of the arguments; none if it is empty.
