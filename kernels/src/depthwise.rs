@@ -94,7 +94,7 @@ pub struct DirectTable {
 
 /// Sizes below which no position of [`DirectTable`] overflows.
 const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
-/// Planes up to here are fetched ahead: measured, 28x28 gains a tenth, 112x112 loses as much.
+/// Planes up to here are fetched ahead where columns are summed one after the other with stride 1: measured, 28x28 gains a tenth, 112x112 loses as much.
 const FETCHED_BYTES: usize = 16 << 10;
 /// Taps of a column of a [`DirectTable`]: those of common kernels, as each costs code.
 const DIRECT_TAPS: [usize; 5] = [1, 2, 3, 5, 7];
@@ -216,7 +216,8 @@ pub(crate) struct DirectArgs<T> {
     pub(crate) x_plane: usize,
     /// From the last tile of a plane to the first one of the next plane.
     pub(crate) next: usize,
-    /// Whether a tile asks for the rows of the next one: where planes are so small that the hardware does not foresee them.
+    /// Whether a tile whose columns are summed one after the other asks for the rows of the next one: with stride 2, and where planes are so small that the
+    /// hardware does not foresee them. Tiles that go by rows always do.
     pub(crate) is_fetched_ahead: bool,
     pub(crate) loose: usize,
     pub(crate) width: usize,
@@ -280,9 +281,9 @@ pub struct DepthwiseKernel<T: 'static> {
     pub(crate) direct: Option<unsafe fn(&DirectArgs<T>)>,
     /// The same with stride 2 for three columns of three taps; for any number of rows.
     pub(crate) threes: Option<unsafe fn(&DirectArgs<T>)>,
-    /// Whether that can sum three columns row by row.
+    /// Whether `direct` can sum three columns row by row.
     pub(crate) by_rows: bool,
-    /// Whether that has stride 2 for columns of so many taps.
+    /// Whether `direct` has stride 2 for columns of so many taps.
     pub(crate) strides: fn(usize) -> bool,
 }
 

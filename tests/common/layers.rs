@@ -567,6 +567,8 @@ pub fn hard() -> Vec<Layer> {
         let upsample = transposed([5, 1, kernel, kernel]).group(5).strides([2, 2]);
         add(upsample.clone().pads([pad, 1, 0, 2]).output_padding([1, 0]), [2, 5, 9, width]);
         add(upsample, [1, 5, 3, width - 1]);
+        let row = transposed([3, 1, 1, kernel]).group(3).strides([1, 2]);
+        add(row.pads([1, pad, 0, 1]), [2, 3, 6, width]);
     }
     add(transposed([19, 3, 4, 4]).group(19).strides([2, 2]).pads([1, 1, 1, 1]), [1, 19, 7, 5]);
     add(transposed([4, 6, 3, 3]).strides([2, 2]).dilations([3, 3]).pads([2, 1, 3, 0]), [1, 4, 9, 8]);

@@ -128,7 +128,8 @@ fn offer_view<'a, T: Element>(
         if kernel.values() > STANDARD_VALUES && !is_allowed {
             continue;
         }
-        if view.past_cache && request.layout.is_none() && is_ragged(kernel) && has_whole_rows(kernel) {
+        let is_lines = view.past_cache && roles.along.output.is_multiple_of(kernel.lanes());
+        if is_lines && request.layout.is_none() && is_ragged(kernel) && has_whole_rows(kernel) {
             continue;
         }
         let Some(scheme) = Scheme::new(kernel, roles) else { continue };

@@ -193,7 +193,7 @@ impl<T: Real> Scheme<T> {
         let v = v_plane.saturating_mul(values).saturating_mul(view.roles.depth.kernel);
         let products = (extent.tiles().saturating_mul(2 * lanes)).saturating_add(MOST_PADDING).saturating_mul(values);
         let products = products.saturating_mul(together);
-        let planes = extent.input_tiles().saturating_mul(3 * values);
+        let planes = extent.input_tiles().saturating_mul(5 * values);
         v.saturating_add(products).saturating_add(planes)
     }
 
