@@ -25,7 +25,7 @@ use super::cost::{
     KERNEL_CALL_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
 };
 use super::finish::Finish;
-use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use super::{Answer, Io, Layout, Lowering, Offer, Request, TASKS_PER_THREAD};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::{Axis, Geometry, Op};
@@ -50,9 +50,6 @@ const LEAST_BLOCK: usize = 6;
 
 /// Strides, at the most: with longer ones, little of X is read.
 const MOST_STRIDE: usize = 8;
-
-/// Tasks for each thread, so that they end at about the same time.
-const TASKS_PER_THREAD: usize = 4;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;

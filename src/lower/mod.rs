@@ -137,6 +137,9 @@ pub(crate) trait Lowering<T: Element>: Send + Sync {
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]);
 }
 
+/// Tasks for each thread where they are short, so that threads end at about the same time.
+pub(crate) const TASKS_PER_THREAD: usize = 4;
+
 /// Rows, steps of k or channels of a GEMM, at the most: products of two of them, and of one of them with a slab's columns, fit the address
 /// space, so that the lowerings need not check each.
 const MOST: usize = 1 << (usize::BITS / 2 - 1);

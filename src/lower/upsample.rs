@@ -16,7 +16,7 @@ use convoke_kernels::{Dest, Epilogue, Isa, Real, UpsampleInput, UpsampleKernel, 
 
 use super::cost::{CLOCK, NAIVE_FMA, TASK_CYCLES, UPSAMPLE_CYCLES, UPSAMPLE_PLANE_CYCLES};
 use super::finish::Finish;
-use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use super::{Answer, Io, Layout, Lowering, Offer, Request, TASKS_PER_THREAD};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::{Axis, Geometry, Op, reference};
@@ -26,9 +26,6 @@ const BAND_BYTES: usize = 32 << 10;
 
 /// Bytes of scratch, at the most.
 const MOST_BYTES: usize = 4 << 20;
-
-/// Tasks for each thread, so that they end at about the same time.
-const TASKS_PER_THREAD: usize = 4;
 
 /// Rows of a band, at the least, where a channel is shared: the first of them read again what the band before has read.
 const LEAST_BAND: usize = 8;
@@ -80,8 +77,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         extent = extent.min(BAND_BYTES.min(most) / (w.output * bytes));
     }
     let extent = extent.clamp(1, h.output);
-    let before = h.kernel.div_ceil(h.stride) - 1;
-    let staged = if T::DIRECT { 0 } else { (extent / h.stride + 2 + before).min(h.input) * w.input };
+    let staged = if T::DIRECT { 0 } else { (extent / h.stride + 2 + rows_before(&h)).min(h.input) * w.input };
     let sums = if direct.is_some() { 0 } else { extent * w.output };
     if (staged + sums) * bytes > MOST_BYTES {
         return Err(alloc::format!("rows of X and of the output exceed {MOST_BYTES} bytes"));
@@ -163,8 +159,7 @@ impl<T: Element> Upsample<T> {
             return self.kernel.run(&input, &mut y, &output, &epilogue);
         }
         // The rows of X that are seen.
-        let before = h.kernel.div_ceil(h.stride) - 1;
-        let seen = (output.row / h.stride).saturating_sub(before).min(h.input);
+        let seen = (output.row / h.stride).saturating_sub(rows_before(h)).min(h.input);
         let end = ((output.row + rows.len() - 1) / h.stride + 1).clamp(seen, h.input);
         output.row -= seen * h.stride;
         let finish = Finish { isa: self.isa, activation: self.activation, io };
@@ -209,6 +204,11 @@ impl<T: Element> Upsample<T> {
             }
         }
     }
+}
+
+/// Positions of X that an output sees before the last one, at the most.
+fn rows_before(axis: &Axis) -> usize {
+    axis.kernel.div_ceil(axis.stride) - 1
 }
 
 /// Whether all taps of the phase of output `o` have an input.

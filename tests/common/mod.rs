@@ -140,13 +140,14 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
                 _ => return false,
             };
             let is_short = |a: &convoke::Axis| a.stride == 2 && a.dilation == 1 && (2..=5).contains(&a.kernel);
-            let is_square = |h: &convoke::Axis| is_short(h) && h.kernel == w.kernel;
+            let is_one = |h: &convoke::Axis| (h.kernel, h.stride, h.dilation) == (1, 1, 1);
+            let serves = |h: &convoke::Axis| is_one(h) || (is_short(h) && h.kernel == w.kernel);
             geometry.op == Op::ConvTranspose
                 && !is_empty
                 && geometry.in_channels_per_group() == 1
                 && geometry.out_channels_per_group() == 1
                 && is_short(&w)
-                && h.as_ref().is_none_or(is_square)
+                && h.as_ref().is_none_or(serves)
         }
         Algorithm::Transposed | Algorithm::Col2im(_) => geometry.op == Op::ConvTranspose && !is_empty,
         _ => panic!("tests/common/mod.rs: say what {algorithm} accepts"),

@@ -13,7 +13,7 @@ use crate::lower::cost::{
     CLOCK, DIRECT_DENSE, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::Panels;
-use crate::lower::{Answer, Offer, Request, planes};
+use crate::lower::{Answer, Offer, Request, TASKS_PER_THREAD, planes};
 use crate::machine::Caches;
 use crate::{Axis, Geometry, Op};
 
@@ -28,9 +28,6 @@ const LARGE_TAPS: usize = 9;
 
 /// Groups of a unit whose kernels read X itself.
 const DIRECT_BATCH: usize = 64;
-
-/// Tasks for each thread, so that they end at about the same time.
-const TASKS_PER_THREAD: usize = 4;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;

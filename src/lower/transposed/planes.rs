@@ -227,45 +227,33 @@ impl Planes {
         planes: &mut [T::Acc],
     ) {
         let last = phases.len() - 1;
-        let input = phases[last].axis.input;
+        let channels = planes.len() / self.channel_len;
+        // Row by row along the last axis. Products wrap where they are not used: beside an axis without positions, which has no rows to be copied.
+        let picks = Picks {
+            planes: channels,
+            src_pitch: phases.iter().fold(1_usize, |n, p| n.wrapping_mul(p.axis.input)),
+            dst_pitch: self.channel_len,
+            rows: &[],
+            width: phases[last].axis.input,
+            first: 0,
+            stride: 1,
+            phases: &[PhasePick { offset: 0, dst: 0 }],
+            len: self.span,
+            fetches: channels >= FETCHED_CHANNELS,
+        };
         if self.is_plain {
+            // A slab of a channel is one row.
             let at = slab.origin.iter().zip(phases).fold(0, |at, (v, p)| at * p.axis.input + v);
             let len = (self.axis + 1..=last).fold(slab.extent, |len, i| len * phases[i].axis.input);
-            let channels = planes.len() / self.channel_len;
-            let picks = Picks {
-                planes: channels,
-                src_pitch: phases.iter().map(|p| p.axis.input).product(),
-                dst_pitch: self.channel_len,
-                rows: &[],
-                width: len,
-                first: 0,
-                stride: 1,
-                phases: &[PhasePick { offset: 0, dst: 0 }],
-                len,
-                fetches: channels >= FETCHED_CHANNELS,
-            };
-            return pick_rows(isa, x, &picks, core::iter::once(RowPick { src: Some(at), dst: 0 }), planes);
+            let row = RowPick { src: Some(at), dst: 0 };
+            return pick_rows(isa, x, &Picks { width: len, len, ..picks }, core::iter::once(row), planes);
         }
-        // Products wrap where they are not used: beside an axis without positions, which has no rows to be copied.
-        let spatial = phases.iter().fold(1_usize, |n, p| n.wrapping_mul(p.axis.input));
-        let channels = planes.len() / self.channel_len;
         let rows = || (0..self.plane / self.span).filter_map(|row| self.row(phases, slab, row));
         for (copy, shift) in self.copies.iter().enumerate() {
             let shift = if self.is_dense { *shift } else { 0 };
-            let picks = Picks {
-                planes: channels,
-                src_pitch: spatial,
-                dst_pitch: self.channel_len,
-                rows: &[],
-                width: input,
-                first: (slab.origin[last] + shift) as isize + phases[last].low,
-                stride: 1,
-                phases: &[PhasePick { offset: 0, dst: 0 }],
-                len: self.span,
-                fetches: channels >= FETCHED_CHANNELS,
-            };
+            let first = (slab.origin[last] + shift) as isize + phases[last].low;
             let rows = rows().map(|row| RowPick { dst: copy * self.plane + row.dst, ..row });
-            pick_rows(isa, x, &picks, rows, planes);
+            pick_rows(isa, x, &Picks { first, ..picks }, rows, planes);
         }
     }
 
