@@ -83,7 +83,7 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
         while offsets < end {
             let mask = every_lane::<V>();
             let x = x.add(*offsets as usize);
-            sum_column::<V, R, N, VECTOR_WEIGHTS, false, false>(acc, x, step, (0, R + N - 1), mask, w);
+            sum_column::<V, R, N, VECTOR_WEIGHTS, false, WHOLE>(acc, x, step, (0, R + N - 1), mask, w);
             w = w.add(N * weight);
             offsets = offsets.add(1);
         }
@@ -131,7 +131,9 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
     // the output's contract covers the rest.
     unsafe {
         let output = &args.output;
-        if output.tiles == 1 && output.vectors == 1 && (N == 3 || N == 5) {
+        let is_square = (N == 3 || N == 5) && args.columns_len == N;
+        let is_whole = output.tiles == 1 && output.vectors == 1 && rows_inside(args, args.row) == (N / 2, R + N / 2);
+        if is_square && is_whole {
             return whole_planes::<V, R, N>(args);
         }
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
@@ -158,8 +160,9 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
                 let first = args.row + (tile * R) as isize;
-                // The rows of the tile's input that are there; at most N - 1 are missing at either end.
-                let inside = ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize);
+                // At most N - 1 rows are missing at either end.
+                let inside = rows_inside(args, first);
+                let is_edge = N > 1 && (inside.0 > 0 || inside.1 < R + N - 1);
                 let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
                 let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
                 for vector in 0..output.vectors {
@@ -177,10 +180,13 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     let mut w = w;
                     for column in 0..args.columns_len {
                         let (x, mask) = (x.wrapping_offset((*args.columns.add(column)).offset), masks[column]);
-                        if (masked >> column) & 1 == 0 {
-                            sum_column::<V, R, N, false, false, true>(&mut acc, x, args.step, inside, mask, w);
+                        // The mask of a whole vector costs less than one more loop.
+                        if is_edge {
+                            sum_column::<V, R, N, false, true, SOME>(&mut acc, x, args.step, inside, mask, w);
+                        } else if (masked >> column) & 1 == 0 {
+                            sum_column::<V, R, N, false, false, WHOLE>(&mut acc, x, args.step, inside, mask, w);
                         } else {
-                            sum_column::<V, R, N, false, true, true>(&mut acc, x, args.step, inside, mask, w);
+                            sum_column::<V, R, N, false, true, WHOLE>(&mut acc, x, args.step, inside, mask, w);
                         }
                         w = w.add(N);
                     }
@@ -191,7 +197,13 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
     }
 }
 
-/// [`direct_columns`] for planes of one tile of one vector: what planes have in common is made ready once, as there is little to do for each of them.
+/// The rows of a tile's input that are there, of those from row `first` of X on.
+fn rows_inside<T>(args: &DirectArgs<T>, first: isize) -> (usize, usize) {
+    ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize)
+}
+
+/// [`direct_columns`] for `N` columns on planes of one tile of one vector, as high as those of X, between equal padding: what planes have in common is made
+/// ready once, and columns follow one another without a loop, as there is little to do for each plane.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
@@ -201,11 +213,10 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
     unsafe {
         let output = &args.output;
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
-        let inside = ((-args.row).max(0) as usize, (args.height as isize - args.row).max(0) as usize);
         let loose = args.loose.min(output.planes);
         for (from, to, lanes) in [(0, loose, output.width), (loose, output.planes, V::LANES)] {
-            let mut columns = [(0_isize, every_lane::<V>(), false); MOST_SHORT];
-            for column in 0..args.columns_len {
+            let mut columns = [(0_isize, every_lane::<V>(), false); N];
+            for column in 0..N {
                 let DirectColumn { position, offset, .. } = *args.columns.add(column);
                 let is_outside = position < 0 || position + lanes as isize > args.width as isize;
                 columns[column] = (offset, V::mask(position, args.width), is_outside);
@@ -215,15 +226,14 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
             let mut at = from * output.y_plane;
             for plane in from..to {
                 let mut acc = [V::splat(*output.bias.add(plane)); R];
-                let mut taps = w;
-                for &(offset, mask, is_masked) in &columns[..args.columns_len] {
-                    let x = x.wrapping_offset(offset);
-                    if is_masked {
-                        sum_column::<V, R, N, false, true, true>(&mut acc, x, args.step, inside, mask, taps);
+                for column in 0..N {
+                    let (offset, mask, is_masked) = columns[column];
+                    let (x, taps) = (x.wrapping_offset(offset), w.wrapping_add(column * N));
+                    if V::MASKS || is_masked {
+                        sum_column::<V, R, N, false, true, SAME>(&mut acc, x, args.step, (0, 0), mask, taps);
                     } else {
-                        sum_column::<V, R, N, false, false, true>(&mut acc, x, args.step, inside, mask, taps);
+                        sum_column::<V, R, N, false, false, SAME>(&mut acc, x, args.step, (0, 0), mask, taps);
                     }
-                    taps = taps.wrapping_add(N);
                 }
                 store::<V, R>(&mut acc, output, at, 0, (lo, hi));
                 x = x.wrapping_add(args.x_plane);
@@ -276,7 +286,8 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
                 let first = args.row + (tile * R) as isize;
-                let inside = ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize);
+                let inside = rows_inside(args, first);
+                let is_edge = inside.0 > 0 || inside.1 < R + 2;
                 let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
                 let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
                 for vector in 0..output.vectors {
@@ -284,10 +295,12 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
                     let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
                     let x = x.wrapping_add(vector * V::LANES);
                     let (masks, rows) = (masks[place], (x, args.step, next));
-                    if masked[place] {
-                        sum_threes::<V, R, true>(&mut acc, rows, offsets, inside, masks, &weights);
+                    if is_edge {
+                        sum_threes::<V, R, true, SOME>(&mut acc, rows, offsets, inside, masks, &weights);
+                    } else if masked[place] {
+                        sum_threes::<V, R, true, WHOLE>(&mut acc, rows, offsets, inside, masks, &weights);
                     } else {
-                        sum_threes::<V, R, false>(&mut acc, rows, offsets, inside, masks, &weights);
+                        sum_threes::<V, R, false, WHOLE>(&mut acc, rows, offsets, inside, masks, &weights);
                     }
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
@@ -302,7 +315,7 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
 /// # Safety
 /// CPU: the ISA of `V`. Memory: those of R + 2 rows are readable for a vector at each offset, or for the lanes of the mask.
 #[inline(always)]
-unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool>(
+unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8>(
     acc: &mut [V; R],
     (x, step, ahead): (*const V::Elem, usize, usize),
     offsets: [isize; 3],
@@ -321,7 +334,7 @@ unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool>(
                     if $i >= 2 {
                         V::prefetch_near(row.wrapping_add(ahead));
                     }
-                    if ($i >= 2 || $i >= inside.0) && ($i < R || $i < inside.1) {
+                    if EDGE == WHOLE || (($i >= 2 || $i >= inside.0) && ($i < R || $i < inside.1)) {
                         for column in 0..3 {
                             let x = row.wrapping_offset(offsets[column]);
                             let x = if MASKED { V::load_lanes(x, masks[column]) } else { V::load(x) };
@@ -560,7 +573,7 @@ unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArg
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
                 let first = args.row + (tile * 2 * R) as isize;
-                let inside = ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize);
+                let inside = rows_inside(args, first);
                 let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
                 for vector in 0..output.vectors {
                     let mut acc = [bias; R];
@@ -662,8 +675,18 @@ unsafe fn every_lane<V: Simd>() -> V::Mask {
     unsafe { V::mask(0, V::LANES.max(LEAST_ROW)) }
 }
 
-/// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, ...; where `MASKED`, the lanes of `mask` of them; where `EDGE`, only
-/// those of the first and last N - 1 rows that are `inside`.
+/// Which rows of a tile's input are there: all of them.
+const WHOLE: u8 = 0;
+
+/// All but half as many as a column has taps, above and below. Branches would keep the compiler from ordering multiply-adds and loads of several rows: they cost
+/// up to half as much again.
+const SAME: u8 = 1;
+
+/// Those that are told.
+const SOME: u8 = 2;
+
+/// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, ...; where `MASKED`, the lanes of `mask` of them; of the first and last
+/// N - 1 rows, those that are there according to `EDGE`: where that is `SOME`, those that are `inside`.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: those of R + N - 1 rows are readable for a vector, or for the lanes of the mask; `w` for `N` weights.
@@ -674,7 +697,7 @@ unsafe fn sum_column<
     const N: usize,
     const VECTOR_WEIGHTS: bool,
     const MASKED: bool,
-    const EDGE: bool,
+    const EDGE: u8,
 >(
     acc: &mut [V; R],
     x: *const V::Elem,
@@ -697,7 +720,12 @@ unsafe fn sum_column<
         macro_rules! rows {
             ($($i:literal)+) => {$(
                 if $i < R + N - 1 {
-                    if !EDGE || (($i + 1 >= N || $i >= inside.0) && ($i < R || $i < inside.1)) {
+                    let is_there = match EDGE {
+                        WHOLE => true,
+                        SAME => $i >= N / 2 && $i < R + N / 2,
+                        _ => ($i + 1 >= N || $i >= inside.0) && ($i < R || $i < inside.1),
+                    };
+                    if is_there {
                         let x = if $i % 2 == 0 { row } else { row.wrapping_add(step) };
                         let x = if MASKED { V::load_lanes(x, mask) } else { V::load(x) };
                         for k in 0..N {

@@ -26,9 +26,6 @@ const LARGE_ROWS: usize = 8;
 /// Taps up to which that counts: with more, memory keeps up.
 const LARGE_TAPS: usize = 9;
 
-/// Groups of a unit whose kernels read X itself.
-const DIRECT_BATCH: usize = 64;
-
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     if geometry.op != Op::Conv {
@@ -124,16 +121,20 @@ impl<A: Real> Config<A> {
         let batch = match along {
             // Only where all of a batch's output channels follow one another, and each thread still gets some units.
             Along::Rows if geometry.out_channels_per_group() == 1 && grid.is_whole() => {
-                let fitting = BATCH_BYTES.min(most_bytes) / (grid.planes() * grid.plane * bytes).max(1);
-                // Kernels that read X have no planes that should stay in the cache, but perhaps sums.
-                let in_x = if request.direct_clamp().is_some() {
-                    DIRECT_BATCH
+                let fitting = if !reads_x {
+                    BATCH_BYTES.min(most_bytes) / (grid.planes() * grid.plane * bytes).max(1)
+                } else if request.direct_clamp().is_some() {
+                    // Nothing that should stay in a cache.
+                    usize::MAX
                 } else {
                     let copied = if T::DIRECT { 0 } else { channels_len };
                     BATCH_BYTES / ((geometry.output_spatial() + copied) * bytes)
                 };
-                let fitting = if reads_x { in_x } else { fitting };
-                let share = geometry.batch * geometry.group / (TASKS_PER_THREAD * request.threads);
+                let share = if request.threads == 1 {
+                    usize::MAX
+                } else {
+                    geometry.batch * geometry.group / (TASKS_PER_THREAD * request.threads)
+                };
                 fitting.min(share).clamp(1, geometry.group)
             }
             Along::Rows => 1,
