@@ -268,6 +268,11 @@ pub(crate) struct GatherArgs<T> {
     pub(crate) dst: *mut T,
 }
 
+/// Whether there are two tiles the last vectors of whose rows, of `lanes` elements, fit in one.
+pub(crate) fn halves(width: usize, lanes: usize, tiles: usize) -> bool {
+    tiles > 1 && (1..=lanes / 2).contains(&(width % lanes))
+}
+
 /// A kernel for tiles of some rows. A reference to one is the proof that the CPU can run it.
 pub struct DepthwiseKernel<T: 'static> {
     pub(crate) name: &'static str,
@@ -283,6 +288,8 @@ pub struct DepthwiseKernel<T: 'static> {
     pub(crate) threes: Option<unsafe fn(&DirectArgs<T>)>,
     /// Whether `direct` can sum three columns row by row.
     pub(crate) by_rows: bool,
+    /// Whether two tiles share the last vectors of their rows where each fills half of it at the most.
+    pub(crate) halves: bool,
     /// Whether `direct` has stride 2 for columns of so many taps.
     pub(crate) strides: fn(usize) -> bool,
 }
@@ -357,6 +364,13 @@ impl<T: Real> DepthwiseKernel<T> {
     #[must_use]
     pub fn nr(&self) -> usize {
         self.lanes
+    }
+
+    /// Vectors of a row of `outputs` elements of `tiles` tiles below one another, on average: two tiles may share the last ones of their rows.
+    #[must_use]
+    pub fn vectors(&self, outputs: usize, tiles: usize) -> f64 {
+        let shared = if self.halves && halves(outputs, self.lanes, tiles) { tiles / 2 * 2 } else { 0 };
+        outputs.div_ceil(self.lanes) as f64 - shared as f64 / (2 * tiles.max(1)) as f64
     }
 
     /// For each plane, `tiles * MR` rows of sums: `+ bias + residual`, clamped, stored. One bias a plane.

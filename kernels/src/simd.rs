@@ -177,7 +177,8 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA. Memory: the row that the mask was made for is readable, `p` being at its position; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
 
-    /// Whether [`load_over`](Self::load_over) and [`every_second`](Self::every_second) are there; elsewhere they panic.
+    /// Whether [`load_over`](Self::load_over), [`load_halves`](Self::load_halves), [`store_halves`](Self::store_halves) and
+    /// [`every_second`](Self::every_second) are there; elsewhere they panic.
     const MASKS: bool = false;
 
     /// As [`load_mask`](Self::load_mask), but the other lanes are those of `self`.
@@ -186,6 +187,25 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA. Memory: as `load_mask`.
     #[inline(always)]
     unsafe fn load_over(self, _: *const Self::Elem, _: u32) -> Self {
+        unreachable!("not for this ISA")
+    }
+
+    /// In the low half of the lanes the elements from `low` whose bit is set in the first mask, in the high half those from `high` in the second one; the other
+    /// lanes are zero.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: those elements are readable; nothing else is touched, and either may point anywhere beside them.
+    #[inline(always)]
+    unsafe fn load_halves(_low: *const Self::Elem, _high: *const Self::Elem, _masks: [u32; 2]) -> Self {
+        unreachable!("not for this ISA")
+    }
+
+    /// The first `n` lanes of the low half to `low`, those of the high half to `high`.
+    ///
+    /// # Safety
+    /// CPU: the ISA. Memory: both are writable for `n <= LANES / 2` elements; nothing else is touched.
+    #[inline(always)]
+    unsafe fn store_halves(self, _low: *mut Self::Elem, _high: *mut Self::Elem, _n: usize) {
         unreachable!("not for this ISA")
     }
 
@@ -219,6 +239,16 @@ pub(crate) trait Simd: Copy {
     /// `p + step`, as a value that the compiler knows nothing about: it would compute the addresses of all rows of a tile ahead, and keep them in memory.
     fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
         p.wrapping_add(step)
+    }
+
+    /// As [`advance`](Self::advance), and only known once `x` is: what is loaded from there comes after what made `x`, where the compiler would load all rows of
+    /// a tile first, and keep them in memory.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    #[inline(always)]
+    unsafe fn advance_after(p: *const Self::Elem, step: usize, _x: Self) -> *const Self::Elem {
+        Self::advance(p, step)
     }
 
     /// The lanes of `self` and `b` in turn: the first lanes of both, then the second ones, and so on, as two vectors.

@@ -16,9 +16,9 @@
 
 use crate::Real;
 use crate::depthwise::{
-    CopyArgs, DepthwiseArgs, DirectArgs, DirectColumn, GatherArgs, MOST_SHORT, MOST_TAPS, TileOutput,
+    CopyArgs, DepthwiseArgs, DirectArgs, DirectColumn, GatherArgs, MOST_SHORT, MOST_TAPS, TileOutput, halves,
 };
-use crate::simd::{LEAST_ROW, Simd};
+use crate::simd::{LEAST_ROW, Simd, lanes_in_row};
 use crate::ukernel::ChannelStore;
 
 /// Tiles of `R` rows, over planes, tiles below one another, and vectors side by side.
@@ -31,32 +31,61 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
     unsafe {
         let output = &args.output;
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let has_halves = !VECTOR_WEIGHTS && halves_tails::<V, R>(output);
         for plane in 0..output.planes {
             let bias = V::splat(*output.bias.add(plane));
             for tile in 0..output.tiles {
                 let x = args.x.wrapping_add(plane * args.x_plane + tile * R * args.step);
                 let at = plane * output.y_plane + tile * R * output.y_row;
-                for vector in 0..output.vectors {
+                let is_alone = !has_halves || tile / 2 * 2 + 1 == output.tiles;
+                if !is_alone && tile.is_multiple_of(2) {
                     let mut acc = [bias; R];
-                    let x = x.wrapping_add(vector * args.x_vector);
-                    let mut offsets = args.offsets;
-                    let mut w = args.w.add(plane * args.w_plane);
-                    for group in 0..args.groups_len {
-                        let group = &*args.groups.add(group);
-                        let (columns, step) = (group.columns, args.step);
-                        (offsets, w) = match group.taps {
-                            1 => sum::<V, R, 1, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
-                            2 => sum::<V, R, 2, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
-                            3 => sum::<V, R, 3, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
-                            4 => sum::<V, R, 4, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
-                            5 => sum::<V, R, 5, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
-                            6 => sum::<V, R, 6, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
-                            _ => sum::<V, R, MOST_TAPS, VECTOR_WEIGHTS>(&mut acc, x, step, offsets, w, columns),
-                        };
-                    }
+                    let x = x.wrapping_add((output.vectors - 1) * args.x_vector);
+                    sum_groups::<V, R, false, true>(&mut acc, args, plane, x);
+                    store_halves::<V, R>(&mut acc, output, at);
+                }
+                for vector in 0..output.vectors - usize::from(!is_alone) {
+                    let mut acc = [bias; R];
+                    sum_groups::<V, R, VECTOR_WEIGHTS, false>(
+                        &mut acc,
+                        args,
+                        plane,
+                        x.wrapping_add(vector * args.x_vector),
+                    );
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
             }
+        }
+    }
+}
+
+/// Adds all taps, for one vector of a tile whose input begins at `x`, or as [`sum_halves`] for two tiles.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DepthwiseArgs`] states for `R`.
+#[inline(always)]
+unsafe fn sum_groups<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool, const HALVES: bool>(
+    acc: &mut [V; R],
+    args: &DepthwiseArgs<V::Elem>,
+    plane: usize,
+    x: *const V::Elem,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut offsets = args.offsets;
+        let mut w = args.w.add(plane * args.w_plane);
+        for group in 0..args.groups_len {
+            let group = &*args.groups.add(group);
+            let (columns, step) = (group.columns, args.step);
+            (offsets, w) = match group.taps {
+                1 => sum::<V, R, 1, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
+                2 => sum::<V, R, 2, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
+                3 => sum::<V, R, 3, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
+                4 => sum::<V, R, 4, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
+                5 => sum::<V, R, 5, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
+                6 => sum::<V, R, 6, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
+                _ => sum::<V, R, MOST_TAPS, VECTOR_WEIGHTS, HALVES>(acc, x, step, offsets, w, columns),
+            };
         }
     }
 }
@@ -65,9 +94,9 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: `offsets` readable for `columns`, `w` for `columns * N` weights; for each offset, `x + offset + i * step`
-/// for a vector, i < R + N - 1.
+/// for a vector, i < R + N - 1, or as [`sum_halves`].
 #[inline(always)]
-unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: bool>(
+unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: bool, const HALVES: bool>(
     acc: &mut [V; R],
     x: *const V::Elem,
     step: usize,
@@ -81,9 +110,19 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
     unsafe {
         let end = offsets.add(columns);
         while offsets < end {
-            let mask = every_lane::<V>();
             let x = x.add(*offsets as usize);
-            sum_column::<V, R, N, VECTOR_WEIGHTS, false, WHOLE>(acc, x, step, (0, R + N - 1), mask, w);
+            if HALVES {
+                sum_halves::<V, R, N, false>(
+                    acc,
+                    x,
+                    step,
+                    (V::ALL >> (V::LANES / 2), &[[0; 2]; 2 * (MOST_TAPS - 1)]),
+                    w,
+                );
+            } else {
+                let mask = every_lane::<V>();
+                sum_column::<V, R, N, VECTOR_WEIGHTS, false, WHOLE>(acc, x, step, (0, R + N - 1), mask, w);
+            }
             w = w.add(N * weight);
             offsets = offsets.add(1);
         }
@@ -153,19 +192,21 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                 masked[1][place] |= u32::from(is_outside(V::LANES)) << column;
             }
         }
+        let halves = halves_tails::<V, R>(output).then(|| Halves::new::<V, R, N>(args));
         for plane in 0..output.planes {
             let bias = V::splat(*output.bias.add(plane));
             let w = args.w.add(plane * args.w_plane);
             let masked = &masked[usize::from(plane >= args.loose)];
             for tile in 0..output.tiles {
                 let at = plane * output.y_plane + tile * R * output.y_row;
+                let is_shared = halves.is_some() && tile / 2 * 2 + 1 < output.tiles;
                 let first = args.row + (tile * R) as isize;
                 // At most N - 1 rows are missing at either end.
                 let inside = rows_inside(args, first);
                 let is_edge = N > 1 && (inside.0 > 0 || inside.1 < R + N - 1);
                 let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
                 let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
-                for vector in 0..output.vectors {
+                for vector in 0..output.vectors - usize::from(is_shared) {
                     let mut acc = [bias; R];
                     let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
                     let (masks, masked) = (&masks[place], masked[place]);
@@ -193,6 +234,170 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     store::<V, R>(&mut acc, output, at, vector, (lo, hi));
                 }
             }
+            if let Some(halves) = &halves {
+                direct_halves::<V, R, N>(args, plane, halves);
+            }
+        }
+    }
+}
+
+/// Rows of a tile, at the least, that shares the last vectors of its rows with another one: lower ones are rare among several, and each costs code.
+/// So only the first and the last tile see rows that are not there.
+const LEAST_HALVED: usize = MOST_TAPS;
+
+/// Rows before a tile and behind it that may not be there.
+const MOST_MISSING: usize = 2 * (MOST_TAPS - 1);
+
+/// Whether two tiles below one another share the last vectors of their rows, which have at most half as many elements as lanes.
+fn halves_tails<V: Simd, const R: usize>(output: &TileOutput<V::Elem>) -> bool {
+    has_halves::<V, R>() && halves(output.width, V::LANES, output.tiles)
+}
+
+/// Whether tiles of `R` rows can.
+pub(crate) const fn has_halves<V: Simd, const R: usize>() -> bool {
+    V::MASKS && R >= LEAST_HALVED
+}
+
+/// For [`direct_halves`], what planes have in common.
+struct Halves {
+    /// For each column, the lanes of half a vector that are in X, of the last one of a row.
+    lanes: [u32; MOST_SHORT],
+    edges: [Edges; 2],
+}
+
+/// For the rows before two tiles that share a vector, and those behind them, all lanes or none of either half: whether there is such a row. For the first two
+/// tiles, and for the last two.
+type Edges = [[u32; 2]; MOST_MISSING];
+
+impl Halves {
+    /// # Safety
+    /// Memory: as [`DirectArgs`] states for `R`.
+    unsafe fn new<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) -> Self {
+        let mut halves = Self { lanes: [0; MOST_SHORT], edges: [[[0; 2]; MOST_MISSING]; 2] };
+        for (i, lanes) in halves.lanes.iter_mut().enumerate().take(args.columns_len) {
+            // SAFETY: the caller's promise.
+            let position = unsafe { (*args.columns.add(i)).position } + ((args.output.vectors - 1) * V::LANES) as isize;
+            let (from, to) = lanes_in_row(V::LANES / 2, position, args.width);
+            *lanes = if from < to { (1 << to) - (1 << from) } else { 0 };
+        }
+        for (edges, tile) in halves.edges.iter_mut().zip([0, (args.output.tiles / 2 - 1) * 2]) {
+            let inside = [tile, tile + 1].map(|tile| rows_inside(args, args.row + (tile * R) as isize));
+            for (edge, lanes) in edges.iter_mut().enumerate().take(2 * (N - 1)) {
+                let row = if edge < N - 1 { edge } else { R + edge - (N - 1) };
+                *lanes = inside.map(|(from, to)| if from <= row && row < to { u32::MAX } else { 0 });
+            }
+        }
+        halves
+    }
+}
+
+/// The last vector of a row of [`direct_columns`], for pairs of tiles.
+///
+/// # Safety
+/// CPU: the ISA of `V`, for which [`halves_tails`]. Memory: as [`DirectArgs`] states for `R`.
+#[inline(always)]
+unsafe fn direct_halves<V: Simd, const R: usize, const N: usize>(
+    args: &DirectArgs<V::Elem>,
+    plane: usize,
+    halves: &Halves,
+) {
+    // SAFETY: as in direct_columns; the lanes leave out what is not of the rows of X.
+    unsafe {
+        let output = &args.output;
+        let bias = V::splat(*output.bias.add(plane));
+        let pairs = output.tiles / 2;
+        for pair in 0..pairs {
+            let mut acc = [bias; R];
+            let row = args.row + (pair * 2 * R) as isize;
+            let x = args.x.add(plane * args.x_plane).wrapping_offset(row * args.step as isize);
+            let x = x.wrapping_add((output.vectors - 1) * V::LANES);
+            let mut w = args.w.add(plane * args.w_plane);
+            for i in 0..args.columns_len {
+                let x = x.wrapping_offset((*args.columns.add(i)).offset);
+                let lanes = halves.lanes[i];
+                if pair == 0 || pair + 1 == pairs {
+                    let edges = &halves.edges[usize::from(pair > 0)];
+                    sum_halves::<V, R, N, true>(&mut acc, x, args.step, (lanes, edges), w);
+                } else {
+                    sum_halves::<V, R, N, false>(&mut acc, x, args.step, (lanes, &[[0; 2]; MOST_MISSING]), w);
+                }
+                w = w.add(N);
+            }
+            store_halves::<V, R>(&mut acc, output, plane * output.y_plane + pair * 2 * R * output.y_row);
+        }
+    }
+}
+
+/// As [`sum_column`] for two tiles: in the low half of each vector the rows at `x`, `x + step`, ..., in the high half those `R` rows further on; of either half
+/// the lanes that are set, where `EDGE` in the first and last N - 1 rows those that `edges` leaves.
+///
+/// # Safety
+/// CPU: the ISA of `V`, which has `MASKS`. Memory: those lanes are readable; `w` for `N` weights.
+#[inline(always)]
+unsafe fn sum_halves<V: Simd, const R: usize, const N: usize, const EDGE: bool>(
+    acc: &mut [V; R],
+    x: *const V::Elem,
+    step: usize,
+    (lanes, edges): (u32, &Edges),
+    w: *const V::Elem,
+) {
+    let mut row = x;
+    // SAFETY: the caller's promise of memory and ISA.
+    unsafe {
+        let mut weights = [V::splat(V::Elem::ZERO); MOST_TAPS];
+        for k in 0..N {
+            weights[k] = V::splat(*w.add(k));
+        }
+        // Straight-line code, as in sum_column.
+        macro_rules! rows {
+            ($($i:literal)+) => {$(
+                if $i < R + N - 1 {
+                    let lanes = if EDGE && ($i + 1 < N || $i >= R) {
+                        edges[if $i + 1 < N { $i } else { $i + N - 1 - R }].map(|edge| edge & lanes)
+                    } else {
+                        [lanes; 2]
+                    };
+                    let x = V::load_halves(row, row.wrapping_add(R * step), lanes);
+                    for k in 0..N {
+                        if $i >= k && $i - k < R {
+                            acc[$i - k] = weights[k].mul_add(x, acc[$i - k]);
+                        }
+                    }
+                    row = V::advance_after(row, step, acc[if $i < R { $i } else { R - 1 }]);
+                }
+            )+};
+        }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+    }
+    let _ = row;
+}
+
+/// As [`store`] for two tiles, the first of which begins at `at`: the last vector of their rows, which has one of them in either half.
+///
+/// # Safety
+/// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`TileOutput`] states.
+#[inline(always)]
+unsafe fn store_halves<V: Simd, const R: usize>(acc: &mut [V; R], output: &TileOutput<V::Elem>, at: usize) {
+    let from = (output.vectors - 1) * V::LANES;
+    let (n, at, second) = (output.width - from, at + from, R * output.y_row);
+    // SAFETY: TileOutput promises that rows of both tiles may be written, and the residual read, for `width` elements.
+    unsafe {
+        if !output.residual.is_null() {
+            let residual = output.residual.add(at);
+            for r in 0..R {
+                let residual = residual.add(r * output.y_row);
+                acc[r] = acc[r].add(V::load_halves(residual, residual.add(second), [(1 << n) - 1; 2]));
+            }
+        }
+        if !output.is_plain {
+            for r in 0..R {
+                acc[r] = acc[r].clamp(V::splat(output.lo), V::splat(output.hi));
+            }
+        }
+        let mut y = V::advance(output.y.add(at), 0);
+        for r in 0..R {
+            acc[r].store_halves(y.cast_mut(), y.wrapping_add(second).cast_mut(), n);
+            y = V::advance(y, output.y_row);
         }
     }
 }
@@ -1007,6 +1212,7 @@ macro_rules! depthwise {
                 direct: Some($direct),
                 threes: if <$vector as crate::simd::Simd>::MASKS { Some(threes) } else { None },
                 by_rows: crate::generic::depthwise::goes_by_rows::<$vector>(),
+                halves: crate::generic::depthwise::has_halves::<$vector, $rr>(),
                 strides: |taps| crate::generic::depthwise::strides::<$vector>($rr, taps),
             }),+],
             narrow: &[$($(crate::depthwise::DepthwiseKernel {
@@ -1019,6 +1225,7 @@ macro_rules! depthwise {
                 direct: Some($half_direct),
                 threes: None,
                 by_rows: false,
+                halves: false,
                 strides: |_| false,
             }),+)?],
             channels: &[$(crate::depthwise::DepthwiseKernel {
@@ -1031,6 +1238,7 @@ macro_rules! depthwise {
                 direct: None,
                 threes: None,
                 by_rows: false,
+                halves: false,
                 strides: |_| false,
             }),+],
             copy,

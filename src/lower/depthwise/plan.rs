@@ -168,7 +168,7 @@ impl<A: Real> Config<A> {
             tasks: units.min(TASKS_PER_THREAD * request.threads),
             tiles,
             direct_table,
-            cycles: grid.cycles(geometry, mr, reads_x) + TASK_CYCLES,
+            cycles: grid.cycles(geometry, tiles, reads_x) + TASK_CYCLES,
             lens: [planes, sums, staged],
             grid,
         })
@@ -176,11 +176,12 @@ impl<A: Real> Config<A> {
 }
 
 impl Grid {
-    /// Estimated cycles of all units, for the kernels of `mr` rows at most.
-    fn cycles(&self, geometry: &Geometry, mr: usize, reads_x: bool) -> f64 {
+    /// Estimated cycles of all units, for these kernels.
+    fn cycles<A: Real>(&self, geometry: &Geometry, tiles: &[DepthwiseKernel<A>], reads_x: bool) -> f64 {
         let (k, pieces) = ((self.planes() * self.h.kernel * self.w.kernel) as f64, self.pieces());
-        let tile_rows = Panels::new(self.extent.div_ceil(self.tile_step()), mr);
-        let rows = tile_rows.height(tile_rows.count() - 1).max(1) as f64;
+        let tile_rows = Panels::new(self.extent.div_ceil(self.tile_step()), tiles.len());
+        let height = tile_rows.height(tile_rows.count() - 1).max(1);
+        let rows = height as f64;
         let columns = (pieces.len() * self.planes() * self.w.kernel) as f64;
         let loads = |weights: f64, unaligned: f64| {
             let rows_read: f64 = pieces.iter().map(|(_, taps)| rows + *taps as f64 - 1.0).sum();
@@ -195,7 +196,7 @@ impl Grid {
         let fma = (k / 2.0).max(k * 2.0 / rows);
         match self.along {
             Along::Rows => {
-                let vectors = self.w.output.div_ceil(self.nr) as f64;
+                let vectors = tiles[height - 1].vectors(self.w.output, tile_rows.count());
                 let sums = fma.max(loads(k, 1.7)) + columns / rows + DIRECT_FINISH_CYCLES;
                 let copied = self.phases.iter().map(|p| (p.to - p.from).div_ceil(self.lanes)).sum::<usize>() as f64;
                 let strided = if self.w.stride > 2 { 2.0 } else { 1.0 };

@@ -28,25 +28,26 @@ impl<T: Element> Depthwise<T> {
         let skips = is_finite && self.taps.groups() > 1 && inside.len() < grid.rows(unit.extent);
         for first in 0..step.min(unit.extent) {
             let panels = Panels::new((unit.extent - first).div_ceil(step), self.config.tiles.len());
+            let counted = |tile: usize| {
+                if !skips {
+                    return 0..self.taps.groups();
+                }
+                let row = first + panels.start(tile) * step;
+                let last = row + (panels.height(tile) - 1) * step;
+                let counts = |(from, reach): &(usize, usize)| {
+                    let (low, high) = (row * grid.h.stride + from, last * grid.h.stride + from + reach);
+                    low < inside.end && high >= inside.start
+                };
+                let begin = self.reaches.iter().position(counts).unwrap_or(0);
+                begin..self.reaches.iter().rposition(counts).map_or(0, |last| last + 1)
+            };
             let mut tile = 0;
             while tile < panels.count() {
-                let height = panels.height(tile);
-                let row = first + panels.start(tile) * step;
-                let same = (tile..panels.count()).take_while(|t| panels.height(*t) == height).count();
-                if skips {
-                    let last = row + (height - 1) * step;
-                    let counts = |(from, reach): &(usize, usize)| {
-                        let (low, high) = (row * grid.h.stride + from, last * grid.h.stride + from + reach);
-                        low < inside.end && high >= inside.start
-                    };
-                    let begin = self.reaches.iter().position(counts).unwrap_or(0);
-                    let end = self.reaches.iter().rposition(counts).map_or(0, |last| last + 1);
-                    run(&self.config.tiles[height - 1], begin..end, row, 1);
-                    tile += 1;
-                } else {
-                    run(&self.config.tiles[height - 1], 0..self.taps.groups(), row, same);
-                    tile += same;
-                }
+                let (height, groups) = (panels.height(tile), counted(tile));
+                let is_same = |t: &usize| panels.height(*t) == height && counted(*t) == groups;
+                let same = 1 + (tile + 1..panels.count()).take_while(is_same).count();
+                run(&self.config.tiles[height - 1], groups, first + panels.start(tile) * step, same);
+                tile += same;
             }
         }
     }

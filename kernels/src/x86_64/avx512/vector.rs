@@ -183,6 +183,33 @@ impl Simd for F32x16 {
         unsafe { Self(_mm512_mask_loadu_ps(self.0, mask as __mmask16, p)) }
     }
 
+    // Half a vector crosses cache lines less often than a whole one of which half is masked.
+    #[inline(always)]
+    unsafe fn load_halves(low: *const f32, high: *const f32, masks: [u32; 2]) -> Self {
+        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        unsafe {
+            let [low, high] =
+                [(low, masks[0]), (high, masks[1])].map(|(p, mask)| _mm256_maskz_loadu_ps(mask as __mmask8, p));
+            Self(_mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_halves(self, low: *mut f32, high: *mut f32, n: usize) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            let halves = (_mm512_castps512_ps256(self.0), _mm512_extractf32x8_ps::<1>(self.0));
+            if n == Self::LANES / 2 {
+                _mm256_storeu_ps(low, halves.0);
+                _mm256_storeu_ps(high, halves.1);
+            } else {
+                let mask = ((1 << n) - 1) as __mmask8;
+                _mm256_mask_storeu_ps(low, mask, halves.0);
+                _mm256_mask_storeu_ps(high, mask, halves.1);
+            }
+        }
+    }
+
     #[inline(always)]
     unsafe fn every_second(self, b: Self, from: isize) -> Self {
         let there = if from < 0 { Self::ALL & !1 } else { Self::ALL >> 1 } as __mmask16;
@@ -233,6 +260,23 @@ impl Simd for F32x16 {
         // SAFETY: no instruction.
         unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
         next
+    }
+
+    #[inline(always)]
+    unsafe fn advance_after(p: *const f32, step: usize, x: Self) -> *const f32 {
+        // Of a function of its own: registers of this class need the feature.
+        #[target_feature(enable = "avx512f")]
+        #[inline]
+        fn after(p: *const f32, x: __m512) -> *const f32 {
+            let mut after = p;
+            // SAFETY: no instruction.
+            unsafe {
+                core::arch::asm!("/* {0} {1} */", inout(reg) after, in(zmm_reg) x, options(pure, nomem, nostack, preserves_flags));
+            }
+            after
+        }
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { after(p.wrapping_add(step), x.0) }
     }
 
     #[inline(always)]
@@ -413,6 +457,33 @@ impl Simd for F64x8 {
         unsafe { Self(_mm512_mask_loadu_pd(self.0, mask as __mmask8, p)) }
     }
 
+    // Half a vector crosses cache lines less often than a whole one of which half is masked.
+    #[inline(always)]
+    unsafe fn load_halves(low: *const f64, high: *const f64, masks: [u32; 2]) -> Self {
+        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        unsafe {
+            let [low, high] =
+                [(low, masks[0]), (high, masks[1])].map(|(p, mask)| _mm256_maskz_loadu_pd(mask as __mmask8, p));
+            Self(_mm512_insertf64x4::<1>(_mm512_castpd256_pd512(low), high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_halves(self, low: *mut f64, high: *mut f64, n: usize) {
+        // SAFETY: the caller's promise of ISA and memory.
+        unsafe {
+            let halves = (_mm512_castpd512_pd256(self.0), _mm512_extractf64x4_pd::<1>(self.0));
+            if n == Self::LANES / 2 {
+                _mm256_storeu_pd(low, halves.0);
+                _mm256_storeu_pd(high, halves.1);
+            } else {
+                let mask = ((1 << n) - 1) as __mmask8;
+                _mm256_mask_storeu_pd(low, mask, halves.0);
+                _mm256_mask_storeu_pd(high, mask, halves.1);
+            }
+        }
+    }
+
     #[inline(always)]
     unsafe fn every_second(self, b: Self, from: isize) -> Self {
         let there = if from < 0 { Self::ALL & !1 } else { Self::ALL >> 1 } as __mmask8;
@@ -460,6 +531,23 @@ impl Simd for F64x8 {
         // SAFETY: no instruction.
         unsafe { core::arch::asm!("/* {0} */", inout(reg) next, options(pure, nomem, nostack, preserves_flags)) };
         next
+    }
+
+    #[inline(always)]
+    unsafe fn advance_after(p: *const f64, step: usize, x: Self) -> *const f64 {
+        // Of a function of its own: registers of this class need the feature.
+        #[target_feature(enable = "avx512f")]
+        #[inline]
+        fn after(p: *const f64, x: __m512d) -> *const f64 {
+            let mut after = p;
+            // SAFETY: no instruction.
+            unsafe {
+                core::arch::asm!("/* {0} {1} */", inout(reg) after, in(zmm_reg) x, options(pure, nomem, nostack, preserves_flags));
+            }
+            after
+        }
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { after(p.wrapping_add(step), x.0) }
     }
 
     #[inline(always)]
