@@ -31,8 +31,8 @@ use crate::lower::Lowering;
 use live::LiveTaps;
 use packed::{Format, Live};
 
-/// Multiply-adds below which a run is not shared among threads: handing over would cost as much as it saves.
-const SERIAL_MACS: u128 = 1 << 19;
+/// Nanoseconds, as estimated for one core, below which a run is not shared among threads: handing over would cost as much as it saves.
+const SERIAL_COST: f64 = 4e3;
 
 /// How to compute one operator on inputs of one shape: immutable, and shared by threads.
 ///
@@ -68,6 +68,8 @@ struct Method<T: Element> {
     lowering: Box<dyn Lowering<T>>,
     /// Scratch lines of a task.
     lines: usize,
+    /// Estimated time on one core, in nanoseconds.
+    cost: f64,
 }
 
 impl<T: Element> core::fmt::Debug for Plan<T> {
@@ -224,8 +226,7 @@ impl<T: Element> Plan<T> {
             let (has, needs) = (size_of_val(lines), method.lines * size_of::<Line>());
             bail!(Workspace, "{op}: the workspace has {has} bytes, one thread needs {needs}");
         }
-        let macs = self.live.as_ref().map_or(geometry, |(taps, _)| &taps.geometry).macs();
-        let threads = if macs < SERIAL_MACS { Threads::Serial } else { threads };
+        let threads = if method.cost < SERIAL_COST { Threads::Serial } else { threads };
         Ok(y.fill(&*method.lowering, &Inputs { x, packed, residual }, threads, lines, method.lines))
     }
 

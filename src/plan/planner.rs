@@ -356,6 +356,7 @@ impl<T: Element> Choice<T> {
     }
 
     fn method(self, geometry: &Geometry, isa: Isa) -> Method<T> {
-        Method { format: self.format(geometry, isa), lowering: self.lowering, lines: self.lines }
+        let cost = self.cost().expect("the pick was offered");
+        Method { format: self.format(geometry, isa), lowering: self.lowering, lines: self.lines, cost }
     }
 }

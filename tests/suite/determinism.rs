@@ -6,7 +6,7 @@ use convoke::{Activation, Algorithm, Conv, ConvTranspose, Isa, Planner, Threads,
 use convoke_tools::data::Scalar;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// Multiply-adds below which a run would be serial whatever it is given.
+/// Multiply-adds below which a run might be serial whatever it is given.
 const LEAST_MACS: u128 = 1 << 20;
 
 /// Layers that are shared among threads, each along something else.

@@ -112,8 +112,7 @@ impl<A: Real> Config<A> {
         if !grid.cut(bytes, mr, strips) {
             return None;
         }
-        if reads_x && request.threads == 1 && grid.group_len(grid.h.output, MOST_BYTES.min(most_bytes), bytes).is_some()
-        {
+        if reads_x && strips == 1 && grid.group_len(grid.h.output, MOST_BYTES.min(most_bytes), bytes).is_some() {
             // Nothing is copied: strips have no use but to be shared out, and to bound the planes that weights which are not finite ask for.
             grid.extent = grid.h.output;
             grid.plane = grid.plane_len(grid.extent)?;
