@@ -476,6 +476,19 @@ pub fn hard() -> Vec<Layer> {
             add((Conv::new(w).group(2).pads([pad; 4]).strides([2, 2]), [1, 2, 9, width]));
         }
     }
+    // Tiles of equal height that share the last vectors of their rows: two, three, four and six of them, from X and from planes.
+    for (kernel, pads, x) in [
+        (3, [1; 4], [2, 3, 18, 20]),
+        (3, [2, 1, 0, 2], [1, 3, 26, 17]),
+        (5, [2; 4], [1, 3, 42, 40]),
+        (5, [4, 1, 3, 3], [1, 2, 41, 34]),
+        (7, [3; 4], [1, 3, 84, 24]),
+        (7, [6, 4, 6, 2], [1, 1, 50, 20]),
+        (9, [4; 4], [1, 3, 56, 40]),
+        (11, [5, 5, 5, 0], [1, 2, 42, 25]),
+    ] {
+        add((Conv::new([x[1], 1, kernel, kernel]).group(x[1] as i64).pads(pads), x));
+    }
     add((Conv::new([2, 1, 15, 9]).group(2).pads([7, 4, 7, 4]), [1, 2, 20, 19]));
     add((Conv::new([2, 1, 9, 17]).group(2).pads([4, 8, 4, 8]).strides([3, 2]), [1, 2, 20, 40]));
     add((Conv::new([3, 1, 3, 3]).group(3).pads([5, 4, 4, 6]), [2, 3, 9, 8]));

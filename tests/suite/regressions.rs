@@ -333,3 +333,26 @@ fn verdicts_tell_small_estimates_apart_and_have_nothing_against_the_pick() {
     }
     assert!(verdicts.iter().any(|v| v.reason.contains(" ns,")), "a small layer");
 }
+
+/// Tiles that share vectors multiplied rows of padding, which other tiles leave out: the sign of a zero then depended on how rows are shared among threads.
+#[test]
+fn zeros_keep_their_sign_however_rows_are_shared() {
+    let conv = Conv::new([1, 1, 5, 5]).pads([2, 2, 2, 2]);
+    // Of a row at the top, the taps that are there make -0 of 0, the others would make 0.
+    let w: Vec<_> = (0..25).map(|tap| if tap < 10 { 1.0 } else { -1.0 }).collect();
+    let x = vec![0.0_f32; 56 * 40];
+    for isa in isas() {
+        let mut expected: Option<Vec<u64>> = None;
+        for threads in [1, 2, 4, 100] {
+            let planner = Planner::new().isa(isa).algorithm(Algorithm::Depthwise).threads(threads);
+            let plan = planner.plan::<f32>(conv.clone(), &[1, 1, 56, 40]).unwrap();
+            let packed = plan.pack(&w, Some(&[-0.0])).unwrap();
+            let mut workspace = Workspace::for_plan(&plan).unwrap();
+            let mut y = vec![1.0; x.len()];
+            plan.run(&x, &packed, &mut y, &mut workspace, Threads::Serial).unwrap();
+            assert!(y[0].is_sign_negative(), "{isa}: {plan:?}");
+            let y = bits(&y);
+            assert_eq!(*expected.get_or_insert_with(|| y.clone()), y, "{isa}, {threads} threads");
+        }
+    }
+}

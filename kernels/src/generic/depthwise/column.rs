@@ -1,0 +1,135 @@
+//! What tiles are made of: tap columns, and the store of their sums.
+
+use crate::Real;
+use crate::depthwise::{MOST_TAPS, TileOutput};
+use crate::simd::{LEAST_ROW, Simd};
+
+/// The mask of all lanes.
+///
+/// # Safety
+/// CPU: the ISA of `V`.
+#[inline(always)]
+pub(super) unsafe fn every_lane<V: Simd>() -> V::Mask {
+    // SAFETY: the row is long enough; the caller runs where the ISA is.
+    unsafe { V::mask(0, V::LANES.max(LEAST_ROW)) }
+}
+
+/// Which rows of a tile's input are there: all of them.
+pub(super) const WHOLE: u8 = 0;
+
+/// All but half as many as a column has taps, above and below. Branches would keep the compiler from ordering multiply-adds and loads of several rows: they cost
+/// up to half as much again.
+pub(super) const SAME: u8 = 1;
+
+/// Those that are told.
+pub(super) const SOME: u8 = 2;
+
+/// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, ...; where `MASKED`, the lanes of `mask` of them; of the first and last
+/// N - 1 rows, those that are there according to `EDGE`: where that is `SOME`, those that are `inside`.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: those of R + N - 1 rows are readable for a vector, or for the lanes of the mask; `w` for `N` weights.
+#[inline(always)]
+pub(super) unsafe fn sum_column<
+    V: Simd,
+    const R: usize,
+    const N: usize,
+    const VECTOR_WEIGHTS: bool,
+    const MASKED: bool,
+    const EDGE: u8,
+>(
+    acc: &mut [V; R],
+    x: *const V::Elem,
+    step: usize,
+    inside: (usize, usize),
+    mask: V::Mask,
+    w: *const V::Elem,
+) {
+    let weight = if VECTOR_WEIGHTS { V::LANES } else { 1 };
+    let mut row = x;
+    // SAFETY: the caller's promise of memory and ISA.
+    unsafe {
+        let mut weights = [V::splat(V::Elem::ZERO); MOST_TAPS];
+        for k in 0..N {
+            let w = w.add(k * weight);
+            weights[k] = if VECTOR_WEIGHTS { V::load(w) } else { V::splat(*w) };
+        }
+        // Straight-line code: LLVM does not unroll a loop of so many rows. A row serves N different sums, so that none waits for the one before it.
+        const { assert!(R + N - 1 <= 20, "the list of rows is too short") };
+        macro_rules! rows {
+            ($($i:literal)+) => {$(
+                if $i < R + N - 1 {
+                    let is_there = match EDGE {
+                        WHOLE => true,
+                        SAME => $i >= N / 2 && $i < R + N / 2,
+                        _ => ($i + 1 >= N || $i >= inside.0) && ($i < R || $i < inside.1),
+                    };
+                    if is_there {
+                        let x = if $i % 2 == 0 { row } else { row.wrapping_add(step) };
+                        let x = if MASKED { V::load_lanes(x, mask) } else { V::load(x) };
+                        for k in 0..N {
+                            if $i >= k && $i - k < R {
+                                acc[$i - k] = weights[k].mul_add(x, acc[$i - k]);
+                            }
+                        }
+                    }
+                    if $i % 2 == 1 {
+                        row = V::advance(row, 2 * step);
+                    }
+                }
+            )+};
+        }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+    }
+    let _ = row;
+}
+
+/// Finishes a tile: residual, clamp; to the output's rows from `at` on, vector `vector` of them.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`TileOutput`] states.
+#[inline(always)]
+pub(super) unsafe fn store<V: Simd, const R: usize>(
+    acc: &mut [V; R],
+    output: &TileOutput<V::Elem>,
+    at: usize,
+    vector: usize,
+    (lo, hi): (V, V),
+) {
+    let at = at + vector * V::LANES;
+    let n = (output.width - vector * V::LANES).min(V::LANES);
+    // SAFETY: TileOutput promises that rows may be written, and the residual read, for `width` elements, of which this vector has n.
+    unsafe {
+        if !output.residual.is_null() {
+            for r in 0..R {
+                acc[r] = acc[r].add(V::load_first(output.residual.add(at + r * output.y_row), n));
+            }
+        }
+        let y = output.y.add(at);
+        if !output.is_plain {
+            for r in 0..R {
+                acc[r] = acc[r].clamp(lo, hi);
+            }
+        }
+        // Rows one after the other, as in sum_column.
+        let mut y = V::advance(y, 0);
+        if n == V::LANES {
+            for r in 0..R {
+                acc[r].store(y.cast_mut());
+                y = V::advance(y, output.y_row);
+            }
+        } else if R > 1 && n == output.y_row && 2 * n >= V::LANES {
+            // Rows follow one another: a whole vector reaches into the next row of the tile, which is stored after it.
+            for r in 0..R - 1 {
+                acc[r].store(y.cast_mut());
+                y = V::advance(y, output.y_row);
+            }
+            acc[R - 1].store_first(y.cast_mut(), n);
+        } else {
+            for r in 0..R {
+                acc[r].store_first(y.cast_mut(), n);
+                y = V::advance(y, output.y_row);
+            }
+        }
+    }
+}

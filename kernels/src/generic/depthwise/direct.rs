@@ -1,0 +1,281 @@
+//! Tiles along rows straight from X, with stride 1.
+
+use super::column::{SAME, SOME, WHOLE, every_lane, store, sum_column};
+use super::halves::{Halves, direct_halves, halves_tails};
+use super::strided::{direct_pairs, strides};
+use crate::Real;
+use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS};
+use crate::simd::Simd;
+
+/// As [`tiles`] along rows, straight from X: positions that are padding are masked, and rows that are left out, which asks for finite
+/// weights.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
+#[inline(always)]
+pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        if goes_by_rows::<V>() && args.is_by_rows {
+            let offset = |i: usize| (*args.columns.add(i)).offset;
+            return direct_threes::<V, R>(args, [offset(0), offset(1), offset(2)]);
+        }
+        if args.stride == 2 {
+            return match args.taps {
+                3 if strides::<V>(R, 3) => direct_pairs::<V, R, 3>(args),
+                5 if strides::<V>(R, 5) => direct_pairs::<V, R, 5>(args),
+                _ => unreachable!(),
+            };
+        }
+        match args.taps {
+            1 => direct_columns::<V, R, 1>(args),
+            2 => direct_columns::<V, R, 2>(args),
+            3 => direct_columns::<V, R, 3>(args),
+            5 => direct_columns::<V, R, 5>(args),
+            _ => direct_columns::<V, R, MOST_TAPS>(args),
+        }
+    }
+}
+
+/// [`direct`] for columns of `N` taps.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
+#[inline(always)]
+unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
+    // SAFETY: DirectArgs promises the rows that are read, and the masks leave out what is not of them, or in loose planes, what no stored lane sees;
+    // the output's contract covers the rest.
+    unsafe {
+        let output = &args.output;
+        let is_square = (N == 3 || N == 5) && args.columns_len == N;
+        let is_whole = output.tiles == 1 && output.vectors == 1 && rows_inside(args, args.row) == (N / 2, R + N / 2);
+        if is_square && is_whole {
+            return whole_planes::<V, R, N>(args);
+        }
+        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let (last, views) = (output.vectors - 1, Views::<V>::new(args));
+        let halves = halves_tails::<V, R>(output).then(|| Halves::new::<V, R, N>(args));
+        for plane in 0..output.planes {
+            let bias = V::splat(*output.bias.add(plane));
+            let w = args.w.add(plane * args.w_plane);
+            let masked = &views.masked[usize::from(plane >= args.loose)];
+            for tile in 0..output.tiles {
+                let at = plane * output.y_plane + tile * R * output.y_row;
+                let is_shared = halves.is_some() && tile / 2 * 2 + 1 < output.tiles;
+                let first = args.row + (tile * R) as isize;
+                // At most N - 1 rows are missing at either end.
+                let inside = rows_inside(args, first);
+                let is_edge = N > 1 && (inside.0 > 0 || inside.1 < R + N - 1);
+                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
+                let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
+                for vector in 0..output.vectors - usize::from(is_shared) {
+                    let mut acc = [bias; R];
+                    let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
+                    let (masks, masked) = (&views.masks[place], masked[place]);
+                    let x = x.wrapping_add(vector * V::LANES);
+                    if args.is_fetched_ahead {
+                        let mut row = x.wrapping_add(next).wrapping_add((N - 1) * args.step);
+                        for _ in 0..R {
+                            V::prefetch_near(row);
+                            row = row.wrapping_add(args.step);
+                        }
+                    }
+                    let mut w = w;
+                    for column in 0..args.columns_len {
+                        let (x, mask) = (x.wrapping_offset((*args.columns.add(column)).offset), masks[column]);
+                        // The mask of a whole vector costs less than one more loop.
+                        if is_edge {
+                            sum_column::<V, R, N, false, true, SOME>(&mut acc, x, args.step, inside, mask, w);
+                        } else if (masked >> column) & 1 == 0 {
+                            sum_column::<V, R, N, false, false, WHOLE>(&mut acc, x, args.step, inside, mask, w);
+                        } else {
+                            sum_column::<V, R, N, false, true, WHOLE>(&mut acc, x, args.step, inside, mask, w);
+                        }
+                        w = w.add(N);
+                    }
+                    store::<V, R>(&mut acc, output, at, vector, (lo, hi));
+                }
+            }
+            if let Some(halves) = &halves {
+                direct_halves::<V, R, N>(args, plane, halves);
+            }
+        }
+    }
+}
+
+/// How the vectors of a row see X: the first one, those in between, and the last one.
+struct Views<V: Simd> {
+    /// For each column, the lanes that are in X.
+    masks: [[V::Mask; MOST_SHORT]; 3],
+    /// As a bit for each column, whether stored lanes are not among them; and whether any lane is not.
+    masked: [[u32; 3]; 2],
+}
+
+impl<V: Simd> Views<V> {
+    /// # Safety
+    /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states.
+    #[inline(always)]
+    unsafe fn new(args: &DirectArgs<V::Elem>) -> Self {
+        let (output, last) = (&args.output, args.output.vectors - 1);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut views = Self { masks: [[every_lane::<V>(); MOST_SHORT]; 3], masked: [[0; 3]; 2] };
+            for column in 0..args.columns_len {
+                let position = (*args.columns.add(column)).position;
+                for (place, vector) in [(0, 0), (2, last)] {
+                    let from = position + (vector * V::LANES) as isize;
+                    let stored = (output.width - vector * V::LANES).min(V::LANES);
+                    let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
+                    views.masks[place][column] = V::mask(from, args.width);
+                    views.masked[0][place] |= u32::from(is_outside(stored)) << column;
+                    views.masked[1][place] |= u32::from(is_outside(V::LANES)) << column;
+                }
+            }
+            views
+        }
+    }
+}
+
+/// The rows of a tile's input that are there, of those from row `first` of X on.
+pub(super) fn rows_inside<T>(args: &DirectArgs<T>, first: isize) -> (usize, usize) {
+    ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize)
+}
+
+/// [`direct_columns`] for `N` columns on planes of one tile of one vector, as high as those of X, between equal padding: what planes have in common is made
+/// ready once, and columns follow one another without a loop, as there is little to do for each plane.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
+#[inline(always)]
+unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
+    // SAFETY: as in direct_columns.
+    unsafe {
+        let output = &args.output;
+        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let loose = args.loose.min(output.planes);
+        for (from, to, lanes) in [(0, loose, output.width), (loose, output.planes, V::LANES)] {
+            let mut columns = [(0_isize, every_lane::<V>(), false); N];
+            for column in 0..N {
+                let DirectColumn { position, offset, .. } = *args.columns.add(column);
+                let is_outside = position < 0 || position + lanes as isize > args.width as isize;
+                columns[column] = (offset, V::mask(position, args.width), is_outside);
+            }
+            let mut x = args.x.wrapping_add(from * args.x_plane).wrapping_offset(args.row * args.step as isize);
+            let mut w = args.w.wrapping_add(from * args.w_plane);
+            let mut at = from * output.y_plane;
+            for plane in from..to {
+                let mut acc = [V::splat(*output.bias.add(plane)); R];
+                for column in 0..N {
+                    let (offset, mask, is_masked) = columns[column];
+                    let (x, taps) = (x.wrapping_offset(offset), w.wrapping_add(column * N));
+                    if V::MASKS || is_masked {
+                        sum_column::<V, R, N, false, true, SAME>(&mut acc, x, args.step, (0, 0), mask, taps);
+                    } else {
+                        sum_column::<V, R, N, false, false, SAME>(&mut acc, x, args.step, (0, 0), mask, taps);
+                    }
+                }
+                store::<V, R>(&mut acc, output, at, 0, (lo, hi));
+                x = x.wrapping_add(args.x_plane);
+                w = w.wrapping_add(args.w_plane);
+                at += output.y_plane;
+            }
+        }
+    }
+}
+
+/// Whether three columns of three taps can be summed row by row: the weights, the sums of a tile and three vectors have to fit in registers.
+pub(crate) const fn goes_by_rows<V: Simd>() -> bool {
+    V::MASKS && 9 + 14 + 4 <= V::REGISTER_FILE / V::REGISTERS
+}
+
+/// [`direct_columns`] for three columns of three taps, row by row: with all weights in registers, a row of X is read once.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
+#[inline(always)]
+unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, offsets: [isize; 3]) {
+    // SAFETY: as in direct_columns.
+    unsafe {
+        let output = &args.output;
+        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let (last, views) = (output.vectors - 1, Views::<V>::new(args));
+        for plane in 0..output.planes {
+            let bias = V::splat(*output.bias.add(plane));
+            let w = args.w.add(plane * args.w_plane);
+            let mut weights = [[V::splat(V::Elem::ZERO); 3]; 3];
+            for column in 0..3 {
+                for k in 0..3 {
+                    weights[column][k] = V::splat(*w.add(column * 3 + k));
+                }
+            }
+            let masked = &views.masked[usize::from(plane >= args.loose)];
+            for tile in 0..output.tiles {
+                let at = plane * output.y_plane + tile * R * output.y_row;
+                let first = args.row + (tile * R) as isize;
+                let inside = rows_inside(args, first);
+                let is_edge = inside.0 > 0 || inside.1 < R + 2;
+                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
+                let next = if tile + 1 < output.tiles { R * args.step } else { args.next };
+                for vector in 0..output.vectors {
+                    let mut acc = [bias; R];
+                    let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
+                    let x = x.wrapping_add(vector * V::LANES);
+                    let (masks, rows) = (&views.masks[place], (x, args.step, next));
+                    if is_edge {
+                        sum_threes::<V, R, true, SOME>(&mut acc, rows, offsets, inside, masks, &weights);
+                    } else if masked[place] != 0 {
+                        sum_threes::<V, R, true, WHOLE>(&mut acc, rows, offsets, inside, masks, &weights);
+                    } else {
+                        sum_threes::<V, R, false, WHOLE>(&mut acc, rows, offsets, inside, masks, &weights);
+                    }
+                    store::<V, R>(&mut acc, output, at, vector, (lo, hi));
+                }
+            }
+        }
+    }
+}
+
+/// Adds three columns of three taps each, at `offsets` from the rows at `x`, `x + step`, ..., otherwise as
+/// [`sum_column`] at an edge. Rows `ahead` of those of the tile are fetched.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: those of R + 2 rows are readable for a vector at each offset, or for the lanes of the mask.
+#[inline(always)]
+unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8>(
+    acc: &mut [V; R],
+    (x, step, ahead): (*const V::Elem, usize, usize),
+    offsets: [isize; 3],
+    inside: (usize, usize),
+    masks: &[V::Mask; MOST_SHORT],
+    weights: &[[V; 3]; 3],
+) {
+    // Of an address that it knows, the compiler would keep those of all rows in memory, from one vector to the next.
+    let mut row = V::advance(x, 0);
+    // SAFETY: the caller's promise of memory and ISA.
+    unsafe {
+        // Straight-line code, as in sum_column.
+        macro_rules! rows {
+            ($($i:literal)+) => {$(
+                if $i < R + 2 {
+                    if $i >= 2 {
+                        V::prefetch_near(row.wrapping_add(ahead));
+                    }
+                    if EDGE == WHOLE || (($i >= 2 || $i >= inside.0) && ($i < R || $i < inside.1)) {
+                        for column in 0..3 {
+                            let x = row.wrapping_offset(offsets[column]);
+                            let x = if MASKED { V::load_lanes(x, masks[column]) } else { V::load(x) };
+                            for k in 0..3 {
+                                if $i >= k && $i - k < R {
+                                    acc[$i - k] = weights[column][k].mul_add(x, acc[$i - k]);
+                                }
+                            }
+                        }
+                    }
+                    row = V::advance(row, step);
+                }
+            )+};
+        }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    }
+    let _ = row;
+}

@@ -1,0 +1,132 @@
+//! The passes that bring X into the form that tiles read, and sums back into rows.
+
+use crate::Real;
+use crate::depthwise::{CopyArgs, GatherArgs};
+use crate::simd::Simd;
+use crate::ukernel::ChannelStore;
+
+/// Copies rows into padded planes; the last vector of a row is filled up with zeros.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`CopyArgs`] states.
+#[inline(always)]
+pub(crate) unsafe fn copy<V: Simd>(args: &CopyArgs<V::Elem>) {
+    // SAFETY: CopyArgs promises `width` elements of each row of src, and as many whole vectors of each row of dst.
+    unsafe {
+        for plane in 0..args.planes {
+            for row in 0..args.rows {
+                let src = args.src.add(plane * args.src_plane + row * args.src_row);
+                let dst = args.dst.add(plane * args.dst_plane + row * args.dst_row);
+                let mut at = 0;
+                while at + V::LANES <= args.width {
+                    V::load(src.add(at)).store(dst.add(at));
+                    at += V::LANES;
+                }
+                if at < args.width {
+                    V::load_first(src.add(at), args.width - at).store(dst.add(at));
+                }
+            }
+        }
+    }
+}
+
+/// As [`copy`], with the elements of even index to `dst`, and those of odd index to `dst + odd`.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`CopyArgs`] states.
+#[inline(always)]
+pub(crate) unsafe fn split<V: Simd>(args: &CopyArgs<V::Elem>) {
+    // SAFETY: as in copy; each pair of vectors of src is one vector of either half.
+    unsafe {
+        for plane in 0..args.planes {
+            for row in 0..args.rows {
+                let src = args.src.add(plane * args.src_plane + row * args.src_row);
+                let dst = args.dst.add(plane * args.dst_plane + row * args.dst_row);
+                let mut at = 0;
+                while at < args.width {
+                    let n = args.width - at;
+                    let (a, b) = if n >= 2 * V::LANES {
+                        (V::load(src.add(at)), V::load(src.add(at + V::LANES)))
+                    } else {
+                        let first = n.min(V::LANES);
+                        (V::load_first(src.add(at), first), V::load_first(src.add(at + first), n - first))
+                    };
+                    let (even, odd) = a.unzip(b);
+                    even.store(dst.add(at / 2));
+                    odd.store(dst.offset(args.odd + (at / 2) as isize));
+                    at += 2 * V::LANES;
+                }
+            }
+        }
+    }
+}
+
+/// Gathers `LANES` channels: each position becomes a vector of them, at its slot.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`GatherArgs`] states.
+#[inline(always)]
+pub(crate) unsafe fn gather<V: Simd>(args: &GatherArgs<V::Elem>) {
+    // SAFETY: GatherArgs promises `len` elements of each channel, `len` slots, and a vector of dst at each slot.
+    unsafe {
+        let mut at = 0;
+        while at < args.len {
+            let n = (args.len - at).min(V::LANES);
+            let mut rows = [V::splat(V::Elem::ZERO); 16];
+            if n == V::LANES && args.channels == V::LANES {
+                for c in 0..V::LANES {
+                    rows[c] = V::load(args.src.add(c * args.src_channel + at));
+                }
+            } else {
+                for (c, row) in rows.iter_mut().enumerate().take(args.channels) {
+                    *row = V::load_first(args.src.add(c * args.src_channel + at), n);
+                }
+            }
+            V::transpose(&mut rows);
+            // A loop of known length keeps the rows in registers.
+            if n == V::LANES {
+                for i in 0..V::LANES {
+                    rows[i].store(args.dst.add(*args.slots.add(at + i) as usize));
+                }
+            } else {
+                for (i, row) in rows.iter().enumerate().take(n) {
+                    row.store(args.dst.add(*args.slots.add(at + i) as usize));
+                }
+            }
+            at += n;
+        }
+    }
+}
+
+/// Turns vectors of channels, one for each of `len` positions, back into rows of positions: bias, residual, clamp.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: `src` is readable for `len * LANES` elements, the rest as [`ChannelStore`] states for `len` pixels.
+#[inline(always)]
+pub(crate) unsafe fn scatter<V: Simd>(src: *const V::Elem, len: usize, store: &ChannelStore<V::Elem>) {
+    // SAFETY: the caller's promise, passed on; the loads of a full block end at its last position.
+    unsafe {
+        let mut done = 0;
+        // Full blocks, in loops of known length, which keep the rows in registers.
+        if store.channels == V::LANES && store.residual.is_null() {
+            let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
+            while done + V::LANES <= len {
+                let mut rows = [V::splat(V::Elem::ZERO); 16];
+                for i in 0..V::LANES {
+                    rows[i] = V::load(src.add((done + i) * V::LANES));
+                }
+                V::transpose(&mut rows);
+                for c in 0..V::LANES {
+                    let y = store.y.add(c * store.ldy + done);
+                    rows[c].add(V::splat(*store.bias.add(c))).clamp(lo, hi).store(y);
+                }
+                done += V::LANES;
+            }
+        }
+        if done < len {
+            let residual = if store.residual.is_null() { store.residual } else { store.residual.add(done) };
+            let rest = ChannelStore { y: store.y.add(done), residual, ..*store };
+            crate::generic::gemm::store_transposed::<V>(src.add(done * V::LANES), len - done, 1, &rest);
+        }
+    }
+}

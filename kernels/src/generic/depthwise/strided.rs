@@ -1,0 +1,318 @@
+//! Tiles along rows straight from X, with stride 2 along both axes.
+
+use super::column::{every_lane, store};
+use super::direct::rows_inside;
+use crate::Real;
+use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, TileOutput};
+use crate::simd::Simd;
+
+/// As [`direct`] with stride 2 along both axes for three columns of three taps, two of which are a pair, row by row: with all nine weights in registers, a row of
+/// X is loaded once; and as it serves two sums at the most, no more are there, and tiles are of any height.
+///
+/// # Safety
+/// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`DirectArgs`] states for `args.mr`.
+#[inline(always)]
+pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<V::Elem>) {
+    // SAFETY: as in direct_columns; a vector of output sees two of X, and perhaps the element before or behind them.
+    unsafe {
+        let output = &args.output;
+        let last = output.vectors - 1;
+        let is_left = (*args.columns.add(1)).is_pair;
+        let DirectColumn { position, offset, .. } = *args.columns.add(usize::from(is_left));
+        // The third column is left or right of the pair: its first index in the two vectors, the element that is beside them, and the lane of that.
+        let (from, beside, lane) = if is_left { (-1, -1, 0) } else { (2, 2 * V::LANES as isize, V::LANES - 1) };
+        let every = every_lane::<V>();
+        let mut views =
+            [StridedView::<V> { masks: [every; 2], from, beside: beside - lane as isize, lane: 1 << lane }; 3];
+        let mut masked = [[false; 3]; 2];
+        for (place, vector) in [(0, 0), (2, last)] {
+            let from = position + (vector * 2 * V::LANES) as isize;
+            // A third column on the right sees one position more.
+            let stored = (output.width - vector * V::LANES).min(V::LANES) * 2 + usize::from(!is_left);
+            let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
+            views[place].masks = [V::mask(from, args.width), V::mask(from + V::LANES as isize, args.width)];
+            if !(0..args.width as isize).contains(&(from + beside)) {
+                views[place].lane = 0;
+            }
+            masked[0][place] = is_outside(stored);
+            masked[1][place] = is_outside(2 * V::LANES);
+        }
+        for plane in 0..output.planes {
+            let bias = V::splat(*output.bias.add(plane));
+            let w = args.w.add(plane * args.w_plane);
+            // Of each tap: the pair, then the third column. The taps of even rows come first.
+            let mut weights = [[V::splat(V::Elem::ZERO); 3]; 3];
+            for i in 0..3 {
+                let column = if is_left { (i + 1) % 3 } else { i };
+                for (k, at) in [column * 2, 6 + column, column * 2 + 1].into_iter().enumerate() {
+                    weights[k][i] = V::splat(*w.add(at));
+                }
+            }
+            let masked = &masked[usize::from(plane >= args.loose)];
+            for tile in 0..output.tiles {
+                let at = plane * output.y_plane + tile * args.mr * output.y_row;
+                let first = args.row + (tile * args.mr * 2) as isize;
+                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize + offset);
+                let next = if tile + 1 < output.tiles { args.mr * 2 * args.step } else { args.next };
+                for vector in 0..output.vectors {
+                    let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
+                    let x = x.wrapping_add(vector * 2 * V::LANES);
+                    let to = (at + vector * V::LANES, (output.width - vector * V::LANES).min(V::LANES));
+                    if masked[place] {
+                        roll::<V, true>(args, x, to, first, &views[place], (bias, &weights), next);
+                    } else {
+                        roll::<V, false>(args, x, to, first, &views[place], (bias, &weights), next);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How [`threes`] sees a row of X.
+#[derive(Clone, Copy)]
+struct StridedView<V: Simd> {
+    /// The lanes that are in X, of both vectors that the pair sees.
+    masks: [V::Mask; 2],
+    /// The first index of the third column in those vectors, of every second one.
+    from: isize,
+    /// Where lane 0 of a vector would be that has the element beside them at its `lane`, which is a bit; none if that is not in X.
+    beside: isize,
+    lane: u32,
+}
+
+/// What a row of X brings to the pair and to the third column.
+///
+/// # Safety
+/// CPU: the ISA of `V`, which has `MASKS`. Memory: what `view` sees of the row is readable.
+#[inline(always)]
+unsafe fn three<V: Simd, const MASKED: bool>(row: *const V::Elem, view: &StridedView<V>) -> [V; 3] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (a, b) = if MASKED {
+            (V::load_lanes(row, view.masks[0]), V::load_lanes(row.wrapping_add(V::LANES), view.masks[1]))
+        } else {
+            (V::load(row), V::load(row.wrapping_add(V::LANES)))
+        };
+        let (even, odd) = a.unzip(b);
+        [even, odd, a.every_second(b, view.from).load_over(row.wrapping_offset(view.beside), view.lane)]
+    }
+}
+
+/// Adds what a row brings to a sum.
+///
+/// # Safety
+/// CPU: the ISA of `V`.
+#[inline(always)]
+unsafe fn add_three<V: Simd>(sum: V, x: [V; 3], w: [V; 3]) -> V {
+    // SAFETY: the caller runs where the ISA is.
+    unsafe { w[2].mul_add(x[2], w[1].mul_add(x[1], w[0].mul_add(x[0], sum))) }
+}
+
+/// A tile of [`threes`], one vector wide, from row `first` of X at `x` on, to `n` elements of each row from `at` of the output on; the rows `ahead` of it are
+/// fetched.
+///
+/// # Safety
+/// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`threes`], for this tile.
+#[inline(always)]
+unsafe fn roll<V: Simd, const MASKED: bool>(
+    args: &DirectArgs<V::Elem>,
+    x: *const V::Elem,
+    (at, n): (usize, usize),
+    first: isize,
+    view: &StridedView<V>,
+    (bias, w): (V, &[[V; 3]; 3]),
+    ahead: usize,
+) {
+    let (output, view, mut y) = (&args.output, *view, at);
+    // Of the first and the last two rows; those in between are there.
+    let is_there = |row: usize| ((first + row as isize) as usize) < args.height;
+    // SAFETY: rows outside of X are left out; the rest is the caller's promise.
+    unsafe {
+        // Of an address that it knows, the compiler would keep those of all rows in memory.
+        let mut row = V::advance(x, 0);
+        let mut sum = bias;
+        if is_there(0) {
+            sum = add_three(sum, three::<V, MASKED>(row, &view), w[0]);
+        }
+        row = V::advance(row, args.step);
+        for r in 1..args.mr {
+            V::prefetch_near(row.wrapping_add(ahead));
+            V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
+            if is_there(2 * r - 1) {
+                sum = add_three(sum, three::<V, MASKED>(row, &view), w[1]);
+            }
+            row = V::advance(row, args.step);
+            V::prefetch_near(row.wrapping_add(ahead));
+            V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
+            let x = three::<V, MASKED>(row, &view);
+            store_row(add_three(sum, x, w[2]), output, y, n);
+            sum = add_three(bias, x, w[0]);
+            y += output.y_row;
+            row = V::advance(row, args.step);
+        }
+        for k in 1..3 {
+            V::prefetch_near(row.wrapping_add(ahead));
+            V::prefetch_near(row.wrapping_add(ahead).wrapping_add(V::LANES));
+            if is_there(2 * args.mr - 2 + k) {
+                sum = add_three(sum, three::<V, MASKED>(row, &view), w[k]);
+            }
+            row = V::advance(row, args.step);
+        }
+        store_row(sum, output, y, n);
+        let _ = row;
+    }
+}
+
+/// Finishes `n` elements of a row and stores them: residual, clamp.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: they are writable, and the residual of them readable.
+#[inline(always)]
+unsafe fn store_row<V: Simd>(sum: V, output: &TileOutput<V::Elem>, at: usize, n: usize) {
+    let mut sum = sum;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !output.residual.is_null() {
+            sum = sum.add(V::load_first(output.residual.add(at), n));
+        }
+        if !output.is_plain {
+            sum = sum.clamp(V::splat(output.lo), V::splat(output.hi));
+        }
+        let y = output.y.add(at);
+        if n == V::LANES { sum.store(y) } else { sum.store_first(y, n) }
+    }
+}
+
+/// Rows of a tile with stride 2, at the most.
+const MOST_STRIDED: usize = 8;
+
+/// Whether tiles of `mr` rows read X with stride 2 for columns of `taps` taps: the sums, the weights of two columns, two vectors before and behind
+/// their split and its two permutations have to fit in registers.
+pub(crate) const fn strides<V: Simd>(mr: usize, taps: usize) -> bool {
+    (taps == 3 || taps == 5) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTER_FILE / V::REGISTERS
+}
+
+/// [`direct`] with stride 2 along both axes, for columns of `N` taps: two vectors of a row are split in registers into the positions that a column sees
+/// and those of the column right of it, so that two columns are summed together.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
+#[inline(always)]
+pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
+    // SAFETY: as in direct_columns; a vector of output sees two of X.
+    unsafe {
+        let output = &args.output;
+        let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
+        let last = output.vectors - 1;
+        let mut masks = [[[every_lane::<V>(); 2]; MOST_SHORT]; 3];
+        let mut masked = [[0_u32; 3]; 2];
+        for column in 0..args.columns_len {
+            let DirectColumn { position, is_pair, .. } = *args.columns.add(column);
+            for (place, vector) in [(0, 0), (2, last)] {
+                let from = position + (vector * 2 * V::LANES) as isize;
+                let stored = 2 * (output.width - vector * V::LANES).min(V::LANES) - usize::from(!is_pair);
+                let is_outside = |lanes: usize| from < 0 || from + lanes as isize > args.width as isize;
+                masks[place][column] = [V::mask(from, args.width), V::mask(from + V::LANES as isize, args.width)];
+                masked[0][place] |= u32::from(is_outside(stored)) << column;
+                masked[1][place] |= u32::from(is_outside(2 * V::LANES)) << column;
+            }
+        }
+        for plane in 0..output.planes {
+            let bias = V::splat(*output.bias.add(plane));
+            let w = args.w.add(plane * args.w_plane);
+            let masked = &masked[usize::from(plane >= args.loose)];
+            for tile in 0..output.tiles {
+                let at = plane * output.y_plane + tile * R * output.y_row;
+                let first = args.row + (tile * 2 * R) as isize;
+                let inside = rows_inside(args, first);
+                let x = args.x.add(plane * args.x_plane).wrapping_offset(first * args.step as isize);
+                for vector in 0..output.vectors {
+                    let mut acc = [bias; R];
+                    let place = usize::from(vector > 0) + usize::from(vector > 0 && vector == last);
+                    let (masks, masked) = (&masks[place], masked[place]);
+                    let x = x.wrapping_add(vector * 2 * V::LANES);
+                    if args.is_fetched_ahead {
+                        let next = if tile + 1 < output.tiles { 2 * R * args.step } else { args.next };
+                        let mut row = x.wrapping_add(next).wrapping_add((N - 2) * args.step);
+                        for _ in 0..2 * R {
+                            V::prefetch_near(row);
+                            V::prefetch_near(row.wrapping_add(V::LANES));
+                            row = row.wrapping_add(args.step);
+                        }
+                    }
+                    // The taps of even rows come first, those of odd rows behind all of them.
+                    let mut w = [w, w.add(args.even)];
+                    for column in 0..args.columns_len {
+                        let DirectColumn { offset, is_pair, .. } = *args.columns.add(column);
+                        let (x, mask) = (x.wrapping_offset(offset), masks[column]);
+                        match (is_pair, (masked >> column) & 1 == 1) {
+                            (true, false) => sum_pair::<V, R, N, true, false>(&mut acc, x, args.step, inside, mask, w),
+                            (true, true) => sum_pair::<V, R, N, true, true>(&mut acc, x, args.step, inside, mask, w),
+                            // The mask of a whole vector costs less than one more loop.
+                            (false, _) => sum_pair::<V, R, N, false, true>(&mut acc, x, args.step, inside, mask, w),
+                        }
+                        let columns = 1 + usize::from(is_pair);
+                        w = [w[0].wrapping_add(columns * N.div_ceil(2)), w[1].wrapping_add(columns * (N / 2))];
+                    }
+                    store::<V, R>(&mut acc, output, at, vector, (lo, hi));
+                }
+            }
+        }
+    }
+}
+
+/// As [`sum_column`] with stride 2, for a column and, if `PAIR`, the one right of it.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: those of 2 R + N - 2 rows are readable for two vectors, or for the lanes of their masks; `w` for the weights of the columns'
+/// even and odd taps.
+#[inline(always)]
+unsafe fn sum_pair<V: Simd, const R: usize, const N: usize, const PAIR: bool, const MASKED: bool>(
+    acc: &mut [V; R],
+    x: *const V::Elem,
+    step: usize,
+    inside: (usize, usize),
+    mask: [V::Mask; 2],
+    w: [*const V::Elem; 2],
+) {
+    let mut row = x;
+    // SAFETY: the caller's promise of memory and ISA.
+    unsafe {
+        let mut weights = [[V::splat(V::Elem::ZERO); MOST_TAPS]; 2];
+        for k in 0..N {
+            weights[0][k] = V::splat(*w[k % 2].add(k / 2));
+            if PAIR {
+                weights[1][k] = V::splat(*w[k % 2].add((N + 1 - k % 2) / 2 + k / 2));
+            }
+        }
+        // Straight-line code, as in sum_column.
+        // Beyond, `strides` is false, and this is compiled but never called.
+        const { assert!(R > MOST_STRIDED || 2 * R + N - 2 <= 21, "the list of rows is too short") };
+        macro_rules! rows {
+            ($($i:literal)+) => {$(
+                if $i + 2 < 2 * R + N {
+                    if ($i + 1 >= N || $i >= inside.0) && ($i + 1 < 2 * R || $i < inside.1) {
+                        let (a, b) = if MASKED {
+                            (V::load_lanes(row, mask[0]), V::load_lanes(row.wrapping_add(V::LANES), mask[1]))
+                        } else {
+                            (V::load(row), V::load(row.wrapping_add(V::LANES)))
+                        };
+                        let (even, odd) = a.unzip(b);
+                        for k in 0..N {
+                            if $i >= k && ($i - k) % 2 == 0 && ($i - k) / 2 < R {
+                                acc[($i - k) / 2] = weights[0][k].mul_add(even, acc[($i - k) / 2]);
+                                if PAIR {
+                                    acc[($i - k) / 2] = weights[1][k].mul_add(odd, acc[($i - k) / 2]);
+                                }
+                            }
+                        }
+                    }
+                    row = V::advance(row, step);
+                }
+            )+};
+        }
+        rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20);
+    }
+    let _ = row;
+}
