@@ -29,6 +29,8 @@ pub(crate) struct Machine {
     pub(crate) rustc: String,
     pub(crate) dtype: String,
     pub(crate) threads: usize,
+    /// Whether the caches were emptied before each run, but for X.
+    pub(crate) cold: bool,
     pub(crate) caches: CacheSizes,
     /// The load average of the minute before the measurement began, where the system tells.
     pub(crate) load: Option<f64>,
@@ -63,6 +65,7 @@ impl Machine {
             rustc: env!("CONVOKE_TOOLS_RUSTC").to_owned(),
             dtype: dtype_name(dtype).to_owned(),
             threads,
+            cold: false,
             caches: CacheSizes { l1, l2, l3, assumed: Caches::reported().is_none() },
             load,
             fma_peak: roofs.iter().map(|(isa, roof)| (isa.to_string(), roof.fma)).collect(),
@@ -107,7 +110,8 @@ impl Machine {
         };
         let load = self.load.map(|load| format!("load average {load:.2} at the start"));
         let isas = (!isas.is_empty()).then(|| isas.join(", "));
-        [Some(self.dtype.clone()), isas, Some(threads), load].into_iter().flatten().collect::<Vec<_>>().join(", ")
+        let cold = self.cold.then(|| "all but X from memory in each run".to_owned());
+        [Some(self.dtype.clone()), isas, Some(threads), cold, load].into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     fn versions(&self) -> String {

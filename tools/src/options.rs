@@ -162,6 +162,16 @@ impl Team {
             Self::Pool(pool) => pool.install(|| work(Threads::Current)),
         }
     }
+
+    /// Calls `work` on each thread of the team.
+    pub(crate) fn on_each_thread(&self, work: impl Fn() + Sync) {
+        match self {
+            Self::Serial => work(),
+            Self::Pool(pool) => {
+                pool.broadcast(|_| work());
+            }
+        }
+    }
 }
 
 /// A number of threads: at least 1.

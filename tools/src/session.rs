@@ -8,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 use convoke::{Algorithm, DType, Explanation, Isa, Operator, Plan, Planner, Workspace};
 use convoke_tools::check;
 use convoke_tools::data::{Operands, Scalar, tensor};
-use convoke_tools::limits::Roof;
+use convoke_tools::limits::{Caches, Roof};
 use convoke_tools::shapes::{Kind, describe, flops};
-use convoke_tools::timing::Timing;
+use convoke_tools::timing::{Evictor, Timing, touch};
 use serde::Serialize;
 
 use crate::interrupt;
@@ -167,6 +167,8 @@ pub(crate) struct Session {
     threads: usize,
     team: Team,
     seconds: Duration,
+    /// Empties the caches before each run, if it is there.
+    evictor: Option<Evictor>,
     roofs: BTreeMap<Isa, Roof>,
 }
 
@@ -174,7 +176,17 @@ impl Session {
     /// Runs layers by this planner on `threads` threads, and times each for `seconds`.
     pub(crate) fn new(planner: Planner, dtype: DType, threads: usize, seconds: Duration) -> Result<Self> {
         let planner = planner.threads(threads);
-        Ok(Self { planner, dtype, threads, team: Team::new(threads)?, seconds, roofs: BTreeMap::new() })
+        let team = Team::new(threads)?;
+        Ok(Self { planner, dtype, threads, team, seconds, evictor: None, roofs: BTreeMap::new() })
+    }
+
+    /// Whether the caches are emptied before each run; X is read again then, as if the layer before had just written it.
+    pub(crate) fn cold(mut self, is_cold: bool) -> Self {
+        self.evictor = is_cold.then(|| {
+            let Caches { l1, l2, l3 } = Caches::of_this_machine();
+            Evictor::new(l1 + l2 + l3)
+        });
+        self
     }
 
     /// Plans, packs, runs, times and checks one layer.
@@ -198,8 +210,14 @@ impl Session {
         // NaN, so that an element that is not written is seen.
         let mut y = tensor(std::iter::repeat_n(T::from_f64(f64::NAN), geometry.output_len()));
         let mut workspace = Workspace::for_plan(&plan)?;
+        let prepare = || {
+            if let Some(evictor) = &self.evictor {
+                self.team.on_each_thread(|| evictor.evict());
+                touch(&operands.x);
+            }
+        };
         let timing = self.team.install(|threads| {
-            Timing::measure(self.seconds, || {
+            Timing::measure_after(self.seconds, prepare, || {
                 interrupt::check()?;
                 Ok::<_, anyhow::Error>(plan.run(&operands.x, &packed, &mut y, &mut workspace, threads)?)
             })

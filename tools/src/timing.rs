@@ -23,19 +23,58 @@ impl Timing {
     ///
     /// # Errors
     /// The first error of `run`; no further run is made.
-    pub fn measure<E>(duration: Duration, mut run: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
+    pub fn measure<E>(duration: Duration, run: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
+        Self::measure_after(duration, || {}, run)
+    }
+
+    /// As [`measure`](Self::measure), with `prepare` before each timed run; its time does not count.
+    ///
+    /// # Errors
+    /// The first error of `run`; no further run is made.
+    pub fn measure_after<E>(
+        duration: Duration,
+        mut prepare: impl FnMut(),
+        mut run: impl FnMut() -> Result<(), E>,
+    ) -> Result<Self, E> {
         for _ in 0..Self::WARM_UP {
             run()?;
         }
         let mut seconds = Vec::new();
         let begin = Instant::now();
         while begin.elapsed() < duration || seconds.len() < Self::MIN_REPS {
+            prepare();
             let start = Instant::now();
             run()?;
             seconds.push(start.elapsed().as_secs_f64());
         }
         seconds.sort_by(f64::total_cmp);
         Ok(Self { min: seconds[0], median: seconds[seconds.len() / 2], reps: seconds.len() })
+    }
+}
+
+/// Memory that leaves nothing else in the caches once it is read.
+#[derive(Debug)]
+pub struct Evictor(Vec<usize>);
+
+impl Evictor {
+    /// For caches of `bytes` in all.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        // Values of their own: pages of zeros may all be one.
+        Self((0..4 * bytes / size_of::<usize>()).collect())
+    }
+
+    /// Empties the caches of this thread's core.
+    pub fn evict(&self) {
+        touch(&self.0);
+    }
+}
+
+/// Reads every cache line of `data`.
+pub fn touch<T: Copy>(data: &[T]) {
+    const LINE: usize = 64;
+    for element in data.iter().step_by((LINE / size_of::<T>()).max(1)) {
+        std::hint::black_box(*element);
     }
 }
 
@@ -61,6 +100,17 @@ mod tests {
         .unwrap();
         assert_eq!((timing.reps, calls), (Timing::MIN_REPS, Timing::MIN_REPS + Timing::WARM_UP));
         assert!(0.0 <= timing.min && timing.min <= timing.median);
+    }
+
+    #[test]
+    fn every_timed_run_is_prepared() {
+        let log = std::cell::RefCell::new(Vec::new());
+        let run = || {
+            log.borrow_mut().push('r');
+            Ok::<_, Infallible>(())
+        };
+        Timing::measure_after(Duration::ZERO, || log.borrow_mut().push('p'), run).unwrap();
+        assert_eq!(log.into_inner().iter().collect::<String>(), "rr".to_owned() + &"pr".repeat(Timing::MIN_REPS));
     }
 
     #[test]

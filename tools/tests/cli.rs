@@ -135,6 +135,10 @@ fn report_of_a_small_layer() {
     let peaks = report["machine"]["fma_peak"].as_object().unwrap();
     assert!(peaks.values().all(|peak| peak.as_f64() > Some(0.01)) && !peaks.is_empty(), "{peaks:?}");
 
+    let output = run(&["report", "--filter", "enet.5x1", "--seconds", "0", "--cold", "--threads", "2"]);
+    let text = stdout(&output);
+    assert!(output.status.success() && text.contains("2 threads, all but X from memory in each run"), "{text}");
+
     for dtype in ["f32", "f64", "f16", "bf16"] {
         let output = run(&["report", "--filter", "enet.5x1", "--seconds", "0", "--dtype", dtype, "--threads", "2"]);
         let text = stdout(&output);

@@ -26,7 +26,8 @@ use crate::show;
 /// Time the layers of published networks, and check each against the reference
 ///
 /// Each layer is planned, its weights are packed, and then it is run again and again. Planning
-/// and packing are outside the timed part; input and output are plain NCHW, caches are warm.
+/// and packing are outside the timed part; input and output are plain NCHW, caches are warm
+/// (with --cold, all but X come from memory).
 ///
 /// Beside the columns that are explained at the end:
 ///
@@ -61,6 +62,9 @@ pub(crate) struct Args {
     /// Seconds to spend on timing each layer
     #[arg(long, default_value = "0.2", value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: Duration,
+    /// Empty the caches before each run, and read X again: weights, output and workspace come from memory, as inside a large network
+    #[arg(long)]
+    cold: bool,
     /// Print JSON; with --list, the layers as requests of the sub-command worker have them
     #[arg(long)]
     json: bool,
@@ -231,7 +235,7 @@ impl Args {
 
     fn measure<T: Scalar>(&self, layers: &[Layer]) -> Result<Report> {
         let (dtype, load) = (DType::from(self.dtype), load_at_start());
-        let mut main = Session::new(self.choice.planner()?, dtype, self.threads, self.seconds)?;
+        let mut main = Session::new(self.choice.planner()?, dtype, self.threads, self.seconds)?.cold(self.cold);
         let mut others = self.others(dtype)?;
         let bar = progress_bar(layers.len());
         let (mut records, mut rejected, mut failed) = (Vec::new(), Vec::new(), Vec::new());
@@ -249,7 +253,8 @@ impl Args {
         }
         bar.finish_and_clear();
         let interrupted = records.len() + rejected.len() + failed.len() < layers.len();
-        let machine = Machine::new(dtype, main.threads(), main.roofs(), load);
+        let mut machine = Machine::new(dtype, main.threads(), main.roofs(), load);
+        machine.cold = self.cold;
         let mut comparisons: Vec<Series> = others.into_iter().map(|(series, _)| series).collect();
         if let (false, Some(first)) = (comparisons.is_empty(), records.first()) {
             let mut own = Series::new(first.figures.isa.clone(), self.threads);
@@ -282,7 +287,7 @@ impl Args {
         let session = |(isa, threads): (Isa, usize)| {
             let planner = self.choice.planner()?.isa(isa);
             let series = Series::new(isa.to_string(), threads);
-            Ok((series, Session::new(planner, dtype, threads, self.seconds)?))
+            Ok((series, Session::new(planner, dtype, threads, self.seconds)?.cold(self.cold)))
         };
         choices.map(session).collect()
     }
