@@ -265,6 +265,7 @@ impl Simd for F32x16 {
     #[inline(always)]
     unsafe fn advance_after(p: *const f32, step: usize, x: Self) -> *const f32 {
         // Of a function of its own: registers of this class need the feature.
+        #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
         #[target_feature(enable = "avx512f")]
         #[inline]
         fn after(p: *const f32, x: __m512) -> *const f32 {
@@ -536,6 +537,7 @@ impl Simd for F64x8 {
     #[inline(always)]
     unsafe fn advance_after(p: *const f64, step: usize, x: Self) -> *const f64 {
         // Of a function of its own: registers of this class need the feature.
+        #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
         #[target_feature(enable = "avx512f")]
         #[inline]
         fn after(p: *const f64, x: __m512d) -> *const f64 {
