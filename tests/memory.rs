@@ -370,6 +370,27 @@ fn planning_takes_no_memory_in_proportion_to_the_image() {
     }
 }
 
+/// Depthwise had a zero for each group, 256 megabytes here.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn planning_takes_no_memory_in_proportion_to_the_groups() {
+    let groups = 1 << 26;
+    let huge = [
+        layer(Conv::new([groups, 1, 3, 3]).group(groups as i64).pads([1; 4]), [1, groups, 9, 9]),
+        layer(Conv::new([groups, 1, 3]).group(1), [1, 1, 9]),
+        layer(ConvTranspose::new([groups, 1, 4, 4]).group(groups as i64).strides([2, 2]), [1, groups, 9, 9]),
+    ];
+    for layer in huge {
+        for combination in Combination::all() {
+            for threads in [1, 4] {
+                let planner = combination.planner().threads(threads);
+                let (_, bytes) = allocated(|| drop(planner.plan::<f32>(layer.operator.clone(), &layer.x_shape)));
+                assert!(bytes < 1 << 20, "{combination}, {threads} threads: {layer}: {bytes} bytes");
+            }
+        }
+    }
+}
+
 /// Tables are made for the pick alone: offers for far-reaching kernels once listed every row of their planes, a hundred megabytes here.
 #[test]
 #[cfg(target_pointer_width = "64")]

@@ -269,7 +269,7 @@ pub(crate) struct GatherArgs<T> {
 }
 
 /// Whether there are two tiles the last vectors of whose rows, of `lanes` elements, fit in one.
-pub(crate) fn halves(width: usize, lanes: usize, tiles: usize) -> bool {
+pub(crate) fn tails_fit_in_one(width: usize, lanes: usize, tiles: usize) -> bool {
     tiles > 1 && (1..=lanes / 2).contains(&(width % lanes))
 }
 
@@ -369,7 +369,7 @@ impl<T: Real> DepthwiseKernel<T> {
     /// Vectors of a row of `outputs` elements of `tiles` tiles below one another, on average: two tiles may share the last ones of their rows.
     #[must_use]
     pub fn vectors(&self, outputs: usize, tiles: usize) -> f64 {
-        let shared = if self.halves && halves(outputs, self.lanes, tiles) { tiles / 2 * 2 } else { 0 };
+        let shared = if self.halves && tails_fit_in_one(outputs, self.lanes, tiles) { tiles / 2 * 2 } else { 0 };
         outputs.div_ceil(self.lanes) as f64 - shared as f64 / (2 * tiles.max(1)) as f64
     }
 

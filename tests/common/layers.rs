@@ -489,6 +489,9 @@ pub fn hard() -> Vec<Layer> {
     ] {
         add((Conv::new([x[1], 1, kernel, kernel]).group(x[1] as i64).pads(pads), x));
     }
+    add((Conv::new([3, 1, 1, 5]).group(3).pads([0, 2, 0, 2]), [1, 3, 28, 24]));
+    add((Conv::new([3, 1, 2, 2]).group(3), [1, 3, 29, 21]));
+    add((Conv::new([3, 1, 3, 3]).group(3).dilations([2, 1]).pads([2, 1, 2, 1]), [1, 3, 40, 20]));
     add((Conv::new([2, 1, 15, 9]).group(2).pads([7, 4, 7, 4]), [1, 2, 20, 19]));
     add((Conv::new([2, 1, 9, 17]).group(2).pads([4, 8, 4, 8]).strides([3, 2]), [1, 2, 20, 40]));
     add((Conv::new([3, 1, 3, 3]).group(3).pads([5, 4, 4, 6]), [2, 3, 9, 8]));

@@ -49,7 +49,7 @@ struct Depthwise<T: Element> {
     /// For each group of taps, the rows of a plane from the tile's first one on that it begins with, and its reach.
     reaches: Vec<(usize, usize)>,
     slots: Slots,
-    /// As many zeros as a unit has biases.
+    /// As many zeros as a unit has biases, where its sums are finished after they are stored.
     zeros: Vec<T::Acc>,
 }
 
@@ -80,16 +80,22 @@ impl<T: Element> Depthwise<T> {
         let is_rows = grid.along == Along::Rows;
         let every = period(&grid.h);
         let reach = |(first, taps): (usize, usize)| (first * grid.h.dilation, (taps - 1) * every * grid.h.dilation);
+        let direct = request.direct_clamp();
+        let zeros = match grid.along {
+            Along::Rows if direct.is_some() => 0,
+            Along::Rows => config.batch.max(request.geometry.out_channels_per_group()),
+            Along::Channels => config.batch,
+        };
         Self {
             geometry: request.geometry.clone(),
             isa: request.isa,
             activation: request.activation,
-            direct: request.direct_clamp(),
+            direct,
             kernels,
             taps: grid.table(),
             reaches: grid.pieces().into_iter().map(reach).collect(),
             slots: if is_rows { Slots::new(Vec::new()) } else { grid.slots() },
-            zeros: alloc::vec![T::Acc::ZERO; if is_rows { config.batch.max(request.geometry.out_channels_per_group()) } else { config.batch }],
+            zeros: alloc::vec![T::Acc::ZERO; zeros],
             config,
         }
     }

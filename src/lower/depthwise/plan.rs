@@ -46,12 +46,15 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let is_narrow = geometry.axes.last().is_some_and(fits);
     let along_rows = if is_narrow { kernels.narrow() } else { kernels.rows() };
     let candidates = [(Along::Rows, along_rows), (Along::Channels, kernels.channels())];
+    // As for one thread: the order of the sums depends on it.
+    let alone = Request { threads: 1, ..*request };
     let best = candidates
         .into_iter()
         .filter(|(along, _)| asked(*along))
-        .filter_map(|(along, tiles)| Config::new(request, kernels, (along, tiles), most))
-        .reduce(|a, b| if b.cycles < a.cycles { b } else { a });
-    let config = best.ok_or_else(|| planes::too_large(&geometry.axes, MOST_BYTES))?;
+        .filter_map(|candidate| Some((Config::new(&alone, kernels, candidate, most)?.cycles, candidate)))
+        .reduce(|a, b| if b.0 < a.0 { b } else { a });
+    let config = best.and_then(|(_, candidate)| Config::new(request, kernels, candidate, most));
+    let config = config.ok_or_else(|| planes::too_large(&geometry.axes, MOST_BYTES))?;
     Ok(Offer {
         cost: config.cycles / CLOCK,
         lines: config.lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
@@ -107,12 +110,21 @@ impl<A: Real> Config<A> {
             None => (tiles, None),
         };
         let (mr, reads_x) = (tiles.len(), direct_table.is_some());
+        let shares_vectors = match &direct_table {
+            Some(table) => {
+                grid.w.stride == 1 && outputs == 1 && !table.goes_by_rows(grid.w.output, &tiles[tiles.len() - 1])
+            }
+            None => along == Along::Rows,
+        };
         let others = geometry.batch * blocks * grid.outer_positions();
         let strips = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(others) };
         if !grid.cut(bytes, mr, strips) {
             return None;
         }
-        if reads_x && strips == 1 && grid.group_len(grid.h.output, MOST_BYTES.min(most_bytes), bytes).is_some() {
+        // Threads get shares of whole channels if these are about equal; each has planes of its own.
+        let has_shares = others >= TASKS_PER_THREAD * request.threads || others.is_multiple_of(request.threads);
+        let most_planes = if request.threads == 1 { MOST_BYTES } else { Caches::detect().l2 / 2 };
+        if reads_x && has_shares && grid.group_len(grid.h.output, most_planes.min(most_bytes), bytes).is_some() {
             // Nothing is copied: strips have no use but to be shared out, and to bound the planes that weights which are not finite ask for.
             grid.extent = grid.h.output;
             grid.plane = grid.plane_len(grid.extent)?;
@@ -167,7 +179,7 @@ impl<A: Real> Config<A> {
             tasks: units.min(TASKS_PER_THREAD * request.threads),
             tiles,
             direct_table,
-            cycles: grid.cycles(geometry, tiles, reads_x) + TASK_CYCLES,
+            cycles: grid.cycles(geometry, tiles, (reads_x, shares_vectors)) + TASK_CYCLES,
             lens: [planes, sums, staged],
             grid,
         })
@@ -175,12 +187,17 @@ impl<A: Real> Config<A> {
 }
 
 impl Grid {
-    /// Estimated cycles of all units, for these kernels.
-    fn cycles<A: Real>(&self, geometry: &Geometry, tiles: &[DepthwiseKernel<A>], reads_x: bool) -> f64 {
+    /// Estimated cycles of all units, for these kernels, which may read X, and of which two tiles may share vectors.
+    fn cycles<A: Real>(
+        &self,
+        geometry: &Geometry,
+        tiles: &[DepthwiseKernel<A>],
+        (reads_x, shares_vectors): (bool, bool),
+    ) -> f64 {
         let (k, pieces) = ((self.planes() * self.h.kernel * self.w.kernel) as f64, self.pieces());
         let tile_rows = Panels::new(self.extent.div_ceil(self.tile_step()), tiles.len());
-        let height = tile_rows.height(tile_rows.count() - 1).max(1);
-        let rows = height as f64;
+        let tile_height = tile_rows.height(tile_rows.count() - 1).max(1);
+        let rows = tile_height as f64;
         let columns = (pieces.len() * self.planes() * self.w.kernel) as f64;
         let loads = |weights: f64, unaligned: f64| {
             let rows_read: f64 = pieces.iter().map(|(_, taps)| rows + *taps as f64 - 1.0).sum();
@@ -195,7 +212,8 @@ impl Grid {
         let fma = (k / 2.0).max(k * 2.0 / rows);
         match self.along {
             Along::Rows => {
-                let vectors = tiles[height - 1].vectors(self.w.output, tile_rows.count());
+                let sharing = if shares_vectors { tile_rows.count() } else { 1 };
+                let vectors = tiles[tile_height - 1].vectors(self.w.output, sharing);
                 let sums = fma.max(loads(k, 1.7)) + columns / rows + DIRECT_FINISH_CYCLES;
                 let copied = self.phases.iter().map(|p| (p.to - p.from).div_ceil(self.lanes)).sum::<usize>() as f64;
                 let strided = if self.w.stride > 2 { 2.0 } else { 1.0 };

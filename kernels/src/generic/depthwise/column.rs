@@ -17,7 +17,7 @@ pub(super) unsafe fn every_lane<V: Simd>() -> V::Mask {
 /// Which rows of a tile's input are there: all of them.
 pub(super) const WHOLE: u8 = 0;
 
-/// All but half as many as a column has taps, above and below. Branches would keep the compiler from ordering multiply-adds and loads of several rows: they cost
+/// All but the first and the last N / 2. Branches would keep the compiler from ordering multiply-adds and loads of several rows: they cost
 /// up to half as much again.
 pub(super) const SAME: u8 = 1;
 

@@ -7,7 +7,7 @@ use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS};
 use crate::simd::Simd;
 
-/// As [`tiles`] along rows, straight from X: positions that are padding are masked, and rows that are left out, which asks for finite
+/// As [`tiles`](super::tiles) along rows, straight from X: positions that are padding are masked, and rows that are left out, which asks for finite
 /// weights.
 ///
 /// # Safety

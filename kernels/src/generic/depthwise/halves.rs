@@ -3,7 +3,7 @@
 
 use super::direct::rows_inside;
 use crate::Real;
-use crate::depthwise::{DirectArgs, MOST_SHORT, MOST_TAPS, TileOutput, halves};
+use crate::depthwise::{DirectArgs, MOST_SHORT, MOST_TAPS, TileOutput, tails_fit_in_one};
 use crate::simd::{Simd, lanes_in_row};
 
 /// Rows of a tile, at the least, that shares the last vectors of its rows with another one: lower ones are rare among several, and each costs code.
@@ -11,11 +11,11 @@ use crate::simd::{Simd, lanes_in_row};
 const LEAST_HALVED: usize = MOST_TAPS;
 
 /// Rows before a tile and behind it that may not be there.
-pub(super) const MOST_MISSING: usize = 2 * (MOST_TAPS - 1);
+const MOST_MISSING: usize = 2 * (MOST_TAPS - 1);
 
 /// Whether two tiles below one another share the last vectors of their rows, which have at most half as many elements as lanes.
 pub(super) fn halves_tails<V: Simd, const R: usize>(output: &TileOutput<V::Elem>) -> bool {
-    has_halves::<V, R>() && halves(output.width, V::LANES, output.tiles)
+    has_halves::<V, R>() && tails_fit_in_one(output.width, V::LANES, output.tiles)
 }
 
 /// Whether tiles of `R` rows can.
@@ -57,7 +57,10 @@ impl Halves {
 /// two tiles, and for the last two.
 type Edges = [u32; MOST_MISSING];
 
-/// The last vector of a row of [`direct_columns`], for pairs of tiles.
+/// Where nothing is at an edge, and no edges are looked at.
+pub(super) const NO_EDGES: Edges = [0; MOST_MISSING];
+
+/// The last vector of a row of [`direct_columns`](super::direct), for pairs of tiles.
 ///
 /// # Safety
 /// CPU: the ISA of `V`, for which [`halves_tails`]. Memory: as [`DirectArgs`] states for `R`.
@@ -85,7 +88,7 @@ pub(super) unsafe fn direct_halves<V: Simd, const R: usize, const N: usize>(
                     let edges = &halves.edges[usize::from(pair > 0)];
                     sum_halves::<V, R, N, true>(&mut acc, x, args.step, (lanes, edges), w);
                 } else {
-                    sum_halves::<V, R, N, false>(&mut acc, x, args.step, (lanes, &[0; MOST_MISSING]), w);
+                    sum_halves::<V, R, N, false>(&mut acc, x, args.step, (lanes, &NO_EDGES), w);
                 }
                 w = w.add(N);
             }
@@ -94,7 +97,7 @@ pub(super) unsafe fn direct_halves<V: Simd, const R: usize, const N: usize>(
     }
 }
 
-/// As [`sum_column`] for two tiles: in the low half of each vector the rows at `x`, `x + step`, ..., in the high half those `R` rows further on; of either half
+/// As [`sum_column`](super::column::sum_column) for two tiles: in the low half of each vector the rows at `x`, `x + step`, ..., in the high half those `R` rows further on; of either half
 /// the lanes that are set, where `EDGE` in the first and last N - 1 rows those that `edges` leaves.
 ///
 /// # Safety
@@ -116,6 +119,7 @@ pub(super) unsafe fn sum_halves<V: Simd, const R: usize, const N: usize, const E
             weights[k] = V::splat(*w.add(k));
         }
         // Straight-line code, as in sum_column.
+        const { assert!(R + N - 1 <= 20, "the list of rows is too short") };
         macro_rules! rows {
             ($($i:literal)+) => {$(
                 if $i < R + N - 1 {
@@ -142,7 +146,7 @@ pub(super) unsafe fn sum_halves<V: Simd, const R: usize, const N: usize, const E
     let _ = row;
 }
 
-/// As [`store`] for two tiles, the first of which begins at `at`: the last vector of their rows, which has one of them in either half.
+/// As [`store`](super::column::store) for two tiles, the first of which begins at `at`: the last vector of their rows, which has one of them in either half.
 ///
 /// # Safety
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`TileOutput`] states.

@@ -26,7 +26,7 @@ pub(crate) use self::passes::{copy, gather, scatter, split};
 pub(crate) use self::strided::{strides, threes};
 
 use self::column::{WHOLE, every_lane, store, sum_column};
-use self::halves::{MOST_MISSING, halves_tails, store_halves, sum_halves};
+use self::halves::{NO_EDGES, halves_tails, store_halves, sum_halves};
 use crate::depthwise::{DepthwiseArgs, MOST_TAPS};
 use crate::simd::Simd;
 
@@ -40,13 +40,13 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
     unsafe {
         let output = &args.output;
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
-        let has_halves = !VECTOR_WEIGHTS && halves_tails::<V, R>(output);
+        let shares = !VECTOR_WEIGHTS && halves_tails::<V, R>(output);
         for plane in 0..output.planes {
             let bias = V::splat(*output.bias.add(plane));
             for tile in 0..output.tiles {
                 let x = args.x.wrapping_add(plane * args.x_plane + tile * R * args.step);
                 let at = plane * output.y_plane + tile * R * output.y_row;
-                let is_alone = !has_halves || tile / 2 * 2 + 1 == output.tiles;
+                let is_alone = !shares || tile / 2 * 2 + 1 == output.tiles;
                 if !is_alone && tile.is_multiple_of(2) {
                     let mut acc = [bias; R];
                     let x = x.wrapping_add((output.vectors - 1) * args.x_vector);
@@ -121,7 +121,7 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
         while offsets < end {
             let x = x.add(*offsets as usize);
             if HALVES {
-                sum_halves::<V, R, N, false>(acc, x, step, (V::ALL >> (V::LANES / 2), &[0; MOST_MISSING]), w);
+                sum_halves::<V, R, N, false>(acc, x, step, (V::ALL >> (V::LANES / 2), &NO_EDGES), w);
             } else {
                 let mask = every_lane::<V>();
                 sum_column::<V, R, N, VECTOR_WEIGHTS, false, WHOLE>(acc, x, step, (0, R + N - 1), mask, w);

@@ -6,7 +6,7 @@ use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, TileOutput};
 use crate::simd::Simd;
 
-/// As [`direct`] with stride 2 along both axes for three columns of three taps, two of which are a pair, row by row: with all nine weights in registers, a row of
+/// As [`direct`](super::direct()) with stride 2 along both axes for three columns of three taps, two of which are a pair, row by row: with all nine weights in registers, a row of
 /// X is loaded once; and as it serves two sums at the most, no more are there, and tiles are of any height.
 ///
 /// # Safety
@@ -193,7 +193,7 @@ pub(crate) const fn strides<V: Simd>(mr: usize, taps: usize) -> bool {
     (taps == 3 || taps == 5) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTER_FILE / V::REGISTERS
 }
 
-/// [`direct`] with stride 2 along both axes, for columns of `N` taps: two vectors of a row are split in registers into the positions that a column sees
+/// [`direct`](super::direct()) with stride 2 along both axes, for columns of `N` taps: two vectors of a row are split in registers into the positions that a column sees
 /// and those of the column right of it, so that two columns are summed together.
 ///
 /// # Safety
@@ -262,7 +262,7 @@ pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args:
     }
 }
 
-/// As [`sum_column`] with stride 2, for a column and, if `PAIR`, the one right of it.
+/// As [`sum_column`](super::column::sum_column) with stride 2, for a column and, if `PAIR`, the one right of it.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: those of 2 R + N - 2 rows are readable for two vectors, or for the lanes of their masks; `w` for the weights of the columns'
