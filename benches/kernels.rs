@@ -139,7 +139,7 @@ fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kerne
         stride: PHASES,
         phases: &phases,
         len: LEN / PHASES,
-        fetches: false,
+        ahead: 0,
     };
     group.throughput(Throughput::BytesDecimal((LEN * size_of::<T>()) as u64));
     group.bench_function(format!("{}/pick", kernel.name()), |b| {

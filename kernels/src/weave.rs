@@ -125,8 +125,8 @@ pub struct Picks<'a> {
     pub phases: &'a [PhasePick],
     /// Elements of a phase, padding included.
     pub len: usize,
-    /// Whether a plane's rows are fetched into the L2 cache while those of the one before are read.
-    pub fetches: bool,
+    /// Elements from what is read to what is fetched meanwhile: from a plane to the next, mostly, or none.
+    pub ahead: usize,
 }
 
 impl Picks<'_> {

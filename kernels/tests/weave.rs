@@ -155,7 +155,7 @@ fn pick<T: Real>() {
                     stride,
                     phases: &phases,
                     len,
-                    fetches: case % 2 == 0,
+                    ahead: case % 2 * 1000,
                 };
                 kernel.pick(&src, &picks, &mut dst);
                 let mut expected = vec![T::from_f64(UNTOUCHED); dst.len()];
@@ -197,7 +197,7 @@ fn picks_that_do_not_fit_are_refused() {
             stride: 2,
             phases: &phases,
             len: 5,
-            fetches: false,
+            ahead: 0,
         };
         change(&mut picks);
         let call = || kernel.pick(&[0.0; 19], &picks, &mut [0.0; 30]);

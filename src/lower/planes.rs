@@ -413,9 +413,10 @@ impl Planes {
                 || (self.axis > 0 && self.is_padding_before(number, slab));
             RowPick { src: (!is_padding).then(|| before.wrapping_add(row.source)), dst: row.at }
         });
+        let (channels, src_pitch) = (planes.len() / self.channel_len, self.steps[0].wrapping_mul(self.axes[0].input));
         let picks = Picks {
-            planes: planes.len() / self.channel_len,
-            src_pitch: self.steps[0].wrapping_mul(self.axes[0].input),
+            planes: channels,
+            src_pitch,
             dst_pitch: self.channel_len,
             rows: &[],
             width: self.axes[last].input,
@@ -423,7 +424,7 @@ impl Planes {
             stride: self.axes[last].stride,
             phases: &self.phases,
             len: self.spans[last],
-            fetches: planes.len() / self.channel_len >= FETCHED_CHANNELS,
+            ahead: if channels < FETCHED_CHANNELS { 0 } else { src_pitch },
         };
         pick_rows(isa, x, &picks, rows, planes);
     }

@@ -215,7 +215,7 @@ impl<const P: usize> PickRun<'_, P> {
     /// many at each slot.
     #[inline(always)]
     unsafe fn copy_whole<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
-        let next = self.next();
+        let ahead = self.picks.ahead;
         for row in self.picks.rows {
             let src = row.src.map(|begin| src.wrapping_add(begin).wrapping_offset(self.position));
             for at in 0..self.whole {
@@ -225,7 +225,7 @@ impl<const P: usize> PickRun<'_, P> {
                     if let Some(src) = src {
                         for s in 0..STRIDE {
                             let src = src.wrapping_add((at * STRIDE + s) * V::LANES);
-                            V::prefetch(src.wrapping_add(next));
+                            V::prefetch(src.wrapping_add(ahead));
                             v[s] = V::load(src);
                         }
                         v = V::deinterleave(v);
@@ -246,7 +246,7 @@ impl<const P: usize> PickRun<'_, P> {
     /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, that of `dst` writable for `n` elements at each slot.
     #[inline(always)]
     unsafe fn copy_masked<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
-        let next = self.next();
+        let ahead = self.picks.ahead;
         let mut masks = [0; STRIDE];
         for s in 0..STRIDE {
             masks[s] = mask_in_row::<V>(self.position + (s * V::LANES) as isize, self.picks.width);
@@ -259,7 +259,7 @@ impl<const P: usize> PickRun<'_, P> {
                     let src = src.wrapping_add(begin).wrapping_offset(self.position);
                     for s in 0..STRIDE {
                         let src = src.wrapping_add(s * V::LANES);
-                        V::prefetch(src.wrapping_add(next));
+                        V::prefetch(src.wrapping_add(ahead));
                         v[s] = V::load_mask(src, masks[s]);
                     }
                     v = V::deinterleave(v);
@@ -271,11 +271,6 @@ impl<const P: usize> PickRun<'_, P> {
                 }
             }
         }
-    }
-
-    /// From an element to the one that is fetched with it.
-    fn next(&self) -> usize {
-        if self.picks.fetches { self.picks.src_pitch } else { 0 }
     }
 }
 

@@ -229,9 +229,10 @@ impl Planes {
         let last = phases.len() - 1;
         let channels = planes.len() / self.channel_len;
         // Row by row along the last axis. Products wrap where they are not used: beside an axis without positions, which has no rows to be copied.
+        let src_pitch = phases.iter().fold(1_usize, |n, p| n.wrapping_mul(p.axis.input));
         let picks = Picks {
             planes: channels,
-            src_pitch: phases.iter().fold(1_usize, |n, p| n.wrapping_mul(p.axis.input)),
+            src_pitch,
             dst_pitch: self.channel_len,
             rows: &[],
             width: phases[last].axis.input,
@@ -239,7 +240,7 @@ impl Planes {
             stride: 1,
             phases: &[PhasePick { offset: 0, dst: 0 }],
             len: self.span,
-            fetches: channels >= FETCHED_CHANNELS,
+            ahead: if channels < FETCHED_CHANNELS { 0 } else { src_pitch },
         };
         if self.is_plain {
             // A slab of a channel is one row.

@@ -4,6 +4,7 @@ use convoke_kernels::winograd::Tile;
 use convoke_kernels::{Isa, Real};
 
 use super::shape::{Extent, Scheme, View, depth_tasks, distance, phases};
+use super::steps::Steps;
 use super::{STANDARD_VALUES, is_ragged};
 use crate::element::Element;
 use crate::lower::Request;
@@ -47,6 +48,7 @@ impl<T: Real> Choice<T> {
         threads: usize,
     ) -> Option<Self> {
         let (rows, columns) = scheme.grid(&view.roles);
+        let steps = Steps::new(view, &scheme).all();
         let mut best: Option<Self> = None;
         // Where nothing keeps the limit of the workspace, the smallest block is offered, for the planner to say so.
         let mut smallest: Option<(usize, Extent)> = None;
@@ -64,7 +66,7 @@ impl<T: Real> Choice<T> {
             }
             for splits in [1, threads] {
                 let limit = request.task_bytes.min(MOST_BYTES);
-                if let Some(choice) = Self::estimate(request.isa, view, scheme, extent, (threads, splits), limit)
+                if let Some(choice) = Self::estimate(request.isa, view, scheme, steps, extent, (threads, splits), limit)
                     && best.as_ref().is_none_or(|best| choice.latency < best.latency)
                 {
                     best = Some(choice);
@@ -98,14 +100,16 @@ impl<T: Real> Choice<T> {
             }
             last = part;
         }
-        best.or_else(|| Self::estimate(request.isa, view, scheme, smallest?.1, (threads, 1), 0))
+        best.or_else(|| Self::estimate(request.isa, view, scheme, steps, smallest?.1, (threads, 1), 0))
     }
 
-    /// The cost of a blocking with a task's scratch of at most `limit` bytes, or the least there is. None where a kernel is lacking.
+    /// The cost of a blocking with a task's scratch of at most `limit` bytes, or the least there is; all values of a slice have `steps` steps of k. None where a kernel
+    /// is lacking.
     fn estimate(
         isa: Isa,
         view: &View,
         scheme: Scheme<T>,
+        steps: usize,
         extent: Extent,
         (threads, splits): (usize, usize),
         limit: usize,
@@ -114,7 +118,7 @@ impl<T: Real> Choice<T> {
         let nr = Tiles::<T>::new(isa, extent.runs().1)?.nr();
         let panels = view.rows.div_ceil(nr);
         let splits = splits.clamp(1, panels.max(1));
-        let together = Traffic::new(view, &scheme, &extent, nr).together(panels.div_ceil(splits), |together| {
+        let together = Traffic::new(view, &scheme, steps, &extent, nr).together(panels.div_ceil(splits), |together| {
             scheme.scratch_len(&extent, view, together).saturating_mul(size_of::<T>()) <= limit
         });
         let (grid_rows, grid_columns) = scheme.grid(roles);
@@ -136,7 +140,7 @@ impl<T: Real> Choice<T> {
                     let count = of_images * of_rows * of_columns;
                     if count > 0 {
                         let block = Extent::new(&scheme, images, rows, columns);
-                        let task = Self::task_cycles(isa, view, &scheme, &block, (blocks, splits), together)?;
+                        let task = Self::task_cycles(isa, view, &scheme, steps, &block, (blocks, splits), together)?;
                         tasks = tasks.checked_add(count.checked_mul(repeats)?)?;
                         cycles += (count * repeats) as f64 * task;
                         if task > longest {
@@ -160,6 +164,7 @@ impl<T: Real> Choice<T> {
         isa: Isa,
         view: &View,
         scheme: &Scheme<T>,
+        slice_steps: usize,
         extent: &Extent,
         (blocks, splits): (usize, usize),
         together: usize,
@@ -169,7 +174,7 @@ impl<T: Real> Choice<T> {
         let View { channels, rows: channels_out, ref roles, .. } = *view;
         let panels = channels_out.div_ceil(tiles.nr());
         let values = scheme.kernel.values() as f64;
-        let steps = (roles.depth.kernel * scheme.filters() * channels) as f64;
+        let steps = (roles.depth.kernel * slice_steps) as f64;
         // One slice in, one slice out.
         let padded = |tiles: usize, tile: Tile| tiles * tile.outputs + tile.values - tile.outputs;
         let padded_len = (extent.images
@@ -194,13 +199,13 @@ impl<T: Real> Choice<T> {
         let run: f64 = (0..tiles.count)
             .map(|t| {
                 let kernel = tiles.kernel(tiles.pixels(t).len(), tiles.nr());
-                tile_cycles(kernel.fmas(), kernel.loads()) * steps + GEMM_CALL_CYCLES
+                tile_cycles(kernel.fmas(), kernel.loads()) * steps + values * GEMM_CALL_CYCLES
             })
             .sum();
-        let compute = values * runs as f64 * run;
+        let compute = runs as f64 * run;
         let padded = tiles.padded(channels_out) as f64;
-        let filters = values * steps * padded * bytes;
-        let traffic = Traffic::new(view, scheme, extent, tiles.nr());
+        let filters = steps * padded * bytes;
+        let traffic = Traffic::new(view, scheme, slice_steps, extent, tiles.nr());
         // Filters are fetched ahead of their use, which hides most of the shorter of the two; transformed tiles that left the L2 cache are
         // waited for.
         let panel = filters / padded * tiles.nr() as f64;
@@ -246,13 +251,13 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn new<T: Real>(view: &View, scheme: &Scheme<T>, extent: &Extent, nr: usize) -> Self {
+    fn new<T: Real>(view: &View, scheme: &Scheme<T>, steps: usize, extent: &Extent, nr: usize) -> Self {
         let values = scheme.kernel.values() as f64;
         let bytes = values * size_of::<T>() as f64;
-        let slices = bytes * view.roles.depth.kernel as f64 * view.channels as f64;
+        let slices = view.roles.depth.kernel as f64;
         Self {
-            v: slices * extent.input_tiles() as f64,
-            filters: slices * (scheme.filters() * nr) as f64,
+            v: slices * bytes * view.channels as f64 * extent.input_tiles() as f64,
+            filters: slices * (steps * nr * size_of::<T>()) as f64,
             products: bytes * extent.tiles() as f64 * nr as f64,
             values,
         }

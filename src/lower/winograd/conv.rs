@@ -20,7 +20,7 @@ use crate::lower::{Answer, Io, Request};
 use crate::{Axis, Geometry};
 
 /// Strides whose phases become channels, at the most.
-const MOST_STRIDE: usize = 4;
+pub(super) const MOST_STRIDE: usize = 4;
 /// Bytes of Y from which on its reader will not find it in the L2 cache, so that it is written past the caches.
 const PAST_CACHE_BYTES: usize = 4 << 20;
 
@@ -47,6 +47,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         groups: geometry.group,
         channels: channels.checked_mul(strides[0] * strides[1]).ok_or_else(|| String::from("too many channels"))?,
         strides,
+        taps: tiled_kernel(geometry),
         rows: geometry.out_channels_per_group(),
         has_phases: false,
         past_cache: geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES,

@@ -21,6 +21,7 @@ mod conv;
 mod direct;
 mod pack;
 mod shape;
+mod steps;
 mod transposed;
 
 use alloc::boxed::Box;
@@ -40,7 +41,7 @@ use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::plan::Accuracy;
-use crate::{Axis, Geometry, Op};
+use crate::{Geometry, Op};
 use choice::Choice;
 use pack::PackedLayout;
 use shape::{Block, Extent, Phase, Roles, Scheme, View, depth_tasks, distance, phases, spread};
@@ -155,12 +156,13 @@ fn offer_view<'a, T: Element>(
     if !Block::fits(&scheme, choice.extent, view.channels, slots) {
         return Err(String::from("the steps of k are too many, or the block's offsets exceed 32 bits"));
     }
-    let first = Block::new(request.isa, &scheme, choice.extent, view.channels, slots).ok_or_else(no_kernel)?;
     let (layer, needs) = layer(&scheme, &tiles).ok_or_else(no_kernel)?;
     let padded = tiles.padded(view.rows);
     let Some(layout) = PackedLayout::new(&view, &scheme, padded, needs.direct_len) else {
         return Err(String::from("the packed weights do not fit the address space"));
     };
+    let first =
+        Block::new(request.isa, &scheme, &layout.steps, choice.extent, view.channels, slots).ok_or_else(no_kernel)?;
     let sizes = Sizes::new::<T>(&view, &scheme, &first, &tiles, choice.together, &needs);
     Ok(Offer {
         cost: cycles / CLOCK,
@@ -185,7 +187,7 @@ fn offer_view<'a, T: Element>(
                     if kind & 1 == 0 { full.columns } else { columns },
                 );
                 blocks.iter().position(|block| block.extent == extent).unwrap_or_else(|| {
-                    let block = Block::new(request.isa, &scheme, extent, view.channels, slots);
+                    let block = Block::new(request.isa, &scheme, &layout.steps, extent, view.channels, slots);
                     blocks.push(block.expect("a smaller block of tiles has kernels, too"));
                     blocks.len() - 1
                 })
@@ -253,7 +255,7 @@ impl Sizes {
             rows_in: if T::DIRECT && distance(&view.roles.along) == 1 && view.strides[1] == 1 {
                 0
             } else {
-                block.planes.rows() * block.planes.row_len()
+                block.planes.rows() * block.planes.row_len() * view.strides[1]
             },
             rows_out: lanes * scheme.down.tile.outputs * row_out,
             row_out,
@@ -418,78 +420,91 @@ impl<T: Element> Core<T> {
 
     /// Transforms the tiles of one slice of X, for all channels.
     fn transform(&self, io: &Io<'_, T>, task: &Task<'_, T::Acc>, slice: usize, scratch: &mut Scratch<'_, T::Acc>) {
-        let view = &self.view;
-        let [s_down, s_along] = view.strides;
-        let channels = view.channels / (s_down * s_along);
-        for phase in 0..s_down * s_along {
-            let of = |axis: &Axis, phase: usize, stride: usize, own: Phase| {
-                if stride == 1 { own } else { Phase::of_stride(axis, phase, stride) }
-            };
-            let down = of(&view.roles.down, phase / s_along, s_down, task.down);
-            let along = of(&view.roles.along, phase % s_along, s_along, task.along);
-            self.transform_phase(io, task, slice, (down, along), phase * channels..(phase + 1) * channels, scratch);
+        let View { strides: [s_down, _], ref roles, .. } = self.view;
+        for phase in 0..s_down {
+            let down = if s_down == 1 { task.down } else { Phase::of_stride(&roles.down, phase, s_down) };
+            self.transform_rows(io, task, slice, (phase, down), scratch);
         }
     }
 
-    /// Transforms the tiles of one slice for the channels `channels`, which are X's at phases of the axes.
-    fn transform_phase(
+    /// Transforms the tiles of one slice for all channels of X, from its rows of phase `phase` of the stride, which are `down`.
+    fn transform_rows(
         &self,
         io: &Io<'_, T>,
         task: &Task<'_, T::Acc>,
         slice: usize,
-        (down_phase, along_phase): (Phase, Phase),
-        channels: Range<usize>,
+        (phase, down_phase): (usize, Phase),
         scratch: &mut Scratch<'_, T::Acc>,
     ) {
         let (view, block) = (&self.view, task.block);
         let Roles { depth, down, along } = &view.roles;
+        let stride = view.strides[1];
+        let channels = view.channels / (view.strides[0] * stride);
         // The padded position of the block's first row and element in their phases, and what is not padding.
         let (y, x) = (task.row * self.scheme.down.tile.outputs, task.column * self.scheme.along.tile.outputs);
+        let row_len = block.planes.row_len();
         let live_rows = down_phase.live(y, block.planes.rows());
-        let live = along_phase.live(x, block.planes.row_len());
+        // Phases of a stride are copied with their padding.
+        let live = if stride == 1 { task.along.live(x, row_len) } else { 0..row_len };
         let is_empty = live_rows.is_empty() || live.is_empty();
         let (live_rows, live) = if is_empty { (0..0, 0..0) } else { (live_rows, live) };
         let first_row = if is_empty { 0 } else { down_phase.place(y + live_rows.start) - down.pad_begin };
-        let first = if is_empty { 0 } else { along_phase.place(x + live.start) - along.pad_begin };
         let slot = slice % depth.kernel;
         let v = &mut scratch.v[slot * block.slot_len(&self.scheme)..][..block.slot_len(&self.scheme)];
         let plane = down.input * along.input;
-        let all = view.groups * channels.len();
+        let all = view.groups * channels;
         // The source of the call behind this one, nearly always.
         let next = if block.extent.images > 1 { all } else { 1 } * depth.input * plane;
         let border = Border::new(self.scheme.kernel, &block.planes, live_rows.clone(), live.clone());
-        let places = channels.clone().flat_map(|c| (0..block.extent.images).map(move |image| (c, image)));
+        let row_stride = down_phase.step * along.input;
+        let len = if is_empty { 0 } else { (live_rows.len() - 1) * row_stride + along.input };
+        let picked_len = live_rows.len() * live.len();
+        let mut picked = [PhasePick { offset: 0, dst: 0 }; conv::MOST_STRIDE];
+        for (offset, phase) in picked.iter_mut().enumerate() {
+            *phase = PhasePick { offset, dst: offset * picked_len };
+        }
+        // Of a stride, all phases; of a dilation, the task's.
+        let (first, step) = match stride {
+            1 if is_empty => (0, 1),
+            1 => ((task.along.place(x + live.start) - along.pad_begin) as isize, task.along.step),
+            _ => ((x * stride) as isize - along.pad_begin as isize, stride),
+        };
+        let picks = Picks {
+            planes: 1,
+            src_pitch: 0,
+            dst_pitch: 0,
+            rows: &[],
+            width: along.input,
+            first,
+            stride: step,
+            phases: &picked[..stride],
+            len: live.len(),
+            ahead: next,
+        };
+        let places = (0..channels).flat_map(|c| (0..block.extent.images).map(move |image| (c, image)));
         for (c, image) in places {
-            let of_x = (task.image + image) * all + task.group * channels.len() + c - channels.start;
+            let of_x = (task.image + image) * all + task.group * channels + c;
             let begin = (of_x * depth.input + slice - depth.pad_begin) * plane + first_row * along.input;
-            let row_stride = down_phase.step * along.input;
-            let len = if is_empty { 0 } else { (live_rows.len() - 1) * row_stride + along.input };
             let rows = if is_empty { &[] } else { &io.x[begin..begin + len] };
-            let source = match T::as_acc(rows.get(first..).unwrap_or(&[])) {
-                Some(x) if along_phase.step == 1 => Source { x, row_stride, next },
-                _ => {
-                    let picked_rows =
-                        (0..live_rows.len()).map(|r| RowPick { src: Some(r * row_stride), dst: r * live.len() });
-                    let picked = &mut scratch.rows_in[..live_rows.len() * live.len()];
-                    let picks = Picks {
-                        planes: 1,
-                        src_pitch: 0,
-                        dst_pitch: 0,
-                        rows: &[],
-                        width: along.input,
-                        first: first as isize,
-                        stride: along_phase.step,
-                        phases: &[PhasePick { offset: 0, dst: 0 }],
-                        len: live.len(),
-                        fetches: false,
-                    };
-                    pick_rows(self.isa, rows, &picks, picked_rows, picked);
-                    Source { x: picked, row_stride: live.len(), next }
-                }
-            };
-            self.scheme.kernel.split(&source, &border, scratch.planes);
-            let v = &mut v[c * block.extent.input_tiles() + image * block.extent.image_input_tiles()..];
-            self.scheme.kernel.input(scratch.planes, &block.planes, v, block.v_plane);
+            let in_place = T::as_acc(rows).filter(|_| step == 1);
+            if in_place.is_none() {
+                let picked_rows =
+                    (0..live_rows.len()).map(|r| RowPick { src: Some(r * row_stride), dst: r * live.len() });
+                pick_rows(self.isa, rows, &picks, picked_rows, &mut scratch.rows_in[..stride * picked_len]);
+            }
+            for phase_along in 0..stride {
+                let source = match in_place {
+                    Some(x) => Source { x: x.get(first as usize..).unwrap_or(&[]), row_stride, next },
+                    None => {
+                        let picked = &scratch.rows_in[phase_along * picked_len..][..picked_len];
+                        Source { x: picked, row_stride: live.len(), next: 0 }
+                    }
+                };
+                self.scheme.kernel.split(&source, &border, scratch.planes);
+                let channel = (phase * stride + phase_along) * channels + c;
+                let v = &mut v[channel * block.extent.input_tiles() + image * block.extent.image_input_tiles()..];
+                self.scheme.kernel.input(scratch.planes, &block.planes, v, block.v_plane);
+            }
         }
     }
 
@@ -504,9 +519,6 @@ impl<T: Element> Core<T> {
         scratch: &mut Scratch<'_, T::Acc>,
     ) {
         let layout = &self.layout;
-        let per_slice = layout.steps / self.view.roles.depth.kernel;
-        let steps = taps.len() * per_slice;
-        let koff = task.block.koff.rows(slot * per_slice..slot * per_slice + steps);
         let values = self.scheme.kernel.values();
         // The filters of one panel for one value: none behind the last panel.
         let filters = |panel: usize, value: usize| {
@@ -515,10 +527,12 @@ impl<T: Element> Core<T> {
                 return &[][..];
             }
             let nr = self.tiles.panel(self.view.rows - first);
-            let begin = layout.panel(first, nr).start + (value * layout.steps + taps.start * per_slice) * nr;
-            &weights[begin..begin + steps * nr]
+            let (begin, steps) = (layout.panel(first, nr).start, layout.value(value, taps.clone()));
+            &weights[begin + steps.start * nr..begin + steps.end * nr]
         };
         for value in 0..values {
+            let (list, count) = (layout.steps.list_of(value), layout.steps.count(value));
+            let koff = task.block.koff[list].rows(slot * count..(slot + taps.len()) * count);
             for panel in panels.clone() {
                 let next = if panel + 1 < panels.end {
                     filters(panel + 1, value)

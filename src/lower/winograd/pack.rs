@@ -1,24 +1,26 @@
 //! Packed filters: transformed for the tiles, and as they are for tiles that are computed directly.
 
 use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
 
 use convoke_kernels::winograd::filter_rows;
 use convoke_kernels::{Real, winograd::MOST_VALUES};
 
 use super::shape::{Parts, Scheme, View};
+use super::steps::Steps;
 use crate::lower::channel_tiles::Tiles;
 
 /// Where things are in the packed filters of a group: for each panel of filters, `[value][step of k][filter]`, then, behind those of all
 /// panels, what the [layer](super::Layer) keeps for tiles that are computed directly.
 ///
-/// The steps of k of the transformed filters are slices (taps of the depth axis), filters of an axis, channels of X.
-#[derive(Clone, Copy)]
+/// The steps of k of the transformed filters are slices (taps of the depth axis), and for each the steps of the value.
 pub(super) struct PackedLayout {
     /// Filters, filled up to whole vectors.
     padded: usize,
-    values: usize,
-    /// Steps of k.
-    pub(super) steps: usize,
+    pub(super) steps: Steps,
+    /// Steps of k before those of each value, and of all.
+    starts: Vec<usize>,
     /// Values for tiles that are computed directly.
     direct_len: usize,
 }
@@ -26,27 +28,41 @@ pub(super) struct PackedLayout {
 impl PackedLayout {
     /// None if the group's values do not fit the address space.
     pub(super) fn new<T: Real>(view: &View, scheme: &Scheme<T>, padded: usize, direct_len: usize) -> Option<Self> {
-        let steps = view.roles.depth.kernel * scheme.filters() * view.channels;
-        let layout = Self { padded, values: scheme.kernel.values(), steps, direct_len };
-        let transformed = layout.values.checked_mul(steps)?.checked_mul(padded)?;
+        let (steps, slices) = (Steps::new(view, scheme), view.roles.depth.kernel);
+        let mut starts = vec![0];
+        for value in 0..scheme.kernel.values() {
+            starts.push(steps.count(value).checked_mul(slices)?.checked_add(starts[value])?);
+        }
+        let layout = Self { padded, steps, starts, direct_len };
+        let transformed = layout.all().checked_mul(padded)?;
         let len = transformed.checked_add(direct_len)?.checked_mul(view.groups)?;
         (len <= isize::MAX as usize / 8).then_some(layout)
     }
 
     /// Values of a group.
     pub(super) fn group_len(&self) -> usize {
-        self.padded * self.values * self.steps + self.direct_len
+        self.padded * self.all() + self.direct_len
     }
 
     /// The transformed filters of the panel of `nr` filters that begins with filter `first`.
-    pub(super) fn panel(&self, first: usize, nr: usize) -> core::ops::Range<usize> {
-        let len = self.values * self.steps;
-        first * len..(first + nr) * len
+    pub(super) fn panel(&self, first: usize, nr: usize) -> Range<usize> {
+        first * self.all()..(first + nr) * self.all()
+    }
+
+    /// The steps of k of a value, of those of its panel, from slice `slice` on.
+    pub(super) fn value(&self, value: usize, slices: Range<usize>) -> Range<usize> {
+        let (start, count) = (self.starts[value], self.steps.count(value));
+        start + slices.start * count..start + slices.end * count
+    }
+
+    /// Steps of k of all values.
+    fn all(&self) -> usize {
+        self.starts[self.starts.len() - 1]
     }
 
     /// What is kept for tiles that are computed directly.
-    pub(super) fn direct(&self) -> core::ops::Range<usize> {
-        self.padded * self.values * self.steps..self.group_len()
+    pub(super) fn direct(&self) -> Range<usize> {
+        self.padded * self.all()..self.group_len()
     }
 }
 
@@ -84,13 +100,15 @@ pub(super) fn pack<T: Real>(
                                 *half = g.iter().zip(column).map(|(g, w)| g * w).sum();
                             }
                         }
-                        let step = ((kd * scheme.down.count + i) * scheme.along.count + j) * view.channels + c;
                         for (v, half) in half.iter().take(g_down.len()).enumerate() {
                             for (h, g) in g_along.iter().enumerate() {
-                                let value: f64 =
-                                    half.iter().zip(g).take(taps_along.len()).map(|(half, g)| half * g).sum();
-                                let at = panel + ((v * g_along.len() + h) * layout.steps + step) * nr + lane;
-                                packed[at] = T::from_f64(value);
+                                let value = v * g_along.len() + h;
+                                if let Some(step) = layout.steps.find(value, [i, j], c) {
+                                    let product: f64 =
+                                        half.iter().zip(g).take(taps_along.len()).map(|(half, g)| half * g).sum();
+                                    let at = panel + (layout.value(value, kd..kd).start + step) * nr + lane;
+                                    packed[at] = T::from_f64(product);
+                                }
                             }
                         }
                     }

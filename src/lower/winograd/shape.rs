@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use convoke_kernels::winograd::{Planes, Tile};
 use convoke_kernels::{Isa, Real, RowOffsets, WinogradKernel};
 
+use super::steps::{Segment, Steps};
 use crate::lower::channel_tiles::Tiles;
 use crate::{Axis, Geometry};
 
@@ -18,6 +19,8 @@ pub(super) struct View {
     pub(super) channels: usize,
     /// The strides of the axes that tiles lie on: the elements of X that are so far apart are channels of their own.
     pub(super) strides: [usize; 2],
+    /// Taps of the layer's kernel along them, of which each phase meets some.
+    pub(super) taps: [usize; 2],
     /// Filters of a group.
     pub(super) rows: usize,
     /// Whether filters are phases, which are interleaved on their way into Y.
@@ -25,6 +28,13 @@ pub(super) struct View {
     /// Whether Y is so large that it is written past the caches.
     pub(super) past_cache: bool,
     pub(super) roles: Roles,
+}
+
+impl View {
+    /// Taps that phase `phase` of the stride of an axis (0 down, 1 along) meets.
+    pub(super) fn phase_taps(&self, axis: usize, phase: usize) -> usize {
+        self.taps[axis].saturating_sub(phase).div_ceil(self.strides[axis])
+    }
 }
 
 /// The axes of a layer by what becomes of them.
@@ -275,8 +285,8 @@ pub(super) struct Block<T: Real> {
     pub(super) extent: Extent,
     pub(super) planes: Planes,
     pub(super) pixels: Tiles<T>,
-    /// Rows of k: for each slot of a slice (twice, so that any run of slots is one), each filter, each channel.
-    pub(super) koff: RowOffsets,
+    /// Rows of k, for each list of [`Steps`]: for each slot of a slice (twice, so that any run of slots is one), the list's.
+    pub(super) koff: Vec<RowOffsets>,
     /// Elements from one value's transformed tiles to the next.
     pub(super) v_plane: usize,
 }
@@ -292,22 +302,30 @@ impl<T: Real> Block<T> {
     }
 
     /// None if a kernel is lacking. The block must [fit](Self::fits).
-    pub(super) fn new(isa: Isa, scheme: &Scheme<T>, extent: Extent, channels: usize, slots: usize) -> Option<Self> {
+    pub(super) fn new(
+        isa: Isa,
+        scheme: &Scheme<T>,
+        steps: &Steps,
+        extent: Extent,
+        channels: usize,
+        slots: usize,
+    ) -> Option<Self> {
         let v_plane = spread(channels * extent.input_tiles(), scheme.kernel.lanes());
         let slot_len = v_plane * scheme.kernel.values();
-        let mut koff = Vec::with_capacity(2 * slots * scheme.filters() * channels);
-        for slot in 0..2 * slots {
-            for i in 0..scheme.down.count {
-                for j in 0..scheme.along.count {
+        let offsets = |list: &[Segment]| {
+            let mut koff = Vec::new();
+            for slot in 0..2 * slots {
+                for Segment { filter: [i, j], channels } in list {
                     let at = slot % slots * slot_len + i * extent.input_columns + j;
-                    koff.extend((0..channels).map(|c| (at + c * extent.input_tiles()) as u32));
+                    koff.extend(channels.clone().map(|c| (at + c * extent.input_tiles()) as u32));
                 }
             }
-        }
+            RowOffsets::new(koff)
+        };
         Some(Self {
             planes: Planes::new(scheme.kernel, extent.input_rows, extent.input_columns),
             pixels: Tiles::new(isa, extent.runs().1)?,
-            koff: RowOffsets::new(koff),
+            koff: steps.lists().map(offsets).collect(),
             v_plane,
             extent,
         })

@@ -45,6 +45,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let Some(rows) = rows.filter(|rows| *rows <= MOST_FILTERS) else {
         return Err(alloc::format!("phases of the strides times output channels of a group exceed {MOST_FILTERS}"));
     };
+    let roles = Roles::new(&axes)?;
     let view = View {
         batch: geometry.batch,
         groups: geometry.group,
@@ -53,7 +54,8 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         has_phases: true,
         past_cache: false,
         strides: [1, 1],
-        roles: Roles::new(&axes)?,
+        taps: [roles.down.kernel, roles.along.kernel],
+        roles,
     };
     let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
         return Err(String::from("no kernel that interleaves"));
