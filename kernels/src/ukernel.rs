@@ -123,6 +123,12 @@ impl Ahead {
         if data.is_empty() { Self::NONE } else { Self { at: data.as_ptr().cast(), step: Self::LINE } }
     }
 
+    /// Consecutive lines, two with every step of k where that many are a row of the kernel's panel, so that one tile fetches all of the next panel.
+    #[must_use]
+    pub fn pairs<T>(data: &[T]) -> Self {
+        Self { step: 2 * Self::LINE, ..Self::lines(data) }
+    }
+
     /// The first line of each of the rows that are `ld` elements apart, from the beginning of `data` on; nothing if that is empty.
     #[must_use]
     pub fn rows<T>(data: &[T], ld: usize) -> Self {

@@ -581,8 +581,20 @@ impl<T: Element> Core<T> {
                     let x = v.get(block.extent.row_start(run) + pixels.start..).unwrap_or(&[]);
                     let at = (run * width + pixels.start) * nr;
                     let tile = &mut products[at..at + pixels.len() * nr];
-                    kernel.partial(x, koff, w, Ahead::lines(ahead), tile, k > 0);
-                    ahead = ahead.get(koff.len() * Ahead::LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
+                    kernel.partial(
+                        x,
+                        koff,
+                        w,
+                        if block.pixels.count == 1 { Ahead::pairs(ahead) } else { Ahead::lines(ahead) },
+                        tile,
+                        k > 0,
+                    );
+                    ahead = ahead
+                        .get(
+                            koff.len() * (1 + usize::from(block.pixels.count == 1)) * Ahead::LINE
+                                / size_of::<T::Acc>()..,
+                        )
+                        .unwrap_or(&[]);
                 }
             }
         }
