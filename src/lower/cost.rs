@@ -59,8 +59,6 @@ pub(crate) const WIDE_TRANSFORM: f64 = 1.65;
 pub(crate) const TRANSFORM_CALL_CYCLES: f64 = 100.0;
 /// Cycles to pick one element of a phase of a stride from a row, for tiles.
 pub(crate) const PICK_CYCLES: f64 = 0.5;
-/// How much longer tiles of phases of X take than their parts: measured 1.15 to 1.25 beside the direct algorithms' ratio.
-pub(crate) const PHASES_OF_X: f64 = 1.0;
 /// Cycles to interleave a vector of pixels that are phases of ConvTranspose.
 pub(crate) const PHASE_CYCLES: f64 = 4.0;
 /// Cycles of a call of a GEMM kernel beside its steps.

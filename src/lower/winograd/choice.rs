@@ -11,8 +11,8 @@ use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
     FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, OUTPUT_CYCLES, PHASE_CYCLES,
-    PHASES_OF_X, PICK_CYCLES, RAGGED_OUTPUT, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES, TRANSFORM_CALL_CYCLES,
-    WIDE_TRANSFORM, cycles_beyond_l2, overlapped,
+    PICK_CYCLES, RAGGED_OUTPUT, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES, TRANSFORM_CALL_CYCLES, WIDE_TRANSFORM,
+    cycles_beyond_l2, overlapped,
 };
 use crate::lower::engine::tile_cycles;
 use crate::machine::Caches;
@@ -229,8 +229,7 @@ impl<T: Real> Choice<T> {
         let scattered = (extent.tiles() * channels_out) as f64 * pixels;
         let apart =
             if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
-        let factor = if view.strides == [1, 1] { 1.0 } else { PHASES_OF_X };
-        Some((task + apart * slices_out) * factor)
+        Some(task + apart * slices_out)
     }
 }
 

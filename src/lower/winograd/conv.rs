@@ -76,10 +76,11 @@ struct Conv<T: Element> {
 
 impl<T: Element> Layer<T> for Conv<T> {
     fn filter(&self, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]) {
-        let channels = self.geometry.in_channels_per_group();
-        let (phase, c) = (c / channels, c % channels);
-        let w = &w[row * self.steps + c * self.geometry.kernel_volume()..][..self.geometry.kernel_volume()];
         let [s_down, s_along] = self.strides;
+        let (c, phase_along) = (c / s_along, c % s_along);
+        let channels = self.geometry.in_channels_per_group();
+        let (phase_down, c) = (c / channels, c % channels);
+        let w = &w[row * self.steps + c * self.geometry.kernel_volume()..][..self.geometry.kernel_volume()];
         if s_down * s_along == 1 {
             for (tap, w) in taps.iter_mut().zip(w) {
                 *tap = w.to_acc();
@@ -89,8 +90,8 @@ impl<T: Element> Layer<T> for Conv<T> {
         let [down, along] = tiled_kernel(&self.geometry);
         let [t_down, t_along] = [down.div_ceil(s_down), along.div_ceil(s_along)];
         for (i, tap) in taps.iter_mut().enumerate() {
-            let k_down = i / t_along % t_down * s_down + phase / s_along;
-            let k_along = i % t_along * s_along + phase % s_along;
+            let k_down = i / t_along % t_down * s_down + phase_down;
+            let k_along = i % t_along * s_along + phase_along;
             let is_there = k_down < down && k_along < along;
             let at = (i / t_along / t_down * down + k_down) * along + k_along;
             *tap = if is_there { w[at].to_acc() } else { T::Acc::ZERO };

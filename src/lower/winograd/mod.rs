@@ -255,7 +255,7 @@ impl Sizes {
             rows_in: if T::DIRECT && distance(&view.roles.along) == 1 && view.strides[1] == 1 {
                 0
             } else {
-                block.planes.rows() * block.planes.row_len() * view.strides[1]
+                block.planes.rows() * block.planes.row_len() * view.strides[1] * block.extent.images
             },
             rows_out: lanes * scheme.down.tile.outputs * row_out,
             row_out,
@@ -481,27 +481,32 @@ impl<T: Element> Core<T> {
             len: live.len(),
             ahead: next,
         };
-        let places = (0..channels).flat_map(|c| (0..block.extent.images).map(move |image| (c, image)));
-        for (c, image) in places {
-            let of_x = (task.image + image) * all + task.group * channels + c;
-            let begin = (of_x * depth.input + slice - depth.pad_begin) * plane + first_row * along.input;
-            let rows = if is_empty { &[] } else { &io.x[begin..begin + len] };
-            let in_place = T::as_acc(rows).filter(|_| step == 1);
-            if in_place.is_none() {
-                let picked_rows =
-                    (0..live_rows.len()).map(|r| RowPick { src: Some(r * row_stride), dst: r * live.len() });
-                pick_rows(self.isa, rows, &picks, picked_rows, &mut scratch.rows_in[..stride * picked_len]);
+        let images = block.extent.images;
+        for c in 0..channels {
+            let rows_of = |image: usize| {
+                let of_x = (task.image + image) * all + task.group * channels + c;
+                let begin = (of_x * depth.input + slice - depth.pad_begin) * plane + first_row * along.input;
+                if is_empty { &[] } else { &io.x[begin..begin + len] }
+            };
+            let in_place = T::DIRECT && step == 1;
+            let picked = &mut scratch.rows_in[..if in_place { 0 } else { images * stride * picked_len }];
+            if picked_len > 0 {
+                for (image, picked) in picked.chunks_exact_mut(stride * picked_len).enumerate() {
+                    let rows = (0..live_rows.len()).map(|r| RowPick { src: Some(r * row_stride), dst: r * live.len() });
+                    pick_rows(self.isa, rows_of(image), &picks, rows, picked);
+                }
             }
-            for phase_along in 0..stride {
-                let source = match in_place {
+            // In the order of what is written: that is whole vectors, of which others overwrite what is too much.
+            for (phase_along, image) in (0..stride).flat_map(|phase| (0..images).map(move |image| (phase, image))) {
+                let source = match T::as_acc(rows_of(image)).filter(|_| in_place) {
                     Some(x) => Source { x: x.get(first as usize..).unwrap_or(&[]), row_stride, next },
                     None => {
-                        let picked = &scratch.rows_in[phase_along * picked_len..][..picked_len];
-                        Source { x: picked, row_stride: live.len(), next: 0 }
+                        let x = &picked[(image * stride + phase_along) * picked_len..][..picked_len];
+                        Source { x, row_stride: live.len(), next: 0 }
                     }
                 };
                 self.scheme.kernel.split(&source, &border, scratch.planes);
-                let channel = (phase * stride + phase_along) * channels + c;
+                let channel = (phase * channels + c) * stride + phase_along;
                 let v = &mut v[channel * block.extent.input_tiles() + image * block.extent.image_input_tiles()..];
                 self.scheme.kernel.input(scratch.planes, &block.planes, v, block.v_plane);
             }

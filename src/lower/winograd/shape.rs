@@ -15,7 +15,7 @@ use crate::{Axis, Geometry};
 pub(super) struct View {
     pub(super) batch: usize,
     pub(super) groups: usize,
-    /// Channels of a group: those of X, times the phases of `strides`, which are the outer ones.
+    /// Channels of a group: for each phase of the stride down, those of X, each with its phases along.
     pub(super) channels: usize,
     /// The strides of the axes that tiles lie on: the elements of X that are so far apart are channels of their own.
     pub(super) strides: [usize; 2],
@@ -312,12 +312,13 @@ impl<T: Real> Block<T> {
     ) -> Option<Self> {
         let v_plane = spread(channels * extent.input_tiles(), scheme.kernel.lanes());
         let slot_len = v_plane * scheme.kernel.values();
-        let offsets = |list: &[Segment]| {
+        let offsets = |list: &Vec<Segment>| {
             let mut koff = Vec::new();
             for slot in 0..2 * slots {
-                for Segment { filter: [i, j], channels } in list {
+                for segment in list {
+                    let [i, j] = segment.filter;
                     let at = slot % slots * slot_len + i * extent.input_columns + j;
-                    koff.extend(channels.clone().map(|c| (at + c * extent.input_tiles()) as u32));
+                    koff.extend(steps.channels(segment).map(|c| (at + c * extent.input_tiles()) as u32));
                 }
             }
             RowOffsets::new(koff)
@@ -325,7 +326,7 @@ impl<T: Real> Block<T> {
         Some(Self {
             planes: Planes::new(scheme.kernel, extent.input_rows, extent.input_columns),
             pixels: Tiles::new(isa, extent.runs().1)?,
-            koff: steps.lists().map(offsets).collect(),
+            koff: steps.lists().iter().map(offsets).collect(),
             v_plane,
             extent,
         })

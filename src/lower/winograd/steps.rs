@@ -5,26 +5,29 @@
 //! take `outputs` taps where the tile allows more. So each value has a list of steps of its own; there are at most four different ones.
 
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use convoke_kernels::Real;
 
 use super::shape::{Parts, Scheme, View};
 
-/// Steps of k that follow each other: channels that one filter is multiplied with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Steps of k that follow each other: of the channels with one phase down, for each channel of X its first phases along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Segment {
     /// Which of the filters that the kernel is cut into, down and along.
     pub(super) filter: [usize; 2],
-    pub(super) channels: Range<usize>,
+    down: usize,
+    along: usize,
 }
 
 /// The steps of k of all values of a tile, for one slice of the outer axis.
 pub(super) struct Steps {
+    /// Channels of X, and the strides.
+    channels: usize,
+    strides: [usize; 2],
     /// Values of a tile, down and along.
     values: [usize; 2],
-    /// The different lists, and how many steps each has.
-    lists: Vec<(Vec<Segment>, usize)>,
+    /// The different lists.
+    lists: Vec<Vec<Segment>>,
     /// Which list values have that are at infinity along (1), down (2).
     list_of: [usize; 4],
 }
@@ -32,45 +35,42 @@ pub(super) struct Steps {
 impl Steps {
     pub(super) fn new<T: Real>(view: &View, scheme: &Scheme<T>) -> Self {
         let [s_down, s_along] = view.strides;
-        let channels = view.channels / (s_down * s_along);
-        let mut lists: Vec<(Vec<Segment>, usize)> = Vec::new();
+        let mut lists: Vec<Vec<Segment>> = Vec::new();
         let list_of = core::array::from_fn(|class| {
             let is_there = |axis: usize, parts: &Parts, part: usize, phase: usize| {
-                let taps = view.phase_taps(axis, phase);
-                let present = parts.taps(part).end.min(taps).saturating_sub(parts.taps(part).start);
+                let taps = parts.taps(part);
+                let present = taps.end.min(view.phase_taps(axis, phase)).saturating_sub(taps.start);
                 present > 0 && (class & (2 >> axis) == 0 || present == parts.tile.taps())
             };
-            let mut list: Vec<Segment> = Vec::new();
+            let mut list = Vec::new();
             for i in 0..scheme.down.count {
                 for j in 0..scheme.along.count {
-                    for phase in 0..s_down * s_along {
-                        if !is_there(0, &scheme.down, i, phase / s_along)
-                            || !is_there(1, &scheme.along, j, phase % s_along)
-                        {
-                            continue;
-                        }
-                        let channels = phase * channels..(phase + 1) * channels;
-                        match list.last_mut() {
-                            Some(last) if last.filter == [i, j] && last.channels.end == channels.start => {
-                                last.channels.end = channels.end;
-                            }
-                            _ => list.push(Segment { filter: [i, j], channels }),
-                        }
-                    }
+                    // Later phases meet fewer taps, never more.
+                    let along = (0..s_along).take_while(|phase| is_there(1, &scheme.along, j, *phase)).count();
+                    let downs = (0..s_down).take_while(|phase| is_there(0, &scheme.down, i, *phase));
+                    list.extend(downs.map(|down| Segment { filter: [i, j], down, along }));
                 }
             }
-            lists.iter().position(|(other, _)| *other == list).unwrap_or_else(|| {
-                let count = list.iter().map(|segment| segment.channels.len()).sum();
-                lists.push((list, count));
+            lists.iter().position(|other| *other == list).unwrap_or_else(|| {
+                lists.push(list);
                 lists.len() - 1
             })
         });
-        Self { values: [scheme.kernel.down().values, scheme.kernel.along().values], lists, list_of }
+        let channels = view.channels / (s_down * s_along);
+        let values = [scheme.kernel.down().values, scheme.kernel.along().values];
+        Self { channels, strides: view.strides, values, lists, list_of }
     }
 
     /// The different lists.
-    pub(super) fn lists(&self) -> impl Iterator<Item = &[Segment]> {
-        self.lists.iter().map(|(list, _)| &list[..])
+    pub(super) fn lists(&self) -> &[Vec<Segment>] {
+        &self.lists
+    }
+
+    /// The channels of a segment's steps.
+    pub(super) fn channels(&self, segment: &Segment) -> impl Iterator<Item = usize> {
+        let (first, phases) = (segment.down * self.channels, self.strides[1]);
+        let along = segment.along;
+        (first..first + self.channels).flat_map(move |c| (0..along).map(move |phase| c * phases + phase))
     }
 
     /// Which of the lists value `value` has.
@@ -82,7 +82,7 @@ impl Steps {
 
     /// Steps of a value.
     pub(super) fn count(&self, value: usize) -> usize {
-        self.lists[self.list_of(value)].1
+        self.lists[self.list_of(value)].iter().map(|segment| segment.along * self.channels).sum()
     }
 
     /// Steps of all values.
@@ -92,12 +92,14 @@ impl Steps {
 
     /// The place among the steps of a value that channel `channel` of a filter has; none where that is zero.
     pub(super) fn find(&self, value: usize, filter: [usize; 2], channel: usize) -> Option<usize> {
+        let (c, phase) = (channel / self.strides[1], channel % self.strides[1]);
+        let (down, c) = (c / self.channels, c % self.channels);
         let mut first = 0;
-        for segment in &self.lists[self.list_of(value)].0 {
-            if segment.filter == filter && segment.channels.contains(&channel) {
-                return Some(first + channel - segment.channels.start);
+        for segment in &self.lists[self.list_of(value)] {
+            if segment.filter == filter && segment.down == down {
+                return (phase < segment.along).then_some(first + c * segment.along + phase);
             }
-            first += segment.channels.len();
+            first += segment.along * self.channels;
         }
         None
     }
