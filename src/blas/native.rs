@@ -57,7 +57,8 @@ impl<A: Compute> Gemm<A> for Native<A> {
         let Product { packed, k, b, n, accumulate } = product;
         let (ld, lanes) = (self.size.ld, self.tiles.lanes);
         let epilogue = Epilogue { bias: &self.zeros, residual: None, lo: A::NEG_INFINITY, hi: A::INFINITY };
-        self.tiles.for_each(0..self.tiles.panels.count(), n.div_ceil(lanes), |kernel, row, vector| {
+        self.tiles.for_each(0..self.tiles.panels.count(), n.div_ceil(lanes), |kernel, panel, vector| {
+            let row = self.tiles.panels.start(panel);
             let a = &packed[row * k..(row + kernel.mr()) * k];
             // Without channels B has no rows to begin in.
             let b = b.get(vector * lanes..).unwrap_or(&[]);

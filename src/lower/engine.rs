@@ -346,30 +346,32 @@ impl<T: Real> Tiles<T> {
         let count = if self.is_store_bound(rows.k.len()) { 1 } else { count };
         // Then the next panel of A is fetched instead of columns.
         let is_far = panel_bytes * rows.panels.len() > Caches::detect().l2 / 4 * 3;
+        // Of the columns, each panel fetches another line.
+        let mut line = 0;
         for first in rows.panels.clone().step_by(count) {
             let group = first..(first + count).min(rows.panels.end);
-            self.for_each(group.clone(), vectors, |kernel, row, vector| {
+            self.for_each(group.clone(), vectors, |kernel, panel, vector| {
+                let row = self.panels.start(panel);
                 let (height, a) = (kernel.mr(), row * rows.k_total);
                 let a = &rows.a[a + rows.k.start * height..a + rows.k.end * height];
                 // Without steps of k, B has no rows: nothing is read.
                 let b = columns.b.get(vector * self.lanes..).unwrap_or(&[]);
                 let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
                 let tile = &mut tiles[kept..kept + height * kernel.nr()];
-                let lines = kernel.nr() * size_of::<T>() / Ahead::LINE;
-                let panel = self.panels.panel_of(row);
                 let ahead = if is_far {
                     let next = if panel + 1 < group.end { panel + 1 } else { group.start };
                     let next = self.panels.start(next) * rows.k_total + rows.k.start * self.panels.height(next);
                     Ahead::lines(&rows.a[next..])
                 } else {
-                    columns.ahead.line(panel % lines.max(1))
+                    line = if (line + 2) * Ahead::LINE > kernel.nr() * size_of::<T>() { 0 } else { line + 1 };
+                    columns.ahead.line(line)
                 };
                 sink.tile(kernel, rows, columns, (row, a), columns.range.start + vector, b, ahead, tile);
             });
         }
     }
 
-    /// Calls `tile(kernel, first row, first vector)` for every tile: for each width of columns, all panels of `panels`.
+    /// Calls `tile(kernel, panel, first vector)` for every tile: for each width of columns, all panels of `panels`.
     #[inline]
     pub(crate) fn for_each(
         &self,
@@ -382,7 +384,7 @@ impl<T: Real> Tiles<T> {
             let width = self.width(vectors - vector);
             for p in panels.clone() {
                 let kernel = if p < self.panels.taller { width.tall } else { width.low };
-                tile(kernel, self.panels.start(p), vector);
+                tile(kernel, p, vector);
             }
             vector += width.nrv;
         }
