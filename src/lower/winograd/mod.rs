@@ -43,7 +43,7 @@ use crate::exec::{Arena, Line, lines_for, share};
 use crate::plan::Accuracy;
 use crate::{Geometry, Op};
 use choice::Choice;
-use pack::PackedLayout;
+use pack::{PackedLayout, Value};
 use shape::{Block, Extent, Phase, Roles, Scheme, View, depth_tasks, distance, phases, spread};
 
 /// Steps of k that are summed one after the other.
@@ -532,12 +532,13 @@ impl<T: Element> Core<T> {
                 return &[][..];
             }
             let nr = self.tiles.panel(self.view.rows - first);
-            let (begin, steps) = (layout.panel(first, nr).start, layout.value(value, taps.clone()));
+            let (begin, steps) = (layout.panel(first, nr).start, layout.value(value).steps(&taps));
             &weights[begin + steps.start * nr..begin + steps.end * nr]
         };
         for value in 0..values {
-            let (list, count) = (layout.steps.list_of(value), layout.steps.count(value));
+            let Value { list, count, .. } = *layout.value(value);
             let koff = task.block.koff[list].rows(slot * count..(slot + taps.len()) * count);
+            let v = &scratch.v[value * task.block.v_plane..];
             for panel in panels.clone() {
                 let next = if panel + 1 < panels.end {
                     filters(panel + 1, value)
@@ -546,61 +547,42 @@ impl<T: Element> Core<T> {
                 } else {
                     filters(panels.end, 0)
                 };
-                let v = &scratch.v[value * task.block.v_plane..];
                 let at = (panel - panels.start) * self.sizes.product_panel + value * self.sizes.product_plane;
                 let products = &mut scratch.products[at..][..self.sizes.product_plane];
-                let live = self.view.rows - panel * self.tiles.nr();
-                self.multiply_value(task.block, koff, v, filters(panel, value), live, next, products);
+                let nr = self.tiles.panel(self.view.rows - panel * self.tiles.nr());
+                multiply_value(task.block, koff, v, (filters(panel, value), nr), next, products);
             }
         }
     }
+}
 
-    /// Multiplies one value of a block's tiles, `v`, by the filters `w` of a panel, of which there are `live` from its first one on; meanwhile, `next` is
-    /// fetched: a line with each step of k.
-    #[expect(clippy::too_many_arguments, reason = "the operands of a GEMM")]
-    fn multiply_value(
-        &self,
-        block: &Block<T::Acc>,
-        koff: RowOffsetsRef<'_>,
-        v: &[T::Acc],
-        w: &[T::Acc],
-        live: usize,
-        next: &[T::Acc],
-        products: &mut [T::Acc],
-    ) {
-        let nr = self.tiles.panel(live);
-        let (runs, width) = block.extent.runs();
-        let steps = koff.len();
-        let kc = steps.div_ceil(steps.div_ceil(KC).max(1)).max(1);
-        let mut ahead = next;
-        for run in 0..runs {
-            // In blocks, whose sums are added: one long running sum would err more, and a block's filters stay in the L1 cache for all tiles.
-            for k in (0..steps.max(1)).step_by(kc) {
-                let block_of_k = k..(k + kc).min(steps);
-                let koff = koff.rows(block_of_k.clone());
-                let w = &w[k * nr..block_of_k.end * nr];
-                for t in 0..block.pixels.count {
-                    let pixels = block.pixels.pixels(t);
-                    let kernel = block.pixels.kernel(pixels.len(), live);
-                    // Without steps of k nothing is read.
-                    let x = v.get(block.extent.row_start(run) + pixels.start..).unwrap_or(&[]);
-                    let at = (run * width + pixels.start) * nr;
-                    let tile = &mut products[at..at + pixels.len() * nr];
-                    kernel.partial(
-                        x,
-                        koff,
-                        w,
-                        if block.pixels.count == 1 { Ahead::pairs(ahead) } else { Ahead::lines(ahead) },
-                        tile,
-                        k > 0,
-                    );
-                    ahead = ahead
-                        .get(
-                            koff.len() * (1 + usize::from(block.pixels.count == 1)) * Ahead::LINE
-                                / size_of::<T::Acc>()..,
-                        )
-                        .unwrap_or(&[]);
-                }
+/// Multiplies one value of a block's tiles, `v`, by the filters of a panel of `nr`; meanwhile, `next` is fetched.
+fn multiply_value<T: Real>(
+    block: &Block<T>,
+    koff: RowOffsetsRef<'_>,
+    v: &[T],
+    (w, nr): (&[T], usize),
+    next: &[T],
+    products: &mut [T],
+) {
+    let steps = koff.len();
+    // In blocks, whose sums are added: one long running sum would err more, and a block's filters stay in the L1 cache for all tiles.
+    let kc = if steps <= KC { steps.max(1) } else { steps.div_ceil(steps.div_ceil(KC)) };
+    // All of what comes next, by so many lines with each step of k.
+    let lines = if block.calls.len() == 1 { 2 } else { 1 };
+    let mut ahead = next;
+    for run in block.calls.chunks(block.calls_of_run) {
+        for k in (0..steps.max(1)).step_by(kc) {
+            let block_of_k = k..(k + kc).min(steps);
+            let koff = if steps <= KC { koff } else { koff.rows(block_of_k.clone()) };
+            let w = &w[k * nr..block_of_k.end * nr];
+            for call in run {
+                // Without steps of k nothing is read.
+                let x = v.get(call.v..).unwrap_or(&[]);
+                let tile = &mut products[call.tile * nr..(call.tile + call.count) * nr];
+                let fetched = if lines == 2 { Ahead::pairs(ahead) } else { Ahead::lines(ahead) };
+                call.kernel(nr).partial(x, koff, w, fetched, tile, k > 0);
+                ahead = ahead.get(koff.len() * lines * Ahead::LINE / size_of::<T>()..).unwrap_or(&[]);
             }
         }
     }

@@ -19,8 +19,9 @@ pub(super) struct PackedLayout {
     /// Filters, filled up to whole vectors.
     padded: usize,
     pub(super) steps: Steps,
-    /// Steps of k before those of each value, and of all.
-    starts: Vec<usize>,
+    values: Vec<Value>,
+    /// Steps of k of all values.
+    all: usize,
     /// Values for tiles that are computed directly.
     direct_len: usize,
 }
@@ -29,40 +30,51 @@ impl PackedLayout {
     /// None if the group's values do not fit the address space.
     pub(super) fn new<T: Real>(view: &View, scheme: &Scheme<T>, padded: usize, direct_len: usize) -> Option<Self> {
         let (steps, slices) = (Steps::new(view, scheme), view.roles.depth.kernel);
-        let mut starts = vec![0];
+        let (mut values, mut all) = (Vec::with_capacity(scheme.kernel.values()), 0_usize);
         for value in 0..scheme.kernel.values() {
-            starts.push(steps.count(value).checked_mul(slices)?.checked_add(starts[value])?);
+            let count = steps.count(value);
+            values.push(Value { list: steps.list_of(value), count, start: all });
+            all = count.checked_mul(slices)?.checked_add(all)?;
         }
-        let layout = Self { padded, steps, starts, direct_len };
-        let transformed = layout.all().checked_mul(padded)?;
+        let layout = Self { padded, steps, values, all, direct_len };
+        let transformed = all.checked_mul(padded)?;
         let len = transformed.checked_add(direct_len)?.checked_mul(view.groups)?;
         (len <= isize::MAX as usize / 8).then_some(layout)
     }
 
     /// Values of a group.
     pub(super) fn group_len(&self) -> usize {
-        self.padded * self.all() + self.direct_len
+        self.padded * self.all + self.direct_len
     }
 
     /// The transformed filters of the panel of `nr` filters that begins with filter `first`.
     pub(super) fn panel(&self, first: usize, nr: usize) -> Range<usize> {
-        first * self.all()..(first + nr) * self.all()
+        first * self.all..(first + nr) * self.all
     }
 
-    /// The steps of k of a value, of those of its panel, from slice `slice` on.
-    pub(super) fn value(&self, value: usize, slices: Range<usize>) -> Range<usize> {
-        let (start, count) = (self.starts[value], self.steps.count(value));
-        start + slices.start * count..start + slices.end * count
-    }
-
-    /// Steps of k of all values.
-    fn all(&self) -> usize {
-        self.starts[self.starts.len() - 1]
+    pub(super) fn value(&self, value: usize) -> &Value {
+        &self.values[value]
     }
 
     /// What is kept for tiles that are computed directly.
     pub(super) fn direct(&self) -> Range<usize> {
-        self.padded * self.all()..self.group_len()
+        self.padded * self.all..self.group_len()
+    }
+}
+
+/// The steps of k of one value.
+pub(super) struct Value {
+    /// Which of the lists of steps it has, and how many steps that has for each slice.
+    pub(super) list: usize,
+    pub(super) count: usize,
+    /// Where they begin among all steps of a panel.
+    start: usize,
+}
+
+impl Value {
+    /// Those of some slices, among all steps of a panel.
+    pub(super) fn steps(&self, slices: &Range<usize>) -> Range<usize> {
+        self.start + slices.start * self.count..self.start + slices.end * self.count
     }
 }
 
@@ -106,7 +118,7 @@ pub(super) fn pack<T: Real>(
                                 if let Some(step) = layout.steps.find(value, [i, j], c) {
                                     let product: f64 =
                                         half.iter().zip(g).take(taps_along.len()).map(|(half, g)| half * g).sum();
-                                    let at = panel + (layout.value(value, kd..kd).start + step) * nr + lane;
+                                    let at = panel + (layout.value(value).steps(&(kd..kd)).start + step) * nr + lane;
                                     packed[at] = T::from_f64(product);
                                 }
                             }

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use convoke_kernels::winograd::{Planes, Tile};
-use convoke_kernels::{Isa, Real, RowOffsets, WinogradKernel};
+use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets, WinogradKernel};
 
 use super::steps::{Segment, Steps};
 use crate::lower::channel_tiles::Tiles;
@@ -280,11 +280,31 @@ pub(super) fn spread(len: usize, lanes: usize) -> usize {
 /// Steps of k for one value of a tile, at the most: K is not blocked, and its table of offsets is made for each plan.
 const MOST_STEPS: usize = 1 << 13;
 
+/// A GEMM of some tiles of a run: they are the pixels of a kernel.
+pub(super) struct Call<T: Real> {
+    /// The first tile among the transformed ones, and among those that are computed.
+    pub(super) v: usize,
+    pub(super) tile: usize,
+    /// Tiles.
+    pub(super) count: usize,
+    /// The kernels for wide panels and narrow ones.
+    kernels: [&'static ChannelKernel<T>; 2],
+}
+
+impl<T: Real> Call<T> {
+    /// The kernel for a panel of `nr` filters.
+    pub(super) fn kernel(&self, nr: usize) -> &'static ChannelKernel<T> {
+        self.kernels[usize::from(nr < self.kernels[0].nr())]
+    }
+}
+
 /// A block of tiles with its tables.
 pub(super) struct Block<T: Real> {
     pub(super) extent: Extent,
     pub(super) planes: Planes,
-    pub(super) pixels: Tiles<T>,
+    /// The calls for one value and one panel of filters, run after run, `calls_of_run` of each.
+    pub(super) calls: Vec<Call<T>>,
+    pub(super) calls_of_run: usize,
     /// Rows of k, for each list of [`Steps`]: for each slot of a slice (twice, so that any run of slots is one), the list's.
     pub(super) koff: Vec<RowOffsets>,
     /// Elements from one value's transformed tiles to the next.
@@ -323,9 +343,23 @@ impl<T: Real> Block<T> {
             }
             RowOffsets::new(koff)
         };
+        let (runs, width) = extent.runs();
+        let tiles = Tiles::new(isa, width)?;
+        let call = |run: usize, t: usize| {
+            let pixels = tiles.pixels(t);
+            let kernel = |channels: usize| tiles.kernel(pixels.len(), channels);
+            Call {
+                v: extent.row_start(run) + pixels.start,
+                tile: run * width + pixels.start,
+                count: pixels.len(),
+                kernels: [kernel(tiles.nr()), kernel(1)],
+            }
+        };
+        let call = &call;
         Some(Self {
             planes: Planes::new(scheme.kernel, extent.input_rows, extent.input_columns),
-            pixels: Tiles::new(isa, extent.runs().1)?,
+            calls: (0..runs).flat_map(|run| (0..tiles.count).map(move |t| call(run, t))).collect(),
+            calls_of_run: tiles.count,
             koff: steps.lists().iter().map(offsets).collect(),
             v_plane,
             extent,
