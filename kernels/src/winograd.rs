@@ -108,6 +108,8 @@ pub struct Planes {
     /// Where rows are joined before they are split, behind the planes; none where that is not done. And room for that, also of fewer columns.
     pub(crate) joined: Option<Joined>,
     pub(crate) joined_room: usize,
+    /// Whether rows are so short that two of them are split at once.
+    pub(crate) is_paired: bool,
     /// Elements of a vector of the kernels that they are for.
     pub(crate) lanes: usize,
 }
@@ -157,6 +159,7 @@ impl Planes {
             values,
             joined: joined(columns),
             joined_room,
+            is_paired: along.outputs.is_multiple_of(2) && columns + (along.values - 1) / along.outputs <= lanes / 2,
             lanes,
         })
     }

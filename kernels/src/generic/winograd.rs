@@ -286,6 +286,10 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
         // SAFETY: the caller's promise, passed on.
         return unsafe { split_joined::<V, N, M>(args, joined) };
     }
+    if M.is_multiple_of(2) && shape.is_paired {
+        // SAFETY: the caller's promise, passed on.
+        return unsafe { split_pairs::<V, N, M>(args) };
+    }
     // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole vectors behind every place of the planes.
     unsafe {
         // From memory: LLVM would make calls of memset out of stores of a constant zero.
@@ -323,6 +327,49 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
                     let v = if j < M { v[j] } else { moved };
                     v.store(dst.add(j * shape.plane_len + t));
                 }
+            }
+        }
+    }
+}
+
+/// [`split`] where the tiles of a row fill half of a vector at the most: with those of the next row of tiles in the other half.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`, which is even.
+#[inline(always)]
+unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>) {
+    let Border { rows, shape, masks, elements } = args.border;
+    let (half, outputs) = (V::LANES / 2, shape.down.outputs);
+    let tiles = (1_u32 << shape.pitch) - 1;
+    let tiles = tiles | tiles << half;
+    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole vectors behind every place of the planes: the tiles of
+    // two rows fit one.
+    unsafe {
+        let zero = V::splat(args.zero);
+        let src = args.x.wrapping_sub(elements.start);
+        for phase in 0..outputs {
+            let mut dst: *const V::Elem = args.planes.add(phase * shape.phase_len);
+            for r in (phase..shape.rows).step_by(2 * outputs) {
+                let mut v = [zero; M];
+                for (i, r) in [r, r + outputs].into_iter().enumerate() {
+                    if r >= rows.start && r < rows.end {
+                        let row = src.wrapping_add((r - rows.start) * args.row_stride);
+                        for s in 0..M / 2 {
+                            let p = row.wrapping_add(s * V::LANES);
+                            v[i * M / 2 + s] = V::load_mask(p, masks[s]);
+                            V::prefetch(p.wrapping_add(args.next));
+                        }
+                    }
+                }
+                let v = V::deinterleave(v);
+                let mut plane = dst;
+                for j in 0..N {
+                    if j > 0 {
+                        plane = V::advance(plane, shape.plane_len);
+                    }
+                    v[j % M].compress(tiles << (j / M)).store(plane.cast_mut());
+                }
+                dst = V::advance(dst, 2 * shape.pitch);
             }
         }
     }
