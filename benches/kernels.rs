@@ -82,7 +82,7 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
 fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kernel: &WinogradKernel<T>) {
     const ROWS: usize = 4;
     const COLUMNS: usize = 14;
-    let shape = Planes::new(kernel, ROWS, COLUMNS);
+    let shape = Planes::new(kernel, ROWS, COLUMNS, 0);
     let border = Border::new(kernel, &shape, 0..shape.rows(), 0..shape.row_len());
     let x = vec![T::from_f64(0.5); shape.rows() * shape.row_len()];
     let mut planes = vec![T::ZERO; shape.len()];

@@ -89,7 +89,7 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
 ///
 /// The padded rows that the tiles read are split by their phase down the column, so that rows of tiles follow each other, and into one plane
 /// for each value along the row: tiles are neighbours, although the parts of X that they read overlap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Planes {
     /// Padded rows, and elements of each.
     pub(crate) rows: usize,
@@ -110,18 +110,21 @@ pub struct Planes {
     pub(crate) joined_room: usize,
     /// Whether rows are so short that two of them are split at once.
     pub(crate) is_paired: bool,
+    /// What becomes of the last row of tiles.
+    pub(crate) spare: Spare,
     /// Elements of a vector of the kernels that they are for.
     pub(crate) lanes: usize,
 }
 
 impl Planes {
-    /// The planes of `rows` x `columns` tiles for a kernel.
+    /// The planes of `rows` x `columns` tiles for a kernel, the last row of which has `spare` outputs that are not wanted.
     ///
     /// # Panics
-    /// If there are no tiles, or more than half of the address space holds the planes of.
+    /// If there are no tiles, or more than half of the address space holds the planes of, or no output of the last row is wanted.
     #[must_use]
-    pub fn new<T: Real>(kernel: &WinogradKernel<T>, rows: usize, columns: usize) -> Self {
-        Self::checked(kernel, rows, columns).expect("planes of some tiles, which fit the address space")
+    pub fn new<T: Real>(kernel: &WinogradKernel<T>, rows: usize, columns: usize, spare: usize) -> Self {
+        let planes = Self::checked(kernel, rows, columns).expect("planes of some tiles, which fit the address space");
+        Self { spare: Spare::new(kernel.down, spare), ..planes }
     }
 
     fn checked<T: Real>(kernel: &WinogradKernel<T>, rows: usize, columns: usize) -> Option<Self> {
@@ -159,6 +162,7 @@ impl Planes {
             values,
             joined: joined(columns),
             joined_room,
+            spare: Spare::NONE,
             is_paired: along.outputs.is_multiple_of(2) && columns + (along.values - 1) / along.outputs <= lanes / 2,
             lanes,
         })
@@ -197,6 +201,104 @@ impl Planes {
     /// Whether they were made for a kernel with these tiles and vectors.
     fn is_of<T: Real>(&self, kernel: &WinogradKernel<T>) -> bool {
         (self.down, self.along, self.lanes) == (kernel.down, kernel.along, kernel.lanes)
+    }
+}
+
+/// A row of X, and its factor in a combination; nothing where that is 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Term {
+    pub(crate) row: usize,
+    pub(crate) factor: f64,
+}
+
+/// Rows of a combination, at the most: every second one of a tile's, as its polynomial is even or odd.
+pub(crate) const MOST_TERMS: usize = MOST_VALUES / 2;
+
+/// Tiles of which the last outputs down the column are not wanted, because Y ends before: then so many of the inputs are free, and are chosen such that as many of
+/// the transformed values vanish. Those products need not be computed.
+///
+/// The value at a point is the polynomial of all other points, applied to the inputs: `sum_k c[k] d[k]`. Let `M(x) = sum_k m[k] x^k` be the monic polynomial whose
+/// roots are the points to be kept, all finite and as many as there are inputs left. Then the polynomials of the points to be dropped, infinity among them,
+/// are `M(x)` times polynomials of lower degree than there are such points; so all of their values vanish if `sum_k m[k] d[k + i] = 0` for each free input: a
+/// linear recurrence. Of F(4, 3) with two outputs, `d[4] = 2.5 d[2] - d[0]` and `d[5] = 2.5 d[3] - d[1]` leave out 0 and infinity. What is left is F(2, 3) at the
+/// kept points, whose filters differ by factors that the inputs have: it errs less than F(4, 3).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spare {
+    count: usize,
+    /// m, but for the leading 1: one a wanted input.
+    coefficients: [f64; MOST_VALUES],
+    /// Values down the column that are dropped, as bits.
+    dropped: u32,
+}
+
+impl Spare {
+    /// All outputs are wanted.
+    pub const NONE: Self = Self { count: 0, coefficients: [0.0; MOST_VALUES], dropped: 0 };
+
+    /// For tiles of which the last `count` outputs are not wanted.
+    ///
+    /// # Panics
+    /// If no output is wanted, or, unless all are, the tile has an odd number of values.
+    #[must_use]
+    pub fn new(tile: Tile, count: usize) -> Self {
+        if count == 0 {
+            return Self::NONE;
+        }
+        assert!(count < tile.outputs, "some output is wanted");
+        assert!(!has_single(tile.values), "the points are 0, pairs and infinity");
+        let (points, known, pairs) = (Points::of(tile.values), tile.values - count, pairs(tile.values));
+        // The last pairs, and 0 for an odd number.
+        let kept = pairs - known / 2..pairs;
+        let mut m = [0.0; MOST_VALUES];
+        let mut degree = known % 2;
+        m[degree] = 1.0;
+        let mut dropped = 1 << (tile.values - 1) | u32::from(known % 2 == 0);
+        for pair in 0..pairs {
+            if !kept.contains(&pair) {
+                dropped |= 3 << (1 + 2 * pair);
+                continue;
+            }
+            // Times x^2 - a^2.
+            degree += 2;
+            for k in (0..=degree).rev() {
+                m[k] = if k < 2 { 0.0 } else { m[k - 2] } - points.squares[pair] * m[k];
+            }
+        }
+        Self { count, coefficients: m, dropped }
+    }
+
+    /// The free inputs as combinations of the others, of which those in `live` are not zero: as rows, of which the tile's begin with `first`.
+    fn terms(&self, tile: Tile, first: usize, live: &Range<usize>) -> [[Term; MOST_TERMS]; MOST_VALUES] {
+        let known = tile.values - self.count;
+        // Row i: what input i is of the known ones.
+        let mut inputs = [[0.0; MOST_VALUES]; 2 * MOST_VALUES];
+        for i in 0..known {
+            inputs[i][i] = 1.0;
+        }
+        let mut terms = [[Term::default(); MOST_TERMS]; MOST_VALUES];
+        for i in 0..self.count {
+            for k in 0..known {
+                for j in 0..known {
+                    inputs[known + i][j] -= self.coefficients[k] * inputs[i + k][j];
+                }
+            }
+            let all = (0..known).map(|j| Term { row: first + j, factor: inputs[known + i][j] });
+            let some = all.filter(|term| term.factor != 0.0 && live.contains(&term.row));
+            terms[i].iter_mut().zip(some).for_each(|(to, term)| *to = term);
+        }
+        terms
+    }
+
+    /// Whether value `value` down the column is zero in the last row of tiles.
+    #[must_use]
+    pub fn drops(&self, value: usize) -> bool {
+        self.dropped >> value & 1 == 1
+    }
+
+    /// Values down the column that are.
+    #[must_use]
+    pub fn dropped(&self) -> usize {
+        self.dropped.count_ones() as usize
     }
 }
 
@@ -242,12 +344,15 @@ impl Joined {
 }
 
 /// Which of the padded rows and elements are not padding: the same for all channels.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Border {
     pub(crate) rows: Range<usize>,
     pub(crate) elements: Range<usize>,
     pub(crate) shape: Planes,
     pub(crate) masks: [u32; MASKS],
+    /// The first row that only [spare](Spare) outputs would see, and what it and those behind it are.
+    pub(crate) free: usize,
+    pub(crate) extended: [[Term; MOST_TERMS]; MOST_VALUES],
 }
 
 impl Border {
@@ -269,7 +374,11 @@ impl Border {
         let (outputs, lanes) = (kernel.along.outputs, kernel.lanes);
         let step = tiles_of_a_vector(lanes, kernel.along);
         let mask = |i: usize| live_lanes(&elements, lanes, outputs * (i / outputs * step) + i % outputs * lanes);
-        Self { masks: core::array::from_fn(mask), rows, elements, shape: *shape }
+        let Spare { count, .. } = shape.spare;
+        let free = shape.rows - count;
+        let tile = shape.rows - shape.down.values;
+        let extended = if count == 0 { Default::default() } else { shape.spare.terms(shape.down, tile, &rows) };
+        Self { masks: core::array::from_fn(mask), rows, elements, shape: *shape, free, extended }
     }
 }
 
@@ -416,7 +525,7 @@ impl<T: Real> WinogradKernel<T> {
         self.lanes
     }
 
-    /// Copies the rows of one channel into its planes; padding becomes zeros.
+    /// Copies the rows of one channel into its planes; padding becomes zeros, and what belongs to [spare](Spare) outputs is extended.
     ///
     /// # Panics
     /// If a slice is too short.

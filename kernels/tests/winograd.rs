@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Numbers, UNTOUCHED};
-use convoke_kernels::winograd::{Border, Pixels, Planes, Products, Source, Tile, filter_rows};
+use convoke_kernels::winograd::{Border, Pixels, Planes, Products, Source, Spare, Tile, filter_rows};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, WinogradKernel, winograd_kernels};
 
 fn for_each_kernel<T: Real>(mut check: impl FnMut(&'static WinogradKernel<T>)) {
@@ -24,8 +24,8 @@ struct Input<T> {
 }
 
 impl<T: Real> Input<T> {
-    fn new(kernel: &WinogradKernel<T>, (rows, columns): (usize, usize), pads: [usize; 4]) -> Self {
-        let shape = Planes::new(kernel, rows, columns);
+    fn new(kernel: &WinogradKernel<T>, (rows, columns): (usize, usize), pads: [usize; 4], spare: usize) -> Self {
+        let shape = Planes::new(kernel, rows, columns, spare);
         let mut numbers = Numbers(7);
         let live_rows = pads[0].min(shape.rows())..shape.rows() - pads[1].min(shape.rows() - pads[0].min(shape.rows()));
         let live =
@@ -59,9 +59,13 @@ fn convolves<T: Real>(kernel: &'static WinogradKernel<T>, tolerance: f64) {
     let (down, along) = taps(kernel);
     let (n, m) = ((kernel.down().values, kernel.along().values), (kernel.down().outputs, kernel.along().outputs));
     let lanes = kernel.lanes();
-    for block in BLOCKS {
+    // Outputs of the last row of tiles that are not wanted: any number below all.
+    let spares = 0..m.0;
+    for (block, spare) in BLOCKS.into_iter().flat_map(|block| spares.clone().map(move |spare| (block, spare))) {
+        let dropped = Spare::new(kernel.down(), spare);
+        assert_eq!(dropped.dropped(), spare, "{kernel:?}: as many values as outputs");
         for pads in [[0; 4], [1, 1, 1, 1], [0, 2, 20, 3]] {
-            let input = Input::new(kernel, block, pads);
+            let input = Input::new(kernel, block, pads, spare);
             let tiles = block.0 * block.1;
             let v_plane = tiles.next_multiple_of(lanes) + 5;
             let mut v = vec![T::from_f64(UNTOUCHED); kernel.values() * v_plane];
@@ -83,6 +87,11 @@ fn convolves<T: Real>(kernel: &'static WinogradKernel<T>, tolerance: f64) {
             let mut products = vec![T::ZERO; kernel.values() * plane];
             for (xi, products) in products.chunks_exact_mut(plane).enumerate() {
                 for (t, products) in products.chunks_exact_mut(lanes).enumerate() {
+                    if t >= tiles - block.1 && dropped.drops(xi / n.1) {
+                        let value = v[xi * v_plane + t].to_f64();
+                        assert!(value.abs() < 100.0 * tolerance, "{kernel:?}: {value} with {spare} outputs to spare");
+                        continue;
+                    }
                     for (product, w) in products.iter_mut().zip(&filters) {
                         *product = T::from_f64(v[xi * v_plane + t].to_f64() * transformed(w, xi / n.1, xi % n.1));
                     }
@@ -94,6 +103,7 @@ fn convolves<T: Real>(kernel: &'static WinogradKernel<T>, tolerance: f64) {
                 check_pixels(
                     kernel,
                     &products,
+                    if row + 1 == block.0 { spare } else { 0 },
                     |c, i, j| {
                         let at = |a: usize, b: usize| {
                             input.padded[row * m.0 + i + a][j + b].to_f64() * filters[c][a * along + b]
@@ -111,6 +121,7 @@ fn convolves<T: Real>(kernel: &'static WinogradKernel<T>, tolerance: f64) {
 fn check_pixels<T: Real>(
     kernel: &WinogradKernel<T>,
     products: &Products<'_, T>,
+    spare: usize,
     want: impl Fn(usize, usize, usize) -> f64,
     tolerance: f64,
 ) {
@@ -123,7 +134,7 @@ fn check_pixels<T: Real>(
         (1, 0, 1, true, false),
         (lanes - 1, 0, 0, true, false),
     ] {
-        let height = (kernel.down().outputs - cut_rows.min(kernel.down().outputs - 1)).max(1);
+        let height = (kernel.down().outputs - spare.max(cut_rows).min(kernel.down().outputs - 1)).max(1);
         let width = whole - cut.min(kernel.along().outputs - 1);
         let row_step = whole.next_multiple_of(lanes) + lanes;
         let channel_step = row_step * kernel.down().outputs + lanes;
@@ -251,13 +262,13 @@ fn planes_and_borders_of_other_kernels_are_refused() {
     let portable = winograd_kernels::<f32>(Isa::Portable);
     for isa in Isa::ALL {
         for kernel in winograd_kernels::<f32>(isa) {
-            let shape = Planes::new(kernel, 2, 3);
+            let shape = Planes::new(kernel, 2, 3, 0);
             let border = Border::new(kernel, &shape, 0..shape.rows(), 0..shape.row_len());
             let x = vec![0.0_f32; shape.rows() * shape.row_len()];
             for other in portable.iter().filter(|other| {
                 (other.down(), other.along(), other.lanes()) != (kernel.down(), kernel.along(), kernel.lanes())
             }) {
-                let foreign = Planes::new(other, 2, 3);
+                let foreign = Planes::new(other, 2, 3, 0);
                 let foreign_border = Border::new(other, &foreign, 0..foreign.rows(), 0..foreign.row_len());
                 let len = shape.len().max(foreign.len());
                 let source = || Source { x: &x, row_stride: 0, next: 0 };
@@ -277,7 +288,7 @@ fn planes_and_borders_of_other_kernels_are_refused() {
             assert!(panics(|| kernel.split(&Source { x: &x, row_stride: 0, next: 0 }, &border, &mut vec![0.0; short])));
             for (rows, columns) in [(0, 1), (1, 0), (1, HUGE), (HUGE / 2, 4), (HUGE_ROOT, HUGE_ROOT)] {
                 assert!(
-                    panics(|| assert!(!Planes::new(kernel, rows, columns).is_empty())),
+                    panics(|| assert!(!Planes::new(kernel, rows, columns, 0).is_empty())),
                     "{kernel:?}: {rows} x {columns}"
                 );
             }

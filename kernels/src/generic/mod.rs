@@ -77,6 +77,7 @@ macro_rules! winograd_tiles {
                 }
             }
         )+
+
         pub(crate) static WINOGRAD: &[crate::WinogradKernel<$elem>] = &[$(
             crate::WinogradKernel {
                 name: concat!(stringify!($elem), "_winograd_", stringify!($name)),

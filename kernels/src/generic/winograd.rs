@@ -281,7 +281,7 @@ const fn power(a: f64, square: f64, k: usize) -> f64 {
 #[inline(always)]
 pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>) {
     let step = const { tiles_of_a_vector(V::LANES, Tile { values: N, outputs: M }) };
-    let Border { rows, elements, shape, masks } = args.border;
+    let Border { rows, elements, shape, masks, .. } = args.border;
     if let Some(joined) = &shape.joined {
         // SAFETY: the caller's promise, passed on.
         return unsafe { split_joined::<V, N, M>(args, joined) };
@@ -301,7 +301,8 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
             if phase == shape.down.outputs {
                 (phase, place) = (0, place + shape.pitch);
             }
-            if r < rows.start || r >= rows.end {
+            let is_free = r >= args.border.free;
+            if !is_free && (r < rows.start || r >= rows.end) {
                 for t in (0..shape.pitch).step_by(V::LANES) {
                     for j in 0..N {
                         zero.store(dst.add(j * shape.plane_len + t));
@@ -309,7 +310,8 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
                 }
                 continue;
             }
-            let src = args.x.wrapping_add((r - rows.start) * args.row_stride).wrapping_sub(elements.start);
+            let base = args.x.wrapping_sub(elements.start);
+            let src = base.wrapping_add(r.wrapping_sub(rows.start).wrapping_mul(args.row_stride));
             let mut vector = 0;
             for t in (0..shape.pitch).step_by(step) {
                 let mut v = [zero; M];
@@ -317,6 +319,10 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
                     let at = M * t + s * V::LANES;
                     let mask = if vector < MASKS { masks[vector] } else { live_lanes(elements, V::LANES, at) };
                     vector += 1;
+                    if is_free {
+                        v[s] = extended::<V>(args, r, base.wrapping_add(at), mask);
+                        continue;
+                    }
                     let p = src.wrapping_add(at);
                     v[s] = if mask == V::ALL { V::load(p) } else { V::load_mask(p, mask) };
                     V::prefetch(p.wrapping_add(args.next));
@@ -332,13 +338,35 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
     }
 }
 
+/// A vector of row `r`, which is [free](crate::winograd::Spare): the combination of rows before it, whose vector has the lanes of `mask` and would be at `x` of the first
+/// live row.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: the vectors of all live rows are readable in the lanes of `mask`.
+#[inline(always)]
+unsafe fn extended<V: Simd>(args: &SplitArgs<'_, V::Elem>, r: usize, x: *const V::Elem, mask: u32) -> V {
+    let Border { rows, free, extended, .. } = args.border;
+    // SAFETY: the caller's promise, of live rows, which those of the terms are.
+    unsafe {
+        let mut sum = V::splat(args.zero);
+        let Some(terms) = extended.get(r - free) else { return sum };
+        for term in terms {
+            if term.factor != 0.0 {
+                let v = V::load_mask(x.wrapping_add((term.row - rows.start) * args.row_stride), mask);
+                sum = v.mul_add(V::splat(V::Elem::from_f64(term.factor)), sum);
+            }
+        }
+        sum
+    }
+}
+
 /// [`split`] where the tiles of a row fill half of a vector at the most: with those of the next row of tiles in the other half.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`, which is even.
 #[inline(always)]
 unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>) {
-    let Border { rows, shape, masks, elements } = args.border;
+    let Border { rows, shape, masks, elements, .. } = args.border;
     let (half, outputs) = (V::LANES / 2, shape.down.outputs);
     let tiles = (1_u32 << shape.pitch) - 1;
     let tiles = tiles | tiles << half;
@@ -352,7 +380,11 @@ unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<
             for r in (phase..shape.rows).step_by(2 * outputs) {
                 let mut v = [zero; M];
                 for (i, r) in [r, r + outputs].into_iter().enumerate() {
-                    if r >= rows.start && r < rows.end {
+                    if r >= args.border.free && r < shape.rows {
+                        for s in 0..M / 2 {
+                            v[i * M / 2 + s] = extended::<V>(args, r, src.wrapping_add(s * V::LANES), masks[s]);
+                        }
+                    } else if r >= rows.start && r < rows.end {
                         let row = src.wrapping_add((r - rows.start) * args.row_stride);
                         for s in 0..M / 2 {
                             let p = row.wrapping_add(s * V::LANES);
@@ -397,7 +429,7 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
         for phase in 0..shape.down.outputs {
             let mut dst: *const V::Elem = joined.add(phase * to.phase);
             for r in (phase..shape.rows).step_by(shape.down.outputs) {
-                let is_there = r >= rows.start && r < rows.end;
+                let is_there = r >= rows.start && r < rows.end.min(args.border.free);
                 let row = src.wrapping_add(r.wrapping_sub(rows.start).wrapping_mul(args.row_stride));
                 // What a row's last vector has too much, the next row overwrites.
                 for i in 0..JOINED_VECTORS {
@@ -408,6 +440,10 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
                         if is_there {
                             V::prefetch(p.wrapping_add(args.next));
                             v = [V::load_mask(p, masks[i][0]), V::load_mask(p.wrapping_add(M), masks[i][1])];
+                        } else if r >= args.border.free {
+                            let p = src.wrapping_add(at);
+                            v[0] = extended::<V>(args, r, p, masks[i][0]);
+                            v[1] = extended::<V>(args, r, p.wrapping_add(M), masks[i][1]);
                         }
                         v[0].store(dst.add(at).cast_mut());
                         v[1].store(dst.add(to.half + at).cast_mut());

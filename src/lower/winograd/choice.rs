@@ -1,6 +1,6 @@
 //! Which tile, and which blocks of tiles: by estimated cost.
 
-use convoke_kernels::winograd::Tile;
+use convoke_kernels::winograd::{Spare, Tile};
 use convoke_kernels::{Isa, Real};
 
 use super::shape::{Extent, Scheme, View, depth_tasks, distance, phases};
@@ -10,11 +10,9 @@ use crate::element::Element;
 use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
-    FETCH_AHEAD, GEMM_CALL_CYCLES, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, OUTPUT_CYCLES, PHASE_CYCLES,
-    PICK_CYCLES, RAGGED_OUTPUT, SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES, TRANSFORM_CALL_CYCLES, WIDE_TRANSFORM,
-    cycles_beyond_l2, overlapped,
+    FETCH_AHEAD, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, OUTPUT_CYCLES, PHASE_CYCLES, PICK_CYCLES, RAGGED_OUTPUT,
+    SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES, TRANSFORM_CALL_CYCLES, WIDE_TRANSFORM, cycles_beyond_l2, overlapped,
 };
-use crate::lower::engine::tile_cycles;
 use crate::machine::Caches;
 
 /// Share of a task that threads wait for the last one.
@@ -53,7 +51,7 @@ impl<T: Real> Choice<T> {
         // Where nothing keeps the limit of the workspace, the smallest block is offered, for the planner to say so.
         let mut smallest: Option<(usize, Extent)> = None;
         let mut consider = |images: usize, block_rows: usize, block_columns: usize| {
-            let extent = Extent::new(&scheme, images, block_rows, block_columns);
+            let extent = Extent::new(&scheme, images, block_rows, block_columns, 0);
             let bytes = scheme.scratch_len(&extent, view, 1).saturating_mul(size_of::<T>());
             if bytes > MOST_BYTES {
                 return;
@@ -115,7 +113,7 @@ impl<T: Real> Choice<T> {
         limit: usize,
     ) -> Option<Self> {
         let roles = &view.roles;
-        let nr = Tiles::<T>::new(isa, extent.runs().1)?.nr();
+        let nr = Tiles::<T>::new(isa, extent.runs(false).1)?.nr();
         let panels = view.rows.div_ceil(nr);
         let splits = splits.clamp(1, panels.max(1));
         let together = Traffic::new(view, &scheme, steps, &extent, nr).together(panels.div_ceil(splits), |together| {
@@ -126,6 +124,11 @@ impl<T: Real> Choice<T> {
         let parts = |whole: usize, part: usize| {
             [(part, whole / part), (whole % part, usize::from(!whole.is_multiple_of(part)))]
         };
+        // The last one down may have outputs to spare.
+        let (full, rest) = (grid_rows / extent.rows, grid_rows % extent.rows);
+        let last = if rest == 0 { extent.rows } else { rest };
+        let others = full - usize::from(rest == 0);
+        let parts_down = [(extent.rows, others, 0), (last, 1, scheme.spare(roles))];
         let repeats = (view.groups * depth_tasks(roles))
             .checked_mul(phases(&roles.down).checked_mul(phases(&roles.along))?)?
             .checked_mul(splits)?;
@@ -135,11 +138,11 @@ impl<T: Real> Choice<T> {
         // The longest tasks, and how many there are of them.
         let (mut longest, mut long) = (0.0, 0);
         for (images, of_images) in parts(view.batch, extent.images) {
-            for (rows, of_rows) in parts(grid_rows, extent.rows) {
+            for (rows, of_rows, spare) in parts_down {
                 for (columns, of_columns) in parts(grid_columns, extent.columns) {
                     let count = of_images * of_rows * of_columns;
                     if count > 0 {
-                        let block = Extent::new(&scheme, images, rows, columns);
+                        let block = Extent::new(&scheme, images, rows, columns, spare);
                         let task = Self::task_cycles(isa, view, &scheme, steps, &block, (blocks, splits), together)?;
                         tasks = tasks.checked_add(count.checked_mul(repeats)?)?;
                         cycles += (count * repeats) as f64 * task;
@@ -170,7 +173,7 @@ impl<T: Real> Choice<T> {
         together: usize,
     ) -> Option<f64> {
         let bytes = size_of::<T>() as f64;
-        let tiles = Tiles::<T>::new(isa, extent.runs().1)?;
+        let tiles = Tiles::<T>::new(isa, extent.runs(false).1)?;
         let View { channels, rows: channels_out, ref roles, .. } = *view;
         let panels = channels_out.div_ceil(tiles.nr());
         let values = scheme.kernel.values() as f64;
@@ -195,14 +198,11 @@ impl<T: Real> Choice<T> {
             as f64
             / depths as f64;
         // The GEMMs of one panel.
-        let (runs, _) = extent.runs();
-        let run: f64 = (0..tiles.count)
-            .map(|t| {
-                let kernel = tiles.kernel(tiles.pixels(t).len(), tiles.nr());
-                tile_cycles(kernel.fmas(), kernel.loads()) * steps + values * GEMM_CALL_CYCLES
-            })
-            .sum();
-        let compute = runs as f64 * run;
+        let steps_of_value = steps / values;
+        let all = extent.cycles::<T>(isa, false, steps_of_value)?;
+        let dropped = Spare::new(scheme.kernel.down(), extent.spare).dropped() * scheme.kernel.along().values;
+        let saved = if dropped == 0 { 0.0 } else { (all - extent.cycles::<T>(isa, true, steps_of_value)?).max(0.0) };
+        let compute = values * all - dropped as f64 * saved;
         let padded = tiles.padded(channels_out) as f64;
         let filters = steps * padded * bytes;
         let traffic = Traffic::new(view, scheme, slice_steps, extent, tiles.nr());

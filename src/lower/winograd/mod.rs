@@ -44,7 +44,7 @@ use crate::plan::Accuracy;
 use crate::{Geometry, Op};
 use choice::Choice;
 use pack::{PackedLayout, Value};
-use shape::{Block, Extent, Phase, Roles, Scheme, View, depth_tasks, distance, phases, spread};
+use shape::{Block, Calls, Extent, Phase, Roles, Scheme, View, depth_tasks, distance, phases, spread};
 
 /// Steps of k that are summed one after the other.
 const KC: usize = 192;
@@ -150,7 +150,7 @@ fn offer_view<'a, T: Element>(
         ));
     };
     let choice = Choice::new::<T>(request, &view, scheme, request.threads).ok_or_else(no_kernel)?;
-    let tiles = Tiles::<T::Acc>::new(request.isa, choice.extent.runs().1).ok_or_else(no_kernel)?;
+    let tiles = Tiles::<T::Acc>::new(request.isa, choice.extent.runs(false).1).ok_or_else(no_kernel)?;
     let slots = roles.depth.kernel;
     let (grid_rows, grid_columns) = scheme.grid(roles);
     if !Block::fits(&scheme, choice.extent, view.channels, slots) {
@@ -177,6 +177,7 @@ fn offer_view<'a, T: Element>(
             let images = rest(view.batch, choice.extent.images);
             let (rows, columns) = (rest(grid_rows, choice.extent.rows), rest(grid_columns, choice.extent.columns));
             let mut blocks = alloc::vec![first];
+            let spare = scheme.spare(&view.roles);
             // For each axis, whether a block is the last on it.
             let kinds = core::array::from_fn(|kind| {
                 let full = &choice.extent;
@@ -185,6 +186,7 @@ fn offer_view<'a, T: Element>(
                     if kind & 4 == 0 { full.images } else { images },
                     if kind & 2 == 0 { full.rows } else { rows },
                     if kind & 1 == 0 { full.columns } else { columns },
+                    if kind & 2 == 0 { 0 } else { spare },
                 );
                 blocks.iter().position(|block| block.extent == extent).unwrap_or_else(|| {
                     let block = Block::new(request.isa, &scheme, &layout.steps, extent, view.channels, slots);
@@ -539,6 +541,7 @@ impl<T: Element> Core<T> {
             let Value { list, count, .. } = *layout.value(value);
             let koff = task.block.koff[list].rows(slot * count..(slot + taps.len()) * count);
             let v = &scratch.v[value * task.block.v_plane..];
+            let is_short = task.block.spare.drops(value / self.scheme.kernel.along().values);
             for panel in panels.clone() {
                 let next = if panel + 1 < panels.end {
                     filters(panel + 1, value)
@@ -550,15 +553,22 @@ impl<T: Element> Core<T> {
                 let at = (panel - panels.start) * self.sizes.product_panel + value * self.sizes.product_plane;
                 let products = &mut scratch.products[at..][..self.sizes.product_plane];
                 let nr = self.tiles.panel(self.view.rows - panel * self.tiles.nr());
-                multiply_value(task.block, koff, v, (filters(panel, value), nr), next, products);
+                let calls = if is_short { &task.block.short_calls } else { &task.block.calls };
+                multiply_value(calls, koff, v, (filters(panel, value), nr), next, products);
+                if is_short {
+                    let Extent { images, rows, columns, .. } = task.block.extent;
+                    for image in products[..images * rows * columns * nr].chunks_exact_mut(rows * columns * nr) {
+                        image[(rows - 1) * columns * nr..].fill(T::Acc::ZERO);
+                    }
+                }
             }
         }
     }
 }
 
-/// Multiplies one value of a block's tiles, `v`, by the filters of a panel of `nr`; meanwhile, `next` is fetched.
+/// Multiplies one value of tiles, `v`, by the filters of a panel of `nr`; meanwhile, `next` is fetched.
 fn multiply_value<T: Real>(
-    block: &Block<T>,
+    calls: &Calls<T>,
     koff: RowOffsetsRef<'_>,
     v: &[T],
     (w, nr): (&[T], usize),
@@ -569,9 +579,9 @@ fn multiply_value<T: Real>(
     // In blocks, whose sums are added: one long running sum would err more, and a block's filters stay in the L1 cache for all tiles.
     let kc = if steps <= KC { steps.max(1) } else { steps.div_ceil(steps.div_ceil(KC)) };
     // All of what comes next, by so many lines with each step of k.
-    let lines = if block.calls.len() == 1 { 2 } else { 1 };
+    let lines = if calls.all.len() == 1 { 2 } else { 1 };
     let mut ahead = next;
-    for run in block.calls.chunks(block.calls_of_run) {
+    for run in calls.all.chunks(calls.of_run) {
         for k in (0..steps.max(1)).step_by(kc) {
             let block_of_k = k..(k + kc).min(steps);
             let koff = if steps <= KC { koff } else { koff.rows(block_of_k.clone()) };

@@ -3,11 +3,13 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use convoke_kernels::winograd::{Planes, Tile};
+use convoke_kernels::winograd::{Planes, Spare, Tile};
 use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets, WinogradKernel};
 
 use super::steps::{Segment, Steps};
 use crate::lower::channel_tiles::Tiles;
+use crate::lower::cost::GEMM_CALL_CYCLES;
+use crate::lower::engine::tile_cycles;
 use crate::{Axis, Geometry};
 
 /// A layer as Winograd's algorithm sees it: a convolution of stride 1 on the axes of the tiles, which Conv is, and ConvTranspose by phases.
@@ -207,6 +209,16 @@ impl<T: Real> Scheme<T> {
         v.saturating_add(products).saturating_add(planes)
     }
 
+    /// Outputs of the last row of tiles that Y does not have: tiles of one size for all phases, and read by one filter only.
+    pub(super) fn spare(&self, roles: &Roles) -> usize {
+        let outputs = self.down.tile.outputs;
+        if self.down.count > 1 || phases(&roles.down) > 1 {
+            0
+        } else {
+            roles.down.output.next_multiple_of(outputs) - roles.down.output
+        }
+    }
+
     /// Rows and columns of tiles of the output, of its first phase, which is the largest.
     pub(super) fn grid(&self, roles: &Roles) -> (usize, usize) {
         let tiles = |axis: &Axis, outputs: usize| axis.output.div_ceil(phases(axis)).div_ceil(outputs);
@@ -225,16 +237,19 @@ pub(super) struct Extent {
     /// Rows and columns of transformed tiles: more, where the kernel has several filters.
     pub(super) input_rows: usize,
     pub(super) input_columns: usize,
+    /// Outputs of the last row of tiles that are not wanted: see [`Spare`].
+    pub(super) spare: usize,
 }
 
 impl Extent {
-    pub(super) fn new<T: Real>(scheme: &Scheme<T>, images: usize, rows: usize, columns: usize) -> Self {
+    pub(super) fn new<T: Real>(scheme: &Scheme<T>, images: usize, rows: usize, columns: usize, spare: usize) -> Self {
         Self {
             images,
             rows,
             columns,
             input_rows: rows + scheme.down.count - 1,
             input_columns: columns + scheme.along.count - 1,
+            spare,
         }
     }
 
@@ -256,14 +271,42 @@ impl Extent {
         row / self.rows * self.image_input_tiles() + row % self.rows * self.input_columns
     }
 
-    /// Whether the tiles of a value lie side by side, row after row: then one GEMM has them all.
-    fn is_joined(&self) -> bool {
-        self.input_columns == self.columns && (self.images == 1 || self.input_rows == self.rows)
+    /// How many rows of tiles lie side by side: as many are one GEMM. All if rows are, and images; the last row may be left out.
+    fn joined(&self, is_short: bool) -> usize {
+        match (self.input_columns == self.columns, self.images) {
+            (false, _) => 1,
+            (true, 1) => self.rows - usize::from(is_short),
+            (true, _) if is_short => self.rows - 1,
+            (true, _) if self.input_rows == self.rows => self.images * self.rows,
+            (true, _) => 1,
+        }
     }
 
-    /// How many GEMMs a value has, and of how many tiles each.
-    pub(super) fn runs(&self) -> (usize, usize) {
-        if self.is_joined() { (1, self.tiles()) } else { (self.images * self.rows, self.columns) }
+    /// How many GEMMs a value has, and of how many tiles each. Of values that are `short`, the last row of tiles has none.
+    pub(super) fn runs(&self, is_short: bool) -> (usize, usize) {
+        let rows = self.images * (self.rows - usize::from(is_short));
+        let joined = self.joined(is_short);
+        if rows == 0 { (0, 0) } else { (rows / joined, joined * self.columns) }
+    }
+
+    /// Estimated cycles of the products of one value, of `steps` steps of k, with one panel. None if a kernel is lacking.
+    pub(super) fn cycles<T: Real>(&self, isa: Isa, is_short: bool, steps: f64) -> Option<f64> {
+        let (runs, width) = self.runs(is_short);
+        if runs == 0 {
+            return Some(0.0);
+        }
+        let tiles = Tiles::<T>::new(isa, width)?;
+        let call = |t: usize| {
+            let kernel = tiles.kernel(tiles.pixels(t).len(), tiles.nr());
+            tile_cycles(kernel.fmas(), kernel.loads()) * steps + GEMM_CALL_CYCLES
+        };
+        Some(runs as f64 * (0..tiles.count).map(call).sum::<f64>())
+    }
+
+    /// The first row of tiles, counted over all images, of GEMM `run`.
+    fn first_row(&self, run: usize, is_short: bool) -> usize {
+        let row = run * self.joined(is_short);
+        if is_short { row / (self.rows - 1) * self.rows + row % (self.rows - 1) } else { row }
     }
 }
 
@@ -298,13 +341,53 @@ impl<T: Real> Call<T> {
     }
 }
 
+/// The calls of a value: run after run, `of_run` of each.
+pub(super) struct Calls<T: Real> {
+    pub(super) all: Vec<Call<T>>,
+    pub(super) of_run: usize,
+}
+
+impl<T: Real> Calls<T> {
+    /// None if a kernel is lacking.
+    fn new(isa: Isa, extent: &Extent, is_short: bool) -> Option<Self> {
+        let (runs, width) = extent.runs(is_short);
+        if runs == 0 {
+            return Some(Self { all: Vec::new(), of_run: 1 });
+        }
+        let tiles = Tiles::new(isa, width)?;
+        let mut all = Vec::with_capacity(runs * tiles.count);
+        for run in 0..runs {
+            let row = extent.first_row(run, is_short);
+            all.extend((0..tiles.count).map(|t| {
+                let pixels = tiles.pixels(t);
+                let kernel = |channels: usize| tiles.kernel(pixels.len(), channels);
+                Call {
+                    v: extent.row_start(row) + pixels.start,
+                    tile: row * extent.columns + pixels.start,
+                    count: pixels.len(),
+                    kernels: [kernel(tiles.nr()), kernel(1)],
+                }
+            }));
+        }
+        Some(Self { all, of_run: tiles.count })
+    }
+
+    /// The calls of values that are zero in the last row of tiles, with about `steps` steps of k: all of them, where those without it have too few tiles each.
+    fn short(isa: Isa, extent: &Extent, steps: f64) -> Option<Self> {
+        let cycles = |is_short: bool| extent.cycles::<T>(isa, is_short, steps);
+        Self::new(isa, extent, cycles(true)? < cycles(false)?)
+    }
+}
+
 /// A block of tiles with its tables.
 pub(super) struct Block<T: Real> {
     pub(super) extent: Extent,
     pub(super) planes: Planes,
-    /// The calls for one value and one panel of filters, run after run, `calls_of_run` of each.
-    pub(super) calls: Vec<Call<T>>,
-    pub(super) calls_of_run: usize,
+    /// The calls for one value and one panel of filters.
+    pub(super) calls: Calls<T>,
+    /// The same for values that are zero in the last row of tiles, and which those are.
+    pub(super) short_calls: Calls<T>,
+    pub(super) spare: Spare,
     /// Rows of k, for each list of [`Steps`]: for each slot of a slice (twice, so that any run of slots is one), the list's.
     pub(super) koff: Vec<RowOffsets>,
     /// Elements from one value's transformed tiles to the next.
@@ -343,23 +426,11 @@ impl<T: Real> Block<T> {
             }
             RowOffsets::new(koff)
         };
-        let (runs, width) = extent.runs();
-        let tiles = Tiles::new(isa, width)?;
-        let call = |run: usize, t: usize| {
-            let pixels = tiles.pixels(t);
-            let kernel = |channels: usize| tiles.kernel(pixels.len(), channels);
-            Call {
-                v: extent.row_start(run) + pixels.start,
-                tile: run * width + pixels.start,
-                count: pixels.len(),
-                kernels: [kernel(tiles.nr()), kernel(1)],
-            }
-        };
-        let call = &call;
         Some(Self {
-            planes: Planes::new(scheme.kernel, extent.input_rows, extent.input_columns),
-            calls: (0..runs).flat_map(|run| (0..tiles.count).map(move |t| call(run, t))).collect(),
-            calls_of_run: tiles.count,
+            planes: Planes::new(scheme.kernel, extent.input_rows, extent.input_columns, extent.spare),
+            calls: Calls::new(isa, &extent, false)?,
+            short_calls: Calls::short(isa, &extent, (steps.all() * slots) as f64 / scheme.kernel.values() as f64)?,
+            spare: Spare::new(scheme.kernel.down(), extent.spare),
             koff: steps.lists().iter().map(offsets).collect(),
             v_plane,
             extent,
