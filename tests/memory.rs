@@ -356,6 +356,21 @@ fn planning_takes_no_memory_in_proportion_to_the_kernel() {
     assert_plans_are_small(&huge);
 }
 
+/// Winograd once listed the steps of kernels that it then rejected: 800 megabytes here.
+#[test]
+fn winograd_lists_no_steps_of_kernels_that_it_rejects() {
+    for (kernel, x) in
+        [(vec![1, 1, 1 << 24], vec![1, 1, (1 << 24) + 3]), (vec![1, 1, 1 << 12, 1 << 12], vec![1, 1, 4100, 4100])]
+    {
+        let planner = Planner::new().algorithm(Algorithm::Winograd);
+        let (_, bytes) = allocated(|| {
+            let plan = planner.plan::<f32>(Conv::new(kernel.clone()), &x);
+            assert!(plan.is_err(), "{kernel:?} is planned");
+        });
+        assert!(bytes < 1 << 20, "{kernel:?}: {bytes} bytes");
+    }
+}
+
 /// Tables of a plan describe blocks, not images: pointwise once had an entry for each vector of the image, gigabytes here.
 #[test]
 #[cfg(target_pointer_width = "64")]

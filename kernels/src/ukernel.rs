@@ -101,7 +101,7 @@ impl<'a> RowOffsetsRef<'a> {
     }
 }
 
-/// What a kernel brings into the L2 cache meanwhile, a cache line with every step of k: hints, which never fault and change no result.
+/// What a kernel brings into the L2 cache meanwhile, a cache line with every step of k, or two: hints, which never fault and change no result.
 #[derive(Debug, Clone, Copy)]
 pub struct Ahead {
     /// Null for nothing.
@@ -123,7 +123,8 @@ impl Ahead {
         if data.is_empty() { Self::NONE } else { Self { at: data.as_ptr().cast(), step: Self::LINE } }
     }
 
-    /// Consecutive lines, two with every step of k where that many are a row of the kernel's panel, so that one tile fetches all of the next panel.
+    /// Consecutive lines, two with every step of k, so that one tile fetches all of the next panel: for kernels with vectors along channels whose rows of
+    /// weights are longer than a line. Others fetch the first of each two.
     #[must_use]
     pub fn pairs<T>(data: &[T]) -> Self {
         Self { step: 2 * Self::LINE, ..Self::lines(data) }

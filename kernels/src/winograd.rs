@@ -168,6 +168,12 @@ impl Planes {
         })
     }
 
+    /// Whether value `value` down the column is zero in the last row of tiles.
+    #[must_use]
+    pub fn drops(&self, value: usize) -> bool {
+        self.spare.drops(value)
+    }
+
     /// Padded rows that the tiles read.
     #[must_use]
     pub fn rows(&self) -> usize {
@@ -272,17 +278,17 @@ impl Spare {
         let known = tile.values - self.count;
         // Row i: what input i is of the known ones.
         let mut inputs = [[0.0; MOST_VALUES]; 2 * MOST_VALUES];
-        for i in 0..known {
-            inputs[i][i] = 1.0;
+        for (i, input) in inputs.iter_mut().enumerate().take(known) {
+            input[i] = 1.0;
         }
         let mut terms = [[Term::default(); MOST_TERMS]; MOST_VALUES];
         for i in 0..self.count {
-            for k in 0..known {
-                for j in 0..known {
-                    inputs[known + i][j] -= self.coefficients[k] * inputs[i + k][j];
-                }
+            let mut sum = [0.0; MOST_VALUES];
+            for (m, input) in self.coefficients[..known].iter().zip(&inputs[i..]) {
+                sum.iter_mut().zip(input).for_each(|(sum, factor)| *sum -= m * factor);
             }
-            let all = (0..known).map(|j| Term { row: first + j, factor: inputs[known + i][j] });
+            inputs[known + i] = sum;
+            let all = sum.iter().take(known).enumerate().map(|(j, factor)| Term { row: first + j, factor: *factor });
             let some = all.filter(|term| term.factor != 0.0 && live.contains(&term.row));
             terms[i].iter_mut().zip(some).for_each(|(to, term)| *to = term);
         }
@@ -293,12 +299,6 @@ impl Spare {
     #[must_use]
     pub fn drops(&self, value: usize) -> bool {
         self.dropped >> value & 1 == 1
-    }
-
-    /// Values down the column that are.
-    #[must_use]
-    pub fn dropped(&self) -> usize {
-        self.dropped.count_ones() as usize
     }
 }
 

@@ -63,7 +63,8 @@ fn convolves<T: Real>(kernel: &'static WinogradKernel<T>, tolerance: f64) {
     let spares = 0..m.0;
     for (block, spare) in BLOCKS.into_iter().flat_map(|block| spares.clone().map(move |spare| (block, spare))) {
         let dropped = Spare::new(kernel.down(), spare);
-        assert_eq!(dropped.dropped(), spare, "{kernel:?}: as many values as outputs");
+        let count = (0..n.0).filter(|value| dropped.drops(*value)).count();
+        assert_eq!(count, spare, "{kernel:?}: as many values as outputs");
         for pads in [[0; 4], [1, 1, 1, 1], [0, 2, 20, 3]] {
             let input = Input::new(kernel, block, pads, spare);
             let tiles = block.0 * block.1;

@@ -69,7 +69,7 @@ pub(crate) const L2_SHARE: f64 = 0.55;
 const L3_SHARE: f64 = 0.75;
 /// Bytes a cycle from the L2 cache, with prefetching.
 pub(crate) const L2_BYTES_PER_CYCLE: f64 = 26.0;
-/// How much longer than a plain stream filters take that are fetched ahead, a line with each step of k.
+/// How much longer than a plain stream filters take that are fetched ahead, a line or two with each step of k.
 pub(crate) const FETCH_AHEAD: f64 = 1.5;
 /// Share of the shorter of two things done at the same time, as arithmetic and fetching ahead, that the longer does not hide.
 const NOT_HIDDEN: f64 = 0.17;

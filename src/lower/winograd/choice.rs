@@ -1,6 +1,6 @@
 //! Which tile, and which blocks of tiles: by estimated cost.
 
-use convoke_kernels::winograd::{Spare, Tile};
+use convoke_kernels::winograd::Tile;
 use convoke_kernels::{Isa, Real};
 
 use super::shape::{Extent, Scheme, View, depth_tasks, distance, phases};
@@ -46,6 +46,9 @@ impl<T: Real> Choice<T> {
         threads: usize,
     ) -> Option<Self> {
         let (rows, columns) = scheme.grid(&view.roles);
+        if !scheme.has_few_steps(view) {
+            return None;
+        }
         let steps = Steps::new(view, &scheme).all();
         let mut best: Option<Self> = None;
         // Where nothing keeps the limit of the workspace, the smallest block is offered, for the planner to say so.
@@ -200,7 +203,8 @@ impl<T: Real> Choice<T> {
         // The GEMMs of one panel.
         let steps_of_value = steps / values;
         let all = extent.cycles::<T>(isa, false, steps_of_value)?;
-        let dropped = Spare::new(scheme.kernel.down(), extent.spare).dropped() * scheme.kernel.along().values;
+        // As many values down the column are dropped as outputs.
+        let dropped = extent.spare * scheme.kernel.along().values;
         let saved = if dropped == 0 { 0.0 } else { (all - extent.cycles::<T>(isa, true, steps_of_value)?).max(0.0) };
         let compute = values * all - dropped as f64 * saved;
         let padded = tiles.padded(channels_out) as f64;

@@ -8,8 +8,11 @@
 //! Accepts Conv with one to three spatial axes; the outermost of three may have a stride, and no dilation: its taps are steps of k, of which there are
 //! at most 8192. A layer with dilation d is d interleaved ones on each axis; with a stride, phases of X are channels ([`conv`]). Of ConvTranspose, the phases of the strides are filters of their
 //! own over the same tiles ([`transposed`]). What is common to both is here; what tells them apart is a [`Layer`].
-//! Scratch for a task: the transformed values of one block, `values * C/group * tiles` (for each tap of the depth axis), and the products of those
-//! panels: independent of the image's size.
+//! Scratch for a task: the transformed values of one block, `values * C/group * tiles` (for each tap of the depth axis), the products of those
+//! panels, and of a stride the block's rows of one channel: independent of the image's size.
+//!
+//! Not all products are computed: those whose filters are zero ([`steps`]), and those that Y's end makes zero
+//! ([`Spare`](convoke_kernels::winograd::Spare)), are left out.
 //!
 //! Sums of products of transformed values err more than direct sums, and NaN and infinities spread over a tile. So tiles whose results are
 //! not finite are computed again directly, and all tiles are where weights are not finite.
@@ -161,8 +164,10 @@ fn offer_view<'a, T: Element>(
     let Some(layout) = PackedLayout::new(&view, &scheme, padded, needs.direct_len) else {
         return Err(String::from("the packed weights do not fit the address space"));
     };
-    let first =
-        Block::new(request.isa, &scheme, &layout.steps, choice.extent, view.channels, slots).ok_or_else(no_kernel)?;
+    let spare = scheme.spare(&view.roles);
+    // The full block; with spare outputs if it is the last one down, too.
+    let full = Extent { spare: if grid_rows <= choice.extent.rows { spare } else { 0 }, ..choice.extent };
+    let first = Block::new(request.isa, &scheme, &layout.steps, full, view.channels, slots).ok_or_else(no_kernel)?;
     let sizes = Sizes::new::<T>(&view, &scheme, &first, &tiles, choice.together, &needs);
     Ok(Offer {
         cost: cycles / CLOCK,
@@ -177,10 +182,11 @@ fn offer_view<'a, T: Element>(
             let images = rest(view.batch, choice.extent.images);
             let (rows, columns) = (rest(grid_rows, choice.extent.rows), rest(grid_columns, choice.extent.columns));
             let mut blocks = alloc::vec![first];
-            let spare = scheme.spare(&view.roles);
-            // For each axis, whether a block is the last on it.
+            // For each axis, whether a block is the last on it: it always is where there is one.
+            let only =
+                4 * usize::from(grid.images == 1) + 2 * usize::from(grid.rows == 1) + usize::from(grid.columns == 1);
             let kinds = core::array::from_fn(|kind| {
-                let full = &choice.extent;
+                let kind = kind | only;
                 let extent = Extent::new(
                     &scheme,
                     if kind & 4 == 0 { full.images } else { images },
@@ -225,7 +231,7 @@ struct Sizes {
     /// Of one panel, and of one value of it.
     product_panel: usize,
     product_plane: usize,
-    /// Rows of X, where they are converted first.
+    /// Rows of X, where they are converted first, or of all phases of a stride, of all images of a block.
     rows_in: usize,
     /// Rows of pixels, where kernels cannot write them into Y; and a row of Y.
     rows_out: usize,
@@ -537,18 +543,23 @@ impl<T: Element> Core<T> {
             let (begin, steps) = (layout.panel(first, nr).start, layout.value(value).steps(&taps));
             &weights[begin + steps.start * nr..begin + steps.end * nr]
         };
+        // Of one row of tiles, values that are zero there have no products.
+        let block = task.block;
+        let drops = |value: usize| block.planes.drops(value / self.scheme.kernel.along().values);
+        let has_calls = |value: &usize| !drops(*value) || !block.short_calls.all.is_empty();
+        let next_of = |value: usize| (value..values).find(has_calls);
         for value in 0..values {
             let Value { list, count, .. } = *layout.value(value);
             let koff = task.block.koff[list].rows(slot * count..(slot + taps.len()) * count);
             let v = &scratch.v[value * task.block.v_plane..];
-            let is_short = task.block.spare.drops(value / self.scheme.kernel.along().values);
+            let is_short = drops(value);
             for panel in panels.clone() {
                 let next = if panel + 1 < panels.end {
                     filters(panel + 1, value)
-                } else if value + 1 < values {
-                    filters(panels.start, value + 1)
+                } else if let Some(value) = next_of(value + 1) {
+                    filters(panels.start, value)
                 } else {
-                    filters(panels.end, 0)
+                    filters(panels.end, next_of(0).unwrap_or(0))
                 };
                 let at = (panel - panels.start) * self.sizes.product_panel + value * self.sizes.product_plane;
                 let products = &mut scratch.products[at..][..self.sizes.product_plane];
@@ -579,7 +590,7 @@ fn multiply_value<T: Real>(
     // In blocks, whose sums are added: one long running sum would err more, and a block's filters stay in the L1 cache for all tiles.
     let kc = if steps <= KC { steps.max(1) } else { steps.div_ceil(steps.div_ceil(KC)) };
     // All of what comes next, by so many lines with each step of k.
-    let lines = if calls.all.len() == 1 { 2 } else { 1 };
+    let lines = if calls.all.len() == 1 && nr * size_of::<T>() > Ahead::LINE { 2 } else { 1 };
     let mut ahead = next;
     for run in calls.all.chunks(calls.of_run) {
         for k in (0..steps.max(1)).step_by(kc) {

@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use convoke_kernels::winograd::{Planes, Spare, Tile};
+use convoke_kernels::winograd::{Planes, Tile};
 use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets, WinogradKernel};
 
 use super::steps::{Segment, Steps};
@@ -193,6 +193,12 @@ impl<T: Real> Scheme<T> {
         Some(Self { kernel, down, along })
     }
 
+    /// Whether the tables of steps of k are of a moderate size.
+    pub(super) fn has_few_steps(&self, view: &View) -> bool {
+        let steps = view.channels.checked_mul(self.filters()).and_then(|n| n.checked_mul(view.roles.depth.kernel));
+        steps.is_some_and(|steps| steps <= MOST_STEPS)
+    }
+
     /// Filters.
     pub(super) fn filters(&self) -> usize {
         self.down.count * self.along.count
@@ -209,10 +215,12 @@ impl<T: Real> Scheme<T> {
         v.saturating_add(products).saturating_add(planes)
     }
 
-    /// Outputs of the last row of tiles that Y does not have: tiles of one size for all phases, and read by one filter only.
+    /// Outputs of the last row of tiles that Y does not have, where that is the same row for all phases, one filter reads it, and [`Spare`](convoke_kernels::winograd::Spare) has the
+    /// tile's points.
     pub(super) fn spare(&self, roles: &Roles) -> usize {
         let outputs = self.down.tile.outputs;
-        if self.down.count > 1 || phases(&roles.down) > 1 {
+        let is_even = self.down.tile.values.is_multiple_of(2);
+        if self.down.count > 1 || phases(&roles.down) > 1 || !is_even {
             0
         } else {
             roles.down.output.next_multiple_of(outputs) - roles.down.output
@@ -237,7 +245,7 @@ pub(super) struct Extent {
     /// Rows and columns of transformed tiles: more, where the kernel has several filters.
     pub(super) input_rows: usize,
     pub(super) input_columns: usize,
-    /// Outputs of the last row of tiles that are not wanted: see [`Spare`].
+    /// Outputs of the last row of tiles that are not wanted: see [`Spare`](convoke_kernels::winograd::Spare).
     pub(super) spare: usize,
 }
 
@@ -320,7 +328,7 @@ pub(super) fn spread(len: usize, lanes: usize) -> usize {
     (lines + (11 - lines % 8) % 8) * 16
 }
 
-/// Steps of k for one value of a tile, at the most: K is not blocked, and its table of offsets is made for each plan.
+/// Steps of k for one value of a tile, at the most: K is not blocked, and its tables of offsets are made for each plan.
 const MOST_STEPS: usize = 1 << 13;
 
 /// A GEMM of some tiles of a run: they are the pixels of a kernel.
@@ -374,6 +382,9 @@ impl<T: Real> Calls<T> {
 
     /// The calls of values that are zero in the last row of tiles, with about `steps` steps of k: all of them, where those without it have too few tiles each.
     fn short(isa: Isa, extent: &Extent, steps: f64) -> Option<Self> {
+        if extent.spare == 0 {
+            return Some(Self { all: Vec::new(), of_run: 1 });
+        }
         let cycles = |is_short: bool| extent.cycles::<T>(isa, is_short, steps);
         Self::new(isa, extent, cycles(true)? < cycles(false)?)
     }
@@ -385,9 +396,8 @@ pub(super) struct Block<T: Real> {
     pub(super) planes: Planes,
     /// The calls for one value and one panel of filters.
     pub(super) calls: Calls<T>,
-    /// The same for values that are zero in the last row of tiles, and which those are.
+    /// The same for values that are [zero](Planes::drops) in the last row of tiles.
     pub(super) short_calls: Calls<T>,
-    pub(super) spare: Spare,
     /// Rows of k, for each list of [`Steps`]: for each slot of a slice (twice, so that any run of slots is one), the list's.
     pub(super) koff: Vec<RowOffsets>,
     /// Elements from one value's transformed tiles to the next.
@@ -395,13 +405,12 @@ pub(super) struct Block<T: Real> {
 }
 
 impl<T: Real> Block<T> {
-    /// Whether offsets fit 32 bits, and the tables are of a moderate size.
+    /// Whether offsets fit 32 bits.
     pub(super) fn fits(scheme: &Scheme<T>, extent: Extent, channels: usize, slots: usize) -> bool {
-        let steps = channels.checked_mul(scheme.filters()).and_then(|steps| steps.checked_mul(slots));
         let v_plane = channels.checked_mul(extent.input_tiles()).map(|len| spread(len, scheme.kernel.lanes()));
         let v_len =
             v_plane.and_then(|len| len.checked_mul(scheme.kernel.values())).and_then(|len| len.checked_mul(slots));
-        steps.is_some_and(|steps| steps <= MOST_STEPS) && v_len.is_some_and(|len| u32::try_from(len).is_ok())
+        v_len.is_some_and(|len| u32::try_from(len).is_ok())
     }
 
     /// None if a kernel is lacking. The block must [fit](Self::fits).
@@ -430,7 +439,6 @@ impl<T: Real> Block<T> {
             planes: Planes::new(scheme.kernel, extent.input_rows, extent.input_columns, extent.spare),
             calls: Calls::new(isa, &extent, false)?,
             short_calls: Calls::short(isa, &extent, (steps.all() * slots) as f64 / scheme.kernel.values() as f64)?,
-            spare: Spare::new(scheme.kernel.down(), extent.spare),
             koff: steps.lists().iter().map(offsets).collect(),
             v_plane,
             extent,

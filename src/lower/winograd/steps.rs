@@ -10,13 +10,15 @@ use convoke_kernels::Real;
 
 use super::shape::{Parts, Scheme, View};
 
-/// Steps of k that follow each other: of the channels with one phase down, for each channel of X its first phases along.
+/// Steps of k that follow each other: of the channels with one phase down, for each channel of X its first phases along, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Segment {
     /// Which of the filters that the kernel is cut into, down and along.
     pub(super) filter: [usize; 2],
     down: usize,
     along: usize,
+    /// Steps before it.
+    first: usize,
 }
 
 /// The steps of k of all values of a tile, for one slice of the outer axis.
@@ -26,7 +28,9 @@ pub(super) struct Steps {
     strides: [usize; 2],
     /// Values of a tile, down and along.
     values: [usize; 2],
-    /// The different lists.
+    /// Filters that the kernel is cut into along.
+    filters: usize,
+    /// The different lists, of a segment for each filter and each phase down.
     lists: Vec<Vec<Segment>>,
     /// Which list values have that are at infinity along (1), down (2).
     list_of: [usize; 4],
@@ -35,6 +39,7 @@ pub(super) struct Steps {
 impl Steps {
     pub(super) fn new<T: Real>(view: &View, scheme: &Scheme<T>) -> Self {
         let [s_down, s_along] = view.strides;
+        let channels = view.channels / (s_down * s_along);
         let mut lists: Vec<Vec<Segment>> = Vec::new();
         let list_of = core::array::from_fn(|class| {
             let is_there = |axis: usize, parts: &Parts, part: usize, phase: usize| {
@@ -42,13 +47,16 @@ impl Steps {
                 let present = taps.end.min(view.phase_taps(axis, phase)).saturating_sub(taps.start);
                 present > 0 && (class & (2 >> axis) == 0 || present == parts.tile.taps())
             };
-            let mut list = Vec::new();
+            let (mut list, mut first) = (Vec::new(), 0);
             for i in 0..scheme.down.count {
                 for j in 0..scheme.along.count {
                     // Later phases meet fewer taps, never more.
-                    let along = (0..s_along).take_while(|phase| is_there(1, &scheme.along, j, *phase)).count();
-                    let downs = (0..s_down).take_while(|phase| is_there(0, &scheme.down, i, *phase));
-                    list.extend(downs.map(|down| Segment { filter: [i, j], down, along }));
+                    let phases = (0..s_along).take_while(|phase| is_there(1, &scheme.along, j, *phase)).count();
+                    for down in 0..s_down {
+                        let along = if is_there(0, &scheme.down, i, down) { phases } else { 0 };
+                        list.push(Segment { filter: [i, j], down, along, first });
+                        first += along * channels;
+                    }
                 }
             }
             lists.iter().position(|other| *other == list).unwrap_or_else(|| {
@@ -56,9 +64,8 @@ impl Steps {
                 lists.len() - 1
             })
         });
-        let channels = view.channels / (s_down * s_along);
         let values = [scheme.kernel.down().values, scheme.kernel.along().values];
-        Self { channels, strides: view.strides, values, lists, list_of }
+        Self { channels, strides: view.strides, values, filters: scheme.along.count, lists, list_of }
     }
 
     /// The different lists.
@@ -94,13 +101,8 @@ impl Steps {
     pub(super) fn find(&self, value: usize, filter: [usize; 2], channel: usize) -> Option<usize> {
         let (c, phase) = (channel / self.strides[1], channel % self.strides[1]);
         let (down, c) = (c / self.channels, c % self.channels);
-        let mut first = 0;
-        for segment in &self.lists[self.list_of(value)] {
-            if segment.filter == filter && segment.down == down {
-                return (phase < segment.along).then_some(first + c * segment.along + phase);
-            }
-            first += segment.along * self.channels;
-        }
-        None
+        let place = (filter[0] * self.filters + filter[1]) * self.strides[0] + down;
+        let segment = &self.lists[self.list_of(value)][place];
+        (phase < segment.along).then_some(segment.first + c * segment.along + phase)
     }
 }
