@@ -105,9 +105,10 @@ pub struct Planes {
     pub(crate) plane_len: usize,
     /// Where the values of each row of the tiles begin.
     pub(crate) values: [usize; MOST_VALUES],
-    /// Where rows are joined before they are split, behind the planes; none where that is not done. And room for that, also of fewer columns.
+    /// Where rows are joined before they are split, behind the planes; none where that is not done.
     pub(crate) joined: Option<Joined>,
-    pub(crate) joined_room: usize,
+    /// Where rows are made that are free, behind the room for joined ones of as many or fewer columns; and the end of that, for as many as there ever are.
+    pub(crate) free_room: (usize, usize),
     /// Whether rows are so short that two of them are split at once.
     pub(crate) is_paired: bool,
     /// What becomes of the last row of tiles.
@@ -149,7 +150,10 @@ impl Planes {
         let (pitch, tiles) = (columns, rows.checked_mul(columns)?);
         let joined = |columns: usize| Joined::new(down, along, phase_rows, columns, lanes);
         let joined_room = (1..=columns.min(lanes)).rev().find_map(joined).map_or(0, |joined| joined.len());
-        joined_room.checked_add(plane_len * along.values)?.checked_mul(2 * size_of::<T>())?;
+        let begin = joined_room.checked_add(plane_len * along.values)?;
+        let row_room = row_len.checked_next_multiple_of(lanes)?;
+        let end = row_room.checked_mul(down.outputs - 1).and_then(|len| len.checked_add(begin))?;
+        end.checked_mul(2 * size_of::<T>())?;
         Some(Self {
             rows: padded_rows,
             row_len,
@@ -161,7 +165,7 @@ impl Planes {
             plane_len,
             values,
             joined: joined(columns),
-            joined_room,
+            free_room: (begin, end),
             spare: Spare::NONE,
             is_paired: along.outputs.is_multiple_of(2) && columns + (along.values - 1) / along.outputs <= lanes / 2,
             lanes,
@@ -195,7 +199,7 @@ impl Planes {
     /// Elements of all planes, with room for whole vectors behind the last tile's: at least as many as of fewer rows and columns of tiles.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.plane_len * self.along.values + self.joined_room
+        self.free_room.1
     }
 
     /// Whether there is nothing in them.
@@ -376,6 +380,7 @@ impl Border {
         let mask = |i: usize| live_lanes(&elements, lanes, outputs * (i / outputs * step) + i % outputs * lanes);
         let Spare { count, .. } = shape.spare;
         let free = shape.rows - count;
+        let rows = rows.start.min(free)..rows.end.min(free);
         let tile = shape.rows - shape.down.values;
         let extended = if count == 0 { Default::default() } else { shape.spare.terms(shape.down, tile, &rows) };
         Self { masks: core::array::from_fn(mask), rows, elements, shape: *shape, free, extended }
@@ -400,7 +405,7 @@ pub(crate) fn live_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u3
 }
 
 /// Memory: `x + i * row_stride + e` readable for i below the border's rows and e below its elements; `planes` writable for `Planes::len()` of the
-/// border's shape, which covers a vector behind every place. The border is one of this kernel.
+/// border's shape, which covers a vector behind every place, and behind that `free`, with whole vectors for each row. The border is one of this kernel.
 pub(crate) struct SplitArgs<'a, T> {
     /// The first live element of the first live row.
     pub(crate) x: *const T,
@@ -410,6 +415,24 @@ pub(crate) struct SplitArgs<'a, T> {
     pub(crate) border: &'a Border,
     pub(crate) zero: T,
     pub(crate) planes: *mut T,
+    /// Rows that are [free](Spare), from their first live element on, and elements from one to the next.
+    pub(crate) free: *mut T,
+    pub(crate) free_stride: usize,
+}
+
+impl<T> SplitArgs<'_, T> {
+    /// The first live element of padded row `r`; none of padding.
+    #[inline(always)]
+    pub(crate) fn row(&self, r: usize) -> Option<*const T> {
+        let Border { rows, free, shape, .. } = self.border;
+        if r >= rows.start && r < rows.end {
+            Some(self.x.wrapping_add((r - rows.start) * self.row_stride))
+        } else if r >= *free && r < shape.rows {
+            Some(self.free.wrapping_add((r - free) * self.free_stride).cast_const())
+        } else {
+            None
+        }
+    }
 }
 
 /// Memory: `planes + rows[i] + j * plane_len + t` readable, and `v + (i * NH + j) * v_plane + t` writable, for every value (i, j) and every t
@@ -453,6 +476,7 @@ pub struct WinogradKernel<T: 'static> {
     pub(crate) down: Tile,
     pub(crate) along: Tile,
     pub(crate) split: unsafe fn(&SplitArgs<'_, T>),
+    pub(crate) extend: unsafe fn(&SplitArgs<'_, T>),
     pub(crate) input: unsafe fn(&InputArgs<T>),
     pub(crate) output: unsafe fn(&OutputArgs<T>) -> bool,
 }
@@ -536,7 +560,15 @@ impl<T: Real> WinogradKernel<T> {
         assert!(planes.len() >= shape.len(), "the planes are too short");
         let end = (rows.len().saturating_sub(1)).checked_mul(row_stride).and_then(|at| at.checked_add(elements.len()));
         assert!(end.is_some_and(|end| end <= x.len()) || rows.is_empty(), "the rows end beyond their slice");
-        let args = SplitArgs { x: x.as_ptr(), row_stride, next, border, zero: T::ZERO, planes: planes.as_mut_ptr() };
+        let free_stride = elements.len().next_multiple_of(self.lanes);
+        let planes = planes.as_mut_ptr();
+        // What is behind the planes.
+        let free = planes.wrapping_add(shape.free_room.0);
+        let args = SplitArgs { x: x.as_ptr(), row_stride, next, border, zero: T::ZERO, planes, free, free_stride };
+        if shape.spare.count > 0 {
+            // SAFETY: asserted above; the room is for as many rows, of all elements.
+            unsafe { (self.extend)(&args) };
+        }
         // SAFETY: asserted above; a row's last place lies a vector before its phase's end; a kernel is only handed out where the CPU has its ISA.
         unsafe { (self.split)(&args) };
     }

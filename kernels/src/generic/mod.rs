@@ -78,6 +78,14 @@ macro_rules! winograd_tiles {
             }
         )+
 
+        /// # Safety
+        /// As the generic function's, for this ISA.
+        #[$attr]
+        unsafe fn extend(args: &crate::winograd::SplitArgs<'_, $elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::winograd::extend::<$vector>(args) }
+        }
+
         pub(crate) static WINOGRAD: &[crate::WinogradKernel<$elem>] = &[$(
             crate::WinogradKernel {
                 name: concat!(stringify!($elem), "_winograd_", stringify!($name)),
@@ -86,6 +94,7 @@ macro_rules! winograd_tiles {
                 down: crate::winograd::Tile { values: $nv, outputs: $mv },
                 along: crate::winograd::Tile { values: $nh, outputs: $mh },
                 split: $name::split,
+                extend,
                 input: $name::input,
                 output: $name::output,
             }

@@ -281,7 +281,7 @@ const fn power(a: f64, square: f64, k: usize) -> f64 {
 #[inline(always)]
 pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>) {
     let step = const { tiles_of_a_vector(V::LANES, Tile { values: N, outputs: M }) };
-    let Border { rows, elements, shape, masks, .. } = args.border;
+    let Border { elements, shape, masks, .. } = args.border;
     if let Some(joined) = &shape.joined {
         // SAFETY: the caller's promise, passed on.
         return unsafe { split_joined::<V, N, M>(args, joined) };
@@ -301,17 +301,15 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
             if phase == shape.down.outputs {
                 (phase, place) = (0, place + shape.pitch);
             }
-            let is_free = r >= args.border.free;
-            if !is_free && (r < rows.start || r >= rows.end) {
+            let Some(row) = args.row(r) else {
                 for t in (0..shape.pitch).step_by(V::LANES) {
                     for j in 0..N {
                         zero.store(dst.add(j * shape.plane_len + t));
                     }
                 }
                 continue;
-            }
-            let base = args.x.wrapping_sub(elements.start);
-            let src = base.wrapping_add(r.wrapping_sub(rows.start).wrapping_mul(args.row_stride));
+            };
+            let src = row.wrapping_sub(elements.start);
             let mut vector = 0;
             for t in (0..shape.pitch).step_by(step) {
                 let mut v = [zero; M];
@@ -319,10 +317,6 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
                     let at = M * t + s * V::LANES;
                     let mask = if vector < MASKS { masks[vector] } else { live_lanes(elements, V::LANES, at) };
                     vector += 1;
-                    if is_free {
-                        v[s] = extended::<V>(args, r, base.wrapping_add(at), mask);
-                        continue;
-                    }
                     let p = src.wrapping_add(at);
                     v[s] = if mask == V::ALL { V::load(p) } else { V::load_mask(p, mask) };
                     V::prefetch(p.wrapping_add(args.next));
@@ -338,25 +332,28 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
     }
 }
 
-/// A vector of row `r`, which is [free](crate::winograd::Spare): the combination of rows before it, whose vector has the lanes of `mask` and would be at `x` of the first
-/// live row.
+/// Makes the rows that are [free](crate::winograd::Spare): combinations of rows before them.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: the vectors of all live rows are readable in the lanes of `mask`.
+/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states.
 #[inline(always)]
-unsafe fn extended<V: Simd>(args: &SplitArgs<'_, V::Elem>, r: usize, x: *const V::Elem, mask: u32) -> V {
-    let Border { rows, free, extended, .. } = args.border;
-    // SAFETY: the caller's promise, of live rows, which those of the terms are.
-    unsafe {
-        let mut sum = V::splat(args.zero);
-        let Some(terms) = extended.get(r - free) else { return sum };
-        for term in terms {
-            if term.factor != 0.0 {
-                let v = V::load_mask(x.wrapping_add((term.row - rows.start) * args.row_stride), mask);
-                sum = v.mul_add(V::splat(V::Elem::from_f64(term.factor)), sum);
+pub(crate) unsafe fn extend<V: Simd>(args: &SplitArgs<'_, V::Elem>) {
+    let Border { rows, elements, free, extended, shape, .. } = args.border;
+    for (i, terms) in extended.iter().enumerate().take(shape.rows - free) {
+        for e in (0..elements.len()).step_by(V::LANES) {
+            let n = (elements.len() - e).min(V::LANES);
+            // SAFETY: the caller's promise, of live rows, which those of the terms are, and of room for whole vectors.
+            unsafe {
+                let mut sum = V::splat(args.zero);
+                for term in terms {
+                    if term.factor != 0.0 {
+                        let row = args.x.wrapping_add((term.row - rows.start) * args.row_stride + e);
+                        sum = V::load_first(row, n).mul_add(V::splat(V::Elem::from_f64(term.factor)), sum);
+                    }
+                }
+                sum.store(args.free.add(i * args.free_stride + e));
             }
         }
-        sum
     }
 }
 
@@ -366,7 +363,7 @@ unsafe fn extended<V: Simd>(args: &SplitArgs<'_, V::Elem>, r: usize, x: *const V
 /// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`, which is even.
 #[inline(always)]
 unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>) {
-    let Border { rows, shape, masks, elements, .. } = args.border;
+    let Border { shape, masks, elements, .. } = args.border;
     let (half, outputs) = (V::LANES / 2, shape.down.outputs);
     let tiles = (1_u32 << shape.pitch) - 1;
     let tiles = tiles | tiles << half;
@@ -374,18 +371,13 @@ unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<
     // two rows fit one.
     unsafe {
         let zero = V::splat(args.zero);
-        let src = args.x.wrapping_sub(elements.start);
         for phase in 0..outputs {
             let mut dst: *const V::Elem = args.planes.add(phase * shape.phase_len);
             for r in (phase..shape.rows).step_by(2 * outputs) {
                 let mut v = [zero; M];
                 for (i, r) in [r, r + outputs].into_iter().enumerate() {
-                    if r >= args.border.free && r < shape.rows {
-                        for s in 0..M / 2 {
-                            v[i * M / 2 + s] = extended::<V>(args, r, src.wrapping_add(s * V::LANES), masks[s]);
-                        }
-                    } else if r >= rows.start && r < rows.end {
-                        let row = src.wrapping_add((r - rows.start) * args.row_stride);
+                    if let Some(row) = args.row(r) {
+                        let row = row.wrapping_sub(elements.start);
                         for s in 0..M / 2 {
                             let p = row.wrapping_add(s * V::LANES);
                             v[i * M / 2 + s] = V::load_mask(p, masks[s]);
@@ -413,13 +405,12 @@ unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<
 /// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`, at most twice `M`.
 #[inline(always)]
 unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>, to: &Joined) {
-    let Border { rows, elements, shape, .. } = args.border;
+    let Border { elements, shape, .. } = args.border;
     // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and the joined rows behind the planes; a row ends a vector
     // before its phase does at the latest, and so do the vectors of the last tiles.
     unsafe {
         let zero = V::splat(args.zero);
         let joined = args.planes.add(shape.plane_len * N);
-        let src = args.x.wrapping_sub(elements.start);
         // The lanes that are not padding: the same for all rows.
         let mut masks = [[0; 2]; JOINED_VECTORS];
         for i in 0..JOINED_VECTORS {
@@ -429,21 +420,16 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
         for phase in 0..shape.down.outputs {
             let mut dst: *const V::Elem = joined.add(phase * to.phase);
             for r in (phase..shape.rows).step_by(shape.down.outputs) {
-                let is_there = r >= rows.start && r < rows.end.min(args.border.free);
-                let row = src.wrapping_add(r.wrapping_sub(rows.start).wrapping_mul(args.row_stride));
+                let row = args.row(r);
                 // What a row's last vector has too much, the next row overwrites.
                 for i in 0..JOINED_VECTORS {
                     let at = i * V::LANES;
                     if at < to.row {
-                        let p = row.wrapping_add(at);
                         let mut v = [zero; 2];
-                        if is_there {
+                        if let Some(row) = row {
+                            let p = row.wrapping_sub(elements.start).wrapping_add(at);
                             V::prefetch(p.wrapping_add(args.next));
                             v = [V::load_mask(p, masks[i][0]), V::load_mask(p.wrapping_add(M), masks[i][1])];
-                        } else if r >= args.border.free {
-                            let p = src.wrapping_add(at);
-                            v[0] = extended::<V>(args, r, p, masks[i][0]);
-                            v[1] = extended::<V>(args, r, p.wrapping_add(M), masks[i][1]);
                         }
                         v[0].store(dst.add(at).cast_mut());
                         v[1].store(dst.add(to.half + at).cast_mut());
