@@ -356,7 +356,7 @@ fn planning_takes_no_memory_in_proportion_to_the_kernel() {
     assert_plans_are_small(&huge);
 }
 
-/// Winograd once listed the steps of kernels that it then rejected: 800 megabytes here.
+/// Winograd once listed the steps of kernels that it then rejected: 8 gigabytes, one list after the other, for the first of these.
 #[test]
 fn winograd_lists_no_steps_of_kernels_that_it_rejects() {
     for (kernel, x) in
