@@ -305,18 +305,27 @@ pub(crate) struct SpatialArgs<T> {
     pub(crate) store: Option<TileStore<T>>,
 }
 
-/// Memory: `columns` readable for `NR / LANES` entries, `bias` for `MR`; for row i and column entry j, `y + i * ldy + offset` writable (and
-/// `residual` there readable, unless null) for as many elements as the mask has bits.
+/// Memory: `bias` readable for `MR` elements, or for `MR / 2` where rows are paired; for each row, `y + i * ldy` writable (and `residual` there
+/// readable, unless null) where `places` says.
 pub(crate) struct TileStore<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
-    pub(crate) columns: *const Column,
+    pub(crate) places: Places,
     pub(crate) bias: *const T,
+    /// Null for none, and where places are not a map's.
     pub(crate) residual: *const T,
     pub(crate) lo: T,
     pub(crate) hi: T,
-    /// Whether all columns are full and consecutive, and there is no residual.
-    pub(crate) is_plain: bool,
+}
+
+/// Where the vectors of a tile's row go, in elements from the beginning of the row's destination.
+pub(crate) enum Places {
+    /// Full vectors one behind the other, from here on.
+    Consecutive(usize),
+    /// As entries say, `NR / LANES` of them.
+    Mapped(*const Column),
+    /// Rows i and `MR / 2 + i` are two phases of one row of Y, whose elements take turns: the `2 * LANES` of vector j go where entry j says.
+    Pairs(*const usize),
 }
 
 /// Raw arguments of a channel-vector kernel with tile `MR` pixels x `NR` channels.
@@ -493,19 +502,62 @@ impl<T: Real> SpatialKernel<T> {
         assert!(end <= y.len, "the destination is too short");
         assert!(epilogue.bias.len() >= self.mr, "one bias a row");
         assert!(epilogue.residual.is_none_or(|r| end <= r.len()), "the residual is too short");
+        let is_plain = epilogue.residual.is_none() && first + self.nrv <= map.plain_until(first);
         let store = TileStore {
             y: y.y,
             ldy,
-            columns: columns.as_ptr(),
+            places: if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) },
             bias: epilogue.bias.as_ptr(),
             residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
             lo: epilogue.lo,
             hi: epilogue.hi,
-            is_plain: epilogue.residual.is_none() && first + self.nrv <= map.plain_until(first),
         };
         let args = self.args(a, b, koff, ahead, tile, accumulate, Some(store));
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore ask for (each entry of the map ends at
         // or before map.end); Dest grants the writes; a kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.f)(&args) };
+    }
+
+    /// `y = clamp([tile +] A * B + bias)` over the last K block, where rows i and `MR / 2 + i` of the tile are the two phases of a row of Y: their elements take
+    /// turns in `y[i * ldy..]`, those of vector j from `places[j]` on. `epilogue` has no residual, and a bias for each pair.
+    ///
+    /// # Panics
+    /// If a slice is too short, MR is odd, or there is a residual.
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
+    pub fn finish_pairs(
+        &self,
+        a: &[T],
+        b: &[T],
+        koff: RowOffsetsRef<'_>,
+        ahead: Ahead,
+        tile: &mut [T],
+        accumulate: bool,
+        y: &mut Dest<'_, T>,
+        ldy: usize,
+        places: &[usize],
+        epilogue: &Epilogue<'_, T>,
+    ) {
+        self.check(a, b, koff, tile);
+        let pairs = self.mr / 2;
+        assert!(pairs > 0 && self.mr == 2 * pairs, "rows come in pairs");
+        let places = &places[..self.nrv];
+        let last = places.iter().copied().max().unwrap_or(0);
+        let end = (pairs - 1).saturating_mul(ldy).saturating_add(last).saturating_add(2 * self.lanes);
+        assert!(end <= y.len, "the destination is too short");
+        assert!(epilogue.bias.len() >= pairs, "one bias a pair of rows");
+        assert!(epilogue.residual.is_none(), "no residual");
+        let store = TileStore {
+            y: y.y,
+            ldy,
+            places: Places::Pairs(places.as_ptr()),
+            bias: epilogue.bias.as_ptr(),
+            residual: core::ptr::null(),
+            lo: epilogue.lo,
+            hi: epilogue.hi,
+        };
+        let args = self.args(a, b, koff, ahead, tile, accumulate, Some(store));
+        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore ask for; Dest grants the writes; a kernel is only handed out
+        // where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
 

@@ -153,6 +153,90 @@ fn spatial_finish<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gaps:
 }
 
 #[test]
+fn spatial_tiles_of_pairs_are_interleaved_where_the_places_say_and_nowhere_else() {
+    fn check<T: Real>() {
+        for isa in Isa::ALL {
+            for kernel in spatial_kernels::<T>(isa).iter().filter(|kernel| kernel.mr() % 2 == 0) {
+                for depth in DEPTHS {
+                    for accumulate in [false, true] {
+                        spatial_pairs(kernel, depth, accumulate);
+                    }
+                }
+            }
+        }
+    }
+    check::<f32>();
+    check::<f64>();
+}
+
+fn spatial_pairs<T: Real>(kernel: &SpatialKernel<T>, depth: usize, accumulate: bool) {
+    let (mr, nr, lanes, pairs) = (kernel.mr(), kernel.nr(), kernel.lanes(), kernel.mr() / 2);
+    let mut numbers = Numbers(13);
+    // Vectors in no order, with gaps between them, and not aligned.
+    let places: Vec<usize> = (0..kernel.nrv()).map(|j| 3 + (kernel.nrv() - 1 - j) * (2 * lanes + 1)).collect();
+    let ldy = 3 + kernel.nrv() * (2 * lanes + 1) + 2;
+    let (a, b): (Vec<T>, Vec<T>) = (numbers.vec(depth * mr), numbers.vec(depth * nr));
+    let (bias, before): (Vec<T>, Vec<T>) = (numbers.vec(pairs), numbers.vec(mr * nr));
+    let mut tile = if accumulate { before.clone() } else { vec![T::from_f64(f64::NAN); mr * nr] };
+    let mut y = vec![T::from_f64(UNTOUCHED); pairs * ldy];
+    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::from_f64(-0.75), hi: T::from_f64(1.25) };
+    let rows = RowOffsets::packed(depth, nr);
+    let mut dest = Dest::from_slice(&mut y);
+    kernel.finish_pairs(
+        &a,
+        &b,
+        rows.rows(0..depth),
+        Ahead::NONE,
+        &mut tile,
+        accumulate,
+        &mut dest,
+        ldy,
+        &places,
+        &epilogue,
+    );
+    let mut expected = vec![None; pairs * ldy];
+    for (i, j, lane) in (0..mr).flat_map(|i| (0..nr).map(move |column| (i, column / lanes, column % lanes))) {
+        let (pair, phase, column) = (i % pairs, i / pairs, j * lanes + lane);
+        let terms = (0..depth).map(|k| (a[k * mr + i].to_f64(), b[k * nr + column].to_f64()));
+        let old = if accumulate { before[i * nr + column].to_f64() } else { 0.0 };
+        let (sum, magnitude) = product(terms, old + bias[pair].to_f64());
+        expected[pair * ldy + places[j] + 2 * lane + phase] = Some((sum.clamp(-0.75, 1.25), magnitude + 2.0));
+    }
+    for (at, (got, expected)) in y.iter().zip(expected).enumerate() {
+        let what = format!("{kernel:?} depth {depth} at {at}");
+        match expected {
+            Some((want, magnitude)) => assert_close(*got, want, magnitude, depth, &what),
+            None => assert_eq!(got.to_f64(), UNTOUCHED, "wrote {what}"),
+        }
+    }
+}
+
+#[test]
+fn pairs_that_do_not_fit_are_refused() {
+    let kernels = spatial_kernels::<f32>(Isa::Portable);
+    let refused = |mr: usize, place: usize, residual: bool, why: &str| {
+        let kernel =
+            kernels.iter().find(|kernel| kernel.mr() == mr && kernel.nrv() == 1).expect("a kernel of one vector");
+        let (lanes, bias, mut y) = (kernel.lanes(), vec![0.0; mr], vec![0.0; 2 * kernel.lanes() + 1]);
+        let other = y.clone();
+        let epilogue = Epilogue { bias: &bias, residual: residual.then_some(&other[..]), lo: 0.0, hi: 1.0 };
+        let (a, b, mut tile, rows) =
+            (vec![1.0; mr], vec![1.0; lanes], vec![0.0; mr * lanes], RowOffsets::packed(1, lanes));
+        let run = std::panic::AssertUnwindSafe(|| {
+            let mut dest = Dest::from_slice(&mut y);
+            let rows = rows.rows(0..1);
+            kernel.finish_pairs(&a, &b, rows, Ahead::NONE, &mut tile, false, &mut dest, 0, &[place], &epilogue);
+        });
+        let panic = std::panic::catch_unwind(run).expect_err("refused");
+        assert!(panic.downcast_ref::<&str>().is_some_and(|message| message.contains(why)), "{why}");
+    };
+    refused(3, 0, false, "rows come in pairs");
+    refused(2, 2, false, "the destination is too short");
+    refused(2, usize::MAX - 3, false, "the destination is too short");
+    refused(2, 0, true, "no residual");
+}
+
+#[test]
 fn channel_tiles_are_products_and_are_finished_as_rows_of_pixels() {
     fn check<T: Real>() {
         for isa in Isa::ALL {

@@ -14,7 +14,7 @@
 
 use crate::Real;
 use crate::simd::Simd;
-use crate::ukernel::{Ahead, ChannelArgs, ChannelStore, SpatialArgs, TileStore};
+use crate::ukernel::{Ahead, ChannelArgs, ChannelStore, Column, Places, SpatialArgs, TileStore};
 
 /// The tile of `MR` rows of packed A times `NRV` vectors of B's rows.
 ///
@@ -36,13 +36,16 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
         if args.accumulate {
             add_tile::<V, MR, NRV>(&mut acc, args.tile);
         }
-        match &args.store {
-            Some(store) if store.is_plain => store_plain::<V, MR, NRV>(&acc, store),
-            Some(store) => {
+        let Some(store) = &args.store else { return store_tile::<V, MR, NRV>(&acc, args.tile) };
+        match store.places {
+            Places::Consecutive(offset) => store_plain::<V, MR, NRV>(&acc, store, offset),
+            // Of an odd number of rows nobody asks for pairs.
+            Places::Pairs(places) if MR.is_multiple_of(2) => store_pairs::<V, MR, NRV>(&acc, store, places),
+            Places::Pairs(_) => {}
+            Places::Mapped(columns) => {
                 store_tile::<V, MR, NRV>(&acc, args.tile);
-                store_columns::<V>(args.tile, MR, NRV, store);
+                store_columns::<V>(args.tile, MR, NRV, store, columns);
             }
-            None => store_tile::<V, MR, NRV>(&acc, args.tile),
         }
     }
 }
@@ -239,13 +242,17 @@ unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]
 /// that stays a loop lives in memory for the whole of the kernel.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: as [`TileStore`] states; its columns are full, and consecutive.
+/// CPU: the ISA. Memory: as [`TileStore`] states; the columns are full, and consecutive from `offset`.
 #[inline(always)]
-unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]; MR], store: &TileStore<V::Elem>) {
+unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
+    acc: &[[V; NRV]; MR],
+    store: &TileStore<V::Elem>,
+    offset: usize,
+) {
     // SAFETY: TileStore promises bias for MR rows, and that row i may be written at i * ldy + offset for NRV * LANES elements.
     unsafe {
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
-        let y = store.y.add((*store.columns).offset);
+        let y = store.y.add(offset);
         for i in 0..MR {
             let bias = V::splat(*store.bias.add(i));
             for j in 0..NRV {
@@ -255,18 +262,50 @@ unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV
     }
 }
 
+/// The epilogue of a finished tile whose rows are pairs of phases: interleaved, straight from the accumulators. Bodies as in [`store_plain`].
+///
+/// # Safety
+/// CPU: the ISA. Memory: as [`TileStore`] states for [`Places::Pairs`].
+#[inline(always)]
+unsafe fn store_pairs<V: Simd, const MR: usize, const NRV: usize>(
+    acc: &[[V; NRV]; MR],
+    store: &TileStore<V::Elem>,
+    places: *const usize,
+) {
+    // SAFETY: TileStore promises NRV places, bias for MR / 2 pairs, and that pair i may be written at i * ldy + places[j] for 2 * LANES elements.
+    unsafe {
+        let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
+        for i in 0..MR / 2 {
+            let bias = V::splat(*store.bias.add(i));
+            for j in 0..NRV {
+                let y = store.y.add(i * store.ldy + *places.add(j));
+                let (even, odd) = (acc[i][j].add(bias).clamp(lo, hi), acc[MR / 2 + i][j].add(bias).clamp(lo, hi));
+                let (first, second) = even.zip(odd);
+                first.store(y);
+                second.store(y.add(V::LANES));
+            }
+        }
+    }
+}
+
 /// The epilogue of a finished tile in general: bias, residual, clamp; garbage columns dropped.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: `tile` is readable for `mr * nrv * LANES` elements, the rest as [`TileStore`] states.
+/// CPU: the ISA. Memory: `tile` is readable for `mr * nrv * LANES` elements, the rest as [`TileStore`] states for a map's `columns`.
 #[inline(always)]
-unsafe fn store_columns<V: Simd>(tile: *const V::Elem, mr: usize, nrv: usize, store: &TileStore<V::Elem>) {
+unsafe fn store_columns<V: Simd>(
+    tile: *const V::Elem,
+    mr: usize,
+    nrv: usize,
+    store: &TileStore<V::Elem>,
+    columns: *const Column,
+) {
     // SAFETY: TileStore promises bias for mr rows, nrv columns entries, and that row i's column j may be written (and the residual read) at
     // i * ldy + offset for as many elements as its mask has bits.
     unsafe {
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
         for j in 0..nrv {
-            let column = *store.columns.add(j);
+            let column = *columns.add(j);
             let n = column.mask.count_ones() as usize;
             for i in 0..mr {
                 let at = i * store.ldy + column.offset;

@@ -86,7 +86,7 @@ impl<T: Element> Transposed<T> {
         let inner = (c - first) / INNER * INNER;
         let width = INNER.min(pass.block.min(channels - first) - inner);
         let k = (first + inner) * pass.taps + t * width + c - first - inner;
-        (group * rows + start) * self.channel_len()
+        (group * rows + start) * self.channel_len
             + pass.before * channels * height
             + subs.start(sub) * self.k_of(pass)
             + k * subs.height(sub)

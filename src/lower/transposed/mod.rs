@@ -26,7 +26,7 @@ use super::cost::{
     CLOCK, PLANE_CYCLES, SUM_CYCLES, SUMMED_CYCLES, SUMMED_FAR_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
     fetch_weights, overlapped,
 };
-use super::engine::Panels;
+use super::engine::{A_BLOCK_BYTES, Panels};
 use super::finish::Finish;
 use super::planes::{channels_per_block, for_each_position, step_of};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
@@ -52,8 +52,12 @@ const MOST_TAPS: usize = 1 << 16;
 const MOST_SUMMED: usize = 8;
 /// Bytes of planes whose rows stay in the L1 cache from tap to tap.
 const SUMMED_NEAR_BYTES: usize = 32 << 10;
-/// Runs of outputs that one call interleaves, of a strip and of a slab: lists of them are on the stack.
+/// Bytes of Y up to which pairs of phases are stored from registers; of more, the lines come too late unless they are fetched before (128 to 64 channels, 2x2, stride 2:
+/// 64x64, 4 MiB, 1.27 ms and interleaved from scratch 1.37; 128x128, 16 MiB, 7.0 and 5.8).
+const PAIRED_BYTES: usize = 4 << 20;
+/// Runs of outputs that one call interleaves, of a strip and of a slab, and vectors of a strip: lists of them are on the stack.
 const STRIP_RUNS: usize = 8;
+const STRIP_VECTORS: usize = 16;
 const SLAB_RUNS: usize = 32;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
@@ -126,8 +130,23 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             let (tall, low) = (tiles.panels.height(0), tiles.panels.height(tiles.panels.count() - 1));
             let heights = ([tall, low], tiles.mr);
             let outers = Outer::all(&phases, &classes, &planes, channels, heights);
+            let is_one_tile = |outer: &Outer| match &outer.passes[..] {
+                [pass] => channels > 0 && pass.phases == 2 && pass.subs.iter().all(|panels| panels.count() == 1),
+                _ => false,
+            };
+            let is_in_order = geometry.axes[last].stride == 2 && slot_of == [0, 1];
+            let is_near = geometry.output_len() * size_of::<T>() <= PAIRED_BYTES;
+            let is_paired = !(is_summed || is_blocked)
+                && is_near
+                && is_in_order
+                && tiles.widest() <= STRIP_VECTORS
+                && outers.iter().all(is_one_tile);
+            let outer_bytes = geometry.weight_len() / geometry.group / outers.len() * size_of::<T::Acc>();
+            let strips_first = is_paired && outer_bytes <= A_BLOCK_BYTES;
             Box::new(Transposed {
                 geometry: geometry.clone(),
+                channel_len: channels * geometry.kernel_volume(),
+                spatial: geometry.output_spatial(),
                 isa: request.isa,
                 activation: request.activation,
                 direct: request.direct_clamp(),
@@ -143,6 +162,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
                 weave,
                 is_blocked,
                 is_summed,
+                is_paired,
+                strips_first,
                 batch,
                 splits,
                 planes_len,
@@ -333,6 +354,9 @@ impl Outer {
 
 struct Transposed<T: Element> {
     geometry: Geometry,
+    /// Values of the packed weights of one output channel, and elements of one in Y.
+    channel_len: usize,
+    spatial: usize,
     isa: Isa,
     activation: Activation<T::Acc>,
     direct: Option<(T::Acc, T::Acc)>,
@@ -353,6 +377,10 @@ struct Transposed<T: Element> {
     is_blocked: bool,
     /// Whether kernels sum and weave single channels, without tiles.
     is_summed: bool,
+    /// Whether a tile has both phases of the last axis for a panel's channels, and kernels can interleave them.
+    is_paired: bool,
+    /// Whether all panels are multiplied with a strip before the next one, whose rows stay in the L1 cache as the panels do in L2.
+    strips_first: bool,
     /// Groups of a task.
     batch: usize,
     /// Shares that the panels are split into.
@@ -362,13 +390,34 @@ struct Transposed<T: Element> {
     buffer_len: usize,
 }
 
-/// A panel of output channels of a group.
-struct Panel<'a, A> {
-    /// Its packed weights, and those of the panels behind it.
-    a: &'a [A],
-    next: &'a [A],
+/// A strip of a slab's columns, as wide as a tile. Changed where it is, and not moved, for the same reason as [`Panel`] has no slices.
+#[derive(Default)]
+struct Strip {
+    vectors: Range<usize>,
+    /// The runs of outputs that it gives, the first `count` of the list, and the slab's row that follows them.
+    runs: [Run; STRIP_RUNS],
+    count: usize,
+    row: usize,
+    /// Whether all vectors have whole pairs of outputs, and where those go, in elements from the beginning of a channel.
+    is_whole: bool,
+    places: [usize; STRIP_VECTORS],
+}
+
+/// How a strip's pairs of phases are stored.
+#[derive(Clone, Copy)]
+struct Pairs<'a, A> {
+    /// As in [`Strip`].
+    places: &'a [usize; STRIP_VECTORS],
+    clamp: (A, A),
+}
+
+/// A panel of output channels. Slices are made where they are used: a pair of pointer and length that is written to the stack and copied as a whole waits for all stores
+/// before it, those of the last tile into Y among them (10 % of a layer of 128 channels).
+struct Panel {
+    /// The first channel, of all groups'; how many there are; and whether other panels follow it.
+    channel: usize,
     height: usize,
-    bias: &'a [A],
+    has_next: bool,
     /// The first element of its first channel in Y.
     at: usize,
 }
@@ -377,11 +426,6 @@ impl<T: Element> Transposed<T> {
     /// Steps of k of a pass.
     fn k_of(&self, pass: &Pass) -> usize {
         self.geometry.in_channels_per_group() * pass.taps
-    }
-
-    /// Values of the packed weights of one output channel.
-    fn channel_len(&self) -> usize {
-        self.geometry.in_channels_per_group() * self.geometry.kernel_volume()
     }
 
     /// The position in the kernel of tap `t` of a pass, for the phase `r` of the last axis.
@@ -399,24 +443,28 @@ impl<T: Element> Transposed<T> {
         (self.slots + usize::from(self.has_dead)) * panel * first * self.tiles.lanes
     }
 
-    /// Computes the sums of one panel for the strips `strips` (in vectors) of a slab.
+    /// Computes the sums of one panel for the strips `strips` (in vectors) of a slab. With `pairs`, those of a single strip, of one block of k, are clamped and stored straight
+    /// into Y, at these places.
     fn multiply(
         &self,
-        outer: &Outer,
-        panel: &Panel<'_, T::Acc>,
+        io: &Io<'_, T>,
+        (outer, panel): (&Outer, &Panel),
         strips: Range<usize>,
         planes: &[T::Acc],
         sums: &mut [T::Acc],
+        pairs: Option<Pairs<'_, T::Acc>>,
     ) {
         let channels = self.geometry.in_channels_per_group();
         if outer.passes.is_empty() || channels == 0 {
             return sums.fill(T::Acc::ZERO);
         }
+        let all = &io.weights[panel.channel * self.channel_len..];
         for pass in &outer.passes {
             let k_total = self.k_of(pass);
-            let a = &panel.a[pass.before * channels * panel.height..];
+            let a = &all[pass.before * channels * panel.height..];
             let subs = &pass.subs[usize::from(panel.height != self.tiles.panels.height(0))];
-            let next = panel.next.get(pass.before * channels * panel.height..).unwrap_or(&[]);
+            let next = if panel.has_next { panel.height * self.channel_len } else { all.len() };
+            let next = all.get(next + pass.before * channels * panel.height..).unwrap_or(&[]);
             for first in (0..channels).step_by(pass.block) {
                 let width = pass.block.min(channels - first);
                 let koff = pass.koff[usize::from(width != pass.block)].rows(0..width * pass.taps);
@@ -438,7 +486,17 @@ impl<T: Element> Transposed<T> {
                         let ahead = ahead.map_or(Ahead::NONE, Ahead::lines);
                         let a = &a[row * k_total + from * height..row * k_total + to * height];
                         let tile = &mut sums[at + row * nr..at + (row + height) * nr];
-                        kernels.of_height(height).partial(a, b, koff, ahead, tile, first > 0);
+                        let kernel = kernels.of_height(height);
+                        let store = pairs.and_then(|pairs| Some((pairs, T::dest_as_acc(io.y.dest(panel.at))?)));
+                        match store {
+                            Some((Pairs { places, clamp: (lo, hi) }, mut y)) => {
+                                let bias = &io.bias[panel.channel..panel.channel + panel.height];
+                                let epilogue = Epilogue { bias, residual: None, lo, hi };
+                                let ldy = self.spatial;
+                                kernel.finish_pairs(a, b, koff, ahead, tile, first > 0, &mut y, ldy, places, &epilogue);
+                            }
+                            None => kernel.partial(a, b, koff, ahead, tile, first > 0),
+                        }
                     }
                     vector += kernels.nrv;
                 }
@@ -450,23 +508,24 @@ impl<T: Element> Transposed<T> {
     fn store(
         &self,
         finish: &Finish<'_, '_, T>,
-        panel: &Panel<'_, T::Acc>,
+        panel: &Panel,
         runs: &[Run],
         sums: &[T::Acc],
         nr: usize,
         buffer: &mut [T::Acc],
     ) {
         let io = finish.io;
-        let spatial = self.geometry.output_spatial();
+        let bias = &io.bias[panel.channel..panel.channel + panel.height];
+        let spatial = self.spatial;
         let strands = Strands { sums, slots: &self.slot_of, step: panel.height * nr, pitch: nr };
         if let Some((lo, hi)) = self.direct
             && let Some(mut y) = T::dest_as_acc(io.y.dest(panel.at))
         {
             let residual = io.residual.and_then(T::as_acc).map(|r| &r[panel.at..]);
-            let finish = Epilogue { bias: panel.bias, residual, lo, hi };
+            let finish = Epilogue { bias, residual, lo, hi };
             return self.weave.run(&strands, runs, &finish, &mut y, spatial);
         }
-        for (c, bias) in panel.bias.iter().enumerate() {
+        for (c, bias) in bias.iter().enumerate() {
             let strands = Strands { sums: &strands.sums[c * nr..], ..strands };
             for run in runs {
                 let row = &mut buffer[..run.len];
@@ -514,34 +573,51 @@ impl<T: Element> Transposed<T> {
         (count, row)
     }
 
+    /// Sets `strip` to the one that begins with vector `first` of a slab's `vectors`; `places` are those of the slab's rows.
+    fn set_strip(&self, (slab, places): (&Slab<'_>, &[usize]), first: usize, vectors: usize, strip: &mut Strip) {
+        let lanes = self.tiles.lanes;
+        strip.vectors = first..first + self.tiles.width(vectors - first).nrv;
+        let nr = strip.vectors.len() * lanes;
+        let begins = &self.planes.row_columns()[..places.len()];
+        let row = begins.partition_point(|begin| begin + slab.width <= first * lanes);
+        (strip.count, strip.row) = self.runs((slab, places), (first * lanes, nr), row, &mut strip.runs);
+        strip.is_whole = self.is_paired
+            && pair_places(&strip.runs[..strip.count], &mut strip.places[..strip.vectors.len()], lanes).is_some();
+    }
+
     /// Computes the sums of one panel for one strip, unless that is done, and interleaves them into Y.
     fn strip(
         &self,
         finish: &Finish<'_, '_, T>,
-        (outer, panel): (&Outer, &Panel<'_, T::Acc>),
+        (outer, panel): (&Outer, &Panel),
         (slab, places): (&Slab<'_>, &[usize]),
-        vectors: Range<usize>,
+        strip: &Strip,
         planes: &[T::Acc],
         (sums, buffer): (&mut [T::Acc], &mut [T::Acc]),
     ) {
-        let (column, nr) = (vectors.start * self.tiles.lanes, vectors.len() * self.tiles.lanes);
-        let begins = &self.planes.row_columns()[..places.len()];
-        let first = begins.partition_point(|begin| begin + slab.width <= column);
-        let mut runs = [Run::default(); STRIP_RUNS];
-        let (mut count, mut row) = self.runs((slab, places), (column, nr), first, &mut runs);
+        let (column, nr) = (strip.vectors.start * self.tiles.lanes, strip.vectors.len() * self.tiles.lanes);
+        let io = finish.io;
+        if let (true, Some(clamp), None) = (strip.is_whole, self.direct, io.residual) {
+            let pairs = Pairs { places: &strip.places, clamp };
+            return self.multiply(io, (outer, panel), strip.vectors.clone(), planes, sums, Some(pairs));
+        }
         if !self.is_blocked {
             // The lines of Y come while the products are computed: stores that miss the caches would wait for them one after the other.
-            if let Some(y) = T::dest_as_acc(finish.io.y.dest(panel.at)) {
-                self.weave.fetch(&runs[..count], panel.height, &y, self.geometry.output_spatial());
+            if let Some(y) = T::dest_as_acc(io.y.dest(panel.at)) {
+                self.weave.fetch(&strip.runs[..strip.count], panel.height, &y, self.spatial);
             }
-            self.multiply(outer, panel, vectors, planes, sums);
+            self.multiply(io, (outer, panel), strip.vectors.clone(), planes, sums, None);
         }
         if self.has_dead {
             sums[self.slots * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
         }
-        while count > 0 {
-            self.store(finish, panel, &runs[..count], sums, nr, buffer);
+        self.store(finish, panel, &strip.runs[..strip.count], sums, nr, buffer);
+        // There may be more of very short rows.
+        let (mut count, mut row) = (strip.count, strip.row);
+        while count == STRIP_RUNS {
+            let mut runs = [Run::default(); STRIP_RUNS];
             (count, row) = self.runs((slab, places), (column, nr), row, &mut runs);
+            self.store(finish, panel, &runs[..count], sums, nr, buffer);
         }
     }
 
@@ -549,18 +625,19 @@ impl<T: Element> Transposed<T> {
     fn sum(
         &self,
         finish: &Finish<'_, '_, T>,
-        (outer, panel): (&Outer, &Panel<'_, T::Acc>),
+        (outer, panel): (&Outer, &Panel),
         (slab, places): (&Slab<'_>, &[usize]),
         planes: &[T::Acc],
         buffer: &mut [T::Acc],
     ) {
         let io = finish.io;
+        let (a, bias) = (&io.weights[panel.channel * self.channel_len..], &io.bias[panel.channel..=panel.channel]);
         let mut strands = [Sum { w: &[], koff: self.nothing.rows(0..0) }; MOST_SUMS];
         for pass in &outer.passes {
             let k = self.k_of(pass);
             for (member, r) in self.classes[pass.class].iter().enumerate() {
                 let first = pass.before * self.geometry.in_channels_per_group() + member * k;
-                strands[*r] = Sum { w: &panel.a[first..first + k], koff: pass.koff[0].rows(0..k) };
+                strands[*r] = Sum { w: &a[first..first + k], koff: pass.koff[0].rows(0..k) };
             }
         }
         let strands = &strands[..self.slot_of.len()];
@@ -572,7 +649,7 @@ impl<T: Element> Transposed<T> {
                 && let Some(mut y) = T::dest_as_acc(io.y.dest(panel.at))
             {
                 let residual = io.residual.and_then(T::as_acc).map(|r| &r[panel.at..]);
-                let finish = Epilogue { bias: panel.bias, residual, lo, hi };
+                let finish = Epilogue { bias, residual, lo, hi };
                 self.weave.sum(planes, strands, &runs[..count], &finish, &mut y);
             } else {
                 for run in &runs[..count] {
@@ -588,13 +665,27 @@ impl<T: Element> Transposed<T> {
                             &plain(&[T::Acc::ZERO]),
                             &mut Dest::from_slice(buffer),
                         );
-                        finish.row(buffer, panel.bias[0], panel.at + run.at + first);
+                        finish.row(buffer, bias[0], panel.at + run.at + first);
                     }
                 }
             }
             (count, row) = self.runs((slab, places), columns, row, &mut runs);
         }
     }
+}
+
+/// Finds where the pairs of outputs of each vector go; none if some are cropped, or of no run, or of two.
+fn pair_places(runs: &[Run], places: &mut [usize], lanes: usize) -> Option<()> {
+    for (vector, place) in places.iter_mut().enumerate() {
+        let run = runs.iter().rfind(|run| run.from <= vector * lanes)?;
+        // The run may begin with the second output of its first pair.
+        let first = (2 * (vector * lanes - run.from)).checked_sub(run.phase)?;
+        if first + 2 * lanes > run.len {
+            return None;
+        }
+        *place = run.at + first;
+    }
+    Some(())
 }
 
 /// No epilogue, for one row: it is left to [`Finish`].
@@ -630,10 +721,10 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         if channels == 0 {
             return;
         }
-        for (group, packed) in packed.chunks_exact_mut(rows * self.channel_len()).enumerate() {
+        for (group, packed) in packed.chunks_exact_mut(rows * self.channel_len).enumerate() {
             for p in 0..self.tiles.panels.count() {
                 let (row, height) = (self.tiles.panels.start(p), self.tiles.panels.height(p));
-                let packed = &mut packed[row * self.channel_len()..];
+                let packed = &mut packed[row * self.channel_len..];
                 for outer in &self.outers {
                     for pass in &outer.passes {
                         let members = &self.classes[pass.class];
@@ -675,37 +766,45 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         self.planes.fill(self.isa, &self.phases, &slab, x, filled);
         let finish = Finish { isa: self.isa, activation: self.activation, io };
         let vectors = self.planes.columns_of(&slab).div_ceil(self.tiles.lanes);
+        let mut strip = Strip::default();
         for outer in &self.outers {
             self.planes.places(&self.phases, &slab, &outer.r, places);
             if places.iter().all(|place| *place == usize::MAX) {
                 continue;
             }
-            for (group, p) in groups.clone().flat_map(|group| panels.clone().map(move |p| (group, p))) {
+            for group in groups.clone() {
                 let planes = &planes[(group - groups.start) * channels * self.planes.channel_len..];
-                let (row, height) = (self.tiles.panels.start(p), self.tiles.panels.height(p));
-                let channel = group * rows + row;
-                let (a, next) = io.weights[channel * self.channel_len()..].split_at(height * self.channel_len());
-                let panel = Panel {
-                    a,
-                    next: if p + 1 < panels.end { next } else { &[] },
-                    height,
-                    bias: &io.bias[channel..channel + height],
-                    at: (image * geometry.out_channels + channel) * geometry.output_spatial(),
+                let panel = |p: usize| {
+                    let channel = group * rows + self.tiles.panels.start(p);
+                    let at = (image * geometry.out_channels + channel) * self.spatial;
+                    Panel { channel, height: self.tiles.panels.height(p), has_next: p + 1 < panels.end, at }
                 };
-                if self.is_summed {
-                    self.sum(&finish, (outer, &panel), (&slab, places), planes, buffer);
+                if self.strips_first {
+                    let mut vector = 0;
+                    while vector < vectors {
+                        self.set_strip((&slab, places), vector, vectors, &mut strip);
+                        for panel in panels.clone().map(panel) {
+                            self.strip(&finish, (outer, &panel), (&slab, places), &strip, planes, (sums, buffer));
+                        }
+                        vector = strip.vectors.end;
+                    }
                     continue;
                 }
-                if self.is_blocked {
-                    self.multiply(outer, &panel, 0..vectors, planes, sums);
-                }
-                let mut vector = 0;
-                while vector < vectors {
-                    let nrv = self.tiles.width(vectors - vector).nrv;
-                    let sums = &mut sums[self.strip_at(height, vector)..];
-                    let strip = vector..vector + nrv;
-                    self.strip(&finish, (outer, &panel), (&slab, places), strip, planes, (sums, buffer));
-                    vector += nrv;
+                for panel in panels.clone().map(panel) {
+                    if self.is_summed {
+                        self.sum(&finish, (outer, &panel), (&slab, places), planes, buffer);
+                        continue;
+                    }
+                    if self.is_blocked {
+                        self.multiply(io, (outer, &panel), 0..vectors, planes, sums, None);
+                    }
+                    let mut vector = 0;
+                    while vector < vectors {
+                        self.set_strip((&slab, places), vector, vectors, &mut strip);
+                        let sums = &mut sums[self.strip_at(panel.height, vector)..];
+                        self.strip(&finish, (outer, &panel), (&slab, places), &strip, planes, (sums, buffer));
+                        vector = strip.vectors.end;
+                    }
                 }
             }
         }
