@@ -73,6 +73,10 @@ pub(crate) const L2_BYTES_PER_CYCLE: f64 = 26.0;
 pub(crate) const FETCH_AHEAD: f64 = 1.5;
 /// Share of the shorter of two things done at the same time, as arithmetic and fetching ahead, that the longer does not hide.
 const NOT_HIDDEN: f64 = 0.17;
+/// How much better an estimate must be whose packed weights exceed what the L3 cache keeps, where W does not: they come from memory, and drive out those of
+/// other layers. (512 to 256 channels, 4x4, stride 2 at 8x8: Winograd with 27 MB of filters was estimated at 1.12 ms and takes 1.19, `channel_gemm` with
+/// 8 MB at 1.17 and takes 1.14.)
+const FAR_WEIGHTS: f64 = 1.08;
 /// Cycles to move one element to or from a place that has no neighbours.
 pub(crate) const SCATTER_CYCLES: f64 = 3.5;
 /// How much longer the direct kernels take on dense layers than their arithmetic and loads (7x7 stride 2 from three channels: 1.63 ms, by implicit GEMM 1.19).
@@ -121,4 +125,10 @@ pub(crate) fn cycles_beyond_l2(resident: f64) -> f64 {
     let caches = Caches::detect();
     let kept = (caches.l3 as f64 * L3_SHARE / resident).min(1.0);
     kept / caches.l3_bytes_per_cycle as f64 + (1.0 - kept) / caches.memory_bytes_per_cycle as f64
+}
+
+/// What the cost of weights of `bytes` that take `packed` bytes is multiplied by: [`FAR_WEIGHTS`] where packing drives them out of the L3 cache.
+pub(crate) fn far_weights(bytes: usize, packed: usize) -> f64 {
+    let kept = Caches::detect().l3 as f64 * L3_SHARE;
+    if packed as f64 > kept && bytes as f64 <= kept { FAR_WEIGHTS } else { 1.0 }
 }

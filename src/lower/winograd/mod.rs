@@ -38,7 +38,7 @@ use convoke_kernels::winograd::{Border, Pixels, Products, Source};
 use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsetsRef, WinogradKernel, winograd_kernels};
 
 use super::channel_tiles::Tiles;
-use super::cost::CLOCK;
+use super::cost::{CLOCK, far_weights};
 use super::planes::pick_rows;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
@@ -169,8 +169,10 @@ fn offer_view<'a, T: Element>(
     let full = Extent { spare: if grid_rows <= choice.extent.rows { spare } else { 0 }, ..choice.extent };
     let first = Block::new(request.isa, &scheme, &layout.steps, full, view.channels, slots).ok_or_else(no_kernel)?;
     let sizes = Sizes::new::<T>(&view, &scheme, &first, &tiles, choice.together, &needs);
+    let bytes = |values: usize| values.saturating_mul(size_of::<T::Acc>());
+    let far = far_weights(bytes(request.geometry.weight_len()), bytes(view.groups.saturating_mul(layout.group_len())));
     Ok(Offer {
-        cost: cycles / CLOCK,
+        cost: far * cycles / CLOCK,
         lines: sizes.lines::<T>(),
         build: Box::new(move || {
             let grid = Grid {
