@@ -18,7 +18,7 @@ use super::{Sink, Weights};
 use crate::blas::Blocks;
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
-use crate::lower::channel_tiles::Tiles;
+use crate::lower::channel_tiles::{Fetch, Tiles};
 use crate::lower::cost::{
     ADDED_CYCLES, ADDED_TILES, CLOCK, KERNEL_CALL_CYCLES, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES,
     TRANSPOSED_STORE_CYCLES, fetch_weights, overlapped,
@@ -407,8 +407,10 @@ impl<T: Element> Lowering<T> for Added<T> {
                 for at in &self.taps {
                     let (tap, next) = w.split_at(k.len() * width);
                     w = next;
-                    // While the first tiles are multiplied, the next tap's weights are fetched: a line with each step of k.
-                    let mut ahead = &next[..next.len().min(tap.len())];
+                    // While the first tiles are multiplied, the next tap's weights are fetched.
+                    let next = &next[..next.len().min(tap.len())];
+                    let calls = count * self.runs.len() * tiles.count;
+                    let mut fetch = Fetch::new(next, calls, tiles.kernel(tiles.pixels(0).len(), live));
                     for (image, (run, behind)) in
                         (0..count).flat_map(|image| self.runs.iter().enumerate().map(move |run| (image, run)))
                     {
@@ -419,8 +421,7 @@ impl<T: Element> Lowering<T> for Added<T> {
                             let koff = of_pixels.koff(tile.len(), k.len() != block);
                             let x = &x[x_at(k.start, k.len(), image, run, tile.start)..][..k.len() * tile.len()];
                             let sums = &mut sums[to..to + tile.len() * width];
-                            kernel.partial(x, koff.rows(0..k.len()), tap, Ahead::lines(ahead), sums, true);
-                            ahead = ahead.get(k.len() * Ahead::LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
+                            kernel.partial(x, koff.rows(0..k.len()), tap, fetch.during(k.len()), sums, true);
                         }
                     }
                 }

@@ -7,13 +7,13 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use convoke_kernels::{Ahead, Isa, Real, RowOffsets, stream};
+use convoke_kernels::{Isa, Real, RowOffsets, stream};
 
 use super::Weights;
 use crate::blas::Blocks;
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
-use crate::lower::channel_tiles::Tiles;
+use crate::lower::channel_tiles::{Fetch, Tiles};
 use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, SUM_CYCLES, TASK_CYCLES};
 use crate::lower::finish::Finish;
 use crate::lower::planes::step_of;
@@ -166,15 +166,16 @@ impl<T: Element> Lowering<T> for Images<T> {
                     let panel = &weights[channel(p) * steps..];
                     &panel[k.start * width(p)..k.end * width(p)]
                 };
-                // While a panel is multiplied, the next one is fetched: a line with each step of k.
-                let mut ahead = if p + 1 < panels.end { of_panel(p + 1) } else { &[] };
+                // While a panel is multiplied, the next one is fetched.
+                let next = if p + 1 < panels.end { of_panel(p + 1) } else { &[] };
+                let kernel = tiles.kernel(tiles.pixels(0).len(), rows - channel(p));
+                let mut fetch = Fetch::new(next, tiles.count, kernel);
                 for t in 0..tiles.count {
                     let pixels = tiles.pixels(t);
                     let kernel = tiles.kernel(pixels.len(), rows - channel(p));
                     let tile = &mut sums[sums_at(p) + pixels.start * width(p)..][..pixels.len() * width(p)];
                     let (x, koff) = (&x[pixels.start..], koff.rows(0..k.len()));
-                    kernel.partial(x, koff, of_panel(p), Ahead::lines(ahead), tile, true);
-                    ahead = ahead.get(k.len() * Ahead::LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
+                    kernel.partial(x, koff, of_panel(p), fetch.during(k.len()), tile, true);
                 }
             }
         }

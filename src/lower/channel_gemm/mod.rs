@@ -17,7 +17,7 @@ use core::ops::Range;
 
 use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, RowOffsetsRef, channel_kernels, stream};
 
-use super::channel_tiles::{Panels, Tiles};
+use super::channel_tiles::{Fetch, Panels, Tiles};
 use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES, fetch_weights, overlapped};
 use super::finish::Finish;
 use super::planes::{self, Planes, Slab};
@@ -383,13 +383,14 @@ impl<T: Element> ChannelGemm<T> {
             let live = tiles.nr().min(channels - first);
             let nr = tiles.kernel(tiles.pixels(0).len(), live).nr();
             let panel = &weights[first * k_total..][k_start * nr..(k_start + k.width * geometry.kernel_volume()) * nr];
-            // While the first tiles are computed, the next panel is fetched: a line with each step of k.
-            let mut ahead = match p + 1 {
+            // While the first tiles are computed, the next panel is fetched.
+            let next = match p + 1 {
                 next if next < panels.end => weights.get(first * k_total + tiles.nr() * k_total + k_start * nr..),
                 _ => weights
                     .get((panels.start * tiles.nr()) * k_total + (k_start + k.width * geometry.kernel_volume()) * nr..),
             }
-            .map_or(&[][..], |ahead| &ahead[..panel.len().min(ahead.len())]);
+            .map_or(&[][..], |next| &next[..panel.len().min(next.len())]);
+            let mut fetch = Fetch::new(next, rows * tiles.count, tiles.kernel(tiles.pixels(0).len(), live));
             for row in 0..rows {
                 let position = slab.first + row * tiles.width;
                 let taps = if can_skip {
@@ -411,8 +412,7 @@ impl<T: Element> ChannelGemm<T> {
                         0
                     };
                     let tile = &mut sums[kept..kept + pixels.len() * nr];
-                    let next = Ahead::lines(ahead);
-                    ahead = ahead.get(koff.len() * Ahead::LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
+                    let next = fetch.during(koff.len());
                     if !k.is_last {
                         kernel.partial(x, koff, w, next, tile, !k.is_first);
                         continue;

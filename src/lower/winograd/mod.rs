@@ -35,9 +35,9 @@ use core::ops::Range;
 
 use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use convoke_kernels::winograd::{Border, Pixels, Products, Source};
-use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsetsRef, WinogradKernel, winograd_kernels};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsetsRef, WinogradKernel, winograd_kernels};
 
-use super::channel_tiles::Tiles;
+use super::channel_tiles::{Fetch, Tiles};
 use super::cost::{CLOCK, far_weights};
 use super::planes::pick_rows;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
@@ -591,9 +591,8 @@ fn multiply_value<T: Real>(
     let steps = koff.len();
     // In blocks, whose sums are added: one long running sum would err more, and a block's filters stay in the L1 cache for all tiles.
     let kc = if steps <= KC { steps.max(1) } else { steps.div_ceil(steps.div_ceil(KC)) };
-    // All of what comes next, by so many lines with each step of k.
-    let lines = if calls.all.len() == 1 && nr * size_of::<T>() > Ahead::LINE { 2 } else { 1 };
-    let mut ahead = next;
+    let Some(first) = calls.all.first() else { return };
+    let mut fetch = Fetch::new(next, calls.all.len(), first.kernel(nr));
     for run in calls.all.chunks(calls.of_run) {
         for k in (0..steps.max(1)).step_by(kc) {
             let block_of_k = k..(k + kc).min(steps);
@@ -603,9 +602,7 @@ fn multiply_value<T: Real>(
                 // Without steps of k nothing is read.
                 let x = v.get(call.v..).unwrap_or(&[]);
                 let tile = &mut products[call.tile * nr..(call.tile + call.count) * nr];
-                let fetched = if lines == 2 { Ahead::pairs(ahead) } else { Ahead::lines(ahead) };
-                call.kernel(nr).partial(x, koff, w, fetched, tile, k > 0);
-                ahead = ahead.get(koff.len() * lines * Ahead::LINE / size_of::<T>()..).unwrap_or(&[]);
+                call.kernel(nr).partial(x, koff, w, fetch.during(koff.len()), tile, k > 0);
             }
         }
     }
