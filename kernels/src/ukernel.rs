@@ -305,8 +305,8 @@ pub(crate) struct SpatialArgs<T> {
     pub(crate) store: Option<TileStore<T>>,
 }
 
-/// Memory: `bias` readable for `MR` elements, or for `MR / 2` where rows are paired; for each row, `y + i * ldy` writable (and `residual` there
-/// readable, unless null) where `places` says.
+/// Memory: for each row i, or each pair of rows where they are paired, `bias` readable at i, and `y + i * ldy` writable (and `residual` there readable, unless null) where
+/// `places` says.
 pub(crate) struct TileStore<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,

@@ -3,7 +3,7 @@
 //! M = M/group * the phases of the last axis that read the same inputs, K = C/group * the taps of a phase, N = positions of a phase, for each
 //! image, group and phase of the other axes. No tap is filled up with zeros: where the kernel is not a multiple of the stride, phases have K
 //! of their own. A tile has all phases of the last axis for a panel of channels and a strip of positions; it is interleaved from the L1 cache
-//! into Y, whose elements are written once. K is in blocks of channels, then taps, then channels of the block; between blocks the sums of
+//! into Y, or from registers, whose elements are written once. K is in blocks of channels, then taps, then channels of the block; between blocks the sums of
 //! one panel are kept. Where an output has few products, each channel's phases are summed and interleaved by one kernel, without tiles.
 //! Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], where the planes of a slab
 //! fit 32 MiB. Scratch for a task: the padded planes of all channels for one slab of the positions, and the sums of one panel.
@@ -20,7 +20,9 @@ use core::ops::Range;
 
 use convoke_kernels::stream::Activation;
 use convoke_kernels::weave::{MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
-use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
+use convoke_kernels::{
+    Ahead, Dest, Epilogue, Isa, Real, RowOffsets, SpatialKernel, WeaveKernel, spatial_kernels, weave_kernels,
+};
 
 use super::cost::{
     CLOCK, PLANE_CYCLES, SUM_CYCLES, SUMMED_CYCLES, SUMMED_FAR_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
@@ -53,8 +55,11 @@ const MOST_SUMMED: usize = 8;
 /// Bytes of planes whose rows stay in the L1 cache from tap to tap.
 const SUMMED_NEAR_BYTES: usize = 32 << 10;
 /// Bytes of Y up to which pairs of phases are stored from registers; of more, the lines come too late unless they are fetched before (128 to 64 channels, 2x2, stride 2:
-/// 64x64, 4 MiB, 1.27 ms and interleaved from scratch 1.37; 128x128, 16 MiB, 7.0 and 5.8).
+/// 64x64, 4 MiB, 1.26 ms and interleaved from scratch 1.37; 128x128, 16 MiB, 7.0 and 5.8).
 const PAIRED_BYTES: usize = 4 << 20;
+/// Cycles that a tile's products must take for that: panels of which one kernel has all rows have more tiles (AVX2, 64 to 32 channels: 2x2x2 at 16x16x16 14 % slower, 2x2 at
+/// 57x57 15 %; 128 to 64 2 to 5 % faster).
+const PAIRED_CYCLES: usize = 600;
 /// Runs of outputs that one call interleaves, of a strip and of a slab, and vectors of a strip: lists of them are on the stack.
 const STRIP_RUNS: usize = 8;
 const STRIP_VECTORS: usize = 16;
@@ -104,7 +109,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             None => super::planes::too_large(&geometry.axes, super::planes::MOST_BYTES),
         });
     };
-    let Choice { cycles, phases, classes, slots, planes, tiles, is_summed, is_blocked } = choice;
+    let Choice { cycles, phases, classes, slots, planes, tiles, is_summed, is_blocked, can_pair } = choice;
     let channels = geometry.in_channels_per_group();
     let has_dead = slots < along.stride;
     let slabs = geometry.batch * geometry.group * planes.slabs;
@@ -131,16 +136,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             let heights = ([tall, low], tiles.mr);
             let outers = Outer::all(&phases, &classes, &planes, channels, heights);
             let is_one_tile = |outer: &Outer| match &outer.passes[..] {
-                [pass] => channels > 0 && pass.phases == 2 && pass.subs.iter().all(|panels| panels.count() == 1),
+                [pass] => pass.subs.iter().all(|panels| panels.count() == 1),
                 _ => false,
             };
-            let is_in_order = geometry.axes[last].stride == 2 && slot_of == [0, 1];
-            let is_near = geometry.output_len() * size_of::<T>() <= PAIRED_BYTES;
-            let is_paired = !(is_summed || is_blocked)
-                && is_near
-                && is_in_order
-                && tiles.widest() <= STRIP_VECTORS
-                && outers.iter().all(is_one_tile);
+            let is_paired = can_pair && !is_summed && tiles.widest() <= STRIP_VECTORS && outers.iter().all(is_one_tile);
             let outer_bytes = geometry.weight_len() / geometry.group / outers.len() * size_of::<T::Acc>();
             let strips_first = is_paired && outer_bytes <= A_BLOCK_BYTES;
             Box::new(Transposed {
@@ -201,6 +200,8 @@ struct Choice<A: Real> {
     tiles: Tiles<A>,
     is_summed: bool,
     is_blocked: bool,
+    /// Whether kernels can interleave the phases of the last axis, if a tile has both of its channels.
+    can_pair: bool,
 }
 
 impl<A: Real> Choice<A> {
@@ -222,6 +223,15 @@ impl<A: Real> Choice<A> {
         let slots = classes.iter().map(Vec::len).sum::<usize>();
         let outer_phases = outer.iter().map(|p| p.axis.stride).product::<usize>();
         let outputs = (rows * outer_phases * last.axis.stride) as f64;
+        // Of a Y that is not near, the lines must be fetched before they are stored.
+        let is_near = geometry.output_len() * size_of::<T>() <= PAIRED_BYTES;
+        let widest = spatial_kernels::<A>(request.isa).iter().map(SpatialKernel::fmas).max().unwrap_or(0);
+        let can_pair = is_near
+            && !is_blocked
+            && widest / 2 * channels * longest >= PAIRED_CYCLES
+            && request.direct_clamp().is_some()
+            && last.axis.stride == 2
+            && classes == [[0, 1]];
         let can_sum = !is_blocked && rows <= MOST_SUMMED && [1, 2, 4, 8].contains(&last.axis.stride);
         let mut best: Option<(f64, Planes, Tiles<A>, bool)> = None;
         for (is_dense, is_summed) in [(false, false), (true, false), (false, true)] {
@@ -235,7 +245,7 @@ impl<A: Real> Choice<A> {
             let Some(planes) = planes else { continue };
             let vectors = planes.columns.div_ceil(super::engine::lanes::<A>(request.isa));
             let packed = if is_summed { Some((1, 1)) } else { packed.map(|(channels, mr, _)| (channels, mr)) };
-            let Some(tiles) = Tiles::choose(request.isa, &work, vectors, packed) else { continue };
+            let Some(tiles) = Tiles::choose(request.isa, &work, vectors, can_pair, packed) else { continue };
             let outputs = outputs * vectors as f64;
             let arithmetic = if is_summed {
                 let strides = phases.iter().map(|p| p.axis.stride as f64).product::<f64>();
@@ -256,7 +266,7 @@ impl<A: Real> Choice<A> {
             }
         }
         let (cycles, planes, tiles, is_summed) = best?;
-        Some(Self { cycles, phases, classes, slots, planes, tiles, is_summed, is_blocked })
+        Some(Self { cycles, phases, classes, slots, planes, tiles, is_summed, is_blocked, can_pair })
     }
 }
 
@@ -487,9 +497,10 @@ impl<T: Element> Transposed<T> {
                         let a = &a[row * k_total + from * height..row * k_total + to * height];
                         let tile = &mut sums[at + row * nr..at + (row + height) * nr];
                         let kernel = kernels.of_height(height);
-                        let store = pairs.and_then(|pairs| Some((pairs, T::dest_as_acc(io.y.dest(panel.at))?)));
-                        match store {
-                            Some((Pairs { places, clamp: (lo, hi) }, mut y)) => {
+                        match pairs {
+                            Some(Pairs { places, clamp: (lo, hi) }) => {
+                                let y = T::dest_as_acc(io.y.dest(panel.at));
+                                let mut y = y.expect("a type that kernels store");
                                 let bias = &io.bias[panel.channel..panel.channel + panel.height];
                                 let epilogue = Epilogue { bias, residual: None, lo, hi };
                                 let ldy = self.spatial;
@@ -701,10 +712,11 @@ impl<T: Element> Lowering<T> for Transposed<T> {
 
     fn describe(&self) -> String {
         alloc::format!(
-            "{}, {} channels by {} phases a tile, {} slabs of {} columns, panels in {} shares",
+            "{}, {} channels by {} phases a tile{}, {} slabs of {} columns, panels in {} shares",
             self.kernel(),
             self.tiles.panels.height(0),
             self.slots,
+            if self.is_paired { " stored in pairs" } else { "" },
             self.planes.slabs,
             self.planes.columns,
             self.splits
@@ -779,7 +791,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                     let at = (image * geometry.out_channels + channel) * self.spatial;
                     Panel { channel, height: self.tiles.panels.height(p), has_next: p + 1 < panels.end, at }
                 };
-                if self.strips_first {
+                if self.strips_first && io.residual.is_none() {
                     let mut vector = 0;
                     while vector < vectors {
                         self.set_strip((&slab, places), vector, vectors, &mut strip);

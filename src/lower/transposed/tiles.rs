@@ -47,8 +47,15 @@ impl<T: Real> Width<T> {
 }
 
 impl<T: Real> Tiles<T> {
-    /// The panels and kernels that take the fewest cycles for `vectors` of columns; with `packed`, only those of that channels and rows.
-    pub(super) fn choose(isa: Isa, work: &Work, vectors: usize, packed: Option<(usize, usize)>) -> Option<Self> {
+    /// The panels and kernels that take the fewest cycles for `vectors` of columns: where all phases of a panel `can_pair`, only panels of which a kernel has all rows; with
+    /// `packed`, only those of that channels and rows.
+    pub(super) fn choose(
+        isa: Isa,
+        work: &Work,
+        vectors: usize,
+        can_pair: bool,
+        packed: Option<(usize, usize)>,
+    ) -> Option<Self> {
         let kernels = spatial_kernels::<T>(isa);
         let lanes = kernels.first()?.lanes();
         let widest = kernels.iter().map(SpatialKernel::nrv).max()?;
@@ -62,6 +69,9 @@ impl<T: Real> Tiles<T> {
                 }
                 let heights = work.classes.iter().map(|(n, _)| Panels::new(n * channels, most).height(0));
                 let mr = packed.map_or_else(|| heights.max().unwrap_or(1), |(_, mr)| mr);
+                if can_pair && packed.is_none() && phases * channels > most.max(phases) {
+                    break;
+                }
                 if mr > most || packed.is_some_and(|(packed, _)| packed != channels) {
                     continue;
                 }
