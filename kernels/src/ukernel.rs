@@ -318,6 +318,15 @@ pub(crate) struct TileStore<T> {
     pub(crate) hi: T,
 }
 
+impl<T: Copy> TileStore<T> {
+    #[inline]
+    fn new(y: &Dest<'_, T>, ldy: usize, places: Places, epilogue: &Epilogue<'_, T>) -> Self {
+        let Epilogue { bias, residual, lo, hi } = *epilogue;
+        let residual = residual.map_or(core::ptr::null(), <[T]>::as_ptr);
+        Self { y: y.y, ldy, places, bias: bias.as_ptr(), residual, lo, hi }
+    }
+}
+
 /// Where the vectors of a tile's row go, in elements from the beginning of the row's destination.
 pub(crate) enum Places {
     /// Full vectors one behind the other, from here on.
@@ -503,15 +512,8 @@ impl<T: Real> SpatialKernel<T> {
         assert!(epilogue.bias.len() >= self.mr, "one bias a row");
         assert!(epilogue.residual.is_none_or(|r| end <= r.len()), "the residual is too short");
         let is_plain = epilogue.residual.is_none() && first + self.nrv <= map.plain_until(first);
-        let store = TileStore {
-            y: y.y,
-            ldy,
-            places: if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) },
-            bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-        };
+        let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
+        let store = TileStore::new(y, ldy, places, epilogue);
         let args = self.args(a, b, koff, ahead, tile, accumulate, Some(store));
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore ask for (each entry of the map ends at
         // or before map.end); Dest grants the writes; a kernel is only handed out where the CPU has its ISA.
@@ -546,15 +548,7 @@ impl<T: Real> SpatialKernel<T> {
         assert!(end <= y.len, "the destination is too short");
         assert!(epilogue.bias.len() >= pairs, "one bias a pair of rows");
         assert!(epilogue.residual.is_none(), "no residual");
-        let store = TileStore {
-            y: y.y,
-            ldy,
-            places: Places::Pairs(places.as_ptr()),
-            bias: epilogue.bias.as_ptr(),
-            residual: core::ptr::null(),
-            lo: epilogue.lo,
-            hi: epilogue.hi,
-        };
+        let store = TileStore::new(y, ldy, Places::Pairs(places.as_ptr()), epilogue);
         let args = self.args(a, b, koff, ahead, tile, accumulate, Some(store));
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore ask for; Dest grants the writes; a kernel is only handed out
         // where the CPU has its ISA.

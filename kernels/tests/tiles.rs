@@ -153,7 +153,7 @@ fn spatial_finish<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gaps:
 }
 
 #[test]
-fn spatial_tiles_of_pairs_are_interleaved_where_the_places_say_and_nowhere_else() {
+fn pairs_of_spatial_tiles_are_interleaved_where_the_places_say_and_nowhere_else() {
     fn check<T: Real>() {
         for isa in Isa::ALL {
             for kernel in spatial_kernels::<T>(isa).iter().filter(|kernel| kernel.mr() % 2 == 0) {
