@@ -6,40 +6,53 @@ use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, channel_kernels};
 
 use super::engine::tile_cycles;
 
-/// Bytes a cycle of a panel that are read faster without hints. Of 32 channels, 8 pixels take a panel's 16 bytes a cycle: those of the core it was measured on.
+/// Bytes a cycle that the L3 cache gives: those of the core it was measured on. Of 32 channels, 8 pixels take as many.
 const READ_BYTES_PER_CYCLE: usize = 16;
 
-/// Weights that are fetched while the calls for the panel before them run: a line with each step of k, or two where there is a single call.
-///
-/// Nothing is fetched where that call takes less time than its weights from the L3 cache do: they are read in order, as fast as the cache gives them, and
-/// what else is asked for gets in the way (a panel after the other, GB/s without and with: 1 pixel 102 and 75, 4 pixels 87 and 73, 6 76 and 66, 8 58 and 58; from
-/// memory 39 and 37, 31 and 29, 28 and 27, 25 and 26).
+/// What the calls for a panel of weights fetch: the panel behind it, a line with each step of k, or two where there is a single call. Where that call has few pixels,
+/// so that it takes less time than its weights from the L3 cache do, they are read as fast as the cache gives them, and what else is asked for gets in
+/// the way: nothing, or where panels lie one behind the other [`Ahead::STREAM`].
 pub(crate) struct Fetch<'w, T> {
     left: &'w [T],
-    lines: usize,
+    mode: Mode,
+}
+
+#[derive(Clone, Copy)]
+enum Mode {
+    Nothing,
+    Stream,
+    Lines,
+    Pairs,
 }
 
 impl<'w, T: Real> Fetch<'w, T> {
     /// Fetches `weights` during `calls` calls of kernels, the first of which is `kernel`.
     pub(crate) fn new(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>) -> Self {
-        let step = kernel.nr() * size_of::<T>();
-        let is_read_bound = kernel.fmas() / 2 * READ_BYTES_PER_CYCLE < step;
-        let lines = match calls {
-            1 if is_read_bound => 0,
-            1 if step > Ahead::LINE => 2,
-            _ => 1,
+        let row = kernel.nr() * size_of::<T>();
+        let is_read_bound = kernel.fmas() / 2 * READ_BYTES_PER_CYCLE <= row && kernel.mr() <= Ahead::STREAM_PIXELS;
+        let mode = match calls {
+            1 if is_read_bound => Mode::Nothing,
+            1 if row > Ahead::LINE => Mode::Pairs,
+            _ => Mode::Lines,
         };
-        Self { left: weights, lines }
+        Self { left: weights, mode }
+    }
+
+    /// As [`new`](Self::new), where `weights` lie behind those of the calls.
+    pub(crate) fn behind(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>) -> Self {
+        let fetch = Self::new(weights, calls, kernel);
+        if matches!(fetch.mode, Mode::Nothing) { Self { mode: Mode::Stream, ..fetch } } else { fetch }
     }
 
     /// What the next call fetches, in `steps` steps of k.
     pub(crate) fn during(&mut self, steps: usize) -> Ahead {
-        let ahead = match self.lines {
-            0 => Ahead::NONE,
-            1 => Ahead::lines(self.left),
-            _ => Ahead::pairs(self.left),
+        let (ahead, lines) = match self.mode {
+            Mode::Nothing => return Ahead::NONE,
+            Mode::Stream => return Ahead::STREAM,
+            Mode::Lines => (Ahead::lines(self.left), 1),
+            Mode::Pairs => (Ahead::pairs(self.left), 2),
         };
-        self.left = self.left.get(steps * self.lines * Ahead::LINE / size_of::<T>()..).unwrap_or(&[]);
+        self.left = self.left.get(steps * lines * Ahead::LINE / size_of::<T>()..).unwrap_or(&[]);
         ahead
     }
 }

@@ -60,8 +60,11 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     // the tile holds MR * NR, and the store's contract covers the rest.
     unsafe {
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
-        // A loop of its own, because the second line costs an instruction a step (2 % of layers that have no use for it).
-        if const { NRV * size_of::<V>() > Ahead::LINE } && args.ahead_step == 2 * Ahead::LINE {
+        // Loops of their own, because a second line costs an instruction a step (2 % of layers that have no use for it).
+        let streams = const { MR <= Ahead::STREAM_PIXELS };
+        if streams && args.is_stream {
+            channel_sums::<V, MR, NRV, STREAM>(&mut acc, args);
+        } else if !streams && const { NRV * size_of::<V>() > Ahead::LINE } && args.ahead_step == 2 * Ahead::LINE {
             channel_sums::<V, MR, NRV, 2>(&mut acc, args);
         } else {
             channel_sums::<V, MR, NRV, 1>(&mut acc, args);
@@ -76,7 +79,10 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     }
 }
 
-/// The loop over k of [`channel`], with `LINES` lines fetched a step.
+/// In the place of lines: the panel's own rows are fetched.
+const STREAM: usize = 0;
+
+/// The loop over k of [`channel`], with `LINES` lines fetched a step, or [`STREAM`].
 ///
 /// # Safety
 /// As [`channel`].
@@ -92,7 +98,13 @@ unsafe fn channel_sums<V: Simd, const MR: usize, const NRV: usize, const LINES: 
             for line in 0..LINES {
                 V::prefetch(ahead.wrapping_add(line * Ahead::LINE).cast());
             }
-            ahead = ahead.wrapping_add(args.ahead_step);
+            if LINES == STREAM {
+                for line in 0..(NRV * size_of::<V>()).div_ceil(Ahead::LINE) {
+                    V::prefetch_near(w.wrapping_byte_add(Ahead::STREAM_BYTES + line * Ahead::LINE));
+                }
+            } else {
+                ahead = ahead.wrapping_add(args.ahead_step);
+            }
             let x = args.x.add(*args.koff.add(k) as usize);
             let mut b = [V::splat(V::Elem::ZERO); NRV];
             for j in 0..NRV {

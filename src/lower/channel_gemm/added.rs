@@ -79,9 +79,24 @@ impl Lens {
     }
 }
 
+/// The geometry with the axes merged into one where X is one position and the kernel covers Y exactly: every output has a tap of its own, so that Y's rows need not
+/// be told apart.
+fn merged(geometry: &Geometry) -> Geometry {
+    let mut geometry = geometry.clone();
+    let is_covered = |axis: &Axis| {
+        axis.input == 1 && axis.output == axis.kernel && axis.pad_begin == 0 && (axis.dilation == 1 || axis.kernel == 1)
+    };
+    if geometry.axes.iter().all(is_covered) {
+        let taps = geometry.kernel_volume();
+        let axis = Axis { kernel: taps, output: taps, ..Axis::UNIT };
+        geometry.axes = alloc::vec![axis];
+    }
+    geometry
+}
+
 /// The offer, with weights packed in blocks of `block` channels.
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, most: usize) -> Answer<'a, T> {
-    let geometry = request.geometry;
+    let geometry = merged(request.geometry);
     let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
     let (spatial, taps, bytes) = (geometry.input_spatial(), geometry.kernel_volume(), size_of::<T::Acc>());
     let (last, before) = geometry.axes.split_last().expect("at least one axis");
@@ -101,7 +116,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     if scratch(1) > MOST_BYTES {
         return Err(too_large());
     }
-    let weights = Weights::new(geometry, (channels_out, taps), stores.panels, block)?;
+    let weights = Weights::new(&geometry, (channels_out, taps), stores.panels, block)?;
     let images = (2..=geometry.batch.min(MOST_IMAGES)).rev().find(|images| scratch(*images) <= BAND_BYTES.min(most));
     let bands = Blocks::new(geometry.batch, images.unwrap_or(1));
     let is_joined = spatial == 1;
@@ -144,7 +159,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
                 Row { tiles, koff }
             });
             let mut added = Added {
-                geometry: geometry.clone(),
+                geometry,
                 isa: request.isa,
                 activation: request.activation,
                 direct: request.direct_clamp(),
@@ -188,6 +203,13 @@ struct Sums<'a, A> {
     step: usize,
     /// Values of a pixel.
     width: usize,
+}
+
+impl<A> Sums<'_, A> {
+    /// Where those of tap `k` of the last axis begin that are `at` pixels behind its first one, of `of_tap`.
+    fn at(&self, k: usize, at: usize, of_tap: usize) -> usize {
+        ((k * of_tap + at) * self.step + self.first) * self.width
+    }
 }
 
 struct Added<T: Element> {
@@ -250,9 +272,14 @@ impl<T: Element> Added<T> {
         &self.geometry.axes[self.outer.len()]
     }
 
+    /// Pixels of the sums of a tap of the last axis.
+    fn of_tap(&self) -> usize {
+        self.lens.sums / self.last().kernel
+    }
+
     fn make_tables(&mut self) {
         let axes = &self.geometry.axes;
-        let of_tap = self.lens.sums / self.last().kernel;
+        let of_tap = self.of_tap();
         let kernels: Vec<_> = axes.iter().map(|axis| axis.kernel).collect();
         let mut taps = core::mem::take(&mut self.taps);
         for_each_position(&kernels, |k| {
@@ -269,13 +296,13 @@ impl<T: Element> Added<T> {
 
     /// The sums of a row of Y of one image, by phases, from those of the taps of the last axis.
     fn add_taps(&self, sums: Sums<'_, T::Acc>, at: usize, row: &mut [T::Acc]) {
-        let (last, Sums { sums, first, step, width }) = (self.last(), sums);
-        let (of_tap, len) = (self.lens.sums / last.kernel, last.input * width);
+        let (last, width) = (self.last(), sums.width);
+        let len = last.input * width;
         row.fill(T::Acc::ZERO);
         for k in 0..last.kernel {
             let (phase, shift) = place(last, k);
             let row = &mut row[(phase * self.lens.positions + shift) * width..][..len];
-            stream::add_assign(self.isa, row, &sums[((k * of_tap + at) * step + first) * width..][..len]);
+            stream::add_assign(self.isa, row, &sums.sums[sums.at(k, at, self.of_tap())..][..len]);
         }
     }
 
@@ -290,18 +317,24 @@ impl<T: Element> Added<T> {
     ) {
         let (last, width) = (self.last(), sums.width);
         let row = &mut row[..self.lens.row * width];
+        // Of one position, no two taps meet: their sums are the row's.
+        let is_alone = last.input == 1 && last.dilation == 1;
         for y in 0..self.geometry.output_spatial() / last.output {
-            match self.sums_of_row(y) {
-                Some(at) => self.add_taps(sums, at, row),
-                None => row.fill(T::Acc::ZERO),
+            let from = self.sums_of_row(y);
+            match from {
+                Some(at) if !is_alone => self.add_taps(sums, at, row),
+                _ => row.fill(T::Acc::ZERO),
             }
             for t in 0..self.stores.count {
                 let pixels = self.stores.pixels(t);
                 let tile = &mut tile[..pixels.len() * width];
                 for (pixel, o) in tile.chunks_exact_mut(width).zip(pixels.clone()) {
                     let o = o + last.pad_begin;
-                    let from = (o % last.stride * self.lens.positions + o / last.stride) * width;
-                    pixel.copy_from_slice(&row[from..from + width]);
+                    let source = match from {
+                        Some(at) if is_alone && o < last.kernel => &sums.sums[sums.at(o, at, self.of_tap())..],
+                        _ => &row[(o % last.stride * self.lens.positions + o / last.stride) * width..],
+                    };
+                    pixel.copy_from_slice(&source[..width]);
                 }
                 let kernel = self.stores.kernel(pixels.len(), bias.len());
                 let nothing = self.nothing.rows(0..0);
@@ -410,7 +443,7 @@ impl<T: Element> Lowering<T> for Added<T> {
                     // While the first tiles are multiplied, the next tap's weights are fetched.
                     let next = &next[..next.len().min(tap.len())];
                     let calls = count * self.runs.len() * tiles.count;
-                    let mut fetch = Fetch::new(next, calls, tiles.kernel(tiles.pixels(0).len(), live));
+                    let mut fetch = Fetch::behind(next, calls, tiles.kernel(tiles.pixels(0).len(), live));
                     for (image, (run, behind)) in
                         (0..count).flat_map(|image| self.runs.iter().enumerate().map(move |run| (image, run)))
                     {

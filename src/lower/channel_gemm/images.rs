@@ -138,13 +138,19 @@ impl<T: Element> Lowering<T> for Images<T> {
         let weights = self.weights.of_group(io.weights, group);
         let channel = |p: usize| p * nr;
         let width = |p: usize| tiles.panel(rows - channel(p));
-        // The sums of a panel: images, one behind the other.
+        // The sums of a panel: images, one behind the other. Those of a single image are one row over all panels, for what begins and ends them.
         let sums_at = |p: usize| (p - panels.start) * tiles.width * nr;
-        for p in panels.clone() {
-            let (live, width) = (width(p).min(rows - channel(p)), width(p));
-            for row in sums[sums_at(p)..][..tiles.width * width].chunks_exact_mut(width) {
-                let (body, rest) = row.split_at_mut(live);
-                body.copy_from_slice(&io.bias[group * rows + channel(p)..][..live]);
+        let joined = if tiles.width == 1 { panels.len().max(1) } else { 1 };
+        let spans = || {
+            panels.clone().step_by(joined).map(|p| {
+                let end = channel(p + joined);
+                (p, channel(p)..end.min(rows), end.min(self.weights.padded) - channel(p))
+            })
+        };
+        for (p, channels, padded) in spans() {
+            for row in sums[sums_at(p)..][..tiles.width * padded].chunks_exact_mut(padded) {
+                let (body, rest) = row.split_at_mut(channels.len());
+                body.copy_from_slice(&io.bias[group * rows..][channels.clone()]);
                 rest.fill(T::Acc::ZERO);
             }
         }
@@ -169,7 +175,9 @@ impl<T: Element> Lowering<T> for Images<T> {
                 // While a panel is multiplied, the next one is fetched.
                 let next = if p + 1 < panels.end { of_panel(p + 1) } else { &[] };
                 let kernel = tiles.kernel(tiles.pixels(0).len(), rows - channel(p));
-                let mut fetch = Fetch::new(next, tiles.count, kernel);
+                // Of several blocks of K, a panel's next one lies behind the first, and not the next panel.
+                let fetch = if k.len() == steps { Fetch::behind } else { Fetch::new };
+                let mut fetch = fetch(next, tiles.count, kernel);
                 for t in 0..tiles.count {
                     let pixels = tiles.pixels(t);
                     let kernel = tiles.kernel(pixels.len(), rows - channel(p));
@@ -180,12 +188,11 @@ impl<T: Element> Lowering<T> for Images<T> {
             }
         }
         let finish = Finish { isa: self.isa, activation: self.activation, io };
-        for p in panels.clone() {
-            let live = width(p).min(rows - channel(p));
-            let sums = sums[sums_at(p)..][..tiles.width * width(p)].chunks_exact_mut(width(p));
+        for (p, channels, padded) in spans() {
+            let sums = sums[sums_at(p)..][..tiles.width * padded].chunks_exact_mut(padded);
             for (image, sums) in images.clone().zip(sums) {
-                let at = (image * groups + group) * rows + channel(p);
-                finish.row(&mut sums[..live], T::Acc::ZERO, at);
+                let at = (image * groups + group) * rows + channels.start;
+                finish.row(&mut sums[..channels.len()], T::Acc::ZERO, at);
             }
         }
     }

@@ -9,6 +9,7 @@
 //! fit 32 MiB. Scratch for a task: the padded planes of all channels for one slab of the positions, and the sums of one panel.
 
 mod border;
+mod pairs;
 mod phases;
 mod planes;
 mod tiles;
@@ -41,9 +42,9 @@ use planes::{Planes, Slab};
 use tiles::Tiles;
 
 /// Steps of k in a block, at the most (one channel's taps may be more), and channels: without taps that share them, the rows of B for a tile of 32 columns
-/// then fill the L1 cache.
+/// then fill the L1 cache. (1024 to 512 channels, 2x2, stride 2 at 16x16 in ms: blocks of 256 4.87, of 342 4.68, of 512 4.9.)
 const KC: usize = 512;
-const MOST_BLOCK: usize = 256;
+const MOST_BLOCK: usize = 352;
 /// Channels whose taps follow each other in K: the rows of B that taps share are then still in the L1 cache.
 const INNER: usize = 16;
 /// Strides of an axis, phases of all axes but the last, and taps, at the most: tables grow with them.
@@ -54,10 +55,10 @@ const MOST_TAPS: usize = 1 << 16;
 const MOST_SUMMED: usize = 8;
 /// Bytes of planes whose rows stay in the L1 cache from tap to tap.
 const SUMMED_NEAR_BYTES: usize = 32 << 10;
-/// Bytes of Y up to which pairs of phases are stored from registers; of more, the lines come too late unless they are fetched before (128 to 64 channels, 2x2, stride 2:
-/// 64x64, 4 MiB, 1.26 ms and interleaved from scratch 1.37; 128x128, 16 MiB, 7.0 and 5.8).
-const PAIRED_BYTES: usize = 4 << 20;
-/// Cycles that a tile's products must take for that: panels of which one kernel has all rows have more tiles (AVX2, 64 to 32 channels: 2x2x2 at 16x16x16 14 % slower, 2x2 at
+/// Bytes of Y up to which its lines are in the caches when pairs of phases are stored; those of a larger one are fetched before the tile. (128 to 64 channels, 2x2,
+/// stride 2 at 128x128, 16 MiB, in ms: interleaved from scratch 5.6, pairs 7.0, pairs with lines fetched 5.25.)
+const NEAR_BYTES: usize = 4 << 20;
+/// Cycles that a tile's products must take for pairs to be stored from registers: panels of which one kernel has all rows have more tiles (AVX2, 64 to 32 channels: 2x2x2 at 16x16x16 14 % slower, 2x2 at
 /// 57x57 15 %; 128 to 64 2 to 5 % faster).
 const PAIRED_CYCLES: usize = 600;
 /// Runs of outputs that one call interleaves, of a strip and of a slab, and vectors of a strip: lists of them are on the stack.
@@ -141,6 +142,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             };
             let is_paired = can_pair && !is_summed && tiles.widest() <= STRIP_VECTORS && outers.iter().all(is_one_tile);
             let outer_bytes = geometry.weight_len() / geometry.group / outers.len() * size_of::<T::Acc>();
+            let is_near = geometry.output_len() * size_of::<T>() <= NEAR_BYTES;
             let strips_first = is_paired && outer_bytes <= A_BLOCK_BYTES;
             Box::new(Transposed {
                 geometry: geometry.clone(),
@@ -162,6 +164,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
                 is_blocked,
                 is_summed,
                 is_paired,
+                is_near,
                 strips_first,
                 batch,
                 splits,
@@ -223,11 +226,8 @@ impl<A: Real> Choice<A> {
         let slots = classes.iter().map(Vec::len).sum::<usize>();
         let outer_phases = outer.iter().map(|p| p.axis.stride).product::<usize>();
         let outputs = (rows * outer_phases * last.axis.stride) as f64;
-        // Of a Y that is not near, the lines must be fetched before they are stored.
-        let is_near = geometry.output_len() * size_of::<T>() <= PAIRED_BYTES;
         let widest = spatial_kernels::<A>(request.isa).iter().map(SpatialKernel::fmas).max().unwrap_or(0);
-        let can_pair = is_near
-            && !is_blocked
+        let can_pair = !is_blocked
             && widest / 2 * channels * longest >= PAIRED_CYCLES
             && request.direct_clamp().is_some()
             && last.axis.stride == 2
@@ -389,6 +389,8 @@ struct Transposed<T: Element> {
     is_summed: bool,
     /// Whether a tile has both phases of the last axis for a panel's channels, and kernels can interleave them.
     is_paired: bool,
+    /// Whether Y stays in the caches.
+    is_near: bool,
     /// Whether all panels are multiplied with a strip before the next one, whose rows stay in the L1 cache as the panels do in L2.
     strips_first: bool,
     /// Groups of a task.
@@ -411,14 +413,6 @@ struct Strip {
     /// Whether all vectors have whole pairs of outputs, and where those go, in elements from the beginning of a channel.
     is_whole: bool,
     places: [usize; STRIP_VECTORS],
-}
-
-/// How a strip's pairs of phases are stored.
-#[derive(Clone, Copy)]
-struct Pairs<'a, A> {
-    /// As in [`Strip`].
-    places: &'a [usize; STRIP_VECTORS],
-    clamp: (A, A),
 }
 
 /// A panel of output channels. Slices are made where they are used: a pair of pointer and length that is written to the stack and copied as a whole waits for all stores
@@ -453,8 +447,7 @@ impl<T: Element> Transposed<T> {
         (self.slots + usize::from(self.has_dead)) * panel * first * self.tiles.lanes
     }
 
-    /// Computes the sums of one panel for the strips `strips` (in vectors) of a slab. With `pairs`, those of a single strip, of one block of k, are clamped and stored straight
-    /// into Y, at these places.
+    /// Computes the sums of one panel for the strips `strips` (in vectors) of a slab.
     fn multiply(
         &self,
         io: &Io<'_, T>,
@@ -462,7 +455,6 @@ impl<T: Element> Transposed<T> {
         strips: Range<usize>,
         planes: &[T::Acc],
         sums: &mut [T::Acc],
-        pairs: Option<Pairs<'_, T::Acc>>,
     ) {
         let channels = self.geometry.in_channels_per_group();
         if outer.passes.is_empty() || channels == 0 {
@@ -496,18 +488,7 @@ impl<T: Element> Transposed<T> {
                         let ahead = ahead.map_or(Ahead::NONE, Ahead::lines);
                         let a = &a[row * k_total + from * height..row * k_total + to * height];
                         let tile = &mut sums[at + row * nr..at + (row + height) * nr];
-                        let kernel = kernels.of_height(height);
-                        match pairs {
-                            Some(Pairs { places, clamp: (lo, hi) }) => {
-                                let y = T::dest_as_acc(io.y.dest(panel.at));
-                                let mut y = y.expect("a type that kernels store");
-                                let bias = &io.bias[panel.channel..panel.channel + panel.height];
-                                let epilogue = Epilogue { bias, residual: None, lo, hi };
-                                let ldy = self.spatial;
-                                kernel.finish_pairs(a, b, koff, ahead, tile, first > 0, &mut y, ldy, places, &epilogue);
-                            }
-                            None => kernel.partial(a, b, koff, ahead, tile, first > 0),
-                        }
+                        kernels.of_height(height).partial(a, b, koff, ahead, tile, first > 0);
                     }
                     vector += kernels.nrv;
                 }
@@ -593,7 +574,7 @@ impl<T: Element> Transposed<T> {
         let row = begins.partition_point(|begin| begin + slab.width <= first * lanes);
         (strip.count, strip.row) = self.runs((slab, places), (first * lanes, nr), row, &mut strip.runs);
         strip.is_whole = self.is_paired
-            && pair_places(&strip.runs[..strip.count], &mut strip.places[..strip.vectors.len()], lanes).is_some();
+            && pairs::places(&strip.runs[..strip.count], &mut strip.places[..strip.vectors.len()], lanes).is_some();
     }
 
     /// Computes the sums of one panel for one strip, unless that is done, and interleaves them into Y.
@@ -608,16 +589,12 @@ impl<T: Element> Transposed<T> {
     ) {
         let (column, nr) = (strip.vectors.start * self.tiles.lanes, strip.vectors.len() * self.tiles.lanes);
         let io = finish.io;
-        if let (true, Some(clamp), None) = (strip.is_whole, self.direct, io.residual) {
-            let pairs = Pairs { places: &strip.places, clamp };
-            return self.multiply(io, (outer, panel), strip.vectors.clone(), planes, sums, Some(pairs));
-        }
         if !self.is_blocked {
             // The lines of Y come while the products are computed: stores that miss the caches would wait for them one after the other.
             if let Some(y) = T::dest_as_acc(io.y.dest(panel.at)) {
                 self.weave.fetch(&strip.runs[..strip.count], panel.height, &y, self.spatial);
             }
-            self.multiply(io, (outer, panel), strip.vectors.clone(), planes, sums, None);
+            self.multiply(io, (outer, panel), strip.vectors.clone(), planes, sums);
         }
         if self.has_dead {
             sums[self.slots * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
@@ -683,20 +660,6 @@ impl<T: Element> Transposed<T> {
             (count, row) = self.runs((slab, places), columns, row, &mut runs);
         }
     }
-}
-
-/// Finds where the pairs of outputs of each vector go; none if some are cropped, or of no run, or of two.
-fn pair_places(runs: &[Run], places: &mut [usize], lanes: usize) -> Option<()> {
-    for (vector, place) in places.iter_mut().enumerate() {
-        let run = runs.iter().rfind(|run| run.from <= vector * lanes)?;
-        // The run may begin with the second output of its first pair.
-        let first = (2 * (vector * lanes - run.from)).checked_sub(run.phase)?;
-        if first + 2 * lanes > run.len {
-            return None;
-        }
-        *place = run.at + first;
-    }
-    Some(())
 }
 
 /// No epilogue, for one row: it is left to [`Finish`].
@@ -779,6 +742,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         let finish = Finish { isa: self.isa, activation: self.activation, io };
         let vectors = self.planes.columns_of(&slab).div_ceil(self.tiles.lanes);
         let mut strip = Strip::default();
+        let clamp = if self.is_paired && io.residual.is_none() { self.direct } else { None };
         for outer in &self.outers {
             self.planes.places(&self.phases, &slab, &outer.r, places);
             if places.iter().all(|place| *place == usize::MAX) {
@@ -791,30 +755,27 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                     let at = (image * geometry.out_channels + channel) * self.spatial;
                     Panel { channel, height: self.tiles.panels.height(p), has_next: p + 1 < panels.end, at }
                 };
-                if self.strips_first && io.residual.is_none() {
-                    let mut vector = 0;
-                    while vector < vectors {
-                        self.set_strip((&slab, places), vector, vectors, &mut strip);
-                        for panel in panels.clone().map(panel) {
-                            self.strip(&finish, (outer, &panel), (&slab, places), &strip, planes, (sums, buffer));
-                        }
-                        vector = strip.vectors.end;
-                    }
-                    continue;
-                }
-                for panel in panels.clone().map(panel) {
+                let per_strip = if self.strips_first && clamp.is_some() { panels.len().max(1) } else { 1 };
+                for first in panels.clone().step_by(per_strip) {
+                    let part = first..(first + per_strip).min(panels.end);
                     if self.is_summed {
-                        self.sum(&finish, (outer, &panel), (&slab, places), planes, buffer);
+                        self.sum(&finish, (outer, &panel(first)), (&slab, places), planes, buffer);
                         continue;
                     }
                     if self.is_blocked {
-                        self.multiply(io, (outer, &panel), 0..vectors, planes, sums, None);
+                        self.multiply(io, (outer, &panel(first)), 0..vectors, planes, sums);
                     }
                     let mut vector = 0;
                     while vector < vectors {
                         self.set_strip((&slab, places), vector, vectors, &mut strip);
-                        let sums = &mut sums[self.strip_at(panel.height, vector)..];
-                        self.strip(&finish, (outer, &panel), (&slab, places), &strip, planes, (sums, buffer));
+                        if let (Some(clamp), [pass], true) = (clamp, &outer.passes[..], strip.is_whole) {
+                            self.store_pairs(io, pass, (image, group, part.clone()), &strip, planes, sums, clamp);
+                        } else {
+                            for panel in part.clone().map(panel) {
+                                let sums = &mut sums[self.strip_at(panel.height, vector)..];
+                                self.strip(&finish, (outer, &panel), (&slab, places), &strip, planes, (sums, buffer));
+                            }
+                        }
                         vector = strip.vectors.end;
                     }
                 }

@@ -1,0 +1,70 @@
+//! Pairs of phases: where both phases of a stride of two read the same inputs, the rows of a tile are pairs, which the kernel interleaves from registers straight
+//! into Y.
+//!
+//! Tiles are short there (128 channels: 1,800 cycles), so that what a call takes beside its products counts: whatever panels share is found before.
+
+use core::ops::Range;
+
+use convoke_kernels::weave::Run;
+use convoke_kernels::{Ahead, Epilogue};
+
+use super::{Pass, Strip, Transposed};
+use crate::element::Element;
+use crate::lower::Io;
+
+impl<T: Element> Transposed<T> {
+    /// Multiplies some panels of a group of an image with a strip that [is whole](Strip::is_whole), and stores them into Y. `tile` is scratch.
+    #[expect(clippy::too_many_arguments, reason = "operands, then the destination")]
+    pub(super) fn store_pairs(
+        &self,
+        io: &Io<'_, T>,
+        pass: &Pass,
+        (image, group, panels): (usize, usize, Range<usize>),
+        strip: &Strip,
+        planes: &[T::Acc],
+        tile: &mut [T::Acc],
+        (lo, hi): (T::Acc, T::Acc),
+    ) {
+        let (geometry, all) = (&self.geometry, &self.tiles.panels);
+        let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+        let kernels = self.tiles.width(strip.vectors.len());
+        let k = channels * pass.taps;
+        let koff = pass.koff[0].rows(0..k);
+        let b = &planes[strip.vectors.start * self.tiles.lanes..];
+        let weights_of = |p: usize| {
+            let begin = (group * rows + all.start(p)) * self.channel_len + pass.before * channels * all.height(p);
+            &io.weights[begin..begin + all.height(p) * pass.phases * k]
+        };
+        // The bounds are written once: read as a whole soon after they are written one by one, they would wait for all stores before (4 % of a short tile).
+        let mut epilogue = Epilogue { bias: &[], residual: None, lo, hi };
+        for p in panels.clone() {
+            let (first, height) = (group * rows + all.start(p), all.height(p));
+            // While the first strip is multiplied, the next panel is fetched: a line with each step of k.
+            let is_fetched = strip.vectors.start == 0 && p + 1 < panels.end;
+            let ahead = if is_fetched { Ahead::lines(weights_of(p + 1)) } else { Ahead::NONE };
+            epilogue.bias = &io.bias[first..first + height];
+            let y = io.y.dest((image * geometry.out_channels + first) * self.spatial);
+            let mut y = T::dest_as_acc(y).expect("a type that kernels store");
+            if !self.is_near {
+                self.weave.fetch(&strip.runs[..strip.count], height, &y, self.spatial);
+            }
+            let kernel = kernels.of_height(height * pass.phases);
+            let ldy = self.spatial;
+            kernel.finish_pairs(weights_of(p), b, koff, ahead, tile, false, &mut y, ldy, &strip.places, &epilogue);
+        }
+    }
+}
+
+/// Finds where the pairs of outputs of each vector go; none if some are cropped, or of no run, or of two.
+pub(super) fn places(runs: &[Run], places: &mut [usize], lanes: usize) -> Option<()> {
+    for (vector, place) in places.iter_mut().enumerate() {
+        let run = runs.iter().rfind(|run| run.from <= vector * lanes)?;
+        // The run may begin with the second output of its first pair.
+        let first = (2 * (vector * lanes - run.from)).checked_sub(run.phase)?;
+        if first + 2 * lanes > run.len {
+            return None;
+        }
+        *place = run.at + first;
+    }
+    Some(())
+}
