@@ -4,6 +4,7 @@ use core::ops::Range;
 
 use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, channel_kernels};
 
+use super::cost::PerIsa;
 use super::engine::tile_cycles;
 
 /// Bytes a cycle that the L3 cache gives: those of the core it was measured on. Of 32 channels, 8 pixels take as many.
@@ -65,6 +66,7 @@ pub(crate) struct Tiles<T: Real> {
     pub(crate) count: usize,
     /// For wide panels and for narrow ones: the kernels of the wider tiles and of the others.
     kernels: [[&'static ChannelKernel<T>; 2]; 2],
+    isa: Isa,
 }
 
 impl<T: Real> Tiles<T> {
@@ -76,7 +78,7 @@ impl<T: Real> Tiles<T> {
         let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr.max(1) && k.nrv() == nrv);
         let (wider, narrower) = (width.div_ceil(count), width / count);
         let pair = |nrv: usize| Some([find(wider, nrv)?, find(narrower, nrv)?]);
-        Some(Self { panels: Panels::new::<T>(isa)?, width, count, kernels: [pair(wide)?, pair(1)?] })
+        Some(Self { panels: Panels::new::<T>(isa)?, width, count, kernels: [pair(wide)?, pair(1)?], isa })
     }
 
     /// The name of the kernel that does most of the work.
@@ -122,7 +124,7 @@ impl<T: Real> Tiles<T> {
         let panel = |channels: usize| {
             let tile = |t: usize| {
                 let kernel = self.kernel(self.pixels(t).len(), channels);
-                tile_cycles(kernel.fmas(), kernel.loads())
+                tile_cycles(kernel.fmas(), kernel.loads()) * PerIsa::of(self.isa).channel_tiles
             };
             (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
         };

@@ -1,9 +1,62 @@
 //! The constants of the cost model, in one table, and the formulas that several lowerings use.
 //!
 //! Costs are nanoseconds on one core; they only rank the candidates of a layer, so that their ratios matter, not their sizes. Measured on a
-//! Zen 5 core with AVX-512, and taken for the other ISAs too: where vectors matter, the constants are cycles of one, or of a register.
+//! Zen 5 core with AVX-512, and taken for the other ISAs too, but for what [`PerIsa`] lists: where vectors matter, the constants are cycles of one, or of a
+//! register.
+
+use convoke_kernels::Isa;
 
 use crate::machine::Caches;
+
+/// What differs from ISA to ISA: cycles of a vector, and factors of what kernels take by their loads and multiply-adds.
+pub(crate) struct PerIsa {
+    /// To finish a vector of sums with channels along its lanes: transposed, and stored in short rows.
+    pub(crate) transposed_store: f64,
+    /// How much longer tiles with vectors along channels take: AVX2 has no multiply-adds with broadcasts from memory.
+    pub(crate) channel_tiles: f64,
+    /// How much longer direct kernels take on dense layers and on groups of several channels, and the kernels of several output channels: AVX2 has few registers for
+    /// weights and rows.
+    pub(crate) direct_dense: f64,
+    pub(crate) direct_groups: f64,
+    pub(crate) grouped: f64,
+    /// Winograd: to copy a vector of padded elements into planes, to compute a vector of one of a tile's values from them, and to take one back.
+    pub(crate) split: f64,
+    pub(crate) input: f64,
+    pub(crate) output: f64,
+}
+
+impl PerIsa {
+    /// Of AVX-512. Without a machine to measure them on, NEON and the portable tier have the same.
+    const WIDE: Self = Self {
+        transposed_store: 6.0,
+        channel_tiles: 1.0,
+        direct_dense: 1.0,
+        direct_groups: 1.0,
+        grouped: 1.0,
+        split: 4.0,
+        input: 4.0,
+        output: 3.9,
+    };
+    /// Of AVX2, on the same core. (In us, by the algorithm that AVX-512's figures pick and by the other one: 1x5 of 32 channels at 64x64 640 and 318, 5x1 516 and 310;
+    /// 3x3, 32 groups of 256 at 56x56 1580 and 1100, of 128 380 and 290; 2 channels of each of 64 at 56x56 152 and 111; 256 to 128, 1x1 at 56x56 2260 and 2030.)
+    const AVX2: Self = Self {
+        transposed_store: 4.5,
+        channel_tiles: 1.11,
+        direct_dense: 1.1,
+        direct_groups: 1.4,
+        grouped: 1.1,
+        split: 2.6,
+        input: 2.6,
+        output: 2.5,
+    };
+
+    pub(crate) fn of(isa: Isa) -> &'static Self {
+        match isa {
+            Isa::Avx2 => &Self::AVX2,
+            _ => &Self::WIDE,
+        }
+    }
+}
 
 /// Cycles a nanosecond.
 pub(crate) const CLOCK: f64 = 4.0;
@@ -21,8 +74,6 @@ pub(crate) const PACK_CYCLES: f64 = 0.1;
 pub(crate) const SUM_CYCLES: f64 = 2.0;
 /// Cycles to store a finished vector of sums into Y.
 pub(crate) const STORE_CYCLES: f64 = 1.5;
-/// Cycles to finish a vector of sums with channels along its lanes: transposed, and stored in short rows.
-pub(crate) const TRANSPOSED_STORE_CYCLES: f64 = 6.0;
 /// Cycles to add a vector of sums to others, or to copy it.
 pub(crate) const ADDED_CYCLES: f64 = 1.5;
 /// How much longer tiles take whose sums are added to others', beside the phases' tiles. (2x2, stride 2, 256 to 128, 512 to 256 and 1024 to 512 channels took
@@ -47,15 +98,11 @@ pub(crate) const COL2IM_FMA_CYCLES: f64 = 0.544;
 pub(crate) const COL2IM_ELEMENT: f64 = 0.4;
 /// Nanoseconds for a multiply-add of the naive loops.
 pub(crate) const NAIVE_FMA: f64 = 4.0;
-/// Cycles to copy a vector of padded elements into planes, to compute a vector of one of a tile's values from them, and to take one back.
-pub(crate) const SPLIT_CYCLES: f64 = 4.0;
-pub(crate) const INPUT_CYCLES: f64 = 4.0;
-pub(crate) const OUTPUT_CYCLES: f64 = 3.9;
 /// How much longer it takes to take back tiles whose outputs do not fill a vector's row of pixels (5 of F(4x5, 3x3) against 4: 1.8 and 1.5 cycles of the
 /// 1.45 that both average; more where layers of few channels are wide: 32 at 112x112 424 and 450 us), and all transforms of 8x8 values, which leave the registers (F(6x6, 3x3): 1.65).
 pub(crate) const RAGGED_OUTPUT: f64 = 1.4;
 pub(crate) const WIDE_TRANSFORM: f64 = 1.65;
-/// Cycles beside that for each channel of a block, and for each row of tiles that a vector of output channels is taken back for.
+/// Cycles beside transforms for each channel of a block, and for each row of tiles that a vector of output channels is taken back for.
 pub(crate) const TRANSFORM_CALL_CYCLES: f64 = 100.0;
 /// Cycles to pick one element of a phase of a stride from a row, for tiles.
 pub(crate) const PICK_CYCLES: f64 = 0.5;
@@ -79,7 +126,8 @@ const NOT_HIDDEN: f64 = 0.17;
 const FAR_WEIGHTS: f64 = 1.08;
 /// Cycles to move one element to or from a place that has no neighbours.
 pub(crate) const SCATTER_CYCLES: f64 = 3.5;
-/// How much longer the direct kernels take on dense layers than their arithmetic and loads (7x7 stride 2 from three channels: 1.63 ms, by implicit GEMM 1.19).
+/// How much longer the direct kernels take on dense layers that are copied than their arithmetic and loads (7x7 stride 2 from three channels: 1.63 ms, by implicit
+/// GEMM 1.19).
 pub(crate) const DIRECT_DENSE: f64 = 1.3;
 /// How much longer the kernels of several output channels take than their parts, where planes of a stride are written for many channels of a group before
 /// they are read (24 channels a group, 30x30: 100 GFLOP/s, by implicit GEMM 130; 14x14 70 and 95; 56x56 108 and 112).

@@ -22,7 +22,7 @@ use convoke_kernels::{
 
 use super::cost::{
     CLOCK, GROUPED_BORDER, GROUPED_FINISH_CYCLES, GROUPED_LOADS, GROUPED_STRIDED, GROUPED_STRIDED_CHANNELS,
-    KERNEL_CALL_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
+    KERNEL_CALL_CYCLES, PerIsa, ROW_COPY_CYCLES, TASK_CYCLES,
 };
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request, TASKS_PER_THREAD};
@@ -126,6 +126,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         cycles += (blocks - 1) as f64 * full.cycles + last.cycles;
         panels.push(Panel { height, runs: [full.runs, last.runs] });
     }
+    cycles *= PerIsa::of(request.isa).grouped;
     cycles *= 1.0 + GROUPED_BORDER * taps.border() as f64 / vectors as f64;
     let is_copied = !T::DIRECT || phases.is_strided();
     if phases.is_strided() && geometry.group > 1 && inputs >= GROUPED_STRIDED_CHANNELS {

@@ -20,8 +20,8 @@ use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::{Fetch, Tiles};
 use crate::lower::cost::{
-    ADDED_CYCLES, ADDED_TILES, CLOCK, KERNEL_CALL_CYCLES, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES,
-    TRANSPOSED_STORE_CYCLES, fetch_weights, overlapped,
+    ADDED_CYCLES, ADDED_TILES, CLOCK, KERNEL_CALL_CYCLES, PACK_CYCLES, PerIsa, SUM_CYCLES, TASK_CYCLES, fetch_weights,
+    overlapped,
 };
 use crate::lower::finish::Finish;
 use crate::lower::planes::for_each_position;
@@ -142,7 +142,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let adding = (outer.iter().map(|o| o.axis.output).product::<usize>() * (last.kernel * last.input + lens.row))
         as f64
         * ADDED_CYCLES
-        + geometry.output_spatial() as f64 * (TRANSPOSED_STORE_CYCLES + ADDED_CYCLES)
+        + geometry.output_spatial() as f64 * (PerIsa::of(request.isa).transposed_store + ADDED_CYCLES)
         + lens.sums as f64 * ADDED_CYCLES;
     let read = product(&[weights.group_len(), bytes, bands.count()]);
     let fetching = fetch_weights(read, product(&[weights.len(), bytes]));

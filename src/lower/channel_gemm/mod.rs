@@ -18,7 +18,7 @@ use core::ops::Range;
 use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, RowOffsetsRef, channel_kernels, stream};
 
 use super::channel_tiles::{Fetch, Panels, Tiles};
-use super::cost::{CLOCK, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES, fetch_weights, overlapped};
+use super::cost::{CLOCK, PLANE_CYCLES, PerIsa, SUM_CYCLES, TASK_CYCLES, fetch_weights, overlapped};
 use super::finish::Finish;
 use super::planes::{self, Planes, Slab};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
@@ -166,7 +166,7 @@ impl<A: Real> Shape<A> {
         let share = panels.div_ceil(splits) * tiles.nr();
         let tile_len = tiles.nr() * tiles.pixels(0).len().max(edge_tiles.pixels(0).len());
         let stores = (rows * width) as f64 * channels_out as f64 / lanes as f64
-            * (TRANSPOSED_STORE_CYCLES + SUM_CYCLES * k_blocks.saturating_sub(1) as f64);
+            * (PerIsa::of(request.isa).transposed_store + SUM_CYCLES * k_blocks.saturating_sub(1) as f64);
         // Taps of the outermost axis are left out where they see padding.
         let first = &geometry.axes[0];
         let live =

@@ -16,7 +16,7 @@ use super::{Sink, Weights};
 use crate::element::{Compute, Element};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::channel_tiles::Panels;
-use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, PLANE_CYCLES, SUM_CYCLES, TASK_CYCLES, TRANSPOSED_STORE_CYCLES};
+use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, PLANE_CYCLES, PerIsa, SUM_CYCLES, TASK_CYCLES};
 use crate::lower::engine::tile_cycles;
 use crate::lower::finish::Finish;
 use crate::lower::planes;
@@ -129,6 +129,7 @@ pub(super) fn offer<'a, T: Element>(
 
     let rows = outer.iter().map(|axis| axis.output).product::<usize>() as f64;
     let live_rows = outer.iter().map(live).product::<usize>() as f64;
+    let of_isa = PerIsa::of(request.isa);
     let (mut arithmetic, mut calls) = (0.0, 0.0);
     for tile in &tiles {
         let cycles = |kernel: &ChannelKernel<T::Acc>| tile_cycles(kernel.fmas(), kernel.loads());
@@ -139,9 +140,9 @@ pub(super) fn offer<'a, T: Element>(
                 KERNEL_CALL_CYCLES + SUM_CYCLES * tile.kernels[usize::from(narrow)].fmas() as f64
             });
     }
-    let stores = rows * last.output as f64 * rows_out as f64 / panels.lanes as f64 * TRANSPOSED_STORE_CYCLES;
+    let stores = rows * last.output as f64 * rows_out as f64 / panels.lanes as f64 * of_isa.transposed_store;
     let copies = (channels * channel_len * slabs * splits) as f64 * PLANE_CYCLES;
-    let cycles = arithmetic * live_rows * channels as f64
+    let cycles = of_isa.channel_tiles * arithmetic * live_rows * channels as f64
         + calls * k_blocks as f64
         + stores
         + copies

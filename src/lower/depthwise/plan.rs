@@ -10,7 +10,7 @@ use super::{Depthwise, MOST_CHANNELS};
 use crate::element::Element;
 use crate::exec::lines_for;
 use crate::lower::cost::{
-    CLOCK, DIRECT_DENSE, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, ROW_COPY_CYCLES, TASK_CYCLES,
+    CLOCK, DIRECT_DENSE, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, PerIsa, ROW_COPY_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::Panels;
 use crate::lower::{Answer, Offer, Request, TASKS_PER_THREAD, planes};
@@ -179,7 +179,7 @@ impl<A: Real> Config<A> {
             tasks: units.min(TASKS_PER_THREAD * request.threads),
             tiles,
             direct_table,
-            cycles: grid.cycles(geometry, tiles, (reads_x, shares_vectors)) + TASK_CYCLES,
+            cycles: grid.cycles(geometry, tiles, (reads_x, shares_vectors), PerIsa::of(request.isa)) + TASK_CYCLES,
             lens: [planes, sums, staged],
             grid,
         })
@@ -193,6 +193,7 @@ impl Grid {
         geometry: &Geometry,
         tiles: &[DepthwiseKernel<A>],
         (reads_x, shares_vectors): (bool, bool),
+        of_isa: &PerIsa,
     ) -> f64 {
         let (k, pieces) = ((self.planes() * self.h.kernel * self.w.kernel) as f64, self.pieces());
         let tile_rows = Panels::new(self.extent.div_ceil(self.tile_step()), tiles.len());
@@ -220,6 +221,12 @@ impl Grid {
                 let copies = planes * (ROW_COPY_CYCLES * strided * self.phases.len() as f64 + 2.0 * copied * strided);
                 let groups = geometry.group as f64;
                 let m = geometry.out_channels_per_group() as f64;
+                let longer =
+                    match (geometry.group, geometry.in_channels_per_group().max(geometry.out_channels_per_group())) {
+                        (1, _) => of_isa.direct_dense,
+                        (_, 1) => 1.0,
+                        _ => of_isa.direct_groups,
+                    };
                 if reads_x {
                     // A split of two vectors for each pair of columns of both rows that an output row is ahead.
                     let splits = if self.w.stride == 2 { self.w.kernel as f64 } else { 0.0 };
@@ -230,11 +237,11 @@ impl Grid {
                     let missing: usize = (0..first).chain(first.max(height - first)..height).map(missing).sum();
                     let there = 1.0 - missing as f64 / (height as f64 * taps as f64);
                     let sums = fma.max(loads(k, 1.7)) * there + splits + DIRECT_FINISH_CYCLES;
-                    return images * groups * m * (outputs * vectors * sums + DIRECT_FINISH_CYCLES);
+                    return images * groups * m * (outputs * vectors * longer * sums + DIRECT_FINISH_CYCLES);
                 }
                 // Of a dense layer, other lowerings hold the weights of several channels in registers, which loads less than this estimate has it.
                 let sums = if geometry.group == 1 { sums * DIRECT_DENSE } else { sums };
-                images * groups * (m * outputs * vectors * sums + copies + units * DIRECT_UNIT_CYCLES)
+                images * groups * (m * outputs * vectors * longer * sums + copies + units * DIRECT_UNIT_CYCLES)
             }
             Along::Channels => {
                 let blocks = geometry.group.div_ceil(self.lanes) as f64;

@@ -10,8 +10,8 @@ use crate::element::Element;
 use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::{
-    FETCH_AHEAD, INPUT_CYCLES, L2_BYTES_PER_CYCLE, L2_SHARE, OUTPUT_CYCLES, PHASE_CYCLES, PICK_CYCLES, RAGGED_OUTPUT,
-    SCATTER_CYCLES, SPLIT_CYCLES, TASK_CYCLES, TRANSFORM_CALL_CYCLES, WIDE_TRANSFORM, cycles_beyond_l2, overlapped,
+    FETCH_AHEAD, L2_BYTES_PER_CYCLE, L2_SHARE, PHASE_CYCLES, PICK_CYCLES, PerIsa, RAGGED_OUTPUT, SCATTER_CYCLES,
+    TASK_CYCLES, TRANSFORM_CALL_CYCLES, WIDE_TRANSFORM, cycles_beyond_l2, overlapped,
 };
 use crate::machine::Caches;
 
@@ -175,7 +175,7 @@ impl<T: Real> Choice<T> {
         (blocks, splits): (usize, usize),
         together: usize,
     ) -> Option<f64> {
-        let bytes = size_of::<T>() as f64;
+        let (bytes, of_isa) = (size_of::<T>() as f64, PerIsa::of(isa));
         let tiles = Tiles::<T>::new(isa, extent.runs(false).1)?;
         let View { channels, rows: channels_out, ref roles, .. } = *view;
         let panels = channels_out.div_ceil(tiles.nr());
@@ -194,7 +194,7 @@ impl<T: Real> Choice<T> {
         let is_wide = scheme.kernel.values() > STANDARD_VALUES;
         let wide = if is_wide { WIDE_TRANSFORM } else { 1.0 };
         let input = channels as f64
-            * (input_calls + picked + wide * (padded_len / lanes * SPLIT_CYCLES + vectors * values * INPUT_CYCLES));
+            * (input_calls + picked + wide * (padded_len / lanes * of_isa.split + vectors * values * of_isa.input));
         // Without taps along it, the slices of the outer axis are tasks of their own.
         let depths = depth_tasks(roles);
         let slices_in = roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel)
@@ -225,7 +225,7 @@ impl<T: Real> Choice<T> {
         let interleaving = if view.has_phases { pixels * PHASE_CYCLES } else { 0.0 };
         let output_calls = (extent.images * extent.rows) as f64 * TRANSFORM_CALL_CYCLES;
         let is_ragged = is_ragged(scheme.kernel);
-        let taking = values * OUTPUT_CYCLES * wide * if is_ragged { RAGGED_OUTPUT } else { 1.0 };
+        let taking = values * of_isa.output * wide * if is_ragged { RAGGED_OUTPUT } else { 1.0 };
         let output = (padded / lanes) * (output_calls + extent.tiles() as f64 * (taking + interleaving));
         let slices_out = roles.depth.output as f64 / depths as f64;
         let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
