@@ -124,7 +124,7 @@ impl Ahead {
     pub const STREAM: Self = Self { is_stream: true, ..Self::NONE };
 
     /// How far [`STREAM`](Self::STREAM) is ahead: a sixth of an L1 cache, two pages. The CPU's prefetchers end at a page, so that what they give depends on where pages
-    /// lie. (Rows of 32 f32 from the L3 cache of a Zen 5, GB/s, for tiles of one pixel, with pages in order and not: 118 and 93 without hints; 117 and 120 with 4 KiB;
+    /// lie. (Rows of 32 f32 from the L3 cache of a Zen 5, GB/s, for tiles of one pixel, with pages in order and not: 118 and 93 without hints, 117 and 120 with 4 KiB;
     /// 117 with 1 and with 8, 114 with 16; into the L2 cache instead 86. For 2 pixels 116 and 93, 117 and 110; 4: 110 and 107; 6 and 8 the same. From memory 4, 6 and 8 take 34, 34 and 33 without,
     /// 37, 37 and 36 with 4 KiB, 37, 39 and 38 with 8.)
     pub const STREAM_BYTES: usize = 8 << 10;
@@ -139,7 +139,7 @@ impl Ahead {
     }
 
     /// Consecutive lines, two with every step of k, so that one tile fetches all of the next panel: for kernels with vectors along channels whose rows of
-    /// weights are longer than a line, and that do not [`STREAM`](Self::STREAM). Others fetch the first of each two.
+    /// weights are longer than a line, for at least [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels. Others fetch the first of each two.
     #[must_use]
     pub fn pairs<T>(data: &[T]) -> Self {
         Self { step: 2 * Self::LINE, ..Self::lines(data) }

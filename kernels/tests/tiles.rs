@@ -264,11 +264,19 @@ fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, wi
     };
     let before: Vec<T> = numbers.vec(mr * nr);
     for accumulate in [false, true] {
-        let mut tile = if accumulate { before.clone() } else { vec![T::from_f64(f64::NAN); mr * nr] };
-        kernel.partial(&x, rows.rows(0..depth), &w, Ahead::NONE, &mut tile, accumulate);
+        let partial = |ahead: Ahead| {
+            let mut tile = if accumulate { before.clone() } else { vec![T::from_f64(f64::NAN); mr * nr] };
+            kernel.partial(&x, rows.rows(0..depth), &w, ahead, &mut tile, accumulate);
+            tile
+        };
+        let tile = partial(Ahead::NONE);
         for (at, got) in tile.iter().enumerate() {
             let (want, magnitude) = sum(at / nr, at % nr, if accumulate { before[at].to_f64() } else { 0.0 });
             assert_close(*got, want, magnitude, depth, &what(at / nr, at % nr));
+        }
+        // Each has a loop of its own.
+        for ahead in [Ahead::STREAM, Ahead::lines(&x), Ahead::pairs(&w)] {
+            assert_eq!(partial(ahead), tile, "{kernel:?} depth {depth}, {ahead:?}");
         }
     }
     let ldy = mr + 2;

@@ -30,9 +30,8 @@ impl<'w, T: Real> Fetch<'w, T> {
     /// Fetches `weights` during `calls` calls of kernels, the first of which is `kernel`.
     pub(crate) fn new(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>) -> Self {
         let row = kernel.nr() * size_of::<T>();
-        let is_read_bound = kernel.fmas() / 2 * READ_BYTES_PER_CYCLE <= row && kernel.mr() <= Ahead::STREAM_PIXELS;
         let mode = match calls {
-            1 if is_read_bound => Mode::Nothing,
+            1 if bytes_in_its_time(kernel) < row => Mode::Nothing,
             1 if row > Ahead::LINE => Mode::Pairs,
             _ => Mode::Lines,
         };
@@ -41,8 +40,11 @@ impl<'w, T: Real> Fetch<'w, T> {
 
     /// As [`new`](Self::new), where `weights` lie behind those of the calls.
     pub(crate) fn behind(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>) -> Self {
-        let fetch = Self::new(weights, calls, kernel);
-        if matches!(fetch.mode, Mode::Nothing) { Self { mode: Mode::Stream, ..fetch } } else { fetch }
+        let is_read_bound = bytes_in_its_time(kernel) <= kernel.nr() * size_of::<T>();
+        if calls == 1 && is_read_bound && kernel.mr() <= Ahead::STREAM_PIXELS {
+            return Self { left: weights, mode: Mode::Stream };
+        }
+        Self::new(weights, calls, kernel)
     }
 
     /// What the next call fetches, in `steps` steps of k.
@@ -56,6 +58,11 @@ impl<'w, T: Real> Fetch<'w, T> {
         self.left = self.left.get(steps * lines * Ahead::LINE / size_of::<T>()..).unwrap_or(&[]);
         ahead
     }
+}
+
+/// Bytes that the L3 cache gives in the time of one step of k.
+fn bytes_in_its_time<T: Real>(kernel: &ChannelKernel<T>) -> usize {
+    kernel.fmas() / 2 * READ_BYTES_PER_CYCLE
 }
 
 /// Rows of pixels cut into tiles of nearly equal width, and channels cut into panels: the kernels for all of them.

@@ -415,6 +415,9 @@ pub fn hard() -> Vec<Layer> {
     add(square(15, 57, 5, 3));
     // Rows of A in several blocks of the materialised lowerings'.
     add((Conv::new([2100, 2, 1, 1]), [1, 2, 3, 2]));
+    // The kernel covers X, of a single image: shares of a group's panels, the last one narrow; several blocks of K.
+    add((Conv::new([140, 300, 2, 2]).group(2), [1, 600, 2, 2]));
+    add((Conv::new([70, 1100, 2, 2]), [1, 1100, 2, 2]));
     // Columns in several blocks, the last of another size.
     add((Conv::new([130, 3, 1, 1]), [1, 3, 29, 33]));
     // Few steps and many rows, in tasks of long rows, the last of another length: in place, and packed since rows of X fall into the same cache sets.

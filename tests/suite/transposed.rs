@@ -1,7 +1,7 @@
 //! ConvTranspose where phases, borders and tails meet: every algorithm on every ISA against the reference.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
-use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, Planner, Threads};
+use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, Isa, Planner, Threads};
 use convoke_tools::data::Scalar;
 
 /// Runs layers on every combination that accepts them, with bias and residual, on plans for 1 and 3 threads.
@@ -22,7 +22,7 @@ fn check<T: Scalar>(layers: &[Layer], prepare: impl Fn(&mut Operands<T>)) {
     }
 }
 
-/// Kernels interleave the two phases of a stride of 2 straight into Y, where there is no residual, Y is small and a tile's vectors lie in one row each; the rest goes through scratch.
+/// Kernels interleave the two phases of a stride of 2 straight into Y, where there is no residual and a tile's vectors lie in one row each; the rest goes through scratch.
 #[test]
 fn pairs_of_phases() {
     let layers = [
@@ -38,8 +38,10 @@ fn pairs_of_phases() {
         layer(two([400, 12, 2, 2], 2).group(2), [3, 400, 1, 40]),
         layer(ConvTranspose::new([203, 24, 2]).strides([2]), [2, 203, 130]),
         layer(ConvTranspose::new([204, 21, 2, 2, 2]).strides([2, 2, 2]), [1, 204, 3, 4, 16]),
-        // Two blocks of K, whose sums are kept.
-        layer(two([270, 12, 2, 2], 2), [1, 270, 3, 32]),
+        // Panels that leave the L2 cache pass one by one over all strips.
+        layer(two([340, 100, 2, 2], 2), [1, 340, 3, 32]),
+        // Two blocks of K, whose sums are kept: no pairs.
+        layer(two([370, 12, 2, 2], 2), [1, 370, 3, 32]),
     ];
     fn check<T: Scalar>(layers: &[Layer]) {
         for combination in Combination::all().filter(|c| c.algorithm == Algorithm::Transposed) {
@@ -68,6 +70,29 @@ fn pairs_of_phases() {
     for_each_type!(check(&layers));
 }
 
+/// The lines of a large Y are fetched before pairs are stored, and all panels pass over a strip before the next one.
+#[test]
+fn pairs_of_phases_of_a_large_output() {
+    // Rows of X that are no multiple of vectors.
+    let layer = layer(two([104, 17, 2, 2], 2), [1, 104, 132, 122]);
+    let geometry = layer.geometry();
+    assert!(geometry.output_len() * 4 > 4 << 20);
+    let operands = Operands::<f32>::uniform(&geometry, 17).with_bias(&geometry);
+    let oracle = Oracle::new(&geometry, &operands);
+    for combination in Combination::all().filter(|c| c.algorithm == Algorithm::Transposed) {
+        let plan = combination.plan::<f32>(&layer, |planner| planner.threads(2)).expect("it accepts");
+        assert!(
+            plan.explain().to_string().contains("stored in pairs") || combination.isa == Isa::Portable,
+            "{combination}"
+        );
+        assert_eq!(
+            oracle.check(combination.algorithm, Activation::None, &operands.run(&plan)),
+            Ok(()),
+            "{combination}"
+        );
+    }
+}
+
 fn two(w_shape: [usize; 4], stride: i64) -> ConvTranspose {
     ConvTranspose::new(w_shape).strides([stride; 2])
 }
@@ -88,6 +113,10 @@ fn one_pixel_in() {
         layer(two([20, 33, 4, 4], 1), [1, 20, 1, 1]),
         layer(two([20, 33, 4, 4], 2).pads([1; 4]), [1, 20, 1, 1]),
         layer(two([6, 4, 3, 3], 2).output_padding([1, 1]), [3, 6, 1, 1]),
+        // Y is covered, of several images and groups; taps apart.
+        layer(two([20, 37, 3, 2], 2).group(2), [71, 20, 1, 1]),
+        layer(two([9, 35, 3, 4], 2).pads([1, 1, 0, 1]).output_padding([1, 1]), [3, 9, 5, 1]),
+        layer(two([6, 9, 3, 3], 1).dilations([1, 2]), [2, 6, 1, 1]),
         // Images as positions: several blocks of K, shares of many outputs, bands of images, crops that differ at both ends.
         layer(two([600, 130, 4, 4], 1), [1, 600, 1, 1]),
         layer(two([6, 9, 5, 3], 2).group(3).pads([2, 0, 1, 1]), [40, 6, 1, 1]),
@@ -134,7 +163,7 @@ fn long_strides_and_kernels() {
         layer(ConvTranspose::new([9, 2, 12]).strides([6]).pads([3, 3]).output_padding([1]), [1, 9, 300]),
         layer(two([21, 21, 16, 16], 8), [1, 21, 5, 6]),
         // One tap a phase: blocks of channels instead of steps.
-        layer(two([300, 9, 2, 2], 2), [1, 300, 7, 40]),
+        layer(two([370, 9, 2, 2], 2), [1, 370, 7, 40]),
         layer(two([6, 1, 9, 9], 4).pads([4; 4]).output_padding([3, 3]), [1, 6, 13, 20]),
     ];
     for_each_type!(check(&layers, |_| ()));

@@ -60,11 +60,12 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     // the tile holds MR * NR, and the store's contract covers the rest.
     unsafe {
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
-        // Loops of their own, because a second line costs an instruction a step (2 % of layers that have no use for it).
-        let streams = const { MR <= Ahead::STREAM_PIXELS };
-        if streams && args.is_stream {
+        // Loops of their own, because a second line costs an instruction a step (2 % of layers that have no use for it). Few pixels have no use for pairs, many none for
+        // a stream.
+        let is_pairs = const { NRV * size_of::<V>() > Ahead::LINE } && args.ahead_step == 2 * Ahead::LINE;
+        if const { MR <= Ahead::STREAM_PIXELS } && args.is_stream {
             channel_sums::<V, MR, NRV, STREAM>(&mut acc, args);
-        } else if !streams && const { NRV * size_of::<V>() > Ahead::LINE } && args.ahead_step == 2 * Ahead::LINE {
+        } else if const { MR >= Ahead::STREAM_PIXELS } && is_pairs {
             channel_sums::<V, MR, NRV, 2>(&mut acc, args);
         } else {
             channel_sums::<V, MR, NRV, 1>(&mut acc, args);

@@ -4,7 +4,8 @@
 //! The products of M = positions of X, N = M/group, K = C/group for each tap, image and group: none is with padding, and none is garbage. A tap's products
 //! are added, by the kernel that makes them, where they belong in the sums of a panel of channels: `[tap of the last axis][phases of the other axes][their
 //! positions][position of X on the last axis][NR]`, in which the pixels of a tile are neighbours whatever the tap. What remains of col2im is to add the taps of
-//! the last axis, row by row, on the way into Y. Where X is one position, the images of a band are the pixels. Weights are packed in the order in which they
+//! the last axis, row by row, on the way into Y. Where X is one position, the images of a band are the pixels;
+//! if the kernel covers Y exactly, the axes are taken for one, and no taps are added. Weights are packed in the order in which they
 //! are read, once for a band of images: `[panels][blocks of K][taps][K][NR]`. Accepts every ConvTranspose where a task's scratch fits [`MOST_BYTES`]: X in
 //! blocks of K and tiles, the sums of a panel, a row of Y by phases, and a tile.
 
@@ -31,6 +32,8 @@ use crate::{Axis, Geometry};
 /// Bytes of a task's scratch, at the most, and about what it has where there are more images than one.
 const MOST_BYTES: usize = 4 << 20;
 const BAND_BYTES: usize = 512 << 10;
+/// Taps of all axes, at the most, that are taken for one axis: a row of Y by phases has as many pixels.
+const MOST_MERGED: usize = 1 << 10;
 /// Images of a band, at the most.
 const MOST_IMAGES: usize = 64;
 
@@ -86,8 +89,8 @@ fn merged(geometry: &Geometry) -> Geometry {
     let is_covered = |axis: &Axis| {
         axis.input == 1 && axis.output == axis.kernel && axis.pad_begin == 0 && (axis.dilation == 1 || axis.kernel == 1)
     };
-    if geometry.axes.iter().all(is_covered) {
-        let taps = geometry.kernel_volume();
+    let taps = geometry.kernel_volume();
+    if taps <= MOST_MERGED && geometry.axes.iter().all(is_covered) {
         let axis = Axis { kernel: taps, output: taps, ..Axis::UNIT };
         geometry.axes = alloc::vec![axis];
     }

@@ -390,7 +390,9 @@ impl<T: Element> ChannelGemm<T> {
                     .get((panels.start * tiles.nr()) * k_total + (k_start + k.width * geometry.kernel_volume()) * nr..),
             }
             .map_or(&[][..], |next| &next[..panel.len().min(next.len())]);
-            let mut fetch = Fetch::behind(next, rows * tiles.count, tiles.kernel(tiles.pixels(0).len(), live));
+            // Of several blocks of K, a panel's next one lies behind the first, and not the next panel.
+            let fetch = if is_blocked { Fetch::new } else { Fetch::behind };
+            let mut fetch = fetch(next, rows * tiles.count, tiles.kernel(tiles.pixels(0).len(), live));
             for row in 0..rows {
                 let position = slab.first + row * tiles.width;
                 let taps = if can_skip {

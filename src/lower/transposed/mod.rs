@@ -769,7 +769,16 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                     while vector < vectors {
                         self.set_strip((&slab, places), vector, vectors, &mut strip);
                         if let (Some(clamp), [pass], true) = (clamp, &outer.passes[..], strip.is_whole) {
-                            self.store_pairs(io, pass, (image, group, part.clone()), &strip, planes, sums, clamp);
+                            self.store_pairs(
+                                io,
+                                pass,
+                                (image, group),
+                                (part.clone(), panels.end),
+                                &strip,
+                                planes,
+                                sums,
+                                clamp,
+                            );
                         } else {
                             for panel in part.clone().map(panel) {
                                 let sums = &mut sums[self.strip_at(panel.height, vector)..];

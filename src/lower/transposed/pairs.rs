@@ -13,13 +13,15 @@ use crate::element::Element;
 use crate::lower::Io;
 
 impl<T: Element> Transposed<T> {
-    /// Multiplies some panels of a group of an image with a strip that [is whole](Strip::is_whole), and stores them into Y. `tile` is scratch.
+    /// Multiplies some panels of a group of an image, of those of a task that `end` there, with a strip that [is whole](Strip::is_whole), and stores them into Y. `tile` is
+    /// scratch.
     #[expect(clippy::too_many_arguments, reason = "operands, then the destination")]
     pub(super) fn store_pairs(
         &self,
         io: &Io<'_, T>,
         pass: &Pass,
-        (image, group, panels): (usize, usize, Range<usize>),
+        (image, group): (usize, usize),
+        (panels, end): (Range<usize>, usize),
         strip: &Strip,
         planes: &[T::Acc],
         tile: &mut [T::Acc],
@@ -37,10 +39,10 @@ impl<T: Element> Transposed<T> {
         };
         // The bounds are written once: read as a whole soon after they are written one by one, they would wait for all stores before (4 % of a short tile).
         let mut epilogue = Epilogue { bias: &[], residual: None, lo, hi };
-        for p in panels.clone() {
+        for p in panels {
             let (first, height) = (group * rows + all.start(p), all.height(p));
             // While the first strip is multiplied, the next panel is fetched: a line with each step of k.
-            let is_fetched = strip.vectors.start == 0 && p + 1 < panels.end;
+            let is_fetched = strip.vectors.start == 0 && p + 1 < end;
             let ahead = if is_fetched { Ahead::lines(weights_of(p + 1)) } else { Ahead::NONE };
             epilogue.bias = &io.bias[first..first + height];
             let y = io.y.dest((image * geometry.out_channels + first) * self.spatial);
