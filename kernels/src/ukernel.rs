@@ -354,9 +354,11 @@ pub(crate) enum Places {
 
 /// Raw arguments of a channel-vector kernel with tile `MR` pixels x `NR` channels.
 ///
-/// Memory: `w` readable for `kc * NR`; `koff` for `kc`; `x + koff[k]` for MR elements, every k; `tile` readable and
-/// writable for `MR * NR`.
+/// Memory: `w` readable for `panels * kc * NR`; `koff` for `kc`; `x + koff[k]` for MR elements, every k; `tile` readable and
+/// writable for `panels * MR * NR`.
 pub(crate) struct ChannelArgs<T> {
+    /// One behind the other; several only if `MR` is 1 and there is no `store`.
+    pub(crate) panels: usize,
     pub(crate) kc: usize,
     pub(crate) x: *const T,
     pub(crate) koff: *const u32,
@@ -615,7 +617,17 @@ impl<T: Real> ChannelKernel<T> {
     /// # Panics
     /// If a slice is too short.
     pub fn partial(&self, x: &[T], koff: RowOffsetsRef<'_>, w: &[T], ahead: Ahead, tile: &mut [T], accumulate: bool) {
-        self.call(x, koff, w, ahead, tile, accumulate, None);
+        self.call(1, x, koff, w, ahead, tile, accumulate, None);
+    }
+
+    /// `tile = [tile +] X * W` of one pixel and any number of panels, one behind the other: `w` is `[panels][kc][NR]`, `tile` `[panels][NR]`; else as
+    /// [`partial`](Self::partial), which makes the same sums. Weights are fetched as by [`Ahead::STREAM`].
+    ///
+    /// # Panics
+    /// If a slice is too short, or `MR` is not 1.
+    pub fn panels(&self, panels: usize, x: &[T], koff: RowOffsetsRef<'_>, w: &[T], tile: &mut [T], accumulate: bool) {
+        assert!(self.mr == 1, "a kernel of one pixel");
+        self.call(panels, x, koff, w, Ahead::STREAM, tile, accumulate, None);
     }
 
     /// As [`partial`](Self::partial) over the last K block, then channel c's `MR` pixels, `+ bias + residual`, clamped, go to
@@ -651,12 +663,13 @@ impl<T: Real> ChannelKernel<T> {
             lo: epilogue.lo,
             hi: epilogue.hi,
         };
-        self.call(x, koff, w, ahead, tile, accumulate, Some(store));
+        self.call(1, x, koff, w, ahead, tile, accumulate, Some(store));
     }
 
     #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
     fn call(
         &self,
+        panels: usize,
         x: &[T],
         koff: RowOffsetsRef<'_>,
         w: &[T],
@@ -667,11 +680,13 @@ impl<T: Real> ChannelKernel<T> {
     ) {
         let kc = koff.offsets.len();
         assert!(kc == 0 || x.len() >= koff.max.saturating_add(self.mr), "the pixels end beyond the slice of X");
-        assert!(w.len() >= kc.saturating_mul(self.nr()), "the panel of W is too short");
-        assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
+        let nr = self.nr().saturating_mul(panels);
+        assert!(w.len() >= kc.saturating_mul(nr), "the panels of W are too short");
+        assert!(tile.len() >= self.mr.saturating_mul(nr), "the tile is too short");
         let is_stream = ahead.is_stream;
         let (ahead, ahead_step) = ahead.or(w);
         let args = ChannelArgs {
+            panels,
             kc,
             x: x.as_ptr(),
             koff: koff.offsets.as_ptr(),

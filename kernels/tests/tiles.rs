@@ -310,6 +310,50 @@ fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, wi
 }
 
 #[test]
+fn panels_in_one_call_have_the_sums_of_calls_for_each() {
+    fn check<T: Real>() {
+        for isa in Isa::ALL {
+            for kernel in channel_kernels::<T>(isa).iter().filter(|kernel| kernel.mr() == 1) {
+                for (depth, panels) in DEPTHS.iter().flat_map(|depth| (0..6).map(move |panels| (*depth, panels))) {
+                    let (nr, mut numbers) = (kernel.nr(), Numbers(6));
+                    let rows = RowOffsets::new((0..depth as u32).map(|k| (k * 37 + 5) % 101).collect());
+                    let (x, w): (Vec<T>, Vec<T>) = (numbers.vec(101), numbers.vec(panels * depth * nr));
+                    for accumulate in [false, true] {
+                        let mut sums: Vec<T> = numbers.vec(panels * nr + 1);
+                        let mut wanted = sums.clone();
+                        for (panel, tile) in wanted[..panels * nr].chunks_exact_mut(nr).enumerate() {
+                            let w = &w[panel * depth * nr..];
+                            kernel.partial(&x, rows.rows(0..depth), w, Ahead::NONE, tile, accumulate);
+                        }
+                        kernel.panels(panels, &x, rows.rows(0..depth), &w, &mut sums, accumulate);
+                        assert_eq!(sums, wanted, "{kernel:?} depth {depth}, {panels} panels");
+                    }
+                }
+            }
+        }
+    }
+    check::<f32>();
+    check::<f64>();
+}
+
+#[test]
+fn panels_in_one_call_are_refused_where_a_slice_is_too_short() {
+    let kernels = channel_kernels::<f32>(Isa::Portable);
+    let refused = |mr: usize, panels: usize, w: usize, tile: usize, why: &str| {
+        let kernel = kernels.iter().find(|kernel| kernel.mr() == mr).expect("a tile of so many pixels");
+        let (rows, nr) = (RowOffsets::packed(3, mr), kernel.nr());
+        let (x, w, mut tile) = (vec![0.0; 3 * mr], vec![0.0; 3 * nr * w], vec![0.0; mr * nr * tile]);
+        let run = std::panic::AssertUnwindSafe(|| kernel.panels(panels, &x, rows.rows(0..3), &w, &mut tile, false));
+        let panic = std::panic::catch_unwind(run).expect_err("refused");
+        assert!(panic.downcast_ref::<&str>().is_some_and(|message| message.contains(why)), "{why}");
+    };
+    refused(2, 1, 1, 1, "a kernel of one pixel");
+    refused(1, 3, 2, 3, "the panels of W are too short");
+    refused(1, 3, 3, 2, "the tile is too short");
+    refused(1, usize::MAX, 3, 3, "too short");
+}
+
+#[test]
 fn nan_passes_the_clamp() {
     for isa in Isa::ALL {
         for kernel in spatial_kernels::<f32>(isa) {

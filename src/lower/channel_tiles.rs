@@ -71,6 +71,9 @@ pub(crate) struct Tiles<T: Real> {
     /// Pixels of a row, and tiles that it is cut into.
     pub(crate) width: usize,
     pub(crate) count: usize,
+    /// Pixels of the narrower tiles, and how many tiles have one more: no divisions where tiles follow each other fast.
+    narrow: usize,
+    wider: usize,
     /// For wide panels and for narrow ones: the kernels of the wider tiles and of the others.
     kernels: [[&'static ChannelKernel<T>; 2]; 2],
     isa: Isa,
@@ -83,9 +86,10 @@ impl<T: Real> Tiles<T> {
         let most = |nrv: usize| kernels.iter().filter(|k| k.nrv() == nrv).map(ChannelKernel::mr).max();
         let count = width.div_ceil(most(wide)?.min(most(1)?));
         let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr.max(1) && k.nrv() == nrv);
-        let (wider, narrower) = (width.div_ceil(count), width / count);
-        let pair = |nrv: usize| Some([find(wider, nrv)?, find(narrower, nrv)?]);
-        Some(Self { panels: Panels::new::<T>(isa)?, width, count, kernels: [pair(wide)?, pair(1)?], isa })
+        let narrow = width / count;
+        let pair = |nrv: usize| Some([find(width.div_ceil(count), nrv)?, find(narrow, nrv)?]);
+        let kernels = [pair(wide)?, pair(1)?];
+        Some(Self { panels: Panels::new::<T>(isa)?, width, count, narrow, wider: width % count, kernels, isa })
     }
 
     /// The name of the kernel that does most of the work.
@@ -115,8 +119,7 @@ impl<T: Real> Tiles<T> {
 
     /// Pixels `start..end` of tile `t` of a row.
     pub(crate) fn pixels(&self, t: usize) -> Range<usize> {
-        let (narrow, wider) = (self.width / self.count, self.width % self.count);
-        let start = |t: usize| t * narrow + t.min(wider);
+        let start = |t: usize| t * self.narrow + t.min(self.wider);
         start(t)..start(t + 1)
     }
 

@@ -82,24 +82,24 @@ impl Lens {
     }
 }
 
-/// The geometry with the axes merged into one where X is one position and the kernel covers Y exactly: every output has a tap of its own, so that Y's rows need not
+/// The geometry with the axes merged into one, if X is one position and the kernel covers Y exactly: every output has a tap of its own, so that Y's rows need not
 /// be told apart.
-fn merged(geometry: &Geometry) -> Geometry {
-    let mut geometry = geometry.clone();
+fn merged(geometry: &Geometry) -> Option<Geometry> {
     let is_covered = |axis: &Axis| {
         axis.input == 1 && axis.output == axis.kernel && axis.pad_begin == 0 && (axis.dilation == 1 || axis.kernel == 1)
     };
     let taps = geometry.kernel_volume();
-    if taps <= MOST_MERGED && geometry.axes.iter().all(is_covered) {
+    (taps <= MOST_MERGED && geometry.axes.iter().all(is_covered)).then(|| {
         let axis = Axis { kernel: taps, output: taps, ..Axis::UNIT };
-        geometry.axes = alloc::vec![axis];
-    }
-    geometry
+        Geometry { axes: alloc::vec![axis], ..geometry.clone() }
+    })
 }
 
 /// The offer, with weights packed in blocks of `block` channels.
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, most: usize) -> Answer<'a, T> {
-    let geometry = merged(request.geometry);
+    let merged = merged(request.geometry);
+    let is_merged = merged.is_some();
+    let geometry = merged.unwrap_or_else(|| request.geometry.clone());
     let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
     let (spatial, taps, bytes) = (geometry.input_spatial(), geometry.kernel_volume(), size_of::<T::Acc>());
     let (last, before) = geometry.axes.split_last().expect("at least one axis");
@@ -174,6 +174,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
                 weights,
                 bands,
                 is_joined,
+                is_merged,
                 rows,
                 stores,
                 splits,
@@ -231,6 +232,8 @@ struct Added<T: Element> {
     bands: Blocks,
     /// Whether X is one position, and the images of a band are the pixels.
     is_joined: bool,
+    /// Whether the axes are one, whose outputs have a tap each.
+    is_merged: bool,
     /// Of the pixels of a run of X, or of a full band and of the last one.
     rows: [Row<T::Acc>; 2],
     /// Of the pixels of a row of Y.
@@ -309,6 +312,12 @@ impl<T: Element> Added<T> {
         }
     }
 
+    /// Finishes a tile of pixels of a row of Y from element `at` on, of as many channels as there are biases.
+    fn store(&self, sink: &Sink<'_, '_, T>, tile: &mut [T::Acc], bias: &[T::Acc], at: usize) {
+        let kernel = self.stores.kernel(tile.len() / self.stores.panel(bias.len()), bias.len());
+        sink.tile(kernel, &[], self.nothing.rows(0..0), &[], Ahead::NONE, tile, true, bias, at);
+    }
+
     /// Finishes a panel's sums of one image into Y, whose first element of the panel is `at`.
     fn finish(
         &self,
@@ -339,19 +348,7 @@ impl<T: Element> Added<T> {
                     };
                     pixel.copy_from_slice(&source[..width]);
                 }
-                let kernel = self.stores.kernel(pixels.len(), bias.len());
-                let nothing = self.nothing.rows(0..0);
-                sink.tile(
-                    kernel,
-                    &[],
-                    nothing,
-                    &[],
-                    Ahead::NONE,
-                    tile,
-                    true,
-                    bias,
-                    at + y * last.output + pixels.start,
-                );
+                self.store(sink, tile, bias, at + y * last.output + pixels.start);
             }
         }
     }
@@ -432,6 +429,8 @@ impl<T: Element> Lowering<T> for Added<T> {
         let weights = self.weights.of_group(io.weights, group);
         let finish = Finish { isa: self.isa, activation: self.activation, io };
         let sink = Sink { finish, direct: self.direct, ldy: geometry.output_spatial() };
+        // Of a single position, the sums of all taps are a row of pixels, in the order of the packed weights.
+        let is_row = self.is_merged && images.len() == 1;
         for p in panels {
             let first = p * nr;
             let width = tiles.panel(rows - first);
@@ -440,6 +439,13 @@ impl<T: Element> Lowering<T> for Added<T> {
             let sums = &mut sums[..self.lens.sums * images.len() * width];
             sums.fill(T::Acc::ZERO);
             for k in blocks() {
+                if is_row {
+                    let (taps, next) = w.split_at(self.taps.len() * k.len() * width);
+                    w = next;
+                    let koff = of_pixels.koff(1, k.len() != block).rows(0..k.len());
+                    tiles.kernel(1, live).panels(self.taps.len(), &x[k.start..k.end], koff, taps, sums, true);
+                    continue;
+                }
                 for at in &self.taps {
                     let (tap, next) = w.split_at(k.len() * width);
                     w = next;
@@ -447,27 +453,37 @@ impl<T: Element> Lowering<T> for Added<T> {
                     let next = &next[..next.len().min(tap.len())];
                     let calls = count * self.runs.len() * tiles.count;
                     let mut fetch = Fetch::behind(next, calls, tiles.kernel(tiles.pixels(0).len(), live));
-                    for (image, (run, behind)) in
-                        (0..count).flat_map(|image| self.runs.iter().enumerate().map(move |run| (image, run)))
-                    {
-                        for t in 0..tiles.count {
-                            let tile = tiles.pixels(t);
-                            let kernel = tiles.kernel(tile.len(), live);
-                            let to = (image * self.lens.sums + (at + behind) * step + tile.start) * width;
-                            let koff = of_pixels.koff(tile.len(), k.len() != block);
-                            let x = &x[x_at(k.start, k.len(), image, run, tile.start)..][..k.len() * tile.len()];
-                            let sums = &mut sums[to..to + tile.len() * width];
-                            kernel.partial(x, koff.rows(0..k.len()), tap, fetch.during(k.len()), sums, true);
+                    for image in 0..count {
+                        for (run, behind) in self.runs.iter().enumerate() {
+                            for t in 0..tiles.count {
+                                let tile = tiles.pixels(t);
+                                let kernel = tiles.kernel(tile.len(), live);
+                                let to = (image * self.lens.sums + (at + behind) * step + tile.start) * width;
+                                let koff = of_pixels.koff(tile.len(), k.len() != block);
+                                let x = &x[x_at(k.start, k.len(), image, run, tile.start)..][..k.len() * tile.len()];
+                                let sums = &mut sums[to..to + tile.len() * width];
+                                kernel.partial(x, koff.rows(0..k.len()), tap, fetch.during(k.len()), sums, true);
+                            }
                         }
                     }
                 }
             }
+            let channel = group * rows + first;
+            let (bias, y) = (&io.bias[channel..channel + live], channel * geometry.output_spatial());
+            if is_row {
+                let at = images.start * geometry.out_channels * geometry.output_spatial() + y;
+                for pixels in (0..self.stores.count).map(|t| self.stores.pixels(t)) {
+                    let tile = &mut sums[pixels.start * width..pixels.end * width];
+                    self.store(&sink, tile, bias, at + pixels.start);
+                }
+                continue;
+            }
             let len = self.lens.sums * width;
             for (i, image) in images.clone().enumerate() {
                 let (sums, first_pixel) = if self.is_joined { (&*sums, i) } else { (&sums[i * len..][..len], 0) };
-                let (sums, channel) = (Sums { sums, first: first_pixel, step, width }, group * rows + first);
-                let at = (image * geometry.out_channels + channel) * geometry.output_spatial();
-                self.finish(&sink, sums, &io.bias[channel..channel + live], at, (&mut *row, &mut *tile));
+                let sums = Sums { sums, first: first_pixel, step, width };
+                let at = image * geometry.out_channels * geometry.output_spatial() + y;
+                self.finish(&sink, sums, bias, at, (&mut *row, &mut *tile));
             }
         }
     }

@@ -167,7 +167,14 @@ impl<T: Element> Lowering<T> for Images<T> {
                     x[i] = row[c * taps + tap].to_acc();
                 }
             }
-            for p in panels.clone() {
+            // Of a single image, the wide panels are multiplied in one call: with all of K, they and their sums lie one behind the other.
+            let is_one_call = tiles.width == 1 && k.len() == steps;
+            let wide = panels.clone().take_while(|p| is_one_call && width(*p) == nr).count();
+            if wide > 0 {
+                let w = &weights[channel(panels.start) * steps..];
+                tiles.kernel(1, nr).panels(wide, x, koff.rows(0..k.len()), w, sums, true);
+            }
+            for p in panels.clone().skip(wide) {
                 let of_panel = |p: usize| {
                     let panel = &weights[channel(p) * steps..];
                     &panel[k.start * width(p)..k.end * width(p)]
