@@ -16,6 +16,7 @@ use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, gcd, weave_kernels};
 
 use super::engine::A_BLOCK_BYTES;
+use super::even_share;
 use crate::machine::Caches;
 use crate::{Axis, Element, Geometry};
 
@@ -232,17 +233,16 @@ impl Choice {
         }
         let fitting = sizes(axes, axis, low, self.is_aligned)?;
         let slabs = self.images * fitting.slabs;
+        // Positions on the axes before, of all images: each is cut alike.
+        let others = slabs / whole.div_ceil(low).max(1);
         if self.threads > 1 && slabs < SLABS_PER_THREAD * self.threads {
             let smaller = (low * slabs).div_ceil(SLABS_PER_THREAD * self.threads);
             let least = (low * LEAST_COLUMNS).div_ceil(fitting.columns);
             low = smaller.max(least).min(low);
         }
-        // Slabs of equal extent, and where they are few, as many for each thread.
-        let parts = whole.div_ceil(low);
-        let is_few = self.threads > 1 && slabs < 8 * self.threads;
-        let step = if is_few { self.threads / gcd(self.threads, self.images) } else { 1 };
-        let parts = parts.next_multiple_of(step).min(whole);
-        let extent = whole.div_ceil(parts);
+        // Slabs of equal extent, and threads with as many of them.
+        let extent = even_share(whole, low, others, self.threads);
+        let extent = whole.div_ceil(whole.div_ceil(extent));
         let sizes = sizes(axes, axis, extent, self.is_aligned)?;
         let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.bytes)?;
         (bytes <= MOST_BYTES).then_some((axis, extent, sizes))

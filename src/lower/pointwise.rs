@@ -13,7 +13,7 @@ use convoke_kernels::{Ahead, Isa, RowOffsets, SpatialKernel, StoreMap};
 use super::cost::{CLOCK, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES};
 use super::engine::{Columns, Rows, Sink, Tiles, lanes};
 use super::finish::Finish;
-use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
+use super::{Answer, Io, Layout, Lowering, Offer, Part, Request, even_share};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
 use crate::{Axis, Geometry, Op};
@@ -75,7 +75,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let images = geometry.batch * geometry.group;
     let bound = SUMS_BYTES.min(most) / size_of::<T::Acc>() / lanes / rows.max(1);
     let share = (vectors * images).div_ceil(if request.threads == 1 { 1 } else { 4 * request.threads });
-    let task_vectors = bound.min(share).div_ceil(widest).max(1) * widest;
+    let most_tiles = bound.min(share).div_ceil(widest);
+    let task_vectors = even_share(vectors.div_ceil(widest), most_tiles, images, request.threads) * widest;
     let blocks = vectors.div_ceil(task_vectors);
     let block_len = task_vectors.min(vectors) * lanes;
     let splits = if request.threads == 1 {

@@ -137,9 +137,10 @@ impl Grid {
         }
         let parts = output.div_ceil(extent).max(strips.min(output.div_ceil(tile)));
         extent = output.div_ceil(parts);
-        // Whole tiles, where a strip has several.
-        if extent > tile && fits(extent.next_multiple_of(tile), Caches::detect().l2 / 2) {
-            extent = extent.next_multiple_of(tile).min(output);
+        // Whole tiles, where a strip has several and there are enough of them.
+        let whole = extent.next_multiple_of(tile);
+        if extent > tile && output.div_ceil(whole) >= strips && fits(whole, Caches::detect().l2 / 2) {
+            extent = whole.min(output);
         }
         let (Some(plane), Some(group)) = (self.plane_len(extent), self.group_len(extent, MOST_BYTES, element)) else {
             return false;
