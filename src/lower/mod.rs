@@ -145,7 +145,8 @@ pub(crate) const TASKS_PER_THREAD: usize = 4;
 fn even_share(pieces: usize, most: usize, others: usize, threads: usize) -> usize {
     let most = most.clamp(1, pieces.max(1));
     let fewest = pieces.div_ceil(most);
-    if threads == 1 || fewest == 0 || others == 0 || others.saturating_mul(fewest) >= MANY_TASKS * threads {
+    let is_even_anyway = threads == 1 || others.saturating_mul(fewest) >= MANY_TASKS.saturating_mul(threads);
+    if is_even_anyway || threads > MOST_THREADS || fewest == 0 || others == 0 {
         return most;
     }
     // Pieces of the busiest thread.
@@ -155,12 +156,12 @@ fn even_share(pieces: usize, most: usize, others: usize, threads: usize) -> usiz
             let range = share(others * tasks, threads, thread);
             // The last task of each of the others has fewer.
             let short = range.end / tasks - range.start / tasks;
-            range.len() * of_task - short * (tasks * of_task - pieces)
+            range.len().saturating_mul(of_task) - short.saturating_mul(tasks.saturating_mul(of_task) - pieces)
         };
         (0..threads).map(of_thread).max().unwrap_or(0)
     };
     let (mut best, mut least) = (most, busiest(most));
-    for of_task in (fewest..=2 * fewest).map(|tasks| pieces.div_ceil(tasks)) {
+    for of_task in (fewest..=2 * fewest).take(MOST_TRIED).map(|tasks| pieces.div_ceil(tasks)) {
         let busiest = busiest(of_task);
         // Shorter tasks have a price of their own.
         if (busiest as f64) < least as f64 * WORTH_IT {
@@ -170,8 +171,10 @@ fn even_share(pieces: usize, most: usize, others: usize, threads: usize) -> usiz
     best
 }
 
-/// Tasks for each thread of which no one that is shorter matters, and what shorter ones must save.
+/// Tasks for each thread of which no one that is shorter matters, and what shorter ones must save. Planning has its bounds, too: numbers of tasks that are tried, and threads that are looked at.
 const MANY_TASKS: usize = 64;
+const MOST_TRIED: usize = 64;
+const MOST_THREADS: usize = 1 << 10;
 const WORTH_IT: f64 = 0.99;
 
 /// Rows, steps of k or channels of a GEMM, at the most: products of two of them, and of one of them with a slab's columns, fit the address
@@ -262,9 +265,15 @@ mod tests {
         assert_eq!(even_share(98, 13, 4, 2), 13);
         assert_eq!(even_share(96, 12, 1, 8), 12);
         assert_eq!(even_share(98, 13, 1000, 2), 13);
-        for (pieces, most, others, threads) in
-            [(0, 5, 1, 2), (1, 1, 1, 16), (1 << 40, 1 << 40, 1, 2), (7, 100, usize::MAX, 3), (5, 5, 0, 2)]
-        {
+        for (pieces, most, others, threads) in [
+            (0, 5, 1, 2),
+            (1, 1, 1, 16),
+            (1 << 30, 1 << 30, 1, 2),
+            (7, 100, usize::MAX, 3),
+            (5, 5, 0, 2),
+            (1 << 30, 1, 1, usize::MAX),
+            (3, 3, 1, 1 << 10),
+        ] {
             let share = even_share(pieces, most, others, threads);
             assert!(1 <= share && share <= pieces.max(1));
         }
