@@ -357,7 +357,7 @@ pub(crate) enum Places {
 /// Memory: `w` readable for `panels * kc * NR`; `koff` for `kc`; `x + koff[k]` for MR elements, every k; `tile` readable and
 /// writable for `panels * MR * NR`.
 pub(crate) struct ChannelArgs<T> {
-    /// One behind the other; several only if `MR` is 1 and there is no `store`.
+    /// One behind the other: 1 unless `MR` is, and there is no `store`.
     pub(crate) panels: usize,
     pub(crate) kc: usize,
     pub(crate) x: *const T,

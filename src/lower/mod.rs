@@ -140,42 +140,51 @@ pub(crate) trait Lowering<T: Element>: Send + Sync {
 /// Tasks for each thread where they are short, so that threads end at about the same time.
 pub(crate) const TASKS_PER_THREAD: usize = 4;
 
-/// How many of `pieces` pieces of equal size a task gets, of `most` at the most, where each of `others` has so many pieces: as many as let threads end at about the same time. (256 to
-/// 128 channels, 1x1 at 56x56, two threads: 14 tasks of 7 tiles 450 us, 7 of 13 tiles and one of the other 7 470.)
+/// The size of tasks, of `pieces` equal pieces in all for each of `others` (images, positions on the axes before): at most `most` pieces, and so few that threads end at about the same
+/// time. (256 to 128 channels, 1x1 at 56x56, two threads: 14 tasks of 7 tiles take 427 us, 7 of 13 tiles and one of the other 7 456.)
 fn even_share(pieces: usize, most: usize, others: usize, threads: usize) -> usize {
     let most = most.clamp(1, pieces.max(1));
     let fewest = pieces.div_ceil(most);
     let is_even_anyway = threads == 1 || others.saturating_mul(fewest) >= MANY_TASKS.saturating_mul(threads);
-    if is_even_anyway || threads > MOST_THREADS || fewest == 0 || others == 0 {
+    if is_even_anyway || threads > MOST_EVENED || fewest == 0 || others == 0 {
         return most;
     }
     // Pieces of the busiest thread.
-    let busiest = |of_task: usize| {
-        let tasks = pieces.div_ceil(of_task);
+    let busiest = |size: usize| {
+        let tasks = pieces.div_ceil(size);
         let of_thread = |thread: usize| {
             let range = share(others * tasks, threads, thread);
-            // The last task of each of the others has fewer.
-            let short = range.end / tasks - range.start / tasks;
-            range.len().saturating_mul(of_task) - short.saturating_mul(tasks.saturating_mul(of_task) - pieces)
+            // The last task of each of the others is shorter.
+            let last = range.end / tasks - range.start / tasks;
+            range.len().saturating_mul(size) - last.saturating_mul(tasks.saturating_mul(size) - pieces)
         };
         (0..threads).map(of_thread).max().unwrap_or(0)
     };
-    let (mut best, mut least) = (most, busiest(most));
-    for of_task in (fewest..=2 * fewest).take(MOST_TRIED).map(|tasks| pieces.div_ceil(tasks)) {
-        let busiest = busiest(of_task);
-        // Shorter tasks have a price of their own.
+    let (mut best, mut least, mut size) = (most, busiest(most), most);
+    // Up to twice as many tasks, or one for each thread.
+    let end = (2 * fewest).max(threads.div_ceil(others));
+    for _ in 0..MOST_TRIED {
+        // The next size of tasks that are one more, or more, and about equal.
+        let more = pieces.div_ceil(size) + 1;
+        size = if pieces.div_ceil(more) < size { pieces.div_ceil(more) } else { size - 1 };
+        if size == 0 || pieces.div_ceil(size) > end {
+            break;
+        }
+        let busiest = busiest(size);
         if (busiest as f64) < least as f64 * WORTH_IT {
-            (best, least) = (of_task, busiest);
+            (best, least) = (size, busiest);
         }
     }
     best
 }
 
-/// Tasks for each thread of which no one that is shorter matters, and what shorter ones must save. Planning has its bounds, too: numbers of tasks that are tried, and threads that are looked at.
+/// From so many tasks a thread on, it does not matter that the last one to end is a task behind.
 const MANY_TASKS: usize = 64;
-const MOST_TRIED: usize = 64;
-const MOST_THREADS: usize = 1 << 10;
+/// What smaller tasks must save, as each has a price of its own.
 const WORTH_IT: f64 = 0.99;
+/// Sizes that are tried, and threads up to which they are: planning takes time, too.
+const MOST_TRIED: usize = 64;
+const MOST_EVENED: usize = 1 << 10;
 
 /// Rows, steps of k or channels of a GEMM, at the most: products of two of them, and of one of them with a slab's columns, fit the address
 /// space, so that the lowerings need not check each.
@@ -253,29 +262,51 @@ pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 15] {
 
 #[cfg(test)]
 mod tests {
-    use super::even_share;
+    use alloc::vec::Vec;
+
+    use super::{even_share, share};
+
+    /// The pieces of the busiest of `threads` threads with tasks of `size` pieces, counted one by one.
+    fn busiest(pieces: usize, size: usize, others: usize, threads: usize) -> usize {
+        let of_one = (0..pieces).step_by(size).map(|first| size.min(pieces - first));
+        let tasks: Vec<_> = (0..others).flat_map(|_| of_one.clone()).collect();
+        (0..threads).map(|thread| tasks[share(tasks.len(), threads, thread)].iter().sum()).max().unwrap_or(0)
+    }
 
     #[test]
     fn tasks_are_shared_out_evenly() {
-        // 98 tiles: two threads have 49 each, and three at most 33.
+        // 98 tiles: two threads have 49 each, and three at most 33; twelve have a task each, though two would do.
         assert_eq!(even_share(98, 13, 1, 2), 7);
         assert_eq!(even_share(98, 13, 1, 3), 11);
+        assert_eq!(even_share(12, 6, 1, 12), 1);
         // Tasks are as large as they may be for a single thread, where threads have whole images, or equal tasks, or very many.
         assert_eq!(even_share(98, 13, 1, 1), 13);
         assert_eq!(even_share(98, 13, 4, 2), 13);
         assert_eq!(even_share(96, 12, 1, 8), 12);
         assert_eq!(even_share(98, 13, 1000, 2), 13);
+        for (pieces, most) in (1..120).step_by(7).flat_map(|pieces| (1..pieces + 3).map(move |most| (pieces, most))) {
+            for (others, threads) in [(1, 2), (1, 3), (3, 2), (2, 7), (1, 16), (5, 4)] {
+                let size = even_share(pieces, most, others, threads);
+                let [even, plain] = [size, most.min(pieces)].map(|size| busiest(pieces, size, others, threads));
+                assert!(size <= most && even <= plain, "{pieces} {most} {others} {threads}: {size}, {even} of {plain}");
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_sizes_are_shared_out_at_once() {
+        let large = usize::MAX >> 2;
         for (pieces, most, others, threads) in [
             (0, 5, 1, 2),
-            (1, 1, 1, 16),
-            (1 << 30, 1 << 30, 1, 2),
-            (7, 100, usize::MAX, 3),
             (5, 5, 0, 2),
-            (1 << 30, 1, 1, usize::MAX),
+            (large, large, 1, 2),
+            (large, large, 1, 1 << 10),
+            (7, 100, large, 3),
+            (large, 1, 1, usize::MAX),
             (3, 3, 1, 1 << 10),
         ] {
-            let share = even_share(pieces, most, others, threads);
-            assert!(1 <= share && share <= pieces.max(1));
+            let size = even_share(pieces, most, others, threads);
+            assert!((1..=most.clamp(1, pieces.max(1))).contains(&size), "{pieces} {most} {others} {threads}: {size}");
         }
     }
 }

@@ -199,7 +199,7 @@ const SLABS_PER_THREAD: usize = 2;
 pub(crate) const MOST_BYTES: usize = 32 << 20;
 /// Columns of a slab, at the most: more gain nothing, and tables grow with them.
 const MOST_COLUMNS: usize = 8192;
-/// Columns below which a slab is not cut for the threads' sake: its planes' borders would weigh too much.
+/// Columns below which a slab is halved at the most for the threads' sake: its planes' borders would weigh too much.
 const LEAST_COLUMNS: usize = 192;
 
 /// Channels of a block from which on the next one's rows are fetched ahead: few channels are read like one.

@@ -598,6 +598,10 @@ pub fn hard() -> Vec<Layer> {
     add(transposed([4, 6, 3, 3]).strides([3, 2]).output_shape([18, 10]), [1, 4, 6, 5]);
     add(transposed([4, 6, 3, 3]).strides([3, 2]).output_shape([2, 3]), [1, 4, 6, 5]);
     add(transposed([4, 6, 1, 1]), [1, 4, 1, 100]);
+    // One position whose taps are all outputs: several blocks of K, wide and narrow panels, odd numbers of taps; one image, and a last band of one.
+    add(transposed([1300, 35, 2, 3]).group(2), [1, 1300, 1, 1]);
+    add(transposed([600, 50, 3, 3]), [1, 600, 1, 1]);
+    add(transposed([40, 20, 2, 2]), [65, 40, 1, 1]);
     add(transposed([4, 6, 3, 1]).strides([1, 2]), [1, 4, 100, 1]);
     add(transposed([0, 6, 3, 3]), [1, 0, 4, 4]);
     add(transposed([3, 6, 3, 3]), [1, 3, 0, 4]);

@@ -295,6 +295,7 @@ fn a_workspace_limit_does_not_change_a_bit() {
         layer(ConvTranspose::new([70, 24, 3, 3]).strides([2, 2]), [1, 70, 21, 33]),
         // Images as pixels, of which a limit takes fewer at a time.
         layer(Conv::new([600, 1000, 1, 1]), [12, 1000, 1, 1]),
+        layer(ConvTranspose::new([1000, 70, 3, 3]), [12, 1000, 1, 1]),
     ];
     let mut smaller = 0;
     let parts: &[usize] = if is_short() { &[3] } else { &[2, 3, 5, 8] };

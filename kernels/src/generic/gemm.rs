@@ -56,8 +56,8 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
 /// CPU: the ISA of `V`. Memory: as [`ChannelArgs`] states for `MR` and `NR = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
-    // SAFETY: every pointer below stays inside what ChannelArgs promises: each x + koff[k] is readable for MR elements, w holds kc * NR elements,
-    // the tile holds MR * NR, and the store's contract covers the rest.
+    // SAFETY: every pointer below stays inside what ChannelArgs promises: each x + koff[k] is readable for MR elements, w holds panels * kc * NR elements,
+    // the tile panels * MR * NR, where panels is 1 unless MR is, and the store's contract covers the rest.
     unsafe {
         if const { MR == 1 } && args.panels != 1 {
             return panels::<V, NRV>(args);
@@ -83,28 +83,29 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     }
 }
 
-/// Panels that [`panels`] reads side by side: the two sums of one, whose multiply-adds wait for each other, take as long as their weights' way from the L3 cache, so that no delay
-/// is made up for. (512 to 512 channels at one position, whose weights are in the L2 cache: 8.7 us panel by panel, 7.3 with two side by side or four; one position to 4x4 of 512 to 256 77.3,
-/// 74.0 and 77.0.)
+/// Panels that [`panels`] reads side by side. The sums of one alone are bound by the latency of their multiply-adds, which is as long as the weights' way from the L3 cache, so that no
+/// delay is made up for. (In us, panel by panel, with two side by side and with four: 512 to 512 channels at one position, whose weights are in the L2 cache, 8.7, 7.3 and 7.4; one position to
+/// 4x4 of 512 to 256 77.3, 74.0 and 77.0.)
 const STREAMS: usize = 2;
 
 /// Bytes that each of them fetches ahead: in all as many as [`Ahead::STREAM`]. (As many each: 1 to 4 % longer.)
 const STREAM_BYTES: usize = Ahead::STREAM_BYTES / STREAMS;
 
-/// One pixel times several panels of packed weights: as many runs of them as streams are read side by side, each from its beginning to its end.
+/// One pixel times several panels of packed weights: as many runs of them as streams are read side by side, each from its beginning to its end; of an odd number, the last three side by side.
 ///
 /// # Safety
-/// As [`channel`] with `MR` = 1.
+/// As [`channel`] with `MR` = 1; not of a single panel.
 #[inline(always)]
 unsafe fn panels<V: Simd, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
-    let run = args.panels / STREAMS;
-    // SAFETY: the panels `i + stream * run` are below `STREAMS * run`, and those from there on are below `args.panels`.
+    let three = if args.panels >= 3 && !args.panels.is_multiple_of(STREAMS) { 3 } else { 0 };
+    let run = (args.panels - three) / STREAMS;
+    // SAFETY: the panels `i + stream * run` are below `STREAMS * run`, and those from there on are below `args.panels`: three, or none.
     unsafe {
         for i in 0..run {
             panels_apart::<V, NRV, STREAMS>(args, i, run);
         }
-        for i in STREAMS * run..args.panels {
-            panels_apart::<V, NRV, 1>(args, i, 0);
+        if three > 0 {
+            panels_apart::<V, NRV, 3>(args, STREAMS * run, 1);
         }
     }
 }

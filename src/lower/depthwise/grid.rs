@@ -139,7 +139,8 @@ impl Grid {
         extent = output.div_ceil(parts);
         // Whole tiles, where a strip has several and there are enough of them.
         let whole = extent.next_multiple_of(tile);
-        if extent > tile && output.div_ceil(whole) >= strips && fits(whole, Caches::detect().l2 / 2) {
+        let enough = strips.min(output.div_ceil(extent));
+        if extent > tile && output.div_ceil(whole) >= enough && fits(whole, Caches::detect().l2 / 2) {
             extent = whole.min(output);
         }
         let (Some(plane), Some(group)) = (self.plane_len(extent), self.group_len(extent, MOST_BYTES, element)) else {
