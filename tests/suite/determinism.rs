@@ -34,8 +34,8 @@ fn layers() -> Vec<Layer> {
         layer(ConvTranspose::new([20, 6, 9]).strides([2]).pads([3, 4]), [1, 20, 2000]),
         layer(ConvTranspose::new([32, 9, 2, 2]).group(2).strides([2, 2]), [2, 32, 21, 24]),
         // One position: panels of weights in one call, or in one for each thread.
-        layer(Conv::new([270, 300, 1, 1]), [1, 300, 1, 1]),
-        layer(ConvTranspose::new([300, 90, 3, 3]), [1, 300, 1, 1]),
+        layer(Conv::new([560, 500, 1, 1]), [1, 500, 1, 1]),
+        layer(ConvTranspose::new([500, 90, 3, 3]), [1, 500, 1, 1]),
     ]
 }
 
