@@ -680,9 +680,9 @@ impl<T: Real> ChannelKernel<T> {
     ) {
         let kc = koff.offsets.len();
         assert!(kc == 0 || x.len() >= koff.max.saturating_add(self.mr), "the pixels end beyond the slice of X");
-        let nr = self.nr().saturating_mul(panels);
-        assert!(w.len() >= kc.saturating_mul(nr), "the panels of W are too short");
-        assert!(tile.len() >= self.mr.saturating_mul(nr), "the tile is too short");
+        let channels = self.nr().saturating_mul(panels);
+        assert!(w.len() >= kc.saturating_mul(channels), "the panels of W are too short");
+        assert!(tile.len() >= self.mr.saturating_mul(channels), "the tile is too short");
         let is_stream = ahead.is_stream;
         let (ahead, ahead_step) = ahead.or(w);
         let args = ChannelArgs {

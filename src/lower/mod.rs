@@ -164,9 +164,8 @@ fn even_share(pieces: usize, most: usize, others: usize, threads: usize) -> usiz
     // Up to twice as many tasks, or one for each thread.
     let end = (2 * fewest).max(threads.div_ceil(others));
     for _ in 0..MOST_TRIED {
-        // The next size of tasks that are one more, or more, and about equal.
-        let more = pieces.div_ceil(size) + 1;
-        size = if pieces.div_ceil(more) < size { pieces.div_ceil(more) } else { size - 1 };
+        // Of equal tasks, one more, or as many more as it takes to be smaller.
+        size = pieces.div_ceil(pieces.div_ceil(size) + 1).min(size - 1);
         if size == 0 || pieces.div_ceil(size) > end {
             break;
         }
