@@ -306,8 +306,10 @@ impl<T: Copy> Epilogue<'_, T> {
 
 /// Raw arguments of a spatial-vector kernel with tile `MR x NR`.
 ///
-/// Memory: `a` readable for `kc * MR`; `koff` for `kc`; `b + koff[k]` for `NR`, every k; `tile` readable and writable for `MR * NR`.
+/// Memory: `a` readable for `panels * kc * MR`; `koff` for `kc`; `b + koff[k]` for `NR`, every k; `tile` readable and writable for `MR * NR`.
 pub(crate) struct SpatialArgs<T> {
+    /// One behind the other: 1 unless there is a `store` that is not of pairs; and 1 with `accumulate`, as they share the tile.
+    pub(crate) panels: usize,
     pub(crate) kc: usize,
     pub(crate) a: *const T,
     pub(crate) b: *const T,
@@ -320,8 +322,9 @@ pub(crate) struct SpatialArgs<T> {
     pub(crate) store: Option<TileStore<T>>,
 }
 
-/// Memory: for each row i, or each pair of rows where they are paired, `bias` readable at i, and `y + i * ldy` writable (and `residual` there readable, unless null) where
-/// `places` says.
+/// Memory: for each row i of all panels, or each pair of rows where they are paired, `bias` readable at i, and `y + i * ldy` writable (and `residual` there readable, unless
+/// null) where `places` says.
+#[derive(Clone, Copy)]
 pub(crate) struct TileStore<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
@@ -340,9 +343,24 @@ impl<T: Copy> TileStore<T> {
         let residual = residual.map_or(core::ptr::null(), <[T]>::as_ptr);
         Self { y: y.y, ldy, places, bias: bias.as_ptr(), residual, lo, hi }
     }
+
+    /// The same for the rows from `row` on.
+    ///
+    /// # Safety
+    /// Memory: `row` is one of the rows, or their number.
+    #[inline(always)]
+    pub(crate) unsafe fn from_row(&self, row: usize) -> Self {
+        // SAFETY: bias, and, unless null, the residual and Y are readable or writable up to the last row at least.
+        unsafe {
+            let at = row * self.ldy;
+            let residual = if self.residual.is_null() { self.residual } else { self.residual.add(at) };
+            Self { y: self.y.add(at), bias: self.bias.add(row), residual, ..*self }
+        }
+    }
 }
 
 /// Where the vectors of a tile's row go, in elements from the beginning of the row's destination.
+#[derive(Clone, Copy)]
 pub(crate) enum Places {
     /// Full vectors one behind the other, from here on.
     Consecutive(usize),
@@ -497,8 +515,8 @@ impl<T: Real> SpatialKernel<T> {
     /// # Panics
     /// If a slice is too short.
     pub fn partial(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, ahead: Ahead, tile: &mut [T], accumulate: bool) {
-        self.check(a, b, koff, tile);
-        let args = self.args(a, b, koff, ahead, tile, accumulate, None);
+        self.check(1, a, b, koff, tile);
+        let args = self.args(1, a, b, koff, ahead, tile, accumulate, None);
         // SAFETY: check() asserted the memory that SpatialArgs asks for; a kernel is only handed out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
@@ -523,19 +541,65 @@ impl<T: Real> SpatialKernel<T> {
         first: usize,
         epilogue: &Epilogue<'_, T>,
     ) {
-        self.check(a, b, koff, tile);
+        self.finish_rows(1, a, b, koff, ahead, tile, accumulate, y, ldy, map, first, epilogue);
+    }
+
+    /// `y = clamp(A * B + bias + residual)` of any number of panels, one behind the other, over the whole of K: `a` is `[panels][kc][MR]`, and row i of all their
+    /// rows goes to `y[i * ldy..]`; else as [`finish`](Self::finish), which makes the same sums. The panels take turns with the lines that `ahead` has beside each of
+    /// its own, as far as a row of B is long. `tile` is clobbered.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
+    pub fn finish_panels(
+        &self,
+        panels: usize,
+        a: &[T],
+        b: &[T],
+        koff: RowOffsetsRef<'_>,
+        ahead: Ahead,
+        tile: &mut [T],
+        y: &mut Dest<'_, T>,
+        ldy: usize,
+        map: &StoreMap,
+        first: usize,
+        epilogue: &Epilogue<'_, T>,
+    ) {
+        self.finish_rows(panels, a, b, koff, ahead, tile, false, y, ldy, map, first, epilogue);
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
+    fn finish_rows(
+        &self,
+        panels: usize,
+        a: &[T],
+        b: &[T],
+        koff: RowOffsetsRef<'_>,
+        ahead: Ahead,
+        tile: &mut [T],
+        accumulate: bool,
+        y: &mut Dest<'_, T>,
+        ldy: usize,
+        map: &StoreMap,
+        first: usize,
+        epilogue: &Epilogue<'_, T>,
+    ) {
+        self.check(panels, a, b, koff, tile);
         let columns = &map.columns[first..first + self.nrv];
-        let end = (self.mr - 1).saturating_mul(ldy).saturating_add(map.end);
+        let rows = self.mr.saturating_mul(panels);
+        let end = rows.saturating_sub(1).saturating_mul(ldy).saturating_add(map.end);
         assert!(map.lanes == self.lanes, "the map is for vectors of another length");
         assert!(end <= y.len, "the destination is too short");
-        assert!(epilogue.bias.len() >= self.mr, "one bias a row");
+        assert!(epilogue.bias.len() >= rows, "one bias a row");
         assert!(epilogue.residual.is_none_or(|r| end <= r.len()), "the residual is too short");
         let is_plain = epilogue.residual.is_none() && first + self.nrv <= map.plain_until(first);
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
         let store = TileStore::new(y, ldy, places, epilogue);
-        let args = self.args(a, b, koff, ahead, tile, accumulate, Some(store));
+        let args = self.args(panels, a, b, koff, ahead, tile, accumulate, Some(store));
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore ask for (each entry of the map ends at
-        // or before map.end); Dest grants the writes; a kernel is only handed out where the CPU has its ISA.
+        // or before map.end; with no panels nothing is touched); with accumulate there is one panel; Dest grants the writes; a kernel is only handed out where the
+        // CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
 
@@ -558,7 +622,7 @@ impl<T: Real> SpatialKernel<T> {
         places: &[usize],
         epilogue: &Epilogue<'_, T>,
     ) {
-        self.check(a, b, koff, tile);
+        self.check(1, a, b, koff, tile);
         let pairs = self.mr / 2;
         assert!(pairs > 0 && self.mr == 2 * pairs, "rows come in pairs");
         let places = &places[..self.nrv];
@@ -568,15 +632,15 @@ impl<T: Real> SpatialKernel<T> {
         assert!(epilogue.bias.len() >= pairs, "one bias a pair of rows");
         assert!(epilogue.residual.is_none(), "no residual");
         let store = TileStore::new(y, ldy, Places::Pairs(places.as_ptr()), epilogue);
-        let args = self.args(a, b, koff, ahead, tile, accumulate, Some(store));
+        let args = self.args(1, a, b, koff, ahead, tile, accumulate, Some(store));
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore ask for; Dest grants the writes; a kernel is only handed out
         // where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
 
-    fn check(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, tile: &[T]) {
+    fn check(&self, panels: usize, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, tile: &[T]) {
         let kc = koff.offsets.len();
-        assert!(a.len() >= kc.saturating_mul(self.mr), "the panel of A is too short");
+        assert!(a.len() >= kc.saturating_mul(self.mr.saturating_mul(panels)), "the panels of A are too short");
         assert!(kc == 0 || b.len() >= koff.max.saturating_add(self.nr()), "the rows of B end beyond its slice");
         assert!(tile.len() >= self.mr * self.nr(), "the tile is too short");
     }
@@ -584,6 +648,7 @@ impl<T: Real> SpatialKernel<T> {
     #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
     fn args(
         &self,
+        panels: usize,
         a: &[T],
         b: &[T],
         koff: RowOffsetsRef<'_>,
@@ -594,6 +659,7 @@ impl<T: Real> SpatialKernel<T> {
     ) -> SpatialArgs<T> {
         let (ahead, ahead_step) = ahead.or(a);
         SpatialArgs {
+            panels,
             kc: koff.offsets.len(),
             a: a.as_ptr(),
             b: b.as_ptr(),

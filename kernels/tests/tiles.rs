@@ -354,6 +354,89 @@ fn panels_in_one_call_are_refused_where_a_slice_is_too_short() {
 }
 
 #[test]
+fn panels_are_finished_in_one_call_as_by_calls_for_each() {
+    fn check<T: Real>() {
+        for isa in Isa::ALL {
+            for kernel in spatial_kernels::<T>(isa) {
+                for (depth, panels) in DEPTHS.iter().flat_map(|depth| (0..6).map(move |panels| (*depth, panels))) {
+                    for (with_residual, gaps) in [(false, false), (false, true), (true, false), (true, true)] {
+                        spatial_panels(kernel, depth, panels, with_residual, gaps);
+                    }
+                }
+            }
+        }
+    }
+    check::<f32>();
+    check::<f64>();
+}
+
+fn spatial_panels<T: Real>(kernel: &SpatialKernel<T>, depth: usize, panels: usize, with_residual: bool, gaps: bool) {
+    let (mr, nr, lanes, mut numbers) = (kernel.mr(), kernel.nr(), kernel.lanes(), Numbers(12));
+    // A block of columns in the middle of a row; or rows of one column less than a vector.
+    let live = if gaps { lanes - usize::from(lanes > 1) } else { lanes };
+    let column = |j: usize| Column { offset: 3 + j * live, mask: ((1_u64 << live) - 1) as u32 };
+    let map = StoreMap::new((0..kernel.nrv() + 2).map(column).collect(), lanes);
+    let (ldy, rows) = (map.end() + 2, panels * mr);
+    let (a, b, bias): (Vec<T>, Vec<T>, Vec<T>) =
+        (numbers.vec(rows * depth), numbers.vec(depth * nr), numbers.vec(rows));
+    // A row more, as without panels there still is a destination.
+    let residual: Vec<T> = numbers.vec(rows * ldy + map.end());
+    let (lo, hi) = (T::from_f64(-0.75), T::from_f64(1.25));
+    let koff = RowOffsets::packed(depth, nr);
+    let run = |y: &mut [T], panels: usize, panel: usize| {
+        let row = panel * mr;
+        let residual = with_residual.then_some(&residual[row * ldy..]);
+        let epilogue = Epilogue { bias: &bias[row..], residual, lo, hi };
+        let mut y = Dest::from_slice(&mut y[row * ldy..]);
+        let (koff, ahead, mut tile) = (koff.rows(0..depth), Ahead::lines(&b), vec![T::ZERO; mr * nr]);
+        kernel.finish_panels(panels, &a[row * depth..], &b, koff, ahead, &mut tile, &mut y, ldy, &map, 1, &epilogue);
+    };
+    let untouched = vec![T::from_f64(UNTOUCHED); rows * ldy + map.end()];
+    let (mut together, mut each) = (untouched.clone(), untouched.clone());
+    run(&mut together, panels, 0);
+    for panel in 0..panels {
+        run(&mut each, 1, panel);
+    }
+    assert_eq!(together, each, "{kernel:?} depth {depth}, {panels} panels");
+    let written = together.iter().zip(&untouched).filter(|(got, before)| got != before).count();
+    assert_eq!(written, rows * kernel.nrv() * live, "{kernel:?} depth {depth}, {panels} panels");
+}
+
+#[test]
+fn panels_that_do_not_fit_are_refused() {
+    let kernel = &spatial_kernels::<f32>(Isa::Portable)[0];
+    let (mr, nr) = (kernel.mr(), kernel.nr());
+    let refused = |panels: usize, [a, y, bias, residual]: [usize; 4]| {
+        let (a, b, mut y) = (vec![0.0; a], vec![0.0; 2 * nr], vec![0.0; y]);
+        let (bias, residual) = (vec![0.0; bias], vec![0.0; residual]);
+        let epilogue = Epilogue { bias: &bias, residual: Some(&residual), lo: 0.0, hi: 1.0 };
+        let (koff, map, mut tile) =
+            (RowOffsets::packed(2, nr), StoreMap::contiguous(nr, kernel.lanes()), vec![0.0; mr * nr]);
+        let (koff, mut y) = (koff.rows(0..2), Dest::from_slice(&mut y));
+        let call = std::panic::AssertUnwindSafe(|| {
+            kernel.finish_panels(panels, &a, &b, koff, Ahead::NONE, &mut tile, &mut y, nr, &map, 0, &epilogue)
+        });
+        let panic = std::panic::catch_unwind(call).err();
+        panic.map(|panic| *panic.downcast_ref::<&str>().expect("a message without values"))
+    };
+    let rows = 3 * mr;
+    let fits = [2 * rows, rows * nr, rows, rows * nr];
+    assert_eq!(refused(3, fits), None);
+    let rules = [
+        "the panels of A are too short",
+        "the destination is too short",
+        "one bias a row",
+        "the residual is too short",
+    ];
+    for (short, rule) in rules.into_iter().enumerate() {
+        let mut sizes = fits;
+        sizes[short] -= 1;
+        assert_eq!(refused(3, sizes), Some(rule));
+        assert!(refused(4, fits).is_some() && refused(usize::MAX, fits).is_some());
+    }
+}
+
+#[test]
 fn nan_passes_the_clamp() {
     for isa in Isa::ALL {
         for kernel in spatial_kernels::<f32>(isa) {

@@ -14,7 +14,7 @@ pub(crate) struct Native<A: Compute> {
     tiles: Tiles<A>,
     koff: RowOffsets,
     map: StoreMap,
-    /// The bias of a plain product, one a row of a panel.
+    /// The bias of a plain product, one a row.
     zeros: Vec<A>,
 }
 
@@ -30,7 +30,7 @@ impl<A: Compute> Native<A> {
             size,
             koff: RowOffsets::packed(size.k, size.ld),
             map: StoreMap::contiguous(size.ld, lanes),
-            zeros: alloc::vec![A::ZERO; tiles.mr()],
+            zeros: alloc::vec![A::ZERO; size.rows],
             tiles,
         })
     }
@@ -57,32 +57,26 @@ impl<A: Compute> Gemm<A> for Native<A> {
         let Product { packed, k, b, n, accumulate } = product;
         let (ld, lanes) = (self.size.ld, self.tiles.lanes);
         let epilogue = Epilogue { bias: &self.zeros, residual: None, lo: A::NEG_INFINITY, hi: A::INFINITY };
-        self.tiles.for_each(0..self.tiles.panels.count(), n.div_ceil(lanes), |kernel, panel, vector| {
-            let row = self.tiles.panels.start(panel);
-            let a = &packed[row * k..(row + kernel.mr()) * k];
+        self.tiles.for_each(0..self.tiles.panels.count(), n.div_ceil(lanes), |kernel, run, vector| {
             // Without channels B has no rows to begin in.
             let b = b.get(vector * lanes..).unwrap_or(&[]);
-            let c = &mut c[row * ld..];
-            if accumulate {
+            let (koff, ahead, map) = (self.koff.rows(0..k), Ahead::NONE, &self.map);
+            if !accumulate {
+                let rows = self.tiles.panels.start(run.start)..self.tiles.panels.start(run.end);
+                let (a, mut y) = (&packed[rows.start * k..rows.end * k], Dest::from_slice(&mut c[rows.start * ld..]));
+                return kernel.finish_panels(run.len(), a, b, koff, ahead, tile, &mut y, ld, map, vector, &epilogue);
+            }
+            for panel in run {
+                let row = self.tiles.panels.start(panel);
+                let a = &packed[row * k..(row + kernel.mr()) * k];
+                let c = &mut c[row * ld..];
                 let sums = c[vector * lanes..].chunks(ld);
                 for (tile, sums) in tile.chunks_exact_mut(kernel.nr()).zip(sums).take(kernel.mr()) {
                     tile.copy_from_slice(&sums[..kernel.nr()]);
                 }
+                let mut y = Dest::from_slice(c);
+                kernel.finish(a, b, koff, ahead, tile, true, &mut y, ld, map, vector, &epilogue);
             }
-            let mut y = Dest::from_slice(c);
-            kernel.finish(
-                a,
-                b,
-                self.koff.rows(0..k),
-                Ahead::NONE,
-                tile,
-                accumulate,
-                &mut y,
-                ld,
-                &self.map,
-                vector,
-                &epilogue,
-            );
         });
     }
 }

@@ -9,7 +9,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
+use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
 
 use super::Request;
 use super::cost::{CLOCK, KERNEL_CALL_CYCLES, STORE_CYCLES, fetch_weights};
@@ -281,32 +281,58 @@ impl<T: Element> Sink<'_, '_, T> {
         kernel: &SpatialKernel<T::Acc>,
         rows: &Rows<'_, T::Acc>,
         columns: &Columns<'_, T::Acc>,
-        panel: (usize, &[T::Acc]),
+        (row, a): (usize, &[T::Acc]),
         vector: usize,
         b: &[T::Acc],
         ahead: Ahead,
         tile: &mut [T::Acc],
     ) {
-        let (row, a) = panel;
         let accumulate = !rows.is_first();
         if !rows.is_last() {
             return kernel.partial(a, b, columns.koff, ahead, tile, accumulate);
         }
-        let at = columns.at + row * columns.ldy;
-        let bias = &rows.bias[row..row + kernel.mr()];
-        let io = self.finish.io;
-        if let Some((lo, hi)) = self.direct
-            && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
-        {
-            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-            let epilogue = Epilogue { bias, residual, lo, hi };
+        if let Some((mut y, epilogue)) = self.destination(rows, columns, row..row + kernel.mr()) {
             let (koff, ldy, map) = (columns.koff, columns.ldy, columns.map);
             kernel.finish(a, b, koff, ahead, tile, accumulate, &mut y, ldy, map, vector, &epilogue);
         } else {
             kernel.partial(a, b, columns.koff, ahead, tile, accumulate);
             let tile = &mut tile[..kernel.mr() * kernel.nr()];
+            let (at, bias) = (columns.at + row * columns.ldy, &rows.bias[row..row + kernel.mr()]);
             self.finish.tile(tile, kernel.nr(), kernel.lanes(), bias, at, columns.ldy, columns.map, vector);
         }
+    }
+
+    /// Finishes the tiles of the panels of rows `of`, of equal height, over the whole of K, in one call; whether kernels store them themselves, or else nothing is done.
+    #[expect(clippy::too_many_arguments, reason = "the tiles' operands and their place")]
+    fn panels(
+        &self,
+        kernel: &SpatialKernel<T::Acc>,
+        rows: &Rows<'_, T::Acc>,
+        columns: &Columns<'_, T::Acc>,
+        of: Range<usize>,
+        vector: usize,
+        b: &[T::Acc],
+        tile: &mut [T::Acc],
+    ) -> bool {
+        let Some((mut y, epilogue)) = self.destination(rows, columns, of.clone()) else { return false };
+        let (panels, a) = (of.len() / kernel.mr(), &rows.a[of.start * rows.k_total..of.end * rows.k_total]);
+        let Columns { koff, ahead, map, ldy, .. } = *columns;
+        kernel.finish_panels(panels, a, b, koff, ahead, tile, &mut y, ldy, map, vector, &epilogue);
+        true
+    }
+
+    /// Where kernels store rows of the group themselves, and what they add; nothing where they do not.
+    fn destination<'a>(
+        &'a self,
+        rows: &'a Rows<'_, T::Acc>,
+        columns: &Columns<'_, T::Acc>,
+        of: Range<usize>,
+    ) -> Option<(Dest<'a, T::Acc>, Epilogue<'a, T::Acc>)> {
+        let (lo, hi) = self.direct?;
+        let at = columns.at + of.start * columns.ldy;
+        let y = T::dest_as_acc(self.finish.io.y.dest(at))?;
+        let residual = self.finish.io.residual.and_then(T::as_acc).map(|r| &r[at..]);
+        Some((y, Epilogue { bias: &rows.bias[of], residual, lo, hi }))
     }
 }
 
@@ -343,48 +369,60 @@ impl<T: Real> Tiles<T> {
         let panel_bytes = rows.k.len() * self.mr() * size_of::<T>();
         let share = (A_BLOCK_BYTES / panel_bytes.max(1)).max(1);
         let count = rows.panels.len().div_ceil(rows.panels.len().div_ceil(share).max(1)).max(1);
-        let count = if self.is_store_bound(rows.k.len()) { 1 } else { count };
+        // Of one tile's width there are no rows to go along.
+        let is_wide = vectors > self.widest();
+        let count = if is_wide && self.is_store_bound(rows.k.len()) { 1 } else { count };
         // Then the next panel of A is fetched instead of columns.
         let is_far = panel_bytes * rows.panels.len() > Caches::detect().l2 / 4 * 3;
         // Of the columns, each panel fetches another line.
         let mut line = 0;
         for first in rows.panels.clone().step_by(count) {
             let group = first..(first + count).min(rows.panels.end);
-            self.for_each(group.clone(), vectors, |kernel, panel, vector| {
-                let row = self.panels.start(panel);
-                let (height, a) = (kernel.mr(), row * rows.k_total);
-                let a = &rows.a[a + rows.k.start * height..a + rows.k.end * height];
+            self.for_each(group.clone(), vectors, |kernel, run, vector| {
                 // Without steps of k, B has no rows: nothing is read.
                 let b = columns.b.get(vector * self.lanes..).unwrap_or(&[]);
-                let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
-                let tile = &mut tiles[kept..kept + height * kernel.nr()];
-                let ahead = if is_far {
-                    let next = if panel + 1 < group.end { panel + 1 } else { group.start };
-                    let next = self.panels.start(next) * rows.k_total + rows.k.start * self.panels.height(next);
-                    Ahead::lines(&rows.a[next..])
-                } else {
-                    line = if (line + 2) * Ahead::LINE > kernel.nr() * size_of::<T>() { 0 } else { line + 1 };
-                    columns.ahead.line(line)
-                };
-                sink.tile(kernel, rows, columns, (row, a), columns.range.start + vector, b, ahead, tile);
+                let (height, at) = (kernel.mr(), columns.range.start + vector);
+                let of = self.panels.start(run.start)..self.panels.start(run.end);
+                if !blocked && !is_far && sink.panels(kernel, rows, columns, of, at, b, tiles) {
+                    return;
+                }
+                for panel in run {
+                    let row = self.panels.start(panel);
+                    let a = row * rows.k_total;
+                    let a = &rows.a[a + rows.k.start * height..a + rows.k.end * height];
+                    let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
+                    let tile = &mut tiles[kept..kept + height * kernel.nr()];
+                    let ahead = if is_far {
+                        let next = if panel + 1 < group.end { panel + 1 } else { group.start };
+                        let next = self.panels.start(next) * rows.k_total + rows.k.start * self.panels.height(next);
+                        Ahead::lines(&rows.a[next..])
+                    } else {
+                        line = if (line + 2) * Ahead::LINE > kernel.nr() * size_of::<T>() { 0 } else { line + 1 };
+                        columns.ahead.line(line)
+                    };
+                    sink.tile(kernel, rows, columns, (row, a), at, b, ahead, tile);
+                }
             });
         }
     }
 
-    /// Calls `tile(kernel, panel, first vector)` for every tile: for each width of columns, all panels of `panels`.
+    /// Calls `tiles(kernel, run of panels, first vector)` for each width of columns and each run of panels of equal height, until those of all `panels` have passed.
     #[inline]
     pub(crate) fn for_each(
         &self,
         panels: Range<usize>,
         vectors: usize,
-        mut tile: impl FnMut(&'static SpatialKernel<T>, usize, usize),
+        mut tiles: impl FnMut(&'static SpatialKernel<T>, Range<usize>, usize),
     ) {
+        let taller = panels.start..panels.end.min(self.panels.taller);
+        let lower = panels.start.max(self.panels.taller)..panels.end;
         let mut vector = 0;
         while vector < vectors {
             let width = self.width(vectors - vector);
-            for p in panels.clone() {
-                let kernel = if p < self.panels.taller { width.tall } else { width.low };
-                tile(kernel, p, vector);
+            for (kernel, run) in [(width.tall, &taller), (width.low, &lower)] {
+                if !run.is_empty() {
+                    tiles(kernel, run.clone(), vector);
+                }
             }
             vector += width.nrv;
         }

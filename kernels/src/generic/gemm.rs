@@ -16,35 +16,44 @@ use crate::Real;
 use crate::simd::Simd;
 use crate::ukernel::{Ahead, ChannelArgs, ChannelStore, Column, Places, SpatialArgs, TileStore};
 
-/// The tile of `MR` rows of packed A times `NRV` vectors of B's rows.
+/// The tiles of panels of `MR` rows of packed A times `NRV` vectors of B's rows.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SpatialArgs`] states for `MR` and `NR = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &SpatialArgs<V::Elem>) {
-    // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds kc * MR elements, each b + koff[k] holds NR, the tile
+    // Lines of a row of B, which panels take turns to fetch of the rows to come.
+    let lines = const { if NRV * size_of::<V>() > Ahead::LINE { NRV * size_of::<V>() / Ahead::LINE } else { 1 } };
+    // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds panels * kc * MR elements, each b + koff[k] holds NR, the tile
     // holds MR * NR, and the store's contract covers the rest.
     unsafe {
-        let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
-        let (mut a, mut ahead) = (args.a, args.ahead);
-        for k in 0..args.kc {
-            V::prefetch(ahead.cast());
-            ahead = ahead.wrapping_add(args.ahead_step);
-            step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
-            a = a.add(MR);
-        }
-        if args.accumulate {
-            add_tile::<V, MR, NRV>(&mut acc, args.tile);
-        }
-        let Some(store) = &args.store else { return store_tile::<V, MR, NRV>(&acc, args.tile) };
-        match store.places {
-            Places::Consecutive(offset) => store_plain::<V, MR, NRV>(&acc, store, offset),
-            // Of an odd number of rows nobody asks for pairs.
-            Places::Pairs(places) if MR.is_multiple_of(2) => store_pairs::<V, MR, NRV>(&acc, store, places),
-            Places::Pairs(_) => {}
-            Places::Mapped(columns) => {
+        let mut a = args.a;
+        for panel in 0..args.panels {
+            let mut ahead = args.ahead.wrapping_add(panel % lines * Ahead::LINE);
+            let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
+            for k in 0..args.kc {
+                V::prefetch(ahead.cast());
+                ahead = ahead.wrapping_add(args.ahead_step);
+                step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
+                a = a.add(MR);
+            }
+            if args.accumulate {
+                add_tile::<V, MR, NRV>(&mut acc, args.tile);
+            }
+            let Some(store) = &args.store else {
                 store_tile::<V, MR, NRV>(&acc, args.tile);
-                store_columns::<V>(args.tile, MR, NRV, store, columns);
+                continue;
+            };
+            let store = &store.from_row(panel * MR);
+            match store.places {
+                Places::Consecutive(offset) => store_plain::<V, MR, NRV>(&acc, store, offset),
+                // Of an odd number of rows nobody asks for pairs.
+                Places::Pairs(places) if MR.is_multiple_of(2) => store_pairs::<V, MR, NRV>(&acc, store, places),
+                Places::Pairs(_) => {}
+                Places::Mapped(columns) => {
+                    store_tile::<V, MR, NRV>(&acc, args.tile);
+                    store_columns::<V>(args.tile, MR, NRV, store, columns);
+                }
             }
         }
     }
