@@ -165,6 +165,18 @@ pub(crate) trait Simd: Copy {
         (even, odd)
     }
 
+    /// The last lane of `v`, and then all but the last of `self`.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn behind_last_of(self, v: Self) -> Self;
+
+    /// All but the first lane of `self`, and then the first of `v`.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn before_first_of(self, v: Self) -> Self;
+
     /// The lanes that lie in a row of `width` elements where lane 0 is at `position` of it, which may be outside.
     ///
     /// # Safety
@@ -297,3 +309,19 @@ macro_rules! broadcast_scalars {
     };
 }
 pub(crate) use broadcast_scalars;
+
+/// [`deinterleave`](Simd::deinterleave) of four vectors, by unzipping pairs.
+///
+/// # Safety
+/// CPU: the ISA. `M` is 4.
+#[inline(always)]
+pub(crate) unsafe fn quarters<V: Simd, const M: usize>(v: [V; M]) -> [V; M] {
+    // SAFETY: the caller runs where the ISA is.
+    unsafe {
+        let ((even0, odd0), (even1, odd1)) = (v[0].unzip(v[1]), v[2].unzip(v[3]));
+        let mut every = v;
+        (every[0], every[2]) = even0.unzip(even1);
+        (every[1], every[3]) = odd0.unzip(odd1);
+        every
+    }
+}

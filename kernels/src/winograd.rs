@@ -1,7 +1,6 @@
 //! Winograd kernels: descriptors, raw arguments, the safe calls, and the transform of filters.
 //!
-//! A kernel of F(m, r) is used in four steps for a block of tiles: [`split`](WinogradKernel::split) the rows of a channel into padded planes,
-//! transform them with [`input`](WinogradKernel::input), multiply by the transformed filters (a GEMM for each of the tile's values), and take
+//! A kernel of F(m, r) is used in three steps for a block of tiles: transform the rows of a channel with [`input`](WinogradKernel::input), multiply by the transformed filters (a GEMM for each of the tile's values), and take
 //! the products back with [`output`](WinogradKernel::output). `generic/winograd.rs` has the algebra.
 
 use alloc::vec::Vec;
@@ -111,6 +110,8 @@ pub struct Planes {
     pub(crate) free_room: (usize, usize),
     /// Whether rows are so short that two of them are split at once.
     pub(crate) is_paired: bool,
+    /// Whether rows are transformed as they lie, and not split: those of more tiles than half a vector.
+    pub(crate) is_straight: bool,
     /// What becomes of the last row of tiles.
     pub(crate) spare: Spare,
     /// Elements of a vector of the kernels that they are for.
@@ -168,6 +169,7 @@ impl Planes {
             free_room: (begin, end),
             spare: Spare::NONE,
             is_paired: along.outputs.is_multiple_of(2) && columns + (along.values - 1) / along.outputs <= lanes / 2,
+            is_straight: kernel.straight.is_some() && columns > lanes / 2,
             lanes,
         })
     }
@@ -377,7 +379,11 @@ impl Border {
         let (rows, elements) = if is_empty { (0..0, 0..0) } else { (rows, elements) };
         let (outputs, lanes) = (kernel.along.outputs, kernel.lanes);
         let step = tiles_of_a_vector(lanes, kernel.along);
-        let mask = |i: usize| live_lanes(&elements, lanes, outputs * (i / outputs * step) + i % outputs * lanes);
+        let split_mask = |i: usize| live_lanes(&elements, lanes, outputs * (i / outputs * step) + i % outputs * lanes);
+        let mask = |i: usize| {
+            let (chunk, vector) = (i / (outputs + 1), i % (outputs + 1));
+            if shape.is_straight { straight_masks(&elements, lanes, outputs, chunk)[vector] } else { split_mask(i) }
+        };
         let Spare { count, .. } = shape.spare;
         let free = shape.rows - count;
         let rows = rows.start.min(free)..rows.end.min(free);
@@ -402,6 +408,25 @@ pub(crate) fn live_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u3
     let from = elements.start.saturating_sub(at).min(lanes);
     let to = elements.end.saturating_sub(at).min(lanes);
     (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32
+}
+
+/// The lanes that are not padding in what the one-pass transform reads of vector `chunk` of a row of tiles, with `outputs` each: their vectors from the first tile's second element
+/// on, and then both elements that are left, the one behind those vectors as the first lane and the one before them as the last.
+#[cold]
+pub(crate) fn straight_masks(
+    elements: &Range<usize>,
+    lanes: usize,
+    outputs: usize,
+    chunk: usize,
+) -> [u32; MOST_VALUES] {
+    let first = chunk * outputs * lanes;
+    let mut masks = [0; MOST_VALUES];
+    for (vector, mask) in masks.iter_mut().enumerate().take(outputs) {
+        *mask = live_lanes(elements, lanes, first + 1 + vector * lanes);
+    }
+    let is_live = |at: usize| u32::from(elements.contains(&at));
+    masks[outputs] = is_live(first + 1 + outputs * lanes) | is_live(first) << (lanes - 1);
+    masks
 }
 
 /// Memory: `x + i * row_stride + e` readable for i below the border's rows and e below its elements; `planes` writable for `Planes::len()` of the
@@ -446,6 +471,14 @@ pub(crate) struct InputArgs<T> {
     pub(crate) v_plane: usize,
 }
 
+/// Memory: as `source` states; `v + (i * NH + j) * v_plane + t` writable for every value (i, j) and every t below the tiles of the border's shape, and for
+/// a vector from each of them on.
+pub(crate) struct StraightArgs<'a, T> {
+    pub(crate) source: SplitArgs<'a, T>,
+    pub(crate) v: *mut T,
+    pub(crate) v_plane: usize,
+}
+
 /// Memory: `products + t * tile_step + xi * plane` readable for a vector, t below `tiles`, xi below the number of a tile's values; `bias` readable
 /// for `channels <= LANES`; `bad` writable for `tiles`; `y + c * channel_step + i * row_step` writable (and `residual` there readable, unless
 /// null) for `width` elements, c below `channels`, i below `height`. With `past_cache` all of that is aligned to whole vectors.
@@ -478,6 +511,8 @@ pub struct WinogradKernel<T: 'static> {
     pub(crate) split: unsafe fn(&SplitArgs<'_, T>),
     pub(crate) extend: unsafe fn(&SplitArgs<'_, T>),
     pub(crate) input: unsafe fn(&InputArgs<T>),
+    /// Where there is one.
+    pub(crate) straight: Option<unsafe fn(&StraightArgs<'_, T>)>,
     pub(crate) output: unsafe fn(&OutputArgs<T>) -> bool,
 }
 
@@ -549,49 +584,39 @@ impl<T: Real> WinogradKernel<T> {
         self.lanes
     }
 
-    /// Copies the rows of one channel into its planes; padding becomes zeros, and what belongs to [spare](Spare) outputs is extended.
+    /// Transforms the tiles of one channel, from its rows: value xi of tile t goes to `v[xi * v_plane + t]`, values row by row. Padding is zeros, and what belongs to
+    /// [spare](Spare) outputs is extended. What lies within a vector behind the last tile of a value is clobbered, and so are the `planes`.
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn split(&self, source: &Source<'_, T>, border: &Border, planes: &mut [T]) {
+    pub fn input(&self, source: &Source<'_, T>, border: &Border, planes: &mut [T], v: &mut [T], v_plane: usize) {
         let Source { x, row_stride, next } = *source;
         let Border { rows, elements, shape, .. } = border;
         assert!(shape.is_of(self), "the border of another kernel");
         assert!(planes.len() >= shape.len(), "the planes are too short");
         let end = (rows.len().saturating_sub(1)).checked_mul(row_stride).and_then(|at| at.checked_add(elements.len()));
         assert!(end.is_some_and(|end| end <= x.len()) || rows.is_empty(), "the rows end beyond their slice");
+        let end = shape.tiles + self.lanes - 1;
+        let end = (self.values() - 1).checked_mul(v_plane).and_then(|at| at.checked_add(end));
+        assert!(end.is_some_and(|end| end <= v.len()), "transformed tiles end beyond their slice");
         let free_stride = elements.len().next_multiple_of(self.lanes);
-        let planes = planes.as_mut_ptr();
+        let (planes, v) = (planes.as_mut_ptr(), v.as_mut_ptr());
         // What is behind the planes.
         let free = planes.wrapping_add(shape.free_room.0);
-        let args = SplitArgs { x: x.as_ptr(), row_stride, next, border, zero: T::ZERO, planes, free, free_stride };
+        let source = SplitArgs { x: x.as_ptr(), row_stride, next, border, zero: T::ZERO, planes, free, free_stride };
         if shape.spare.count > 0 {
             // SAFETY: asserted above; the room is for as many rows, of all elements.
-            unsafe { (self.extend)(&args) };
+            unsafe { (self.extend)(&source) };
+        }
+        if let Some(straight) = self.straight.filter(|_| shape.is_straight) {
+            // SAFETY: asserted above: a row of tiles ends less than a vector behind its last one; planes have room for a row of zeros, of two vectors more
+            // than the tiles' outputs; a kernel is only handed out where the CPU has its ISA.
+            return unsafe { straight(&StraightArgs { source, v, v_plane }) };
         }
         // SAFETY: asserted above; a row's last place lies a vector before its phase's end; a kernel is only handed out where the CPU has its ISA.
-        unsafe { (self.split)(&args) };
-    }
-
-    /// Transforms the tiles of one channel: value xi of tile t goes to `v[xi * v_plane + t]`, values row by row. What lies within a vector
-    /// behind the last tile of a value is clobbered.
-    ///
-    /// # Panics
-    /// If a slice is too short.
-    pub fn input(&self, planes: &[T], shape: &Planes, v: &mut [T], v_plane: usize) {
-        assert!(shape.is_of(self), "planes of another kernel");
-        assert!(planes.len() >= shape.len(), "the planes are too short");
-        let vectors = shape.tiles.next_multiple_of(self.lanes);
-        let end = (self.values() - 1).checked_mul(v_plane).and_then(|at| at.checked_add(vectors));
-        assert!(end.is_some_and(|end| end <= v.len()), "transformed tiles end beyond their slice");
-        let args = InputArgs {
-            planes: planes.as_ptr(),
-            rows: shape.values,
-            plane_len: shape.plane_len,
-            tiles: shape.tiles,
-            v: v.as_mut_ptr(),
-            v_plane,
-        };
+        unsafe { (self.split)(&source) };
+        let Planes { values, plane_len, tiles, .. } = *shape;
+        let args = InputArgs { planes, rows: values, plane_len, tiles, v, v_plane };
         // SAFETY: asserted above; the last tile of the last row lies a vector before its phase's end; a kernel is only handed out where the CPU
         // has its ISA.
         unsafe { (self.input)(&args) };

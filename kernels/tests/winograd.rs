@@ -15,12 +15,12 @@ fn for_each_kernel<T: Real>(mut check: impl FnMut(&'static WinogradKernel<T>)) {
 /// Rows and columns of tiles: one, a few, whole vectors, vectors and a rest.
 const BLOCKS: [(usize, usize); 6] = [(1, 1), (2, 3), (3, 16), (2, 17), (1, 40), (5, 7)];
 
-/// One channel of X with padding around it, and the planes that its tiles are read from.
+/// One channel of X with padding around it, and its transformed tiles.
 struct Input<T> {
     /// Padded rows and elements, with zeros for padding.
     padded: Vec<Vec<T>>,
-    shape: Planes,
-    planes: Vec<T>,
+    v: Vec<T>,
+    v_plane: usize,
 }
 
 impl<T: Real> Input<T> {
@@ -44,8 +44,10 @@ impl<T: Real> Input<T> {
         let mut planes = vec![T::from_f64(f64::NAN); shape.len()];
         let source = Source { x: &x, row_stride: stride, next: 1 << 20 };
         let border = Border::new(kernel, &shape, live_rows, live);
-        kernel.split(&source, &border, &mut planes);
-        Self { padded, shape, planes }
+        let v_plane = shape.tiles() + kernel.lanes() + 4;
+        let mut v = vec![T::from_f64(UNTOUCHED); kernel.values() * v_plane];
+        kernel.input(&source, &border, &mut planes, &mut v, v_plane);
+        Self { padded, v, v_plane }
     }
 }
 
@@ -68,11 +70,9 @@ fn convolves<T: Real>(kernel: &'static WinogradKernel<T>, tolerance: f64) {
         for pads in [[0; 4], [1, 1, 1, 1], [0, 2, 20, 3]] {
             let input = Input::new(kernel, block, pads, spare);
             let tiles = block.0 * block.1;
-            let v_plane = tiles.next_multiple_of(lanes) + 5;
-            let mut v = vec![T::from_f64(UNTOUCHED); kernel.values() * v_plane];
-            kernel.input(&input.planes, &input.shape, &mut v, v_plane);
-            for plane in v.chunks(v_plane) {
-                let behind = &plane[tiles.next_multiple_of(lanes)..];
+            let Input { v, v_plane, .. } = &input;
+            for plane in v.chunks(*v_plane) {
+                let behind = &plane[tiles + lanes - 1..];
                 assert!(behind.iter().all(|x| x.to_f64() == UNTOUCHED), "{kernel:?}: wrote behind the tiles");
             }
             // One filter for each channel of Y.
@@ -273,20 +273,27 @@ fn planes_and_borders_of_other_kernels_are_refused() {
                 let foreign_border = Border::new(other, &foreign, 0..foreign.rows(), 0..foreign.row_len());
                 let len = shape.len().max(foreign.len());
                 let source = || Source { x: &x, row_stride: 0, next: 0 };
+                let (mut planes, mut v) = (vec![0.0; len], vec![0.0; 1 << 16]);
                 assert!(
-                    panics(|| kernel.split(&source(), &foreign_border, &mut vec![0.0; len])),
+                    panics(move || kernel.input(&source(), &foreign_border, &mut planes, &mut v, 64)),
                     "{kernel:?}, {other:?}"
                 );
-                let mut v = vec![0.0; 1 << 16];
-                let planes = vec![0.0; len];
-                assert!(panics(move || kernel.input(&planes, &foreign, &mut v, 64)), "{kernel:?}, {other:?}");
                 assert!(panics(|| drop(Border::new(kernel, &foreign, 0..1, 0..1))), "{kernel:?}, {other:?}");
             }
             // Sizes that overflow, however wide `usize` is.
             const HUGE: usize = 1 << (usize::BITS - 1);
             const HUGE_ROOT: usize = 1 << (usize::BITS / 2);
-            let short = shape.len() - 1;
-            assert!(panics(|| kernel.split(&Source { x: &x, row_stride: 0, next: 0 }, &border, &mut vec![0.0; short])));
+            let v_plane = shape.tiles() + kernel.lanes();
+            let v_len = (kernel.values() - 1) * v_plane + shape.tiles() + kernel.lanes() - 1;
+            let refuses = |x: &[f32], planes: usize, v: usize| {
+                let source = Source { x, row_stride: shape.row_len(), next: 0 };
+                let (mut planes, mut v) = (vec![0.0; planes], vec![0.0; v]);
+                panics(std::panic::AssertUnwindSafe(|| kernel.input(&source, &border, &mut planes, &mut v, v_plane)))
+            };
+            assert!(!refuses(&x, shape.len(), v_len), "{kernel:?}");
+            assert!(refuses(&x[1..], shape.len(), v_len), "{kernel:?}");
+            assert!(refuses(&x, shape.len() - 1, v_len), "{kernel:?}");
+            assert!(refuses(&x, shape.len(), v_len - 1), "{kernel:?}");
             for (rows, columns) in [(0, 1), (1, 0), (1, HUGE), (HUGE / 2, 4), (HUGE_ROOT, HUGE_ROOT)] {
                 assert!(
                     panics(|| assert!(!Planes::new(kernel, rows, columns, 0).is_empty())),

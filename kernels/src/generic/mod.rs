@@ -71,6 +71,14 @@ macro_rules! winograd_tiles {
                 /// # Safety
                 /// As the generic transform's, for this ISA and tile.
                 #[$attr]
+                pub(super) unsafe fn straight(args: &crate::winograd::StraightArgs<'_, $elem>) {
+                    // SAFETY: the caller's promise, passed on.
+                    unsafe { crate::generic::winograd::straight::<$vector, $nv, $nh, $mv, $mh>(args) }
+                }
+
+                /// # Safety
+                /// As the generic transform's, for this ISA and tile.
+                #[$attr]
                 pub(super) unsafe fn output(args: &crate::winograd::OutputArgs<$elem>) -> bool {
                     // SAFETY: the caller's promise, passed on.
                     unsafe { crate::generic::winograd::output::<$vector, $nv, $nh, $mv, $mh>(args) }
@@ -96,6 +104,7 @@ macro_rules! winograd_tiles {
                 split: $name::split,
                 extend,
                 input: $name::input,
+                straight: if $nh == $mh + 2 && <$vector as crate::simd::Simd>::REGISTER_FILE >= 32 { Some($name::straight) } else { None },
                 output: $name::output,
             }
         ),+];

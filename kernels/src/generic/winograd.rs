@@ -24,7 +24,8 @@
 use crate::Real;
 use crate::simd::Simd;
 use crate::winograd::{
-    Border, InputArgs, JOINED_VECTORS, Joined, MASKS, OutputArgs, SplitArgs, Tile, live_lanes, tiles_of_a_vector,
+    Border, InputArgs, JOINED_VECTORS, Joined, MASKS, OutputArgs, SplitArgs, StraightArgs, Tile, live_lanes,
+    straight_masks, tiles_of_a_vector,
 };
 
 /// Pairs of points, at the most.
@@ -329,6 +330,209 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
                 }
             }
         }
+    }
+}
+
+/// [`split`] and [`input`] in one pass, for tiles of three taps along: rows are combined down the column as they lie, taken apart along the row in registers, and
+/// combined along it. But for its first and its last element, which neighbours have too, a tile is `MH` consecutive ones.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`StraightArgs`] states for the tile.
+#[inline(always)]
+pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const MV: usize, const MH: usize>(
+    args: &StraightArgs<'_, V::Elem>,
+) {
+    let StraightArgs { source, v, v_plane } = args;
+    let Border { elements, shape, masks, .. } = source.border;
+    // SAFETY: StraightArgs promises the rows' live elements, which alone the masks select, room in the planes for a row of zeros, and whole vectors behind every
+    // place of the values: the rows of tiles overwrite what those before them stored too much.
+    unsafe {
+        // A row of padding: as many vectors as are read of one, and one before the row.
+        let zero = V::splat(source.zero);
+        for at in (0..shape.pitch.next_multiple_of(V::LANES) * MH + 2 * V::LANES).step_by(V::LANES) {
+            zero.store(source.planes.add(at));
+        }
+        let nothing = source.planes.add(V::LANES).cast_const();
+        let (mut row, mut place) = (0, 0);
+        while place < shape.tiles {
+            // From the second element of the first tile on.
+            let mut rows = [nothing; NV];
+            for i in 0..NV {
+                if let Some(live) = source.row(row + i) {
+                    rows[i] = live.wrapping_sub(elements.start).wrapping_add(1);
+                }
+            }
+            for (chunk, t) in (0..shape.pitch).step_by(V::LANES).enumerate() {
+                for i in 0..MV {
+                    for s in 0..MH {
+                        V::prefetch_near(rows[i].wrapping_add(s * V::LANES + source.next));
+                    }
+                }
+                let first = chunk * (MH + 1);
+                let more;
+                let masks = if first + MH < MASKS {
+                    &masks[first..first + MH + 1]
+                } else {
+                    more = straight_masks(elements, V::LANES, MH, chunk);
+                    &more[..MH + 1]
+                };
+                // Calls, not a loop: as a loop it would stay one, with the points in memory. Values follow each other.
+                let mut v = v.add(place + t);
+                v = straight_group::<V, NV, NH, MH, 0>(&rows, masks, v, *v_plane);
+                if NV > 4 {
+                    v = straight_group::<V, NV, NH, MH, 1>(&rows, masks, v, *v_plane);
+                }
+                if NV > 6 {
+                    straight_group::<V, NV, NH, MH, 2>(&rows, masks, v, *v_plane);
+                }
+                for i in 0..NV {
+                    rows[i] = rows[i].wrapping_add(MH * V::LANES);
+                }
+            }
+            row += MV;
+            place += shape.pitch;
+        }
+    }
+}
+
+/// Whether value 0, both values of pair `group`, and the last value are among those down the column that [`straight`] makes together, so few that they stay in registers
+/// with a column of the tile.
+const fn group_values(values: usize, group: usize) -> [bool; 4] {
+    if values == 1 { [true, false, false, false] } else { [group == 0, true, true, group + 1 == pairs(values)] }
+}
+
+/// A vector of those values, of the vectors `d` of the tiles' rows.
+///
+/// # Safety
+/// CPU: the ISA.
+#[inline(always)]
+unsafe fn of_group<V: Simd, const NV: usize, const GROUP: usize>(d: &[V; NV]) -> [V; 4] {
+    if NV == 1 {
+        return [d[0]; 4];
+    }
+    let points = const { Points::of(NV) };
+    // SAFETY: the caller runs where the ISA is.
+    unsafe {
+        let [plus, minus] = pair(d, GROUP);
+        let mut values = [plus, plus, minus, plus];
+        if GROUP == 0 {
+            values[0] = polynomial(d, 0, &points.all, pairs(NV));
+        }
+        if GROUP + 1 == pairs(NV) {
+            values[3] = polynomial(d, 1, &points.all, pairs(NV));
+        }
+        values
+    }
+}
+
+/// One group of values of a vector of tiles, from the rows of the tile, each from the second element of the first tile on. Returns the place of the next value.
+///
+/// # Safety
+/// CPU: the ISA. Memory: of each row, the lanes of `masks` are readable: those of the tiles' vectors, and in the last mask of the element behind them and of the one before
+/// them. `v + i * v_plane` is writable for a vector, i below the number of the group's values.
+#[inline(always)]
+unsafe fn straight_group<V: Simd, const NV: usize, const NH: usize, const MH: usize, const GROUP: usize>(
+    rows: &[*const V::Elem; NV],
+    masks: &[u32],
+    v: *mut V::Elem,
+    v_plane: usize,
+) -> *mut V::Elem {
+    // SAFETY: the caller's promise of ISA and memory.
+    unsafe {
+        let zero = V::splat(V::Elem::ZERO);
+        let (mut values, mut edges) = ([[zero; MH]; 4], [zero; 4]);
+        // Straight-line code, or the values would live in memory.
+        macro_rules! vectors {
+            ($load:ident: $($s:literal)+) => {$(
+                if $s < MH {
+                    let of = of_group::<V, NV, GROUP>(&$load::<V, NV, GROUP>(rows, $s * V::LANES, masks[$s]));
+                    for q in 0..4 {
+                        values[q][$s] = of[q];
+                    }
+                }
+            )+};
+        }
+        if masks[0] == V::ALL && masks[MH - 1] == V::ALL {
+            vectors!(load_rows: 0 1 2 3 4 5);
+        } else {
+            vectors!(load_live: 0 1 2 3 4 5);
+        }
+        if masks[MH] != 0 {
+            let last = 1 << (V::LANES - 1);
+            let mut both = load_live::<V, NV, GROUP>(rows, MH * V::LANES, masks[MH] & 1);
+            let before = load_live::<V, NV, GROUP>(rows, 0_usize.wrapping_sub(V::LANES), masks[MH] & last);
+            for k in 0..NV {
+                both[k] = both[k].add(before[k]);
+            }
+            edges = of_group::<V, NV, GROUP>(&both);
+        }
+        let mut v = v;
+        macro_rules! put_values {
+            ($($q:literal)+) => {$(
+                if const { group_values(NV, GROUP)[$q] } {
+                    let inner = V::deinterleave(values[$q]);
+                    let mut d = [zero; NH];
+                    d[0] = inner[MH - 1].behind_last_of(edges[$q]);
+                    for j in 0..MH {
+                        d[1 + j] = inner[j];
+                    }
+                    d[NH - 1] = inner[0].before_first_of(edges[$q]);
+                    put::<V, NH>(&forward(&d), v, v_plane);
+                    v = V::advance(v, NH * v_plane).cast_mut();
+                }
+            )+};
+        }
+        put_values!(0 1 2 3);
+        v
+    }
+}
+
+/// Whether group `group` of values depends on row `k` of a tile.
+const fn needs_row(values: usize, group: usize, k: usize) -> bool {
+    values == 1 || (k > 0 || group == 0) && (k + 1 < values || group + 1 == pairs(values))
+}
+
+/// The vectors at `at` of the rows that a group of values needs.
+///
+/// # Safety
+/// CPU: the ISA. Memory: the rows are readable there for a vector.
+#[inline(always)]
+unsafe fn load_rows<V: Simd, const NV: usize, const GROUP: usize>(
+    rows: &[*const V::Elem; NV],
+    at: usize,
+    _: u32,
+) -> [V; NV] {
+    // SAFETY: the caller's promise of ISA and memory.
+    unsafe {
+        let mut d = [V::splat(V::Elem::ZERO); NV];
+        for k in 0..NV {
+            if needs_row(NV, GROUP, k) {
+                d[k] = V::load(rows[k].add(at));
+            }
+        }
+        d
+    }
+}
+
+/// The same, of the lanes in `mask` only.
+///
+/// # Safety
+/// CPU: the ISA. Memory: the rows are readable there in those lanes.
+#[inline(always)]
+unsafe fn load_live<V: Simd, const NV: usize, const GROUP: usize>(
+    rows: &[*const V::Elem; NV],
+    at: usize,
+    mask: u32,
+) -> [V; NV] {
+    // SAFETY: the caller's promise of ISA and memory.
+    unsafe {
+        let mut d = [V::splat(V::Elem::ZERO); NV];
+        for k in 0..NV {
+            if needs_row(NV, GROUP, k) {
+                d[k] = V::load_mask(rows[k].wrapping_add(at), mask);
+            }
+        }
+        d
     }
 }
 

@@ -515,10 +515,9 @@ impl<T: Element> Core<T> {
                         Source { x, row_stride: live.len(), next: 0 }
                     }
                 };
-                self.scheme.kernel.split(&source, &border, scratch.planes);
                 let channel = (phase * channels + c) * stride + phase_along;
                 let v = &mut v[channel * block.extent.input_tiles() + image * block.extent.image_input_tiles()..];
-                self.scheme.kernel.input(scratch.planes, &block.planes, v, block.v_plane);
+                self.scheme.kernel.input(&source, &border, scratch.planes, v, block.v_plane);
             }
         }
     }

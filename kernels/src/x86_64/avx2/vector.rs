@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
+use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row, quarters};
 
 /// For each mask of eight 32-bit lanes, the indices that move its lanes to the front (AVX2 has no compress instruction).
 static COMPRESS: [[u32; 8]; 256] = {
@@ -223,6 +223,10 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        if M == 4 {
+            // SAFETY: the caller runs where the ISA is.
+            return unsafe { quarters(v) };
+        }
         let table = &Every::<M>::F32;
         let mut every = v;
         for p in 0..M {
@@ -237,6 +241,24 @@ impl Simd for F32x8 {
             }
         }
         every
+    }
+
+    #[inline(always)]
+    unsafe fn behind_last_of(self, v: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let halves = _mm256_castps_si256(_mm256_permute2f128_ps::<0x21>(v.0, self.0));
+            Self(_mm256_castsi256_ps(_mm256_alignr_epi8::<12>(_mm256_castps_si256(self.0), halves)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn before_first_of(self, v: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let halves = _mm256_castps_si256(_mm256_permute2f128_ps::<0x21>(self.0, v.0));
+            Self(_mm256_castsi256_ps(_mm256_alignr_epi8::<4>(halves, _mm256_castps_si256(self.0))))
+        }
     }
 
     #[inline(always)]
@@ -441,6 +463,10 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        if M == 4 {
+            // SAFETY: the caller runs where the ISA is.
+            return unsafe { quarters(v) };
+        }
         let table = &Every::<M>::F64;
         let mut every = v;
         for p in 0..M {
@@ -456,6 +482,24 @@ impl Simd for F64x4 {
             }
         }
         every
+    }
+
+    #[inline(always)]
+    unsafe fn behind_last_of(self, v: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let halves = _mm256_castpd_si256(_mm256_permute2f128_pd::<0x21>(v.0, self.0));
+            Self(_mm256_castsi256_pd(_mm256_alignr_epi8::<8>(_mm256_castpd_si256(self.0), halves)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn before_first_of(self, v: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let halves = _mm256_castpd_si256(_mm256_permute2f128_pd::<0x21>(self.0, v.0));
+            Self(_mm256_castsi256_pd(_mm256_alignr_epi8::<8>(halves, _mm256_castpd_si256(self.0))))
+        }
     }
 
     #[inline(always)]

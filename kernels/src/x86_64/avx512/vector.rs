@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
+use crate::simd::{Simd, broadcast_scalars, lanes_in_row, quarters};
 
 /// 16 `f32`.
 #[derive(Clone, Copy)]
@@ -160,6 +160,10 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        if M == 4 {
+            // SAFETY: the caller runs where the ISA is.
+            return unsafe { quarters(v) };
+        }
         let table = &Every::<M>::F32;
         let mut every = v;
         for p in 0..M {
@@ -173,6 +177,22 @@ impl Simd for F32x16 {
             }
         }
         every
+    }
+
+    #[inline(always)]
+    unsafe fn behind_last_of(self, v: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            Self(_mm512_castsi512_ps(_mm512_alignr_epi32::<15>(_mm512_castps_si512(self.0), _mm512_castps_si512(v.0))))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn before_first_of(self, v: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            Self(_mm512_castsi512_ps(_mm512_alignr_epi32::<1>(_mm512_castps_si512(v.0), _mm512_castps_si512(self.0))))
+        }
     }
 
     const MASKS: bool = true;
@@ -435,6 +455,10 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
+        if M == 4 {
+            // SAFETY: the caller runs where the ISA is.
+            return unsafe { quarters(v) };
+        }
         let table = &Every::<M>::F64;
         let mut every = v;
         for p in 0..M {
@@ -448,6 +472,22 @@ impl Simd for F64x8 {
             }
         }
         every
+    }
+
+    #[inline(always)]
+    unsafe fn behind_last_of(self, v: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            Self(_mm512_castsi512_pd(_mm512_alignr_epi64::<7>(_mm512_castpd_si512(self.0), _mm512_castpd_si512(v.0))))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn before_first_of(self, v: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            Self(_mm512_castsi512_pd(_mm512_alignr_epi64::<1>(_mm512_castpd_si512(v.0), _mm512_castpd_si512(self.0))))
+        }
     }
 
     const MASKS: bool = true;
