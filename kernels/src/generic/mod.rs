@@ -104,7 +104,7 @@ macro_rules! winograd_tiles {
                 split: $name::split,
                 extend,
                 input: $name::input,
-                straight: if $nh == $mh + 2 && <$vector as crate::simd::Simd>::REGISTER_FILE >= 32 { Some($name::straight) } else { None },
+                straight: if $nv > 1 && $nh == $mh + 2 { Some($name::straight) } else { None },
                 output: $name::output,
             }
         ),+];

@@ -355,6 +355,7 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
         let nothing = source.planes.add(V::LANES).cast_const();
         let (mut row, mut place) = (0, 0);
         while place < shape.tiles {
+            let is_last = place + shape.pitch >= shape.tiles;
             // From the second element of the first tile on.
             let mut rows = [nothing; NV];
             for i in 0..NV {
@@ -363,9 +364,12 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
                 }
             }
             for (chunk, t) in (0..shape.pitch).step_by(V::LANES).enumerate() {
-                for i in 0..MV {
-                    for s in 0..MH {
-                        V::prefetch_near(rows[i].wrapping_add(s * V::LANES + source.next));
+                for i in 0..NV {
+                    // Further rows are those of the tiles below.
+                    if i < MV || is_last {
+                        for s in 0..MH {
+                            V::prefetch_near(rows[i].wrapping_add(s * V::LANES + source.next));
+                        }
                     }
                 }
                 let first = chunk * (MH + 1);
