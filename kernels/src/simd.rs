@@ -165,18 +165,6 @@ pub(crate) trait Simd: Copy {
         (even, odd)
     }
 
-    /// The last lane of `v`, and then all but the last of `self`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn behind_last_of(self, v: Self) -> Self;
-
-    /// All but the first lane of `self`, and then the first of `v`.
-    ///
-    /// # Safety
-    /// CPU: the ISA.
-    unsafe fn before_first_of(self, v: Self) -> Self;
-
     /// The lanes that lie in a row of `width` elements where lane 0 is at `position` of it, which may be outside.
     ///
     /// # Safety
@@ -189,8 +177,8 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA. Memory: the row that the mask was made for is readable, `p` being at its position; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
 
-    /// Whether [`load_over`](Self::load_over), [`load_halves`](Self::load_halves), [`store_halves`](Self::store_halves) and
-    /// [`every_second`](Self::every_second) are there; elsewhere they panic.
+    /// Whether [`load_over`](Self::load_over), [`load_halves`](Self::load_halves), [`store_halves`](Self::store_halves),
+    /// [`every_second`](Self::every_second), [`behind_last_of`](Self::behind_last_of) and [`before_first_of`](Self::before_first_of) are there; elsewhere they panic.
     const MASKS: bool = false;
 
     /// As [`load_mask`](Self::load_mask), but the other lanes are those of `self`.
@@ -199,6 +187,24 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA. Memory: as `load_mask`.
     #[inline(always)]
     unsafe fn load_over(self, _: *const Self::Elem, _: u32) -> Self {
+        unreachable!("not for this ISA")
+    }
+
+    /// The last lane of `v`, and then all but the last of `self`.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    #[inline(always)]
+    unsafe fn behind_last_of(self, _v: Self) -> Self {
+        unreachable!("not for this ISA")
+    }
+
+    /// All but the first lane of `self`, and then the first of `v`.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    #[inline(always)]
+    unsafe fn before_first_of(self, _v: Self) -> Self {
         unreachable!("not for this ISA")
     }
 

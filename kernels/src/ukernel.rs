@@ -349,7 +349,7 @@ impl<T: Copy> TileStore<T> {
     /// # Safety
     /// Memory: `row` is one of the rows, or their number.
     #[inline(always)]
-    pub(crate) unsafe fn from_row(&self, row: usize) -> Self {
+    pub(crate) unsafe fn at_row(&self, row: usize) -> Self {
         // SAFETY: bias, and, unless null, the residual and Y are readable or writable up to the last row at least.
         unsafe {
             let at = row * self.ldy;

@@ -110,7 +110,7 @@ pub struct Planes {
     pub(crate) free_room: (usize, usize),
     /// Whether rows are so short that two of them are split at once.
     pub(crate) is_paired: bool,
-    /// Whether rows are transformed as they lie, and not split: those of more tiles than half a vector.
+    /// Whether rows are transformed as they lie, and not split: those of more tiles than half a vector, as far as masks are kept.
     pub(crate) is_straight: bool,
     /// What becomes of the last row of tiles.
     pub(crate) spare: Spare,
@@ -169,7 +169,9 @@ impl Planes {
             free_room: (begin, end),
             spare: Spare::NONE,
             is_paired: along.outputs.is_multiple_of(2) && columns + (along.values - 1) / along.outputs <= lanes / 2,
-            is_straight: kernel.straight.is_some() && columns > lanes / 2,
+            is_straight: kernel.straight.is_some()
+                && columns > lanes / 2
+                && columns.div_ceil(lanes) * (along.outputs + 1) <= MASKS,
             lanes,
         })
     }
@@ -379,22 +381,27 @@ impl Border {
         let (rows, elements) = if is_empty { (0..0, 0..0) } else { (rows, elements) };
         let (outputs, lanes) = (kernel.along.outputs, kernel.lanes);
         let step = tiles_of_a_vector(lanes, kernel.along);
-        let split_mask = |i: usize| live_lanes(&elements, lanes, outputs * (i / outputs * step) + i % outputs * lanes);
-        let mask = |i: usize| {
-            let (chunk, vector) = (i / (outputs + 1), i % (outputs + 1));
-            if shape.is_straight { straight_masks(&elements, lanes, outputs, chunk)[vector] } else { split_mask(i) }
-        };
+        let mut masks = [0; MASKS];
+        if shape.is_straight {
+            masks = straight_masks(&elements, lanes, outputs);
+        } else {
+            for (i, masks) in masks.chunks_mut(outputs).enumerate() {
+                for (s, mask) in masks.iter_mut().enumerate() {
+                    *mask = live_lanes(&elements, lanes, outputs * i * step + s * lanes);
+                }
+            }
+        }
         let Spare { count, .. } = shape.spare;
         let free = shape.rows - count;
         let rows = rows.start.min(free)..rows.end.min(free);
         let tile = shape.rows - shape.down.values;
         let extended = if count == 0 { Default::default() } else { shape.spare.terms(shape.down, tile, &rows) };
-        Self { masks: core::array::from_fn(mask), rows, elements, shape: *shape, free, extended }
+        Self { masks, rows, elements, shape: *shape, free, extended }
     }
 }
 
 /// Masks that are kept for all rows and channels: those of rows of usual width.
-pub(crate) const MASKS: usize = 24;
+pub(crate) const MASKS: usize = 40;
 
 /// Tiles of a row that one step of `split` completes: planes beyond the first `outputs` hold the first ones' elements, moved down by a tile or two,
 /// and so many lanes of a vector are not of use to them.
@@ -410,22 +417,17 @@ pub(crate) fn live_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u3
     (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32
 }
 
-/// The lanes that are not padding in what the one-pass transform reads of vector `chunk` of a row of tiles, with `outputs` each: their vectors from the first tile's second element
-/// on, and then both elements that are left, the one behind those vectors as the first lane and the one before them as the last.
-#[cold]
-pub(crate) fn straight_masks(
-    elements: &Range<usize>,
-    lanes: usize,
-    outputs: usize,
-    chunk: usize,
-) -> [u32; MOST_VALUES] {
-    let first = chunk * outputs * lanes;
-    let mut masks = [0; MOST_VALUES];
-    for (vector, mask) in masks.iter_mut().enumerate().take(outputs) {
-        *mask = live_lanes(elements, lanes, first + 1 + vector * lanes);
+/// The lanes that are not padding in what the one-pass transform reads of a row of tiles, with `outputs` each, for each vector of tiles: their vectors from the first tile's
+/// second element on, and then both elements that are left, the one behind those vectors as the first lane and the one before them as the last.
+fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32; MASKS] {
+    let mut masks = [0; MASKS];
+    for (chunk, masks) in masks.chunks_exact_mut(outputs + 1).enumerate() {
+        let first = chunk * outputs * lanes;
+        for (vector, mask) in masks.iter_mut().enumerate() {
+            *mask = live_lanes(elements, lanes, first + 1 + vector * lanes);
+        }
+        masks[outputs] = masks[outputs] & 1 | u32::from(elements.contains(&first)) << (lanes - 1);
     }
-    let is_live = |at: usize| u32::from(elements.contains(&at));
-    masks[outputs] = is_live(first + 1 + outputs * lanes) | is_live(first) << (lanes - 1);
     masks
 }
 

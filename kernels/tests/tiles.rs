@@ -414,7 +414,7 @@ fn panels_that_do_not_fit_are_refused() {
             (RowOffsets::packed(2, nr), StoreMap::contiguous(nr, kernel.lanes()), vec![0.0; mr * nr]);
         let (koff, mut y) = (koff.rows(0..2), Dest::from_slice(&mut y));
         let call = std::panic::AssertUnwindSafe(|| {
-            kernel.finish_panels(panels, &a, &b, koff, Ahead::NONE, &mut tile, &mut y, nr, &map, 0, &epilogue)
+            kernel.finish_panels(panels, &a, &b, koff, Ahead::NONE, &mut tile, &mut y, nr, &map, 0, &epilogue);
         });
         let panic = std::panic::catch_unwind(call).err();
         panic.map(|panic| *panic.downcast_ref::<&str>().expect("a message without values"))

@@ -13,7 +13,7 @@ fn for_each_kernel<T: Real>(mut check: impl FnMut(&'static WinogradKernel<T>)) {
 }
 
 /// Rows and columns of tiles: one, a few, whole vectors, vectors and a rest.
-const BLOCKS: [(usize, usize); 6] = [(1, 1), (2, 3), (3, 16), (2, 17), (1, 40), (5, 7)];
+const BLOCKS: [(usize, usize); 7] = [(1, 1), (2, 3), (3, 16), (2, 17), (1, 40), (5, 7), (1, 70)];
 
 /// One channel of X with padding around it, and its transformed tiles.
 struct Input<T> {

@@ -46,7 +46,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 store_tile::<V, MR, NRV>(&acc, args.tile);
                 continue;
             };
-            let store = &store.from_row(panel * MR);
+            let store = &store.at_row(panel * MR);
             match store.places {
                 Places::Consecutive(offset) => store_plain::<V, MR, NRV>(&acc, store, offset),
                 // Of an odd number of rows nobody asks for pairs.

@@ -104,7 +104,7 @@ macro_rules! winograd_tiles {
                 split: $name::split,
                 extend,
                 input: $name::input,
-                straight: if $nv > 1 && $nh == $mh + 2 { Some($name::straight) } else { None },
+                straight: if crate::generic::winograd::is_straight::<$vector>($nv, $nh, $mh) { Some($name::straight) } else { None },
                 output: $name::output,
             }
         ),+];

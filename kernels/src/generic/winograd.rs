@@ -25,7 +25,7 @@ use crate::Real;
 use crate::simd::Simd;
 use crate::winograd::{
     Border, InputArgs, JOINED_VECTORS, Joined, MASKS, OutputArgs, SplitArgs, StraightArgs, Tile, live_lanes,
-    straight_masks, tiles_of_a_vector,
+    tiles_of_a_vector,
 };
 
 /// Pairs of points, at the most.
@@ -333,7 +333,12 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
     }
 }
 
-/// [`split`] and [`input`] in one pass, for tiles of three taps along: rows are combined down the column as they lie, taken apart along the row in registers, and
+/// Whether there is a transform in one pass: for tiles of two axes, of three taps along, where a group of values stays in registers, and masks are cheap.
+pub(crate) const fn is_straight<V: Simd>(nv: usize, nh: usize, mh: usize) -> bool {
+    V::MASKS && nv > 1 && nh == mh + 2 && mh <= 4
+}
+
+/// [`split`] and [`input`] in one pass, for tiles that are [straight](is_straight): rows are combined down the column as they lie, taken apart along the row in registers, and
 /// combined along it. But for its first and its last element, which neighbours have too, a tile is `MH` consecutive ones.
 ///
 /// # Safety
@@ -342,9 +347,12 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
 pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const MV: usize, const MH: usize>(
     args: &StraightArgs<'_, V::Elem>,
 ) {
+    if const { !is_straight::<V>(NV, NH, MH) } {
+        return;
+    }
     let StraightArgs { source, v, v_plane } = args;
     let Border { elements, shape, masks, .. } = source.border;
-    // SAFETY: StraightArgs promises the rows' live elements, which alone the masks select, room in the planes for a row of zeros, and whole vectors behind every
+    // SAFETY: StraightArgs promises the rows' live elements, which alone the masks select, masks for all vectors of a row, room in the planes for a row of zeros, and whole vectors behind every
     // place of the values: the rows of tiles overwrite what those before them stored too much.
     unsafe {
         // A row of padding: as many vectors as are read of one, and one before the row.
@@ -372,14 +380,7 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
                         }
                     }
                 }
-                let first = chunk * (MH + 1);
-                let more;
-                let masks = if first + MH < MASKS {
-                    &masks[first..first + MH + 1]
-                } else {
-                    more = straight_masks(elements, V::LANES, MH, chunk);
-                    &more[..MH + 1]
-                };
+                let masks = masks.get_unchecked(chunk * (MH + 1)..(chunk + 1) * (MH + 1));
                 // Calls, not a loop: as a loop it would stay one, with the points in memory. Values follow each other.
                 let mut v = v.add(place + t);
                 v = straight_group::<V, NV, NH, MH, 0>(&rows, masks, v, *v_plane);
@@ -402,7 +403,7 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
 /// Whether value 0, both values of pair `group`, and the last value are among those down the column that [`straight`] makes together, so few that they stay in registers
 /// with a column of the tile.
 const fn group_values(values: usize, group: usize) -> [bool; 4] {
-    if values == 1 { [true, false, false, false] } else { [group == 0, true, true, group + 1 == pairs(values)] }
+    [group == 0, true, true, group + 1 == pairs(values)]
 }
 
 /// A vector of those values, of the vectors `d` of the tiles' rows.
@@ -411,9 +412,6 @@ const fn group_values(values: usize, group: usize) -> [bool; 4] {
 /// CPU: the ISA.
 #[inline(always)]
 unsafe fn of_group<V: Simd, const NV: usize, const GROUP: usize>(d: &[V; NV]) -> [V; 4] {
-    if NV == 1 {
-        return [d[0]; 4];
-    }
     let points = const { Points::of(NV) };
     // SAFETY: the caller runs where the ISA is.
     unsafe {
@@ -457,16 +455,17 @@ unsafe fn straight_group<V: Simd, const NV: usize, const NH: usize, const MH: us
             )+};
         }
         if masks[0] == V::ALL && masks[MH - 1] == V::ALL {
-            vectors!(load_rows: 0 1 2 3 4 5);
+            vectors!(load_rows: 0 1 2 3);
         } else {
-            vectors!(load_live: 0 1 2 3 4 5);
+            vectors!(load_live: 0 1 2 3);
         }
         if masks[MH] != 0 {
             let last = 1 << (V::LANES - 1);
             let mut both = load_live::<V, NV, GROUP>(rows, MH * V::LANES, masks[MH] & 1);
-            let before = load_live::<V, NV, GROUP>(rows, 0_usize.wrapping_sub(V::LANES), masks[MH] & last);
             for k in 0..NV {
-                both[k] = both[k].add(before[k]);
+                if needs_row(NV, GROUP, k) {
+                    both[k] = both[k].load_over(rows[k].wrapping_sub(V::LANES), masks[MH] & last);
+                }
             }
             edges = of_group::<V, NV, GROUP>(&both);
         }
@@ -493,7 +492,7 @@ unsafe fn straight_group<V: Simd, const NV: usize, const NH: usize, const MH: us
 
 /// Whether group `group` of values depends on row `k` of a tile.
 const fn needs_row(values: usize, group: usize, k: usize) -> bool {
-    values == 1 || (k > 0 || group == 0) && (k + 1 < values || group + 1 == pairs(values))
+    (k > 0 || group == 0) && (k + 1 < values || group + 1 == pairs(values))
 }
 
 /// The vectors at `at` of the rows that a group of values needs.

@@ -141,18 +141,6 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn behind_last_of(self, v: Self) -> Self {
-        let (lanes, before) = (self.0.to_array(), v.0.to_array());
-        Self(wide::f32x8::new(core::array::from_fn(|lane| if lane == 0 { before[7] } else { lanes[lane - 1] })))
-    }
-
-    #[inline(always)]
-    unsafe fn before_first_of(self, v: Self) -> Self {
-        let (lanes, behind) = (self.0.to_array(), v.0.to_array());
-        Self(wide::f32x8::new(core::array::from_fn(|lane| if lane == 7 { behind[0] } else { lanes[lane + 1] })))
-    }
-
-    #[inline(always)]
     unsafe fn lanes(mask: u32) -> wide::f32x8 {
         let mut lanes = [0.0; 8];
         for (i, lane) in lanes.iter_mut().enumerate() {
@@ -335,18 +323,6 @@ impl Simd for F64x4 {
             *every = Self(wide::f64x4::new(core::array::from_fn(element)));
         }
         every
-    }
-
-    #[inline(always)]
-    unsafe fn behind_last_of(self, v: Self) -> Self {
-        let (lanes, before) = (self.0.to_array(), v.0.to_array());
-        Self(wide::f64x4::new(core::array::from_fn(|lane| if lane == 0 { before[3] } else { lanes[lane - 1] })))
-    }
-
-    #[inline(always)]
-    unsafe fn before_first_of(self, v: Self) -> Self {
-        let (lanes, behind) = (self.0.to_array(), v.0.to_array());
-        Self(wide::f64x4::new(core::array::from_fn(|lane| if lane == 3 { behind[0] } else { lanes[lane + 1] })))
     }
 
     #[inline(always)]

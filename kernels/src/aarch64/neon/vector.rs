@@ -302,18 +302,6 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn behind_last_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vextq_f32::<3>(v.0, self.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn before_first_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vextq_f32::<1>(self.0, v.0)) }
-    }
-
-    #[inline(always)]
     unsafe fn lanes(mask: u32) -> uint32x4_t {
         let bits = [1, 2, 4, 8_u32];
         // SAFETY: the array holds four elements; the caller runs where the ISA is.
@@ -582,18 +570,6 @@ impl Simd for F64x4 {
             }
             every
         }
-    }
-
-    #[inline(always)]
-    unsafe fn behind_last_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vextq_f64::<1>(v.1, self.0), vextq_f64::<1>(self.0, self.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn before_first_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe { Self(vextq_f64::<1>(self.0, self.1), vextq_f64::<1>(self.1, v.0)) }
     }
 
     #[inline(always)]

@@ -244,24 +244,6 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn behind_last_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let halves = _mm256_castps_si256(_mm256_permute2f128_ps::<0x21>(v.0, self.0));
-            Self(_mm256_castsi256_ps(_mm256_alignr_epi8::<12>(_mm256_castps_si256(self.0), halves)))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn before_first_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let halves = _mm256_castps_si256(_mm256_permute2f128_ps::<0x21>(self.0, v.0));
-            Self(_mm256_castsi256_ps(_mm256_alignr_epi8::<4>(halves, _mm256_castps_si256(self.0))))
-        }
-    }
-
-    #[inline(always)]
     unsafe fn unzip(self, b: Self) -> (Self, Self) {
         // Within 128-bit lanes first, then the 64-bit pairs in order.
         // SAFETY: the caller runs where the ISA is.
@@ -482,24 +464,6 @@ impl Simd for F64x4 {
             }
         }
         every
-    }
-
-    #[inline(always)]
-    unsafe fn behind_last_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let halves = _mm256_castpd_si256(_mm256_permute2f128_pd::<0x21>(v.0, self.0));
-            Self(_mm256_castsi256_pd(_mm256_alignr_epi8::<8>(_mm256_castpd_si256(self.0), halves)))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn before_first_of(self, v: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is.
-        unsafe {
-            let halves = _mm256_castpd_si256(_mm256_permute2f128_pd::<0x21>(self.0, v.0));
-            Self(_mm256_castsi256_pd(_mm256_alignr_epi8::<8>(halves, _mm256_castpd_si256(self.0))))
-        }
     }
 
     #[inline(always)]
