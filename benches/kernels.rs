@@ -78,7 +78,7 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
     group.finish();
 }
 
-/// The transforms of one block of tiles: `input` for a channel (with the split into planes), `output` for a vector of channels and a row of tiles.
+/// The transforms of one block of tiles: `input` for a channel, `output` for a vector of channels and a row of tiles.
 fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kernel: &WinogradKernel<T>) {
     const ROWS: usize = 4;
     const COLUMNS: usize = 14;
@@ -91,8 +91,8 @@ fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, ke
     group.throughput(Throughput::BytesDecimal((kernel.values() * shape.tiles() * size_of::<T>()) as u64));
     group.bench_function(format!("{}/input", kernel.name()), |b| {
         b.iter(|| {
-            kernel.split(&Source { x: black_box(&x), row_stride: shape.row_len(), next: 0 }, &border, &mut planes);
-            kernel.input(&planes, &shape, black_box(&mut v), v_plane);
+            let source = Source { x: black_box(&x), row_stride: shape.row_len(), next: 0 };
+            kernel.input(&source, &border, &mut planes, black_box(&mut v), v_plane);
         });
     });
 

@@ -273,6 +273,9 @@ pub(crate) struct Sink<'a, 'b, T: Element> {
     pub(crate) direct: Option<(T::Acc, T::Acc)>,
 }
 
+/// Rows of Y, and what is added to the sums on their way there.
+type Destination<'a, A> = (Dest<'a, A>, Epilogue<'a, A>);
+
 impl<T: Element> Sink<'_, '_, T> {
     /// Sums, or finishes, one tile.
     #[expect(clippy::too_many_arguments, reason = "a tile's operands and its place")]
@@ -327,7 +330,7 @@ impl<T: Element> Sink<'_, '_, T> {
         rows: &'a Rows<'_, T::Acc>,
         columns: &Columns<'_, T::Acc>,
         of: Range<usize>,
-    ) -> Option<(Dest<'a, T::Acc>, Epilogue<'a, T::Acc>)> {
+    ) -> Option<Destination<'a, T::Acc>> {
         let (lo, hi) = self.direct?;
         let at = columns.at + of.start * columns.ldy;
         let y = T::dest_as_acc(self.finish.io.y.dest(at))?;
