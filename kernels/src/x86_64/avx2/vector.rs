@@ -2,7 +2,8 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row, quarters};
+use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
+use crate::x86_64::quarters;
 
 /// For each mask of eight 32-bit lanes, the indices that move its lanes to the front (AVX2 has no compress instruction).
 static COMPRESS: [[u32; 8]; 256] = {

@@ -2,7 +2,8 @@
 
 use core::arch::x86_64::*;
 
-use crate::simd::{Simd, broadcast_scalars, lanes_in_row, quarters};
+use crate::simd::{Simd, broadcast_scalars, lanes_in_row};
+use crate::x86_64::quarters;
 
 /// 16 `f32`.
 #[derive(Clone, Copy)]
