@@ -108,6 +108,8 @@ pub struct Ahead {
     at: *const u8,
     /// Bytes from one step's line to the next one's.
     step: usize,
+    /// Turns that panels have taken with the lines of a row before this call.
+    turns: usize,
     is_stream: bool,
 }
 
@@ -116,7 +118,7 @@ impl Ahead {
     pub const LINE: usize = 64;
 
     /// Nothing.
-    pub const NONE: Self = Self { at: core::ptr::null(), step: 0, is_stream: false };
+    pub const NONE: Self = Self { at: core::ptr::null(), step: 0, turns: 0, is_stream: false };
 
     /// The call's own rows of weights into the L1 cache, [`STREAM_BYTES`](Self::STREAM_BYTES) before they are read, and so much of what lies behind them: for panels
     /// that lie one behind the other, and are read once. Of kernels with vectors along channels, for up to [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels; nothing
@@ -151,7 +153,7 @@ impl Ahead {
         if data.is_empty() {
             Self::NONE
         } else {
-            Self { at: data.as_ptr().cast(), step: ld.wrapping_mul(size_of::<T>()), is_stream: false }
+            Self { at: data.as_ptr().cast(), step: ld.wrapping_mul(size_of::<T>()), turns: 0, is_stream: false }
         }
     }
 
@@ -159,6 +161,12 @@ impl Ahead {
     #[must_use]
     pub fn line(self, lines: usize) -> Self {
         if self.at.is_null() { self } else { Self { at: self.at.wrapping_add(lines.wrapping_mul(Self::LINE)), ..self } }
+    }
+
+    /// For [`finish_panels`](SpatialKernel::finish_panels): `turns` panels have had their lines before.
+    #[must_use]
+    pub fn turns(self, turns: usize) -> Self {
+        Self { turns, ..self }
     }
 
     /// Address and step; for nothing, an operand that is in the cache anyway.
@@ -317,6 +325,8 @@ pub(crate) struct SpatialArgs<T> {
     /// Prefetched, `ahead_step` bytes further on with every step of k: any address.
     pub(crate) ahead: *const u8,
     pub(crate) ahead_step: usize,
+    /// Panels that took turns with the lines of a row before.
+    pub(crate) turns: usize,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
     pub(crate) store: Option<TileStore<T>>,
@@ -585,6 +595,7 @@ impl<T: Real> SpatialKernel<T> {
         first: usize,
         epilogue: &Epilogue<'_, T>,
     ) {
+        debug_assert!(panels == 1 || !accumulate, "panels share the tile");
         self.check(panels, a, b, koff, tile);
         let columns = &map.columns[first..first + self.nrv];
         let rows = self.mr.saturating_mul(panels);
@@ -657,6 +668,7 @@ impl<T: Real> SpatialKernel<T> {
         accumulate: bool,
         store: Option<TileStore<T>>,
     ) -> SpatialArgs<T> {
+        let turns = ahead.turns;
         let (ahead, ahead_step) = ahead.or(a);
         SpatialArgs {
             panels,
@@ -666,6 +678,7 @@ impl<T: Real> SpatialKernel<T> {
             koff: koff.offsets.as_ptr(),
             ahead,
             ahead_step,
+            turns,
             tile: tile.as_mut_ptr(),
             accumulate,
             store,

@@ -86,7 +86,7 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
 
 /// Where the values of a block's tiles are, for one channel: value (i, j) of tile t at `row(i) + j * plane_len + t`.
 ///
-/// The padded rows that the tiles read are split by their phase down the column, so that rows of tiles follow each other, and into one plane
+/// Where rows are transformed as they lie, no more than a row of zeros is there, and rows that are free; else the padded rows that the tiles read are split by their phase down the column, so that rows of tiles follow each other, and into one plane
 /// for each value along the row: tiles are neighbours, although the parts of X that they read overlap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Planes {
@@ -212,9 +212,10 @@ impl Planes {
         self.len() == 0
     }
 
-    /// Whether they were made for a kernel with these tiles and vectors.
+    /// Whether they were made for a kernel with these tiles and vectors, and with its way through the rows: masks are not the same.
     fn is_of<T: Real>(&self, kernel: &WinogradKernel<T>) -> bool {
-        (self.down, self.along, self.lanes) == (kernel.down, kernel.along, kernel.lanes)
+        let is_transformed = !self.is_straight || kernel.straight.is_some();
+        (self.down, self.along, self.lanes) == (kernel.down, kernel.along, kernel.lanes) && is_transformed
     }
 }
 
@@ -432,7 +433,8 @@ fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32
 }
 
 /// Memory: `x + i * row_stride + e` readable for i below the border's rows and e below its elements; `planes` writable for `Planes::len()` of the
-/// border's shape, which covers a vector behind every place, and behind that `free`, with whole vectors for each row. The border is one of this kernel.
+/// border's shape, which covers a vector behind every place, and behind that `free`, with whole vectors for each row. The border is one of this kernel, and not straight but as
+/// part of [`StraightArgs`].
 pub(crate) struct SplitArgs<'a, T> {
     /// The first live element of the first live row.
     pub(crate) x: *const T,
@@ -473,7 +475,7 @@ pub(crate) struct InputArgs<T> {
     pub(crate) v_plane: usize,
 }
 
-/// Memory: as `source` states; `v + (i * NH + j) * v_plane + t` writable for every value (i, j) and every t below the tiles of the border's shape, and for
+/// Memory: as `source` states, of a border whose shape is straight, which has its masks, and room for a row of zeros; `v + (i * NH + j) * v_plane + t` writable for every value (i, j) and every t below the tiles of the border's shape, and for
 /// a vector from each of them on.
 pub(crate) struct StraightArgs<'a, T> {
     pub(crate) source: SplitArgs<'a, T>,

@@ -258,6 +258,95 @@ fn panics(call: impl FnOnce() + std::panic::UnwindSafe) -> bool {
     std::panic::catch_unwind(call).is_err()
 }
 
+/// The transformed tiles of a block of `columns` tiles, whose rows are `x`, live everywhere but in `pads` elements at its ends; from column `from` of a wider block.
+fn transformed<T: Real>(
+    kernel: &WinogradKernel<T>,
+    x: &[Vec<T>],
+    (from, columns): (usize, usize),
+    live: &std::ops::Range<usize>,
+    spare: usize,
+) -> Vec<Vec<T>> {
+    let rows = (x.len() - kernel.down().values) / kernel.down().outputs + 1;
+    let shape = Planes::new(kernel, rows, columns, spare);
+    let first = from * kernel.along().outputs;
+    let inside = live.start.saturating_sub(first)..live.end.saturating_sub(first).min(shape.row_len());
+    let flat: Vec<T> = x.iter().flat_map(|row| row[first + inside.start..first + inside.end].to_vec()).collect();
+    let border = Border::new(kernel, &shape, 0..shape.rows(), inside.clone());
+    let (mut planes, v_plane) = (vec![T::ZERO; shape.len()], shape.tiles() + kernel.lanes());
+    let mut v = vec![T::ZERO; kernel.values() * v_plane];
+    // Whatever is fetched ahead.
+    let source = Source { x: &flat, row_stride: inside.len(), next: usize::MAX };
+    kernel.input(&source, &border, &mut planes, &mut v, v_plane);
+    v.chunks(v_plane).map(|values| values[..shape.tiles()].to_vec()).collect()
+}
+
+#[test]
+fn wide_blocks_and_narrow_ones_have_the_same_bits() {
+    fn check<T: Real>() {
+        for_each_kernel::<T>(|kernel| {
+            let (wide, narrow) = (2 * kernel.lanes() + 3, (kernel.lanes() / 2).max(1));
+            let row_len = (wide - 1) * kernel.along().outputs + kernel.along().values;
+            let rows = 2;
+            let height = (rows - 1) * kernel.down().outputs + kernel.down().values;
+            for spare in [0, kernel.down().outputs / 2] {
+                let mut numbers = Numbers(5);
+                let x: Vec<Vec<T>> = (0..height).map(|_| numbers.vec(row_len)).collect();
+                for live in [0..row_len, 1..row_len - 1] {
+                    let all = transformed(kernel, &x, (0, wide), &live, spare);
+                    for from in (0..wide).step_by(narrow) {
+                        let columns = narrow.min(wide - from);
+                        let part = transformed(kernel, &x, (from, columns), &live, spare);
+                        for (values, part) in all.iter().zip(&part) {
+                            for row in 0..rows {
+                                let of_wide = &values[row * wide + from..][..columns];
+                                let bits = |v: &[T]| v.iter().map(|v| v.to_f64().to_bits()).collect::<Vec<_>>();
+                                let part = bits(&part[row * columns..][..columns]);
+                                assert_eq!(bits(of_wide), part, "{kernel:?}, {live:?}, tiles from {from} on");
+                            }
+                        }
+                    }
+                }
+            }
+        });
+    }
+    check::<f32>();
+    check::<f64>();
+}
+
+#[test]
+fn masks_of_another_way_through_the_rows_are_refused() {
+    fn pair<A: Real, B: Real>() {
+        for (one, other) in Isa::ALL.into_iter().flat_map(|one| Isa::ALL.map(|other| (one, other))) {
+            for (kernel, foreign) in winograd_kernels::<A>(one).iter().flat_map(|kernel| {
+                let is_like = |k: &&WinogradKernel<B>| {
+                    (k.down(), k.along(), k.lanes()) == (kernel.down(), kernel.along(), kernel.lanes())
+                };
+                winograd_kernels::<B>(other).iter().filter(is_like).map(move |foreign| (kernel, foreign))
+            }) {
+                let shape = Planes::new(kernel, 2, kernel.lanes() + 1, 0);
+                let border = Border::new(kernel, &shape, 0..shape.rows(), 1..shape.row_len());
+                let x = vec![B::ZERO; shape.rows() * shape.row_len()];
+                let (mut planes, v_plane) = (vec![B::ZERO; shape.len()], shape.tiles() + kernel.lanes());
+                let mut v = vec![B::from_f64(UNTOUCHED); kernel.values() * v_plane];
+                let source = Source { x: &x, row_stride: shape.row_len(), next: 0 };
+                let refused = panics(std::panic::AssertUnwindSafe(|| {
+                    foreign.input(&source, &border, &mut planes, &mut v, v_plane);
+                }));
+                // AVX-512's way through wide rows is not the others'.
+                let is_mask = kernel.name().contains("_3x3")
+                    && one == Isa::Avx512
+                    && other != Isa::Avx512
+                    && ["f2x2", "f4x2", "f4x4"].iter().any(|tile| kernel.name().contains(tile));
+                assert_eq!(refused, is_mask, "{kernel:?} for {foreign:?}");
+            }
+        }
+    }
+    pair::<f32, f32>();
+    pair::<f64, f32>();
+    pair::<f32, f64>();
+    pair::<f64, f64>();
+}
+
 #[test]
 fn planes_and_borders_of_other_kernels_are_refused() {
     let portable = winograd_kernels::<f32>(Isa::Portable);

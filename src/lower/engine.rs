@@ -312,14 +312,14 @@ impl<T: Element> Sink<'_, '_, T> {
         kernel: &SpatialKernel<T::Acc>,
         rows: &Rows<'_, T::Acc>,
         columns: &Columns<'_, T::Acc>,
-        of: Range<usize>,
-        vector: usize,
+        (of, vector): (Range<usize>, usize),
         b: &[T::Acc],
+        ahead: Ahead,
         tile: &mut [T::Acc],
     ) -> bool {
         let Some((mut y, epilogue)) = self.destination(rows, columns, of.clone()) else { return false };
         let (panels, a) = (of.len() / kernel.mr(), &rows.a[of.start * rows.k_total..of.end * rows.k_total]);
-        let Columns { koff, ahead, map, ldy, .. } = *columns;
+        let Columns { koff, map, ldy, .. } = *columns;
         kernel.finish_panels(panels, a, b, koff, ahead, tile, &mut y, ldy, map, vector, &epilogue);
         true
     }
@@ -349,7 +349,7 @@ impl<T: Real> Tiles<T> {
     }
 
     /// Whether storing takes longest, with `k` steps: that goes faster row after row of Y than across its rows, and [`multiply`](Self::multiply) takes panel after
-    /// panel, for all columns.
+    /// panel, for all columns, where they are more than a tile's.
     pub(crate) fn is_store_bound(&self, k: usize) -> bool {
         k <= FEW_STEPS && self.panels.start(self.panels.count()) >= MANY_ROWS
     }
@@ -378,7 +378,7 @@ impl<T: Real> Tiles<T> {
         // Then the next panel of A is fetched instead of columns.
         let is_far = panel_bytes * rows.panels.len() > Caches::detect().l2 / 4 * 3;
         // Of the columns, each panel fetches another line.
-        let mut line = 0;
+        let (mut line, mut turns) = (0, 0);
         for first in rows.panels.clone().step_by(count) {
             let group = first..(first + count).min(rows.panels.end);
             self.for_each(group.clone(), vectors, |kernel, run, vector| {
@@ -386,7 +386,9 @@ impl<T: Real> Tiles<T> {
                 let b = columns.b.get(vector * self.lanes..).unwrap_or(&[]);
                 let (height, at) = (kernel.mr(), columns.range.start + vector);
                 let of = self.panels.start(run.start)..self.panels.start(run.end);
-                if !blocked && !is_far && sink.panels(kernel, rows, columns, of, at, b, tiles) {
+                let ahead = columns.ahead.turns(turns);
+                if !blocked && !is_far && sink.panels(kernel, rows, columns, (of, at), b, ahead, tiles) {
+                    turns += run.len();
                     return;
                 }
                 for panel in run {

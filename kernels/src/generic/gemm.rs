@@ -31,7 +31,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
         for panel in 0..args.panels {
             // Hidden from LLVM, which else reads all the arguments before the loop, and spills them: 7 % of the calls for one panel of 64 steps.
             let args = core::hint::black_box(args);
-            let mut ahead = args.ahead.wrapping_add(panel % lines * Ahead::LINE);
+            let mut ahead = args.ahead.wrapping_add(args.turns.wrapping_add(panel) % lines * Ahead::LINE);
             let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
             for k in 0..args.kc {
                 V::prefetch(ahead.cast());

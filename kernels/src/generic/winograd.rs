@@ -335,7 +335,7 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
 
 /// Whether there is a transform in one pass: for tiles of two axes, of three taps along, where a group of values stays in registers, and masks are cheap.
 pub(crate) const fn is_straight<V: Simd>(nv: usize, nh: usize, mh: usize) -> bool {
-    V::MASKS && nv > 1 && nh == mh + 2 && mh <= 4
+    V::MASKS && nv > 1 && nv <= 6 && !has_single(nv) && nh == mh + 2 && mh <= 4
 }
 
 /// [`split`] and [`input`] in one pass, for tiles that are [straight](is_straight): rows are combined down the column as they lie, taken apart along the row in registers, and
@@ -376,19 +376,16 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
                     // Further rows are those of the tiles below.
                     if i < MV || is_last {
                         for s in 0..MH {
-                            V::prefetch_near(rows[i].wrapping_add(s * V::LANES + source.next));
+                            V::prefetch_near(rows[i].wrapping_add(s * V::LANES).wrapping_add(source.next));
                         }
                     }
                 }
                 let masks = masks.get_unchecked(chunk * (MH + 1)..(chunk + 1) * (MH + 1));
                 // Calls, not a loop: as a loop it would stay one, with the points in memory. Values follow each other.
-                let mut v = v.add(place + t);
-                v = straight_group::<V, NV, NH, MH, 0>(&rows, masks, v, *v_plane);
+                let v = v.add(place + t);
+                let v = straight_group::<V, NV, NH, MH, 0>(&rows, masks, v, *v_plane);
                 if NV > 4 {
-                    v = straight_group::<V, NV, NH, MH, 1>(&rows, masks, v, *v_plane);
-                }
-                if NV > 6 {
-                    straight_group::<V, NV, NH, MH, 2>(&rows, masks, v, *v_plane);
+                    straight_group::<V, NV, NH, MH, 1>(&rows, masks, v, *v_plane);
                 }
                 for i in 0..NV {
                     rows[i] = rows[i].wrapping_add(MH * V::LANES);
