@@ -3,7 +3,8 @@
 use convoke_kernels::winograd::Tile;
 use convoke_kernels::{Isa, Real};
 
-use super::shape::{Extent, Scheme, View, depth_tasks, distance, phases};
+use super::blocks::{Blocks, Cut, Extent};
+use super::shape::{Scheme, View, depth_tasks, distance, phases};
 use super::steps::Steps;
 use super::{STANDARD_VALUES, is_ragged};
 use crate::element::Element;
@@ -23,11 +24,13 @@ const MOST_BYTES: usize = 8 << 20;
 const EXTENTS: [usize; 22] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256];
 /// Tiles of a block, at the most, for the same reason.
 const MOST_TILES: usize = 256;
+/// Blocks of an image that are [cut into tiles](Cut::Tiles), at the most: each of them may have a size of its own.
+const MOST_PARTS: usize = 64;
 
 /// A tile, a blocking and its estimated cost.
 pub(super) struct Choice<T: Real> {
     pub(super) scheme: Scheme<T>,
-    pub(super) extent: Extent,
+    pub(super) blocks: Blocks,
     /// Shares that the panels of channels are split into.
     pub(super) splits: usize,
     /// Panels of a share that are multiplied value by value before their products are taken back.
@@ -52,22 +55,22 @@ impl<T: Real> Choice<T> {
         let steps = Steps::new(view, &scheme).all();
         let mut best: Option<Self> = None;
         // Where nothing keeps the limit of the workspace, the smallest block is offered, for the planner to say so.
-        let mut smallest: Option<(usize, Extent)> = None;
-        let mut consider = |images: usize, block_rows: usize, block_columns: usize| {
-            let extent = Extent::new(&scheme, images, block_rows, block_columns, 0);
-            let bytes = scheme.scratch_len(&extent, view, 1).saturating_mul(size_of::<T>());
+        let mut smallest: Option<(usize, Blocks)> = None;
+        let mut consider = |images: usize, cut: Cut, parts: usize| {
+            let Some(blocks) = Blocks::new(view, &scheme, images, cut, parts) else { return };
+            let bytes = scratch_bytes(view, &scheme, &blocks, 1);
             if bytes > MOST_BYTES {
                 return;
             }
             if bytes > request.task_bytes {
                 if smallest.is_none_or(|(least, _)| bytes < least) {
-                    smallest = Some((bytes, extent));
+                    smallest = Some((bytes, blocks));
                 }
                 return;
             }
             for splits in [1, threads] {
                 let limit = request.task_bytes.min(MOST_BYTES);
-                if let Some(choice) = Self::estimate(request.isa, view, scheme, steps, extent, (threads, splits), limit)
+                if let Some(choice) = Self::estimate(request.isa, view, scheme, steps, blocks, (threads, splits), limit)
                     && best.as_ref().is_none_or(|best| choice.latency < best.latency)
                 {
                     best = Some(choice);
@@ -80,26 +83,38 @@ impl<T: Real> Choice<T> {
         // Several small images, where there are more of them than threads.
         let mut images = 2;
         while images * rows.saturating_mul(columns) <= MOST_TILES && images * threads <= view.batch {
-            consider(images, rows, columns);
+            consider(images, Cut::Rows, 1);
             images *= 2;
         }
-        // Blocks of equal size: whole rows of tiles, or parts of one.
-        let equal = |whole: usize, part: usize| whole.div_ceil(whole.div_ceil(part));
+        // Whole rows of tiles, or parts of one.
         let mut last = 0;
-        for part in EXTENTS.map(|part| equal(rows, part.min(rows))) {
-            if part.saturating_mul(columns) > MOST_TILES {
+        for height in EXTENTS.map(|height| height.min(rows)) {
+            if height.saturating_mul(columns) > MOST_TILES {
                 break;
             }
-            if part != last {
-                consider(1, part, columns);
+            let parts = rows.div_ceil(height);
+            if parts != last {
+                consider(1, Cut::Rows, parts);
+                // Equally many for each thread.
+                let even = parts.checked_next_multiple_of(threads).filter(|even| *even != parts);
+                even.into_iter().for_each(|parts| consider(1, Cut::Rows, parts));
             }
-            last = part;
+            last = parts;
         }
-        for part in EXTENTS.into_iter().filter(|part| *part < columns).map(|part| equal(columns, part)) {
-            if part != last {
-                consider(1, 1, part);
+        for width in EXTENTS.into_iter().filter(|width| *width < columns) {
+            let parts = columns.div_ceil(width);
+            if parts != last {
+                consider(1, Cut::Columns, parts);
             }
-            last = part;
+            last = parts;
+        }
+        // Equally many tiles for each thread, where rows are not.
+        let mut parts = threads;
+        while threads > 1 && parts <= MOST_PARTS && parts < 2 * rows {
+            if !rows.is_multiple_of(parts) {
+                consider(1, Cut::Tiles, parts);
+            }
+            parts += threads;
         }
         best.or_else(|| Self::estimate(request.isa, view, scheme, steps, smallest?.1, (threads, 1), 0))
     }
@@ -111,58 +126,41 @@ impl<T: Real> Choice<T> {
         view: &View,
         scheme: Scheme<T>,
         steps: usize,
-        extent: Extent,
+        blocks: Blocks,
         (threads, splits): (usize, usize),
         limit: usize,
     ) -> Option<Self> {
         let roles = &view.roles;
-        let nr = Tiles::<T>::new(isa, extent.runs(false).1)?.nr();
+        let largest = largest(&blocks);
+        let nr = Tiles::<T>::new(isa, largest.runs(false).1)?.nr();
         let panels = view.rows.div_ceil(nr);
         let splits = splits.clamp(1, panels.max(1));
-        let together = Traffic::new(view, &scheme, steps, &extent, nr).together(panels.div_ceil(splits), |together| {
-            scheme.scratch_len(&extent, view, together).saturating_mul(size_of::<T>()) <= limit
-        });
-        let (grid_rows, grid_columns) = scheme.grid(roles);
-        // The last blocks of an axis may be smaller: full blocks and their number, then the size of the last one.
-        let parts = |whole: usize, part: usize| {
-            [(part, whole / part), (whole % part, usize::from(!whole.is_multiple_of(part)))]
-        };
-        // The last one down may have outputs to spare.
-        let (full, rest) = (grid_rows / extent.rows, grid_rows % extent.rows);
-        let last = if rest == 0 { extent.rows } else { rest };
-        let others = full - usize::from(rest == 0);
-        let parts_down = [(extent.rows, others, 0), (last, 1, scheme.spare(roles))];
+        let together = Traffic::new(view, &scheme, steps, &largest, nr)
+            .together(panels.div_ceil(splits), |together| scratch_bytes(view, &scheme, &blocks, together) <= limit);
         let repeats = (view.groups * depth_tasks(roles))
             .checked_mul(phases(&roles.down).checked_mul(phases(&roles.along))?)?
             .checked_mul(splits)?;
-        // Blocks that use a group's filters one after the other.
-        let blocks = grid_rows.div_ceil(extent.rows) * grid_columns.div_ceil(extent.columns);
         let (mut tasks, mut cycles) = (0_usize, 0.0);
         // The longest tasks, and how many there are of them.
         let (mut longest, mut long) = (0.0, 0);
-        for (images, of_images) in parts(view.batch, extent.images) {
-            for (rows, of_rows, spare) in parts_down {
-                for (columns, of_columns) in parts(grid_columns, extent.columns) {
-                    let count = of_images * of_rows * of_columns;
-                    if count > 0 {
-                        let block = Extent::new(&scheme, images, rows, columns, spare);
-                        let task = Self::task_cycles(isa, view, &scheme, steps, &block, (blocks, splits), together)?;
-                        tasks = tasks.checked_add(count.checked_mul(repeats)?)?;
-                        cycles += (count * repeats) as f64 * task;
-                        if task > longest {
-                            (longest, long) = (task, count * repeats);
-                        }
-                    }
-                }
+        blocks.for_each_size(|extent, count| {
+            // Blocks of an image use a group's filters one after the other.
+            let of_image = blocks.of_image();
+            let task = Self::task_cycles(isa, view, &scheme, steps, &extent, (of_image, splits), together)?;
+            tasks = tasks.checked_add(count.checked_mul(repeats)?)?;
+            cycles += (count * repeats) as f64 * task;
+            if task > longest {
+                (longest, long) = (task, count * repeats);
             }
-        }
+            Some(())
+        })?;
         // With more tasks than threads, the last one to end holds the others up by a part of it; and where tasks are few, one thread has more of them than
         // others, or more of the longest.
         let most = |tasks: usize| tasks.div_ceil(threads) as f64;
         let shared = cycles / threads as f64 + IDLE_SHARE * longest;
         let uneven = (most(tasks) * cycles / tasks as f64).max(most(long) * longest);
         let latency = if tasks <= threads { longest } else { shared.max(uneven) };
-        Some(Self { scheme, extent, splits, together, latency, cycles })
+        Some(Self { scheme, blocks, splits, together, latency, cycles })
     }
 
     /// Cycles of a task with a block of this size, one of several that use the same filters. None where a kernel is lacking.
@@ -226,15 +224,30 @@ impl<T: Real> Choice<T> {
         let output_calls = (extent.images * extent.rows) as f64 * TRANSFORM_CALL_CYCLES;
         let is_ragged = is_ragged(scheme.kernel);
         let taking = values * of_isa.output * wide * if is_ragged { RAGGED_OUTPUT } else { 1.0 };
-        let output = (padded / lanes) * (output_calls + extent.tiles() as f64 * (taking + interleaving));
+        let output = (padded / lanes) * (output_calls + extent.own_tiles() as f64 * (taking + interleaving));
         let slices_out = roles.depth.output as f64 / depths as f64;
         let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
         // Interleaved pixels are gathered and scattered one by one.
-        let scattered = (extent.tiles() * channels_out) as f64 * pixels;
+        let scattered = (extent.own_tiles() * channels_out) as f64 * pixels;
         let apart =
             if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
         Some(task + apart * slices_out)
     }
+}
+
+/// A block that has most of everything: of parts, the last one is of the larger ones.
+fn largest(blocks: &Blocks) -> Extent {
+    blocks.place(0, blocks.of_image() - 1).extent
+}
+
+/// About the bytes of a task's scratch.
+fn scratch_bytes<T: Real>(view: &View, scheme: &Scheme<T>, blocks: &Blocks, together: usize) -> usize {
+    let mut most = 0;
+    blocks.for_each_size(|extent, _| {
+        most = most.max(scheme.scratch_len(&extent, view, together));
+        Some(())
+    });
+    most.saturating_mul(size_of::<T>())
 }
 
 /// What leaves the L2 cache comes from the next level: not all at once when it is full.

@@ -19,6 +19,7 @@
 //!
 //! Sources: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015); the transforms are in `convoke_kernels::winograd`.
 
+mod blocks;
 mod choice;
 mod conv;
 mod direct;
@@ -45,9 +46,10 @@ use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::plan::Accuracy;
 use crate::{Geometry, Op};
+use blocks::{Block, Blocks, Calls, Cut, Extent, Place};
 use choice::Choice;
 use pack::{PackedLayout, Value};
-use shape::{Block, Calls, Extent, Phase, Roles, Scheme, View, depth_tasks, distance, phases, spread};
+use shape::{Phase, Roles, Scheme, View, depth_tasks, distance, phases, spread};
 
 /// Steps of k that are summed one after the other.
 const KC: usize = 192;
@@ -153,10 +155,12 @@ fn offer_view<'a, T: Element>(
         ));
     };
     let choice = Choice::new::<T>(request, &view, scheme, request.threads).ok_or_else(no_kernel)?;
-    let tiles = Tiles::<T::Acc>::new(request.isa, choice.extent.runs(false).1).ok_or_else(no_kernel)?;
+    let Choice { blocks, splits, together, .. } = choice;
+    let first = blocks.place(0, 0).extent;
+    let tiles = Tiles::<T::Acc>::new(request.isa, first.runs(false).1).ok_or_else(no_kernel)?;
     let slots = roles.depth.kernel;
-    let (grid_rows, grid_columns) = scheme.grid(roles);
-    if !Block::fits(&scheme, choice.extent, view.channels, slots) {
+    let fit = |extent: Extent, _| Block::fits(&scheme, extent, view.channels, slots).then_some(());
+    if blocks.for_each_size(fit).is_none() {
         return Err(String::from("the steps of k are too many, or the block's offsets exceed 32 bits"));
     }
     let (layer, needs) = layer(&scheme, &tiles).ok_or_else(no_kernel)?;
@@ -164,54 +168,29 @@ fn offer_view<'a, T: Element>(
     let Some(layout) = PackedLayout::new(&view, &scheme, padded, needs.direct_len) else {
         return Err(String::from("the packed weights do not fit the address space"));
     };
-    let spare = scheme.spare(&view.roles);
-    // The full block; with spare outputs if it is the last one down, too.
-    let full = Extent { spare: if grid_rows <= choice.extent.rows { spare } else { 0 }, ..choice.extent };
-    let first = Block::new(request.isa, &scheme, &layout.steps, full, view.channels, slots).ok_or_else(no_kernel)?;
-    let sizes = Sizes::new::<T>(&view, &scheme, &first, &tiles, choice.together, &needs);
+    let sizes = Sizes::new::<T>(&view, &scheme, &blocks, &tiles, together, &needs);
     let bytes = |values: usize| values.saturating_mul(size_of::<T::Acc>());
     let far = far_weights(bytes(request.geometry.weight_len()), bytes(view.groups.saturating_mul(layout.group_len())));
     Ok(Offer {
         cost: far * cycles / CLOCK,
         lines: sizes.lines::<T>(),
         build: Box::new(move || {
-            let grid = Grid {
-                images: view.batch.div_ceil(choice.extent.images),
-                rows: grid_rows.div_ceil(choice.extent.rows),
-                columns: grid_columns.div_ceil(choice.extent.columns),
-            };
-            let rest = |whole: usize, part: usize| if whole.is_multiple_of(part) { part } else { whole % part };
-            let images = rest(view.batch, choice.extent.images);
-            let (rows, columns) = (rest(grid_rows, choice.extent.rows), rest(grid_columns, choice.extent.columns));
-            let mut blocks = alloc::vec![first];
-            // For each axis, whether a block is the last on it: it always is where there is one.
-            let only =
-                4 * usize::from(grid.images == 1) + 2 * usize::from(grid.rows == 1) + usize::from(grid.columns == 1);
-            let kinds = core::array::from_fn(|kind| {
-                let kind = kind | only;
-                let extent = Extent::new(
-                    &scheme,
-                    if kind & 4 == 0 { full.images } else { images },
-                    if kind & 2 == 0 { full.rows } else { rows },
-                    if kind & 1 == 0 { full.columns } else { columns },
-                    if kind & 2 == 0 { 0 } else { spare },
-                );
-                blocks.iter().position(|block| block.extent == extent).unwrap_or_else(|| {
-                    let block = Block::new(request.isa, &scheme, &layout.steps, extent, view.channels, slots);
-                    blocks.push(block.expect("a smaller block of tiles has kernels, too"));
-                    blocks.len() - 1
-                })
+            let mut tables: Vec<Block<T::Acc>> = Vec::new();
+            let all = blocks.for_each_size(|extent, _| {
+                if tables.iter().all(|block| block.extent != extent) {
+                    tables.push(Block::new(request.isa, &scheme, &layout.steps, extent, view.channels, slots)?);
+                }
+                Some(())
             });
-            let Choice { splits, together, .. } = choice;
+            all.expect("the kernels that were estimated");
             let zeros = alloc::vec![T::Acc::ZERO; tiles.lanes()];
             Box::new(Winograd {
                 core: Core {
                     isa: request.isa,
                     view,
                     scheme,
-                    grid,
                     blocks,
-                    kinds,
+                    tables,
                     tiles,
                     layout,
                     splits,
@@ -244,34 +223,46 @@ struct Sizes {
 }
 
 impl Sizes {
+    /// Enough for each of the blocks.
     fn new<T: Element>(
         view: &View,
         scheme: &Scheme<T::Acc>,
-        block: &Block<T::Acc>,
+        blocks: &Blocks,
         tiles: &Tiles<T::Acc>,
         together: usize,
         needs: &Needs,
     ) -> Self {
         let lanes = scheme.kernel.lanes();
-        let product_plane = spread(block.extent.tiles() * tiles.nr(), lanes);
+        let (mut planes, mut v, mut picked) = (0, 0, 0);
+        let (mut places, mut columns) = (0, 0);
+        blocks.for_each_size(|extent, _| {
+            let of = extent.planes(scheme);
+            planes = planes.max(of.len());
+            v = v.max(extent.slot_len(scheme, view.channels));
+            picked = picked.max(of.rows() * of.row_len() * extent.images);
+            places = places.max(extent.tiles());
+            columns = columns.max(extent.columns);
+            Some(())
+        });
+        let product_plane = spread(places * tiles.nr(), lanes);
         let product_panel = product_plane * scheme.kernel.values();
-        let row_out = block.extent.columns * scheme.along.tile.outputs;
+        let row_out = columns * scheme.along.tile.outputs;
         Self {
-            planes: block.planes.len(),
-            v: block.slot_len(scheme) * view.roles.depth.kernel,
+            planes,
+            v: v * view.roles.depth.kernel,
             products: product_panel * together,
             product_panel,
             product_plane,
             rows_in: if T::DIRECT && distance(&view.roles.along) == 1 && view.strides[1] == 1 {
                 0
             } else {
-                block.planes.rows() * block.planes.row_len() * view.strides[1] * block.extent.images
+                picked * view.strides[1]
             },
             rows_out: lanes * scheme.down.tile.outputs * row_out,
             row_out,
             row: needs.row.saturating_mul(row_out),
             direct: needs.scratch,
-            marks: block.extent.columns,
+            marks: columns,
         }
     }
 
@@ -280,13 +271,6 @@ impl Sizes {
         let lines = values.iter().fold(0_usize, |sum, len| sum.saturating_add(lines_for::<T::Acc>(*len)));
         lines.saturating_add(lines_for::<u8>(self.marks))
     }
-}
-
-/// Numbers of blocks.
-struct Grid {
-    images: usize,
-    rows: usize,
-    columns: usize,
 }
 
 struct Winograd<T: Element> {
@@ -299,11 +283,9 @@ struct Core<T: Element> {
     isa: Isa,
     view: View,
     scheme: Scheme<T::Acc>,
-    grid: Grid,
-    /// The full block first.
-    blocks: Vec<Block<T::Acc>>,
-    /// Which of the blocks it is, for those that are the last on the axis of images (4), down (2), along (1).
-    kinds: [usize; 8],
+    blocks: Blocks,
+    /// For each size of blocks.
+    tables: Vec<Block<T::Acc>>,
     tiles: Tiles<T::Acc>,
     layout: PackedLayout,
     /// Shares that the panels of filters are split into.
@@ -372,33 +354,30 @@ impl<T: Element> Core<T> {
     fn task(&self, task: usize) -> Task<'_, T::Acc> {
         let View { groups, rows, ref roles, .. } = self.view;
         let depths = depth_tasks(roles);
-        // From the inside out. Neighbours are one thread's: outside of blocks, the smaller ones of which are last, phases give each thread as many of those; and
-        // with the shares of the panels outermost, a thread uses the same filters for all of its blocks.
+        // From the inside out. Neighbours are one thread's: with the shares of the panels outermost, a thread uses the same filters for all of its blocks.
         let mut rest = task;
         let mut next = |count: usize| {
             let digit = rest % count;
             rest /= count;
             digit
         };
-        let (depth, along, down) = (next(depths), next(self.grid.columns), next(self.grid.rows));
-        let (group, images) = (next(groups), next(self.grid.images));
+        let (depth, block) = (next(depths), next(self.blocks.of_image()));
+        let (group, images) = (next(groups), next(self.blocks.of_batch()));
         let (phase_along, phase_down) = (next(phases(&roles.along)), next(phases(&roles.down)));
         let split = next(self.splits);
         let count = rows.div_ceil(self.tiles.nr());
-        let is_last = |at: usize, of: usize| usize::from(at + 1 == of);
-        let kind = 4 * is_last(images, self.grid.images)
-            + 2 * is_last(down, self.grid.rows)
-            + is_last(along, self.grid.columns);
+        let Place { image, row, column, extent } = self.blocks.place(images, block);
+        let block = self.tables.iter().find(|block| block.extent == extent);
         Task {
-            image: images * self.blocks[0].extent.images,
+            image,
             group,
             slices: if depths == 1 { 0..roles.depth.output } else { depth..depth + 1 },
             panels: share(count, self.splits, split),
-            block: &self.blocks[self.kinds[kind]],
+            block: block.expect("a block of each size"),
             down: Phase::new(&roles.down, phase_down),
             along: Phase::new(&roles.along, phase_along),
-            row: down * self.blocks[0].extent.rows,
-            column: along * self.blocks[0].extent.columns,
+            row,
+            column,
         }
     }
 
@@ -460,7 +439,8 @@ impl<T: Element> Core<T> {
         let (live_rows, live) = if is_empty { (0..0, 0..0) } else { (live_rows, live) };
         let first_row = if is_empty { 0 } else { down_phase.place(y + live_rows.start) - down.pad_begin };
         let slot = slice % depth.kernel;
-        let v = &mut scratch.v[slot * block.slot_len(&self.scheme)..][..block.slot_len(&self.scheme)];
+        let slot_len = block.extent.slot_len(&self.scheme, view.channels);
+        let v = &mut scratch.v[slot * slot_len..][..slot_len];
         let plane = down.input * along.input;
         let all = view.groups * channels;
         // The source of the call behind this one, nearly always.
@@ -624,22 +604,22 @@ impl<T: Element> Winograd<T> {
         let live = core.tiles.nr().min(core.view.rows - first);
         let nr = core.tiles.panel(core.view.rows - first);
         let (m_down, m_along) = (core.scheme.down.tile.outputs, core.scheme.along.tile.outputs);
-        let x = task.column * m_along;
-        // Later phases may have a row or column of tiles less.
-        let width = (block.extent.columns * m_along).min(task.along.output.saturating_sub(x));
-        let tiles = width.div_ceil(m_along);
-        let marks = &mut scratch.marks[..tiles];
-        marks.fill(0);
         for row in 0..block.extent.images * block.extent.rows {
-            let y = (task.row + row % block.extent.rows) * m_down;
+            let columns = block.extent.own_columns(row % block.extent.rows);
+            let (y, x) = ((task.row + row % block.extent.rows) * m_down, (task.column + columns.start) * m_along);
+            // Later phases may have a row or column of tiles less.
             let height = m_down.min(task.down.output.saturating_sub(y));
+            let width = (columns.len() * m_along).min(task.along.output.saturating_sub(x));
             if height == 0 || width == 0 {
                 continue;
             }
+            let tiles = width.div_ceil(m_along);
+            let marks = &mut scratch.marks[..tiles];
+            marks.fill(0);
             let mut is_good = true;
             for vector in (0..live).step_by(lanes) {
                 let products = Products {
-                    values: &scratch.products[products + row * block.extent.columns * nr + vector..],
+                    values: &scratch.products[products + (row * block.extent.columns + columns.start) * nr + vector..],
                     tile_step: nr,
                     plane: core.sizes.product_plane,
                     tiles,
@@ -653,7 +633,7 @@ impl<T: Element> Winograd<T> {
             if !is_good {
                 for (tile, mark) in marks.iter_mut().enumerate() {
                     if core::mem::take(mark) != 0 {
-                        self.recompute(io, task, panel, slice, (row, tile), scratch.direct);
+                        self.recompute(io, task, panel, slice, (row, columns.start + tile), scratch.direct);
                     }
                 }
             }
@@ -692,15 +672,17 @@ impl<T: Element> Lowering<T> for Winograd<T> {
 
     fn describe(&self) -> String {
         let core = &self.core;
-        let extent = &core.blocks[0].extent;
+        let extent = core.blocks.place(0, 0).extent;
+        let size = match core.blocks.cut() {
+            Cut::Tiles => format!("{}", extent.own_tiles()),
+            Cut::Rows | Cut::Columns => format!("{} x {}", extent.rows, extent.columns),
+        };
         format!(
-            "{} by {}, {} filters, blocks of {} x {} tiles, {} blocks, panels in {} shares, {} together",
+            "{} by {}, {} filters, blocks of {size} tiles, {} blocks, panels in {} shares, {} together",
             self.kernel(),
             core.tiles.name(),
             core.scheme.filters(),
-            extent.rows,
-            extent.columns,
-            core.grid.rows * core.grid.columns,
+            core.blocks.of_image(),
             core.splits,
             core.together
         )
@@ -730,9 +712,9 @@ impl<T: Element> Lowering<T> for Winograd<T> {
     }
 
     fn tasks(&self) -> usize {
-        let Core { view, grid, .. } = &self.core;
+        let Core { view, blocks, .. } = &self.core;
         let phases = phases(&view.roles.down) * phases(&view.roles.along);
-        let blocks = grid.images * view.groups * grid.rows * grid.columns;
+        let blocks = blocks.of_batch() * view.groups * blocks.of_image();
         blocks * depth_tasks(&view.roles) * phases * self.core.splits
     }
 
@@ -757,9 +739,10 @@ impl<T: Element> Lowering<T> for Winograd<T> {
         if !io.is_finite {
             for slice in task.slices.clone() {
                 for panel in task.panels.clone() {
-                    for tile in 0..extent.tiles() {
-                        let place = (tile / extent.columns, tile % extent.columns);
-                        self.recompute(io, &task, panel, slice, place, scratch.direct);
+                    for row in 0..extent.images * extent.rows {
+                        for column in extent.own_columns(row % extent.rows) {
+                            self.recompute(io, &task, panel, slice, (row, column), scratch.direct);
+                        }
                     }
                 }
             }
