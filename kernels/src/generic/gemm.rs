@@ -29,8 +29,6 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
     unsafe {
         let mut a = args.a;
         for panel in 0..args.panels {
-            // Hidden from LLVM, which else reads all the arguments before the loop, and spills them: 7 % of the calls for one panel of 64 steps.
-            let args = core::hint::black_box(args);
             let mut ahead = args.ahead.wrapping_add(args.turns.wrapping_add(panel) % lines * Ahead::LINE);
             let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
             for k in 0..args.kc {
@@ -39,6 +37,8 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
                 a = a.add(MR);
             }
+            // Hidden from LLVM, which else reads all that follows before the loop, and spills it: 7 % of the calls for one panel of 64 steps.
+            let args = core::hint::black_box(args);
             if args.accumulate {
                 add_tile::<V, MR, NRV>(&mut acc, args.tile);
             }
