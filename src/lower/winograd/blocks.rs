@@ -12,7 +12,7 @@ use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::GEMM_CALL_CYCLES;
 use crate::lower::engine::tile_cycles;
 
-/// How the tiles of an image are cut into blocks, whose sizes differ by one at the most.
+/// How the tiles of an image are cut into blocks, whose sizes differ by one row of tiles, or one tile, at the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
     /// Into whole rows of tiles.
@@ -117,7 +117,8 @@ impl Blocks {
         Extent { images, rows, columns, input_rows, input_columns, spare, skipped: 0, left: 0 }
     }
 
-    /// Calls `visit` with each size of blocks, and how many have it, until that is none. There are a dozen sizes at the most, but of [`Cut::Tiles`] as many as there are blocks.
+    /// Calls `visit` with the sizes of blocks, and how many have each, until that is none; a size may come again. There are a dozen at the most, but of [`Cut::Tiles`] as
+    /// many as there are blocks.
     pub(super) fn for_each_size(&self, mut visit: impl FnMut(Extent, usize) -> Option<()>) -> Option<()> {
         let Self { batch, images, rows, columns, parts, .. } = *self;
         for (images, groups) in [(images, batch / images), (batch % images, 1)] {
@@ -161,7 +162,7 @@ fn part_start(len: usize, parts: usize, part: usize) -> usize {
 pub(super) struct Extent {
     /// Images whose tiles are in the block: more than one only where an image has a single block.
     pub(super) images: usize,
-    /// Rows and columns of tiles that are computed.
+    /// Rows and columns of tiles that are computed, or other blocks'.
     pub(super) rows: usize,
     pub(super) columns: usize,
     /// Rows and columns of transformed tiles: more, where the kernel has several filters.
@@ -266,7 +267,7 @@ impl Extent {
 
 /// A GEMM of some tiles of a run: they are the pixels of a kernel.
 pub(super) struct Call<T: Real> {
-    /// The first tile among the transformed ones, and among those that are computed.
+    /// The first tile among the transformed ones, and among the places of products.
     pub(super) v: usize,
     pub(super) tile: usize,
     /// Tiles.

@@ -25,7 +25,7 @@ const EXTENTS: [usize; 22] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28
 /// Tiles of a block, at the most, for the same reason.
 const MOST_TILES: usize = 256;
 /// Blocks of an image that are [cut into tiles](Cut::Tiles), at the most: each of them may have a size of its own.
-const MOST_PARTS: usize = 64;
+const MOST_PARTS: usize = 32;
 
 /// A tile, a blocking and its estimated cost.
 pub(super) struct Choice<T: Real> {
@@ -68,15 +68,14 @@ impl<T: Real> Choice<T> {
                 }
                 return;
             }
-            for splits in [1, threads] {
+            // Tiles are even without shares of the panels.
+            let ways = if threads == 1 || cut == Cut::Tiles { 1 } else { 2 };
+            for splits in [1, threads].into_iter().take(ways) {
                 let limit = request.task_bytes.min(MOST_BYTES);
                 if let Some(choice) = Self::estimate(request.isa, view, scheme, steps, blocks, (threads, splits), limit)
                     && best.as_ref().is_none_or(|best| choice.latency < best.latency)
                 {
                     best = Some(choice);
-                }
-                if threads == 1 {
-                    break;
                 }
             }
         };
@@ -101,6 +100,7 @@ impl<T: Real> Choice<T> {
             }
             last = parts;
         }
+        last = 0;
         for width in EXTENTS.into_iter().filter(|width| *width < columns) {
             let parts = columns.div_ceil(width);
             if parts != last {
@@ -110,8 +110,8 @@ impl<T: Real> Choice<T> {
         }
         // Equally many tiles for each thread, where rows are not.
         let mut parts = threads;
-        while threads > 1 && parts <= MOST_PARTS && parts < 2 * rows {
-            if !rows.is_multiple_of(parts) {
+        while !rows.is_multiple_of(threads) && parts <= MOST_PARTS && parts < 2 * rows {
+            if rows.saturating_mul(columns) <= MOST_TILES * parts {
                 consider(1, Cut::Tiles, parts);
             }
             parts += threads;
@@ -131,26 +131,33 @@ impl<T: Real> Choice<T> {
         limit: usize,
     ) -> Option<Self> {
         let roles = &view.roles;
-        let largest = largest(&blocks);
+        let largest = largest(&blocks)?;
         let nr = Tiles::<T>::new(isa, largest.runs(false).1)?.nr();
-        let panels = view.rows.div_ceil(nr);
-        let splits = splits.clamp(1, panels.max(1));
+        let panels = view.rows.div_ceil(nr).max(1);
+        let splits = splits.min(panels);
         let together = Traffic::new(view, &scheme, steps, &largest, nr)
             .together(panels.div_ceil(splits), |together| scratch_bytes(view, &scheme, &blocks, together) <= limit);
         let repeats = (view.groups * depth_tasks(roles))
             .checked_mul(phases(&roles.down).checked_mul(phases(&roles.along))?)?
             .checked_mul(splits)?;
+        // Shares that have a panel more, if not all are equal.
+        let larger = if panels.is_multiple_of(splits) { splits } else { panels % splits };
         let (mut tasks, mut cycles) = (0_usize, 0.0);
         // The longest tasks, and how many there are of them.
         let (mut longest, mut long) = (0.0, 0);
         blocks.for_each_size(|extent, count| {
             // Blocks of an image use a group's filters one after the other.
             let of_image = blocks.of_image();
-            let task = Self::task_cycles(isa, view, &scheme, steps, &extent, (of_image, splits), together)?;
-            tasks = tasks.checked_add(count.checked_mul(repeats)?)?;
-            cycles += (count * repeats) as f64 * task;
-            if task > longest {
-                (longest, long) = (task, count * repeats);
+            let task = |share: f64| Self::task_cycles(isa, view, &scheme, steps, &extent, (of_image, share), together);
+            let count = count.checked_mul(repeats)?;
+            tasks = tasks.checked_add(count)?;
+            cycles += count as f64 * task(1.0 / splits as f64)?;
+            let most = task(panels.div_ceil(splits) as f64 / panels as f64)?;
+            if most > longest {
+                (longest, long) = (most, 0);
+            }
+            if most == longest {
+                long += count / splits * larger;
             }
             Some(())
         })?;
@@ -163,14 +170,14 @@ impl<T: Real> Choice<T> {
         Some(Self { scheme, blocks, splits, together, latency, cycles })
     }
 
-    /// Cycles of a task with a block of this size, one of several that use the same filters. None where a kernel is lacking.
+    /// Cycles of a task with a block of this size, one of several that use the same filters, and this share of their panels. None where a kernel is lacking.
     fn task_cycles(
         isa: Isa,
         view: &View,
         scheme: &Scheme<T>,
         slice_steps: usize,
         extent: &Extent,
-        (blocks, splits): (usize, usize),
+        (blocks, share): (usize, f64),
         together: usize,
     ) -> Option<f64> {
         let (bytes, of_isa) = (size_of::<T>() as f64, PerIsa::of(isa));
@@ -226,7 +233,7 @@ impl<T: Real> Choice<T> {
         let taking = values * of_isa.output * wide * if is_ragged { RAGGED_OUTPUT } else { 1.0 };
         let output = (padded / lanes) * (output_calls + extent.own_tiles() as f64 * (taking + interleaving));
         let slices_out = roles.depth.output as f64 / depths as f64;
-        let task = slices_in * input + slices_out * (gemm + output) / splits as f64 + TASK_CYCLES;
+        let task = slices_in * input + slices_out * (gemm + output) * share + TASK_CYCLES;
         // Interleaved pixels are gathered and scattered one by one.
         let scattered = (extent.own_tiles() * channels_out) as f64 * pixels;
         let apart =
@@ -235,9 +242,16 @@ impl<T: Real> Choice<T> {
     }
 }
 
-/// A block that has most of everything: of parts, the last one is of the larger ones.
-fn largest(blocks: &Blocks) -> Extent {
-    blocks.place(0, blocks.of_image() - 1).extent
+/// The block with the most places of tiles.
+fn largest(blocks: &Blocks) -> Option<Extent> {
+    let mut largest: Option<Extent> = None;
+    blocks.for_each_size(|extent, _| {
+        if largest.is_none_or(|largest| largest.tiles() < extent.tiles()) {
+            largest = Some(extent);
+        }
+        Some(())
+    })?;
+    largest
 }
 
 /// About the bytes of a task's scratch.
