@@ -151,8 +151,9 @@ impl<T: Real> Choice<T> {
             let task = |share: f64| Self::task_cycles(isa, view, &scheme, steps, &extent, (of_image, share), together);
             let count = count.checked_mul(repeats)?;
             tasks = tasks.checked_add(count)?;
-            cycles += count as f64 * task(1.0 / splits as f64)?;
-            let most = task(panels.div_ceil(splits) as f64 / panels as f64)?;
+            let mean = task(1.0 / splits as f64)?;
+            cycles += count as f64 * mean;
+            let most = if larger == splits { mean } else { task(panels.div_ceil(splits) as f64 / panels as f64)? };
             if most > longest {
                 (longest, long) = (most, 0);
             }
