@@ -382,6 +382,51 @@ fn small_images_share_blocks_and_the_last_block_may_have_fewer() {
     }
 }
 
+/// The outputs that dilation interleaves are images of a block: of one axis or two, with paddings that differ from phase to phase, and fewer in the last block.
+#[test]
+fn phases_of_a_dilation_share_blocks_and_the_last_block_may_have_fewer() {
+    fn check<T: Scalar>() {
+        let mut shared = 0;
+        for (conv, shape) in [
+            (Conv::new([20, 6, 3, 3]).dilations([3, 3]).pads([3, 3, 3, 3]), vec![1, 6, 13, 14]),
+            // More than one image, other distances on each axis, pads that are no multiples of them.
+            (Conv::new([18, 4, 3, 3]).dilations([2, 5]).pads([1, 7, 4, 2]), vec![3, 4, 9, 15]),
+            (Conv::new([9, 5, 3, 3]).dilations([1, 4]).pads([2, 0, 1, 9]), vec![2, 5, 6, 11]),
+            (Conv::new([9, 5, 3, 3]).dilations([4, 1]).pads([6, 1, 0, 1]), vec![1, 5, 11, 6]),
+            // Phases that see padding alone.
+            (Conv::new([6, 3, 3, 3]).dilations([5, 5]).pads([14, 14, 14, 14]), vec![1, 3, 2, 2]),
+            // Groups; several filters an axis; one axis; an outer axis.
+            (Conv::new([16, 3, 5, 5]).dilations([2, 3]).pads([4, 6, 4, 6]).group(2), vec![1, 6, 8, 12]),
+            (Conv::new([17, 3, 3]).dilations([6]).pads([6, 5]), vec![2, 3, 40]),
+            (Conv::new([7, 4, 2, 3, 3]).dilations([1, 2, 2]).pads([1, 2, 2, 1, 2, 2]), vec![1, 4, 3, 6, 7]),
+        ] {
+            let layer = layer(conv, shape);
+            let geometry = layer.geometry();
+            let mut operands = Operands::<T>::uniform(&geometry, 12).with_bias(&geometry).with_residual(&geometry);
+            for is_finite in [true, false] {
+                if !is_finite {
+                    let last = operands.x.len() - 3;
+                    (operands.x[0], operands.x[last]) = (T::from_f64(f64::INFINITY), T::from_f64(f64::NAN));
+                }
+                let oracle = Oracle::new(&geometry, &operands);
+                for (combination, threads) in combinations().flat_map(|c| [(c, 1), (c, 2)]) {
+                    let plan = combination.plan::<T>(&layer, |planner| planner.threads(threads)).unwrap();
+                    // Images, rows and columns of tiles.
+                    let explanation = plan.explain().to_string();
+                    let block = explanation.split("blocks of ").nth(1).and_then(|rest| rest.split(" tiles").next());
+                    shared += usize::from(block.is_some_and(|block| block.split(" x ").count() == 3));
+                    let checked = oracle.check(Algorithm::Winograd, Activation::None, &operands.run(&plan));
+                    assert_eq!(checked, Ok(()), "{combination}, {threads} threads, {layer}, {block:?}");
+                }
+            }
+        }
+        // Nearly all of them.
+        let all = 8 * 2 * 2 * combinations().count();
+        assert!(shared * 4 > all * 3, "{shared} of {all}");
+    }
+    for_each_type!(check());
+}
+
 #[test]
 fn packed_weights_serve_other_sizes() {
     let conv = || Conv::new([40, 24, 3, 3]).pads([1, 1, 1, 1]);

@@ -6,7 +6,7 @@ use core::ops::Range;
 use convoke_kernels::winograd::Planes;
 use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets};
 
-use super::shape::{Scheme, View, spread};
+use super::shape::{Scheme, SubImage, View, spread};
 use super::steps::{Segment, Steps};
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::GEMM_CALL_CYCLES;
@@ -27,10 +27,10 @@ pub(super) enum Cut {
 /// The blocks of tiles of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Blocks {
-    /// Images, and those of a block: more than one only where an image is a single block.
+    /// [Sub-images](SubImage), and those of a block: more than one only where a sub-image is a single block.
     batch: usize,
     images: usize,
-    /// Rows and columns of tiles of an image.
+    /// Rows and columns of tiles of a sub-image, the largest.
     rows: usize,
     columns: usize,
     cut: Cut,
@@ -45,6 +45,7 @@ pub(super) struct Blocks {
 /// A block's place in its images, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
+    /// The first sub-image.
     pub(super) image: usize,
     /// The first row and column of tiles.
     pub(super) row: usize,
@@ -64,7 +65,7 @@ impl Blocks {
             Cut::Tiles => rows.saturating_mul(columns),
         };
         let halo = [scheme.down.count - 1, scheme.along.count - 1];
-        let (batch, spare) = (view.batch, scheme.spare(&view.roles));
+        let (batch, spare) = (SubImage::count(&view.roles, view.batch), scheme.spare(&view.roles));
         (1..=most).contains(&parts).then_some(Self { batch, images, rows, columns, cut, parts, spare, halo })
     }
 
@@ -160,7 +161,7 @@ fn part_start(len: usize, parts: usize, part: usize) -> usize {
 /// The sizes of a block of tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// Images whose tiles are in the block: more than one only where an image has a single block.
+    /// [Sub-images](SubImage) whose tiles are in the block: more than one only where a sub-image has a single block.
     pub(super) images: usize,
     /// Rows and columns of tiles that are computed, or other blocks'.
     pub(super) rows: usize,

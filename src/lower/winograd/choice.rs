@@ -4,7 +4,7 @@ use convoke_kernels::winograd::Tile;
 use convoke_kernels::{Isa, Real};
 
 use super::blocks::{Blocks, Cut, Extent};
-use super::shape::{Scheme, View, depth_tasks, distance, phases};
+use super::shape::{Scheme, SubImage, View, depth_tasks, distance};
 use super::steps::Steps;
 use super::{STANDARD_VALUES, is_ragged};
 use crate::element::Element;
@@ -23,7 +23,7 @@ const MOST_BYTES: usize = 8 << 20;
 /// Rows, or columns, of tiles that blocks are tried with.
 const EXTENTS: [usize; 22] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256];
 /// Tiles of a block, at the most, for the same reason.
-const MOST_TILES: usize = 256;
+pub(super) const MOST_TILES: usize = 256;
 /// Blocks of an image that are [cut into tiles](Cut::Tiles), at the most: each of them may have a size of its own.
 const MOST_PARTS: usize = 32;
 
@@ -80,9 +80,17 @@ impl<T: Real> Choice<T> {
             }
         };
         // Several small images, where there are more of them than threads.
-        let mut images = 2;
-        while images * rows.saturating_mul(columns) <= MOST_TILES && images * threads <= view.batch {
-            consider(images, Cut::Rows, 1);
+        let batch = SubImage::count(&view.roles, view.batch);
+        let (of_thread, of_block) = (batch.div_ceil(threads), MOST_TILES / rows.saturating_mul(columns).max(1));
+        let (mut images, mut last) = (2, 1);
+        while last < of_thread.min(of_block) {
+            consider(images.min(of_thread), Cut::Rows, 1);
+            // As many for each thread.
+            let even = batch.div_ceil(batch.div_ceil(images).next_multiple_of(threads));
+            if even > last && even < images {
+                consider(even, Cut::Rows, 1);
+            }
+            last = images;
             images *= 2;
         }
         // Whole rows of tiles, or parts of one.
@@ -137,9 +145,7 @@ impl<T: Real> Choice<T> {
         let splits = splits.min(panels);
         let together = Traffic::new(view, &scheme, steps, &largest, nr)
             .together(panels.div_ceil(splits), |together| scratch_bytes(view, &scheme, &blocks, together) <= limit);
-        let repeats = (view.groups * depth_tasks(roles))
-            .checked_mul(phases(&roles.down).checked_mul(phases(&roles.along))?)?
-            .checked_mul(splits)?;
+        let repeats = (view.groups * depth_tasks(roles)).checked_mul(splits)?;
         // Shares that have a panel more, if not all are equal.
         let larger = if panels.is_multiple_of(splits) { splits } else { panels % splits };
         let (mut tasks, mut cycles) = (0_usize, 0.0);

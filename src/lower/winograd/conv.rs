@@ -112,14 +112,14 @@ impl<T: Element> Layer<T> for Conv<T> {
     }
 
     fn store(&self, core: &Core<T>, io: &Io<'_, T>, strip: &Strip<'_, T::Acc>, rows: Rows<'_, T::Acc>) -> bool {
-        let (geometry, task) = (&self.geometry, strip.task);
+        let (geometry, task, sub) = (&self.geometry, strip.task, &strip.sub);
         let Roles { depth, down, along } = &core.view.roles;
         let channel = task.group * core.view.rows + strip.filters.start;
         let count = strip.filters.len();
         let bias = &io.bias[channel..channel + count];
-        let plane = (strip.image * geometry.out_channels + channel) * depth.output + strip.slice;
-        let at = (plane * down.output + task.down.place(strip.y)) * along.output + task.along.place(strip.x);
-        let row_step = task.down.step * along.output;
+        let plane = (sub.image * geometry.out_channels + channel) * depth.output + strip.slice;
+        let at = (plane * down.output + sub.down.place(strip.y)) * along.output + sub.along.place(strip.x);
+        let row_step = sub.down.step * along.output;
         let pixels = Pixels {
             channels: count,
             channel_step: geometry.output_spatial(),
@@ -129,7 +129,7 @@ impl<T: Element> Layer<T> for Conv<T> {
             past_cache: core.view.past_cache,
         };
         if let Some((lo, hi)) = self.clamp
-            && task.along.step == 1
+            && sub.along.step == 1
             && let Some(mut dest) = T::dest_as_acc(io.y.dest(at))
         {
             let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
@@ -142,8 +142,8 @@ impl<T: Element> Layer<T> for Conv<T> {
         for (c, bias) in bias.iter().enumerate() {
             for i in 0..strip.height {
                 let row = &mut rows.rows[core.row_at(c, i)..][..strip.width];
-                let at = at + c * geometry.output_spatial() + i * row_step;
-                finish.strided(row, *bias, at, task.along.step);
+                let at = at + c * pixels.channel_step + i * row_step;
+                finish.strided(row, *bias, at, sub.along.step);
             }
         }
         is_good

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets};
 
 use super::Task;
-use super::shape::{Roles, Scheme, View, tiled_kernel};
+use super::shape::{Roles, Scheme, SubImage, View, tiled_kernel};
 use crate::Geometry;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
@@ -32,8 +32,8 @@ pub(super) struct Direct<T: Real> {
 
 /// A tile of a task: its place and its filters.
 pub(super) struct Tile {
-    pub(super) image: usize,
-    /// The slice of the view's output, and the tile's first row and pixel in the task's phases.
+    pub(super) sub: SubImage,
+    /// The slice of the view's output, and the tile's first row and pixel in the sub-image.
     pub(super) slice: usize,
     pub(super) y: usize,
     pub(super) x: usize,
@@ -95,9 +95,10 @@ impl<T: Real> Direct<T> {
         let roles = &view.roles;
         let (channels, depth) = (geometry.in_channels_per_group(), roles.depth.kernel);
         let [s_down, s_along] = self.strides;
+        let sub = &tile.sub;
         // Later phases may have a row or column of tiles less.
-        let width = self.width.min(task.along.output.saturating_sub(tile.x));
-        let height = self.height.min(task.down.output.saturating_sub(tile.y));
+        let width = self.width.min(sub.along.output.saturating_sub(tile.x));
+        let height = self.height.min(sub.down.output.saturating_sub(tile.y));
         if width == 0 || height == 0 {
             return;
         }
@@ -111,10 +112,10 @@ impl<T: Real> Direct<T> {
             let slice = (tile.slice * roles.depth.stride + k).checked_sub(roles.depth.pad_begin);
             let slice = slice.filter(|slice| *slice < roles.depth.input);
             let along = (tile.x + j) * s_along + phase;
-            let position = (slice, task.down.source(tile.y * s_down + i), task.along.source(along));
+            let position = (slice, sub.down.source(tile.y * s_down + i), sub.along.source(along));
             *value = match position {
                 (Some(slice), Some(y), Some(x)) => {
-                    let channel = tile.image * geometry.in_channels + task.group * channels + c;
+                    let channel = sub.image * geometry.in_channels + task.group * channels + c;
                     let row = (channel * roles.depth.input + slice) * roles.down.input + y;
                     io.x[row * roles.along.input + x].to_acc()
                 }
@@ -140,10 +141,10 @@ impl<T: Real> Direct<T> {
                     false,
                 );
             }
-            let plane = (tile.image * geometry.out_channels + first) * roles.depth.output + tile.slice;
-            let row = plane * roles.down.output + task.down.place(tile.y + i);
-            let at = row * roles.along.output + task.along.place(tile.x);
-            finish.transposed(&sums[..width * nr], nr, bias, at, (geometry.output_spatial(), task.along.step));
+            let plane = (sub.image * geometry.out_channels + first) * roles.depth.output + tile.slice;
+            let row = plane * roles.down.output + sub.down.place(tile.y + i);
+            let at = row * roles.along.output + sub.along.place(tile.x);
+            finish.transposed(&sums[..width * nr], nr, bias, at, (geometry.output_spatial(), sub.along.step));
         }
     }
 }

@@ -23,6 +23,7 @@ mod blocks;
 mod choice;
 mod conv;
 mod direct;
+mod input;
 mod pack;
 mod shape;
 mod steps;
@@ -34,13 +35,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::weave::{PhasePick, Picks, RowPick};
-use convoke_kernels::winograd::{Border, Pixels, Products, Source};
+use convoke_kernels::winograd::{Pixels, Products};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsetsRef, WinogradKernel, winograd_kernels};
 
 use super::channel_tiles::{Fetch, Tiles};
 use super::cost::{CLOCK, far_weights};
-use super::planes::pick_rows;
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for, share};
@@ -49,7 +48,7 @@ use crate::{Geometry, Op};
 use blocks::{Block, Blocks, Calls, Cut, Extent, Place};
 use choice::Choice;
 use pack::{PackedLayout, Value};
-use shape::{Phase, Roles, Scheme, View, depth_tasks, distance, phases, spread};
+use shape::{Scheme, SubImage, View, depth_tasks, distance, spread};
 
 /// Steps of k that are summed one after the other.
 const KC: usize = 192;
@@ -299,16 +298,14 @@ struct Core<T: Element> {
 
 /// One task: a block of tiles of one group, for a share of the panels.
 struct Task<'a, T: Real> {
-    /// The first image.
-    image: usize,
+    /// The first [sub-image](SubImage).
+    first: usize,
     group: usize,
     /// Slices of Y.
     slices: Range<usize>,
     panels: Range<usize>,
     block: &'a Block<T>,
-    /// The phases of the axes, and the first row and column of tiles in them.
-    down: Phase,
-    along: Phase,
+    /// The first row and column of tiles.
     row: usize,
     column: usize,
 }
@@ -329,9 +326,9 @@ struct Scratch<'a, T> {
 struct Strip<'a, T: Real> {
     products: Products<'a, T>,
     task: &'a Task<'a, T>,
-    image: usize,
+    sub: SubImage,
     slice: usize,
-    /// The first row and element in their phases, and how many there are.
+    /// The first row and element in the sub-image, and how many there are.
     y: usize,
     x: usize,
     height: usize,
@@ -363,19 +360,16 @@ impl<T: Element> Core<T> {
         };
         let (depth, block) = (next(depths), next(self.blocks.of_image()));
         let (group, images) = (next(groups), next(self.blocks.of_batch()));
-        let (phase_along, phase_down) = (next(phases(&roles.along)), next(phases(&roles.down)));
         let split = next(self.splits);
         let count = rows.div_ceil(self.tiles.nr());
         let Place { image, row, column, extent } = self.blocks.place(images, block);
         let block = self.tables.iter().find(|block| block.extent == extent);
         Task {
-            image,
+            first: image,
             group,
             slices: if depths == 1 { 0..roles.depth.output } else { depth..depth + 1 },
             panels: share(count, self.splits, split),
             block: block.expect("a block of each size"),
-            down: Phase::new(&roles.down, phase_down),
-            along: Phase::new(&roles.along, phase_along),
             row,
             column,
         }
@@ -405,101 +399,6 @@ impl<T: Element> Core<T> {
     /// The packed weights of a group.
     fn group<'w>(&self, weights: &'w [T::Acc], group: usize) -> &'w [T::Acc] {
         &weights[group * self.layout.group_len()..][..self.layout.group_len()]
-    }
-
-    /// Transforms the tiles of one slice of X, for all channels.
-    fn transform(&self, io: &Io<'_, T>, task: &Task<'_, T::Acc>, slice: usize, scratch: &mut Scratch<'_, T::Acc>) {
-        let View { strides: [s_down, _], ref roles, .. } = self.view;
-        for phase in 0..s_down {
-            let down = if s_down == 1 { task.down } else { Phase::of_stride(&roles.down, phase, s_down) };
-            self.transform_rows(io, task, slice, (phase, down), scratch);
-        }
-    }
-
-    /// Transforms the tiles of one slice for all channels of X, from its rows of phase `phase` of the stride, which are `down`.
-    fn transform_rows(
-        &self,
-        io: &Io<'_, T>,
-        task: &Task<'_, T::Acc>,
-        slice: usize,
-        (phase, down_phase): (usize, Phase),
-        scratch: &mut Scratch<'_, T::Acc>,
-    ) {
-        let (view, block) = (&self.view, task.block);
-        let Roles { depth, down, along } = &view.roles;
-        let stride = view.strides[1];
-        let channels = view.channels / (view.strides[0] * stride);
-        // The padded position of the block's first row and element in their phases, and what is not padding.
-        let (y, x) = (task.row * self.scheme.down.tile.outputs, task.column * self.scheme.along.tile.outputs);
-        let row_len = block.planes.row_len();
-        let live_rows = down_phase.live(y, block.planes.rows());
-        // Phases of a stride are copied with their padding.
-        let live = if stride == 1 { task.along.live(x, row_len) } else { 0..row_len };
-        let is_empty = live_rows.is_empty() || live.is_empty();
-        let (live_rows, live) = if is_empty { (0..0, 0..0) } else { (live_rows, live) };
-        let first_row = if is_empty { 0 } else { down_phase.place(y + live_rows.start) - down.pad_begin };
-        let slot = slice % depth.kernel;
-        let slot_len = block.extent.slot_len(&self.scheme, view.channels);
-        let v = &mut scratch.v[slot * slot_len..][..slot_len];
-        let plane = down.input * along.input;
-        let all = view.groups * channels;
-        // The source of the call behind this one, nearly always.
-        let next = if block.extent.images > 1 { all } else { 1 } * depth.input * plane;
-        let border = Border::new(self.scheme.kernel, &block.planes, live_rows.clone(), live.clone());
-        let row_stride = down_phase.step * along.input;
-        let len = if is_empty { 0 } else { (live_rows.len() - 1) * row_stride + along.input };
-        let picked_len = live_rows.len() * live.len();
-        let mut picked = [PhasePick { offset: 0, dst: 0 }; conv::MOST_STRIDE];
-        for (offset, phase) in picked.iter_mut().enumerate() {
-            *phase = PhasePick { offset, dst: offset * picked_len };
-        }
-        // Of a stride, all phases; of a dilation, the task's.
-        let (first, step) = match stride {
-            1 if is_empty => (0, 1),
-            1 => ((task.along.place(x + live.start) - along.pad_begin) as isize, task.along.step),
-            _ => ((x * stride) as isize - along.pad_begin as isize, stride),
-        };
-        let picks = Picks {
-            planes: 1,
-            src_pitch: 0,
-            dst_pitch: 0,
-            rows: &[],
-            width: along.input,
-            first,
-            stride: step,
-            phases: &picked[..stride],
-            len: live.len(),
-            ahead: next,
-        };
-        let images = block.extent.images;
-        for c in 0..channels {
-            let rows_of = |image: usize| {
-                let of_x = (task.image + image) * all + task.group * channels + c;
-                let begin = (of_x * depth.input + slice - depth.pad_begin) * plane + first_row * along.input;
-                if is_empty { &[] } else { &io.x[begin..begin + len] }
-            };
-            let in_place = T::DIRECT && step == 1;
-            let picked = &mut scratch.rows_in[..if in_place { 0 } else { images * stride * picked_len }];
-            if picked_len > 0 {
-                for (image, picked) in picked.chunks_exact_mut(stride * picked_len).enumerate() {
-                    let rows = (0..live_rows.len()).map(|r| RowPick { src: Some(r * row_stride), dst: r * live.len() });
-                    pick_rows(self.isa, rows_of(image), &picks, rows, picked);
-                }
-            }
-            // In the order of what is written: that is whole vectors, of which others overwrite what is too much.
-            for (phase_along, image) in (0..stride).flat_map(|phase| (0..images).map(move |image| (phase, image))) {
-                let source = match T::as_acc(rows_of(image)).filter(|_| in_place) {
-                    Some(x) => Source { x: x.get(first as usize..).unwrap_or(&[]), row_stride, next },
-                    None => {
-                        let x = &picked[(image * stride + phase_along) * picked_len..][..picked_len];
-                        Source { x, row_stride: live.len(), next: 0 }
-                    }
-                };
-                let channel = (phase * channels + c) * stride + phase_along;
-                let v = &mut v[channel * block.extent.input_tiles() + image * block.extent.image_input_tiles()..];
-                self.scheme.kernel.input(&source, &border, scratch.planes, v, block.v_plane);
-            }
-        }
     }
 
     /// Multiplies all values of some panels: over the slices `taps` of the depth axis, the first of which is in slot `slot`.
@@ -606,10 +505,11 @@ impl<T: Element> Winograd<T> {
         let (m_down, m_along) = (core.scheme.down.tile.outputs, core.scheme.along.tile.outputs);
         for row in 0..block.extent.images * block.extent.rows {
             let columns = block.extent.own_columns(row % block.extent.rows);
+            let sub = SubImage::new(&core.view.roles, task.first + row / block.extent.rows);
             let (y, x) = ((task.row + row % block.extent.rows) * m_down, (task.column + columns.start) * m_along);
             // Later phases may have a row or column of tiles less.
-            let height = m_down.min(task.down.output.saturating_sub(y));
-            let width = (columns.len() * m_along).min(task.along.output.saturating_sub(x));
+            let height = m_down.min(sub.down.output.saturating_sub(y));
+            let width = (columns.len() * m_along).min(sub.along.output.saturating_sub(x));
             if height == 0 || width == 0 {
                 continue;
             }
@@ -625,8 +525,7 @@ impl<T: Element> Winograd<T> {
                     tiles,
                 };
                 let filters = first + vector..first + live.min(vector + lanes);
-                let image = task.image + row / block.extent.rows;
-                let strip = Strip { products, task, image, slice, y, x, height, width, filters };
+                let strip = Strip { products, task, sub, slice, y, x, height, width, filters };
                 let rows = Rows { rows: scratch.rows_out, row: scratch.row, marks };
                 is_good &= self.layer.store(core, io, &strip, rows);
             }
@@ -654,7 +553,7 @@ impl<T: Element> Winograd<T> {
         let first = panel * core.tiles.nr();
         let rows = task.block.extent.rows;
         let tile = direct::Tile {
-            image: task.image + row / rows,
+            sub: SubImage::new(&core.view.roles, task.first + row / rows),
             slice,
             y: (task.row + row % rows) * core.scheme.down.tile.outputs,
             x: (task.column + column) * core.scheme.along.tile.outputs,
@@ -675,6 +574,7 @@ impl<T: Element> Lowering<T> for Winograd<T> {
         let extent = core.blocks.place(0, 0).extent;
         let size = match core.blocks.cut() {
             Cut::Tiles => format!("{}", extent.own_tiles()),
+            Cut::Rows if extent.images > 1 => format!("{} x {} x {}", extent.images, extent.rows, extent.columns),
             Cut::Rows | Cut::Columns => format!("{} x {}", extent.rows, extent.columns),
         };
         format!(
@@ -713,12 +613,11 @@ impl<T: Element> Lowering<T> for Winograd<T> {
 
     fn tasks(&self) -> usize {
         let Core { view, blocks, .. } = &self.core;
-        let phases = phases(&view.roles.down) * phases(&view.roles.along);
         let blocks = blocks.of_batch() * view.groups * blocks.of_image();
-        blocks * depth_tasks(&view.roles) * phases * self.core.splits
+        blocks * depth_tasks(&view.roles) * self.core.splits
     }
 
-    /// One share of the panels, for one block of tiles of one group of one image.
+    /// One share of the panels, for one block of tiles of one group.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let core = &self.core;
         let task = core.task(task);

@@ -90,6 +90,28 @@ pub(super) fn distance(axis: &Axis) -> usize {
     if axis.kernel == 1 { 1 } else { axis.dilation }
 }
 
+/// The outputs of an image that are one phase of both axes: those that dilation interleaves are images of their own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SubImage {
+    pub(super) image: usize,
+    pub(super) down: Phase,
+    pub(super) along: Phase,
+}
+
+impl SubImage {
+    /// Number `index` of them: the phases of an image follow each other.
+    pub(super) fn new(roles: &Roles, index: usize) -> Self {
+        let (rest, phase_along) = (index / phases(&roles.along), index % phases(&roles.along));
+        let (image, phase_down) = (rest / phases(&roles.down), rest % phases(&roles.down));
+        Self { image, down: Phase::new(&roles.down, phase_down), along: Phase::new(&roles.along, phase_along) }
+    }
+
+    /// How many there are of `batch` images.
+    pub(super) fn count(roles: &Roles, batch: usize) -> usize {
+        batch * phases(&roles.down) * phases(&roles.along)
+    }
+}
+
 /// One phase of an axis: its positions are those from `first` on, `step` apart.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Phase {

@@ -219,7 +219,7 @@ impl<T: Element> Layer<T> for Transposed<T> {
                 let slots = &SLOTS[..along.stride];
                 let strands = Strands { sums, slots, step: lane, pitch: outer * along.stride * lane };
                 let channel = strip.task.group * self.geometry.out_channels_per_group() + channels.start;
-                let at = self.row_of_y(strip.image, channel, (slice, row));
+                let at = self.row_of_y(strip.sub.image, channel, (slice, row));
                 let bias = &io.bias[channel..channel + channels.len()];
                 if let Some((lo, hi)) = self.clamp
                     && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
@@ -257,14 +257,14 @@ impl<T: Element> Layer<T> for Transposed<T> {
                 let Some(row) = self.cells[1].element(y, filter.q[1]) else { continue };
                 let sums = &mut scratch[..columns.len()];
                 sums.fill(T::Acc::ZERO);
-                self.sum(io, w, (task.group, tile.image), filter, (tile.slice, y, columns.clone()), sums);
+                self.sum(io, w, (task.group, tile.sub.image), filter, (tile.slice, y, columns.clone()), sums);
                 // Cells that are cropped are the first or the last ones.
                 let of_y = |x: usize| self.cells[2].element(x, filter.q[2]);
                 let mut live = columns.clone().filter(|x| of_y(*x).is_some());
                 let Some(first) = live.next() else { continue };
                 let last = live.next_back().unwrap_or(first);
                 let sums = &mut sums[first - tile.x..=last - tile.x];
-                let at = self.row_of_y(tile.image, channel, (slice, row)) + of_y(first).unwrap_or(0);
+                let at = self.row_of_y(tile.sub.image, channel, (slice, row)) + of_y(first).unwrap_or(0);
                 finish.strided(sums, io.bias[channel], at, self.cells[2].stride);
             }
         }
