@@ -7,12 +7,12 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use convoke_kernels::{Ahead, Isa, RowOffsets, SpatialKernel, StoreMap};
+use convoke_kernels::{Ahead, Isa, Real, RowOffsets, SpatialKernel, StoreMap};
 
 use super::cost::{CLOCK, PLANE_CYCLES, PLANE_ROW_CYCLES, SUM_CYCLES, TASK_CYCLES, shifted_views};
 use super::engine::{Columns, FEW_STEPS, Rows, Sink, Tiles, lanes};
 use super::finish::Finish;
-use super::planes::{self, Planes};
+use super::planes::{self, PER_THREAD, Planes};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
@@ -27,64 +27,33 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
     }
-    let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
-    let taps = geometry.kernel_volume();
-    let block = planes::channels_per_block(channels, taps, KC);
-    let k_blocks = channels.div_ceil(block);
-    let mr = request.layout.map(|layout| layout[0]);
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
     }
-    let choice = planes::Choice {
-        images: geometry.batch * geometry.group,
-        block,
-        budget: planes::budget_beside((rows * block * taps).saturating_mul(size_of::<T::Acc>())).min(most),
-        bytes: size_of::<T::Acc>(),
-        threads: request.threads,
-        // Garbage columns would be more.
-        is_aligned: false,
-    };
-    let sums_of = |columns: usize| if k_blocks > 1 { columns.saturating_mul(rows) } else { 0 };
-    let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
-        return Err(planes::too_large(&geometry.axes, planes::MOST_BYTES));
-    };
-    let lanes = lanes::<T::Acc>(request.isa);
-    let vectors = sizes.columns.div_ceil(lanes);
-    let is_shifted = channels * taps > FEW_STEPS && planes::is_shifted(&geometry.axes);
-    let weight = |kernel: &SpatialKernel<T::Acc>| shifted_views(kernel.mr(), is_shifted);
-    let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr, weight)
-        .ok_or_else(|| String::from("no kernel for this tile"))?;
-    let planes_len = block * sizes.channel_len + tiles.widest() * lanes;
-    let repeats = (geometry.batch * geometry.group * sizes.slabs) as f64;
-    let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64 * shifted_views(tiles.mr(), is_shifted);
-    // The place of a row is found once for all channels of a block.
-    let width = geometry.axes.last().map_or(1, |axis| axis.output);
-    let rows_copied = (k_blocks * (sizes.channel_len / width)) as f64;
-    let copies = (channels * sizes.channel_len) as f64 * PLANE_CYCLES + rows_copied * PLANE_ROW_CYCLES;
-    let sums = k_blocks.saturating_sub(1) as f64 * (rows * vectors) as f64 * SUM_CYCLES;
-    // Panels are shared out where there are too few slabs to keep the threads busy.
-    let slabs = geometry.batch * geometry.group * sizes.slabs;
-    let splits = request.threads.div_ceil(slabs).clamp(1, tiles.panels.count().max(1));
-    let splits = if request.threads == 1 { 1 } else { splits };
-    let split_panels = tiles.panels.count().div_ceil(splits);
-    let tiles_len = tiles.scratch_len(0..split_panels.min(tiles.panels.count()), vectors, k_blocks);
+    let mut shape = Shape::new(request, most, PER_THREAD[0])?;
+    if let Ok(other) = Shape::new(request, most, PER_THREAD[1])
+        && other.busy < shape.busy
+    {
+        shape = other;
+    }
+    let Shape { axis, extent, slabs, block, tiles, splits, planes_len, tiles_len, cycles, .. } = shape;
     Ok(Offer {
-        cost: repeats
-            * (arithmetic + tiles.finish_cycles(vectors, k_blocks) + sums + copies * splits as f64 + TASK_CYCLES)
-            / CLOCK,
+        cost: cycles / CLOCK,
         lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
             let planes = Planes::new(geometry, axis, extent, false);
-            let last = channels - (k_blocks.max(1) - 1) * block;
+            let channels = geometry.in_channels_per_group();
+            let last = channels - (channels.div_ceil(block).max(1) - 1) * block;
             let koff = [planes.offsets(block), planes.offsets(last)];
             let edge = geometry.axes[axis].output % extent;
+            let lanes = lanes::<T::Acc>(request.isa);
             let maps = [planes.map(extent, lanes), planes.map(if edge == 0 { extent } else { edge }, lanes)];
             Box::new(ImplicitGemm {
                 geometry: geometry.clone(),
                 isa: request.isa,
                 activation: request.activation,
                 direct: request.direct_clamp(),
-                slabs: sizes.slabs,
+                slabs,
                 tiles,
                 planes,
                 koff,
@@ -96,6 +65,82 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             })
         }),
     })
+}
+
+/// How the columns are cut into slabs, and the tiles of their products.
+struct Shape<A: Real> {
+    /// The slabs' axis, and their extent on it.
+    axis: usize,
+    extent: usize,
+    /// Of an image and group.
+    slabs: usize,
+    /// Channels in a block of k.
+    block: usize,
+    tiles: Tiles<A>,
+    splits: usize,
+    planes_len: usize,
+    tiles_len: usize,
+    /// Of all tasks; and of all threads, until the last one is done.
+    cycles: f64,
+    busy: f64,
+}
+
+impl<A: Real> Shape<A> {
+    /// With slabs for `per_thread` tasks of each thread, as far as they are not too small.
+    fn new<T: Element<Acc = A>>(request: &Request<'_, T>, most: usize, per_thread: usize) -> Result<Self, String> {
+        let geometry = request.geometry;
+        let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+        let taps = geometry.kernel_volume();
+        let block = planes::channels_per_block(channels, taps, KC);
+        let k_blocks = channels.div_ceil(block);
+        let choice = planes::Choice {
+            images: geometry.batch * geometry.group,
+            block,
+            budget: planes::budget_beside((rows * block * taps).saturating_mul(size_of::<A>())).min(most),
+            bytes: size_of::<A>(),
+            threads: request.threads,
+            per_thread,
+            // Garbage columns would be more.
+            is_aligned: false,
+        };
+        let sums_of = |columns: usize| if k_blocks > 1 { columns.saturating_mul(rows) } else { 0 };
+        let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
+            return Err(planes::too_large(&geometry.axes, planes::MOST_BYTES));
+        };
+        let lanes = lanes::<A>(request.isa);
+        let vectors = sizes.columns.div_ceil(lanes);
+        let is_shifted = channels * taps > FEW_STEPS && planes::is_shifted(&geometry.axes);
+        let weight = |kernel: &SpatialKernel<A>| shifted_views(kernel.mr(), is_shifted);
+        let mr = request.layout.map(|layout| layout[0]);
+        let tiles = Tiles::<A>::choose(request.isa, rows, vectors, mr, weight)
+            .ok_or_else(|| String::from("no kernel for this tile"))?;
+        let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64 * shifted_views(tiles.mr(), is_shifted);
+        // The place of a row is found once for all channels of a block.
+        let width = geometry.axes.last().map_or(1, |axis| axis.output);
+        let rows_copied = (k_blocks * (sizes.channel_len / width)) as f64;
+        let copies = (channels * sizes.channel_len) as f64 * PLANE_CYCLES + rows_copied * PLANE_ROW_CYCLES;
+        let sums = k_blocks.saturating_sub(1) as f64 * (rows * vectors) as f64 * SUM_CYCLES;
+        // Panels are shared out where there are too few slabs to keep the threads busy.
+        let slabs = geometry.batch * geometry.group * sizes.slabs;
+        let panels = tiles.panels.count();
+        let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, panels.max(1)) };
+        let tasks = slabs.saturating_mul(splits);
+        let uneven = Part::unevenness(tasks, panels, splits, request.threads, |panels| panels.len());
+        let cycles = arithmetic + tiles.finish_cycles(vectors, k_blocks) + sums + copies * splits as f64 + TASK_CYCLES;
+        let cycles = slabs as f64 * cycles;
+        Ok(Self {
+            axis,
+            extent,
+            slabs: sizes.slabs,
+            block,
+            splits,
+            planes_len: block * sizes.channel_len + tiles.widest() * lanes,
+            tiles_len: tiles.scratch_len(0..panels.div_ceil(splits).min(panels), vectors, k_blocks),
+            tiles,
+            cycles,
+            busy: uneven * cycles,
+        })
+    }
 }
 
 struct ImplicitGemm<T: Element> {

@@ -104,8 +104,43 @@ impl Part {
     ) -> Self {
         let (split, rest) = (task / (tasks / splits), task % (tasks / splits));
         let (plane, columns) = (rest / columns, rest % columns);
-        Self { image: plane / groups, group: plane % groups, columns, panels: share(panels, splits, split) }
+        Self {
+            image: plane / groups,
+            group: plane % groups,
+            columns,
+            panels: share_in_turn(panels, splits, split, rest),
+        }
     }
+
+    /// The work of the thread that has the most of it, over what each would have if all had the same: of `tasks` tasks, `splits` shares of `panels` panels whose
+    /// work is `work`.
+    pub(crate) fn unevenness(
+        tasks: usize,
+        panels: usize,
+        splits: usize,
+        threads: usize,
+        work: impl Fn(core::ops::Range<usize>) -> usize,
+    ) -> f64 {
+        if threads == 1 || tasks > MOST_TASKS_COUNTED {
+            return 1.0;
+        }
+        let of_split = tasks / splits;
+        let of_task = |task: usize| work(share_in_turn(panels, splits, task / of_split, task % of_split)) as f64;
+        let most =
+            (0..threads).map(|thread| share(tasks, threads, thread).map(of_task).sum::<f64>()).fold(0.0, f64::max);
+        let mean = work(0..panels) as f64 * of_split as f64 / threads as f64;
+        if mean > 0.0 { most / mean } else { 1.0 }
+    }
+}
+
+/// Tasks whose work is counted one by one, at the most: that of more is nearly even.
+const MOST_TASKS_COUNTED: usize = 1 << 10;
+
+/// Share number `index` of `0..len` in `count` shares. The larger shares take turns: with `turn` from 0 to `count - 1`, all of them have had the same.
+fn share_in_turn(len: usize, count: usize, index: usize, turn: usize) -> core::ops::Range<usize> {
+    // Hermite's identity: over all turns, floor((index * len + turn) / count) adds up to index * len.
+    let start = |index: usize| ((index as u64 * len as u64 + (turn % count) as u64) / count as u64) as usize;
+    start(index)..start(index + 1)
 }
 
 /// A configured lowering: immutable, shared by threads.
@@ -263,13 +298,47 @@ pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 15] {
 mod tests {
     use alloc::vec::Vec;
 
-    use super::{even_share, share};
+    use super::{Part, even_share, share};
 
     /// The pieces of the busiest of `threads` threads with tasks of `size` pieces, counted one by one.
     fn busiest(pieces: usize, size: usize, others: usize, threads: usize) -> usize {
         let of_one = (0..pieces).step_by(size).map(|first| size.min(pieces - first));
         let tasks: Vec<_> = (0..others).flat_map(|_| of_one.clone()).collect();
         (0..threads).map(|thread| tasks[share(tasks.len(), threads, thread)].iter().sum()).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn each_panel_of_each_block_is_in_one_share_and_larger_shares_take_turns() {
+        for (columns, panels, splits) in [(1, 5, 2), (2, 5, 2), (6, 7, 3), (4, 1, 2), (3, 3, 2), (8, 6, 4), (2, 9, 1)] {
+            let tasks = columns * splits;
+            let mut seen = alloc::vec![0; columns * panels];
+            let mut of_split = alloc::vec![0; splits];
+            for task in 0..tasks {
+                let part = Part::new((task, tasks), 1, columns, panels, splits);
+                assert!(part.panels.len() <= panels.div_ceil(splits));
+                of_split[task / columns] += part.panels.len();
+                for panel in part.panels {
+                    seen[part.columns * panels + panel] += 1;
+                }
+            }
+            assert!(seen.iter().all(|count| *count == 1), "{columns} {panels} {splits}: {seen:?}");
+            if columns % splits == 0 {
+                assert!(of_split.iter().all(|len| len * splits == columns * panels), "{of_split:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_busiest_thread_has_the_largest_shares() {
+        let whole = |panels: core::ops::Range<usize>| panels.len();
+        // Five panels: three and two, or with two blocks five for each thread.
+        assert_eq!(Part::unevenness(2, 5, 2, 2, whole), 1.2);
+        assert_eq!(Part::unevenness(4, 5, 2, 2, whole), 1.0);
+        // The last panel is narrow; three blocks for two threads; one for two.
+        assert_eq!(Part::unevenness(2, 3, 2, 2, |panels| (2 * panels.end).min(5) - 2 * panels.start), 1.2);
+        assert_eq!(Part::unevenness(3, 4, 1, 2, whole), 4.0 / 3.0);
+        assert_eq!(Part::unevenness(1, 4, 1, 2, whole), 2.0);
+        assert_eq!(Part::unevenness(1, 4, 1, 1, whole), 1.0);
     }
 
     #[test]

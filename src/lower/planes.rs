@@ -189,12 +189,14 @@ pub(crate) struct Choice {
     /// Bytes of a value.
     pub(crate) bytes: usize,
     pub(crate) threads: usize,
+    /// Slabs that each thread should have, at least.
+    pub(crate) per_thread: usize,
     /// Whether rows may be longer than they need be, to begin at cache lines.
     pub(crate) is_aligned: bool,
 }
 
-/// Slabs that each thread should have, so that they end at about the same time.
-const SLABS_PER_THREAD: usize = 2;
+/// Slabs that each thread may have: several, so that threads end at about the same time whatever holds one up, or one, whose border and last vectors weigh less.
+pub(crate) const PER_THREAD: [usize; 2] = [2, 1];
 /// Bytes of the planes of a slab, at the most: far-reaching kernels (large dilation) beyond that are for lowerings that copy only what taps see.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
 /// Columns of a slab, at the most: more gain nothing, and tables grow with them.
@@ -235,8 +237,8 @@ impl Choice {
         let slabs = self.images * fitting.slabs;
         // Positions on the axes before, of all images: each is cut alike.
         let others = slabs / whole.div_ceil(low).max(1);
-        if self.threads > 1 && slabs < SLABS_PER_THREAD * self.threads {
-            let smaller = (low * slabs).div_ceil(SLABS_PER_THREAD * self.threads);
+        if self.threads > 1 && slabs < self.per_thread * self.threads {
+            let smaller = (low * slabs).div_ceil(self.per_thread * self.threads);
             let least = (low * LEAST_COLUMNS).div_ceil(fitting.columns);
             low = smaller.max(least).min(low);
         }

@@ -20,7 +20,7 @@ use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, Row
 use super::channel_tiles::{Fetch, Panels, Tiles};
 use super::cost::{CLOCK, PLANE_CYCLES, PerIsa, SUM_CYCLES, TASK_CYCLES, fetch_weights, overlapped};
 use super::finish::Finish;
-use super::planes::{self, Planes, Slab};
+use super::planes::{self, PER_THREAD, Planes, Slab};
 use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
 use crate::element::Element;
 use crate::exec::{Arena, Line, lines_for};
@@ -72,15 +72,19 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
     let k_blocks = channels.div_ceil(block);
     // The sums of more channels would leave room for few positions, for each of which the weights are read again.
     let least = if k_blocks > 1 { channels_out.div_ceil(MOST_SUMMED).max(1) } else { 1 };
-    let shape = Shape::new(request, &geometry, block, most, least)?;
-    // Threads that share the channels out have equal parts, and read the weights once, but each copies X.
-    let shape = match request.threads {
-        1 => shape,
-        threads => match Shape::new(request, &geometry, block, most, least.max(threads)) {
-            Ok(shared) if shared.busy < shape.busy => shared,
-            _ => shape,
-        },
-    };
+    let mut shape = Shape::new(request, &geometry, block, most, least, PER_THREAD[0])?;
+    if request.threads > 1 {
+        // Threads that share the channels out read the weights once, but each copies X.
+        for (shares, per_thread) in
+            [least, least.max(request.threads)].into_iter().flat_map(|n| PER_THREAD.map(|m| (n, m)))
+        {
+            if let Ok(other) = Shape::new(request, &geometry, block, most, shares, per_thread)
+                && other.busy < shape.busy
+            {
+                shape = other;
+            }
+        }
+    }
     let Shape { axis, extent, slabs, tiles, splits, planes_len, tiles_len, cycles, .. } = shape;
     let weights = Weights::new(&geometry, (channels_out, geometry.kernel_volume()), tiles[0].panels, block)?;
     Ok(Offer {
@@ -125,13 +129,14 @@ struct Shape<A: Real> {
 }
 
 impl<A: Real> Shape<A> {
-    /// With at least `shares` shares of the panels, as far as there are so many panels.
+    /// With at least `shares` shares of the panels, as far as there are so many panels, and slabs for `per_thread` tasks of each thread.
     fn new<T: Element<Acc = A>>(
         request: &Request<'_, T>,
         geometry: &Geometry,
         block: usize,
         most: usize,
         shares: usize,
+        per_thread: usize,
     ) -> Result<Self, String> {
         let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let (taps, k_blocks) = (geometry.kernel_volume(), channels.div_ceil(block));
@@ -145,6 +150,7 @@ impl<A: Real> Shape<A> {
             budget: planes::budget_beside((of_share * block * taps).saturating_mul(size_of::<A>())).min(most),
             bytes: size_of::<A>(),
             threads: request.threads,
+            per_thread,
             is_aligned: true,
         };
         let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
@@ -179,8 +185,12 @@ impl<A: Real> Shape<A> {
         let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
         // Of a slab.
         let cycles = overlapped(cycles, fetch_weights(weights / geometry.group as f64, weights));
-        // Tasks of the busiest thread: hostile sizes may exceed usize.
-        let busiest = slabs.saturating_mul(splits).div_ceil(request.threads);
+        let padded = tiles.padded(channels_out);
+        let work =
+            |panels: Range<usize>| (panels.end * tiles.nr()).min(padded).saturating_sub(panels.start * tiles.nr());
+        // Hostile sizes may exceed usize.
+        let tasks = slabs.saturating_mul(splits);
+        let uneven = Part::unevenness(tasks, panels, splits, request.threads, work);
         Ok(Self {
             axis,
             extent,
@@ -189,7 +199,7 @@ impl<A: Real> Shape<A> {
             planes_len: block * sizes.channel_len,
             tiles_len: if k_blocks > 1 { rows * width * share } else { tile_len },
             cycles: cycles * slabs as f64,
-            busy: busiest as f64 * request.threads as f64 * cycles / splits as f64,
+            busy: uneven * cycles * slabs as f64,
             tiles: [tiles, edge_tiles],
         })
     }

@@ -10,7 +10,9 @@ use convoke_kernels::Isa;
 use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 
 use super::phases::Phases;
-use crate::lower::planes::{Choice, FETCHED_CHANNELS, MOST_L2_BYTES, for_each_position, pick_rows, positions_on};
+use crate::lower::planes::{
+    Choice, FETCHED_CHANNELS, MOST_L2_BYTES, PER_THREAD, for_each_position, pick_rows, positions_on,
+};
 use crate::machine::Caches;
 use crate::{Axis, Element, Geometry};
 
@@ -86,7 +88,7 @@ impl Planes {
         let images = geometry.batch * geometry.group;
         // All channels are in a slab: with less than that its rows would be cut.
         let budget = (Caches::detect().l2 / 2).min(MOST_L2_BYTES).min(most);
-        let choice = Choice { images, block, budget, bytes, threads, is_aligned: false };
+        let choice = Choice { images, block, budget, bytes, threads, per_thread: PER_THREAD[0], is_aligned: false };
         let (axis, extent, sizes) = choice.slab(&axes, sums)?;
         let here = |i: usize| positions_on(&axes, (axis, extent), i);
         let spans: Vec<_> = (0..=last).map(|i| here(i) + reach(i)).collect();
