@@ -217,7 +217,7 @@ pub(crate) fn budget_beside(a_block: usize) -> usize {
 
 impl Choice {
     /// The slab's axis and extent: as much of the output as keeps the planes of a block of channels, the sums (`sums` of the columns) and a block
-    /// of A within the L2 cache, but no more than leaves every thread a few slabs. None if the planes are too large.
+    /// of A within the L2 cache, but no more than leaves every thread its slabs. None if the planes are too large.
     pub(crate) fn slab(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(usize, usize, Sizes)> {
         let fits = |axis: usize, extent: usize| {
             sizes(axes, axis, extent, self.is_aligned).is_some_and(|sizes| {

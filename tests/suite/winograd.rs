@@ -427,6 +427,51 @@ fn phases_of_a_dilation_share_blocks_and_the_last_block_may_have_fewer() {
     for_each_type!(check());
 }
 
+/// Where panels are not as many as the threads' shares, or a multiple of them, shares have some rows of tiles of a panel.
+#[test]
+fn threads_share_a_panel_by_its_rows_of_tiles() {
+    fn check<T: Scalar>() {
+        let mut cut = 0;
+        for (conv, shape) in [
+            // The last row of tiles has fewer outputs, which some products are left out for.
+            (Conv::new([96, 24, 3, 3]).pads([1, 1, 1, 1]), vec![1, 24, 14, 14]),
+            (Conv::new([20, 40, 3, 3]).pads([1, 1, 1, 1]), vec![1, 40, 13, 9]),
+            // Several filters an axis: rows of transformed tiles that blocks have more.
+            (Conv::new([40, 30, 7, 7]).pads([3, 3, 3, 3]), vec![1, 30, 11, 12]),
+            // Strides; taps of an outer axis.
+            (Conv::new([72, 20, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), vec![1, 20, 22, 26]),
+            (Conv::new([36, 16, 3, 3, 3]).pads([1, 1, 1, 1, 1, 1]), vec![1, 16, 3, 8, 10]),
+        ] {
+            let layer = layer(conv, shape);
+            let geometry = layer.geometry();
+            let mut operands = Operands::<T>::uniform(&geometry, 12).with_bias(&geometry).with_residual(&geometry);
+            for is_finite in [true, false] {
+                if !is_finite {
+                    let last = operands.x.len() - 3;
+                    (operands.x[0], operands.x[last]) = (T::from_f64(f64::INFINITY), T::from_f64(f64::NAN));
+                }
+                let oracle = Oracle::new(&geometry, &operands);
+                for (combination, threads) in combinations().flat_map(|c| [2, 3, 5, 16].map(|threads| (c, threads))) {
+                    let plan = combination.plan::<T>(&layer, |planner| planner.threads(threads)).unwrap();
+                    let explanation = plan.explain().to_string();
+                    // "... by f32_gemmt_32x12, ... panels in 2 shares ...": 32 channels are a panel.
+                    let number_behind = |words: &str| -> usize {
+                        let rest = explanation.split(words).nth(1).expect("it says so");
+                        rest.chars().map_while(|c| c.to_digit(10)).fold(0, |n, digit| 10 * n + digit as usize)
+                    };
+                    let shares = number_behind("panels in ");
+                    let panels = geometry.out_channels.div_ceil(number_behind("gemmt_"));
+                    cut += usize::from(!panels.is_multiple_of(shares));
+                    let checked = oracle.check(Algorithm::Winograd, Activation::None, &operands.run(&plan));
+                    assert_eq!(checked, Ok(()), "{combination}, {threads} threads, {layer}: {explanation}");
+                }
+            }
+        }
+        assert!(cut >= 4, "{cut} of {}", 5 * 2 * 4 * combinations().count());
+    }
+    for_each_type!(check());
+}
+
 #[test]
 fn packed_weights_serve_other_sizes() {
     let conv = || Conv::new([40, 24, 3, 3]).pads([1, 1, 1, 1]);

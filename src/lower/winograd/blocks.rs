@@ -222,32 +222,50 @@ impl Extent {
         Planes::new(scheme.kernel, self.input_rows, self.input_columns, self.spare)
     }
 
-    /// How many rows of tiles lie side by side: as many are one GEMM. All if rows are, and images; the last row may be left out.
-    fn joined(&self, is_short: bool) -> usize {
-        match (self.input_columns == self.columns, self.images) {
-            (false, _) => 1,
-            (true, 1) => self.rows - usize::from(is_short),
-            (true, _) if is_short => self.rows - 1,
-            (true, _) if self.input_rows == self.rows => self.images * self.rows,
-            (true, _) => 1,
-        }
+    /// All rows of tiles, counted over all images.
+    pub(super) fn all_rows(&self) -> Range<usize> {
+        0..self.images * self.rows
     }
 
-    /// How many GEMMs a value has, and of how many tiles each. Of values that are `short`, the last row of tiles has none.
-    pub(super) fn runs(&self, is_short: bool) -> (usize, usize) {
-        let rows = self.images * (self.rows - usize::from(is_short));
-        let joined = self.joined(is_short);
-        if rows == 0 {
+    /// How many of the rows of tiles `rows` have products of a value, and how many of them lie side by side: as many are one GEMM. All if rows are, and images. Of values
+    /// that are `short`, the last row of tiles has none.
+    fn joined(&self, rows: &Range<usize>, is_short: bool) -> (usize, usize) {
+        let of_image = self.rows - usize::from(is_short);
+        let live = if self.images == 1 {
+            rows.end.min(of_image).saturating_sub(rows.start)
+        } else {
+            debug_assert_eq!(*rows, self.all_rows(), "parts are of one image");
+            self.images * of_image
+        };
+        let joined = match (self.input_columns == self.columns, self.images) {
+            (false, _) => 1,
+            (true, 1) => live,
+            (true, _) if is_short => of_image,
+            (true, _) if self.input_rows == self.rows => live,
+            (true, _) => 1,
+        };
+        (live, joined)
+    }
+
+    /// How many GEMMs a value has in `rows`, and of how many tiles each. `rows` are all, or some where all tiles are the block's own, and of one image.
+    pub(super) fn runs(&self, rows: &Range<usize>, is_short: bool) -> (usize, usize) {
+        let (live, joined) = self.joined(rows, is_short);
+        if live == 0 {
             return (0, 0);
         }
         // Where tiles are other blocks', there is one run: without the last row, its end is no matter.
         let others = self.skipped + if is_short { 0 } else { self.left };
-        (rows / joined, joined * self.columns - others)
+        (live / joined, joined * self.columns - others)
+    }
+
+    /// The tiles of a GEMM of all rows.
+    pub(super) fn run_len(&self) -> usize {
+        self.runs(&self.all_rows(), false).1
     }
 
     /// Estimated cycles of the products of one value, of `steps` steps of k, with one panel. None if a kernel is lacking.
-    pub(super) fn cycles<T: Real>(&self, isa: Isa, is_short: bool, steps: f64) -> Option<f64> {
-        let (runs, width) = self.runs(is_short);
+    pub(super) fn cycles<T: Real>(&self, isa: Isa, rows: &Range<usize>, is_short: bool, steps: f64) -> Option<f64> {
+        let (runs, width) = self.runs(rows, is_short);
         if runs == 0 {
             return Some(0.0);
         }
@@ -259,9 +277,9 @@ impl Extent {
         Some(runs as f64 * (0..tiles.count).map(call).sum::<f64>())
     }
 
-    /// The first row of tiles, counted over all images, of GEMM `run`.
-    fn first_row(&self, run: usize, is_short: bool) -> usize {
-        let row = run * self.joined(is_short);
+    /// The first row of tiles of GEMM `run` of `rows`.
+    fn first_row(&self, run: usize, rows: &Range<usize>, is_short: bool) -> usize {
+        let row = rows.start + run * self.joined(rows, is_short).1;
         if is_short { row / (self.rows - 1) * self.rows + row % (self.rows - 1) } else { row }
     }
 }
@@ -292,15 +310,15 @@ pub(super) struct Calls<T: Real> {
 
 impl<T: Real> Calls<T> {
     /// None if a kernel is lacking.
-    fn new(isa: Isa, extent: &Extent, is_short: bool) -> Option<Self> {
-        let (runs, width) = extent.runs(is_short);
+    fn new(isa: Isa, extent: &Extent, rows: &Range<usize>, is_short: bool) -> Option<Self> {
+        let (runs, width) = extent.runs(rows, is_short);
         if runs == 0 {
             return Some(Self { all: Vec::new(), of_run: 1 });
         }
         let tiles = Tiles::new(isa, width)?;
         let mut all = Vec::with_capacity(runs * tiles.count);
         for run in 0..runs {
-            let row = extent.first_row(run, is_short);
+            let row = extent.first_row(run, rows, is_short);
             all.extend((0..tiles.count).map(|t| {
                 let pixels = tiles.pixels(t);
                 let kernel = |channels: usize| tiles.kernel(pixels.len(), channels);
@@ -316,23 +334,30 @@ impl<T: Real> Calls<T> {
     }
 
     /// The calls of values that are zero in the last row of tiles, with about `steps` steps of k: all of them, where those without it have too few tiles each.
-    fn short(isa: Isa, extent: &Extent, steps: f64) -> Option<Self> {
+    fn short(isa: Isa, extent: &Extent, rows: &Range<usize>, steps: f64) -> Option<Self> {
         if extent.spare == 0 {
             return Some(Self { all: Vec::new(), of_run: 1 });
         }
-        let cycles = |is_short: bool| extent.cycles::<T>(isa, is_short, steps);
-        Self::new(isa, extent, cycles(true)? < cycles(false)?)
+        let cycles = |is_short: bool| extent.cycles::<T>(isa, rows, is_short, steps);
+        Self::new(isa, extent, rows, cycles(true)? < cycles(false)?)
     }
+}
+
+/// Rows of tiles of a block, and the calls for one value and one panel of filters.
+pub(super) struct RowCalls<T: Real> {
+    /// Counted over all images.
+    rows: Range<usize>,
+    pub(super) calls: Calls<T>,
+    /// The same for values that are [zero](Planes::drops) in the last row of tiles.
+    pub(super) short_calls: Calls<T>,
 }
 
 /// A block of tiles with its tables.
 pub(super) struct Block<T: Real> {
     pub(super) extent: Extent,
     pub(super) planes: Planes,
-    /// The calls for one value and one panel of filters.
-    pub(super) calls: Calls<T>,
-    /// The same for values that are [zero](Planes::drops) in the last row of tiles.
-    pub(super) short_calls: Calls<T>,
+    /// For all rows, and for those of each [piece](shares::Piece) that has fewer.
+    calls: Vec<RowCalls<T>>,
     /// Rows of k, for each list of [`Steps`]: for each slot of a slice (twice, so that any run of slots is one), the list's.
     pub(super) koff: Vec<RowOffsets>,
     /// Elements from one value's transformed tiles to the next.
@@ -348,7 +373,7 @@ impl<T: Real> Block<T> {
         v_len.is_some_and(|len| u32::try_from(len).is_ok())
     }
 
-    /// None if a kernel is lacking. The block must [fit](Self::fits).
+    /// For shares of which some have the rows `cuts` of a panel. None if a kernel is lacking. The block must [fit](Self::fits).
     pub(super) fn new(
         isa: Isa,
         scheme: &Scheme<T>,
@@ -356,6 +381,7 @@ impl<T: Real> Block<T> {
         extent: Extent,
         channels: usize,
         slots: usize,
+        cuts: Vec<Range<usize>>,
     ) -> Option<Self> {
         let slot_len = extent.slot_len(scheme, channels);
         let offsets = |list: &Vec<Segment>| {
@@ -369,14 +395,28 @@ impl<T: Real> Block<T> {
             }
             RowOffsets::new(koff)
         };
+        let steps_of_value = (steps.all() * slots) as f64 / scheme.kernel.values() as f64;
+        let calls = core::iter::once(extent.all_rows()).chain(cuts).map(|rows| {
+            Some(RowCalls {
+                calls: Calls::new(isa, &extent, &rows, false)?,
+                short_calls: Calls::short(isa, &extent, &rows, steps_of_value)?,
+                rows,
+            })
+        });
         Some(Self {
             planes: extent.planes(scheme),
-            calls: Calls::new(isa, &extent, false)?,
-            short_calls: Calls::short(isa, &extent, (steps.all() * slots) as f64 / scheme.kernel.values() as f64)?,
+            calls: calls.collect::<Option<_>>()?,
             koff: steps.lists().iter().map(offsets).collect(),
             v_plane: extent.v_plane(scheme, channels),
             extent,
         })
+    }
+}
+
+impl<T: Real> Block<T> {
+    /// The calls for all rows of tiles, or for those of a cut.
+    pub(super) fn calls(&self, rows: &Range<usize>) -> &RowCalls<T> {
+        self.calls.iter().find(|calls| calls.rows == *rows).expect("made for each cut")
     }
 }
 
@@ -457,9 +497,25 @@ mod tests {
     fn runs_are_of_a_blocks_own_tiles() {
         let extent =
             Extent { images: 1, rows: 3, columns: 7, input_rows: 3, input_columns: 7, spare: 2, skipped: 4, left: 2 };
-        assert_eq!(extent.runs(false), (1, 15));
-        assert_eq!(extent.runs(true), (1, 10));
+        let all = extent.all_rows();
+        assert_eq!(extent.runs(&all, false), (1, 15));
+        assert_eq!(extent.runs(&all, true), (1, 10));
         let row = Extent { rows: 1, input_rows: 1, ..extent };
-        assert_eq!((row.runs(false), row.runs(true)), ((1, 1), (0, 0)));
+        let all = row.all_rows();
+        assert_eq!((row.runs(&all, false), row.runs(&all, true)), ((1, 1), (0, 0)));
+    }
+
+    #[test]
+    fn runs_are_of_the_rows_of_a_cut() {
+        let extent =
+            Extent { images: 1, rows: 4, columns: 3, input_rows: 4, input_columns: 3, spare: 2, skipped: 0, left: 0 };
+        assert_eq!((extent.runs(&(1..3), false), extent.runs(&(1..3), true)), ((1, 6), (1, 6)));
+        assert_eq!((extent.runs(&(2..4), false), extent.runs(&(2..4), true)), ((1, 6), (1, 3)));
+        assert_eq!((extent.runs(&(3..4), false), extent.runs(&(3..4), true)), ((1, 3), (0, 0)));
+        assert_eq!(extent.first_row(0, &(2..4), false), 2);
+        // Rows that do not lie side by side.
+        let apart = Extent { input_rows: 5, input_columns: 4, ..extent };
+        assert_eq!((apart.runs(&(1..4), false), apart.runs(&(1..4), true)), ((3, 3), (2, 3)));
+        assert_eq!(apart.first_row(1, &(1..4), true), 2);
     }
 }

@@ -1,10 +1,13 @@
 //! Which tile, and which blocks of tiles: by estimated cost.
 
+use core::ops::Range;
+
 use convoke_kernels::winograd::Tile;
 use convoke_kernels::{Isa, Real};
 
 use super::blocks::{Blocks, Cut, Extent};
 use super::shape::{Scheme, SubImage, View, depth_tasks, distance};
+use super::shares::{self, Piece};
 use super::steps::Steps;
 use super::{STANDARD_VALUES, is_ragged};
 use crate::element::Element;
@@ -140,31 +143,38 @@ impl<T: Real> Choice<T> {
     ) -> Option<Self> {
         let roles = &view.roles;
         let largest = largest(&blocks)?;
-        let nr = Tiles::<T>::new(isa, largest.runs(false).1)?.nr();
+        let nr = Tiles::<T>::new(isa, largest.run_len())?.nr();
         let panels = view.rows.div_ceil(nr).max(1);
-        let splits = splits.min(panels);
+        let splits = splits.min(panels.saturating_mul(shares::parts(&largest, splits)));
         let together = Traffic::new(view, &scheme, steps, &largest, nr)
             .together(panels.div_ceil(splits), |together| scratch_bytes(view, &scheme, &blocks, together) <= limit);
         let repeats = (view.groups * depth_tasks(roles)).checked_mul(splits)?;
-        // Shares that have a panel more, if not all are equal.
-        let larger = if panels.is_multiple_of(splits) { splits } else { panels % splits };
+        // The first share, the one in the middle and the last one: others are like these.
+        let (samples, middle) = if panels.is_multiple_of(splits) { (1, 0) } else { (3, splits / 2) };
+        let samples = || [0, middle, splits - 1].into_iter().take(samples);
         let (mut tasks, mut cycles) = (0_usize, 0.0);
         // The longest tasks, and how many there are of them.
         let (mut longest, mut long) = (0.0, 0);
         blocks.for_each_size(|extent, count| {
             // Blocks of an image use a group's filters one after the other.
             let of_image = blocks.of_image();
-            let task = |share: f64| Self::task_cycles(isa, view, &scheme, steps, &extent, (of_image, share), together);
+            let task = |index: usize| {
+                let pieces = shares::pieces(&extent, panels, (index, splits));
+                Self::task_cycles(isa, view, &scheme, steps, &extent, (of_image, pieces), together)
+            };
             let count = count.checked_mul(repeats)?;
             tasks = tasks.checked_add(count)?;
-            let mean = task(1.0 / splits as f64)?;
-            cycles += count as f64 * mean;
-            let most = if larger == splits { mean } else { task(panels.div_ceil(splits) as f64 / panels as f64)? };
+            let (mut sum, mut most) = (0.0, 0.0_f64);
+            for index in samples() {
+                let cycles = task(index)?;
+                (sum, most) = (sum + cycles, most.max(cycles));
+            }
+            cycles += count as f64 * sum / samples().count() as f64;
             if most > longest {
                 (longest, long) = (most, 0);
             }
             if most == longest {
-                long += count / splits * larger;
+                long += count;
             }
             Some(())
         })?;
@@ -177,18 +187,18 @@ impl<T: Real> Choice<T> {
         Some(Self { scheme, blocks, splits, together, latency, cycles })
     }
 
-    /// Cycles of a task with a block of this size, one of several that use the same filters, and this share of their panels. None where a kernel is lacking.
+    /// Cycles of a task with a block of this size, one of several that use the same filters, and these pieces of their panels. None where a kernel is lacking.
     fn task_cycles(
         isa: Isa,
         view: &View,
         scheme: &Scheme<T>,
         slice_steps: usize,
         extent: &Extent,
-        (blocks, share): (usize, f64),
+        (blocks, pieces): (usize, impl Iterator<Item = Piece>),
         together: usize,
     ) -> Option<f64> {
         let (bytes, of_isa) = (size_of::<T>() as f64, PerIsa::of(isa));
-        let tiles = Tiles::<T>::new(isa, extent.runs(false).1)?;
+        let tiles = Tiles::<T>::new(isa, extent.run_len())?;
         let View { channels, rows: channels_out, ref roles, .. } = *view;
         let panels = channels_out.div_ceil(tiles.nr());
         let values = scheme.kernel.values() as f64;
@@ -214,11 +224,14 @@ impl<T: Real> Choice<T> {
             / depths as f64;
         // The GEMMs of one panel.
         let steps_of_value = steps / values;
-        let all = extent.cycles::<T>(isa, false, steps_of_value)?;
         // As many values down the column are dropped as outputs.
         let dropped = extent.spare * scheme.kernel.along().values;
-        let saved = if dropped == 0 { 0.0 } else { (all - extent.cycles::<T>(isa, true, steps_of_value)?).max(0.0) };
-        let compute = values * all - dropped as f64 * saved;
+        let compute = |rows: &Range<usize>| {
+            let cycles = |is_short: bool| extent.cycles::<T>(isa, rows, is_short, steps_of_value);
+            let all = cycles(false)?;
+            let saved = if dropped == 0 { 0.0 } else { (all - cycles(true)?).max(0.0) };
+            Some(values * all - dropped as f64 * saved)
+        };
         let padded = tiles.padded(channels_out) as f64;
         let filters = steps * padded * bytes;
         let traffic = Traffic::new(view, scheme, slice_steps, extent, tiles.nr());
@@ -232,7 +245,14 @@ impl<T: Real> Choice<T> {
         let ahead = streamed.max(panel / L2_BYTES_PER_CYCLE);
         let late = traffic.late(panels, together);
         let input = input + traffic.late(1, 1);
-        let gemm = panels as f64 * overlapped(compute, ahead) + late;
+        // Panels that are cut count as what they have of the rows.
+        let (mut gemm, mut share) = (0.0, 0.0);
+        for Piece { panels, rows } in pieces {
+            gemm += panels.len() as f64 * overlapped(compute(&rows)?, ahead);
+            share += panels.len() as f64 * rows.len() as f64 / extent.all_rows().len() as f64;
+        }
+        let share = share / panels as f64;
+        let gemm = gemm + late * share;
         let pixels = (scheme.down.tile.outputs * scheme.along.tile.outputs) as f64;
         let interleaving = if view.has_phases { pixels * PHASE_CYCLES } else { 0.0 };
         let output_calls = (extent.images * extent.rows) as f64 * TRANSFORM_CALL_CYCLES;
@@ -240,7 +260,7 @@ impl<T: Real> Choice<T> {
         let taking = values * of_isa.output * wide * if is_ragged { RAGGED_OUTPUT } else { 1.0 };
         let output = (padded / lanes) * (output_calls + extent.own_tiles() as f64 * (taking + interleaving));
         let slices_out = roles.depth.output as f64 / depths as f64;
-        let task = slices_in * input + slices_out * (gemm + output) * share + TASK_CYCLES;
+        let task = slices_in * input + slices_out * (gemm + output * share) + TASK_CYCLES;
         // Interleaved pixels are gathered and scattered one by one.
         let scattered = (extent.own_tiles() * channels_out) as f64 * pixels;
         let apart =

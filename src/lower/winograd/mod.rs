@@ -26,6 +26,7 @@ mod direct;
 mod input;
 mod pack;
 mod shape;
+mod shares;
 mod steps;
 mod transposed;
 
@@ -42,13 +43,14 @@ use super::channel_tiles::{Fetch, Tiles};
 use super::cost::{CLOCK, far_weights};
 use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
-use crate::exec::{Arena, Line, lines_for, share};
+use crate::exec::{Arena, Line, lines_for};
 use crate::plan::Accuracy;
 use crate::{Geometry, Op};
 use blocks::{Block, Blocks, Calls, Cut, Extent, Place};
 use choice::Choice;
 use pack::{PackedLayout, Value};
 use shape::{Scheme, SubImage, View, depth_tasks, distance, spread};
+use shares::Piece;
 
 /// Steps of k that are summed one after the other.
 const KC: usize = 192;
@@ -156,7 +158,7 @@ fn offer_view<'a, T: Element>(
     let choice = Choice::new::<T>(request, &view, scheme, request.threads).ok_or_else(no_kernel)?;
     let Choice { blocks, splits, together, .. } = choice;
     let first = blocks.place(0, 0).extent;
-    let tiles = Tiles::<T::Acc>::new(request.isa, first.runs(false).1).ok_or_else(no_kernel)?;
+    let tiles = Tiles::<T::Acc>::new(request.isa, first.run_len()).ok_or_else(no_kernel)?;
     let slots = roles.depth.kernel;
     let fit = |extent: Extent, _| Block::fits(&scheme, extent, view.channels, slots).then_some(());
     if blocks.for_each_size(fit).is_none() {
@@ -177,7 +179,8 @@ fn offer_view<'a, T: Element>(
             let mut tables: Vec<Block<T::Acc>> = Vec::new();
             let all = blocks.for_each_size(|extent, _| {
                 if tables.iter().all(|block| block.extent != extent) {
-                    tables.push(Block::new(request.isa, &scheme, &layout.steps, extent, view.channels, slots)?);
+                    let cuts = shares::cuts(&extent, view.rows.div_ceil(tiles.nr()), splits);
+                    tables.push(Block::new(request.isa, &scheme, &layout.steps, extent, view.channels, slots, cuts)?);
                 }
                 Some(())
             });
@@ -303,7 +306,8 @@ struct Task<'a, T: Real> {
     group: usize,
     /// Slices of Y.
     slices: Range<usize>,
-    panels: Range<usize>,
+    /// Which of the shares of the panels.
+    split: usize,
     block: &'a Block<T>,
     /// The first row and column of tiles.
     row: usize,
@@ -349,7 +353,7 @@ struct Rows<'a, T> {
 
 impl<T: Element> Core<T> {
     fn task(&self, task: usize) -> Task<'_, T::Acc> {
-        let View { groups, rows, ref roles, .. } = self.view;
+        let View { groups, ref roles, .. } = self.view;
         let depths = depth_tasks(roles);
         // From the inside out. Neighbours are one thread's: with the shares of the panels outermost, a thread uses the same filters for all of its blocks.
         let mut rest = task;
@@ -361,18 +365,23 @@ impl<T: Element> Core<T> {
         let (depth, block) = (next(depths), next(self.blocks.of_image()));
         let (group, images) = (next(groups), next(self.blocks.of_batch()));
         let split = next(self.splits);
-        let count = rows.div_ceil(self.tiles.nr());
         let Place { image, row, column, extent } = self.blocks.place(images, block);
         let block = self.tables.iter().find(|block| block.extent == extent);
         Task {
             first: image,
             group,
             slices: if depths == 1 { 0..roles.depth.output } else { depth..depth + 1 },
-            panels: share(count, self.splits, split),
+            split,
             block: block.expect("a block of each size"),
             row,
             column,
         }
+    }
+
+    /// What a task has of the panels.
+    fn pieces(&self, task: &Task<'_, T::Acc>) -> impl Iterator<Item = Piece> {
+        let panels = self.view.rows.div_ceil(self.tiles.nr());
+        shares::pieces(&task.block.extent, panels, (task.split, self.splits))
     }
 
     /// Where row i of filter c of a strip is put, before it goes to Y.
@@ -401,12 +410,12 @@ impl<T: Element> Core<T> {
         &weights[group * self.layout.group_len()..][..self.layout.group_len()]
     }
 
-    /// Multiplies all values of some panels: over the slices `taps` of the depth axis, the first of which is in slot `slot`.
+    /// Multiplies all values of some panels, for some rows of tiles: over the slices `taps` of the depth axis, the first of which is in slot `slot`.
     fn multiply(
         &self,
         weights: &[T::Acc],
         task: &Task<'_, T::Acc>,
-        panels: Range<usize>,
+        Piece { panels, rows }: Piece,
         taps: Range<usize>,
         slot: usize,
         scratch: &mut Scratch<'_, T::Acc>,
@@ -426,7 +435,8 @@ impl<T: Element> Core<T> {
         // Of one row of tiles, values that are zero there have no products.
         let block = task.block;
         let drops = |value: usize| block.planes.drops(value / self.scheme.kernel.along().values);
-        let has_calls = |value: &usize| !drops(*value) || !block.short_calls.all.is_empty();
+        let calls = block.calls(&rows);
+        let has_calls = |value: &usize| !drops(*value) || !calls.short_calls.all.is_empty();
         let next_of = |value: usize| (value..values).find(has_calls);
         for value in 0..values {
             let Value { list, count, .. } = *layout.value(value);
@@ -444,9 +454,9 @@ impl<T: Element> Core<T> {
                 let at = (panel - panels.start) * self.sizes.product_panel + value * self.sizes.product_plane;
                 let products = &mut scratch.products[at..][..self.sizes.product_plane];
                 let nr = self.tiles.panel(self.view.rows - panel * self.tiles.nr());
-                let calls = if is_short { &task.block.short_calls } else { &task.block.calls };
+                let calls = if is_short { &calls.short_calls } else { &calls.calls };
                 multiply_value(calls, koff, v, (filters(panel, value), nr), next, products);
-                if is_short {
+                if is_short && rows.end == block.extent.all_rows().end {
                     let Extent { images, rows, columns, .. } = task.block.extent;
                     for image in products[..images * rows * columns * nr].chunks_exact_mut(rows * columns * nr) {
                         image[(rows - 1) * columns * nr..].fill(T::Acc::ZERO);
@@ -487,12 +497,12 @@ fn multiply_value<T: Real>(
 }
 
 impl<T: Element> Winograd<T> {
-    /// Takes the products of one panel, which begin at `products` in the scratch, back into slice `slice` of Y.
+    /// Takes the products of some rows of tiles of one panel, which begin at `products` in the scratch, back into slice `slice` of Y.
     fn take_back(
         &self,
         io: &Io<'_, T>,
         task: &Task<'_, T::Acc>,
-        panel: usize,
+        (panel, rows): (usize, &Range<usize>),
         products: usize,
         slice: usize,
         scratch: &mut Scratch<'_, T::Acc>,
@@ -503,7 +513,7 @@ impl<T: Element> Winograd<T> {
         let live = core.tiles.nr().min(core.view.rows - first);
         let nr = core.tiles.panel(core.view.rows - first);
         let (m_down, m_along) = (core.scheme.down.tile.outputs, core.scheme.along.tile.outputs);
-        for row in 0..block.extent.images * block.extent.rows {
+        for row in rows.clone() {
             let columns = block.extent.own_columns(row % block.extent.rows);
             let sub = SubImage::new(&core.view.roles, task.first + row / block.extent.rows);
             let (y, x) = ((task.row + row % block.extent.rows) * m_down, (task.column + columns.start) * m_along);
@@ -637,8 +647,8 @@ impl<T: Element> Lowering<T> for Winograd<T> {
         let depth = core.view.roles.depth;
         if !io.is_finite {
             for slice in task.slices.clone() {
-                for panel in task.panels.clone() {
-                    for row in 0..extent.images * extent.rows {
+                for Piece { panels, rows } in core.pieces(&task) {
+                    for (panel, row) in panels.flat_map(|panel| rows.clone().map(move |row| (panel, row))) {
                         for column in extent.own_columns(row % extent.rows) {
                             self.recompute(io, &task, panel, slice, (row, column), scratch.direct);
                         }
@@ -660,11 +670,15 @@ impl<T: Element> Lowering<T> for Winograd<T> {
             }
             let taps = if live.is_empty() { 0..0 } else { live.start - begin..live.end - begin };
             let slot = live.start % depth.kernel;
-            for first in task.panels.clone().step_by(core.together) {
-                let panels = first..(first + core.together).min(task.panels.end);
-                core.multiply(group, &task, panels.clone(), taps.clone(), slot, &mut scratch);
-                for panel in panels {
-                    self.take_back(io, &task, panel, (panel - first) * core.sizes.product_panel, slice, &mut scratch);
+            for Piece { panels, rows } in core.pieces(&task) {
+                for first in panels.clone().step_by(core.together) {
+                    let panels = first..(first + core.together).min(panels.end);
+                    let piece = Piece { panels: panels.clone(), rows: rows.clone() };
+                    core.multiply(group, &task, piece, taps.clone(), slot, &mut scratch);
+                    for panel in panels {
+                        let products = (panel - first) * core.sizes.product_panel;
+                        self.take_back(io, &task, (panel, &rows), products, slice, &mut scratch);
+                    }
                 }
             }
         }
