@@ -15,7 +15,7 @@ use convoke::kernels::weave::{MOST_VECTORS, PhasePick, Picks, RowPick, Run, Stra
 use convoke::kernels::winograd::{Border, Pixels, Planes, Products, Source};
 use convoke::kernels::{
     Dest, Epilogue, Real, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels, grouped_kernels,
-    spatial_kernels, weave_kernels, winograd_kernels,
+    spatial_kernels, two_row_kernels, weave_kernels, winograd_kernels,
 };
 use convoke::{DType, Isa};
 use convoke_tools::peak::{self, Direct, Grouped, Operands};
@@ -48,7 +48,7 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call_spatial(kernel)));
     }
-    for kernel in channel_kernels::<T>(isa) {
+    for kernel in channel_kernels::<T>(isa).iter().chain(two_row_kernels(isa)) {
         let mut operands = Operands::channel(kernel);
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call_channel(kernel)));

@@ -41,8 +41,8 @@ pub use half;
 pub use isa::Isa;
 pub use real::Real;
 pub use table::{
-    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, upsample_kernels, weave_kernels,
-    winograd_kernels,
+    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels, upsample_kernels,
+    weave_kernels, winograd_kernels,
 };
 pub use ukernel::{Ahead, ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
 pub use upsample::{UpsampleInput, UpsampleKernel, UpsampleOutput};

@@ -18,6 +18,8 @@ pub trait Slots: Sized + 'static {
     #[doc(hidden)]
     fn channel_slot(isa: Isa) -> &'static [ChannelKernel<Self>];
     #[doc(hidden)]
+    fn two_row_slot(isa: Isa) -> &'static [ChannelKernel<Self>];
+    #[doc(hidden)]
     fn winograd_slot(isa: Isa) -> &'static [WinogradKernel<Self>];
     #[doc(hidden)]
     fn depthwise_slot(isa: Isa) -> Option<&'static DepthwiseKernels<Self>>;

@@ -20,6 +20,12 @@ pub fn channel_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
     if isa.is_available() { T::channel_slot(isa) } else { &[] }
 }
 
+/// The channel-vector kernels for two rows of pixels of one ISA and element type; empty where the CPU or the build lacks the ISA.
+#[must_use]
+pub fn two_row_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
+    if isa.is_available() { T::two_row_slot(isa) } else { &[] }
+}
+
 /// The Winograd transforms of one ISA and element type; empty where the CPU or the build lacks the ISA.
 #[must_use]
 pub fn winograd_kernels<T: Real>(isa: Isa) -> &'static [WinogradKernel<T>] {
@@ -76,6 +82,19 @@ macro_rules! slots {
                     Isa::Avx2 => crate::x86_64::avx2::$module::CHANNEL,
                     #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
                     Isa::Avx512 => crate::x86_64::avx512::$module::CHANNEL,
+                    _ => &[],
+                }
+            }
+
+            fn two_row_slot(isa: Isa) -> &'static [ChannelKernel<Self>] {
+                match isa {
+                    Isa::Portable => crate::portable::$module::TWO_ROWS,
+                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
+                    Isa::Neon => crate::aarch64::neon::$module::TWO_ROWS,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+                    Isa::Avx2 => crate::x86_64::avx2::$module::TWO_ROWS,
+                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+                    Isa::Avx512 => crate::x86_64::avx512::$module::TWO_ROWS,
                     _ => &[],
                 }
             }

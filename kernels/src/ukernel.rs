@@ -40,7 +40,7 @@ impl RowOffsets {
     #[inline]
     #[must_use]
     pub fn rows(&self, range: core::ops::Range<usize>) -> RowOffsetsRef<'_> {
-        RowOffsetsRef { offsets: &self.offsets[range], max: self.max }
+        RowOffsetsRef { offsets: &self.offsets[range], max: self.max, pitch: 0 }
     }
 
     /// Number of rows.
@@ -63,6 +63,8 @@ pub struct RowOffsetsRef<'a> {
     offsets: &'a [u32],
     /// An upper bound of all offsets.
     max: usize,
+    /// Elements from a row of pixels to the next one, for kernels of two.
+    pitch: usize,
 }
 
 impl<'a> RowOffsetsRef<'a> {
@@ -74,7 +76,14 @@ impl<'a> RowOffsetsRef<'a> {
     #[inline]
     #[must_use]
     pub fn rows(&self, range: core::ops::Range<usize>) -> Self {
-        Self { offsets: &self.offsets[range], max: self.max }
+        Self { offsets: &self.offsets[range], ..*self }
+    }
+
+    /// The same, where a tile's second row of pixels begins `pitch` elements behind the first: for kernels of two rows.
+    #[inline]
+    #[must_use]
+    pub fn with_pitch(self, pitch: usize) -> Self {
+        Self { pitch, ..self }
     }
 
     /// An upper bound of all offsets.
@@ -382,13 +391,15 @@ pub(crate) enum Places {
 
 /// Raw arguments of a channel-vector kernel with tile `MR` pixels x `NR` channels.
 ///
-/// Memory: `w` readable for `panels * kc * NR`; `koff` for `kc`; `x + koff[k]` for MR elements, every k; `tile` readable and
-/// writable for `panels * MR * NR`.
+/// Memory: `w` readable for `panels * kc * NR`; `koff` for `kc`; `x + koff[k]` for MR elements, every k, or of a kernel of two rows, `x + koff[k]` and
+/// `x + koff[k] + pitch` for MR / 2; `tile` readable and writable for `panels * MR * NR`.
 pub(crate) struct ChannelArgs<T> {
     /// One behind the other: 1 unless `MR` is, and there is no `store`.
     pub(crate) panels: usize,
     pub(crate) kc: usize,
     pub(crate) x: *const T,
+    /// Elements from a row of pixels to the next one.
+    pub(crate) pitch: usize,
     pub(crate) koff: *const u32,
     pub(crate) w: *const T,
     /// Prefetched, `ahead_step` bytes further on with every step of k: any address.
@@ -479,9 +490,10 @@ pub(crate) use tile_sizes;
 
 /// The descriptor of both kinds of GEMM kernels.
 macro_rules! kernel_type {
-    ($(#[$doc:meta])* $name:ident, $args:ident, $rows:literal, $vectors:literal) => {
+    ($(#[$doc:meta])* $name:ident, $args:ident, $rows:literal, $vectors:literal $(, $(#[$own_doc:meta])* $own:ident)?) => {
         $(#[$doc])*
         pub struct $name<T: 'static> {
+            $($(#[$own_doc])* pub(crate) $own: usize,)?
             pub(crate) name: &'static str,
             pub(crate) isa: Isa,
             pub(crate) mr: usize,
@@ -511,7 +523,9 @@ kernel_type!(
 );
 kernel_type!(
     /// A GEMM micro-kernel with vectors along output channels. A reference to one is the proof that the CPU can run it.
-    ChannelKernel, ChannelArgs, "MR: rows of the tile (output positions, broadcast).", "NR: columns of the tile (output channels, in vectors)."
+    ChannelKernel, ChannelArgs, "MR: rows of the tile (output positions, broadcast).", "NR: columns of the tile (output channels, in vectors).",
+    /// Rows of pixels that the output positions come from: 1, or 2 with half of them each.
+    rows
 );
 
 impl<T: Real> SpatialKernel<T> {
@@ -687,9 +701,16 @@ impl<T: Real> SpatialKernel<T> {
 }
 
 impl<T: Real> ChannelKernel<T> {
+    /// Rows of pixels that the output positions come from: 1, or 2 with half of MR each, [`RowOffsetsRef::with_pitch`] apart.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// `tile = [tile +] X * W` over one K block; kept in `tile` as `[MR][NR]`, pixel-major.
     ///
-    /// * `x`, `koff`: pixel i's element k is `x[koff[k] + i]`;
+    /// * `x`, `koff`: pixel i's element k is `x[koff[k] + i]`; of a kernel of [two rows](Self::rows), pixel i of the second one's is `x[koff[k] + pitch + i]`, and these follow
+    ///   those of the first one;
     /// * `w`: a packed panel, `[kc][NR]`;
     /// * `ahead`: what to fetch meanwhile.
     ///
@@ -758,7 +779,9 @@ impl<T: Real> ChannelKernel<T> {
         store: Option<ChannelStore<T>>,
     ) {
         let kc = koff.offsets.len();
-        assert!(kc == 0 || x.len() >= koff.max.saturating_add(self.mr), "the pixels end beyond the slice of X");
+        let second = (self.rows - 1).saturating_mul(koff.pitch);
+        let end = koff.max.saturating_add(second).saturating_add(self.mr / self.rows);
+        assert!(kc == 0 || x.len() >= end, "the pixels end beyond the slice of X");
         let channels = self.nr().saturating_mul(panels);
         assert!(w.len() >= kc.saturating_mul(channels), "the panels of W are too short");
         assert!(tile.len() >= self.mr.saturating_mul(channels), "the tile is too short");
@@ -768,6 +791,7 @@ impl<T: Real> ChannelKernel<T> {
             panels,
             kc,
             x: x.as_ptr(),
+            pitch: koff.pitch,
             koff: koff.offsets.as_ptr(),
             w: w.as_ptr(),
             ahead,

@@ -2,13 +2,16 @@
 
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, channel_kernels};
+use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, channel_kernels, two_row_kernels};
 
-use super::cost::PerIsa;
+use super::cost::{L2_BYTES_PER_CYCLE, PerIsa};
 use super::engine::tile_cycles;
 
 /// Bytes a cycle that the L3 cache gives: those of the core it was measured on. Of 32 channels, 8 pixels take as many.
 const READ_BYTES_PER_CYCLE: usize = 16;
+
+/// Of the time that a panel takes from the L2 cache, how much a call with few pixels waits for. (Two rows of 4, 5 and 6 pixels at once: 1.3, 1.2 and 1.1 times as fast.)
+const READ_SHARE: f64 = 0.5;
 
 /// What the calls for a panel of weights fetch: the panel behind it, a line with each step of k, or two where there is a single call. Where that call has few pixels,
 /// so that it takes less time than its weights from the L3 cache do, they are read as fast as the cache gives them, and what else is asked for gets in
@@ -76,6 +79,8 @@ pub(crate) struct Tiles<T: Real> {
     wider: usize,
     /// For wide panels and for narrow ones: the kernels of the wider tiles and of the others.
     kernels: [[&'static ChannelKernel<T>; 2]; 2],
+    /// For wide panels and for narrow ones: the kernels of two rows, where these are of so few pixels.
+    two_rows: Option<[&'static ChannelKernel<T>; 2]>,
     isa: Isa,
 }
 
@@ -89,7 +94,9 @@ impl<T: Real> Tiles<T> {
         let narrow = width / count;
         let pair = |nrv: usize| Some([find(width.div_ceil(count), nrv)?, find(narrow, nrv)?]);
         let kernels = [pair(wide)?, pair(1)?];
-        Some(Self { panels: Panels::new::<T>(isa)?, width, count, narrow, wider: width % count, kernels, isa })
+        let panels = Panels::new::<T>(isa)?;
+        let two_rows = two_rows(isa, width, panels);
+        Some(Self { panels, width, count, narrow, wider: width % count, kernels, two_rows, isa })
     }
 
     /// The name of the kernel that does most of the work.
@@ -123,24 +130,75 @@ impl<T: Real> Tiles<T> {
         start(t)..start(t + 1)
     }
 
+    /// Pixels of a tile, at the most.
+    pub(crate) fn most_pixels(&self) -> usize {
+        self.two_rows(self.nr()).map_or(self.pixels(0).len(), ChannelKernel::mr)
+    }
+
     /// The kernel for a tile of `pixels`, and a panel of `channels` channels.
     pub(crate) fn kernel(&self, pixels: usize, channels: usize) -> &'static ChannelKernel<T> {
         let pair = self.kernels[usize::from(self.panels.panel(channels).1)];
         if pair[0].mr() == pixels { pair[0] } else { pair[1] }
     }
 
+    /// The kernel for two rows of pixels, and a panel of `channels` channels; none where rows are too long.
+    pub(crate) fn two_rows(&self, channels: usize) -> Option<&'static ChannelKernel<T>> {
+        self.two_rows.map(|kernels| kernels[usize::from(self.panels.panel(channels).1)])
+    }
+
+    /// The kernel for two rows of pixels and a panel of `channels` channels, where these see `taps` and products of the taps between them with padding cost less than what is
+    /// saved; and these taps.
+    pub(crate) fn joined(
+        &self,
+        channels: usize,
+        taps: [&Range<usize>; 2],
+    ) -> Option<(&'static ChannelKernel<T>, Range<usize>)> {
+        let kernel = self.two_rows(channels)?;
+        let joined = taps[0].start.min(taps[1].start)..taps[0].end.max(taps[1].end);
+        // Each call reads the panel.
+        let read = READ_SHARE * (kernel.nr() * size_of::<T>()) as f64 / L2_BYTES_PER_CYCLE;
+        let at_once = joined.len() as f64 * (self.kernel_cycles(kernel) + read);
+        let apart = (taps[0].len() + taps[1].len()) as f64 * (self.row_cycles(channels) + read);
+        (at_once <= apart).then_some((kernel, joined))
+    }
+
     /// Estimated cycles of one step of k for a row of pixels and all channels.
     pub(crate) fn cycles(&self, channels: usize) -> f64 {
-        let panel = |channels: usize| {
-            let tile = |t: usize| {
-                let kernel = self.kernel(self.pixels(t).len(), channels);
-                tile_cycles(kernel.fmas(), kernel.loads()) * PerIsa::of(self.isa).channel_tiles
-            };
-            (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
-        };
-        let last = channels % self.nr();
-        (channels / self.nr()) as f64 * panel(self.nr()) + if last == 0 { 0.0 } else { panel(last) }
+        self.of_panels(channels, |channels| self.row_cycles(channels))
     }
+
+    /// As [`cycles`](Self::cycles) of `rows` rows, two at a time where there are kernels for them.
+    pub(crate) fn cycles_of_rows(&self, rows: usize, channels: usize) -> f64 {
+        self.of_panels(channels, |channels| match self.two_rows(channels) {
+            Some(kernel) => {
+                (rows / 2) as f64 * self.kernel_cycles(kernel) + (rows % 2) as f64 * self.row_cycles(channels)
+            }
+            None => rows as f64 * self.row_cycles(channels),
+        })
+    }
+
+    /// The sum over all panels of what `of` says for one of so many channels.
+    fn of_panels(&self, channels: usize, of: impl Fn(usize) -> f64) -> f64 {
+        let last = channels % self.nr();
+        (channels / self.nr()) as f64 * of(self.nr()) + if last == 0 { 0.0 } else { of(last) }
+    }
+
+    /// Estimated cycles of one step of k for a row of pixels and a panel of `channels` channels.
+    fn row_cycles(&self, channels: usize) -> f64 {
+        let tile = |t: usize| self.kernel_cycles(self.kernel(self.pixels(t).len(), channels));
+        (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
+    }
+
+    fn kernel_cycles(&self, kernel: &ChannelKernel<T>) -> f64 {
+        tile_cycles(kernel.fmas(), kernel.loads()) * PerIsa::of(self.isa).channel_tiles
+    }
+}
+
+/// The kernels for two rows of `width` pixels, for wide panels and for narrow ones.
+pub(crate) fn two_rows<T: Real>(isa: Isa, width: usize, panels: Panels) -> Option<[&'static ChannelKernel<T>; 2]> {
+    let kernels = two_row_kernels::<T>(isa);
+    let find = |nr: usize| kernels.iter().find(|k| k.mr() == 2 * width && k.nr() == nr);
+    Some([find(panels.wide)?, find(panels.lanes)?])
 }
 
 /// How output channels are cut into panels.

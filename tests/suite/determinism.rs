@@ -17,6 +17,12 @@ fn layers() -> Vec<Layer> {
         layer(Conv::new([9, 150, 3, 3]).pads([1, 1, 1, 1]), [1, 150, 10, 11]),
         // Panels of weights: one row of positions, many output channels.
         layer(Conv::new([300, 40, 3, 3]), [1, 40, 5, 6]),
+        // Rows of few pixels, two of them at once in slabs of more than one.
+        layer(Conv::new([96, 80, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 80, 9, 8]),
+        layer(Conv::new([96, 48, 3, 3]).dilations([4, 4]).pads([4, 4, 4, 4]), [1, 48, 11, 14]),
+        // Panels that are not as many as threads, and tiles of pixels that dilation interleaves.
+        layer(Conv::new([96, 24, 3, 3]).pads([1, 1, 1, 1]), [1, 24, 14, 14]),
+        layer(Conv::new([20, 12, 3, 3]).dilations([3, 3]).pads([3, 3, 3, 3]), [1, 12, 26, 27]),
         // Images and groups.
         layer(Conv::new([24, 7, 3, 3]).group(4).strides([2, 2]), [5, 28, 30, 29]),
         layer(Conv::new([12, 6, 9]).pads([4, 4]), [1, 6, 2500]),

@@ -6,8 +6,8 @@
 
 use crate::common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
 use convoke::kernels::{
-    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, upsample_kernels, weave_kernels,
-    winograd_kernels,
+    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels, upsample_kernels,
+    weave_kernels, winograd_kernels,
 };
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_tools::data::Scalar;
@@ -40,7 +40,8 @@ pub(crate) fn expected() -> Vec<Isa> {
 /// Whether a kernel's name is in the tier's tables for a computing type.
 fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
     let spatial = spatial_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
-    let channel = channel_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
+    let mut channel = channel_kernels::<A>(isa).iter().chain(two_row_kernels(isa));
+    let channel = channel.any(|k| k.name() == name && k.isa() == isa);
     let weave = weave_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let winograd = winograd_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let direct = depthwise_kernels::<A>(isa).is_some_and(|k| {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use convoke::Isa;
 use convoke::kernels::{
-    Real, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, upsample_kernels, weave_kernels,
-    winograd_kernels,
+    Real, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels, upsample_kernels,
+    weave_kernels, winograd_kernels,
 };
 
 use crate::peak;
@@ -20,6 +20,8 @@ pub enum Op {
     Gemm,
     /// A GEMM, vectors along output channels.
     Gemmt,
+    /// The same, for two rows of pixels.
+    Gemmt2,
     /// Direct sums, vectors along output rows.
     Dw,
     /// Direct sums, vectors along groups.
@@ -29,13 +31,14 @@ pub enum Op {
 }
 
 impl Op {
-    const ALL: [Self; 5] = [Self::Gemm, Self::Gemmt, Self::Dw, Self::Dwt, Self::Group];
+    const ALL: [Self; 6] = [Self::Gemm, Self::Gemmt, Self::Gemmt2, Self::Dw, Self::Dwt, Self::Group];
 
     /// What the vectors run along.
     fn vectors(self) -> &'static str {
         match self {
             Self::Gemm => "output positions",
             Self::Gemmt => "output channels",
+            Self::Gemmt2 => "output channels, two rows",
             Self::Dw => "output rows, direct",
             Self::Dwt => "groups, direct",
             Self::Group => "output positions, direct",
@@ -46,7 +49,7 @@ impl Op {
     #[must_use]
     pub fn module(self, dtype: &str) -> String {
         let family = match self {
-            Self::Gemm | Self::Gemmt => "gemm",
+            Self::Gemm | Self::Gemmt | Self::Gemmt2 => "gemm",
             Self::Dw | Self::Dwt => "depthwise",
             Self::Group => "grouped",
         };
@@ -58,6 +61,7 @@ impl Op {
         match self {
             Self::Gemm => format!("{dtype}_gemm_{mr}x{nr}"),
             Self::Gemmt => format!("{dtype}_gemmt_{nr}x{mr}"),
+            Self::Gemmt2 => format!("{dtype}_gemmt2_{nr}x{mr}"),
             Self::Dw => format!("{dtype}_dw_{mr}x{nr}"),
             Self::Dwt => format!("{dtype}_dwt_{nr}x{mr}"),
             Self::Group => format!("{dtype}_group_{mr}x{nr}"),
@@ -98,9 +102,9 @@ fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Tile> {
         let rate = measure.map(|duration| peak::spatial(k, duration));
         tile(k.name(), Op::Gemm, (k.mr(), k.nr()), rate)
     });
-    let channel = channel_kernels::<T>(isa).iter().map(|k| {
+    let channel = channel_kernels::<T>(isa).iter().chain(two_row_kernels(isa)).map(|k| {
         let rate = measure.map(|duration| peak::channel(k, duration));
-        tile(k.name(), Op::Gemmt, (k.mr(), k.nr()), rate)
+        tile(k.name(), if k.rows() == 1 { Op::Gemmt } else { Op::Gemmt2 }, (k.mr(), k.nr()), rate)
     });
     let direct = depthwise_kernels::<T>(isa).into_iter().flat_map(|kernels| {
         let along_rows = kernels.rows().iter().chain(kernels.narrow()).map(|k| (k, Op::Dw));

@@ -115,7 +115,7 @@ impl<T: Real> Operands<T> {
 
     /// Calls the kernel that the operands are for.
     pub fn call_channel(&mut self, kernel: &ChannelKernel<T>) {
-        let offsets = self.offsets.rows(0..self.offsets.len());
+        let offsets = self.offsets.rows(0..self.offsets.len()).with_pitch(kernel.mr() / kernel.rows());
         kernel.partial(&self.rows, offsets, &self.panel, Ahead::NONE, &mut self.tile, false);
     }
 }

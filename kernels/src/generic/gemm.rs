@@ -5,7 +5,8 @@
 //! share it; they differ in which operand is reached through the offset table that makes im2col implicit:
 //!
 //! * [`spatial`]: the vectors run along output positions, B's row k is `b + koff[k]`, A is packed, the broadcasts are weights;
-//! * [`channel`]: the vectors run along output channels of packed weights, the broadcasts are input elements at `x + koff[k] + i`.
+//! * [`channel`]: the vectors run along output channels of packed weights, the broadcasts are input elements at `x + koff[k] + i`; in [`two_rows`] those of a
+//!   second row, too.
 
 #![expect(
     clippy::needless_range_loop,
@@ -73,23 +74,51 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
         if const { MR == 1 } && args.panels != 1 {
             return panels::<V, NRV>(args);
         }
-        let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
+        rows_of_pixels::<V, 1, MR, NRV>(args);
+    }
+}
+
+/// The tile of two rows of `PIXELS` pixels times `NRV` vectors of packed weights' output channels: rows of few pixels have too few sums for the multiply-adds'
+/// latency, and read the weights too often.
+///
+/// # Safety
+/// CPU: the ISA of `V`. Memory: as [`ChannelArgs`] states for `MR = 2 * PIXELS` in two rows and `NR = NRV * V::LANES`.
+#[inline(always)]
+pub(crate) unsafe fn two_rows<V: Simd, const PIXELS: usize, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { rows_of_pixels::<V, 2, PIXELS, NRV>(args) };
+}
+
+/// The tile of `ROWS` rows of `PIXELS` pixels times a panel of `NRV` vectors.
+///
+/// # Safety
+/// As [`channel`], with `MR = ROWS * PIXELS`; a single panel.
+#[inline(always)]
+unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const NRV: usize>(
+    args: &ChannelArgs<V::Elem>,
+) {
+    // SAFETY: the caller's promise: row r of the tile begins r * PIXELS * NR elements into it.
+    unsafe {
+        let mut acc = [[[V::splat(V::Elem::ZERO); NRV]; PIXELS]; ROWS];
         // Loops of their own, because a second line costs an instruction a step (2 % of layers that have no use for it). Few pixels have no use for pairs, many none for
         // a stream.
         let is_pairs = const { NRV * size_of::<V>() > Ahead::LINE } && args.ahead_step == 2 * Ahead::LINE;
-        if const { MR <= Ahead::STREAM_PIXELS } && args.is_stream {
-            channel_sums::<V, MR, NRV, STREAM>(&mut acc, args);
-        } else if const { MR >= Ahead::STREAM_PIXELS } && is_pairs {
-            channel_sums::<V, MR, NRV, 2>(&mut acc, args);
+        if const { ROWS * PIXELS <= Ahead::STREAM_PIXELS } && args.is_stream {
+            channel_sums::<V, ROWS, PIXELS, NRV, STREAM>(&mut acc, args);
+        } else if const { ROWS * PIXELS >= Ahead::STREAM_PIXELS } && is_pairs {
+            channel_sums::<V, ROWS, PIXELS, NRV, 2>(&mut acc, args);
         } else {
-            channel_sums::<V, MR, NRV, 1>(&mut acc, args);
+            channel_sums::<V, ROWS, PIXELS, NRV, 1>(&mut acc, args);
         }
-        if args.accumulate {
-            add_tile::<V, MR, NRV>(&mut acc, args.tile);
+        for row in 0..ROWS {
+            let tile = args.tile.add(row * PIXELS * NRV * V::LANES);
+            if args.accumulate {
+                add_tile::<V, PIXELS, NRV>(&mut acc[row], tile);
+            }
+            store_tile::<V, PIXELS, NRV>(&acc[row], tile);
         }
-        store_tile::<V, MR, NRV>(&acc, args.tile);
         if let Some(store) = &args.store {
-            store_transposed::<V>(args.tile, MR, NRV, store);
+            store_transposed::<V>(args.tile, ROWS * PIXELS, NRV, store);
         }
     }
 }
@@ -160,13 +189,13 @@ unsafe fn panels_apart<V: Simd, const NRV: usize, const N: usize>(
 /// In the place of lines: the panel's own rows are fetched.
 const STREAM: usize = 0;
 
-/// The loop over k of [`channel`], with `LINES` lines fetched a step, or [`STREAM`].
+/// The loop over k of [`rows_of_pixels`], with `LINES` lines fetched a step, or [`STREAM`].
 ///
 /// # Safety
-/// As [`channel`].
+/// As [`rows_of_pixels`].
 #[inline(always)]
-unsafe fn channel_sums<V: Simd, const MR: usize, const NRV: usize, const LINES: usize>(
-    acc: &mut [[V; NRV]; MR],
+unsafe fn channel_sums<V: Simd, const ROWS: usize, const PIXELS: usize, const NRV: usize, const LINES: usize>(
+    acc: &mut [[[V; NRV]; PIXELS]; ROWS],
     args: &ChannelArgs<V::Elem>,
 ) {
     let (mut w, mut ahead) = (args.w, args.ahead);
@@ -188,7 +217,9 @@ unsafe fn channel_sums<V: Simd, const MR: usize, const NRV: usize, const LINES: 
             for j in 0..NRV {
                 b[j] = V::load(w.add(j * V::LANES));
             }
-            update::<V, MR, NRV>(acc, x, &b, Side(w));
+            for row in 0..ROWS {
+                update::<V, PIXELS, NRV>(&mut acc[row], x.add(row * args.pitch), &b, Side(w));
+            }
             w = w.add(NRV * V::LANES);
         }
     }

@@ -7,9 +7,23 @@ pub(crate) mod upsample;
 pub(crate) mod weave;
 pub(crate) mod winograd;
 
-/// Instantiates a generic micro-kernel for a list of tiles, and lists the instances in a table.
+/// Instantiates a generic GEMM micro-kernel for a list of tiles, and lists the instances in a table. A tile's first size is its MR, or the pixels of one of its rows.
 macro_rules! tiles {
-    ($generic:ident, $kernel:ident, $args:ident, $vector:ty, $isa:expr, #[$attr:meta], $table:ident: $($name:ident($mr:literal, $nrv:literal)),+ $(,)?) => {
+    (spatial, $($list:tt)*) => {
+        $crate::generic::tile_table! { spatial, SpatialKernel, SpatialArgs, 1, {}, $($list)* }
+    };
+    (channel, $($list:tt)*) => {
+        $crate::generic::tile_table! { channel, ChannelKernel, ChannelArgs, 1, { rows: 1 }, $($list)* }
+    };
+    (two_rows, $($list:tt)*) => {
+        $crate::generic::tile_table! { two_rows, ChannelKernel, ChannelArgs, 2, { rows: 2 }, $($list)* }
+    };
+}
+pub(crate) use tiles;
+
+/// The instances and the table of [`tiles`], of a kind of descriptor with `$own` fields, and arguments.
+macro_rules! tile_table {
+    ($generic:ident, $kernel:ident, $args:ident, $rows:literal, $own:tt, $vector:ty, $isa:expr, #[$attr:meta], $table:ident: $($name:ident($mr:literal, $nrv:literal)),+ $(,)?) => {
         $(
             /// # Safety
             /// As the generic kernel's, for this ISA and tile.
@@ -20,21 +34,30 @@ macro_rules! tiles {
             }
         )+
         pub(crate) static $table: &[crate::ukernel::$kernel<<$vector as crate::simd::Simd>::Elem>] = &[$(
-            crate::ukernel::$kernel {
+            $crate::generic::tile! {
+                $kernel, $own,
                 name: stringify!($name),
                 isa: $isa,
-                mr: $mr,
+                mr: $rows * $mr,
                 nrv: $nrv,
                 lanes: <$vector as crate::simd::Simd>::LANES,
-                fmas: $mr * $nrv * <$vector as crate::simd::Simd>::REGISTERS,
+                fmas: $rows * $mr * $nrv * <$vector as crate::simd::Simd>::REGISTERS,
                 loads: $nrv * <$vector as crate::simd::Simd>::REGISTERS
-                    + usize::div_ceil($mr, <$vector as crate::simd::Simd>::SCALARS),
+                    + $rows * usize::div_ceil($mr, <$vector as crate::simd::Simd>::SCALARS),
                 f: $name,
             }
         ),+];
     };
 }
-pub(crate) use tiles;
+pub(crate) use tile_table;
+
+/// A descriptor with fields that others do not have.
+macro_rules! tile {
+    ($kernel:ident, { $($own:tt)* }, $($fields:tt)*) => {
+        crate::ukernel::$kernel { $($fields)* $($own)* }
+    };
+}
+pub(crate) use tile;
 
 /// Instantiates the Winograd transforms of one ISA and element type, and lists them in a table. The tiles are the same for all:
 /// `name(values down, outputs down; values along, outputs along)`, named after outputs and taps.

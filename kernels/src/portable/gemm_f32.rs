@@ -1,17 +1,21 @@
 //! Portable GEMM tiles for f32.
 //!
 //! Sized for the 16 xmm registers of x86-64's baseline, where a vector of 256 bits is two of them: 3x8 lanes is 6 accumulators, 2 vectors of
-//! B and a broadcast. `gemm` runs vectors along output positions, `gemmt` along output channels (NR x pixels).
+//! B and a broadcast. `gemm` runs vectors along output positions, `gemmt` along output channels (NR x pixels), `gemmt2` with the pixels in two rows.
 
 use super::vector::F32x8;
 use crate::Isa;
 use crate::generic::tiles;
 
-tiles!(spatial, SpatialKernel, SpatialArgs, F32x8, Isa::Portable, #[inline(never)], SPATIAL:
+tiles!(spatial, F32x8, Isa::Portable, #[inline(never)], SPATIAL:
     f32_gemm_1x8(1, 1), f32_gemm_2x8(2, 1), f32_gemm_3x8(3, 1), f32_gemm_4x8(4, 1),
     f32_gemm_1x16(1, 2), f32_gemm_2x16(2, 2),
 );
 
-tiles!(channel, ChannelKernel, ChannelArgs, F32x8, Isa::Portable, #[inline(never)], CHANNEL:
+tiles!(channel, F32x8, Isa::Portable, #[inline(never)], CHANNEL:
     f32_gemmt_8x1(1, 1), f32_gemmt_8x2(2, 1), f32_gemmt_8x3(3, 1), f32_gemmt_8x4(4, 1),
+);
+
+tiles!(two_rows, F32x8, Isa::Portable, #[inline(never)], TWO_ROWS:
+    f32_gemmt2_8x4(2, 1),
 );

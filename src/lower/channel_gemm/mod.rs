@@ -85,7 +85,7 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
             }
         }
     }
-    let Shape { axis, extent, slabs, tiles, splits, planes_len, tiles_len, cycles, .. } = shape;
+    let Shape { axis, extent, slabs, tiles, kernel, splits, planes_len, tiles_len, cycles, .. } = shape;
     let weights = Weights::new(&geometry, (channels_out, geometry.kernel_volume()), tiles[0].panels, block)?;
     Ok(Offer {
         cost: cycles / CLOCK,
@@ -101,6 +101,7 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
                 planes,
                 slabs,
                 tiles,
+                kernel,
                 weights,
                 splits,
                 planes_len,
@@ -120,6 +121,8 @@ struct Shape<A: Real> {
     slabs: usize,
     /// For a full slab, and for the last one along the last axis.
     tiles: [Tiles<A>; 2],
+    /// That does most of the work.
+    kernel: &'static ChannelKernel<A>,
     splits: usize,
     planes_len: usize,
     tiles_len: usize,
@@ -170,7 +173,7 @@ impl<A: Real> Shape<A> {
         let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs) };
         let splits = splits.max(shares).clamp(1, panels.max(1));
         let share = panels.div_ceil(splits) * tiles.nr();
-        let tile_len = tiles.nr() * tiles.pixels(0).len().max(edge_tiles.pixels(0).len());
+        let tile_len = tiles.nr() * tiles.most_pixels().max(edge_tiles.most_pixels());
         let stores = (rows * width) as f64 * channels_out as f64 / lanes as f64
             * (PerIsa::of(request.isa).transposed_store + SUM_CYCLES * k_blocks.saturating_sub(1) as f64);
         // Taps of the outermost axis are left out where they see padding.
@@ -178,7 +181,7 @@ impl<A: Real> Shape<A> {
         let live =
             (0..if last > 0 { first.kernel } else { 0 }).map(|tap| first.outputs_of_tap(tap).len()).sum::<usize>();
         let live = if last > 0 { live as f64 / (first.kernel * first.output) as f64 } else { 1.0 };
-        let cycles = tiles.cycles(channels_out) * rows as f64 * (channels * taps) as f64 * live
+        let cycles = tiles.cycles_of_rows(rows, channels_out) * (channels * taps) as f64 * live
             + stores
             + (channels * sizes.channel_len) as f64 * splits as f64 * PLANE_CYCLES
             + TASK_CYCLES;
@@ -200,6 +203,10 @@ impl<A: Real> Shape<A> {
             tiles_len: if k_blocks > 1 { rows * width * share } else { tile_len },
             cycles: cycles * slabs as f64,
             busy: uneven * cycles * slabs as f64,
+            kernel: tiles
+                .two_rows(tiles.nr())
+                .filter(|_| rows > 1)
+                .unwrap_or_else(|| tiles.kernel(tiles.pixels(0).len(), tiles.nr())),
             tiles: [tiles, edge_tiles],
         })
     }
@@ -339,6 +346,8 @@ struct ChannelGemm<T: Element> {
     direct: Option<(T::Acc, T::Acc)>,
     /// For a full slab, and for the last one along the last axis.
     tiles: [Tiles<T::Acc>; 2],
+    /// That does most of the work.
+    kernel: &'static ChannelKernel<T::Acc>,
     planes: Planes,
     slabs: usize,
     /// The rows of a full block of k, and of the last one.
@@ -388,6 +397,10 @@ impl<T: Element> ChannelGemm<T> {
         let finish = Finish { isa: self.isa, activation: self.activation, io };
         let sink = Sink { finish, direct: self.direct, ldy: spatial };
         let is_blocked = !(k.is_first && k.is_last);
+        let taps_of = |row: usize| match can_skip {
+            true => geometry.axes[0].taps_of_output((slab.first + row * tiles.width) / per_row),
+            false => 0..geometry.axes[0].kernel,
+        };
         for p in panels.clone() {
             let first = p * tiles.nr();
             let live = tiles.nr().min(channels - first);
@@ -402,21 +415,27 @@ impl<T: Element> ChannelGemm<T> {
             .map_or(&[][..], |next| &next[..panel.len().min(next.len())]);
             // Of several blocks of K, a panel's next one lies behind the first, and not the next panel.
             let fetch = if is_blocked { Fetch::new } else { Fetch::behind };
-            let mut fetch = fetch(next, rows * tiles.count, tiles.kernel(tiles.pixels(0).len(), live));
-            for row in 0..rows {
-                let position = slab.first + row * tiles.width;
-                let taps = if can_skip {
-                    geometry.axes[0].taps_of_output(position / per_row)
-                } else {
-                    0..geometry.axes[0].kernel
-                };
+            let of_two_rows = tiles.two_rows(live);
+            let kernel = of_two_rows.unwrap_or_else(|| tiles.kernel(tiles.pixels(0).len(), live));
+            let mut fetch = fetch(next, rows.div_ceil(kernel.rows()) * tiles.count, kernel);
+            let mut row = 0;
+            while row < rows {
+                let pixels_of_row = self.planes.row_offset(row);
+                let mut taps = taps_of(row);
+                let (mut two_rows, mut pitch) = (None, 0);
+                if of_two_rows.is_some()
+                    && row + 1 < rows
+                    && let Some((kernel, joined)) = tiles.joined(live, [&taps, &taps_of(row + 1)])
+                {
+                    (two_rows, taps) = (Some(kernel), joined);
+                    pitch = self.planes.row_offset(row + 1) - pixels_of_row;
+                }
                 let steps = taps.start * inner_taps * k.width..taps.end * inner_taps * k.width;
                 let w = &panel[steps.start * nr..steps.end * nr];
-                let koff = k.koff.rows(steps);
-                let pixels_of_row = self.planes.row_offset(row);
+                let koff = k.koff.rows(steps).with_pitch(pitch);
                 for t in 0..tiles.count {
-                    let pixels = tiles.pixels(t);
-                    let kernel = tiles.kernel(pixels.len(), live);
+                    let pixels = two_rows.map_or_else(|| tiles.pixels(t), |kernel| 0..kernel.mr());
+                    let kernel = two_rows.unwrap_or_else(|| tiles.kernel(pixels.len(), live));
                     let x = &k.planes[pixels_of_row + pixels.start..];
                     let kept = if is_blocked {
                         ((p - panels.start) * rows * tiles.width + row * tiles.width + pixels.start) * tiles.nr()
@@ -431,9 +450,11 @@ impl<T: Element> ChannelGemm<T> {
                     }
                     let channel = group * channels + first;
                     let bias = &io.bias[channel..channel + live];
-                    let at = (image * geometry.out_channels + channel) * spatial + position + pixels.start;
+                    let position = slab.first + row * tiles.width + pixels.start;
+                    let at = (image * geometry.out_channels + channel) * spatial + position;
                     sink.tile(kernel, x, koff, w, next, tile, !k.is_first, bias, at);
                 }
+                row += two_rows.map_or(1, ChannelKernel::rows);
             }
         }
     }
@@ -457,7 +478,7 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
     }
 
     fn kernel(&self) -> &str {
-        self.tiles[0].name()
+        self.kernel.name()
     }
 
     fn packed_len(&self, _: &Geometry) -> usize {

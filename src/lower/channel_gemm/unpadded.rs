@@ -15,7 +15,7 @@ use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, channel_kerne
 use super::{Sink, Weights};
 use crate::element::{Compute, Element};
 use crate::exec::{Arena, Line, lines_for, share};
-use crate::lower::channel_tiles::Panels;
+use crate::lower::channel_tiles::{Panels, two_rows};
 use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, PLANE_CYCLES, PerIsa, SUM_CYCLES, TASK_CYCLES};
 use crate::lower::engine::tile_cycles;
 use crate::lower::finish::Finish;
@@ -41,6 +41,8 @@ struct Tile<T: Real> {
     taps: Range<usize>,
     /// For wide panels and for narrow ones.
     kernels: [&'static ChannelKernel<T>; 2],
+    /// Those for two rows, where pixels are few.
+    two_rows: Option<[&'static ChannelKernel<T>; 2]>,
 }
 
 /// An offer for `geometry`, whose channels are packed in blocks of `block`; none where every tap sees input everywhere, or the layer is beyond reach.
@@ -118,7 +120,7 @@ pub(super) fn offer<'a, T: Element>(
     };
     let (margin, reach) = (reach_of(|a| a.pad_begin)?, reach_of(|a| (a.kernel - 1) * a.dilation)?);
     let furthest = reach_of(|a| a.output - 1)? - (first.output - extent) * pitches[0];
-    let widest = tiles.iter().map(|tile| tile.pixels.len()).max()?;
+    let widest = tiles.iter().map(|tile| tile.two_rows.map_or(tile.pixels.len(), |kernels| kernels[0].mr())).max()?;
     let lengths = [margin, furthest, block * channel_len, reach, widest];
     let planes_len = lengths.into_iter().try_fold(0_usize, |sum, len| sum.checked_add(len))?;
     let share = count.div_ceil(splits) * panels.wide;
@@ -132,8 +134,10 @@ pub(super) fn offer<'a, T: Element>(
     let of_isa = PerIsa::of(request.isa);
     let (mut arithmetic, mut calls) = (0.0, 0.0);
     for tile in &tiles {
-        let cycles = |kernel: &ChannelKernel<T::Acc>| tile_cycles(kernel.fmas(), kernel.loads());
-        arithmetic += tile.taps.len() as f64 * panels.sum(rows_out, |narrow| cycles(tile.kernels[usize::from(narrow)]));
+        // Most rows have a neighbour with the same taps.
+        let kernels = tile.two_rows.unwrap_or(tile.kernels);
+        let cycles = |kernel: &ChannelKernel<T::Acc>| tile_cycles(kernel.fmas(), kernel.loads()) / kernel.rows() as f64;
+        arithmetic += tile.taps.len() as f64 * panels.sum(rows_out, |narrow| cycles(kernels[usize::from(narrow)]));
         let runs = if tile.taps.len() == last.kernel { rows } else { live_rows };
         calls += runs
             * panels.sum(rows_out, |narrow| {
@@ -204,7 +208,8 @@ fn tiles<T: Real>(isa: Isa, axis: &Axis, panels: Panels) -> Option<Vec<Tile<T>>>
             let pixels = share(len, count, t);
             let pixels = start + pixels.start..start + pixels.end;
             let kernels = [find(pixels.len(), panels.wide)?, find(pixels.len(), panels.lanes)?];
-            tiles.push(Tile { taps: axis.taps_of_output(start), pixels, kernels });
+            let two_rows = two_rows(isa, pixels.len(), panels);
+            tiles.push(Tile { taps: axis.taps_of_output(start), pixels, kernels, two_rows });
         }
     }
     Some(tiles)
@@ -248,6 +253,87 @@ struct Block {
     channels: Range<usize>,
 }
 
+/// One block of k of a panel of weights.
+struct Panel<'a, A> {
+    w: &'a [A],
+    koff: &'a RowOffsets,
+    /// Whether it is a narrow one, and its channels, with those that fill it up.
+    narrow: bool,
+    nr: usize,
+    /// Input channels of the block.
+    width: usize,
+    /// The last axis.
+    last: &'a Axis,
+    is_first: bool,
+    is_last: bool,
+    bias: &'a [A],
+    /// What calls fetch.
+    ahead: &'a [A],
+}
+
+impl<A: Real> Panel<'_, A> {
+    /// Multiplies a tile of one row of pixels at `x`, or with a `pitch` of that and the row so many elements further on, and finishes it into Y from element `at` on, where rows
+    /// follow each other. The taps `outer` of the outer axes are live.
+    #[expect(clippy::too_many_arguments, reason = "a tile's operands and its place, as the kernels take them")]
+    fn multiply<T: Element<Acc = A>>(
+        &mut self,
+        sink: &Sink<'_, '_, T>,
+        tile: &Tile<A>,
+        outer: &[usize],
+        x: &[A],
+        pitch: Option<usize>,
+        sum: &mut [A],
+        at: usize,
+    ) {
+        let (nr, width, all_taps, taps) = (self.nr, self.width, self.last.kernel, &tile.taps);
+        let of_row = tile.kernels[usize::from(self.narrow)];
+        let kernel = match (pitch, tile.two_rows) {
+            (Some(_), Some(kernels)) => kernels[usize::from(self.narrow)],
+            _ => of_row,
+        };
+        let outer = if taps.is_empty() { &[] } else { outer };
+        let mut accumulate = !self.is_first && !outer.is_empty();
+        let mut done = 0;
+        loop {
+            // Taps that are neighbours in the panel: along the last axis, and of several of its rows where all of them are live.
+            let mut end = (done + 1).min(outer.len());
+            while taps.len() == all_taps && end < outer.len() && outer[end] == outer[end - 1] + 1 {
+                end += 1;
+            }
+            let steps = match outer.get(done..end) {
+                Some([from, .., to]) => from * all_taps + taps.start..to * all_taps + taps.end,
+                Some([tap]) => tap * all_taps + taps.start..tap * all_taps + taps.end,
+                _ => 0..0,
+            };
+            let steps = steps.start * width..steps.end * width;
+            let w = &self.w[steps.start * nr..steps.end * nr];
+            let koff = self.koff.rows(steps).with_pitch(pitch.unwrap_or(0));
+            let fetch = Ahead::lines(self.ahead);
+            self.ahead = self.ahead.get(koff.len() * Ahead::LINE / size_of::<A>()..).unwrap_or(&[]);
+            done = end;
+            let is_last = self.is_last && done == outer.len();
+            let is_whole = kernel.rows() == 1 || of_row.mr() == self.last.output;
+            if is_last && is_whole {
+                sink.tile(kernel, x, koff, w, fetch, sum, accumulate, self.bias, at);
+            } else {
+                kernel.partial(x, koff, w, fetch, sum, accumulate);
+                if is_last {
+                    // Parts of rows are finished one by one: their sums are multiplied by nothing more.
+                    let (koff, rows) = (koff.rows(0..0), sum.chunks_exact_mut(of_row.mr() * nr));
+                    for (row, sum) in rows.enumerate() {
+                        let at = at + row * self.last.output;
+                        sink.tile(of_row, &[], koff, &[], Ahead::NONE, sum, true, self.bias, at);
+                    }
+                }
+            }
+            accumulate = true;
+            if done == outer.len() {
+                break;
+            }
+        }
+    }
+}
+
 impl<T: Element> Unpadded<T> {
     /// The axes before the last one.
     fn outer(&self) -> &[Axis] {
@@ -259,9 +345,9 @@ impl<T: Element> Unpadded<T> {
         self.outer()[1..].iter().map(|axis| axis.output).product()
     }
 
-    /// Where a row of pixels of outer position `row`, counted over all outer axes, begins in the planes for a tap of offset 0, and the taps of the
-    /// outer axes that see input there.
-    fn row<'t>(&self, row: usize, origin: usize, live: &'t mut [usize; MOST_TAPS]) -> (usize, &'t [usize]) {
+    /// Where a row of pixels of outer position `row`, counted over all outer axes, begins in the planes for a tap of offset 0; and how many taps of the outer axes see
+    /// input there, which begin `live`.
+    fn row(&self, row: usize, origin: usize, live: &mut [usize; MOST_TAPS]) -> (usize, usize) {
         let outer = self.outer();
         let count: usize = outer.iter().map(|axis| axis.kernel).product();
         let last = &self.geometry.axes[outer.len()];
@@ -285,7 +371,7 @@ impl<T: Element> Unpadded<T> {
                 len += 1;
             }
         }
-        (at - origin * self.pitches[0], &live[..len])
+        (at - origin * self.pitches[0], len)
     }
 
     /// Multiplies one block of k.
@@ -301,7 +387,9 @@ impl<T: Element> Unpadded<T> {
         let finish = Finish { isa: self.isa, activation: self.activation, io };
         let sink = Sink { finish, direct: self.direct, ldy: spatial };
         let rows = block.outputs.start * self.rows_inside()..block.outputs.end * self.rows_inside();
-        let mut live = [0; MOST_TAPS];
+        let [live, live_of_next] = &mut [[0; MOST_TAPS]; 2];
+        let (mut live, mut live_of_next) = (live, live_of_next);
+        let can_pair = self.tiles.iter().any(|tile| tile.two_rows.is_some());
         for p in block.panels.clone() {
             let first = p * self.panels.wide;
             let real = self.panels.wide.min(channels - first);
@@ -313,54 +401,42 @@ impl<T: Element> Unpadded<T> {
             } else {
                 block.panels.start * self.panels.wide * self.weights.steps() + k.end * nr
             };
-            let mut ahead = weights.get(next..).map_or(&[][..], |ahead| &ahead[..panel.len().min(ahead.len())]);
+            let ahead = weights.get(next..).map_or(&[][..], |ahead| &ahead[..panel.len().min(ahead.len())]);
             let channel = block.group * channels + first;
             let bias = &io.bias[channel..channel + real];
-            for row in rows.clone() {
-                let (at, outer) = self.row(row, block.origin, &mut live);
+            let mut panel = Panel { w: panel, koff, narrow, nr, width, last, is_first, is_last, bias, ahead };
+            let mut row = rows.start;
+            // Where the row begins, and how many taps are live, if that is known.
+            let mut known = None;
+            while row < rows.end {
+                let (at, len) = known.unwrap_or_else(|| self.row(row, block.origin, live));
+                let outer = &live[..len];
+                let next = (can_pair && row + 1 < rows.end).then(|| self.row(row + 1, block.origin, live_of_next));
+                // Elements to the next row, where it has the same taps.
+                let pitch = next.and_then(|(next, len)| (outer == &live_of_next[..len]).then_some(next - at));
+                let height = if pitch.is_some() { 2 } else { 1 };
+                let kept = match is_first && is_last {
+                    true => 0,
+                    false => ((p - block.panels.start) * rows.len() + row - rows.start) * last.output,
+                };
+                let y = (block.image * geometry.out_channels + channel) * spatial + row * last.output;
                 for tile in &self.tiles {
-                    let (kernel, pixels) = (tile.kernels[usize::from(narrow)], tile.pixels.clone());
-                    let x = &planes[at + pixels.start..];
-                    let kept = if is_first && is_last {
-                        0
-                    } else {
-                        (((p - block.panels.start) * rows.len() + row - rows.start) * last.output + pixels.start)
-                            * self.panels.wide
-                    };
-                    let sum = &mut sums[kept..kept + pixels.len() * nr];
-                    let y =
-                        (block.image * geometry.out_channels + channel) * spatial + row * last.output + pixels.start;
-                    let outer = if tile.taps.is_empty() { &[] } else { outer };
-                    let mut accumulate = !is_first && !outer.is_empty();
-                    let mut done = 0;
-                    loop {
-                        // Taps that are neighbours in the panel: along the last axis, and of several of its rows where all of them are live.
-                        let mut end = (done + 1).min(outer.len());
-                        while tile.taps.len() == last.kernel && end < outer.len() && outer[end] == outer[end - 1] + 1 {
-                            end += 1;
-                        }
-                        let steps = match outer.get(done..end) {
-                            Some([from, .., to]) => {
-                                from * last.kernel + tile.taps.start..to * last.kernel + tile.taps.end
-                            }
-                            Some([tap]) => tap * last.kernel + tile.taps.start..tap * last.kernel + tile.taps.end,
-                            _ => 0..0,
+                    let at_once = if tile.two_rows.is_some() { height } else { 1 };
+                    for i in (0..height).step_by(at_once) {
+                        let kept = match is_first && is_last {
+                            true => 0,
+                            false => kept + height * tile.pixels.start + i * tile.pixels.len(),
                         };
-                        let steps = steps.start * width..steps.end * width;
-                        let (w, koff) = (&panel[steps.start * nr..steps.end * nr], koff.rows(steps));
-                        let fetch = Ahead::lines(ahead);
-                        ahead = ahead.get(koff.len() * Ahead::LINE / size_of::<T::Acc>()..).unwrap_or(&[]);
-                        done = end;
-                        if is_last && done == outer.len() {
-                            sink.tile(kernel, x, koff, w, fetch, sum, accumulate, bias, y);
-                        } else {
-                            kernel.partial(x, koff, w, fetch, sum, accumulate);
-                        }
-                        accumulate = true;
-                        if done == outer.len() {
-                            break;
-                        }
+                        let x = &planes[at + i * pitch.unwrap_or(0) + tile.pixels.start..];
+                        let sum = &mut sums[kept * self.panels.wide..][..at_once * tile.pixels.len() * nr];
+                        let y = y + i * last.output + tile.pixels.start;
+                        panel.multiply(&sink, tile, outer, x, pitch, sum, y);
                     }
+                }
+                row += height;
+                known = next.filter(|_| height == 1);
+                if known.is_some() {
+                    core::mem::swap(&mut live, &mut live_of_next);
                 }
             }
         }
@@ -389,8 +465,8 @@ impl<T: Element> Unpadded<T> {
             for tap in (0..taps).filter(|tap| is_spoilt(*tap)) {
                 let sees = last.outputs_of_tap(tap % last.kernel);
                 for outer in rows.clone() {
-                    let (_, live) = self.row(outer, block.origin, &mut live);
-                    let sees = if live.contains(&(tap / last.kernel)) { sees.clone() } else { 0..0 };
+                    let (_, len) = self.row(outer, block.origin, &mut live);
+                    let sees = if live[..len].contains(&(tap / last.kernel)) { sees.clone() } else { 0..0 };
                     for pixel in (0..last.output).filter(|pixel| !sees.contains(pixel)) {
                         io.y.write(at + outer * last.output + pixel, T::round_from_f64(f64::NAN));
                     }
@@ -417,7 +493,8 @@ impl<T: Element> Lowering<T> for Unpadded<T> {
     }
 
     fn kernel(&self) -> &str {
-        self.tiles.iter().max_by_key(|tile| tile.pixels.len()).map_or("", |tile| tile.kernels[0].name())
+        let widest = self.tiles.iter().max_by_key(|tile| tile.pixels.len());
+        widest.map_or("", |tile| tile.two_rows.unwrap_or(tile.kernels)[0].name())
     }
 
     fn packed_len(&self, _: &Geometry) -> usize {
