@@ -31,7 +31,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         return Err(String::from("the output is empty"));
     }
     let mut shape = Shape::new(request, most, PER_THREAD[0])?;
-    if let Ok(other) = Shape::new(request, most, PER_THREAD[1])
+    if request.threads > 1
+        && let Ok(other) = Shape::new(request, most, PER_THREAD[1])
         && other.busy < shape.busy
     {
         shape = other;

@@ -94,7 +94,7 @@ pub(crate) struct Part {
 
 impl Part {
     /// Task number `task` of `tasks`, with `columns` blocks of columns for each of `groups` groups, and `panels` panels in `splits` shares: a thread, whose
-    /// tasks are neighbours, reads the weights of one share.
+    /// tasks are neighbours, reads the weights of one share, and a panel more where shares take turns.
     pub(crate) fn new(
         (task, tasks): (usize, usize),
         groups: usize,
@@ -121,19 +121,20 @@ impl Part {
         threads: usize,
         work: impl Fn(core::ops::Range<usize>) -> usize,
     ) -> f64 {
-        if threads == 1 || tasks > MOST_TASKS_COUNTED {
-            return 1.0;
+        if tasks > MOST_TASKS_COUNTED {
+            return tasks.div_ceil(threads) as f64 * threads as f64 / tasks as f64;
         }
         let of_split = tasks / splits;
         let of_task = |task: usize| work(share_in_turn(panels, splits, task / of_split, task % of_split)) as f64;
-        let most =
-            (0..threads).map(|thread| share(tasks, threads, thread).map(of_task).sum::<f64>()).fold(0.0, f64::max);
+        let most = (threads - threads.min(tasks)..threads)
+            .map(|thread| share(tasks, threads, thread).map(of_task).sum::<f64>())
+            .fold(0.0, f64::max);
         let mean = work(0..panels) as f64 * of_split as f64 / threads as f64;
         if mean > 0.0 { most / mean } else { 1.0 }
     }
 }
 
-/// Tasks whose work is counted one by one, at the most: that of more is nearly even.
+/// Tasks whose work is counted one by one, at the most: of more they count as equal.
 const MOST_TASKS_COUNTED: usize = 1 << 10;
 
 /// Share number `index` of `0..len` in `count` shares. The larger shares take turns: with `turn` from 0 to `count - 1`, all of them have had the same.
@@ -339,6 +340,10 @@ mod tests {
         assert_eq!(Part::unevenness(3, 4, 1, 2, whole), 4.0 / 3.0);
         assert_eq!(Part::unevenness(1, 4, 1, 2, whole), 2.0);
         assert_eq!(Part::unevenness(1, 4, 1, 1, whole), 1.0);
+        // More threads than tasks; and so many tasks that they are not counted one by one.
+        assert_eq!(Part::unevenness(1000, 4, 1, 4000, whole), 4.0);
+        assert_eq!(Part::unevenness(1100, 4, 1, 4400, whole), 4.0);
+        assert_eq!(Part::unevenness(1100, 4, 1, 100, whole), 1.0);
     }
 
     #[test]

@@ -467,7 +467,8 @@ fn threads_share_a_panel_by_its_rows_of_tiles() {
                 }
             }
         }
-        assert!(cut >= 4, "{cut} of {}", 5 * 2 * 4 * combinations().count());
+        let all = 5 * 2 * 4 * combinations().count();
+        assert!(4 * cut > all, "{cut} of {all}");
     }
     for_each_type!(check());
 }

@@ -75,9 +75,8 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
     let mut shape = Shape::new(request, &geometry, block, most, least, PER_THREAD[0])?;
     if request.threads > 1 {
         // Threads that share the channels out read the weights once, but each copies X.
-        for (shares, per_thread) in
-            [least, least.max(request.threads)].into_iter().flat_map(|n| PER_THREAD.map(|m| (n, m)))
-        {
+        let shares = [least, request.threads].into_iter().take(if least < request.threads { 2 } else { 1 });
+        for (shares, per_thread) in shares.flat_map(|n| PER_THREAD.map(|m| (n, m))).skip(1) {
             if let Ok(other) = Shape::new(request, &geometry, block, most, shares, per_thread)
                 && other.busy < shape.busy
             {

@@ -356,7 +356,7 @@ pub(super) struct RowCalls<T: Real> {
 pub(super) struct Block<T: Real> {
     pub(super) extent: Extent,
     pub(super) planes: Planes,
-    /// For all rows, and for those of each [piece](shares::Piece) that has fewer.
+    /// For all rows, and for those of each [piece](super::shares::Piece) that has fewer.
     calls: Vec<RowCalls<T>>,
     /// Rows of k, for each list of [`Steps`]: for each slot of a slice (twice, so that any run of slots is one), the list's.
     pub(super) koff: Vec<RowOffsets>,
@@ -411,9 +411,7 @@ impl<T: Real> Block<T> {
             extent,
         })
     }
-}
 
-impl<T: Real> Block<T> {
     /// The calls for all rows of tiles, or for those of a cut.
     pub(super) fn calls(&self, rows: &Range<usize>) -> &RowCalls<T> {
         self.calls.iter().find(|calls| calls.rows == *rows).expect("made for each cut")

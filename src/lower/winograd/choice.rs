@@ -60,6 +60,10 @@ impl<T: Real> Choice<T> {
         // Where nothing keeps the limit of the workspace, the smallest block is offered, for the planner to say so.
         let mut smallest: Option<(usize, Blocks)> = None;
         let mut consider = |images: usize, cut: Cut, parts: usize| {
+            debug_assert!(
+                images == 1 || images * rows * columns <= MOST_TILES,
+                "{images} images of {rows} x {columns}"
+            );
             let Some(blocks) = Blocks::new(view, &scheme, images, cut, parts) else { return };
             let bytes = scratch_bytes(view, &scheme, &blocks, 1);
             if bytes > MOST_BYTES {
@@ -72,8 +76,14 @@ impl<T: Real> Choice<T> {
                 return;
             }
             // Tiles are even without shares of the panels.
-            let ways = if threads == 1 || cut == Cut::Tiles { 1 } else { 2 };
-            for splits in [1, threads].into_iter().take(ways) {
+            let ways = match cut {
+                Cut::Tiles => 1,
+                _ if threads == 1 => 1,
+                _ if threads <= shares::MOST_CUT => 2,
+                // More shares have whole panels, of which there may be fewer.
+                _ => 3,
+            };
+            for splits in [1, threads, shares::MOST_CUT].into_iter().take(ways) {
                 let limit = request.task_bytes.min(MOST_BYTES);
                 if let Some(choice) = Self::estimate(request.isa, view, scheme, steps, blocks, (threads, splits), limit)
                     && best.as_ref().is_none_or(|best| choice.latency < best.latency)
@@ -86,8 +96,9 @@ impl<T: Real> Choice<T> {
         let batch = SubImage::count(&view.roles, view.batch);
         let (of_thread, of_block) = (batch.div_ceil(threads), MOST_TILES / rows.saturating_mul(columns).max(1));
         let (mut images, mut last) = (2, 1);
-        while last < of_thread.min(of_block) {
-            consider(images.min(of_thread), Cut::Rows, 1);
+        let most = of_thread.min(of_block);
+        while last < most {
+            consider(images.min(most), Cut::Rows, 1);
             // As many for each thread.
             let even = batch.div_ceil(batch.div_ceil(images).next_multiple_of(threads));
             if even > last && even < images {
@@ -149,9 +160,9 @@ impl<T: Real> Choice<T> {
         let together = Traffic::new(view, &scheme, steps, &largest, nr)
             .together(panels.div_ceil(splits), |together| scratch_bytes(view, &scheme, &blocks, together) <= limit);
         let repeats = (view.groups * depth_tasks(roles)).checked_mul(splits)?;
-        // The first share, the one in the middle and the last one: others are like these.
-        let (samples, middle) = if panels.is_multiple_of(splits) { (1, 0) } else { (3, splits / 2) };
-        let samples = || [0, middle, splits - 1].into_iter().take(samples);
+        // The first share, the last one and the one in the middle: others are like these.
+        let samples = if panels.is_multiple_of(splits) { 1 } else { splits.min(3) };
+        let samples = || [0, splits - 1, splits / 2].into_iter().take(samples);
         let (mut tasks, mut cycles) = (0_usize, 0.0);
         // The longest tasks, and how many there are of them.
         let (mut longest, mut long) = (0.0, 0);
@@ -170,6 +181,7 @@ impl<T: Real> Choice<T> {
                 (sum, most) = (sum + cycles, most.max(cycles));
             }
             cycles += count as f64 * sum / samples().count() as f64;
+            // Of a thread's tasks, all may be the same share of several blocks.
             if most > longest {
                 (longest, long) = (most, 0);
             }
@@ -262,7 +274,7 @@ impl<T: Real> Choice<T> {
         let slices_out = roles.depth.output as f64 / depths as f64;
         let task = slices_in * input + slices_out * (gemm + output * share) + TASK_CYCLES;
         // Interleaved pixels are gathered and scattered one by one.
-        let scattered = (extent.own_tiles() * channels_out) as f64 * pixels;
+        let scattered = (extent.own_tiles() * channels_out) as f64 * share * pixels;
         let apart =
             if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
         Some(task + apart * slices_out)

@@ -106,6 +106,7 @@ impl<T: Element> Core<T> {
         let channels = view.channels / (view.strides[0] * stride);
         let images = block.extent.images;
         let mut borders = Borders::default();
+        // Of one image, which most blocks have, the others need not be cleared.
         let (mut one, mut many);
         let windows = if images == 1 {
             one = [Window::EMPTY];
@@ -123,7 +124,9 @@ impl<T: Element> Core<T> {
         let plane = down.input * along.input;
         let all = view.groups * channels;
         // The source of the call behind this one, nearly always.
-        let next = if images > 1 && SubImage::count(&view.roles, 1) == 1 { all } else { 1 } * depth.input * plane;
+        let is_batch = images > 1 && SubImage::count(&view.roles, 1) == 1;
+        let planes_further = if is_batch { all } else { 1 };
+        let next = planes_further * depth.input * plane;
         let row_stride = if view.strides[0] == 1 { distance(down) } else { view.strides[0] } * along.input;
         let step = if stride == 1 { distance(along) } else { stride };
         // Of a stride, all phases; of a dilation, the sub-image's.

@@ -7,7 +7,7 @@ use super::blocks::Extent;
 use crate::exec::share;
 
 /// Shares with cut panels, at the most: each cut is a table of calls for each size of blocks.
-const MOST_CUT: usize = 64;
+pub(super) const MOST_CUT: usize = 64;
 
 /// Panels that are multiplied, for some rows of tiles of a block, counted over its images.
 #[derive(Debug, Clone, PartialEq, Eq)]
