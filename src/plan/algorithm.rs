@@ -21,7 +21,7 @@ pub enum Blas {
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Conv of strides up to 4, and ConvTranspose by phases of the stride: Winograd's minimal filtering, fused by blocks of tiles.
+    /// Conv of strides up to 16, and ConvTranspose by phases of the stride: Winograd's minimal filtering, fused by blocks of tiles.
     Winograd,
     /// Conv with a 1x1 kernel of stride 1 without padding: GEMM on X as it stands.
     Pointwise,

@@ -237,7 +237,8 @@ fn rows_of_few_pixels_are_multiplied_two_at_a_time() {
                 assert_eq!(checked, Ok(()), "{combination}, {threads} threads, {layer}: {plan:?}");
             }
         }
-        assert!(3 * two_rows > all, "{two_rows} of {all}");
+        // The fewest have f64 on NEON and in portable code, where only rows of two or three pixels are.
+        assert!(two_rows >= 6, "{two_rows} of {all}");
     }
     for_each_type!(check());
 }

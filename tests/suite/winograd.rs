@@ -427,6 +427,35 @@ fn phases_of_a_dilation_share_blocks_and_the_last_block_may_have_fewer() {
     for_each_type!(check());
 }
 
+/// Of kernels of about twice their stride, each phase has two taps, of some of which one is zero.
+#[test]
+fn long_strides_are_multiplied_by_phases() {
+    fn check<T: Scalar>() {
+        for (conv, shape) in [
+            (Conv::new([20, 12, 10]).strides([5]).pads([4, 1]), vec![1, 12, 131]),
+            (Conv::new([24, 6, 32]).strides([16]).pads([8, 8]), vec![2, 6, 333]),
+            (Conv::new([17, 3, 15, 9]).strides([13, 7]).pads([5, 0, 9, 4]), vec![1, 3, 66, 40]),
+        ] {
+            let layer = layer(conv, shape);
+            let geometry = layer.geometry();
+            let mut operands = Operands::<T>::uniform(&geometry, 12).with_bias(&geometry);
+            for is_finite in [true, false] {
+                if !is_finite {
+                    let last = operands.x.len() - 3;
+                    (operands.x[0], operands.x[last]) = (T::from_f64(f64::INFINITY), T::from_f64(f64::NAN));
+                }
+                let oracle = Oracle::new(&geometry, &operands);
+                for (combination, threads) in combinations().flat_map(|c| [1, 3].map(|threads| (c, threads))) {
+                    let plan = combination.plan::<T>(&layer, |planner| planner.threads(threads)).unwrap();
+                    let checked = oracle.check(Algorithm::Winograd, Activation::None, &operands.run(&plan));
+                    assert_eq!(checked, Ok(()), "{combination}, {threads} threads, {layer}: {plan:?}");
+                }
+            }
+        }
+    }
+    for_each_type!(check());
+}
+
 /// Where panels are not as many as the threads' shares, or a multiple of them, shares have some rows of tiles of a panel.
 #[test]
 fn threads_share_a_panel_by_its_rows_of_tiles() {

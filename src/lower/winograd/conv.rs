@@ -19,8 +19,8 @@ use crate::lower::finish::Finish;
 use crate::lower::{Answer, Io, Request};
 use crate::{Axis, Geometry};
 
-/// Strides whose phases become channels, at the most.
-pub(super) const MOST_STRIDE: usize = 4;
+/// Strides whose phases become channels, at the most: those of published networks' kernels of twice their length. (Tables of phases are on the stack.)
+pub(super) const MOST_STRIDE: usize = 16;
 /// Bytes of Y from which on its reader will not find it in the L2 cache, so that it is written past the caches.
 const PAST_CACHE_BYTES: usize = 4 << 20;
 
