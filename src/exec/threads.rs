@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 #[cfg(feature = "rayon")]
-use super::share;
+use super::tasks_of_thread;
 use super::workspace::Line;
 
 /// Who executes a run. Nothing else is used: no global pool that was not given, no thread of the crate's own.
@@ -105,7 +105,7 @@ impl Queues {
     fn work(&self, scratch: &mut [Line], task: &impl Fn(usize, &mut [Line])) {
         let own = rayon::current_thread_index().unwrap_or(0);
         for queue in (0..self.count).map(|i| (own + i) % self.count) {
-            let (tasks, taken) = (share(self.tasks, self.count, queue), &self.taken[queue].0);
+            let (tasks, taken) = (tasks_of_thread(self.tasks, self.count, queue), &self.taken[queue].0);
             // An empty queue is only looked at: its counter stays in all caches.
             while taken.load(Ordering::Relaxed) < tasks.len() {
                 let i = tasks.start + taken.fetch_add(1, Ordering::Relaxed);

@@ -27,7 +27,7 @@ use alloc::vec::Vec;
 use convoke_kernels::{Isa, stream};
 
 use crate::exec::output::Output;
-use crate::exec::{Line, share};
+use crate::exec::{Line, tasks_of_thread};
 use crate::plan::{Accuracy, Algorithm, Blas};
 use crate::{Element, Geometry};
 
@@ -127,7 +127,7 @@ impl Part {
         let of_split = tasks / splits;
         let of_task = |task: usize| work(share_in_turn(panels, splits, task / of_split, task % of_split)) as f64;
         let most = (threads - threads.min(tasks)..threads)
-            .map(|thread| share(tasks, threads, thread).map(of_task).sum::<f64>())
+            .map(|thread| tasks_of_thread(tasks, threads, thread).map(of_task).sum::<f64>())
             .fold(0.0, f64::max);
         let mean = work(0..panels) as f64 * of_split as f64 / threads as f64;
         if mean > 0.0 { most / mean } else { 1.0 }
@@ -189,7 +189,7 @@ fn even_share(pieces: usize, most: usize, others: usize, threads: usize) -> usiz
     let busiest = |size: usize| {
         let tasks = pieces.div_ceil(size);
         let of_thread = |thread: usize| {
-            let range = share(others * tasks, threads, thread);
+            let range = tasks_of_thread(others * tasks, threads, thread);
             // The last task of each of the others is shorter.
             let last = range.end / tasks - range.start / tasks;
             range.len().saturating_mul(size) - last.saturating_mul(tasks.saturating_mul(size) - pieces)
@@ -299,13 +299,13 @@ pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 15] {
 mod tests {
     use alloc::vec::Vec;
 
-    use super::{Part, even_share, share};
+    use super::{Part, even_share, tasks_of_thread};
 
     /// The pieces of the busiest of `threads` threads with tasks of `size` pieces, counted one by one.
     fn busiest(pieces: usize, size: usize, others: usize, threads: usize) -> usize {
         let of_one = (0..pieces).step_by(size).map(|first| size.min(pieces - first));
         let tasks: Vec<_> = (0..others).flat_map(|_| of_one.clone()).collect();
-        (0..threads).map(|thread| tasks[share(tasks.len(), threads, thread)].iter().sum()).max().unwrap_or(0)
+        (0..threads).map(|thread| tasks[tasks_of_thread(tasks.len(), threads, thread)].iter().sum()).max().unwrap_or(0)
     }
 
     #[test]
