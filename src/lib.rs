@@ -32,6 +32,7 @@ extern crate alloc;
 extern crate std;
 
 mod blas;
+mod choice;
 mod element;
 mod epilogue;
 mod error;
@@ -43,6 +44,7 @@ mod plan;
 pub mod reference;
 mod spec;
 
+pub use choice::{Accuracy, Algorithm, Blas};
 /// The micro-kernels, for benches, tests and the curious: exempt from what this crate's version promises. Names and signatures in it may change in
 /// any release of [`convoke`](crate); [`Isa`], which stands beside it, may not.
 pub use convoke_kernels as kernels;
@@ -52,7 +54,7 @@ pub use error::{Error, ErrorKind};
 pub use exec::{Threads, Workspace};
 pub use machine::{ENV_ISA, ENV_MAX_ISA, Isa};
 pub use oneshot::{conv, conv_transpose};
-pub use plan::{Accuracy, Algorithm, Blas, Explanation, PackedWeights, Plan, Planner, Tuning, Verdict};
+pub use plan::{Explanation, PackedWeights, Plan, Planner, Tuning, Verdict};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, NodeInput, Op, Operator};
 
 /// The README's example, compiled and run as a doc test.

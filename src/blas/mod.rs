@@ -10,8 +10,8 @@ use core::ops::Range;
 
 use convoke_kernels::Isa;
 
+use crate::choice::Blas;
 use crate::element::Compute;
-use crate::plan::Blas;
 
 /// The sizes of products.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-pub(crate) mod output;
+pub(crate) mod region;
 mod threads;
 mod workspace;
 

@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 use bytemuck::{Pod, Zeroable};
 
 use crate::error::{Error, bail};
-use crate::{Element, Plan};
 
 /// One cache line, the unit and alignment of workspace.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -50,14 +49,6 @@ impl core::fmt::Debug for Memory<'_> {
 }
 
 impl Workspace<'static> {
-    /// Enough for a plan, with the number of threads it was made for.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if it cannot be allocated.
-    pub fn for_plan<T: Element>(plan: &Plan<T>) -> Result<Self, Error> {
-        Self::with_bytes(plan.workspace_bytes())
-    }
-
     /// At least `bytes` bytes.
     ///
     /// # Errors

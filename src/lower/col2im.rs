@@ -18,12 +18,13 @@ use convoke_kernels::{Isa, Real};
 
 use super::cost::{COL2IM_ELEMENT, COL2IM_FMA_CYCLES};
 use super::engine::multiply_nanoseconds;
-use super::finish::Finish;
-use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use super::sink::Finish;
 use crate::blas::{self, Blocks, Gemm, Product, Size};
+use crate::choice::Blas;
 use crate::element::Element;
+use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
-use crate::plan::Blas;
+use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::{Axis, Geometry, Op};
 
 /// Rows of a GEMM, about.
@@ -76,22 +77,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
             + additions * COL2IM_ELEMENT,
         lines: [k.size() * ld, rows * ld, sums, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
-            let (isa, activation) = (request.isa, request.activation);
+            let (isa, finish) = (request.isa, Finish::new(request));
             let geometry = geometry.clone();
-            Box::new(Col2im {
-                geometry,
-                isa,
-                activation,
-                gemms,
-                channels,
-                taps,
-                k,
-                bands,
-                positions,
-                ld,
-                sums,
-                tile_len,
-            })
+            Box::new(Col2im { geometry, isa, finish, gemms, channels, taps, k, bands, positions, ld, sums, tile_len })
         }),
     })
 }
@@ -191,6 +179,11 @@ impl<'a> Sums<'a> {
         self.rows() * self.row_len()
     }
 
+    /// Output positions of the band, which are neighbours.
+    fn positions(&self) -> usize {
+        (0..self.axes.len()).map(|i| self.range(i).1).product()
+    }
+
     /// The input positions along an axis that reach the band; `0..0` if none does, because the first one that could may lie far beyond X.
     fn reaching(&self, axis: usize) -> Range<usize> {
         let (origin, extent) = self.range(axis);
@@ -254,7 +247,7 @@ impl<'a> Sums<'a> {
 struct Col2im<T: Element> {
     geometry: Geometry,
     isa: Isa,
-    activation: stream::Activation<T::Acc>,
+    finish: Finish<T::Acc>,
     /// For a full block of rows, and for the last one.
     gemms: [Box<dyn Gemm<T::Acc>>; 2],
     /// Output channels of a group, taps, and steps of K.
@@ -284,6 +277,13 @@ impl Block {
 }
 
 impl<T: Element> Col2im<T> {
+    /// The image, group, output channels of the group, and band of a task.
+    fn part(&self, task: usize) -> (usize, usize, Range<usize>, usize) {
+        let (rest, band) = (task / self.bands.count, task % self.bands.count);
+        let (plane, index) = (rest / self.channels.count(), rest % self.channels.count());
+        (plane / self.geometry.group, plane % self.geometry.group, self.channels.range(index), band)
+    }
+
     /// The GEMM for so many rows.
     fn gemm(&self, rows: usize) -> &dyn Gemm<T::Acc> {
         &*self.gemms[usize::from(rows != self.channels.size() * self.taps.size())]
@@ -320,6 +320,21 @@ impl<T: Element> Col2im<T> {
             }
             done += segment.len();
         }
+    }
+}
+
+impl<T: Element> Split for Col2im<T> {
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group * self.channels.count() * self.bands.count
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let (image, group, rows, band) = self.part(task);
+        let first = group * self.geometry.out_channels_per_group();
+        let layout = Sums::new(&self.geometry.axes, &self.bands, band);
+        let positions = layout.first()..layout.first() + layout.positions();
+        let channels = first + rows.start..first + rows.end;
+        patch(Patch::rows(image..image + 1, channels, positions, self.geometry.output_spatial()));
     }
 }
 
@@ -364,17 +379,10 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         }
     }
 
-    fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.channels.count() * self.bands.count
-    }
-
     /// One band of one block of output channels of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let (rest, band) = (task / self.bands.count, task % self.bands.count);
-        let (plane, index) = (rest / self.channels.count(), rest % self.channels.count());
-        let (image, group) = (plane / geometry.group, plane % geometry.group);
-        let channels = self.channels.range(index);
+        let (image, group, channels, band) = self.part(task);
         let mut arena = Arena::new(scratch);
         let input = arena.take::<T::Acc>(self.k.size() * self.ld);
         let product = arena.take::<T::Acc>(self.channels.size() * self.taps.size() * self.ld);
@@ -406,13 +414,13 @@ impl<T: Element> Lowering<T> for Col2im<T> {
                 first += n;
             }
         }
-        let finish = Finish { isa: self.isa, activation: self.activation, io };
+        let sink = self.finish.sink(io);
         let (_, row_extent) = layout.range(geometry.axes.len() - 1);
         for (channel, sums) in channels.zip(sums.chunks_exact_mut(layout.len())) {
             let channel = group * geometry.out_channels_per_group() + channel;
             let at = (image * geometry.out_channels + channel) * geometry.output_spatial() + layout.first();
             for (row, sums) in sums.chunks_exact_mut(layout.row_len()).enumerate() {
-                finish.interleaved(sums, layout.phases(), row_extent, io.bias[channel], at + row * row_extent);
+                sink.interleaved(sums, layout.phases(), row_extent, io.bias[channel], at + row * row_extent);
             }
         }
     }

@@ -9,12 +9,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
+use convoke_kernels::{Ahead, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
 
-use super::Request;
 use super::cost::{CLOCK, KERNEL_CALL_CYCLES, STORE_CYCLES, fetch_weights};
-use super::finish::Finish;
+use super::sink::{DirectStore, Sink};
 use crate::element::Element;
+use crate::exec::region::Stores;
+use crate::lower::contract::Request;
 use crate::machine::Caches;
 
 /// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
@@ -266,58 +267,53 @@ pub(crate) struct Columns<'a, A> {
     pub(crate) ldy: usize,
 }
 
-/// Where finished tiles go.
-pub(crate) struct Sink<'a, 'b, T: Element> {
-    pub(crate) finish: Finish<'a, 'b, T>,
-    /// The bounds of the clamp where kernels store straight into Y.
-    pub(crate) direct: Option<(T::Acc, T::Acc)>,
+/// The operands of the tiles of some panels and one width of columns.
+struct Operands<'a, A> {
+    rows: &'a Rows<'a, A>,
+    columns: &'a Columns<'a, A>,
+    /// The columns, from the first vector on, and which vector that is.
+    b: &'a [A],
+    vector: usize,
+    ahead: Ahead,
 }
 
-/// Rows of Y, and what is added to the sums on their way there.
-type Destination<'a, A> = (Dest<'a, A>, Epilogue<'a, A>);
-
-impl<T: Element> Sink<'_, '_, T> {
-    /// Sums, or finishes, one tile.
-    #[expect(clippy::too_many_arguments, reason = "a tile's operands and its place")]
-    fn tile(
+impl<A: Real> Operands<'_, A> {
+    /// Sums the tile of `kernel` at row `row`, whose weights are `a`; finishes it in the last block of k.
+    fn tile<T: Element<Acc = A>>(
         &self,
-        kernel: &SpatialKernel<T::Acc>,
-        rows: &Rows<'_, T::Acc>,
-        columns: &Columns<'_, T::Acc>,
-        (row, a): (usize, &[T::Acc]),
-        vector: usize,
-        b: &[T::Acc],
-        ahead: Ahead,
-        tile: &mut [T::Acc],
+        kernel: &SpatialKernel<A>,
+        (row, a): (usize, &[A]),
+        tile: &mut [A],
+        sink: &Sink<'_, '_, T>,
     ) {
+        let Self { rows, columns, b, vector, ahead } = *self;
         let accumulate = !rows.is_first();
         if !rows.is_last() {
             return kernel.partial(a, b, columns.koff, ahead, tile, accumulate);
         }
-        if let Some((mut y, epilogue)) = self.destination(rows, columns, row..row + kernel.mr()) {
+        let of = row..row + kernel.mr();
+        if let Some((mut y, epilogue)) = self.direct(kernel, of.clone(), sink) {
             let (koff, ldy, map) = (columns.koff, columns.ldy, columns.map);
             kernel.finish(a, b, koff, ahead, tile, accumulate, &mut y, ldy, map, vector, &epilogue);
         } else {
             kernel.partial(a, b, columns.koff, ahead, tile, accumulate);
             let tile = &mut tile[..kernel.mr() * kernel.nr()];
-            let (at, bias) = (columns.at + row * columns.ldy, &rows.bias[row..row + kernel.mr()]);
-            self.finish.tile(tile, kernel.nr(), kernel.lanes(), bias, at, columns.ldy, columns.map, vector);
+            let at = columns.at + row * columns.ldy;
+            sink.tile(tile, kernel.nr(), kernel.lanes(), &rows.bias[of], at, columns.ldy, columns.map, vector);
         }
     }
 
-    /// Finishes the tiles of the panels of rows `of`, of equal height, over the whole of K, in one call; whether kernels store them themselves, or else nothing is done.
-    #[expect(clippy::too_many_arguments, reason = "the tiles' operands and their place")]
-    fn panels(
+    /// Finishes the tiles of the panels of rows `of`, of equal height, over the whole of K, in one call. Does nothing and
+    /// says so where kernels do not store tiles themselves.
+    fn panels<T: Element<Acc = A>>(
         &self,
-        kernel: &SpatialKernel<T::Acc>,
-        rows: &Rows<'_, T::Acc>,
-        columns: &Columns<'_, T::Acc>,
-        (of, vector): (Range<usize>, usize),
-        b: &[T::Acc],
-        ahead: Ahead,
-        tile: &mut [T::Acc],
+        kernel: &SpatialKernel<A>,
+        of: Range<usize>,
+        tile: &mut [A],
+        sink: &Sink<'_, '_, T>,
     ) -> bool {
-        let Some((mut y, epilogue)) = self.destination(rows, columns, of.clone()) else { return false };
+        let Self { rows, columns, b, vector, ahead } = *self;
+        let Some((mut y, epilogue)) = self.direct(kernel, of.clone(), sink) else { return false };
         let (panels, a) = (of.len() / kernel.mr(), &rows.a[of.start * rows.k_total..of.end * rows.k_total]);
         let Columns { koff, map, ldy, .. } = *columns;
         kernel.finish_panels(panels, a, b, koff, ahead, tile, &mut y, ldy, map, vector, &epilogue);
@@ -325,17 +321,19 @@ impl<T: Element> Sink<'_, '_, T> {
     }
 
     /// Where kernels store rows of the group themselves, and what they add; nothing where they do not.
-    fn destination<'a>(
-        &'a self,
-        rows: &'a Rows<'_, T::Acc>,
-        columns: &Columns<'_, T::Acc>,
+    #[inline]
+    fn direct<'s, T: Element<Acc = A>>(
+        &'s self,
+        kernel: &SpatialKernel<A>,
         of: Range<usize>,
-    ) -> Option<Destination<'a, T::Acc>> {
-        let (lo, hi) = self.direct?;
-        let at = columns.at + of.start * columns.ldy;
-        let y = T::dest_as_acc(self.finish.io.y.dest(at))?;
-        let residual = self.finish.io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-        Some((y, Epilogue { bias: &rows.bias[of], residual, lo, hi }))
+        sink: &'s Sink<'_, '_, T>,
+    ) -> Option<DirectStore<'s, A>> {
+        let Columns { at, ldy, map, .. } = *self.columns;
+        let (at, rows) = (at + of.start * ldy, of.len());
+        let vectors = &map.columns()[self.vector..self.vector + kernel.nr() / kernel.lanes()];
+        let stores =
+            vectors.iter().map(move |v| Stores::row(at + v.offset, v.mask.count_ones() as usize).times(rows, ldy));
+        sink.direct(at, &self.rows.bias[of], stores)
     }
 }
 
@@ -386,8 +384,8 @@ impl<T: Real> Tiles<T> {
                 let b = columns.b.get(vector * self.lanes..).unwrap_or(&[]);
                 let (height, at) = (kernel.mr(), columns.range.start + vector);
                 let of = self.panels.start(run.start)..self.panels.start(run.end);
-                let ahead = columns.ahead.turns(turns);
-                if !blocked && !is_far && sink.panels(kernel, rows, columns, (of, at), b, ahead, tiles) {
+                let operands = |ahead| Operands { rows, columns, b, vector: at, ahead };
+                if !blocked && !is_far && operands(columns.ahead.turns(turns)).panels(kernel, of, tiles, sink) {
                     turns += run.len();
                     return;
                 }
@@ -405,7 +403,7 @@ impl<T: Real> Tiles<T> {
                         line = if (line + 2) * Ahead::LINE > kernel.nr() * size_of::<T>() { 0 } else { line + 1 };
                         columns.ahead.line(line)
                     };
-                    sink.tile(kernel, rows, columns, (row, a), at, b, ahead, tile);
+                    operands(ahead).tile(kernel, (row, a), tile, sink);
                 }
             });
         }

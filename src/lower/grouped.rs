@@ -14,7 +14,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::stream::{self, Activation};
+use convoke_kernels::stream;
 use convoke_kernels::{
     Ahead, DepthwiseKernels, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, RowCopy, depthwise_kernels,
     grouped_kernels,
@@ -24,10 +24,12 @@ use super::cost::{
     CLOCK, GROUPED_BORDER, GROUPED_FINISH_CYCLES, GROUPED_LOADS, GROUPED_STRIDED, GROUPED_STRIDED_CHANNELS,
     KERNEL_CALL_CYCLES, PerIsa, ROW_COPY_CYCLES, TASK_CYCLES,
 };
-use super::finish::Finish;
-use super::{Answer, Io, Layout, Lowering, Offer, Request, TASKS_PER_THREAD};
+use super::sink::{Finish, no_epilogue};
 use crate::element::Element;
+use crate::exec::region::{Patch, Split, Stores};
 use crate::exec::{Arena, Line, lines_for, share};
+use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::shares::TASKS_PER_THREAD;
 use crate::{Axis, Geometry, Op};
 
 /// Channels of a group, of X and of Y, at the most: with more, GEMM has enough to share.
@@ -108,9 +110,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     // Blocks that stay in the L1 cache while several panels read them, and enough for the threads.
     let (bytes, planes) = (size_of::<T::Acc>(), inputs * phases.pitch);
     let resident = if heights.len() > 1 { planes.saturating_mul(bytes).div_ceil(PLANES_BYTES) } else { 1 };
-    let direct = request.direct_clamp();
+    let finish = Finish::new(request);
     let tallest = heights.iter().copied().max().unwrap_or(0);
-    let sums = if direct.is_some() { 0 } else { geometry.output_spatial().saturating_mul(tallest * bytes) };
+    let sums = if finish.is_direct() { 0 } else { geometry.output_spatial().saturating_mul(tallest * bytes) };
     let resident = resident.max(sums.div_ceil(SUMS_BYTES));
     let others = geometry.batch * geometry.group;
     let shared = if request.threads == 1 { 1 } else { (TASKS_PER_THREAD * request.threads).div_ceil(others) };
@@ -133,8 +135,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         cycles *= GROUPED_STRIDED;
     }
     let copies = if is_copied { inputs as f64 * phases.cycles(lanes) } else { 0.0 };
-    let lens =
-        [if is_copied { planes } else { 0 }, if direct.is_some() { 0 } else { tallest.saturating_mul(block * lanes) }];
+    let lens = [
+        if is_copied { planes } else { 0 },
+        if finish.is_direct() { 0 } else { tallest.saturating_mul(block * lanes) },
+    ];
     if lens.iter().any(|len| len.saturating_mul(bytes) > MOST_BYTES) {
         return Err(String::from("the planes are too large"));
     }
@@ -146,8 +150,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             Box::new(Grouped {
                 geometry: geometry.clone(),
                 isa: request.isa,
-                activation: request.activation,
-                direct,
+                finish,
                 kernels: depthwise_kernels::<T::Acc>(request.isa),
                 phases,
                 taps,
@@ -362,8 +365,7 @@ struct Panel<A: Real> {
 struct Grouped<T: Element> {
     geometry: Geometry,
     isa: Isa,
-    activation: Activation<T::Acc>,
-    direct: Option<(T::Acc, T::Acc)>,
+    finish: Finish<T::Acc>,
     /// Their copies of X.
     kernels: Option<&'static DepthwiseKernels<T::Acc>>,
     phases: Phases,
@@ -380,6 +382,21 @@ struct Grouped<T: Element> {
     lens: [usize; 2],
     /// As many zeros as a panel has rows.
     zeros: Vec<T::Acc>,
+}
+
+impl<T: Element> Split for Grouped<T> {
+    fn tasks(&self) -> usize {
+        self.tasks
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let (outputs, positions) = (self.geometry.out_channels_per_group(), self.geometry.output_spatial());
+        for (image, group, blocks) in share(self.units, self.tasks, task).map(|unit| self.place(unit)) {
+            let at = |block: usize| (block * self.block * self.lanes).min(positions);
+            let channels = group * outputs..(group + 1) * outputs;
+            patch(Patch::rows(image..image + 1, channels, at(blocks.start)..at(blocks.end), positions));
+        }
+    }
 }
 
 impl<T: Element> Lowering<T> for Grouped<T> {
@@ -420,10 +437,6 @@ impl<T: Element> Lowering<T> for Grouped<T> {
         }
     }
 
-    fn tasks(&self) -> usize {
-        self.tasks
-    }
-
     /// A share of the units.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let mut arena = Arena::new(scratch);
@@ -439,15 +452,20 @@ impl<T: Element> Lowering<T> for Grouped<T> {
 }
 
 impl<T: Element> Grouped<T> {
+    /// The image, group and blocks of positions of a unit.
+    fn place(&self, unit: usize) -> (usize, usize, Range<usize>) {
+        let (plane, part) = (unit / self.parts, unit % self.parts);
+        let blocks = part * self.blocks / self.parts..(part + 1) * self.blocks / self.parts;
+        (plane / self.geometry.group, plane % self.geometry.group, blocks)
+    }
+
     fn unit(&self, unit: usize, io: &Io<'_, T>, planes: &mut [T::Acc], sums: &mut [T::Acc]) {
         let geometry = &self.geometry;
-        let (plane, part) = (unit / self.parts, unit % self.parts);
-        let (image, group) = (plane / geometry.group, plane % geometry.group);
+        let (image, group, blocks) = self.place(unit);
         let spatial = geometry.input_spatial();
         let channels = geometry.in_channels_per_group();
         let (x, next) =
             io.x[(image * geometry.in_channels + group * channels) * spatial..].split_at(channels * spatial);
-        let blocks = part * self.blocks / self.parts..(part + 1) * self.blocks / self.parts;
         let x = match T::as_acc(x) {
             Some(x) if !self.phases.is_strided() => x,
             _ => {
@@ -501,20 +519,16 @@ impl<T: Element> Grouped<T> {
                     let input = FlatInput { taps: &self.taps, w, is_finite: io.is_finite, x, ahead, first, vectors };
                     run.kernel.run(&input, &mut y.from(offset), ldy, &epilogue.from(offset));
                 };
-            if let Some((lo, hi)) = self.direct
-                && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
-            {
-                let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-                let epilogue = Epilogue { bias, residual, lo, hi };
+            let sink = self.finish.sink(io);
+            let stores = [Stores::row(at, to - from).times(panel.height, spatial)];
+            if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
                 runs.iter().for_each(|run| call(run, &mut y, spatial, &epilogue));
             } else {
-                let (lo, hi) = (T::Acc::NEG_INFINITY, T::Acc::INFINITY);
-                let epilogue = Epilogue { bias: &self.zeros, residual: None, lo, hi };
+                let epilogue = no_epilogue(&self.zeros);
                 let mut y = Dest::from_slice(sums);
                 runs.iter().for_each(|run| call(run, &mut y, to - from, &epilogue));
-                let finish = Finish { isa: self.isa, activation: self.activation, io };
                 for (i, sums) in sums.chunks_exact_mut(to - from).take(panel.height).enumerate() {
-                    finish.row(sums, bias[i], at + i * spatial);
+                    sink.row(sums, bias[i], at + i * spatial);
                 }
             }
             row += panel.height;

@@ -13,12 +13,13 @@ use convoke_kernels::{Isa, Real};
 
 use super::cost::{IM2COL_ELEMENT, IM2COL_FMA_CYCLES};
 use super::engine::multiply_nanoseconds;
-use super::finish::Finish;
-use super::{Answer, Io, Layout, Lowering, Offer, Request};
+use super::sink::Finish;
 use crate::blas::{self, Blocks, Gemm, Product, Size};
+use crate::choice::Blas;
 use crate::element::Element;
+use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
-use crate::plan::Blas;
+use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::{Geometry, Op};
 
 /// Bytes of a tile of the im2col matrix, about, and of a tile of the product.
@@ -52,8 +53,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
         cost: multiply_nanoseconds(request, (positions, columns.size()), IM2COL_FMA_CYCLES) + elements * IM2COL_ELEMENT,
         lines: [k.size() * ld, rows.size() * ld, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
-            let (isa, activation) = (request.isa, request.activation);
-            Box::new(Im2col { geometry: geometry.clone(), isa, activation, gemms, rows, k, columns, ld, tile_len })
+            let (isa, finish) = (request.isa, Finish::new(request));
+            Box::new(Im2col { geometry: geometry.clone(), isa, finish, gemms, rows, k, columns, ld, tile_len })
         }),
     })
 }
@@ -61,7 +62,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
 struct Im2col<T: Element> {
     geometry: Geometry,
     isa: Isa,
-    activation: stream::Activation<T::Acc>,
+    finish: Finish<T::Acc>,
     /// For a full block of rows, and for the last one.
     gemms: [Box<dyn Gemm<T::Acc>>; 2],
     rows: Blocks,
@@ -70,6 +71,19 @@ struct Im2col<T: Element> {
     /// Elements from one row of a tile to the next.
     ld: usize,
     tile_len: usize,
+}
+
+impl<T: Element> Split for Im2col<T> {
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group * self.rows.count() * self.columns.count()
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let (image, group, index, columns) = self.part(task);
+        let (rows, first) = (self.rows.range(index), group * self.geometry.out_channels_per_group());
+        let channels = first + rows.start..first + rows.end;
+        patch(Patch::rows(image..image + 1, channels, columns, self.geometry.output_spatial()));
+    }
 }
 
 impl<T: Element> Lowering<T> for Im2col<T> {
@@ -100,17 +114,10 @@ impl<T: Element> Lowering<T> for Im2col<T> {
         }
     }
 
-    fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.rows.count() * self.columns.count()
-    }
-
     /// One tile of columns of one block of rows of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let (rest, block) = (task / self.columns.count(), task % self.columns.count());
-        let (plane, index) = (rest / self.rows.count(), rest % self.rows.count());
-        let (image, group) = (plane / geometry.group, plane % geometry.group);
-        let columns = self.columns.range(block);
+        let (image, group, index, columns) = self.part(task);
         let mut arena = Arena::new(scratch);
         let matrix = arena.take::<T::Acc>(self.k.size() * self.ld);
         let product = arena.take::<T::Acc>(self.rows.size() * self.ld);
@@ -124,17 +131,24 @@ impl<T: Element> Lowering<T> for Im2col<T> {
             let operands = Product { packed, k: k.len(), b: matrix, n: columns.len(), accumulate };
             self.gemm(index).multiply(operands, product, tile);
         }
-        let finish = Finish { isa: self.isa, activation: self.activation, io };
+        let sink = self.finish.sink(io);
         let first = group * geometry.out_channels_per_group();
         for (row, sums) in self.rows.range(index).zip(product.chunks_exact_mut(self.ld)) {
             let channel = first + row;
             let at = (image * geometry.out_channels + channel) * geometry.output_spatial() + columns.start;
-            finish.row(&mut sums[..columns.len()], io.bias[channel], at);
+            sink.row(&mut sums[..columns.len()], io.bias[channel], at);
         }
     }
 }
 
 impl<T: Element> Im2col<T> {
+    /// The image, group, block of rows and output positions of a task.
+    fn part(&self, task: usize) -> (usize, usize, usize, Range<usize>) {
+        let (rest, block) = (task / self.columns.count(), task % self.columns.count());
+        let (plane, index) = (rest / self.rows.count(), rest % self.rows.count());
+        (plane / self.geometry.group, plane % self.geometry.group, index, self.columns.range(block))
+    }
+
     /// The GEMM of a block of rows.
     fn gemm(&self, index: usize) -> &dyn Gemm<T::Acc> {
         &*self.gemms[usize::from(index + 1 == self.rows.count())]

@@ -10,12 +10,14 @@ use alloc::string::String;
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets, SpatialKernel, StoreMap};
 
 use super::cost::{CLOCK, PLANE_CYCLES, PLANE_ROW_CYCLES, SUM_CYCLES, TASK_CYCLES, shifted_views};
-use super::engine::{Columns, FEW_STEPS, Rows, Sink, Tiles, lanes};
-use super::finish::Finish;
+use super::engine::{Columns, FEW_STEPS, Rows, Tiles, lanes};
 use super::planes::{self, PER_THREAD, Planes};
-use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
+use super::sink::Finish;
 use crate::element::Element;
+use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
+use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::shares::Part;
 use crate::{Geometry, Op};
 
 /// Steps of k in a block, at the most (one channel's taps may be more): so many that the sums' way to scratch and back costs little, and so few
@@ -52,8 +54,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             Box::new(ImplicitGemm {
                 geometry: geometry.clone(),
                 isa: request.isa,
-                activation: request.activation,
-                direct: request.direct_clamp(),
+                finish: Finish::new(request),
                 slabs,
                 tiles,
                 planes,
@@ -147,8 +148,7 @@ impl<A: Real> Shape<A> {
 struct ImplicitGemm<T: Element> {
     geometry: Geometry,
     isa: Isa,
-    activation: convoke_kernels::stream::Activation<T::Acc>,
-    direct: Option<(T::Acc, T::Acc)>,
+    finish: Finish<T::Acc>,
     tiles: Tiles<T::Acc>,
     planes: Planes,
     slabs: usize,
@@ -167,6 +167,26 @@ struct ImplicitGemm<T: Element> {
 impl<T: Element> ImplicitGemm<T> {
     fn k_total(&self) -> usize {
         self.geometry.in_channels_per_group() * self.geometry.kernel_volume()
+    }
+}
+
+impl<T: Element> ImplicitGemm<T> {
+    fn part(&self, task: usize) -> Part {
+        let count = self.tiles.panels.count();
+        Part::new((task, self.tasks()), self.geometry.group, self.slabs, count, self.splits)
+    }
+}
+
+impl<T: Element> Split for ImplicitGemm<T> {
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group * self.slabs * self.splits
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let part = self.part(task);
+        let panels = &self.tiles.panels;
+        let rows = panels.start(part.panels.start)..panels.start(part.panels.end);
+        patch(part.patch(&self.geometry, rows, self.planes.positions(part.columns)));
     }
 }
 
@@ -204,16 +224,10 @@ impl<T: Element> Lowering<T> for ImplicitGemm<T> {
         }
     }
 
-    fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.slabs * self.splits
-    }
-
     /// One share of the panels, for one slab of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let count = self.tiles.panels.count();
-        let Part { image, group, columns, panels } =
-            Part::new((task, self.tasks()), geometry.group, self.slabs, count, self.splits);
+        let Part { image, group, columns, panels } = self.part(task);
         let slab = self.planes.slab(columns);
         let mut arena = Arena::new(scratch);
         let planes = arena.take::<T::Acc>(self.planes_len);
@@ -223,7 +237,7 @@ impl<T: Element> Lowering<T> for ImplicitGemm<T> {
         let (taps, k_total) = (geometry.kernel_volume(), self.k_total());
         let spatial = geometry.output_spatial();
         let map = &self.maps[usize::from(!self.planes.is_full(&slab))];
-        let sink = Sink { finish: Finish { isa: self.isa, activation: self.activation, io }, direct: self.direct };
+        let sink = self.finish.sink(io);
         let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
         // Without channels there is still the bias to be stored: one empty block.
         for first in (0..channels.max(1)).step_by(self.block) {

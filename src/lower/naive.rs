@@ -8,9 +8,10 @@ use alloc::string::String;
 use convoke_kernels::Real;
 
 use super::cost::NAIVE_FMA;
-use super::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::element::Element;
 use crate::exec::Line;
+use crate::exec::region::{Patch, Split};
+use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::{Geometry, reference};
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
@@ -27,6 +28,18 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
 struct Naive {
     geometry: Geometry,
     activation: convoke_kernels::stream::Activation<f64>,
+}
+
+impl Split for Naive {
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.out_channels
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let (image, channel) = (task / self.geometry.out_channels, task % self.geometry.out_channels);
+        let positions = self.geometry.output_spatial();
+        patch(Patch::rows(image..image + 1, channel..channel + 1, 0..positions, positions));
+    }
 }
 
 impl<T: Element> Lowering<T> for Naive {
@@ -46,10 +59,6 @@ impl<T: Element> Lowering<T> for Naive {
         for (packed, w) in packed.iter_mut().zip(w) {
             *packed = w.to_acc();
         }
-    }
-
-    fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.out_channels
     }
 
     /// One output channel of one image.

@@ -16,7 +16,7 @@ use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, gcd, weave_kernels};
 
 use super::engine::A_BLOCK_BYTES;
-use super::even_share;
+use crate::lower::shares::even_share;
 use crate::machine::Caches;
 use crate::{Axis, Element, Geometry};
 
@@ -326,6 +326,12 @@ impl Planes {
         let output = self.axes[self.axis].output;
         let start = along * self.extent;
         Slab { first: (outer * output + start) * inner, outer, start, extent: self.extent.min(output - start) }
+    }
+
+    /// The output positions of slab number `index`, which are neighbours.
+    pub(crate) fn positions(&self, index: usize) -> core::ops::Range<usize> {
+        let slab = self.slab(index);
+        slab.first..slab.first + self.slab_len(&slab)
     }
 
     /// Whether a slab has the full extent.

@@ -11,11 +11,13 @@ use convoke_kernels::stream;
 use convoke_kernels::{Ahead, Isa, RowOffsets, SpatialKernel, StoreMap};
 
 use super::cost::{CLOCK, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES};
-use super::engine::{Columns, Rows, Sink, Tiles, lanes};
-use super::finish::Finish;
-use super::{Answer, Io, Layout, Lowering, Offer, Part, Request, even_share};
+use super::engine::{Columns, Rows, Tiles, lanes};
+use super::sink::Finish;
 use crate::element::Element;
+use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
+use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::shares::{Part, even_share};
 use crate::{Axis, Geometry, Op};
 
 /// Steps of k in a block, at the most: a panel of B of 32 columns then just fills the L1 cache.
@@ -107,8 +109,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             Box::new(Pointwise {
                 geometry: geometry.clone(),
                 isa: request.isa,
-                activation: request.activation,
-                direct: request.direct_clamp(),
+                finish: Finish::new(request),
                 packed: RowOffsets::packed(kc, strip * lanes),
                 in_place: RowOffsets::new(in_place),
                 maps: [block_len.min(positions), positions - (blocks - 1) * block_len]
@@ -131,8 +132,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
 struct Pointwise<T: Element> {
     geometry: Geometry,
     isa: Isa,
-    activation: stream::Activation<T::Acc>,
-    direct: Option<(T::Acc, T::Acc)>,
+    finish: Finish<T::Acc>,
     tiles: Tiles<T::Acc>,
     lanes: usize,
     /// Rows of a packed panel.
@@ -154,6 +154,27 @@ struct Pointwise<T: Element> {
     is_packed: bool,
     panel_len: usize,
     tiles_len: usize,
+}
+
+impl<T: Element> Pointwise<T> {
+    fn part(&self, task: usize) -> Part {
+        let count = self.tiles.panels.count();
+        Part::new((task, self.tasks()), self.geometry.group, self.blocks, count, self.splits)
+    }
+}
+
+impl<T: Element> Split for Pointwise<T> {
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group * self.blocks * self.splits
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let part = self.part(task);
+        let (positions, block_len) = (self.geometry.output_spatial(), self.task_vectors * self.lanes);
+        let columns = part.columns * block_len..positions.min((part.columns + 1) * block_len);
+        let panels = &self.tiles.panels;
+        patch(part.patch(&self.geometry, panels.start(part.panels.start)..panels.start(part.panels.end), columns));
+    }
 }
 
 impl<T: Element> Lowering<T> for Pointwise<T> {
@@ -186,23 +207,18 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
         }
     }
 
-    fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.blocks * self.splits
-    }
-
     /// One share of the panels, for one block of columns of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
+        let Part { image, group, columns: block, panels } = self.part(task);
         let count = self.tiles.panels.count();
-        let Part { image, group, columns: block, panels } =
-            Part::new((task, self.tasks()), geometry.group, self.blocks, count, self.splits);
         let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let positions = geometry.input_spatial();
         let mut arena = Arena::new(scratch);
         let panel = arena.take::<T::Acc>(self.panel_len);
         let tiles = arena.take::<T::Acc>(self.tiles_len);
         let height = self.tiles.panels.start(panels.end) - self.tiles.panels.start(panels.start);
-        let sink = Sink { finish: Finish { isa: self.isa, activation: self.activation, io }, direct: self.direct };
+        let sink = self.finish.sink(io);
         let x = &io.x[(image * geometry.in_channels + group * k_total) * positions..];
         let crosses_lines = count >= PACK_PANELS_OFF_LINE
             && !x.as_ptr().addr().is_multiple_of(Ahead::LINE)

@@ -11,14 +11,16 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::stream::{self, Activation};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput, upsample_kernels};
+use convoke_kernels::stream;
+use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput, upsample_kernels};
 
 use super::cost::{CLOCK, NAIVE_FMA, TASK_CYCLES, UPSAMPLE_CYCLES, UPSAMPLE_PLANE_CYCLES};
-use super::finish::Finish;
-use super::{Answer, Io, Layout, Lowering, Offer, Request, TASKS_PER_THREAD};
+use super::sink::{Finish, no_epilogue};
 use crate::element::Element;
+use crate::exec::region::{Patch, Split, Stores};
 use crate::exec::{Arena, Line, lines_for, share};
+use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::shares::TASKS_PER_THREAD;
 use crate::{Axis, Geometry, Op, reference};
 
 /// Bytes of the sums of a band where kernels cannot store into Y: they stay in the L1 cache.
@@ -68,17 +70,17 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         return Err(String::from("an axis is too long"));
     }
     let planes = geometry.batch * geometry.group;
-    let direct = request.direct_clamp();
+    let finish = Finish::new(request);
     let bytes = size_of::<T::Acc>();
     // Bands where channels are too few for the threads, or what kernels cannot store should stay in a cache.
     let shared = if request.threads == 1 { 1 } else { (TASKS_PER_THREAD * request.threads).div_ceil(planes) };
     let mut extent = h.output.div_ceil(shared).max(LEAST_BAND);
-    if direct.is_none() {
+    if !finish.is_direct() {
         extent = extent.min(BAND_BYTES.min(most) / (w.output * bytes));
     }
     let extent = extent.clamp(1, h.output);
     let staged = if T::DIRECT { 0 } else { (extent / h.stride + 2 + rows_before(&h)).min(h.input) * w.input };
-    let sums = if direct.is_some() { 0 } else { extent * w.output };
+    let sums = if finish.is_direct() { 0 } else { extent * w.output };
     if (staged + sums) * bytes > MOST_BYTES {
         return Err(alloc::format!("rows of X and of the output exceed {MOST_BYTES} bytes"));
     }
@@ -88,7 +90,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     // Of each pair of vectors of output and each step: multiply-adds, and the rest.
     let steps = (h.output + h.pad_begin % h.stride).div_ceil(h.stride) * w.output.div_ceil(2 * kernel.lanes());
     let step = (h.kernel * w.kernel) as f64 / 2.0 + h.stride as f64 * UPSAMPLE_CYCLES;
-    let through = if direct.is_some() { 0.0 } else { 2.0 * h.stride as f64 * UPSAMPLE_CYCLES };
+    let through = if finish.is_direct() { 0.0 } else { 2.0 * h.stride as f64 * UPSAMPLE_CYCLES };
     let cycles = planes as f64 * (steps as f64 * (step + through) + UPSAMPLE_PLANE_CYCLES * bands as f64) + TASK_CYCLES;
     Ok(Offer {
         cost: if is_short { NAIVE_FMA * geometry.macs() as f64 } else { cycles / CLOCK },
@@ -97,8 +99,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             Box::new(Upsample {
                 geometry: geometry.clone(),
                 isa: request.isa,
-                activation: request.activation,
-                direct,
+                finish,
                 kernel,
                 h,
                 w,
@@ -116,8 +117,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
 struct Upsample<T: Element> {
     geometry: Geometry,
     isa: Isa,
-    activation: Activation<T::Acc>,
-    direct: Option<(T::Acc, T::Acc)>,
+    finish: Finish<T::Acc>,
     kernel: &'static UpsampleKernel<T::Acc>,
     h: Axis,
     w: Axis,
@@ -133,6 +133,12 @@ struct Upsample<T: Element> {
 }
 
 impl<T: Element> Upsample<T> {
+    /// The channel, counted over the images, and the output rows of a unit.
+    fn unit(&self, unit: usize) -> (usize, Range<usize>) {
+        let (plane, band) = (unit / self.bands, unit % self.bands);
+        (plane, band * self.extent..((band + 1) * self.extent).min(self.h.output))
+    }
+
     /// Output rows `rows` of the channels `planes`, counted over the images, of one image.
     fn planes(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>, [staged, sums]: [&mut [T::Acc]; 2]) {
         let Self { h, w, .. } = self;
@@ -149,12 +155,11 @@ impl<T: Element> Upsample<T> {
             rows: rows.len(),
             plane: out_spatial,
         };
-        if let Some((lo, hi)) = self.direct
-            && let Some(x) = T::as_acc(&io.x[planes.start * spatial..])
-            && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
+        let sink = self.finish.sink(io);
+        let stores = [Stores::row(at, rows.len() * w.output).times(planes.len(), out_spatial)];
+        if let Some(x) = T::as_acc(&io.x[planes.start * spatial..])
+            && let Some((mut y, epilogue)) = sink.direct(at, &io.bias[channels], stores)
         {
-            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-            let epilogue = Epilogue { bias: &io.bias[channels], residual, lo, hi };
             let input = self.input(planes.len(), x, h.input, weights);
             return self.kernel.run(&input, &mut y, &output, &epilogue);
         }
@@ -162,9 +167,8 @@ impl<T: Element> Upsample<T> {
         let seen = (output.row / h.stride).saturating_sub(rows_before(h)).min(h.input);
         let end = ((output.row + rows.len() - 1) / h.stride + 1).clamp(seen, h.input);
         output.row -= seen * h.stride;
-        let finish = Finish { isa: self.isa, activation: self.activation, io };
         let zero = [T::Acc::ZERO];
-        let epilogue = Epilogue { bias: &zero, residual: None, lo: T::Acc::NEG_INFINITY, hi: T::Acc::INFINITY };
+        let epilogue = no_epilogue(&zero);
         for (i, plane) in planes.enumerate() {
             let x = &io.x[plane * spatial..][seen * w.input..end * w.input];
             let x = match T::as_acc(x) {
@@ -177,7 +181,7 @@ impl<T: Element> Upsample<T> {
             let input = self.input(1, x, end - seen, &weights[i * taps..(i + 1) * taps]);
             let sums = &mut sums[..rows.len() * w.output];
             self.kernel.run(&input, &mut Dest::from_slice(sums), &output, &epilogue);
-            finish.row(sums, io.bias[first + i], at + i * out_spatial);
+            sink.row(sums, io.bias[first + i], at + i * out_spatial);
         }
     }
 
@@ -189,7 +193,7 @@ impl<T: Element> Upsample<T> {
     /// Computes outputs by the definition: all of them if rows are short, and otherwise anew those some of whose taps have no input, because beside weights
     /// that are not finite, a product with zero would not be zero.
     fn define(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>) {
-        let activation = self.activation.to_f64();
+        let activation = self.finish.activation().to_f64();
         for plane in planes {
             let bias = io.bias[plane % self.geometry.out_channels].to_f64();
             for row in rows.clone() {
@@ -218,6 +222,21 @@ fn has_all_inputs(axis: &Axis, o: usize) -> bool {
     taps.all(|k| at.checked_sub(k).is_some_and(|reach| reach / axis.stride < axis.input))
 }
 
+impl<T: Element> Split for Upsample<T> {
+    fn tasks(&self) -> usize {
+        self.tasks
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let (channels, width) = (self.geometry.out_channels, self.w.output);
+        for (plane, rows) in share(self.units, self.tasks, task).map(|unit| self.unit(unit)) {
+            let (image, channel) = (plane / channels, plane % channels);
+            let positions = rows.start * width..rows.end * width;
+            patch(Patch::rows(image..image + 1, channel..channel + 1, positions, self.geometry.output_spatial()));
+        }
+    }
+}
+
 impl<T: Element> Lowering<T> for Upsample<T> {
     fn layout(&self) -> Layout {
         Layout::new()
@@ -237,10 +256,6 @@ impl<T: Element> Lowering<T> for Upsample<T> {
         }
     }
 
-    fn tasks(&self) -> usize {
-        self.tasks
-    }
-
     /// A share of the units.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let mut arena = Arena::new(scratch);
@@ -248,8 +263,7 @@ impl<T: Element> Lowering<T> for Upsample<T> {
         let units = share(self.units, self.tasks, task);
         let mut unit = units.start;
         while unit < units.end {
-            let (plane, band) = (unit / self.bands, unit % self.bands);
-            let rows = band * self.extent..((band + 1) * self.extent).min(self.h.output);
+            let (plane, rows) = self.unit(unit);
             // Whole channels of an image together.
             let image = (plane / self.geometry.group + 1) * self.geometry.group;
             let planes = plane..if self.bands == 1 { units.end.min(image) } else { plane + 1 };

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::Algorithm;
+use crate::choice::Algorithm;
 
 /// What the planner picked, and what it decided on each other candidate. `Display` prints it as a short text.
 #[derive(Debug, Clone)]

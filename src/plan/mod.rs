@@ -1,6 +1,5 @@
 //! Plans: what is decided once for an operator and an input shape, and run many times.
 
-mod algorithm;
 mod explain;
 mod live;
 mod packed;
@@ -15,21 +14,20 @@ use core::mem::MaybeUninit;
 
 use convoke_kernels::{Isa, Real};
 
-pub use algorithm::{Accuracy, Algorithm, Blas};
 pub use explain::{Explanation, Verdict};
 pub use packed::PackedWeights;
-pub(crate) use packed::Packing;
 pub use planner::Planner;
 pub use tune::Tuning;
 
 use crate::Geometry;
+use crate::choice::Algorithm;
 use crate::element::Element;
 use crate::error::{Error, bail};
-use crate::exec::output::{Inputs, Target};
+use crate::exec::region::{Region, Shape, Target};
 use crate::exec::{Line, Threads, Workspace, reserved};
-use crate::lower::Lowering;
+use crate::lower::contract::{Io, Lowering};
 use live::LiveTaps;
-use packed::{Format, Live};
+use packed::{Format, Live, Packing};
 
 /// Nanoseconds, as estimated for one core, below which a run is not shared among threads: handing over would cost as much as it saves.
 const SERIAL_COST: f64 = 4e3;
@@ -227,7 +225,12 @@ impl<T: Element> Plan<T> {
             bail!(Workspace, "{op}: the workspace has {has} bytes, one thread needs {needs}");
         }
         let threads = if method.cost < SERIAL_COST { Threads::Serial } else { threads };
-        Ok(y.fill(&*method.lowering, &Inputs { x, packed, residual }, threads, lines, method.lines))
+        let (weights, bias, is_finite) = (packed.values(), &*packed.bias, packed.is_finite);
+        let lowering = &*method.lowering;
+        let run = |task: usize, region: Region<'_, T>, scratch: &mut [Line]| {
+            lowering.run(task, &Io { x, weights, bias, is_finite, residual, y: region }, scratch);
+        };
+        Ok(y.fill(lowering, &Shape::of(geometry), threads, (lines, method.lines), &run))
     }
 
     /// What is run.
@@ -272,5 +275,15 @@ impl<T: Element> Plan<T> {
             );
         }
         Ok(())
+    }
+}
+
+impl Workspace<'static> {
+    /// Enough for a plan, with the number of threads it was made for.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if it cannot be allocated.
+    pub fn for_plan<T: Element>(plan: &Plan<T>) -> Result<Self, Error> {
+        Self::with_bytes(plan.workspace_bytes())
     }
 }

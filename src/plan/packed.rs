@@ -8,11 +8,11 @@ use core::ops::Range;
 
 use convoke_kernels::Isa;
 
-use super::Algorithm;
+use crate::choice::Algorithm;
 use crate::element::{Compute, Element};
 use crate::error::Error;
 use crate::exec::{Line, lines_for, reserved};
-use crate::lower::{Layout, Lowering};
+use crate::lower::contract::{Layout, Lowering};
 use crate::{Geometry, Op};
 
 /// Everything that the layout of packed weights depends on; the input's spatial size is not among it.

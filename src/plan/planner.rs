@@ -12,12 +12,15 @@ use super::explain::{Explanation, Verdict};
 use super::live::LiveTaps;
 use super::packed::Format;
 use super::tune::Layer;
-use super::{Accuracy, Algorithm, Method, PackedWeights, Plan, Tuning};
+use super::{Method, PackedWeights, Plan, Tuning};
+use crate::choice::{Accuracy, Algorithm};
 use crate::element::Element;
 use crate::epilogue::Activation;
 use crate::error::{Error, bail};
 use crate::exec::Line;
-use crate::lower::{self, Lowering, Offer, Request};
+use crate::exec::region::{self, Shape};
+use crate::lower::contract::{Lowering, Offer, Request};
+use crate::lower::registry;
 use crate::machine::{self, Isa};
 use crate::{Geometry, Operator};
 
@@ -209,13 +212,13 @@ impl Planner {
         let mut verdicts: Vec<Verdict> = Vec::new();
         let mut best: Option<(usize, Offer<'_, T>)> = None;
         let mut too_large: Option<usize> = None;
-        for (candidate_name, candidate) in lower::candidates::<T>() {
+        for (candidate_name, candidate) in registry::candidates::<T>() {
             let answer = if is_excluded(candidate_name) {
                 Err(String::from("another algorithm is forced"))
             } else if candidate_name == Algorithm::Naive {
                 candidate(request)
             } else {
-                lower::check_sizes(request.geometry).and_then(|()| candidate(request))
+                registry::check_sizes(request.geometry).and_then(|()| candidate(request))
             };
             let answer = answer.and_then(|offer| {
                 let bytes =
@@ -262,7 +265,11 @@ impl Planner {
                 verdict.reason = format!("estimated at {}, the pick at {}{why}", Time(cost), Time(offer.cost));
             }
         }
-        Ok(Choice { index, verdicts, lines: offer.lines, lowering: (offer.build)() })
+        let lowering = (offer.build)();
+        if cfg!(debug_assertions) {
+            check_split(&*lowering, request.geometry);
+        }
+        Ok(Choice { index, verdicts, lines: offer.lines, lowering })
     }
 
     fn finish<T: Element>(
@@ -310,6 +317,18 @@ impl Planner {
             (taps, method)
         });
         Plan { geometry, whole, live, threads: self.threads, explanation }
+    }
+}
+
+/// Elements of Y up to which the tasks of a new plan are checked: it takes a byte and a step for each.
+const MOST_CHECKED: usize = 1 << 18;
+
+/// Checks that the tasks of a lowering share out Y: what memory safety rests on.
+fn check_split<T: Element>(lowering: &dyn Lowering<T>, geometry: &Geometry) {
+    let is_small = |len: usize| len <= MOST_CHECKED;
+    if is_small(geometry.output_len()) && is_small(lowering.tasks()) {
+        let proved = region::prove(lowering, &Shape::of(geometry));
+        debug_assert_eq!(proved, Ok(()), "{geometry:?}: {}", lowering.describe());
     }
 }
 

@@ -7,7 +7,7 @@ use core::str::FromStr;
 
 use convoke_kernels::Isa;
 
-use super::{Accuracy, Algorithm};
+use crate::choice::{Accuracy, Algorithm};
 use crate::error::{Error, bail};
 use crate::{DType, Geometry};
 

@@ -15,18 +15,21 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets, stream};
 
-use super::{Sink, Weights};
+use super::last_steps::LastSteps;
+use super::weights::Weights;
 use crate::blas::Blocks;
 use crate::element::Element;
+use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::{Fetch, Tiles};
+use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::cost::{
     ADDED_CYCLES, ADDED_TILES, CLOCK, KERNEL_CALL_CYCLES, PACK_CYCLES, PerIsa, SUM_CYCLES, TASK_CYCLES, fetch_weights,
     overlapped,
 };
-use crate::lower::finish::Finish;
 use crate::lower::planes::for_each_position;
-use crate::lower::{Answer, Io, Layout, Lowering, Offer, Part, Request};
+use crate::lower::shares::Part;
+use crate::lower::sink::{Finish, Sink};
 use crate::{Axis, Geometry};
 
 /// Bytes of a task's scratch, at the most, and about what it has where there are more images than one.
@@ -164,8 +167,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
             let mut added = Added {
                 geometry,
                 isa: request.isa,
-                activation: request.activation,
-                direct: request.direct_clamp(),
+                finish: Finish::new(request),
                 taps: Vec::with_capacity(taps),
                 runs: Vec::with_capacity(runs),
                 nothing: RowOffsets::new(Vec::new()),
@@ -219,8 +221,7 @@ impl<A> Sums<'_, A> {
 struct Added<T: Element> {
     geometry: Geometry,
     isa: Isa,
-    activation: stream::Activation<T::Acc>,
-    direct: Option<(T::Acc, T::Acc)>,
+    finish: Finish<T::Acc>,
     /// The axes before the last.
     outer: Vec<Outer>,
     lens: Lens,
@@ -315,11 +316,12 @@ impl<T: Element> Added<T> {
     /// Finishes a tile of pixels of a row of Y from element `at` on, of as many channels as there are biases.
     fn store(&self, sink: &Sink<'_, '_, T>, tile: &mut [T::Acc], bias: &[T::Acc], at: usize) {
         let kernel = self.stores.kernel(tile.len() / self.stores.panel(bias.len()), bias.len());
-        sink.tile(kernel, &[], self.nothing.rows(0..0), &[], Ahead::NONE, tile, true, bias, at);
+        let koff = self.nothing.rows(0..0);
+        LastSteps { x: &[], koff, w: &[], ahead: Ahead::NONE, accumulate: true, bias }.finish(kernel, tile, at, sink);
     }
 
     /// Finishes a panel's sums of one image into Y, whose first element of the panel is `at`.
-    fn finish(
+    fn store_panel(
         &self,
         sink: &Sink<'_, '_, T>,
         sums: Sums<'_, T::Acc>,
@@ -354,6 +356,18 @@ impl<T: Element> Added<T> {
     }
 }
 
+impl<T: Element> Split for Added<T> {
+    fn tasks(&self) -> usize {
+        self.bands.count() * self.weights.groups * self.splits
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let part = self.weights.part((task, self.tasks()), self.splits);
+        let positions = self.geometry.output_spatial();
+        patch(Patch::rows(self.bands.range(part.image), self.weights.channels_of(&part), 0..positions, positions));
+    }
+}
+
 impl<T: Element> Lowering<T> for Added<T> {
     fn layout(&self) -> Layout {
         self.weights.layout()
@@ -383,16 +397,11 @@ impl<T: Element> Lowering<T> for Added<T> {
             .pack_by(packed, |group, row, c, tap| w[((group * channels + c) * rows + row) * taps + tap].to_acc());
     }
 
-    fn tasks(&self) -> usize {
-        self.bands.count() * self.weights.groups * self.splits
-    }
-
     /// One share of the panels, for one group of one band of images.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let Weights { groups, rows, channels, block, nr, .. } = self.weights;
-        let Part { image: band, group, panels, .. } =
-            Part::new((task, self.tasks()), groups, 1, rows.div_ceil(nr), self.splits);
+        let Weights { rows, channels, block, nr, .. } = self.weights;
+        let Part { image: band, group, panels, .. } = self.weights.part((task, self.tasks()), self.splits);
         let images = self.bands.range(band);
         let mut arena = Arena::new(scratch);
         let [x, sums, row, tile] = self.lens_of_task.map(|len| arena.take::<T::Acc>(len));
@@ -427,8 +436,7 @@ impl<T: Element> Lowering<T> for Added<T> {
             }
         }
         let weights = self.weights.of_group(io.weights, group);
-        let finish = Finish { isa: self.isa, activation: self.activation, io };
-        let sink = Sink { finish, direct: self.direct, ldy: geometry.output_spatial() };
+        let sink = self.finish.sink(io);
         // Of a single position, the sums of all taps are a row of pixels, in the order of the packed weights.
         let is_row = self.is_merged && images.len() == 1;
         for p in panels {
@@ -483,7 +491,7 @@ impl<T: Element> Lowering<T> for Added<T> {
                 let (sums, first_pixel) = if self.is_joined { (&*sums, i) } else { (&sums[i * len..][..len], 0) };
                 let sums = Sums { sums, first: first_pixel, step, width };
                 let at = image * geometry.out_channels * geometry.output_spatial() + y;
-                self.finish(&sink, sums, bias, at, (&mut *row, &mut *tile));
+                self.store_panel(&sink, sums, bias, at, (&mut *row, &mut *tile));
             }
         }
     }

@@ -9,15 +9,17 @@ use alloc::string::String;
 
 use convoke_kernels::{Isa, Real, RowOffsets, stream};
 
-use super::Weights;
+use super::weights::Weights;
 use crate::blas::Blocks;
 use crate::element::Element;
+use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::{Fetch, Tiles};
+use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, SUM_CYCLES, TASK_CYCLES};
-use crate::lower::finish::Finish;
 use crate::lower::planes::step_of;
-use crate::lower::{Answer, Io, Layout, Lowering, Offer, Part, Request};
+use crate::lower::shares::Part;
+use crate::lower::sink::Finish;
 use crate::{Axis, Geometry};
 
 /// Values of X in a block of K, over all images of a small batch: half of an L1 cache in f32.
@@ -70,15 +72,15 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
         lines: lens.map(lines_for::<T::Acc>).iter().fold(0, |sum, lines| sum.saturating_add(*lines)),
         build: Box::new(move || {
             let koff = [&tiles[0], &tiles[1]].map(|tiles| RowOffsets::packed(k.size(), tiles.width));
-            let (isa, activation) = (request.isa, request.activation);
-            Box::new(Images { isa, activation, weights, bands, tiles, koff, k, splits, lens })
+            let (isa, finish) = (request.isa, Finish::new(request));
+            Box::new(Images { isa, finish, weights, bands, tiles, koff, k, splits, lens })
         }),
     })
 }
 
 struct Images<T: Element> {
     isa: Isa,
-    activation: stream::Activation<T::Acc>,
+    finish: Finish<T::Acc>,
     weights: Weights,
     /// Images that share a read of the weights.
     bands: Blocks,
@@ -91,6 +93,17 @@ struct Images<T: Element> {
     splits: usize,
     /// Values of scratch: X, and sums.
     lens: [usize; 2],
+}
+
+impl<T: Element> Split for Images<T> {
+    fn tasks(&self) -> usize {
+        self.bands.count() * self.weights.groups * self.splits
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let part = self.weights.part((task, self.tasks()), self.splits);
+        patch(Patch::rows(self.bands.range(part.image), self.weights.channels_of(&part), 0..1, 1));
+    }
 }
 
 impl<T: Element> Lowering<T> for Images<T> {
@@ -120,16 +133,11 @@ impl<T: Element> Lowering<T> for Images<T> {
         self.weights.pack(w, packed);
     }
 
-    fn tasks(&self) -> usize {
-        self.bands.count() * self.weights.groups * self.splits
-    }
-
     /// One share of the panels, for one group of one band of images.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let Weights { groups, rows, channels, block, taps, nr, .. } = self.weights;
         let steps = self.weights.steps();
-        let Part { image: band, group, panels, .. } =
-            Part::new((task, self.tasks()), groups, 1, rows.div_ceil(nr), self.splits);
+        let Part { image: band, group, panels, .. } = self.weights.part((task, self.tasks()), self.splits);
         let images = self.bands.range(band);
         let is_last = usize::from(images.len() != self.bands.size());
         let (tiles, koff) = (&self.tiles[is_last], &self.koff[is_last]);
@@ -194,12 +202,12 @@ impl<T: Element> Lowering<T> for Images<T> {
                 }
             }
         }
-        let finish = Finish { isa: self.isa, activation: self.activation, io };
+        let sink = self.finish.sink(io);
         for (p, channels, padded) in spans() {
             let sums = sums[sums_at(p)..][..tiles.width * padded].chunks_exact_mut(padded);
             for (image, sums) in images.clone().zip(sums) {
                 let at = (image * groups + group) * rows + channels.start;
-                finish.row(&mut sums[..channels.len()], T::Acc::ZERO, at);
+                sink.row(&mut sums[..channels.len()], T::Acc::ZERO, at);
             }
         }
     }

@@ -9,21 +9,27 @@
 
 mod added;
 mod images;
+mod last_steps;
 mod unpadded;
+mod weights;
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, RowOffsetsRef, channel_kernels, stream};
+use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets, channel_kernels};
 
-use super::channel_tiles::{Fetch, Panels, Tiles};
+use self::last_steps::LastSteps;
+use self::weights::Weights;
+use super::channel_tiles::{Fetch, Tiles};
 use super::cost::{CLOCK, PLANE_CYCLES, PerIsa, SUM_CYCLES, TASK_CYCLES, fetch_weights, overlapped};
-use super::finish::Finish;
 use super::planes::{self, PER_THREAD, Planes, Slab};
-use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
+use super::sink::Finish;
 use crate::element::Element;
+use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
+use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::shares::Part;
 use crate::{Geometry, Op};
 
 /// Steps of k in a block, at the most (one channel's taps may be more): 64 channels of 3x3. A panel of weights of 32 f32 channels is more than the L1 cache
@@ -94,8 +100,7 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
             let last_block = channels - (k_blocks.max(1) - 1) * block;
             Box::new(ChannelGemm {
                 isa: request.isa,
-                activation: request.activation,
-                direct: request.direct_clamp(),
+                finish: Finish::new(request),
                 koff: [planes.offsets(block), planes.offsets(last_block)],
                 planes,
                 slabs,
@@ -223,126 +228,10 @@ fn merged(geometry: &Geometry) -> Geometry {
     geometry
 }
 
-/// How W is packed: panels of output channels, each `[K][NR]`, with K ordered by blocks of channels, then taps, then
-/// channels of the block.
-struct Weights {
-    groups: usize,
-    /// Output channels of a group, and those with what fills up the last panel.
-    rows: usize,
-    padded: usize,
-    /// Input channels of a group, and those in a block.
-    channels: usize,
-    block: usize,
-    taps: usize,
-    /// Output channels of a panel.
-    nr: usize,
-}
-
-impl Weights {
-    /// `rows` and `taps` are those of the product.
-    fn new(geometry: &Geometry, (rows, taps): (usize, usize), panels: Panels, block: usize) -> Result<Self, String> {
-        let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
-        let padded = panels.padded(rows);
-        let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));
-        if len.is_none_or(|len| len > isize::MAX as usize / 8) {
-            return Err(String::from("the packed weights do not fit the address space"));
-        }
-        Ok(Self { groups, rows, padded, channels, block, taps, nr: panels.wide })
-    }
-
-    fn layout(&self) -> Layout {
-        alloc::vec![self.nr, self.block]
-    }
-
-    /// Steps of K.
-    fn steps(&self) -> usize {
-        self.channels * self.taps
-    }
-
-    /// Values of all groups.
-    fn len(&self) -> usize {
-        self.groups * self.group_len()
-    }
-
-    /// Values of a group.
-    fn group_len(&self) -> usize {
-        self.padded * self.steps()
-    }
-
-    fn of_group<'a, A>(&self, packed: &'a [A], group: usize) -> &'a [A] {
-        &packed[group * self.group_len()..(group + 1) * self.group_len()]
-    }
-
-    /// Packs Conv's W.
-    fn pack<T: Element>(&self, w: &[T], packed: &mut [T::Acc]) {
-        let Self { rows, channels, taps, .. } = *self;
-        self.pack_by(packed, |group, row, c, tap| w[((group * rows + row) * channels + c) * taps + tap].to_acc());
-    }
-
-    /// Packs W, given by group, row, input channel of the group, and tap.
-    fn pack_by<A: Real>(&self, packed: &mut [A], w: impl Fn(usize, usize, usize, usize) -> A) {
-        let Self { rows, channels, taps, block, nr, .. } = *self;
-        if self.group_len() == 0 {
-            return;
-        }
-        for (group, packed) in packed.chunks_exact_mut(self.group_len()).enumerate() {
-            for (p, panel) in packed.chunks_mut(nr * self.steps()).enumerate() {
-                let width = panel.len() / self.steps();
-                for (k, step) in panel.chunks_exact_mut(width).enumerate() {
-                    let (tap, c) = planes::step_of(k, channels, taps, block);
-                    for (i, value) in step.iter_mut().enumerate() {
-                        let row = p * nr + i;
-                        *value = if row < rows { w(group, row, c, tap) } else { A::ZERO };
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Where finished tiles go.
-struct Sink<'a, 'b, T: Element> {
-    finish: Finish<'a, 'b, T>,
-    /// The bounds of the clamp where kernels store straight into Y.
-    direct: Option<(T::Acc, T::Acc)>,
-    /// Output elements from one channel to the next.
-    ldy: usize,
-}
-
-impl<T: Element> Sink<'_, '_, T> {
-    /// Sums the last steps of k of a tile, and finishes it into Y from element `at` on; `bias` has one value for each channel that is not filled up.
-    #[expect(clippy::too_many_arguments, reason = "a tile's operands and its place, as the kernels take them")]
-    fn tile(
-        &self,
-        kernel: &ChannelKernel<T::Acc>,
-        x: &[T::Acc],
-        koff: RowOffsetsRef<'_>,
-        w: &[T::Acc],
-        ahead: Ahead,
-        tile: &mut [T::Acc],
-        accumulate: bool,
-        bias: &[T::Acc],
-        at: usize,
-    ) {
-        let io = self.finish.io;
-        if let Some((lo, hi)) = self.direct
-            && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
-        {
-            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-            let epilogue = Epilogue { bias, residual, lo, hi };
-            kernel.finish(x, koff, w, ahead, tile, accumulate, &mut y, self.ldy, bias.len(), &epilogue);
-        } else {
-            kernel.partial(x, koff, w, ahead, tile, accumulate);
-            self.finish.transposed(tile, kernel.nr(), bias, at, (self.ldy, 1));
-        }
-    }
-}
-
 struct ChannelGemm<T: Element> {
     geometry: Geometry,
     isa: Isa,
-    activation: stream::Activation<T::Acc>,
-    direct: Option<(T::Acc, T::Acc)>,
+    finish: Finish<T::Acc>,
     /// For a full slab, and for the last one along the last axis.
     tiles: [Tiles<T::Acc>; 2],
     /// That does most of the work.
@@ -369,6 +258,11 @@ struct BlockOfK<'a, A> {
 }
 
 impl<T: Element> ChannelGemm<T> {
+    fn part(&self, task: usize) -> Part {
+        let count = self.geometry.out_channels_per_group().div_ceil(self.tiles[0].nr());
+        Part::new((task, self.tasks()), self.geometry.group, self.slabs, count, self.splits)
+    }
+
     /// Multiplies one block of k for the panels `panels` of one slab.
     #[expect(clippy::too_many_arguments, reason = "the coordinates of a task")]
     fn multiply(
@@ -393,8 +287,7 @@ impl<T: Element> ChannelGemm<T> {
         let can_skip = io.is_finite && geometry.axes.len() > 1 && geometry.axes[0].is_padded();
         let inner_taps = geometry.kernel_volume() / geometry.axes[0].kernel;
         let (weights, k_total) = (self.weights.of_group(io.weights, group), self.weights.steps());
-        let finish = Finish { isa: self.isa, activation: self.activation, io };
-        let sink = Sink { finish, direct: self.direct, ldy: spatial };
+        let sink = self.finish.sink(io);
         let is_blocked = !(k.is_first && k.is_last);
         let taps_of = |row: usize| match can_skip {
             true => geometry.axes[0].taps_of_output((slab.first + row * tiles.width) / per_row),
@@ -451,11 +344,24 @@ impl<T: Element> ChannelGemm<T> {
                     let bias = &io.bias[channel..channel + live];
                     let position = slab.first + row * tiles.width + pixels.start;
                     let at = (image * geometry.out_channels + channel) * spatial + position;
-                    sink.tile(kernel, x, koff, w, next, tile, !k.is_first, bias, at);
+                    let steps = LastSteps { x, koff, w, ahead: next, accumulate: !k.is_first, bias };
+                    steps.finish(kernel, tile, at, &sink);
                 }
                 row += two_rows.map_or(1, ChannelKernel::rows);
             }
         }
+    }
+}
+
+impl<T: Element> Split for ChannelGemm<T> {
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group * self.slabs * self.splits
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let part = self.part(task);
+        let rows = self.weights.rows_of(&part.panels);
+        patch(part.patch(&self.geometry, rows, self.planes.positions(part.columns)));
     }
 }
 
@@ -488,16 +394,10 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
         self.weights.pack(w, packed);
     }
 
-    fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.slabs * self.splits
-    }
-
     /// One share of the panels, for one slab of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let count = geometry.out_channels_per_group().div_ceil(self.tiles[0].nr());
-        let Part { image, group, columns, panels } =
-            Part::new((task, self.tasks()), geometry.group, self.slabs, count, self.splits);
+        let Part { image, group, columns, panels } = self.part(task);
         let slab = self.planes.slab(columns);
         let mut arena = Arena::new(scratch);
         let planes = arena.take::<T::Acc>(self.planes_len);

@@ -12,15 +12,18 @@ use core::ops::Range;
 
 use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, channel_kernels, stream};
 
-use super::{Sink, Weights};
+use super::last_steps::LastSteps;
+use super::weights::Weights;
 use crate::element::{Compute, Element};
+use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::channel_tiles::{Panels, two_rows};
+use crate::lower::contract::{Io, Layout, Lowering, Offer, Request};
 use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, PLANE_CYCLES, PerIsa, SUM_CYCLES, TASK_CYCLES};
 use crate::lower::engine::tile_cycles;
-use crate::lower::finish::Finish;
 use crate::lower::planes;
-use crate::lower::{Io, Layout, Lowering, Offer, Part, Request};
+use crate::lower::shares::Part;
+use crate::lower::sink::{Finish, Sink};
 use crate::{Axis, Geometry};
 
 /// Taps on the last axis, and on the others together, at the most: lists of them are on the stack.
@@ -166,11 +169,10 @@ pub(super) fn offer<'a, T: Element>(
                 RowOffsets::new(offsets)
             };
             let koff = [offsets(block), offsets(channels - (k_blocks.max(1) - 1) * block)];
-            let (isa, activation, direct) = (request.isa, request.activation, request.direct_clamp());
+            let (isa, finish) = (request.isa, Finish::new(request));
             Box::new(Unpadded {
                 isa,
-                activation,
-                direct,
+                finish,
                 panels,
                 tiles,
                 koff,
@@ -219,8 +221,7 @@ struct Unpadded<T: Element> {
     /// With two axes at the least.
     geometry: Geometry,
     isa: Isa,
-    activation: stream::Activation<T::Acc>,
-    direct: Option<(T::Acc, T::Acc)>,
+    finish: Finish<T::Acc>,
     panels: Panels,
     /// A row of pixels.
     tiles: Vec<Tile<T::Acc>>,
@@ -314,7 +315,8 @@ impl<A: Real> Panel<'_, A> {
             let is_last = self.is_last && done == outer.len();
             let is_whole = kernel.rows() == 1 || of_row.mr() == self.last.output;
             if is_last && is_whole {
-                sink.tile(kernel, x, koff, w, fetch, sum, accumulate, self.bias, at);
+                let steps = LastSteps { x, koff, w, ahead: fetch, accumulate, bias: self.bias };
+                steps.finish(kernel, sum, at, sink);
             } else {
                 kernel.partial(x, koff, w, fetch, sum, accumulate);
                 if is_last {
@@ -322,7 +324,9 @@ impl<A: Real> Panel<'_, A> {
                     let (koff, rows) = (koff.rows(0..0), sum.chunks_exact_mut(of_row.mr() * nr));
                     for (row, sum) in rows.enumerate() {
                         let at = at + row * self.last.output;
-                        sink.tile(of_row, &[], koff, &[], Ahead::NONE, sum, true, self.bias, at);
+                        let done =
+                            LastSteps { x: &[], koff, w: &[], ahead: Ahead::NONE, accumulate: true, bias: self.bias };
+                        done.finish(of_row, sum, at, sink);
                     }
                 }
             }
@@ -335,6 +339,16 @@ impl<A: Real> Panel<'_, A> {
 }
 
 impl<T: Element> Unpadded<T> {
+    fn part(&self, task: usize) -> Part {
+        let count = self.geometry.out_channels_per_group().div_ceil(self.panels.wide);
+        Part::new((task, self.tasks()), self.geometry.group, self.slabs, count, self.splits)
+    }
+
+    /// The positions of the outermost axis of slab number `slab`.
+    fn outputs(&self, slab: usize) -> Range<usize> {
+        slab * self.extent..self.geometry.axes[0].output.min((slab + 1) * self.extent)
+    }
+
     /// The axes before the last one.
     fn outer(&self) -> &[Axis] {
         &self.geometry.axes[..self.geometry.axes.len() - 1]
@@ -384,8 +398,7 @@ impl<T: Element> Unpadded<T> {
         let (is_first, is_last) = (k.start == 0, k.end == self.weights.steps());
         let koff = &self.koff[usize::from(width != self.weights.block)];
         let weights = self.weights.of_group(io.weights, block.group);
-        let finish = Finish { isa: self.isa, activation: self.activation, io };
-        let sink = Sink { finish, direct: self.direct, ldy: spatial };
+        let sink = self.finish.sink(io);
         let rows = block.outputs.start * self.rows_inside()..block.outputs.end * self.rows_inside();
         let [live, live_of_next] = &mut [[0; MOST_TAPS]; 2];
         let (mut live, mut live_of_next) = (live, live_of_next);
@@ -476,6 +489,19 @@ impl<T: Element> Unpadded<T> {
     }
 }
 
+impl<T: Element> Split for Unpadded<T> {
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group * self.slabs * self.splits
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let part = self.part(task);
+        let (rows, outputs) = (self.weights.rows_of(&part.panels), self.outputs(part.columns));
+        let inside = self.geometry.output_spatial() / self.geometry.axes[0].output;
+        patch(part.patch(&self.geometry, rows, outputs.start * inside..outputs.end * inside));
+    }
+}
+
 impl<T: Element> Lowering<T> for Unpadded<T> {
     fn layout(&self) -> Layout {
         self.weights.layout()
@@ -505,18 +531,12 @@ impl<T: Element> Lowering<T> for Unpadded<T> {
         self.weights.pack(w, packed);
     }
 
-    fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.slabs * self.splits
-    }
-
     /// One share of the panels, for one slab of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let count = geometry.out_channels_per_group().div_ceil(self.panels.wide);
-        let Part { image, group, columns, panels } =
-            Part::new((task, self.tasks()), geometry.group, self.slabs, count, self.splits);
+        let Part { image, group, columns, panels } = self.part(task);
         let first = &geometry.axes[0];
-        let outputs = columns * self.extent..first.output.min((columns + 1) * self.extent);
+        let outputs = self.outputs(columns);
         // The rows of X that the slab sees, and some between them that it may not.
         let origin = outputs.start.saturating_sub(first.pad_begin);
         let end = outputs.end - 1 + (first.kernel - 1) * first.dilation + 1;

@@ -22,7 +22,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::stream::{self, Activation};
+use convoke_kernels::stream;
 use convoke_kernels::{DepthwiseKernels, Isa, Real, Slots, TapTable};
 
 use self::grid::Along;
@@ -30,10 +30,12 @@ use self::plan::Config;
 pub(crate) use self::plan::offer;
 use super::engine::Panels;
 use super::planes::period;
-use super::{Io, Layout, Lowering, Request};
 use crate::Geometry;
 use crate::element::Element;
+use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line};
+use crate::lower::contract::{Io, Layout, Lowering, Request};
+use crate::lower::sink::Finish;
 
 /// Input channels of a group, at the most: with more, GEMM has enough to share.
 pub(crate) const MOST_CHANNELS: usize = 32;
@@ -41,8 +43,7 @@ pub(crate) const MOST_CHANNELS: usize = 32;
 struct Depthwise<T: Element> {
     geometry: Geometry,
     isa: Isa,
-    activation: Activation<T::Acc>,
-    direct: Option<(T::Acc, T::Acc)>,
+    finish: Finish<T::Acc>,
     kernels: &'static DepthwiseKernels<T::Acc>,
     config: Config<T::Acc>,
     taps: TapTable,
@@ -80,17 +81,16 @@ impl<T: Element> Depthwise<T> {
         let is_rows = grid.along == Along::Rows;
         let every = period(&grid.h);
         let reach = |(first, taps): (usize, usize)| (first * grid.h.dilation, (taps - 1) * every * grid.h.dilation);
-        let direct = request.direct_clamp();
+        let finish = Finish::new(request);
         let zeros = match grid.along {
-            Along::Rows if direct.is_some() => 0,
+            Along::Rows if finish.is_direct() => 0,
             Along::Rows => config.batch.max(request.geometry.out_channels_per_group()),
             Along::Channels => config.batch,
         };
         Self {
             geometry: request.geometry.clone(),
             isa: request.isa,
-            activation: request.activation,
-            direct,
+            finish,
             kernels,
             taps: grid.table(),
             reaches: grid.pieces().into_iter().map(reach).collect(),
@@ -114,6 +114,31 @@ impl<T: Element> Depthwise<T> {
             outer,
             start,
             extent: grid.extent.min(grid.h.output - start),
+        }
+    }
+}
+
+impl<T: Element> Depthwise<T> {
+    /// The units of a task.
+    fn units(&self, task: usize) -> impl Iterator<Item = Unit> {
+        // In 128 bits: units times tasks may exceed the address space.
+        let start = |task: usize| (task as u128 * self.config.units as u128 / self.config.tasks as u128) as usize;
+        (start(task)..start(task + 1)).map(|index| self.unit(index))
+    }
+}
+
+impl<T: Element> Split for Depthwise<T> {
+    fn tasks(&self) -> usize {
+        self.config.tasks
+    }
+
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let (outputs, grid) = (self.geometry.out_channels_per_group(), &self.config.grid);
+        for Unit { image, groups, outer, start, extent } in self.units(task) {
+            let first = (outer * grid.h.output + start) * grid.w.output;
+            let positions = first..first + extent * grid.w.output;
+            let channels = groups.start * outputs..groups.end * outputs;
+            patch(Patch::rows(image..image + 1, channels, positions, self.geometry.output_spatial()));
         }
     }
 }
@@ -180,13 +205,9 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
         }
     }
 
-    fn tasks(&self) -> usize {
-        self.config.tasks
-    }
-
     /// A share of the units.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
-        let Config { units, tasks, lens, ref grid, .. } = self.config;
+        let Config { lens, ref grid, .. } = self.config;
         let mut arena = Arena::new(scratch);
         let [planes, sums, staged] = lens.map(|len| arena.take::<T::Acc>(len));
         // Leaving out rows of padding asks for finite weights.
@@ -198,10 +219,7 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
         let outputs = self.geometry.out_channels_per_group();
         // Output channels of a group read the same input; if there is one, the next one reads the channels behind it.
         let step = |group: usize| if outputs == 1 { group } else { 0 };
-        // In 128 bits: units times tasks may exceed the address space.
-        let share = |task: usize| (task as u128 * units as u128 / tasks as u128) as usize;
-        for index in share(task)..share(task + 1) {
-            let unit = self.unit(index);
+        for unit in self.units(task) {
             let channels = unit.groups.start * outputs..unit.groups.end * outputs;
             if reads_x {
                 let of_a_group = grid.channels * self.geometry.input_spatial();

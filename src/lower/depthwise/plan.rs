@@ -9,11 +9,14 @@ use super::grid::{Along, Grid, MOST_BYTES};
 use super::{Depthwise, MOST_CHANNELS};
 use crate::element::Element;
 use crate::exec::lines_for;
+use crate::lower::contract::{Answer, Offer, Request};
 use crate::lower::cost::{
     CLOCK, DIRECT_DENSE, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, PerIsa, ROW_COPY_CYCLES, TASK_CYCLES,
 };
 use crate::lower::engine::Panels;
-use crate::lower::{Answer, Offer, Request, TASKS_PER_THREAD, planes};
+use crate::lower::planes;
+use crate::lower::shares::TASKS_PER_THREAD;
+use crate::lower::sink::Finish;
 use crate::machine::Caches;
 use crate::{Axis, Geometry, Op};
 
@@ -134,7 +137,7 @@ impl<A: Real> Config<A> {
             Along::Rows if geometry.out_channels_per_group() == 1 && grid.is_whole() => {
                 let fitting = if !reads_x {
                     BATCH_BYTES.min(most_bytes) / (grid.planes() * grid.plane * bytes).max(1)
-                } else if request.direct_clamp().is_some() {
+                } else if Finish::new(request).is_direct() {
                     // Nothing that should stay in a cache.
                     usize::MAX
                 } else {
@@ -154,7 +157,7 @@ impl<A: Real> Config<A> {
         let blocks = geometry.group.div_ceil(batch);
         let units = geometry.batch * blocks * grid.outer_positions() * grid.strips();
         let strip = grid.extent * grid.w.output;
-        let is_direct = request.direct_clamp().is_some();
+        let is_direct = Finish::new(request).is_direct();
         let sums = match along {
             Along::Rows if is_direct => 0,
             Along::Rows => strip.checked_mul(outputs.max(batch))?,

@@ -7,7 +7,7 @@ use convoke_kernels::{Real, RowCopy, stream};
 use super::grid::Along;
 use super::{Depthwise, Unit};
 use crate::element::Element;
-use crate::lower::Io;
+use crate::lower::contract::Io;
 
 impl<T: Element> Depthwise<T> {
     /// Copies the input of a unit into the planes, of which padding on W is zero already.

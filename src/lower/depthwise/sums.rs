@@ -6,9 +6,10 @@ use convoke_kernels::{DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, Di
 
 use super::{Depthwise, Source, Unit};
 use crate::element::Element;
-use crate::lower::Io;
+use crate::exec::region::Stores;
+use crate::lower::contract::Io;
 use crate::lower::engine::Panels;
-use crate::lower::finish::Finish;
+use crate::lower::sink::no_epilogue;
 
 /// Lanes of a vector, at the most.
 const MOST_LANES: usize = 32;
@@ -70,19 +71,16 @@ impl<T: Element> Depthwise<T> {
         let weights = self.taps.weights();
         let w = &io.weights[channels.start * weights..channels.end * weights];
         let mut output = DepthwiseOutput { width, row: grid.tile_step() * width, plane: spatial };
-        if let Some((lo, hi)) = self.direct
-            && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
-        {
-            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-            let epilogue = Epilogue { bias: &io.bias[channels.clone()], residual, lo, hi };
+        let sink = self.finish.sink(io);
+        let stores = [Stores::row(at, strip).times(channels.len(), spatial)];
+        if let Some((mut y, epilogue)) = sink.direct(at, &io.bias[channels.clone()], stores) {
             return self.sum(unit, io, (source, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
         }
         output.plane = strip;
-        let (mut y, epilogue) = (Dest::from_slice(sums), self.no_epilogue());
+        let (mut y, epilogue) = (Dest::from_slice(sums), no_epilogue(&self.zeros));
         self.sum(unit, io, (source, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
-        let finish = Finish { isa: self.isa, activation: self.activation, io };
         for (channel, sums) in channels.clone().zip(sums.chunks_exact_mut(strip)) {
-            finish.row(sums, io.bias[channel], at + (channel - channels.start) * spatial);
+            sink.row(sums, io.bias[channel], at + (channel - channels.start) * spatial);
         }
     }
 
@@ -148,7 +146,7 @@ impl<T: Element> Depthwise<T> {
         let weights = self.taps.weights() * lanes;
         let w = &io.weights[(block * outputs + output) * weights..][..weights];
         let place = DepthwiseOutput { width: width * lanes, row: grid.tile_step() * width * lanes, plane: 0 };
-        let epilogue = self.no_epilogue();
+        let epilogue = no_epilogue(&self.zeros);
         let sums = &mut sums[..unit.extent * width * lanes];
         self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
             let input = DepthwiseInput {
@@ -173,25 +171,17 @@ impl<T: Element> Depthwise<T> {
         for (i, bias) in bias.iter_mut().enumerate() {
             *bias = io.bias[channel + i * outputs];
         }
-        if let Some((lo, hi)) = self.direct
-            && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
-        {
-            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-            self.kernels.scatter(sums, &mut y, outputs * spatial, &Epilogue { bias, residual, lo, hi });
+        let (sink, strip) = (self.finish.sink(io), unit.extent * width);
+        let stores = [Stores::row(at, strip).times(bias.len(), outputs * spatial)];
+        if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
+            self.kernels.scatter(sums, &mut y, outputs * spatial, &epilogue);
             return;
         }
-        let strip = unit.extent * width;
         let mut rows = Dest::from_slice(staged);
         let epilogue = Epilogue { bias: &self.zeros[..bias.len()], ..epilogue };
         self.kernels.scatter(sums, &mut rows, strip, &epilogue);
-        let finish = Finish { isa: self.isa, activation: self.activation, io };
         for (i, (bias, row)) in bias.iter().zip(staged.chunks_exact_mut(strip)).enumerate() {
-            finish.row(row, *bias, at + i * outputs * spatial);
+            sink.row(row, *bias, at + i * outputs * spatial);
         }
-    }
-
-    /// Sums as they are.
-    fn no_epilogue(&self) -> Epilogue<'_, T::Acc> {
-        Epilogue { bias: &self.zeros, residual: None, lo: T::Acc::NEG_INFINITY, hi: T::Acc::INFINITY }
     }
 }

@@ -7,13 +7,13 @@ use convoke_kernels::Real;
 use super::planes::Slab;
 use super::{INNER, Outer, Pass, Transposed};
 use crate::element::Element;
-use crate::lower::finish::Finish;
+use crate::lower::sink::Sink;
 
 impl<T: Element> Transposed<T> {
     /// Computes anew, from the contributions that exist, the outputs of a task some of whose taps have no input.
     pub(super) fn redo_borders(
         &self,
-        finish: &Finish<'_, '_, T>,
+        sink: &Sink<'_, '_, T>,
         image: usize,
         group: usize,
         panels: Range<usize>,
@@ -44,12 +44,12 @@ impl<T: Element> Transposed<T> {
                                 for c in 0..geometry.in_channels_per_group() {
                                     let plane =
                                         image * geometry.in_channels + group * geometry.in_channels_per_group() + c;
-                                    let x = finish.io.x[plane * geometry.input_spatial() + source].to_acc();
-                                    sum = sum + finish.io.weights[self.weight(pass, group, m, member, t, c)] * x;
+                                    let x = sink.io.x[plane * geometry.input_spatial() + source].to_acc();
+                                    sum = sum + sink.io.weights[self.weight(pass, group, m, member, t, c)] * x;
                                 }
                             }
                             let at = (image * geometry.out_channels + channel) * geometry.output_spatial() + place + o;
-                            finish.row(&mut [sum], finish.io.bias[channel], at);
+                            sink.row(&mut [sum], sink.io.bias[channel], at);
                         }
                     }
                 }

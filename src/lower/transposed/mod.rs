@@ -19,22 +19,21 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::stream::Activation;
 use convoke_kernels::weave::{MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
-use convoke_kernels::{
-    Ahead, Dest, Epilogue, Isa, Real, RowOffsets, SpatialKernel, WeaveKernel, spatial_kernels, weave_kernels,
-};
+use convoke_kernels::{Ahead, Dest, Isa, Real, RowOffsets, SpatialKernel, WeaveKernel, spatial_kernels, weave_kernels};
 
 use super::cost::{
     CLOCK, PLANE_CYCLES, SUM_CYCLES, SUMMED_CYCLES, SUMMED_FAR_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
     fetch_weights, overlapped,
 };
 use super::engine::{A_BLOCK_BYTES, Panels};
-use super::finish::Finish;
 use super::planes::{channels_per_block, for_each_position, step_of};
-use super::{Answer, Io, Layout, Lowering, Offer, Part, Request};
+use super::sink::{Finish, Sink, no_epilogue};
 use crate::element::Element;
+use crate::exec::region::{Patch, Span, Split, Stores};
 use crate::exec::{Arena, Line, lines_for};
+use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::shares::Part;
 use crate::machine::Caches;
 use crate::{Geometry, Op};
 use phases::Phases;
@@ -149,8 +148,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
                 channel_len: channels * geometry.kernel_volume(),
                 spatial: geometry.output_spatial(),
                 isa: request.isa,
-                activation: request.activation,
-                direct: request.direct_clamp(),
+                finish: Finish::new(request),
                 phases,
                 classes,
                 slot_of,
@@ -229,7 +227,7 @@ impl<A: Real> Choice<A> {
         let widest = spatial_kernels::<A>(request.isa).iter().map(SpatialKernel::fmas).max().unwrap_or(0);
         let can_pair = !is_blocked
             && widest / 2 * channels * longest >= PAIRED_CYCLES
-            && request.direct_clamp().is_some()
+            && Finish::new(request).is_direct()
             && last.axis.stride == 2
             && classes == [[0, 1]];
         let can_sum = !is_blocked && rows <= MOST_SUMMED && [1, 2, 4, 8].contains(&last.axis.stride);
@@ -368,8 +366,7 @@ struct Transposed<T: Element> {
     channel_len: usize,
     spatial: usize,
     isa: Isa,
-    activation: Activation<T::Acc>,
-    direct: Option<(T::Acc, T::Acc)>,
+    finish: Finish<T::Acc>,
     phases: Vec<Phases>,
     /// The phases of the last axis that read the same inputs.
     classes: Vec<Vec<usize>>,
@@ -424,6 +421,13 @@ struct Panel {
     has_next: bool,
     /// The first element of its first channel in Y.
     at: usize,
+}
+
+impl Panel {
+    /// What is stored of some runs of each of its channels, which have `positions` positions.
+    fn stores(&self, runs: &[Run], positions: usize) -> impl Iterator<Item = Stores> {
+        runs.iter().map(move |run| Stores::row(self.at + run.at, run.len).times(self.height, positions))
+    }
 }
 
 impl<T: Element> Transposed<T> {
@@ -499,23 +503,18 @@ impl<T: Element> Transposed<T> {
     /// Interleaves some runs of a strip of `nr` columns.
     fn store(
         &self,
-        finish: &Finish<'_, '_, T>,
+        sink: &Sink<'_, '_, T>,
         panel: &Panel,
         runs: &[Run],
         sums: &[T::Acc],
         nr: usize,
         buffer: &mut [T::Acc],
     ) {
-        let io = finish.io;
-        let bias = &io.bias[panel.channel..panel.channel + panel.height];
+        let bias = &sink.io.bias[panel.channel..panel.channel + panel.height];
         let spatial = self.spatial;
         let strands = Strands { sums, slots: &self.slot_of, step: panel.height * nr, pitch: nr };
-        if let Some((lo, hi)) = self.direct
-            && let Some(mut y) = T::dest_as_acc(io.y.dest(panel.at))
-        {
-            let residual = io.residual.and_then(T::as_acc).map(|r| &r[panel.at..]);
-            let finish = Epilogue { bias, residual, lo, hi };
-            return self.weave.run(&strands, runs, &finish, &mut y, spatial);
+        if let Some((mut y, epilogue)) = sink.direct(panel.at, bias, panel.stores(runs, spatial)) {
+            return self.weave.run(&strands, runs, &epilogue, &mut y, spatial);
         }
         for (c, bias) in bias.iter().enumerate() {
             let strands = Strands { sums: &strands.sums[c * nr..], ..strands };
@@ -524,11 +523,11 @@ impl<T: Element> Transposed<T> {
                 self.weave.run(
                     &strands,
                     &[Run { at: 0, ..*run }],
-                    &plain(&[T::Acc::ZERO]),
+                    &no_epilogue(&[T::Acc::ZERO]),
                     &mut Dest::from_slice(row),
                     0,
                 );
-                finish.row(row, *bias, panel.at + c * spatial + run.at);
+                sink.row(row, *bias, panel.at + c * spatial + run.at);
             }
         }
     }
@@ -580,7 +579,7 @@ impl<T: Element> Transposed<T> {
     /// Computes the sums of one panel for one strip, unless that is done, and interleaves them into Y.
     fn strip(
         &self,
-        finish: &Finish<'_, '_, T>,
+        sink: &Sink<'_, '_, T>,
         (outer, panel): (&Outer, &Panel),
         (slab, places): (&Slab<'_>, &[usize]),
         strip: &Strip,
@@ -588,10 +587,10 @@ impl<T: Element> Transposed<T> {
         (sums, buffer): (&mut [T::Acc], &mut [T::Acc]),
     ) {
         let (column, nr) = (strip.vectors.start * self.tiles.lanes, strip.vectors.len() * self.tiles.lanes);
-        let io = finish.io;
+        let io = sink.io;
         if !self.is_blocked {
             // The lines of Y come while the products are computed: stores that miss the caches would wait for them one after the other.
-            if let Some(y) = T::dest_as_acc(io.y.dest(panel.at)) {
+            if let Some(y) = T::dest_as_acc(io.y.dest(panel.at, [])) {
                 self.weave.fetch(&strip.runs[..strip.count], panel.height, &y, self.spatial);
             }
             self.multiply(io, (outer, panel), strip.vectors.clone(), planes, sums);
@@ -599,26 +598,26 @@ impl<T: Element> Transposed<T> {
         if self.has_dead {
             sums[self.slots * panel.height * nr..][..panel.height * nr].fill(T::Acc::ZERO);
         }
-        self.store(finish, panel, &strip.runs[..strip.count], sums, nr, buffer);
+        self.store(sink, panel, &strip.runs[..strip.count], sums, nr, buffer);
         // There may be more of very short rows.
         let (mut count, mut row) = (strip.count, strip.row);
         while count == STRIP_RUNS {
             let mut runs = [Run::default(); STRIP_RUNS];
             (count, row) = self.runs((slab, places), (column, nr), row, &mut runs);
-            self.store(finish, panel, &runs[..count], sums, nr, buffer);
+            self.store(sink, panel, &runs[..count], sums, nr, buffer);
         }
     }
 
     /// Sums and interleaves all of a slab of one channel.
     fn sum(
         &self,
-        finish: &Finish<'_, '_, T>,
+        sink: &Sink<'_, '_, T>,
         (outer, panel): (&Outer, &Panel),
         (slab, places): (&Slab<'_>, &[usize]),
         planes: &[T::Acc],
         buffer: &mut [T::Acc],
     ) {
-        let io = finish.io;
+        let io = sink.io;
         let (a, bias) = (&io.weights[panel.channel * self.channel_len..], &io.bias[panel.channel..=panel.channel]);
         let mut strands = [Sum { w: &[], koff: self.nothing.rows(0..0) }; MOST_SUMS];
         for pass in &outer.passes {
@@ -633,12 +632,9 @@ impl<T: Element> Transposed<T> {
         let mut runs = [Run::default(); SLAB_RUNS];
         let (mut count, mut row) = self.runs((slab, places), columns, 0, &mut runs);
         while count > 0 {
-            if let Some((lo, hi)) = self.direct
-                && let Some(mut y) = T::dest_as_acc(io.y.dest(panel.at))
-            {
-                let residual = io.residual.and_then(T::as_acc).map(|r| &r[panel.at..]);
-                let finish = Epilogue { bias, residual, lo, hi };
-                self.weave.sum(planes, strands, &runs[..count], &finish, &mut y);
+            let runs_here = &runs[..count];
+            if let Some((mut y, epilogue)) = sink.direct(panel.at, bias, panel.stores(runs_here, self.spatial)) {
+                self.weave.sum(planes, strands, runs_here, &epilogue, &mut y);
             } else {
                 for run in &runs[..count] {
                     // A run may be a whole row of the slab: more than the buffer holds.
@@ -650,10 +646,10 @@ impl<T: Element> Transposed<T> {
                             planes,
                             strands,
                             &[part],
-                            &plain(&[T::Acc::ZERO]),
+                            &no_epilogue(&[T::Acc::ZERO]),
                             &mut Dest::from_slice(buffer),
                         );
-                        finish.row(buffer, bias[0], panel.at + run.at + first);
+                        sink.row(buffer, bias[0], panel.at + run.at + first);
                     }
                 }
             }
@@ -662,9 +658,42 @@ impl<T: Element> Transposed<T> {
     }
 }
 
-/// No epilogue, for one row: it is left to [`Finish`].
-fn plain<T: Real>(zero: &[T; 1]) -> Epilogue<'_, T> {
-    Epilogue { bias: zero, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY }
+impl<T: Element> Transposed<T> {
+    /// The image, batch of groups, slab and panels of a task.
+    fn part(&self, task: usize) -> Part {
+        let (count, batches) = (self.tiles.panels.count(), self.geometry.group.div_ceil(self.batch));
+        Part::new((task, self.tasks()), batches, self.planes.slabs, count, self.splits)
+    }
+
+    /// The groups of a batch.
+    fn groups(&self, batch: usize) -> Range<usize> {
+        batch * self.batch..((batch + 1) * self.batch).min(self.geometry.group)
+    }
+}
+
+impl<T: Element> Split for Transposed<T> {
+    fn tasks(&self) -> usize {
+        self.geometry.batch * self.geometry.group.div_ceil(self.batch) * self.planes.slabs * self.splits
+    }
+
+    /// Along each axis, all phases of the slab's positions: neighbouring outputs.
+    fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
+        let part = self.part(task);
+        let (rows, panels) = (self.geometry.out_channels_per_group(), &self.tiles.panels);
+        for group in self.groups(part.group) {
+            let first = group * rows;
+            let channels = first + panels.start(part.panels.start)..first + panels.start(part.panels.end);
+            let span = |axis: usize| {
+                let phases = &self.phases[axis];
+                let at = |position: usize| {
+                    (position * phases.axis.stride).saturating_sub(phases.cropped).min(phases.axis.output)
+                };
+                let positions = self.planes.positions(part.columns, axis);
+                Span::new(at(positions.start)..at(positions.end), phases.axis.output)
+            };
+            Patch::for_each_box(part.image..part.image + 1, &channels, self.phases.len(), span, patch);
+        }
+    }
 }
 
 impl<T: Element> Lowering<T> for Transposed<T> {
@@ -716,19 +745,12 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         }
     }
 
-    fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group.div_ceil(self.batch) * self.planes.slabs * self.splits
-    }
-
     /// One share of the panels, for one slab of one batch of groups of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
         let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
-        let count = self.tiles.panels.count();
-        let batches = geometry.group.div_ceil(self.batch);
-        let Part { image, group: batch, columns, panels } =
-            Part::new((task, self.tasks()), batches, self.planes.slabs, count, self.splits);
-        let groups = batch * self.batch..((batch + 1) * self.batch).min(geometry.group);
+        let Part { image, group: batch, columns, panels } = self.part(task);
+        let groups = self.groups(batch);
         let mut arena = Arena::new(scratch);
         let planes = arena.take::<T::Acc>(self.planes_len);
         let sums = arena.take::<T::Acc>(self.sums_len);
@@ -739,10 +761,10 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         let x = &io.x[(image * geometry.in_channels + groups.start * channels) * geometry.input_spatial()..];
         let filled = &mut planes[..groups.len() * channels * self.planes.channel_len];
         self.planes.fill(self.isa, &self.phases, &slab, x, filled);
-        let finish = Finish { isa: self.isa, activation: self.activation, io };
+        let sink = self.finish.sink(io);
         let vectors = self.planes.columns_of(&slab).div_ceil(self.tiles.lanes);
         let mut strip = Strip::default();
-        let clamp = if self.is_paired && io.residual.is_none() { self.direct } else { None };
+        let clamp = if self.is_paired && io.residual.is_none() { self.finish.clamp() } else { None };
         for outer in &self.outers {
             self.planes.places(&self.phases, &slab, &outer.r, places);
             if places.iter().all(|place| *place == usize::MAX) {
@@ -759,7 +781,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                 for first in panels.clone().step_by(per_strip) {
                     let part = first..(first + per_strip).min(panels.end);
                     if self.is_summed {
-                        self.sum(&finish, (outer, &panel(first)), (&slab, places), planes, buffer);
+                        self.sum(&sink, (outer, &panel(first)), (&slab, places), planes, buffer);
                         continue;
                     }
                     if self.is_blocked {
@@ -782,7 +804,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                         } else {
                             for panel in part.clone().map(panel) {
                                 let sums = &mut sums[self.strip_at(panel.height, vector)..];
-                                self.strip(&finish, (outer, &panel), (&slab, places), &strip, planes, (sums, buffer));
+                                self.strip(&sink, (outer, &panel), (&slab, places), &strip, planes, (sums, buffer));
                             }
                         }
                         vector = strip.vectors.end;
@@ -792,7 +814,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         }
         if !io.is_finite {
             for group in groups {
-                self.redo_borders(&finish, image, group, panels.clone(), &slab);
+                self.redo_borders(&sink, image, group, panels.clone(), &slab);
             }
         }
     }

@@ -10,7 +10,8 @@ use convoke_kernels::{Ahead, Epilogue};
 
 use super::{Pass, Strip, Transposed};
 use crate::element::Element;
-use crate::lower::Io;
+use crate::exec::region::Stores;
+use crate::lower::contract::Io;
 
 impl<T: Element> Transposed<T> {
     /// Multiplies some panels of a group of an image, of those of a task that `end` there, with a strip that [is whole](Strip::is_whole), and stores them into Y. `tile` is
@@ -45,7 +46,11 @@ impl<T: Element> Transposed<T> {
             let is_fetched = strip.vectors.start == 0 && p + 1 < end;
             let ahead = if is_fetched { Ahead::lines(weights_of(p + 1)) } else { Ahead::NONE };
             epilogue.bias = &io.bias[first..first + height];
-            let y = io.y.dest((image * geometry.out_channels + first) * self.spatial);
+            let at = (image * geometry.out_channels + first) * self.spatial;
+            let run = 2 * self.tiles.lanes;
+            let stores = strip.places.iter().take(strip.vectors.len());
+            let stores = stores.map(|place| Stores::row(at + place, run).times(height, self.spatial));
+            let y = io.y.dest(at, stores);
             let mut y = T::dest_as_acc(y).expect("a type that kernels store");
             if !self.is_near {
                 self.weave.fetch(&strip.runs[..strip.count], height, &y, self.spatial);

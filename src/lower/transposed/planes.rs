@@ -178,6 +178,21 @@ impl Planes {
         Slab { origin, extent, width }
     }
 
+    /// The positions of slab number `index` along an axis.
+    pub(super) fn positions(&self, index: usize, axis: usize) -> core::ops::Range<usize> {
+        let along = self.axes[self.axis].output.div_ceil(self.extent);
+        if axis > self.axis {
+            return 0..self.axes[axis].output;
+        }
+        if axis == self.axis {
+            let start = index % along * self.extent;
+            return start..self.axes[axis].output.min(start + self.extent);
+        }
+        let behind: usize = self.axes[axis + 1..self.axis].iter().map(|axis| axis.output).product();
+        let position = index / along / behind % self.axes[axis].output;
+        position..position + 1
+    }
+
     /// Rows of positions of a slab: the first ones of a full slab's.
     pub(super) fn rows_of(&self, slab: &Slab<'_>) -> usize {
         let last = self.axes.len() - 1;

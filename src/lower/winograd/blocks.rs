@@ -6,7 +6,7 @@ use core::ops::Range;
 use convoke_kernels::winograd::Planes;
 use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets};
 
-use super::shape::{Scheme, SubImage, View, spread};
+use super::shape::{MOST_PADDING, Scheme, SubImage, View, spread};
 use super::steps::{Segment, Steps};
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::cost::GEMM_CALL_CYCLES;
@@ -51,6 +51,21 @@ pub(super) struct Place {
     pub(super) row: usize,
     pub(super) column: usize,
     pub(super) extent: Extent,
+}
+
+/// One task: a block of tiles of one group, for a share of the panels.
+pub(super) struct Task<'a, T: Real> {
+    /// The first [sub-image](SubImage).
+    pub(super) first: usize,
+    pub(super) group: usize,
+    /// Slices of Y.
+    pub(super) slices: Range<usize>,
+    /// Which of the shares of the panels.
+    pub(super) split: usize,
+    pub(super) block: &'a Block<T>,
+    /// The first row and column of tiles.
+    pub(super) row: usize,
+    pub(super) column: usize,
 }
 
 impl Blocks {
@@ -177,6 +192,17 @@ pub(super) struct Extent {
 }
 
 impl Extent {
+    /// About the elements of a task's scratch for a block: transformed tiles, the products of `together` panels, planes.
+    pub(super) fn scratch_len<T: Real>(&self, scheme: &Scheme<T>, view: &View, together: usize) -> usize {
+        let (lanes, values) = (scheme.kernel.lanes(), scheme.kernel.values());
+        let v_plane = view.channels.saturating_mul(self.input_tiles()).saturating_add(MOST_PADDING);
+        let v = v_plane.saturating_mul(values).saturating_mul(view.roles.depth.kernel);
+        let products = (self.tiles().saturating_mul(2 * lanes)).saturating_add(MOST_PADDING).saturating_mul(values);
+        let products = products.saturating_mul(together);
+        let planes = self.input_tiles().saturating_mul(5 * values);
+        v.saturating_add(products).saturating_add(planes)
+    }
+
     /// Places of tiles: those of other blocks, too.
     pub(super) fn tiles(&self) -> usize {
         self.images * self.rows * self.columns

@@ -6,13 +6,12 @@ use convoke_kernels::winograd::Tile;
 use convoke_kernels::{Isa, Real};
 
 use super::blocks::{Blocks, Cut, Extent};
-use super::shape::{Scheme, SubImage, View, depth_tasks, distance};
+use super::shape::{STANDARD_VALUES, Scheme, SubImage, View, depth_tasks, distance, is_ragged};
 use super::shares::{self, Piece};
 use super::steps::Steps;
-use super::{STANDARD_VALUES, is_ragged};
 use crate::element::Element;
-use crate::lower::Request;
 use crate::lower::channel_tiles::Tiles;
+use crate::lower::contract::Request;
 use crate::lower::cost::{
     FETCH_AHEAD, L2_BYTES_PER_CYCLE, L2_SHARE, PHASE_CYCLES, PICK_CYCLES, PerIsa, RAGGED_OUTPUT, SCATTER_CYCLES,
     TASK_CYCLES, TRANSFORM_CALL_CYCLES, WIDE_TRANSFORM, cycles_beyond_l2, overlapped,
@@ -297,7 +296,7 @@ fn largest(blocks: &Blocks) -> Option<Extent> {
 fn scratch_bytes<T: Real>(view: &View, scheme: &Scheme<T>, blocks: &Blocks, together: usize) -> usize {
     let mut most = 0;
     blocks.for_each_size(|extent, _| {
-        most = most.max(scheme.scratch_len(&extent, view, together));
+        most = most.max(extent.scratch_len(scheme, view, together));
         Some(())
     });
     most.saturating_mul(size_of::<T>())

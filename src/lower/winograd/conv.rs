@@ -6,21 +6,21 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use core::ops::Range;
 
-use convoke_kernels::stream::Activation;
+use convoke_kernels::Real;
 use convoke_kernels::winograd::Pixels;
-use convoke_kernels::{Epilogue, Real};
 
+use super::blocks::Task;
 use super::direct::{Direct, Tile};
-use super::shape::{Roles, View, tiled_kernel};
-use super::{Core, Layer, Needs, Rows, Strip, Task, offer_view};
+use super::fused::{Core, Layer, Needs, Outputs, Rows, Strip, offer_view};
+use super::shape::{MOST_STRIDE, Phase, Roles, View, tiled_kernel};
 use crate::element::Element;
-use crate::lower::finish::Finish;
-use crate::lower::{Answer, Io, Request};
+use crate::exec::region::{Patch, Span, Stores};
+use crate::lower::contract::{Answer, Io, Request};
+use crate::lower::sink::Finish;
 use crate::{Axis, Geometry};
 
-/// Strides whose phases become channels, at the most: those of published networks' kernels of twice their length. (Tables of phases are on the stack.)
-pub(super) const MOST_STRIDE: usize = 16;
 /// Bytes of Y from which on its reader will not find it in the L2 cache, so that it is written past the caches.
 const PAST_CACHE_BYTES: usize = 4 << 20;
 
@@ -58,16 +58,14 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         let steps = channels.checked_mul(geometry.kernel_volume())?;
         let direct_len = tiles.padded(view.rows).checked_mul(steps)?;
         let needs = Needs { direct_len, scratch: direct.scratch_len(tiles.nr()), row: 0 };
-        let (activation, clamp) = (request.activation, request.direct_clamp());
-        Some((Box::new(Conv { geometry: geometry.clone(), activation, clamp, strides, direct, steps }), needs))
+        let finish = Finish::new(request);
+        Some((Box::new(Conv { geometry: geometry.clone(), finish, strides, direct, steps }), needs))
     })
 }
 
 struct Conv<T: Element> {
     geometry: Geometry,
-    activation: Activation<T::Acc>,
-    /// The bounds of the clamp, where kernels write into Y.
-    clamp: Option<(T::Acc, T::Acc)>,
+    finish: Finish<T::Acc>,
     strides: [usize; 2],
     direct: Direct<T::Acc>,
     /// Steps of k of the direct filters: channels of X times taps.
@@ -111,6 +109,25 @@ impl<T: Element> Layer<T> for Conv<T> {
         }
     }
 
+    /// Filters are channels of Y.
+    fn patches(&self, core: &Core<T>, part: &Outputs, patch: &mut dyn FnMut(Patch)) {
+        let Roles { depth, down, along } = &core.view.roles;
+        let (sub, first) = (&part.sub, part.group * core.view.rows);
+        let of_phase = |axis: &Axis, phase: &Phase, outputs: &Range<usize>| {
+            let outputs = outputs.start..outputs.end.min(phase.output).max(outputs.start);
+            Span { size: axis.output, start: phase.place(outputs.start), step: phase.step, count: outputs.len() }
+        };
+        patch(Patch {
+            images: sub.image..sub.image + 1,
+            channels: first + part.filters.start..first + part.filters.end,
+            axes: [
+                Span::new(part.slices.clone(), depth.output),
+                of_phase(down, &sub.down, &part.rows),
+                of_phase(along, &sub.along, &part.columns),
+            ],
+        });
+    }
+
     fn store(&self, core: &Core<T>, io: &Io<'_, T>, strip: &Strip<'_, T::Acc>, rows: Rows<'_, T::Acc>) -> bool {
         let (geometry, task, sub) = (&self.geometry, strip.task, &strip.sub);
         let Roles { depth, down, along } = &core.view.roles;
@@ -128,22 +145,20 @@ impl<T: Element> Layer<T> for Conv<T> {
             height: strip.height,
             past_cache: core.view.past_cache,
         };
-        if let Some((lo, hi)) = self.clamp
-            && sub.along.step == 1
-            && let Some(mut dest) = T::dest_as_acc(io.y.dest(at))
+        let sink = self.finish.sink(io);
+        let stores = [Stores::row(at, strip.width).times(count, pixels.channel_step).times(strip.height, row_step)];
+        if sub.along.step == 1
+            && let Some((mut dest, epilogue)) = sink.direct(at, bias, stores)
         {
-            let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-            let epilogue = Epilogue { bias, residual, lo, hi };
             return core.scheme.kernel.output(&strip.products, &pixels, &mut dest, &epilogue, rows.marks);
         }
         // The bias is added below, with what else the kernel cannot do.
         let is_good = core.store_rows(strip, &mut *rows.rows, rows.marks);
-        let finish = Finish { isa: core.isa, activation: self.activation, io };
         for (c, bias) in bias.iter().enumerate() {
             for i in 0..strip.height {
                 let row = &mut rows.rows[core.row_at(c, i)..][..strip.width];
                 let at = at + c * pixels.channel_step + i * row_step;
-                finish.strided(row, *bias, at, sub.along.step);
+                sink.strided(row, *bias, at, sub.along.step);
             }
         }
         is_good
@@ -153,7 +168,6 @@ impl<T: Element> Layer<T> for Conv<T> {
         let nr = core.tiles.panel(core.view.rows - tile.filters.start);
         let filters = &core.group(io.weights, task.group)[core.layout.direct()];
         let filters = &filters[tile.filters.start * self.steps..(tile.filters.start + nr) * self.steps];
-        let finish = Finish { isa: core.isa, activation: self.activation, io };
-        self.direct.compute(&self.geometry, &core.view, task, tile, filters, nr, scratch, &finish);
+        self.direct.compute(&self.geometry, &core.view, task, tile, filters, nr, scratch, &self.finish.sink(io));
     }
 }

@@ -4,12 +4,12 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets};
 
-use super::Task;
+use super::blocks::Task;
 use super::shape::{Roles, Scheme, SubImage, View, tiled_kernel};
 use crate::Geometry;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
-use crate::lower::finish::Finish;
+use crate::lower::sink::Sink;
 
 /// Direct sums for one tile: the part of X that it sees is copied into a patch, on which the channel-vector kernels run, a row of pixels at a
 /// time.
@@ -88,7 +88,7 @@ impl<T: Real> Direct<T> {
         filters: &[T],
         nr: usize,
         scratch: &mut [T],
-        finish: &Finish<'_, '_, E>,
+        sink: &Sink<'_, '_, E>,
     ) where
         T: crate::element::Compute,
     {
@@ -103,7 +103,7 @@ impl<T: Real> Direct<T> {
             return;
         }
         let (patch, sums) = scratch.split_at_mut(self.patch_len);
-        let io = finish.io;
+        let io = sink.io;
         for (place, value) in patch.iter_mut().enumerate() {
             let (rest, j) = (place / self.columns, place % self.columns);
             let (rest, phase) = (rest / s_along, rest % s_along);
@@ -144,7 +144,7 @@ impl<T: Real> Direct<T> {
             let plane = (sub.image * geometry.out_channels + first) * roles.depth.output + tile.slice;
             let row = plane * roles.down.output + sub.down.place(tile.y + i);
             let at = row * roles.along.output + sub.along.place(tile.x);
-            finish.transposed(&sums[..width * nr], nr, bias, at, (geometry.output_spatial(), sub.along.step));
+            sink.transposed(&sums[..width * nr], nr, bias, at, (geometry.output_spatial(), sub.along.step));
         }
     }
 }

@@ -6,11 +6,12 @@ use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use convoke_kernels::winograd::{Border, Planes, Source};
 use convoke_kernels::{Real, WinogradKernel};
 
+use super::blocks::Task;
 use super::choice::MOST_TILES;
-use super::shape::{Phase, Roles, SubImage, View, distance};
-use super::{Core, Scratch, Task, conv};
+use super::fused::{Core, Scratch};
+use super::shape::{MOST_STRIDE, Phase, Roles, SubImage, View, distance};
 use crate::element::Element;
-use crate::lower::Io;
+use crate::lower::contract::Io;
 use crate::lower::planes::pick_rows;
 
 /// Sub-images of a block, at the most: each has a tile.
@@ -131,7 +132,7 @@ impl<T: Element> Core<T> {
         let step = if stride == 1 { distance(along) } else { stride };
         // Of a stride, all phases; of a dilation, the sub-image's.
         let picked_len = windows.iter().map(Window::len).max().unwrap_or(0);
-        let mut phases = [PhasePick { offset: 0, dst: 0 }; conv::MOST_STRIDE];
+        let mut phases = [PhasePick { offset: 0, dst: 0 }; MOST_STRIDE];
         for (offset, pick) in phases.iter_mut().enumerate() {
             *pick = PhasePick { offset, dst: offset * picked_len };
         }

@@ -3,9 +3,8 @@
 use alloc::string::String;
 
 use convoke_kernels::winograd::Tile;
-use convoke_kernels::{Real, WinogradKernel};
+use convoke_kernels::{Real, WinogradKernel, winograd_kernels};
 
-use super::blocks::Extent;
 use crate::{Axis, Geometry};
 
 /// A layer as Winograd's algorithm sees it: a convolution of stride 1 on the axes of the tiles, which Conv is, and ConvTranspose by phases.
@@ -222,17 +221,6 @@ impl<T: Real> Scheme<T> {
         self.down.count * self.along.count
     }
 
-    /// About the elements of a task's scratch for a block: transformed tiles, the products of `together` panels, planes.
-    pub(super) fn scratch_len(&self, extent: &Extent, view: &View, together: usize) -> usize {
-        let (lanes, values) = (self.kernel.lanes(), self.kernel.values());
-        let v_plane = view.channels.saturating_mul(extent.input_tiles()).saturating_add(MOST_PADDING);
-        let v = v_plane.saturating_mul(values).saturating_mul(view.roles.depth.kernel);
-        let products = (extent.tiles().saturating_mul(2 * lanes)).saturating_add(MOST_PADDING).saturating_mul(values);
-        let products = products.saturating_mul(together);
-        let planes = extent.input_tiles().saturating_mul(5 * values);
-        v.saturating_add(products).saturating_add(planes)
-    }
-
     /// Outputs of the last row of tiles that Y does not have, where that is the same row for all phases, one filter reads it, and [`Spare`](convoke_kernels::winograd::Spare) has the
     /// tile's points.
     pub(super) fn spare(&self, roles: &Roles) -> usize {
@@ -253,7 +241,7 @@ impl<T: Real> Scheme<T> {
 }
 
 /// Elements that [`spread`] adds, at the most, and a vector.
-const MOST_PADDING: usize = 16 * 8 + 32;
+pub(super) const MOST_PADDING: usize = 16 * 8 + 32;
 
 /// From one plane of values to the next, for `len` elements: with room for a whole vector behind the last, and such that equal places of the
 /// planes fall into different sets of the L1 cache (the distance in lines is odd; 3 modulo 8 measured best).
@@ -264,3 +252,24 @@ pub(super) fn spread(len: usize, lanes: usize) -> usize {
 
 /// Steps of k for one value of a tile, at the most: K is not blocked, and its tables of offsets are made for each plan.
 const MOST_STEPS: usize = 1 << 13;
+
+/// Values of a tile beyond which the error leaves `Accuracy::Standard`: 8x8 do, where 6x8 keep half of its bound.
+pub(super) const STANDARD_VALUES: usize = 48;
+
+/// Whether tiles' outputs do not fill the rows of pixels that are stored.
+pub(super) fn is_ragged<T: Real>(kernel: &WinogradKernel<T>) -> bool {
+    !kernel.lanes().is_multiple_of(kernel.along().outputs)
+}
+
+/// Whether tiles of several rows for the same taps fill them: then a large Y is better written by those, a whole cache line at a time, past the caches (yolov5's stem
+/// took 1.7 times as long by F(4x5, 3x3), 64 channels at 256x256 1.16, 320 at 64x64 1.06).
+pub(super) fn has_whole_rows<T: Real>(kernel: &WinogradKernel<T>) -> bool {
+    let (down, along) = (kernel.down(), kernel.along());
+    let is_other = |other: &WinogradKernel<T>| {
+        !is_ragged(other) && (other.down().taps(), other.along().taps()) == (down.taps(), along.taps())
+    };
+    down.outputs > 1 && winograd_kernels::<T>(kernel.isa()).iter().any(is_other)
+}
+
+/// Strides whose phases become channels, at the most: those of published networks' kernels of twice their length. (Tables of phases are on the stack.)
+pub(super) const MOST_STRIDE: usize = 16;

@@ -13,16 +13,17 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::stream::Activation;
 use convoke_kernels::weave::{Run, Strands};
-use convoke_kernels::{Dest, Epilogue, Real, WeaveKernel, weave_kernels};
+use convoke_kernels::{Dest, Real, WeaveKernel, weave_kernels};
 
+use super::blocks::Task;
 use super::direct::Tile;
+use super::fused::{Core, Layer, Needs, Outputs, Rows, Strip, offer_view};
 use super::shape::{Roles, View};
-use super::{Core, Layer, Needs, Rows, Strip, Task, offer_view};
 use crate::element::Element;
-use crate::lower::finish::Finish;
-use crate::lower::{Answer, Io, Request};
+use crate::exec::region::{Patch, Span, Stores};
+use crate::lower::contract::{Answer, Io, Request};
+use crate::lower::sink::{Finish, no_epilogue};
 use crate::{Axis, Geometry};
 
 /// The places of a row's phases: one after the other. A vector has no more lanes.
@@ -69,10 +70,10 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     }
     offer_view(request, view, |scheme, _| {
         let direct_len = geometry.weight_len() / geometry.group;
-        let (activation, clamp) = (request.activation, request.direct_clamp());
-        let row = if clamp.is_some() { 0 } else { along };
+        let finish = Finish::new(request);
+        let row = if finish.is_direct() { 0 } else { along };
         let needs = Needs { direct_len, scratch: scheme.along.tile.outputs, row };
-        Some((Box::new(Transposed { geometry: geometry.clone(), activation, clamp, cells, weave }), needs))
+        Some((Box::new(Transposed { geometry: geometry.clone(), finish, cells, weave }), needs))
     })
 }
 
@@ -121,6 +122,21 @@ impl Cells {
         (cell * self.stride + q).checked_sub(self.cropped).filter(|element| *element < self.output)
     }
 
+    /// The elements of Y's axis that are phase `q` of some cells.
+    fn elements(&self, cells: &Range<usize>, q: usize) -> Span {
+        // Cells that are cropped are the first or the last ones.
+        let cells = cells.start..cells.end.min(self.view.output).max(cells.start);
+        let from = cells.clone().find_map(|cell| self.element(cell, q));
+        let count = cells.filter(|cell| self.element(*cell, q).is_some()).count();
+        Span { size: self.output, start: from.unwrap_or(0), step: self.stride, count }
+    }
+
+    /// The elements of Y's axis that are in some cells.
+    fn whole_cells(&self, cells: &Range<usize>) -> Span {
+        let until = |cell: usize| (cell * self.stride).saturating_sub(self.cropped).min(self.output);
+        Span::new(until(cells.start)..until(cells.end), self.output)
+    }
+
     /// The tap of the axis that tap `t` of the view is for phase `q`; none where the phase has a tap less.
     fn tap(&self, t: usize, q: usize) -> Option<usize> {
         Some((self.view.kernel - 1 - t) * self.stride + q).filter(|k| *k < self.kernel)
@@ -139,11 +155,16 @@ struct Filter {
     q: [usize; 3],
 }
 
+/// The channels of Y whose rows of phase `phase` of the axes before the last are among `heads`: rows, counted by channels and
+/// then by `phases`.
+fn channels_of_phase(heads: &Range<usize>, phase: usize, phases: usize) -> Range<usize> {
+    let until = |head: usize| head.saturating_sub(phase).div_ceil(phases);
+    until(heads.start)..until(heads.end)
+}
+
 struct Transposed<T: Element> {
     geometry: Geometry,
-    activation: Activation<T::Acc>,
-    /// The bounds of the clamp, where kernels write into Y.
-    clamp: Option<(T::Acc, T::Acc)>,
+    finish: Finish<T::Acc>,
     cells: [Cells; 3],
     weave: &'static WeaveKernel<T::Acc>,
 }
@@ -191,6 +212,27 @@ impl<T: Element> Layer<T> for Transposed<T> {
         }
     }
 
+    /// Filters are the phases of each channel of Y: along, whole cells are neighbours; on the other axes, each phase has every
+    /// stride-th element.
+    fn patches(&self, _: &Core<T>, part: &Outputs, patch: &mut dyn FnMut(Patch)) {
+        let [depth, down, along] = &self.cells;
+        let outer = depth.stride * down.stride;
+        let heads = part.filters.start / along.stride..part.filters.end / along.stride;
+        for phase in 0..outer {
+            let channels = channels_of_phase(&heads, phase, outer);
+            let first = part.group * self.geometry.out_channels_per_group();
+            patch(Patch {
+                images: part.sub.image..part.sub.image + 1,
+                channels: first + channels.start..first + channels.end,
+                axes: [
+                    depth.elements(&part.slices, phase / down.stride),
+                    down.elements(&part.rows, phase % down.stride),
+                    along.whole_cells(&part.columns),
+                ],
+            });
+        }
+    }
+
     fn store(&self, core: &Core<T>, io: &Io<'_, T>, strip: &Strip<'_, T::Acc>, rows: Rows<'_, T::Acc>) -> bool {
         let is_good = core.store_rows(strip, &mut *rows.rows, rows.marks);
         let [depth, down, along] = &self.cells;
@@ -203,11 +245,10 @@ impl<T: Element> Layer<T> for Transposed<T> {
         // Whole rows: their phases are neighbours, and no vector ends among them.
         let heads = strip.filters.start / along.stride..strip.filters.end / along.stride;
         let lane = core.row_at(1, 0);
-        let finish = Finish { isa: core.isa, activation: self.activation, io };
+        let sink = self.finish.sink(io);
         for phase in 0..outer {
             // The channels of Y whose row of this phase is here.
-            let until = |head: usize| head.saturating_sub(phase).div_ceil(outer);
-            let channels = until(heads.start)..until(heads.end);
+            let channels = channels_of_phase(&heads, phase, outer);
             if channels.is_empty() {
                 continue;
             }
@@ -221,22 +262,18 @@ impl<T: Element> Layer<T> for Transposed<T> {
                 let channel = strip.task.group * self.geometry.out_channels_per_group() + channels.start;
                 let at = self.row_of_y(strip.sub.image, channel, (slice, row));
                 let bias = &io.bias[channel..channel + channels.len()];
-                if let Some((lo, hi)) = self.clamp
-                    && let Some(mut y) = T::dest_as_acc(io.y.dest(at))
-                {
-                    let residual = io.residual.and_then(T::as_acc).map(|r| &r[at..]);
-                    let epilogue = Epilogue { bias, residual, lo, hi };
+                let stores = [Stores::row(at + begin, run[0].len).times(bias.len(), self.geometry.output_spatial())];
+                if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
                     self.weave.run(&strands, &run, &epilogue, &mut y, self.geometry.output_spatial());
                     continue;
                 }
                 for (c, bias) in bias.iter().enumerate() {
                     let sums = &strands.sums[c * strands.pitch..];
                     let row = &mut rows.row[..run[0].len];
-                    let (lo, hi) = (T::Acc::NEG_INFINITY, T::Acc::INFINITY);
-                    let plain = Epilogue { bias: &core.zeros[..1], residual: None, lo, hi };
+                    let plain = no_epilogue(&core.zeros[..1]);
                     let runs = [Run { at: 0, ..run[0] }];
                     self.weave.run(&Strands { sums, ..strands }, &runs, &plain, &mut Dest::from_slice(row), 0);
-                    finish.row(row, *bias, at + c * self.geometry.output_spatial() + begin);
+                    sink.row(row, *bias, at + c * self.geometry.output_spatial() + begin);
                 }
             }
         }
@@ -246,7 +283,7 @@ impl<T: Element> Layer<T> for Transposed<T> {
     /// Only contributions that exist: neither padding nor taps that a phase has less are multiplied by what may not be finite.
     fn compute(&self, core: &Core<T>, io: &Io<'_, T>, task: &Task<'_, T::Acc>, tile: &Tile, scratch: &mut [T::Acc]) {
         let w = &core.group(io.weights, task.group)[core.layout.direct()];
-        let finish = Finish { isa: core.isa, activation: self.activation, io };
+        let sink = self.finish.sink(io);
         let Roles { down, along, .. } = &core.view.roles;
         let rows = tile.y..down.output.min(tile.y + core.scheme.down.tile.outputs);
         let columns = tile.x..along.output.min(tile.x + core.scheme.along.tile.outputs);
@@ -265,7 +302,7 @@ impl<T: Element> Layer<T> for Transposed<T> {
                 let last = live.next_back().unwrap_or(first);
                 let sums = &mut sums[first - tile.x..=last - tile.x];
                 let at = self.row_of_y(tile.sub.image, channel, (slice, row)) + of_y(first).unwrap_or(0);
-                finish.strided(sums, io.bias[channel], at, self.cells[2].stride);
+                sink.strided(sums, io.bias[channel], at, self.cells[2].stride);
             }
         }
     }

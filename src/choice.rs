@@ -1,4 +1,4 @@
-//! Names of the lowerings and of the choices that a caller has.
+//! What a caller can choose: algorithm, BLAS and accuracy.
 
 use core::fmt;
 use core::str::FromStr;

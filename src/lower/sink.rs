@@ -1,10 +1,15 @@
-//! The general epilogue: tiles of sums that kernels cannot store straight into Y (16-bit types, activations beyond a clamp).
+//! The way of finished sums into Y: bias, residual, activation and conversion.
+//!
+//! Kernels store straight into Y where they can: where sums have Y's type, and the activation is no more than a clamp.
+//! Everything else (16-bit types, other activations) takes the general way, through rows of sums in scratch memory.
+//! [`Sink::direct`] is the one place that chooses between the two.
 
 use convoke_kernels::stream::{self, Activation};
-use convoke_kernels::{Isa, Real, StoreMap};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, StoreMap};
 
-use super::Io;
+use super::contract::{Io, Request};
 use crate::element::Element;
+use crate::exec::region::Stores;
 
 /// Elements of a row that are put in order at a time, on the stack.
 const INTERLEAVE: usize = 256;
@@ -12,19 +17,79 @@ const INTERLEAVE: usize = 256;
 /// Pixels of a channel-vector tile, at the most.
 const MAX_PIXELS: usize = 32;
 
-/// The general epilogue of one run.
-pub(crate) struct Finish<'a, 'b, T: Element> {
-    pub(crate) isa: Isa,
-    pub(crate) activation: Activation<T::Acc>,
+/// What is done with finished sums, as it was planned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Finish<A> {
+    isa: Isa,
+    activation: Activation<A>,
+    /// The bounds of the clamp where kernels store straight into Y.
+    clamp: Option<(A, A)>,
+}
+
+impl<A: Real> Finish<A> {
+    pub(crate) fn new<T: Element<Acc = A>>(request: &Request<'_, T>) -> Self {
+        let clamp = match request.activation {
+            Activation::Clamp(lo, hi) if T::DIRECT => Some((lo, hi)),
+            _ => None,
+        };
+        Self { isa: request.isa, activation: request.activation, clamp }
+    }
+
+    /// Whether kernels store straight into Y. Scratch for finished sums is needed where they do not.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.clamp.is_some()
+    }
+
+    /// The bounds of the clamp where kernels store straight into Y.
+    pub(crate) fn clamp(&self) -> Option<(A, A)> {
+        self.clamp
+    }
+
+    pub(crate) fn activation(&self) -> Activation<A> {
+        self.activation
+    }
+
+    /// The way into the Y of one run.
+    pub(crate) fn sink<'a, 'b, T: Element<Acc = A>>(&self, io: &'a Io<'b, T>) -> Sink<'a, 'b, T> {
+        Sink { finish: *self, io }
+    }
+}
+
+/// Where a kernel stores in Y, and what it adds on the way there.
+pub(crate) type DirectStore<'a, A> = (Dest<'a, A>, Epilogue<'a, A>);
+
+/// Takes the finished sums of a task.
+pub(crate) struct Sink<'a, 'b, T: Element> {
+    finish: Finish<T::Acc>,
     pub(crate) io: &'a Io<'b, T>,
 }
 
-impl<T: Element> Finish<'_, '_, T> {
+/// An epilogue that adds nothing, for sums that are finished later. `zeros` has one value for each row of sums.
+pub(crate) fn no_epilogue<A: Real>(zeros: &[A]) -> Epilogue<'_, A> {
+    Epilogue { bias: zeros, residual: None, lo: A::NEG_INFINITY, hi: A::INFINITY }
+}
+
+impl<'a, T: Element> Sink<'a, '_, T> {
+    /// Y from element `at` on, and what is added on the way there, for a kernel that stores what `stores` lists straight
+    /// into it. None where the sums have to take the general way.
+    #[inline]
+    pub(crate) fn direct<'s>(
+        &'s self,
+        at: usize,
+        bias: &'s [T::Acc],
+        stores: impl IntoIterator<Item = Stores>,
+    ) -> Option<DirectStore<'s, T::Acc>> {
+        let (lo, hi) = self.finish.clamp?;
+        let y = T::dest_as_acc(self.io.y.dest(at, stores))?;
+        let residual = self.io.residual.and_then(T::as_acc).map(|residual| &residual[at..]);
+        Some((y, Epilogue { bias, residual, lo, hi }))
+    }
+
     /// Finishes one row of sums: `+ bias + residual`, activation, rounded, stored from output element `at` on. The sums are clobbered.
     pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
         let residual = self.io.residual.map(|r| &r[at..at + sums.len()]);
-        stream::epilogue(self.isa, self.activation, bias, residual, sums);
-        stream::narrow(self.isa, sums, self.io.y.row(at, sums.len()));
+        stream::epilogue(self.finish.isa, self.finish.activation, bias, residual, sums);
+        stream::narrow(self.finish.isa, sums, self.io.y.row(at, sums.len()));
     }
 
     /// As [`row`](Self::row), to every `step`-th element.
@@ -37,7 +102,7 @@ impl<T: Element> Finish<'_, '_, T> {
                 *sum = *sum + r.to_acc();
             }
         }
-        stream::epilogue::<T>(self.isa, self.activation, bias, None, sums);
+        stream::epilogue::<T>(self.finish.isa, self.finish.activation, bias, None, sums);
         for (i, sum) in sums.iter().enumerate() {
             self.io.y.write(at + i * step, T::from_acc(*sum));
         }
@@ -58,7 +123,7 @@ impl<T: Element> Finish<'_, '_, T> {
         let mut buffer = [T::Acc::ZERO; INTERLEAVE];
         for first in (0..len).step_by(INTERLEAVE) {
             let buffer = &mut buffer[..INTERLEAVE.min(len - first)];
-            stream::interleave(self.isa, sums, (phases, span), first, buffer);
+            stream::interleave(self.finish.isa, sums, (phases, span), first, buffer);
             self.row(buffer, bias, at + first);
         }
     }

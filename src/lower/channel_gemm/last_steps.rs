@@ -1,0 +1,40 @@
+//! The end of a tile's sums, and their way into Y.
+
+use convoke_kernels::{Ahead, ChannelKernel, Real, RowOffsetsRef};
+
+use crate::element::Element;
+use crate::exec::region::Stores;
+use crate::lower::sink::Sink;
+
+/// A tile of one panel: the last steps of k, and the panel's bias, with one value for each channel that is not filled up.
+pub(super) struct LastSteps<'a, A> {
+    pub(super) x: &'a [A],
+    pub(super) koff: RowOffsetsRef<'a>,
+    pub(super) w: &'a [A],
+    pub(super) ahead: Ahead,
+    /// Whether the tile has sums of steps before.
+    pub(super) accumulate: bool,
+    pub(super) bias: &'a [A],
+}
+
+impl<A: Real> LastSteps<'_, A> {
+    /// Sums the steps, and finishes the tile into Y from element `at` on.
+    pub(super) fn finish<T: Element<Acc = A>>(
+        &self,
+        kernel: &ChannelKernel<A>,
+        tile: &mut [A],
+        at: usize,
+        sink: &Sink<'_, '_, T>,
+    ) {
+        let Self { x, koff, w, ahead, accumulate, bias } = *self;
+        let ldy = sink.io.y.shape().positions;
+        // The rows of pixels that a kernel for two rows has are neighbours in Y.
+        let stores = [Stores::row(at, kernel.mr()).times(bias.len(), ldy)];
+        if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
+            kernel.finish(x, koff, w, ahead, tile, accumulate, &mut y, ldy, bias.len(), &epilogue);
+        } else {
+            kernel.partial(x, koff, w, ahead, tile, accumulate);
+            sink.transposed(tile, kernel.nr(), bias, at, (ldy, 1));
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The planner's list of lowerings, and what all of them need of a layer.
+
+use alloc::string::String;
+
+use super::contract::{Answer, Request};
+use super::{
+    channel_gemm, col2im, depthwise, grouped, im2col, implicit_gemm, naive, pointwise, transposed, upsample, winograd,
+};
+use crate::choice::{Algorithm, Blas};
+use crate::exec::Line;
+use crate::{Element, Geometry};
+
+/// Rows, steps of k or channels of a GEMM, at the most: products of two of them, and of one of them with a slab's columns, fit the address
+/// space, so that the lowerings need not check each.
+const MOST: usize = 1 << (usize::BITS / 2 - 1);
+
+/// Taps of a kernel, at the most: tables have entries for each.
+const MOST_TAPS: usize = 1 << 24;
+
+/// Whether the sizes are of this world, for every lowering but the naive one.
+///
+/// # Errors
+/// The reason why not.
+pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
+    let k = geometry.in_channels_per_group().checked_mul(geometry.kernel_volume());
+    let sizes = [Some(geometry.out_channels), Some(geometry.in_channels), k];
+    if geometry.kernel_volume() > MOST_TAPS {
+        return Err(alloc::format!("the kernel has {} taps, more than {MOST_TAPS}", geometry.kernel_volume()));
+    }
+    match sizes.iter().all(|size| size.is_some_and(|size| size <= MOST)) {
+        true => Ok(()),
+        false => Err(alloc::format!(
+            "{} input and {} output channels, or channels times {} taps, exceed {MOST}",
+            geometry.in_channels,
+            geometry.out_channels,
+            geometry.kernel_volume()
+        )),
+    }
+}
+
+/// The offer of a lowering that fits the limit of the workspace: with slabs and tiles as large as the caches suggest where they fit, and with
+/// smaller ones otherwise. `offer` is given the bytes that they should not exceed, besides the caches' bound.
+fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: impl Fn(usize) -> Answer<'a, T>) -> Answer<'a, T> {
+    let mut best = offer(usize::MAX)?;
+    // Not all that a task needs is counted in these bytes: hence several attempts.
+    for part in [1, 2, 4, 8] {
+        if best.lines.saturating_mul(size_of::<Line>()) <= request.task_bytes {
+            break;
+        }
+        if let Ok(smaller) = offer(request.task_bytes / part)
+            && smaller.lines < best.lines
+        {
+            best = smaller;
+        }
+    }
+    Ok(best)
+}
+
+/// A candidate of the planner.
+pub(crate) type Candidate<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
+
+/// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
+pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 15] {
+    [
+        (Algorithm::Winograd, winograd::offer),
+        (Algorithm::Pointwise, |r| fitting(r, |bytes| pointwise::offer(r, bytes))),
+        (Algorithm::ImplicitGemm, |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes))),
+        (Algorithm::ChannelGemm, |r| fitting(r, |bytes| channel_gemm::offer(r, bytes))),
+        (Algorithm::Im2col(Blas::Native), |r| fitting(r, |bytes| im2col::offer(r, Blas::Native, bytes))),
+        (Algorithm::Im2col(Blas::Gemm), |r| fitting(r, |bytes| im2col::offer(r, Blas::Gemm, bytes))),
+        (Algorithm::Im2col(Blas::Matrixmultiply), |r| {
+            fitting(r, |bytes| im2col::offer(r, Blas::Matrixmultiply, bytes))
+        }),
+        (Algorithm::Transposed, |r| fitting(r, |bytes| transposed::offer(r, bytes))),
+        (Algorithm::Col2im(Blas::Native), |r| fitting(r, |bytes| col2im::offer(r, Blas::Native, bytes))),
+        (Algorithm::Col2im(Blas::Gemm), |r| fitting(r, |bytes| col2im::offer(r, Blas::Gemm, bytes))),
+        (Algorithm::Col2im(Blas::Matrixmultiply), |r| {
+            fitting(r, |bytes| col2im::offer(r, Blas::Matrixmultiply, bytes))
+        }),
+        (Algorithm::Naive, naive::offer),
+        (Algorithm::Depthwise, |r| fitting(r, |bytes| depthwise::offer(r, bytes))),
+        (Algorithm::Grouped, grouped::offer),
+        (Algorithm::Upsample, |r| fitting(r, |bytes| upsample::offer(r, bytes))),
+    ]
+}
