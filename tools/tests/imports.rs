@@ -1,12 +1,13 @@
-//! No circle of imports among the files of a crate: what ties them can then be read, moved and tested from the bottom up.
+//! The files of a crate import each other in no circle, so that each can be read, moved and tested
+//! without those above it.
 //!
-//! The sources are read as text, in the simplest way that holds for them:
+//! The test reads the sources as text. These are its rules:
 //!
 //! * The modules are those that `mod` declares, from `lib.rs` or `main.rs` on.
-//! * A `use`, and a path in code (`crate::`, `super::`, `self::`, or from a name in scope), is an arrow
-//!   to the file that defines what it names. Re-exports are followed to that file.
-//! * A module that is imported as a whole is no arrow; what is taken from it afterwards is.
-//! * Declaring a module is no arrow. A re-export is one only where its own file uses the name too.
+//! * A `use` is an arrow to the file that defines what it names. A path in code is one too, whether it
+//!   begins with `crate`, `super`, `self` or a name in scope. Re-exports are followed to that file.
+//! * Importing a whole module is no arrow, but each name that is then taken from it is.
+//! * Declaring a module is no arrow. A re-export is one only if its own file also uses the name.
 //! * Comments, strings, tests (`#[cfg(test)]`) and the rules of macros are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,7 @@ use petgraph::graph::DiGraph;
 /// The sources of some crates that stand in one folder, by their paths from there.
 type Sources = BTreeMap<String, String>;
 
-/// From a file to another one, and the names that the first takes from the second.
+/// For a file and another one, the names that the first takes from the second.
 type Arrows = BTreeMap<(String, String), BTreeSet<String>>;
 
 #[test]
@@ -106,13 +107,13 @@ fn arrows(sources: &Sources) -> (Arrows, BTreeSet<String>) {
     (arrows, files)
 }
 
-/// The modules of a crate; the first one is its root.
+/// The modules of a crate. The first one is its root.
 struct Crate<'a> {
     sources: &'a Sources,
     modules: Vec<Module>,
 }
 
-/// What a module says, as far as arrows depend on it.
+/// What a module says that arrows depend on.
 #[derive(Default)]
 struct Module {
     file: String,
@@ -139,7 +140,7 @@ struct Import {
 #[derive(Clone, Copy)]
 enum Found<'p> {
     Module(usize),
-    /// In which module, under which name.
+    /// An item of this module, under this name.
     Item(usize, &'p str),
 }
 
@@ -223,7 +224,7 @@ impl Crate<'_> {
             for path in imports.map(|import| &import.path).chain(&module.paths) {
                 let (to, name) = match self.find(index, path, 0) {
                     Some(Found::Item(to, name)) => (to, name),
-                    // All of its names.
+                    // A glob takes all names of a module.
                     Some(Found::Module(to)) if path.last().is_some_and(|last| last == "*") => (to, "*"),
                     _ => continue,
                 };
@@ -235,7 +236,7 @@ impl Crate<'_> {
         }
     }
 
-    /// What a path in a module leads to; nothing where that is another crate's, or a local name.
+    /// What a path in a module leads to. There is nothing for a name of another crate or of a function.
     fn find<'p>(&self, from: usize, path: &'p [String], depth: usize) -> Option<Found<'p>> {
         let (mut at, mut is_anchored) = (from, false);
         for (i, name) in path.iter().enumerate() {
@@ -266,7 +267,7 @@ impl Crate<'_> {
         if items.contains(name) {
             return Some(Found::Item(module, ""));
         }
-        // Re-exports may lead in a ring, as far as text tells.
+        // Two modules that import all names from each other would be followed for ever.
         if depth > 16 {
             return None;
         }
@@ -336,7 +337,7 @@ fn behind_group(tokens: &[String], open: usize) -> usize {
     tokens.len()
 }
 
-/// Where the tokens go on behind an item, from its attributes on: behind its semicolon, or its braces.
+/// Where the tokens go on behind an item, which ends with a semicolon or with its braces.
 fn behind_item(tokens: &[String], begin: usize) -> usize {
     let is_use = tokens[begin..].iter().find(|token| !matches!(token.as_str(), "pub" | "(" | ")" | "crate" | "super"));
     let is_use = is_use.is_some_and(|token| token == "use");
@@ -352,7 +353,7 @@ fn behind_item(tokens: &[String], begin: usize) -> usize {
     i
 }
 
-/// Whether a keyword defines something: `*const T` and `<const N: usize>` do not.
+/// Whether a keyword defines an item, which it does not in `*const T` or in `<const N: usize>`.
 fn begins_item(tokens: &[String], at: usize) -> bool {
     let before = at.checked_sub(1).map_or(";", |before| tokens[before].as_str());
     matches!(before, ";" | "{" | "}" | "]" | ")" | "pub" | "unsafe" | "const" | "async" | "extern" | "\"\"")
@@ -362,7 +363,8 @@ fn is_word(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Words, numbers, `::` and single signs; a string stands as `""`; comments, characters and lifetimes do not stand at all.
+/// The words, numbers and signs of a text, with `::` as one sign and each string as `""`. Comments,
+/// characters and lifetimes are dropped.
 fn tokens(text: &str) -> Vec<String> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut tokens = Vec::new();
@@ -407,7 +409,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// Bytes of a comment, which may have others in it.
+/// The bytes of a comment, which may contain other comments.
 fn len_of_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0_usize, 0);
     while at < text.len() {
@@ -425,7 +427,7 @@ fn len_of_comment(text: &str) -> usize {
     at
 }
 
-/// Bytes of what stands between two of these quotes, and of them.
+/// The bytes of what stands between two quotes, with the quotes.
 fn len_of_quoted(text: &str, quote: char) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -478,7 +480,7 @@ fn a_child_and_its_module_are_a_circle_where_each_uses_the_other() {
     let found = |module| circles(&arrows(&sources(&files(module))).0).len();
     assert_eq!(found("mod child; pub struct Shared; fn f() { child::offer(Shared) }"), 1);
     assert_eq!(found("mod child; pub(crate) use child::offer; pub struct Shared; fn f() { offer(Shared) }"), 1);
-    // Declared and handed on.
+    // A module that only hands the name on does not use it.
     assert_eq!(found("mod child; pub(crate) use child::offer; pub struct Shared;"), 0);
 }
 
@@ -499,7 +501,7 @@ fn names_are_followed_to_where_they_are_defined() {
         "b.rs -> a.rs: One",
         "b.rs -> a/deep.rs: *, five, four",
         "b.rs -> lib.rs: gcd",
-        "c.rs -> a/deep.rs: Three",
+        "c.rs -> a/deep.rs: Trio",
         "c.rs -> b.rs: f",
     ];
     assert_eq!(drawn(&files), arrows);
