@@ -9,7 +9,8 @@ pub trait Sealed {}
 impl Sealed for f32 {}
 impl Sealed for f64 {}
 
-/// What there is for each of the types: tables of kernels, of which the types themselves know nothing.
+/// What there is for each of the types. The tables of kernels are given this way, so that the types
+/// know nothing of kernels.
 pub trait ByType {
     /// What there is for `T`.
     type Of<T: 'static>;

@@ -4,7 +4,7 @@
 //! The test reads the sources as text. These are its rules:
 //!
 //! * The modules are those that `mod` declares, from `lib.rs` or `main.rs` on.
-//! * A `use` is an arrow to the file that defines what it names. A path in code is one too, whether it
+//! * A `use` is an arrow to the file that defines what it names. So is a path in code, whether it
 //!   begins with `crate`, `super`, `self` or a name in scope. Re-exports are followed to that file.
 //! * Importing a whole module is no arrow, but each name that is then taken from it is.
 //! * Declaring a module is no arrow. A re-export is one only if its own file also uses the name.
@@ -236,7 +236,7 @@ impl Crate<'_> {
         }
     }
 
-    /// What a path in a module leads to. There is nothing for a name of another crate or of a function.
+    /// What a path in a module leads to. There is nothing for a name that is not the crate's.
     fn find<'p>(&self, from: usize, path: &'p [String], depth: usize) -> Option<Found<'p>> {
         let (mut at, mut is_anchored) = (from, false);
         for (i, name) in path.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The points of Winograd's transforms, and what follows from them alone.
 //!
-//! The transforms of input and output, which `generic/winograd.rs` has with the algebra, and that of
-//! filters read the same points.
+//! The transforms of input and output, which stand with the algebra in `generic/winograd.rs`, and
+//! that of filters read the same points.
 
 /// Pairs of points, at the most.
 pub(crate) const PAIRS: usize = 3;
