@@ -3,37 +3,27 @@
 use core::fmt;
 use core::ops::{Add, Mul};
 
-use crate::Isa;
-use crate::depthwise::DepthwiseKernels;
-use crate::grouped::GroupedKernel;
-use crate::ukernel::{ChannelKernel, SpatialKernel};
-use crate::upsample::UpsampleKernel;
-use crate::weave::WeaveKernel;
-use crate::winograd::WinogradKernel;
+/// No other type is one that kernels compute in.
+pub trait Sealed {}
 
-/// The type's columns of the kernel table.
-pub trait Slots: Sized + 'static {
-    #[doc(hidden)]
-    fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>];
-    #[doc(hidden)]
-    fn channel_slot(isa: Isa) -> &'static [ChannelKernel<Self>];
-    #[doc(hidden)]
-    fn two_row_slot(isa: Isa) -> &'static [ChannelKernel<Self>];
-    #[doc(hidden)]
-    fn winograd_slot(isa: Isa) -> &'static [WinogradKernel<Self>];
-    #[doc(hidden)]
-    fn depthwise_slot(isa: Isa) -> Option<&'static DepthwiseKernels<Self>>;
-    #[doc(hidden)]
-    fn grouped_slot(isa: Isa) -> &'static [GroupedKernel<Self>];
-    #[doc(hidden)]
-    fn weave_slot(isa: Isa) -> &'static [WeaveKernel<Self>];
-    #[doc(hidden)]
-    fn upsample_slot(isa: Isa) -> &'static [UpsampleKernel<Self>];
+impl Sealed for f32 {}
+impl Sealed for f64 {}
+
+/// What there is for each of the types. The tables of kernels are given this way, so that the types
+/// know nothing of kernels.
+pub trait ByType {
+    /// What there is for `T`.
+    type Of<T: 'static>;
+
+    /// For `f32`.
+    fn f32(self) -> Self::Of<f32>;
+    /// For `f64`.
+    fn f64(self) -> Self::Of<f64>;
 }
 
 /// A type that kernels compute in: `f32` or `f64`. Sealed.
 pub trait Real:
-    Slots + Copy + PartialOrd + Add<Output = Self> + Mul<Output = Self> + fmt::Debug + fmt::Display + Send + Sync + 'static
+    Sealed + Copy + PartialOrd + Add<Output = Self> + Mul<Output = Self> + fmt::Debug + fmt::Display + Send + Sync + 'static
 {
     /// 0.
     const ZERO: Self;
@@ -54,6 +44,9 @@ pub trait Real:
     fn to_f64(self) -> f64;
     /// e to the power `self`, within 2 units in the last place; NaN stays NaN. Branch-free, so that loops over it vectorise.
     fn exp(self) -> Self;
+
+    #[doc(hidden)]
+    fn pick<B: ByType>(by: B) -> B::Of<Self>;
 }
 
 /// e^x by Cody and Waite's reduction x = n ln 2 + r and a polynomial in r; 2^n by writing the exponent field.
@@ -105,6 +98,10 @@ macro_rules! real {
                 let half = ((n * 0.5 + $shifter) - $shifter);
                 let scale = |n: $t| $t::from_bits((((n as i32) + $bias) as $bits) << $mantissa);
                 p * scale(half) * scale(n - half)
+            }
+
+            fn pick<B: ByType>(by: B) -> B::Of<Self> {
+                by.$t()
             }
         }
     };

@@ -1,7 +1,10 @@
 //! The table of all micro-kernels: what it does not list does not exist.
 
+use core::convert::identity;
+
 use crate::depthwise::DepthwiseKernels;
 use crate::grouped::GroupedKernel;
+use crate::real::ByType;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::upsample::UpsampleKernel;
 use crate::weave::WeaveKernel;
@@ -11,159 +14,81 @@ use crate::{Isa, Real};
 /// The spatial-vector kernels of one ISA and element type; empty where the CPU or the build lacks the ISA.
 #[must_use]
 pub fn spatial_kernels<T: Real>(isa: Isa) -> &'static [SpatialKernel<T>] {
-    if isa.is_available() { T::spatial_slot(isa) } else { &[] }
+    if isa.is_available() { T::pick(Spatial(isa)) } else { &[] }
 }
 
 /// The channel-vector kernels of one ISA and element type; empty where the CPU or the build lacks the ISA.
 #[must_use]
 pub fn channel_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
-    if isa.is_available() { T::channel_slot(isa) } else { &[] }
+    if isa.is_available() { T::pick(Channel(isa)) } else { &[] }
 }
 
 /// The channel-vector kernels for two rows of pixels of one ISA and element type; empty where the CPU or the build lacks the ISA.
 #[must_use]
 pub fn two_row_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
-    if isa.is_available() { T::two_row_slot(isa) } else { &[] }
+    if isa.is_available() { T::pick(TwoRows(isa)) } else { &[] }
 }
 
 /// The Winograd transforms of one ISA and element type; empty where the CPU or the build lacks the ISA.
 #[must_use]
 pub fn winograd_kernels<T: Real>(isa: Isa) -> &'static [WinogradKernel<T>] {
-    if isa.is_available() { T::winograd_slot(isa) } else { &[] }
+    if isa.is_available() { T::pick(Winograd(isa)) } else { &[] }
 }
 
 /// The direct kernels of one ISA and element type; none where the CPU or the build lacks the ISA.
 #[must_use]
 pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<T>> {
-    if isa.is_available() { T::depthwise_slot(isa) } else { None }
+    if isa.is_available() { T::pick(Depthwise(isa)) } else { None }
 }
 
 /// The kernels for groups of few channels of one ISA and element type; empty where the CPU or the build lacks the ISA.
 #[must_use]
 pub fn grouped_kernels<T: Real>(isa: Isa) -> &'static [GroupedKernel<T>] {
-    if isa.is_available() { T::grouped_slot(isa) } else { &[] }
+    if isa.is_available() { T::pick(Grouped(isa)) } else { &[] }
 }
 
 /// The weaving kernel of one ISA and element type; empty where the CPU or the build lacks the ISA.
 #[must_use]
 pub fn weave_kernels<T: Real>(isa: Isa) -> &'static [WeaveKernel<T>] {
-    if isa.is_available() { T::weave_slot(isa) } else { &[] }
+    if isa.is_available() { T::pick(Weave(isa)) } else { &[] }
 }
 
 /// The kernels for depthwise transposed convolution of one ISA and element type; empty where the CPU or the build lacks the ISA.
 #[must_use]
 pub fn upsample_kernels<T: Real>(isa: Isa) -> &'static [UpsampleKernel<T>] {
-    if isa.is_available() { T::upsample_slot(isa) } else { &[] }
+    if isa.is_available() { T::pick(Upsample(isa)) } else { &[] }
 }
 
-/// The slots of the table: one row an ISA, one column an element type and kind of kernel.
+/// The slots of the table for a kind of kernel: one row an ISA, one column an element type.
 macro_rules! slots {
-    ($($elem:ty: $module:ident, $winograd:ident, $depthwise:ident, $grouped:ident, $list:ident);+) => {$(
-        impl crate::real::Slots for $elem {
-            fn spatial_slot(isa: Isa) -> &'static [SpatialKernel<Self>] {
-                match isa {
-                    Isa::Portable => crate::portable::$module::SPATIAL,
-                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-                    Isa::Neon => crate::aarch64::neon::$module::SPATIAL,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-                    Isa::Avx2 => crate::x86_64::avx2::$module::SPATIAL,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-                    Isa::Avx512 => crate::x86_64::avx512::$module::SPATIAL,
-                    _ => &[],
-                }
-            }
+    ($kind:ident, $slot:ty, $filled:path, $empty:expr; $($elem:ident: $module:ident::$list:ident),+) => {
+        /// Those of an ISA.
+        struct $kind(Isa);
 
-            fn channel_slot(isa: Isa) -> &'static [ChannelKernel<Self>] {
-                match isa {
-                    Isa::Portable => crate::portable::$module::CHANNEL,
-                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-                    Isa::Neon => crate::aarch64::neon::$module::CHANNEL,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-                    Isa::Avx2 => crate::x86_64::avx2::$module::CHANNEL,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-                    Isa::Avx512 => crate::x86_64::avx512::$module::CHANNEL,
-                    _ => &[],
+        impl ByType for $kind {
+            type Of<T: 'static> = $slot;
+            $(
+                fn $elem(self) -> Self::Of<$elem> {
+                    match self.0 {
+                        Isa::Portable => $filled(crate::portable::$module::$list),
+                        #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
+                        Isa::Neon => $filled(crate::aarch64::neon::$module::$list),
+                        #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+                        Isa::Avx2 => $filled(crate::x86_64::avx2::$module::$list),
+                        #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+                        Isa::Avx512 => $filled(crate::x86_64::avx512::$module::$list),
+                        _ => $empty,
+                    }
                 }
-            }
-
-            fn two_row_slot(isa: Isa) -> &'static [ChannelKernel<Self>] {
-                match isa {
-                    Isa::Portable => crate::portable::$module::TWO_ROWS,
-                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-                    Isa::Neon => crate::aarch64::neon::$module::TWO_ROWS,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-                    Isa::Avx2 => crate::x86_64::avx2::$module::TWO_ROWS,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-                    Isa::Avx512 => crate::x86_64::avx512::$module::TWO_ROWS,
-                    _ => &[],
-                }
-            }
-
-            fn winograd_slot(isa: Isa) -> &'static [WinogradKernel<Self>] {
-                match isa {
-                    Isa::Portable => crate::portable::$winograd::WINOGRAD,
-                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-                    Isa::Neon => crate::aarch64::neon::$winograd::WINOGRAD,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-                    Isa::Avx2 => crate::x86_64::avx2::$winograd::WINOGRAD,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-                    Isa::Avx512 => crate::x86_64::avx512::$winograd::WINOGRAD,
-                    _ => &[],
-                }
-            }
-
-            fn depthwise_slot(isa: Isa) -> Option<&'static DepthwiseKernels<Self>> {
-                match isa {
-                    Isa::Portable => Some(crate::portable::$depthwise::DEPTHWISE),
-                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-                    Isa::Neon => Some(crate::aarch64::neon::$depthwise::DEPTHWISE),
-                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-                    Isa::Avx2 => Some(crate::x86_64::avx2::$depthwise::DEPTHWISE),
-                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-                    Isa::Avx512 => Some(crate::x86_64::avx512::$depthwise::DEPTHWISE),
-                    _ => None,
-                }
-            }
-
-            fn grouped_slot(isa: Isa) -> &'static [GroupedKernel<Self>] {
-                match isa {
-                    Isa::Portable => crate::portable::$grouped::GROUPED,
-                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-                    Isa::Neon => crate::aarch64::neon::$grouped::GROUPED,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-                    Isa::Avx2 => crate::x86_64::avx2::$grouped::GROUPED,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-                    Isa::Avx512 => crate::x86_64::avx512::$grouped::GROUPED,
-                    _ => &[],
-                }
-            }
-
-            fn weave_slot(isa: Isa) -> &'static [WeaveKernel<Self>] {
-                match isa {
-                    Isa::Portable => crate::portable::weave::$list,
-                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-                    Isa::Neon => crate::aarch64::neon::weave::$list,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-                    Isa::Avx2 => crate::x86_64::avx2::weave::$list,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-                    Isa::Avx512 => crate::x86_64::avx512::weave::$list,
-                    _ => &[],
-                }
-            }
-
-            fn upsample_slot(isa: Isa) -> &'static [UpsampleKernel<Self>] {
-                match isa {
-                    Isa::Portable => crate::portable::upsample::$list,
-                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-                    Isa::Neon => crate::aarch64::neon::upsample::$list,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-                    Isa::Avx2 => crate::x86_64::avx2::upsample::$list,
-                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-                    Isa::Avx512 => crate::x86_64::avx512::upsample::$list,
-                    _ => &[],
-                }
-            }
+            )+
         }
-    )+};
+    };
 }
-slots!(f32: gemm_f32, winograd_f32, depthwise_f32, grouped_f32, F32; f64: gemm_f64, winograd_f64, depthwise_f64, grouped_f64, F64);
+slots!(Spatial, &'static [SpatialKernel<T>], identity, &[]; f32: gemm_f32::SPATIAL, f64: gemm_f64::SPATIAL);
+slots!(Channel, &'static [ChannelKernel<T>], identity, &[]; f32: gemm_f32::CHANNEL, f64: gemm_f64::CHANNEL);
+slots!(TwoRows, &'static [ChannelKernel<T>], identity, &[]; f32: gemm_f32::TWO_ROWS, f64: gemm_f64::TWO_ROWS);
+slots!(Winograd, &'static [WinogradKernel<T>], identity, &[]; f32: winograd_f32::WINOGRAD, f64: winograd_f64::WINOGRAD);
+slots!(Depthwise, Option<&'static DepthwiseKernels<T>>, Some, None; f32: depthwise_f32::DEPTHWISE, f64: depthwise_f64::DEPTHWISE);
+slots!(Grouped, &'static [GroupedKernel<T>], identity, &[]; f32: grouped_f32::GROUPED, f64: grouped_f64::GROUPED);
+slots!(Weave, &'static [WeaveKernel<T>], identity, &[]; f32: weave::F32, f64: weave::F64);
+slots!(Upsample, &'static [UpsampleKernel<T>], identity, &[]; f32: upsample::F32, f64: upsample::F64);

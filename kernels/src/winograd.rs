@@ -3,10 +3,12 @@
 //! A kernel of F(m, r) is used in three steps for a block of tiles: transform the rows of a channel with [`input`](WinogradKernel::input), multiply by the transformed filters (a GEMM for each of the tile's values), and take
 //! the products back with [`output`](WinogradKernel::output). `generic/winograd.rs` has the algebra.
 
+pub(crate) mod points;
+
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::generic::winograd::{Points, has_single, pairs};
+use self::points::{Points, has_single, pairs};
 use crate::ukernel::described;
 use crate::{Dest, Epilogue, Isa, Real};
 

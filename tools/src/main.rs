@@ -12,9 +12,9 @@ mod interrupt;
 mod machine;
 mod options;
 mod output;
+mod records;
 mod session;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -40,16 +40,6 @@ enum Command {
     Explain(explain::Args),
     Kernels(kernels::Args),
     Disasm(disasm::Args),
-}
-
-/// Prints what `text` writes to standard output, with colours where that is a terminal. A reader that has seen enough (`| head`) ends the output, not
-/// the program: its exit status still tells what was found.
-fn show(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
-    match text(&mut out).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
 }
 
 fn main() -> ExitCode {

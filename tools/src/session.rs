@@ -142,6 +142,22 @@ impl Failure {
     }
 }
 
+/// How much of what was asked for was measured, where a measurement was interrupted or some could not be run.
+pub(crate) fn partial(
+    measured: usize,
+    asked: usize,
+    what: &str,
+    interrupted: bool,
+    failed: &[Failure],
+) -> Option<String> {
+    let why = match () {
+        () if interrupted => "Interrupted",
+        () if !failed.is_empty() => "Partial",
+        () => return None,
+    };
+    Some(format!("{why}: {measured} of {asked} {what}"))
+}
+
 /// An error where this machine has not the memory to run a plan: operands, output, packed weights and workspace. Systems hand out more memory than they
 /// have, and end the program when it is used, so that allocating does not tell.
 pub(crate) fn ensure_fits<T: Scalar>(plan: &Plan<T>) -> Result<()> {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::Verdict;
 use crate::assembly::{self, Function, Instruction, Kind, Stack};
-use crate::show;
+use crate::output::text::show;
 use anyhow::{Context, Result, bail, ensure};
 use convoke::Isa;
 use convoke::kernels::Real;

@@ -8,7 +8,7 @@ use convoke_tools::shapes::{self, Kind, describe, flops};
 
 use super::Verdict;
 use crate::options::{Choice, DTypeName, parse_threads, with_element};
-use crate::show;
+use crate::output::text::show;
 
 /// Show what the planner picks for a layer, and why it rejects the rest
 ///

@@ -7,7 +7,7 @@ use convoke::Isa;
 use convoke_tools::kernels;
 
 use super::Verdict;
-use crate::show;
+use crate::output::text::show;
 
 /// Print the table of micro-kernels, as Markdown
 ///

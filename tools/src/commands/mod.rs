@@ -51,16 +51,6 @@ fn load_at_start() -> Option<f64> {
     load
 }
 
-/// How much of what was asked for was measured, where a measurement was interrupted or some could not be run.
-fn partial(measured: usize, asked: usize, what: &str, interrupted: bool, failed: &[Failure]) -> Option<String> {
-    let why = match () {
-        () if interrupted => "Interrupted",
-        () if !failed.is_empty() => "Partial",
-        () => return None,
-    };
-    Some(format!("{why}: {measured} of {asked} {what}"))
-}
-
 /// Whether an error says that the algorithm that was asked for does not accept the layer.
 fn is_rejection(error: &anyhow::Error) -> bool {
     error.downcast_ref::<convoke::Error>().is_some_and(|e| e.kind() == convoke::ErrorKind::Unavailable)

@@ -11,7 +11,7 @@ use convoke_tools::shapes::describe;
 
 use super::{Verdict, is_rejection};
 use crate::options::{BAD, Choice, GOOD, dtype_name};
-use crate::show;
+use crate::output::text::show;
 
 /// Run ONNX test folders, and compare with the outputs they expect
 ///

@@ -13,13 +13,12 @@ use convoke::{DType, Explanation, bf16, f16};
 use convoke_tools::onnx::graph::{ConvNode, Graph, HOW_TO_INFER};
 use serde::Serialize;
 
-use super::{Verdict, load_at_start, partial};
+use super::{Verdict, load_at_start};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, dtype_name, parse_seconds, parse_threads};
-use crate::output::text::{bytes, percent, progress_bar, seconds, table};
-use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session};
-use crate::show;
+use crate::output::text::{bytes, percent, progress_bar, seconds, show, table};
+use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, partial};
 
 /// Time every Conv and ConvTranspose node of an ONNX model
 ///

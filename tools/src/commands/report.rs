@@ -11,17 +11,16 @@ use convoke::{DType, Isa};
 use convoke_tools::data::Scalar;
 use convoke_tools::shapes::{self, Layer, describe};
 use convoke_tools::timing::geometric_mean;
-use serde::Serialize;
 
 use super::worker::Row;
-use super::{Verdict, is_rejection, load_at_start, partial};
+use super::{Verdict, is_rejection, load_at_start};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, DTypeName, parse_seconds, parse_threads, with_element};
-use crate::output::text::{percent, progress_bar, table};
+use crate::output::text::{progress_bar, show, table};
 use crate::output::{chart, page};
+use crate::records::{Record, Report, Series, Summary};
 use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session};
-use crate::show;
 
 /// Time the layers of published networks, and check each against the reference
 ///
@@ -79,55 +78,6 @@ pub(crate) struct Args {
     shapes: Vec<PathBuf>,
 }
 
-/// All figures of one report.
-#[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    /// What the figures hold for.
-    pub(crate) machine: Machine,
-    pub(crate) layers: Vec<Record>,
-    /// Layers that the forced algorithm does not accept.
-    pub(crate) rejected: Vec<String>,
-    /// Layers that were not run.
-    pub(crate) failed: Vec<Failure>,
-    pub(crate) summary: Vec<Summary>,
-    /// The same layers with other instruction sets and numbers of threads.
-    pub(crate) comparisons: Vec<Series>,
-    /// Number of layers that were asked for.
-    pub(crate) asked: usize,
-    /// Whether it ended before the last layer.
-    pub(crate) interrupted: bool,
-}
-
-/// The figures of one layer.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Record {
-    pub(crate) name: String,
-    /// As [`Layer::network`] has it.
-    pub(crate) network: String,
-    #[serde(flatten)]
-    pub(crate) figures: Figures,
-}
-
-/// The geometric mean of a kind of layers.
-#[derive(Debug, Serialize)]
-pub(crate) struct Summary {
-    pub(crate) kind: String,
-    pub(crate) layers: usize,
-    pub(crate) gflops: f64,
-    pub(crate) share_of_peak: f64,
-    pub(crate) share_of_limit: f64,
-}
-
-/// GFLOP/s of all layers, by name, with one instruction set and number of threads.
-#[derive(Debug, Serialize)]
-pub(crate) struct Series {
-    pub(crate) isa: String,
-    pub(crate) threads: usize,
-    pub(crate) gflops: BTreeMap<String, f64>,
-    /// Layers whose results were wrong, with the error as a multiple of its bound.
-    pub(crate) wrong: BTreeMap<String, f64>,
-}
-
 /// Runs the layers, and prints the report.
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let layers = args.layers()?;
@@ -162,55 +112,6 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         eprintln!("written: {}", folder.join("index.html").display());
     }
     Ok(Verdict::of_layers(report.interrupted, &report.failed, report.wrong().is_empty()))
-}
-
-impl Report {
-    /// How much of what was asked for it has, where that is not all.
-    pub(crate) fn partial(&self) -> Option<String> {
-        partial(self.layers.len(), self.asked, "layers", self.interrupted, &self.failed)
-    }
-
-    /// What is wrong with which results, those of the comparisons too, one a line.
-    pub(crate) fn wrong(&self) -> Vec<String> {
-        let own = self.layers.iter().filter(|r| !r.figures.within_bound).map(|r| r.figures.wrong(&r.name));
-        // The last one is the report itself.
-        let others = self.comparisons.split_last().map_or(&[][..], |(_, others)| others);
-        let of_series = |s: &Series| {
-            let how = format!("with {}, threads: {}", s.isa, s.threads);
-            let line = move |(name, times): (&String, &f64)| format!("{name} {how}: error {times:.1} times its bound");
-            s.wrong.iter().map(line).collect::<Vec<_>>()
-        };
-        own.chain(others.iter().flat_map(of_series)).collect()
-    }
-}
-
-impl Summary {
-    /// The heads of [`cells`](Self::cells).
-    pub(crate) const HEADS: [&str; 5] = ["kind", "layers", "GFLOP/s", "FMA", "of limit"];
-
-    /// The means as cells of a table.
-    pub(crate) fn cells(&self) -> [String; 5] {
-        [
-            self.kind.clone(),
-            self.layers.to_string(),
-            format!("{:.1}", self.gflops),
-            percent(self.share_of_peak),
-            percent(self.share_of_limit),
-        ]
-    }
-}
-
-impl Series {
-    fn new(isa: String, threads: usize) -> Self {
-        Self { isa, threads, gflops: BTreeMap::new(), wrong: BTreeMap::new() }
-    }
-
-    fn add(&mut self, layer: &str, figures: &Figures) {
-        self.gflops.insert(layer.to_owned(), figures.gflops);
-        if !figures.within_bound {
-            self.wrong.insert(layer.to_owned(), figures.error_of_bound);
-        }
-    }
 }
 
 impl Args {

@@ -13,7 +13,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::text::percent;
-use crate::commands::report::{Record, Report, Series};
+use crate::records::{Record, Report, Series};
 use crate::session::ABOVE_100;
 
 /// Pixels across; SVG scales. Narrow, so that the text can still be read where a telephone or half a window scales it down.

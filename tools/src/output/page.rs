@@ -3,7 +3,7 @@
 use std::fmt::{Result, Write};
 
 use super::chart::Picture;
-use crate::commands::report::{Report, Summary};
+use crate::records::{Report, Summary};
 use crate::session::{Failure, Figures};
 
 /// Nothing scrolls sideways: on a narrow screen a row of the layers' table becomes a block, and each number stands beside the head of its column.

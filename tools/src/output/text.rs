@@ -1,7 +1,19 @@
-//! Units, tables and progress.
+//! Units, tables, progress, and standard output.
+
+use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+
+/// Prints what `text` writes to standard output, with colours where that is a terminal. A reader that has seen enough (`| head`) ends the output, not
+/// the program: its exit status still tells what was found.
+pub(crate) fn show(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    match text(&mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
 
 /// A bar on standard error, with the time left; invisible where that is not a terminal.
 pub(crate) fn progress_bar(steps: usize) -> ProgressBar {

@@ -1,7 +1,7 @@
-//! What tiles are made of: tap columns, and the store of their sums.
+//! What tiles are made of: the rows that they see, tap columns, and the store of their sums.
 
 use crate::Real;
-use crate::depthwise::{MOST_TAPS, TileOutput};
+use crate::depthwise::{DirectArgs, MOST_TAPS, TileOutput};
 use crate::simd::{LEAST_ROW, Simd};
 
 /// The mask of all lanes.
@@ -23,6 +23,11 @@ pub(super) const SAME: u8 = 1;
 
 /// Those that are told.
 pub(super) const SOME: u8 = 2;
+
+/// The rows of a tile's input that are there, of those from row `first` of X on.
+pub(super) fn rows_inside<T>(args: &DirectArgs<T>, first: isize) -> (usize, usize) {
+    ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize)
+}
 
 /// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, ...; where `MASKED`, the lanes of `mask` of them; of the first and last
 /// N - 1 rows, those that are there according to `EDGE`: where that is `SOME`, those that are `inside`.

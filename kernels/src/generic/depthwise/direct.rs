@@ -1,6 +1,6 @@
 //! Tiles along rows straight from X, with stride 1.
 
-use super::column::{SAME, SOME, WHOLE, every_lane, store, sum_column};
+use super::column::{SAME, SOME, WHOLE, every_lane, rows_inside, store, sum_column};
 use super::halves::{Halves, direct_halves, halves_tails};
 use super::strided::{direct_pairs, strides};
 use crate::Real;
@@ -134,11 +134,6 @@ impl<V: Simd> Views<V> {
             views
         }
     }
-}
-
-/// The rows of a tile's input that are there, of those from row `first` of X on.
-pub(super) fn rows_inside<T>(args: &DirectArgs<T>, first: isize) -> (usize, usize) {
-    ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize)
 }
 
 /// [`direct_columns`] for `N` columns on planes of one tile of one vector, as high as those of X, between equal padding: what planes have in common is made

@@ -1,7 +1,7 @@
 //! Tiles below one another that share vectors: where the last vectors of their rows have at most half as many elements as lanes, one tile is in the low half, the
 //! other one in the high half.
 
-use super::direct::rows_inside;
+use super::column::rows_inside;
 use crate::Real;
 use crate::depthwise::{DirectArgs, MOST_SHORT, MOST_TAPS, TileOutput, tails_fit_in_one};
 use crate::simd::{Simd, lanes_in_row};

@@ -1,7 +1,6 @@
 //! Tiles along rows straight from X, with stride 2 along both axes.
 
-use super::column::{every_lane, store};
-use super::direct::rows_inside;
+use super::column::{every_lane, rows_inside, store};
 use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, TileOutput};
 use crate::simd::Simd;
