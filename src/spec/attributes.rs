@@ -41,7 +41,7 @@ impl Attributes {
 
     /// The version of the operator that the opset holds: 1, 11 or 22.
     ///
-    /// The versions differ in the element types only (and in wording: see `DESIGN.md` for where the texts disagree).
+    /// The versions differ in the element types only (and in wording: see `docs/design.md` for where the texts disagree).
     pub(super) fn since_version(&self) -> Result<u32, Error> {
         match self.opset {
             0 => bail!(UnsupportedOperator, "{}: opset 0 does not exist, the first is 1", self.op),

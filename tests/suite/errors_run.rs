@@ -1,5 +1,5 @@
 //! Errors of packing, workspace and running: the right kind, a message with operator, value and rule, and nothing written into Y. Case numbers are
-//! those of the list in DESIGN.md's sources: 33 and 34 buffers, 40 and 41 workspace, 43 allocation, 48 packed weights, 49 threads.
+//! those of a list of cases: 33 and 34 buffers, 40 and 41 workspace, 43 allocation, 48 packed weights, 49 threads.
 
 use crate::common::{Combination, Operands, Oracle, isas, layer};
 use convoke::{

@@ -67,7 +67,7 @@ fn root_mean_square(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     (values.map(|value| value * value).sum::<f64>() / count).sqrt()
 }
 
-/// DESIGN.md's table comes from this test's output: `cargo test --release --test suite -- --nocapture winograd::the_error`.
+/// The table in docs/journal.md comes from this test's output: `cargo test --release --test suite -- --nocapture winograd::the_error`.
 #[test]
 fn the_error_stays_within_what_each_accuracy_promises() {
     let layers = |channels: usize| {
