@@ -6,7 +6,6 @@
 pub(crate) mod channel_gemm;
 mod channel_tiles;
 pub(crate) mod col2im;
-mod cost;
 pub(crate) mod depthwise;
 pub(crate) mod engine;
 mod finish;
@@ -28,13 +27,14 @@ use convoke_kernels::{Isa, stream};
 
 use crate::exec::output::Output;
 use crate::exec::{Line, tasks_of_thread};
+use crate::machine::Machine;
 use crate::plan::{Accuracy, Algorithm, Blas};
 use crate::{Element, Geometry};
 
 /// What a lowering is asked for.
 pub(crate) struct Request<'a, T: Element> {
     pub(crate) geometry: &'a Geometry,
-    pub(crate) isa: Isa,
+    pub(crate) machine: &'a Machine,
     /// Threads that the split into tasks should keep busy.
     pub(crate) threads: usize,
     pub(crate) activation: stream::Activation<T::Acc>,
@@ -46,6 +46,11 @@ pub(crate) struct Request<'a, T: Element> {
 }
 
 impl<T: Element> Request<'_, T> {
+    /// The instruction set of the kernels.
+    pub(crate) fn isa(&self) -> Isa {
+        self.machine.isa()
+    }
+
     /// Whether kernels can store straight into Y: no conversion, no activation beyond a clamp. Gives the bounds of the clamp.
     pub(crate) fn direct_clamp(&self) -> Option<(T::Acc, T::Acc)> {
         match self.activation {

@@ -59,6 +59,8 @@ pub struct Plan<T: Element> {
     /// What is run instead where some taps see padding alone.
     live: Option<(LiveTaps, Method<T>)>,
     threads: usize,
+    /// Whether this CPU has the ISA: kernels of another one are descriptions, and panic where they are called.
+    is_runnable: bool,
     explanation: Explanation,
 }
 
@@ -125,8 +127,10 @@ impl<T: Element> Plan<T> {
     /// Packs W, `(M, C/group, k...)` for Conv and `(C, M/group, k...)` for ConvTranspose, and the bias, of M elements.
     ///
     /// # Errors
-    /// [`BufferLength`](crate::ErrorKind::BufferLength) if a length is not the shape's, [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    /// [`BufferLength`](crate::ErrorKind::BufferLength) if a length is not the shape's, [`OutOfMemory`](crate::ErrorKind::OutOfMemory),
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the plan is [for a machine](Planner::machine) whose ISA this CPU lacks.
     pub fn pack(&self, w: &[T], bias: Option<&[T]>) -> Result<PackedWeights<T>, Error> {
+        self.check_runnable()?;
         self.check_len("W", w.len(), self.geometry.weight_len(), || self.geometry.weight_shape())?;
         if let Some(bias) = bias {
             self.check_len("B", bias.len(), self.geometry.bias_len(), || alloc::vec![self.geometry.bias_len()])?;
@@ -156,7 +160,8 @@ impl<T: Element> Plan<T> {
     ///
     /// # Errors
     /// [`BufferLength`](crate::ErrorKind::BufferLength), [`PackedMismatch`](crate::ErrorKind::PackedMismatch) if the weights were packed by
-    /// a plan with other kernels, [`Workspace`](crate::ErrorKind::Workspace) if it is too small. Y is untouched then.
+    /// a plan with other kernels, [`Workspace`](crate::ErrorKind::Workspace) if it is too small,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the plan is [for a machine](Planner::machine) whose ISA this CPU lacks. Y is untouched then.
     pub fn run(
         &self,
         x: &[T],
@@ -209,6 +214,7 @@ impl<T: Element> Plan<T> {
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<&'y mut [T], Error> {
+        self.check_runnable()?;
         let (geometry, op) = (&self.geometry, self.geometry.op);
         self.check_input(x)?;
         self.check_len("Y", y.len(), geometry.output_len(), || geometry.output_shape())?;
@@ -248,6 +254,18 @@ impl<T: Element> Plan<T> {
             ));
         };
         live.packing.format.difference(&method.format).map_or(Ok(&live.packing), Err)
+    }
+
+    /// Whether this CPU can run the kernels.
+    fn check_runnable(&self) -> Result<(), Error> {
+        if !self.is_runnable {
+            let (op, isa) = (self.geometry.op, self.isa());
+            bail!(
+                Unavailable,
+                "{op}: the plan is for another machine, whose ISA {isa} this CPU lacks: it can be explained, but not run"
+            );
+        }
+        Ok(())
     }
 
     /// The length of X.

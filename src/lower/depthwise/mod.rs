@@ -88,7 +88,7 @@ impl<T: Element> Depthwise<T> {
         };
         Self {
             geometry: request.geometry.clone(),
-            isa: request.isa,
+            isa: request.isa(),
             activation: request.activation,
             direct,
             kernels,

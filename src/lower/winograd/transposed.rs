@@ -57,7 +57,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         taps: [roles.down.kernel, roles.along.kernel],
         roles,
     };
-    let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
+    let Some(weave) = weave_kernels::<T::Acc>(request.isa()).first() else {
         return Err(String::from("no kernel that interleaves"));
     };
     let along = cells[2].stride;
