@@ -4,6 +4,7 @@ use core::fmt;
 use core::ops::{Add, Mul};
 
 use crate::Isa;
+use crate::catalogue::Descriptions;
 use crate::depthwise::DepthwiseKernels;
 use crate::grouped::GroupedKernel;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
@@ -29,6 +30,8 @@ pub trait Slots: Sized + 'static {
     fn weave_slot(isa: Isa) -> &'static [WeaveKernel<Self>];
     #[doc(hidden)]
     fn upsample_slot(isa: Isa) -> &'static [UpsampleKernel<Self>];
+    #[doc(hidden)]
+    fn descriptions(isa: Isa) -> Option<&'static Descriptions<Self>>;
 }
 
 /// A type that kernels compute in: `f32` or `f64`. Sealed.

@@ -1,5 +1,8 @@
 //! The table of all micro-kernels: what it does not list does not exist.
 
+use crate::catalogue::Descriptions;
+#[cfg(target_arch = "x86_64")]
+use crate::depthwise::DepthwiseKernel;
 use crate::depthwise::DepthwiseKernels;
 use crate::grouped::GroupedKernel;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
@@ -54,6 +57,53 @@ pub fn weave_kernels<T: Real>(isa: Isa) -> &'static [WeaveKernel<T>] {
 #[must_use]
 pub fn upsample_kernels<T: Real>(isa: Isa) -> &'static [UpsampleKernel<T>] {
     if isa.is_available() { T::upsample_slot(isa) } else { &[] }
+}
+
+/// The descriptions of a list of kernels; those of `$like` have the same type, and there is one at least.
+#[cfg(target_arch = "x86_64")]
+macro_rules! described_list {
+    ($kernel:ty, $list:expr) => {
+        described_list!($kernel, $list, like $list)
+    };
+    ($kernel:ty, $list:expr, like $like:expr) => {{
+        const LEN: usize = $list.len();
+        const FIRST: $kernel = $like[0].description();
+        static ALL: [$kernel; LEN] = {
+            let mut all = [FIRST; LEN];
+            let mut i = 0;
+            while i < LEN {
+                all[i] = $list[i].description();
+                i += 1;
+            }
+            all
+        };
+        &ALL
+    }};
+}
+
+/// The descriptions of an element type's kernels in one of `x86_64`'s modules.
+#[cfg(target_arch = "x86_64")]
+macro_rules! descriptions {
+    ($elem:ty, $isa:ident, $module:ident, $winograd:ident, $depthwise:ident, $grouped:ident, $list:ident) => {{
+        use crate::x86_64::$isa;
+        type Direct = DepthwiseKernel<$elem>;
+        static DEPTHWISE: DepthwiseKernels<$elem> = $isa::$depthwise::DEPTHWISE.description(
+            described_list!(Direct, $isa::$depthwise::DEPTHWISE.rows),
+        described_list!(Direct, $isa::$depthwise::DEPTHWISE.narrow, like $isa::$depthwise::DEPTHWISE.rows),
+            described_list!(Direct, $isa::$depthwise::DEPTHWISE.channels),
+        );
+        static ALL: Descriptions<$elem> = Descriptions {
+            spatial: described_list!(SpatialKernel<$elem>, $isa::$module::SPATIAL),
+            channel: described_list!(ChannelKernel<$elem>, $isa::$module::CHANNEL),
+        two_row: described_list!(ChannelKernel<$elem>, $isa::$module::TWO_ROWS, like $isa::$module::CHANNEL),
+            winograd: described_list!(WinogradKernel<$elem>, $isa::$winograd::WINOGRAD),
+            depthwise: &DEPTHWISE,
+            grouped: described_list!(GroupedKernel<$elem>, $isa::$grouped::GROUPED),
+            weave: described_list!(WeaveKernel<$elem>, $isa::weave::$list),
+            upsample: described_list!(UpsampleKernel<$elem>, $isa::upsample::$list),
+        };
+        Some(&ALL)
+    }};
 }
 
 /// The slots of the table: one row an ISA, one column an element type and kind of kernel.
@@ -161,6 +211,17 @@ macro_rules! slots {
                     #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
                     Isa::Avx512 => crate::x86_64::avx512::upsample::$list,
                     _ => &[],
+                }
+            }
+
+            fn descriptions(isa: Isa) -> Option<&'static Descriptions<Self>> {
+                // The others are there wherever they are built.
+                match isa {
+                    #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
+                    Isa::Avx2 => descriptions!($elem, avx2, $module, $winograd, $depthwise, $grouped, $list),
+                    #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
+                    Isa::Avx512 => descriptions!($elem, avx512, $module, $winograd, $depthwise, $grouped, $list),
+                    _ => None,
                 }
             }
         }

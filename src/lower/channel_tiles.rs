@@ -2,7 +2,8 @@
 
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, channel_kernels, two_row_kernels};
+use convoke_kernels::catalogue::{channel_kernels, two_row_kernels};
+use convoke_kernels::{Ahead, ChannelKernel, Isa, Real};
 
 use crate::machine::Machine;
 

@@ -9,7 +9,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
+use convoke_kernels::catalogue::spatial_kernels;
+use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap};
 
 use super::Request;
 use super::finish::Finish;

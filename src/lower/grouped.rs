@@ -14,10 +14,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::{depthwise_kernels, grouped_kernels};
 use convoke_kernels::stream::{self, Activation};
 use convoke_kernels::{
-    Ahead, DepthwiseKernels, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, RowCopy, depthwise_kernels,
-    grouped_kernels,
+    Ahead, DepthwiseKernels, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, RowCopy,
 };
 
 use super::finish::Finish;

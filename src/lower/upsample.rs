@@ -11,8 +11,9 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::upsample_kernels;
 use convoke_kernels::stream::{self, Activation};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput, upsample_kernels};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput};
 
 use super::finish::Finish;
 use super::{Answer, Io, Layout, Lowering, Offer, Request, TASKS_PER_THREAD};

@@ -15,7 +15,8 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, RowOffsetsRef, channel_kernels, stream};
+use convoke_kernels::catalogue::channel_kernels;
+use convoke_kernels::{Ahead, ChannelKernel, Epilogue, Isa, Real, RowOffsets, RowOffsetsRef, stream};
 
 use super::channel_tiles::{Fetch, Panels, Tiles};
 use super::finish::Finish;

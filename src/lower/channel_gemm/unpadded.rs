@@ -10,7 +10,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, channel_kernels, stream};
+use convoke_kernels::catalogue::channel_kernels;
+use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, stream};
 
 use super::{Sink, Weights};
 use crate::element::{Compute, Element};

@@ -3,7 +3,8 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real, depthwise_kernels};
+use convoke_kernels::catalogue::depthwise_kernels;
+use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real};
 
 use super::grid::{Along, Grid, MOST_BYTES};
 use super::{Depthwise, MOST_CHANNELS};

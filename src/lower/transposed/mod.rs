@@ -19,11 +19,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::{spatial_kernels, weave_kernels};
 use convoke_kernels::stream::Activation;
 use convoke_kernels::weave::{MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
-use convoke_kernels::{
-    Ahead, Dest, Epilogue, Isa, Real, RowOffsets, SpatialKernel, WeaveKernel, spatial_kernels, weave_kernels,
-};
+use convoke_kernels::{Ahead, Dest, Epilogue, Isa, Real, RowOffsets, SpatialKernel, WeaveKernel};
 
 use super::engine::{Panels, a_block_bytes};
 use super::finish::Finish;

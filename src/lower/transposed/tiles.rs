@@ -2,7 +2,8 @@
 
 use alloc::vec::Vec;
 
-use convoke_kernels::{Real, SpatialKernel, spatial_kernels};
+use convoke_kernels::catalogue::spatial_kernels;
+use convoke_kernels::{Real, SpatialKernel};
 
 use crate::lower::engine::Panels;
 use crate::machine::Machine;

@@ -36,8 +36,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::winograd_kernels;
 use convoke_kernels::winograd::{Pixels, Products};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsetsRef, WinogradKernel, winograd_kernels};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsetsRef, WinogradKernel};
 
 use super::channel_tiles::{Fetch, Tiles};
 use super::{Answer, Io, Layout, Lowering, Offer, Request};

@@ -13,9 +13,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::weave_kernels;
 use convoke_kernels::stream::Activation;
 use convoke_kernels::weave::{Run, Strands};
-use convoke_kernels::{Dest, Epilogue, Real, WeaveKernel, weave_kernels};
+use convoke_kernels::{Dest, Epilogue, Real, WeaveKernel};
 
 use super::direct::Tile;
 use super::shape::{Roles, View};
