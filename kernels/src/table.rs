@@ -1,9 +1,7 @@
 //! The table of all micro-kernels: what it does not list does not exist.
 
 use crate::catalogue::Descriptions;
-#[cfg(target_arch = "x86_64")]
-use crate::depthwise::DepthwiseKernel;
-use crate::depthwise::DepthwiseKernels;
+use crate::depthwise::{DepthwiseKernel, DepthwiseKernels};
 use crate::grouped::GroupedKernel;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::upsample::UpsampleKernel;
@@ -60,7 +58,6 @@ pub fn upsample_kernels<T: Real>(isa: Isa) -> &'static [UpsampleKernel<T>] {
 }
 
 /// The descriptions of a list of kernels; those of `$like` have the same type, and there is one at least.
-#[cfg(target_arch = "x86_64")]
 macro_rules! described_list {
     ($kernel:ty, $list:expr) => {
         described_list!($kernel, $list, like $list)
@@ -81,26 +78,25 @@ macro_rules! described_list {
     }};
 }
 
-/// The descriptions of an element type's kernels in one of `x86_64`'s modules.
-#[cfg(target_arch = "x86_64")]
+/// The descriptions of an element type's kernels in the module of one ISA.
 macro_rules! descriptions {
-    ($elem:ty, $isa:ident, $module:ident, $winograd:ident, $depthwise:ident, $grouped:ident, $list:ident) => {{
-        use crate::x86_64::$isa;
+    ($elem:ty, $($tier:ident)::+, $module:ident, $winograd:ident, $depthwise:ident, $grouped:ident, $list:ident) => {{
+        use crate::$($tier)::+ as tier;
         type Direct = DepthwiseKernel<$elem>;
-        static DEPTHWISE: DepthwiseKernels<$elem> = $isa::$depthwise::DEPTHWISE.description(
-            described_list!(Direct, $isa::$depthwise::DEPTHWISE.rows),
-        described_list!(Direct, $isa::$depthwise::DEPTHWISE.narrow, like $isa::$depthwise::DEPTHWISE.rows),
-            described_list!(Direct, $isa::$depthwise::DEPTHWISE.channels),
+        static DEPTHWISE: DepthwiseKernels<$elem> = tier::$depthwise::DEPTHWISE.description(
+            described_list!(Direct, tier::$depthwise::DEPTHWISE.rows),
+            described_list!(Direct, tier::$depthwise::DEPTHWISE.narrow, like tier::$depthwise::DEPTHWISE.rows),
+            described_list!(Direct, tier::$depthwise::DEPTHWISE.channels),
         );
         static ALL: Descriptions<$elem> = Descriptions {
-            spatial: described_list!(SpatialKernel<$elem>, $isa::$module::SPATIAL),
-            channel: described_list!(ChannelKernel<$elem>, $isa::$module::CHANNEL),
-        two_row: described_list!(ChannelKernel<$elem>, $isa::$module::TWO_ROWS, like $isa::$module::CHANNEL),
-            winograd: described_list!(WinogradKernel<$elem>, $isa::$winograd::WINOGRAD),
+            spatial: described_list!(SpatialKernel<$elem>, tier::$module::SPATIAL),
+            channel: described_list!(ChannelKernel<$elem>, tier::$module::CHANNEL),
+            two_row: described_list!(ChannelKernel<$elem>, tier::$module::TWO_ROWS, like tier::$module::CHANNEL),
+            winograd: described_list!(WinogradKernel<$elem>, tier::$winograd::WINOGRAD),
             depthwise: &DEPTHWISE,
-            grouped: described_list!(GroupedKernel<$elem>, $isa::$grouped::GROUPED),
-            weave: described_list!(WeaveKernel<$elem>, $isa::weave::$list),
-            upsample: described_list!(UpsampleKernel<$elem>, $isa::upsample::$list),
+            grouped: described_list!(GroupedKernel<$elem>, tier::$grouped::GROUPED),
+            weave: described_list!(WeaveKernel<$elem>, tier::weave::$list),
+            upsample: described_list!(UpsampleKernel<$elem>, tier::upsample::$list),
         };
         Some(&ALL)
     }};
@@ -215,12 +211,14 @@ macro_rules! slots {
             }
 
             fn descriptions(isa: Isa) -> Option<&'static Descriptions<Self>> {
-                // The others are there wherever they are built.
                 match isa {
+                    Isa::Portable => descriptions!($elem, portable, $module, $winograd, $depthwise, $grouped, $list),
+                    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
+                    Isa::Neon => descriptions!($elem, aarch64::neon, $module, $winograd, $depthwise, $grouped, $list),
                     #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-                    Isa::Avx2 => descriptions!($elem, avx2, $module, $winograd, $depthwise, $grouped, $list),
+                    Isa::Avx2 => descriptions!($elem, x86_64::avx2, $module, $winograd, $depthwise, $grouped, $list),
                     #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-                    Isa::Avx512 => descriptions!($elem, avx512, $module, $winograd, $depthwise, $grouped, $list),
+                    Isa::Avx512 => descriptions!($elem, x86_64::avx512, $module, $winograd, $depthwise, $grouped, $list),
                     _ => None,
                 }
             }
