@@ -1,8 +1,10 @@
-//! All kernels of the build, for planning: those of an instruction set that this CPU lacks can be read, and not called.
+//! All kernels of the build, for planning: those of an instruction set that this CPU lacks can be
+//! read, and not called.
 //!
-//! Where the CPU has the ISA, these are the kernels of [`table`]. Where only the build has it, they are descriptions. A
-//! description has the name and all sizes of its kernel, but its function pointers are of functions that panic. So a plan can be
-//! made for another machine, and a call by mistake is a panic and nothing worse.
+//! Where the CPU has the ISA, these are the kernels of [`table`]. Where only the build has it,
+//! they are descriptions. A description has the name and all sizes of its kernel, but its
+//! function pointers are of functions that panic. So a plan can be made for another machine, and
+//! a call by mistake is a panic and nothing worse.
 
 use crate::depthwise::DepthwiseKernels;
 use crate::grouped::GroupedKernel;
@@ -34,49 +36,57 @@ fn described<T: Real>(isa: Isa) -> Option<&'static Descriptions<T>> {
     if isa.is_available() { None } else { T::descriptions(isa) }
 }
 
-/// The spatial-vector kernels of one ISA and element type, perhaps as descriptions; empty where the build lacks the ISA.
+/// The spatial-vector kernels of one ISA and element type, perhaps as descriptions; empty where
+/// the build lacks the ISA.
 #[must_use]
 pub fn spatial_kernels<T: Real>(isa: Isa) -> &'static [SpatialKernel<T>] {
     described(isa).map_or_else(|| table::spatial_kernels(isa), |all| all.spatial)
 }
 
-/// The channel-vector kernels of one ISA and element type, perhaps as descriptions; empty where the build lacks the ISA.
+/// The channel-vector kernels of one ISA and element type, perhaps as descriptions; empty where
+/// the build lacks the ISA.
 #[must_use]
 pub fn channel_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
     described(isa).map_or_else(|| table::channel_kernels(isa), |all| all.channel)
 }
 
-/// The channel-vector kernels for two rows of pixels of one ISA and element type, perhaps as descriptions; empty where the build lacks the ISA.
+/// The channel-vector kernels for two rows of pixels of one ISA and element type, perhaps as
+/// descriptions; empty where the build lacks the ISA.
 #[must_use]
 pub fn two_row_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
     described(isa).map_or_else(|| table::two_row_kernels(isa), |all| all.two_row)
 }
 
-/// The Winograd transforms of one ISA and element type, perhaps as descriptions; empty where the build lacks the ISA.
+/// The Winograd transforms of one ISA and element type, perhaps as descriptions; empty where the
+/// build lacks the ISA.
 #[must_use]
 pub fn winograd_kernels<T: Real>(isa: Isa) -> &'static [WinogradKernel<T>] {
     described(isa).map_or_else(|| table::winograd_kernels(isa), |all| all.winograd)
 }
 
-/// The direct kernels of one ISA and element type, perhaps as descriptions; none where the build lacks the ISA.
+/// The direct kernels of one ISA and element type, perhaps as descriptions; none where the build
+/// lacks the ISA.
 #[must_use]
 pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<T>> {
     described(isa).map_or_else(|| table::depthwise_kernels(isa), |all| Some(all.depthwise))
 }
 
-/// The kernels for groups of few channels of one ISA and element type, perhaps as descriptions; empty where the build lacks the ISA.
+/// The kernels for groups of few channels of one ISA and element type, perhaps as descriptions;
+/// empty where the build lacks the ISA.
 #[must_use]
 pub fn grouped_kernels<T: Real>(isa: Isa) -> &'static [GroupedKernel<T>] {
     described(isa).map_or_else(|| table::grouped_kernels(isa), |all| all.grouped)
 }
 
-/// The weaving kernels of one ISA and element type, perhaps as descriptions; empty where the build lacks the ISA.
+/// The weaving kernels of one ISA and element type, perhaps as descriptions; empty where the
+/// build lacks the ISA.
 #[must_use]
 pub fn weave_kernels<T: Real>(isa: Isa) -> &'static [WeaveKernel<T>] {
     described(isa).map_or_else(|| table::weave_kernels(isa), |all| all.weave)
 }
 
-/// The kernels for depthwise transposed convolution of one ISA and element type, perhaps as descriptions; empty where the build lacks the ISA.
+/// The kernels for depthwise transposed convolution of one ISA and element type, perhaps as
+/// descriptions; empty where the build lacks the ISA.
 #[must_use]
 pub fn upsample_kernels<T: Real>(isa: Isa) -> &'static [UpsampleKernel<T>] {
     described(isa).map_or_else(|| table::upsample_kernels(isa), |all| all.upsample)

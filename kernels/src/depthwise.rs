@@ -533,7 +533,8 @@ pub struct RowCopy {
     pub dst_row: usize,
 }
 
-/// The direct kernels of an ISA and type, and the passes before and behind them. A reference is the proof that they may be called.
+/// The direct kernels of an ISA and type, and the passes before and behind them. A reference is
+/// the proof that they may be called.
 pub struct DepthwiseKernels<T: 'static> {
     pub(crate) isa: Isa,
     pub(crate) lanes: usize,
@@ -547,7 +548,8 @@ pub struct DepthwiseKernels<T: 'static> {
 }
 
 impl<T: 'static> DepthwiseKernels<T> {
-    /// The same to be read, and not to be called, of kernels that are [descriptions](DepthwiseKernel::description) too.
+    /// The same to be read, and not to be called, of kernels that are
+    /// [descriptions](DepthwiseKernel::description) too.
     pub(crate) const fn description(
         &self,
         rows: &'static [DepthwiseKernel<T>],

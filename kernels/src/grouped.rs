@@ -218,7 +218,8 @@ pub(crate) struct FlatArgs<T> {
     pub(crate) is_finite: bool,
 }
 
-/// A kernel for tiles of some output channels by some vectors of positions. A reference to one is the proof that it may be called.
+/// A kernel for tiles of some output channels by some vectors of positions. A reference to one is
+/// the proof that it may be called.
 pub struct GroupedKernel<T: 'static> {
     name: &'static str,
     isa: Isa,

@@ -25,8 +25,9 @@ impl Isa {
 
     /// Whether this CPU has the cluster and the build has its kernels (Cargo features `avx2`, `avx512`, `neon`).
     ///
-    /// An `Isa` is a name and proves nothing. The proof that a kernel may be called is a reference to it: [`table`](crate::table) hands
-    /// them out only where this holds, and what [`catalogue`](crate::catalogue) has beside them panics.
+    /// An `Isa` is a name and proves nothing. The proof that a kernel may be called is a
+    /// reference to it: [`table`](crate::table) hands them out only where this holds, and what
+    /// [`catalogue`](crate::catalogue) has beside them panics.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {

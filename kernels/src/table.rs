@@ -57,7 +57,8 @@ pub fn upsample_kernels<T: Real>(isa: Isa) -> &'static [UpsampleKernel<T>] {
     if isa.is_available() { T::upsample_slot(isa) } else { &[] }
 }
 
-/// The descriptions of a list of kernels; those of `$like` have the same type, and there is one at least.
+/// The descriptions of a list of kernels; those of `$like` have the same type, and there is one
+/// at least.
 macro_rules! described_list {
     ($kernel:ty, $list:expr) => {
         described_list!($kernel, $list, like $list)

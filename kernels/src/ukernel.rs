@@ -525,11 +525,13 @@ macro_rules! kernel_type {
 }
 
 kernel_type!(
-    /// A GEMM micro-kernel with vectors along output positions. A reference to one is the proof that it may be called.
+    /// A GEMM micro-kernel with vectors along output positions. A reference to one is the proof
+    /// that it may be called.
     SpatialKernel, SpatialArgs, "MR: rows of the tile (output channels, broadcast).", "NR: columns of the tile (output positions, in vectors)."
 );
 kernel_type!(
-    /// A GEMM micro-kernel with vectors along output channels. A reference to one is the proof that it may be called.
+    /// A GEMM micro-kernel with vectors along output channels. A reference to one is the proof
+    /// that it may be called.
     ChannelKernel, ChannelArgs, "MR: rows of the tile (output positions, broadcast).", "NR: columns of the tile (output channels, in vectors).",
     /// Rows of pixels that the output positions come from: 1, or 2 with half of them each.
     rows

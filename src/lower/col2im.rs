@@ -1,12 +1,15 @@
 //! ConvTranspose as GEMM + col2im: the products of every input position with every tap, added to where they belong.
 //!
-//! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each image and group; K, and the taps of kernels of more
-//! than [`STEPS`], in blocks too. The output is cut into bands: a run of positions of one axis, the outermost one where its slices are not too
-//! large, with one position of the axes before it and all of those behind. A task makes the columns of the input positions that reach its
-//! band, a run of positions at a time, and adds them into sums of the band, which nobody else touches: no atomics, and every output element is
-//! written once. Along the last axis the sums are kept by phases of the stride, so that every addition is of two runs of neighbours. Accepts
-//! every ConvTranspose. Scratch for a task: the input's and the product's tile, each of at most [`tile_bytes`] or 64 positions, and the sums of
-//! the band, of at most [`band_bytes`], or one slice of [`MOST_BAND_BYTES`].
+//! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each
+//! image and group; K, and the taps of kernels of more than [`STEPS`], in blocks too. The output
+//! is cut into bands: a run of positions of one axis, the outermost one where its slices are not
+//! too large, with one position of the axes before it and all of those behind. A task makes the
+//! columns of the input positions that reach its band, a run of positions at a time, and adds
+//! them into sums of the band, which nobody else touches: no atomics, and every output element is
+//! written once. Along the last axis the sums are kept by phases of the stride, so that every
+//! addition is of two runs of neighbours. Accepts every ConvTranspose. Scratch for a task: the
+//! input's and the product's tile, each of at most [`tile_bytes`] or 64 positions, and the sums
+//! of the band, of at most [`band_bytes`], or one slice of [`MOST_BAND_BYTES`].
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -28,12 +31,13 @@ use crate::{Axis, Geometry, Op};
 
 /// Rows of a GEMM, about.
 const ROWS: usize = 256;
-/// Bytes of a tile of the input and of the product, about: both stay in the L2 cache, beside the sums.
+/// Bytes of a tile of the input and of the product, about: both stay in the L2 cache, beside the
+/// sums.
 fn tile_bytes(machine: &Machine) -> usize {
     machine.l2_bytes / 4
 }
-/// Steps of K, and rows of a GEMM with one channel, at the most: tiles of 64 positions then take 256 KiB (in f64 twice that). Packed weights depend on it, and so
-/// it depends on no machine.
+/// Steps of K, and rows of a GEMM with one channel, at the most: tiles of 64 positions then take
+/// 256 KiB (in f64 twice that). Packed weights depend on it, and so it depends on no machine.
 const STEPS: usize = 1024;
 /// Bytes of the sums of a band, about: they stay in the L2 cache.
 fn band_bytes(machine: &Machine) -> usize {
@@ -113,8 +117,8 @@ struct Bands {
 }
 
 impl Bands {
-    /// As many positions of the axis as [`band_bytes`] hold, fewer where threads would be left without work, but not so few that most input
-    /// positions reach several bands.
+    /// As many positions of the axis as [`band_bytes`] hold, fewer where threads would be left
+    /// without work, but not so few that most input positions reach several bands.
     fn new<T: Element>(request: &Request<'_, T>, channels: &Blocks, most: usize) -> Self {
         let (geometry, axes) = (request.geometry, &request.geometry.axes);
         let outputs = |axes: &[Axis]| axes.iter().map(|a| a.output).product::<usize>();

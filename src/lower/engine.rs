@@ -86,7 +86,8 @@ pub(crate) struct Tiles<T: Real> {
     pub(crate) panels: Panels,
     pub(crate) lanes: usize,
     widths: Vec<Width<T>>,
-    /// Bytes of a block of A that is kept in the L2 cache, and of panels of A from which on they come from beyond it.
+    /// Bytes of a block of A that is kept in the L2 cache, and of panels of A from which on they
+    /// come from beyond it.
     a_block_bytes: usize,
     far_bytes: usize,
 }

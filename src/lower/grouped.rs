@@ -33,7 +33,8 @@ pub(crate) const MOST_CHANNELS: usize = 32;
 /// Taps, at the most: tables grow with them.
 const MOST_TAPS: usize = 128;
 
-/// Bytes of a unit's planes, at the most, where several panels of output channels read them: half of the L1 cache, with room for Y and weights.
+/// Bytes of a unit's planes, at the most, where several panels of output channels read them: half
+/// of the L1 cache, with room for Y and weights.
 fn planes_bytes(machine: &Machine) -> usize {
     machine.l1_bytes / 2
 }

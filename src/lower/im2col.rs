@@ -21,12 +21,15 @@ use crate::machine::Machine;
 use crate::plan::Blas;
 use crate::{Geometry, Op};
 
-/// Bytes of a tile of the im2col matrix, about, and of a tile of the product: both stay in the L2 cache.
+/// Bytes of a tile of the im2col matrix, about, and of a tile of the product: both stay in the L2
+/// cache.
 fn tile_bytes(machine: &Machine) -> usize {
     machine.l2_bytes / 2
 }
-/// Rows of a product and steps of K, at the most, so that tiles of 64 columns take half a MiB (in f64 twice that): a layer may have
-/// millions of channels. Packed weights depend on it, and so it depends on no machine. Each row block makes the im2col matrix again, which then costs little beside the product.
+/// Rows of a product and steps of K, at the most, so that tiles of 64 columns take half a MiB (in
+/// f64 twice that): a layer may have millions of channels. Packed weights depend on it, and so it
+/// depends on no machine. Each row block makes the im2col matrix again, which then costs little
+/// beside the product.
 const BLOCK: usize = 2048;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most: usize) -> Answer<'a, T> {

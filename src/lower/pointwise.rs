@@ -18,7 +18,8 @@ use crate::exec::{Arena, Line, lines_for};
 use crate::machine::Machine;
 use crate::{Axis, Geometry, Op};
 
-/// Steps of k in a block, at the most: a panel of B of 32 columns of `f32` then just fills the L1 cache.
+/// Steps of k in a block, at the most: a panel of B of 32 columns of `f32` then just fills the L1
+/// cache.
 fn most_steps(machine: &Machine) -> usize {
     machine.l1_bytes / (32 * size_of::<f32>())
 }

@@ -22,7 +22,8 @@ use crate::exec::{Arena, Line, lines_for, share};
 use crate::machine::Machine;
 use crate::{Axis, Geometry, Op, reference};
 
-/// Bytes of the sums of a band where kernels cannot store into Y: they stay in the L1 cache, beside X's rows.
+/// Bytes of the sums of a band where kernels cannot store into Y: they stay in the L1 cache,
+/// beside X's rows.
 fn band_bytes(machine: &Machine) -> usize {
     machine.l1_bytes / 3 * 2
 }

@@ -94,18 +94,20 @@ impl Planner {
         }
     }
 
-    /// Uses the kernels of one ISA on [this machine](Machine::host), `Isa::detect_at_most(cap)` for the best one up to a cap; an error of
-    /// [`plan`](Planner::plan) where the CPU or the build lacks it.
+    /// Uses the kernels of one ISA on [this machine](Machine::host), `Isa::detect_at_most(cap)`
+    /// for the best one up to a cap; an error of [`plan`](Planner::plan) where the CPU or the
+    /// build lacks it.
     pub fn isa(mut self, isa: Isa) -> Self {
         self.machine = Ok(Machine::host().with_isa(isa));
         self.may_lack_isa = false;
         self
     }
 
-    /// Plans for a machine that need not be this one: what is picked depends on it alone, and not on where the plan is made.
+    /// Plans for a machine that need not be this one: what is picked depends on it alone, and not
+    /// on where the plan is made.
     ///
-    /// This CPU may lack the machine's ISA, but the build must have its kernels. Such a plan can be explained. To
-    /// [`pack`](Plan::pack) for it and to [`run`](Plan::run) it are errors.
+    /// This CPU may lack the machine's ISA, but the build must have its kernels. Such a plan can
+    /// be explained. To [`pack`](Plan::pack) for it and to [`run`](Plan::run) it are errors.
     ///
     /// ```
     /// use convoke::{Conv, Isa, Machine, Planner};

@@ -19,7 +19,8 @@ pub(crate) struct Choice {
     /// Instruction set of the kernels: portable, neon, avx2 or avx512 [default: the best of this CPU]
     #[arg(long)]
     pub(crate) isa: Option<Isa>,
-    /// Plan for a machine with a name: zen5, emerald-rapids, neoverse-n1 or no-l3 [default: this one]
+    /// Plan for a machine with a name: zen5, emerald-rapids, neoverse-n1 or no-l3 [default: this
+    /// one]
     #[arg(long, value_parser = parse_machine)]
     pub(crate) machine: Option<Machine>,
     /// Force an algorithm, such as im2col:native or pointwise [default: the planner's pick]

@@ -28,7 +28,8 @@ use crate::{Axis, Geometry};
 
 /// Bytes of a task's scratch, at the most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
-/// Bytes of a task's scratch, about, where there are more images than one: it stays in the L2 cache.
+/// Bytes of a task's scratch, about, where there are more images than one: it stays in the L2
+/// cache.
 fn band_bytes(machine: &Machine) -> usize {
     machine.l2_bytes / 2
 }

@@ -108,8 +108,9 @@ impl Grid {
         self.h.dilation / gcd(self.h.stride, self.h.dilation)
     }
 
-    /// Sets the strips: as high as keeps the planes within [`planes_bytes`], but not so low that rows shared by two strips weigh much; in
-    /// `strips` parts at the least. False if the planes are too large.
+    /// Sets the strips: as high as keeps the planes within [`planes_bytes`], but not so low that
+    /// rows shared by two strips weigh much; in `strips` parts at the least. False if the planes
+    /// are too large.
     pub(super) fn cut(&mut self, machine: &Machine, element: usize, mr: usize, strips: usize) -> bool {
         let output = self.h.output;
         let fits = |extent: usize, bytes: usize| self.group_len(extent, bytes, element).is_some();

@@ -15,7 +15,8 @@ use crate::lower::{Answer, Offer, Request, TASKS_PER_THREAD, planes};
 use crate::machine::Machine;
 use crate::{Axis, Geometry, Op};
 
-/// Bytes of the planes of several groups of a unit, together: an absolute size until it is measured with other caches.
+/// Bytes of the planes of several groups of a unit, together: an absolute size until it is
+/// measured with other caches.
 const BATCH_BYTES: usize = 64 << 10;
 
 /// Rows of a tile where X and Y leave the L2 cache.

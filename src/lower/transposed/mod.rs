@@ -52,8 +52,10 @@ const MOST_SUMMED: usize = 8;
 fn near_plane_bytes(machine: &Machine) -> usize {
     machine.l1_bytes / 3 * 2
 }
-/// Bytes of Y, an absolute size until it is measured with other caches, up to which its lines are in the caches when pairs of phases are stored; those of a larger one are fetched before the tile. (128 to 64 channels, 2x2,
-/// stride 2 at 128x128, 16 MiB, in ms: interleaved from scratch 5.6, pairs 7.0, pairs with lines fetched 5.25.)
+/// Bytes of Y, an absolute size until it is measured with other caches, up to which its lines are
+/// in the caches when pairs of phases are stored; those of a larger one are fetched before the
+/// tile. (128 to 64 channels, 2x2, stride 2 at 128x128, 16 MiB, in ms: interleaved from scratch
+/// 5.6, pairs 7.0, pairs with lines fetched 5.25.)
 const NEAR_BYTES: usize = 4 << 20;
 /// Cycles that a tile's products must take for pairs to be stored from registers: panels of which one kernel has all rows have more tiles (AVX2, 64 to 32 channels: 2x2x2 at 16x16x16 14 % slower, 2x2 at
 /// 57x57 15 %; 128 to 64 2 to 5 % faster).
