@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
+use crate::isa::called;
 use crate::simd::LEAST_ROW;
 use crate::ukernel::{ChannelStore, Dest, Epilogue, described};
 use crate::{Isa, Real};
@@ -273,7 +274,7 @@ pub(crate) fn tails_fit_in_one(width: usize, lanes: usize, tiles: usize) -> bool
     tiles > 1 && (1..=lanes / 2).contains(&(width % lanes))
 }
 
-/// A kernel for tiles of some rows. A reference to one is the proof that the CPU can run it.
+/// A kernel for tiles of some rows. A reference to one is the proof that it may be called.
 pub struct DepthwiseKernel<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) isa: Isa,
@@ -292,6 +293,16 @@ pub struct DepthwiseKernel<T: 'static> {
     pub(crate) halves: bool,
     /// Whether `direct` has stride 2 for columns of so many taps.
     pub(crate) strides: fn(usize) -> bool,
+}
+
+impl<T: 'static> DepthwiseKernel<T> {
+    /// The same to be read, and not to be called.
+    pub(crate) const fn description(&self) -> Self {
+        let called_directly: Option<unsafe fn(&DirectArgs<T>)> = Some(|_| called());
+        let direct = if self.direct.is_some() { called_directly } else { None };
+        let threes = if self.threes.is_some() { called_directly } else { None };
+        Self { f: |_| called(), direct, threes, ..*self }
+    }
 }
 
 described!(DepthwiseKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
@@ -522,7 +533,8 @@ pub struct RowCopy {
     pub dst_row: usize,
 }
 
-/// The direct kernels of an ISA and type, and the passes before and behind them. A reference is the proof that the CPU can run them.
+/// The direct kernels of an ISA and type, and the passes before and behind them. A reference is
+/// the proof that they may be called.
 pub struct DepthwiseKernels<T: 'static> {
     pub(crate) isa: Isa,
     pub(crate) lanes: usize,
@@ -533,6 +545,28 @@ pub struct DepthwiseKernels<T: 'static> {
     pub(crate) split: unsafe fn(&CopyArgs<T>),
     pub(crate) gather: unsafe fn(&GatherArgs<T>),
     pub(crate) scatter: unsafe fn(*const T, usize, &ChannelStore<T>),
+}
+
+impl<T: 'static> DepthwiseKernels<T> {
+    /// The same to be read, and not to be called, of kernels that are
+    /// [descriptions](DepthwiseKernel::description) too.
+    pub(crate) const fn description(
+        &self,
+        rows: &'static [DepthwiseKernel<T>],
+        narrow: &'static [DepthwiseKernel<T>],
+        channels: &'static [DepthwiseKernel<T>],
+    ) -> Self {
+        Self {
+            rows,
+            narrow,
+            channels,
+            copy: |_| called(),
+            split: |_| called(),
+            gather: |_| called(),
+            scatter: |_, _, _| called(),
+            ..*self
+        }
+    }
 }
 
 impl<T: Real> fmt::Debug for DepthwiseKernels<T> {

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
+use crate::isa::called;
 use crate::simd::Simd;
 use crate::ukernel::{Ahead, Dest, Epilogue, described, tile_sizes};
 use crate::{Isa, Real, gcd};
@@ -217,7 +218,8 @@ pub(crate) struct FlatArgs<T> {
     pub(crate) is_finite: bool,
 }
 
-/// A kernel for tiles of some output channels by some vectors of positions. A reference to one is the proof that the CPU can run it.
+/// A kernel for tiles of some output channels by some vectors of positions. A reference to one is
+/// the proof that it may be called.
 pub struct GroupedKernel<T: 'static> {
     name: &'static str,
     isa: Isa,
@@ -226,6 +228,13 @@ pub struct GroupedKernel<T: 'static> {
     lanes: usize,
     fmas: usize,
     f: unsafe fn(&FlatArgs<T>),
+}
+
+impl<T: 'static> GroupedKernel<T> {
+    /// The same to be read, and not to be called.
+    pub(crate) const fn description(&self) -> Self {
+        Self { f: |_| called(), ..*self }
+    }
 }
 
 described!(GroupedKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");

@@ -25,8 +25,9 @@ impl Isa {
 
     /// Whether this CPU has the cluster and the build has its kernels (Cargo features `avx2`, `avx512`, `neon`).
     ///
-    /// An `Isa` is a name and proves nothing. The proof that a kernel may be called is a reference to it, which [`table`](crate::table) hands
-    /// out only where this holds.
+    /// An `Isa` is a name and proves nothing. The proof that a kernel may be called is a
+    /// reference to it: [`table`](crate::table) hands them out only where this holds, and what
+    /// [`catalogue`](crate::catalogue) has beside them panics.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
@@ -155,3 +156,8 @@ macro_rules! detection {
 
 detection!(has_avx2, "avx2", cpuid_avx2: "avx2", "fma");
 detection!(has_avx512, "avx512", cpuid_avx512: "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma");
+
+/// What a description of a kernel does when it is called.
+pub(crate) fn called() -> ! {
+    panic!("a kernel of an ISA that this CPU lacks is a description, which cannot be called")
+}

@@ -16,6 +16,7 @@ extern crate alloc;
 
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
 mod aarch64;
+pub mod catalogue;
 mod depthwise;
 mod generic;
 mod grouped;

@@ -504,6 +504,13 @@ macro_rules! kernel_type {
             pub(crate) f: unsafe fn(&$args<T>),
         }
 
+        impl<T: 'static> $name<T> {
+            /// The same to be read, and not to be called.
+            pub(crate) const fn description(&self) -> Self {
+                Self { f: |_| crate::isa::called(), ..*self }
+            }
+        }
+
         described!($name, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
         tile_sizes!($name, $rows, $vectors);
 
@@ -518,11 +525,13 @@ macro_rules! kernel_type {
 }
 
 kernel_type!(
-    /// A GEMM micro-kernel with vectors along output positions. A reference to one is the proof that the CPU can run it.
+    /// A GEMM micro-kernel with vectors along output positions. A reference to one is the proof
+    /// that it may be called.
     SpatialKernel, SpatialArgs, "MR: rows of the tile (output channels, broadcast).", "NR: columns of the tile (output positions, in vectors)."
 );
 kernel_type!(
-    /// A GEMM micro-kernel with vectors along output channels. A reference to one is the proof that the CPU can run it.
+    /// A GEMM micro-kernel with vectors along output channels. A reference to one is the proof
+    /// that it may be called.
     ChannelKernel, ChannelArgs, "MR: rows of the tile (output positions, broadcast).", "NR: columns of the tile (output channels, in vectors).",
     /// Rows of pixels that the output positions come from: 1, or 2 with half of them each.
     rows

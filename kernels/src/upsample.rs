@@ -1,5 +1,6 @@
 //! Depthwise transposed convolution of stride 2: descriptor, raw arguments, and the safe call.
 
+use crate::isa::called;
 use crate::simd::LEAST_ROW;
 use crate::ukernel::{Dest, Epilogue, described};
 use crate::{Isa, Real};
@@ -64,7 +65,7 @@ pub struct UpsampleOutput {
     pub plane: usize,
 }
 
-/// A kernel for one kernel size. A reference to one is the proof that the CPU can run it.
+/// A kernel for one kernel size. A reference to one is the proof that it may be called.
 pub struct UpsampleKernel<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) isa: Isa,
@@ -73,6 +74,13 @@ pub struct UpsampleKernel<T: 'static> {
     pub(crate) kernel: (usize, usize),
     /// For an even, and for an odd number of elements cropped before a row.
     pub(crate) f: [unsafe fn(&UpsampleArgs<T>); 2],
+}
+
+impl<T: 'static> UpsampleKernel<T> {
+    /// The same to be read, and not to be called.
+    pub(crate) const fn description(&self) -> Self {
+        Self { f: [|_| called(), |_| called()], ..*self }
+    }
 }
 
 described!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps along>`.");

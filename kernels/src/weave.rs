@@ -1,5 +1,6 @@
 //! Weaving: rows of sums, one a phase, become one row of output, with the epilogue. And its inverse: one phase of a row is picked.
 
+use crate::isa::called;
 use crate::ukernel::described;
 use crate::{Dest, Epilogue, Isa, Real, RowOffsetsRef};
 
@@ -168,7 +169,7 @@ pub(crate) struct PickArgs<'a, T> {
     pub(crate) picks: Picks<'a>,
 }
 
-/// A kernel that weaves. A reference to one is the proof that the CPU can run it.
+/// A kernel that weaves. A reference to one is the proof that it may be called.
 pub struct WeaveKernel<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) isa: Isa,
@@ -177,6 +178,13 @@ pub struct WeaveKernel<T: 'static> {
     pub(crate) sum: unsafe fn(&SumArgs<'_, T>),
     pub(crate) fetch: unsafe fn(&FetchArgs<'_, T>),
     pub(crate) pick: unsafe fn(&PickArgs<'_, T>),
+}
+
+impl<T: 'static> WeaveKernel<T> {
+    /// The same to be read, and not to be called.
+    pub(crate) const fn description(&self) -> Self {
+        Self { f: |_| called(), sum: |_| called(), fetch: |_| called(), pick: |_| called(), ..*self }
+    }
 }
 
 described!(WeaveKernel, "Name, as `<dtype>_weave`.");

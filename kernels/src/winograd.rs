@@ -9,6 +9,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use self::points::{Points, has_single, pairs};
+
+use crate::isa::called;
 use crate::ukernel::described;
 use crate::{Dest, Epilogue, Isa, Real};
 
@@ -507,7 +509,7 @@ pub(crate) struct OutputArgs<T> {
     pub(crate) past_cache: bool,
 }
 
-/// The transforms of one kind of tile. A reference to one is the proof that the CPU can run it.
+/// The transforms of one kind of tile. A reference to one is the proof that it may be called.
 pub struct WinogradKernel<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) isa: Isa,
@@ -520,6 +522,15 @@ pub struct WinogradKernel<T: 'static> {
     /// Where there is one.
     pub(crate) straight: Option<unsafe fn(&StraightArgs<'_, T>)>,
     pub(crate) output: unsafe fn(&OutputArgs<T>) -> bool,
+}
+
+impl<T: 'static> WinogradKernel<T> {
+    /// The same to be read, and not to be called.
+    pub(crate) const fn description(&self) -> Self {
+        let straight: Option<unsafe fn(&StraightArgs<'_, T>)> = Some(|_| called());
+        let straight = if self.straight.is_some() { straight } else { None };
+        Self { split: |_| called(), extend: |_| called(), input: |_| called(), straight, output: |_| called(), ..*self }
+    }
 }
 
 described!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");

@@ -8,10 +8,10 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::Isa;
-
 use crate::choice::Blas;
 use crate::element::Compute;
+
+use crate::machine::Machine;
 
 /// The sizes of products.
 #[derive(Debug, Clone, Copy)]
@@ -107,12 +107,12 @@ pub(crate) fn leading_dimension(n: usize) -> usize {
 /// The reason where the backend is not in this build, or cannot be had with this ISA.
 pub(crate) fn backend<A: Compute>(
     blas: Blas,
-    isa: Isa,
+    machine: &Machine,
     size: Size,
     layout: Option<usize>,
 ) -> Result<Box<dyn Gemm<A>>, String> {
     match blas {
-        Blas::Native => native::Native::new(isa, size, layout).map(|g| Box::new(g) as Box<dyn Gemm<A>>),
+        Blas::Native => native::Native::new(machine, size, layout).map(|g| Box::new(g) as Box<dyn Gemm<A>>),
         #[cfg(feature = "blas-gemm")]
         Blas::Gemm => Ok(Box::new(foreign::Foreign::gemm(size))),
         #[cfg(feature = "blas-matrixmultiply")]

@@ -3,11 +3,12 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use convoke_kernels::{Ahead, Dest, Epilogue, Isa, RowOffsets, StoreMap};
+use convoke_kernels::{Ahead, Dest, Epilogue, RowOffsets, StoreMap};
 
 use super::{Gemm, Product, Size};
 use crate::element::Compute;
 use crate::lower::engine::Tiles;
+use crate::machine::Machine;
 
 pub(crate) struct Native<A: Compute> {
     size: Size,
@@ -19,12 +20,12 @@ pub(crate) struct Native<A: Compute> {
 }
 
 impl<A: Compute> Native<A> {
-    pub(crate) fn new(isa: Isa, size: Size, mr: Option<usize>) -> Result<Self, String> {
+    pub(crate) fn new(machine: &Machine, size: Size, mr: Option<usize>) -> Result<Self, String> {
         if size.k.checked_mul(size.ld).is_none_or(|len| u32::try_from(len).is_err()) {
             return Err(alloc::format!("{} rows of B, of {} values each, exceed 32-bit offsets", size.k, size.ld));
         }
-        let lanes = crate::lower::engine::lanes::<A>(isa);
-        let tiles = Tiles::choose(isa, size.rows, size.ld / lanes, mr, |_| 1.0)
+        let lanes = crate::lower::engine::lanes::<A>(machine.isa());
+        let tiles = Tiles::choose(machine, size.rows, size.ld / lanes, mr, |_| 1.0)
             .ok_or_else(|| String::from("no kernel for this tile"))?;
         Ok(Self {
             size,

@@ -111,11 +111,23 @@ impl Patch {
         }
     }
 
-    /// Whether elements `at..at + len` belong to it. Elements of two rows do so only where the patch has whole rows.
-    fn contains(&self, shape: &Shape, at: usize, len: usize) -> bool {
+    /// Whether elements `at..at + len` belong to it: each row that they lie in is looked at.
+    fn contains(&self, shape: &Shape, mut at: usize, mut len: usize) -> bool {
+        while len > 0 {
+            let of_row = len.min(self.axes[2].size - at % self.axes[2].size);
+            if !self.contains_in_row(shape, at, of_row) {
+                return false;
+            }
+            (at, len) = (at + of_row, len - of_row);
+        }
+        true
+    }
+
+    /// Whether elements of one row belong to it.
+    fn contains_in_row(&self, shape: &Shape, at: usize, len: usize) -> bool {
         let [outer, inner, last] = &self.axes;
-        let (plane, position) = (at / shape.positions.max(1), at % shape.positions.max(1));
-        let (image, channel) = (plane / shape.channels.max(1), plane % shape.channels.max(1));
+        let (plane, position) = (at / shape.positions, at % shape.positions);
+        let (image, channel) = (plane / shape.channels, plane % shape.channels);
         let (rest, place) = (position / last.size, position % last.size);
         self.images.contains(&image)
             && self.channels.contains(&channel)

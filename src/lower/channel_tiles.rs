@@ -2,16 +2,10 @@
 
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, channel_kernels, two_row_kernels};
+use convoke_kernels::catalogue::{channel_kernels, two_row_kernels};
+use convoke_kernels::{Ahead, ChannelKernel, Isa, Real};
 
-use super::cost::{L2_BYTES_PER_CYCLE, PerIsa};
-use super::engine::tile_cycles;
-
-/// Bytes a cycle that the L3 cache gives: those of the core it was measured on. Of 32 channels, 8 pixels take as many.
-const READ_BYTES_PER_CYCLE: usize = 16;
-
-/// Of the time that a panel takes from the L2 cache, how much a call with few pixels waits for. (Two rows of 4, 5 and 6 pixels at once: 1.3, 1.2 and 1.1 times as fast.)
-const READ_SHARE: f64 = 0.5;
+use crate::machine::Machine;
 
 /// What the calls for a panel of weights fetch: the panel behind it, a line with each step of k, or two where there is a single call. Where that call has few pixels,
 /// so that it takes less time than its weights from the L3 cache do, they are read as fast as the cache gives them, and what else is asked for gets in
@@ -31,10 +25,10 @@ enum Mode {
 
 impl<'w, T: Real> Fetch<'w, T> {
     /// Fetches `weights` during `calls` calls of kernels, the first of which is `kernel`.
-    pub(crate) fn new(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>) -> Self {
+    pub(crate) fn new(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>, rate: Rate) -> Self {
         let row = kernel.nr() * size_of::<T>();
         let mode = match calls {
-            1 if bytes_in_its_time(kernel) < row => Mode::Nothing,
+            1 if rate.bytes_in_step(kernel) < row => Mode::Nothing,
             1 if row > Ahead::LINE => Mode::Pairs,
             _ => Mode::Lines,
         };
@@ -42,12 +36,12 @@ impl<'w, T: Real> Fetch<'w, T> {
     }
 
     /// As [`new`](Self::new), where `weights` lie behind those of the calls.
-    pub(crate) fn behind(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>) -> Self {
-        let is_read_bound = bytes_in_its_time(kernel) <= kernel.nr() * size_of::<T>();
+    pub(crate) fn behind(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>, rate: Rate) -> Self {
+        let is_read_bound = rate.bytes_in_step(kernel) <= kernel.nr() * size_of::<T>();
         if calls == 1 && is_read_bound && kernel.mr() <= Ahead::STREAM_PIXELS {
             return Self { left: weights, mode: Mode::Stream };
         }
-        Self::new(weights, calls, kernel)
+        Self::new(weights, calls, kernel, rate)
     }
 
     /// What the next call fetches, in `steps` steps of k.
@@ -63,9 +57,23 @@ impl<'w, T: Real> Fetch<'w, T> {
     }
 }
 
-/// Bytes that the L3 cache gives in the time of one step of k.
-fn bytes_in_its_time<T: Real>(kernel: &ChannelKernel<T>) -> usize {
-    kernel.fmas() / 2 * READ_BYTES_PER_CYCLE
+/// How fast weights are fetched beside multiply-adds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rate {
+    fmas_per_cycle: f64,
+    bytes_per_cycle: usize,
+}
+
+impl Rate {
+    pub(crate) fn new(machine: &Machine) -> Self {
+        let bytes_per_cycle = machine.prices().panel_bytes_per_cycle;
+        Self { fmas_per_cycle: machine.fmas_per_cycle, bytes_per_cycle }
+    }
+
+    /// Bytes that are fetched in the time of one step of k.
+    fn bytes_in_step<T: Real>(self, kernel: &ChannelKernel<T>) -> usize {
+        (kernel.fmas() as f64 / self.fmas_per_cycle) as usize * self.bytes_per_cycle
+    }
 }
 
 /// Rows of pixels cut into tiles of nearly equal width, and channels cut into panels: the kernels for all of them.
@@ -81,11 +89,14 @@ pub(crate) struct Tiles<T: Real> {
     kernels: [[&'static ChannelKernel<T>; 2]; 2],
     /// For wide panels and for narrow ones: the kernels of two rows, where these are of so few pixels.
     two_rows: Option<[&'static ChannelKernel<T>; 2]>,
-    isa: Isa,
+    /// For wide panels and for narrow ones: cycles of a tap of two rows at once, and of one row.
+    joining: [[f64; 2]; 2],
+    rate: Rate,
 }
 
 impl<T: Real> Tiles<T> {
-    pub(crate) fn new(isa: Isa, width: usize) -> Option<Self> {
+    pub(crate) fn new(machine: &Machine, width: usize) -> Option<Self> {
+        let isa = machine.isa();
         let kernels = channel_kernels::<T>(isa);
         let wide = kernels.iter().map(ChannelKernel::nrv).max()?;
         let most = |nrv: usize| kernels.iter().filter(|k| k.nrv() == nrv).map(ChannelKernel::mr).max();
@@ -96,7 +107,17 @@ impl<T: Real> Tiles<T> {
         let kernels = [pair(wide)?, pair(1)?];
         let panels = Panels::new::<T>(isa)?;
         let two_rows = two_rows(isa, width, panels);
-        Some(Self { panels, width, count, narrow, wider: width % count, kernels, two_rows, isa })
+        let rate = Rate::new(machine);
+        let joining = [[0.0; 2]; 2];
+        let mut tiles = Self { panels, width, count, narrow, wider: width % count, kernels, two_rows, joining, rate };
+        tiles.joining = [tiles.nr(), 1].map(|channels| {
+            let Some(kernel) = tiles.two_rows(channels) else { return [0.0; 2] };
+            // Each call reads the panel.
+            let row_bytes = (kernel.nr() * size_of::<T>()) as f64;
+            let read = machine.prices().read_share * row_bytes / machine.l2_bytes_per_cycle;
+            [kernel_cycles(machine, kernel) + read, tiles.row_cycles(machine, channels) + read]
+        });
+        Some(tiles)
     }
 
     /// The name of the kernel that does most of the work.
@@ -155,25 +176,24 @@ impl<T: Real> Tiles<T> {
     ) -> Option<(&'static ChannelKernel<T>, Range<usize>)> {
         let kernel = self.two_rows(channels)?;
         let joined = taps[0].start.min(taps[1].start)..taps[0].end.max(taps[1].end);
-        // Each call reads the panel.
-        let read = READ_SHARE * (kernel.nr() * size_of::<T>()) as f64 / L2_BYTES_PER_CYCLE;
-        let at_once = joined.len() as f64 * (self.kernel_cycles(kernel) + read);
-        let apart = (taps[0].len() + taps[1].len()) as f64 * (self.row_cycles(channels) + read);
+        let [at_once, apart] = self.joining[usize::from(self.panels.panel(channels).1)];
+        let (at_once, apart) = (joined.len() as f64 * at_once, (taps[0].len() + taps[1].len()) as f64 * apart);
         (at_once <= apart).then_some((kernel, joined))
     }
 
     /// Estimated cycles of one step of k for a row of pixels and all channels.
-    pub(crate) fn cycles(&self, channels: usize) -> f64 {
-        self.of_panels(channels, |channels| self.row_cycles(channels))
+    pub(crate) fn cycles(&self, machine: &Machine, channels: usize) -> f64 {
+        self.of_panels(channels, |channels| self.row_cycles(machine, channels))
     }
 
     /// As [`cycles`](Self::cycles) of `rows` rows, two at a time where there are kernels for them.
-    pub(crate) fn cycles_of_rows(&self, rows: usize, channels: usize) -> f64 {
+    pub(crate) fn cycles_of_rows(&self, machine: &Machine, rows: usize, channels: usize) -> f64 {
         self.of_panels(channels, |channels| match self.two_rows(channels) {
             Some(kernel) => {
-                (rows / 2) as f64 * self.kernel_cycles(kernel) + (rows % 2) as f64 * self.row_cycles(channels)
+                let one = self.row_cycles(machine, channels);
+                (rows / 2) as f64 * kernel_cycles(machine, kernel) + (rows % 2) as f64 * one
             }
-            None => rows as f64 * self.row_cycles(channels),
+            None => rows as f64 * self.row_cycles(machine, channels),
         })
     }
 
@@ -184,14 +204,20 @@ impl<T: Real> Tiles<T> {
     }
 
     /// Estimated cycles of one step of k for a row of pixels and a panel of `channels` channels.
-    fn row_cycles(&self, channels: usize) -> f64 {
-        let tile = |t: usize| self.kernel_cycles(self.kernel(self.pixels(t).len(), channels));
+    fn row_cycles(&self, machine: &Machine, channels: usize) -> f64 {
+        let tile = |t: usize| kernel_cycles(machine, self.kernel(self.pixels(t).len(), channels));
         (tile(0) + tile(self.count - 1)) / 2.0 * self.count as f64
     }
 
-    fn kernel_cycles(&self, kernel: &ChannelKernel<T>) -> f64 {
-        tile_cycles(kernel.fmas(), kernel.loads()) * PerIsa::of(self.isa).channel_tiles
+    /// How fast the calls fetch weights.
+    pub(crate) fn rate(&self) -> Rate {
+        self.rate
     }
+}
+
+/// Estimated cycles of one step of k of a tile.
+fn kernel_cycles<T: Real>(machine: &Machine, kernel: &ChannelKernel<T>) -> f64 {
+    machine.tile_cycles(kernel.fmas(), kernel.loads()) * machine.prices().channel_tiles
 }
 
 /// The kernels for two rows of `width` pixels, for wide panels and for narrow ones.
@@ -238,12 +264,12 @@ impl Panels {
 #[cfg(test)]
 mod tests {
     use super::Tiles;
-    use convoke_kernels::Isa;
+    use crate::machine::Machine;
 
     #[test]
     fn tiles_of_a_row_cover_it_once() {
         for width in 1..200 {
-            let tiles = Tiles::<f32>::new(Isa::detect(), width).expect("kernels of every width");
+            let tiles = Tiles::<f32>::new(&Machine::host(), width).expect("kernels of every width");
             let mut next = 0;
             for t in 0..tiles.count {
                 let pixels = tiles.pixels(t);

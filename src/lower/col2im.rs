@@ -1,12 +1,15 @@
 //! ConvTranspose as GEMM + col2im: the products of every input position with every tap, added to where they belong.
 //!
-//! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each image and group; K, and the taps of kernels of more
-//! than [`STEPS`], in blocks too. The output is cut into bands: a run of positions of one axis, the outermost one where its slices are not too
-//! large, with one position of the axes before it and all of those behind. A task makes the columns of the input positions that reach its
-//! band, a run of positions at a time, and adds them into sums of the band, which nobody else touches: no atomics, and every output element is
-//! written once. Along the last axis the sums are kept by phases of the stride, so that every addition is of two runs of neighbours. Accepts
-//! every ConvTranspose. Scratch for a task: the input's and the product's tile, each of at most [`TILE_BYTES`] or 64 positions, and the sums of
-//! the band, of at most [`BAND_BYTES`], or one slice of [`MOST_BAND_BYTES`].
+//! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each
+//! image and group; K, and the taps of kernels of more than [`STEPS`], in blocks too. The output
+//! is cut into bands: a run of positions of one axis, the outermost one where its slices are not
+//! too large, with one position of the axes before it and all of those behind. A task makes the
+//! columns of the input positions that reach its band, a run of positions at a time, and adds
+//! them into sums of the band, which nobody else touches: no atomics, and every output element is
+//! written once. Along the last axis the sums are kept by phases of the stride, so that every
+//! addition is of two runs of neighbours. Accepts every ConvTranspose. Scratch for a task: the
+//! input's and the product's tile, each of at most [`tile_bytes`] or 64 positions, and the sums
+//! of the band, of at most [`band_bytes`], or one slice of [`MOST_BAND_BYTES`].
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -16,7 +19,6 @@ use core::ops::Range;
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
-use super::cost::{COL2IM_ELEMENT, COL2IM_FMA_CYCLES};
 use super::engine::multiply_nanoseconds;
 use super::sink::Finish;
 use crate::blas::{self, Blocks, Gemm, Product, Size};
@@ -25,22 +27,31 @@ use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+
+use crate::machine::Machine;
 use crate::{Axis, Geometry, Op};
 
 /// Rows of a GEMM, about.
 const ROWS: usize = 256;
-/// Bytes of a tile of the input and of the product, about.
-const TILE_BYTES: usize = 256 << 10;
-/// Steps of K, and rows of a GEMM with one channel, at the most: tiles of 64 positions then stay within [`TILE_BYTES`] (in f64 twice that).
+/// Bytes of a tile of the input and of the product, about: both stay in the L2 cache, beside the
+/// sums.
+fn tile_bytes(machine: &Machine) -> usize {
+    machine.l2_bytes / 4
+}
+/// Steps of K, and rows of a GEMM with one channel, at the most: tiles of 64 positions then take
+/// 256 KiB (in f64 twice that). Packed weights depend on it, and so it depends on no machine.
 const STEPS: usize = 1024;
-/// Bytes of the sums of a band, about.
-const BAND_BYTES: usize = 512 << 10;
+/// Bytes of the sums of a band, about: they stay in the L2 cache.
+fn band_bytes(machine: &Machine) -> usize {
+    machine.l2_bytes / 2
+}
 /// Bytes of one slice of an axis from which on bands are cut along the next axis: bands of single slices multiply most inputs several times, so that
-/// only slices far beyond [`BAND_BYTES`] are cut.
+/// only slices far beyond [`band_bytes`] are cut. It bounds a task's scratch.
 const MOST_BAND_BYTES: usize = 4 << 20;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most: usize) -> Answer<'a, T> {
-    let geometry = request.geometry;
+    let (geometry, machine) = (request.geometry, request.machine);
+    let prices = machine.prices();
     if geometry.op != Op::ConvTranspose {
         return Err(String::from("only for ConvTranspose"));
     }
@@ -54,7 +65,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let rows = channels.size() * taps.size();
     // Where taps are in blocks, every block of channels is one channel.
     let last_rows = channels.last().len() * taps.last().len();
-    let positions = TILE_BYTES / size_of::<T::Acc>() / rows.max(k.size());
+    let positions = tile_bytes(machine) / size_of::<T::Acc>() / rows.max(k.size());
     let positions = positions.clamp(64, 4096).min(geometry.input_spatial().max(1));
     let ld = blas::leading_dimension(positions);
     let packed = |index: usize| request.layout.map(|layout| layout[index]);
@@ -65,7 +76,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
         return Err(alloc::format!("the weights are packed in blocks of {packed} output channels, not of {size}"));
     }
     let gemm = |rows: usize, layout: Option<usize>| {
-        blas::backend::<T::Acc>(blas, request.isa, Size { rows, k: k.size(), ld }, layout)
+        blas::backend::<T::Acc>(blas, machine, Size { rows, k: k.size(), ld }, layout)
     };
     let gemms = [gemm(rows, packed(1))?, gemm(last_rows, packed(2))?];
     let tile_len = gemms[0].tile_len().max(gemms[1].tile_len());
@@ -73,11 +84,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let sums = channels.size() * Sums::new(&geometry.axes, &bands, 0).len();
     let additions = geometry.macs() as f64 / geometry.in_channels_per_group().max(1) as f64;
     Ok(Offer {
-        cost: multiply_nanoseconds(request, (geometry.input_spatial(), positions), COL2IM_FMA_CYCLES)
-            + additions * COL2IM_ELEMENT,
+        cost: multiply_nanoseconds(request, (geometry.input_spatial(), positions), prices.col2im_fma_cycles)
+            + additions * prices.col2im_element_cycles / machine.clock_ghz,
         lines: [k.size() * ld, rows * ld, sums, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
-            let (isa, finish) = (request.isa, Finish::new(request));
+            let (isa, finish) = (request.isa(), Finish::new(request));
             let geometry = geometry.clone();
             Box::new(Col2im { geometry, isa, finish, gemms, channels, taps, k, bands, positions, ld, sums, tile_len })
         }),
@@ -95,8 +106,8 @@ struct Bands {
 }
 
 impl Bands {
-    /// As many positions of the axis as [`BAND_BYTES`] hold, fewer where threads would be left without work, but not so few that most input
-    /// positions reach several bands.
+    /// As many positions of the axis as [`band_bytes`] hold, fewer where threads would be left
+    /// without work, but not so few that most input positions reach several bands.
     fn new<T: Element>(request: &Request<'_, T>, channels: &Blocks, most: usize) -> Self {
         let (geometry, axes) = (request.geometry, &request.geometry.axes);
         let outputs = |axes: &[Axis]| axes.iter().map(|a| a.output).product::<usize>();
@@ -104,7 +115,7 @@ impl Bands {
         let last = axes.len() - 1;
         let axis = (0..last).find(|&axis| slice(axis) <= MOST_BAND_BYTES.min(most)).unwrap_or(last);
         let (cut, before) = (&axes[axis], outputs(&axes[..axis]));
-        let fitting = BAND_BYTES.min(most) / slice(axis);
+        let fitting = band_bytes(request.machine).min(most) / slice(axis);
         let tasks = geometry.batch * geometry.group * channels.count() * before;
         let shared = if request.threads == 1 { usize::MAX } else { (cut.output * tasks).div_ceil(4 * request.threads) };
         let least = (cut.kernel - 1).saturating_mul(cut.dilation).saturating_mul(4).saturating_add(cut.stride);

@@ -9,12 +9,13 @@ use convoke_kernels::{Isa, stream};
 use crate::choice::Accuracy;
 use crate::exec::Line;
 use crate::exec::region::{Region, Split};
+use crate::machine::Machine;
 use crate::{Element, Geometry};
 
 /// What a lowering is asked for.
 pub(crate) struct Request<'a, T: Element> {
     pub(crate) geometry: &'a Geometry,
-    pub(crate) isa: Isa,
+    pub(crate) machine: &'a Machine,
     /// Threads that the split into tasks should keep busy.
     pub(crate) threads: usize,
     pub(crate) activation: stream::Activation<T::Acc>,
@@ -23,6 +24,13 @@ pub(crate) struct Request<'a, T: Element> {
     pub(crate) task_bytes: usize,
     /// The layout of weights that are already packed for this algorithm: to be accepted as it is, or rejected.
     pub(crate) layout: Option<&'a Layout>,
+}
+
+impl<T: Element> Request<'_, T> {
+    /// The instruction set of the kernels.
+    pub(crate) fn isa(&self) -> Isa {
+        self.machine.isa()
+    }
 }
 
 /// What packed weights depend on, besides operator, element type and algorithm: tile and blocking.

@@ -9,17 +9,20 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap, spatial_kernels};
+use convoke_kernels::{Ahead, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap};
 
-use super::cost::{CLOCK, KERNEL_CALL_CYCLES, STORE_CYCLES, fetch_weights};
 use super::sink::{DirectStore, Sink};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Request;
-use crate::machine::Caches;
+
+use crate::machine::{Machine, Prices};
+use convoke_kernels::catalogue::spatial_kernels;
 
 /// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
-pub(crate) const A_BLOCK_BYTES: usize = 256 << 10;
+pub(crate) fn a_block_bytes(machine: &Machine) -> usize {
+    machine.l2_bytes / 4
+}
 
 /// Steps of k of a product that is bound by its stores (10 steps, 512 rows of 3199 columns: 82 instead of 33 GFLOP/s; 27 steps, 64 rows of 50,176: 148
 /// instead of 138), and rows from which on their pages are too many for the first level's TLB.
@@ -85,6 +88,10 @@ pub(crate) struct Tiles<T: Real> {
     pub(crate) panels: Panels,
     pub(crate) lanes: usize,
     widths: Vec<Width<T>>,
+    /// Bytes of a block of A that is kept in the L2 cache, and of panels of A from which on they
+    /// come from beyond it.
+    a_block_bytes: usize,
+    far_bytes: usize,
 }
 
 /// The two kernels of one width; `nrv` vectors.
@@ -96,9 +103,9 @@ struct Width<T: Real> {
 
 impl<T: Real> Tiles<T> {
     /// The kernels of panels with at most `mr` rows each, in widths of at most `max_nrv` vectors; none if a kernel is lacking.
-    fn new(isa: Isa, rows: usize, mr: usize, max_nrv: usize) -> Option<Self> {
+    fn new(machine: &Machine, rows: usize, mr: usize, max_nrv: usize) -> Option<Self> {
         let panels = Panels::new(rows, mr);
-        let kernels = spatial_kernels::<T>(isa);
+        let kernels = spatial_kernels::<T>(machine.isa());
         let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr && k.nrv() == nrv);
         let (tall, low) = panels.heights();
         let mut widths: Vec<_> = (1..=max_nrv)
@@ -109,29 +116,30 @@ impl<T: Real> Tiles<T> {
             .collect();
         widths.reverse();
         let lanes = kernels.first()?.lanes();
-        (!widths.is_empty()).then_some(Self { panels, lanes, widths })
+        let (a_block_bytes, far_bytes) = (a_block_bytes(machine), machine.l2_bytes / 4 * 3);
+        (!widths.is_empty()).then_some(Self { panels, lanes, widths, a_block_bytes, far_bytes })
     }
 
     /// The tile that takes the fewest cycles for `rows` of A and `vectors` of columns, times a `factor` of the kernel; with `mr`, only tiles of that
     /// panel height.
     pub(crate) fn choose(
-        isa: Isa,
+        machine: &Machine,
         rows: usize,
         vectors: usize,
         mr: Option<usize>,
         factor: impl Fn(&SpatialKernel<T>) -> f64,
     ) -> Option<Self> {
         let mut best: Option<(f64, Self)> = None;
-        for kernel in spatial_kernels::<T>(isa) {
+        for kernel in spatial_kernels::<T>(machine.isa()) {
             if mr.is_some_and(|mr| kernel.mr() != mr) || kernel.mr() > rows.max(1) {
                 continue;
             }
-            let Some(tiles) = Self::new(isa, rows, kernel.mr(), kernel.nrv()) else { continue };
+            let Some(tiles) = Self::new(machine, rows, kernel.mr(), kernel.nrv()) else { continue };
             if tiles.widths[0].nrv != kernel.nrv() {
                 continue;
             }
             // Panels may be lower than what they were asked for.
-            let cycles = tiles.cycles(vectors) * factor(tiles.widths[0].tall);
+            let cycles = tiles.cycles(machine, vectors) * factor(tiles.widths[0].tall);
             if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                 best = Some((cycles, tiles));
             }
@@ -145,14 +153,14 @@ impl<T: Real> Tiles<T> {
     }
 
     /// Estimated cycles for one step of k over all rows and `vectors` of columns.
-    pub(crate) fn cycles(&self, vectors: usize) -> f64 {
+    pub(crate) fn cycles(&self, machine: &Machine, vectors: usize) -> f64 {
         let (taller, lower) = (self.panels.taller, self.panels.count - self.panels.taller);
         let mut cycles = 0.0;
         let mut at = 0;
         while at < vectors {
             let width = self.width(vectors - at);
             let repeat = if width.nrv == self.widths[0].nrv { (vectors - at) / width.nrv } else { 1 };
-            let tile = |kernel: &SpatialKernel<T>| tile_cycles(kernel.fmas(), kernel.loads());
+            let tile = |kernel: &SpatialKernel<T>| machine.tile_cycles(kernel.fmas(), kernel.loads());
             cycles += repeat as f64 * (taller as f64 * tile(width.tall) + lower as f64 * tile(width.low));
             at += repeat * width.nrv;
         }
@@ -160,11 +168,11 @@ impl<T: Real> Tiles<T> {
     }
 
     /// Estimated cycles beside the steps of k, over all rows and `vectors` of columns: calls for each block of k, and sums on their way into Y.
-    pub(crate) fn finish_cycles(&self, vectors: usize, k_blocks: usize) -> f64 {
+    pub(crate) fn finish_cycles(&self, prices: &Prices, vectors: usize, k_blocks: usize) -> f64 {
         // As f64: hostile sizes may exceed usize.
         let calls = k_blocks as f64 * self.panels.count as f64 * vectors.div_ceil(self.widest()) as f64;
         let rows = self.panels.start(self.panels.count) as f64;
-        calls * KERNEL_CALL_CYCLES + rows * vectors as f64 * STORE_CYCLES
+        calls * prices.kernel_call_cycles + rows * vectors as f64 * prices.store_cycles
     }
 
     /// The widest kernels of at most `vectors` vectors.
@@ -205,27 +213,15 @@ pub(crate) fn multiply_nanoseconds<E: Element>(
     (positions, columns): (usize, usize),
     cycles: f64,
 ) -> f64 {
-    let geometry = request.geometry;
-    let lanes = lanes::<E::Acc>(request.isa);
+    let (geometry, machine) = (request.geometry, request.machine);
+    let lanes = lanes::<E::Acc>(request.isa());
     // The last of a row's registers may be nearly empty.
     let registers = positions.div_ceil(lanes) as f64 / positions.max(1) as f64;
     // Nothing fetches weights ahead of these products.
     let weights = geometry.weight_len() as f64 * size_of::<E::Acc>() as f64;
     let reads = (geometry.batch * positions.div_ceil(columns)) as f64;
-    let late = fetch_weights(weights * reads, weights);
-    (geometry.macs() as f64 * registers * cycles + late) / CLOCK
-}
-
-/// Estimated cycles of one step of k: two FMAs and two loads a cycle, and at least as many FMAs in flight as their latency asks for.
-///
-/// These are figures of current x86-64 server cores, and of 64-bit Arm cores of the Cortex-A76's kind by their optimisation guides; on others the
-/// order of the tiles is nearly the same.
-pub(crate) fn tile_cycles(fmas: usize, loads: usize) -> f64 {
-    let fma = fmas as f64 / 2.0;
-    // The loads and the offset table's, of which not all slots can be filled.
-    let loads = (loads + 1) as f64 / 2.0 * 1.15;
-    let latency = 4.0;
-    fma.max(loads).max(latency) + 0.1
+    let late = machine.fetch_weights(weights * reads, weights);
+    (geometry.macs() as f64 * registers * cycles + late) / machine.clock_ghz
 }
 
 /// The packed weights' part in a call of the macro-kernel: panels of A over one block of k.
@@ -368,13 +364,13 @@ impl<T: Real> Tiles<T> {
         let (first_row, vectors) = (self.panels.start(rows.panels.start), columns.range.len());
         // Panels of A that stay in the L2 cache while all columns pass.
         let panel_bytes = rows.k.len() * self.mr() * size_of::<T>();
-        let share = (A_BLOCK_BYTES / panel_bytes.max(1)).max(1);
+        let share = (self.a_block_bytes / panel_bytes.max(1)).max(1);
         let count = rows.panels.len().div_ceil(rows.panels.len().div_ceil(share).max(1)).max(1);
         // Of one tile's width there are no rows to go along.
         let is_wide = vectors > self.widest();
         let count = if is_wide && self.is_store_bound(rows.k.len()) { 1 } else { count };
         // Then the next panel of A is fetched instead of columns.
-        let is_far = panel_bytes * rows.panels.len() > Caches::detect().l2 / 4 * 3;
+        let is_far = panel_bytes * rows.panels.len() > self.far_bytes;
         // Of the columns, each panel fetches another line.
         let (mut line, mut turns) = (0, 0);
         for first in rows.panels.clone().step_by(count) {

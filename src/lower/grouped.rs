@@ -15,21 +15,21 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::stream;
+
+use convoke_kernels::catalogue::{depthwise_kernels, grouped_kernels};
 use convoke_kernels::{
-    Ahead, DepthwiseKernels, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, RowCopy, depthwise_kernels,
-    grouped_kernels,
+    Ahead, DepthwiseKernels, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, RowCopy,
 };
 
-use super::cost::{
-    CLOCK, GROUPED_BORDER, GROUPED_FINISH_CYCLES, GROUPED_LOADS, GROUPED_STRIDED, GROUPED_STRIDED_CHANNELS,
-    KERNEL_CALL_CYCLES, PerIsa, ROW_COPY_CYCLES, TASK_CYCLES,
-};
 use super::sink::{Finish, no_epilogue};
+
 use crate::element::Element;
 use crate::exec::region::{Patch, Split, Stores};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::TASKS_PER_THREAD;
+
+use crate::machine::{Machine, Prices};
 use crate::{Axis, Geometry, Op};
 
 /// Channels of a group, of X and of Y, at the most: with more, GEMM has enough to share.
@@ -38,13 +38,18 @@ pub(crate) const MOST_CHANNELS: usize = 32;
 /// Taps, at the most: tables grow with them.
 const MOST_TAPS: usize = 128;
 
-/// Bytes of a unit's planes, at the most, where several panels of output channels read them: the L1 cache, with room for Y and weights.
-const PLANES_BYTES: usize = 24 << 10;
+/// Bytes of a unit's planes, at the most, where several panels of output channels read them: half
+/// of the L1 cache, with room for Y and weights.
+fn planes_bytes(machine: &Machine) -> usize {
+    machine.l1_bytes / 2
+}
 
 /// Bytes of the sums of a block, at the most, where kernels cannot store into Y: they stay in the L2 cache.
-const SUMS_BYTES: usize = 128 << 10;
+fn sums_bytes(machine: &Machine) -> usize {
+    machine.l2_bytes / 8
+}
 
-/// Bytes of scratch, at the most.
+/// Bytes of scratch, at the most: a limit of memory.
 const MOST_BYTES: usize = 16 << 20;
 
 /// Vectors of a block, at the least: fewer leave no choice of tiles.
@@ -54,7 +59,8 @@ const LEAST_BLOCK: usize = 6;
 const MOST_STRIDE: usize = 8;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
-    let geometry = request.geometry;
+    let (geometry, machine) = (request.geometry, request.machine);
+    let prices = machine.prices();
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
     }
@@ -88,7 +94,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     if geometry.kernel_volume() > MOST_TAPS {
         return Err(alloc::format!("the kernel has {} taps, at most {MOST_TAPS} can be", geometry.kernel_volume()));
     }
-    let kernels = grouped_kernels::<T::Acc>(request.isa);
+    let kernels = grouped_kernels::<T::Acc>(request.isa());
     let lanes =
         kernels.first().map(GroupedKernel::lanes).ok_or_else(|| String::from("no kernels for this instruction set"))?;
     let phases = Phases::new(&h, &w, lanes).ok_or_else(|| String::from("X is too large"))?;
@@ -105,15 +111,17 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let steps = taps.steps() as f64;
     let heights = match request.layout {
         Some(layout) => layout.clone(),
-        None => heights(kernels, outputs, vectors, steps).ok_or_else(|| String::from("no kernels for so many"))?,
+        None => {
+            heights(machine, kernels, outputs, vectors, steps).ok_or_else(|| String::from("no kernels for so many"))?
+        }
     };
     // Blocks that stay in the L1 cache while several panels read them, and enough for the threads.
     let (bytes, planes) = (size_of::<T::Acc>(), inputs * phases.pitch);
-    let resident = if heights.len() > 1 { planes.saturating_mul(bytes).div_ceil(PLANES_BYTES) } else { 1 };
+    let resident = if heights.len() > 1 { planes.saturating_mul(bytes).div_ceil(planes_bytes(machine)) } else { 1 };
     let finish = Finish::new(request);
     let tallest = heights.iter().copied().max().unwrap_or(0);
     let sums = if finish.is_direct() { 0 } else { geometry.output_spatial().saturating_mul(tallest * bytes) };
-    let resident = resident.max(sums.div_ceil(SUMS_BYTES));
+    let resident = resident.max(sums.div_ceil(sums_bytes(machine)));
     let others = geometry.batch * geometry.group;
     let shared = if request.threads == 1 { 1 } else { (TASKS_PER_THREAD * request.threads).div_ceil(others) };
     let block = vectors.div_ceil(resident.max(shared)).max(LEAST_BLOCK).min(vectors);
@@ -123,18 +131,19 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let mut panels = Vec::with_capacity(heights.len());
     let mut cycles = 0.0;
     for height in heights {
-        let (full, last) = (cover(kernels, height, block, steps), cover(kernels, height, rest, steps));
+        let (full, last) =
+            (cover(machine, kernels, height, block, steps), cover(machine, kernels, height, rest, steps));
         let (Some(full), Some(last)) = (full, last) else { return Err(String::from("no kernels for this layout")) };
         cycles += (blocks - 1) as f64 * full.cycles + last.cycles;
         panels.push(Panel { height, runs: [full.runs, last.runs] });
     }
-    cycles *= PerIsa::of(request.isa).grouped;
-    cycles *= 1.0 + GROUPED_BORDER * taps.border() as f64 / vectors as f64;
+    cycles *= prices.grouped;
+    cycles *= 1.0 + prices.grouped_border * taps.border() as f64 / vectors as f64;
     let is_copied = !T::DIRECT || phases.is_strided();
-    if phases.is_strided() && geometry.group > 1 && inputs >= GROUPED_STRIDED_CHANNELS {
-        cycles *= GROUPED_STRIDED;
+    if phases.is_strided() && geometry.group > 1 && inputs >= prices.grouped_strided_channels {
+        cycles *= prices.grouped_strided;
     }
-    let copies = if is_copied { inputs as f64 * phases.cycles(lanes) } else { 0.0 };
+    let copies = if is_copied { inputs as f64 * phases.cycles(prices, lanes) } else { 0.0 };
     let lens = [
         if is_copied { planes } else { 0 },
         if finish.is_direct() { 0 } else { tallest.saturating_mul(block * lanes) },
@@ -144,14 +153,14 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     }
     let units = others * parts;
     Ok(Offer {
-        cost: (others as f64 * (cycles + copies) + TASK_CYCLES) / CLOCK,
+        cost: (others as f64 * (cycles + copies) + prices.task_cycles) / machine.clock_ghz,
         lines: lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
         build: Box::new(move || {
             Box::new(Grouped {
                 geometry: geometry.clone(),
-                isa: request.isa,
+                isa: request.isa(),
                 finish,
-                kernels: depthwise_kernels::<T::Acc>(request.isa),
+                kernels: depthwise_kernels::<T::Acc>(request.isa()),
                 phases,
                 taps,
                 lanes,
@@ -208,10 +217,10 @@ impl Phases {
     }
 
     /// Estimated cycles to copy a channel.
-    fn cycles(&self, lanes: usize) -> f64 {
+    fn cycles(&self, prices: &Prices, lanes: usize) -> f64 {
         let rows = (self.counts[0] * self.h.input.div_ceil(self.h.stride) * self.counts[1]) as f64;
         let strided = if self.w.stride > 2 { 2.0 } else { 1.0 };
-        rows * strided * (ROW_COPY_CYCLES + 2.0 * self.w.input.div_ceil(self.w.stride).div_ceil(lanes) as f64)
+        rows * strided * (prices.row_copy_cycles + 2.0 * self.w.input.div_ceil(self.w.stride).div_ceil(lanes) as f64)
     }
 
     /// Copies what of the planes is in the rows `rows`, of a channel of X.
@@ -288,16 +297,23 @@ struct Run<A: Real> {
 }
 
 /// Estimated cycles of a tile with `steps` steps of k.
-fn tile_cycles<A: Real>(kernel: &GroupedKernel<A>, steps: f64) -> f64 {
-    let loads = (kernel.nrv() as f64 * GROUPED_LOADS + kernel.mr() as f64) / 2.0;
-    let step = (kernel.fmas() as f64 / 2.0).max(loads).max(4.0);
-    step * steps + (kernel.mr() * kernel.nrv()) as f64 * GROUPED_FINISH_CYCLES + KERNEL_CALL_CYCLES / 4.0
+fn tile_cycles<A: Real>(machine: &Machine, kernel: &GroupedKernel<A>, steps: f64) -> f64 {
+    let prices = machine.prices();
+    let loads = (kernel.nrv() as f64 * prices.grouped_loads + kernel.mr() as f64) / machine.loads_per_cycle;
+    let step = (kernel.fmas() as f64 / machine.fmas_per_cycle).max(loads).max(machine.fma_latency_cycles);
+    step * steps + (kernel.mr() * kernel.nrv()) as f64 * prices.grouped_finish_cycles + prices.kernel_call_cycles / 4.0
 }
 
 /// The cheapest tiles of `height` rows for `vectors` vectors, the last of which may reach beyond them; none if there is no kernel of that height.
-fn cover<A: Real>(kernels: &'static [GroupedKernel<A>], height: usize, vectors: usize, steps: f64) -> Option<Cover<A>> {
+fn cover<A: Real>(
+    machine: &Machine,
+    kernels: &'static [GroupedKernel<A>],
+    height: usize,
+    vectors: usize,
+    steps: f64,
+) -> Option<Cover<A>> {
     let kernels: Vec<_> = kernels.iter().filter(|kernel| kernel.mr() == height).collect();
-    let costs: Vec<_> = kernels.iter().map(|kernel| tile_cycles(kernel, steps)).collect();
+    let costs: Vec<_> = kernels.iter().map(|kernel| tile_cycles(machine, kernel, steps)).collect();
     let cost_of_a_vector = |i: &usize| costs[*i] / kernels[*i].nrv() as f64;
     let bulk = (0..kernels.len()).min_by(|a, b| cost_of_a_vector(a).total_cmp(&cost_of_a_vector(b)))?;
     // As many of the best width as leave a rest that others may fill better.
@@ -324,12 +340,13 @@ fn cover<A: Real>(kernels: &'static [GroupedKernel<A>], height: usize, vectors: 
         runs.push(Run { kernel, first, vectors: covered });
         first += covered;
     }
-    let calls = runs.len() as f64 * KERNEL_CALL_CYCLES;
+    let calls = runs.len() as f64 * machine.prices().kernel_call_cycles;
     Some(Cover { runs, cycles: many as f64 * costs[bulk] + least[rest].0 + calls })
 }
 
 /// The cheapest panels of `rows` output channels, the tallest first; none if no heights add up to that.
 fn heights<A: Real>(
+    machine: &Machine,
     kernels: &'static [GroupedKernel<A>],
     rows: usize,
     vectors: usize,
@@ -338,7 +355,7 @@ fn heights<A: Real>(
     let mut choices: Vec<(usize, f64)> = Vec::new();
     for kernel in kernels {
         if choices.iter().all(|(height, _)| *height != kernel.mr()) {
-            choices.push((kernel.mr(), cover(kernels, kernel.mr(), vectors, steps)?.cycles));
+            choices.push((kernel.mr(), cover(machine, kernels, kernel.mr(), vectors, steps)?.cycles));
         }
     }
     let mut least: Vec<Option<(f64, usize)>> = vec![Some((0.0, 0))];

@@ -2,7 +2,7 @@
 //!
 //! M = M/group, K = C/group * kernel volume (channels, then taps, as W lies), N = output positions, for each image and group; M and K in blocks
 //! of at most [`BLOCK`]. Accepts every Conv. Scratch for a task: a tile of the im2col matrix and one of the product, each of at most
-//! [`TILE_BYTES`] or 64 columns.
+//! [`tile_bytes`] or 64 columns.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -11,7 +11,6 @@ use core::ops::Range;
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
-use super::cost::{IM2COL_ELEMENT, IM2COL_FMA_CYCLES};
 use super::engine::multiply_nanoseconds;
 use super::sink::Finish;
 use crate::blas::{self, Blocks, Gemm, Product, Size};
@@ -20,16 +19,24 @@ use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+
+use crate::machine::Machine;
 use crate::{Geometry, Op};
 
-/// Bytes of a tile of the im2col matrix, about, and of a tile of the product.
-const TILE_BYTES: usize = 512 << 10;
-/// Rows of a product and steps of K, at the most, so that tiles of 64 columns stay within [`TILE_BYTES`] (in f64 twice that): a layer may have
-/// millions of channels. Each row block makes the im2col matrix again, which then costs little beside the product.
+/// Bytes of a tile of the im2col matrix, about, and of a tile of the product: both stay in the L2
+/// cache.
+fn tile_bytes(machine: &Machine) -> usize {
+    machine.l2_bytes / 2
+}
+/// Rows of a product and steps of K, at the most, so that tiles of 64 columns take half a MiB (in
+/// f64 twice that): a layer may have millions of channels. Packed weights depend on it, and so it
+/// depends on no machine. Each row block makes the im2col matrix again, which then costs little
+/// beside the product.
 const BLOCK: usize = 2048;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most: usize) -> Answer<'a, T> {
-    let geometry = request.geometry;
+    let (geometry, machine) = (request.geometry, request.machine);
+    let (prices, tile_bytes) = (machine.prices(), tile_bytes(machine));
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
     }
@@ -39,21 +46,22 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let k_total = geometry.in_channels_per_group() * geometry.kernel_volume();
     let (rows, k) = (Blocks::new(geometry.out_channels_per_group(), BLOCK), Blocks::new(k_total, BLOCK));
     let positions = geometry.output_spatial();
-    let columns = TILE_BYTES.min(most) / size_of::<T::Acc>() / rows.size().max(k.size());
-    let columns = Blocks::new(positions, columns.clamp(if most < TILE_BYTES { 16 } else { 64 }, 4096));
+    let columns = tile_bytes.min(most) / size_of::<T::Acc>() / rows.size().max(k.size());
+    let columns = Blocks::new(positions, columns.clamp(if most < tile_bytes { 16 } else { 64 }, 4096));
     let ld = blas::leading_dimension(columns.size());
     let gemm = |index: usize, rows: usize| {
         let layout = request.layout.map(|layout| layout[index]);
-        blas::backend::<T::Acc>(blas, request.isa, Size { rows, k: k.size(), ld }, layout)
+        blas::backend::<T::Acc>(blas, machine, Size { rows, k: k.size(), ld }, layout)
     };
     let gemms = [gemm(0, rows.size())?, gemm(1, rows.last().len())?];
     let tile_len = gemms[0].tile_len().max(gemms[1].tile_len());
     let elements = k_total as f64 * geometry.output_len() as f64 / rows.size() as f64;
     Ok(Offer {
-        cost: multiply_nanoseconds(request, (positions, columns.size()), IM2COL_FMA_CYCLES) + elements * IM2COL_ELEMENT,
+        cost: multiply_nanoseconds(request, (positions, columns.size()), prices.im2col_fma_cycles)
+            + elements * prices.im2col_element_cycles / machine.clock_ghz,
         lines: [k.size() * ld, rows.size() * ld, tile_len].map(lines_for::<T::Acc>).iter().sum(),
         build: Box::new(move || {
-            let (isa, finish) = (request.isa, Finish::new(request));
+            let (isa, finish) = (request.isa(), Finish::new(request));
             Box::new(Im2col { geometry: geometry.clone(), isa, finish, gemms, rows, k, columns, ld, tile_len })
         }),
     })

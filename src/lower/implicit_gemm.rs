@@ -9,8 +9,8 @@ use alloc::string::String;
 
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets, SpatialKernel, StoreMap};
 
-use super::cost::{CLOCK, PLANE_CYCLES, PLANE_ROW_CYCLES, SUM_CYCLES, TASK_CYCLES, shifted_views};
 use super::engine::{Columns, FEW_STEPS, Rows, Tiles, lanes};
+
 use super::planes::{self, PER_THREAD, Planes};
 use super::sink::Finish;
 use crate::element::Element;
@@ -39,9 +39,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     {
         shape = other;
     }
+    let machine = request.machine;
     let Shape { axis, extent, slabs, block, tiles, splits, planes_len, tiles_len, cycles, .. } = shape;
     Ok(Offer {
-        cost: cycles / CLOCK,
+        cost: cycles / machine.clock_ghz,
         lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
             let planes = Planes::new(geometry, axis, extent, false);
@@ -49,11 +50,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             let last = channels - (channels.div_ceil(block).max(1) - 1) * block;
             let koff = [planes.offsets(block), planes.offsets(last)];
             let edge = geometry.axes[axis].output % extent;
-            let lanes = lanes::<T::Acc>(request.isa);
+            let lanes = lanes::<T::Acc>(request.isa());
             let maps = [planes.map(extent, lanes), planes.map(if edge == 0 { extent } else { edge }, lanes)];
             Box::new(ImplicitGemm {
                 geometry: geometry.clone(),
-                isa: request.isa,
+                isa: request.isa(),
                 finish: Finish::new(request),
                 slabs,
                 tiles,
@@ -90,7 +91,8 @@ struct Shape<A: Real> {
 impl<A: Real> Shape<A> {
     /// With slabs for `per_thread` tasks of each thread, as far as they are not too small.
     fn new<T: Element<Acc = A>>(request: &Request<'_, T>, most: usize, per_thread: usize) -> Result<Self, String> {
-        let geometry = request.geometry;
+        let (geometry, machine) = (request.geometry, request.machine);
+        let prices = machine.prices();
         let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let taps = geometry.kernel_volume();
         let block = planes::channels_per_block(channels, taps, KC);
@@ -98,7 +100,7 @@ impl<A: Real> Shape<A> {
         let choice = planes::Choice {
             images: geometry.batch * geometry.group,
             block,
-            budget: planes::budget_beside((rows * block * taps).saturating_mul(size_of::<A>())).min(most),
+            budget: planes::budget_beside(machine, (rows * block * taps).saturating_mul(size_of::<A>())).min(most),
             bytes: size_of::<A>(),
             threads: request.threads,
             per_thread,
@@ -109,26 +111,32 @@ impl<A: Real> Shape<A> {
         let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
             return Err(planes::too_large(&geometry.axes, planes::MOST_BYTES));
         };
-        let lanes = lanes::<A>(request.isa);
+        let lanes = lanes::<A>(request.isa());
         let vectors = sizes.columns.div_ceil(lanes);
         let is_shifted = channels * taps > FEW_STEPS && planes::is_shifted(&geometry.axes);
-        let weight = |kernel: &SpatialKernel<A>| shifted_views(kernel.mr(), is_shifted);
+        let weight = |kernel: &SpatialKernel<A>| machine.shifted_views(kernel.mr(), is_shifted);
         let mr = request.layout.map(|layout| layout[0]);
-        let tiles = Tiles::<A>::choose(request.isa, rows, vectors, mr, weight)
+        let tiles = Tiles::<A>::choose(machine, rows, vectors, mr, weight)
             .ok_or_else(|| String::from("no kernel for this tile"))?;
-        let arithmetic = tiles.cycles(vectors) * (channels * taps) as f64 * shifted_views(tiles.mr(), is_shifted);
+        let arithmetic =
+            tiles.cycles(machine, vectors) * (channels * taps) as f64 * machine.shifted_views(tiles.mr(), is_shifted);
         // The place of a row is found once for all channels of a block.
         let width = geometry.axes.last().map_or(1, |axis| axis.output);
         let rows_copied = (k_blocks * (sizes.channel_len / width)) as f64;
-        let copies = (channels * sizes.channel_len) as f64 * PLANE_CYCLES + rows_copied * PLANE_ROW_CYCLES;
-        let sums = k_blocks.saturating_sub(1) as f64 * (rows * vectors) as f64 * SUM_CYCLES;
+        let copies =
+            (channels * sizes.channel_len) as f64 * prices.plane_cycles + rows_copied * prices.plane_row_cycles;
+        let sums = k_blocks.saturating_sub(1) as f64 * (rows * vectors) as f64 * prices.sum_cycles;
         // Panels are shared out where there are too few slabs to keep the threads busy.
         let slabs = geometry.batch * geometry.group * sizes.slabs;
         let panels = tiles.panels.count();
         let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, panels.max(1)) };
         let tasks = slabs.saturating_mul(splits);
         let uneven = Part::unevenness(tasks, panels, splits, request.threads, |panels| panels.len());
-        let cycles = arithmetic + tiles.finish_cycles(vectors, k_blocks) + sums + copies * splits as f64 + TASK_CYCLES;
+        let cycles = arithmetic
+            + tiles.finish_cycles(prices, vectors, k_blocks)
+            + sums
+            + copies * splits as f64
+            + prices.task_cycles;
         let cycles = slabs as f64 * cycles;
         Ok(Self {
             axis,

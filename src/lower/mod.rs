@@ -8,7 +8,6 @@ mod channel_gemm;
 mod channel_tiles;
 mod col2im;
 pub(crate) mod contract;
-mod cost;
 mod depthwise;
 pub(crate) mod engine;
 mod grouped;

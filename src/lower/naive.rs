@@ -7,7 +7,6 @@ use alloc::string::String;
 
 use convoke_kernels::Real;
 
-use super::cost::NAIVE_FMA;
 use crate::element::Element;
 use crate::exec::Line;
 use crate::exec::region::{Patch, Split};
@@ -15,9 +14,9 @@ use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::{Geometry, reference};
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
-    let geometry = request.geometry;
+    let (geometry, machine) = (request.geometry, request.machine);
     Ok(Offer {
-        cost: NAIVE_FMA * geometry.macs() as f64,
+        cost: machine.prices().naive_fma_cycles * geometry.macs() as f64 / machine.clock_ghz,
         lines: 0,
         build: Box::new(move || {
             Box::new(Naive { geometry: geometry.clone(), activation: request.activation.to_f64() })

@@ -10,22 +10,23 @@ use alloc::string::String;
 use convoke_kernels::stream;
 use convoke_kernels::{Ahead, Isa, RowOffsets, SpatialKernel, StoreMap};
 
-use super::cost::{CLOCK, PACK_CYCLES, SUM_CYCLES, TASK_CYCLES};
 use super::engine::{Columns, Rows, Tiles, lanes};
 use super::sink::Finish;
+
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::{Part, even_share};
+
+use crate::machine::Machine;
 use crate::{Axis, Geometry, Op};
 
-/// Steps of k in a block, at the most: a panel of B of 32 columns then just fills the L1 cache.
-const KC: usize = 384;
-/// Bytes of a panel of B that stay in the L1 cache (48 KiB; of AVX2's tiles, half is enough), and how much longer tiles take that are wider (6x64 instead
-/// of 14x32, 26x26: 197 instead of 212 GFLOP/s).
-const PANEL_BYTES: usize = 48 << 10;
-const FAR_PANEL: f64 = 1.06;
+/// Steps of k in a block, at the most: a panel of B of 32 columns of `f32` then just fills the L1
+/// cache.
+fn most_steps(machine: &Machine) -> usize {
+    machine.l1_bytes / (32 * size_of::<f32>())
+}
 /// Panels of A from which on packing B can pay: each reads it once more.
 const PACK_PANELS: usize = 3;
 /// The same where X does not begin at a cache line, though its rows are whole lines: every vector that is read in place then crosses into the next one.
@@ -39,10 +40,13 @@ const FEW_ROWS: usize = 8;
 /// steps on nothing is gained, and with 64 it is 5 % slower).
 const STRIP_STEPS: usize = 16;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
-const SUMS_BYTES: usize = 256 << 10;
+fn sums_bytes(machine: &Machine) -> usize {
+    machine.l2_bytes / 4
+}
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
-    let geometry = request.geometry;
+    let (geometry, machine) = (request.geometry, request.machine);
+    let prices = machine.prices();
     if geometry.op != Op::Conv {
         return Err(String::from("only for Conv"));
     }
@@ -58,16 +62,16 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     }
     let (rows, k_total, positions) =
         (geometry.out_channels_per_group(), geometry.in_channels_per_group(), geometry.input_spatial());
-    let lanes = lanes::<T::Acc>(request.isa);
+    let lanes = lanes::<T::Acc>(request.isa());
     let vectors = positions.div_ceil(lanes);
     let mr = request.layout.map(|layout| layout[0]);
-    let k_blocks = k_total.div_ceil(KC).max(1);
+    let k_blocks = k_total.div_ceil(most_steps(machine)).max(1);
     let kc = k_total.div_ceil(k_blocks);
     let weight = |kernel: &SpatialKernel<T::Acc>| {
-        let is_near = kc * kernel.nr() * size_of::<T::Acc>() <= PANEL_BYTES;
-        if is_near { 1.0 } else { FAR_PANEL }
+        let is_near = kc * kernel.nr() * size_of::<T::Acc>() <= machine.l1_bytes;
+        if is_near { 1.0 } else { prices.far_panel }
     };
-    let tiles = Tiles::<T::Acc>::choose(request.isa, rows, vectors, mr, weight)
+    let tiles = Tiles::<T::Acc>::choose(machine, rows, vectors, mr, weight)
         .ok_or_else(|| String::from("no kernel for this tile"))?;
     if u32::try_from(kc.saturating_mul(positions)).is_err() {
         return Err(alloc::format!("{kc} rows of X, of {positions} positions each, exceed 32-bit offsets"));
@@ -75,7 +79,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     // Columns of a task: whole tiles, enough for every thread to have a few tasks, the sums bounded.
     let widest = tiles.widest();
     let images = geometry.batch * geometry.group;
-    let bound = SUMS_BYTES.min(most) / size_of::<T::Acc>() / lanes / rows.max(1);
+    let bound = sums_bytes(machine).min(most) / size_of::<T::Acc>() / lanes / rows.max(1);
     let share = (vectors * images).div_ceil(if request.threads == 1 { 1 } else { 4 * request.threads });
     let most_tiles = bound.min(share).div_ceil(widest);
     let task_vectors = even_share(vectors.div_ceil(widest), most_tiles, images, request.threads) * widest;
@@ -97,18 +101,21 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let panel_len = kc * strip * lanes;
     let share_panels = tiles.panels.count().div_ceil(splits);
     let tiles_len = tiles.scratch_len(0..share_panels, task_vectors.min(vectors), k_blocks);
-    let packing = if is_packed { (k_total * vectors * lanes) as f64 * PACK_CYCLES * splits as f64 } else { 0.0 };
-    let sums = (k_blocks - 1) as f64 * (rows * vectors) as f64 * SUM_CYCLES;
-    let cycles =
-        tiles.cycles(vectors) * k_total as f64 + tiles.finish_cycles(vectors, k_blocks) + packing + sums + TASK_CYCLES;
+    let packing = if is_packed { (k_total * vectors * lanes) as f64 * prices.pack_cycles * splits as f64 } else { 0.0 };
+    let sums = (k_blocks - 1) as f64 * (rows * vectors) as f64 * prices.sum_cycles;
+    let cycles = tiles.cycles(machine, vectors) * k_total as f64
+        + tiles.finish_cycles(prices, vectors, k_blocks)
+        + packing
+        + sums
+        + prices.task_cycles;
     Ok(Offer {
-        cost: images as f64 * cycles / CLOCK,
+        cost: images as f64 * cycles / machine.clock_ghz,
         lines: lines_for::<T::Acc>(panel_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
             let in_place = (0..kc).map(|k| u32::try_from(k * positions).expect("bounded above")).collect();
             Box::new(Pointwise {
                 geometry: geometry.clone(),
-                isa: request.isa,
+                isa: request.isa(),
                 finish: Finish::new(request),
                 packed: RowOffsets::packed(kc, strip * lanes),
                 in_place: RowOffsets::new(in_place),

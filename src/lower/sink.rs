@@ -32,7 +32,7 @@ impl<A: Real> Finish<A> {
             Activation::Clamp(lo, hi) if T::DIRECT => Some((lo, hi)),
             _ => None,
         };
-        Self { isa: request.isa, activation: request.activation, clamp }
+        Self { isa: request.isa(), activation: request.activation, clamp }
     }
 
     /// Whether kernels store straight into Y. Scratch for finished sums is needed where they do not.

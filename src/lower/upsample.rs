@@ -12,28 +12,35 @@ use alloc::string::String;
 use core::ops::Range;
 
 use convoke_kernels::stream;
-use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput, upsample_kernels};
+use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput};
 
-use super::cost::{CLOCK, NAIVE_FMA, TASK_CYCLES, UPSAMPLE_CYCLES, UPSAMPLE_PLANE_CYCLES};
 use super::sink::{Finish, no_epilogue};
+
 use crate::element::Element;
 use crate::exec::region::{Patch, Split, Stores};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::TASKS_PER_THREAD;
+use convoke_kernels::catalogue::upsample_kernels;
+
+use crate::machine::Machine;
 use crate::{Axis, Geometry, Op, reference};
 
-/// Bytes of the sums of a band where kernels cannot store into Y: they stay in the L1 cache.
-const BAND_BYTES: usize = 32 << 10;
+/// Bytes of the sums of a band where kernels cannot store into Y: they stay in the L1 cache,
+/// beside X's rows.
+fn band_bytes(machine: &Machine) -> usize {
+    machine.l1_bytes / 3 * 2
+}
 
-/// Bytes of scratch, at the most.
+/// Bytes of scratch, at the most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
 
 /// Rows of a band, at the least, where a channel is shared: the first of them read again what the band before has read.
 const LEAST_BAND: usize = 8;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
-    let geometry = request.geometry;
+    let (geometry, machine) = (request.geometry, request.machine);
+    let prices = machine.prices();
     if geometry.op != Op::ConvTranspose {
         return Err(String::from("only for ConvTranspose"));
     }
@@ -49,7 +56,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         [h, w] => (h, w),
         _ => return Err(alloc::format!("{} spatial axes, only one or two", geometry.axes.len())),
     };
-    let kernels = upsample_kernels::<T::Acc>(request.isa);
+    let kernels = upsample_kernels::<T::Acc>(request.isa());
     let serves = |k: &&UpsampleKernel<T::Acc>| k.stride() == h.stride && k.kernel() == (h.kernel, w.kernel);
     let is_dense = h.dilation == 1 && w.dilation == 1;
     let Some(kernel) = kernels.iter().find(serves).filter(|_| is_dense && w.stride == 2) else {
@@ -76,7 +83,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let shared = if request.threads == 1 { 1 } else { (TASKS_PER_THREAD * request.threads).div_ceil(planes) };
     let mut extent = h.output.div_ceil(shared).max(LEAST_BAND);
     if !finish.is_direct() {
-        extent = extent.min(BAND_BYTES.min(most) / (w.output * bytes));
+        extent = extent.min(band_bytes(machine).min(most) / (w.output * bytes));
     }
     let extent = extent.clamp(1, h.output);
     let staged = if T::DIRECT { 0 } else { (extent / h.stride + 2 + rows_before(&h)).min(h.input) * w.input };
@@ -89,16 +96,21 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let lens = [staged, sums];
     // Of each pair of vectors of output and each step: multiply-adds, and the rest.
     let steps = (h.output + h.pad_begin % h.stride).div_ceil(h.stride) * w.output.div_ceil(2 * kernel.lanes());
-    let step = (h.kernel * w.kernel) as f64 / 2.0 + h.stride as f64 * UPSAMPLE_CYCLES;
-    let through = if finish.is_direct() { 0.0 } else { 2.0 * h.stride as f64 * UPSAMPLE_CYCLES };
-    let cycles = planes as f64 * (steps as f64 * (step + through) + UPSAMPLE_PLANE_CYCLES * bands as f64) + TASK_CYCLES;
+    let step = (h.kernel * w.kernel) as f64 / machine.fmas_per_cycle + h.stride as f64 * prices.upsample_cycles;
+    let through = if finish.is_direct() { 0.0 } else { 2.0 * h.stride as f64 * prices.upsample_cycles };
+    let cycles = planes as f64 * (steps as f64 * (step + through) + prices.upsample_plane_cycles * bands as f64)
+        + prices.task_cycles;
     Ok(Offer {
-        cost: if is_short { NAIVE_FMA * geometry.macs() as f64 } else { cycles / CLOCK },
+        cost: if is_short {
+            prices.naive_fma_cycles * geometry.macs() as f64 / machine.clock_ghz
+        } else {
+            cycles / machine.clock_ghz
+        },
         lines: lens.iter().map(|len| lines_for::<T::Acc>(*len)).sum(),
         build: Box::new(move || {
             Box::new(Upsample {
                 geometry: geometry.clone(),
-                isa: request.isa,
+                isa: request.isa(),
                 finish,
                 kernel,
                 h,

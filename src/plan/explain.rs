@@ -6,6 +6,8 @@ use core::fmt;
 
 use crate::choice::Algorithm;
 
+use crate::machine::Machine;
+
 /// What the planner picked, and what it decided on each other candidate. `Display` prints it as a short text.
 #[derive(Debug, Clone)]
 pub struct Explanation {
@@ -15,7 +17,7 @@ pub struct Explanation {
     pub(crate) picked: Algorithm,
     pub(crate) details: String,
     pub(crate) kernel: String,
-    pub(crate) isa: convoke_kernels::Isa,
+    pub(crate) machine: Machine,
     pub(crate) threads: usize,
     pub(crate) tasks: usize,
     pub(crate) workspace_bytes: usize,
@@ -52,8 +54,14 @@ impl fmt::Display for Explanation {
         writeln!(
             f,
             "  ISA {}, kernel {}, {} tasks for {} threads, workspace {} bytes, packed weights {} bytes",
-            self.isa, self.kernel, self.tasks, self.threads, self.workspace_bytes, self.packed_bytes
+            self.machine.isa(),
+            self.kernel,
+            self.tasks,
+            self.threads,
+            self.workspace_bytes,
+            self.packed_bytes
         )?;
+        writeln!(f, "  machine {}", self.machine)?;
         for verdict in self.verdicts.iter().filter(|v| v.algorithm != self.picked) {
             writeln!(f, "  not {:<22} {}", verdict.algorithm.name(), verdict.reason)?;
         }

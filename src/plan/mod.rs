@@ -57,6 +57,9 @@ pub struct Plan<T: Element> {
     /// What is run instead where some taps see padding alone.
     live: Option<(LiveTaps, Method<T>)>,
     threads: usize,
+    /// Whether this CPU has the ISA: kernels of another one are descriptions, and panic where
+    /// they are called.
+    is_runnable: bool,
     explanation: Explanation,
 }
 
@@ -123,8 +126,12 @@ impl<T: Element> Plan<T> {
     /// Packs W, `(M, C/group, k...)` for Conv and `(C, M/group, k...)` for ConvTranspose, and the bias, of M elements.
     ///
     /// # Errors
-    /// [`BufferLength`](crate::ErrorKind::BufferLength) if a length is not the shape's, [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    /// [`BufferLength`](crate::ErrorKind::BufferLength) if a length is not the shape's,
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory),
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the plan is [for a
+    /// machine](Planner::machine) whose ISA this CPU lacks.
     pub fn pack(&self, w: &[T], bias: Option<&[T]>) -> Result<PackedWeights<T>, Error> {
+        self.check_runnable()?;
         self.check_len("W", w.len(), self.geometry.weight_len(), || self.geometry.weight_shape())?;
         if let Some(bias) = bias {
             self.check_len("B", bias.len(), self.geometry.bias_len(), || alloc::vec![self.geometry.bias_len()])?;
@@ -153,8 +160,11 @@ impl<T: Element> Plan<T> {
     /// The result is the same, bit for bit, for any number of threads.
     ///
     /// # Errors
-    /// [`BufferLength`](crate::ErrorKind::BufferLength), [`PackedMismatch`](crate::ErrorKind::PackedMismatch) if the weights were packed by
-    /// a plan with other kernels, [`Workspace`](crate::ErrorKind::Workspace) if it is too small. Y is untouched then.
+    /// [`BufferLength`](crate::ErrorKind::BufferLength),
+    /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch) if the weights were packed by a plan
+    /// with other kernels, [`Workspace`](crate::ErrorKind::Workspace) if it is too small,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the plan is [for a
+    /// machine](Planner::machine) whose ISA this CPU lacks. Y is untouched then.
     pub fn run(
         &self,
         x: &[T],
@@ -207,6 +217,7 @@ impl<T: Element> Plan<T> {
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<&'y mut [T], Error> {
+        self.check_runnable()?;
         let (geometry, op) = (&self.geometry, self.geometry.op);
         self.check_input(x)?;
         self.check_len("Y", y.len(), geometry.output_len(), || geometry.output_shape())?;
@@ -253,6 +264,18 @@ impl<T: Element> Plan<T> {
         live.packing.format.difference(&method.format).map_or(Ok(&live.packing), Err)
     }
 
+    /// Whether this CPU can run the kernels.
+    fn check_runnable(&self) -> Result<(), Error> {
+        if !self.is_runnable {
+            let (op, isa) = (self.geometry.op, self.isa());
+            bail!(
+                Unavailable,
+                "{op}: the plan is for another machine, whose ISA {isa} this CPU lacks: it can be explained, but not run"
+            );
+        }
+        Ok(())
+    }
+
     /// The length of X.
     pub(crate) fn check_input(&self, x: &[T]) -> Result<(), Error> {
         self.check_len("X", x.len(), self.geometry.input_len(), || self.geometry.input_shape())
@@ -285,5 +308,43 @@ impl Workspace<'static> {
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if it cannot be allocated.
     pub fn for_plan<T: Element>(plan: &Plan<T>) -> Result<Self, Error> {
         Self::with_bytes(plan.workspace_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+    use crate::{Conv, ErrorKind, Machine};
+
+    /// What `Planner::machine` gives on a CPU that lacks the machine's ISA, on CPUs that lack
+    /// none too.
+    #[test]
+    fn a_plan_for_an_isa_that_the_cpu_lacks_is_explained_and_not_run() {
+        let conv = Conv::new([4, 3, 3, 3]).pads([1, 1, 1, 1]);
+        let machine = Machine::zen5().with_isa(Isa::Portable);
+        let mut plan = Planner::new().machine(machine).plan::<f32>(conv, &[1, 3, 8, 8]).unwrap();
+        let (x, w) = (alloc::vec![1.0; 3 * 8 * 8], alloc::vec![1.0; 4 * 3 * 3 * 3]);
+        let packed = plan.pack(&w, None).unwrap();
+        let mut workspace = Workspace::for_plan(&plan).unwrap();
+        plan.is_runnable = false;
+
+        assert!(plan.explain().to_string().contains("machine zen5: portable, "));
+        let expected = "Conv: the plan is for another machine, whose ISA portable this CPU lacks: it can be explained, but not run";
+        let refuses = |result: Result<(), Error>| {
+            let error = result.unwrap_err();
+            assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Unavailable, expected));
+        };
+        let mut y = alloc::vec![7.0; 4 * 8 * 8];
+        let residual = y.clone();
+        refuses(plan.pack(&w, None).map(|_| ()));
+        refuses(plan.run(&x, &packed, &mut y, &mut workspace, Threads::Serial));
+        refuses(plan.run_residual(&x, &packed, &residual, &mut y, &mut workspace, Threads::Serial));
+        let mut fresh = alloc::vec![MaybeUninit::uninit(); y.len()];
+        refuses(plan.run_uninit(&x, &packed, None, &mut fresh, &mut workspace, Threads::Serial).map(|_| ()));
+        // Before anything else is looked at, and without a trace.
+        refuses(plan.run(&[], &packed, &mut [], &mut workspace, Threads::Serial));
+        assert!(y.iter().all(|y| *y == 7.0));
     }
 }

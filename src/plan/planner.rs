@@ -8,6 +8,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
+use convoke_kernels::isa::Absence;
+
 use super::explain::{Explanation, Verdict};
 use super::live::LiveTaps;
 use super::packed::Format;
@@ -21,7 +23,8 @@ use crate::exec::Line;
 use crate::exec::region::{self, Shape};
 use crate::lower::contract::{Lowering, Offer, Request};
 use crate::lower::registry;
-use crate::machine::{self, Isa};
+
+use crate::machine::{self, Isa, Machine};
 use crate::{Geometry, Operator};
 
 /// Threads that a split into tasks is made for, at the most.
@@ -42,7 +45,10 @@ const MOST_THREADS: usize = 1 << 12;
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Planner {
-    isa: Result<Isa, String>,
+    /// An error where the environment names none.
+    machine: Result<Machine, String>,
+    /// Whether a CPU that lacks the ISA will do: plans are not run then.
+    may_lack_isa: bool,
     algorithm: Option<Algorithm>,
     accuracy: Accuracy,
     workspace_limit: usize,
@@ -80,7 +86,8 @@ impl Planner {
     /// [`CONVOKE_MAX_ISA`](machine::ENV_MAX_ISA); one thread; any algorithm; no limit of the workspace; no activation.
     pub fn new() -> Self {
         Self {
-            isa: machine::default_isa(),
+            machine: machine::default_isa().map(|isa| Machine::host().with_isa(isa)),
+            may_lack_isa: false,
             algorithm: None,
             accuracy: Accuracy::default(),
             workspace_limit: usize::MAX,
@@ -91,9 +98,34 @@ impl Planner {
         }
     }
 
-    /// Uses the kernels of one ISA, `Isa::detect_at_most(cap)` for the best one up to a cap; an error of [`plan`](Planner::plan) where the CPU or the build lacks it.
+    /// Uses the kernels of one ISA on [this machine](Machine::host), `Isa::detect_at_most(cap)`
+    /// for the best one up to a cap; an error of [`plan`](Planner::plan) where the CPU or the
+    /// build lacks it.
     pub fn isa(mut self, isa: Isa) -> Self {
-        self.isa = Ok(isa);
+        self.machine = Ok(Machine::host().with_isa(isa));
+        self.may_lack_isa = false;
+        self
+    }
+
+    /// Plans for a machine that need not be this one: what is picked depends on it alone, and not
+    /// on where the plan is made.
+    ///
+    /// This CPU may lack the machine's ISA, but the build must have its kernels. Such a plan can
+    /// be explained. To [`pack`](Plan::pack) for it and to [`run`](Plan::run) it are errors.
+    ///
+    /// ```
+    /// use convoke::{Conv, Isa, Machine, Planner};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let machine = Machine::emerald_rapids().with_isa(Isa::Portable);
+    /// let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
+    /// let plan = Planner::new().machine(machine).plan::<f32>(conv, &[1, 64, 56, 56])?;
+    /// assert!(plan.explain().to_string().contains("machine emerald-rapids: portable, L1 48 KiB, L2 2 MiB"));
+    /// # Ok(()) }
+    /// ```
+    pub fn machine(mut self, machine: Machine) -> Self {
+        self.machine = Ok(machine);
+        self.may_lack_isa = true;
         self
     }
 
@@ -142,7 +174,8 @@ impl Planner {
     /// layout; those of the whole kernel, where the plan that packed them leaves out taps that see padding alone, and not the same ones do here.
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
         self.algorithm = Some(packed.whole.format.algorithm);
-        self.isa = Ok(packed.whole.format.isa);
+        let machine = self.machine.unwrap_or_else(|_| Machine::host());
+        self.machine = Ok(machine.with_isa(packed.whole.format.isa));
         self.packed = Some(Formats {
             whole: packed.whole.format.clone(),
             live: packed.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone())),
@@ -163,13 +196,19 @@ impl Planner {
         if self.threads == 0 {
             bail!(Unavailable, "{name}: a plan for 0 threads; there must be at least 1");
         }
-        let isa = match &self.isa {
-            Ok(isa) => match isa.absence() {
-                None => *isa,
-                Some(absence) => bail!(Unavailable, "{name}: the ISA {isa} was asked for: {absence}"),
-            },
+        let machine = match &self.machine {
+            Ok(machine) => machine,
             Err(error) => bail!(Unavailable, "{name}: {error}"),
         };
+        if let Some(mistake) = machine.mistake() {
+            bail!(Unavailable, "{name}: {mistake}");
+        }
+        let isa = machine.isa();
+        match isa.absence() {
+            Some(Absence::Cpu) if self.may_lack_isa => {}
+            Some(absence) => bail!(Unavailable, "{name}: the ISA {isa} was asked for: {absence}"),
+            None => {}
+        }
         let wish = match self.algorithm {
             Some(algorithm) => Wish::Force(algorithm),
             None => self.tuning.pick(&self.layer::<T>(&geometry, isa)).map_or(Wish::None, Wish::Prefer),
@@ -177,7 +216,7 @@ impl Planner {
         let choose = |geometry: &Geometry, wish: Wish, packed: Option<&Format>| {
             let request = Request::<T> {
                 geometry,
-                isa,
+                machine,
                 threads: self.threads.min(MOST_THREADS),
                 activation: self.activation.lower(),
                 accuracy: self.accuracy,
@@ -197,7 +236,7 @@ impl Planner {
             let choice = choose(&taps.geometry, Wish::Force(format.algorithm), Some(format)).ok()?;
             format.difference(&choice.format(&taps.geometry, isa)).is_none().then_some((taps, choice))
         });
-        Ok(self.finish(name, geometry, isa, whole, live))
+        Ok(self.finish(name, geometry, machine, whole, live))
     }
 
     /// What a measured pick for a geometry is kept under.
@@ -276,10 +315,11 @@ impl Planner {
         &self,
         name: &str,
         geometry: Geometry,
-        isa: Isa,
+        machine: &Machine,
         whole: Choice<T>,
         live: Option<(LiveTaps, Choice<T>)>,
     ) -> Plan<T> {
+        let isa = machine.isa();
         let (layer, picked) = live.as_ref().map_or((&geometry, &whole), |(taps, choice)| (&taps.geometry, choice));
         let values = |choice: &Choice<T>, layer: &Geometry| choice.lowering.packed_len(layer) + layer.out_channels;
         let beside = if live.is_some() { values(&whole, &geometry) } else { 0 };
@@ -304,7 +344,7 @@ impl Planner {
             picked: picked.algorithm(),
             details: picked.lowering.describe(),
             kernel: String::from(picked.lowering.kernel()),
-            isa,
+            machine: machine.clone(),
             threads: self.threads,
             tasks: picked.lowering.tasks(),
             workspace_bytes: picked.lines * size_of::<Line>() * self.threads,
@@ -316,7 +356,7 @@ impl Planner {
             let method = choice.method(&taps.geometry, isa);
             (taps, method)
         });
-        Plan { geometry, whole, live, threads: self.threads, explanation }
+        Plan { geometry, whole, live, threads: self.threads, is_runnable: isa.is_available(), explanation }
     }
 }
 

@@ -13,6 +13,7 @@ mod errors;
 mod errors_run;
 mod isa_coverage;
 mod lowerings;
+mod machines;
 mod numerics;
 mod onnx_node;
 mod padding;

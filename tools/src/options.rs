@@ -5,7 +5,7 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use convoke::{Accuracy, Algorithm, Conv, DType, Isa, Planner, Threads};
+use convoke::{Accuracy, Algorithm, Conv, DType, Isa, Machine, Planner, Threads};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Style of what is well.
@@ -19,6 +19,10 @@ pub(crate) struct Choice {
     /// Instruction set of the kernels: portable, neon, avx2 or avx512 [default: the best of this CPU]
     #[arg(long)]
     pub(crate) isa: Option<Isa>,
+    /// Plan for a machine with a name: zen5, emerald-rapids, neoverse-n1 or no-l3 [default: this
+    /// one]
+    #[arg(long, value_parser = parse_machine)]
+    pub(crate) machine: Option<Machine>,
     /// Force an algorithm, such as im2col:native or pointwise [default: the planner's pick]
     #[arg(long)]
     pub(crate) algorithm: Option<Algorithm>,
@@ -31,7 +35,10 @@ impl Choice {
     /// A planner with these options; an error if this CPU or build lacks the instruction set.
     pub(crate) fn planner(&self) -> Result<Planner> {
         let mut planner = Planner::new();
-        if let Some(isa) = self.isa {
+        if let Some(machine) = &self.machine {
+            let isa = self.isa.unwrap_or(machine.isa());
+            planner = planner.machine(machine.clone().with_isa(isa));
+        } else if let Some(isa) = self.isa {
             ensure!(isa.is_available(), "this CPU or build does not have {isa}; it has {}", available());
             planner = planner.isa(isa);
         }
@@ -46,11 +53,18 @@ impl Choice {
 
     /// The instruction set that plans will have.
     pub(crate) fn isa(&self) -> Result<Isa> {
-        match self.isa {
+        match self.isa.or(self.machine.as_ref().map(Machine::isa)) {
             Some(isa) => Ok(isa),
             None => Ok(Planner::new().plan::<f32>(Conv::new([1, 1, 1]), &[1, 1, 1])?.isa()),
         }
     }
+}
+
+/// A machine with a name.
+fn parse_machine(name: &str) -> Result<Machine, String> {
+    let machines = Machine::named();
+    let names = machines.iter().map(|machine| &*machine.name).collect::<Vec<_>>().join(", ");
+    machines.into_iter().find(|machine| machine.name == name).ok_or_else(|| format!("expected one of {names}"))
 }
 
 /// The instruction sets to choose from.

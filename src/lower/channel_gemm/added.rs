@@ -23,18 +23,20 @@ use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::{Fetch, Tiles};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
-use crate::lower::cost::{
-    ADDED_CYCLES, ADDED_TILES, CLOCK, KERNEL_CALL_CYCLES, PACK_CYCLES, PerIsa, SUM_CYCLES, TASK_CYCLES, fetch_weights,
-    overlapped,
-};
 use crate::lower::planes::for_each_position;
 use crate::lower::shares::Part;
 use crate::lower::sink::{Finish, Sink};
+
+use crate::machine::Machine;
 use crate::{Axis, Geometry};
 
-/// Bytes of a task's scratch, at the most, and about what it has where there are more images than one.
+/// Bytes of a task's scratch, at the most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
-const BAND_BYTES: usize = 512 << 10;
+/// Bytes of a task's scratch, about, where there are more images than one: it stays in the L2
+/// cache.
+fn band_bytes(machine: &Machine) -> usize {
+    machine.l2_bytes / 2
+}
 /// Taps of all axes, at the most, that are taken for one axis: a row of Y by phases has as many pixels.
 const MOST_MERGED: usize = 1 << 10;
 /// Images of a band, at the most.
@@ -100,6 +102,7 @@ fn merged(geometry: &Geometry) -> Option<Geometry> {
 
 /// The offer, with weights packed in blocks of `block` channels.
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, most: usize) -> Answer<'a, T> {
+    let (machine, prices) = (request.machine, request.machine.prices());
     let merged = merged(request.geometry);
     let is_merged = merged.is_some();
     let geometry = merged.unwrap_or_else(|| request.geometry.clone());
@@ -113,7 +116,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let joined = &geometry.axes[geometry.axes.len().saturating_sub(2)..];
     let pixels = joined.iter().map(|axis| axis.input).product::<usize>().max(1);
     let tiles_of =
-        |width: usize| Tiles::<T::Acc>::new(request.isa, width).ok_or_else(|| String::from("no kernel for this tile"));
+        |width: usize| Tiles::<T::Acc>::new(machine, width).ok_or_else(|| String::from("no kernel for this tile"));
     let stores = tiles_of(last.output)?;
     let nr = stores.nr().min(stores.padded(channels_out));
     let beside = lens.row.saturating_add(stores.pixels(0).len()).saturating_mul(nr);
@@ -123,7 +126,8 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
         return Err(too_large());
     }
     let weights = Weights::new(&geometry, (channels_out, taps), stores.panels, block)?;
-    let images = (2..=geometry.batch.min(MOST_IMAGES)).rev().find(|images| scratch(*images) <= BAND_BYTES.min(most));
+    let images =
+        (2..=geometry.batch.min(MOST_IMAGES)).rev().find(|images| scratch(*images) <= band_bytes(machine).min(most));
     let bands = Blocks::new(geometry.batch, images.unwrap_or(1));
     let is_joined = spatial == 1;
     let tiles = match is_joined {
@@ -142,20 +146,21 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     // Products of sizes as f64: they may exceed usize.
     let product = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).product::<f64>();
     let arithmetic = rows_of_pixels
-        * (tiles[0].cycles(channels_out) * product(&[channels, taps, runs]) * ADDED_TILES
-            + product(&[tiles[0].count, runs, taps, panels, k_blocks]) * KERNEL_CALL_CYCLES)
-        + images * product(&[taps, spatial, k_blocks]) * vectors * SUM_CYCLES;
+        * (tiles[0].cycles(machine, channels_out) * product(&[channels, taps, runs]) * prices.added_tiles
+            + product(&[tiles[0].count, runs, taps, panels, k_blocks]) * prices.kernel_call_cycles)
+        + images * product(&[taps, spatial, k_blocks]) * vectors * prices.sum_cycles;
     let adding = (outer.iter().map(|o| o.axis.output).product::<usize>() * (last.kernel * last.input + lens.row))
         as f64
-        * ADDED_CYCLES
-        + geometry.output_spatial() as f64 * (PerIsa::of(request.isa).transposed_store + ADDED_CYCLES)
-        + lens.sums as f64 * ADDED_CYCLES;
+        * prices.added_cycles
+        + geometry.output_spatial() as f64 * (prices.transposed_store_cycles + prices.added_cycles)
+        + lens.sums as f64 * prices.added_cycles;
     let read = product(&[weights.group_len(), bytes, bands.count()]);
-    let fetching = fetch_weights(read, product(&[weights.len(), bytes]));
-    let cycles = overlapped(arithmetic + images * adding * vectors, fetching)
-        + images * product(&[channels, spatial, splits]) * PACK_CYCLES;
+    let fetching = machine.fetch_weights(read, product(&[weights.len(), bytes]));
+    let cycles = machine.overlapped(arithmetic + images * adding * vectors, fetching)
+        + images * product(&[channels, spatial, splits]) * prices.pack_cycles;
     Ok(Offer {
-        cost: geometry.group as f64 * (cycles + product(&[bands.count(), splits]) * TASK_CYCLES) / CLOCK,
+        cost: geometry.group as f64 * (cycles + product(&[bands.count(), splits]) * prices.task_cycles)
+            / machine.clock_ghz,
         lines: lens_of_task.map(lines_for::<T::Acc>).iter().fold(0, |sum, lines| sum.saturating_add(*lines)),
         build: Box::new(move || {
             let edge = channels - k_blocks.saturating_sub(1) * block;
@@ -166,7 +171,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
             });
             let mut added = Added {
                 geometry,
-                isa: request.isa,
+                isa: request.isa(),
                 finish: Finish::new(request),
                 taps: Vec::with_capacity(taps),
                 runs: Vec::with_capacity(runs),
@@ -460,7 +465,7 @@ impl<T: Element> Lowering<T> for Added<T> {
                     // While the first tiles are multiplied, the next tap's weights are fetched.
                     let next = &next[..next.len().min(tap.len())];
                     let calls = count * self.runs.len() * tiles.count;
-                    let mut fetch = Fetch::behind(next, calls, tiles.kernel(tiles.pixels(0).len(), live));
+                    let mut fetch = Fetch::behind(next, calls, tiles.kernel(tiles.pixels(0).len(), live), tiles.rate());
                     for image in 0..count {
                         for (run, behind) in self.runs.iter().enumerate() {
                             for t in 0..tiles.count {

@@ -16,20 +16,25 @@ use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::{Fetch, Tiles};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
-use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, SUM_CYCLES, TASK_CYCLES};
 use crate::lower::planes::step_of;
 use crate::lower::shares::Part;
 use crate::lower::sink::Finish;
+
+use crate::machine::Machine;
 use crate::{Axis, Geometry};
 
-/// Values of X in a block of K, over all images of a small batch: half of an L1 cache in f32.
-const BLOCK: usize = 4096;
+/// Values of X in a block of K, over all images of a small batch: in f32 a third of the L1 cache.
+fn block_values(machine: &Machine) -> usize {
+    machine.l1_bytes / 3 / size_of::<f32>()
+}
 /// Steps of K in a block, at the least.
 const KC: usize = 256;
 /// Panels of a task, at the most.
 const MOST_PANELS: usize = 64;
-/// Bytes of a task's scratch, about.
-const MOST_BYTES: usize = 512 << 10;
+/// Bytes of a task's scratch, about: it stays in the L2 cache.
+fn most_bytes(machine: &Machine) -> usize {
+    machine.l2_bytes / 2
+}
 
 /// Whether the kernel covers X exactly, so that an image is a row of the product's matrix as it lies in memory.
 pub(super) fn covers(geometry: &Geometry) -> bool {
@@ -41,10 +46,10 @@ pub(super) fn covers(geometry: &Geometry) -> bool {
 
 /// The offer for a geometry that is [covered](covers), with weights packed in blocks of `block` channels.
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, most: usize) -> Answer<'a, T> {
-    let geometry = request.geometry;
-    let tiles = |images: usize| {
-        Tiles::<T::Acc>::new(request.isa, images).ok_or_else(|| String::from("no kernel for this tile"))
-    };
+    let (geometry, machine) = (request.geometry, request.machine);
+    let (prices, most_bytes) = (machine.prices(), most_bytes(machine));
+    let tiles =
+        |images: usize| Tiles::<T::Acc>::new(machine, images).ok_or_else(|| String::from("no kernel for this tile"));
     let product = (geometry.out_channels_per_group(), geometry.kernel_volume());
     let weights = Weights::new(geometry, product, tiles(1)?.panels, block)?;
     let (steps, panels, bytes) = (weights.steps(), weights.rows.div_ceil(weights.nr), size_of::<T::Acc>());
@@ -52,27 +57,28 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let splits = panels.div_ceil(MOST_PANELS).max(threads).min(panels);
     let share = panels.div_ceil(splits) * weights.nr;
     // By the batch, not by a band: no sum depends on a limit, or on threads.
-    let kc = steps.clamp(1, (BLOCK / geometry.batch).max(KC));
+    let kc = steps.clamp(1, (block_values(machine) / geometry.batch).max(KC));
     let lens = |images: usize| [images * kc, images * share];
-    let fits = |images: &usize| lens(*images).iter().sum::<usize>() * bytes <= MOST_BYTES.min(most);
-    let images = (1..=geometry.batch.min(MOST_BYTES / bytes / KC)).rev().find(fits).unwrap_or(1);
+    let fits = |images: &usize| lens(*images).iter().sum::<usize>() * bytes <= most_bytes.min(most);
+    let images = (1..=geometry.batch.min(most_bytes / bytes / KC)).rev().find(fits).unwrap_or(1);
     let bands = Blocks::new(geometry.batch, images);
     let (lens, k) = (lens(bands.size()), Blocks::new(steps, kc));
     let tiles = [tiles(bands.size())?, tiles(bands.last().len())?];
     let cycles = |tiles: &Tiles<T::Acc>| {
-        let calls = (tiles.count * panels * k.count()) as f64 * KERNEL_CALL_CYCLES;
+        let calls = (tiles.count * panels * k.count()) as f64 * prices.kernel_call_cycles;
         // Written with the bias, kept between blocks of K, read to be finished.
-        let sums = (tiles.width * weights.rows.div_ceil(tiles.lanes())) as f64 * SUM_CYCLES * (2 + k.count()) as f64;
+        let sums =
+            (tiles.width * weights.rows.div_ceil(tiles.lanes())) as f64 * prices.sum_cycles * (2 + k.count()) as f64;
         let copies = (tiles.width * steps * splits) as f64;
-        tiles.cycles(weights.rows) * steps as f64 + calls + sums + copies + TASK_CYCLES * splits as f64
+        tiles.cycles(machine, weights.rows) * steps as f64 + calls + sums + copies + prices.task_cycles * splits as f64
     };
     let cycles = (bands.count() - 1) as f64 * cycles(&tiles[0]) + cycles(&tiles[1]);
     Ok(Offer {
-        cost: weights.groups as f64 * cycles / CLOCK,
+        cost: weights.groups as f64 * cycles / machine.clock_ghz,
         lines: lens.map(lines_for::<T::Acc>).iter().fold(0, |sum, lines| sum.saturating_add(*lines)),
         build: Box::new(move || {
             let koff = [&tiles[0], &tiles[1]].map(|tiles| RowOffsets::packed(k.size(), tiles.width));
-            let (isa, finish) = (request.isa, Finish::new(request));
+            let (isa, finish) = (request.isa(), Finish::new(request));
             Box::new(Images { isa, finish, weights, bands, tiles, koff, k, splits, lens })
         }),
     })
@@ -192,7 +198,7 @@ impl<T: Element> Lowering<T> for Images<T> {
                 let kernel = tiles.kernel(tiles.pixels(0).len(), rows - channel(p));
                 // Of several blocks of K, a panel's next one lies behind the first, and not the next panel.
                 let fetch = if k.len() == steps { Fetch::behind } else { Fetch::new };
-                let mut fetch = fetch(next, tiles.count, kernel);
+                let mut fetch = fetch(next, tiles.count, kernel, tiles.rate());
                 for t in 0..tiles.count {
                     let pixels = tiles.pixels(t);
                     let kernel = tiles.kernel(pixels.len(), rows - channel(p));

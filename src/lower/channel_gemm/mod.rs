@@ -17,12 +17,12 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
-use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets, channel_kernels};
+use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets};
 
 use self::last_steps::LastSteps;
 use self::weights::Weights;
 use super::channel_tiles::{Fetch, Tiles};
-use super::cost::{CLOCK, PLANE_CYCLES, PerIsa, SUM_CYCLES, TASK_CYCLES, fetch_weights, overlapped};
+
 use super::planes::{self, PER_THREAD, Planes, Slab};
 use super::sink::Finish;
 use crate::element::Element;
@@ -31,6 +31,7 @@ use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::Part;
 use crate::{Geometry, Op};
+use convoke_kernels::catalogue::channel_kernels;
 
 /// Steps of k in a block, at the most (one channel's taps may be more): 64 channels of 3x3. A panel of weights of 32 f32 channels is more than the L1 cache
 /// holds, but it is read in order and fetched ahead; with 256 steps, so that it stays there, layers of many steps took 1 to 7 % longer, for their sums' way to
@@ -93,13 +94,13 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
     let Shape { axis, extent, slabs, tiles, kernel, splits, planes_len, tiles_len, cycles, .. } = shape;
     let weights = Weights::new(&geometry, (channels_out, geometry.kernel_volume()), tiles[0].panels, block)?;
     Ok(Offer {
-        cost: cycles / CLOCK,
+        cost: cycles / request.machine.clock_ghz,
         lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         build: Box::new(move || {
             let planes = Planes::new(&geometry, axis, extent, true);
             let last_block = channels - (k_blocks.max(1) - 1) * block;
             Box::new(ChannelGemm {
-                isa: request.isa,
+                isa: request.isa(),
                 finish: Finish::new(request),
                 koff: [planes.offsets(block), planes.offsets(last_block)],
                 planes,
@@ -145,16 +146,17 @@ impl<A: Real> Shape<A> {
         shares: usize,
         per_thread: usize,
     ) -> Result<Self, String> {
+        let (machine, prices) = (request.machine, request.machine.prices());
         let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let (taps, k_blocks) = (geometry.kernel_volume(), channels.div_ceil(block));
-        let lanes = channel_kernels::<A>(request.isa).first().map_or(1, ChannelKernel::lanes);
+        let lanes = channel_kernels::<A>(request.isa()).first().map_or(1, ChannelKernel::lanes);
         let shares = shares.min(channels_out.div_ceil(2 * lanes)).max(1);
         let of_share = channels_out.div_ceil(shares);
         let sums_of = |columns: usize| if k_blocks > 1 { columns * of_share.next_multiple_of(2 * lanes) } else { 0 };
         let choice = planes::Choice {
             images: (geometry.batch * geometry.group).saturating_mul(shares),
             block,
-            budget: planes::budget_beside((of_share * block * taps).saturating_mul(size_of::<A>())).min(most),
+            budget: planes::budget_beside(machine, (of_share * block * taps).saturating_mul(size_of::<A>())).min(most),
             bytes: size_of::<A>(),
             threads: request.threads,
             per_thread,
@@ -166,11 +168,11 @@ impl<A: Real> Shape<A> {
         let last = geometry.axes.len() - 1;
         let width = if axis == last { extent } else { geometry.axes[last].output };
         let no_kernel = || String::from("no kernel for this tile");
-        let tiles = Tiles::<A>::new(request.isa, width).ok_or_else(no_kernel)?;
+        let tiles = Tiles::<A>::new(machine, width).ok_or_else(no_kernel)?;
         // The last slab along the last axis is narrower.
         let rest = geometry.axes[last].output % extent;
         let edge = if axis == last && rest != 0 { rest } else { width };
-        let edge_tiles = Tiles::<A>::new(request.isa, edge).ok_or_else(no_kernel)?;
+        let edge_tiles = Tiles::<A>::new(machine, edge).ok_or_else(no_kernel)?;
         let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, (axis, extent), i)).product::<usize>();
         let panels = channels_out.div_ceil(tiles.nr());
         let slabs = geometry.batch * geometry.group * sizes.slabs;
@@ -179,19 +181,19 @@ impl<A: Real> Shape<A> {
         let share = panels.div_ceil(splits) * tiles.nr();
         let tile_len = tiles.nr() * tiles.most_pixels().max(edge_tiles.most_pixels());
         let stores = (rows * width) as f64 * channels_out as f64 / lanes as f64
-            * (PerIsa::of(request.isa).transposed_store + SUM_CYCLES * k_blocks.saturating_sub(1) as f64);
+            * (prices.transposed_store_cycles + prices.sum_cycles * k_blocks.saturating_sub(1) as f64);
         // Taps of the outermost axis are left out where they see padding.
         let first = &geometry.axes[0];
         let live =
             (0..if last > 0 { first.kernel } else { 0 }).map(|tap| first.outputs_of_tap(tap).len()).sum::<usize>();
         let live = if last > 0 { live as f64 / (first.kernel * first.output) as f64 } else { 1.0 };
-        let cycles = tiles.cycles_of_rows(rows, channels_out) * (channels * taps) as f64 * live
+        let cycles = tiles.cycles_of_rows(machine, rows, channels_out) * (channels * taps) as f64 * live
             + stores
-            + (channels * sizes.channel_len) as f64 * splits as f64 * PLANE_CYCLES
-            + TASK_CYCLES;
+            + (channels * sizes.channel_len) as f64 * splits as f64 * prices.plane_cycles
+            + prices.task_cycles;
         let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
         // Of a slab.
-        let cycles = overlapped(cycles, fetch_weights(weights / geometry.group as f64, weights));
+        let cycles = machine.overlapped(cycles, machine.fetch_weights(weights / geometry.group as f64, weights));
         let padded = tiles.padded(channels_out);
         let work =
             |panels: Range<usize>| (panels.end * tiles.nr()).min(padded).saturating_sub(panels.start * tiles.nr());
@@ -309,7 +311,7 @@ impl<T: Element> ChannelGemm<T> {
             let fetch = if is_blocked { Fetch::new } else { Fetch::behind };
             let of_two_rows = tiles.two_rows(live);
             let kernel = of_two_rows.unwrap_or_else(|| tiles.kernel(tiles.pixels(0).len(), live));
-            let mut fetch = fetch(next, rows.div_ceil(kernel.rows()) * tiles.count, kernel);
+            let mut fetch = fetch(next, rows.div_ceil(kernel.rows()) * tiles.count, kernel, tiles.rate());
             let mut row = 0;
             while row < rows {
                 let pixels_of_row = self.planes.row_offset(row);

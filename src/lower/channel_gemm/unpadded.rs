@@ -10,7 +10,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, channel_kernels, stream};
+use convoke_kernels::catalogue::channel_kernels;
+use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, stream};
 
 use super::last_steps::LastSteps;
 use super::weights::Weights;
@@ -19,8 +20,7 @@ use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::channel_tiles::{Panels, two_rows};
 use crate::lower::contract::{Io, Layout, Lowering, Offer, Request};
-use crate::lower::cost::{CLOCK, KERNEL_CALL_CYCLES, PLANE_CYCLES, PerIsa, SUM_CYCLES, TASK_CYCLES};
-use crate::lower::engine::tile_cycles;
+
 use crate::lower::planes;
 use crate::lower::shares::Part;
 use crate::lower::sink::{Finish, Sink};
@@ -55,6 +55,7 @@ pub(super) fn offer<'a, T: Element>(
     block: usize,
     most: usize,
 ) -> Option<Offer<'a, T>> {
+    let (machine, prices) = (request.machine, request.machine.prices());
     let mut geometry = geometry.clone();
     if geometry.axes.len() == 1 {
         geometry.axes.insert(0, Axis::UNIT);
@@ -72,9 +73,9 @@ pub(super) fn offer<'a, T: Element>(
     }
     let (rows_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
     let k_blocks = channels.div_ceil(block);
-    let panels = Panels::new::<T::Acc>(request.isa)?;
+    let panels = Panels::new::<T::Acc>(request.isa())?;
     let weights = Weights::new(&geometry, (rows_out, geometry.kernel_volume()), panels, block).ok()?;
-    let tiles = tiles::<T::Acc>(request.isa, last, panels)?;
+    let tiles = tiles::<T::Acc>(request.isa(), last, panels)?;
 
     // Elements from one position to the next, for each axis.
     let mut pitches = alloc::vec![1_usize; geometry.axes.len()];
@@ -93,7 +94,7 @@ pub(super) fn offer<'a, T: Element>(
     };
     // A panel of weights stays in the L1 cache: nothing else is kept in L2. Small slabs read X's rows again and again (65x65, dilation 24: 25 instead of
     // 20 ms with half of these bytes).
-    let budget = planes::budget_beside(0).min(most);
+    let budget = planes::budget_beside(machine, 0).min(most);
     let fits = |extent: usize| size(extent).is_some_and(|(_, bytes)| bytes <= budget);
     let (mut low, mut high) = (1, first.output);
     while low < high {
@@ -134,28 +135,28 @@ pub(super) fn offer<'a, T: Element>(
 
     let rows = outer.iter().map(|axis| axis.output).product::<usize>() as f64;
     let live_rows = outer.iter().map(live).product::<usize>() as f64;
-    let of_isa = PerIsa::of(request.isa);
     let (mut arithmetic, mut calls) = (0.0, 0.0);
     for tile in &tiles {
         // Most rows have a neighbour with the same taps.
         let kernels = tile.two_rows.unwrap_or(tile.kernels);
-        let cycles = |kernel: &ChannelKernel<T::Acc>| tile_cycles(kernel.fmas(), kernel.loads()) / kernel.rows() as f64;
+        let cycles =
+            |kernel: &ChannelKernel<T::Acc>| machine.tile_cycles(kernel.fmas(), kernel.loads()) / kernel.rows() as f64;
         arithmetic += tile.taps.len() as f64 * panels.sum(rows_out, |narrow| cycles(kernels[usize::from(narrow)]));
         let runs = if tile.taps.len() == last.kernel { rows } else { live_rows };
         calls += runs
             * panels.sum(rows_out, |narrow| {
-                KERNEL_CALL_CYCLES + SUM_CYCLES * tile.kernels[usize::from(narrow)].fmas() as f64
+                prices.kernel_call_cycles + prices.sum_cycles * tile.kernels[usize::from(narrow)].fmas() as f64
             });
     }
-    let stores = rows * last.output as f64 * rows_out as f64 / panels.lanes as f64 * of_isa.transposed_store;
-    let copies = (channels * channel_len * slabs * splits) as f64 * PLANE_CYCLES;
-    let cycles = of_isa.channel_tiles * arithmetic * live_rows * channels as f64
+    let stores = rows * last.output as f64 * rows_out as f64 / panels.lanes as f64 * prices.transposed_store_cycles;
+    let copies = (channels * channel_len * slabs * splits) as f64 * prices.plane_cycles;
+    let cycles = prices.channel_tiles * arithmetic * live_rows * channels as f64
         + calls * k_blocks as f64
         + stores
         + copies
-        + slabs as f64 * TASK_CYCLES;
+        + slabs as f64 * prices.task_cycles;
     Some(Offer {
-        cost: images as f64 * cycles / CLOCK,
+        cost: images as f64 * cycles / machine.clock_ghz,
         lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(sums_len)),
         build: Box::new(move || {
             let offsets = |width: usize| {
@@ -169,7 +170,7 @@ pub(super) fn offer<'a, T: Element>(
                 RowOffsets::new(offsets)
             };
             let koff = [offsets(block), offsets(channels - (k_blocks.max(1) - 1) * block)];
-            let (isa, finish) = (request.isa, Finish::new(request));
+            let (isa, finish) = (request.isa(), Finish::new(request));
             Box::new(Unpadded {
                 isa,
                 finish,

@@ -7,13 +7,15 @@ use convoke_kernels::{DepthwiseKernel, DirectTable, MOST_TAPS, Real, Slots, TapT
 
 use crate::lower::engine::Panels;
 use crate::lower::planes::period;
-use crate::machine::Caches;
+use crate::machine::Machine;
 use crate::{Axis, Geometry};
 
 /// Bytes of the planes of a unit, at the most, unless strips would become so low that their borders count: the L1 cache, with room for Y.
-const PLANES_BYTES: usize = 32 << 10;
+fn planes_bytes(machine: &Machine) -> usize {
+    machine.l1_bytes / 3 * 2
+}
 
-/// Bytes of the planes, at the most.
+/// Bytes of the planes, at the most: a limit of memory.
 pub(super) const MOST_BYTES: usize = 16 << 20;
 
 /// What vectors run along.
@@ -106,9 +108,10 @@ impl Grid {
         self.h.dilation / gcd(self.h.stride, self.h.dilation)
     }
 
-    /// Sets the strips: as high as keeps the planes within `PLANES_BYTES`, but not so low that rows shared by two strips weigh much; in
-    /// `strips` parts at the least. False if the planes are too large.
-    pub(super) fn cut(&mut self, element: usize, mr: usize, strips: usize) -> bool {
+    /// Sets the strips: as high as keeps the planes within [`planes_bytes`], but not so low that
+    /// rows shared by two strips weigh much; in `strips` parts at the least. False if the planes
+    /// are too large.
+    pub(super) fn cut(&mut self, machine: &Machine, element: usize, mr: usize, strips: usize) -> bool {
         let output = self.h.output;
         let fits = |extent: usize, bytes: usize| self.group_len(extent, bytes, element).is_some();
         let highest = |bytes: usize| {
@@ -120,16 +123,12 @@ impl Grid {
             low
         };
         let tile = mr * self.tile_step();
-        let mut extent = highest(PLANES_BYTES);
+        let mut extent = highest(planes_bytes(machine));
         if extent < output {
             let shared = self.h.effective_kernel() / self.h.stride;
             let wanted = (4 * shared).max(tile).min(output);
             if extent < wanted {
-                extent = if fits(wanted, Caches::detect().l2 / 2) {
-                    wanted
-                } else {
-                    highest(Caches::detect().l2 / 2).max(1)
-                };
+                extent = if fits(wanted, machine.l2_bytes / 2) { wanted } else { highest(machine.l2_bytes / 2).max(1) };
             }
             if !fits(extent, MOST_BYTES) {
                 return false;
@@ -140,7 +139,7 @@ impl Grid {
         // Whole tiles, where a strip has several and there are enough of them.
         let whole = extent.next_multiple_of(tile);
         let enough = strips.min(output.div_ceil(extent));
-        if extent > tile && output.div_ceil(whole) >= enough && fits(whole, Caches::detect().l2 / 2) {
+        if extent > tile && output.div_ceil(whole) >= enough && fits(whole, machine.l2_bytes / 2) {
             extent = whole.min(output);
         }
         let (Some(plane), Some(group)) = (self.plane_len(extent), self.group_len(extent, MOST_BYTES, element)) else {

@@ -89,7 +89,7 @@ impl<T: Element> Depthwise<T> {
         };
         Self {
             geometry: request.geometry.clone(),
-            isa: request.isa,
+            isa: request.isa(),
             finish,
             kernels,
             taps: grid.table(),

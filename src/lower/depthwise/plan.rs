@@ -3,24 +3,24 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real, depthwise_kernels};
+use convoke_kernels::catalogue::depthwise_kernels;
+use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real};
 
 use super::grid::{Along, Grid, MOST_BYTES};
 use super::{Depthwise, MOST_CHANNELS};
 use crate::element::Element;
 use crate::exec::lines_for;
 use crate::lower::contract::{Answer, Offer, Request};
-use crate::lower::cost::{
-    CLOCK, DIRECT_DENSE, DIRECT_FINISH_CYCLES, DIRECT_UNIT_CYCLES, GATHER_CYCLES, PerIsa, ROW_COPY_CYCLES, TASK_CYCLES,
-};
 use crate::lower::engine::Panels;
 use crate::lower::planes;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::lower::sink::Finish;
-use crate::machine::Caches;
+
+use crate::machine::Machine;
 use crate::{Axis, Geometry, Op};
 
-/// Bytes of the planes of several groups of a unit, together.
+/// Bytes of the planes of several groups of a unit, together: an absolute size until it is
+/// measured with other caches.
 const BATCH_BYTES: usize = 64 << 10;
 
 /// Rows of a tile where X and Y leave the L2 cache.
@@ -41,8 +41,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
     }
-    let kernels =
-        depthwise_kernels::<T::Acc>(request.isa).ok_or_else(|| String::from("no kernels for this instruction set"))?;
+    let kernels = depthwise_kernels::<T::Acc>(request.isa())
+        .ok_or_else(|| String::from("no kernels for this instruction set"))?;
     let asked = |along: Along| request.layout.is_none_or(|layout| layout[0] == along as usize);
     // The narrow kernels have no stride.
     let fits = |w: &Axis| w.stride == 1 && kernels.narrow().first().is_some_and(|kernel| w.output <= kernel.nr());
@@ -59,7 +59,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let config = best.and_then(|(_, candidate)| Config::new(request, kernels, candidate, most));
     let config = config.ok_or_else(|| planes::too_large(&geometry.axes, MOST_BYTES))?;
     Ok(Offer {
-        cost: config.cycles / CLOCK,
+        cost: config.cycles / request.machine.clock_ghz,
         lines: config.lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
         build: Box::new(move || Box::new(Depthwise::new(request, kernels, config))),
     })
@@ -88,6 +88,7 @@ impl<A: Real> Config<A> {
         (along, tiles): (Along, &'static [DepthwiseKernel<A>]),
         most_bytes: usize,
     ) -> Option<Self> {
+        let machine = request.machine;
         let (geometry, lanes, bytes) = (request.geometry, kernels.lanes(), size_of::<T::Acc>());
         let (mr, nr) = (tiles.last()?.mr(), tiles.last()?.nr());
         let mut grid = Grid::new(geometry, along, lanes, nr)?;
@@ -97,7 +98,7 @@ impl<A: Real> Config<A> {
         // unless they take them one after the other.
         let is_light = grid.h.kernel * grid.w.kernel * grid.channels <= LARGE_TAPS;
         let is_large =
-            is_light && (geometry.input_len() + geometry.output_len()).saturating_mul(bytes) > Caches::detect().l2;
+            is_light && (geometry.input_len() + geometry.output_len()).saturating_mul(bytes) > machine.l2_bytes;
         let most = if is_large { LARGE_ROWS } else { mr };
         // Of a 16-bit type, a copy of whole channels stands in for X.
         let channels_len = grid.channels.checked_mul(geometry.input_spatial())?;
@@ -121,12 +122,12 @@ impl<A: Real> Config<A> {
         };
         let others = geometry.batch * blocks * grid.outer_positions();
         let strips = if request.threads == 1 { 1 } else { (2 * request.threads).div_ceil(others) };
-        if !grid.cut(bytes, mr, strips) {
+        if !grid.cut(machine, bytes, mr, strips) {
             return None;
         }
         // Threads get shares of whole channels if these are about equal; each has planes of its own.
         let has_shares = others >= TASKS_PER_THREAD * request.threads || others.is_multiple_of(request.threads);
-        let most_planes = if request.threads == 1 { MOST_BYTES } else { Caches::detect().l2 / 2 };
+        let most_planes = if request.threads == 1 { MOST_BYTES } else { machine.l2_bytes / 2 };
         if reads_x && has_shares && grid.group_len(grid.h.output, most_planes.min(most_bytes), bytes).is_some() {
             // Nothing is copied: strips have no use but to be shared out, and to bound the planes that weights which are not finite ask for.
             grid.extent = grid.h.output;
@@ -182,7 +183,7 @@ impl<A: Real> Config<A> {
             tasks: units.min(TASKS_PER_THREAD * request.threads),
             tiles,
             direct_table,
-            cycles: grid.cycles(geometry, tiles, (reads_x, shares_vectors), PerIsa::of(request.isa)) + TASK_CYCLES,
+            cycles: grid.cycles(machine, geometry, tiles, (reads_x, shares_vectors)) + machine.prices().task_cycles,
             lens: [planes, sums, staged],
             grid,
         })
@@ -193,11 +194,12 @@ impl Grid {
     /// Estimated cycles of all units, for these kernels, which may read X, and of which two tiles may share vectors.
     fn cycles<A: Real>(
         &self,
+        machine: &Machine,
         geometry: &Geometry,
         tiles: &[DepthwiseKernel<A>],
         (reads_x, shares_vectors): (bool, bool),
-        of_isa: &PerIsa,
     ) -> f64 {
+        let prices = machine.prices();
         let (k, pieces) = ((self.planes() * self.h.kernel * self.w.kernel) as f64, self.pieces());
         let tile_rows = Panels::new(self.extent.div_ceil(self.tile_step()), tiles.len());
         let tile_height = tile_rows.height(tile_rows.count() - 1).max(1);
@@ -205,7 +207,7 @@ impl Grid {
         let columns = (pieces.len() * self.planes() * self.w.kernel) as f64;
         let loads = |weights: f64, unaligned: f64| {
             let rows_read: f64 = pieces.iter().map(|(_, taps)| rows + *taps as f64 - 1.0).sum();
-            (rows_read * columns / pieces.len() as f64 * unaligned + weights) / rows / 2.0
+            (rows_read * columns / pieces.len() as f64 * unaligned + weights) / rows / machine.loads_per_cycle
         };
         let outputs = (self.outer_positions() * self.h.output) as f64;
         let window = self.rows(self.extent).min(self.h.input + self.h.kernel) * self.strips() * self.outer_positions();
@@ -213,22 +215,23 @@ impl Grid {
         let images = geometry.batch as f64;
         let units = (self.outer_positions() * self.strips()) as f64;
         // Sums of few rows wait for one another; short ones overlap with the next tile's.
-        let fma = (k / 2.0).max(k * 2.0 / rows);
+        let fma = (k / machine.fmas_per_cycle).max(k * prices.direct_wait_cycles / rows);
         match self.along {
             Along::Rows => {
                 let sharing = if shares_vectors { tile_rows.count() } else { 1 };
                 let vectors = tiles[tile_height - 1].vectors(self.w.output, sharing);
-                let sums = fma.max(loads(k, 1.7)) + columns / rows + DIRECT_FINISH_CYCLES;
+                let sums = fma.max(loads(k, prices.direct_loads)) + columns / rows + prices.direct_finish_cycles;
                 let copied = self.phases.iter().map(|p| (p.to - p.from).div_ceil(self.lanes)).sum::<usize>() as f64;
                 let strided = if self.w.stride > 2 { 2.0 } else { 1.0 };
-                let copies = planes * (ROW_COPY_CYCLES * strided * self.phases.len() as f64 + 2.0 * copied * strided);
+                let copies =
+                    planes * (prices.row_copy_cycles * strided * self.phases.len() as f64 + 2.0 * copied * strided);
                 let groups = geometry.group as f64;
                 let m = geometry.out_channels_per_group() as f64;
                 let longer =
                     match (geometry.group, geometry.in_channels_per_group().max(geometry.out_channels_per_group())) {
-                        (1, _) => of_isa.direct_dense,
+                        (1, _) => prices.direct_dense,
                         (_, 1) => 1.0,
-                        _ => of_isa.direct_groups,
+                        _ => prices.direct_groups,
                     };
                 if reads_x {
                     // A split of two vectors for each pair of columns of both rows that an output row is ahead.
@@ -239,19 +242,19 @@ impl Grid {
                     let first = taps.min(height);
                     let missing: usize = (0..first).chain(first.max(height - first)..height).map(missing).sum();
                     let there = 1.0 - missing as f64 / (height as f64 * taps as f64);
-                    let sums = fma.max(loads(k, 1.7)) * there + splits + DIRECT_FINISH_CYCLES;
-                    return images * groups * m * (outputs * vectors * longer * sums + DIRECT_FINISH_CYCLES);
+                    let sums = fma.max(loads(k, prices.direct_loads)) * there + splits + prices.direct_finish_cycles;
+                    return images * groups * m * (outputs * vectors * longer * sums + prices.direct_finish_cycles);
                 }
                 // Of a dense layer, other lowerings hold the weights of several channels in registers, which loads less than this estimate has it.
-                let sums = if geometry.group == 1 { sums * DIRECT_DENSE } else { sums };
-                images * groups * (m * outputs * vectors * longer * sums + copies + units * DIRECT_UNIT_CYCLES)
+                let sums = if geometry.group == 1 { sums * prices.direct_copied_dense } else { sums };
+                images * groups * (m * outputs * vectors * longer * sums + copies + units * prices.direct_unit_cycles)
             }
             Along::Channels => {
                 let blocks = geometry.group.div_ceil(self.lanes) as f64;
-                let sums = fma.max(loads(k, 1.0)) + columns / rows + DIRECT_FINISH_CYCLES + GATHER_CYCLES;
+                let sums = fma.max(loads(k, 1.0)) + columns / rows + prices.direct_finish_cycles + prices.gather_cycles;
                 let m = geometry.out_channels_per_group() as f64;
-                let gathered = planes * self.w.input as f64 * GATHER_CYCLES;
-                let units = units * DIRECT_UNIT_CYCLES * 2.0;
+                let gathered = planes * self.w.input as f64 * prices.gather_cycles;
+                let units = units * prices.direct_unit_cycles * 2.0;
                 images * blocks * (m * outputs * self.w.output as f64 * sums + gathered + units)
             }
         }

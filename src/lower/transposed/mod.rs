@@ -20,13 +20,10 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::weave::{MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
-use convoke_kernels::{Ahead, Dest, Isa, Real, RowOffsets, SpatialKernel, WeaveKernel, spatial_kernels, weave_kernels};
+use convoke_kernels::{Ahead, Dest, Isa, Real, RowOffsets, SpatialKernel, WeaveKernel};
 
-use super::cost::{
-    CLOCK, PLANE_CYCLES, SUM_CYCLES, SUMMED_CYCLES, SUMMED_FAR_CYCLES, SUMMED_TAP_CYCLES, TASK_CYCLES, WEAVE_CYCLES,
-    fetch_weights, overlapped,
-};
-use super::engine::{A_BLOCK_BYTES, Panels};
+use super::engine::{Panels, a_block_bytes};
+
 use super::planes::{channels_per_block, for_each_position, step_of};
 use super::sink::{Finish, Sink, no_epilogue};
 use crate::element::Element;
@@ -34,7 +31,9 @@ use crate::exec::region::{Patch, Span, Split, Stores};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::Part;
-use crate::machine::Caches;
+use convoke_kernels::catalogue::{spatial_kernels, weave_kernels};
+
+use crate::machine::Machine;
 use crate::{Geometry, Op};
 use phases::Phases;
 use planes::{Planes, Slab};
@@ -52,10 +51,14 @@ const MOST_OUTER_PHASES: usize = 1 << 12;
 const MOST_TAPS: usize = 1 << 16;
 /// Output channels of a group that are summed one by one, at the most: more of them share what tiles load.
 const MOST_SUMMED: usize = 8;
-/// Bytes of planes whose rows stay in the L1 cache from tap to tap.
-const SUMMED_NEAR_BYTES: usize = 32 << 10;
-/// Bytes of Y up to which its lines are in the caches when pairs of phases are stored; those of a larger one are fetched before the tile. (128 to 64 channels, 2x2,
-/// stride 2 at 128x128, 16 MiB, in ms: interleaved from scratch 5.6, pairs 7.0, pairs with lines fetched 5.25.)
+/// Bytes of planes whose rows stay in the L1 cache from tap to tap, beside Y's.
+fn near_plane_bytes(machine: &Machine) -> usize {
+    machine.l1_bytes / 3 * 2
+}
+/// Bytes of Y, an absolute size until it is measured with other caches, up to which its lines are
+/// in the caches when pairs of phases are stored; those of a larger one are fetched before the
+/// tile. (128 to 64 channels, 2x2, stride 2 at 128x128, 16 MiB, in ms: interleaved from scratch
+/// 5.6, pairs 7.0, pairs with lines fetched 5.25.)
 const NEAR_BYTES: usize = 4 << 20;
 /// Cycles that a tile's products must take for pairs to be stored from registers: panels of which one kernel has all rows have more tiles (AVX2, 64 to 32 channels: 2x2x2 at 16x16x16 14 % slower, 2x2 at
 /// 57x57 15 %; 128 to 64 2 to 5 % faster).
@@ -89,7 +92,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     if geometry.kernel_volume() > MOST_TAPS {
         return Err(alloc::format!("the kernel has {} taps, at most {MOST_TAPS} can be", geometry.kernel_volume()));
     }
-    let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
+    let Some(weave) = weave_kernels::<T::Acc>(request.isa()).first() else {
         return Err(String::from("no kernel that interleaves"));
     };
     // The last axis' phases read the same inputs where they are counted from the uncropped output; but then there may be a position more.
@@ -109,13 +112,15 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             None => super::planes::too_large(&geometry.axes, super::planes::MOST_BYTES),
         });
     };
+    let machine = request.machine;
     let Choice { cycles, phases, classes, slots, planes, tiles, is_summed, is_blocked, can_pair } = choice;
     let channels = geometry.in_channels_per_group();
     let has_dead = slots < along.stride;
     let slabs = geometry.batch * geometry.group * planes.slabs;
     let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, tiles.panels.count()) };
     // What is decided for a slab serves several groups where groups are small.
-    let batch = if is_summed { most_groups(planes.channel_len * channels * size_of::<T::Acc>(), most) } else { 1 };
+    let batch =
+        if is_summed { most_groups(machine, planes.channel_len * channels * size_of::<T::Acc>(), most) } else { 1 };
     let batch = batch.min(geometry.group.div_ceil(4 * request.threads)).max(1);
     let planes_len = batch * channels * planes.channel_len + tiles.widest().max(MOST_VECTORS + 1) * tiles.lanes;
     let sums_of_vector = (slots + usize::from(has_dead)) * tiles.panels.height(0) * tiles.lanes;
@@ -124,7 +129,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let values = [planes_len, sums_len, buffer_len].map(lines_for::<T::Acc>);
     let numbers = [geometry.axes.len(), planes.rows].map(lines_for::<usize>);
     Ok(Offer {
-        cost: cycles / CLOCK,
+        cost: cycles / machine.clock_ghz,
         lines: values.iter().chain(&numbers).fold(0, |sum, lines| sum.saturating_add(*lines)),
         build: Box::new(move || {
             let planes = planes.with_tables();
@@ -142,12 +147,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             let is_paired = can_pair && !is_summed && tiles.widest() <= STRIP_VECTORS && outers.iter().all(is_one_tile);
             let outer_bytes = geometry.weight_len() / geometry.group / outers.len() * size_of::<T::Acc>();
             let is_near = geometry.output_len() * size_of::<T>() <= NEAR_BYTES;
-            let strips_first = is_paired && outer_bytes <= A_BLOCK_BYTES;
+            let strips_first = is_paired && outer_bytes <= a_block_bytes(machine);
             Box::new(Transposed {
                 geometry: geometry.clone(),
                 channel_len: channels * geometry.kernel_volume(),
                 spatial: geometry.output_spatial(),
-                isa: request.isa,
+                isa: request.isa(),
                 finish: Finish::new(request),
                 phases,
                 classes,
@@ -185,8 +190,8 @@ fn block_of(channels: usize, taps: usize) -> usize {
 }
 
 /// Groups of a task whose planes, of `bytes` each, stay in the L2 cache, and do not exceed `most` bytes.
-fn most_groups(bytes: usize, most: usize) -> usize {
-    ((Caches::detect().l2 / 4).min(most) / bytes.max(1)).clamp(1, 16)
+fn most_groups(machine: &Machine, bytes: usize, most: usize) -> usize {
+    ((machine.l2_bytes / 4).min(most) / bytes.max(1)).clamp(1, 16)
 }
 
 /// Phases with the planes and tiles that are cheapest for them.
@@ -208,7 +213,8 @@ struct Choice<A: Real> {
 impl<A: Real> Choice<A> {
     /// None where planes are too large, or a kernel is lacking.
     fn new<T: Element<Acc = A>>(request: &Request<'_, T>, phases: Vec<Phases>, most: usize) -> Option<Self> {
-        let geometry = request.geometry;
+        let (geometry, machine) = (request.geometry, request.machine);
+        let prices = machine.prices();
         let (last, outer) = phases.split_last()?;
         let classes = last.classes();
         let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
@@ -224,7 +230,7 @@ impl<A: Real> Choice<A> {
         let slots = classes.iter().map(Vec::len).sum::<usize>();
         let outer_phases = outer.iter().map(|p| p.axis.stride).product::<usize>();
         let outputs = (rows * outer_phases * last.axis.stride) as f64;
-        let widest = spatial_kernels::<A>(request.isa).iter().map(SpatialKernel::fmas).max().unwrap_or(0);
+        let widest = spatial_kernels::<A>(request.isa()).iter().map(SpatialKernel::fmas).max().unwrap_or(0);
         let can_pair = !is_blocked
             && widest / 2 * channels * longest >= PAIRED_CYCLES
             && Finish::new(request).is_direct()
@@ -238,26 +244,24 @@ impl<A: Real> Choice<A> {
                 continue;
             }
             let sums = |columns: usize| if is_blocked { columns.saturating_mul(tiles::ROWS.max(slots)) } else { 0 };
-            let planes =
-                Planes::new(&phases, is_dense, channels, size_of::<A>(), (geometry, request.threads, most), sums);
-            let Some(planes) = planes else { continue };
-            let vectors = planes.columns.div_ceil(super::engine::lanes::<A>(request.isa));
+            let Some(planes) = Planes::new(request, &phases, is_dense, most, sums) else { continue };
+            let vectors = planes.columns.div_ceil(super::engine::lanes::<A>(request.isa()));
             let packed = if is_summed { Some((1, 1)) } else { packed.map(|(channels, mr, _)| (channels, mr)) };
-            let Some(tiles) = Tiles::choose(request.isa, &work, vectors, can_pair, packed) else { continue };
+            let Some(tiles) = Tiles::choose(machine, &work, vectors, can_pair, packed) else { continue };
             let outputs = outputs * vectors as f64;
             let arithmetic = if is_summed {
                 let strides = phases.iter().map(|p| p.axis.stride as f64).product::<f64>();
                 let taps = geometry.kernel_volume() as f64 / strides;
-                let is_near = channels * planes.channel_len * size_of::<A>() <= SUMMED_NEAR_BYTES;
-                let tap = if is_near { SUMMED_TAP_CYCLES } else { SUMMED_FAR_CYCLES };
-                outputs * (taps * channels as f64 * tap + SUMMED_CYCLES)
+                let is_near = channels * planes.channel_len * size_of::<A>() <= near_plane_bytes(machine);
+                let tap = if is_near { prices.summed_tap_cycles } else { prices.summed_far_cycles };
+                outputs * (taps * channels as f64 * tap + prices.summed_cycles)
             } else {
-                let sums = (k_blocks - 1) as f64 * SUM_CYCLES;
-                let cycles = tiles.cycles(&work, vectors) + outputs * (WEAVE_CYCLES + sums);
+                let sums = (k_blocks - 1) as f64 * prices.sum_cycles;
+                let cycles = tiles.cycles(machine, &work, vectors) + outputs * (prices.weave_cycles + sums);
                 let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
-                overlapped(cycles, fetch_weights(weights / geometry.group as f64, weights))
+                machine.overlapped(cycles, machine.fetch_weights(weights / geometry.group as f64, weights))
             };
-            let cycles = arithmetic + (channels * planes.channel_len) as f64 * PLANE_CYCLES + TASK_CYCLES;
+            let cycles = arithmetic + (channels * planes.channel_len) as f64 * prices.plane_cycles + prices.task_cycles;
             let cycles = (geometry.batch * geometry.group) as f64 * planes.full_slabs() * cycles;
             if best.as_ref().is_none_or(|(least, ..)| cycles < *least) {
                 best = Some((cycles, planes, tiles, is_summed));

@@ -10,11 +10,11 @@ use convoke_kernels::Isa;
 use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 
 use super::phases::Phases;
+use crate::lower::contract::Request;
 use crate::lower::planes::{
-    Choice, FETCHED_CHANNELS, MOST_L2_BYTES, PER_THREAD, for_each_position, pick_rows, positions_on,
+    Choice, FETCHED_CHANNELS, PER_THREAD, for_each_position, pick_rows, positions_on, slab_bytes,
 };
-use crate::machine::Caches;
-use crate::{Axis, Element, Geometry};
+use crate::{Axis, Element};
 
 pub(super) struct Planes {
     /// The phases' positions as axes of ordinary convolutions.
@@ -63,14 +63,15 @@ pub(super) struct Slab<'a> {
 
 impl Planes {
     /// None where the planes are too large, or where copies gain nothing. A slab's planes should not exceed `most` bytes.
-    pub(super) fn new(
+    pub(super) fn new<T: Element>(
+        request: &Request<'_, T>,
         phases: &[Phases],
         is_dense: bool,
-        channels: usize,
-        bytes: usize,
-        (geometry, threads, most): (&Geometry, usize, usize),
+        most: usize,
         sums: impl Fn(usize) -> usize,
     ) -> Option<Self> {
+        let Request { geometry, machine, threads, .. } = *request;
+        let (channels, bytes) = (geometry.in_channels_per_group(), size_of::<T::Acc>());
         let last = phases.len() - 1;
         let mut copies: Vec<_> = phases[last].taps.iter().flatten().map(|tap| tap.shift).collect();
         copies.sort_unstable();
@@ -87,7 +88,7 @@ impl Planes {
         let block = channels.checked_mul(copies.len())?;
         let images = geometry.batch * geometry.group;
         // All channels are in a slab: with less than that its rows would be cut.
-        let budget = (Caches::detect().l2 / 2).min(MOST_L2_BYTES).min(most);
+        let budget = slab_bytes(machine).min(most);
         let choice = Choice { images, block, budget, bytes, threads, per_thread: PER_THREAD[0], is_aligned: false };
         let (axis, extent, sizes) = choice.slab(&axes, sums)?;
         let here = |i: usize| positions_on(&axes, (axis, extent), i);

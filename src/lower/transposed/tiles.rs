@@ -2,10 +2,11 @@
 
 use alloc::vec::Vec;
 
-use convoke_kernels::{Isa, Real, SpatialKernel, spatial_kernels};
+use convoke_kernels::catalogue::spatial_kernels;
+use convoke_kernels::{Real, SpatialKernel};
 
-use crate::lower::cost::{KERNEL_CALL_CYCLES, shifted_views};
-use crate::lower::engine::{Panels, tile_cycles};
+use crate::lower::engine::Panels;
+use crate::machine::Machine;
 
 /// Rows of a tile, phases and channels together, about: the sums of a strip then stay in the L1 cache.
 pub(super) const ROWS: usize = 64;
@@ -50,13 +51,13 @@ impl<T: Real> Tiles<T> {
     /// The panels and kernels that take the fewest cycles for `vectors` of columns: where all phases of a panel `can_pair`, only panels of which a kernel has all rows; with
     /// `packed`, only those of that channels and rows.
     pub(super) fn choose(
-        isa: Isa,
+        machine: &Machine,
         work: &Work,
         vectors: usize,
         can_pair: bool,
         packed: Option<(usize, usize)>,
     ) -> Option<Self> {
-        let kernels = spatial_kernels::<T>(isa);
+        let kernels = spatial_kernels::<T>(machine.isa());
         let lanes = kernels.first()?.lanes();
         let widest = kernels.iter().map(SpatialKernel::nrv).max()?;
         let phases = work.classes.iter().map(|(phases, _)| *phases).sum::<usize>();
@@ -84,7 +85,7 @@ impl<T: Real> Tiles<T> {
                 if packed.is_none() && tiles.panels.height(0) != channels {
                     continue;
                 }
-                let cycles = tiles.cycles(work, vectors);
+                let cycles = tiles.cycles(machine, work, vectors);
                 if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                     best = Some((cycles, tiles));
                 }
@@ -110,7 +111,7 @@ impl<T: Real> Tiles<T> {
     }
 
     /// Estimated cycles for the phases of all axes, all rows and `vectors` of columns.
-    pub(super) fn cycles(&self, work: &Work, vectors: usize) -> f64 {
+    pub(super) fn cycles(&self, machine: &Machine, work: &Work, vectors: usize) -> f64 {
         let low = self.panels.height(self.panels.count() - 1);
         let tall = self.panels.height(0);
         let taller = work.rows - low * self.panels.count();
@@ -120,8 +121,8 @@ impl<T: Real> Tiles<T> {
                 let k = (taps * work.outer_taps * work.channels) as f64;
                 let of_sub = |sub: usize| {
                     let kernel = width.of_height(subs.height(sub));
-                    tile_cycles(kernel.fmas(), kernel.loads()) * k * shifted_views(kernel.mr(), false)
-                        + KERNEL_CALL_CYCLES
+                    machine.tile_cycles(kernel.fmas(), kernel.loads()) * k * machine.shifted_views(kernel.mr(), false)
+                        + machine.prices().kernel_call_cycles
                 };
                 (0..subs.count()).map(of_sub).sum::<f64>()
             };

@@ -4,13 +4,12 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::winograd::Planes;
-use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets};
+use convoke_kernels::{ChannelKernel, Real, RowOffsets};
 
 use super::shape::{MOST_PADDING, Scheme, SubImage, View, spread};
 use super::steps::{Segment, Steps};
-use crate::lower::channel_tiles::Tiles;
-use crate::lower::cost::GEMM_CALL_CYCLES;
-use crate::lower::engine::tile_cycles;
+use crate::lower::channel_tiles::{Rate, Tiles};
+use crate::machine::Machine;
 
 /// How the tiles of an image are cut into blocks, whose sizes differ by one row of tiles, or one tile, at the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -290,15 +289,21 @@ impl Extent {
     }
 
     /// Estimated cycles of the products of one value, of `steps` steps of k, with one panel. None if a kernel is lacking.
-    pub(super) fn cycles<T: Real>(&self, isa: Isa, rows: &Range<usize>, is_short: bool, steps: f64) -> Option<f64> {
+    pub(super) fn cycles<T: Real>(
+        &self,
+        machine: &Machine,
+        rows: &Range<usize>,
+        is_short: bool,
+        steps: f64,
+    ) -> Option<f64> {
         let (runs, width) = self.runs(rows, is_short);
         if runs == 0 {
             return Some(0.0);
         }
-        let tiles = Tiles::<T>::new(isa, width)?;
+        let tiles = Tiles::<T>::new(machine, width)?;
         let call = |t: usize| {
             let kernel = tiles.kernel(tiles.pixels(t).len(), tiles.nr());
-            tile_cycles(kernel.fmas(), kernel.loads()) * steps + GEMM_CALL_CYCLES
+            machine.tile_cycles(kernel.fmas(), kernel.loads()) * steps + machine.prices().gemm_call_cycles
         };
         Some(runs as f64 * (0..tiles.count).map(call).sum::<f64>())
     }
@@ -332,16 +337,18 @@ impl<T: Real> Call<T> {
 pub(super) struct Calls<T: Real> {
     pub(super) all: Vec<Call<T>>,
     pub(super) of_run: usize,
+    /// How fast they fetch filters.
+    pub(super) rate: Rate,
 }
 
 impl<T: Real> Calls<T> {
     /// None if a kernel is lacking.
-    fn new(isa: Isa, extent: &Extent, rows: &Range<usize>, is_short: bool) -> Option<Self> {
+    fn new(machine: &Machine, extent: &Extent, rows: &Range<usize>, is_short: bool) -> Option<Self> {
         let (runs, width) = extent.runs(rows, is_short);
         if runs == 0 {
-            return Some(Self { all: Vec::new(), of_run: 1 });
+            return Some(Self { all: Vec::new(), of_run: 1, rate: Rate::new(machine) });
         }
-        let tiles = Tiles::new(isa, width)?;
+        let tiles = Tiles::new(machine, width)?;
         let mut all = Vec::with_capacity(runs * tiles.count);
         for run in 0..runs {
             let row = extent.first_row(run, rows, is_short);
@@ -356,16 +363,16 @@ impl<T: Real> Calls<T> {
                 }
             }));
         }
-        Some(Self { all, of_run: tiles.count })
+        Some(Self { all, of_run: tiles.count, rate: tiles.rate() })
     }
 
     /// The calls of values that are zero in the last row of tiles, with about `steps` steps of k: all of them, where those without it have too few tiles each.
-    fn short(isa: Isa, extent: &Extent, rows: &Range<usize>, steps: f64) -> Option<Self> {
+    fn short(machine: &Machine, extent: &Extent, rows: &Range<usize>, steps: f64) -> Option<Self> {
         if extent.spare == 0 {
-            return Some(Self { all: Vec::new(), of_run: 1 });
+            return Some(Self { all: Vec::new(), of_run: 1, rate: Rate::new(machine) });
         }
-        let cycles = |is_short: bool| extent.cycles::<T>(isa, rows, is_short, steps);
-        Self::new(isa, extent, rows, cycles(true)? < cycles(false)?)
+        let cycles = |is_short: bool| extent.cycles::<T>(machine, rows, is_short, steps);
+        Self::new(machine, extent, rows, cycles(true)? < cycles(false)?)
     }
 }
 
@@ -401,7 +408,7 @@ impl<T: Real> Block<T> {
 
     /// For shares of which some have the rows `cuts` of a panel. None if a kernel is lacking. The block must [fit](Self::fits).
     pub(super) fn new(
-        isa: Isa,
+        machine: &Machine,
         scheme: &Scheme<T>,
         steps: &Steps,
         extent: Extent,
@@ -424,8 +431,8 @@ impl<T: Real> Block<T> {
         let steps_of_value = (steps.all() * slots) as f64 / scheme.kernel.values() as f64;
         let calls = core::iter::once(extent.all_rows()).chain(cuts).map(|rows| {
             Some(RowCalls {
-                calls: Calls::new(isa, &extent, &rows, false)?,
-                short_calls: Calls::short(isa, &extent, &rows, steps_of_value)?,
+                calls: Calls::new(machine, &extent, &rows, false)?,
+                short_calls: Calls::short(machine, &extent, &rows, steps_of_value)?,
                 rows,
             })
         });

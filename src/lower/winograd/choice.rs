@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
+use convoke_kernels::Real;
 use convoke_kernels::winograd::Tile;
-use convoke_kernels::{Isa, Real};
 
 use super::blocks::{Blocks, Cut, Extent};
 use super::shape::{STANDARD_VALUES, Scheme, SubImage, View, depth_tasks, distance, is_ragged};
@@ -12,15 +12,10 @@ use super::steps::Steps;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::contract::Request;
-use crate::lower::cost::{
-    FETCH_AHEAD, L2_BYTES_PER_CYCLE, L2_SHARE, PHASE_CYCLES, PICK_CYCLES, PerIsa, RAGGED_OUTPUT, SCATTER_CYCLES,
-    TASK_CYCLES, TRANSFORM_CALL_CYCLES, WIDE_TRANSFORM, cycles_beyond_l2, overlapped,
-};
-use crate::machine::Caches;
 
-/// Share of a task that threads wait for the last one.
-const IDLE_SHARE: f64 = 0.1;
-/// Bytes of a task's scratch, at the most: more gain nothing.
+use crate::machine::Machine;
+
+/// Bytes of a task's scratch, at the most: a limit of memory, as more gain nothing.
 const MOST_BYTES: usize = 8 << 20;
 /// Rows, or columns, of tiles that blocks are tried with.
 const EXTENTS: [usize; 22] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256];
@@ -84,7 +79,8 @@ impl<T: Real> Choice<T> {
             };
             for splits in [1, threads, shares::MOST_CUT].into_iter().take(ways) {
                 let limit = request.task_bytes.min(MOST_BYTES);
-                if let Some(choice) = Self::estimate(request.isa, view, scheme, steps, blocks, (threads, splits), limit)
+                if let Some(choice) =
+                    Self::estimate(request.machine, view, scheme, steps, blocks, (threads, splits), limit)
                     && best.as_ref().is_none_or(|best| choice.latency < best.latency)
                 {
                     best = Some(choice);
@@ -137,13 +133,13 @@ impl<T: Real> Choice<T> {
             }
             parts += threads;
         }
-        best.or_else(|| Self::estimate(request.isa, view, scheme, steps, smallest?.1, (threads, 1), 0))
+        best.or_else(|| Self::estimate(request.machine, view, scheme, steps, smallest?.1, (threads, 1), 0))
     }
 
     /// The cost of a blocking with a task's scratch of at most `limit` bytes, or the least there is; all values of a slice have `steps` steps of k. None where a kernel
     /// is lacking.
     fn estimate(
-        isa: Isa,
+        machine: &Machine,
         view: &View,
         scheme: Scheme<T>,
         steps: usize,
@@ -153,10 +149,10 @@ impl<T: Real> Choice<T> {
     ) -> Option<Self> {
         let roles = &view.roles;
         let largest = largest(&blocks)?;
-        let nr = Tiles::<T>::new(isa, largest.run_len())?.nr();
+        let nr = Tiles::<T>::new(machine, largest.run_len())?.nr();
         let panels = view.rows.div_ceil(nr).max(1);
         let splits = splits.min(panels.saturating_mul(shares::parts(&largest, splits)));
-        let together = Traffic::new(view, &scheme, steps, &largest, nr)
+        let together = Traffic::new(machine, view, &scheme, steps, &largest, nr)
             .together(panels.div_ceil(splits), |together| scratch_bytes(view, &scheme, &blocks, together) <= limit);
         let repeats = (view.groups * depth_tasks(roles)).checked_mul(splits)?;
         // The first share, the last one and the one in the middle: others are like these.
@@ -170,7 +166,7 @@ impl<T: Real> Choice<T> {
             let of_image = blocks.of_image();
             let task = |index: usize| {
                 let pieces = shares::pieces(&extent, panels, (index, splits));
-                Self::task_cycles(isa, view, &scheme, steps, &extent, (of_image, pieces), together)
+                Self::task_cycles(machine, view, &scheme, steps, &extent, (of_image, pieces), together)
             };
             let count = count.checked_mul(repeats)?;
             tasks = tasks.checked_add(count)?;
@@ -192,7 +188,7 @@ impl<T: Real> Choice<T> {
         // With more tasks than threads, the last one to end holds the others up by a part of it; and where tasks are few, one thread has more of them than
         // others, or more of the longest.
         let most = |tasks: usize| tasks.div_ceil(threads) as f64;
-        let shared = cycles / threads as f64 + IDLE_SHARE * longest;
+        let shared = cycles / threads as f64 + machine.prices().idle_share * longest;
         let uneven = (most(tasks) * cycles / tasks as f64).max(most(long) * longest);
         let latency = if tasks <= threads { longest } else { shared.max(uneven) };
         Some(Self { scheme, blocks, splits, together, latency, cycles })
@@ -200,7 +196,7 @@ impl<T: Real> Choice<T> {
 
     /// Cycles of a task with a block of this size, one of several that use the same filters, and these pieces of their panels. None where a kernel is lacking.
     fn task_cycles(
-        isa: Isa,
+        machine: &Machine,
         view: &View,
         scheme: &Scheme<T>,
         slice_steps: usize,
@@ -208,8 +204,8 @@ impl<T: Real> Choice<T> {
         (blocks, pieces): (usize, impl Iterator<Item = Piece>),
         together: usize,
     ) -> Option<f64> {
-        let (bytes, of_isa) = (size_of::<T>() as f64, PerIsa::of(isa));
-        let tiles = Tiles::<T>::new(isa, extent.run_len())?;
+        let (bytes, prices) = (size_of::<T>() as f64, machine.prices());
+        let tiles = Tiles::<T>::new(machine, extent.run_len())?;
         let View { channels, rows: channels_out, ref roles, .. } = *view;
         let panels = channels_out.div_ceil(tiles.nr());
         let values = scheme.kernel.values() as f64;
@@ -222,12 +218,14 @@ impl<T: Real> Choice<T> {
         let vectors = (extent.images * extent.image_input_tiles().div_ceil(scheme.kernel.lanes())) as f64;
         let lanes = scheme.kernel.lanes() as f64;
         // Phases of a stride are picked before they are split.
-        let picked = if view.strides[1] == 1 { 0.0 } else { padded_len * PICK_CYCLES };
-        let input_calls = extent.images as f64 * TRANSFORM_CALL_CYCLES;
+        let picked = if view.strides[1] == 1 { 0.0 } else { padded_len * prices.pick_cycles };
+        let input_calls = extent.images as f64 * prices.transform_call_cycles;
         let is_wide = scheme.kernel.values() > STANDARD_VALUES;
-        let wide = if is_wide { WIDE_TRANSFORM } else { 1.0 };
+        let wide = if is_wide { prices.wide_transform } else { 1.0 };
         let input = channels as f64
-            * (input_calls + picked + wide * (padded_len / lanes * of_isa.split + vectors * values * of_isa.input));
+            * (input_calls
+                + picked
+                + wide * (padded_len / lanes * prices.split_cycles + vectors * values * prices.input_cycles));
         // Without taps along it, the slices of the outer axis are tasks of their own.
         let depths = depth_tasks(roles);
         let slices_in = roles.depth.input.min((roles.depth.output - 1) * roles.depth.stride + roles.depth.kernel)
@@ -238,44 +236,48 @@ impl<T: Real> Choice<T> {
         // As many values down the column are dropped as outputs.
         let dropped = extent.spare * scheme.kernel.along().values;
         let compute = |rows: &Range<usize>| {
-            let cycles = |is_short: bool| extent.cycles::<T>(isa, rows, is_short, steps_of_value);
+            let cycles = |is_short: bool| extent.cycles::<T>(machine, rows, is_short, steps_of_value);
             let all = cycles(false)?;
             let saved = if dropped == 0 { 0.0 } else { (all - cycles(true)?).max(0.0) };
             Some(values * all - dropped as f64 * saved)
         };
         let padded = tiles.padded(channels_out) as f64;
         let filters = steps * padded * bytes;
-        let traffic = Traffic::new(view, scheme, slice_steps, extent, tiles.nr());
+        let traffic = Traffic::new(machine, view, scheme, slice_steps, extent, tiles.nr());
         // Filters are fetched ahead of their use, which hides most of the shorter of the two; transformed tiles that left the L2 cache are
         // waited for.
         let panel = filters / padded * tiles.nr() as f64;
         // The first of the tasks finds them where all groups' filters are kept.
         let (others, later) = ((view.groups - 1) as f64 * filters, (blocks - 1) as f64);
-        let streamed = |filters: f64| FETCH_AHEAD * from_beyond_l2(filters + traffic.v + traffic.products, panel);
+        let streamed =
+            |filters: f64| prices.fetch_ahead * from_beyond_l2(machine, filters + traffic.v + traffic.products, panel);
         let streamed = (streamed(filters + others) + later * streamed(filters)) / blocks as f64;
-        let ahead = streamed.max(panel / L2_BYTES_PER_CYCLE);
+        let ahead = streamed.max(panel / machine.l2_bytes_per_cycle);
         let late = traffic.late(panels, together);
         let input = input + traffic.late(1, 1);
         // Panels that are cut count as what they have of the rows.
         let (mut gemm, mut share) = (0.0, 0.0);
         for Piece { panels, rows } in pieces {
-            gemm += panels.len() as f64 * overlapped(compute(&rows)?, ahead);
+            gemm += panels.len() as f64 * machine.overlapped(compute(&rows)?, ahead);
             share += panels.len() as f64 * rows.len() as f64 / extent.all_rows().len() as f64;
         }
         let share = share / panels as f64;
         let gemm = gemm + late * share;
         let pixels = (scheme.down.tile.outputs * scheme.along.tile.outputs) as f64;
-        let interleaving = if view.has_phases { pixels * PHASE_CYCLES } else { 0.0 };
-        let output_calls = (extent.images * extent.rows) as f64 * TRANSFORM_CALL_CYCLES;
+        let interleaving = if view.has_phases { pixels * prices.phase_cycles } else { 0.0 };
+        let output_calls = (extent.images * extent.rows) as f64 * prices.transform_call_cycles;
         let is_ragged = is_ragged(scheme.kernel);
-        let taking = values * of_isa.output * wide * if is_ragged { RAGGED_OUTPUT } else { 1.0 };
+        let taking = values * prices.output_cycles * wide * if is_ragged { prices.ragged_output } else { 1.0 };
         let output = (padded / lanes) * (output_calls + extent.own_tiles() as f64 * (taking + interleaving));
         let slices_out = roles.depth.output as f64 / depths as f64;
-        let task = slices_in * input + slices_out * (gemm + output * share) + TASK_CYCLES;
+        let task = slices_in * input + slices_out * (gemm + output * share) + prices.task_cycles;
         // Interleaved pixels are gathered and scattered one by one.
         let scattered = (extent.own_tiles() * channels_out) as f64 * share * pixels;
-        let apart =
-            if distance(&roles.along) == 1 { 0.0 } else { (channels as f64 * padded_len + scattered) * SCATTER_CYCLES };
+        let apart = if distance(&roles.along) == 1 {
+            0.0
+        } else {
+            (channels as f64 * padded_len + scattered) * prices.scatter_cycles
+        };
         Some(task + apart * slices_out)
     }
 }
@@ -303,13 +305,15 @@ fn scratch_bytes<T: Real>(view: &View, scheme: &Scheme<T>, blocks: &Blocks, toge
 }
 
 /// What leaves the L2 cache comes from the next level: not all at once when it is full.
-fn from_beyond_l2(resident: f64, traffic: f64) -> f64 {
-    let missing = (resident / Caches::detect().l2 as f64 - L2_SHARE) / L2_SHARE;
-    missing.clamp(0.0, 1.0) * traffic * cycles_beyond_l2(resident)
+fn from_beyond_l2(machine: &Machine, resident: f64, traffic: f64) -> f64 {
+    let l2_share = machine.prices().l2_share;
+    let missing = (resident / machine.l2_bytes as f64 - l2_share) / l2_share;
+    missing.clamp(0.0, 1.0) * traffic * machine.cycles_beyond_l2(resident)
 }
 
 /// Bytes of what the GEMMs of a slice of a block touch beside Y.
-struct Traffic {
+struct Traffic<'m> {
+    machine: &'m Machine,
     /// Transformed tiles, of all values.
     v: f64,
     /// Filters and products of one panel, of all values.
@@ -318,12 +322,20 @@ struct Traffic {
     values: f64,
 }
 
-impl Traffic {
-    fn new<T: Real>(view: &View, scheme: &Scheme<T>, steps: usize, extent: &Extent, nr: usize) -> Self {
+impl<'m> Traffic<'m> {
+    fn new<T: Real>(
+        machine: &'m Machine,
+        view: &View,
+        scheme: &Scheme<T>,
+        steps: usize,
+        extent: &Extent,
+        nr: usize,
+    ) -> Self {
         let values = scheme.kernel.values() as f64;
         let bytes = values * size_of::<T>() as f64;
         let slices = view.roles.depth.kernel as f64;
         Self {
+            machine,
             v: slices * bytes * view.channels as f64 * extent.input_tiles() as f64,
             filters: slices * (steps * nr * size_of::<T>()) as f64,
             products: bytes * extent.tiles() as f64 * nr as f64,
@@ -337,7 +349,7 @@ impl Traffic {
         let resident = self.v + together as f64 * self.products + 2.0 * self.filters / self.values;
         let tiles = panels.div_ceil(together) as f64 * self.v;
         let products = 2.0 * (panels - panels.div_ceil(together)) as f64 * self.products;
-        from_beyond_l2(resident, tiles + products)
+        from_beyond_l2(self.machine, resident, tiles + products)
     }
 
     /// How many panels to multiply together for the least [`late`](Self::late): the fewest, of those whose scratch `fits`.

@@ -54,7 +54,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         roles: Roles::new(&axes)?,
     };
     offer_view(request, view, |scheme, tiles| {
-        let direct = Direct::new(request.isa, geometry, &view, scheme)?;
+        let direct = Direct::new(request.machine, geometry, &view, scheme)?;
         let steps = channels.checked_mul(geometry.kernel_volume())?;
         let direct_len = tiles.padded(view.rows).checked_mul(steps)?;
         let needs = Needs { direct_len, scratch: direct.scratch_len(tiles.nr()), row: 0 };

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use convoke_kernels::{Ahead, Isa, Real, RowOffsets};
+use convoke_kernels::{Ahead, Real, RowOffsets};
 
 use super::blocks::Task;
 use super::shape::{Roles, Scheme, SubImage, View, tiled_kernel};
@@ -10,6 +10,8 @@ use crate::Geometry;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::sink::Sink;
+
+use crate::machine::Machine;
 
 /// Direct sums for one tile: the part of X that it sees is copied into a patch, on which the channel-vector kernels run, a row of pixels at a
 /// time.
@@ -43,12 +45,12 @@ pub(super) struct Tile {
 
 impl<T: Real> Direct<T> {
     /// None if a kernel is lacking.
-    pub(super) fn new(isa: Isa, geometry: &Geometry, view: &View, scheme: &Scheme<T>) -> Option<Self> {
+    pub(super) fn new(machine: &Machine, geometry: &Geometry, view: &View, scheme: &Scheme<T>) -> Option<Self> {
         let (height, width) = (scheme.down.tile.outputs, scheme.along.tile.outputs);
         let Roles { depth, down, along } = &view.roles;
         let [s_down, s_along] = view.strides;
         let (rows, columns) = ((height + down.kernel - 1) * s_down, width + along.kernel - 1);
-        let pixels = Tiles::new(isa, width)?;
+        let pixels = Tiles::new(machine, width)?;
         let slices = geometry.in_channels_per_group() * depth.kernel;
         let patch_len = slices.checked_mul(rows * s_along * columns)?;
         let [k_down, k_along] = tiled_kernel(geometry);

@@ -6,8 +6,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::winograd_kernels;
 use convoke_kernels::winograd::{Pixels, Products};
-use convoke_kernels::{Dest, Isa, Real, RowOffsetsRef, winograd_kernels};
+use convoke_kernels::{Dest, Isa, Real, RowOffsetsRef};
 
 use super::blocks::{Block, Blocks, Calls, Cut, Extent, Place, Task};
 use super::choice::Choice;
@@ -22,7 +23,6 @@ use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::{Fetch, Tiles};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
-use crate::lower::cost::{CLOCK, far_weights};
 use crate::lower::sink::no_epilogue;
 
 /// Steps of k that are summed one after the other.
@@ -60,9 +60,9 @@ pub(super) fn offer_view<'a, T: Element>(
     view: View,
     layer: impl FnOnce(&Scheme<T::Acc>, &Tiles<T::Acc>) -> Option<(Box<dyn Layer<T>>, Needs)>,
 ) -> Answer<'a, T> {
-    let roles = &view.roles;
+    let (machine, roles) = (request.machine, &view.roles);
     let mut best: Option<Choice<T::Acc>> = None;
-    for kernel in winograd_kernels::<T::Acc>(request.isa) {
+    for kernel in winograd_kernels::<T::Acc>(request.isa()) {
         let (down, along) = (kernel.down(), kernel.along());
         if request.layout.is_some_and(|layout| layout[..4] != [down.values, down.outputs, along.values, along.outputs])
         {
@@ -96,7 +96,7 @@ pub(super) fn offer_view<'a, T: Element>(
     let choice = Choice::new::<T>(request, &view, scheme, request.threads).ok_or_else(no_kernel)?;
     let Choice { blocks, splits, together, .. } = choice;
     let first = blocks.place(0, 0).extent;
-    let tiles = Tiles::<T::Acc>::new(request.isa, first.run_len()).ok_or_else(no_kernel)?;
+    let tiles = Tiles::<T::Acc>::new(machine, first.run_len()).ok_or_else(no_kernel)?;
     let slots = roles.depth.kernel;
     let fit = |extent: Extent, _| Block::fits(&scheme, extent, view.channels, slots).then_some(());
     if blocks.for_each_size(fit).is_none() {
@@ -109,16 +109,17 @@ pub(super) fn offer_view<'a, T: Element>(
     };
     let sizes = Sizes::new::<T>(&view, &scheme, &blocks, &tiles, together, &needs);
     let bytes = |values: usize| values.saturating_mul(size_of::<T::Acc>());
-    let far = far_weights(bytes(request.geometry.weight_len()), bytes(view.groups.saturating_mul(layout.group_len())));
+    let far = machine
+        .far_weights(bytes(request.geometry.weight_len()), bytes(view.groups.saturating_mul(layout.group_len())));
     Ok(Offer {
-        cost: far * cycles / CLOCK,
+        cost: far * cycles / machine.clock_ghz,
         lines: sizes.lines::<T>(),
         build: Box::new(move || {
             let mut tables: Vec<Block<T::Acc>> = Vec::new();
             let all = blocks.for_each_size(|extent, _| {
                 if tables.iter().all(|block| block.extent != extent) {
                     let cuts = shares::cuts(&extent, view.rows.div_ceil(tiles.nr()), splits);
-                    tables.push(Block::new(request.isa, &scheme, &layout.steps, extent, view.channels, slots, cuts)?);
+                    tables.push(Block::new(machine, &scheme, &layout.steps, extent, view.channels, slots, cuts)?);
                 }
                 Some(())
             });
@@ -126,7 +127,7 @@ pub(super) fn offer_view<'a, T: Element>(
             let zeros = alloc::vec![T::Acc::ZERO; tiles.lanes()];
             Box::new(Winograd {
                 core: Core {
-                    isa: request.isa,
+                    isa: request.isa(),
                     view,
                     scheme,
                     blocks,
@@ -413,7 +414,7 @@ pub(super) fn multiply_value<T: Real>(
     // In blocks, whose sums are added: one long running sum would err more, and a block's filters stay in the L1 cache for all tiles.
     let kc = if steps <= KC { steps.max(1) } else { steps.div_ceil(steps.div_ceil(KC)) };
     let Some(first) = calls.all.first() else { return };
-    let mut fetch = Fetch::new(next, calls.all.len(), first.kernel(nr));
+    let mut fetch = Fetch::new(next, calls.all.len(), first.kernel(nr), calls.rate);
     for run in calls.all.chunks(calls.of_run) {
         for k in (0..steps.max(1)).step_by(kc) {
             let block_of_k = k..(k + kc).min(steps);

@@ -14,7 +14,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::weave::{Run, Strands};
-use convoke_kernels::{Dest, Real, WeaveKernel, weave_kernels};
+use convoke_kernels::{Dest, Real, WeaveKernel};
+
+use convoke_kernels::catalogue::weave_kernels;
 
 use super::blocks::Task;
 use super::direct::Tile;
@@ -58,7 +60,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         taps: [roles.down.kernel, roles.along.kernel],
         roles,
     };
-    let Some(weave) = weave_kernels::<T::Acc>(request.isa).first() else {
+    let Some(weave) = weave_kernels::<T::Acc>(request.isa()).first() else {
         return Err(String::from("no kernel that interleaves"));
     };
     let along = cells[2].stride;

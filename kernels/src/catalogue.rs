@@ -1,0 +1,144 @@
+//! All kernels of the build, for planning: those of an instruction set that this CPU lacks can be
+//! read, and not called.
+//!
+//! Where the CPU has the ISA, these are the kernels of [`table`]. Where only the build has it,
+//! they are descriptions. A description has the name and all sizes of its kernel, but its
+//! function pointers are of functions that panic. So a plan can be made for another machine, and
+//! a call by mistake is a panic and nothing worse.
+
+use crate::depthwise::DepthwiseKernels;
+use crate::grouped::GroupedKernel;
+use crate::table::{self, Descriptions, descriptions};
+use crate::ukernel::{ChannelKernel, SpatialKernel};
+use crate::upsample::UpsampleKernel;
+use crate::weave::WeaveKernel;
+use crate::winograd::WinogradKernel;
+use crate::{Isa, Real};
+
+/// The descriptions where the CPU lacks the ISA and the build has it.
+fn described<T: Real>(isa: Isa) -> Option<&'static Descriptions<T>> {
+    if isa.is_available() { None } else { descriptions::<T>(isa) }
+}
+
+/// The spatial-vector kernels of one ISA and element type, perhaps as descriptions; empty where
+/// the build lacks the ISA.
+#[must_use]
+pub fn spatial_kernels<T: Real>(isa: Isa) -> &'static [SpatialKernel<T>] {
+    described(isa).map_or_else(|| table::spatial_kernels(isa), |all| all.spatial)
+}
+
+/// The channel-vector kernels of one ISA and element type, perhaps as descriptions; empty where
+/// the build lacks the ISA.
+#[must_use]
+pub fn channel_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
+    described(isa).map_or_else(|| table::channel_kernels(isa), |all| all.channel)
+}
+
+/// The channel-vector kernels for two rows of pixels of one ISA and element type, perhaps as
+/// descriptions; empty where the build lacks the ISA.
+#[must_use]
+pub fn two_row_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
+    described(isa).map_or_else(|| table::two_row_kernels(isa), |all| all.two_row)
+}
+
+/// The Winograd transforms of one ISA and element type, perhaps as descriptions; empty where the
+/// build lacks the ISA.
+#[must_use]
+pub fn winograd_kernels<T: Real>(isa: Isa) -> &'static [WinogradKernel<T>] {
+    described(isa).map_or_else(|| table::winograd_kernels(isa), |all| all.winograd)
+}
+
+/// The direct kernels of one ISA and element type, perhaps as descriptions; none where the build
+/// lacks the ISA.
+#[must_use]
+pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<T>> {
+    described(isa).map_or_else(|| table::depthwise_kernels(isa), |all| Some(all.depthwise))
+}
+
+/// The kernels for groups of few channels of one ISA and element type, perhaps as descriptions;
+/// empty where the build lacks the ISA.
+#[must_use]
+pub fn grouped_kernels<T: Real>(isa: Isa) -> &'static [GroupedKernel<T>] {
+    described(isa).map_or_else(|| table::grouped_kernels(isa), |all| all.grouped)
+}
+
+/// The weaving kernels of one ISA and element type, perhaps as descriptions; empty where the
+/// build lacks the ISA.
+#[must_use]
+pub fn weave_kernels<T: Real>(isa: Isa) -> &'static [WeaveKernel<T>] {
+    described(isa).map_or_else(|| table::weave_kernels(isa), |all| all.weave)
+}
+
+/// The kernels for depthwise transposed convolution of one ISA and element type, perhaps as
+/// descriptions; empty where the build lacks the ISA.
+#[must_use]
+pub fn upsample_kernels<T: Real>(isa: Isa) -> &'static [UpsampleKernel<T>] {
+    described(isa).map_or_else(|| table::upsample_kernels(isa), |all| all.upsample)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::format;
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// Whether descriptions say what the kernels say, on a CPU that has both.
+    fn agree<T: Real>(isa: Isa) -> bool {
+        let Some(all) = descriptions::<T>(isa).filter(|_| isa.is_available()) else { return false };
+        let sizes = |k: &SpatialKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.lanes(), k.fmas(), k.loads());
+        let spatial: Vec<_> = all.spatial.iter().map(sizes).collect();
+        assert_eq!(spatial, table::spatial_kernels(isa).iter().map(sizes).collect::<Vec<_>>());
+        let sizes = |k: &ChannelKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.rows(), k.fmas(), k.loads());
+        for (list, kernels) in [(all.channel, table::channel_kernels(isa)), (all.two_row, table::two_row_kernels(isa))]
+        {
+            assert_eq!(list.iter().map(sizes).collect::<Vec<_>>(), kernels.iter().map(sizes).collect::<Vec<_>>());
+        }
+        let sizes = |k: &WinogradKernel<T>| (k.name(), k.isa(), k.lanes(), k.down(), k.along(), k.straight.is_some());
+        let winograd: Vec<_> = all.winograd.iter().map(sizes).collect();
+        assert_eq!(winograd, table::winograd_kernels(isa).iter().map(sizes).collect::<Vec<_>>());
+        let sizes = |k: &crate::DepthwiseKernel<T>| {
+            let has = (k.direct.is_some(), k.threes.is_some(), k.by_rows, k.halves);
+            (k.name(), k.isa, k.mr(), k.nr(), has, (0..12).map(k.strides).collect::<Vec<_>>())
+        };
+        let sizes = |k: &DepthwiseKernels<T>| {
+            let lists = [k.rows(), k.narrow(), k.channels()];
+            (k.isa, k.lanes(), lists.map(|list| list.iter().map(sizes).collect::<Vec<_>>()))
+        };
+        assert_eq!(Some(sizes(all.depthwise)), table::depthwise_kernels(isa).map(sizes));
+        let sizes = |k: &GroupedKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.lanes(), k.fmas());
+        let grouped: Vec<_> = all.grouped.iter().map(sizes).collect();
+        assert_eq!(grouped, table::grouped_kernels(isa).iter().map(sizes).collect::<Vec<_>>());
+        let weave: Vec<_> = all.weave.iter().map(|k| (format!("{k:?}"), k.lanes())).collect();
+        let of = table::weave_kernels::<T>(isa).iter().map(|k| (format!("{k:?}"), k.lanes()));
+        assert_eq!(weave, of.collect::<Vec<_>>());
+        let sizes = |k: &UpsampleKernel<T>| (k.name(), k.isa(), k.lanes(), k.stride(), k.kernel());
+        let upsample: Vec<_> = all.upsample.iter().map(sizes).collect();
+        assert_eq!(upsample, table::upsample_kernels(isa).iter().map(sizes).collect::<Vec<_>>());
+        true
+    }
+
+    #[test]
+    fn descriptions_say_what_kernels_say() {
+        let checked = Isa::ALL.into_iter().filter(|isa| agree::<f32>(*isa) & agree::<f64>(*isa)).count();
+        let there = Isa::ALL.into_iter().filter(|isa| isa.is_available()).count();
+        assert_eq!(checked, there);
+    }
+
+    #[test]
+    fn a_description_panics_where_it_is_called() {
+        for isa in Isa::ALL {
+            let Some(all) = descriptions::<f32>(isa) else { continue };
+            let kernel = &all.spatial[0];
+            let (a, b) = (std::vec![1.0; kernel.mr()], std::vec![1.0; kernel.nr()]);
+            let mut tile = std::vec![0.0; kernel.mr() * kernel.nr()];
+            let koff = crate::RowOffsets::packed(1, kernel.nr());
+            let call = std::panic::AssertUnwindSafe(|| {
+                kernel.partial(&a, &b, koff.rows(0..1), crate::Ahead::NONE, &mut tile, false);
+            });
+            assert!(std::panic::catch_unwind(call).is_err(), "{kernel:?}");
+        }
+    }
+}

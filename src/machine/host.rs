@@ -1,0 +1,98 @@
+//! The machine that the program runs on, as its CPU describes itself.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{Isa, Machine};
+
+/// Of a level 3 that many cores share (on a virtual machine strangers too), one core has no more
+/// than so many bytes.
+#[cfg(any(test, target_arch = "x86_64"))]
+const MOST_L3_BYTES: usize = 96 << 20;
+
+/// What a CPU tells of itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Answers {
+    l1_bytes: usize,
+    l2_bytes: usize,
+    /// 0 where there is none.
+    l3_bytes: usize,
+    is_intel: bool,
+}
+
+/// The host with one instruction set.
+pub(super) fn machine(isa: Isa) -> Machine {
+    let Answers { l1_bytes, l2_bytes, l3_bytes, is_intel } = Answers::known();
+    // Rates cannot be asked for: they are those of the measured machine that is most like it.
+    let alike = if is_intel { Machine::emerald_rapids() } else { Machine::zen5() };
+    let l3_bytes_per_cycle = if l3_bytes == 0 { alike.memory_bytes_per_cycle } else { alike.l3_bytes_per_cycle };
+    Machine { name: "host".into(), l1_bytes, l2_bytes, l3_bytes, l3_bytes_per_cycle, ..alike }.with_isa(isa)
+}
+
+impl Answers {
+    /// The answers, asked for once: on a virtual machine, each `cpuid` costs microseconds.
+    fn known() -> Self {
+        // Zeros stand for what is not known yet, so that numbers that may be 0 are kept with 1
+        // added. Two threads that come first find the same.
+        static KNOWN: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+        let known = KNOWN.each_ref().map(|value| value.load(Ordering::Relaxed));
+        if !known.contains(&0) {
+            let [l1_bytes, l2_bytes, l3_bytes, is_intel] = known;
+            return Self { l1_bytes, l2_bytes, l3_bytes: l3_bytes - 1, is_intel: is_intel == 2 };
+        }
+        let found = Self::ask();
+        let values = [found.l1_bytes, found.l2_bytes, found.l3_bytes + 1, usize::from(found.is_intel) + 1];
+        for (known, value) in KNOWN.iter().zip(values) {
+            known.store(value, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// Where the CPU does not tell.
+    fn unknown() -> Self {
+        let Machine { l1_bytes, l2_bytes, l3_bytes, .. } = Machine::zen5();
+        Self { l1_bytes, l2_bytes, l3_bytes, is_intel: false }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn ask() -> Self {
+        use raw_cpuid::{CacheType, CpuId};
+
+        let (cpuid, unknown) = (CpuId::new(), Self::unknown());
+        let is_intel = cpuid.get_vendor_info().is_some_and(|vendor| vendor.as_str() == "GenuineIntel");
+        let bytes_of = |level: u8| {
+            let is_it = |c: &raw_cpuid::CacheParameter| {
+                c.level() == level && matches!(c.cache_type(), CacheType::Data | CacheType::Unified)
+            };
+            let cache = cpuid.get_cache_parameters()?.find(is_it)?;
+            Some(cache.associativity() * cache.physical_line_partitions() * cache.coherency_line_size() * cache.sets())
+        };
+        let l1_bytes = bytes_of(1).unwrap_or(unknown.l1_bytes).clamp(16 << 10, 256 << 10);
+        let l2_bytes = bytes_of(2).unwrap_or(unknown.l2_bytes).clamp(256 << 10, 4 << 20);
+        // A CPU that tells of a level 2 and of no level 3 has none.
+        let l3_bytes = match (bytes_of(2), bytes_of(3)) {
+            (Some(_), None) => 0,
+            (_, l3_bytes) => l3_bytes.unwrap_or(unknown.l3_bytes).clamp(l2_bytes, MOST_L3_BYTES),
+        };
+        Self { l1_bytes, l2_bytes, l3_bytes, is_intel }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn ask() -> Self {
+        Self::unknown()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_of_this_world_and_does_not_change() {
+        let host = Machine::host();
+        assert_eq!(host.mistake(), None);
+        assert!((16 << 10..=256 << 10).contains(&host.l1_bytes), "{host:?}");
+        assert!((256 << 10..=4 << 20).contains(&host.l2_bytes), "{host:?}");
+        assert!(host.l3_bytes == 0 || (host.l2_bytes..=MOST_L3_BYTES).contains(&host.l3_bytes), "{host:?}");
+        assert_eq!(host, Machine::host());
+    }
+}

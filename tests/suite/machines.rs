@@ -1,0 +1,136 @@
+//! Plans for machines that are values: the named ones on any host, and machines that no one has.
+
+use convoke::kernels::isa::Absence;
+use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Machine, Operator, Planner};
+
+/// A few layers of all kinds, with the shapes of their inputs.
+fn layers() -> [(Operator, Vec<usize>); 6] {
+    [
+        (Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]).into(), vec![1, 64, 56, 56]),
+        (Conv::new([64, 3, 7, 7]).strides([2, 2]).pads([3, 3, 3, 3]).into(), vec![1, 3, 224, 224]),
+        (Conv::new([256, 512, 1, 1]).into(), vec![1, 512, 28, 28]),
+        (Conv::new([96, 1, 5, 5]).group(96).pads([2, 2, 2, 2]).into(), vec![1, 96, 56, 56]),
+        (Conv::new([1000, 2048, 1, 1]).into(), vec![1, 2048, 1, 1]),
+        (ConvTranspose::new([512, 256, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]).into(), vec![1, 512, 8, 8]),
+    ]
+}
+
+/// The named machines with their own ISA where the build has it, and with the portable one, which every build has.
+fn machines() -> Vec<Machine> {
+    let built =
+        Machine::named().into_iter().filter(|machine| matches!(machine.isa().absence(), None | Some(Absence::Cpu)));
+    built.chain(Machine::named().into_iter().map(|machine| machine.with_isa(Isa::Portable))).collect()
+}
+
+#[test]
+fn named_machines_have_plans_on_every_host() {
+    for machine in machines() {
+        for (operator, x) in layers() {
+            for threads in [1, 2, 16] {
+                let planner = || Planner::new().machine(machine.clone()).threads(threads);
+                let plan = planner().plan::<f32>(operator.clone(), &x).unwrap();
+                assert_eq!(plan.isa(), machine.isa());
+                let text = plan.explain().to_string();
+                assert!(text.contains(&format!("\n  machine {machine}\n")), "{text}");
+                // What was asked for before leaves no trace.
+                let again = planner().isa(Isa::Portable).machine(machine.clone()).plan::<f32>(operator.clone(), &x);
+                assert_eq!(text, again.unwrap().explain().to_string());
+            }
+        }
+    }
+}
+
+/// The line of `explain` on the pick, of a portable plan for one thread.
+fn pick(machine: Machine, algorithm: Algorithm, conv: Conv, x: [usize; 4]) -> String {
+    let planner = Planner::new().machine(machine.with_isa(Isa::Portable)).algorithm(algorithm);
+    let text = planner.plan::<f32>(conv, &x).unwrap().explain().to_string();
+    text.lines().find(|line| line.starts_with("picked ")).unwrap().to_string()
+}
+
+/// What the four named machines have of a layer that differs: the words of each one's pick that begin with `begin`.
+fn blocking(algorithm: Algorithm, conv: &Conv, x: [usize; 4], begin: &str) -> Vec<String> {
+    let part = |machine: Machine| {
+        let line = pick(machine, algorithm, conv.clone(), x);
+        line[line.find(begin).unwrap()..].to_string()
+    };
+    Machine::named().into_iter().map(part).collect()
+}
+
+/// Not by comparison with another plan of the same host, but as written here: so they are the same on every host.
+#[test]
+fn caches_of_other_sizes_are_blocked_for() {
+    // The level 1 bounds blocks of K, the level 2 the sums of a block of columns.
+    let pointwise = blocking(Algorithm::Pointwise, &Conv::new([256, 512, 1, 1]), [1, 512, 28, 28], "K in blocks");
+    let blocks =
+        |k: usize, columns: usize| format!("K in blocks of {k}, {columns} blocks of columns, panels in 1 shares");
+    assert_eq!(pointwise, [blocks(256, 4), blocks(256, 2), blocks(512, 4), blocks(256, 7)]);
+
+    // Slabs are parts of the level 2.
+    let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
+    let implicit = blocking(Algorithm::ImplicitGemm, &conv, [1, 64, 112, 112], "K in blocks");
+    let slabs = |count: usize| format!("K in blocks of 288, {count} slabs, panels in 1 shares");
+    assert_eq!(implicit, [slabs(13), slabs(11), slabs(13), slabs(38)]);
+
+    // Planes of a unit are parts of the level 1.
+    let conv = Conv::new([32, 1, 5, 5]).group(32).strides([4, 4]).pads([2, 2, 2, 2]);
+    let depthwise = blocking(Algorithm::Depthwise, &conv, [1, 32, 112, 112], "groups a unit");
+    let strips =
+        |count: usize, rows: usize| format!("groups a unit, {count} strips of {rows} rows, {} units", 32 * count);
+    assert_eq!(depthwise, [strips(3, 12), strips(3, 12), strips(2, 15), strips(4, 9)]);
+}
+
+#[test]
+fn an_isa_that_the_cpu_lacks_can_be_planned_for_and_not_run() {
+    // Which there are depends on the host; those of another architecture are on every one.
+    for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
+        for (operator, x) in layers() {
+            let name = operator.op_name();
+            let planner = Planner::new().machine(Machine::zen5().with_isa(isa));
+            if isa.absence() != Some(Absence::Cpu) {
+                let error = planner.plan::<f32>(operator, &x).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unavailable);
+                assert_eq!(
+                    error.to_string(),
+                    format!("{name}: the ISA {isa} was asked for: {}", isa.absence().unwrap())
+                );
+                continue;
+            }
+            let plan = planner.plan::<f32>(operator, &x).unwrap();
+            assert_eq!(plan.isa(), isa);
+            let error = plan.pack(&vec![0.0; plan.geometry().weight_len()], None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            assert!(
+                error.to_string().starts_with(&format!("{name}: ")) && error.to_string().contains(isa.name()),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn isa_means_the_host() {
+    let plan = |planner: Planner| planner.plan::<f32>(Conv::new([8, 8, 1, 1]), &[1, 8, 4, 4]).unwrap();
+    let host = plan(Planner::new().isa(Isa::Portable)).explain().to_string();
+    assert!(host.contains("\n  machine host: portable, "), "{host}");
+    let again = plan(Planner::new().machine(Machine::no_l3()).isa(Isa::Portable)).explain().to_string();
+    assert_eq!(host, again);
+}
+
+#[test]
+fn weights_are_packed_for_a_machine_too() {
+    let machine = Machine::no_l3().with_isa(Isa::Portable);
+    let planner = Planner::new().machine(machine.clone());
+    let plan = planner.plan::<f32>(Conv::new([8, 8, 1, 1]), &[1, 8, 4, 4]).unwrap();
+    let packed = plan.pack(&[0.5; 64], None).unwrap();
+    let other = planner.packed_for(&packed).plan::<f32>(Conv::new([8, 8, 1, 1]), &[1, 8, 9, 9]).unwrap();
+    assert!(other.explain().to_string().contains(&format!("machine {machine}")));
+}
+
+#[test]
+fn a_machine_that_no_one_has_is_an_error() {
+    let mut machine = Machine::zen5();
+    machine.l2_bytes = 0;
+    let error = Planner::new().machine(machine).plan::<f32>(Conv::new([8, 8, 1, 1]), &[1, 8, 4, 4]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(error.to_string(), "Conv: machine zen5: l2_bytes is 0, not 4096 to 1073741824");
+}
