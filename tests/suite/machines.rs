@@ -134,3 +134,21 @@ fn a_machine_that_no_one_has_is_an_error() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(error.to_string(), "Conv: machine zen5: l2_bytes is 0, not 4096 to 1073741824");
 }
+
+#[test]
+fn caches_of_every_size_that_is_accepted_have_plans() {
+    for (l1, l2, l3) in
+        [(4 << 10, 4 << 10, 0), (4 << 10, 1 << 30, usize::MAX), (1 << 30, 4 << 10, 1), (5001, 70_001, 7)]
+    {
+        let mut machine = Machine::no_l3().with_isa(Isa::Portable);
+        (machine.l1_bytes, machine.l2_bytes, machine.l3_bytes) = (l1, l2, l3);
+        for (operator, x) in layers() {
+            for algorithm in Algorithm::ALL {
+                let planner = Planner::new().machine(machine.clone()).algorithm(algorithm).threads(3);
+                let _ = planner.plan::<f32>(operator.clone(), &x);
+                let _ = planner.plan::<f64>(operator.clone(), &x);
+            }
+            assert!(Planner::new().machine(machine.clone()).plan::<f32>(operator, &x).is_ok());
+        }
+    }
+}
