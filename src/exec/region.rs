@@ -380,7 +380,8 @@ mod tests {
     #[test]
     fn overlaps_gaps_and_elements_outside_are_found() {
         let whole = Patch::rows(0..2, 0..3, 0..4, 4);
-        let overlap = prove(&listed(&[&[whole.clone()], &[Patch::rows(1..2, 2..3, 3..4, 4)]]), &SHAPE).unwrap_err();
+        let overlap =
+            prove(&listed(&[core::slice::from_ref(&whole), &[Patch::rows(1..2, 2..3, 3..4, 4)]]), &SHAPE).unwrap_err();
         assert_eq!(overlap, "element 23 has two owners, the later is task 1");
         let gap = prove(&listed(&[&[every_second(0)], &[]]), &SHAPE).unwrap_err();
         assert_eq!(gap, "element 1 has no task");
