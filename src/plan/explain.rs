@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::choice::Algorithm;
-
 use crate::machine::Machine;
 
 /// What the planner picked, and what it decided on each other candidate. `Display` prints it as a short text.
@@ -15,7 +14,10 @@ pub struct Explanation {
     /// Which taps are computed, where not all are.
     pub(crate) taps: Option<String>,
     pub(crate) picked: Algorithm,
+    /// Its estimated time on one core, in nanoseconds.
+    pub(crate) cost: f64,
     pub(crate) details: String,
+    pub(crate) layout: Vec<usize>,
     pub(crate) kernel: String,
     pub(crate) machine: Machine,
     pub(crate) threads: usize,
@@ -37,6 +39,73 @@ pub struct Verdict {
 }
 
 impl Explanation {
+    /// The algorithm that was picked.
+    #[must_use]
+    pub fn picked(&self) -> Algorithm {
+        self.picked
+    }
+
+    /// The pick's estimated time on one core, in nanoseconds. It only orders the candidates of a layer.
+    #[must_use]
+    pub fn cost(&self) -> f64 {
+        self.cost
+    }
+
+    /// The pick's tiles and blocking, in a line for a reader.
+    #[must_use]
+    pub fn details(&self) -> &str {
+        &self.details
+    }
+
+    /// The name of the micro-kernel that does most of the work.
+    #[must_use]
+    pub fn kernel(&self) -> &str {
+        &self.kernel
+    }
+
+    /// The numbers that the layout of packed weights depends on, besides operator, element type, algorithm
+    /// and ISA. What each means differs from algorithm to algorithm.
+    #[must_use]
+    pub fn layout(&self) -> &[usize] {
+        &self.layout
+    }
+
+    /// Which taps of the kernel are computed, where not all are: the others see padding alone.
+    #[must_use]
+    pub fn taps(&self) -> Option<&str> {
+        self.taps.as_deref()
+    }
+
+    /// The machine that the plan was made for.
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Threads that the plan was made for.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Tasks that a run is split into.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.tasks
+    }
+
+    /// Bytes of workspace for all threads.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> usize {
+        self.workspace_bytes
+    }
+
+    /// Bytes of the packed weights and bias.
+    #[must_use]
+    pub fn packed_bytes(&self) -> usize {
+        self.packed_bytes
+    }
+
     /// The candidates in the planner's order, the pick among them.
     #[must_use]
     pub fn verdicts(&self) -> &[Verdict] {

@@ -342,7 +342,9 @@ impl Planner {
                 )
             }),
             picked: picked.algorithm(),
+            cost: picked.cost().expect("the pick was offered"),
             details: picked.lowering.describe(),
+            layout: picked.lowering.layout(),
             kernel: String::from(picked.lowering.kernel()),
             machine: machine.clone(),
             threads: self.threads,

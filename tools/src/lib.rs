@@ -7,15 +7,19 @@
 //! * [`timing`]: repeated runs, their minimum and median;
 //! * [`peak`]: each micro-kernel's rate from the L1 cache;
 //! * [`kernels`]: the table of micro-kernels;
+//! * [`hard`]: layers at which plans and kernels go wrong first;
+//! * [`plans`]: what is planned for each layer, as text to be compared;
 //! * [`limits`]: what bounds a layer, the FMA peak or a level's bandwidth: the yardstick of the reports.
 
 #![forbid(unsafe_code)]
 
 pub mod check;
 pub mod data;
+pub mod hard;
 pub mod kernels;
 pub mod limits;
 pub mod onnx;
 pub mod peak;
+pub mod plans;
 pub mod shapes;
 pub mod timing;

@@ -18,7 +18,7 @@ mod session;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{Verdict, disasm, explain, kernels, onnx_test, profile, report, worker};
+use commands::{Verdict, disasm, explain, kernels, onnx_test, plans, profile, report, worker};
 
 /// Tools for convoke, the CPU kernels of ONNX's Conv and ConvTranspose.
 ///
@@ -39,6 +39,7 @@ enum Command {
     Worker(worker::Args),
     Explain(explain::Args),
     Kernels(kernels::Args),
+    Plans(plans::Args),
     Disasm(disasm::Args),
 }
 
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Worker(args) => worker::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Kernels(args) => kernels::run(&args),
+        Command::Plans(args) => plans::run(&args),
         Command::Disasm(args) => disasm::run(&args),
     };
     match verdict {

@@ -4,6 +4,7 @@ pub(crate) mod disasm;
 pub(crate) mod explain;
 pub(crate) mod kernels;
 pub(crate) mod onnx_test;
+pub(crate) mod plans;
 pub(crate) mod profile;
 pub(crate) mod report;
 pub(crate) mod worker;
