@@ -11,7 +11,8 @@ const MAX_ELEMENTS: usize = MAX_SIZE / 8;
 
 /// The resolved sizes of one convolution on one input shape: plain numbers, all checked.
 ///
-/// Comes from [`Conv::geometry`] or [`ConvTranspose::geometry`], which hold these bounds:
+/// Comes from [`Conv::geometry`](super::Conv::geometry) or
+/// [`ConvTranspose::geometry`](super::ConvTranspose::geometry), which hold these bounds:
 /// - X, W and Y have at most `isize::MAX / 8` elements each, so that they can be addressed in any element type;
 ///   a tensor with a dimension of 0 has none, however large the others are;
 /// - the products over the spatial axes alone, and of one filter (W without its first axis), keep the same bound, even

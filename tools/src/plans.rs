@@ -1,6 +1,6 @@
 //! What is planned for each layer, as text: a change of any plan is a difference that a reader sees.
 //!
-//! The layers are the built-in ones and the [hard](crate::hard) ones. Each is planned for all named
+//! The layers are the built-in ones and the [`hard`] ones. Each is planned for all named
 //! machines and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have the ISA,
 //! because plans depend on the machine that they are made for alone.
 
