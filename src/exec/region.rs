@@ -5,9 +5,10 @@
 //!
 //! Three things are checked:
 //! - every access lies within Y, by a bound that is always checked;
-//! - every access lies within the task's patches, where debug assertions are on;
-//! - the patches of all tasks are disjoint and together are Y ([`prove`]), for every plan that is made where debug
-//!   assertions are on.
+//! - where debug assertions are on, every access lies within the task's patches, of tasks that have
+//!   no more than some thousands;
+//! - where debug assertions are on, the patches of all tasks are disjoint and together are Y
+//!   ([`prove`]), for every plan whose Y is not very large.
 #![expect(
     unsafe_code,
     reason = "tasks on several threads write interleaved rows of one slice, which no safe split of it can express"
@@ -166,7 +167,7 @@ pub(crate) trait Split: Send + Sync {
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch));
 }
 
-/// Checks that the patches of a split are disjoint and cover Y. Takes a bit of memory for each element of Y.
+/// Checks that the patches of a split are disjoint and cover Y. Takes a byte of memory for each element of Y.
 ///
 /// # Errors
 /// The first element that has two tasks, lies outside Y, or has none.
@@ -234,14 +235,25 @@ impl<'y, T: Copy + Send> Target<'y, T> {
             Self::Init(y) => (y.as_mut_ptr(), y.len()),
             Self::Uninit(y) => (y.as_mut_ptr().cast(), y.len()),
         };
+        assert_eq!(len, shape.images * shape.channels * shape.positions, "the shape is that of Y");
         let y = Shared(y);
         threads.for_each(split.tasks(), scratch, share, &|task, scratch: &mut [Line]| {
-            run(task, Region { y: y.pointer(), len, split, shape, task, life: PhantomData }, scratch);
+            let is_checked = cfg!(debug_assertions) && has_few_patches(split, task);
+            run(task, Region { y: y.pointer(), len, split, shape, task, is_checked, life: PhantomData }, scratch);
         });
         // SAFETY: the slice is the one that was handed in, borrowed for 'y, and no task accesses it any more. Every
         // element is initialised: each task has written its region, and together the regions are Y.
         unsafe { core::slice::from_raw_parts_mut(y.pointer(), len) }
     }
+}
+
+/// Patches of a task up to which its accesses are checked: each access looks at all of them.
+const MOST_PATCHES: usize = 1 << 12;
+
+fn has_few_patches(split: &dyn Split, task: usize) -> bool {
+    let mut count = 0;
+    split.patches(task, &mut |_| count += 1);
+    count <= MOST_PATCHES
 }
 
 /// The beginning of Y, known to all threads.
@@ -287,6 +299,8 @@ pub(crate) struct Region<'a, T> {
     split: &'a dyn Split,
     shape: &'a Shape,
     task: usize,
+    /// Whether accesses are checked against the patches.
+    is_checked: bool,
     life: PhantomData<&'a mut [MaybeUninit<T>]>,
 }
 
@@ -298,7 +312,7 @@ impl<T: Copy> Region<'_, T> {
     /// Y from element `at` on, for a kernel call that stores what `stores` lists, and nothing else.
     #[inline(always)]
     pub(crate) fn dest(&self, at: usize, stores: impl IntoIterator<Item = Stores>) -> Dest<'_, T> {
-        if cfg!(debug_assertions) {
+        if cfg!(debug_assertions) && self.is_checked {
             for Stores { at: first, len, dims: [outer, inner] } in stores {
                 debug_assert!(first >= at, "element {first} is before {at}");
                 for row in (0..outer.0).flat_map(|o| (0..inner.0).map(move |i| o * outer.1 + i * inner.1)) {
@@ -331,7 +345,7 @@ impl<T: Copy> Region<'_, T> {
 
     /// Whether `len` neighbouring elements from `at` on are this task's.
     fn check(&self, at: usize, len: usize) {
-        if cfg!(debug_assertions) && len > 0 {
+        if cfg!(debug_assertions) && self.is_checked && len > 0 {
             let mut is_own = false;
             self.split.patches(self.task, &mut |patch| is_own |= patch.contains(self.shape, at, len));
             debug_assert!(is_own, "elements {at}..{} are not those of task {}", at + len, self.task);

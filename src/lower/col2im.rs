@@ -36,14 +36,14 @@ const ROWS: usize = 256;
 /// Bytes of a tile of the input and of the product, about: both stay in the L2 cache, beside the
 /// sums.
 fn tile_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 4
+    machine.block_l2_bytes() / 4
 }
 /// Steps of K, and rows of a GEMM with one channel, at the most: tiles of 64 positions then take
 /// 256 KiB (in f64 twice that). Packed weights depend on it, and so it depends on no machine.
 const STEPS: usize = 1024;
 /// Bytes of the sums of a band, about: they stay in the L2 cache.
 fn band_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 2
+    machine.block_l2_bytes() / 2
 }
 /// Bytes of one slice of an axis from which on bands are cut along the next axis: bands of single slices multiply most inputs several times, so that
 /// only slices far beyond [`band_bytes`] are cut. It bounds a task's scratch.

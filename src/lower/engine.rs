@@ -21,7 +21,7 @@ use convoke_kernels::catalogue::spatial_kernels;
 
 /// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
 pub(crate) fn a_block_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 4
+    machine.block_l2_bytes() / 4
 }
 
 /// Steps of k of a product that is bound by its stores (10 steps, 512 rows of 3199 columns: 82 instead of 33 GFLOP/s; 27 steps, 64 rows of 50,176: 148
@@ -326,9 +326,8 @@ impl<A: Real> Operands<'_, A> {
     ) -> Option<DirectStore<'s, A>> {
         let Columns { at, ldy, map, .. } = *self.columns;
         let (at, rows) = (at + of.start * ldy, of.len());
-        let vectors = &map.columns()[self.vector..self.vector + kernel.nr() / kernel.lanes()];
-        let stores =
-            vectors.iter().map(move |v| Stores::row(at + v.offset, v.mask.count_ones() as usize).times(rows, ldy));
+        let vectors = map.columns().iter().skip(self.vector).take(kernel.nrv());
+        let stores = vectors.map(move |v| Stores::row(at + v.offset, v.mask.count_ones() as usize).times(rows, ldy));
         sink.direct(at, &self.rows.bias[of], stores)
     }
 }

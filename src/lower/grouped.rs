@@ -38,15 +38,13 @@ pub(crate) const MOST_CHANNELS: usize = 32;
 /// Taps, at the most: tables grow with them.
 const MOST_TAPS: usize = 128;
 
-/// Bytes of a unit's planes, at the most, where several panels of output channels read them: half
-/// of the L1 cache, with room for Y and weights.
-fn planes_bytes(machine: &Machine) -> usize {
-    machine.l1_bytes / 2
-}
+/// Bytes of a unit's planes, at the most, where several panels of output channels read them: they
+/// stay in L1 caches of 32 KiB and more, with room for Y and weights.
+const PLANES_BYTES: usize = 24 << 10;
 
 /// Bytes of the sums of a block, at the most, where kernels cannot store into Y: they stay in the L2 cache.
 fn sums_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 8
+    machine.block_l2_bytes() / 8
 }
 
 /// Bytes of scratch, at the most: a limit of memory.
@@ -117,7 +115,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     };
     // Blocks that stay in the L1 cache while several panels read them, and enough for the threads.
     let (bytes, planes) = (size_of::<T::Acc>(), inputs * phases.pitch);
-    let resident = if heights.len() > 1 { planes.saturating_mul(bytes).div_ceil(planes_bytes(machine)) } else { 1 };
+    let resident = if heights.len() > 1 { planes.saturating_mul(bytes).div_ceil(PLANES_BYTES) } else { 1 };
     let finish = Finish::new(request);
     let tallest = heights.iter().copied().max().unwrap_or(0);
     let sums = if finish.is_direct() { 0 } else { geometry.output_spatial().saturating_mul(tallest * bytes) };

@@ -26,7 +26,7 @@ use crate::{Geometry, Op};
 /// Bytes of a tile of the im2col matrix, about, and of a tile of the product: both stay in the L2
 /// cache.
 fn tile_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 2
+    machine.block_l2_bytes() / 2
 }
 /// Rows of a product and steps of K, at the most, so that tiles of 64 columns take half a MiB (in
 /// f64 twice that): a layer may have millions of channels. Packed weights depend on it, and so it

@@ -41,7 +41,7 @@ const FEW_ROWS: usize = 8;
 const STRIP_STEPS: usize = 16;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
 fn sums_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 4
+    machine.block_l2_bytes() / 4
 }
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {

@@ -40,6 +40,7 @@ impl Planner {
         let operator = operator.into();
         let planner = self.clone().tuning(Tuning::default());
         let estimated = planner.plan::<T>(operator.clone(), x_shape)?;
+        estimated.check_runnable()?;
         let mut candidates: Vec<_> = estimated
             .explain()
             .verdicts()

@@ -267,7 +267,7 @@ impl<T: Element> Plan<T> {
     }
 
     /// Whether this CPU can run the kernels.
-    fn check_runnable(&self) -> Result<(), Error> {
+    pub(crate) fn check_runnable(&self) -> Result<(), Error> {
         if !self.is_runnable {
             let (op, isa) = (self.geometry.op, self.isa());
             bail!(

@@ -108,7 +108,8 @@ impl Planner {
     }
 
     /// Plans for a machine that need not be this one: what is picked depends on it alone, and not
-    /// on where the plan is made.
+    /// on where the plan is made. A [tuning](Planner::tuning) still counts: it does not know which
+    /// machine it was measured on.
     ///
     /// This CPU may lack the machine's ISA, but the build must have its kernels. Such a plan can
     /// be explained. To [`pack`](Plan::pack) for it and to [`run`](Plan::run) it are errors.
@@ -363,7 +364,7 @@ impl Planner {
 }
 
 /// Elements of Y up to which the tasks of a new plan are checked: it takes a byte and a step for each.
-const MOST_CHECKED: usize = 1 << 18;
+const MOST_CHECKED: usize = 1 << 20;
 
 /// Checks that the tasks of a lowering share out Y: what memory safety rests on.
 fn check_split<T: Element>(lowering: &dyn Lowering<T>, geometry: &Geometry) {

@@ -106,7 +106,7 @@ fn what<T: Scalar>(plan: &Plan<T>) -> String {
 
 /// A line for each layer of moderate size with a hash of its output on fixed data: with the plans for
 /// [`Machine::zen5`], one thread, and the kernels of an ISA that the CPU has. The same on every CPU, as
-/// multiply-adds are exact.
+/// multiply-adds are rounded correctly.
 ///
 /// # Errors
 /// A layer that cannot be planned or run.

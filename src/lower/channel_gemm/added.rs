@@ -35,7 +35,7 @@ const MOST_BYTES: usize = 4 << 20;
 /// Bytes of a task's scratch, about, where there are more images than one: it stays in the L2
 /// cache.
 fn band_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 2
+    machine.block_l2_bytes() / 2
 }
 /// Taps of all axes, at the most, that are taken for one axis: a row of Y by phases has as many pixels.
 const MOST_MERGED: usize = 1 << 10;

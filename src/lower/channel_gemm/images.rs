@@ -33,7 +33,7 @@ const KC: usize = 256;
 const MOST_PANELS: usize = 64;
 /// Bytes of a task's scratch, about: it stays in the L2 cache.
 fn most_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 2
+    machine.block_l2_bytes() / 2
 }
 
 /// Whether the kernel covers X exactly, so that an image is a row of the product's matrix as it lies in memory.
