@@ -88,8 +88,8 @@ impl Machine {
         Self { isa, prices: Prices::of(isa), ..self }
     }
 
-    /// Bytes of the level 2 cache that blocks are fractions of: not more than were measured to gain.
-    /// (A Xeon with 2 MiB was slower with larger slabs.)
+    /// Bytes of the level 2 cache that blocks are fractions of: not more than were measured to
+    /// gain. (A Xeon with 2 MiB was slower with larger slabs.)
     pub(crate) fn block_l2_bytes(&self) -> usize {
         self.l2_bytes.min(MOST_BLOCK_L2_BYTES)
     }

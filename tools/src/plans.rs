@@ -1,8 +1,9 @@
-//! What is planned for each layer, as text: a change of any plan is a difference that a reader sees.
+//! What is planned for each layer, as text: a change of any plan is a difference that a reader
+//! sees.
 //!
-//! The layers are the built-in ones and the [`hard`] ones. Each is planned for all named
-//! machines and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have the ISA,
-//! because plans depend on the machine that they are made for alone.
+//! The layers are the built-in ones and the [`hard`] ones. Each is planned for all named machines
+//! and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have the ISA, because
+//! plans depend on the machine that they are made for alone.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -43,8 +44,9 @@ fn layers() -> Vec<Layer> {
     built_in.chain(hard).collect()
 }
 
-/// The plans of all layers with the kernels of one ISA. A paragraph a layer: a line that names it, and
-/// for each plan a line of what it is and one of the machines, threads and estimates that it is for.
+/// The plans of all layers with the kernels of one ISA. A paragraph a layer: a line that names it,
+/// and for each plan a line of what it is and one of the machines, threads and estimates that it is
+/// for.
 ///
 /// # Errors
 /// A layer that cannot be planned.
@@ -104,9 +106,9 @@ fn what<T: Scalar>(plan: &Plan<T>) -> String {
     )
 }
 
-/// A line for each layer of moderate size with a hash of its output on fixed data: with the plans for
-/// [`Machine::zen5`], one thread, and the kernels of an ISA that the CPU has. The same on every CPU, as
-/// multiply-adds are rounded correctly.
+/// A line for each layer of moderate size with a hash of its output on fixed data: with the plans
+/// for [`Machine::zen5`], one thread, and the kernels of an ISA that the CPU has. The same on every
+/// CPU, as multiply-adds are rounded correctly.
 ///
 /// # Errors
 /// A layer that cannot be planned or run.
@@ -140,8 +142,9 @@ fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// Where two texts of this module differ: the paragraphs of the layers that one lacks or that are not
-/// the same, lines of the old one with `-` and of the new one with `+`. Empty where they are equal.
+/// Where two texts of this module differ: the paragraphs of the layers that one lacks or that are
+/// not the same, lines of the old one with `-` and of the new one with `+`. Empty where they are
+/// equal.
 #[must_use]
 pub fn difference(old: &str, new: &str) -> String {
     let (old, new) = (paragraphs(old), paragraphs(new));
