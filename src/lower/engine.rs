@@ -11,15 +11,14 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::spatial_kernels;
 use convoke_kernels::{Ahead, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap};
 
 use super::sink::{DirectStore, Sink};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Request;
-
 use crate::machine::{Machine, Prices};
-use convoke_kernels::catalogue::spatial_kernels;
 
 /// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
 pub(crate) fn a_block_bytes(machine: &Machine) -> usize {

@@ -28,13 +28,11 @@ use convoke_kernels::{
 };
 
 use super::sink::{Finish, no_epilogue};
-
 use crate::element::Element;
 use crate::exec::region::{Patch, Split, Stores};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::TASKS_PER_THREAD;
-
 use crate::machine::{Machine, Prices};
 use crate::{Axis, Geometry, Op};
 

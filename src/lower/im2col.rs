@@ -21,7 +21,6 @@ use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
-
 use crate::machine::Machine;
 use crate::{Geometry, Op};
 

@@ -21,7 +21,6 @@ use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, gcd, weave_kernel
 
 use super::engine::a_block_bytes;
 use crate::lower::shares::even_share;
-
 use crate::machine::Machine;
 use crate::{Axis, Element, Geometry};
 

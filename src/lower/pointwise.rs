@@ -13,13 +13,11 @@ use convoke_kernels::{Ahead, Isa, RowOffsets, SpatialKernel, StoreMap};
 
 use super::engine::{Columns, Rows, Tiles, lanes};
 use super::sink::Finish;
-
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::{Part, even_share};
-
 use crate::machine::Machine;
 use crate::{Axis, Geometry, Op};
 

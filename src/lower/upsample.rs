@@ -15,17 +15,16 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::upsample_kernels;
 use convoke_kernels::stream;
 use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput};
 
 use super::sink::{Finish, no_epilogue};
-
 use crate::element::Element;
 use crate::exec::region::{Patch, Split, Stores};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::TASKS_PER_THREAD;
-use convoke_kernels::catalogue::upsample_kernels;
 
 use crate::machine::Machine;
 use crate::{Axis, Geometry, Op, reference};

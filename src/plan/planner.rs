@@ -23,7 +23,6 @@ use crate::exec::Line;
 use crate::exec::region::{self, Shape};
 use crate::lower::contract::{Lowering, Offer, Request};
 use crate::lower::registry;
-
 use crate::machine::{self, Isa, Machine};
 use crate::{Geometry, Operator};
 

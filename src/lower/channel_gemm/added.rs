@@ -29,7 +29,6 @@ use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::planes::for_each_position;
 use crate::lower::shares::Part;
 use crate::lower::sink::{Finish, Sink};
-
 use crate::machine::Machine;
 use crate::{Axis, Geometry};
 

@@ -22,7 +22,6 @@ use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::planes::step_of;
 use crate::lower::shares::Part;
 use crate::lower::sink::Finish;
-
 use crate::machine::Machine;
 use crate::{Axis, Geometry};
 

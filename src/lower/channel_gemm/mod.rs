@@ -19,6 +19,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::channel_kernels;
 use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets};
 
 use self::last_steps::LastSteps;
@@ -33,7 +34,6 @@ use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::Part;
 use crate::{Geometry, Op};
-use convoke_kernels::catalogue::channel_kernels;
 
 /// Steps of k in a block, at the most (one channel's taps may be more): 64 channels of 3x3. A panel
 /// of weights of 32 f32 channels is more than the L1 cache holds, but it is read in order and

@@ -23,7 +23,6 @@ use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::channel_tiles::{Panels, two_rows};
 use crate::lower::contract::{Io, Layout, Lowering, Offer, Request};
-
 use crate::lower::planes;
 use crate::lower::shares::Part;
 use crate::lower::sink::{Finish, Sink};

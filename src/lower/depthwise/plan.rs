@@ -3,13 +3,12 @@
 use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real};
 
 use super::grid::{Along, Grid, MOST_BYTES};
+use crate::Geometry;
 use crate::element::Element;
 use crate::lower::contract::Request;
 use crate::lower::engine::Panels;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::lower::sink::Finish;
-
-use crate::Geometry;
 use crate::machine::Machine;
 
 /// Bytes of the planes of several groups of a unit, together: an absolute size until it is

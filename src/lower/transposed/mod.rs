@@ -24,6 +24,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::{spatial_kernels, weave_kernels};
 use convoke_kernels::weave::{MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
 use convoke_kernels::{Ahead, Dest, Isa, Real, RowOffsets, SpatialKernel, WeaveKernel};
 
@@ -36,7 +37,6 @@ use crate::exec::region::{Patch, Span, Split, Stores};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::Part;
-use convoke_kernels::catalogue::{spatial_kernels, weave_kernels};
 
 use crate::machine::Machine;
 use crate::{Geometry, Op};

@@ -12,7 +12,6 @@ use super::steps::Steps;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::contract::Request;
-
 use crate::machine::Machine;
 
 /// Bytes of a task's scratch, at the most: a limit of memory, as more gain nothing.

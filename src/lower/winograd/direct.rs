@@ -10,7 +10,6 @@ use crate::Geometry;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::sink::Sink;
-
 use crate::machine::Machine;
 
 /// Direct sums for one tile: the part of X that it sees is copied into a patch, on which the
