@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_panics_where_it_is_called() {
+    fn a_call_of_a_description_is_refused() {
         for isa in Isa::ALL {
             let Some(all) = descriptions::<f32>(isa) else { continue };
             let kernel = &all.spatial[0];

@@ -62,11 +62,11 @@ fn blocking(algorithm: Algorithm, conv: &Conv, x: [usize; 4], begin: &str) -> Ve
 /// on every host.
 #[test]
 fn caches_of_other_sizes_are_blocked_for() {
-    // The level 1 bounds blocks of K, the level 2 the sums of a block of columns.
+    // The level 1 bounds blocks of K, and up to 1 MiB of the level 2 the sums of a block of columns.
     let pointwise = blocking(Algorithm::Pointwise, &Conv::new([256, 512, 1, 1]), [1, 512, 28, 28], "K in blocks");
     let blocks =
         |k: usize, columns: usize| format!("K in blocks of {k}, {columns} blocks of columns, panels in 1 shares");
-    assert_eq!(pointwise, [blocks(256, 4), blocks(256, 2), blocks(512, 4), blocks(256, 7)]);
+    assert_eq!(pointwise, [blocks(256, 4), blocks(256, 4), blocks(512, 4), blocks(256, 7)]);
 
     // Slabs are parts of the level 2.
     let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
