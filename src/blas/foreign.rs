@@ -1,7 +1,7 @@
 //! Other crates' GEMMs. They pack both operands in every call, into memory that they allocate, and choose their ISA themselves.
 #![expect(unsafe_code, reason = "the crates' interfaces are raw pointers")]
 
-use super::{Gemm, Product, Size};
+use super::gemm::{Gemm, Product, Size};
 use crate::element::Compute;
 
 /// A backend that takes row-major operands by pointers.

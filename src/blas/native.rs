@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Ahead, Dest, Epilogue, RowOffsets, StoreMap};
 
-use super::{Gemm, Product, Size};
+use super::gemm::{Gemm, Product, Size};
 use crate::element::Compute;
 use crate::lower::engine::Tiles;
 use crate::machine::Machine;

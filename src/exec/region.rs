@@ -296,6 +296,7 @@ impl<T: Copy> Region<'_, T> {
     }
 
     /// Y from element `at` on, for a kernel call that stores what `stores` lists, and nothing else.
+    #[inline(always)]
     pub(crate) fn dest(&self, at: usize, stores: impl IntoIterator<Item = Stores>) -> Dest<'_, T> {
         if cfg!(debug_assertions) {
             for Stores { at: first, len, dims: [outer, inner] } in stores {

@@ -317,7 +317,7 @@ impl<A: Real> Operands<'_, A> {
     }
 
     /// Where kernels store rows of the group themselves, and what they add; nothing where they do not.
-    #[inline]
+    #[inline(always)]
     fn direct<'s, T: Element<Acc = A>>(
         &'s self,
         kernel: &SpatialKernel<A>,

@@ -72,7 +72,7 @@ pub(crate) fn no_epilogue<A: Real>(zeros: &[A]) -> Epilogue<'_, A> {
 impl<'a, T: Element> Sink<'a, '_, T> {
     /// Y from element `at` on, and what is added on the way there, for a kernel that stores what `stores` lists straight
     /// into it. None where the sums have to take the general way.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn direct<'s>(
         &'s self,
         at: usize,

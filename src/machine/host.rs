@@ -19,13 +19,21 @@ struct Answers {
     is_intel: bool,
 }
 
-/// The host with one instruction set.
-pub(super) fn machine(isa: Isa) -> Machine {
-    let Answers { l1_bytes, l2_bytes, l3_bytes, is_intel } = Answers::known();
-    // Rates cannot be asked for: they are those of the measured machine that is most like it.
-    let alike = if is_intel { Machine::emerald_rapids() } else { Machine::zen5() };
-    let l3_bytes_per_cycle = if l3_bytes == 0 { alike.memory_bytes_per_cycle } else { alike.l3_bytes_per_cycle };
-    Machine { name: "host".into(), l1_bytes, l2_bytes, l3_bytes, l3_bytes_per_cycle, ..alike }.with_isa(isa)
+impl Machine {
+    /// The machine that the program runs on, with the best instruction set that its CPU and the
+    /// build have.
+    ///
+    /// The CPU is asked for its caches on x86-64, once. On other architectures, and what it does
+    /// not tell, is taken to be as on [`zen5`](Self::zen5).
+    #[must_use]
+    pub fn host() -> Self {
+        let Answers { l1_bytes, l2_bytes, l3_bytes, is_intel } = Answers::known();
+        // Rates cannot be asked for: they are those of the measured machine that is most like it.
+        let alike = if is_intel { Self::emerald_rapids() } else { Self::zen5() };
+        let l3_bytes_per_cycle = if l3_bytes == 0 { alike.memory_bytes_per_cycle } else { alike.l3_bytes_per_cycle };
+        let host = Self { name: "host".into(), l1_bytes, l2_bytes, l3_bytes, l3_bytes_per_cycle, ..alike };
+        host.with_isa(Isa::detect())
+    }
 }
 
 impl Answers {

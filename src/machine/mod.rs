@@ -82,16 +82,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine that the program runs on, with the best instruction set that its CPU and the
-    /// build have.
-    ///
-    /// The CPU is asked for its caches on x86-64, once. On other architectures, and what it does
-    /// not tell, is taken to be as on [`zen5`](Self::zen5).
-    #[must_use]
-    pub fn host() -> Self {
-        host::machine(Isa::detect())
-    }
-
     /// The same machine with the kernels of another instruction set, and with their prices.
     #[must_use]
     pub fn with_isa(self, isa: Isa) -> Self {

@@ -2,6 +2,8 @@
 
 mod explain;
 mod live;
+#[cfg(feature = "std")]
+mod measure;
 mod packed;
 mod planner;
 mod tune;

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use super::axis::{AxisName, Window, narrow};
+use super::op::{MAX_SIZE, Op};
 use super::padding::{AutoPad, Pads};
-use super::{MAX_SIZE, Op};
 use crate::error::{Error, bail};
 
 /// The newest version of both operators.

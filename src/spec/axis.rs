@@ -5,7 +5,7 @@
 
 use core::{fmt, ops::Range};
 
-use super::Op;
+use super::op::Op;
 use crate::error::{Error, bail};
 
 /// One spatial axis of a validated convolution.

@@ -3,7 +3,10 @@
 use alloc::vec::Vec;
 
 use super::attributes::{Attributes, shared_attributes};
-use super::{AutoPad, DType, Geometry, Op, padding};
+use super::dtype::DType;
+use super::geometry::Geometry;
+use super::op::Op;
+use super::padding::{self, AutoPad};
 use crate::error::{Error, bail};
 
 /// ONNX `Conv`: attributes by their ONNX names over the shape of W.

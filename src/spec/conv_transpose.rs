@@ -4,7 +4,10 @@ use alloc::vec::Vec;
 
 use super::attributes::{Attributes, at_least, shared_attributes};
 use super::axis::{AxisName, Window};
-use super::{AutoPad, DType, Geometry, Op, padding};
+use super::dtype::DType;
+use super::geometry::Geometry;
+use super::op::{MAX_SIZE, Op};
+use super::padding::{self, AutoPad};
 use crate::error::{Error, bail};
 
 /// ONNX `ConvTranspose`: attributes by their ONNX names over the shape of W.
@@ -106,7 +109,7 @@ impl ConvTranspose {
         if !c.is_multiple_of(group) {
             bail!(InvalidShape, "ConvTranspose: X's axis 1, C = {c}, must be a multiple of group ({group})");
         }
-        match per_group.checked_mul(group).filter(|&m| m <= super::MAX_SIZE) {
+        match per_group.checked_mul(group).filter(|&m| m <= MAX_SIZE) {
             Some(m) => Ok(m),
             None => bail!(
                 Overflow,

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::Op;
+use super::op::Op;
 use crate::error::{Error, bail};
 
 /// The element type of X, W, B and Y.

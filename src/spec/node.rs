@@ -3,8 +3,13 @@
 use alloc::vec::Vec;
 
 use super::attributes::Attributes;
+use super::conv::Conv;
+use super::conv_transpose::ConvTranspose;
+use super::dtype::DType;
+use super::geometry::Geometry;
+use super::op::Op;
+use super::padding::AutoPad;
 use super::padding::UNKNOWN_AUTO_PAD;
-use super::{AutoPad, Conv, ConvTranspose, DType, Geometry, Op};
 use crate::error::{Error, bail};
 
 /// The value of a node's attribute, by its type in ONNX's `AttributeProto`.

@@ -1,23 +1,16 @@
 //! The choice: along rows or along channels, strips and units, and what they cost.
 
-use alloc::boxed::Box;
-use alloc::string::String;
-
-use convoke_kernels::catalogue::depthwise_kernels;
 use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real};
 
 use super::grid::{Along, Grid, MOST_BYTES};
-use super::{Depthwise, MOST_CHANNELS};
 use crate::element::Element;
-use crate::exec::lines_for;
-use crate::lower::contract::{Answer, Offer, Request};
+use crate::lower::contract::Request;
 use crate::lower::engine::Panels;
-use crate::lower::planes;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::lower::sink::Finish;
 
+use crate::Geometry;
 use crate::machine::Machine;
-use crate::{Axis, Geometry, Op};
 
 /// Bytes of the planes of several groups of a unit, together: an absolute size until it is
 /// measured with other caches.
@@ -28,42 +21,6 @@ const LARGE_ROWS: usize = 8;
 
 /// Taps up to which that counts: with more, memory keeps up.
 const LARGE_TAPS: usize = 9;
-
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
-    let geometry = request.geometry;
-    if geometry.op != Op::Conv {
-        return Err(String::from("only for Conv"));
-    }
-    if geometry.in_channels_per_group() > MOST_CHANNELS {
-        let channels = geometry.in_channels_per_group();
-        return Err(alloc::format!("{channels} input channels a group, at most {MOST_CHANNELS} can be"));
-    }
-    if geometry.output_len() == 0 {
-        return Err(String::from("the output is empty"));
-    }
-    let kernels = depthwise_kernels::<T::Acc>(request.isa())
-        .ok_or_else(|| String::from("no kernels for this instruction set"))?;
-    let asked = |along: Along| request.layout.is_none_or(|layout| layout[0] == along as usize);
-    // The narrow kernels have no stride.
-    let fits = |w: &Axis| w.stride == 1 && kernels.narrow().first().is_some_and(|kernel| w.output <= kernel.nr());
-    let is_narrow = geometry.axes.last().is_some_and(fits);
-    let along_rows = if is_narrow { kernels.narrow() } else { kernels.rows() };
-    let candidates = [(Along::Rows, along_rows), (Along::Channels, kernels.channels())];
-    // As for one thread: the order of the sums depends on it.
-    let alone = Request { threads: 1, ..*request };
-    let best = candidates
-        .into_iter()
-        .filter(|(along, _)| asked(*along))
-        .filter_map(|candidate| Some((Config::new(&alone, kernels, candidate, most)?.cycles, candidate)))
-        .reduce(|a, b| if b.0 < a.0 { b } else { a });
-    let config = best.and_then(|(_, candidate)| Config::new(request, kernels, candidate, most));
-    let config = config.ok_or_else(|| planes::too_large(&geometry.axes, MOST_BYTES))?;
-    Ok(Offer {
-        cost: config.cycles / request.machine.clock_ghz,
-        lines: config.lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
-        build: Box::new(move || Box::new(Depthwise::new(request, kernels, config))),
-    })
-}
 
 /// The choice of an orientation, without tables.
 pub(super) struct Config<A: Real> {
@@ -82,7 +39,7 @@ pub(super) struct Config<A: Real> {
 
 impl<A: Real> Config<A> {
     /// None if the planes are too large.
-    fn new<T: Element<Acc = A>>(
+    pub(super) fn new<T: Element<Acc = A>>(
         request: &Request<'_, T>,
         kernels: &DepthwiseKernels<A>,
         (along, tiles): (Along, &'static [DepthwiseKernel<A>]),

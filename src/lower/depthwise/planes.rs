@@ -5,7 +5,7 @@ use core::ops::Range;
 use convoke_kernels::{Real, RowCopy, stream};
 
 use super::grid::Along;
-use super::{Depthwise, Unit};
+use super::lowering::{Depthwise, Unit};
 use crate::element::Element;
 use crate::lower::contract::Io;
 

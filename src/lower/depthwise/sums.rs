@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use convoke_kernels::{DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, Epilogue, Real};
 
-use super::{Depthwise, Source, Unit};
+use super::lowering::{Depthwise, Source, Unit};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Io;

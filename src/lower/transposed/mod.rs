@@ -577,7 +577,8 @@ impl<T: Element> Transposed<T> {
         let row = begins.partition_point(|begin| begin + slab.width <= first * lanes);
         (strip.count, strip.row) = self.runs((slab, places), (first * lanes, nr), row, &mut strip.runs);
         strip.is_whole = self.is_paired
-            && pairs::places(&strip.runs[..strip.count], &mut strip.places[..strip.vectors.len()], lanes).is_some();
+            && tiles::pair_places(&strip.runs[..strip.count], &mut strip.places[..strip.vectors.len()], lanes)
+                .is_some();
     }
 
     /// Computes the sums of one panel for one strip, unless that is done, and interleaves them into Y.

@@ -5,7 +5,6 @@
 
 use core::ops::Range;
 
-use convoke_kernels::weave::Run;
 use convoke_kernels::{Ahead, Epilogue};
 
 use super::{Pass, Strip, Transposed};
@@ -60,18 +59,4 @@ impl<T: Element> Transposed<T> {
             kernel.finish_pairs(weights_of(p), b, koff, ahead, tile, false, &mut y, ldy, &strip.places, &epilogue);
         }
     }
-}
-
-/// Finds where the pairs of outputs of each vector go; none if some are cropped, or of no run, or of two.
-pub(super) fn places(runs: &[Run], places: &mut [usize], lanes: usize) -> Option<()> {
-    for (vector, place) in places.iter_mut().enumerate() {
-        let run = runs.iter().rfind(|run| run.from <= vector * lanes)?;
-        // The run may begin with the second output of its first pair.
-        let first = (2 * (vector * lanes - run.from)).checked_sub(run.phase)?;
-        if first + 2 * lanes > run.len {
-            return None;
-        }
-        *place = run.at + first;
-    }
-    Some(())
 }

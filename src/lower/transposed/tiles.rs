@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use convoke_kernels::catalogue::spatial_kernels;
+use convoke_kernels::weave::Run;
 use convoke_kernels::{Real, SpatialKernel};
 
 use crate::lower::engine::Panels;
@@ -139,4 +140,18 @@ impl<T: Real> Tiles<T> {
         }
         cycles
     }
+}
+
+/// Finds where the pairs of outputs of each vector go; none if some are cropped, or of no run, or of two.
+pub(super) fn pair_places(runs: &[Run], places: &mut [usize], lanes: usize) -> Option<()> {
+    for (vector, place) in places.iter_mut().enumerate() {
+        let run = runs.iter().rfind(|run| run.from <= vector * lanes)?;
+        // The run may begin with the second output of its first pair.
+        let first = (2 * (vector * lanes - run.from)).checked_sub(run.phase)?;
+        if first + 2 * lanes > run.len {
+            return None;
+        }
+        *place = run.at + first;
+    }
+    Some(())
 }

@@ -1,0 +1,208 @@
+//! The resolved sizes of a convolution, and which of the two operators it is.
+
+use alloc::vec::Vec;
+
+use super::axis::Axis;
+use super::op::{MAX_SIZE, Op};
+use crate::error::{Error, bail};
+
+/// The most elements a tensor may have: at 8 bytes each they still fit an allocation.
+const MAX_ELEMENTS: usize = MAX_SIZE / 8;
+
+/// The resolved sizes of one convolution on one input shape: plain numbers, all checked.
+///
+/// Comes from [`Conv::geometry`] or [`ConvTranspose::geometry`], which hold these bounds:
+/// - X, W and Y have at most `isize::MAX / 8` elements each, so that they can be addressed in any element type;
+///   a tensor with a dimension of 0 has none, however large the others are;
+/// - the products over the spatial axes alone, and of one filter (W without its first axis), keep the same bound, even
+///   beside a dimension of 0.
+///
+/// The fields are public to be read. The methods do not check anew: on a geometry put together by hand that breaks
+/// these bounds, lengths come out as `usize::MAX`.
+///
+/// ```
+/// let g = convoke::Conv::new([6, 2, 3, 3]).group(2).geometry(&[1, 4, 8, 8])?;
+/// assert_eq!(g.output_shape(), [1, 6, 6, 6]);
+/// assert_eq!((g.in_channels_per_group(), g.out_channels_per_group()), (2, 3));
+/// assert_eq!(g.macs(), 6 * 36 * 2 * 9);
+/// # Ok::<(), convoke::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Geometry {
+    /// The operator.
+    pub op: Op,
+    /// N, the batch.
+    pub batch: usize,
+    /// Groups, at least 1.
+    pub group: usize,
+    /// C, input channels over all groups.
+    pub in_channels: usize,
+    /// M, output channels over all groups.
+    pub out_channels: usize,
+    /// The spatial axes, outermost first; at least one.
+    pub axes: Vec<Axis>,
+}
+
+impl Geometry {
+    /// The shape of X: (N, C, D1, D2, ...).
+    #[must_use]
+    pub fn input_shape(&self) -> Vec<usize> {
+        shape(self.batch, self.in_channels, self.input_sizes())
+    }
+
+    /// The shape of Y: (N, M, O1, O2, ...).
+    #[must_use]
+    pub fn output_shape(&self) -> Vec<usize> {
+        shape(self.batch, self.out_channels, self.output_sizes())
+    }
+
+    /// The shape of W: (M, C/group, k1, k2, ...) for Conv, (C, M/group, k1, k2, ...) for ConvTranspose.
+    #[must_use]
+    pub fn weight_shape(&self) -> Vec<usize> {
+        let [first, second] = self.weight_channels();
+        shape(first, second, self.kernel_sizes())
+    }
+
+    /// Elements of B: M.
+    #[must_use]
+    pub fn bias_len(&self) -> usize {
+        self.out_channels
+    }
+
+    /// Elements of X.
+    #[must_use]
+    pub fn input_len(&self) -> usize {
+        saturating(elements([self.batch, self.in_channels].into_iter().chain(self.input_sizes())))
+    }
+
+    /// Elements of Y.
+    #[must_use]
+    pub fn output_len(&self) -> usize {
+        saturating(elements([self.batch, self.out_channels].into_iter().chain(self.output_sizes())))
+    }
+
+    /// Elements of W.
+    #[must_use]
+    pub fn weight_len(&self) -> usize {
+        saturating(elements(self.weight_channels().into_iter().chain(self.kernel_sizes())))
+    }
+
+    /// Elements of one channel of one image in X: the product of the spatial sizes.
+    #[must_use]
+    pub fn input_spatial(&self) -> usize {
+        saturating(elements(self.input_sizes()))
+    }
+
+    /// Elements of one channel of one image in Y: the product of the spatial sizes.
+    #[must_use]
+    pub fn output_spatial(&self) -> usize {
+        saturating(elements(self.output_sizes()))
+    }
+
+    /// Taps of the kernel: the product of its spatial sizes.
+    #[must_use]
+    pub fn kernel_volume(&self) -> usize {
+        saturating(elements(self.kernel_sizes()))
+    }
+
+    /// C / group.
+    #[must_use]
+    pub fn in_channels_per_group(&self) -> usize {
+        self.in_channels / self.group
+    }
+
+    /// M / group.
+    #[must_use]
+    pub fn out_channels_per_group(&self) -> usize {
+        self.out_channels / self.group
+    }
+
+    /// Multiply-adds by the definition, the common measure of work; twice as many floating-point operations.
+    ///
+    /// Conv: `N * M * (C / group) * kernel volume * output spatial`. ConvTranspose: `N * M * (C / group) * kernel volume *
+    /// input spatial`. Taps that meet padding, or whose contribution is cut off, count too.
+    #[must_use]
+    pub fn macs(&self) -> u128 {
+        let positions = match self.op {
+            Op::Conv => self.output_spatial(),
+            Op::ConvTranspose => self.input_spatial(),
+        };
+        let factors = [self.batch, self.out_channels, self.in_channels_per_group(), self.kernel_volume(), positions];
+        // Positive factors multiply to less than 2^120 (elements of W times elements of X or Y); those beside a zero may
+        // saturate before it makes them 0.
+        factors.into_iter().fold(1, |product: u128, factor| product.saturating_mul(factor as u128))
+    }
+
+    /// Checks the shape of B: one dimension of M elements.
+    ///
+    /// # Errors
+    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) for another rank, a scalar among them, or another length.
+    pub fn validate_bias(&self, dims: &[usize]) -> Result<(), Error> {
+        let (op, m) = (self.op, self.out_channels);
+        match *dims {
+            [len] if len == m => Ok(()),
+            [len] => bail!(InvalidShape, "{op}: B has {len} elements, must have M = {m}"),
+            _ => bail!(InvalidShape, "{op}: B has {} dimensions (shape {dims:?}), must have 1: [{m}]", dims.len()),
+        }
+    }
+
+    fn input_sizes(&self) -> impl Iterator<Item = usize> {
+        self.axes.iter().map(|axis| axis.input)
+    }
+
+    fn output_sizes(&self) -> impl Iterator<Item = usize> {
+        self.axes.iter().map(|axis| axis.output)
+    }
+
+    fn kernel_sizes(&self) -> impl Iterator<Item = usize> {
+        self.axes.iter().map(|axis| axis.kernel)
+    }
+
+    /// W's first two dimensions.
+    fn weight_channels(&self) -> [usize; 2] {
+        match self.op {
+            Op::Conv => [self.out_channels, self.in_channels_per_group()],
+            Op::ConvTranspose => [self.in_channels, self.out_channels_per_group()],
+        }
+    }
+
+    /// The last step of validation: the bounds that the type's documentation promises.
+    pub(super) fn bounded(self) -> Result<Self, Error> {
+        let filter = elements([self.weight_channels()[1]].into_iter().chain(self.kernel_sizes()));
+        let checks = [
+            ("X", self.input_shape(), [self.input_len(), self.input_spatial()]),
+            ("W", self.weight_shape(), [self.weight_len(), saturating(filter).max(self.kernel_volume())]),
+            ("Y", self.output_shape(), [self.output_len(), self.output_spatial()]),
+        ];
+        for (name, shape, lengths) in checks {
+            if lengths.into_iter().any(|len| len > MAX_ELEMENTS) {
+                bail!(
+                    Overflow,
+                    "{}: {name} of shape {shape:?} exceeds the address space: more than {MAX_ELEMENTS} elements",
+                    self.op
+                );
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn shape(first: usize, second: usize, spatial: impl Iterator<Item = usize>) -> Vec<usize> {
+    [first, second].into_iter().chain(spatial).collect()
+}
+
+/// The product of dimensions, 0 if one of them is 0 whatever the others are; `None` if it does not fit.
+fn elements(dims: impl Iterator<Item = usize>) -> Option<usize> {
+    let mut product = Some(1_usize);
+    for dim in dims {
+        if dim == 0 {
+            return Some(0);
+        }
+        product = product.and_then(|p| p.checked_mul(dim));
+    }
+    product
+}
+
+fn saturating(elements: Option<usize>) -> usize {
+    elements.unwrap_or(usize::MAX)
+}

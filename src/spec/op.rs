@@ -1,0 +1,32 @@
+//! The two operators, and the largest size of one dimension of their tensors.
+
+use core::fmt;
+
+/// The largest size of one dimension.
+pub(super) const MAX_SIZE: usize = isize::MAX as usize;
+
+/// Which of the two operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// ONNX `Conv`.
+    Conv,
+    /// ONNX `ConvTranspose`.
+    ConvTranspose,
+}
+
+impl Op {
+    /// The operator's ONNX name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Conv => "Conv",
+            Op::ConvTranspose => "ConvTranspose",
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
