@@ -1,8 +1,10 @@
-//! Conv, layer by layer: the planner's pick beside every algorithm, im2col with each BLAS backend and, on small layers, the naive loops among them.
-//! GFLOP/s, and the share of the layer's limit (see `convoke_tools::limits`).
+//! Conv, layer by layer: the planner's pick beside every algorithm, im2col with each BLAS backend
+//! and, on small layers, the naive loops among them. GFLOP/s, and the share of the layer's limit
+//! (see `convoke_tools::limits`).
 //!
-//! Rows are named `kind/layer/algorithm`; behind `--`, any part of that filters: a kind, a network, a layer, an algorithm. `--quick` takes a minute or
-//! two; `CONVOKE_BENCH=all` runs all layers of `benches/shapes`.
+//! Rows are named `kind/layer/algorithm`; behind `--`, any part of that filters: a kind, a network,
+//! a layer, an algorithm. `--quick` takes a minute or two; `CONVOKE_BENCH=all` runs all layers of
+//! `benches/shapes`.
 
 mod common;
 

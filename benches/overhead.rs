@@ -1,6 +1,8 @@
-//! What does not grow with the arithmetic: planning, packing, the run of a tiny layer, the one-shot function.
+//! What does not grow with the arithmetic: planning, packing, the run of a tiny layer, the one-shot
+//! function.
 //!
-//! The tiny layer is 1x8x8x8, 3x3, 8 filters: 36,864 multiply-adds, some 0.3 us at the FMA peak of a current core.
+//! The tiny layer is 1x8x8x8, 3x3, 8 filters: 36,864 multiply-adds, some 0.3 us at the FMA peak of
+//! a current core.
 
 mod common;
 

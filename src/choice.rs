@@ -21,29 +21,35 @@ pub enum Blas {
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Conv of strides up to 16, and ConvTranspose by phases of the stride: Winograd's minimal filtering, fused by blocks of tiles.
+    /// Conv of strides up to 16, and ConvTranspose by phases of the stride: Winograd's minimal
+    /// filtering, fused by blocks of tiles.
     Winograd,
     /// Conv with a 1x1 kernel of stride 1 without padding: GEMM on X as it stands.
     Pointwise,
-    /// Conv: GEMM on shifted views of a padded copy of a block of X; the im2col matrix is never made.
+    /// Conv: GEMM on shifted views of a padded copy of a block of X; the im2col matrix is never
+    /// made.
     ImplicitGemm,
-    /// Conv: as `ImplicitGemm`, with vectors along output channels instead of output positions. ConvTranspose: each tap's products with all positions of X,
-    /// added in place.
+    /// Conv: as `ImplicitGemm`, with vectors along output channels instead of output positions.
+    /// ConvTranspose: each tap's products with all positions of X, added in place.
     ChannelGemm,
     /// Conv: tiles of the im2col matrix are made, and multiplied by a BLAS.
     Im2col(Blas),
-    /// ConvTranspose: phases of the stride, each an ordinary convolution of stride 1; the output is written once, with the phases interleaved.
+    /// ConvTranspose: phases of the stride, each an ordinary convolution of stride 1; the output is
+    /// written once, with the phases interleaved.
     Transposed,
     /// ConvTranspose: GEMM by a BLAS, then the columns are added into the output.
     Col2im(Blas),
     /// Both operators: the loops of the definition, summed in f64.
     Naive,
-    /// Conv with few input channels a group: tiles of output rows, summed directly from X, or from padded planes of it.
+    /// Conv with few input channels a group: tiles of output rows, summed directly from X, or from
+    /// padded planes of it.
     Depthwise,
-    /// Conv with few channels a group, whose output rows are as long as those of X or of its phases: tiles of several output channels, summed directly from X, or,
-    /// with strides, from a plane for each phase.
+    /// Conv with few channels a group, whose output rows are as long as those of X or of its
+    /// phases: tiles of several output channels, summed directly from X, or, with strides, from a
+    /// plane for each phase.
     Grouped,
-    /// Depthwise ConvTranspose of stride 2 with a short kernel: all phases of an output row together, straight from X.
+    /// Depthwise ConvTranspose of stride 2 with a short kernel: all phases of an output row
+    /// together, straight from X.
     Upsample,
 }
 

@@ -8,8 +8,8 @@ pub use half::{bf16, f16};
 
 /// A tensor's element type: `f32`, `f64`, [`f16`](struct@f16) or [`bf16`]. Sealed.
 ///
-/// The 16-bit types are stored; products and sums are computed in f32, the bias is added there, and the result is rounded once, to nearest
-/// even. f64 computes in f64.
+/// The 16-bit types are stored; products and sums are computed in f32, the bias is added there, and
+/// the result is rounded once, to nearest even. f64 computes in f64.
 pub trait Element: Storage<Acc: Compute> + bytemuck::Pod {
     /// The type as ONNX names it.
     const DTYPE: DType;

@@ -3,7 +3,8 @@
 use convoke_kernels::Real;
 use convoke_kernels::stream;
 
-/// The activation applied to each output element, after bias and residual. NaN stays NaN in all of them.
+/// The activation applied to each output element, after bias and residual. NaN stays NaN in all of
+/// them.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Activation {

@@ -1,4 +1,5 @@
-//! CPU kernels for the ONNX operators `Conv` and `ConvTranspose`: the convolution backend of an inference engine.
+//! CPU kernels for the ONNX operators `Conv` and `ConvTranspose`: the convolution backend of an
+//! inference engine.
 //!
 //! ```text
 //! ONNX attributes -> spec (validated geometry) -> plan (candidates: an offer with its cost, or a reason why not)
@@ -22,7 +23,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Tensors are plain slices in ONNX's layout, `(N, C, spatial...)`, of any number of spatial axes, of `f32`, `f64`, [`f16`](struct@f16) or [`bf16`].
+//! Tensors are plain slices in ONNX's layout, `(N, C, spatial...)`, of any number of spatial axes,
+//! of `f32`, `f64`, [`f16`](struct@f16) or [`bf16`].
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
@@ -45,8 +47,9 @@ pub mod reference;
 mod spec;
 
 pub use choice::{Accuracy, Algorithm, Blas};
-/// The micro-kernels, for benches, tests and the curious: exempt from what this crate's version promises. Names and signatures in it may change in
-/// any release of [`convoke`](crate); [`Isa`], which stands beside it, may not.
+/// The micro-kernels, for benches, tests and the curious: exempt from what this crate's version
+/// promises. Names and signatures in it may change in any release of [`convoke`](crate); [`Isa`],
+/// which stands beside it, may not.
 pub use convoke_kernels as kernels;
 pub use element::{Element, bf16, f16};
 pub use epilogue::Activation;

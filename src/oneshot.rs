@@ -20,7 +20,8 @@ use crate::{Conv, ConvTranspose, Element, Operator, Planner, Threads, Workspace}
 /// ```
 ///
 /// # Errors
-/// What breaks a rule of the operator, lengths that are not the shapes', memory that cannot be allocated.
+/// What breaks a rule of the operator, lengths that are not the shapes', memory that cannot be
+/// allocated.
 pub fn conv<T: Element>(
     conv: &Conv,
     x_shape: &[usize],
@@ -31,7 +32,8 @@ pub fn conv<T: Element>(
     one_shot(conv.clone().into(), x_shape, x, w, bias)
 }
 
-/// ConvTranspose in one call, on the calling thread. Returns Y and its shape. See [`conv`](fn@conv).
+/// ConvTranspose in one call, on the calling thread. Returns Y and its shape. See
+/// [`conv`](fn@conv).
 ///
 /// # Errors
 /// As [`conv`](fn@conv).

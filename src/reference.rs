@@ -1,4 +1,5 @@
-//! The definition of the operators, summed in f64: the naive lowering, and the oracle of tests and tools.
+//! The definition of the operators, summed in f64: the naive lowering, and the oracle of tests and
+//! tools.
 
 use alloc::vec::Vec;
 
@@ -11,14 +12,15 @@ use crate::{Element as ElementType, Geometry, Op};
 pub struct Element {
     /// The sum of products plus the bias.
     pub value: f64,
-    /// The sum of the products' magnitudes plus the bias's: what rounding errors are proportional to.
+    /// The sum of the products' magnitudes plus the bias's: what rounding errors are proportional
+    /// to.
     pub magnitude: f64,
 }
 
 /// The output element with linear (row-major) index `index`.
 ///
-/// Conv's padding is a literal zero that is multiplied by its weight: an infinite weight on padding gives NaN. ConvTranspose has only the
-/// contributions that exist.
+/// Conv's padding is a literal zero that is multiplied by its weight: an infinite weight on padding
+/// gives NaN. ConvTranspose has only the contributions that exist.
 ///
 /// # Panics
 /// If `index` or a slice does not fit the geometry.
@@ -37,11 +39,13 @@ pub fn all<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&
     (0..geometry.output_len()).map(|index| element(geometry, x, w, bias, index)).collect()
 }
 
-/// The largest error that a direct algorithm may have, computing and storing `T`, where the products' magnitudes sum up to `magnitude`.
+/// The largest error that a direct algorithm may have, computing and storing `T`, where the
+/// products' magnitudes sum up to `magnitude`.
 ///
-/// K products that are summed one after the other have an error of at most K * u / (1 - K * u) * sum |x||w|, with u the unit round-off
-/// (Higham, "Accuracy and Stability of Numerical Algorithms", section 3.1); the bias and the epilogue add a few operations, and storing in a
-/// 16-bit type rounds once more.
+/// K products that are summed one after the other have an error of at most K * u / (1 - K * u) *
+/// sum |x||w|, with u the unit round-off (Higham, "Accuracy and Stability of Numerical Algorithms",
+/// section 3.1); the bias and the epilogue add a few operations, and storing in a 16-bit type
+/// rounds once more.
 #[must_use]
 pub fn tolerance<T: ElementType>(geometry: &Geometry, magnitude: f64) -> f64 {
     let k = (geometry.in_channels_per_group() * geometry.kernel_volume() + 4) as f64;
@@ -49,8 +53,9 @@ pub fn tolerance<T: ElementType>(geometry: &Geometry, magnitude: f64) -> f64 {
     if T::DIRECT { sum } else { sum + (magnitude + sum) * T::UNIT_ROUNDOFF + smallest_step::<T>() }
 }
 
-/// What the errors of algorithms that mix neighbouring inputs are proportional to, for each channel of Y: the greatest finite magnitude in
-/// X times the sum of the finite magnitudes of the channel's weights.
+/// What the errors of algorithms that mix neighbouring inputs are proportional to, for each channel
+/// of Y: the greatest finite magnitude in X times the sum of the finite magnitudes of the channel's
+/// weights.
 #[must_use]
 pub fn wide_magnitudes<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T]) -> Vec<f64> {
     let finite = |v: &T| Some(v.to_acc().to_f64().abs()).filter(|v| v.is_finite());
@@ -66,10 +71,12 @@ pub fn wide_magnitudes<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T]) ->
     (0..geometry.out_channels).map(of_channel).collect()
 }
 
-/// What an algorithm's transforms may add to the error of [`tolerance`], where [`wide_magnitudes`] gives `wide`: nothing where it has none.
+/// What an algorithm's transforms may add to the error of [`tolerance`], where [`wide_magnitudes`]
+/// gives `wide`: nothing where it has none.
 ///
-/// Bounding each step of Winograd's F(4x4, 3x3) gives 10^4 units of round-off and more. But errors have signs: they stayed below 20 in ten thousand
-/// random layers of each type on each ISA, and twice that is the bound.
+/// Bounding each step of Winograd's F(4x4, 3x3) gives 10^4 units of round-off and more. But errors
+/// have signs: they stayed below 20 in ten thousand random layers of each type on each ISA, and
+/// twice that is the bound.
 #[must_use]
 pub fn transform_tolerance<T: ElementType>(algorithm: crate::Algorithm, wide: f64) -> f64 {
     match algorithm {
@@ -124,7 +131,8 @@ fn place(geometry: &Geometry, index: usize) -> (usize, usize) {
     (plane / geometry.out_channels, plane % geometry.out_channels)
 }
 
-/// The input position that output `position` sees through kernel `tap`; none where that is padding, or no contribution.
+/// The input position that output `position` sees through kernel `tap`; none where that is padding,
+/// or no contribution.
 fn source(geometry: &Geometry, mut position: usize, mut tap: usize) -> Option<usize> {
     let (mut at, mut step) = (0, 1);
     for axis in geometry.axes.iter().rev() {

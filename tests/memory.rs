@@ -1,5 +1,5 @@
-//! Memory: nothing outside the caller's slices is touched, nothing is read before it is written, nothing is allocated in a run, and the workspace
-//! is what the plan says.
+//! Memory: nothing outside the caller's slices is touched, nothing is read before it is written,
+//! nothing is allocated in a run, and the workspace is what the plan says.
 
 mod common;
 
@@ -55,8 +55,8 @@ impl Guarded {
         assert!(offset >= page, "the memory is too small");
         let first = self.allocation.as_mut_ptr::<u8>().wrapping_add(offset).cast::<T>();
         assert!(first.is_aligned());
-        // SAFETY: in bounds of the readable pages by the assertions, aligned, initialised (pages come zeroed, zeros are a value of every T: Pod),
-        // and borrowed exclusively through `self`.
+        // SAFETY: in bounds of the readable pages by the assertions, aligned, initialised (pages
+        // come zeroed, zeros are a value of every T: Pod), and borrowed exclusively through `self`.
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 
@@ -68,8 +68,8 @@ impl Guarded {
     }
 }
 
-/// Runs a plan with every buffer between guard pages: X, W, bias, residual, Y, and a workspace of exactly the bytes that the plan asks for, full of
-/// NaN.
+/// Runs a plan with every buffer between guard pages: X, W, bias, residual, Y, and a workspace of
+/// exactly the bytes that the plan asks for, full of NaN.
 fn run_guarded<T: Scalar>(plan: &Plan<T>, operands: &Operands<T>, side: Side) -> Vec<T> {
     let guard = |values: &[T]| (Guarded::copy(values, side), values.len());
     let (mut x, x_len) = guard(&operands.x);
@@ -101,7 +101,8 @@ fn bytes<T: Scalar>(values: &mut [T]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
 }
 
-/// Runs every layer of the table on every combination between guard pages. A fault ends the process: `CONVOKE_TRACE=1` shows where.
+/// Runs every layer of the table on every combination between guard pages. A fault ends the
+/// process: `CONVOKE_TRACE=1` shows where.
 fn check_guarded<T: Scalar>() {
     let trace = std::env::var_os("CONVOKE_TRACE").is_some();
     let mut runs = 0;
@@ -275,7 +276,8 @@ fn a_run_allocates_nothing() {
         for (layer, activation) in large_layers().iter().zip(common::ACTIVATIONS.iter().skip(2).cycle()) {
             let geometry = layer.geometry();
             let operands = Operands::<T>::uniform(&geometry, 23).with_residual(&geometry);
-            // The crates behind the other BLAS backends pack into memory that they allocate in every call.
+            // The crates behind the other BLAS backends pack into memory that they allocate in
+            // every call.
             for combination in Combination::all().filter(|c| !has_foreign_blas(c.algorithm)) {
                 let Some(plan) = combination.plan::<T>(layer, |p| p.activation(*activation)) else { continue };
                 let packed = operands.pack(&plan);
@@ -340,7 +342,8 @@ fn assert_plans_are_small(layers: &[Layer]) {
     }
 }
 
-/// Tables have entries for taps: the direct kernels once listed those of any kernel, gigabytes here, before they looked at their number.
+/// Tables have entries for taps: the direct kernels once listed those of any kernel, gigabytes
+/// here, before they looked at their number.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn planning_takes_no_memory_in_proportion_to_the_kernel() {
@@ -356,7 +359,8 @@ fn planning_takes_no_memory_in_proportion_to_the_kernel() {
     assert_plans_are_small(&huge);
 }
 
-/// Winograd once listed the steps of kernels that it then rejected: 8 gigabytes, one list after the other, for the first of these.
+/// Winograd once listed the steps of kernels that it then rejected: 8 gigabytes, one list after the
+/// other, for the first of these.
 #[test]
 fn winograd_lists_no_steps_of_kernels_that_it_rejects() {
     for (kernel, x) in
@@ -371,7 +375,8 @@ fn winograd_lists_no_steps_of_kernels_that_it_rejects() {
     }
 }
 
-/// Tables of a plan describe blocks, not images: pointwise once had an entry for each vector of the image, gigabytes here.
+/// Tables of a plan describe blocks, not images: pointwise once had an entry for each vector of the
+/// image, gigabytes here.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn planning_takes_no_memory_in_proportion_to_the_image() {
@@ -398,7 +403,8 @@ fn planning_takes_no_memory_in_proportion_to_the_groups() {
     assert_plans_are_small(&huge);
 }
 
-/// Tables are made for the pick alone: offers for far-reaching kernels once listed every row of their planes, a hundred megabytes here.
+/// Tables are made for the pick alone: offers for far-reaching kernels once listed every row of
+/// their planes, a hundred megabytes here.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn planning_makes_no_tables_for_offers_that_are_not_picked() {
@@ -460,7 +466,8 @@ fn the_workspace_limit_is_kept() {
                 let planner: Planner = combination.planner().threads(2).workspace_limit(limit);
                 planner.plan::<f32>(layer.operator.clone(), &layer.x_shape)
             };
-            // A limit that the free plan keeps is kept; where an algorithm has a choice of blocks, by a plan that may need less.
+            // A limit that the free plan keeps is kept; where an algorithm has a choice of blocks,
+            // by a plan that may need less.
             assert!(limited(bytes).unwrap().workspace_bytes() <= bytes, "{combination}: {layer}");
             if bytes == 0 {
                 continue;
@@ -510,7 +517,8 @@ fn the_workspace_stays_bounded_on_huge_layers() {
     }
 }
 
-/// Tiles of the materialised lowerings once held the whole of K, all rows of A and at least one whole row of the output.
+/// Tiles of the materialised lowerings once held the whole of K, all rows of A and at least one
+/// whole row of the output.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn the_workspace_stays_bounded_for_millions_of_channels_taps_and_columns() {

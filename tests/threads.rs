@@ -15,7 +15,8 @@ use common::{Combination, Operands, layer};
 use convoke::{Algorithm, Blas, Conv, Isa, Plan, Planner, Threads, Workspace};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// An allocator that shows which threads work: the `matrixmultiply` crate allocates where it multiplies.
+/// An allocator that shows which threads work: the `matrixmultiply` crate allocates where it
+/// multiplies.
 struct Watching;
 
 thread_local! {

@@ -1,4 +1,5 @@
-//! Tells the tools which compiler they were built with, and of which commit, where git knows: reports print both.
+//! Tells the tools which compiler they were built with, and of which commit, where git knows:
+//! reports print both.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +13,8 @@ fn main() {
     let version = output(Command::new(rustc).arg("--version"));
     println!("cargo::rustc-env=CONVOKE_TOOLS_RUSTC={}", version.as_deref().unwrap_or("rustc, version unknown"));
 
-    // Of git's own files, those that a commit and a checkout change. Cargo would take one that is not there for changed, each time.
+    // Of git's own files, those that a commit and a checkout change. Cargo would take one that is
+    // not there for changed, each time.
     let of_git = ["HEAD", "logs/HEAD"].map(|file| git(&["rev-parse", "--git-path", file]));
     for path in SOURCES.into_iter().chain(of_git.iter().flatten().map(String::as_str)) {
         if Path::new(path).exists() {
@@ -26,7 +28,8 @@ fn main() {
 
 /// The short hash of the commit that is checked out, with "-dirty" where files differ from it.
 fn commit() -> Option<String> {
-    // A copy of the sources that lies inside the checkout of something else is not of that one's commit.
+    // A copy of the sources that lies inside the checkout of something else is not of that one's
+    // commit.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
     git(&["describe", "--always", "--dirty", "--exclude=*"])
 }

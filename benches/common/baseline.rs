@@ -1,5 +1,5 @@
-//! What changed since a baseline, by the best times. Criterion's own verdict is a test of samples, of which `--quick` takes too few to call anything
-//! a change.
+//! What changed since a baseline, by the best times. Criterion's own verdict is a test of samples,
+//! of which `--quick` takes too few to call anything a change.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +32,8 @@ impl Baseline {
         self.now.insert(row, seconds);
     }
 
-    /// Saves the times, and prints what changed. A filter leaves the other rows of a saved baseline as they are.
+    /// Saves the times, and prints what changed. A filter leaves the other rows of a saved baseline
+    /// as they are.
     pub fn close(self) {
         if let Some(path) = &self.save {
             let mut times = read(path);

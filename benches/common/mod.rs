@@ -1,4 +1,5 @@
-//! What the benches share: GFLOP/s as criterion's throughput, layers as rows, and the tables that close a run.
+//! What the benches share: GFLOP/s as criterion's throughput, layers as rows, and the tables that
+//! close a run.
 
 #![allow(dead_code, unreachable_pub, reason = "each bench uses a part of this module")]
 
@@ -18,7 +19,8 @@ use convoke_tools::timing::geometric_mean;
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, Throughput};
 
-/// Set to `all`, it makes the layer benches run every layer of `benches/shapes`, not only a selection.
+/// Set to `all`, it makes the layer benches run every layer of `benches/shapes`, not only a
+/// selection.
 const ENV_LAYERS: &str = "CONVOKE_BENCH";
 
 /// Criterion with GFLOP/s, and with times that let a full pass take minutes.
@@ -38,7 +40,8 @@ pub fn criterion_with(measurement: FlopRate) -> Criterion<FlopRate> {
         .configure_from_args()
 }
 
-/// Wall-clock time; `Throughput::Elements` counts floating-point operations, and is printed as GFLOP/s; `BytesDecimal` is printed as GB/s.
+/// Wall-clock time; `Throughput::Elements` counts floating-point operations, and is printed as
+/// GFLOP/s; `BytesDecimal` is printed as GB/s.
 #[derive(Debug, Default)]
 pub struct FlopRate {
     formatter: Formatter,
@@ -149,8 +152,9 @@ fn layers(op: Op, selection: &[&str]) -> Vec<Layer> {
 /// Multiply-adds up to which the naive loops are timed too: a tenth of a second a run.
 const NAIVE_MACS: u128 = 1 << 25;
 
-/// The layers of an operator by kind, one group each, named `kind/layer`: a row for the planner's pick, and one for each algorithm that accepts the layer, in
-/// f32 on one thread; packing is outside the timed part. Closes with the geometric means by kind and by network.
+/// The layers of an operator by kind, one group each, named `kind/layer`: a row for the planner's
+/// pick, and one for each algorithm that accepts the layer, in f32 on one thread; packing is
+/// outside the timed part. Closes with the geometric means by kind and by network.
 pub fn bench_layers(op: Op, selection: &[&str]) {
     let rates = FlopRate::default();
     let yardstick = rates.yardstick();

@@ -35,8 +35,9 @@ pub struct TapTable {
 }
 
 impl TapTable {
-    /// Takes over groups of tap columns, each the number of its columns' taps and the columns' offsets. Tap k of a column is at its offset `+ k *
-    /// step`, and an output row is `step` below the one before it.
+    /// Takes over groups of tap columns, each the number of its columns' taps and the columns'
+    /// offsets. Tap k of a column is at its offset `+ k * step`, and an output row is `step` below
+    /// the one before it.
     ///
     /// # Panics
     /// If a column has no tap or more than [`MOST_TAPS`], or if offsets leave the address space.
@@ -79,7 +80,8 @@ pub(crate) struct DirectColumn {
     pub(crate) is_pair: bool,
 }
 
-/// As a [`TapTable`], for kernels that read rows of X itself: columns of the same number of taps. Validated once.
+/// As a [`TapTable`], for kernels that read rows of X itself: columns of the same number of taps.
+/// Validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectTable {
     taps: usize,
@@ -95,7 +97,8 @@ pub struct DirectTable {
 
 /// Sizes below which no position of [`DirectTable`] overflows.
 const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
-/// Planes up to here are fetched ahead where columns are summed one after the other with stride 1: measured, 28x28 gains a tenth, 112x112 loses as much.
+/// Planes up to here are fetched ahead where columns are summed one after the other with stride 1:
+/// measured, 28x28 gains a tenth, 112x112 loses as much.
 const FETCHED_BYTES: usize = 16 << 10;
 /// Taps of a column of a [`DirectTable`]: those of common kernels, as each costs code.
 const DIRECT_TAPS: [usize; 5] = [1, 2, 3, 5, 7];
@@ -108,9 +111,11 @@ impl DirectTable {
     /// Columns of all channels, at the most.
     pub const MOST_COLUMNS: usize = MOST_SHORT;
 
-    /// For rows of `width` elements: the number of each column's taps, the stride of both axes, for each column of a channel the position that output
-    /// position 0 sees, and how many channels are summed and how far apart they are. Taps of a column are one row apart. None if that is nothing for the
-    /// kernels: rows of less than four elements, other taps than 1, 2, 3, 5 or 7, too many columns, too large, or a stride other than 1, or 2 with columns side by side.
+    /// For rows of `width` elements: the number of each column's taps, the stride of both axes, for
+    /// each column of a channel the position that output position 0 sees, and how many channels are
+    /// summed and how far apart they are. Taps of a column are one row apart. None if that is
+    /// nothing for the kernels: rows of less than four elements, other taps than 1, 2, 3, 5 or 7,
+    /// too many columns, too large, or a stride other than 1, or 2 with columns side by side.
     #[must_use]
     pub fn new(
         taps: usize,
@@ -150,16 +155,17 @@ impl DirectTable {
         self.stride == 2 && self.taps == 3 && self.count == 3 && self.columns.len() == 2
     }
 
-    /// Whether `kernel` sums output rows of `outputs` elements row by row of X, with all weights in registers: three columns of three taps, in rows of
-    /// more than two vectors. Depends on the operator alone, as the order of the sums does.
+    /// Whether `kernel` sums output rows of `outputs` elements row by row of X, with all weights in
+    /// registers: three columns of three taps, in rows of more than two vectors. Depends on the
+    /// operator alone, as the order of the sums does.
     #[must_use]
     pub fn goes_by_rows<T: Real>(&self, outputs: usize, kernel: &DepthwiseKernel<T>) -> bool {
         let is_three = self.stride == 1 && self.taps == 3 && self.count == 3;
         is_three && kernel.by_rows && outputs > 2 * kernel.lanes
     }
 
-    /// Whether `kernel` can use it for output rows of `outputs` elements: only the first and the last vector may see positions that are not there, and
-    /// not every kernel has stride 2.
+    /// Whether `kernel` can use it for output rows of `outputs` elements: only the first and the
+    /// last vector may see positions that are not there, and not every kernel has stride 2.
     #[must_use]
     pub fn serves<T: Real>(&self, outputs: usize, kernel: &DepthwiseKernel<T>) -> bool {
         let (vectors, step) = (outputs.div_ceil(kernel.lanes), kernel.lanes * self.stride);
@@ -175,8 +181,9 @@ impl DirectTable {
 
 /// Raw arguments of a tile kernel.
 ///
-/// Memory, for each plane p, tile t of R rows, and vector v of the output: `w + p * w_plane` readable for all weights of the
-/// groups; `x + p * x_plane + (t * R + r) * step + v * x_vector + offset + k * step` readable for a vector, r < R, k < taps, each offset.
+/// Memory, for each plane p, tile t of R rows, and vector v of the output: `w + p * w_plane`
+/// readable for all weights of the groups; `x + p * x_plane + (t * R + r) * step + v * x_vector +
+/// offset + k * step` readable for a vector, r < R, k < taps, each offset.
 pub(crate) struct DepthwiseArgs<T> {
     pub(crate) groups: *const Group,
     pub(crate) groups_len: usize,
@@ -192,10 +199,13 @@ pub(crate) struct DepthwiseArgs<T> {
 
 /// Raw arguments of a tile kernel that reads X itself.
 ///
-/// Memory, for each plane p of the output: `w + p * w_plane` readable for all weights, `taps` for each column, with stride 2 those of even rows first;
-/// `x + p * x_plane + offset - position` of each of `columns_len` columns for `height` rows, `step` apart, of `width` elements, and for p < `loose` for `stride` more vectors. Output row r sees row `row + r * stride` through the
-/// first tap, and output position o sees `o * stride + position`, and one more if the column is a pair: only positions of the first and the last vector may be outside; and of the rows that a tile sees, at most
-/// `taps - 1` before X and behind it.
+/// Memory, for each plane p of the output: `w + p * w_plane` readable for all weights, `taps` for
+/// each column, with stride 2 those of even rows first; `x + p * x_plane + offset - position` of
+/// each of `columns_len` columns for `height` rows, `step` apart, of `width` elements, and for p <
+/// `loose` for `stride` more vectors. Output row r sees row `row + r * stride` through the first
+/// tap, and output position o sees `o * stride + position`, and one more if the column is a pair:
+/// only positions of the first and the last vector may be outside; and of the rows that a tile
+/// sees, at most `taps - 1` before X and behind it.
 pub(crate) struct DirectArgs<T> {
     /// R.
     pub(crate) mr: usize,
@@ -217,16 +227,18 @@ pub(crate) struct DirectArgs<T> {
     pub(crate) x_plane: usize,
     /// From the last tile of a plane to the first one of the next plane.
     pub(crate) next: usize,
-    /// Whether a tile whose columns are summed one after the other asks for the rows of the next one: with stride 2, and where planes are so small that the
-    /// hardware does not foresee them. Tiles that go by rows always do.
+    /// Whether a tile whose columns are summed one after the other asks for the rows of the next
+    /// one: with stride 2, and where planes are so small that the hardware does not foresee them.
+    /// Tiles that go by rows always do.
     pub(crate) is_fetched_ahead: bool,
     pub(crate) loose: usize,
     pub(crate) width: usize,
     pub(crate) output: TileOutput<T>,
 }
 
-/// Memory: `bias` readable for `planes`; for each plane p, tile t < `tiles` of R rows, and row r < R, `y + p * y_plane + (t * R + r) * y_row` writable
-/// (and `residual` there readable, unless null) for `width` elements, which is above `(vectors - 1) * LANES` and at most `vectors * LANES`.
+/// Memory: `bias` readable for `planes`; for each plane p, tile t < `tiles` of R rows, and row r <
+/// R, `y + p * y_plane + (t * R + r) * y_row` writable (and `residual` there readable, unless null)
+/// for `width` elements, which is above `(vectors - 1) * LANES` and at most `vectors * LANES`.
 pub(crate) struct TileOutput<T> {
     pub(crate) planes: usize,
     pub(crate) tiles: usize,
@@ -243,8 +255,9 @@ pub(crate) struct TileOutput<T> {
     pub(crate) is_plain: bool,
 }
 
-/// Memory, for each plane p < `planes` and row r < `rows`: `src + p * src_plane + r * src_row` readable for `width` elements; `dst + p *
-/// dst_plane + r * dst_row` writable for as many whole vectors as `width` elements need, or half of them, both there and `odd` further on.
+/// Memory, for each plane p < `planes` and row r < `rows`: `src + p * src_plane + r * src_row`
+/// readable for `width` elements; `dst + p * dst_plane + r * dst_row` writable for as many whole
+/// vectors as `width` elements need, or half of them, both there and `odd` further on.
 pub(crate) struct CopyArgs<T> {
     pub(crate) src: *const T,
     pub(crate) src_plane: usize,
@@ -258,8 +271,8 @@ pub(crate) struct CopyArgs<T> {
     pub(crate) odd: isize,
 }
 
-/// Memory: `src + c * src_channel` readable for `len` elements, c < `channels <= LANES`; `slots` for `len`; `dst + slot` writable for a vector,
-/// each slot.
+/// Memory: `src + c * src_channel` readable for `len` elements, c < `channels <= LANES`; `slots`
+/// for `len`; `dst + slot` writable for a vector, each slot.
 pub(crate) struct GatherArgs<T> {
     pub(crate) src: *const T,
     pub(crate) src_channel: usize,
@@ -289,7 +302,8 @@ pub struct DepthwiseKernel<T: 'static> {
     pub(crate) threes: Option<unsafe fn(&DirectArgs<T>)>,
     /// Whether `direct` can sum three columns row by row.
     pub(crate) by_rows: bool,
-    /// Whether two tiles share the last vectors of their rows where each fills half of it at the most.
+    /// Whether two tiles share the last vectors of their rows where each fills half of it at the
+    /// most.
     pub(crate) halves: bool,
     /// Whether `direct` has stride 2 for columns of so many taps.
     pub(crate) strides: fn(usize) -> bool,
@@ -314,7 +328,8 @@ pub struct DepthwiseInput<'a, T> {
     pub taps: &'a TapTable,
     /// Which groups.
     pub groups: Range<usize>,
-    /// All weights of a plane, in the order of the tap table; each is a vector for kernels along channels.
+    /// All weights of a plane, in the order of the tap table; each is a vector for kernels along
+    /// channels.
     pub w: &'a [T],
     /// Elements of `w` from one plane to the next.
     pub w_plane: usize,
@@ -335,11 +350,13 @@ pub struct DepthwiseInput<'a, T> {
 pub struct DirectInput<'a, T> {
     /// The taps' columns.
     pub table: &'a DirectTable,
-    /// The row of X that output row 0 sees through the first tap; beyond the first and the last row is padding.
+    /// The row of X that output row 0 sees through the first tap; beyond the first and the last row
+    /// is padding.
     pub row: isize,
     /// Rows of X.
     pub height: usize,
-    /// All weights of a plane, finite ones, in the order of the columns; with stride 2 those of even rows first, then those of odd rows.
+    /// All weights of a plane, finite ones, in the order of the columns; with stride 2 those of
+    /// even rows first, then those of odd rows.
     pub w: &'a [T],
     /// Elements of `w` from one plane to the next.
     pub w_plane: usize,
@@ -377,14 +394,16 @@ impl<T: Real> DepthwiseKernel<T> {
         self.lanes
     }
 
-    /// Vectors of a row of `outputs` elements of `tiles` tiles below one another, on average: two tiles may share the last ones of their rows.
+    /// Vectors of a row of `outputs` elements of `tiles` tiles below one another, on average: two
+    /// tiles may share the last ones of their rows.
     #[must_use]
     pub fn vectors(&self, outputs: usize, tiles: usize) -> f64 {
         let shared = if self.halves && tails_fit_in_one(outputs, self.lanes, tiles) { tiles / 2 * 2 } else { 0 };
         outputs.div_ceil(self.lanes) as f64 - shared as f64 / (2 * tiles.max(1)) as f64
     }
 
-    /// For each plane, `tiles * MR` rows of sums: `+ bias + residual`, clamped, stored. One bias a plane.
+    /// For each plane, `tiles * MR` rows of sums: `+ bias + residual`, clamped, stored. One bias a
+    /// plane.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -415,8 +434,9 @@ impl<T: Real> DepthwiseKernel<T> {
             x_vector,
             output,
         };
-        // SAFETY: the assertions, here and in output(), cover the memory that DepthwiseArgs asks for: taps.max bounds each offset + k * step; Dest
-        // grants the writes; a kernel is only handed out where the CPU has its ISA.
+        // SAFETY: the assertions, here and in output(), cover the memory that DepthwiseArgs asks
+        // for: taps.max bounds each offset + k * step; Dest grants the writes; a kernel is only
+        // handed out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
 
@@ -469,8 +489,8 @@ impl<T: Real> DepthwiseKernel<T> {
             output,
         };
         let f = self.threes.filter(|_| table.is_three()).unwrap_or(f);
-        // SAFETY: the assertions, here and in output(), cover the memory that DirectArgs asks for; Dest grants the writes; a kernel is only handed out
-        // where the CPU has its ISA.
+        // SAFETY: the assertions, here and in output(), cover the memory that DirectArgs asks for;
+        // Dest grants the writes; a kernel is only handed out where the CPU has its ISA.
         unsafe { f(&args) };
     }
 
@@ -588,7 +608,8 @@ impl<T: Real> DepthwiseKernels<T> {
         self.rows
     }
 
-    /// As [`rows`](Self::rows), with shorter vectors, for rows that fit in one of them; perhaps none.
+    /// As [`rows`](Self::rows), with shorter vectors, for rows that fit in one of them; perhaps
+    /// none.
     #[must_use]
     pub fn narrow(&self) -> &'static [DepthwiseKernel<T>] {
         self.narrow
@@ -600,20 +621,22 @@ impl<T: Real> DepthwiseKernels<T> {
         self.channels
     }
 
-    /// Copies rows. The last vector of each is filled up with zeros: the copy's rows are a whole number of vectors, at least.
+    /// Copies rows. The last vector of each is filled up with zeros: the copy's rows are a whole
+    /// number of vectors, at least.
     ///
     /// # Panics
     /// If a slice is too short.
     pub fn copy(&self, src: &[T], dst: &mut [T], copy: &RowCopy) {
         let len = copy.width.next_multiple_of(self.lanes);
         if let Some(args) = self.copy_args(src, dst, copy, len, 0) {
-            // SAFETY: copy_args() asserted the memory that CopyArgs asks for; the CPU has the ISA, as this value shows.
+            // SAFETY: copy_args() asserted the memory that CopyArgs asks for; the CPU has the ISA,
+            // as this value shows.
             unsafe { (self.copy)(&args) };
         }
     }
 
-    /// Copies the elements of even index of each row to `dst[even..]`, and those of odd index to `dst[odd..]`, either filled up with zeros to whole
-    /// vectors: as many for both.
+    /// Copies the elements of even index of each row to `dst[even..]`, and those of odd index to
+    /// `dst[odd..]`, either filled up with zeros to whole vectors: as many for both.
     ///
     /// # Panics
     /// If a slice is too short, or the halves of a row overlap.
@@ -623,12 +646,14 @@ impl<T: Real> DepthwiseKernels<T> {
         if let Some(mut args) = self.copy_args(src, dst, copy, len, even.max(odd)) {
             args.dst = dst[even..].as_mut_ptr();
             args.odd = odd as isize - even as isize;
-            // SAFETY: copy_args() asserted the memory that CopyArgs asks for, for both halves; the CPU has the ISA, as this value shows.
+            // SAFETY: copy_args() asserted the memory that CopyArgs asks for, for both halves; the
+            // CPU has the ISA, as this value shows.
             unsafe { (self.split)(&args) };
         }
     }
 
-    /// The arguments, if there is anything to be copied; `len` elements of each row of `dst` are written, from `at` on at the most.
+    /// The arguments, if there is anything to be copied; `len` elements of each row of `dst` are
+    /// written, from `at` on at the most.
     fn copy_args(&self, src: &[T], dst: &mut [T], copy: &RowCopy, len: usize, at: usize) -> Option<CopyArgs<T>> {
         let &RowCopy { planes, rows, width, src_plane, src_row, dst_plane, dst_row } = copy;
         if planes == 0 || rows == 0 || width == 0 {
@@ -643,7 +668,8 @@ impl<T: Real> DepthwiseKernels<T> {
         Some(CopyArgs { src, src_plane, src_row, planes, rows, width, dst, dst_plane, dst_row, odd: 0 })
     }
 
-    /// Makes position i of `channels` channels, `src[c * src_channel + i]`, a vector at `dst[slots[i]..]`; lanes beyond the channels are zero.
+    /// Makes position i of `channels` channels, `src[c * src_channel + i]`, a vector at
+    /// `dst[slots[i]..]`; lanes beyond the channels are zero.
     ///
     /// # Panics
     /// If a slice is too short, or there are more channels than lanes.
@@ -665,12 +691,13 @@ impl<T: Real> DepthwiseKernels<T> {
         assert!(slots.max.saturating_add(self.lanes) <= dst.len(), "a slot is beyond the copy");
         let (src, len, slots) = (src.as_ptr(), list.len(), list.as_ptr());
         let args = GatherArgs { src, src_channel, channels, len, slots, dst: dst.as_mut_ptr() };
-        // SAFETY: the assertions cover the memory that GatherArgs asks for; the CPU has the ISA, as this value shows.
+        // SAFETY: the assertions cover the memory that GatherArgs asks for; the CPU has the ISA, as
+        // this value shows.
         unsafe { (self.gather)(&args) };
     }
 
-    /// Vectors of channels, one for each position, into rows of positions: channel c's, `+ bias + residual`, clamped, go to `y[c * ldy..]`, for as
-    /// many channels as there are biases.
+    /// Vectors of channels, one for each position, into rows of positions: channel c's, `+ bias +
+    /// residual`, clamped, go to `y[c * ldy..]`, for as many channels as there are biases.
     ///
     /// # Panics
     /// If a slice is too short, or there are more channels than lanes.
@@ -692,7 +719,8 @@ impl<T: Real> DepthwiseKernels<T> {
             lo: epilogue.lo,
             hi: epilogue.hi,
         };
-        // SAFETY: the assertions cover the memory that the pass asks for; Dest grants the writes; the CPU has the ISA, as this value shows.
+        // SAFETY: the assertions cover the memory that the pass asks for; Dest grants the writes;
+        // the CPU has the ISA, as this value shows.
         unsafe { (self.scatter)(src.as_ptr(), len, &store) };
     }
 }

@@ -19,28 +19,30 @@ const MOST_TILE: usize = 512;
 /// A tap of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tap {
-    /// The element of X that output position 0 sees, from the first one on; perhaps none of the channel's plane.
+    /// The element of X that output position 0 sees, from the first one on; perhaps none of the
+    /// channel's plane.
     pub(crate) offset: i32,
     /// Where its masks begin among the border's.
     pub(crate) masks: u32,
 }
 
-/// Where the taps of a convolution read whose output rows are as long as those of X's planes: planes are runs of positions, and taps shift them. Validated
-/// once.
+/// Where the taps of a convolution read whose output rows are as long as those of X's planes:
+/// planes are runs of positions, and taps shift them. Validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlatTaps {
     /// Column after column of taps below one another, of each all channels.
     taps: Box<[Tap]>,
     column_len: usize,
     columns: usize,
-    /// For each column, the lanes that are no padding beside a row: vector v's are number `v % period`, with `MOST_VECTORS` more behind them.
+    /// For each column, the lanes that are no padding beside a row: vector v's are number `v %
+    /// period`, with `MOST_VECTORS` more behind them.
     masks: Box<[u32]>,
     period: usize,
     /// Vectors before `head` and from `tail` on see positions before or behind the plane.
     head: usize,
     tail: usize,
-    /// For each tap of a channel, the lanes of X's plane that vectors near the border see: those of all vectors before `gap.0`, and of those from
-    /// `gap.0 + gap.1` on.
+    /// For each tap of a channel, the lanes of X's plane that vectors near the border see: those of
+    /// all vectors before `gap.0`, and of those from `gap.0 + gap.1` on.
     border_masks: Box<[u32]>,
     gap: (usize, usize),
     lanes: usize,
@@ -58,9 +60,11 @@ impl FlatTaps {
     /// Elements of a row, at the most: the table of masks grows with them.
     pub const MOST_WIDTH: usize = 4096;
 
-    /// For `channels` channels, `pitch` elements apart, vectors of `lanes`, and output planes of `outputs` rows of `width` elements: the taps of each column
-    /// see row `rows[k].1` at output row 0, those of column c position `columns[c].1` at output position 0, of a plane of X, of `height` rows of `width`
-    /// elements, that begins `rows[k].0 + columns[c].0` elements behind the channel. None if that is too wide, empty, too far apart for 32 bits, or if a plane ends
+    /// For `channels` channels, `pitch` elements apart, vectors of `lanes`, and output planes of
+    /// `outputs` rows of `width` elements: the taps of each column see row `rows[k].1` at output
+    /// row 0, those of column c position `columns[c].1` at output position 0, of a plane of X, of
+    /// `height` rows of `width` elements, that begins `rows[k].0 + columns[c].0` elements behind
+    /// the channel. None if that is too wide, empty, too far apart for 32 bits, or if a plane ends
     /// behind its channel.
     #[must_use]
     pub fn new(
@@ -163,14 +167,16 @@ impl FlatTaps {
         self.outputs
     }
 
-    /// Vectors of output positions, of all, that see positions before or behind a plane: their loads are slower.
+    /// Vectors of output positions, of all, that see positions before or behind a plane: their
+    /// loads are slower.
     #[must_use]
     pub fn border(&self) -> usize {
         let vectors = self.outputs.div_ceil(self.lanes);
         (self.head + vectors - self.tail).min(vectors)
     }
 
-    /// The elements of each plane that the outputs from `from` to `to` see: some that none sees may be among them.
+    /// The elements of each plane that the outputs from `from` to `to` see: some that none sees may
+    /// be among them.
     #[must_use]
     pub fn window(&self, from: usize, to: usize) -> core::ops::Range<usize> {
         let clamped = |at: isize| at.clamp(0, self.plane as isize) as usize;
@@ -181,10 +187,13 @@ impl FlatTaps {
 
 /// Raw arguments of a tile kernel.
 ///
-/// Memory: `taps` readable for `columns * column_len`, `w` for MR times as many, `masks` for `columns * mask_pitch`, of each column's from `vector % period` on
-/// for NRV; `bias` for MR; `tile` writable for MR * NR; for each i < MR, `y + i * ldy` writable (and `residual` there readable, unless null) for `len` elements, which
-/// is above `(tiles - 1) * NR`. `x + offset + vector * LANES` of each tap is readable for NRV vectors, where the tile is from `head` on and before `tail`; else, for the lanes of the
-/// masks at `border_masks + masks + vector`, less `gap.1` if that is not before `gap.0`.
+/// Memory: `taps` readable for `columns * column_len`, `w` for MR times as many, `masks` for
+/// `columns * mask_pitch`, of each column's from `vector % period` on for NRV; `bias` for MR;
+/// `tile` writable for MR * NR; for each i < MR, `y + i * ldy` writable (and `residual` there
+/// readable, unless null) for `len` elements, which is above `(tiles - 1) * NR`. `x + offset +
+/// vector * LANES` of each tap is readable for NRV vectors, where the tile is from `head` on and
+/// before `tail`; else, for the lanes of the masks at `border_masks + masks + vector`, less `gap.1`
+/// if that is not before `gap.0`.
 pub(crate) struct FlatArgs<T> {
     pub(crate) taps: *const Tap,
     pub(crate) columns: usize,
@@ -255,7 +264,8 @@ pub struct FlatInput<'a, T> {
     pub ahead: Ahead,
     /// The vector of output positions that the first tile begins with.
     pub first: usize,
-    /// Vectors of output positions that are summed, of which the last tile may have a part; the last of them begins before the last output position.
+    /// Vectors of output positions that are summed, of which the last tile may have a part; the
+    /// last of them begins before the last output position.
     pub vectors: usize,
 }
 
@@ -269,10 +279,12 @@ impl<T: Real> GroupedKernel<T> {
         Self { name, isa, mr: MR, nrv: NRV, lanes: V::LANES, fmas: MR * NRV * V::REGISTERS, f }
     }
 
-    /// MR rows of sums, `+ bias + residual`, clamped: those from vector `input.first` on go to `y`, row i to `y[i * ldy..]`.
+    /// MR rows of sums, `+ bias + residual`, clamped: those from vector `input.first` on go to `y`,
+    /// row i to `y[i * ldy..]`.
     ///
     /// # Panics
-    /// If a slice is too short, the taps are for vectors of another length, or a vector begins behind the last output position.
+    /// If a slice is too short, the taps are for vectors of another length, or a vector begins
+    /// behind the last output position.
     pub fn run(&self, input: &FlatInput<'_, T>, y: &mut Dest<'_, T>, ldy: usize, epilogue: &Epilogue<'_, T>) {
         let &FlatInput { taps, w, is_finite, x, ahead, first, vectors } = input;
         let Some(before) = vectors.checked_sub(1) else { return };
@@ -316,9 +328,10 @@ impl<T: Real> GroupedKernel<T> {
             is_finite,
             is_plain: epilogue.lo == T::NEG_INFINITY && epilogue.hi == T::INFINITY,
         };
-        // SAFETY: the assertions cover the memory that FlatArgs asks for; each tap's plane is one of the channels of x, and MOST_VECTORS masks lie behind
-        // those of a period; the tile holds MOST_TILE elements, which new() bounds; Dest grants the writes; a kernel is only handed out where the CPU
-        // has its ISA.
+        // SAFETY: the assertions cover the memory that FlatArgs asks for; each tap's plane is one
+        // of the channels of x, and MOST_VECTORS masks lie behind those of a period; the tile holds
+        // MOST_TILE elements, which new() bounds; Dest grants the writes; a kernel is only handed
+        // out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
 }

@@ -3,7 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// A cluster of instruction-set extensions that micro-kernels are written for, from least to most capable.
+/// A cluster of instruction-set extensions that micro-kernels are written for, from least to most
+/// capable.
 ///
 /// Clusters, not single CPUID bits: a kernel of a cluster may use all of its extensions.
 #[non_exhaustive]
@@ -23,7 +24,8 @@ impl Isa {
     /// Every cluster, from least to most capable.
     pub const ALL: [Self; 4] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
 
-    /// Whether this CPU has the cluster and the build has its kernels (Cargo features `avx2`, `avx512`, `neon`).
+    /// Whether this CPU has the cluster and the build has its kernels (Cargo features `avx2`,
+    /// `avx512`, `neon`).
     ///
     /// An `Isa` is a name and proves nothing. The proof that a kernel may be called is a
     /// reference to it: [`table`](crate::table) hands them out only where this holds, and what
@@ -32,8 +34,9 @@ impl Isa {
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
-            // There is nothing to detect at run time: AArch64 targets have NEON unless they have no floating-point registers either. Its
-            // kernels take lanes in memory order. The same condition stands before everything that is NEON's.
+            // There is nothing to detect at run time: AArch64 targets have NEON unless they have no
+            // floating-point registers either. Its kernels take lanes in memory order. The same
+            // condition stands before everything that is NEON's.
             Self::Neon => {
                 cfg!(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))
             }
@@ -99,7 +102,8 @@ impl fmt::Display for Isa {
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absence {
-    /// The build is for another architecture, or for a variant of it: another order of bytes, no floating-point registers.
+    /// The build is for another architecture, or for a variant of it: another order of bytes, no
+    /// floating-point registers.
     Architecture,
     /// The build left its kernels out.
     Feature(Isa),
@@ -139,7 +143,8 @@ impl FromStr for Isa {
     }
 }
 
-/// Declares a function that says whether the build has a cluster's kernels, and this CPU its features.
+/// Declares a function that says whether the build has a cluster's kernels, and this CPU its
+/// features.
 macro_rules! detection {
     ($name:ident, $feature:literal, $cpuid:ident: $($cpu_feature:tt),+) => {
         #[cfg(all(target_arch = "x86_64", feature = $feature))]

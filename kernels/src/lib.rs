@@ -1,14 +1,15 @@
 //! SIMD micro-kernels behind [`convoke`](https://docs.rs/convoke): GEMM tiles and streaming passes.
 //!
-//! This crate knows panels and tiles, not tensors: no thread, no ONNX attribute, no global state. It holds nearly all of the project's
-//! `unsafe`; what it exports is safe to call, because lengths are asserted at the call and because a kernel is only handed out where the CPU
-//! can run it ([`table`]).
+//! This crate knows panels and tiles, not tensors: no thread, no ONNX attribute, no global state.
+//! It holds nearly all of the project's `unsafe`; what it exports is safe to call, because lengths
+//! are asserted at the call and because a kernel is only handed out where the CPU can run it
+//! ([`table`]).
 //!
 //! Contracts that all kernels keep:
 //! * nothing outside the given slices is read or written, not even by a vector's unused lanes;
 //! * without `accumulate`, a tile's old contents are not read: it may hold NaN;
-//! * NaN and infinities follow IEEE 754: no product with a zero is skipped (but products with padding by kernels that are told that all weights are
-//!   finite), and clamping lets NaN pass.
+//! * NaN and infinities follow IEEE 754: no product with a zero is skipped (but products with
+//!   padding by kernels that are told that all weights are finite), and clamping lets NaN pass.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -42,14 +42,16 @@ pub trait Real:
     fn from_f64(x: f64) -> Self;
     /// As `f64`, exactly.
     fn to_f64(self) -> f64;
-    /// e to the power `self`, within 2 units in the last place; NaN stays NaN. Branch-free, so that loops over it vectorise.
+    /// e to the power `self`, within 2 units in the last place; NaN stays NaN. Branch-free, so that
+    /// loops over it vectorise.
     fn exp(self) -> Self;
 
     #[doc(hidden)]
     fn pick<B: ByType>(by: B) -> B::Of<Self>;
 }
 
-/// e^x by Cody and Waite's reduction x = n ln 2 + r and a polynomial in r; 2^n by writing the exponent field.
+/// e^x by Cody and Waite's reduction x = n ln 2 + r and a polynomial in r; 2^n by writing the
+/// exponent field.
 macro_rules! real {
     ($t:ident, $bits:ident, $mantissa:literal, $bias:literal, $lo:literal, $hi:literal, $shifter:literal, $ln2_hi:literal, $ln2_lo:literal, $terms:literal) => {
         impl Real for $t {
@@ -94,7 +96,8 @@ macro_rules! real {
                     k -= 1;
                     p = p * r + COEFFICIENTS[k];
                 }
-                // 2^n in two halves, so that results near the limits neither overflow nor lose their exponent.
+                // 2^n in two halves, so that results near the limits neither overflow nor lose
+                // their exponent.
                 let half = ((n * 0.5 + $shifter) - $shifter);
                 let scale = |n: $t| $t::from_bits((((n as i32) + $bias) as $bits) << $mantissa);
                 p * scale(half) * scale(n - half)

@@ -2,14 +2,16 @@
 
 use crate::Real;
 
-/// Elements of the shortest rows that parts can be loaded of: where the ISA has no masked loads, vectors of that many lanes are loaded whole.
+/// Elements of the shortest rows that parts can be loaded of: where the ISA has no masked loads,
+/// vectors of that many lanes are loaded whole.
 pub(crate) const LEAST_ROW: usize = 4;
 
 /// One vector register.
 ///
 /// # Safety
-/// Every method may use the instructions of the implementing ISA: callers run on a CPU that has it, inside a function that
-/// enables it, so that all of it is inlined there. Pointer arguments follow the rule of each method.
+/// Every method may use the instructions of the implementing ISA: callers run on a CPU that has it,
+/// inside a function that enables it, so that all of it is inlined there. Pointer arguments follow
+/// the rule of each method.
 pub(crate) trait Simd: Copy {
     /// The element type.
     type Elem: Real;
@@ -26,10 +28,12 @@ pub(crate) trait Simd: Copy {
     /// The lanes of a vector that lie in a row, in the form that loads of them take.
     type Mask: Copy;
 
-    /// Any lanes of a vector, in the form that [`load_of`](Self::load_of) and [`mul_add_of`](Self::mul_add_of) take.
+    /// Any lanes of a vector, in the form that [`load_of`](Self::load_of) and
+    /// [`mul_add_of`](Self::mul_add_of) take.
     type Lanes: Copy;
 
-    /// Neighbouring scalars that multiply vectors: a broadcast of one, or a register full of them where the ISA multiplies by a lane of it.
+    /// Neighbouring scalars that multiply vectors: a broadcast of one, or a register full of them
+    /// where the ISA multiplies by a lane of it.
     type Scalars: Copy;
     /// How many a `Scalars` holds.
     const SCALARS: usize;
@@ -49,7 +53,8 @@ pub(crate) trait Simd: Copy {
     /// The first `n` scalars from `p`, or [`SCALARS`](Self::SCALARS) if that is less.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is readable for that many elements, `n > 0`; nothing else is touched.
+    /// CPU: the ISA. Memory: `p` is readable for that many elements, `n > 0`; nothing else is
+    /// touched.
     unsafe fn load_scalars(p: *const Self::Elem, n: usize) -> Self::Scalars;
 
     /// `self * scalars[i] + c`, fused where the ISA has it.
@@ -58,7 +63,8 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA. `i` is less than `SCALARS`, and known to the compiler once loops are unrolled.
     unsafe fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
 
-    /// Asks for the cache line at `p` in the L2 cache; where the ISA has no such instruction, nothing. Any address will do: it never faults.
+    /// Asks for the cache line at `p` in the L2 cache; where the ISA has no such instruction,
+    /// nothing. Any address will do: it never faults.
     fn prefetch(p: *const Self::Elem);
 
     /// As [`prefetch`](Self::prefetch), into the L1 cache.
@@ -78,11 +84,12 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA. Memory: `p` is readable for `n <= LANES` elements; nothing else is touched.
     unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self;
 
-    /// `LANES` elements to `p`, past the caches where the ISA can: for data that will not be read soon. [`fence`](Self::fence) orders such
-    /// stores before whatever follows.
+    /// `LANES` elements to `p`, past the caches where the ISA can: for data that will not be read
+    /// soon. [`fence`](Self::fence) orders such stores before whatever follows.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is writable for `LANES` elements, and aligned to the size of the vector.
+    /// CPU: the ISA. Memory: `p` is writable for `LANES` elements, and aligned to the size of the
+    /// vector.
     unsafe fn store_past_cache(self, p: *mut Self::Elem);
 
     /// Makes stores past the caches visible before any later store.
@@ -91,7 +98,8 @@ pub(crate) trait Simd: Copy {
     /// The elements from `p` whose bit is set in `mask`; the other lanes are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: those elements are readable; nothing else is touched, and `p` may point anywhere beside them.
+    /// CPU: the ISA. Memory: those elements are readable; nothing else is touched, and `p` may
+    /// point anywhere beside them.
     unsafe fn load_mask(p: *const Self::Elem, mask: u32) -> Self;
 
     /// The first `n` lanes to `p`.
@@ -136,7 +144,8 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA.
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self;
 
-    /// The lanes whose bit is set in `mask`, moved to the front in order; what the other lanes hold is unspecified.
+    /// The lanes whose bit is set in `mask`, moved to the front in order; what the other lanes hold
+    /// is unspecified.
     ///
     /// # Safety
     /// CPU: the ISA.
@@ -165,7 +174,8 @@ pub(crate) trait Simd: Copy {
         (even, odd)
     }
 
-    /// The lanes that lie in a row of `width` elements where lane 0 is at `position` of it, which may be outside.
+    /// The lanes that lie in a row of `width` elements where lane 0 is at `position` of it, which
+    /// may be outside.
     ///
     /// # Safety
     /// CPU: the ISA. `width` is at least [`LEAST_ROW`].
@@ -174,11 +184,14 @@ pub(crate) trait Simd: Copy {
     /// The lanes of `mask` from `p`, which is where lane 0 would be; the other lanes are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: the row that the mask was made for is readable, `p` being at its position; nothing else is touched.
+    /// CPU: the ISA. Memory: the row that the mask was made for is readable, `p` being at its
+    /// position; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
 
-    /// Whether [`load_over`](Self::load_over), [`load_halves`](Self::load_halves), [`store_halves`](Self::store_halves),
-    /// [`every_second`](Self::every_second), [`behind_last_of`](Self::behind_last_of) and [`before_first_of`](Self::before_first_of) are there; elsewhere they panic.
+    /// Whether [`load_over`](Self::load_over), [`load_halves`](Self::load_halves),
+    /// [`store_halves`](Self::store_halves), [`every_second`](Self::every_second),
+    /// [`behind_last_of`](Self::behind_last_of) and [`before_first_of`](Self::before_first_of) are
+    /// there; elsewhere they panic.
     const MASKS: bool = false;
 
     /// As [`load_mask`](Self::load_mask), but the other lanes are those of `self`.
@@ -208,11 +221,12 @@ pub(crate) trait Simd: Copy {
         unreachable!("not for this ISA")
     }
 
-    /// In the low half of the lanes the elements from `low` whose bit is set in the first mask, in the high half those from `high` in the second one; the other
-    /// lanes are zero.
+    /// In the low half of the lanes the elements from `low` whose bit is set in the first mask, in
+    /// the high half those from `high` in the second one; the other lanes are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: those elements are readable; nothing else is touched, and either may point anywhere beside them.
+    /// CPU: the ISA. Memory: those elements are readable; nothing else is touched, and either may
+    /// point anywhere beside them.
     #[inline(always)]
     unsafe fn load_halves(_low: *const Self::Elem, _high: *const Self::Elem, _masks: [u32; 2]) -> Self {
         unreachable!("not for this ISA")
@@ -221,13 +235,15 @@ pub(crate) trait Simd: Copy {
     /// The first `n` lanes of the low half to `low`, those of the high half to `high`.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: both are writable for `n <= LANES / 2` elements; nothing else is touched.
+    /// CPU: the ISA. Memory: both are writable for `n <= LANES / 2` elements; nothing else is
+    /// touched.
     #[inline(always)]
     unsafe fn store_halves(self, _low: *mut Self::Elem, _high: *mut Self::Elem, _n: usize) {
         unreachable!("not for this ISA")
     }
 
-    /// Every second element of `self` followed by `b`, from index `from` on; where there is none, zero.
+    /// Every second element of `self` followed by `b`, from index `from` on; where there is none,
+    /// zero.
     ///
     /// # Safety
     /// CPU: the ISA. `from` is -1 or 2.
@@ -242,25 +258,29 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA.
     unsafe fn lanes(mask: u32) -> Self::Lanes;
 
-    /// `LANES` elements from `p`, of any alignment, for [`mul_add_of`](Self::mul_add_of) with the same `lanes`.
+    /// `LANES` elements from `p`, of any alignment, for [`mul_add_of`](Self::mul_add_of) with the
+    /// same `lanes`.
     ///
     /// # Safety
     /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
     unsafe fn load_of(p: *const Self::Elem, lanes: Self::Lanes) -> Self;
 
-    /// [`mul_add_scalar`](Self::mul_add_scalar) in the lanes `lanes`, for what [`load_of`](Self::load_of) loaded; in the others, where the scalar is finite, `c`.
+    /// [`mul_add_scalar`](Self::mul_add_scalar) in the lanes `lanes`, for what
+    /// [`load_of`](Self::load_of) loaded; in the others, where the scalar is finite, `c`.
     ///
     /// # Safety
     /// CPU: the ISA. `i` is less than `SCALARS`, and known to the compiler once loops are unrolled.
     unsafe fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, lanes: Self::Lanes) -> Self;
 
-    /// `p + step`, as a value that the compiler knows nothing about: it would compute the addresses of all rows of a tile ahead, and keep them in memory.
+    /// `p + step`, as a value that the compiler knows nothing about: it would compute the addresses
+    /// of all rows of a tile ahead, and keep them in memory.
     fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
         p.wrapping_add(step)
     }
 
-    /// As [`advance`](Self::advance), and only known once `x` is: what is loaded from there comes after what made `x`, where the compiler would load all rows of
-    /// a tile first, and keep them in memory.
+    /// As [`advance`](Self::advance), and only known once `x` is: what is loaded from there comes
+    /// after what made `x`, where the compiler would load all rows of a tile first, and keep them
+    /// in memory.
     ///
     /// # Safety
     /// CPU: the ISA.
@@ -269,14 +289,16 @@ pub(crate) trait Simd: Copy {
         Self::advance(p, step)
     }
 
-    /// The lanes of `self` and `b` in turn: the first lanes of both, then the second ones, and so on, as two vectors.
+    /// The lanes of `self` and `b` in turn: the first lanes of both, then the second ones, and so
+    /// on, as two vectors.
     ///
     /// # Safety
     /// CPU: the ISA.
     unsafe fn zip(self, b: Self) -> (Self, Self);
 }
 
-/// The lanes `from..to` of a vector of `lanes` that lie in a row of `width` elements where lane 0 is at `position`; none if `from >= to`.
+/// The lanes `from..to` of a vector of `lanes` that lie in a row of `width` elements where lane 0
+/// is at `position`; none if `from >= to`.
 #[inline(always)]
 pub(crate) fn lanes_in_row(lanes: usize, position: isize, width: usize) -> (usize, usize) {
     let most = lanes as isize;

@@ -1,4 +1,5 @@
-//! Streaming passes: loops over whole rows, written once as plain Rust, which LLVM vectorises for the ISA that `pulp` enables around them.
+//! Streaming passes: loops over whole rows, written once as plain Rust, which LLVM vectorises for
+//! the ISA that `pulp` enables around them.
 
 use core::mem::MaybeUninit;
 
@@ -8,11 +9,13 @@ use pulp::{Simd, WithSimd};
 
 use crate::{Dest, Isa, Real};
 
-/// A type that tensors are stored in; computation is done in [`Acc`](Storage::Acc). Sealed by its supertraits.
+/// A type that tensors are stored in; computation is done in [`Acc`](Storage::Acc). Sealed by its
+/// supertraits.
 pub trait Storage: Copy + Send + Sync + Default + PartialEq + core::fmt::Debug + private::Sealed + 'static {
     /// The type of products and sums: itself for f32 and f64, f32 for the 16-bit types.
     type Acc: Arithmetic;
-    /// Whether storage and computation are the same type, so that kernels read and write tensors directly.
+    /// Whether storage and computation are the same type, so that kernels read and write tensors
+    /// directly.
     const DIRECT: bool;
     /// The unit round-off of the stored type.
     const UNIT_ROUNDOFF: f64;
@@ -96,8 +99,9 @@ macro_rules! direct_storage {
 direct_storage!(f32);
 direct_storage!(f64);
 
-/// `x` in f32, inexact values to the neighbour whose last bit is set: rounding that to fewer bits gives what rounding `x` once gives
-/// (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+/// `x` in f32, inexact values to the neighbour whose last bit is set: rounding that to fewer bits
+/// gives what rounding `x` once gives (Boldo and Melquiond, "Emulation of FMA and correctly rounded
+/// sums: proved algorithms using rounding to odd", 2008).
 fn round_to_odd(x: f64) -> f32 {
     let nearest = x as f32;
     let back = f64::from(nearest);
@@ -164,7 +168,8 @@ half_storage!(bf16, 8, widen_bf16, narrow_bf16);
 
 #[inline(always)]
 fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
-    // `half` has vectors of these conversions on AArch64 only for CPUs with FEAT_FP16, and none of sixteen on x86-64.
+    // `half` has vectors of these conversions on AArch64 only for CPUs with FEAT_FP16, and none of
+    // sixteen on x86-64.
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
         return crate::aarch64::neon::convert::widen(src, dst);
@@ -203,7 +208,8 @@ fn widen_bf16(_: Isa, src: &[bf16], dst: &mut [f32]) {
     }
 }
 
-/// To nearest even, by a carry out of the bits that are dropped; without branches, so that it vectorises too. NaN becomes quiet, and keeps its sign.
+/// To nearest even, by a carry out of the bits that are dropped; without branches, so that it
+/// vectorises too. NaN becomes quiet, and keeps its sign.
 #[inline(always)]
 fn narrow_bf16(_: Isa, src: &[f32], dst: &mut [bf16]) {
     for (dst, src) in dst.iter_mut().zip(src) {
@@ -259,7 +265,8 @@ impl<T: Real> Activation<T> {
             }
             Self::HardSwish => x * clamp(x * T::from_f64(1.0 / 6.0) + T::from_f64(0.5), T::ZERO, T::ONE),
             Self::Silu => {
-                // Of -|x|, so that far below zero e^-x does not overflow, which would leave nothing of x e^x.
+                // Of -|x|, so that far below zero e^-x does not overflow, which would leave nothing
+                // of x e^x.
                 let is_below = x < T::ZERO;
                 let e = if is_below { x } else { x.negated() }.exp();
                 (if is_below { x * e } else { x }).over(T::ONE + e)
@@ -295,8 +302,9 @@ fn clamp<T: Real>(x: T, lo: T, hi: T) -> T {
     if x > hi { hi } else { x }
 }
 
-/// A streaming pass: its operands, and the loop over them, which only calls `#[inline(always)]` code. Not a closure: those the compiler may leave outside of
-/// the function that enables an ISA's instructions, and without them.
+/// A streaming pass: its operands, and the loop over them, which only calls `#[inline(always)]`
+/// code. Not a closure: those the compiler may leave outside of the function that enables an ISA's
+/// instructions, and without them.
 macro_rules! pass {
     ($name:ident<$t:ident: $bound:ident $(, const $n:ident)?> { $($field:ident: $type:ty),+ } $body:block) => {
         struct $name<'a, $t: $bound $(, const $n: usize)?> {
@@ -436,7 +444,8 @@ fn copy_rows<T: Storage, const NR: usize>(isa: Isa, src: &[T], ld: usize, dst: &
     }
 }
 
-/// `dst[i] = src[r % phases * span + r / phases]` for `r = first + i`: puts a row that is kept by phases in order.
+/// `dst[i] = src[r % phases * span + r / phases]` for `r = first + i`: puts a row that is kept by
+/// phases in order.
 ///
 /// # Panics
 /// If `src` is too short.

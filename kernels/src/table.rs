@@ -11,25 +11,29 @@ use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 
-/// The spatial-vector kernels of one ISA and element type; empty where the CPU or the build lacks the ISA.
+/// The spatial-vector kernels of one ISA and element type; empty where the CPU or the build lacks
+/// the ISA.
 #[must_use]
 pub fn spatial_kernels<T: Real>(isa: Isa) -> &'static [SpatialKernel<T>] {
     if isa.is_available() { T::pick(Spatial(isa)) } else { &[] }
 }
 
-/// The channel-vector kernels of one ISA and element type; empty where the CPU or the build lacks the ISA.
+/// The channel-vector kernels of one ISA and element type; empty where the CPU or the build lacks
+/// the ISA.
 #[must_use]
 pub fn channel_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
     if isa.is_available() { T::pick(Channel(isa)) } else { &[] }
 }
 
-/// The channel-vector kernels for two rows of pixels of one ISA and element type; empty where the CPU or the build lacks the ISA.
+/// The channel-vector kernels for two rows of pixels of one ISA and element type; empty where the
+/// CPU or the build lacks the ISA.
 #[must_use]
 pub fn two_row_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
     if isa.is_available() { T::pick(TwoRows(isa)) } else { &[] }
 }
 
-/// The Winograd transforms of one ISA and element type; empty where the CPU or the build lacks the ISA.
+/// The Winograd transforms of one ISA and element type; empty where the CPU or the build lacks the
+/// ISA.
 #[must_use]
 pub fn winograd_kernels<T: Real>(isa: Isa) -> &'static [WinogradKernel<T>] {
     if isa.is_available() { T::pick(Winograd(isa)) } else { &[] }
@@ -41,7 +45,8 @@ pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<
     if isa.is_available() { T::pick(Depthwise(isa)) } else { None }
 }
 
-/// The kernels for groups of few channels of one ISA and element type; empty where the CPU or the build lacks the ISA.
+/// The kernels for groups of few channels of one ISA and element type; empty where the CPU or the
+/// build lacks the ISA.
 #[must_use]
 pub fn grouped_kernels<T: Real>(isa: Isa) -> &'static [GroupedKernel<T>] {
     if isa.is_available() { T::pick(Grouped(isa)) } else { &[] }
@@ -53,7 +58,8 @@ pub fn weave_kernels<T: Real>(isa: Isa) -> &'static [WeaveKernel<T>] {
     if isa.is_available() { T::pick(Weave(isa)) } else { &[] }
 }
 
-/// The kernels for depthwise transposed convolution of one ISA and element type; empty where the CPU or the build lacks the ISA.
+/// The kernels for depthwise transposed convolution of one ISA and element type; empty where the
+/// CPU or the build lacks the ISA.
 #[must_use]
 pub fn upsample_kernels<T: Real>(isa: Isa) -> &'static [UpsampleKernel<T>] {
     if isa.is_available() { T::pick(Upsample(isa)) } else { &[] }

@@ -1,4 +1,5 @@
-//! Micro-kernel descriptors, their raw arguments, and the safe calls: lengths are asserted, then one unsafe call is made.
+//! Micro-kernel descriptors, their raw arguments, and the safe calls: lengths are asserted, then
+//! one unsafe call is made.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -36,7 +37,8 @@ impl RowOffsets {
     ///
     /// # Panics
     /// If the range ends beyond the table.
-    // Where it is not inlined, its result is read from the stack in other pieces than it was written, which waits for all stores before it.
+    // Where it is not inlined, its result is read from the stack in other pieces than it was
+    // written, which waits for all stores before it.
     #[inline]
     #[must_use]
     pub fn rows(&self, range: core::ops::Range<usize>) -> RowOffsetsRef<'_> {
@@ -79,7 +81,8 @@ impl<'a> RowOffsetsRef<'a> {
         Self { offsets: &self.offsets[range], ..*self }
     }
 
-    /// The same, where a tile's second row of pixels begins `pitch` elements behind the first: for kernels of two rows.
+    /// The same, where a tile's second row of pixels begins `pitch` elements behind the first: for
+    /// kernels of two rows.
     #[inline]
     #[must_use]
     pub fn with_pitch(self, pitch: usize) -> Self {
@@ -110,7 +113,8 @@ impl<'a> RowOffsetsRef<'a> {
     }
 }
 
-/// What a kernel fetches meanwhile, into the L2 cache where nothing else is said: hints, which never fault and change no result.
+/// What a kernel fetches meanwhile, into the L2 cache where nothing else is said: hints, which
+/// never fault and change no result.
 #[derive(Debug, Clone, Copy)]
 pub struct Ahead {
     /// Null for nothing, and for the stream.
@@ -129,18 +133,23 @@ impl Ahead {
     /// Nothing.
     pub const NONE: Self = Self { at: core::ptr::null(), step: 0, turns: 0, is_stream: false };
 
-    /// The call's own rows of weights into the L1 cache, [`STREAM_BYTES`](Self::STREAM_BYTES) before they are read, and so much of what lies behind them: for panels
-    /// that lie one behind the other, and are read once. Of kernels with vectors along channels, for up to [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels; nothing
-    /// for others.
+    /// The call's own rows of weights into the L1 cache, [`STREAM_BYTES`](Self::STREAM_BYTES)
+    /// before they are read, and so much of what lies behind them: for panels that lie one behind
+    /// the other, and are read once. Of kernels with vectors along channels, for up to
+    /// [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels; nothing for others.
     pub const STREAM: Self = Self { is_stream: true, ..Self::NONE };
 
-    /// How far [`STREAM`](Self::STREAM) is ahead: a sixth of an L1 cache, two pages. The CPU's prefetchers end at a page, so that what they give depends on where pages
-    /// lie. (Rows of 32 f32 from the L3 cache of a Zen 5, GB/s, for tiles of one pixel, with pages in order and not: 118 and 93 without hints, 117 and 120 with 4 KiB;
-    /// 117 with 1 and with 8, 114 with 16; into the L2 cache instead 86. For 2 pixels 116 and 93, 117 and 110; 4: 110 and 107; 6 and 8 the same. From memory 4, 6 and 8 take 34, 34 and 33 without,
-    /// 37, 37 and 36 with 4 KiB, 37, 39 and 38 with 8.)
+    /// How far [`STREAM`](Self::STREAM) is ahead: a sixth of an L1 cache, two pages. The CPU's
+    /// prefetchers end at a page, so that what they give depends on where pages lie. (Rows of 32
+    /// f32 from the L3 cache of a Zen 5, GB/s, for tiles of one pixel, with pages in order and not:
+    /// 118 and 93 without hints, 117 and 120 with 4 KiB; 117 with 1 and with 8, 114 with 16; into
+    /// the L2 cache instead 86. For 2 pixels 116 and 93, 117 and 110; 4: 110 and 107; 6 and 8 the
+    /// same. From memory 4, 6 and 8 take 34, 34 and 33 without, 37, 37 and 36 with 4 KiB, 37, 39
+    /// and 38 with 8.)
     pub const STREAM_BYTES: usize = 8 << 10;
 
-    /// Pixels of tiles that stream, at the most: more take longer than their weights from the L3 cache.
+    /// Pixels of tiles that stream, at the most: more take longer than their weights from the L3
+    /// cache.
     pub const STREAM_PIXELS: usize = 8;
 
     /// Consecutive lines, from the beginning of `data` on; nothing if that is empty.
@@ -149,14 +158,16 @@ impl Ahead {
         Self::rows(data, Self::LINE / size_of::<T>().max(1))
     }
 
-    /// Consecutive lines, two with every step of k, so that one tile fetches all of the next panel: for kernels with vectors along channels whose rows of
-    /// weights are longer than a line, for at least [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels. Others fetch the first of each two.
+    /// Consecutive lines, two with every step of k, so that one tile fetches all of the next panel:
+    /// for kernels with vectors along channels whose rows of weights are longer than a line, for at
+    /// least [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels. Others fetch the first of each two.
     #[must_use]
     pub fn pairs<T>(data: &[T]) -> Self {
         Self { step: 2 * Self::LINE, ..Self::lines(data) }
     }
 
-    /// The first line of each of the rows that are `ld` elements apart, from the beginning of `data` on; nothing if that is empty.
+    /// The first line of each of the rows that are `ld` elements apart, from the beginning of
+    /// `data` on; nothing if that is empty.
     #[must_use]
     pub fn rows<T>(data: &[T], ld: usize) -> Self {
         if data.is_empty() {
@@ -172,7 +183,8 @@ impl Ahead {
         if self.at.is_null() { self } else { Self { at: self.at.wrapping_add(lines.wrapping_mul(Self::LINE)), ..self } }
     }
 
-    /// For [`finish_panels`](SpatialKernel::finish_panels): `turns` panels have had their lines before.
+    /// For [`finish_panels`](SpatialKernel::finish_panels): `turns` panels have had their lines
+    /// before.
     #[must_use]
     pub fn turns(self, turns: usize) -> Self {
         Self { turns, ..self }
@@ -184,12 +196,14 @@ impl Ahead {
     }
 }
 
-/// Where one vector of a tile's columns goes: the lanes set in `mask`, in order, to consecutive elements from `offset`.
+/// Where one vector of a tile's columns goes: the lanes set in `mask`, in order, to consecutive
+/// elements from `offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
     /// Elements from the beginning of a row's destination.
     pub offset: usize,
-    /// The lanes that are real columns; the others are garbage between rows of a padded plane, or beyond the end.
+    /// The lanes that are real columns; the others are garbage between rows of a padded plane, or
+    /// beyond the end.
     pub mask: u32,
 }
 
@@ -252,7 +266,8 @@ impl StoreMap {
     }
 }
 
-/// A region of the output that one tile writes: the only holder of the right to write the elements it names.
+/// A region of the output that one tile writes: the only holder of the right to write the elements
+/// it names.
 #[derive(Debug)]
 pub struct Dest<'a, T> {
     y: *mut T,
@@ -264,8 +279,9 @@ impl<'a, T> Dest<'a, T> {
     /// The elements `y[..len]`.
     ///
     /// # Safety
-    /// Memory: `y` is valid for writes of `len` elements during `'a`, and nobody else reads or writes those elements among them that the
-    /// holder is going to write (others of the range may be written by others at the same time).
+    /// Memory: `y` is valid for writes of `len` elements during `'a`, and nobody else reads or
+    /// writes those elements among them that the holder is going to write (others of the range may
+    /// be written by others at the same time).
     #[must_use]
     pub unsafe fn new(y: *mut T, len: usize) -> Self {
         Self { y, len, life: core::marker::PhantomData }
@@ -323,9 +339,11 @@ impl<T: Copy> Epilogue<'_, T> {
 
 /// Raw arguments of a spatial-vector kernel with tile `MR x NR`.
 ///
-/// Memory: `a` readable for `panels * kc * MR`; `koff` for `kc`; `b + koff[k]` for `NR`, every k; `tile` readable and writable for `MR * NR`.
+/// Memory: `a` readable for `panels * kc * MR`; `koff` for `kc`; `b + koff[k]` for `NR`, every k;
+/// `tile` readable and writable for `MR * NR`.
 pub(crate) struct SpatialArgs<T> {
-    /// One behind the other: 1 unless there is a `store` that is not of pairs; and 1 with `accumulate`, as they share the tile.
+    /// One behind the other: 1 unless there is a `store` that is not of pairs; and 1 with
+    /// `accumulate`, as they share the tile.
     pub(crate) panels: usize,
     pub(crate) kc: usize,
     pub(crate) a: *const T,
@@ -341,8 +359,9 @@ pub(crate) struct SpatialArgs<T> {
     pub(crate) store: Option<TileStore<T>>,
 }
 
-/// Memory: for each row i of all panels, or each pair of rows where they are paired, `bias` readable at i, and `y + i * ldy` writable (and `residual` there readable, unless
-/// null) where `places` says.
+/// Memory: for each row i of all panels, or each pair of rows where they are paired, `bias`
+/// readable at i, and `y + i * ldy` writable (and `residual` there readable, unless null) where
+/// `places` says.
 #[derive(Clone, Copy)]
 pub(crate) struct TileStore<T> {
     pub(crate) y: *mut T,
@@ -369,7 +388,8 @@ impl<T: Copy> TileStore<T> {
     /// Memory: `row` is one of the rows, or their number.
     #[inline(always)]
     pub(crate) unsafe fn at_row(&self, row: usize) -> Self {
-        // SAFETY: bias, and, unless null, the residual and Y are readable or writable up to the last row at least.
+        // SAFETY: bias, and, unless null, the residual and Y are readable or writable up to the
+        // last row at least.
         unsafe {
             let at = row * self.ldy;
             let residual = if self.residual.is_null() { self.residual } else { self.residual.add(at) };
@@ -385,14 +405,16 @@ pub(crate) enum Places {
     Consecutive(usize),
     /// As entries say, `NR / LANES` of them.
     Mapped(*const Column),
-    /// Rows i and `MR / 2 + i` are two phases of one row of Y, whose elements take turns: the `2 * LANES` of vector j go where entry j says.
+    /// Rows i and `MR / 2 + i` are two phases of one row of Y, whose elements take turns: the `2 *
+    /// LANES` of vector j go where entry j says.
     Pairs(*const usize),
 }
 
 /// Raw arguments of a channel-vector kernel with tile `MR` pixels x `NR` channels.
 ///
-/// Memory: `w` readable for `panels * kc * NR`; `koff` for `kc`; `x + koff[k]` for MR elements, every k, or of a kernel of two rows, `x + koff[k]` and
-/// `x + koff[k] + pitch` for MR / 2; `tile` readable and writable for `panels * MR * NR`.
+/// Memory: `w` readable for `panels * kc * NR`; `koff` for `kc`; `x + koff[k]` for MR elements,
+/// every k, or of a kernel of two rows, `x + koff[k]` and `x + koff[k] + pitch` for MR / 2; `tile`
+/// readable and writable for `panels * MR * NR`.
 pub(crate) struct ChannelArgs<T> {
     /// One behind the other: 1 unless `MR` is, and there is no `store`.
     pub(crate) panels: usize,
@@ -412,8 +434,8 @@ pub(crate) struct ChannelArgs<T> {
     pub(crate) store: Option<ChannelStore<T>>,
 }
 
-/// Memory: `bias` readable for `channels <= NR`; for each channel c, `y + c * ldy` writable (and `residual` there readable, unless null) for
-/// `MR` elements.
+/// Memory: `bias` readable for `channels <= NR`; for each channel c, `y + c * ldy` writable (and
+/// `residual` there readable, unless null) for `MR` elements.
 pub(crate) struct ChannelStore<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
@@ -450,7 +472,8 @@ macro_rules! described {
 }
 pub(crate) use described;
 
-/// The sizes of a kernel's tile, NR being whole vectors; `$rows` and `$vectors` document what MR and NR count.
+/// The sizes of a kernel's tile, NR being whole vectors; `$rows` and `$vectors` document what MR
+/// and NR count.
 macro_rules! tile_sizes {
     ($kernel:ident, $rows:literal, $vectors:literal) => {
         impl<T: crate::Real> $kernel<T> {
@@ -515,7 +538,8 @@ macro_rules! kernel_type {
         tile_sizes!($name, $rows, $vectors);
 
         impl<T: Real> $name<T> {
-            /// Registers that a step of k loads: NR in vectors, and MR scalars, one or several at a time.
+            /// Registers that a step of k loads: NR in vectors, and MR scalars, one or several at a
+            /// time.
             #[must_use]
             pub fn loads(&self) -> usize {
                 self.loads
@@ -550,12 +574,14 @@ impl<T: Real> SpatialKernel<T> {
     pub fn partial(&self, a: &[T], b: &[T], koff: RowOffsetsRef<'_>, ahead: Ahead, tile: &mut [T], accumulate: bool) {
         self.check(1, a, b, koff, tile);
         let args = self.args(1, a, b, koff, ahead, tile, accumulate, None);
-        // SAFETY: check() asserted the memory that SpatialArgs asks for; a kernel is only handed out where the CPU has its ISA.
+        // SAFETY: check() asserted the memory that SpatialArgs asks for; a kernel is only handed
+        // out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
 
-    /// `y = clamp([tile +] A * B + bias + residual)` over the last K block; row i of the tile goes to `y[i * ldy..]`, its vectors where
-    /// `map`'s entries from `first` on say. `tile` is clobbered.
+    /// `y = clamp([tile +] A * B + bias + residual)` over the last K block; row i of the tile goes
+    /// to `y[i * ldy..]`, its vectors where `map`'s entries from `first` on say. `tile` is
+    /// clobbered.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -577,9 +603,11 @@ impl<T: Real> SpatialKernel<T> {
         self.finish_rows(1, a, b, koff, ahead, tile, accumulate, y, ldy, map, first, epilogue);
     }
 
-    /// `y = clamp(A * B + bias + residual)` of any number of panels, one behind the other, over the whole of K: `a` is `[panels][kc][MR]`, and row i of all their
-    /// rows goes to `y[i * ldy..]`; else as [`finish`](Self::finish), which makes the same sums. The panels take turns with the lines that `ahead` has beside each of
-    /// its own, as far as a row of B is long. `tile` is clobbered.
+    /// `y = clamp(A * B + bias + residual)` of any number of panels, one behind the other, over the
+    /// whole of K: `a` is `[panels][kc][MR]`, and row i of all their rows goes to `y[i * ldy..]`;
+    /// else as [`finish`](Self::finish), which makes the same sums. The panels take turns with the
+    /// lines that `ahead` has beside each of its own, as far as a row of B is long. `tile` is
+    /// clobbered.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -631,14 +659,16 @@ impl<T: Real> SpatialKernel<T> {
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
         let store = TileStore::new(y, ldy, places, epilogue);
         let args = self.args(panels, a, b, koff, ahead, tile, accumulate, Some(store));
-        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore ask for (each entry of the map ends at
-        // or before map.end; with no panels nothing is touched); with accumulate there is one panel; Dest grants the writes; a kernel is only handed out where the
-        // CPU has its ISA.
+        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore
+        // ask for (each entry of the map ends at or before map.end; with no panels nothing is
+        // touched); with accumulate there is one panel; Dest grants the writes; a kernel is only
+        // handed out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
 
-    /// `y = clamp([tile +] A * B + bias)` over the last K block, where rows i and `MR / 2 + i` of the tile are the two phases of a row of Y: their elements take
-    /// turns in `y[i * ldy..]`, those of vector j from `places[j]` on. `epilogue` has no residual, and a bias for each pair.
+    /// `y = clamp([tile +] A * B + bias)` over the last K block, where rows i and `MR / 2 + i` of
+    /// the tile are the two phases of a row of Y: their elements take turns in `y[i * ldy..]`,
+    /// those of vector j from `places[j]` on. `epilogue` has no residual, and a bias for each pair.
     ///
     /// # Panics
     /// If a slice is too short, MR is odd, or there is a residual.
@@ -667,8 +697,8 @@ impl<T: Real> SpatialKernel<T> {
         assert!(epilogue.residual.is_none(), "no residual");
         let store = TileStore::new(y, ldy, Places::Pairs(places.as_ptr()), epilogue);
         let args = self.args(1, a, b, koff, ahead, tile, accumulate, Some(store));
-        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore ask for; Dest grants the writes; a kernel is only handed out
-        // where the CPU has its ISA.
+        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore
+        // ask for; Dest grants the writes; a kernel is only handed out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
 
@@ -710,7 +740,8 @@ impl<T: Real> SpatialKernel<T> {
 }
 
 impl<T: Real> ChannelKernel<T> {
-    /// Rows of pixels that the output positions come from: 1, or 2 with half of MR each, [`RowOffsetsRef::with_pitch`] apart.
+    /// Rows of pixels that the output positions come from: 1, or 2 with half of MR each,
+    /// [`RowOffsetsRef::with_pitch`] apart.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
@@ -718,8 +749,9 @@ impl<T: Real> ChannelKernel<T> {
 
     /// `tile = [tile +] X * W` over one K block; kept in `tile` as `[MR][NR]`, pixel-major.
     ///
-    /// * `x`, `koff`: pixel i's element k is `x[koff[k] + i]`; of a kernel of [two rows](Self::rows), pixel i of the second one's is `x[koff[k] + pitch + i]`, and these follow
-    ///   those of the first one;
+    /// * `x`, `koff`: pixel i's element k is `x[koff[k] + i]`; of a kernel of [two
+    ///   rows](Self::rows), pixel i of the second one's is `x[koff[k] + pitch + i]`, and these
+    ///   follow those of the first one;
     /// * `w`: a packed panel, `[kc][NR]`;
     /// * `ahead`: what to fetch meanwhile.
     ///
@@ -729,8 +761,9 @@ impl<T: Real> ChannelKernel<T> {
         self.call(1, x, koff, w, ahead, tile, accumulate, None);
     }
 
-    /// `tile = [tile +] X * W` of one pixel and any number of panels, one behind the other: `w` is `[panels][kc][NR]`, `tile` `[panels][NR]`; else as
-    /// [`partial`](Self::partial), which makes the same sums. Weights are fetched as by [`Ahead::STREAM`].
+    /// `tile = [tile +] X * W` of one pixel and any number of panels, one behind the other: `w` is
+    /// `[panels][kc][NR]`, `tile` `[panels][NR]`; else as [`partial`](Self::partial), which makes
+    /// the same sums. Weights are fetched as by [`Ahead::STREAM`].
     ///
     /// # Panics
     /// If a slice is too short, or `MR` is not 1.
@@ -739,8 +772,8 @@ impl<T: Real> ChannelKernel<T> {
         self.call(panels, x, koff, w, Ahead::STREAM, tile, accumulate, None);
     }
 
-    /// As [`partial`](Self::partial) over the last K block, then channel c's `MR` pixels, `+ bias + residual`, clamped, go to
-    /// `y[c * ldy..][..MR]`, for the first `channels` channels.
+    /// As [`partial`](Self::partial) over the last K block, then channel c's `MR` pixels, `+ bias +
+    /// residual`, clamped, go to `y[c * ldy..][..MR]`, for the first `channels` channels.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -810,8 +843,9 @@ impl<T: Real> ChannelKernel<T> {
             accumulate,
             store,
         };
-        // SAFETY: the assertions here and in finish() cover the memory that ChannelArgs and ChannelStore ask for; Dest grants the writes; a
-        // kernel is only handed out where the CPU has its ISA.
+        // SAFETY: the assertions here and in finish() cover the memory that ChannelArgs and
+        // ChannelStore ask for; Dest grants the writes; a kernel is only handed out where the CPU
+        // has its ISA.
         unsafe { (self.f)(&args) };
     }
 }

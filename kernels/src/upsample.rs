@@ -7,10 +7,12 @@ use crate::{Isa, Real};
 
 /// Raw arguments of a kernel.
 ///
-/// Memory: `bias` readable for `planes`; for each plane p, `w + p * w_plane` readable for all taps, `x + p * x_plane` for `height` rows of `width >= LEAST_ROW`
-/// elements, one behind the other; `y + p * y_plane` writable (and `residual` there readable, unless null) for `rows > 0` rows of `out_width`
-/// elements. No position of a row, and of a row of the output before it is cropped, overflows. Of the pairs of vectors of the output's rows, all but the first
-/// one and the last two see nothing beside a row of X.
+/// Memory: `bias` readable for `planes`; for each plane p, `w + p * w_plane` readable for all taps,
+/// `x + p * x_plane` for `height` rows of `width >= LEAST_ROW` elements, one behind the other; `y +
+/// p * y_plane` writable (and `residual` there readable, unless null) for `rows > 0` rows of
+/// `out_width` elements. No position of a row, and of a row of the output before it is cropped,
+/// overflows. Of the pairs of vectors of the output's rows, all but the first one and the last two
+/// see nothing beside a row of X.
 pub(crate) struct UpsampleArgs<T> {
     pub(crate) planes: usize,
     pub(crate) x: *const T,
@@ -46,7 +48,8 @@ pub struct UpsampleInput<'a, T> {
     pub height: usize,
     /// Elements of a row.
     pub width: usize,
-    /// The kernels, row by row, one behind the other: finite weights, as products with what is beside X are not left out.
+    /// The kernels, row by row, one behind the other: finite weights, as products with what is
+    /// beside X are not left out.
     pub w: &'a [T],
 }
 
@@ -86,7 +89,8 @@ impl<T: 'static> UpsampleKernel<T> {
 described!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps along>`.");
 
 impl<T: Real> UpsampleKernel<T> {
-    /// Rows, and elements of rows, are fewer: of X, of the output, and of what is cropped before it.
+    /// Rows, and elements of rows, are fewer: of X, of the output, and of what is cropped before
+    /// it.
     pub const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
     /// Elements of a row of X, at the least.
     pub const LEAST_WIDTH: usize = LEAST_ROW;
@@ -109,11 +113,12 @@ impl<T: Real> UpsampleKernel<T> {
         self.kernel
     }
 
-    /// For each plane, some rows of the output: `+ bias + residual`, clamped, stored. One bias a plane; the destination begins with the first of the rows.
+    /// For each plane, some rows of the output: `+ bias + residual`, clamped, stored. One bias a
+    /// plane; the destination begins with the first of the rows.
     ///
     /// # Panics
-    /// If a slice is too short, a size is beyond [`MOST_PLACES`](Self::MOST_PLACES), or rows of X are shorter than
-    /// [`LEAST_WIDTH`](Self::LEAST_WIDTH).
+    /// If a slice is too short, a size is beyond [`MOST_PLACES`](Self::MOST_PLACES), or rows of X
+    /// are shorter than [`LEAST_WIDTH`](Self::LEAST_WIDTH).
     pub fn run(
         &self,
         input: &UpsampleInput<'_, T>,
@@ -160,8 +165,8 @@ impl<T: Real> UpsampleKernel<T> {
             lo: epilogue.lo,
             hi: epilogue.hi,
         };
-        // SAFETY: the assertions cover the memory that UpsampleArgs asks for; Dest grants the writes; a kernel is only handed out where the CPU has
-        // its ISA.
+        // SAFETY: the assertions cover the memory that UpsampleArgs asks for; Dest grants the
+        // writes; a kernel is only handed out where the CPU has its ISA.
         unsafe { (self.f[output.cropped % 2])(&args) };
     }
 }

@@ -1,10 +1,12 @@
-//! Weaving: rows of sums, one a phase, become one row of output, with the epilogue. And its inverse: one phase of a row is picked.
+//! Weaving: rows of sums, one a phase, become one row of output, with the epilogue. And its
+//! inverse: one phase of a row is picked.
 
 use crate::isa::called;
 use crate::ukernel::described;
 use crate::{Dest, Epilogue, Isa, Real, RowOffsetsRef};
 
-/// The sums of several rows of output: output row c's phase p begins at `sums[slots[p] * step + c * pitch]`.
+/// The sums of several rows of output: output row c's phase p begins at `sums[slots[p] * step + c *
+/// pitch]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Strands<'a, T> {
     /// The sums.
@@ -17,7 +19,8 @@ pub struct Strands<'a, T> {
     pub pitch: usize,
 }
 
-/// Neighbours in a row of output: element i of them is element `from + (phase + i) / phases` of strand `(phase + i) % phases`.
+/// Neighbours in a row of output: element i of them is element `from + (phase + i) / phases` of
+/// strand `(phase + i) % phases`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Run {
     /// Where the strands' part begins.
@@ -32,8 +35,10 @@ pub struct Run {
 
 /// Raw arguments of a weaving kernel.
 ///
-/// Memory: `slots` readable for `phases`, of which each run's `phase` is one; for each run, phase p and row c < rows, `sums + slots[p] * step + c * pitch +
-/// from` readable for `(phase + len - p).div_ceil(phases)` elements; `bias` for `rows`; `y + c * ldy + at` writable (and `residual` there readable, unless null) for `len`.
+/// Memory: `slots` readable for `phases`, of which each run's `phase` is one; for each run, phase p
+/// and row c < rows, `sums + slots[p] * step + c * pitch + from` readable for `(phase + len -
+/// p).div_ceil(phases)` elements; `bias` for `rows`; `y + c * ldy + at` writable (and `residual`
+/// there readable, unless null) for `len`.
 pub(crate) struct WeaveArgs<'a, T> {
     pub(crate) sums: *const T,
     pub(crate) slots: &'a [usize],
@@ -74,8 +79,9 @@ pub const MOST_SUMS: usize = 8;
 
 /// Raw arguments of a kernel that sums and weaves one row of output.
 ///
-/// Memory: `runs` and `sums` are of `phases` strands; for each run, vector of a strand, and k: `x + koff[k] + from` readable for `1 + len.div_ceil(phases)`
-/// elements, rounded up to [`MOST_VECTORS`]; `y + at` writable (and `residual` there readable, unless null) for `len`.
+/// Memory: `runs` and `sums` are of `phases` strands; for each run, vector of a strand, and k: `x +
+/// koff[k] + from` readable for `1 + len.div_ceil(phases)` elements, rounded up to
+/// [`MOST_VECTORS`]; `y + at` writable (and `residual` there readable, unless null) for `len`.
 pub(crate) struct SumArgs<'a, T> {
     pub(crate) x: *const T,
     pub(crate) sums: &'a [Sum<'a, T>],
@@ -92,7 +98,8 @@ pub(crate) struct SumArgs<'a, T> {
 pub struct RowPick {
     /// Where it begins in a plane of the source; none for a row that is all padding.
     pub src: Option<usize>,
-    /// Where its phases go in a plane of the destination, each so much further on as its `dst` says.
+    /// Where its phases go in a plane of the destination, each so much further on as its `dst`
+    /// says.
     pub dst: usize,
 }
 
@@ -105,10 +112,12 @@ pub struct PhasePick {
     pub dst: usize,
 }
 
-/// What [`WeaveKernel::pick`] does: element `i` of a phase is element `first + offset + i * stride` of a row, and zero where the row has none.
+/// What [`WeaveKernel::pick`] does: element `i` of a phase is element `first + offset + i * stride`
+/// of a row, and zero where the row has none.
 #[derive(Debug, Clone, Copy)]
 pub struct Picks<'a> {
-    /// Planes, all with the same rows; elements from one to the next in the source, and in the destination.
+    /// Planes, all with the same rows; elements from one to the next in the source, and in the
+    /// destination.
     pub planes: usize,
     /// See `planes`.
     pub src_pitch: usize,
@@ -126,12 +135,14 @@ pub struct Picks<'a> {
     pub phases: &'a [PhasePick],
     /// Elements of a phase, padding included.
     pub len: usize,
-    /// Elements from what is read to what is fetched meanwhile: from a plane to the next, mostly, or none.
+    /// Elements from what is read to what is fetched meanwhile: from a plane to the next, mostly,
+    /// or none.
     pub ahead: usize,
 }
 
 impl Picks<'_> {
-    /// Elements that the source, and the destination, must have; none if that does not fit the address space.
+    /// Elements that the source, and the destination, must have; none if that does not fit the
+    /// address space.
     fn needed(&self) -> Option<(usize, usize)> {
         let last = self.planes.checked_sub(1)?;
         let (mut read, mut written) = (0, 0);
@@ -147,7 +158,8 @@ impl Picks<'_> {
         Some((read, last.checked_mul(self.dst_pitch)?.checked_add(written)?))
     }
 
-    /// Whether positions in rows, those of the stride's elements behind the last one included, fit the address space.
+    /// Whether positions in rows, those of the stride's elements behind the last one included, fit
+    /// the address space.
     fn is_bounded(&self) -> bool {
         let span = self.len.checked_mul(self.stride).and_then(|span| isize::try_from(span).ok());
         let end = span.and_then(|span| self.first.checked_add(span));
@@ -160,8 +172,9 @@ impl Picks<'_> {
 
 /// Raw arguments of a picking kernel.
 ///
-/// Memory: for each plane p and row that has one, `src + p * src_pitch + row.src` readable for `width` elements (nothing else is read), and for each
-/// row and phase, `dst + p * dst_pitch + row.dst + phase.dst` writable for `len`. Offsets of phases ascend, and are less than the stride;
+/// Memory: for each plane p and row that has one, `src + p * src_pitch + row.src` readable for
+/// `width` elements (nothing else is read), and for each row and phase, `dst + p * dst_pitch +
+/// row.dst + phase.dst` writable for `len`. Offsets of phases ascend, and are less than the stride;
 /// `first + len * stride` and some vectors more do not overflow.
 pub(crate) struct PickArgs<'a, T> {
     pub(crate) src: *const T,
@@ -210,7 +223,8 @@ impl<T: Real> WeaveKernel<T> {
         assert!(picks.is_bounded(), "the rows are too long");
         let fits = picks.needed().is_some_and(|(read, written)| read <= src.len() && written <= dst.len());
         assert!(fits, "a row is outside of the source or the destination");
-        // SAFETY: the assertions above cover the memory that PickArgs asks for; a kernel is only handed out where the CPU has its ISA.
+        // SAFETY: the assertions above cover the memory that PickArgs asks for; a kernel is only
+        // handed out where the CPU has its ISA.
         unsafe { (self.pick)(&PickArgs { src: src.as_ptr(), dst: dst.as_mut_ptr(), picks: *picks }) };
     }
 
@@ -220,11 +234,13 @@ impl<T: Real> WeaveKernel<T> {
         unsafe { (self.fetch)(&FetchArgs { rows, runs, y: y.as_mut_ptr(), ldy }) };
     }
 
-    /// `y[at + i] = clamp(strand + bias + residual)` for every run, of strands that are summed on the way; `epilogue` has one bias. Whole vectors of
-    /// `x` are read: up to [`MOST_VECTORS`] behind what the runs need.
+    /// `y[at + i] = clamp(strand + bias + residual)` for every run, of strands that are summed on
+    /// the way; `epilogue` has one bias. Whole vectors of `x` are read: up to [`MOST_VECTORS`]
+    /// behind what the runs need.
     ///
     /// # Panics
-    /// If a slice is too short, a run begins with a strand that is not there, or the phases are not 1, 2, 4 or 8.
+    /// If a slice is too short, a run begins with a strand that is not there, or the phases are not
+    /// 1, 2, 4 or 8.
     pub fn sum(&self, x: &[T], sums: &[Sum<'_, T>], runs: &[Run], epilogue: &Epilogue<'_, T>, y: &mut Dest<'_, T>) {
         let phases = sums.len();
         assert!(phases <= MOST_SUMS && phases.is_power_of_two(), "there is no kernel for so many phases");
@@ -251,12 +267,13 @@ impl<T: Real> WeaveKernel<T> {
             hi: epilogue.hi,
             y: y.as_mut_ptr(),
         };
-        // SAFETY: the assertions cover the memory that SumArgs asks for; Dest grants the writes; a kernel is only handed out where the CPU has
-        // its ISA.
+        // SAFETY: the assertions cover the memory that SumArgs asks for; Dest grants the writes; a
+        // kernel is only handed out where the CPU has its ISA.
         unsafe { (self.sum)(&args) };
     }
 
-    /// `y[c * ldy + at + i] = clamp(strand + bias[c] + residual)` for every row c of `bias` and every run.
+    /// `y[c * ldy + at + i] = clamp(strand + bias[c] + residual)` for every row c of `bias` and
+    /// every run.
     ///
     /// # Panics
     /// If a slice is too short, there is no phase, or a run begins with a strand that is not there.
@@ -297,8 +314,9 @@ impl<T: Real> WeaveKernel<T> {
             y: y.as_mut_ptr(),
             ldy,
         };
-        // SAFETY: the assertions cover the memory that WeaveArgs asks for, the largest slot, row and run of all; Dest grants the writes; a
-        // kernel is only handed out where the CPU has its ISA.
+        // SAFETY: the assertions cover the memory that WeaveArgs asks for, the largest slot, row
+        // and run of all; Dest grants the writes; a kernel is only handed out where the CPU has its
+        // ISA.
         unsafe { (self.f)(&args) };
     }
 }

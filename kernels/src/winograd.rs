@@ -1,7 +1,9 @@
 //! Winograd kernels: descriptors, raw arguments, the safe calls, and the transform of filters.
 //!
-//! A kernel of F(m, r) is used in three steps for a block of tiles: transform the rows of a channel with [`input`](WinogradKernel::input), multiply by the transformed filters (a GEMM for each of the tile's values), and take
-//! the products back with [`output`](WinogradKernel::output). `generic/winograd.rs` has the algebra.
+//! A kernel of F(m, r) is used in three steps for a block of tiles: transform the rows of a channel
+//! with [`input`](WinogradKernel::input), multiply by the transformed filters (a GEMM for each of
+//! the tile's values), and take the products back with [`output`](WinogradKernel::output).
+//! `generic/winograd.rs` has the algebra.
 
 pub(crate) mod points;
 
@@ -17,7 +19,8 @@ use crate::{Dest, Epilogue, Isa, Real};
 /// Values of a tile along an axis, at the most.
 pub const MOST_VALUES: usize = 8;
 
-/// A tile along one axis: `outputs` of an r-tap filter from `values = outputs + r - 1` inputs; 1 and 1 where there is no transform.
+/// A tile along one axis: `outputs` of an r-tap filter from `values = outputs + r - 1` inputs; 1
+/// and 1 where there is no transform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tile {
     /// n: values of the transformed tile.
@@ -37,10 +40,11 @@ impl Tile {
     }
 }
 
-/// The rows of the filter's transform, one a value of the tile: `taps` factors each, for an n-value transform.
+/// The rows of the filter's transform, one a value of the tile: `taps` factors each, for an n-value
+/// transform.
 ///
-/// Row i of a pair +-a is `[1, a, a^2, ...] / prod (a - b)` over the other finite points b; of point 0, and of a point of its own, the same; of infinity
-/// `[0, ..., 0, 1]`.
+/// Row i of a pair +-a is `[1, a, a^2, ...] / prod (a - b)` over the other finite points b; of
+/// point 0, and of a point of its own, the same; of infinity `[0, ..., 0, 1]`.
 ///
 /// ```
 /// // F(2, 3), as Lavin and Gray give it, up to the signs that input and filter share.
@@ -90,8 +94,10 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
 
 /// Where the values of a block's tiles are, for one channel: value (i, j) of tile t at `row(i) + j * plane_len + t`.
 ///
-/// Where rows are transformed as they lie, no more than a row of zeros is there, and rows that are free; else the padded rows that the tiles read are split by their phase down the column, so that rows of tiles follow each other, and into one plane
-/// for each value along the row: tiles are neighbours, although the parts of X that they read overlap.
+/// Where rows are transformed as they lie, no more than a row of zeros is there, and rows that are
+/// free; else the padded rows that the tiles read are split by their phase down the column, so that
+/// rows of tiles follow each other, and into one plane for each value along the row: tiles are
+/// neighbours, although the parts of X that they read overlap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Planes {
     /// Padded rows, and elements of each.
@@ -103,18 +109,21 @@ pub struct Planes {
     /// Tiles of a row, and of all rows.
     pub(crate) pitch: usize,
     pub(crate) tiles: usize,
-    /// Elements from one phase of rows to the next, with a vector's room for the stores of the last row; and from one plane to the next.
+    /// Elements from one phase of rows to the next, with a vector's room for the stores of the last
+    /// row; and from one plane to the next.
     pub(crate) phase_len: usize,
     pub(crate) plane_len: usize,
     /// Where the values of each row of the tiles begin.
     pub(crate) values: [usize; MOST_VALUES],
     /// Where rows are joined before they are split, behind the planes; none where that is not done.
     pub(crate) joined: Option<Joined>,
-    /// Where rows are made that are free, behind the room for joined ones of as many or fewer columns; and the end of that, for as many as there ever are.
+    /// Where rows are made that are free, behind the room for joined ones of as many or fewer
+    /// columns; and the end of that, for as many as there ever are.
     pub(crate) free_room: (usize, usize),
     /// Whether rows are so short that two of them are split at once.
     pub(crate) is_paired: bool,
-    /// Whether rows are transformed as they lie, and not split: those of more tiles than half a vector, as far as masks are kept.
+    /// Whether rows are transformed as they lie, and not split: those of more tiles than half a
+    /// vector, as far as masks are kept.
     pub(crate) is_straight: bool,
     /// What becomes of the last row of tiles.
     pub(crate) spare: Spare,
@@ -123,10 +132,12 @@ pub struct Planes {
 }
 
 impl Planes {
-    /// The planes of `rows` x `columns` tiles for a kernel, the last row of which has `spare` outputs that are not wanted.
+    /// The planes of `rows` x `columns` tiles for a kernel, the last row of which has `spare`
+    /// outputs that are not wanted.
     ///
     /// # Panics
-    /// If there are no tiles, or more than half of the address space holds the planes of, or no output of the last row is wanted.
+    /// If there are no tiles, or more than half of the address space holds the planes of, or no
+    /// output of the last row is wanted.
     #[must_use]
     pub fn new<T: Real>(kernel: &WinogradKernel<T>, rows: usize, columns: usize, spare: usize) -> Self {
         let planes = Self::checked(kernel, rows, columns).expect("planes of some tiles, which fit the address space");
@@ -204,7 +215,8 @@ impl Planes {
         self.tiles
     }
 
-    /// Elements of all planes, with room for whole vectors behind the last tile's: at least as many as of fewer rows and columns of tiles.
+    /// Elements of all planes, with room for whole vectors behind the last tile's: at least as many
+    /// as of fewer rows and columns of tiles.
     #[must_use]
     pub fn len(&self) -> usize {
         self.free_room.1
@@ -216,7 +228,8 @@ impl Planes {
         self.len() == 0
     }
 
-    /// Whether they were made for a kernel with these tiles and vectors, and with its way through the rows: masks are not the same.
+    /// Whether they were made for a kernel with these tiles and vectors, and with its way through
+    /// the rows: masks are not the same.
     fn is_of<T: Real>(&self, kernel: &WinogradKernel<T>) -> bool {
         let is_transformed = !self.is_straight || kernel.straight.is_some();
         (self.down, self.along, self.lanes) == (kernel.down, kernel.along, kernel.lanes) && is_transformed
@@ -230,17 +243,22 @@ pub(crate) struct Term {
     pub(crate) factor: f64,
 }
 
-/// Rows of a combination, at the most: every second one of a tile's, as its polynomial is even or odd.
+/// Rows of a combination, at the most: every second one of a tile's, as its polynomial is even or
+/// odd.
 pub(crate) const MOST_TERMS: usize = MOST_VALUES / 2;
 
-/// Tiles of which the last outputs down the column are not wanted, because Y ends before: then so many of the inputs are free, and are chosen such that as many of
-/// the transformed values vanish. Those products need not be computed.
+/// Tiles of which the last outputs down the column are not wanted, because Y ends before: then so
+/// many of the inputs are free, and are chosen such that as many of the transformed values vanish.
+/// Those products need not be computed.
 ///
-/// The value at a point is the polynomial of all other points, applied to the inputs: `sum_k c[k] d[k]`. Let `M(x) = sum_k m[k] x^k` be the monic polynomial whose
-/// roots are the points to be kept, all finite and as many as there are inputs left. Then the polynomials of the points to be dropped, infinity among them,
-/// are `M(x)` times polynomials of lower degree than there are such points; so all of their values vanish if `sum_k m[k] d[k + i] = 0` for each free input: a
-/// linear recurrence. Of F(4, 3) with two outputs, `d[4] = 2.5 d[2] - d[0]` and `d[5] = 2.5 d[3] - d[1]` leave out 0 and infinity. What is left is F(2, 3) at the
-/// kept points, whose filters differ by factors that the inputs have: it errs less than F(4, 3).
+/// The value at a point is the polynomial of all other points, applied to the inputs: `sum_k c[k]
+/// d[k]`. Let `M(x) = sum_k m[k] x^k` be the monic polynomial whose roots are the points to be
+/// kept, all finite and as many as there are inputs left. Then the polynomials of the points to be
+/// dropped, infinity among them, are `M(x)` times polynomials of lower degree than there are such
+/// points; so all of their values vanish if `sum_k m[k] d[k + i] = 0` for each free input: a linear
+/// recurrence. Of F(4, 3) with two outputs, `d[4] = 2.5 d[2] - d[0]` and `d[5] = 2.5 d[3] - d[1]`
+/// leave out 0 and infinity. What is left is F(2, 3) at the kept points, whose filters differ by
+/// factors that the inputs have: it errs less than F(4, 3).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spare {
     count: usize,
@@ -286,7 +304,8 @@ impl Spare {
         Self { count, coefficients: m, dropped }
     }
 
-    /// The free inputs as combinations of the others, of which those in `live` are not zero: as rows, of which the tile's begin with `first`.
+    /// The free inputs as combinations of the others, of which those in `live` are not zero: as
+    /// rows, of which the tile's begin with `first`.
     fn terms(&self, tile: Tile, first: usize, live: &Range<usize>) -> [[Term; MOST_TERMS]; MOST_VALUES] {
         let known = tile.values - self.count;
         // Row i: what input i is of the known ones.
@@ -318,8 +337,9 @@ impl Spare {
 /// Vectors of a row that is joined with others, at the most.
 pub(crate) const JOINED_VECTORS: usize = 2;
 
-/// Where narrow rows are joined before they are split: a row of few tiles would leave most of a vector's lanes empty. Of each phase of rows, what the tiles
-/// read for their first `outputs` values follows row after row, and then the same for the values behind those.
+/// Where narrow rows are joined before they are split: a row of few tiles would leave most of a
+/// vector's lanes empty. Of each phase of rows, what the tiles read for their first `outputs`
+/// values follows row after row, and then the same for the values behind those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Joined {
     /// Elements of a row: of the first outputs of all tiles.
@@ -330,7 +350,8 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    /// None where rows are not so narrow that it takes fewer instructions, there is one, or a tile has more values than twice its outputs.
+    /// None where rows are not so narrow that it takes fewer instructions, there is one, or a tile
+    /// has more values than twice its outputs.
     fn new(down: Tile, along: Tile, phase_rows: usize, columns: usize, lanes: usize) -> Option<Self> {
         let (m, n) = (along.outputs, along.values);
         if phase_rows < 2 || m < 2 || n > 2 * m || columns > tiles_of_a_vector(lanes, along) {
@@ -340,7 +361,8 @@ impl Joined {
         if row > JOINED_VECTORS * lanes {
             return None;
         }
-        // Loads, permutations and stores of a row, as it is split, and joined with others. A quarter more, because loads then wait for stores that they overlap.
+        // Loads, permutations and stores of a row, as it is split, and joined with others. A
+        // quarter more, because loads then wait for stores that they overlap.
         let apart = m * m + n + (n - m);
         let together = 4 * row.div_ceil(lanes) + (columns * (2 * m + n + n * (m - 1))).div_ceil(lanes);
         if 4 * apart < 5 * together {
@@ -363,7 +385,8 @@ pub struct Border {
     pub(crate) elements: Range<usize>,
     pub(crate) shape: Planes,
     pub(crate) masks: [u32; MASKS],
-    /// The first row that only [spare](Spare) outputs would see, and what it and those behind it are.
+    /// The first row that only [spare](Spare) outputs would see, and what it and those behind it
+    /// are.
     pub(crate) free: usize,
     pub(crate) extended: [[Term; MOST_TERMS]; MOST_VALUES],
 }
@@ -408,8 +431,9 @@ impl Border {
 /// Masks that are kept for all rows and channels: those of rows of usual width.
 pub(crate) const MASKS: usize = 40;
 
-/// Tiles of a row that one step of `split` completes: planes beyond the first `outputs` hold the first ones' elements, moved down by a tile or two,
-/// and so many lanes of a vector are not of use to them.
+/// Tiles of a row that one step of `split` completes: planes beyond the first `outputs` hold the
+/// first ones' elements, moved down by a tile or two, and so many lanes of a vector are not of use
+/// to them.
 pub(crate) const fn tiles_of_a_vector(lanes: usize, along: Tile) -> usize {
     lanes - (along.values - 1) / along.outputs
 }
@@ -422,8 +446,10 @@ pub(crate) fn live_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u3
     (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32
 }
 
-/// The lanes that are not padding in what the one-pass transform reads of a row of tiles, with `outputs` each, for each vector of tiles: their vectors from the first tile's
-/// second element on, and then both elements that are left, the one behind those vectors as the first lane and the one before them as the last.
+/// The lanes that are not padding in what the one-pass transform reads of a row of tiles, with
+/// `outputs` each, for each vector of tiles: their vectors from the first tile's second element on,
+/// and then both elements that are left, the one behind those vectors as the first lane and the one
+/// before them as the last.
 fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32; MASKS] {
     let mut masks = [0; MASKS];
     for (chunk, masks) in masks.chunks_exact_mut(outputs + 1).enumerate() {
@@ -436,9 +462,10 @@ fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32
     masks
 }
 
-/// Memory: `x + i * row_stride + e` readable for i below the border's rows and e below its elements; `planes` writable for `Planes::len()` of the
-/// border's shape, which covers a vector behind every place, and behind that `free`, with whole vectors for each row. The border is one of this kernel, and not straight but as
-/// part of [`StraightArgs`].
+/// Memory: `x + i * row_stride + e` readable for i below the border's rows and e below its
+/// elements; `planes` writable for `Planes::len()` of the border's shape, which covers a vector
+/// behind every place, and behind that `free`, with whole vectors for each row. The border is one
+/// of this kernel, and not straight but as part of [`StraightArgs`].
 pub(crate) struct SplitArgs<'a, T> {
     /// The first live element of the first live row.
     pub(crate) x: *const T,
@@ -448,7 +475,8 @@ pub(crate) struct SplitArgs<'a, T> {
     pub(crate) border: &'a Border,
     pub(crate) zero: T,
     pub(crate) planes: *mut T,
-    /// Rows that are [free](Spare), from their first live element on, and elements from one to the next.
+    /// Rows that are [free](Spare), from their first live element on, and elements from one to the
+    /// next.
     pub(crate) free: *mut T,
     pub(crate) free_stride: usize,
 }
@@ -468,8 +496,8 @@ impl<T> SplitArgs<'_, T> {
     }
 }
 
-/// Memory: `planes + rows[i] + j * plane_len + t` readable, and `v + (i * NH + j) * v_plane + t` writable, for every value (i, j) and every t
-/// below `tiles`, rounded up to whole vectors.
+/// Memory: `planes + rows[i] + j * plane_len + t` readable, and `v + (i * NH + j) * v_plane + t`
+/// writable, for every value (i, j) and every t below `tiles`, rounded up to whole vectors.
 pub(crate) struct InputArgs<T> {
     pub(crate) planes: *const T,
     pub(crate) rows: [usize; MOST_VALUES],
@@ -479,17 +507,20 @@ pub(crate) struct InputArgs<T> {
     pub(crate) v_plane: usize,
 }
 
-/// Memory: as `source` states, of a border whose shape is straight, which has its masks, and room for a row of zeros; `v + (i * NH + j) * v_plane + t` writable for every value (i, j) and every t below the tiles of the border's shape, and for
-/// a vector from each of them on.
+/// Memory: as `source` states, of a border whose shape is straight, which has its masks, and room
+/// for a row of zeros; `v + (i * NH + j) * v_plane + t` writable for every value (i, j) and every t
+/// below the tiles of the border's shape, and for a vector from each of them on.
 pub(crate) struct StraightArgs<'a, T> {
     pub(crate) source: SplitArgs<'a, T>,
     pub(crate) v: *mut T,
     pub(crate) v_plane: usize,
 }
 
-/// Memory: `products + t * tile_step + xi * plane` readable for a vector, t below `tiles`, xi below the number of a tile's values; `bias` readable
-/// for `channels <= LANES`; `bad` writable for `tiles`; `y + c * channel_step + i * row_step` writable (and `residual` there readable, unless
-/// null) for `width` elements, c below `channels`, i below `height`. With `past_cache` all of that is aligned to whole vectors.
+/// Memory: `products + t * tile_step + xi * plane` readable for a vector, t below `tiles`, xi below
+/// the number of a tile's values; `bias` readable for `channels <= LANES`; `bad` writable for
+/// `tiles`; `y + c * channel_step + i * row_step` writable (and `residual` there readable, unless
+/// null) for `width` elements, c below `channels`, i below `height`. With `past_cache` all of that
+/// is aligned to whole vectors.
 pub(crate) struct OutputArgs<T> {
     pub(crate) products: *const T,
     pub(crate) tile_step: usize,
@@ -542,11 +573,13 @@ pub struct Source<'a, T> {
     pub x: &'a [T],
     /// Elements from one row to the next.
     pub row_stride: usize,
-    /// Elements from here to the source of the next call, which is prefetched meanwhile; any number will do.
+    /// Elements from here to the source of the next call, which is prefetched meanwhile; any number
+    /// will do.
     pub next: usize,
 }
 
-/// The products of a row of tiles, for a vector of channels: that of tile t and value xi is at `t * tile_step + xi * plane`.
+/// The products of a row of tiles, for a vector of channels: that of tile t and value xi is at `t *
+/// tile_step + xi * plane`.
 #[derive(Debug, Clone, Copy)]
 pub struct Products<'a, T> {
     /// From tile 0 and value 0 on.
@@ -572,7 +605,8 @@ pub struct Pixels {
     pub width: usize,
     /// Rows, at most those of a tile.
     pub height: usize,
-    /// Whether the pixels will not be read soon: where addresses allow it, they are written past the caches.
+    /// Whether the pixels will not be read soon: where addresses allow it, they are written past
+    /// the caches.
     pub past_cache: bool,
 }
 
@@ -601,8 +635,10 @@ impl<T: Real> WinogradKernel<T> {
         self.lanes
     }
 
-    /// Transforms the tiles of one channel, from its rows: value xi of tile t goes to `v[xi * v_plane + t]`, values row by row. Padding is zeros, and what belongs to
-    /// [spare](Spare) outputs is extended. What lies within a vector behind the last tile of a value is clobbered, and so are the `planes`.
+    /// Transforms the tiles of one channel, from its rows: value xi of tile t goes to `v[xi *
+    /// v_plane + t]`, values row by row. Padding is zeros, and what belongs to [spare](Spare)
+    /// outputs is extended. What lies within a vector behind the last tile of a value is clobbered,
+    /// and so are the `planes`.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -626,21 +662,24 @@ impl<T: Real> WinogradKernel<T> {
             unsafe { (self.extend)(&source) };
         }
         if let Some(straight) = self.straight.filter(|_| shape.is_straight) {
-            // SAFETY: asserted above: a row of tiles ends less than a vector behind its last one; planes have room for a row of zeros, of two vectors more
-            // than the tiles' outputs; a kernel is only handed out where the CPU has its ISA.
+            // SAFETY: asserted above: a row of tiles ends less than a vector behind its last one;
+            // planes have room for a row of zeros, of two vectors more than the tiles' outputs; a
+            // kernel is only handed out where the CPU has its ISA.
             return unsafe { straight(&StraightArgs { source, v, v_plane }) };
         }
-        // SAFETY: asserted above; a row's last place lies a vector before its phase's end; a kernel is only handed out where the CPU has its ISA.
+        // SAFETY: asserted above; a row's last place lies a vector before its phase's end; a kernel
+        // is only handed out where the CPU has its ISA.
         unsafe { (self.split)(&source) };
         let Planes { values, plane_len, tiles, .. } = *shape;
         let args = InputArgs { planes, rows: values, plane_len, tiles, v, v_plane };
-        // SAFETY: asserted above; the last tile of the last row lies a vector before its phase's end; a kernel is only handed out where the CPU
-        // has its ISA.
+        // SAFETY: asserted above; the last tile of the last row lies a vector before its phase's
+        // end; a kernel is only handed out where the CPU has its ISA.
         unsafe { (self.input)(&args) };
     }
 
-    /// Takes the products of a row of tiles back, `+ bias + residual`, clamped, and writes the pixels. Returns whether all of them were finite before
-    /// the bias; `bad[t]` becomes 1 where they may not have been.
+    /// Takes the products of a row of tiles back, `+ bias + residual`, clamped, and writes the
+    /// pixels. Returns whether all of them were finite before the bias; `bad[t]` becomes 1 where
+    /// they may not have been.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -695,7 +734,8 @@ impl<T: Real> WinogradKernel<T> {
             hi: epilogue.hi,
             past_cache: past_cache && is_aligned,
         };
-        // SAFETY: asserted above; Dest grants the writes; a kernel is only handed out where the CPU has its ISA.
+        // SAFETY: asserted above; Dest grants the writes; a kernel is only handed out where the CPU
+        // has its ISA.
         unsafe { (self.output)(&args) }
     }
 }

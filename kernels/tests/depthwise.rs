@@ -1,4 +1,5 @@
-//! Every direct kernel of the table, and the copies before and behind them, on every ISA of this CPU, against the loops of their definition.
+//! Every direct kernel of the table, and the copies before and behind them, on every ISA of this
+//! CPU, against the loops of their definition.
 
 use convoke_kernels::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, Isa,
@@ -64,7 +65,8 @@ fn tiles_are_sums_over_tap_columns() {
     for_each_family!(check);
 }
 
-/// Two planes of two tiles below one another, in rows that end within a vector, with groups of (taps, columns).
+/// Two planes of two tiles below one another, in rows that end within a vector, with groups of
+/// (taps, columns).
 fn tile<T: Real>(kernel: &DepthwiseKernel<T>, weight: usize, groups: &[(usize, usize)], with_residual: bool) {
     let (mr, lanes, planes, tiles) = (kernel.mr(), kernel.nr(), 2, 2);
     let (step, width) = (5 * lanes, if weight == 1 { 2 * lanes + 3 } else { 2 * lanes });
@@ -148,8 +150,8 @@ fn tiles_straight_from_x_leave_padding_out() {
     for_each_family!(check);
 }
 
-/// A square kernel, padded alike at all ends, over channels that just hold the rows that are needed, perhaps with a residual and a clamp; false if the
-/// kernel does not serve.
+/// A square kernel, padded alike at all ends, over channels that just hold the rows that are
+/// needed, perhaps with a residual and a clamp; false if the kernel does not serve.
 fn direct<T: Real>(
     kernel: &DepthwiseKernel<T>,
     (channels, width): (usize, usize),
@@ -350,7 +352,8 @@ fn calls_that_would_read_beside_x_are_refused() {
                 if !table.serves(outputs, kernel) {
                     continue;
                 }
-                // Slices, of one element too few each in turn; the row that is seen first; and tiles.
+                // Slices, of one element too few each in turn; the row that is seen first; and
+                // tiles.
                 let refused = |[w, x, y, bias, residual]: [usize; 5], row: isize, tiles: usize| {
                     let call = || {
                         let [w, x, bias, residual] = [w, x, bias, residual].map(|len| vec![T::ZERO; len]);

@@ -1,4 +1,5 @@
-//! Every kernel of several output channels of the table, on every ISA of this CPU, against the loops of the definition.
+//! Every kernel of several output channels of the table, on every ISA of this CPU, against the
+//! loops of the definition.
 
 use convoke_kernels::{Ahead, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, grouped_kernels};
 
@@ -41,7 +42,8 @@ fn every_available_isa_has_kernels_that_say_what_they_are() {
     }
 }
 
-/// Rows of X and of Y, elements of a row, and for each axis the first tap's position and the distance and number of the taps.
+/// Rows of X and of Y, elements of a row, and for each axis the first tap's position and the
+/// distance and number of the taps.
 struct Layer {
     height: usize,
     outputs: usize,
@@ -59,7 +61,8 @@ fn places((first, step, count): (isize, isize, usize), gap: usize) -> Vec<(usize
 fn tiles_are_sums_over_channels_and_taps() {
     fn check<T: Real>(kernel: &GroupedKernel<T>) {
         let lanes = kernel.lanes();
-        // Rows shorter than vectors, than the kernel and than its shifts; around vectors; planes of many tiles, whose middle ones see no border.
+        // Rows shorter than vectors, than the kernel and than its shifts; around vectors; planes of
+        // many tiles, whose middle ones see no border.
         for width in [1, 2, 5, lanes - 1, lanes, lanes + 1, 2 * lanes + 3] {
             for height in [1, 2, 7, 60 * lanes / width] {
                 let same = Layer { height, outputs: height, width, rows: (-1, 1, 3), columns: (-1, 1, 3) };
@@ -129,7 +132,8 @@ fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool,
 #[test]
 fn padding_is_zero_whatever_lies_there() {
     fn check<T: Real>(kernel: &GroupedKernel<T>) {
-        // The last element of each row is infinite: the first output of the next one, which a shift brings it to, must not see it.
+        // The last element of each row is infinite: the first output of the next one, which a shift
+        // brings it to, must not see it.
         let (width, height) = (kernel.lanes() + 1, 40);
         let taps =
             FlatTaps::new(kernel.lanes(), (1, height * width), (height, width), height, &[(0, 0)], &[(0, -1)]).unwrap();
@@ -184,7 +188,8 @@ fn short_slices_are_refused() {
         let table = |lanes: usize| FlatTaps::new(lanes, (2, 2 * width), (2, width), 2, &[(0, 0)], &[(0, 0)]).unwrap();
         let (taps, other) = (table(kernel.lanes()), table(kernel.lanes() + 1));
         let vectors = (2 * width).div_ceil(kernel.lanes());
-        // One after the other a slice of one element too few, a tile too many, and a table for other vectors.
+        // One after the other a slice of one element too few, a tile too many, and a table for
+        // other vectors.
         let refused = |taps: &FlatTaps, first: usize, lens: [usize; 5]| {
             let call = || {
                 let [w, x, y, bias, residual] = lens.map(|len| vec![T::ZERO; len]);

@@ -1,4 +1,5 @@
-//! The streaming passes, on every ISA of this CPU and every element type, against the loops of their definitions.
+//! The streaming passes, on every ISA of this CPU and every element type, against the loops of
+//! their definitions.
 
 use core::cmp::Ordering;
 use core::mem::MaybeUninit;

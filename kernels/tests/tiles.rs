@@ -16,7 +16,8 @@ fn assert_close<T: Real>(got: T, want: f64, magnitude: f64, depth: usize, what: 
     assert!((got.to_f64() - want).abs() <= bound, "{what}: {got} instead of {want}, bound {bound}");
 }
 
-/// The product of a packed panel of A and rows of B, with what is in the tile before; and the sum of the products' magnitudes.
+/// The product of a packed panel of A and rows of B, with what is in the tile before; and the sum
+/// of the products' magnitudes.
 fn product(terms: impl Iterator<Item = (f64, f64)>, before: f64) -> (f64, f64) {
     terms.fold((before, before.abs()), |(sum, magnitude), (a, b)| (sum + a * b, magnitude + (a * b).abs()))
 }

@@ -1,4 +1,5 @@
-//! Depthwise transposed convolution against loops, on every ISA, for every size of kernel, crop and part of the rows.
+//! Depthwise transposed convolution against loops, on every ISA, for every size of kernel, crop and
+//! part of the rows.
 
 mod common;
 

@@ -113,7 +113,8 @@ fn sum<T: Real>() {
     });
 }
 
-/// Checks that the phases of some rows and planes go where they should, with zeros where rows have no element, and that nothing else is written.
+/// Checks that the phases of some rows and planes go where they should, with zeros where rows have
+/// no element, and that nothing else is written.
 fn pick<T: Real>() {
     on_every_kernel::<T>(|kernel| {
         for (stride, chosen) in

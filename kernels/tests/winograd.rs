@@ -1,4 +1,5 @@
-//! Every Winograd kernel of the table, on every ISA of this CPU: its matrices, and that it touches nothing else.
+//! Every Winograd kernel of the table, on every ISA of this CPU: its matrices, and that it touches
+//! nothing else.
 
 mod common;
 
@@ -56,7 +57,8 @@ fn taps<T: Real>(kernel: &WinogradKernel<T>) -> (usize, usize) {
     (kernel.down().taps(), kernel.along().taps())
 }
 
-/// Input transform, products with a transformed filter, output transform: the convolution, for every output of a block.
+/// Input transform, products with a transformed filter, output transform: the convolution, for
+/// every output of a block.
 fn convolves<T: Real>(kernel: &'static WinogradKernel<T>, tolerance: f64) {
     let (down, along) = taps(kernel);
     let (n, m) = ((kernel.down().values, kernel.along().values), (kernel.down().outputs, kernel.along().outputs));
@@ -118,7 +120,8 @@ fn convolves<T: Real>(kernel: &'static WinogradKernel<T>, tolerance: f64) {
     }
 }
 
-/// The output transform writes `want` and bias, residual, clamp into the pixels that exist, and nothing elsewhere.
+/// The output transform writes `want` and bias, residual, clamp into the pixels that exist, and
+/// nothing elsewhere.
 fn check_pixels<T: Real>(
     kernel: &WinogradKernel<T>,
     products: &Products<'_, T>,
@@ -258,7 +261,8 @@ fn panics(call: impl FnOnce() + std::panic::UnwindSafe) -> bool {
     std::panic::catch_unwind(call).is_err()
 }
 
-/// The transformed tiles of a block of `columns` tiles, whose rows are `x`, live everywhere but in `pads` elements at its ends; from column `from` of a wider block.
+/// The transformed tiles of a block of `columns` tiles, whose rows are `x`, live everywhere but in
+/// `pads` elements at its ends; from column `from` of a wider block.
 fn transformed<T: Real>(
     kernel: &WinogradKernel<T>,
     x: &[Vec<T>],

@@ -39,8 +39,9 @@ pub(crate) trait Gemm<A>: Send + Sync {
     /// Packs A, rows x k values, given by row and column.
     fn pack(&self, k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A);
 
-    /// `c[i * ld + j] = [c[i * ld + j] +] sum over p of A[i][p] * b[p * ld + j]`, for j below `n`. Whole rows of `ld` elements may be written in
-    /// `c`. `tile` is scratch of [`tile_len`](Self::tile_len) values.
+    /// `c[i * ld + j] = [c[i * ld + j] +] sum over p of A[i][p] * b[p * ld + j]`, for j below `n`.
+    /// Whole rows of `ld` elements may be written in `c`. `tile` is scratch of
+    /// [`tile_len`](Self::tile_len) values.
     fn multiply(&self, product: Product<'_, A>, c: &mut [A], tile: &mut [A]);
 
     /// Values of scratch for one tile.
@@ -84,8 +85,8 @@ impl Blocks {
     }
 }
 
-/// Elements from one row to the next for `n` columns: room for whole vectors, and an odd number of cache lines of f32, so that rows do not
-/// share a cache set.
+/// Elements from one row to the next for `n` columns: room for whole vectors, and an odd number of
+/// cache lines of f32, so that rows do not share a cache set.
 pub(crate) fn leading_dimension(n: usize) -> usize {
     (n.div_ceil(16) | 1) * 16
 }

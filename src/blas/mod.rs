@@ -1,4 +1,5 @@
-//! GEMM as a service for the materialised lowerings: C = A B with constant A, which a backend may pack once, a block of K at a time.
+//! GEMM as a service for the materialised lowerings: C = A B with constant A, which a backend may
+//! pack once, a block of K at a time.
 
 #[cfg(any(feature = "blas-gemm", feature = "blas-matrixmultiply"))]
 mod foreign;
@@ -13,7 +14,8 @@ use crate::element::Compute;
 use crate::machine::Machine;
 pub(crate) use gemm::{Blocks, Gemm, Product, Size, leading_dimension};
 
-/// A backend for products of one size; with `layout`, one that accepts A as it was packed by a backend of that [`layout`](Gemm::layout).
+/// A backend for products of one size; with `layout`, one that accepts A as it was packed by a
+/// backend of that [`layout`](Gemm::layout).
 ///
 /// # Errors
 /// The reason where the backend is not in this build, or cannot be had with this ISA.

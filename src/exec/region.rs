@@ -1,13 +1,15 @@
 //! Who may write which elements of Y. All unsafe code about Y is in this file.
 //!
-//! A [`Split`] says, as plain data, which part of Y each task writes: a few [`Patch`]es, boxes of images, channels and
-//! positions. A task is handed a [`Region`], the right to write its part, and Y can be written through it alone.
+//! A [`Split`] says, as plain data, which part of Y each task writes: a few [`Patch`]es, boxes of
+//! images, channels and positions. A task is handed a [`Region`], the right to write its part, and
+//! Y can be written through it alone.
 //!
 //! Three things are checked:
 //! - every access lies within Y, by a bound that is always checked;
-//! - every access lies within the task's patches, where debug assertions are on;
-//! - the patches of all tasks are disjoint and together are Y ([`prove`]), for every plan that is made where debug
-//!   assertions are on.
+//! - where debug assertions are on, every access lies within the task's patches, of tasks that have
+//! no more than some thousands;
+//! - where debug assertions are on, the patches of all tasks are disjoint and together are Y
+//! ([`prove`]), for every plan whose Y is not very large.
 #![expect(
     unsafe_code,
     reason = "tasks on several threads write interleaved rows of one slice, which no safe split of it can express"
@@ -71,8 +73,8 @@ impl Span {
 
 /// A box of Y: all combinations of some images, channels, and places along three axes.
 ///
-/// The product of the axes' sizes is the number of positions of a channel. A lowering that knows a position by one number
-/// has two axes of one place.
+/// The product of the axes' sizes is the number of positions of a channel. A lowering that knows a
+/// position by one number has two axes of one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Patch {
     pub(crate) images: Range<usize>,
@@ -86,8 +88,8 @@ impl Patch {
         Self { images, channels, axes: [Span::whole(1), Span::whole(1), Span::new(positions, size)] }
     }
 
-    /// Calls `patch` with the boxes of any number of axes: the places along axis i are `span(i)`. Of more than three
-    /// axes, each place of the first ones makes a box of its own.
+    /// Calls `patch` with the boxes of any number of axes: the places along axis i are `span(i)`.
+    /// Of more than three axes, each place of the first ones makes a box of its own.
     pub(crate) fn for_each_box(
         images: Range<usize>,
         channels: &Range<usize>,
@@ -166,7 +168,8 @@ pub(crate) trait Split: Send + Sync {
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch));
 }
 
-/// Checks that the patches of a split are disjoint and cover Y. Takes a bit of memory for each element of Y.
+/// Checks that the patches of a split are disjoint and cover Y. Takes a byte of memory for each
+/// element of Y.
 ///
 /// # Errors
 /// The first element that has two tasks, lies outside Y, or has none.
@@ -219,7 +222,8 @@ impl<'y, T: Copy + Send> Target<'y, T> {
         }
     }
 
-    /// Runs all tasks of a split, each thread with `share` lines of scratch, and gives Y back, initialised.
+    /// Runs all tasks of a split, each thread with `share` lines of scratch, and gives Y back,
+    /// initialised.
     ///
     /// `run` executes one task: it writes every element of the task's region.
     pub(crate) fn fill(
@@ -234,14 +238,26 @@ impl<'y, T: Copy + Send> Target<'y, T> {
             Self::Init(y) => (y.as_mut_ptr(), y.len()),
             Self::Uninit(y) => (y.as_mut_ptr().cast(), y.len()),
         };
+        assert_eq!(len, shape.images * shape.channels * shape.positions, "the shape is that of Y");
         let y = Shared(y);
         threads.for_each(split.tasks(), scratch, share, &|task, scratch: &mut [Line]| {
-            run(task, Region { y: y.pointer(), len, split, shape, task, life: PhantomData }, scratch);
+            let is_checked = cfg!(debug_assertions) && has_few_patches(split, task);
+            run(task, Region { y: y.pointer(), len, split, shape, task, is_checked, life: PhantomData }, scratch);
         });
-        // SAFETY: the slice is the one that was handed in, borrowed for 'y, and no task accesses it any more. Every
-        // element is initialised: each task has written its region, and together the regions are Y.
+        // SAFETY: the slice is the one that was handed in, borrowed for 'y, and no task accesses it
+        // any more. Every element is initialised: each task has written its region, and together
+        // the regions are Y.
         unsafe { core::slice::from_raw_parts_mut(y.pointer(), len) }
     }
+}
+
+/// Patches of a task up to which its accesses are checked: each access looks at all of them.
+const MOST_PATCHES: usize = 1 << 12;
+
+fn has_few_patches(split: &dyn Split, task: usize) -> bool {
+    let mut count = 0;
+    split.patches(task, &mut |_| count += 1);
+    count <= MOST_PATCHES
 }
 
 /// The beginning of Y, known to all threads.
@@ -254,12 +270,12 @@ impl<T> Shared<T> {
     }
 }
 
-// SAFETY: the pointer is that of an exclusive borrow of plain data; threads write disjoint elements through it, because
-// each uses it in a Region alone, and those of a split are disjoint.
+// SAFETY: the pointer is that of an exclusive borrow of plain data; threads write disjoint elements
+// through it, because each uses it in a Region alone, and those of a split are disjoint.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-/// What a kernel call stores: in rows of `len` neighbouring elements, of which there are `count` that are `step` apart, for
-/// each of its dimensions.
+/// What a kernel call stores: in rows of `len` neighbouring elements, of which there are `count`
+/// that are `step` apart, for each of its dimensions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stores {
     at: usize,
@@ -287,6 +303,8 @@ pub(crate) struct Region<'a, T> {
     split: &'a dyn Split,
     shape: &'a Shape,
     task: usize,
+    /// Whether accesses are checked against the patches.
+    is_checked: bool,
     life: PhantomData<&'a mut [MaybeUninit<T>]>,
 }
 
@@ -298,7 +316,7 @@ impl<T: Copy> Region<'_, T> {
     /// Y from element `at` on, for a kernel call that stores what `stores` lists, and nothing else.
     #[inline(always)]
     pub(crate) fn dest(&self, at: usize, stores: impl IntoIterator<Item = Stores>) -> Dest<'_, T> {
-        if cfg!(debug_assertions) {
+        if cfg!(debug_assertions) && self.is_checked {
             for Stores { at: first, len, dims: [outer, inner] } in stores {
                 debug_assert!(first >= at, "element {first} is before {at}");
                 for row in (0..outer.0).flat_map(|o| (0..inner.0).map(move |i| o * outer.1 + i * inner.1)) {
@@ -307,8 +325,8 @@ impl<T: Copy> Region<'_, T> {
             }
         }
         assert!(at <= self.len);
-        // SAFETY: in bounds by the assertion. The elements that are written are this task's, because they are in its
-        // region, and no other task's, because regions are disjoint.
+        // SAFETY: in bounds by the assertion. The elements that are written are this task's,
+        // because they are in its region, and no other task's, because regions are disjoint.
         unsafe { Dest::new(self.y.add(at), self.len - at) }
     }
 
@@ -331,7 +349,7 @@ impl<T: Copy> Region<'_, T> {
 
     /// Whether `len` neighbouring elements from `at` on are this task's.
     fn check(&self, at: usize, len: usize) {
-        if cfg!(debug_assertions) && len > 0 {
+        if cfg!(debug_assertions) && self.is_checked && len > 0 {
             let mut is_own = false;
             self.split.patches(self.task, &mut |patch| is_own |= patch.contains(self.shape, at, len));
             debug_assert!(is_own, "elements {at}..{} are not those of task {}", at + len, self.task);

@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use super::tasks_of_thread;
 use super::workspace::Line;
 
-/// Who executes a run. Nothing else is used: no global pool that was not given, no thread of the crate's own.
+/// Who executes a run. Nothing else is used: no global pool that was not given, no thread of the
+/// crate's own.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, Default)]
 pub enum Threads<'a> {
@@ -17,7 +18,8 @@ pub enum Threads<'a> {
     /// The threads of a rayon pool; the calling thread waits for them, unless it is one of them.
     #[cfg(feature = "rayon")]
     Pool(&'a rayon::ThreadPool),
-    /// The rayon pool that the calling thread belongs to, or rayon's global pool where it belongs to none.
+    /// The rayon pool that the calling thread belongs to, or rayon's global pool where it belongs
+    /// to none.
     #[cfg(feature = "rayon")]
     Current,
     #[doc(hidden)]
@@ -40,8 +42,8 @@ impl Threads<'_> {
         }
     }
 
-    /// Calls `task(i, scratch)` for each i below `tasks`, on at most `scratch.len() / share` threads at a time, each with `share` lines of
-    /// scratch of its own.
+    /// Calls `task(i, scratch)` for each i below `tasks`, on at most `scratch.len() / share`
+    /// threads at a time, each with `share` lines of scratch of its own.
     pub(crate) fn for_each(
         self,
         tasks: usize,
@@ -66,8 +68,9 @@ impl Threads<'_> {
     }
 }
 
-/// The tasks, in queues of neighbours. A thread begins with the same queue in every run, so that it finds what it wrote the run before in its own caches,
-/// and goes on with the others' when its own is empty.
+/// The tasks, in queues of neighbours. A thread begins with the same queue in every run, so that it
+/// finds what it wrote the run before in its own caches, and goes on with the others' when its own
+/// is empty.
 #[cfg(feature = "rayon")]
 struct Queues {
     tasks: usize,

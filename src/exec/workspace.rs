@@ -11,7 +11,8 @@ use crate::error::{Error, bail};
 #[repr(C, align(64))]
 pub(crate) struct Line([u8; 64]);
 
-/// Lines that hold `count` values of type `T`; saturates, so that an absurd count exceeds every limit.
+/// Lines that hold `count` values of type `T`; saturates, so that an absurd count exceeds every
+/// limit.
 pub(crate) fn lines_for<T>(count: usize) -> usize {
     match count.checked_mul(size_of::<T>()) {
         Some(bytes) => bytes.div_ceil(size_of::<Line>()),
@@ -19,7 +20,8 @@ pub(crate) fn lines_for<T>(count: usize) -> usize {
     }
 }
 
-/// Scratch memory for [`Plan::run`](crate::Plan::run): allocated once, used by any number of runs of any plans that fit.
+/// Scratch memory for [`Plan::run`](crate::Plan::run): allocated once, used by any number of runs
+/// of any plans that fit.
 ///
 /// What it holds between runs does not matter.
 ///

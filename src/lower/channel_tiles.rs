@@ -7,9 +7,11 @@ use convoke_kernels::{Ahead, ChannelKernel, Isa, Real};
 
 use crate::machine::Machine;
 
-/// What the calls for a panel of weights fetch: the panel behind it, a line with each step of k, or two where there is a single call. Where that call has few pixels,
-/// so that it takes less time than its weights from the L3 cache do, they are read as fast as the cache gives them, and what else is asked for gets in
-/// the way: nothing, or where panels lie one behind the other [`Ahead::STREAM`].
+/// What the calls for a panel of weights fetch: the panel behind it, a line with each step of k, or
+/// two where there is a single call. Where that call has few pixels, so that it takes less time
+/// than its weights from the L3 cache do, they are read as fast as the cache gives them, and what
+/// else is asked for gets in the way: nothing, or where panels lie one behind the other
+/// [`Ahead::STREAM`].
 pub(crate) struct Fetch<'w, T> {
     left: &'w [T],
     mode: Mode,
@@ -76,18 +78,21 @@ impl Rate {
     }
 }
 
-/// Rows of pixels cut into tiles of nearly equal width, and channels cut into panels: the kernels for all of them.
+/// Rows of pixels cut into tiles of nearly equal width, and channels cut into panels: the kernels
+/// for all of them.
 pub(crate) struct Tiles<T: Real> {
     pub(crate) panels: Panels,
     /// Pixels of a row, and tiles that it is cut into.
     pub(crate) width: usize,
     pub(crate) count: usize,
-    /// Pixels of the narrower tiles, and how many tiles have one more: no divisions where tiles follow each other fast.
+    /// Pixels of the narrower tiles, and how many tiles have one more: no divisions where tiles
+    /// follow each other fast.
     narrow: usize,
     wider: usize,
     /// For wide panels and for narrow ones: the kernels of the wider tiles and of the others.
     kernels: [[&'static ChannelKernel<T>; 2]; 2],
-    /// For wide panels and for narrow ones: the kernels of two rows, where these are of so few pixels.
+    /// For wide panels and for narrow ones: the kernels of two rows, where these are of so few
+    /// pixels.
     two_rows: Option<[&'static ChannelKernel<T>; 2]>,
     /// For wide panels and for narrow ones: cycles of a tap of two rows at once, and of one row.
     joining: [[f64; 2]; 2],
@@ -162,13 +167,15 @@ impl<T: Real> Tiles<T> {
         if pair[0].mr() == pixels { pair[0] } else { pair[1] }
     }
 
-    /// The kernel for two rows of pixels, and a panel of `channels` channels; none where rows are too long.
+    /// The kernel for two rows of pixels, and a panel of `channels` channels; none where rows are
+    /// too long.
     pub(crate) fn two_rows(&self, channels: usize) -> Option<&'static ChannelKernel<T>> {
         self.two_rows.map(|kernels| kernels[usize::from(self.panels.panel(channels).1)])
     }
 
-    /// The kernel for two rows of pixels and a panel of `channels` channels, where these see `taps` and products of the taps between them with padding cost less than what is
-    /// saved; and these taps.
+    /// The kernel for two rows of pixels and a panel of `channels` channels, where these see `taps`
+    /// and products of the taps between them with padding cost less than what is saved; and these
+    /// taps.
     pub(crate) fn joined(
         &self,
         channels: usize,
@@ -242,7 +249,8 @@ impl Panels {
         Some(Self { lanes: kernels.first()?.lanes(), wide: kernels.iter().map(ChannelKernel::nr).max()? })
     }
 
-    /// Channels of a panel, with those that fill it up, where `channels` are left; and whether it is narrow.
+    /// Channels of a panel, with those that fill it up, where `channels` are left; and whether it
+    /// is narrow.
     pub(crate) fn panel(&self, channels: usize) -> (usize, bool) {
         let narrow = channels <= self.lanes && self.wide > self.lanes;
         (if narrow { self.lanes } else { self.wide }, narrow)
@@ -254,7 +262,8 @@ impl Panels {
         channels - rest + if rest == 0 { 0 } else { self.panel(rest).0 }
     }
 
-    /// The sum over the panels of `channels` channels of what `of` says, given whether a panel is narrow.
+    /// The sum over the panels of `channels` channels of what `of` says, given whether a panel is
+    /// narrow.
     pub(crate) fn sum(&self, channels: usize, of: impl Fn(bool) -> f64) -> f64 {
         let rest = channels % self.wide;
         (channels / self.wide) as f64 * of(false) + if rest == 0 { 0.0 } else { of(self.panel(rest).1) }

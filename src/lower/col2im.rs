@@ -1,4 +1,5 @@
-//! ConvTranspose as GEMM + col2im: the products of every input position with every tap, added to where they belong.
+//! ConvTranspose as GEMM + col2im: the products of every input position with every tap, added to
+//! where they belong.
 //!
 //! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each
 //! image and group; K, and the taps of kernels of more than [`STEPS`], in blocks too. The output
@@ -27,7 +28,6 @@ use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
-
 use crate::machine::Machine;
 use crate::{Axis, Geometry, Op};
 
@@ -36,17 +36,18 @@ const ROWS: usize = 256;
 /// Bytes of a tile of the input and of the product, about: both stay in the L2 cache, beside the
 /// sums.
 fn tile_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 4
+    machine.block_l2_bytes() / 4
 }
 /// Steps of K, and rows of a GEMM with one channel, at the most: tiles of 64 positions then take
 /// 256 KiB (in f64 twice that). Packed weights depend on it, and so it depends on no machine.
 const STEPS: usize = 1024;
 /// Bytes of the sums of a band, about: they stay in the L2 cache.
 fn band_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 2
+    machine.block_l2_bytes() / 2
 }
-/// Bytes of one slice of an axis from which on bands are cut along the next axis: bands of single slices multiply most inputs several times, so that
-/// only slices far beyond [`band_bytes`] are cut. It bounds a task's scratch.
+/// Bytes of one slice of an axis from which on bands are cut along the next axis: bands of single
+/// slices multiply most inputs several times, so that only slices far beyond [`band_bytes`] are
+/// cut. It bounds a task's scratch.
 const MOST_BAND_BYTES: usize = 4 << 20;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most: usize) -> Answer<'a, T> {
@@ -58,7 +59,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     if geometry.output_len() == 0 {
         return Err(String::from("the output is empty"));
     }
-    // Blocks of equal size, and dependent on the operator alone, so that packed weights fit every input size.
+    // Blocks of equal size, and dependent on the operator alone, so that packed weights fit every
+    // input size.
     let k = Blocks::new(geometry.in_channels_per_group(), STEPS);
     let taps = Blocks::new(geometry.kernel_volume(), STEPS);
     let channels = Blocks::new(geometry.out_channels_per_group(), (ROWS / geometry.kernel_volume()).max(1));
@@ -168,7 +170,8 @@ impl<'a> Sums<'a> {
         (self.outer * self.axes[self.axis].output + self.origin) * behind
     }
 
-    /// Phases of the last axis, and elements of a phase: position r of a row is element `r / stride` of phase `r % stride`.
+    /// Phases of the last axis, and elements of a phase: position r of a row is element `r /
+    /// stride` of phase `r % stride`.
     fn phases(&self) -> (usize, usize) {
         let (_, extent) = self.range(self.axes.len() - 1);
         (self.last().stride.min(extent), extent.div_ceil(self.last().stride))
@@ -195,7 +198,8 @@ impl<'a> Sums<'a> {
         (0..self.axes.len()).map(|i| self.range(i).1).product()
     }
 
-    /// The input positions along an axis that reach the band; `0..0` if none does, because the first one that could may lie far beyond X.
+    /// The input positions along an axis that reach the band; `0..0` if none does, because the
+    /// first one that could may lie far beyond X.
     fn reaching(&self, axis: usize) -> Range<usize> {
         let (origin, extent) = self.range(axis);
         let axis = &self.axes[axis];
@@ -204,7 +208,8 @@ impl<'a> Sums<'a> {
         if first < axis.input { first..end.min(axis.input).max(first) } else { 0..0 }
     }
 
-    /// The number of runs of input positions that reach the band: of positions on the axes before the one that bands are cut along.
+    /// The number of runs of input positions that reach the band: of positions on the axes before
+    /// the one that bands are cut along.
     fn runs(&self) -> usize {
         (0..self.axis).map(|i| self.reaching(i).len()).product()
     }
@@ -223,7 +228,8 @@ impl<'a> Sums<'a> {
         (first + reaching.start) * behind..(first + reaching.end) * behind
     }
 
-    /// The row of sums that a row of inputs reaches through a tap (both over the axes before the last); none where that is outside the band.
+    /// The row of sums that a row of inputs reaches through a tap (both over the axes before the
+    /// last); none where that is outside the band.
     fn row(&self, mut inputs: usize, mut tap: usize) -> Option<usize> {
         let (mut at, mut step) = (0, 1);
         for (i, axis) in self.axes[..self.axes.len() - 1].iter().enumerate().rev() {
@@ -240,7 +246,8 @@ impl<'a> Sums<'a> {
         Some(at)
     }
 
-    /// Of the inputs `x` of a row, those whose products with a tap of the last axis fall into the row of sums, and where the first one does.
+    /// Of the inputs `x` of a row, those whose products with a tap of the last axis fall into the
+    /// row of sums, and where the first one does.
     fn run(&self, x: Range<usize>, tap: usize) -> (Range<usize>, usize) {
         let axis = self.last();
         let (origin, extent) = self.range(self.axes.len() - 1);
@@ -406,7 +413,8 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         let x = &io.x[(image * geometry.in_channels + group * geometry.in_channels_per_group()) * spatial..];
         for run in 0..if spatial == 0 { 0 } else { layout.runs() } {
             let inputs = layout.inputs(run);
-            // Tiles lie on a grid of their own, wherever the band begins: every sum sees its products in the same order for any split into bands.
+            // Tiles lie on a grid of their own, wherever the band begins: every sum sees its
+            // products in the same order for any split into bands.
             let mut first = inputs.start;
             while first < inputs.end {
                 let n = (self.positions - first % self.positions).min(inputs.end - first);

@@ -1,4 +1,5 @@
-//! What the planner and a lowering promise each other: the request, the offer, and the configured lowering.
+//! What the planner and a lowering promise each other: the request, the offer, and the configured
+//! lowering.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -22,7 +23,8 @@ pub(crate) struct Request<'a, T: Element> {
     pub(crate) accuracy: Accuracy,
     /// Bytes of scratch that a task may need, at the most.
     pub(crate) task_bytes: usize,
-    /// The layout of weights that are already packed for this algorithm: to be accepted as it is, or rejected.
+    /// The layout of weights that are already packed for this algorithm: to be accepted as it is,
+    /// or rejected.
     pub(crate) layout: Option<&'a Layout>,
 }
 

@@ -1,35 +1,38 @@
-//! The macro-kernel that the GEMM lowerings share: panels of packed weights times a block of columns, tile by tile.
+//! The macro-kernel that the GEMM lowerings share: panels of packed weights times a block of
+//! columns, tile by tile.
 //!
-//! C = A B, with A the packed weights, MR rows a panel, and B a block of columns that is read through row offsets: shifted views of padded
-//! planes, rows of X itself, or packed panels. K is blocked; between K blocks the tiles of C are kept in scratch memory, each contiguous, and the
-//! last K block finishes them into Y. Every element sees its products in the order of k, whatever the tiles: results do not depend on how
-//! the work is split.
+//! C = A B, with A the packed weights, MR rows a panel, and B a block of columns that is read
+//! through row offsets: shifted views of padded planes, rows of X itself, or packed panels. K is
+//! blocked; between K blocks the tiles of C are kept in scratch memory, each contiguous, and the
+//! last K block finishes them into Y. Every element sees its products in the order of k, whatever
+//! the tiles: results do not depend on how the work is split.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::spatial_kernels;
 use convoke_kernels::{Ahead, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap};
 
 use super::sink::{DirectStore, Sink};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Request;
-
 use crate::machine::{Machine, Prices};
-use convoke_kernels::catalogue::spatial_kernels;
 
 /// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
 pub(crate) fn a_block_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 4
+    machine.block_l2_bytes() / 4
 }
 
-/// Steps of k of a product that is bound by its stores (10 steps, 512 rows of 3199 columns: 82 instead of 33 GFLOP/s; 27 steps, 64 rows of 50,176: 148
-/// instead of 138), and rows from which on their pages are too many for the first level's TLB.
+/// Steps of k of a product that is bound by its stores (10 steps, 512 rows of 3199 columns: 82
+/// instead of 33 GFLOP/s; 27 steps, 64 rows of 50,176: 148 instead of 138), and rows from which on
+/// their pages are too many for the first level's TLB.
 pub(crate) const FEW_STEPS: usize = 96;
 const MANY_ROWS: usize = 64;
 
-/// Rows of A, cut into panels of nearly equal height: the first `taller` panels have one row more than the others.
+/// Rows of A, cut into panels of nearly equal height: the first `taller` panels have one row more
+/// than the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Panels {
     count: usize,
@@ -38,7 +41,8 @@ pub(crate) struct Panels {
 }
 
 impl Panels {
-    /// As few panels of at most `mr` rows as possible, whose heights differ by at most one: no panel is left with a row or two.
+    /// As few panels of at most `mr` rows as possible, whose heights differ by at most one: no
+    /// panel is left with a row or two.
     pub(crate) fn new(rows: usize, mr: usize) -> Self {
         let count = rows.div_ceil(mr);
         let (height, taller) = (rows.checked_div(count).unwrap_or(0), rows.checked_rem(count).unwrap_or(0));
@@ -83,7 +87,8 @@ impl Panels {
     }
 }
 
-/// The kernels for the panels of one A: for each width, one for the taller panels and one for the others.
+/// The kernels for the panels of one A: for each width, one for the taller panels and one for the
+/// others.
 pub(crate) struct Tiles<T: Real> {
     pub(crate) panels: Panels,
     pub(crate) lanes: usize,
@@ -102,7 +107,8 @@ struct Width<T: Real> {
 }
 
 impl<T: Real> Tiles<T> {
-    /// The kernels of panels with at most `mr` rows each, in widths of at most `max_nrv` vectors; none if a kernel is lacking.
+    /// The kernels of panels with at most `mr` rows each, in widths of at most `max_nrv` vectors;
+    /// none if a kernel is lacking.
     fn new(machine: &Machine, rows: usize, mr: usize, max_nrv: usize) -> Option<Self> {
         let panels = Panels::new(rows, mr);
         let kernels = spatial_kernels::<T>(machine.isa());
@@ -120,8 +126,8 @@ impl<T: Real> Tiles<T> {
         (!widths.is_empty()).then_some(Self { panels, lanes, widths, a_block_bytes, far_bytes })
     }
 
-    /// The tile that takes the fewest cycles for `rows` of A and `vectors` of columns, times a `factor` of the kernel; with `mr`, only tiles of that
-    /// panel height.
+    /// The tile that takes the fewest cycles for `rows` of A and `vectors` of columns, times a
+    /// `factor` of the kernel; with `mr`, only tiles of that panel height.
     pub(crate) fn choose(
         machine: &Machine,
         rows: usize,
@@ -167,7 +173,8 @@ impl<T: Real> Tiles<T> {
         cycles
     }
 
-    /// Estimated cycles beside the steps of k, over all rows and `vectors` of columns: calls for each block of k, and sums on their way into Y.
+    /// Estimated cycles beside the steps of k, over all rows and `vectors` of columns: calls for
+    /// each block of k, and sums on their way into Y.
     pub(crate) fn finish_cycles(&self, prices: &Prices, vectors: usize, k_blocks: usize) -> f64 {
         // As f64: hostile sizes may exceed usize.
         let calls = k_blocks as f64 * self.panels.count as f64 * vectors.div_ceil(self.widest()) as f64;
@@ -206,8 +213,8 @@ pub(crate) fn lanes<T: Real>(isa: Isa) -> usize {
     spatial_kernels::<T>(isa).first().map_or(1, SpatialKernel::lanes)
 }
 
-/// Nanoseconds for the multiply-adds of a materialised lowering, at `cycles` for those of a register: products with `positions` columns for each image, at most
-/// `columns` at a time.
+/// Nanoseconds for the multiply-adds of a materialised lowering, at `cycles` for those of a
+/// register: products with `positions` columns for each image, at most `columns` at a time.
 pub(crate) fn multiply_nanoseconds<E: Element>(
     request: &Request<'_, E>,
     (positions, columns): (usize, usize),
@@ -226,7 +233,8 @@ pub(crate) fn multiply_nanoseconds<E: Element>(
 
 /// The packed weights' part in a call of the macro-kernel: panels of A over one block of k.
 pub(crate) struct Rows<'a, A> {
-    /// Packed A of the group: panel p begins at `start(p) * k_total`, step k of it `k * height(p)` further on.
+    /// Packed A of the group: panel p begins at `start(p) * k_total`, step k of it `k * height(p)`
+    /// further on.
     pub(crate) a: &'a [A],
     pub(crate) k_total: usize,
     pub(crate) k: Range<usize>,
@@ -252,7 +260,8 @@ pub(crate) struct Columns<'a, A> {
     /// Row k of the first vector is at `koff[k]`, vector j's `j * LANES` further on.
     pub(crate) b: &'a [A],
     pub(crate) koff: RowOffsetsRef<'a>,
-    /// The rows of the columns that come next, as far as they are not in the L2 cache: each panel of A fetches one of their lines.
+    /// The rows of the columns that come next, as far as they are not in the L2 cache: each panel
+    /// of A fetches one of their lines.
     pub(crate) ahead: Ahead,
     /// Where vectors go; those of `range` are computed.
     pub(crate) map: &'a StoreMap,
@@ -274,7 +283,8 @@ struct Operands<'a, A> {
 }
 
 impl<A: Real> Operands<'_, A> {
-    /// Sums the tile of `kernel` at row `row`, whose weights are `a`; finishes it in the last block of k.
+    /// Sums the tile of `kernel` at row `row`, whose weights are `a`; finishes it in the last block
+    /// of k.
     fn tile<T: Element<Acc = A>>(
         &self,
         kernel: &SpatialKernel<A>,
@@ -299,8 +309,8 @@ impl<A: Real> Operands<'_, A> {
         }
     }
 
-    /// Finishes the tiles of the panels of rows `of`, of equal height, over the whole of K, in one call. Does nothing and
-    /// says so where kernels do not store tiles themselves.
+    /// Finishes the tiles of the panels of rows `of`, of equal height, over the whole of K, in one
+    /// call. Does nothing and says so where kernels do not store tiles themselves.
     fn panels<T: Element<Acc = A>>(
         &self,
         kernel: &SpatialKernel<A>,
@@ -316,7 +326,8 @@ impl<A: Real> Operands<'_, A> {
         true
     }
 
-    /// Where kernels store rows of the group themselves, and what they add; nothing where they do not.
+    /// Where kernels store rows of the group themselves, and what they add; nothing where they do
+    /// not.
     #[inline(always)]
     fn direct<'s, T: Element<Acc = A>>(
         &'s self,
@@ -326,15 +337,15 @@ impl<A: Real> Operands<'_, A> {
     ) -> Option<DirectStore<'s, A>> {
         let Columns { at, ldy, map, .. } = *self.columns;
         let (at, rows) = (at + of.start * ldy, of.len());
-        let vectors = &map.columns()[self.vector..self.vector + kernel.nr() / kernel.lanes()];
-        let stores =
-            vectors.iter().map(move |v| Stores::row(at + v.offset, v.mask.count_ones() as usize).times(rows, ldy));
+        let vectors = map.columns().iter().skip(self.vector).take(kernel.nrv());
+        let stores = vectors.map(move |v| Stores::row(at + v.offset, v.mask.count_ones() as usize).times(rows, ldy));
         sink.direct(at, &self.rows.bias[of], stores)
     }
 }
 
 impl<T: Real> Tiles<T> {
-    /// Values of scratch that [`multiply`](Self::multiply) needs: one tile, or, where K is blocked, the tiles of all `panels` and `vectors`.
+    /// Values of scratch that [`multiply`](Self::multiply) needs: one tile, or, where K is blocked,
+    /// the tiles of all `panels` and `vectors`.
     pub(crate) fn scratch_len(&self, panels: Range<usize>, vectors: usize, k_blocks: usize) -> usize {
         if k_blocks <= 1 {
             return self.tile_len();
@@ -342,15 +353,18 @@ impl<T: Real> Tiles<T> {
         (self.panels.start(panels.end) - self.panels.start(panels.start)) * vectors * self.lanes
     }
 
-    /// Whether storing takes longest, with `k` steps: that goes faster row after row of Y than across its rows, and [`multiply`](Self::multiply) takes panel after
-    /// panel, for all columns, where they are more than a tile's.
+    /// Whether storing takes longest, with `k` steps: that goes faster row after row of Y than
+    /// across its rows, and [`multiply`](Self::multiply) takes panel after panel, for all columns,
+    /// where they are more than a tile's.
     pub(crate) fn is_store_bound(&self, k: usize) -> bool {
         k <= FEW_STEPS && self.panels.start(self.panels.count()) >= MANY_ROWS
     }
 
-    /// Multiplies panels of A by columns: for each tile's width of columns, which stays in the L1 cache, all panels.
+    /// Multiplies panels of A by columns: for each tile's width of columns, which stays in the L1
+    /// cache, all panels.
     ///
-    /// `tiles` keeps the sums between blocks of k; calls for the same columns must pass the same part of it, and the same `range`s.
+    /// `tiles` keeps the sums between blocks of k; calls for the same columns must pass the same
+    /// part of it, and the same `range`s.
     pub(crate) fn multiply<E: Element<Acc = T>>(
         &self,
         rows: &Rows<'_, T>,
@@ -405,7 +419,8 @@ impl<T: Real> Tiles<T> {
         }
     }
 
-    /// Calls `tiles(kernel, run of panels, first vector)` for each width of columns and each run of panels of equal height, until those of all `panels` have passed.
+    /// Calls `tiles(kernel, run of panels, first vector)` for each width of columns and each run of
+    /// panels of equal height, until those of all `panels` have passed.
     #[inline]
     pub(crate) fn for_each(
         &self,

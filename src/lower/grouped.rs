@@ -1,12 +1,18 @@
-//! Conv with few channels a group, straight from X: several output channels share each vector that is loaded.
+//! Conv with few channels a group, straight from X: several output channels share each vector that
+//! is loaded.
 //!
-//! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. Accepts a Conv on one or two axes, with at most
-//! [`MOST_CHANNELS`] input channels and 2 to `MOST_CHANNELS` output channels a group, of stride 1 and output rows as long as those of X, and those at most
-//! [`FlatTaps::MOST_WIDTH`]: then X is what a GEMM reads, without a copy, and Y is written in whole vectors over the ends of rows. With strides, X is
-//! copied into a plane for each phase, whose rows are as long as those of Y; rows of X may not be longer than all phases, and dilation asks for stride 1.
+//! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group.
+//! Accepts a Conv on one or two axes, with at most [`MOST_CHANNELS`] input channels and 2 to
+//! `MOST_CHANNELS` output channels a group, of stride 1 and output rows as long as those of X, and
+//! those at most [`FlatTaps::MOST_WIDTH`]: then X is what a GEMM reads, without a copy, and Y is
+//! written in whole vectors over the ends of rows. With strides, X is copied into a plane for each
+//! phase, whose rows are as long as those of Y; rows of X may not be longer than all phases, and
+//! dilation asks for stride 1.
 //!
-//! A unit of work is a run of positions of one group of one image, in blocks that stay in the L1 cache. K is ordered by taps along W, then channels, then taps along H. Scratch for a task:
-//! the unit's planes where X is strided or of a 16-bit type, and its sums where kernels cannot store into Y.
+//! A unit of work is a run of positions of one group of one image, in blocks that stay in the L1
+//! cache. K is ordered by taps along W, then channels, then taps along H. Scratch for a task: the
+//! unit's planes where X is strided or of a 16-bit type, and its sums where kernels cannot store
+//! into Y.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -22,13 +28,11 @@ use convoke_kernels::{
 };
 
 use super::sink::{Finish, no_epilogue};
-
 use crate::element::Element;
 use crate::exec::region::{Patch, Split, Stores};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::TASKS_PER_THREAD;
-
 use crate::machine::{Machine, Prices};
 use crate::{Axis, Geometry, Op};
 
@@ -38,15 +42,14 @@ pub(crate) const MOST_CHANNELS: usize = 32;
 /// Taps, at the most: tables grow with them.
 const MOST_TAPS: usize = 128;
 
-/// Bytes of a unit's planes, at the most, where several panels of output channels read them: half
-/// of the L1 cache, with room for Y and weights.
-fn planes_bytes(machine: &Machine) -> usize {
-    machine.l1_bytes / 2
-}
+/// Bytes of a unit's planes, at the most, where several panels of output channels read them: they
+/// stay in L1 caches of 32 KiB and more, with room for Y and weights.
+const PLANES_BYTES: usize = 24 << 10;
 
-/// Bytes of the sums of a block, at the most, where kernels cannot store into Y: they stay in the L2 cache.
+/// Bytes of the sums of a block, at the most, where kernels cannot store into Y: they stay in the
+/// L2 cache.
 fn sums_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 8
+    machine.block_l2_bytes() / 8
 }
 
 /// Bytes of scratch, at the most: a limit of memory.
@@ -117,7 +120,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     };
     // Blocks that stay in the L1 cache while several panels read them, and enough for the threads.
     let (bytes, planes) = (size_of::<T::Acc>(), inputs * phases.pitch);
-    let resident = if heights.len() > 1 { planes.saturating_mul(bytes).div_ceil(planes_bytes(machine)) } else { 1 };
+    let resident = if heights.len() > 1 { planes.saturating_mul(bytes).div_ceil(PLANES_BYTES) } else { 1 };
     let finish = Finish::new(request);
     let tallest = heights.iter().copied().max().unwrap_or(0);
     let sums = if finish.is_direct() { 0 } else { geometry.output_spatial().saturating_mul(tallest * bytes) };
@@ -177,7 +180,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     })
 }
 
-/// The planes of a channel: one for each phase of the strides that some tap reads; without strides, X's own.
+/// The planes of a channel: one for each phase of the strides that some tap reads; without strides,
+/// X's own.
 struct Phases {
     h: Axis,
     w: Axis,
@@ -209,7 +213,8 @@ impl Phases {
         (phase, axis.input.saturating_sub(phase).div_ceil(axis.stride))
     }
 
-    /// Whether some rows or planes end before the others, or before Y's: they are filled up with zeros.
+    /// Whether some rows or planes end before the others, or before Y's: they are filled up with
+    /// zeros.
     fn is_ragged(&self) -> bool {
         let (rows, width) = (self.h.input.div_ceil(self.h.stride), self.w.output);
         (0..self.counts[0]).any(|i| Self::of(&self.h, i).1 < rows)
@@ -264,7 +269,8 @@ impl Phases {
     }
 }
 
-/// For each tap of an axis, its phase's plane, `gap` elements from one to the next, and the position that output position 0 sees there.
+/// For each tap of an axis, its phase's plane, `gap` elements from one to the next, and the
+/// position that output position 0 sees there.
 fn places(axis: &Axis, gap: usize) -> Vec<(usize, isize)> {
     let place = |k: usize| {
         let position = (k * axis.dilation) as isize - axis.pad_begin as isize;
@@ -291,7 +297,8 @@ struct Cover<A: Real> {
 /// Tiles side by side.
 struct Run<A: Real> {
     kernel: &'static GroupedKernel<A>,
-    /// The vector that the first one begins with, and the number of vectors, of which the last tile may have a part.
+    /// The vector that the first one begins with, and the number of vectors, of which the last tile
+    /// may have a part.
     first: usize,
     vectors: usize,
 }
@@ -304,7 +311,8 @@ fn tile_cycles<A: Real>(machine: &Machine, kernel: &GroupedKernel<A>, steps: f64
     step * steps + (kernel.mr() * kernel.nrv()) as f64 * prices.grouped_finish_cycles + prices.kernel_call_cycles / 4.0
 }
 
-/// The cheapest tiles of `height` rows for `vectors` vectors, the last of which may reach beyond them; none if there is no kernel of that height.
+/// The cheapest tiles of `height` rows for `vectors` vectors, the last of which may reach beyond
+/// them; none if there is no kernel of that height.
 fn cover<A: Real>(
     machine: &Machine,
     kernels: &'static [GroupedKernel<A>],
@@ -335,7 +343,8 @@ fn cover<A: Real>(
     }
     let (mut runs, mut first) = (Vec::new(), 0);
     for (kernel, tiles) in kernels.into_iter().zip(counts).filter(|(_, tiles)| *tiles > 0) {
-        // Without any of the tiles, the others would not reach the end: the last one begins before it.
+        // Without any of the tiles, the others would not reach the end: the last one begins before
+        // it.
         let covered = (tiles * kernel.nrv()).min(vectors - first);
         runs.push(Run { kernel, first, vectors: covered });
         first += covered;
@@ -344,7 +353,8 @@ fn cover<A: Real>(
     Some(Cover { runs, cycles: many as f64 * costs[bulk] + least[rest].0 + calls })
 }
 
-/// The cheapest panels of `rows` output channels, the tallest first; none if no heights add up to that.
+/// The cheapest panels of `rows` output channels, the tallest first; none if no heights add up to
+/// that.
 fn heights<A: Real>(
     machine: &Machine,
     kernels: &'static [GroupedKernel<A>],
@@ -501,7 +511,8 @@ impl<T: Element> Grouped<T> {
         }
     }
 
-    /// All output channels of a block of positions; `next` begins with the next group's channels of X.
+    /// All output channels of a block of positions; `next` begins with the next group's channels of
+    /// X.
     fn block(
         &self,
         block: usize,
@@ -519,7 +530,8 @@ impl<T: Element> Grouped<T> {
         for (i, panel) in self.panels.iter().enumerate() {
             let runs = &panel.runs[usize::from(block + 1 == self.blocks)];
             let steps: usize = runs.iter().map(|run| run.vectors.div_ceil(run.kernel.nrv()) * self.taps.steps()).sum();
-            // The first panel of each block fetches its share of the next group, and each step a share of that.
+            // The first panel of each block fetches its share of the next group, and each step a
+            // share of that.
             let share = geometry.in_channels_per_group() * geometry.input_spatial() / self.blocks;
             let step = share.div_ceil(steps.max(1));
             let next = if i == 0 { next.get(block * share..).unwrap_or(&[]) } else { &[] };

@@ -1,8 +1,10 @@
-//! Conv with the im2col matrix made, a tile of columns at a time, and multiplied by a BLAS: the textbook lowering.
+//! Conv with the im2col matrix made, a tile of columns at a time, and multiplied by a BLAS: the
+//! textbook lowering.
 //!
-//! M = M/group, K = C/group * kernel volume (channels, then taps, as W lies), N = output positions, for each image and group; M and K in blocks
-//! of at most [`BLOCK`]. Accepts every Conv. Scratch for a task: a tile of the im2col matrix and one of the product, each of at most
-//! [`tile_bytes`] or 64 columns.
+//! M = M/group, K = C/group * kernel volume (channels, then taps, as W lies), N = output positions,
+//! for each image and group; M and K in blocks of at most [`BLOCK`]. Accepts every Conv. Scratch
+//! for a task: a tile of the im2col matrix and one of the product, each of at most [`tile_bytes`]
+//! or 64 columns.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -19,14 +21,13 @@ use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
-
 use crate::machine::Machine;
 use crate::{Geometry, Op};
 
 /// Bytes of a tile of the im2col matrix, about, and of a tile of the product: both stay in the L2
 /// cache.
 fn tile_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 2
+    machine.block_l2_bytes() / 2
 }
 /// Rows of a product and steps of K, at the most, so that tiles of 64 columns take half a MiB (in
 /// f64 twice that): a layer may have millions of channels. Packed weights depend on it, and so it
@@ -162,7 +163,8 @@ impl<T: Element> Im2col<T> {
         &*self.gemms[usize::from(index + 1 == self.rows.count())]
     }
 
-    /// Of a block of rows of a group: the rows of W, and where its packed weights of a block of K are.
+    /// Of a block of rows of a group: the rows of W, and where its packed weights of a block of K
+    /// are.
     fn packed_range(&self, group: usize, index: usize, k: &Range<usize>) -> (Range<usize>, Range<usize>) {
         let (rows, k_total) = (self.rows.range(index), self.k.last().end);
         let first = group * self.geometry.out_channels_per_group() + rows.start;
@@ -170,7 +172,8 @@ impl<T: Element> Im2col<T> {
         (first..first + rows.len(), at(k.start)..at(k.end))
     }
 
-    /// Makes rows `k` of the im2col matrix for the output positions `positions`: in each row one run of outputs of the last axis at a time.
+    /// Makes rows `k` of the im2col matrix for the output positions `positions`: in each row one
+    /// run of outputs of the last axis at a time.
     fn make_columns(&self, x: &[T], k: &Range<usize>, positions: &Range<usize>, matrix: &mut [T::Acc]) {
         let geometry = &self.geometry;
         let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
@@ -191,7 +194,8 @@ impl<T: Element> Im2col<T> {
                     continue;
                 };
                 let x = &x[source * last.input..(source + 1) * last.input];
-                // Outputs o + e of the run that see an input element: pad_begin <= begin + e * stride < pad_begin + input.
+                // Outputs o + e of the run that see an input element: pad_begin <= begin + e *
+                // stride < pad_begin + input.
                 let begin = o * last.stride + reach;
                 let from = last.pad_begin.saturating_sub(begin).div_ceil(last.stride).min(run);
                 let to = (last.pad_begin + last.input).saturating_sub(begin).div_ceil(last.stride).clamp(from, run);
@@ -206,7 +210,8 @@ impl<T: Element> Im2col<T> {
     }
 }
 
-/// The row of X, over the axes before the last, that a row of outputs sees through a tap; none where it is padding.
+/// The row of X, over the axes before the last, that a row of outputs sees through a tap; none
+/// where it is padding.
 fn source_row(geometry: &Geometry, mut outputs: usize, mut tap: usize) -> Option<usize> {
     let (mut at, mut step) = (0, 1);
     for axis in geometry.axes[..geometry.axes.len() - 1].iter().rev() {

@@ -1,8 +1,9 @@
 //! Conv as GEMM without an im2col matrix: its rows are shifted views of padded planes.
 //!
-//! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. K is ordered by blocks of channels, then taps,
-//! then channels of the block. Accepts every Conv whose planes' offsets fit 32 bits. Scratch for a task: the planes of one block of channels
-//! for one slab of the output ([`planes`](super::planes)), and the slab's sums where K has several blocks.
+//! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. K is
+//! ordered by blocks of channels, then taps, then channels of the block. Accepts every Conv whose
+//! planes' offsets fit 32 bits. Scratch for a task: the planes of one block of channels for one
+//! slab of the output ([`planes`](super::planes)), and the slab's sums where K has several blocks.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -20,8 +21,8 @@ use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::Part;
 use crate::{Geometry, Op};
 
-/// Steps of k in a block, at the most (one channel's taps may be more): so many that the sums' way to scratch and back costs little, and so few
-/// that a block of A stays in the L2 cache.
+/// Steps of k in a block, at the most (one channel's taps may be more): so many that the sums' way
+/// to scratch and back costs little, and so few that a block of A stays in the L2 cache.
 const KC: usize = 512;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {

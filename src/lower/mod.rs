@@ -1,8 +1,9 @@
 //! The lowerings: each file or folder is one way to turn a convolution into calls of kernels.
 //!
-//! A lowering answers a [`contract::Request`] with an offer or with the reason why not. The offer, once taken,
-//! becomes a [`contract::Lowering`], which splits the output into independent tasks. To add one: its file here,
-//! its name in [`Algorithm`](crate::Algorithm), and a line in [`registry::candidates`].
+//! A lowering answers a [`contract::Request`] with an offer or with the reason why not. The offer,
+//! once taken, becomes a [`contract::Lowering`], which splits the output into independent tasks. To
+//! add one: its file here, its name in [`Algorithm`](crate::Algorithm), and a line in
+//! [`registry::candidates`].
 
 mod channel_gemm;
 mod channel_tiles;

@@ -1,10 +1,14 @@
-//! Padded, phase-split copies of a block of X: what makes every row of the im2col matrix a shifted view.
+//! Padded, phase-split copies of a block of X: what makes every row of the im2col matrix a shifted
+//! view.
 //!
-//! A block is a slab of the output: one position on the axes before `axis`, `extent` positions on it, all positions on the axes behind it, and so
-//! a run of consecutive output elements. For an axis with stride s, X is split into s phases, so that positions of one phase are neighbours;
-//! tap k of an axis with dilation d then reads phase `k * d % s`, shifted by `k * d / s`. With all planes of one pitch, output position o of
-//! the slab reads element `sum(o_i * pitch_i) + offset(tap)`: the columns of the im2col matrix are neighbours, its rows are offsets.
-//! Between two rows of the slab lie as many garbage columns as the shifts are long; they are dropped when tiles are stored.
+//! A block is a slab of the output: one position on the axes before `axis`, `extent` positions on
+//! it, all positions on the axes behind it, and so a run of consecutive output elements. For an
+//! axis with stride s, X is split into s phases, so that positions of one phase are neighbours; tap
+//! k of an axis with dilation d then reads phase `k * d % s`, shifted by `k * d / s`. With all
+//! planes of one pitch, output position o of the slab reads element `sum(o_i * pitch_i) +
+//! offset(tap)`: the columns of the im2col matrix are neighbours, its rows are offsets. Between two
+//! rows of the slab lie as many garbage columns as the shifts are long; they are dropped when tiles
+//! are stored.
 
 use alloc::string::String;
 use alloc::vec;
@@ -17,7 +21,6 @@ use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, gcd, weave_kernel
 
 use super::engine::a_block_bytes;
 use crate::lower::shares::even_share;
-
 use crate::machine::Machine;
 use crate::{Axis, Element, Geometry};
 
@@ -36,10 +39,12 @@ pub(crate) struct Planes {
     taps: Vec<usize>,
     /// The phases along the last axis, in the order in which a row of X meets them.
     phases: Vec<PhasePick>,
-    /// Elements of X from one position of an axis to the next; products wrap where they are not used.
+    /// Elements of X from one position of an axis to the next; products wrap where they are not
+    /// used.
     steps: Vec<usize>,
     rows: Vec<PlaneRow>,
-    /// For each row, its padded input positions along the axes before the slab's, relative to the slab's origin.
+    /// For each row, its padded input positions along the axes before the slab's, relative to the
+    /// slab's origin.
     leading: Vec<usize>,
 }
 
@@ -47,9 +52,11 @@ pub(crate) struct Planes {
 struct PlaneRow {
     /// Where it begins among the channel's planes: the first tap's phase.
     at: usize,
-    /// The first of the slab's output positions along its axis that some tap of the row's phase reads it for.
+    /// The first of the slab's output positions along its axis that some tap of the row's phase
+    /// reads it for.
     along: usize,
-    /// Its padded input position along the slab's axis, relative to the slab's origin: 0 where that is the last axis.
+    /// Its padded input position along the slab's axis, relative to the slab's origin: 0 where that
+    /// is the last axis.
     place: usize,
     /// Elements of X from the slab's origin to it; wraps.
     source: usize,
@@ -62,7 +69,8 @@ struct PlaneRow {
 pub(crate) struct Slab {
     /// The linear index of the first output position.
     pub(crate) first: usize,
-    /// The linear index of its position on the axes before the slab's, and the first position on the slab's axis.
+    /// The linear index of its position on the axes before the slab's, and the first position on
+    /// the slab's axis.
     outer: usize,
     start: usize,
     /// Positions on the slab's axis; fewer than the extent in the last slab.
@@ -94,8 +102,8 @@ pub(crate) fn is_shifted(axes: &[Axis]) -> bool {
     axes.iter().any(|axis| reach(axis) > 0)
 }
 
-/// After how many taps of an axis their phases repeat: tap k reads phase `k * dilation % stride`, and so do the taps `period` further on, but
-/// none between.
+/// After how many taps of an axis their phases repeat: tap k reads phase `k * dilation % stride`,
+/// and so do the taps `period` further on, but none between.
 pub(crate) fn period(axis: &Axis) -> usize {
     axis.stride / gcd(axis.stride, axis.dilation)
 }
@@ -119,8 +127,9 @@ pub(crate) fn positions_on(axes: &[Axis], (axis, extent): (usize, usize), i: usi
     }
 }
 
-/// Elements of a row of the planes with `len` of its own: with those that let all rows begin at cache lines, where no columns of garbage come of it and
-/// they are few. Stores that cross into the next line take half as long again.
+/// Elements of a row of the planes with `len` of its own: with those that let all rows begin at
+/// cache lines, where no columns of garbage come of it and they are few. Stores that cross into the
+/// next line take half as long again.
 fn row_len(len: usize, is_aligned: bool) -> Option<usize> {
     let whole = len.checked_next_multiple_of(LINE)?;
     Some(if is_aligned && whole - len <= len / MOST_SLACK { whole } else { len })
@@ -146,7 +155,8 @@ pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize, is_aligned: bool)
     Some(Sizes { channel_len, columns, slabs })
 }
 
-/// What is said where the planes exceed `bytes` or 32-bit offsets: with the axis along which taps lie furthest apart.
+/// What is said where the planes exceed `bytes` or 32-bit offsets: with the axis along which taps
+/// lie furthest apart.
 pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
     let furthest = axes.iter().enumerate().max_by_key(|(_, axis)| reach(axis));
     let furthest = furthest.map(|(i, axis)| {
@@ -158,20 +168,22 @@ pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
     alloc::format!("the padded planes exceed {bytes} bytes or 32-bit offsets: {}", furthest.unwrap_or_default())
 }
 
-/// A length of at least `len` that is an odd number of cache lines of f32, so that equal positions of many channels do not share a cache set.
+/// A length of at least `len` that is an odd number of cache lines of f32, so that equal positions
+/// of many channels do not share a cache set.
 pub(crate) fn padded(len: usize) -> Option<usize> {
     let lines = len.div_ceil(16);
     (lines + 1 - lines % 2).checked_mul(16)
 }
 
-/// Channels of a block of K with at most `most` steps (one channel's taps may be more). It depends on the operator alone, so that packed
-/// weights fit every input size.
+/// Channels of a block of K with at most `most` steps (one channel's taps may be more). It depends
+/// on the operator alone, so that packed weights fit every input size.
 pub(crate) fn channels_per_block(channels: usize, taps: usize, most: usize) -> usize {
     let most = (most / taps).max(1);
     channels.div_ceil(channels.div_ceil(most).max(1)).max(1)
 }
 
-/// The tap and the channel of step `k`: K is ordered by blocks of channels, then taps, then channels of the block.
+/// The tap and the channel of step `k`: K is ordered by blocks of channels, then taps, then
+/// channels of the block.
 pub(crate) fn step_of(k: usize, channels: usize, taps: usize, block: usize) -> (usize, usize) {
     let first = k / (block * taps) * block;
     let width = block.min(channels - first);
@@ -196,16 +208,20 @@ pub(crate) struct Choice {
     pub(crate) is_aligned: bool,
 }
 
-/// Slabs that each thread may have: several, so that threads end at about the same time whatever holds one up, or one, whose border and last vectors weigh less.
+/// Slabs that each thread may have: several, so that threads end at about the same time whatever
+/// holds one up, or one, whose border and last vectors weigh less.
 pub(crate) const PER_THREAD: [usize; 2] = [2, 1];
-/// Bytes of the planes of a slab, at the most: far-reaching kernels (large dilation) beyond that are for lowerings that copy only what taps see.
+/// Bytes of the planes of a slab, at the most: far-reaching kernels (large dilation) beyond that
+/// are for lowerings that copy only what taps see.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
 /// Columns of a slab, at the most: more gain nothing, and tables grow with them.
 const MOST_COLUMNS: usize = 8192;
-/// Columns below which a slab is halved at the most for the threads' sake: its planes' borders would weigh too much.
+/// Columns below which a slab is halved at the most for the threads' sake: its planes' borders
+/// would weigh too much.
 const LEAST_COLUMNS: usize = 192;
 
-/// Channels of a block from which on the next one's rows are fetched ahead: few channels are read like one.
+/// Channels of a block from which on the next one's rows are fetched ahead: few channels are read
+/// like one.
 pub(crate) const FETCHED_CHANNELS: usize = 8;
 /// Bytes of the L2 cache that a slab, its sums and a block of A take, at the most, however large
 /// the cache is: what streams by drives more than that out before it is read again. (Emerald
@@ -223,8 +239,9 @@ pub(crate) fn budget_beside(machine: &Machine, a_block: usize) -> usize {
 }
 
 impl Choice {
-    /// The slab's axis and extent: as much of the output as keeps the planes of a block of channels, the sums (`sums` of the columns) and a block
-    /// of A within the L2 cache, but no more than leaves every thread its slabs. None if the planes are too large.
+    /// The slab's axis and extent: as much of the output as keeps the planes of a block of
+    /// channels, the sums (`sums` of the columns) and a block of A within the L2 cache, but no more
+    /// than leaves every thread its slabs. None if the planes are too large.
     pub(crate) fn slab(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(usize, usize, Sizes)> {
         let fits = |axis: usize, extent: usize| {
             sizes(axes, axis, extent, self.is_aligned).is_some_and(|sizes| {
@@ -232,7 +249,8 @@ impl Choice {
                 values.saturating_mul(self.bytes) <= self.budget && sizes.columns <= MOST_COLUMNS
             })
         };
-        // The outermost axis that can be cut so that a slab fits, and the largest extent on it: sizes grow with it.
+        // The outermost axis that can be cut so that a slab fits, and the largest extent on it:
+        // sizes grow with it.
         let axis = (0..axes.len() - 1).find(|&axis| fits(axis, 1)).unwrap_or(axes.len() - 1);
         let whole = axes[axis].output;
         let (mut low, mut high) = (1, whole);
@@ -297,7 +315,8 @@ impl Planes {
         let mut number = 0;
         for_each_position(&phases[..last], |outer_phase| {
             for_each_position(&spans[..last], |outer| {
-                // Rows that no tap of their phases reaches stay as they are: columns of garbage alone see them.
+                // Rows that no tap of their phases reaches stay as they are: columns of garbage
+                // alone see them.
                 let position = |i: usize| outer[i].saturating_sub(shift(&axes[i], outer_phase[i]));
                 if (0..last).any(|i| position(i) >= here(i)) {
                     return;

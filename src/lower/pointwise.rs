@@ -1,8 +1,9 @@
 //! Conv with a 1x1 kernel, stride 1 and no padding: GEMM on X as it stands.
 //!
-//! M = M/group, K = C/group, N = input positions, for each image and group. Row k of B is channel k of X: read in place, unless many panels of A
-//! share it and its rows fall into the same cache sets, or begin beside cache lines; then, and for 16-bit types, through a packed panel. Scratch for a task: one panel,
-//! and the sums of its columns where K has several blocks.
+//! M = M/group, K = C/group, N = input positions, for each image and group. Row k of B is channel k
+//! of X: read in place, unless many panels of A share it and its rows fall into the same cache
+//! sets, or begin beside cache lines; then, and for 16-bit types, through a packed panel. Scratch
+//! for a task: one panel, and the sums of its columns where K has several blocks.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -12,13 +13,11 @@ use convoke_kernels::{Ahead, Isa, RowOffsets, SpatialKernel, StoreMap};
 
 use super::engine::{Columns, Rows, Tiles, lanes};
 use super::sink::Finish;
-
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::{Part, even_share};
-
 use crate::machine::Machine;
 use crate::{Axis, Geometry, Op};
 
@@ -29,19 +28,22 @@ fn most_steps(machine: &Machine) -> usize {
 }
 /// Panels of A from which on packing B can pay: each reads it once more.
 const PACK_PANELS: usize = 3;
-/// The same where X does not begin at a cache line, though its rows are whole lines: every vector that is read in place then crosses into the next one.
+/// The same where X does not begin at a cache line, though its rows are whole lines: every vector
+/// that is read in place then crosses into the next one.
 const PACK_PANELS_OFF_LINE: usize = 8;
-/// Rows of X whose distance is a multiple of this many bytes fall into a quarter of the L1 cache's sets, or fewer, and drive one another out;
-/// otherwise reading them in place is as fast as reading a packed panel, and the packing is saved.
+/// Rows of X whose distance is a multiple of this many bytes fall into a quarter of the L1 cache's
+/// sets, or fewer, and drive one another out; otherwise reading them in place is as fast as reading
+/// a packed panel, and the packing is saved.
 const CONFLICT_BYTES: usize = 1024;
 /// Rows of X whose lines stay in the L1 cache, even if they fall into the same set.
 const FEW_ROWS: usize = 8;
-/// Steps of k up to which more than one tile's width of columns is multiplied in one call (3 to 64 channels, 225x225: 66 instead of 55 GFLOP/s; from 24
-/// steps on nothing is gained, and with 64 it is 5 % slower).
+/// Steps of k up to which more than one tile's width of columns is multiplied in one call (3 to 64
+/// channels, 225x225: 66 instead of 55 GFLOP/s; from 24 steps on nothing is gained, and with 64 it
+/// is 5 % slower).
 const STRIP_STEPS: usize = 16;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
 fn sums_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 4
+    machine.block_l2_bytes() / 4
 }
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
@@ -76,7 +78,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     if u32::try_from(kc.saturating_mul(positions)).is_err() {
         return Err(alloc::format!("{kc} rows of X, of {positions} positions each, exceed 32-bit offsets"));
     }
-    // Columns of a task: whole tiles, enough for every thread to have a few tasks, the sums bounded.
+    // Columns of a task: whole tiles, enough for every thread to have a few tasks, the sums
+    // bounded.
     let widest = tiles.widest();
     let images = geometry.batch * geometry.group;
     let bound = sums_bytes(machine).min(most) / size_of::<T::Acc>() / lanes / rows.max(1);
@@ -94,8 +97,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         && (positions * size_of::<T>()).is_multiple_of(CONFLICT_BYTES)
         && tiles.panels.count() >= PACK_PANELS;
     let is_packed = !T::DIRECT || in_conflict;
-    // Vectors of columns that are multiplied in one call: where storing takes longest, all of a task's, so that long rows of Y are written one after the
-    // other.
+    // Vectors of columns that are multiplied in one call: where storing takes longest, all of a
+    // task's, so that long rows of Y are written one after the other.
     let is_store_bound = T::DIRECT && k_total <= STRIP_STEPS && tiles.is_store_bound(k_total);
     let strip = if is_store_bound { task_vectors } else { widest };
     let panel_len = kc * strip * lanes;
@@ -146,8 +149,8 @@ struct Pointwise<T: Element> {
     packed: RowOffsets,
     /// Rows of X.
     in_place: RowOffsets,
-    /// Where columns go: in a full block of them, and in the last one. Tables of the whole image would take memory, and time to plan, in
-    /// proportion to it.
+    /// Where columns go: in a full block of them, and in the last one. Tables of the whole image
+    /// would take memory, and time to plan, in proportion to it.
     maps: [StoreMap; 2],
     /// Steps of k in a block.
     kc: usize,
@@ -255,7 +258,8 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
                 let (b, koff) = match T::as_acc(x).filter(|x| !is_packed && x.len() >= readable) {
                     Some(x) => (x, &self.in_place),
                     None => {
-                        // The kernels ask for a whole block of rows, of which the last block of k has fewer.
+                        // The kernels ask for a whole block of rows, of which the last block of k
+                        // has fewer.
                         let pitch = self.strip * self.lanes;
                         stream::pack_rows(
                             self.isa,

@@ -10,8 +10,8 @@ use crate::choice::{Algorithm, Blas};
 use crate::exec::Line;
 use crate::{Element, Geometry};
 
-/// Rows, steps of k or channels of a GEMM, at the most: products of two of them, and of one of them with a slab's columns, fit the address
-/// space, so that the lowerings need not check each.
+/// Rows, steps of k or channels of a GEMM, at the most: products of two of them, and of one of them
+/// with a slab's columns, fit the address space, so that the lowerings need not check each.
 const MOST: usize = 1 << (usize::BITS / 2 - 1);
 
 /// Taps of a kernel, at the most: tables have entries for each.
@@ -38,8 +38,9 @@ pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
     }
 }
 
-/// The offer of a lowering that fits the limit of the workspace: with slabs and tiles as large as the caches suggest where they fit, and with
-/// smaller ones otherwise. `offer` is given the bytes that they should not exceed, besides the caches' bound.
+/// The offer of a lowering that fits the limit of the workspace: with slabs and tiles as large as
+/// the caches suggest where they fit, and with smaller ones otherwise. `offer` is given the bytes
+/// that they should not exceed, besides the caches' bound.
 fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: impl Fn(usize) -> Answer<'a, T>) -> Answer<'a, T> {
     let mut best = offer(usize::MAX)?;
     // Not all that a task needs is counted in these bytes: hence several attempts.

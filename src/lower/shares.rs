@@ -6,7 +6,8 @@ use crate::Geometry;
 use crate::exec::region::Patch;
 use crate::exec::tasks_of_thread;
 
-/// What a task of a GEMM lowering computes: a share of the panels of weights, for one block of columns of one group of one image.
+/// What a task of a GEMM lowering computes: a share of the panels of weights, for one block of
+/// columns of one group of one image.
 pub(crate) struct Part {
     pub(crate) image: usize,
     pub(crate) group: usize,
@@ -16,8 +17,9 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Task number `task` of `tasks`, with `columns` blocks of columns for each of `groups` groups, and `panels` panels in `splits` shares: a thread, whose
-    /// tasks are neighbours, reads the weights of one share, and a panel more where shares take turns.
+    /// Task number `task` of `tasks`, with `columns` blocks of columns for each of `groups` groups,
+    /// and `panels` panels in `splits` shares: a thread, whose tasks are neighbours, reads the
+    /// weights of one share, and a panel more where shares take turns.
     pub(crate) fn new(
         (task, tasks): (usize, usize),
         groups: usize,
@@ -42,8 +44,8 @@ impl Part {
         Patch::rows(self.image..self.image + 1, channels, positions, geometry.output_spatial())
     }
 
-    /// The work of the thread that has the most of it, over what each would have if all had the same: of `tasks` tasks, `splits` shares of `panels` panels whose
-    /// work is `work`.
+    /// The work of the thread that has the most of it, over what each would have if all had the
+    /// same: of `tasks` tasks, `splits` shares of `panels` panels whose work is `work`.
     pub(crate) fn unevenness(
         tasks: usize,
         panels: usize,
@@ -67,9 +69,11 @@ impl Part {
 /// Tasks whose work is counted one by one, at the most: of more they count as equal.
 const MOST_TASKS_COUNTED: usize = 1 << 10;
 
-/// Share number `index` of `0..len` in `count` shares. The larger shares take turns: with `turn` from 0 to `count - 1`, all of them have had the same.
+/// Share number `index` of `0..len` in `count` shares. The larger shares take turns: with `turn`
+/// from 0 to `count - 1`, all of them have had the same.
 fn share_in_turn(len: usize, count: usize, index: usize, turn: usize) -> Range<usize> {
-    // Hermite's identity: over all turns, floor((index * len + turn) / count) adds up to index * len.
+    // Hermite's identity: over all turns, floor((index * len + turn) / count) adds up to index *
+    // len.
     let start = |index: usize| ((index as u64 * len as u64 + (turn % count) as u64) / count as u64) as usize;
     start(index)..start(index + 1)
 }
@@ -77,8 +81,10 @@ fn share_in_turn(len: usize, count: usize, index: usize, turn: usize) -> Range<u
 /// Tasks for each thread where they are short, so that threads end at about the same time.
 pub(crate) const TASKS_PER_THREAD: usize = 4;
 
-/// The size of tasks, of `pieces` equal pieces in all for each of `others` (images, positions on the axes before): at most `most` pieces, and so few that threads end at about the same
-/// time. (256 to 128 channels, 1x1 at 56x56, two threads: 14 tasks of 7 tiles take 427 us, 7 of 13 tiles and one of the other 7 456.)
+/// The size of tasks, of `pieces` equal pieces in all for each of `others` (images, positions on
+/// the axes before): at most `most` pieces, and so few that threads end at about the same time.
+/// (256 to 128 channels, 1x1 at 56x56, two threads: 14 tasks of 7 tiles take 427 us, 7 of 13 tiles
+/// and one of the other 7 456.)
 pub(crate) fn even_share(pieces: usize, most: usize, others: usize, threads: usize) -> usize {
     let most = most.clamp(1, pieces.max(1));
     let fewest = pieces.div_ceil(most);
@@ -128,7 +134,8 @@ mod tests {
 
     use super::{Part, Range, even_share, tasks_of_thread};
 
-    /// The pieces of the busiest of `threads` threads with tasks of `size` pieces, counted one by one.
+    /// The pieces of the busiest of `threads` threads with tasks of `size` pieces, counted one by
+    /// one.
     fn busiest(pieces: usize, size: usize, others: usize, threads: usize) -> usize {
         let of_one = (0..pieces).step_by(size).map(|first| size.min(pieces - first));
         let tasks: Vec<_> = (0..others).flat_map(|_| of_one.clone()).collect();
@@ -175,11 +182,13 @@ mod tests {
 
     #[test]
     fn tasks_are_shared_out_evenly() {
-        // 98 tiles: two threads have 49 each, and three at most 33; twelve have a task each, though two would do.
+        // 98 tiles: two threads have 49 each, and three at most 33; twelve have a task each, though
+        // two would do.
         assert_eq!(even_share(98, 13, 1, 2), 7);
         assert_eq!(even_share(98, 13, 1, 3), 11);
         assert_eq!(even_share(12, 6, 1, 12), 1);
-        // Tasks are as large as they may be for a single thread, where threads have whole images, or equal tasks, or very many.
+        // Tasks are as large as they may be for a single thread, where threads have whole images,
+        // or equal tasks, or very many.
         assert_eq!(even_share(98, 13, 1, 1), 13);
         assert_eq!(even_share(98, 13, 4, 2), 13);
         assert_eq!(even_share(96, 12, 1, 8), 12);

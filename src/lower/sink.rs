@@ -1,8 +1,9 @@
 //! The way of finished sums into Y: bias, residual, activation and conversion.
 //!
-//! Kernels store straight into Y where they can: where sums have Y's type, and the activation is no more than a clamp.
-//! Everything else (16-bit types, other activations) takes the general way, through rows of sums in scratch memory.
-//! [`Sink::direct`] is the one place that chooses between the two.
+//! Kernels store straight into Y where they can: where sums have Y's type, and the activation is no
+//! more than a clamp. Everything else (16-bit types, other activations) takes the general way,
+//! through rows of sums in scratch memory. [`Sink::direct`] is the one place that chooses between
+//! the two.
 
 use convoke_kernels::stream::{self, Activation};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, StoreMap};
@@ -35,7 +36,8 @@ impl<A: Real> Finish<A> {
         Self { isa: request.isa(), activation: request.activation, clamp }
     }
 
-    /// Whether kernels store straight into Y. Scratch for finished sums is needed where they do not.
+    /// Whether kernels store straight into Y. Scratch for finished sums is needed where they do
+    /// not.
     pub(crate) fn is_direct(&self) -> bool {
         self.clamp.is_some()
     }
@@ -64,14 +66,15 @@ pub(crate) struct Sink<'a, 'b, T: Element> {
     pub(crate) io: &'a Io<'b, T>,
 }
 
-/// An epilogue that adds nothing, for sums that are finished later. `zeros` has one value for each row of sums.
+/// An epilogue that adds nothing, for sums that are finished later. `zeros` has one value for each
+/// row of sums.
 pub(crate) fn no_epilogue<A: Real>(zeros: &[A]) -> Epilogue<'_, A> {
     Epilogue { bias: zeros, residual: None, lo: A::NEG_INFINITY, hi: A::INFINITY }
 }
 
 impl<'a, T: Element> Sink<'a, '_, T> {
-    /// Y from element `at` on, and what is added on the way there, for a kernel that stores what `stores` lists straight
-    /// into it. None where the sums have to take the general way.
+    /// Y from element `at` on, and what is added on the way there, for a kernel that stores what
+    /// `stores` lists straight into it. None where the sums have to take the general way.
     #[inline(always)]
     pub(crate) fn direct<'s>(
         &'s self,
@@ -85,7 +88,8 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         Some((y, Epilogue { bias, residual, lo, hi }))
     }
 
-    /// Finishes one row of sums: `+ bias + residual`, activation, rounded, stored from output element `at` on. The sums are clobbered.
+    /// Finishes one row of sums: `+ bias + residual`, activation, rounded, stored from output
+    /// element `at` on. The sums are clobbered.
     pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
         let residual = self.io.residual.map(|r| &r[at..at + sums.len()]);
         stream::epilogue(self.finish.isa, self.finish.activation, bias, residual, sums);
@@ -108,7 +112,8 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         }
     }
 
-    /// As [`row`](Self::row) for sums that are kept by `phases`: `len` elements, element r of which is `sums[r % phases * span + r / phases]`.
+    /// As [`row`](Self::row) for sums that are kept by `phases`: `len` elements, element r of which
+    /// is `sums[r % phases * span + r / phases]`.
     pub(crate) fn interleaved(
         &self,
         sums: &mut [T::Acc],
@@ -128,8 +133,8 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         }
     }
 
-    /// Finishes a pixel-major tile `[pixels][nr]`: the first `bias.len()` channels, channel c to the output from element `at + c * ldy` on, pixels
-    /// `step` elements apart.
+    /// Finishes a pixel-major tile `[pixels][nr]`: the first `bias.len()` channels, channel c to
+    /// the output from element `at + c * ldy` on, pixels `step` elements apart.
     pub(crate) fn transposed(
         &self,
         tile: &[T::Acc],
@@ -148,8 +153,9 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         }
     }
 
-    /// Finishes a tile `[rows][columns]` of sums, row i of which belongs to bias `bias[i]` and to the output from element `at + i * ldy` on,
-    /// at the places that `map`'s entries from `first` on say.
+    /// Finishes a tile `[rows][columns]` of sums, row i of which belongs to bias `bias[i]` and to
+    /// the output from element `at + i * ldy` on, at the places that `map`'s entries from `first`
+    /// on say.
     #[expect(clippy::too_many_arguments, reason = "the tile, then its place, as the kernels take them")]
     pub(crate) fn tile(
         &self,

@@ -1,27 +1,30 @@
-//! Depthwise ConvTranspose of stride 2 with a short kernel, straight from X: learned and bilinear upsampling.
+//! Depthwise ConvTranspose of stride 2 with a short kernel, straight from X: learned and bilinear
+//! upsampling.
 //!
-//! No GEMM: a channel has K = kernel volume / phases products an output, 4 of a 4x4 kernel. Accepts ConvTranspose of one channel a group on one or two axes, of
-//! stride 2, without dilation, whose kernel has a kernel of the table ([`UpsampleKernel`]: square ones of 2 to 5 taps, and one axis alone). X is read where it lies,
-//! and Y written once, in whole vectors. Rows of X that are shorter than [`UpsampleKernel::LEAST_WIDTH`] are summed by the definition.
+//! No GEMM: a channel has K = kernel volume / phases products an output, 4 of a 4x4 kernel. Accepts
+//! ConvTranspose of one channel a group on one or two axes, of stride 2, without dilation, whose
+//! kernel has a kernel of the table ([`UpsampleKernel`]: square ones of 2 to 5 taps, and one axis
+//! alone). X is read where it lies, and Y written once, in whole vectors. Rows of X that are
+//! shorter than [`UpsampleKernel::LEAST_WIDTH`] are summed by the definition.
 //!
-//! A unit of work is a band of output rows of one channel of one image; with one thread, that is all rows. Scratch for a task: of 16-bit types the rows of X that a
-//! band sees, and where kernels cannot store into Y, the band's sums.
+//! A unit of work is a band of output rows of one channel of one image; with one thread, that is
+//! all rows. Scratch for a task: of 16-bit types the rows of X that a band sees, and where kernels
+//! cannot store into Y, the band's sums.
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::upsample_kernels;
 use convoke_kernels::stream;
 use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput};
 
 use super::sink::{Finish, no_epilogue};
-
 use crate::element::Element;
 use crate::exec::region::{Patch, Split, Stores};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::TASKS_PER_THREAD;
-use convoke_kernels::catalogue::upsample_kernels;
 
 use crate::machine::Machine;
 use crate::{Axis, Geometry, Op, reference};
@@ -35,7 +38,8 @@ fn band_bytes(machine: &Machine) -> usize {
 /// Bytes of scratch, at the most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Rows of a band, at the least, where a channel is shared: the first of them read again what the band before has read.
+/// Rows of a band, at the least, where a channel is shared: the first of them read again what the
+/// band before has read.
 const LEAST_BAND: usize = 8;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
@@ -70,7 +74,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             w.dilation
         ));
     };
-    // Shorter rows are not worth kernels, but weights that are packed for this algorithm serve every size.
+    // Shorter rows are not worth kernels, but weights that are packed for this algorithm serve
+    // every size.
     let is_short = w.input < UpsampleKernel::<T::Acc>::LEAST_WIDTH;
     let places = [h.input, w.input, w.output, w.pad_begin, h.output.saturating_add(h.pad_begin)];
     if places.iter().any(|n| *n >= UpsampleKernel::<T::Acc>::MOST_PLACES) {
@@ -79,7 +84,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let planes = geometry.batch * geometry.group;
     let finish = Finish::new(request);
     let bytes = size_of::<T::Acc>();
-    // Bands where channels are too few for the threads, or what kernels cannot store should stay in a cache.
+    // Bands where channels are too few for the threads, or what kernels cannot store should stay in
+    // a cache.
     let shared = if request.threads == 1 { 1 } else { (TASKS_PER_THREAD * request.threads).div_ceil(planes) };
     let mut extent = h.output.div_ceil(shared).max(LEAST_BAND);
     if !finish.is_direct() {
@@ -202,8 +208,9 @@ impl<T: Element> Upsample<T> {
         UpsampleInput { planes, x, x_plane: self.geometry.input_spatial(), height, width: self.w.input, w }
     }
 
-    /// Computes outputs by the definition: all of them if rows are short, and otherwise anew those some of whose taps have no input, because beside weights
-    /// that are not finite, a product with zero would not be zero.
+    /// Computes outputs by the definition: all of them if rows are short, and otherwise anew those
+    /// some of whose taps have no input, because beside weights that are not finite, a product with
+    /// zero would not be zero.
     fn define(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>) {
         let activation = self.finish.activation().to_f64();
         for plane in planes {

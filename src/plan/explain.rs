@@ -7,7 +7,8 @@ use core::fmt;
 use crate::choice::Algorithm;
 use crate::machine::Machine;
 
-/// What the planner picked, and what it decided on each other candidate. `Display` prints it as a short text.
+/// What the planner picked, and what it decided on each other candidate. `Display` prints it as a
+/// short text.
 #[derive(Debug, Clone)]
 pub struct Explanation {
     pub(crate) layer: String,
@@ -45,7 +46,8 @@ impl Explanation {
         self.picked
     }
 
-    /// The pick's estimated time on one core, in nanoseconds. It only orders the candidates of a layer.
+    /// The pick's estimated time on one core, in nanoseconds. It only orders the candidates of a
+    /// layer.
     #[must_use]
     pub fn cost(&self) -> f64 {
         self.cost
@@ -63,8 +65,8 @@ impl Explanation {
         &self.kernel
     }
 
-    /// The numbers that the layout of packed weights depends on, besides operator, element type, algorithm
-    /// and ISA. What each means differs from algorithm to algorithm.
+    /// The numbers that the layout of packed weights depends on, besides operator, element type,
+    /// algorithm and ISA. What each means differs from algorithm to algorithm.
     #[must_use]
     pub fn layout(&self) -> &[usize] {
         &self.layout

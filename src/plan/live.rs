@@ -1,8 +1,11 @@
-//! The taps of a Conv that meet input: the others, which see padding alone whatever the output, need not be computed.
+//! The taps of a Conv that meet input: the others, which see padding alone whatever the output,
+//! need not be computed.
 //!
-//! Large dilations reach beyond small images (3x3 of dilation 36 on 33x33 is a 1x1 layer), as do kernels beyond images of a few elements. What is left is an
-//! ordinary layer with a smaller kernel, so that lowerings need not know. A product with padding is zero where the weight is finite; otherwise it
-//! is NaN, and such a tap's is in every output of its channel: the channel's bias becomes NaN.
+//! Large dilations reach beyond small images (3x3 of dilation 36 on 33x33 is a 1x1 layer), as do
+//! kernels beyond images of a few elements. What is left is an ordinary layer with a smaller
+//! kernel, so that lowerings need not know. A product with padding is zero where the weight is
+//! finite; otherwise it is NaN, and such a tap's is in every output of its channel: the channel's
+//! bias becomes NaN.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -42,7 +45,8 @@ impl LiveTaps {
         })
     }
 
-    /// The part of W that belongs to these taps. Makes the bias NaN for channels that multiply padding by a weight that is not finite.
+    /// The part of W that belongs to these taps. Makes the bias NaN for channels that multiply
+    /// padding by a weight that is not finite.
     pub(crate) fn select<T: Element>(&self, whole: &Geometry, w: &[T], bias: &mut [T::Acc]) -> Result<Vec<T>, Error> {
         let mut selected = reserved(self.geometry.weight_len(), format_args!("{}, taps that meet input", whole.op))?;
         let (taps, filter) = (whole.kernel_volume(), whole.in_channels_per_group() * whole.kernel_volume());

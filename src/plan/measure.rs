@@ -13,7 +13,8 @@ use crate::error::Error;
 use crate::exec::reserved;
 use crate::{ErrorKind, Operator, Threads, Workspace};
 
-/// Candidates that are measured: the cheapest ones by estimate, if they are not more than so many times as long as the pick.
+/// Candidates that are measured: the cheapest ones by estimate, if they are not more than so many
+/// times as long as the pick.
 const MOST_CANDIDATES: usize = 4;
 const WORTH_A_TRY: f64 = 2.0;
 /// Rounds in which each candidate runs once, at the least; and how long there are more of them.
@@ -23,10 +24,12 @@ const LONG_ENOUGH: Duration = Duration::from_millis(150);
 const WHAT: &str = "tuning";
 
 impl Planner {
-    /// Measures the candidates that are the cheapest by estimate on made-up data, keeps the fastest in `tuning`, and gives the plan for it. Takes some tenths
-    /// of a second, or three runs of each candidate where those take longer, and the memory for all of them.
+    /// Measures the candidates that are the cheapest by estimate on made-up data, keeps the fastest
+    /// in `tuning`, and gives the plan for it. Takes some tenths of a second, or three runs of each
+    /// candidate where those take longer, and the memory for all of them.
     ///
-    /// Set [`threads`](Planner::threads) to as many as `threads` has: it is what layers are kept for.
+    /// Set [`threads`](Planner::threads) to as many as `threads` has: it is what layers are kept
+    /// for.
     ///
     /// # Errors
     /// Those of [`plan`](Planner::plan); [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
@@ -40,6 +43,7 @@ impl Planner {
         let operator = operator.into();
         let planner = self.clone().tuning(Tuning::default());
         let estimated = planner.plan::<T>(operator.clone(), x_shape)?;
+        estimated.check_runnable()?;
         let mut candidates: Vec<_> = estimated
             .explain()
             .verdicts()
@@ -58,7 +62,8 @@ impl Planner {
         for (_, algorithm) in candidates {
             match planner.clone().algorithm(algorithm).plan(operator.clone(), x_shape) {
                 Ok(plan) => runs.push(Run::new(plan, &w, &bias)?),
-                // Forced, it computes all taps, also where those that meet input are all that it can.
+                // Forced, it computes all taps, also where those that meet input are all that it
+                // can.
                 Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Workspace) => {}
                 Err(error) => return Err(error),
             }

@@ -31,12 +31,14 @@ use crate::lower::contract::{Io, Lowering};
 use live::LiveTaps;
 use packed::{Format, Live, Packing};
 
-/// Nanoseconds, as estimated for one core, below which a run is not shared among threads: handing over would cost as much as it saves.
+/// Nanoseconds, as estimated for one core, below which a run is not shared among threads: handing
+/// over would cost as much as it saves.
 const SERIAL_COST: f64 = 4e3;
 
 /// How to compute one operator on inputs of one shape: immutable, and shared by threads.
 ///
-/// Made by [`Planner::plan`]. [`pack`](Plan::pack) the weights once, then [`run`](Plan::run) any number of times.
+/// Made by [`Planner::plan`]. [`pack`](Plan::pack) the weights once, then [`run`](Plan::run) any
+/// number of times.
 ///
 /// ```
 /// use convoke::{Conv, Planner, Threads, Workspace};
@@ -106,8 +108,8 @@ impl<T: Element> Plan<T> {
         self.method().lowering.kernel()
     }
 
-    /// Bytes of workspace for a run with the number of threads that the plan was made for. A run that is given less uses fewer threads, and
-    /// needs at least one thread's share.
+    /// Bytes of workspace for a run with the number of threads that the plan was made for. A run
+    /// that is given less uses fewer threads, and needs at least one thread's share.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         self.method().lines * self.threads * size_of::<Line>()
@@ -125,7 +127,8 @@ impl<T: Element> Plan<T> {
         &self.explanation
     }
 
-    /// Packs W, `(M, C/group, k...)` for Conv and `(C, M/group, k...)` for ConvTranspose, and the bias, of M elements.
+    /// Packs W, `(M, C/group, k...)` for Conv and `(C, M/group, k...)` for ConvTranspose, and the
+    /// bias, of M elements.
     ///
     /// # Errors
     /// [`BufferLength`](crate::ErrorKind::BufferLength) if a length is not the shape's,
@@ -156,8 +159,9 @@ impl<T: Element> Plan<T> {
         Ok(PackedWeights { whole, live })
     }
 
-    /// Computes Y from X, `(N, C, spatial...)`. Allocates nothing (entering a rayon pool from outside it, rayon's own queue now and then
-    /// allocates a block; the BLAS backends `gemm` and `matrixmultiply` allocate in every call), and never panics once the arguments are accepted.
+    /// Computes Y from X, `(N, C, spatial...)`. Allocates nothing (entering a rayon pool from
+    /// outside it, rayon's own queue now and then allocates a block; the BLAS backends `gemm` and
+    /// `matrixmultiply` allocate in every call), and never panics once the arguments are accepted.
     ///
     /// The result is the same, bit for bit, for any number of threads.
     ///
@@ -194,7 +198,8 @@ impl<T: Element> Plan<T> {
         self.fill(x, packed, Some(residual), Target::Init(y), workspace, threads).map(|_| ())
     }
 
-    /// As [`run`](Self::run), into memory that need not be initialised: every element is written, and the slice comes back initialised.
+    /// As [`run`](Self::run), into memory that need not be initialised: every element is written,
+    /// and the slice comes back initialised.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -251,7 +256,8 @@ impl<T: Element> Plan<T> {
         self.live.as_ref().map_or(&self.whole, |(_, method)| method)
     }
 
-    /// The part of packed weights that a run reads; otherwise how they differ from what the plan needs.
+    /// The part of packed weights that a run reads; otherwise how they differ from what the plan
+    /// needs.
     fn packing_in<'a>(&self, packed: &'a PackedWeights<T>) -> Result<&'a Packing<T>, String> {
         if let Some(difference) = packed.whole.format.difference(&self.whole.format) {
             return Err(difference);
@@ -267,7 +273,7 @@ impl<T: Element> Plan<T> {
     }
 
     /// Whether this CPU can run the kernels.
-    fn check_runnable(&self) -> Result<(), Error> {
+    pub(crate) fn check_runnable(&self) -> Result<(), Error> {
         if !self.is_runnable {
             let (op, isa) = (self.geometry.op, self.isa());
             bail!(

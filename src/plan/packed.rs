@@ -15,7 +15,8 @@ use crate::exec::{Line, lines_for, reserved};
 use crate::lower::contract::{Layout, Lowering};
 use crate::{Geometry, Op};
 
-/// Everything that the layout of packed weights depends on; the input's spatial size is not among it.
+/// Everything that the layout of packed weights depends on; the input's spatial size is not among
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Format {
     pub(crate) op: Op,
@@ -29,7 +30,8 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    /// How weights of this format differ from those that a plan needs: the first thing, with both values. None where they do not.
+    /// How weights of this format differ from those that a plan needs: the first thing, with both
+    /// values. None where they do not.
     pub(crate) fn difference(&self, plan: &Self) -> Option<String> {
         let Self { op, algorithm, isa, group, weight_shape, steps, layout } = self;
         let differ = |what: &str, packed: &dyn fmt::Display, needed: &dyn fmt::Display| {
@@ -108,10 +110,12 @@ impl<T: Element> Packing<T> {
 
 /// Weights and bias, packed by [`Plan::pack`](crate::Plan::pack) for the kernels of a plan.
 ///
-/// They do not depend on the input's batch and spatial size: a plan for another input size accepts them if it was made by
-/// [`Planner::packed_for`](crate::Planner::packed_for). Other plans reject them.
+/// They do not depend on the input's batch and spatial size: a plan for another input size accepts
+/// them if it was made by [`Planner::packed_for`](crate::Planner::packed_for). Other plans reject
+/// them.
 ///
-/// Where the plan that packed them leaves out taps that see padding alone, they hold the taps that it keeps as well as all of them.
+/// Where the plan that packed them leaves out taps that see padding alone, they hold the taps that
+/// it keeps as well as all of them.
 #[derive(Clone)]
 pub struct PackedWeights<T: Element> {
     /// All taps.

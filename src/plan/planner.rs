@@ -23,7 +23,6 @@ use crate::exec::Line;
 use crate::exec::region::{self, Shape};
 use crate::lower::contract::{Lowering, Offer, Request};
 use crate::lower::registry;
-
 use crate::machine::{self, Isa, Machine};
 use crate::{Geometry, Operator};
 
@@ -68,7 +67,8 @@ enum Wish {
     Force(Algorithm),
 }
 
-/// Of weights that are packed: the format of all taps, and of those that meet input with the ranges of them.
+/// Of weights that are packed: the format of all taps, and of those that meet input with the ranges
+/// of them.
 #[derive(Debug, Clone)]
 struct Formats {
     whole: Format,
@@ -82,8 +82,10 @@ impl Default for Planner {
 }
 
 impl Planner {
-    /// The best available ISA, or that of the environment variable [`CONVOKE_ISA`](machine::ENV_ISA), or the best one up to that of
-    /// [`CONVOKE_MAX_ISA`](machine::ENV_MAX_ISA); one thread; any algorithm; no limit of the workspace; no activation.
+    /// The best available ISA, or that of the environment variable
+    /// [`CONVOKE_ISA`](machine::ENV_ISA), or the best one up to that of
+    /// [`CONVOKE_MAX_ISA`](machine::ENV_MAX_ISA); one thread; any algorithm; no limit of the
+    /// workspace; no activation.
     pub fn new() -> Self {
         Self {
             machine: machine::default_isa().map(|isa| Machine::host().with_isa(isa)),
@@ -108,7 +110,8 @@ impl Planner {
     }
 
     /// Plans for a machine that need not be this one: what is picked depends on it alone, and not
-    /// on where the plan is made.
+    /// on where the plan is made. A [tuning](Planner::tuning) still counts: it does not know which
+    /// machine it was measured on.
     ///
     /// This CPU may lack the machine's ISA, but the build must have its kernels. Such a plan can
     /// be explained. To [`pack`](Plan::pack) for it and to [`run`](Plan::run) it are errors.
@@ -163,15 +166,17 @@ impl Planner {
         self
     }
 
-    /// Picks by measurement: for a layer that `tuning` knows, its algorithm, if that is within the limits; for others, and where an algorithm is forced or
-    /// weights are packed already, as without.
+    /// Picks by measurement: for a layer that `tuning` knows, its algorithm, if that is within the
+    /// limits; for others, and where an algorithm is forced or weights are packed already, as
+    /// without.
     pub fn tuning(mut self, tuning: impl Into<Arc<Tuning>>) -> Self {
         self.tuning = tuning.into();
         self
     }
 
-    /// Makes plans that accept these weights, for another batch or spatial size than the plan that packed them: the same algorithm, ISA and
-    /// layout; those of the whole kernel, where the plan that packed them leaves out taps that see padding alone, and not the same ones do here.
+    /// Makes plans that accept these weights, for another batch or spatial size than the plan that
+    /// packed them: the same algorithm, ISA and layout; those of the whole kernel, where the plan
+    /// that packed them leaves out taps that see padding alone, and not the same ones do here.
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
         self.algorithm = Some(packed.whole.format.algorithm);
         let machine = self.machine.unwrap_or_else(|_| Machine::host());
@@ -186,8 +191,10 @@ impl Planner {
     /// A plan for an operator on inputs of one shape, `(N, C, spatial...)`.
     ///
     /// # Errors
-    /// What breaks a rule of the operator ([`Conv::geometry`](crate::Conv::geometry)); [`Unavailable`](crate::ErrorKind::Unavailable) where
-    /// the forced algorithm or ISA cannot be had; [`Workspace`](crate::ErrorKind::Workspace) where every algorithm needs more than the limit.
+    /// What breaks a rule of the operator ([`Conv::geometry`](crate::Conv::geometry));
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) where the forced algorithm or ISA cannot be
+    /// had; [`Workspace`](crate::ErrorKind::Workspace) where every algorithm needs more than the
+    /// limit.
     pub fn plan<T: Element>(&self, operator: impl Into<Operator>, x_shape: &[usize]) -> Result<Plan<T>, Error> {
         let operator = operator.into();
         let name = operator.op_name();
@@ -226,7 +233,8 @@ impl Planner {
             self.choose(name, &request, wish)
         };
         let whole = choose(&geometry, wish, self.packed.as_ref().map(|packed| &packed.whole))?;
-        // Where an algorithm is forced that cannot do without the other taps, or the weights were packed for others, all are computed.
+        // Where an algorithm is forced that cannot do without the other taps, or the weights were
+        // packed for others, all are computed.
         let live = LiveTaps::new(&geometry).and_then(|taps| {
             let Some(packed) = &self.packed else {
                 let choice = choose(&taps.geometry, wish, None).ok()?;
@@ -362,8 +370,9 @@ impl Planner {
     }
 }
 
-/// Elements of Y up to which the tasks of a new plan are checked: it takes a byte and a step for each.
-const MOST_CHECKED: usize = 1 << 18;
+/// Elements of Y up to which the tasks of a new plan are checked: it takes a byte and a step for
+/// each.
+const MOST_CHECKED: usize = 1 << 20;
 
 /// Checks that the tasks of a lowering share out Y: what memory safety rests on.
 fn check_split<T: Element>(lowering: &dyn Lowering<T>, geometry: &Geometry) {

@@ -14,11 +14,13 @@ use crate::{DType, Geometry};
 /// The first line of a saved tuning; the number is that of the form of the lines behind it.
 const HEAD: &str = "convoke tuning 1";
 
-/// Which algorithm was the fastest, layer by layer: made by [`Planner::tune`](super::Planner::tune), used by [`Planner::tuning`](super::Planner::tuning).
+/// Which algorithm was the fastest, layer by layer: made by
+/// [`Planner::tune`](super::Planner::tune), used by [`Planner::tuning`](super::Planner::tuning).
 ///
-/// A layer is an operator with its sizes, an element type, an ISA, a number of threads and an accuracy. `Display` and `FromStr` save it as text, a line a
-/// layer, and load it: on a machine of the same kind, since another one's figures are others. What is loaded only orders algorithms: whatever it
-/// says, results are right.
+/// A layer is an operator with its sizes, an element type, an ISA, a number of threads and an
+/// accuracy. `Display` and `FromStr` save it as text, a line a layer, and load it: on a machine of
+/// the same kind, since another one's figures are others. What is loaded only orders algorithms:
+/// whatever it says, results are right.
 ///
 /// ```
 /// # #[cfg(feature = "std")] {
@@ -84,7 +86,8 @@ impl FromStr for Tuning {
     type Err = Error;
 
     /// # Errors
-    /// [`InvalidTuning`](crate::ErrorKind::InvalidTuning) with the number of the line. Empty lines are skipped.
+    /// [`InvalidTuning`](crate::ErrorKind::InvalidTuning) with the number of the line. Empty lines
+    /// are skipped.
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut lines = text.lines().zip(1..);
         match lines.next() {
@@ -107,7 +110,8 @@ impl FromStr for Tuning {
     }
 }
 
-/// What a pick depends on, but for the limit of the workspace: a plan within a limit that the pick exceeds falls back on estimates.
+/// What a pick depends on, but for the limit of the workspace: a plan within a limit that the pick
+/// exceeds falls back on estimates.
 pub(super) struct Layer<'a> {
     pub(super) geometry: &'a Geometry,
     pub(super) dtype: DType,

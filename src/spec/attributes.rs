@@ -41,7 +41,8 @@ impl Attributes {
 
     /// The version of the operator that the opset holds: 1, 11 or 22.
     ///
-    /// The versions differ in the element types only (and in wording: see `docs/design.md` for where the texts disagree).
+    /// The versions differ in the element types only (and in wording: see `docs/design.md` for
+    /// where the texts disagree).
     pub(super) fn since_version(&self) -> Result<u32, Error> {
         match self.opset {
             0 => bail!(UnsupportedOperator, "{}: opset 0 does not exist, the first is 1", self.op),
@@ -51,7 +52,8 @@ impl Attributes {
         }
     }
 
-    /// Ranks of X and W, and dimensions that fit `isize`. Returns the number of spatial axes, at least 1.
+    /// Ranks of X and W, and dimensions that fit `isize`. Returns the number of spatial axes, at
+    /// least 1.
     pub(super) fn spatial_rank(&self, x_shape: &[usize]) -> Result<usize, Error> {
         let (op, w_shape) = (self.op, &self.weight_shape);
         if x_shape.len() < 3 {
@@ -105,7 +107,8 @@ impl Attributes {
             .collect()
     }
 
-    /// `pads` of every spatial axis: zero if absent, and none but zeros beside an `auto_pad` other than NOTSET.
+    /// `pads` of every spatial axis: zero if absent, and none but zeros beside an `auto_pad` other
+    /// than NOTSET.
     pub(super) fn pads(&self, spatial: usize) -> Result<Vec<Pads>, Error> {
         let op = self.op;
         let Some(pads) = self.pads.as_deref() else {
@@ -132,7 +135,8 @@ impl Attributes {
         (0..spatial).map(|i| Ok(Pads { begin: pad(i)?, end: pad(i + spatial)? })).collect()
     }
 
-    /// A list with one entry per spatial axis, if it is given. An empty list is given, and of the wrong length.
+    /// A list with one entry per spatial axis, if it is given. An empty list is given, and of the
+    /// wrong length.
     pub(super) fn list<'a>(
         &self,
         name: &str,
@@ -167,14 +171,16 @@ pub(super) fn at_least(
     }
 }
 
-/// The builder methods and accessors that both operators have, over their field `attributes: Attributes`.
+/// The builder methods and accessors that both operators have, over their field `attributes:
+/// Attributes`.
 macro_rules! shared_attributes {
     ($operator:ident) => {
         impl $operator {
             /// The model's opset (of the domain `ai.onnx`), 22 if not called.
             ///
-            /// Any from 1 on is taken and means the newest version of the operator up to there: 1, 11 or 22. All three
-            /// compute the same; they differ in the element types that [`check_dtype`](Self::check_dtype) lets pass.
+            /// Any from 1 on is taken and means the newest version of the operator up to there: 1,
+            /// 11 or 22. All three compute the same; they differ in the element types that
+            /// [`check_dtype`](Self::check_dtype) lets pass.
             #[must_use]
             pub fn opset(mut self, opset: u32) -> Self {
                 self.attributes.opset = opset;
@@ -188,7 +194,8 @@ macro_rules! shared_attributes {
                 self
             }
 
-            /// The attribute `dilations`: distance between taps, one per spatial axis, each at least 1; 1 if not called.
+            /// The attribute `dilations`: distance between taps, one per spatial axis, each at
+            /// least 1; 1 if not called.
             #[must_use]
             pub fn dilations(mut self, dilations: impl Into<Vec<i64>>) -> Self {
                 self.attributes.dilations = Some(dilations.into());
@@ -202,15 +209,17 @@ macro_rules! shared_attributes {
                 self
             }
 
-            /// The attribute `kernel_shape`: redundant beside W's shape, and an error where it differs.
+            /// The attribute `kernel_shape`: redundant beside W's shape, and an error where it
+            /// differs.
             #[must_use]
             pub fn kernel_shape(mut self, kernel_shape: impl Into<Vec<i64>>) -> Self {
                 self.attributes.kernel_shape = Some(kernel_shape.into());
                 self
             }
 
-            /// The attribute `pads`: the beginnings of all spatial axes, then the ends of all, none negative; 0 if not
-            /// called. Beside an `auto_pad` other than NOTSET only zeros are accepted.
+            /// The attribute `pads`: the beginnings of all spatial axes, then the ends of all, none
+            /// negative; 0 if not called. Beside an `auto_pad` other than NOTSET only zeros are
+            /// accepted.
             #[must_use]
             pub fn pads(mut self, pads: impl Into<Vec<i64>>) -> Self {
                 self.attributes.pads = Some(pads.into());

@@ -1,7 +1,8 @@
 //! One spatial axis: every size formula of the two operators stands in this file.
 //!
-//! Formulas are evaluated in `i128`, where no product or sum of the 64-bit sizes involved can overflow, and
-//! narrowed once at the end. What passes fits `isize`, so the positions that a kernel computes from an [`Axis`] do too.
+//! Formulas are evaluated in `i128`, where no product or sum of the 64-bit sizes involved can
+//! overflow, and narrowed once at the end. What passes fits `isize`, so the positions that a kernel
+//! computes from an [`Axis`] do too.
 
 use core::{fmt, ops::Range};
 
@@ -10,8 +11,9 @@ use crate::error::{Error, bail};
 
 /// One spatial axis of a validated convolution.
 ///
-/// With `x` an input position, `o` an output position and `k` a kernel tap along this axis:
-/// Conv reads `x = o * stride + k * dilation - pad_begin`; ConvTranspose adds to `o = x * stride + k * dilation - pad_begin`.
+/// With `x` an input position, `o` an output position and `k` a kernel tap along this axis: Conv
+/// reads `x = o * stride + k * dilation - pad_begin`; ConvTranspose adds to `o = x * stride + k *
+/// dilation - pad_begin`.
 ///
 /// In an axis that [`Conv::geometry`](super::Conv::geometry) or [`ConvTranspose::geometry`](super::ConvTranspose::geometry)
 /// returned, `kernel`, `output`, `stride` and `dilation` are at least 1, and [`effective_kernel`](Axis::effective_kernel),
@@ -38,9 +40,11 @@ pub struct Axis {
     pub stride: usize,
     /// Distance between taps, at least 1.
     pub dilation: usize,
-    /// Elements of padding before the first input element (Conv), or cut from the output's head (ConvTranspose).
+    /// Elements of padding before the first input element (Conv), or cut from the output's head
+    /// (ConvTranspose).
     pub pad_begin: usize,
-    /// Likewise at the end. For ConvTranspose with a zero tail this is 0, and `output` exceeds the natural size.
+    /// Likewise at the end. For ConvTranspose with a zero tail this is 0, and `output` exceeds the
+    /// natural size.
     pub pad_end: usize,
 }
 
@@ -55,7 +59,8 @@ impl Axis {
         (self.kernel - 1) * self.dilation + 1
     }
 
-    /// Whether Y's position `o` depends on X's position `o` and on no other (one tap, stride 1, no padding, no tail).
+    /// Whether Y's position `o` depends on X's position `o` and on no other (one tap, stride 1, no
+    /// padding, no tail).
     #[must_use]
     pub fn is_unit(&self) -> bool {
         self.kernel == 1 && self.stride == 1 && self.pad_begin == 0 && self.pad_end == 0 && self.output == self.input
@@ -67,7 +72,8 @@ impl Axis {
         self.pad_begin != 0 || self.pad_end != 0
     }
 
-    /// Conv: the position in X that tap `tap` of output `output` reads, or `None` where that is padding.
+    /// Conv: the position in X that tap `tap` of output `output` reads, or `None` where that is
+    /// padding.
     #[must_use]
     pub fn input_position(&self, output: usize, tap: usize) -> Option<usize> {
         (output * self.stride + tap * self.dilation).checked_sub(self.pad_begin).filter(|&x| x < self.input)
@@ -81,19 +87,22 @@ impl Axis {
         first..end
     }
 
-    /// ConvTranspose: the position in Y that input `input` adds to through tap `tap`, or `None` where that is cut off.
+    /// ConvTranspose: the position in Y that input `input` adds to through tap `tap`, or `None`
+    /// where that is cut off.
     #[must_use]
     pub fn output_position(&self, input: usize, tap: usize) -> Option<usize> {
         (input * self.stride + tap * self.dilation).checked_sub(self.pad_begin).filter(|&o| o < self.output)
     }
 
-    /// Conv: the outputs for which tap `tap` reads X and not padding. Found by division, not by a search.
+    /// Conv: the outputs for which tap `tap` reads X and not padding. Found by division, not by a
+    /// search.
     #[must_use]
     pub fn outputs_of_tap(&self, tap: usize) -> Range<usize> {
         self.steps_inside(tap * self.dilation, 1, self.input, self.output)
     }
 
-    /// ConvTranspose: the inputs whose contribution through tap `tap` lands in Y and is not cut off.
+    /// ConvTranspose: the inputs whose contribution through tap `tap` lands in Y and is not cut
+    /// off.
     #[must_use]
     pub fn inputs_of_tap(&self, tap: usize) -> Range<usize> {
         self.steps_inside(tap * self.dilation, 1, self.output, self.input)
@@ -111,12 +120,16 @@ impl Axis {
         self.steps_inside(0, self.effective_kernel(), self.output, self.input)
     }
 
-    /// Conv: the axis without the taps at either end that see padding alone, at every output; and the taps that it keeps.
+    /// Conv: the axis without the taps at either end that see padding alone, at every output; and
+    /// the taps that it keeps.
     ///
-    /// What is left is an axis of Conv, too, on the same X and with the same outputs: taps whose removal would leave a negative padding stay, and so do
-    /// those in the middle that a long stride carries past a short X. Steps that lead nowhere, of one output or between one tap and the next, are 1.
+    /// What is left is an axis of Conv, too, on the same X and with the same outputs: taps whose
+    /// removal would leave a negative padding stay, and so do those in the middle that a long
+    /// stride carries past a short X. Steps that lead nowhere, of one output or between one tap and
+    /// the next, are 1.
     pub(crate) fn cropped(&self) -> (Range<usize>, Self) {
-        // Tap k of output o reads o * stride + k * dilation - pad_begin: before X for all outputs if for the last, behind it if for the first.
+        // Tap k of output o reads o * stride + k * dilation - pad_begin: before X for all outputs
+        // if for the last, behind it if for the first.
         let last = (self.output - 1) * self.stride;
         let before = self.pad_begin.saturating_sub(last).div_ceil(self.dilation);
         let behind = self.kernel.saturating_sub((self.pad_begin + self.input).div_ceil(self.dilation));
@@ -139,11 +152,12 @@ impl Axis {
         (taps, axis)
     }
 
-    /// The steps `i` in `0..steps` for which the `span` positions from `i * stride + offset - pad_begin` on all lie in
-    /// `0..extent`. Empty ranges come back as `0..0`.
+    /// The steps `i` in `0..steps` for which the `span` positions from `i * stride + offset -
+    /// pad_begin` on all lie in `0..extent`. Empty ranges come back as `0..0`.
     fn steps_inside(&self, offset: usize, span: usize, extent: usize, steps: usize) -> Range<usize> {
         let start = self.pad_begin.saturating_sub(offset).div_ceil(self.stride);
-        // The last step begins at `extent - span`; written without a subtraction that could go below zero.
+        // The last step begins at `extent - span`; written without a subtraction that could go
+        // below zero.
         let end = match (extent + self.pad_begin).checked_sub(offset + span) {
             Some(last) => (last / self.stride + 1).min(steps),
             None => 0,
@@ -165,7 +179,8 @@ impl fmt::Display for AxisName {
     }
 }
 
-/// An axis before its padding is chosen: what the formulas of `auto_pad` and `output_shape` start from.
+/// An axis before its padding is chosen: what the formulas of `auto_pad` and `output_shape` start
+/// from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     op: Op,
@@ -211,10 +226,11 @@ impl Window {
         self.input.div_ceil(self.stride)
     }
 
-    /// Conv, SAME: the padding in total that gives [`conv_same_output`](Self::conv_same_output), never negative.
+    /// Conv, SAME: the padding in total that gives [`conv_same_output`](Self::conv_same_output),
+    /// never negative.
     ///
-    /// A kernel shorter than the stride would ask for negative padding. Clamped to zero, the sampling grid keeps
-    /// starting at X's first element.
+    /// A kernel shorter than the stride would ask for negative padding. Clamped to zero, the
+    /// sampling grid keeps starting at X's first element.
     pub(super) fn conv_same_total(&self) -> Result<usize, Error> {
         let output = wide(self.conv_same_output());
         let total = (output - 1) * wide(self.stride) + wide(self.effective) - wide(self.input);
@@ -224,7 +240,8 @@ impl Window {
     /// Conv with explicit padding: `floor((input + begin + end - effective kernel) / stride) + 1`.
     pub(super) fn conv(&self, begin: usize, end: usize) -> Result<Axis, Error> {
         let padded = self.size("padded input", wide(self.input) + wide(begin) + wide(end))?;
-        // Before the division: it would round a negative quotient towards zero, and 1 output come out.
+        // Before the division: it would round a negative quotient towards zero, and 1 output come
+        // out.
         if padded < self.effective {
             bail!(
                 InvalidShape,
@@ -240,8 +257,8 @@ impl Window {
         Ok(self.axis((padded - self.effective) / self.stride + 1, begin, end))
     }
 
-    /// ConvTranspose without padding: `stride * (input - 1) + output_padding + effective kernel`. At most `isize::MAX`;
-    /// not positive if `input` is 0 and the stride large.
+    /// ConvTranspose without padding: `stride * (input - 1) + output_padding + effective kernel`.
+    /// At most `isize::MAX`; not positive if `input` is 0 and the stride large.
     pub(super) fn transposed_natural(&self, output_padding: usize) -> Result<i128, Error> {
         let natural = wide(self.stride) * (wide(self.input) - 1) + wide(output_padding) + wide(self.effective);
         self.size("output size", natural.max(0))?;

@@ -11,14 +11,18 @@ use crate::error::{Error, bail};
 
 /// ONNX `Conv`: attributes by their ONNX names over the shape of W.
 ///
-/// X is (N, C, D1, D2, ...), W is (M, C/group, k1, k2, ...), B is (M), Y is (N, M, O1, O2, ...), for any number of
-/// spatial axes from one on. The builder stores what it is given; [`geometry`](Conv::geometry) checks everything.
+/// X is (N, C, D1, D2, ...), W is (M, C/group, k1, k2, ...), B is (M), Y is (N, M, O1, O2, ...),
+/// for any number of spatial axes from one on. The builder stores what it is given;
+/// [`geometry`](Conv::geometry) checks everything.
 ///
 /// With `e = (k - 1) * dilation + 1`, per spatial axis:
-/// - `auto_pad` NOTSET: `O = floor((D + begin + end - e) / stride) + 1`, and VALID the same without padding;
-/// - SAME_UPPER and SAME_LOWER: `O = ceil(D / stride)` with `max(0, (O - 1) * stride + e - D)` of padding in total.
+/// - `auto_pad` NOTSET: `O = floor((D + begin + end - e) / stride) + 1`, and VALID the same without
+///   padding;
+/// - SAME_UPPER and SAME_LOWER: `O = ceil(D / stride)` with `max(0, (O - 1) * stride + e - D)` of
+///   padding in total.
 ///
-/// A list attribute that is given must have its full length: an empty list is an error, not a default.
+/// A list attribute that is given must have its full length: an empty list is an error, not a
+/// default.
 ///
 /// ```
 /// use convoke::{AutoPad, Conv};
@@ -42,14 +46,17 @@ impl Conv {
         Self { attributes: Attributes::new(Op::Conv, w_shape.into()) }
     }
 
-    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and resolves every size.
+    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and resolves
+    /// every size.
     ///
-    /// An empty batch, no channels (C = 0 or M = 0) and spatial axes of 0 elements with enough padding are defined.
+    /// An empty batch, no channels (C = 0 or M = 0) and spatial axes of 0 elements with enough
+    /// padding are defined.
     ///
     /// # Errors
     /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset 0),
-    /// [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute), [`InvalidShape`](crate::ErrorKind::InvalidShape)
-    /// (X and W do not fit, or the padded input is smaller than the kernel) and [`Overflow`](crate::ErrorKind::Overflow).
+    /// [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
+    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or the padded input is
+    /// smaller than the kernel) and [`Overflow`](crate::ErrorKind::Overflow).
     pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         let a = &self.attributes;
         a.since_version()?;

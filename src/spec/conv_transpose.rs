@@ -12,19 +12,23 @@ use crate::error::{Error, bail};
 
 /// ONNX `ConvTranspose`: attributes by their ONNX names over the shape of W.
 ///
-/// X is (N, C, D1, D2, ...), W is (C, M/group, k1, k2, ...), B is (M), Y is (N, M, O1, O2, ...), for any number of
-/// spatial axes from one on. The builder stores what it is given; [`geometry`](ConvTranspose::geometry) checks everything.
+/// X is (N, C, D1, D2, ...), W is (C, M/group, k1, k2, ...), B is (M), Y is (N, M, O1, O2, ...),
+/// for any number of spatial axes from one on. The builder stores what it is given;
+/// [`geometry`](ConvTranspose::geometry) checks everything.
 ///
-/// The natural size of an axis is `n = stride * (D - 1) + output_padding + (k - 1) * dilation + 1`. Then
+/// The natural size of an axis is `n = stride * (D - 1) + output_padding + (k - 1) * dilation + 1`.
+/// Then
 /// - with `output_shape`, `O` is that, and `pads` do not count;
 /// - else with `auto_pad` SAME_UPPER or SAME_LOWER, `O = D * stride`;
 /// - else `O = n - begin - end` (VALID: `O = n`).
 ///
-/// In the first two cases `n - O` elements are cut off, an odd one at the end with SAME_UPPER and else at the beginning;
-/// where `O` exceeds `n`, by less than `stride`, the rest is a tail of zeros (plus bias). The split of an odd total is
-/// that of opset 11 in every opset, as the formula in opset 1's text contradicts its own description.
+/// In the first two cases `n - O` elements are cut off, an odd one at the end with SAME_UPPER and
+/// else at the beginning; where `O` exceeds `n`, by less than `stride`, the rest is a tail of zeros
+/// (plus bias). The split of an odd total is that of opset 11 in every opset, as the formula in
+/// opset 1's text contradicts its own description.
 ///
-/// A list attribute that is given must have its full length: an empty list is an error, not a default.
+/// A list attribute that is given must have its full length: an empty list is an error, not a
+/// default.
 ///
 /// ```
 /// use convoke::ConvTranspose;
@@ -44,7 +48,8 @@ pub struct ConvTranspose {
 }
 
 impl ConvTranspose {
-    /// A ConvTranspose with weights of shape (C, M/group, k1, k2, ...) and every attribute at its default.
+    /// A ConvTranspose with weights of shape (C, M/group, k1, k2, ...) and every attribute at its
+    /// default.
     #[must_use]
     pub fn new(w_shape: impl Into<Vec<usize>>) -> Self {
         Self {
@@ -54,15 +59,16 @@ impl ConvTranspose {
         }
     }
 
-    /// The attribute `output_padding`: elements more at the end of the natural size, one per spatial axis, not negative
-    /// and less than the larger of stride and dilation; 0 if not called.
+    /// The attribute `output_padding`: elements more at the end of the natural size, one per
+    /// spatial axis, not negative and less than the larger of stride and dilation; 0 if not called.
     #[must_use]
     pub fn output_padding(mut self, output_padding: impl Into<Vec<i64>>) -> Self {
         self.output_padding = Some(output_padding.into());
         self
     }
 
-    /// The attribute `output_shape`: Y's sizes, one per spatial axis, each at least 1. `pads` do not count beside it.
+    /// The attribute `output_shape`: Y's sizes, one per spatial axis, each at least 1. `pads` do
+    /// not count beside it.
     ///
     /// A list with two entries more is read as Y's whole shape, and the first two must be N and M.
     #[must_use]
@@ -71,15 +77,17 @@ impl ConvTranspose {
         self
     }
 
-    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and resolves every size.
+    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and resolves
+    /// every size.
     ///
-    /// An empty batch and no channels (C = 0 or M = 0) are defined; so is a spatial axis of 0 elements where the size of
-    /// Y comes out positive.
+    /// An empty batch and no channels (C = 0 or M = 0) are defined; so is a spatial axis of 0
+    /// elements where the size of Y comes out positive.
     ///
     /// # Errors
     /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset 0),
-    /// [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute), [`InvalidShape`](crate::ErrorKind::InvalidShape)
-    /// (X and W do not fit, or an axis of Y comes out empty) and [`Overflow`](crate::ErrorKind::Overflow).
+    /// [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
+    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or an axis of Y comes
+    /// out empty) and [`Overflow`](crate::ErrorKind::Overflow).
     pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         let a = &self.attributes;
         a.since_version()?;

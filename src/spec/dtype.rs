@@ -50,7 +50,8 @@ impl DType {
         }
     }
 
-    /// The first opset whose Conv and ConvTranspose take the type: 22 for bfloat16, 1 for the others.
+    /// The first opset whose Conv and ConvTranspose take the type: 22 for bfloat16, 1 for the
+    /// others.
     #[must_use]
     pub fn allowed_since(self) -> u32 {
         match self {
@@ -59,10 +60,12 @@ impl DType {
         }
     }
 
-    /// The type with this number in ONNX's `TensorProto.DataType` (float 1, float16 10, double 11, bfloat16 16).
+    /// The type with this number in ONNX's `TensorProto.DataType` (float 1, float16 10, double 11,
+    /// bfloat16 16).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidType`](crate::ErrorKind::InvalidType) for any other number: neither operator takes other types.
+    /// [`ErrorKind::InvalidType`](crate::ErrorKind::InvalidType) for any other number: neither
+    /// operator takes other types.
     pub fn from_onnx(code: i32) -> Result<Self, Error> {
         match code {
             1 => Ok(DType::F32),

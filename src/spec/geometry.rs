@@ -11,14 +11,15 @@ const MAX_ELEMENTS: usize = MAX_SIZE / 8;
 
 /// The resolved sizes of one convolution on one input shape: plain numbers, all checked.
 ///
-/// Comes from [`Conv::geometry`] or [`ConvTranspose::geometry`], which hold these bounds:
-/// - X, W and Y have at most `isize::MAX / 8` elements each, so that they can be addressed in any element type;
-///   a tensor with a dimension of 0 has none, however large the others are;
-/// - the products over the spatial axes alone, and of one filter (W without its first axis), keep the same bound, even
-///   beside a dimension of 0.
+/// Comes from [`Conv::geometry`](super::Conv::geometry) or
+/// [`ConvTranspose::geometry`](super::ConvTranspose::geometry), which hold these bounds:
+/// - X, W and Y have at most `isize::MAX / 8` elements each, so that they can be addressed in any
+///   element type; a tensor with a dimension of 0 has none, however large the others are;
+/// - the products over the spatial axes alone, and of one filter (W without its first axis), keep
+///   the same bound, even beside a dimension of 0.
 ///
-/// The fields are public to be read. The methods do not check anew: on a geometry put together by hand that breaks
-/// these bounds, lengths come out as `usize::MAX`.
+/// The fields are public to be read. The methods do not check anew: on a geometry put together by
+/// hand that breaks these bounds, lengths come out as `usize::MAX`.
 ///
 /// ```
 /// let g = convoke::Conv::new([6, 2, 3, 3]).group(2).geometry(&[1, 4, 8, 8])?;
@@ -56,7 +57,8 @@ impl Geometry {
         shape(self.batch, self.out_channels, self.output_sizes())
     }
 
-    /// The shape of W: (M, C/group, k1, k2, ...) for Conv, (C, M/group, k1, k2, ...) for ConvTranspose.
+    /// The shape of W: (M, C/group, k1, k2, ...) for Conv, (C, M/group, k1, k2, ...) for
+    /// ConvTranspose.
     #[must_use]
     pub fn weight_shape(&self) -> Vec<usize> {
         let [first, second] = self.weight_channels();
@@ -117,10 +119,12 @@ impl Geometry {
         self.out_channels / self.group
     }
 
-    /// Multiply-adds by the definition, the common measure of work; twice as many floating-point operations.
+    /// Multiply-adds by the definition, the common measure of work; twice as many floating-point
+    /// operations.
     ///
-    /// Conv: `N * M * (C / group) * kernel volume * output spatial`. ConvTranspose: `N * M * (C / group) * kernel volume *
-    /// input spatial`. Taps that meet padding, or whose contribution is cut off, count too.
+    /// Conv: `N * M * (C / group) * kernel volume * output spatial`. ConvTranspose: `N * M * (C /
+    /// group) * kernel volume * input spatial`. Taps that meet padding, or whose contribution is
+    /// cut off, count too.
     #[must_use]
     pub fn macs(&self) -> u128 {
         let positions = match self.op {
@@ -128,15 +132,16 @@ impl Geometry {
             Op::ConvTranspose => self.input_spatial(),
         };
         let factors = [self.batch, self.out_channels, self.in_channels_per_group(), self.kernel_volume(), positions];
-        // Positive factors multiply to less than 2^120 (elements of W times elements of X or Y); those beside a zero may
-        // saturate before it makes them 0.
+        // Positive factors multiply to less than 2^120 (elements of W times elements of X or Y);
+        // those beside a zero may saturate before it makes them 0.
         factors.into_iter().fold(1, |product: u128, factor| product.saturating_mul(factor as u128))
     }
 
     /// Checks the shape of B: one dimension of M elements.
     ///
     /// # Errors
-    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) for another rank, a scalar among them, or another length.
+    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) for another rank, a scalar among them, or
+    /// another length.
     pub fn validate_bias(&self, dims: &[usize]) -> Result<(), Error> {
         let (op, m) = (self.op, self.out_channels);
         match *dims {
@@ -191,7 +196,8 @@ fn shape(first: usize, second: usize, spatial: impl Iterator<Item = usize>) -> V
     [first, second].into_iter().chain(spatial).collect()
 }
 
-/// The product of dimensions, 0 if one of them is 0 whatever the others are; `None` if it does not fit.
+/// The product of dimensions, 0 if one of them is 0 whatever the others are; `None` if it does not
+/// fit.
 fn elements(dims: impl Iterator<Item = usize>) -> Option<usize> {
     let mut product = Some(1_usize);
     for dim in dims {

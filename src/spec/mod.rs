@@ -1,8 +1,9 @@
 //! Validated geometry of the operators, from attributes by their ONNX names.
 //!
-//! [`Conv`] and [`ConvTranspose`] hold the attributes; their `geometry` checks them against X's shape and returns a
-//! [`Geometry`] of plain sizes, with `auto_pad` and `output_shape` turned into explicit padding. [`Operator`] is either,
-//! and can be read from the parts of an ONNX node. No function here allocates or loops in proportion to a size.
+//! [`Conv`] and [`ConvTranspose`] hold the attributes; their `geometry` checks them against X's
+//! shape and returns a [`Geometry`] of plain sizes, with `auto_pad` and `output_shape` turned into
+//! explicit padding. [`Operator`] is either, and can be read from the parts of an ONNX node. No
+//! function here allocates or loops in proportion to a size.
 
 mod attributes;
 mod axis;

@@ -28,7 +28,8 @@ pub enum Attribute<'a> {
     String(&'a str),
     /// `STRINGS`
     Strings(&'a [&'a str]),
-    /// Any other type, by a name for the error message: neither operator has an attribute of such a type.
+    /// Any other type, by a name for the error message: neither operator has an attribute of such a
+    /// type.
     Other(&'a str),
 }
 
@@ -89,16 +90,19 @@ impl From<ConvTranspose> for Operator {
 }
 
 impl Operator {
-    /// An operator from a node's type (domain `ai.onnx`), the model's opset, the node's attributes and W's shape, where
-    /// X's shape is not known yet. Values are checked by [`geometry`](Operator::geometry).
+    /// An operator from a node's type (domain `ai.onnx`), the model's opset, the node's attributes
+    /// and W's shape, where X's shape is not known yet. Values are checked by
+    /// [`geometry`](Operator::geometry).
     ///
-    /// `auto_pad` may be the empty string, which is NOTSET. An empty list of an attribute is not its default, but of the
-    /// wrong length.
+    /// `auto_pad` may be the empty string, which is NOTSET. An empty list of an attribute is not
+    /// its default, but of the wrong length.
     ///
     /// # Errors
-    /// [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) for an unknown operator, opset or attribute, or an
-    /// attribute of the wrong type; [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute) for one that is given twice
-    /// and for an unknown `auto_pad`; [`InvalidShape`](crate::ErrorKind::InvalidShape) for a negative dimension of W.
+    /// [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) for an unknown operator,
+    /// opset or attribute, or an attribute of the wrong type;
+    /// [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute) for one that is given twice and for
+    /// an unknown `auto_pad`; [`InvalidShape`](crate::ErrorKind::InvalidShape) for a negative
+    /// dimension of W.
     pub fn from_attributes(
         op_type: &str,
         opset: i64,
@@ -131,14 +135,17 @@ impl Operator {
         }
     }
 
-    /// An operator and its geometry from a whole node: [`from_attributes`](Operator::from_attributes), and the inputs
-    /// X, W and B in this order. An optional input with an empty name is `None`, as is one that is absent; only B may be.
+    /// An operator and its geometry from a whole node:
+    /// [`from_attributes`](Operator::from_attributes), and the inputs X, W and B in this order. An
+    /// optional input with an empty name is `None`, as is one that is absent; only B may be.
     ///
     /// # Errors
-    /// Besides those of [`from_attributes`](Operator::from_attributes) and [`geometry`](Operator::geometry):
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if X or W is missing or there are more than three inputs,
-    /// [`InvalidType`](crate::ErrorKind::InvalidType) if the element types differ or the opset lacks them,
-    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) for a negative dimension or a B that is not of shape (M).
+    /// Besides those of [`from_attributes`](Operator::from_attributes) and
+    /// [`geometry`](Operator::geometry): [`InvalidInput`](crate::ErrorKind::InvalidInput) if X or W
+    /// is missing or there are more than three inputs,
+    /// [`InvalidType`](crate::ErrorKind::InvalidType) if the element types differ or the opset
+    /// lacks them, [`InvalidShape`](crate::ErrorKind::InvalidShape) for a negative dimension or a B
+    /// that is not of shape (M).
     pub fn from_node(
         op_type: &str,
         opset: i64,

@@ -13,7 +13,8 @@ use crate::error::{Error, bail};
 /// | `Valid` | none | none |
 /// | `SameUpper`, `SameLower` | output = ceil(input / stride) | output = input * stride |
 ///
-/// An odd total of padding puts the extra element at the end with `SameUpper`, at the beginning with `SameLower`.
+/// An odd total of padding puts the extra element at the end with `SameUpper`, at the beginning
+/// with `SameLower`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum AutoPad {
     /// ONNX `NOTSET`, the default: the padding is given by `pads`.
@@ -21,9 +22,11 @@ pub enum AutoPad {
     NotSet,
     /// ONNX `VALID`: no padding.
     Valid,
-    /// ONNX `SAME_UPPER`: the output size follows from the stride; an odd element of padding goes to the end.
+    /// ONNX `SAME_UPPER`: the output size follows from the stride; an odd element of padding goes
+    /// to the end.
     SameUpper,
-    /// ONNX `SAME_LOWER`: the output size follows from the stride; an odd element of padding goes to the beginning.
+    /// ONNX `SAME_LOWER`: the output size follows from the stride; an odd element of padding goes
+    /// to the beginning.
     SameLower,
 }
 
@@ -97,7 +100,8 @@ pub(super) fn conv_axis(window: &Window, auto_pad: AutoPad, pads: Pads) -> Resul
     window.conv(pads.begin, pads.end)
 }
 
-/// One axis of ConvTranspose. `output_shape` counts before `auto_pad`, and `pads` only for `NOTSET` without it.
+/// One axis of ConvTranspose. `output_shape` counts before `auto_pad`, and `pads` only for `NOTSET`
+/// without it.
 pub(super) fn transposed_axis(
     window: &Window,
     auto_pad: AutoPad,

@@ -35,7 +35,8 @@ impl fmt::Display for Layer {
     }
 }
 
-/// One spatial axis as it is drawn: sizes are put together from it so that the operator accepts them.
+/// One spatial axis as it is drawn: sizes are put together from it so that the operator accepts
+/// them.
 #[derive(Debug, Clone)]
 struct DrawnAxis {
     kernel: usize,
@@ -86,7 +87,8 @@ struct DrawnChannels {
     m: usize,
 }
 
-/// Mostly odd numbers of channels in few groups; depthwise with a multiplier; now and then no image or no channel.
+/// Mostly odd numbers of channels in few groups; depthwise with a multiplier; now and then no image
+/// or no channel.
 fn channels() -> impl Strategy<Value = DrawnChannels> {
     let dense = (1..=2_usize, 1..=3_usize, 0..=19_usize, 1..=37_usize);
     let depthwise = (1..=2_usize, 1..=19_usize, Just(1), 1..=3_usize);
@@ -125,8 +127,9 @@ pub fn pointwise() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A Conv for Winograd's algorithm: at most three axes, the outer one not dilated, the inner two of stride 1 or of a stride that is shorter than the
-/// kernel, of which there is more than one tap for each of its phases.
+/// A Conv for Winograd's algorithm: at most three axes, the outer one not dilated, the inner two of
+/// stride 1 or of a stride that is shorter than the kernel, of which there is more than one tap for
+/// each of its phases.
 pub fn winograd() -> impl Strategy<Value = Layer> {
     let axes = prop_oneof![2 => Just(1), 5 => Just(2), 2 => Just(3)].prop_flat_map(|rank: usize| {
         // Pads of up to 8, kernels of up to 9: several filters an axis, tiles of padding only.
@@ -155,7 +158,8 @@ pub fn winograd() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A Conv on one or two axes whose rows of Y are as long as those of X, or of its phases, with two output channels a group at the least.
+/// A Conv on one or two axes whose rows of Y are as long as those of X, or of its phases, with two
+/// output channels a group at the least.
 pub fn grouped() -> impl Strategy<Value = Layer> {
     let axes = prop_oneof![1 => Just(1), 5 => Just(2)].prop_flat_map(|rank: usize| {
         let stride = prop_oneof![3 => Just(1_usize), 2 => Just(2_usize), 1 => 3..=5_usize];
@@ -199,7 +203,8 @@ pub fn covered() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A ConvTranspose of one input position, all of whose outputs have a tap, with more images than others have.
+/// A ConvTranspose of one input position, all of whose outputs have a tap, with more images than
+/// others have.
 pub fn one_position() -> impl Strategy<Value = Layer> {
     let channels = (0..=40_usize, 1..=3_usize, 0..=70_usize, 1..=70_usize);
     let channels = channels.prop_map(|(batch, group, c, m)| DrawnChannels { batch, group, c, m });
@@ -216,8 +221,9 @@ pub fn one_position() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A ConvTranspose for Winograd's algorithm: at most three axes without dilation, phases along the last one that are a part of a vector, more than
-/// one tap a phase, and pads that crop no cell that sees all taps.
+/// A ConvTranspose for Winograd's algorithm: at most three axes without dilation, phases along the
+/// last one that are a part of a vector, more than one tap a phase, and pads that crop no cell that
+/// sees all taps.
 pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
     let axes = prop_oneof![2 => Just(1), 5 => Just(2), 2 => Just(3)].prop_flat_map(|rank: usize| {
         let axis = (1..=9_usize, 0..=8_usize, 0..=8_usize, 0..=[40_usize, 11, 4][rank - 1]);
@@ -273,7 +279,8 @@ fn conv_layer(channels: DrawnChannels, axes: &[DrawnAxis], mode: AutoPad) -> Lay
     let is_same = matches!(mode, AutoPad::SameUpper | AutoPad::SameLower);
     let pads = |axis: &DrawnAxis| if mode == AutoPad::NotSet { axis.pad_begin + axis.pad_end } else { 0 };
     shrunk(channels, |DrawnChannels { batch, group, c, m }| {
-        // SAME pads a kernel that is larger than the input; the others ask for an input that it fits into, perhaps an empty one.
+        // SAME pads a kernel that is larger than the input; the others ask for an input that it
+        // fits into, perhaps an empty one.
         let least = |axis: &DrawnAxis| if is_same { 1 } else { axis.reach().saturating_sub(pads(axis)) };
         let w_shape = [group * m, c].into_iter().chain(axes.iter().map(|a| a.kernel));
         let x_shape = [batch, group * c].into_iter().chain(axes.iter().map(|a| least(a) + a.extra));
@@ -309,7 +316,8 @@ pub fn conv_transpose() -> impl Strategy<Value = Layer> {
 }
 
 fn transposed_layer(channels: DrawnChannels, axes: &[DrawnAxis], sizing: Sizing) -> Layer {
-    // An empty axis of X is defined where the output is not empty; the automatic sizes are not, there.
+    // An empty axis of X is defined where the output is not empty; the automatic sizes are not,
+    // there.
     let empty = |a: &DrawnAxis| a.extra == 0 && sizing == Sizing::Pads && a.reach() + a.output_padding() > a.stride;
     let input = |a: &DrawnAxis| if empty(a) { 0 } else { a.extra.max(1) };
     let natural = |a: &DrawnAxis| (a.stride * input(a) + a.output_padding() + a.reach()) - a.stride;

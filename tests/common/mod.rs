@@ -1,4 +1,5 @@
-//! What the tests of runs share: layers, operands, every combination of algorithm and ISA, and the comparison with the reference.
+//! What the tests of runs share: layers, operands, every combination of algorithm and ISA, and the
+//! comparison with the reference.
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of this module")]
 
@@ -38,10 +39,12 @@ impl Combination {
         Planner::new().isa(self.isa).algorithm(self.algorithm)
     }
 
-    /// Plans a layer; none where the algorithm may reject it. A plan made is of the algorithm and ISA that were forced.
+    /// Plans a layer; none where the algorithm may reject it. A plan made is of the algorithm and
+    /// ISA that were forced.
     ///
     /// # Panics
-    /// If the algorithm rejects what it is documented to accept, or with an error that does not say so.
+    /// If the algorithm rejects what it is documented to accept, or with an error that does not say
+    /// so.
     pub fn plan<T: Element>(self, layer: &Layer, tune: impl FnOnce(Planner) -> Planner) -> Option<Plan<T>> {
         let accepts = accepts(self.algorithm, &layer.geometry());
         match tune(self.planner()).plan::<T>(layer.operator.clone(), &layer.x_shape) {
@@ -159,7 +162,8 @@ pub fn has_foreign_blas(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::Im2col(blas) | Algorithm::Col2im(blas) if blas != Blas::Native)
 }
 
-/// Random layers for each algorithm, ISA and element type, where the environment variable `CONVOKE_CASES` asks for no other number.
+/// Random layers for each algorithm, ISA and element type, where the environment variable
+/// `CONVOKE_CASES` asks for no other number.
 const CASES: u32 = 128;
 
 /// How many random layers there shall be.
@@ -167,7 +171,8 @@ pub fn cases() -> u32 {
     std::env::var("CONVOKE_CASES").map_or(CASES, |cases| cases.parse().expect("CONVOKE_CASES is a number"))
 }
 
-/// Whether fewer cases than usual are asked for, as for an emulator: tests that repeat what they do for many sizes take the least and the largest.
+/// Whether fewer cases than usual are asked for, as for an emulator: tests that repeat what they do
+/// for many sizes take the least and the largest.
 pub fn is_short() -> bool {
     cases() < CASES
 }

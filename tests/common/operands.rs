@@ -28,7 +28,8 @@ impl<T: Scalar> Operands<T> {
         Self::generate(geometry, || random.uniform())
     }
 
-    /// Small integers: sums of their products are exact in any order, in f32 too, as long as there are fewer than 2^24 / `limit`^2 of them.
+    /// Small integers: sums of their products are exact in any order, in f32 too, as long as there
+    /// are fewer than 2^24 / `limit`^2 of them.
     pub fn integers(geometry: &Geometry, limit: usize, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let operands = Self::generate(geometry, || random.below(2 * limit + 1) as f64 - limit as f64);
@@ -65,8 +66,8 @@ impl<T: Scalar> Operands<T> {
         self.run_packed(plan, &self.pack(plan), Threads::Serial).unwrap_or_else(|error| panic!("{plan:?}: {error}"))
     }
 
-    /// Runs with a workspace of the least size that serves all threads, full of NaN, into an output that is full of NaN: what is read before it
-    /// is written shows, and what is not written.
+    /// Runs with a workspace of the least size that serves all threads, full of NaN, into an output
+    /// that is full of NaN: what is read before it is written shows, and what is not written.
     ///
     /// # Errors
     /// As [`Plan::run`].

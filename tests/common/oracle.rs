@@ -33,7 +33,8 @@ impl Oracle {
         &self.elements
     }
 
-    /// Compares a result: not finite where the definition is not, in the same way, and elsewhere within [`bound`](Self::bound).
+    /// Compares a result: not finite where the definition is not, in the same way, and elsewhere
+    /// within [`bound`](Self::bound).
     ///
     /// # Errors
     /// The first element that differs.
@@ -59,7 +60,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// The largest error of an element: that of the sum, carried through the activation, the activation's own, and that of storing.
+    /// The largest error of an element: that of the sum, carried through the activation, the
+    /// activation's own, and that of storing.
     fn bound<T: Scalar>(&self, algorithm: Algorithm, activation: Activation, index: usize) -> f64 {
         let element = self.elements[index];
         let (mut sum, roundoff) = if T::DTYPE == DType::F64 {
@@ -116,7 +118,8 @@ fn own_error(activation: Activation, x: f64) -> f64 {
     let value = apply(activation, x).abs();
     match activation {
         Activation::LeakyRelu { .. } => value,
-        // x / 6 + 1/2 is of terms below 1 where it counts, so that its error is a few units even near its zero; x magnifies it.
+        // x / 6 + 1/2 is of terms below 1 where it counts, so that its error is a few units even
+        // near its zero; x magnifies it.
         Activation::HardSwish => 4.0 * (value + x.abs()),
         // An exponential within 4 units, an addition, a division.
         Activation::Silu => 8.0 * value,

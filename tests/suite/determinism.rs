@@ -1,4 +1,5 @@
-//! The same bits for any number of threads, for plans that split the work differently, and from run to run.
+//! The same bits for any number of threads, for plans that split the work differently, and from run
+//! to run.
 
 use crate::common::operands::bits;
 use crate::common::{Combination, Context, Layer, Operands, is_short, layer};
@@ -26,7 +27,8 @@ fn layers() -> Vec<Layer> {
         // Images and groups.
         layer(Conv::new([24, 7, 3, 3]).group(4).strides([2, 2]), [5, 28, 30, 29]),
         layer(Conv::new([12, 6, 9]).pads([4, 4]), [1, 6, 2500]),
-        // Rows of few channels, in tiles of which two share vectors where they are not cut for threads.
+        // Rows of few channels, in tiles of which two share vectors where they are not cut for
+        // threads.
         layer(Conv::new([6, 1, 7, 7]).group(6).pads([3, 3, 3, 3]), [2, 6, 84, 40]),
         layer(Conv::new([1, 1, 31, 31]).pads([15, 15, 15, 15]), [1, 1, 34, 40]),
         // Columns, panels and blocks of K of a plain product.

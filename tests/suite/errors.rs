@@ -1,8 +1,10 @@
-//! Requests that break a rule of the operators are refused, with a message that names operator, axis, value and rule.
+//! Requests that break a rule of the operators are refused, with a message that names operator,
+//! axis, value and rule.
 //!
-//! One test per case. The numbers in their names are those of the list of cases that the crate's design started from.
-//! Those about buffers (33, 34), workspace (40, 41), allocation (43), packed weights (48) and threads (49) need a plan and
-//! are in `errors_run.rs`. Y overlapping X or W (42) cannot be written in safe Rust: Y is a `&mut` slice.
+//! One test per case. The numbers in their names are those of the list of cases that the crate's
+//! design started from. Those about buffers (33, 34), workspace (40, 41), allocation (43), packed
+//! weights (48) and threads (49) need a plan and are in `errors_run.rs`. Y overlapping X or W (42)
+//! cannot be written in safe Rust: Y is a `&mut` slice.
 
 use convoke::{
     Attribute::{self, Float, Floats, Int, Ints, Other, String, Strings},

@@ -1,5 +1,6 @@
-//! Errors of packing, workspace and running: the right kind, a message with operator, value and rule, and nothing written into Y. Case numbers are
-//! those of a list of cases: 33 and 34 buffers, 40 and 41 workspace, 43 allocation, 48 packed weights, 49 threads.
+//! Errors of packing, workspace and running: the right kind, a message with operator, value and
+//! rule, and nothing written into Y. Case numbers are those of a list of cases: 33 and 34 buffers,
+//! 40 and 41 workspace, 43 allocation, 48 packed weights, 49 threads.
 
 use crate::common::{Combination, Operands, Oracle, isas, layer};
 use convoke::{
@@ -164,7 +165,8 @@ fn case_43_exabytes_cannot_be_had() {
 
     let bytes = 1 << 60;
     assert_error(Workspace::with_bytes(bytes), ErrorKind::OutOfMemory, &["workspace", &bytes.to_string()]);
-    // An output of exabytes out of an input of one element: planning takes no time, and allocating it fails.
+    // An output of exabytes out of an input of one element: planning takes no time, and allocating
+    // it fails.
     let begin = Instant::now();
     let pad = 1_i64 << 28;
     let conv = Conv::new([1, 1, 1, 1]).pads([pad, pad, pad, pad]);
@@ -253,7 +255,8 @@ impl<T: Scalar> Sizes<T> {
         Self { inputs: shapes.into_iter().map(input).collect(), operator }
     }
 
-    /// Packs with a plan for size number `first`, and runs at all sizes. False where the algorithm rejects the operator.
+    /// Packs with a plan for size number `first`, and runs at all sizes. False where the algorithm
+    /// rejects the operator.
     fn check(&self, combination: Combination, first: usize) -> bool {
         let (x_shape, weights, _) = &self.inputs[first];
         let packing = layer(self.operator.clone(), x_shape.clone());

@@ -1,8 +1,8 @@
-//! The ISA tiers: what the CPU has is executed, what is not there is an error. What the environment asks for is
-//! in `processes`.
+//! The ISA tiers: what the CPU has is executed, what is not there is an error. What the environment
+//! asks for is in `processes`.
 //!
-//! `CONVOKE_ENSURE_ISA`, a comma-separated list of tiers, makes the suite fail where one of them was not executed: for CI machines that are
-//! chosen for what they have.
+//! `CONVOKE_ENSURE_ISA`, a comma-separated list of tiers, makes the suite fail where one of them
+//! was not executed: for CI machines that are chosen for what they have.
 
 use crate::common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
 use convoke::kernels::{
@@ -52,7 +52,8 @@ fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
     upsample || spatial || channel || winograd || direct || grouped || weave
 }
 
-/// Runs one Conv and one ConvTranspose on a tier with every algorithm: right results, from a kernel of that tier.
+/// Runs one Conv and one ConvTranspose on a tier with every algorithm: right results, from a kernel
+/// of that tier.
 fn execute<T: Scalar>(isa: Isa) {
     let layers = [
         layer(Conv::new([20, 9, 3, 3]).pads([1, 1, 1, 1]), [1, 9, 12, 12]),
@@ -129,7 +130,8 @@ fn forcing_a_tier_that_is_not_there_is_an_error() {
     }
 }
 
-/// What an error must say of a tier that is not there, from the build's configuration and the standard library's view of the CPU.
+/// What an error must say of a tier that is not there, from the build's configuration and the
+/// standard library's view of the CPU.
 pub(crate) fn absence(isa: Isa) -> Option<String> {
     let (is_architecture, is_built) = match isa {
         Isa::Portable => (true, true),

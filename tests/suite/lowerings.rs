@@ -37,7 +37,8 @@ fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED))
 }
 
-/// Random layers, biases, residuals and splits on one combination: at least nine tenths of them must run, or half where they are few.
+/// Random layers, biases, residuals and splits on one combination: at least nine tenths of them
+/// must run, or half where they are few.
 fn check_random<T: Scalar>(combination: Combination) {
     let (cases, executed) = (cases(), Cell::new(0));
     let inputs = (layers_for(combination.algorithm), layers::options(1..=4), 0..ACTIVATIONS.len());
@@ -112,7 +113,8 @@ fn check_algorithm(name: &str) {
     }
 }
 
-/// Runs one layer on every combination with each activation of `activations`, with bias and residual. Returns what ran.
+/// Runs one layer on every combination with each activation of `activations`, with bias and
+/// residual. Returns what ran.
 fn check_layer<T: Scalar>(layer: &Layer, activations: &[Activation], executed: &mut Vec<Combination>) {
     let geometry = layer.geometry();
     let plain = Operands::<T>::uniform(&geometry, 7);
@@ -201,7 +203,8 @@ fn a_planner_that_is_free_to_choose_is_right() {
     for_each_type!(check(&layers::hard()));
 }
 
-/// Where rows have few pixels, `channel_gemm` multiplies two at once: not the last of an odd number, nor where their taps differ much.
+/// Where rows have few pixels, `channel_gemm` multiplies two at once: not the last of an odd
+/// number, nor where their taps differ much.
 #[test]
 fn rows_of_few_pixels_are_multiplied_two_at_a_time() {
     fn check<T: Scalar>() {
@@ -237,7 +240,8 @@ fn rows_of_few_pixels_are_multiplied_two_at_a_time() {
                 assert_eq!(checked, Ok(()), "{combination}, {threads} threads, {layer}: {plan:?}");
             }
         }
-        // The fewest have f64 on NEON and in portable code, where only rows of two or three pixels are.
+        // The fewest have f64 on NEON and in portable code, where only rows of two or three pixels
+        // are.
         assert!(two_rows >= 6, "{two_rows} of {all}");
     }
     for_each_type!(check());

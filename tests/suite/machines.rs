@@ -15,7 +15,8 @@ fn layers() -> [(Operator, Vec<usize>); 6] {
     ]
 }
 
-/// The named machines with their own ISA where the build has it, and with the portable one, which every build has.
+/// The named machines with their own ISA where the build has it, and with the portable one, which
+/// every build has.
 fn machines() -> Vec<Machine> {
     let built =
         Machine::named().into_iter().filter(|machine| matches!(machine.isa().absence(), None | Some(Absence::Cpu)));
@@ -47,7 +48,8 @@ fn pick(machine: Machine, algorithm: Algorithm, conv: Conv, x: [usize; 4]) -> St
     text.lines().find(|line| line.starts_with("picked ")).unwrap().to_string()
 }
 
-/// What the four named machines have of a layer that differs: the words of each one's pick that begin with `begin`.
+/// What the four named machines have of a layer that differs: the words of each one's pick that
+/// begin with `begin`.
 fn blocking(algorithm: Algorithm, conv: &Conv, x: [usize; 4], begin: &str) -> Vec<String> {
     let part = |machine: Machine| {
         let line = pick(machine, algorithm, conv.clone(), x);
@@ -56,7 +58,8 @@ fn blocking(algorithm: Algorithm, conv: &Conv, x: [usize; 4], begin: &str) -> Ve
     Machine::named().into_iter().map(part).collect()
 }
 
-/// Not by comparison with another plan of the same host, but as written here: so they are the same on every host.
+/// Not by comparison with another plan of the same host, but as written here: so they are the same
+/// on every host.
 #[test]
 fn caches_of_other_sizes_are_blocked_for() {
     // The level 1 bounds blocks of K, the level 2 the sums of a block of columns.

@@ -1,4 +1,5 @@
-//! Values at the edges: NaN, infinities, zeros, subnormal numbers, rounding; the same on every algorithm and ISA.
+//! Values at the edges: NaN, infinities, zeros, subnormal numbers, rounding; the same on every
+//! algorithm and ISA.
 
 use crate::common::{ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, layer};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, DType, Op, bf16, f16};
@@ -149,7 +150,8 @@ fn a_single_weight_that_is_not_finite_is_seen_wherever_it_stands() {
 #[test]
 fn conv_transpose_has_only_the_contributions_that_exist() {
     fn check<T: Scalar>() {
-        // Output 3 i + {0, 1} gets one product each, output 3 i + 2 none: not even a zero times the infinite weight.
+        // Output 3 i + {0, 1} gets one product each, output 3 i + 2 none: not even a zero times the
+        // infinite weight.
         let layer = layer(ConvTranspose::new([1, 2, 2]).strides([3]).output_shape([3 * 11]), [1, 1, 11]);
         let mut operands = Operands::<T>::generate(&layer.geometry(), || 1.0);
         operands.w.fill(T::from_f64(f64::INFINITY));
@@ -214,7 +216,8 @@ fn sums_of_integers_are_exact_and_rounded_once() {
     for_each_type!(check());
 }
 
-/// A Conv and a ConvTranspose of one output that sums up products of x and 1: what is summed is chosen freely.
+/// A Conv and a ConvTranspose of one output that sums up products of x and 1: what is summed is
+/// chosen freely.
 fn sums<T: Scalar>(x: &[f64], bias: f64) -> [(Layer, Operands<T>); 4] {
     let n = x.len();
     let operands = Operands {

@@ -1,4 +1,5 @@
-//! ONNX's own test vectors (`tests/data/onnx`, see the README there), on every algorithm that accepts them and every ISA.
+//! ONNX's own test vectors (`tests/data/onnx`, see the README there), on every algorithm that
+//! accepts them and every ISA.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/onnx")
 }
 
-/// Compares as numpy's `assert_allclose` does; with the channels' `slack` for what transforms err where sums cancel out.
+/// Compares as numpy's `assert_allclose` does; with the channels' `slack` for what transforms err
+/// where sums cancel out.
 fn compare(y: &[f32], expected: &[f32], slack: &[f64]) -> Result<(), String> {
     if y.len() != expected.len() {
         return Err(format!("{} elements instead of {}", y.len(), expected.len()));

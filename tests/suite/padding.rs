@@ -1,10 +1,12 @@
-//! Layers whose taps see padding at many outputs, or at all of them: what is left out must not show in the results.
+//! Layers whose taps see padding at many outputs, or at all of them: what is left out must not show
+//! in the results.
 
 use crate::common::{ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, is_short, layer};
 use convoke::{Activation, Algorithm, Conv, ErrorKind, Planner, Threads};
 use convoke_tools::data::Scalar;
 
-/// Taps that never meet input, at either end or between; taps that meet it at some outputs; outputs that see nothing but padding.
+/// Taps that never meet input, at either end or between; taps that meet it at some outputs; outputs
+/// that see nothing but padding.
 fn layers() -> Vec<Layer> {
     vec![
         // Dilations beyond the image, and almost.
@@ -72,7 +74,8 @@ fn a_weight_that_is_not_finite_is_seen_on_padding() {
             let geometry = layer.geometry();
             let plans = plans::<T>(&layer, Activation::Relu, 1);
             let taps = geometry.kernel_volume();
-            // Every tap of some filter: with a stride that is prime to the number of taps, as many filters as there are taps.
+            // Every tap of some filter: with a stride that is prime to the number of taps, as many
+            // filters as there are taps.
             let places = (0..taps).map(|tap| (tap * 31 * taps + tap) % geometry.weight_len());
             for (i, at) in places.enumerate().step_by(if is_short() { 5 } else { 1 }) {
                 let mut operands = Operands::<T>::uniform(&geometry, 3).with_bias(&geometry);

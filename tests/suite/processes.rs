@@ -1,7 +1,9 @@
-//! What only a process of its own can show: the environment variables, and rayon's global pool. The tests run this program again.
+//! What only a process of its own can show: the environment variables, and rayon's global pool. The
+//! tests run this program again.
 //!
-//! In an emulator they run after the others, one at a time (`processes:: --test-threads=1`): a process that qemu forks while another of its threads works
-//! may wait for ever for a lock which that thread held.
+//! In an emulator they run after the others, one at a time (`processes:: --test-threads=1`): a
+//! process that qemu forks while another of its threads works may wait for ever for a lock which
+//! that thread held.
 
 use std::process::{Command, Output};
 
@@ -17,7 +19,8 @@ use crate::isa_coverage::ENSURE;
 #[cfg(feature = "std")]
 use crate::isa_coverage::{absence, expected};
 
-/// A command that runs this program again: by the program that `CONVOKE_RUNNER` names, with its arguments, for binaries of another architecture.
+/// A command that runs this program again: by the program that `CONVOKE_RUNNER` names, with its
+/// arguments, for binaries of another architecture.
 fn this_binary() -> Command {
     let binary = std::env::current_exe().unwrap();
     let runner = std::env::var("CONVOKE_RUNNER").unwrap_or_default();

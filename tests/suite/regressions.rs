@@ -31,15 +31,16 @@ fn layers_without_input_channels_and_more_than_one_vector_of_columns() {
     check(&layer(ConvTranspose::new([0, 3, 3, 3]), [1, 0, 8, 8]));
 }
 
-/// Pointwise handed a panel of the last block's rows to a kernel together with the offsets of a full block's: 257 channels are blocks of 129
-/// and 128.
+/// Pointwise handed a panel of the last block's rows to a kernel together with the offsets of a
+/// full block's: 257 channels are blocks of 129 and 128.
 #[test]
 fn pointwise_with_a_last_block_of_channels_that_is_smaller_than_the_others() {
     check(&layer(Conv::new([17, 257, 1, 1]), [1, 257, 7, 7]));
     check(&layer(Conv::new([40, 769, 1]), [2, 769, 50]));
 }
 
-/// The native BLAS chose the tile that weights are packed for by the width of the product, so that plans for other input sizes rejected them.
+/// The native BLAS chose the tile that weights are packed for by the width of the product, so that
+/// plans for other input sizes rejected them.
 #[test]
 fn weights_packed_for_a_small_product_fit_a_wide_one() {
     let planner = Planner::new().algorithm(Algorithm::Im2col(Blas::Native));
@@ -52,8 +53,8 @@ fn weights_packed_for_a_small_product_fit_a_wide_one() {
     }
 }
 
-/// The tiles of positions that col2im multiplies began where its band of the output did, so that plans for another number of threads, which have
-/// other bands, summed up in another order.
+/// The tiles of positions that col2im multiplies began where its band of the output did, so that
+/// plans for another number of threads, which have other bands, summed up in another order.
 #[test]
 fn col2im_sums_in_one_order_whatever_its_bands() {
     let conv = ConvTranspose::new([24, 11, 3, 3]);
@@ -66,7 +67,8 @@ fn col2im_sums_in_one_order_whatever_its_bands() {
     assert!((2..=8).all(|threads| run(threads) == run(1)));
 }
 
-/// A one-shot call allocated Y, and touched it, before it looked at X: a wrong shape of terabytes ended the process instead of being reported.
+/// A one-shot call allocated Y, and touched it, before it looked at X: a wrong shape of terabytes
+/// ended the process instead of being reported.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn one_shot_calls_check_x_before_they_allocate() {
@@ -75,7 +77,8 @@ fn one_shot_calls_check_x_before_they_allocate() {
     assert_eq!(error.kind(), ErrorKind::BufferLength);
 }
 
-/// Without input channels, a tile's columns began beyond the end of B where tails of several widths followed one another.
+/// Without input channels, a tile's columns began beyond the end of B where tails of several widths
+/// followed one another.
 #[test]
 fn no_channels_at_any_width() {
     for positions in 1..=400 {
@@ -146,7 +149,8 @@ fn huge_axes_beside_an_empty_one() {
     let huge = 1 << 40;
     for algorithm in Algorithm::ALL {
         let conv = Conv::new([2, 1, 1, 1, 1]).pads([1, 0, 0, 1, 0, 0]);
-        // Two images' worth of padding, too large to be stored: only planned; and an empty one, which is run.
+        // Two images' worth of padding, too large to be stored: only planned; and an empty one,
+        // which is run.
         let _ = Planner::new().algorithm(algorithm).plan::<f32>(conv.clone(), &[1, 1, 0, huge, huge]);
         let Ok(plan) = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[0, 1, 0, huge, 1]) else { continue };
         let packed = plan.pack(&[1.0, 1.0], None).unwrap();
@@ -162,7 +166,8 @@ fn absurd_kernels_beside_zero_channels_are_refused() {
     assert_eq!(conv.geometry(&[1, 0, 1]).unwrap_err().kind(), ErrorKind::Overflow);
 }
 
-/// The layout of packed weights was handed to an algorithm that another call had chosen, which looked for more in it.
+/// The layout of packed weights was handed to an algorithm that another call had chosen, which
+/// looked for more in it.
 #[test]
 fn packed_for_followed_by_another_algorithm() {
     let conv = Conv::new([4, 4, 1, 1]);
@@ -178,7 +183,8 @@ fn packed_for_followed_by_another_algorithm() {
 /// The naive lowering rounded to f32 before it rounded to the 16-bit type.
 #[test]
 fn naive_rounds_once() {
-    // 1 + 2^-11 + 2^-40 lies just above the middle of two f16; rounded to f32 first, it lies on it, and goes down.
+    // 1 + 2^-11 + 2^-40 lies just above the middle of two f16; rounded to f32 first, it lies on it,
+    // and goes down.
     let (x, w) = (
         [f16::from_f64(1.0), f16::from_f64(2.0_f64.powi(-11)), f16::from_f64(2.0_f64.powi(-20))],
         [1.0, 1.0, 2.0_f64.powi(-20)],
@@ -191,7 +197,8 @@ fn naive_rounds_once() {
     assert_eq!(y[0].to_f64(), 1.0 + 2.0_f64.powi(-10));
 }
 
-/// Each tap's phase was searched for among the phases that taps before it had met: hours for strides of millions.
+/// Each tap's phase was searched for among the phases that taps before it had met: hours for
+/// strides of millions.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn phases_of_long_strides_are_not_searched_for() {
@@ -201,18 +208,21 @@ fn phases_of_long_strides_are_not_searched_for() {
         let conv = Conv::new([1, 1, kernel]).strides([kernel as i64]);
         let _ = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[1, 1, 2 * kernel]).unwrap();
     }
-    // Of the search, each would take 20 seconds; of a quarter of the taps, about as long on an emulator.
+    // Of the search, each would take 20 seconds; of a quarter of the taps, about as long on an
+    // emulator.
     assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
 }
 
-/// The phases of taps come back after stride / gcd(stride, dilation) taps, here inside of the kernel, on one axis or on both.
+/// The phases of taps come back after stride / gcd(stride, dilation) taps, here inside of the
+/// kernel, on one axis or on both.
 #[test]
 fn phases_that_come_back_within_the_kernel() {
     check(&layer(Conv::new([3, 2, 7, 5]).strides([6, 4]).dilations([4, 6]), [1, 2, 40, 43]));
     check(&layer(Conv::new([3, 2, 7, 5]).strides([4, 3]).dilations([4, 2]), [1, 2, 40, 43]));
 }
 
-/// col2im held at least one whole position of the outermost axis: rows and planes too large for that are cut along the next axis.
+/// col2im held at least one whole position of the outermost axis: rows and planes too large for
+/// that are cut along the next axis.
 #[test]
 fn col2im_with_slices_too_large_for_one_band() {
     for layer in [
@@ -234,8 +244,8 @@ fn col2im_with_slices_too_large_for_one_band() {
     }
 }
 
-/// Where no input reaches a band of the output, col2im took the first position that could for a place in X: beyond it by a dilation, and times the
-/// positions of the axes behind, it overflowed.
+/// Where no input reaches a band of the output, col2im took the first position that could for a
+/// place in X: beyond it by a dilation, and times the positions of the axes behind, it overflowed.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn col2im_with_bands_that_no_input_reaches() {
@@ -263,8 +273,8 @@ fn col2im_with_bands_that_no_input_reaches() {
     }
 }
 
-/// Only Winograd looked at the workspace limit: the others sized slabs and tiles by the caches alone, were dropped where those did not fit, and left
-/// ordinary layers to the naive loops.
+/// Only Winograd looked at the workspace limit: the others sized slabs and tiles by the caches
+/// alone, were dropped where those did not fit, and left ordinary layers to the naive loops.
 #[test]
 fn a_moderate_workspace_limit_does_not_lead_to_the_naive_loops() {
     const LIMIT: usize = 200_000;
@@ -301,7 +311,8 @@ fn a_workspace_limit_does_not_change_a_bit() {
     let parts: &[usize] = if is_short() { &[3] } else { &[2, 3, 5, 8] };
     for layer in &layers {
         let operands = Operands::<f32>::uniform(&layer.geometry(), 7);
-        // Winograd may take other tiles; the foreign backends promise nothing; the naive loops have no scratch.
+        // Winograd may take other tiles; the foreign backends promise nothing; the naive loops have
+        // no scratch.
         let is_free =
             |algorithm| matches!(algorithm, Algorithm::Winograd | Algorithm::Naive) || has_foreign_blas(algorithm);
         let is_held = |c: &Combination| !is_free(c.algorithm);
@@ -320,7 +331,8 @@ fn a_workspace_limit_does_not_change_a_bit() {
     assert!(smaller > 0, "no plan took less than it wanted");
 }
 
-/// The pick's verdict said that it was not picked, and estimates of small layers were all of 0 or 1 us.
+/// The pick's verdict said that it was not picked, and estimates of small layers were all of 0 or 1
+/// us.
 #[test]
 fn verdicts_tell_small_estimates_apart_and_have_nothing_against_the_pick() {
     let plan = Planner::new().plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 8, 8]).unwrap();
@@ -335,7 +347,8 @@ fn verdicts_tell_small_estimates_apart_and_have_nothing_against_the_pick() {
     assert!(verdicts.iter().any(|v| v.reason.contains(" ns,")), "a small layer");
 }
 
-/// Tiles that share vectors multiplied rows of padding, which other tiles leave out: the sign of a zero then depended on how rows are shared among threads.
+/// Tiles that share vectors multiplied rows of padding, which other tiles leave out: the sign of a
+/// zero then depended on how rows are shared among threads.
 #[test]
 fn zeros_keep_their_sign_however_rows_are_shared() {
     let conv = Conv::new([1, 1, 5, 5]).pads([2, 2, 2, 2]);

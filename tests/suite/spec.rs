@@ -1,4 +1,5 @@
-//! The geometry of Conv and ConvTranspose: ONNX's own test shapes, the decisions of semantics, invariants.
+//! The geometry of Conv and ConvTranspose: ONNX's own test shapes, the decisions of semantics,
+//! invariants.
 //!
 //! Requests that are refused are in `errors.rs`.
 
@@ -199,7 +200,8 @@ fn conv_same_splits_an_odd_total_by_its_mode() {
 #[test]
 fn conv_same_total_is_clamped_at_zero() {
     for mode in [SameUpper, SameLower] {
-        // A kernel shorter than the stride: the grid starts at the first element, not before or after it.
+        // A kernel shorter than the stride: the grid starts at the first element, not before or
+        // after it.
         for (kernel, stride, input, output) in [(1, 4, 8, 2), (1, 5, 10, 2), (2, 5, 10, 2), (1, 3, 7, 3)] {
             let geometry = conv(kernel).auto_pad(mode).strides([stride]).geometry(&[1, 1, input]);
             assert_eq!(resolved(geometry), (output, 0, 0));
@@ -711,7 +713,8 @@ proptest! {
         output in 1_usize..30, kernel in 1_usize..7, stride in 1_usize..6, dilation in 1_usize..5, pad in 0_usize..4,
         rest in 0_usize..6,
     ) {
-        // An input whose last `rest` elements Conv's stride leaves over is what output_padding gives back.
+        // An input whose last `rest` elements Conv's stride leaves over is what output_padding
+        // gives back.
         let rest = rest.min(stride - 1);
         let padded = (output - 1) * stride + (kernel - 1) * dilation + 1 + rest;
         prop_assume!(padded > 2 * pad);
@@ -764,7 +767,8 @@ proptest! {
         input in 0_usize..1 << 62, kernel in 1_usize..1 << 62, stride in 1_i64..i64::MAX, dilation in 1_i64..i64::MAX,
         begin in 0_i64..i64::MAX, end in 0_i64..i64::MAX, shrink in 0_u32..62, batch in 0_usize..2,
     ) {
-        // The ranges are uniform, so the sizes are shifted down to meet the accepting side of the bounds too.
+        // The ranges are uniform, so the sizes are shifted down to meet the accepting side of the
+        // bounds too.
         let kernel = (kernel >> shrink).max(1);
         let (stride, dilation) = ((stride >> shrink).max(1), (dilation >> (61 - shrink)).max(1));
         let (begin, end) = (begin >> (shrink / 2), end >> (shrink / 2));

@@ -1,10 +1,12 @@
-//! ConvTranspose where phases, borders and tails meet: every algorithm on every ISA against the reference.
+//! ConvTranspose where phases, borders and tails meet: every algorithm on every ISA against the
+//! reference.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
 use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, Isa, Planner, Threads};
 use convoke_tools::data::Scalar;
 
-/// Runs layers on every combination that accepts them, with bias and residual, on plans for 1 and 3 threads.
+/// Runs layers on every combination that accepts them, with bias and residual, on plans for 1 and 3
+/// threads.
 fn check<T: Scalar>(layers: &[Layer], prepare: impl Fn(&mut Operands<T>)) {
     for layer in layers {
         let geometry = layer.geometry();
@@ -22,16 +24,19 @@ fn check<T: Scalar>(layers: &[Layer], prepare: impl Fn(&mut Operands<T>)) {
     }
 }
 
-/// Kernels interleave the two phases of a stride of 2 straight into Y, where there is no residual and a tile's vectors lie in one row each; the rest goes through scratch.
+/// Kernels interleave the two phases of a stride of 2 straight into Y, where there is no residual
+/// and a tile's vectors lie in one row each; the rest goes through scratch.
 #[test]
 fn pairs_of_phases() {
     let layers = [
-        // Rows of whole vectors, of parts of them, of several rows a vector; panels of unequal height.
+        // Rows of whole vectors, of parts of them, of several rows a vector; panels of unequal
+        // height.
         layer(two([200, 24, 2, 2], 2), [2, 200, 5, 32]),
         layer(two([201, 20, 2, 2], 2), [1, 201, 6, 57]),
         layer(two([230, 64, 2, 2], 2), [1, 230, 9, 28]),
         layer(two([200, 27, 2, 2], 2), [1, 200, 11, 5]),
-        // Rows cut at both ends, beginning with the second phase; bias beyond the last output of the taps; groups; one row, one column.
+        // Rows cut at both ends, beginning with the second phase; bias beyond the last output of
+        // the taps; groups; one row, one column.
         layer(two([60, 24, 4, 4], 2).pads([1; 4]), [1, 60, 4, 50]),
         layer(two([205, 24, 2, 2], 2).pads([0, 1, 1, 0]), [1, 205, 4, 50]),
         layer(two([205, 24, 2, 2], 2).output_padding([1, 1]), [1, 205, 3, 48]),
@@ -70,7 +75,8 @@ fn pairs_of_phases() {
     for_each_type!(check(&layers));
 }
 
-/// The lines of a large Y are fetched before pairs are stored, and all panels pass over a strip before the next one.
+/// The lines of a large Y are fetched before pairs are stored, and all panels pass over a strip
+/// before the next one.
 #[test]
 fn pairs_of_phases_of_a_large_output() {
     // Rows of X that are no multiple of vectors.
@@ -117,7 +123,8 @@ fn one_pixel_in() {
         layer(two([20, 37, 3, 2], 2).group(2), [71, 20, 1, 1]),
         layer(two([9, 35, 3, 4], 2).pads([1, 1, 0, 1]).output_padding([1, 1]), [3, 9, 5, 1]),
         layer(two([6, 9, 3, 3], 1).dilations([1, 2]), [2, 6, 1, 1]),
-        // Images as positions: several blocks of K, shares of many outputs, bands of images, crops that differ at both ends.
+        // Images as positions: several blocks of K, shares of many outputs, bands of images, crops
+        // that differ at both ends.
         layer(two([600, 130, 4, 4], 1), [1, 600, 1, 1]),
         layer(two([6, 9, 5, 3], 2).group(3).pads([2, 0, 1, 1]), [40, 6, 1, 1]),
         layer(ConvTranspose::new([3, 5, 7]).strides([4]).pads([0, 2]), [9, 3, 1]),
@@ -129,7 +136,8 @@ fn one_pixel_in() {
 #[test]
 fn small_maps() {
     let layers = [
-        // Several blocks of K, the last of another size; panels of which the last is narrow; runs of rows; bands of images.
+        // Several blocks of K, the last of another size; panels of which the last is narrow; runs
+        // of rows; bands of images.
         layer(two([300, 40, 4, 4], 2).pads([1; 4]), [1, 300, 4, 5]),
         layer(two([9, 35, 3, 3], 2).pads([1, 0, 0, 1]).output_padding([1, 1]), [19, 9, 5, 3]),
         layer(ConvTranspose::new([18, 17, 11]).strides([5]).pads([3, 2]).group(2), [2, 18, 31]),
@@ -185,7 +193,8 @@ fn few_products_an_output() {
 #[test]
 fn depthwise_upsampling() {
     let mut layers = Vec::new();
-    // One vector and its neighbours, rows that are narrower, asymmetric crops, tails, several images.
+    // One vector and its neighbours, rows that are narrower, asymmetric crops, tails, several
+    // images.
     for width in [4, 7, 8, 13, 15, 16, 17, 30, 33] {
         layers.push(layer(two([3, 1, 4, 4], 2).group(3).pads([1; 4]), [2, 3, 5, width]));
         layers.push(layer(two([5, 1, 3, 3], 2).group(5).pads([1; 4]).output_padding([1, 1]), [1, 5, 9, width]));

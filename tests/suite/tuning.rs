@@ -1,4 +1,5 @@
-//! Picks by measurement: that they are kept, saved, loaded, used where they apply, and nowhere else.
+//! Picks by measurement: that they are kept, saved, loaded, used where they apply, and nowhere
+//! else.
 
 use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Planner, Threads, Tuning, f16};
 

@@ -1,4 +1,5 @@
-//! Winograd's algorithm beyond what every algorithm is tested for: its accuracy, its fallbacks, its sizes.
+//! Winograd's algorithm beyond what every algorithm is tested for: its accuracy, its fallbacks, its
+//! sizes.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, is_short, isas, layer};
 use convoke::{Accuracy, Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Op, Plan, Planner, Threads, reference};
@@ -54,7 +55,8 @@ impl Sample {
         Self { operands, exact, rms }
     }
 
-    /// The error of a plan's results, over the root mean square of the exact ones: its root mean square, and its maximum.
+    /// The error of a plan's results, over the root mean square of the exact ones: its root mean
+    /// square, and its maximum.
     fn error(&self, plan: &Plan<f32>) -> (f64, f64) {
         let y = self.operands.run(plan);
         let errors = y.iter().zip(&self.exact).map(|(y, exact)| (f64::from(*y) - exact).abs() / self.rms);
@@ -67,7 +69,8 @@ fn root_mean_square(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     (values.map(|value| value * value).sum::<f64>() / count).sqrt()
 }
 
-/// The table in docs/journal.md comes from this test's output: `cargo test --release --test suite -- --nocapture winograd::the_error`.
+/// The table in docs/journal.md comes from this test's output: `cargo test --release --test suite
+/// -- --nocapture winograd::the_error`.
 #[test]
 fn the_error_stays_within_what_each_accuracy_promises() {
     let layers = |channels: usize| {
@@ -212,7 +215,8 @@ fn special_values_at_every_place_of_a_tile_come_out_where_the_definition_has_the
 
 #[test]
 fn finite_results_of_values_that_overflow_the_transforms_are_right() {
-    // The transforms add values up that the definition multiplies by zeros: they overflow where the result does not.
+    // The transforms add values up that the definition multiplies by zeros: they overflow where the
+    // result does not.
     let layer = layer(Conv::new([4, 1, 3, 3]).pads([1, 1, 1, 1]), [1, 1, 8, 8]);
     let geometry = layer.geometry();
     let mut operands = Operands::<f32>::uniform(&geometry, 2);
@@ -238,7 +242,8 @@ fn weights_that_are_not_finite_are_summed_directly() {
             // Phases that have a tile less, at the end of the residual.
             layer(Conv::new([20, 5, 7]).pads([9, 9]).dilations([3]), [1, 5, 100]),
             layer(Conv::new([20, 3, 5, 7]).strides([2, 4]).pads([1, 2, 0, 1]), [2, 3, 9, 21]),
-            // Contributions that do not exist are not zeros times an infinity: at the border, and of taps that a phase has less.
+            // Contributions that do not exist are not zeros times an infinity: at the border, and
+            // of taps that a phase has less.
             layer(ConvTranspose::new([5, 4, 5, 3]).strides([3, 2]).pads([1, 1, 2, 0]), [2, 5, 4, 9]),
         ];
         for (special, layer) in [f64::NAN, f64::INFINITY].into_iter().flat_map(|s| layers.iter().map(move |l| (s, l))) {
@@ -382,14 +387,16 @@ fn small_images_share_blocks_and_the_last_block_may_have_fewer() {
     }
 }
 
-/// The outputs that dilation interleaves are images of a block: of one axis or two, with paddings that differ from phase to phase, and fewer in the last block.
+/// The outputs that dilation interleaves are images of a block: of one axis or two, with paddings
+/// that differ from phase to phase, and fewer in the last block.
 #[test]
 fn phases_of_a_dilation_share_blocks_and_the_last_block_may_have_fewer() {
     fn check<T: Scalar>() {
         let mut shared = 0;
         for (conv, shape) in [
             (Conv::new([20, 6, 3, 3]).dilations([3, 3]).pads([3, 3, 3, 3]), vec![1, 6, 13, 14]),
-            // More than one image, other distances on each axis, pads that are no multiples of them.
+            // More than one image, other distances on each axis, pads that are no multiples of
+            // them.
             (Conv::new([18, 4, 3, 3]).dilations([2, 5]).pads([1, 7, 4, 2]), vec![3, 4, 9, 15]),
             (Conv::new([9, 5, 3, 3]).dilations([1, 4]).pads([2, 0, 1, 9]), vec![2, 5, 6, 11]),
             (Conv::new([9, 5, 3, 3]).dilations([4, 1]).pads([6, 1, 0, 1]), vec![1, 5, 11, 6]),
@@ -456,7 +463,8 @@ fn long_strides_are_multiplied_by_phases() {
     for_each_type!(check());
 }
 
-/// Where panels are not as many as the threads' shares, or a multiple of them, shares have some rows of tiles of a panel.
+/// Where panels are not as many as the threads' shares, or a multiple of them, shares have some
+/// rows of tiles of a panel.
 #[test]
 fn threads_share_a_panel_by_its_rows_of_tiles() {
     fn check<T: Scalar>() {
@@ -483,7 +491,8 @@ fn threads_share_a_panel_by_its_rows_of_tiles() {
                 for (combination, threads) in combinations().flat_map(|c| [2, 3, 5, 16].map(|threads| (c, threads))) {
                     let plan = combination.plan::<T>(&layer, |planner| planner.threads(threads)).unwrap();
                     let explanation = plan.explain().to_string();
-                    // "... by f32_gemmt_32x12, ... panels in 2 shares ...": 32 channels are a panel.
+                    // "... by f32_gemmt_32x12, ... panels in 2 shares ...": 32 channels are a
+                    // panel.
                     let number_behind = |words: &str| -> usize {
                         let rest = explanation.split(words).nth(1).expect("it says so");
                         rest.chars().map_while(|c| c.to_digit(10)).fold(0, |n, digit| 10 * n + digit as usize)

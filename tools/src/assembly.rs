@@ -1,5 +1,5 @@
-//! Reads a disassembly: functions, their innermost loops, and what each instruction does there. x86-64 in Intel's syntax, and AArch64, as
-//! `llvm-objdump` prints them.
+//! Reads a disassembly: functions, their innermost loops, and what each instruction does there.
+//! x86-64 in Intel's syntax, and AArch64, as `llvm-objdump` prints them.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -69,8 +69,8 @@ pub(crate) struct Function {
 impl Function {
     /// The loops that hold no other loop, each with its instructions in order of address.
     ///
-    /// A loop is a set of instructions each of which leads to every other; the loops in it are those that are left without the instructions
-    /// where it is entered.
+    /// A loop is a set of instructions each of which leads to every other; the loops in it are
+    /// those that are left without the instructions where it is entered.
     pub(crate) fn inner_loops(&self) -> Vec<Vec<&Instruction>> {
         let graph = self.flow();
         let mut inner = Vec::new();
@@ -93,7 +93,8 @@ impl Function {
         inner
     }
 
-    /// Which instruction may follow which. Those that none leads to are what computed jumps lead to.
+    /// Which instruction may follow which. Those that none leads to are what computed jumps lead
+    /// to.
     fn flow(&self) -> DiGraph<(), ()> {
         let count = self.instructions.len();
         let mut graph = DiGraph::with_capacity(count, count);
@@ -259,7 +260,8 @@ fn x86(name: &str, operands: &str) -> Kind {
     }
 }
 
-/// What an AArch64 instruction is. Vectors are added, subtracted and masked by instructions of the same names as counters are.
+/// What an AArch64 instruction is. Vectors are added, subtracted and masked by instructions of the
+/// same names as counters are.
 fn arm(name: &str, is_vector: bool) -> Kind {
     match name {
         "bl" | "blr" => Kind::Call,
@@ -276,7 +278,8 @@ fn is_arm_jump(name: &str) -> bool {
     name == "b" || name.starts_with("b.") || matches!(name, "cbz" | "cbnz" | "tbz" | "tbnz")
 }
 
-/// A general register by the name of its full width: `rax` for `eax`, `r9` for `r9d`, `x3` for `w3`.
+/// A general register by the name of its full width: `rax` for `eax`, `r9` for `r9d`, `x3` for
+/// `w3`.
 fn full_width(register: &str) -> String {
     if let Some(number) = register.strip_prefix('w').filter(|number| number.parse::<u8>().is_ok()) {
         format!("x{number}")
@@ -301,8 +304,9 @@ impl Function {
         }
     }
 
-    /// Marks the instructions that use the stack: through the stack pointer, or through a register whose last value, in order of address, was
-    /// computed from it (a frame pointer, or the address of an array that stands on the stack).
+    /// Marks the instructions that use the stack: through the stack pointer, or through a register
+    /// whose last value, in order of address, was computed from it (a frame pointer, or the address
+    /// of an array that stands on the stack).
     fn follow_stack_pointers(&mut self) {
         let mut pointers: HashSet<String> = ["rsp", "sp"].map(String::from).into();
         let is_pointer =
@@ -456,7 +460,8 @@ a.o:\tfile format elf64-littleaarch64
         assert_eq!(load.loaded_registers(), 1);
     }
 
-    /// A loop that is entered at its test, in the middle, and a jump back to a block that does not lead there again.
+    /// A loop that is entered at its test, in the middle, and a jump back to a block that does not
+    /// lead there again.
     #[test]
     fn loops_are_found_by_flow_not_by_address() {
         let text = "

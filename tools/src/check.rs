@@ -11,7 +11,8 @@ use crate::data::{Operands, Random, Scalar};
 pub struct Worst {
     /// Largest distance from the reference.
     pub error: f64,
-    /// Largest error as a share of the bound that holds for its element; above 1 the result is wrong.
+    /// Largest error as a share of the bound that holds for its element; above 1 the result is
+    /// wrong.
     pub of_tolerance: f64,
     /// Linear index of the element with the largest share.
     pub index: usize,
@@ -27,8 +28,8 @@ impl Worst {
     }
 }
 
-/// Compares `y` with the reference at the elements of [`sample`], each against its own bound: `K * eps * sum |x| |w|`, and what the
-/// algorithm's transforms may add.
+/// Compares `y` with the reference at the elements of [`sample`], each against its own bound: `K *
+/// eps * sum |x| |w|`, and what the algorithm's transforms may add.
 #[must_use]
 pub fn against_reference<T: Scalar>(
     geometry: &Geometry,
@@ -69,8 +70,9 @@ pub fn distance(a: f64, b: f64) -> f64 {
     }
 }
 
-/// Linear indices of about `count` elements of a tensor, in order: every corner, some of every face (where edge tiles
-/// and padding are), and the rest scattered over all of it. All elements, where there are not more than `count`.
+/// Linear indices of about `count` elements of a tensor, in order: every corner, some of every face
+/// (where edge tiles and padding are), and the rest scattered over all of it. All elements, where
+/// there are not more than `count`.
 #[must_use]
 pub fn sample(shape: &[usize], count: usize) -> Vec<usize> {
     /// Of each of the two faces of an axis.

@@ -32,7 +32,8 @@ scalar! {
     bf16: bf16::from_f64, bf16::to_f64;
 }
 
-/// SplitMix64: a tiny generator whose stream never changes, so that a figure or a failure can be had again.
+/// SplitMix64: a tiny generator whose stream never changes, so that a figure or a failure can be
+/// had again.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -70,7 +71,8 @@ pub fn uniform<T: Scalar>(len: usize, scale: f64, seed: u64) -> Vec<T> {
     (0..len).map(|_| T::from_f64(scale * random.uniform())).collect()
 }
 
-/// A tensor whose memory begins at a multiple of 128 bytes, as engines' allocators have it: vectors that begin elsewhere cross cache lines.
+/// A tensor whose memory begins at a multiple of 128 bytes, as engines' allocators have it: vectors
+/// that begin elsewhere cross cache lines.
 pub type Tensor<T> = AVec<T>;
 
 /// A tensor of these values.

@@ -1,4 +1,5 @@
-//! Layers at which plans and kernels go wrong first: what tests run on every path, and `plans` lists.
+//! Layers at which plans and kernels go wrong first: what tests run on every path, and `plans`
+//! lists.
 
 use convoke::{AutoPad, Conv, ConvTranspose, Operator};
 
@@ -47,12 +48,14 @@ pub fn layers() -> Vec<Case> {
     add(square(15, 57, 5, 3));
     // Rows of A in several blocks of the materialised lowerings'.
     add((Conv::new([2100, 2, 1, 1]), [1, 2, 3, 2]));
-    // The kernel covers X, of a single image: shares of a group's panels, the last one narrow; several blocks of K.
+    // The kernel covers X, of a single image: shares of a group's panels, the last one narrow;
+    // several blocks of K.
     add((Conv::new([140, 300, 2, 2]).group(2), [1, 600, 2, 2]));
     add((Conv::new([70, 1100, 2, 2]), [1, 1100, 2, 2]));
     // Columns in several blocks, the last of another size.
     add((Conv::new([130, 3, 1, 1]), [1, 3, 29, 33]));
-    // Few steps and many rows, in tasks of long rows, the last of another length: in place, and packed since rows of X fall into the same cache sets.
+    // Few steps and many rows, in tasks of long rows, the last of another length: in place, and
+    // packed since rows of X fall into the same cache sets.
     add((Conv::new([70, 3, 1, 1]), [1, 3, 37, 201]));
     add((Conv::new([130, 12, 1, 1]), [1, 12, 32, 64]));
     // More channels than have their sums kept at a time.
@@ -81,7 +84,8 @@ pub fn layers() -> Vec<Case> {
     add((Conv::new([6, 4, 3, 3]).strides([4, 4]).dilations([2, 6]).pads([2, 6, 2, 6]), [1, 4, 17, 19]));
     add((Conv::new([7, 3, 7, 7]).strides([2, 2]).pads([3, 3, 3, 3]), [1, 3, 37, 33]));
     add((Conv::new([3, 3, 11, 11]).strides([4, 4]).pads([2, 2, 2, 2]), [1, 3, 35, 35]));
-    // Patches without overlap, and with some: as many phases as a vector has lanes, more, fewer, and some of them.
+    // Patches without overlap, and with some: as many phases as a vector has lanes, more, fewer,
+    // and some of them.
     add((Conv::new([5, 3, 16, 16]).strides([16, 16]), [1, 3, 50, 83]));
     add((Conv::new([5, 2, 20, 20]).strides([20, 20]).pads([3, 9, 1, 0]), [1, 2, 41, 370]));
     add((Conv::new([5, 3, 9, 9]).strides([7, 7]).pads([4, 3, 2, 4]), [2, 3, 30, 40]));
@@ -96,7 +100,8 @@ pub fn layers() -> Vec<Case> {
     add((Conv::new([19, 1, 3, 3]).group(19).pads([1, 1, 1, 1]), [2, 19, 11, 11]));
     add((Conv::new([21, 1, 3, 3]).group(7).strides([2, 2]), [2, 7, 11, 12]));
     add((Conv::new([13, 1, 1, 1]).group(13), [2, 13, 4, 4]));
-    // Depthwise: widths around vectors and tiles, kernels longer than a tap column, pads beyond the kernel, strides, dilations, multipliers.
+    // Depthwise: widths around vectors and tiles, kernels longer than a tap column, pads beyond the
+    // kernel, strides, dilations, multipliers.
     for (size, kernel) in [(1, 3), (2, 5), (6, 3), (8, 3), (9, 2), (15, 3), (16, 5), (18, 7), (31, 3), (33, 3), (70, 3)]
     {
         let (w, x) = ([3, 1, kernel, kernel], [1, 3, size, size + 1]);
@@ -104,14 +109,16 @@ pub fn layers() -> Vec<Case> {
         add((Conv::new(w).group(3).pads([pad; 4]), x));
         add((Conv::new(w).group(3).pads([pad; 4]).strides([2, 2]), x));
     }
-    // Odd widths whose phases of stride 2 differ by a vector, for vectors of every length; with odd padding the shorter phase is the first.
+    // Odd widths whose phases of stride 2 differ by a vector, for vectors of every length; with odd
+    // padding the shorter phase is the first.
     for width in [9, 17, 33, 65] {
         for (kernel, pad) in [(4, 1), (4, 2), (2, 0), (2, 1)] {
             let w = [2, 1, kernel, kernel];
             add((Conv::new(w).group(2).pads([pad; 4]).strides([2, 2]), [1, 2, 9, width]));
         }
     }
-    // Tiles of equal height that share the last vectors of their rows: two, three, four and six of them, from X and from planes.
+    // Tiles of equal height that share the last vectors of their rows: two, three, four and six of
+    // them, from X and from planes.
     for (kernel, pads, x) in [
         (3, [1; 4], [2, 3, 18, 20]),
         (3, [2, 1, 0, 2], [1, 3, 26, 17]),
@@ -134,13 +141,15 @@ pub fn layers() -> Vec<Case> {
     add((Conv::new([3, 1, 4, 3]).group(3).pads([2, 5, 2, 5]).dilations([2, 6]).strides([4, 4]), [1, 3, 23, 40]));
     add((Conv::new([36, 1, 3, 3]).group(18).pads([1, 1, 1, 1]), [2, 18, 12, 7]));
     add((Conv::new([10, 3, 3, 3]).group(5).pads([1, 1, 1, 1]).strides([2, 1]), [2, 15, 9, 20]));
-    // The same where kernels read X itself: pads that differ at both ends, up to the kernel's reach, several tiles and vectors, channels to be summed.
+    // The same where kernels read X itself: pads that differ at both ends, up to the kernel's
+    // reach, several tiles and vectors, channels to be summed.
     add((Conv::new([6, 2, 5, 5]).group(3).pads([1, 2, 2, 1]).strides([2, 2]), [2, 6, 37, 67]));
     add((Conv::new([4, 1, 7, 7]).group(4).pads([6, 3, 2, 4]).strides([2, 2]), [1, 4, 33, 35]));
     add((Conv::new([4, 1, 3, 3]).group(4).pads([1, 4, 2, 3]).dilations([1, 4]), [1, 4, 19, 40]));
     add((Conv::new([8, 4, 3, 3]).group(2).pads([2, 1, 0, 1]), [1, 8, 35, 50]));
-    // Groups whose rows of Y are as long as X's: planes that end within a vector, tiles in the middle of a plane, all heights of panels, shifts beyond
-    // the row, more and fewer rows of Y than of X, one axis.
+    // Groups whose rows of Y are as long as X's: planes that end within a vector, tiles in the
+    // middle of a plane, all heights of panels, shifts beyond the row, more and fewer rows of Y
+    // than of X, one axis.
     for (c, m, height, width) in
         [(4, 4, 56, 56), (2, 3, 40, 33), (1, 2, 90, 17), (3, 5, 9, 7), (2, 8, 70, 13), (5, 6, 64, 16)]
     {
@@ -230,7 +239,8 @@ pub fn layers() -> Vec<Case> {
     add(transposed([4, 6, 3, 3]).strides([3, 2]).output_shape([18, 10]), [1, 4, 6, 5]);
     add(transposed([4, 6, 3, 3]).strides([3, 2]).output_shape([2, 3]), [1, 4, 6, 5]);
     add(transposed([4, 6, 1, 1]), [1, 4, 1, 100]);
-    // One position whose taps are all outputs: several blocks of K, wide and narrow panels, odd numbers of taps; one image, and a last band of one.
+    // One position whose taps are all outputs: several blocks of K, wide and narrow panels, odd
+    // numbers of taps; one image, and a last band of one.
     add(transposed([1300, 35, 2, 3]).group(2), [1, 1300, 1, 1]);
     add(transposed([600, 50, 3, 3]), [1, 600, 1, 1]);
     add(transposed([40, 20, 2, 2]), [65, 40, 1, 1]);

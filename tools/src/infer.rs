@@ -14,7 +14,8 @@ use tract_onnx::tract_hir::infer::{Factoid, InferenceModelExt};
 /// # Errors
 /// An input of the model whose sizes are not all known, or a model that tract cannot read.
 pub(crate) fn shapes(path: &Path, graph: &mut Graph) -> Result<()> {
-    // The library panics on some models that are not valid: what it says of its own code helps nobody.
+    // The library panics on some models that are not valid: what it says of its own code helps
+    // nobody.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let result = panic::catch_unwind(AssertUnwindSafe(|| infer(path, graph)));

@@ -1,5 +1,5 @@
-//! Ctrl-C, and the system's wish to end the program: the first one ends a long measurement after the run at hand, and the layers that were measured are
-//! kept; the second ends the program.
+//! Ctrl-C, and the system's wish to end the program: the first one ends a long measurement after
+//! the run at hand, and the layers that were measured are kept; the second ends the program.
 
 use std::error::Error;
 use std::fmt;

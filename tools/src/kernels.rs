@@ -1,4 +1,5 @@
-//! The table of micro-kernels: from the crate, as `kernels/README.md` has it, and read back from there.
+//! The table of micro-kernels: from the crate, as `kernels/README.md` has it, and read back from
+//! there.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use convoke::kernels::{
 
 use crate::peak;
 
-/// The streaming passes of `kernels/src/stream.rs`: each is compiled for every ISA, for the types that it is called for.
+/// The streaming passes of `kernels/src/stream.rs`: each is compiled for every ISA, for the types
+/// that it is called for.
 pub const PASSES: [&str; 7] = ["Widen", "WidenStrided", "Narrow", "PackRows", "Interleave", "AddAssign", "Finish"];
 
 /// What a tile computes, and along what its vectors run.
@@ -88,7 +90,8 @@ pub struct Tile {
     pub rate: Option<f64>,
 }
 
-/// The tiles of an ISA in this build, each measured for that long; none where the CPU lacks the ISA.
+/// The tiles of an ISA in this build, each measured for that long; none where the CPU lacks the
+/// ISA.
 #[must_use]
 pub fn tiles(isa: Isa, measure: Option<Duration>) -> Vec<Tile> {
     let mut tiles = tiles_of::<f32>(isa, measure);
@@ -184,7 +187,8 @@ fn weaving_rows<T: Real>(isa: Isa) -> impl Iterator<Item = String> {
     weave_kernels::<T>(isa).iter().map(move |k| row(k.name(), k.lanes()))
 }
 
-/// The part after `upsample_` of the names of an ISA's kernels for depthwise transposed convolution.
+/// The part after `upsample_` of the names of an ISA's kernels for depthwise transposed
+/// convolution.
 #[must_use]
 pub fn upsampling<T: Real>(isa: Isa) -> Vec<&'static str> {
     upsample_kernels::<T>(isa).iter().filter_map(|k| k.name().rsplit("upsample_").next()).collect()

@@ -9,7 +9,8 @@
 //! * [`kernels`]: the table of micro-kernels;
 //! * [`hard`]: layers at which plans and kernels go wrong first;
 //! * [`plans`]: what is planned for each layer, as text to be compared;
-//! * [`limits`]: what bounds a layer, the FMA peak or a level's bandwidth: the yardstick of the reports.
+//! * [`limits`]: what bounds a layer, the FMA peak or a level's bandwidth: the yardstick of the
+//!   reports.
 
 #![forbid(unsafe_code)]
 

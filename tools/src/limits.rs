@@ -1,12 +1,15 @@
 //! What bounds a layer's time on this machine: arithmetic, or reading and writing its data.
 //!
-//! [`Roof::measure`] measures the FMA peak and the read bandwidth of each level of the memory, [`Roof::bound`] holds a layer against them:
-//! the operations of the definition at the FMA peak, or the compulsory bytes (what is used of X, W and B once, Y once) at the bandwidth of the level
-//! that holds them all when the layer is run again and again. The larger of the two times is the layer's limit.
+//! [`Roof::measure`] measures the FMA peak and the read bandwidth of each level of the memory,
+//! [`Roof::bound`] holds a layer against them: the operations of the definition at the FMA peak, or
+//! the compulsory bytes (what is used of X, W and B once, Y once) at the bandwidth of the level
+//! that holds them all when the layer is run again and again. The larger of the two times is the
+//! layer's limit.
 //!
-//! It is a limit of direct arithmetic on all that the definition counts. Winograd's minimal filtering needs fewer multiply-adds, and taps that see
-//! padding alone may be left out, so both may exceed the FMA limit. Reading is the faster half of memory traffic (writes cost more), so the limits by
-//! bandwidth are never too low.
+//! It is a limit of direct arithmetic on all that the definition counts. Winograd's minimal
+//! filtering needs fewer multiply-adds, and taps that see padding alone may be left out, so both
+//! may exceed the FMA limit. Reading is the faster half of memory traffic (writes cost more), so
+//! the limits by bandwidth are never too low.
 
 use std::fmt;
 use std::hint::black_box;
@@ -165,7 +168,8 @@ impl Roof {
     pub fn measure(dtype: DType, isa: Isa, threads: usize) -> Option<Self> {
         assert!(threads > 0, "at least one thread");
         peak(dtype, isa)?;
-        // More threads than cores would take turns, each with the whole speed of its core while it runs: the sum would exceed what the machine has.
+        // More threads than cores would take turns, each with the whole speed of its core while it
+        // runs: the sum would exceed what the machine has.
         let threads = threads.min(std::thread::available_parallelism().map_or(threads, usize::from));
         let caches = Caches::of_this_machine();
         let fma = on_all(threads, || (), |()| peak(dtype, isa).unwrap_or(0.0));
@@ -185,8 +189,9 @@ impl Roof {
     }
 }
 
-/// The bytes that a run has to move at least: what it uses of X, W and B once, and Y once. Rows of X that a stride jumps over do not count; within
-/// a row, everything does, because memory moves in cache lines.
+/// The bytes that a run has to move at least: what it uses of X, W and B once, and Y once. Rows of
+/// X that a stride jumps over do not count; within a row, everything does, because memory moves in
+/// cache lines.
 #[must_use]
 pub fn compulsory_bytes(geometry: &Geometry, element_bytes: usize) -> f64 {
     let share_of_x: f64 = match geometry.op {
@@ -209,7 +214,8 @@ fn share_read(axis: &convoke::Axis) -> f64 {
     read.into_iter().filter(|&is_read| is_read).count() as f64 / axis.input as f64
 }
 
-/// Bytes that each thread reads again and again to see a level's bandwidth: well within it, and well beyond the one before.
+/// Bytes that each thread reads again and again to see a level's bandwidth: well within it, and
+/// well beyond the one before.
 fn per_thread(level: Level, caches: &Caches, threads: usize) -> usize {
     /// Of all threads together; more would take too long to fill.
     const MOST: usize = 1 << 30;
@@ -248,7 +254,8 @@ fn bandwidth(isa: Isa, threads: usize, bytes: usize) -> f64 {
     on_all(threads, fill, rate)
 }
 
-/// The sum of what `work` gives on each of `threads` threads, which all start it at the same time, when each has prepared its part.
+/// The sum of what `work` gives on each of `threads` threads, which all start it at the same time,
+/// when each has prepared its part.
 fn on_all<P>(threads: usize, prepare: impl Fn() -> P + Sync, work: impl Fn(P) -> f64 + Sync) -> f64 {
     let barrier = Barrier::new(threads);
     let run = || {

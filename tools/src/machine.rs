@@ -139,15 +139,16 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Bytes that can be allocated before the system has to swap or to end programs, within the limits of a container; all there can be where the system
-/// does not tell.
+/// Bytes that can be allocated before the system has to swap or to end programs, within the limits
+/// of a container; all there can be where the system does not tell.
 pub(crate) fn free_memory() -> u64 {
     let mut system = System::new();
     system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
     if system.total_memory() == 0 {
         return u64::MAX;
     }
-    // Not what the container's own count says is free: that takes files that are only cached for used.
+    // Not what the container's own count says is free: that takes files that are only cached for
+    // used.
     let container = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory.saturating_sub(limits.rss));
     system.available_memory().min(container)
 }

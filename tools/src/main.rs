@@ -1,6 +1,7 @@
 //! `convoke-tools`: reports, ONNX tests, timing for comparisons, and what a plan decides.
 //!
-//! Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input or a layer that could not be run, 130 if interrupted.
+//! Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input or a layer that could
+//! not be run, 130 if interrupted.
 
 #![forbid(unsafe_code)]
 
@@ -22,8 +23,8 @@ use commands::{Verdict, disasm, explain, kernels, onnx_test, plans, profile, rep
 
 /// Tools for convoke, the CPU kernels of ONNX's Conv and ConvTranspose.
 ///
-/// Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input or a layer that could not
-/// be run, 130 if interrupted.
+/// Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input or a layer that could
+/// not be run, 130 if interrupted.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, max_term_width = 100)]
 struct Cli {

@@ -1,7 +1,9 @@
-//! ONNX test folders: `model.onnx` with a single Conv or ConvTranspose node, and `test_data_set_*/{input,output}_*.pb`.
+//! ONNX test folders: `model.onnx` with a single Conv or ConvTranspose node, and
+//! `test_data_set_*/{input,output}_*.pb`.
 //!
-//! [`find`] lists the folders, [`Model::load`] reads one, [`Model::cases`] its data sets, and [`Case::operator`] takes
-//! a node's attributes and inputs through the crate's dynamic route. [`graph`] reads the convolutions of any model.
+//! [`find`] lists the folders, [`Model::load`] reads one, [`Model::cases`] its data sets, and
+//! [`Case::operator`] takes a node's attributes and inputs through the crate's dynamic route.
+//! [`graph`] reads the convolutions of any model.
 
 pub mod graph;
 pub mod proto;
@@ -64,8 +66,8 @@ impl Tensor {
     /// Decodes a `TensorProto`.
     ///
     /// # Errors
-    /// An element type that the operators do not have, negative dimensions, a number of elements that is not the
-    /// shape's.
+    /// An element type that the operators do not have, negative dimensions, a number of elements
+    /// that is not the shape's.
     pub fn from_proto(proto: &TensorProto) -> Result<Self> {
         ensure!(proto.data_location == 0, "tensor {:?}: its data is in another file", proto.name);
         let TensorProto { raw_data, float_data, int32_data, double_data, .. } = proto;
@@ -157,7 +159,8 @@ pub struct Model {
     opset: i64,
     node: NodeProto,
     initializers: HashMap<String, Tensor>,
-    /// Names of the graph inputs that are not initializers: what `input_0.pb`, `input_1.pb`, ... hold.
+    /// Names of the graph inputs that are not initializers: what `input_0.pb`, `input_1.pb`, ...
+    /// hold.
     inputs: Vec<String>,
 }
 

@@ -16,7 +16,8 @@ pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 /// What may be asked of the planner.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Choice {
-    /// Instruction set of the kernels: portable, neon, avx2 or avx512 [default: the best of this CPU]
+    /// Instruction set of the kernels: portable, neon, avx2 or avx512 [default: the best of this
+    /// CPU]
     #[arg(long)]
     pub(crate) isa: Option<Isa>,
     /// Plan for a machine with a name: zen5, emerald-rapids, neoverse-n1 or no-l3 [default: this
@@ -114,7 +115,8 @@ impl From<DTypeName> for DType {
     }
 }
 
-/// An element type as these tools name it: as Rust does. ONNX's names, which the type prints itself, call f32 "float".
+/// An element type as these tools name it: as Rust does. ONNX's names, which the type prints
+/// itself, call f32 "float".
 pub(crate) fn dtype_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "f32",
@@ -168,8 +170,8 @@ impl Team {
         Ok(Self::Pool(pool.with_context(|| format!("no pool of {threads} threads"))?))
     }
 
-    /// Calls `work` on a thread of the team. Inside a pool a run need not wake a sleeping pool first, which costs
-    /// microseconds.
+    /// Calls `work` on a thread of the team. Inside a pool a run need not wake a sleeping pool
+    /// first, which costs microseconds.
     pub(crate) fn install<R: Send>(&self, work: impl FnOnce(Threads<'_>) -> R + Send) -> R {
         match self {
             Self::Serial => work(Threads::Serial),

@@ -1,7 +1,8 @@
-//! How fast the micro-kernels are when every operand is in the L1 cache: the yardstick for whole layers.
+//! How fast the micro-kernels are when every operand is in the L1 cache: the yardstick for whole
+//! layers.
 //!
-//! The fastest micro-kernel's rate is the *FMA peak* of the reports. It is measured, not computed from the clock,
-//! because the clock moves with the load, the neighbours and the instruction set.
+//! The fastest micro-kernel's rate is the *FMA peak* of the reports. It is measured, not computed
+//! from the clock, because the clock moves with the load, the neighbours and the instruction set.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +14,16 @@ use convoke::{DType, Isa};
 
 use crate::data::Random;
 
-/// Bytes of the operand that is streamed: with the other one and the tile it fits any current L1 data cache (32 KiB).
+/// Bytes of the operand that is streamed: with the other one and the tile it fits any current L1
+/// data cache (32 KiB).
 const STREAMED_BYTES: usize = 16 << 10;
 /// Longest dot product of one call.
 const MAX_DEPTH: usize = 1024;
 /// Rows of the operand that is walked round and round.
 const ROWS: usize = 16;
 
-/// GFLOP/s of one core with the fastest kernel of an ISA, in the type that `dtype` is computed in; `None` where the CPU
-/// or the build lacks it.
+/// GFLOP/s of one core with the fastest kernel of an ISA, in the type that `dtype` is computed in;
+/// `None` where the CPU or the build lacks it.
 #[must_use]
 pub fn peak(dtype: DType, isa: Isa) -> Option<f64> {
     match dtype {
@@ -72,7 +74,8 @@ pub fn channel<T: Real>(kernel: &ChannelKernel<T>, duration: Duration) -> f64 {
 pub struct Operands<T> {
     /// The packed panel, one step of k after the other.
     panel: Vec<T>,
-    /// The other operand, whose rows `offsets` go round again and again, so that a long dot product needs a short operand.
+    /// The other operand, whose rows `offsets` go round again and again, so that a long dot product
+    /// needs a short operand.
     rows: Vec<T>,
     offsets: RowOffsets,
     tile: Vec<T>,
@@ -120,7 +123,8 @@ impl<T: Real> Operands<T> {
     }
 }
 
-/// Operands of a direct kernel that fit the L1 cache together: a 5x5 kernel over rows of four vectors.
+/// Operands of a direct kernel that fit the L1 cache together: a 5x5 kernel over rows of four
+/// vectors.
 #[derive(Debug)]
 pub struct Direct<T> {
     taps: TapTable,
@@ -180,7 +184,8 @@ impl<T: Real> Direct<T> {
         self.table.is_some()
     }
 
-    /// The same sums by the kernel's loops that read X itself, all of whose rows and positions are there; nothing where it has none.
+    /// The same sums by the kernel's loops that read X itself, all of whose rows and positions are
+    /// there; nothing where it has none.
     pub fn call_on_x(&mut self, kernel: &DepthwiseKernel<T>) {
         let Self { table: Some(table), w, x, y, width, rows, .. } = self else { return };
         let (height, planes, tiles) = (*rows + Self::TAPS, 1, 1);
@@ -191,7 +196,8 @@ impl<T: Real> Direct<T> {
     }
 }
 
-/// Operands of a kernel of several output channels that fit the L1 cache together: 3x3 taps of four channels.
+/// Operands of a kernel of several output channels that fit the L1 cache together: 3x3 taps of four
+/// channels.
 #[derive(Debug)]
 pub struct Grouped<T> {
     taps: FlatTaps,
@@ -257,7 +263,8 @@ fn values<T: Real>(len: usize) -> Vec<T> {
     (0..len).map(|_| T::from_f64(random.uniform())).collect()
 }
 
-/// GFLOP/s of calls of `flops` operations each: the best of many short bursts, each long enough for the clock.
+/// GFLOP/s of calls of `flops` operations each: the best of many short bursts, each long enough for
+/// the clock.
 fn rate(flops: usize, duration: Duration, mut call: impl FnMut()) -> f64 {
     /// Operations of a burst: some 10 microseconds, so that reading the clock costs nothing.
     const BURST: usize = 2_000_000;

@@ -1,9 +1,10 @@
-//! What is planned for each layer, as text: a change of any plan is a difference that a reader sees.
+//! What is planned for each layer, as text: a change of any plan is a difference that a reader
+//! sees.
 //!
-//! The layers are the built-in ones and the [hard](crate::hard) ones. Each is planned for all named
-//! machines and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have the ISA,
-//! because plans depend on the machine that they are made for alone. Beside it stand hashes of the
-//! outputs, because a plan that is the same can still be computed otherwise.
+//! The layers are the built-in ones and the [`hard`] ones. Each is planned for all
+//! named machines and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have
+//! the ISA, because plans depend on the machine that they are made for alone. Beside it stand
+//! hashes of the outputs, because a plan that is the same can still be computed otherwise.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -53,9 +54,9 @@ fn layers() -> Vec<Layer> {
     built_in.chain(hard).collect()
 }
 
-/// The plans of all layers with the kernels of one ISA. A paragraph a layer and element type: a line
-/// that names it, and for each plan a line of what it is and one of the machines, numbers of threads
-/// and estimates in nanoseconds that it is for.
+/// The plans of all layers with the kernels of one ISA. A paragraph a layer and element type: a
+/// line that names it, and for each plan a line of what it is and one of the machines, numbers of
+/// threads and estimates in nanoseconds that it is for.
 ///
 /// # Errors
 /// A layer that cannot be planned.
@@ -78,7 +79,8 @@ pub fn plans(isa: Isa) -> Result<String> {
 
 /// The plans of a layer with one element type.
 fn paragraph<T: Scalar>(layer: &Layer, isa: Isa) -> Result<String> {
-    // In the order in which they are found. A plan is for a machine, a number of threads and a cost.
+    // In the order in which they are found. A plan is for a machine, a number of threads and a
+    // cost.
     let mut plans: Vec<(String, Vec<(String, usize, String)>)> = Vec::new();
     for machine in Machine::named() {
         for threads in THREADS {
@@ -97,7 +99,8 @@ fn paragraph<T: Scalar>(layer: &Layer, isa: Isa) -> Result<String> {
     Ok(text)
 }
 
-/// Machines, threads and costs in a short form: `zen5 no-l3 t1 t2 8.205e3`, and the next such group.
+/// Machines, threads and costs in a short form: `zen5 no-l3 t1 t2 8.205e3`, and the next such
+/// group.
 fn gathered(cases: Vec<(String, usize, String)>) -> String {
     let of_machine = merged(cases, |(machine, threads, cost)| ((machine, cost), threads_name(threads)));
     let groups = merged(of_machine, |((machine, cost), threads)| ((cost, threads), machine));
@@ -105,7 +108,8 @@ fn gathered(cases: Vec<(String, usize, String)>) -> String {
     groups.collect::<Vec<_>>().join(", ")
 }
 
-/// The names of the items that have equal keys, joined by spaces, in the order of the first of each.
+/// The names of the items that have equal keys, joined by spaces, in the order of the first of
+/// each.
 fn merged<I, K: PartialEq>(items: Vec<I>, split: impl Fn(I) -> (K, String)) -> Vec<(K, String)> {
     let mut groups: Vec<(K, String)> = Vec::new();
     for (key, name) in items.into_iter().map(split) {
@@ -148,10 +152,10 @@ fn what<T: Scalar>(plan: &Plan<T>) -> String {
     )
 }
 
-/// A line for each layer of moderate size with hashes of its output on fixed data: with the plans for
-/// [`Machine::zen5`] and for 1, 2 and 16 threads, and the kernels of an ISA that the CPU has. The same
-/// on every CPU, as multiply-adds are exact. Hard layers have two lines more: with a residual and an
-/// activation, in two element types.
+/// A line for each layer of moderate size with hashes of its output on fixed data: with the plans
+/// for [`Machine::zen5`] and for 1, 2 and 16 threads, and the kernels of an ISA that the CPU has.
+/// The same on every CPU, as multiply-adds are rounded correctly. Hard layers have two lines more: with a
+/// residual and an activation, in two element types.
 ///
 /// Each plan is run on the calling thread, and on `team`, which must give the same bits.
 ///
@@ -177,8 +181,8 @@ pub fn outputs(isa: Isa, team: Threads<'_>) -> Result<String> {
     Ok(text)
 }
 
-/// The hashes of a layer's output for each number of threads that it is planned for; with a residual
-/// where there is an activation.
+/// The hashes of a layer's output for each number of threads that it is planned for; with a
+/// residual where there is an activation.
 fn hashes<T: Scalar>(layer: &Layer, isa: Isa, activation: Activation, team: Threads<'_>) -> Result<String> {
     let geometry = layer.operator.geometry(&layer.x_shape)?;
     let operands = Operands::<T>::new(&geometry);
@@ -229,9 +233,9 @@ fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// Where two texts of this module differ: for each layer that is not the same in both, its name, the
-/// plans that only the old one has with `-`, and those that only the new one has with `+`. Empty where
-/// there is no such layer.
+/// Where two texts of this module differ: for each layer that is not the same in both, its name,
+/// the plans that only the old one has with `-`, and those that only the new one has with `+`.
+/// Empty where there is no such layer.
 #[must_use]
 pub fn difference(old: &str, new: &str) -> String {
     let (old, new) = (paragraphs(old), paragraphs(new));
@@ -251,8 +255,8 @@ pub fn difference(old: &str, new: &str) -> String {
     text
 }
 
-/// What is said of each layer, by its name: the rest of the line that begins with it, and its plans, of
-/// two lines each.
+/// What is said of each layer, by its name: the rest of the line that begins with it, and its
+/// plans, of two lines each.
 fn paragraphs(text: &str) -> BTreeMap<&str, Vec<String>> {
     let mut paragraphs: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut name = "";

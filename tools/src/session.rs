@@ -1,4 +1,5 @@
-//! Planning, running, timing and checking one layer after the other, with one choice of instruction set, algorithm and threads.
+//! Planning, running, timing and checking one layer after the other, with one choice of instruction
+//! set, algorithm and threads.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -20,7 +21,8 @@ use crate::output::text::{bytes, percent, seconds};
 
 /// Elements of each output that are compared with the reference.
 const SAMPLES: usize = 500;
-/// Seconds that one run may take, even if it reached its limit. A layer has at least five runs, none of which Ctrl-C can stop.
+/// Seconds that one run may take, even if it reached its limit. A layer has at least five runs,
+/// none of which Ctrl-C can stop.
 const LONGEST_RUN: f64 = 20.0;
 
 /// The columns that `report` and `profile` have in common, for the end of their help.
@@ -142,7 +144,8 @@ impl Failure {
     }
 }
 
-/// How much of what was asked for was measured, where a measurement was interrupted or some could not be run.
+/// How much of what was asked for was measured, where a measurement was interrupted or some could
+/// not be run.
 pub(crate) fn partial(
     measured: usize,
     asked: usize,
@@ -158,8 +161,9 @@ pub(crate) fn partial(
     Some(format!("{why}: {measured} of {asked} {what}"))
 }
 
-/// An error where this machine has not the memory to run a plan: operands, output, packed weights and workspace. Systems hand out more memory than they
-/// have, and end the program when it is used, so that allocating does not tell.
+/// An error where this machine has not the memory to run a plan: operands, output, packed weights
+/// and workspace. Systems hand out more memory than they have, and end the program when it is used,
+/// so that allocating does not tell.
 pub(crate) fn ensure_fits<T: Scalar>(plan: &Plan<T>) -> Result<()> {
     let geometry = plan.geometry();
     let lens = [geometry.input_len(), geometry.weight_len(), geometry.bias_len(), geometry.output_len()];
@@ -196,7 +200,8 @@ impl Session {
         Ok(Self { planner, dtype, threads, team, seconds, evictor: None, roofs: BTreeMap::new() })
     }
 
-    /// Whether the caches are emptied before each run; X is read again then, as if the layer before had just written it.
+    /// Whether the caches are emptied before each run; X is read again then, as if the layer before
+    /// had just written it.
     pub(crate) fn cold(mut self, is_cold: bool) -> Self {
         self.evictor = is_cold.then(|| {
             let Caches { l1, l2, l3 } = Caches::of_this_machine();
@@ -207,7 +212,8 @@ impl Session {
 
     /// Plans, packs, runs, times and checks one layer.
     ///
-    /// An error where the planner rejects the layer, where it is too large for this machine, and ([`interrupt::Interrupted`]) after Ctrl-C.
+    /// An error where the planner rejects the layer, where it is too large for this machine, and
+    /// ([`interrupt::Interrupted`]) after Ctrl-C.
     pub(crate) fn run<T: Scalar>(&mut self, operator: &Operator, x: &[usize]) -> Result<(Figures, Explanation)> {
         let plan = self.planner.plan::<T>(operator.clone(), x)?;
         let geometry = plan.geometry();

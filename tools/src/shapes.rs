@@ -1,4 +1,5 @@
-//! The layers of published networks, and some beside them: the CSV files of `benches/shapes`, and other files in the same form.
+//! The layers of published networks, and some beside them: the CSV files of `benches/shapes`, and
+//! other files in the same form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +22,8 @@ const FILES: [(&str, &str); 11] = [
     ("transposed.csv", include_str!("../../benches/shapes/transposed.csv")),
 ];
 
-/// First parts of built-in layers' names that say what the layer is for, and not which network it is from.
+/// First parts of built-in layers' names that say what the layer is for, and not which network it
+/// is from.
 const NO_NETWORKS: [&str; 6] = ["bilinear", "dw", "dw27x27", "dw3x3", "dw3x3x3", "dw5x5s2"];
 /// What stands in the place of their network.
 pub const OTHER: &str = "other";
@@ -94,7 +96,8 @@ impl Layer {
     }
 }
 
-/// The floating-point operations of one run, two for each multiply-add; taps on padding count, as is the custom.
+/// The floating-point operations of one run, two for each multiply-add; taps on padding count, as
+/// is the custom.
 #[must_use]
 pub fn flops(geometry: &Geometry) -> f64 {
     2.0 * geometry.macs() as f64
@@ -183,8 +186,8 @@ pub fn built_in() -> Vec<Layer> {
 /// Reads a file's text; `file` is the name that errors give.
 ///
 /// # Errors
-/// A wrong header, a line with a wrong number of columns, an entry that does not parse, lists of different lengths, a
-/// name that occurs twice, or attributes that the operator rejects.
+/// A wrong header, a line with a wrong number of columns, an entry that does not parse, lists of
+/// different lengths, a name that occurs twice, or attributes that the operator rejects.
 pub fn read(file: &str, text: &str) -> Result<Vec<Layer>> {
     let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(text.as_bytes());
     let header = reader.headers().with_context(|| file.to_owned())?;

@@ -19,7 +19,8 @@ impl Timing {
     /// Runs before the clock starts: they touch every page, fill the caches and wake the threads.
     const WARM_UP: usize = 2;
 
-    /// Runs `run` twice untimed, then again and again for `duration`, at least [`MIN_REPS`](Self::MIN_REPS) times.
+    /// Runs `run` twice untimed, then again and again for `duration`, at least
+    /// [`MIN_REPS`](Self::MIN_REPS) times.
     ///
     /// # Errors
     /// The first error of `run`; no further run is made.
@@ -27,7 +28,8 @@ impl Timing {
         Self::measure_after(duration, || {}, run)
     }
 
-    /// As [`measure`](Self::measure), with `prepare` before each timed run; its time does not count.
+    /// As [`measure`](Self::measure), with `prepare` before each timed run; its time does not
+    /// count.
     ///
     /// # Errors
     /// The first error of `run`; no further run is made.

@@ -182,7 +182,8 @@ fn report_as_files() {
     assert_bad_input(&["report", "--output", path(&file)], "file");
 }
 
-/// Ctrl-C in the middle of a long report: later and later, until a layer was measured, however busy the machine is.
+/// Ctrl-C in the middle of a long report: later and later, until a layer was measured, however busy
+/// the machine is.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_report_keeps_what_was_measured() {
@@ -244,7 +245,8 @@ fn profile_of_a_model() {
     assert_bad_input(&without_batch, "not an ONNX model");
 }
 
-/// Says nothing of what is between the nodes: each convolution behind the first needs the shapes of what is before it, pooled and joined.
+/// Says nothing of what is between the nodes: each convolution behind the first needs the shapes of
+/// what is before it, pooled and joined.
 fn network_without_shapes() -> GraphProto {
     let weights = |name: &str, dims: &[i64]| {
         let elements = usize::try_from(dims.iter().product::<i64>()).unwrap();

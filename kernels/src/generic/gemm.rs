@@ -1,12 +1,14 @@
 //! The GEMM micro-kernels: a register tile of C over the whole of a K block.
 //!
-//! The loop is the innermost one of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), in BLIS's terms: an
-//! MR x NR tile of C stays in registers, and each step of k is a rank-1 update with MR broadcasts and NR/LANES vectors. Two orientations
-//! share it; they differ in which operand is reached through the offset table that makes im2col implicit:
+//! The loop is the innermost one of Goto and van de Geijn, "Anatomy of High-Performance Matrix
+//! Multiplication" (2008), in BLIS's terms: an MR x NR tile of C stays in registers, and each step
+//! of k is a rank-1 update with MR broadcasts and NR/LANES vectors. Two orientations share it; they
+//! differ in which operand is reached through the offset table that makes im2col implicit:
 //!
-//! * [`spatial`]: the vectors run along output positions, B's row k is `b + koff[k]`, A is packed, the broadcasts are weights;
-//! * [`channel`]: the vectors run along output channels of packed weights, the broadcasts are input elements at `x + koff[k] + i`; in [`two_rows`] those of a
-//!   second row, too.
+//! * [`spatial`]: the vectors run along output positions, B's row k is `b + koff[k]`, A is packed,
+//!   the broadcasts are weights;
+//! * [`channel`]: the vectors run along output channels of packed weights, the broadcasts are input
+//!   elements at `x + koff[k] + i`; in [`two_rows`] those of a second row, too.
 
 #![expect(
     clippy::needless_range_loop,
@@ -25,8 +27,9 @@ use crate::ukernel::{Ahead, ChannelArgs, ChannelStore, Column, Places, SpatialAr
 pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &SpatialArgs<V::Elem>) {
     // Lines of a row of B, which panels take turns to fetch of the rows to come.
     let lines = const { if NRV * size_of::<V>() > Ahead::LINE { NRV * size_of::<V>() / Ahead::LINE } else { 1 } };
-    // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds panels * kc * MR elements, each b + koff[k] holds NR, the tile
-    // holds MR * NR, and the store's contract covers the rest.
+    // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds panels * kc * MR
+    // elements, each b + koff[k] holds NR, the tile holds MR * NR, and the store's contract covers
+    // the rest.
     unsafe {
         let mut a = args.a;
         for panel in 0..args.panels {
@@ -38,7 +41,8 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
                 a = a.add(MR);
             }
-            // Hidden from LLVM, which else reads all that follows before the loop, and spills it: 7 % of the calls for one panel of 64 steps.
+            // Hidden from LLVM, which else reads all that follows before the loop, and spills it: 7
+            // % of the calls for one panel of 64 steps.
             let args = core::hint::black_box(args);
             if args.accumulate {
                 add_tile::<V, MR, NRV>(&mut acc, args.tile);
@@ -68,8 +72,9 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
 /// CPU: the ISA of `V`. Memory: as [`ChannelArgs`] states for `MR` and `NR = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
-    // SAFETY: every pointer below stays inside what ChannelArgs promises: each x + koff[k] is readable for MR elements, w holds panels * kc * NR elements,
-    // the tile panels * MR * NR, where panels is 1 unless MR is, and the store's contract covers the rest.
+    // SAFETY: every pointer below stays inside what ChannelArgs promises: each x + koff[k] is
+    // readable for MR elements, w holds panels * kc * NR elements, the tile panels * MR * NR, where
+    // panels is 1 unless MR is, and the store's contract covers the rest.
     unsafe {
         if const { MR == 1 } && args.panels != 1 {
             return panels::<V, NRV>(args);
@@ -78,11 +83,13 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     }
 }
 
-/// The tile of two rows of `PIXELS` pixels times `NRV` vectors of packed weights' output channels: rows of few pixels have too few sums for the multiply-adds'
-/// latency, and read the weights too often.
+/// The tile of two rows of `PIXELS` pixels times `NRV` vectors of packed weights' output channels:
+/// rows of few pixels have too few sums for the multiply-adds' latency, and read the weights too
+/// often.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`ChannelArgs`] states for `MR = 2 * PIXELS` in two rows and `NR = NRV * V::LANES`.
+/// CPU: the ISA of `V`. Memory: as [`ChannelArgs`] states for `MR = 2 * PIXELS` in two rows and `NR
+/// = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn two_rows<V: Simd, const PIXELS: usize, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
     // SAFETY: the caller's promise, passed on.
@@ -100,8 +107,8 @@ unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const 
     // SAFETY: the caller's promise: row r of the tile begins r * PIXELS * NR elements into it.
     unsafe {
         let mut acc = [[[V::splat(V::Elem::ZERO); NRV]; PIXELS]; ROWS];
-        // Loops of their own, because a second line costs an instruction a step (2 % of layers that have no use for it). Few pixels have no use for pairs, many none for
-        // a stream.
+        // Loops of their own, because a second line costs an instruction a step (2 % of layers that
+        // have no use for it). Few pixels have no use for pairs, many none for a stream.
         let is_pairs = const { NRV * size_of::<V>() > Ahead::LINE } && args.ahead_step == 2 * Ahead::LINE;
         if const { ROWS * PIXELS <= Ahead::STREAM_PIXELS } && args.is_stream {
             channel_sums::<V, ROWS, PIXELS, NRV, STREAM>(&mut acc, args);
@@ -123,15 +130,19 @@ unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const 
     }
 }
 
-/// Panels that [`panels`] reads side by side. The sums of one alone are bound by the latency of their multiply-adds, which is as long as the weights' way from the L3 cache, so that no
-/// delay is made up for. (In us, panel by panel, with two side by side and with four: 512 to 512 channels at one position, whose weights are in the L2 cache, 8.7, 7.3 and 7.4; one position to
-/// 4x4 of 512 to 256 77.3, 74.0 and 77.0.)
+/// Panels that [`panels`] reads side by side. The sums of one alone are bound by the latency of
+/// their multiply-adds, which is as long as the weights' way from the L3 cache, so that no delay is
+/// made up for. (In us, panel by panel, with two side by side and with four: 512 to 512 channels at
+/// one position, whose weights are in the L2 cache, 8.7, 7.3 and 7.4; one position to 4x4 of 512 to
+/// 256 77.3, 74.0 and 77.0.)
 const STREAMS: usize = 2;
 
-/// Bytes that each of them fetches ahead: in all as many as [`Ahead::STREAM`]. (As many each: 1 to 4 % longer.)
+/// Bytes that each of them fetches ahead: in all as many as [`Ahead::STREAM`]. (As many each: 1 to
+/// 4 % longer.)
 const STREAM_BYTES: usize = Ahead::STREAM_BYTES / STREAMS;
 
-/// One pixel times several panels of packed weights: as many runs of them as streams are read side by side, each from its beginning to its end; of an odd number, the last three side by side.
+/// One pixel times several panels of packed weights: as many runs of them as streams are read side
+/// by side, each from its beginning to its end; of an odd number, the last three side by side.
 ///
 /// # Safety
 /// As [`channel`] with `MR` = 1; not of a single panel.
@@ -139,7 +150,8 @@ const STREAM_BYTES: usize = Ahead::STREAM_BYTES / STREAMS;
 unsafe fn panels<V: Simd, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
     let three = if args.panels >= 3 && !args.panels.is_multiple_of(STREAMS) { 3 } else { 0 };
     let run = (args.panels - three) / STREAMS;
-    // SAFETY: the panels `i + stream * run` are below `STREAMS * run`, and those from there on are below `args.panels`: three, or none.
+    // SAFETY: the panels `i + stream * run` are below `STREAMS * run`, and those from there on are
+    // below `args.panels`: three, or none.
     unsafe {
         for i in 0..run {
             panels_apart::<V, NRV, STREAMS>(args, i, run);
@@ -161,7 +173,8 @@ unsafe fn panels_apart<V: Simd, const NRV: usize, const N: usize>(
     apart: usize,
 ) {
     let nr = NRV * V::LANES;
-    // SAFETY: the caller's promise: of every panel, w has kc * NR elements and the tile NR; the offsets end at kc.
+    // SAFETY: the caller's promise: of every panel, w has kc * NR elements and the tile NR; the
+    // offsets end at kc.
     unsafe {
         let mut acc = [[[V::splat(V::Elem::ZERO); NRV]; 1]; N];
         let mut w = args.w.add(first * args.kc * nr);
@@ -297,8 +310,8 @@ pub(crate) unsafe fn step<V: Simd, const MR: usize, const NRV: usize>(
 /// The most rows of a tile.
 const MOST_ROWS: usize = 14;
 
-/// One step of k: each of `MR` scalars at `a` times the vectors of B, those of `row`. Live beside the accumulators and B: the scalars of one row, or of as many as
-/// a load brings.
+/// One step of k: each of `MR` scalars at `a` times the vectors of B, those of `row`. Live beside
+/// the accumulators and B: the scalars of one row, or of as many as a load brings.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: `a` is readable for `MR` elements.
@@ -313,7 +326,8 @@ unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
     // SAFETY: the caller's promise; each load is of rows i.., and ends at MR at the latest.
     unsafe {
         let mut scalars = V::load_scalars(a, MR);
-        // Straight-line code: in a loop, the choice of a lane would be a branch until the loop is unrolled, and keep LLVM from unrolling it.
+        // Straight-line code: in a loop, the choice of a lane would be a branch until the loop is
+        // unrolled, and keep LLVM from unrolling it.
         macro_rules! rows {
             ($($i:literal)+) => {$(
                 if $i < MR {
@@ -330,8 +344,8 @@ unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
     }
 }
 
-/// Adds the sums of earlier blocks of k: at the end, so that the errors of long sums grow with a block's length and the number of blocks, and not
-/// with all of K.
+/// Adds the sums of earlier blocks of k: at the end, so that the errors of long sums grow with a
+/// block's length and the number of blocks, and not with all of K.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is readable for `MR * NRV * LANES` elements.
@@ -357,20 +371,24 @@ unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]
     }
 }
 
-/// The epilogue of a finished tile with full columns and no residual, straight from the accumulators.
+/// The epilogue of a finished tile with full columns and no residual, straight from the
+/// accumulators.
 ///
-/// Only short, branch-free bodies may loop over the accumulators: LLVM unrolls those completely, and an array that is indexed by a loop
-/// that stays a loop lives in memory for the whole of the kernel.
+/// Only short, branch-free bodies may loop over the accumulators: LLVM unrolls those completely,
+/// and an array that is indexed by a loop that stays a loop lives in memory for the whole of the
+/// kernel.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: as [`TileStore`] states; the columns are full, and consecutive from `offset`.
+/// CPU: the ISA. Memory: as [`TileStore`] states; the columns are full, and consecutive from
+/// `offset`.
 #[inline(always)]
 unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
     acc: &[[V; NRV]; MR],
     store: &TileStore<V::Elem>,
     offset: usize,
 ) {
-    // SAFETY: TileStore promises bias for MR rows, and that row i may be written at i * ldy + offset for NRV * LANES elements.
+    // SAFETY: TileStore promises bias for MR rows, and that row i may be written at i * ldy +
+    // offset for NRV * LANES elements.
     unsafe {
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
         let y = store.y.add(offset);
@@ -383,7 +401,8 @@ unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
     }
 }
 
-/// The epilogue of a finished tile whose rows are pairs of phases: interleaved, straight from the accumulators. Bodies as in [`store_plain`].
+/// The epilogue of a finished tile whose rows are pairs of phases: interleaved, straight from the
+/// accumulators. Bodies as in [`store_plain`].
 ///
 /// # Safety
 /// CPU: the ISA. Memory: as [`TileStore`] states for [`Places::Pairs`].
@@ -393,7 +412,8 @@ unsafe fn store_pairs<V: Simd, const MR: usize, const NRV: usize>(
     store: &TileStore<V::Elem>,
     places: *const usize,
 ) {
-    // SAFETY: TileStore promises NRV places, bias for MR / 2 pairs, and that pair i may be written at i * ldy + places[j] for 2 * LANES elements.
+    // SAFETY: TileStore promises NRV places, bias for MR / 2 pairs, and that pair i may be written
+    // at i * ldy + places[j] for 2 * LANES elements.
     unsafe {
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
         for i in 0..MR / 2 {
@@ -412,7 +432,8 @@ unsafe fn store_pairs<V: Simd, const MR: usize, const NRV: usize>(
 /// The epilogue of a finished tile in general: bias, residual, clamp; garbage columns dropped.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: `tile` is readable for `mr * nrv * LANES` elements, the rest as [`TileStore`] states for a map's `columns`.
+/// CPU: the ISA. Memory: `tile` is readable for `mr * nrv * LANES` elements, the rest as
+/// [`TileStore`] states for a map's `columns`.
 #[inline(always)]
 unsafe fn store_columns<V: Simd>(
     tile: *const V::Elem,
@@ -421,8 +442,9 @@ unsafe fn store_columns<V: Simd>(
     store: &TileStore<V::Elem>,
     columns: *const Column,
 ) {
-    // SAFETY: TileStore promises bias for mr rows, nrv columns entries, and that row i's column j may be written (and the residual read) at
-    // i * ldy + offset for as many elements as its mask has bits.
+    // SAFETY: TileStore promises bias for mr rows, nrv columns entries, and that row i's column j
+    // may be written (and the residual read) at i * ldy + offset for as many elements as its mask
+    // has bits.
     unsafe {
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
         for j in 0..nrv {
@@ -439,10 +461,12 @@ unsafe fn store_columns<V: Simd>(
     }
 }
 
-/// The epilogue of a finished channel-vector tile `[pixels][nrv * LANES]`: transposed to rows of pixels, then as [`store_columns`].
+/// The epilogue of a finished channel-vector tile `[pixels][nrv * LANES]`: transposed to rows of
+/// pixels, then as [`store_columns`].
 ///
 /// # Safety
-/// CPU: the ISA. Memory: `tile` is readable for `pixels * nrv * LANES` elements, the rest as [`ChannelStore`] states.
+/// CPU: the ISA. Memory: `tile` is readable for `pixels * nrv * LANES` elements, the rest as
+/// [`ChannelStore`] states.
 #[inline(always)]
 pub(crate) unsafe fn store_transposed<V: Simd>(
     tile: *const V::Elem,
@@ -450,8 +474,9 @@ pub(crate) unsafe fn store_transposed<V: Simd>(
     nrv: usize,
     store: &ChannelStore<V::Elem>,
 ) {
-    // SAFETY: the loads end at the last pixel's last vector; ChannelStore promises bias for `channels`, and that row c may be written (and
-    // the residual read) at c * ldy for `pixels` elements, c < channels.
+    // SAFETY: the loads end at the last pixel's last vector; ChannelStore promises bias for
+    // `channels`, and that row c may be written (and the residual read) at c * ldy for `pixels`
+    // elements, c < channels.
     unsafe {
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
         for first in (0..pixels).step_by(V::LANES) {

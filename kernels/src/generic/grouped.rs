@@ -1,9 +1,12 @@
-//! The micro-kernels of groups of few channels: a register tile of several output channels, straight from X.
+//! The micro-kernels of groups of few channels: a register tile of several output channels,
+//! straight from X.
 //!
-//! Output rows are as long as X's, so that a plane of X is one run of positions, and a tap is the same run, shifted: a tile is MR output channels by
-//! NR positions, which may begin and end in the middle of rows. Each vector of X is loaded once for all MR channels. What a shift brings from the
-//! end of one row to the beginning of the next is padding: lanes that are the same for a whole column of taps, and made zero. Only tiles near the
-//! plane's ends see rows that are not there, and load parts of vectors.
+//! Output rows are as long as X's, so that a plane of X is one run of positions, and a tap is the
+//! same run, shifted: a tile is MR output channels by NR positions, which may begin and end in the
+//! middle of rows. Each vector of X is loaded once for all MR channels. What a shift brings from
+//! the end of one row to the beginning of the next is padding: lanes that are the same for a whole
+//! column of taps, and made zero. Only tiles near the plane's ends see rows that are not there, and
+//! load parts of vectors.
 
 #![expect(
     clippy::needless_range_loop,
@@ -21,13 +24,15 @@ use crate::simd::Simd;
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states for `MR` and `NRV`.
 #[inline(always)]
 pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &FlatArgs<V::Elem>) {
-    // SAFETY: the caller's promise, passed on: tiles between the borders see only positions of the plane.
+    // SAFETY: the caller's promise, passed on: tiles between the borders see only positions of the
+    // plane.
     unsafe {
         let mut ahead = args.ahead;
         for tile in 0..args.tiles {
             let (vector, done) = (args.first + tile * NRV, tile * NRV * V::LANES);
             let is_inside = vector >= args.head && vector + NRV <= args.tail;
-            // Two calls, not one loop with both kinds of loads: LLVM would move the sums from register to register between them.
+            // Two calls, not one loop with both kinds of loads: LLVM would move the sums from
+            // register to register between them.
             if is_inside && args.is_finite {
                 let acc = sum::<V, MR, NRV, false>(args, vector, is_inside, ahead);
                 finish::<V, MR, NRV>(args, &acc, done);
@@ -40,8 +45,9 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
     }
 }
 
-/// The sums of the tile that begins with vector `vector` of the positions, and that `is_inside` if no tap sees a position before or behind the plane. Padding is
-/// left out, or, if `ZEROS`, which tiles that are not inside ask for, zeros that are multiplied.
+/// The sums of the tile that begins with vector `vector` of the positions, and that `is_inside` if
+/// no tap sees a position before or behind the plane. Padding is left out, or, if `ZEROS`, which
+/// tiles that are not inside ask for, zeros that are multiplied.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states.
@@ -52,7 +58,8 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
     is_inside: bool,
     ahead: *const u8,
 ) -> [[V; NRV]; MR] {
-    // SAFETY: the caller's promise of memory and ISA; border_masks has masks of all vectors before head and from tail on, and NRV before either.
+    // SAFETY: the caller's promise of memory and ISA; border_masks has masks of all vectors before
+    // head and from tail on, and NRV before either.
     unsafe {
         let mut ahead = ahead;
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
@@ -103,7 +110,8 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
     acc: &[[V; NRV]; MR],
     done: usize,
 ) {
-    // SAFETY: FlatArgs promises that row i may be written at i * ldy for `len` elements, and the tile.
+    // SAFETY: FlatArgs promises that row i may be written at i * ldy for `len` elements, and the
+    // tile.
     unsafe {
         if args.len - done >= NRV * V::LANES && args.residual.is_null() {
             let y = args.y.add(done);
@@ -157,19 +165,21 @@ struct Border<T>(*const T, *const u32);
 impl<V: Simd> Row<V> for Border<V::Elem> {
     #[inline(always)]
     unsafe fn vector(self, j: usize) -> V {
-        // SAFETY: the caller's promise of memory and ISA: the masks have lanes that lie in the plane.
+        // SAFETY: the caller's promise of memory and ISA: the masks have lanes that lie in the
+        // plane.
         unsafe { V::load_mask(self.0.wrapping_add(j * V::LANES), *self.1.add(j)) }
     }
 }
 
-/// The epilogue of a tile with a residual, or beyond the last position: from memory, because loops with branches over the accumulators would keep them
-/// there all the time.
+/// The epilogue of a tile with a residual, or beyond the last position: from memory, because loops
+/// with branches over the accumulators would keep them there all the time.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states, the tile being written.
 #[inline(always)]
 unsafe fn store_rest<V: Simd>(args: &FlatArgs<V::Elem>, mr: usize, nrv: usize, done: usize) {
-    // SAFETY: FlatArgs promises that row i may be written, and the residual read, at i * ldy for `len` elements, of which n are left at vector j.
+    // SAFETY: FlatArgs promises that row i may be written, and the residual read, at i * ldy for
+    // `len` elements, of which n are left at vector j.
     unsafe {
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
         for i in 0..mr {

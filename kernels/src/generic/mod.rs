@@ -7,7 +7,8 @@ pub(crate) mod upsample;
 pub(crate) mod weave;
 pub(crate) mod winograd;
 
-/// Instantiates a generic GEMM micro-kernel for a list of tiles, and lists the instances in a table. A tile's first size is its MR, or the pixels of one of its rows.
+/// Instantiates a generic GEMM micro-kernel for a list of tiles, and lists the instances in a
+/// table. A tile's first size is its MR, or the pixels of one of its rows.
 macro_rules! tiles {
     (spatial, $($list:tt)*) => {
         $crate::generic::tile_table! { spatial, SpatialKernel, SpatialArgs, 1, {}, $($list)* }
@@ -21,7 +22,8 @@ macro_rules! tiles {
 }
 pub(crate) use tiles;
 
-/// The instances and the table of [`tiles`], of a kind of descriptor with `$own` fields, and arguments.
+/// The instances and the table of [`tiles`], of a kind of descriptor with `$own` fields, and
+/// arguments.
 macro_rules! tile_table {
     ($generic:ident, $kernel:ident, $args:ident, $rows:literal, $own:tt, $vector:ty, $isa:expr, #[$attr:meta], $table:ident: $($name:ident($mr:literal, $nrv:literal)),+ $(,)?) => {
         $(
@@ -59,8 +61,9 @@ macro_rules! tile {
 }
 pub(crate) use tile;
 
-/// Instantiates the Winograd transforms of one ISA and element type, and lists them in a table. The tiles are the same for all:
-/// `name(values down, outputs down; values along, outputs along)`, named after outputs and taps.
+/// Instantiates the Winograd transforms of one ISA and element type, and lists them in a table. The
+/// tiles are the same for all: `name(values down, outputs down; values along, outputs along)`,
+/// named after outputs and taps.
 macro_rules! winograd_tiles {
     ($vector:ty, $elem:ident, $isa:expr, #[$attr:meta]) => {
         $crate::generic::winograd_tiles! {

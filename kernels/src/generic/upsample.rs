@@ -1,12 +1,15 @@
-//! Depthwise transposed convolution of stride 2, straight from X: all phases of the last axis together, interleaved in registers.
+//! Depthwise transposed convolution of stride 2, straight from X: all phases of the last axis
+//! together, interleaved in registers.
 //!
-//! Before it is cropped, row `u` of the output is the sum over the taps `k` of its phase, `k = u % SH + SH * t`, of row `u / SH - t` of X. A step makes the SH
-//! rows of output that see the same rows of X, a pair of vectors of each at a time: of each row of X it loads the vectors that the taps along
-//! the row see, at most three, each at its shift, and each serves all taps of all phases that see it. Steps go down the rows, so that Y is written
-//! in the order of its rows.
+//! Before it is cropped, row `u` of the output is the sum over the taps `k` of its phase, `k = u %
+//! SH + SH * t`, of row `u / SH - t` of X. A step makes the SH rows of output that see the same
+//! rows of X, a pair of vectors of each at a time: of each row of X it loads the vectors that the
+//! taps along the row see, at most three, each at its shift, and each serves all taps of all phases
+//! that see it. Steps go down the rows, so that Y is written in the order of its rows.
 //!
-//! Most pairs of most steps lie inside X and Y: a loop with neither masks nor choices. The others, at the ends of rows and at the top and the bottom, load by
-//! masks, and ask for each row whether it is there.
+//! Most pairs of most steps lie inside X and Y: a loop with neither masks nor choices. The others,
+//! at the ends of rows and at the top and the bottom, load by masks, and ask for each row whether
+//! it is there.
 
 #![expect(
     clippy::needless_range_loop,
@@ -23,7 +26,8 @@ const MOST_HELD: usize = 3;
 /// Taps of a kernel, at the most.
 const MOST_TAPS: usize = 25;
 
-/// The element of X that tap `k` reads along a row lies this far from the one that the phase's output is made at: `odd` is what the padding is modulo 2.
+/// The element of X that tap `k` reads along a row lies this far from the one that the phase's
+/// output is made at: `odd` is what the padding is modulo 2.
 const fn shift(k: usize, odd: usize) -> isize {
     let phase = (k + odd) % 2;
     (phase as isize + odd as isize - k as isize) / 2
@@ -38,7 +42,8 @@ const fn shifts(kw: usize, odd: usize) -> (isize, usize) {
     (low, (high - low) as usize + 1)
 }
 
-/// The kernel of `KH` x `KW` taps, of strides `SH` and 2, where the padding before a row is `ODD` modulo 2.
+/// The kernel of `KH` x `KW` taps, of strides `SH` and 2, where the padding before a row is `ODD`
+/// modulo 2.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states.
@@ -47,8 +52,9 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
     args: &UpsampleArgs<V::Elem>,
 ) {
     const { assert!(KH * KW <= MOST_TAPS && KH <= SH * MOST_HELD && KW >= 2) };
-    // SAFETY: the caller's promise, passed on: planes are as far apart as it says, and steps see the output's rows. Pairs inside have all that they see in
-    // rows of X, and whole vectors in rows of Y; masks are those of the others; whole steps have all their rows.
+    // SAFETY: the caller's promise, passed on: planes are as far apart as it says, and steps see
+    // the output's rows. Pairs inside have all that they see in rows of X, and whole vectors in
+    // rows of Y; masks are those of the others; whole steps have all their rows.
     unsafe {
         let (low, held) = const { shifts(KW, ODD) };
         let before = KH.div_ceil(SH) - 1;
@@ -61,7 +67,8 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
             for tap in (0..KH * KW).step_by(V::SCALARS) {
                 weights.held[tap / V::SCALARS] = V::load_scalars(w.add(tap), KH * KW - tap);
             }
-            // Pointers that LLVM knows nothing about: it would keep one for each row, vector and edge, in memory. Those of rows that are not there are not used.
+            // Pointers that LLVM knows nothing about: it would keep one for each row, vector and
+            // edge, in memory. Those of rows that are not there are not used.
             let mut x =
                 args.x.wrapping_add(plane * args.x_plane + first * args.width).wrapping_offset(args.shift + low);
             let y: *const V::Elem = args.y.wrapping_add(plane * args.y_plane);
@@ -70,7 +77,8 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
                 let has_all_outputs = step * SH >= args.row && (step + 1) * SH <= args.row + args.rows;
                 let is_whole = has_all_outputs && step >= before && step < args.height;
                 let mut place = Place { step, pair: 0, x, y };
-                // Two loops: choices of rows would take registers from the one that nearly all steps have.
+                // Two loops: choices of rows would take registers from the one that nearly all
+                // steps have.
                 while is_whole && place.pair < edges.pairs {
                     if (edges.head..edges.tail).contains(&place.pair) {
                         pairs::<V, SH, KH, KW, ODD, false, false>(args, &weights, &place, &edges);
@@ -120,10 +128,12 @@ impl<V: Simd> Place<V> {
 /// The pairs of output vectors along a row.
 struct Edges<V: Simd> {
     pairs: usize,
-    /// From `head` to `tail` are the pairs that see nothing beside a row of X, and are whole vectors.
+    /// From `head` to `tail` are the pairs that see nothing beside a row of X, and are whole
+    /// vectors.
     head: usize,
     tail: usize,
-    /// Masks for each shift: of the first pair, of two pairs behind those inside, and of pairs inside.
+    /// Masks for each shift: of the first pair, of two pairs behind those inside, and of pairs
+    /// inside.
     masks: [[V::Mask; MOST_HELD]; 4],
 }
 
@@ -134,7 +144,8 @@ impl<V: Simd> Edges<V> {
     unsafe fn new(args: &UpsampleArgs<V::Elem>, (low, held): (isize, usize)) -> Self {
         let pairs = args.out_width.div_ceil(2 * V::LANES);
         let position = |pair: usize| (pair * V::LANES) as isize + args.shift + low;
-        // Pairs of a row end before position `width`, all their shifts included; the last one may be a part.
+        // Pairs of a row end before position `width`, all their shifts included; the last one may
+        // be a part.
         let behind = args.width as isize - (V::LANES + held - 1) as isize - position(0);
         let tail = if behind < 0 { 0 } else { (behind as usize / V::LANES + 1).min(args.out_width / (2 * V::LANES)) };
         let head = usize::from(position(0) < 0).min(tail);
@@ -154,8 +165,9 @@ impl<V: Simd> Edges<V> {
 /// One step for one pair of output vectors.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states; unless `MASKED`, the pair is one of those inside; unless `PARTIAL`, all rows of the step are there, in X and
-/// in the output. A partial step is masked.
+/// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states; unless `MASKED`, the pair is one of
+/// those inside; unless `PARTIAL`, all rows of the step are there, in X and in the output. A
+/// partial step is masked.
 #[inline(always)]
 unsafe fn pairs<
     V: Simd,
@@ -171,8 +183,8 @@ unsafe fn pairs<
     &Place { step, pair, x, y }: &Place<V>,
     edges: &Edges<V>,
 ) {
-    // SAFETY: a row of X is read where there is one, and of it the lanes of the mask, or all where the caller promises them; stores and the residual end with
-    // the output's row.
+    // SAFETY: a row of X is read where there is one, and of it the lanes of the mask, or all where
+    // the caller promises them; stores and the residual end with the output's row.
     unsafe {
         let (low, held) = const { shifts(KW, ODD) };
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
@@ -205,11 +217,13 @@ unsafe fn pairs<
                 if k >= KH {
                     continue;
                 }
-                // Neighbouring taps add to different sums, so that none waits for the one before it.
+                // Neighbouring taps add to different sums, so that none waits for the one before
+                // it.
                 for tap in 0..KW {
                     let index = k * KW + tap;
                     let first = index / V::SCALARS * V::SCALARS;
-                    // Weights that have no register are read where they are used: LLVM would keep them on the stack instead.
+                    // Weights that have no register are read where they are used: LLVM would keep
+                    // them on the stack instead.
                     let scalars =
                         if index / V::SCALARS < const { held_weights::<V>(KH.div_ceil(SH) * shifts(KW, ODD).1) } {
                             weights.held[index / V::SCALARS]
@@ -243,12 +257,14 @@ unsafe fn pairs<
     }
 }
 
-/// How many registers there are for weights, beside `vectors` of X, two rows' sums and what they become, their permutations, bias and bounds.
+/// How many registers there are for weights, beside `vectors` of X, two rows' sums and what they
+/// become, their permutations, bias and bounds.
 const fn held_weights<V: Simd>(vectors: usize) -> usize {
     V::REGISTER_FILE.saturating_sub((vectors + 10) * V::REGISTERS)
 }
 
-/// Instantiates the kernels of one ISA and element type, and lists them in a table: `name(stride, taps down, taps along)`.
+/// Instantiates the kernels of one ISA and element type, and lists them in a table: `name(stride,
+/// taps down, taps along)`.
 macro_rules! upsample_kernels {
     ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $($name:ident($sh:literal, $kh:literal, $kw:literal)),+ $(,)?) => {
         $(

@@ -1,4 +1,5 @@
-//! Weaving: the phases of a stride, each a row of sums, interleaved into rows of output, with the epilogue.
+//! Weaving: the phases of a stride, each a row of sums, interleaved into rows of output, with the
+//! epilogue.
 //!
 //! Phases of 1, 2, 4 and 8 are interleaved in registers; others an element at a time.
 
@@ -35,7 +36,8 @@ pub(crate) unsafe fn weave<V: Simd>(args: &WeaveArgs<'_, V::Elem>) {
 /// CPU: the ISA of `V`. Memory: as [`SumArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn sum<V: Simd>(args: &SumArgs<'_, V::Elem>) {
-    // SAFETY: the caller's promise, passed on; every run is inside what it covers. 8 accumulators hide the latency of FMA.
+    // SAFETY: the caller's promise, passed on; every run is inside what it covers. 8 accumulators
+    // hide the latency of FMA.
     unsafe {
         for run in args.runs {
             match args.sums.len() {
@@ -54,7 +56,8 @@ pub(crate) unsafe fn sum<V: Simd>(args: &SumArgs<'_, V::Elem>) {
 /// CPU: the ISA of `V`. Memory: as [`SumArgs`] states.
 #[inline(always)]
 unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V::Elem>, run: &Run) {
-    // SAFETY: all blocks but the last are whole, so that each begins at a vector of its strands, and NV <= MOST_VECTORS.
+    // SAFETY: all blocks but the last are whole, so that each begins at a vector of its strands,
+    // and NV <= MOST_VECTORS.
     unsafe {
         let mut done = 0;
         while done < run.len {
@@ -73,7 +76,8 @@ unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V
 /// `n` outputs of a run from the `done`-th on: `NV` vectors of `P` strands.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`SumArgs`] states; `n <= P * NV * LANES`, and `done` is a multiple of `P * LANES`.
+/// CPU: the ISA of `V`. Memory: as [`SumArgs`] states; `n <= P * NV * LANES`, and `done` is a
+/// multiple of `P * LANES`.
 #[inline(always)]
 unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     args: &SumArgs<'_, V::Elem>,
@@ -81,7 +85,8 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     done: usize,
     n: usize,
 ) {
-    // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, or one element further; the stores `n` elements from `at + done` on.
+    // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, or one element
+    // further; the stores `n` elements from `at + done` on.
     unsafe {
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
         let x = args.x.wrapping_add(run.from + done / P);
@@ -178,11 +183,13 @@ unsafe fn pick_rows<V: Simd, const STRIDE: usize, const P: usize>(args: &PickArg
         let mut at = 0;
         while at < picks.len {
             let position = picks.first + (base + at * STRIDE) as isize;
-            // Vectors that lie inside the rows, and fill the phases; one at a time where that is not so, of all rows with the same masks.
+            // Vectors that lie inside the rows, and fill the phases; one at a time where that is
+            // not so, of all rows with the same masks.
             let inside = usize::try_from(position).map_or(0, |position| picks.width.saturating_sub(position) / STRIDE);
             let whole = inside.min(picks.len - at) / V::LANES;
             let run = PickRun { picks, position, whole, n: (picks.len - at).min(V::LANES), slots };
-            // SAFETY: the caller's promise; the stores are of elements from `at` on, `n` of them or all of the whole vectors.
+            // SAFETY: the caller's promise; the stores are of elements from `at` on, `n` of them or
+            // all of the whole vectors.
             unsafe {
                 match whole {
                     0 => run.copy_masked::<V, STRIDE>(src, dst.wrapping_add(at)),
@@ -211,8 +218,8 @@ impl<const P: usize> PickRun<'_, P> {
     /// Whole vectors, row after row.
     ///
     /// # Safety
-    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, in which the whole vectors lie, that of `dst` writable for as
-    /// many at each slot.
+    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, in which
+    /// the whole vectors lie, that of `dst` writable for as many at each slot.
     #[inline(always)]
     unsafe fn copy_whole<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
         let ahead = self.picks.ahead;
@@ -243,7 +250,8 @@ impl<const P: usize> PickRun<'_, P> {
     /// One vector, of the lanes that lie in a row.
     ///
     /// # Safety
-    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, that of `dst` writable for `n` elements at each slot.
+    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, that of
+    /// `dst` writable for `n` elements at each slot.
     #[inline(always)]
     unsafe fn copy_masked<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
         let ahead = self.picks.ahead;
@@ -282,7 +290,8 @@ fn mask_in_row<V: Simd>(position: isize, width: usize) -> u32 {
     if from < to { below(to) & !below(from) } else { 0 }
 }
 
-/// Neighbouring phases from which on a square of elements is transposed; fewer are moved one by one.
+/// Neighbouring phases from which on a square of elements is transposed; fewer are moved one by
+/// one.
 const FEW_PHASES: usize = 4;
 
 /// [`pick`] for any stride: neighbouring phases are read together, and transposed.
@@ -347,13 +356,15 @@ unsafe fn pick_one<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phase: &Phas
 /// Up to `LANES` neighbouring phases of one row: a vector of each element's phases, transposed.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: `src` is readable for the row, `dst` writable at each phase's place for its elements.
+/// CPU: the ISA of `V`. Memory: `src` is readable for the row, `dst` writable at each phase's place
+/// for its elements.
 #[inline(always)]
 unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[PhasePick], dst: *mut V::Elem) {
     let first = picks.first + phases[0].offset as isize;
     for at in (0..picks.len).step_by(V::LANES) {
         let n = (picks.len - at).min(V::LANES);
-        // SAFETY: the caller's promise; the masks hold the lanes that lie in the row. Straight-line code: a loop would keep the vectors in memory.
+        // SAFETY: the caller's promise; the masks hold the lanes that lie in the row. Straight-line
+        // code: a loop would keep the vectors in memory.
         unsafe {
             let mut v = [V::splat(V::Elem::ZERO); 16];
             macro_rules! each {
@@ -389,7 +400,8 @@ unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[P
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
 #[inline(always)]
 unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run) {
-    // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(P)` at the latest, the stores at `at + len` of the row.
+    // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(P)` at the latest, the
+    // stores at `at + len` of the row.
     unsafe {
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
         // What rows have in common is made ready once: there is little to do for each of them.
@@ -440,7 +452,8 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
 /// `n` sums with their bias, for the outputs from `at` on: residual, clamp.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: the residual, unless null, is readable for `n` elements from `at` on.
+/// CPU: the ISA of `V`. Memory: the residual, unless null, is readable for `n` elements from `at`
+/// on.
 #[inline(always)]
 unsafe fn finish<V: Simd>(args: &WeaveArgs<'_, V::Elem>, x: V, (lo, hi): (V, V), at: usize, n: usize) -> V {
     // SAFETY: the caller's promise.
@@ -468,7 +481,8 @@ fn strand<const P: usize>(run: &Run, p: usize) -> (usize, usize) {
 #[inline(always)]
 unsafe fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
     let mut v = v;
-    // Each round zips the strands that are half of all apart: after log2(P) rounds they are in order.
+    // Each round zips the strands that are half of all apart: after log2(P) rounds they are in
+    // order.
     let mut round = 1;
     while round < P {
         let from = v;
@@ -489,7 +503,8 @@ unsafe fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
 #[inline(always)]
 unsafe fn scattered<V: Simd>(args: &WeaveArgs<'_, V::Elem>, run: &Run, c: usize) {
-    // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(phases)` at the latest, the stores at `at + len` of the row.
+    // SAFETY: the loads of a strand end at `from + (phase + len).div_ceil(phases)` at the latest,
+    // the stores at `at + len` of the row.
     unsafe {
         let phases = args.slots.len();
         let bias = *args.bias.add(c);

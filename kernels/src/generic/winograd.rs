@@ -1,19 +1,23 @@
-//! The transforms of Winograd's minimal filtering: input and output, for tiles along one axis or two.
+//! The transforms of Winograd's minimal filtering: input and output, for tiles along one axis or
+//! two.
 //!
-//! F(m, r) computes m outputs of an r-tap filter with n = m + r - 1 products (Winograd, "Arithmetic Complexity of Computations", 1980; for
-//! convolution layers Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). It is Toom and Cook's interpolation: the
-//! n values of a tile are evaluated at n - 1 finite points and at infinity, multiplied there, and taken back. The points here are 0 and pairs
-//! +-a, so that each pair shares its even and odd parts, and where n is odd a point c of its own. With `P(x) = prod (x^2 - a^2)` over all pairs
-//! and `P_i(x)` without pair i:
+//! F(m, r) computes m outputs of an r-tap filter with n = m + r - 1 products (Winograd, "Arithmetic
+//! Complexity of Computations", 1980; for convolution layers Lavin and Gray, "Fast Algorithms for
+//! Convolutional Neural Networks", 2015). It is Toom and Cook's interpolation: the n values of a
+//! tile are evaluated at n - 1 finite points and at infinity, multiplied there, and taken back. The
+//! points here are 0 and pairs +-a, so that each pair shares its even and odd parts, and where n is
+//! odd a point c of its own. With `P(x) = prod (x^2 - a^2)` over all pairs and `P_i(x)` without
+//! pair i:
 //!
 //! * point 0: `sum_q P[q] d[2q]`; infinity: `sum_q P[q] d[2q + 1]`;
 //! * points +-a_i: `t +- a_i u` with `t = sum_q P_i[q] d[2q + 2]`, `u = sum_q P_i[q] d[2q + 1]`;
-//! * where n is odd, each of those polynomials has a factor `x - c` more: they are evaluated of `e[k] = d[k + 1] - c d[k]` instead of d; and
-//!   point c: `sum_q P[q] d[2q + 1]`;
-//! * output: `y[i] = [i = 0] m_0 + sum_pairs a^i (m_+a +- m_-a) + c^i m_c + [i = m - 1] m_inf`, plus for even i, minus for odd.
+//! * where n is odd, each of those polynomials has a factor `x - c` more: they are evaluated of
+//!   `e[k] = d[k + 1] - c d[k]` instead of d; and point c: `sum_q P[q] d[2q + 1]`;
+//! * output: `y[i] = [i = 0] m_0 + sum_pairs a^i (m_+a +- m_-a) + c^i m_c + [i = m - 1] m_inf`,
+//!   plus for even i, minus for odd.
 //!
-//! The polynomials' coefficients stand in [`Points`]. The transform of the filter, which is done once and in f64, is
-//! [`filter_rows`](crate::winograd::filter_rows).
+//! The polynomials' coefficients stand in [`Points`]. The transform of the filter, which is done
+//! once and in f64, is [`filter_rows`](crate::winograd::filter_rows).
 
 #![expect(
     clippy::needless_range_loop,
@@ -128,7 +132,8 @@ unsafe fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M]
         }
         let single = if has_single(N) { p[N - 2] } else { zero };
         let (even, odd) = ((&plus, p[0], single, p[N - 1]), (&minus, p[0], single, p[N - 1]));
-        // Calls, not a loop: of five rounds it would stay one, with the powers computed in it. Those from M on are not used, and vanish.
+        // Calls, not a loop: of five rounds it would stay one, with the powers computed in it.
+        // Those from M on are not used, and vanish.
         let all = [
             output_of::<V, N, M, 0>(even),
             output_of::<V, N, M, 1>(odd),
@@ -145,7 +150,8 @@ unsafe fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M]
     }
 }
 
-/// Output `K` of [`inverse`]: from the pairs' sums, or differences where `K` is odd, and the products at 0, at the single point and at infinity.
+/// Output `K` of [`inverse`]: from the pairs' sums, or differences where `K` is odd, and the
+/// products at 0, at the single point and at infinity.
 ///
 /// # Safety
 /// CPU: the ISA.
@@ -188,8 +194,9 @@ const fn power(a: f64, square: f64, k: usize) -> f64 {
     power
 }
 
-/// Copies rows of one channel into planes: element `M t + j` of a padded row goes to place t of plane j, for all `N` values of a tile, so that
-/// tiles that overlap along the row do not overlap in the planes.
+/// Copies rows of one channel into planes: element `M t + j` of a padded row goes to place t of
+/// plane j, for all `N` values of a tile, so that tiles that overlap along the row do not overlap
+/// in the planes.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`.
@@ -205,7 +212,8 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
         // SAFETY: the caller's promise, passed on.
         return unsafe { split_pairs::<V, N, M>(args) };
     }
-    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole vectors behind every place of the planes.
+    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole
+    // vectors behind every place of the planes.
     unsafe {
         // From memory: LLVM would make calls of memset out of stores of a constant zero.
         let zero = V::splat(args.zero);
@@ -247,13 +255,16 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
     }
 }
 
-/// Whether there is a transform in one pass: for tiles of two axes, of three taps along, where a group of values stays in registers, and masks are cheap.
+/// Whether there is a transform in one pass: for tiles of two axes, of three taps along, where a
+/// group of values stays in registers, and masks are cheap.
 pub(crate) const fn is_straight<V: Simd>(nv: usize, nh: usize, mh: usize) -> bool {
     V::MASKS && nv > 1 && nv <= 6 && !has_single(nv) && nh == mh + 2 && mh <= 4
 }
 
-/// [`split`] and [`input`] in one pass, for tiles that are [straight](is_straight): rows are combined down the column as they lie, taken apart along the row in registers, and
-/// combined along it. But for its first and its last element, which neighbours have too, a tile is `MH` consecutive ones.
+/// [`split`] and [`input`] in one pass, for tiles that are [straight](is_straight): rows are
+/// combined down the column as they lie, taken apart along the row in registers, and combined along
+/// it. But for its first and its last element, which neighbours have too, a tile is `MH`
+/// consecutive ones.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`StraightArgs`] states for the tile.
@@ -266,8 +277,10 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
     }
     let StraightArgs { source, v, v_plane } = args;
     let Border { elements, shape, masks, .. } = source.border;
-    // SAFETY: StraightArgs promises the rows' live elements, which alone the masks select, masks for all vectors of a row, room in the planes for a row of zeros, and whole vectors behind every
-    // place of the values: the rows of tiles overwrite what those before them stored too much.
+    // SAFETY: StraightArgs promises the rows' live elements, which alone the masks select, masks
+    // for all vectors of a row, room in the planes for a row of zeros, and whole vectors behind
+    // every place of the values: the rows of tiles overwrite what those before them stored too
+    // much.
     unsafe {
         // A row of padding: as many vectors as are read of one, and one before the row.
         let zero = V::splat(source.zero);
@@ -295,7 +308,8 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
                     }
                 }
                 let masks = masks.get_unchecked(chunk * (MH + 1)..(chunk + 1) * (MH + 1));
-                // Calls, not a loop: as a loop it would stay one, with the points in memory. Values follow each other.
+                // Calls, not a loop: as a loop it would stay one, with the points in memory. Values
+                // follow each other.
                 let v = v.add(place + t);
                 let v = straight_group::<V, NV, NH, MH, 0>(&rows, masks, v, *v_plane);
                 if NV > 4 {
@@ -311,8 +325,8 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
     }
 }
 
-/// Whether value 0, both values of pair `group`, and the last value are among those down the column that [`straight`] makes together, so few that they stay in registers
-/// with a column of the tile.
+/// Whether value 0, both values of pair `group`, and the last value are among those down the column
+/// that [`straight`] makes together, so few that they stay in registers with a column of the tile.
 const fn group_values(values: usize, group: usize) -> [bool; 4] {
     [group == 0, true, true, group + 1 == pairs(values)]
 }
@@ -338,11 +352,13 @@ unsafe fn of_group<V: Simd, const NV: usize, const GROUP: usize>(d: &[V; NV]) ->
     }
 }
 
-/// One group of values of a vector of tiles, from the rows of the tile, each from the second element of the first tile on. Returns the place of the next value.
+/// One group of values of a vector of tiles, from the rows of the tile, each from the second
+/// element of the first tile on. Returns the place of the next value.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: of each row, the lanes of `masks` are readable: those of the tiles' vectors, and in the last mask of the element behind them and of the one before
-/// them. `v + i * v_plane` is writable for a vector, i below the number of the group's values.
+/// CPU: the ISA. Memory: of each row, the lanes of `masks` are readable: those of the tiles'
+/// vectors, and in the last mask of the element behind them and of the one before them. `v + i *
+/// v_plane` is writable for a vector, i below the number of the group's values.
 #[inline(always)]
 unsafe fn straight_group<V: Simd, const NV: usize, const NH: usize, const MH: usize, const GROUP: usize>(
     rows: &[*const V::Elem; NV],
@@ -460,7 +476,8 @@ pub(crate) unsafe fn extend<V: Simd>(args: &SplitArgs<'_, V::Elem>) {
     for (i, terms) in extended.iter().enumerate().take(shape.rows - free) {
         for e in (0..elements.len()).step_by(V::LANES) {
             let n = (elements.len() - e).min(V::LANES);
-            // SAFETY: the caller's promise, of live rows, which those of the terms are, and of room for whole vectors.
+            // SAFETY: the caller's promise, of live rows, which those of the terms are, and of room
+            // for whole vectors.
             unsafe {
                 let mut sum = V::splat(args.zero);
                 for term in terms {
@@ -475,7 +492,8 @@ pub(crate) unsafe fn extend<V: Simd>(args: &SplitArgs<'_, V::Elem>) {
     }
 }
 
-/// [`split`] where the tiles of a row fill half of a vector at the most: with those of the next row of tiles in the other half.
+/// [`split`] where the tiles of a row fill half of a vector at the most: with those of the next row
+/// of tiles in the other half.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`, which is even.
@@ -485,8 +503,8 @@ unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<
     let (half, outputs) = (V::LANES / 2, shape.down.outputs);
     let tiles = (1_u32 << shape.pitch) - 1;
     let tiles = tiles | tiles << half;
-    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole vectors behind every place of the planes: the tiles of
-    // two rows fit one.
+    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole
+    // vectors behind every place of the planes: the tiles of two rows fit one.
     unsafe {
         let zero = V::splat(args.zero);
         for phase in 0..outputs {
@@ -517,15 +535,17 @@ unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<
     }
 }
 
-/// [`split`] where rows are narrow: joined first, so that vectors are full of tiles of several rows.
+/// [`split`] where rows are narrow: joined first, so that vectors are full of tiles of several
+/// rows.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`, at most twice `M`.
 #[inline(always)]
 unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>, to: &Joined) {
     let Border { elements, shape, .. } = args.border;
-    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and the joined rows behind the planes; a row ends a vector
-    // before its phase does at the latest, and so do the vectors of the last tiles.
+    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and the
+    // joined rows behind the planes; a row ends a vector before its phase does at the latest, and
+    // so do the vectors of the last tiles.
     unsafe {
         let zero = V::splat(args.zero);
         let joined = args.planes.add(shape.plane_len * N);
@@ -582,8 +602,8 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
     }
 }
 
-/// Transforms the tiles of one channel, a vector of tiles at a time. `NV` and `NH` are the values of a tile down and along the rows; one of them
-/// may be 1: no transform on that axis.
+/// Transforms the tiles of one channel, a vector of tiles at a time. `NV` and `NH` are the values
+/// of a tile down and along the rows; one of them may be 1: no transform on that axis.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`InputArgs`] states for `NV` and `NH`.
@@ -624,8 +644,8 @@ pub(crate) unsafe fn input<V: Simd, const NV: usize, const NH: usize>(args: &Inp
     }
 }
 
-/// Two rows of a tile's values, so few that they and a column of the tile stay in registers: for group 0 those of the points 0 and infinity, for
-/// group i those of pair i - 1.
+/// Two rows of a tile's values, so few that they and a column of the tile stay in registers: for
+/// group 0 those of the points 0 and infinity, for group i those of pair i - 1.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: as [`InputArgs`] states, from the place `x` and to the place `v` on.
@@ -689,7 +709,8 @@ unsafe fn put<V: Simd, const N: usize>(values: &[V; N], v: *mut V::Elem, v_plane
 /// Room for the pixels of a group of tiles: at most 6 rows of 16 vectors.
 const PIXELS: usize = 6 * 16;
 
-/// Takes one row of tiles back, a vector of channels at a time, and writes their pixels: `MV` rows of Y, `MH` pixels a tile.
+/// Takes one row of tiles back, a vector of channels at a time, and writes their pixels: `MV` rows
+/// of Y, `MH` pixels a tile.
 ///
 /// Returns whether all sums were finite; `bad` marks the tiles where they were not.
 ///
@@ -700,7 +721,8 @@ pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV:
     args: &OutputArgs<V::Elem>,
 ) -> bool {
     let per = const { if V::LANES < MH { 1 } else { V::LANES / MH } };
-    // SAFETY: OutputArgs promises whole vectors of channels at every product, and the pixels of Y that are written below.
+    // SAFETY: OutputArgs promises whole vectors of channels at every product, and the pixels of Y
+    // that are written below.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
         let bias = V::load_first(args.bias, args.channels);
@@ -739,7 +761,8 @@ pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV:
     }
 }
 
-/// The pixels of one tile, into their places in the rows of `pixels`. Returns the sum of all, which is finite only if each of them is.
+/// The pixels of one tile, into their places in the rows of `pixels`. Returns the sum of all, which
+/// is finite only if each of them is.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: `p + xi * plane` is readable for a vector, xi below NV * NH.
@@ -813,7 +836,8 @@ unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<V::Elem>, at: usize, 
             }
             return;
         }
-        // A loop with a fixed count: with `channels` it would stay a loop, and `t` would live in memory.
+        // A loop with a fixed count: with `channels` it would stay a loop, and `t` would live in
+        // memory.
         for c in 0..V::LANES {
             if c < args.channels {
                 let mut row = t[c];

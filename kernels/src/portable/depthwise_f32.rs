@@ -1,7 +1,7 @@
 //! Portable direct tiles for f32.
 //!
-//! A vector is two registers of 16: R sums, and what is read again where it does not fit. `dw` runs vectors along positions (R x NR), `dwt` along
-//! channels (NR x R).
+//! A vector is two registers of 16: R sums, and what is read again where it does not fit. `dw` runs
+//! vectors along positions (R x NR), `dwt` along channels (NR x R).
 
 use super::vector::F32x8;
 use crate::Isa;

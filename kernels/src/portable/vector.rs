@@ -1,4 +1,5 @@
-//! The `wide` crate's vectors as [`Simd`] vectors: what the compilation target guarantees, on any target.
+//! The `wide` crate's vectors as [`Simd`] vectors: what the compilation target guarantees, on any
+//! target.
 
 use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
 
@@ -21,7 +22,8 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller promises LANES readable elements; an array has its element's alignment.
+        // SAFETY: the caller promises LANES readable elements; an array has its element's
+        // alignment.
         Self(wide::f32x8::new(unsafe { p.cast::<[f32; 8]>().read() }))
     }
 
@@ -30,7 +32,8 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
-        // SAFETY: the caller promises LANES writable elements; an array has its element's alignment.
+        // SAFETY: the caller promises LANES writable elements; an array has its element's
+        // alignment.
         unsafe { p.cast::<[f32; 8]>().write(self.0.to_array()) };
     }
 
@@ -206,7 +209,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn load(p: *const f64) -> Self {
-        // SAFETY: the caller promises LANES readable elements; an array has its element's alignment.
+        // SAFETY: the caller promises LANES readable elements; an array has its element's
+        // alignment.
         Self(wide::f64x4::new(unsafe { p.cast::<[f64; 4]>().read() }))
     }
 
@@ -215,7 +219,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f64) {
-        // SAFETY: the caller promises LANES writable elements; an array has its element's alignment.
+        // SAFETY: the caller promises LANES writable elements; an array has its element's
+        // alignment.
         unsafe { p.cast::<[f64; 4]>().write(self.0.to_array()) };
     }
 

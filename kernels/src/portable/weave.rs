@@ -1,6 +1,7 @@
 //! Portable weaving of phases, for f32 and f64.
 //!
-//! Register budget: a vector is two xmm: 4 phases are 8 registers of 16, 8 phases spill to the L1 cache.
+//! Register budget: a vector is two xmm: 4 phases are 8 registers of 16, 8 phases spill to the L1
+//! cache.
 
 use super::vector::{F32x8, F64x4};
 use crate::Isa;

@@ -53,10 +53,12 @@ impl Points {
 
     /// The points of the transforms with `n` values.
     ///
-    /// For n = 6, +-sqrt(1/2) and +-sqrt(2) err least among the points tried in the literature (Barabasz, Anderson, Soodhalter and Gregg, "Error
-    /// Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks", 2020); for n = 8 the pairs are reciprocal for the
-    /// same reason: no power of a point grows much. For n = 7 the single point takes the place of the pair whose powers grow most; -2 errs less than 2
-    /// where all weights have one sign.
+    /// For n = 6, +-sqrt(1/2) and +-sqrt(2) err least among the points tried in the literature
+    /// (Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis and Improving the Accuracy of
+    /// Winograd Convolution for Deep Neural Networks", 2020); for n = 8 the pairs are reciprocal
+    /// for the same reason: no power of a point grows much. For n = 7 the single point takes the
+    /// place of the pair whose powers grow most; -2 errs less than 2 where all weights have one
+    /// sign.
     pub(crate) const fn of(n: usize) -> Self {
         const ROOT_2: f64 = core::f64::consts::SQRT_2;
         match n {
@@ -75,7 +77,8 @@ pub(crate) const fn pairs(n: usize) -> usize {
     if n == 1 { 0 } else { n / 2 - 1 }
 }
 
-/// Whether there is a point of its own among those of an n-value transform: its value is the last but one.
+/// Whether there is a point of its own among those of an n-value transform: its value is the last
+/// but one.
 pub(crate) const fn has_single(n: usize) -> bool {
     n > 1 && n % 2 == 1
 }

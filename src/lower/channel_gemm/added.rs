@@ -1,12 +1,15 @@
-//! ConvTranspose with vectors along output channels: for few positions of X, where vectors along positions would run half empty, and weights are most of what
-//! is read.
+//! ConvTranspose with vectors along output channels: for few positions of X, where vectors along
+//! positions would run half empty, and weights are most of what is read.
 //!
-//! The products of M = positions of X, N = M/group, K = C/group for each tap, image and group: none is with padding, and none is garbage. A tap's products
-//! are added, by the kernel that makes them, where they belong in the sums of a panel of channels: `[tap of the last axis][phases of the other axes][their
-//! positions][position of X on the last axis][NR]`, in which the pixels of a tile are neighbours whatever the tap. What remains of col2im is to add the taps of
-//! the last axis, row by row, on the way into Y. Where X is one position, the images of a band are the pixels;
-//! if the kernel covers Y exactly, the axes are taken for one, and no taps are added. Weights are packed in the order in which they
-//! are read, once for a band of images: `[panels][blocks of K][taps][K][NR]`. Accepts every ConvTranspose where a task's scratch fits [`MOST_BYTES`]: X in
+//! The products of M = positions of X, N = M/group, K = C/group for each tap, image and group: none
+//! is with padding, and none is garbage. A tap's products are added, by the kernel that makes them,
+//! where they belong in the sums of a panel of channels: `[tap of the last axis][phases of the
+//! other axes][their positions][position of X on the last axis][NR]`, in which the pixels of a tile
+//! are neighbours whatever the tap. What remains of col2im is to add the taps of the last axis, row
+//! by row, on the way into Y. Where X is one position, the images of a band are the pixels; if the
+//! kernel covers Y exactly, the axes are taken for one, and no taps are added. Weights are packed
+//! in the order in which they are read, once for a band of images: `[panels][blocks of
+//! K][taps][K][NR]`. Accepts every ConvTranspose where a task's scratch fits [`MOST_BYTES`]: X in
 //! blocks of K and tiles, the sums of a panel, a row of Y by phases, and a tile.
 
 use alloc::boxed::Box;
@@ -26,7 +29,6 @@ use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::planes::for_each_position;
 use crate::lower::shares::Part;
 use crate::lower::sink::{Finish, Sink};
-
 use crate::machine::Machine;
 use crate::{Axis, Geometry};
 
@@ -35,14 +37,16 @@ const MOST_BYTES: usize = 4 << 20;
 /// Bytes of a task's scratch, about, where there are more images than one: it stays in the L2
 /// cache.
 fn band_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 2
+    machine.block_l2_bytes() / 2
 }
-/// Taps of all axes, at the most, that are taken for one axis: a row of Y by phases has as many pixels.
+/// Taps of all axes, at the most, that are taken for one axis: a row of Y by phases has as many
+/// pixels.
 const MOST_MERGED: usize = 1 << 10;
 /// Images of a band, at the most.
 const MOST_IMAGES: usize = 64;
 
-/// Where tap `k` adds inputs: to which phase, and how many positions further on. (Output o is position `(o + pad) / stride` of phase `(o + pad) % stride`.)
+/// Where tap `k` adds inputs: to which phase, and how many positions further on. (Output o is
+/// position `(o + pad) / stride` of phase `(o + pad) % stride`.)
 fn place(axis: &Axis, k: usize) -> (usize, usize) {
     (k * axis.dilation % axis.stride, k * axis.dilation / axis.stride)
 }
@@ -66,7 +70,8 @@ impl Outer {
     }
 }
 
-/// Elements, in pixels, of a panel's sums, and of a row of Y by phases: of each phase so many positions.
+/// Elements, in pixels, of a panel's sums, and of a row of Y by phases: of each phase so many
+/// positions.
 #[derive(Clone, Copy)]
 struct Lens {
     sums: usize,
@@ -87,8 +92,8 @@ impl Lens {
     }
 }
 
-/// The geometry with the axes merged into one, if X is one position and the kernel covers Y exactly: every output has a tap of its own, so that Y's rows need not
-/// be told apart.
+/// The geometry with the axes merged into one, if X is one position and the kernel covers Y
+/// exactly: every output has a tap of its own, so that Y's rows need not be told apart.
 fn merged(geometry: &Geometry) -> Option<Geometry> {
     let is_covered = |axis: &Axis| {
         axis.input == 1 && axis.output == axis.kernel && axis.pad_begin == 0 && (axis.dilation == 1 || axis.kernel == 1)
@@ -112,7 +117,8 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let too_large = || alloc::format!("X, or what a panel of channels sums, takes more than {MOST_BYTES} bytes");
     let outer = before.iter().map(Outer::new).collect::<Option<Vec<_>>>().ok_or_else(too_large)?;
     let lens = Lens::new(&outer, last).ok_or_else(too_large)?;
-    // The last two axes are one run of pixels: sums have no gaps between their rows. Of an X without positions there is none.
+    // The last two axes are one run of pixels: sums have no gaps between their rows. Of an X
+    // without positions there is none.
     let joined = &geometry.axes[geometry.axes.len().saturating_sub(2)..];
     let pixels = joined.iter().map(|axis| axis.input).product::<usize>().max(1);
     let tiles_of =
@@ -196,7 +202,8 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
 /// A row of pixels that are multiplied.
 struct Row<A: Real> {
     tiles: Tiles<A>,
-    /// The rows of a block of X, for each width of a tile: of a full block of K, and of the last one.
+    /// The rows of a block of X, for each width of a tile: of a full block of K, and of the last
+    /// one.
     koff: [(usize, [RowOffsets; 2]); 2],
 }
 
@@ -217,7 +224,8 @@ struct Sums<'a, A> {
 }
 
 impl<A> Sums<'_, A> {
-    /// Where those of tap `k` of the last axis begin that are `at` pixels behind its first one, of `of_tap`.
+    /// Where those of tap `k` of the last axis begin that are `at` pixels behind its first one, of
+    /// `of_tap`.
     fn at(&self, k: usize, at: usize, of_tap: usize) -> usize {
         ((k * of_tap + at) * self.step + self.first) * self.width
     }
@@ -253,7 +261,8 @@ struct Added<T: Element> {
 }
 
 impl<T: Element> Added<T> {
-    /// Where the sums of phases and positions of the axes before the last begin, in those of a tap of the last one.
+    /// Where the sums of phases and positions of the axes before the last begin, in those of a tap
+    /// of the last one.
     fn sums_at(&self, places: impl Iterator<Item = (usize, usize)>) -> usize {
         let (mut phase, mut position) = (0, 0);
         for (outer, (r, v)) in self.outer.iter().zip(places) {
@@ -318,7 +327,8 @@ impl<T: Element> Added<T> {
         }
     }
 
-    /// Finishes a tile of pixels of a row of Y from element `at` on, of as many channels as there are biases.
+    /// Finishes a tile of pixels of a row of Y from element `at` on, of as many channels as there
+    /// are biases.
     fn store(&self, sink: &Sink<'_, '_, T>, tile: &mut [T::Acc], bias: &[T::Acc], at: usize) {
         let kernel = self.stores.kernel(tile.len() / self.stores.panel(bias.len()), bias.len());
         let koff = self.nothing.rows(0..0);
@@ -416,7 +426,8 @@ impl<T: Element> Lowering<T> for Added<T> {
         // What has a row of pixels of its own, and how many pixels are at a place of the sums.
         let (count, step) = if self.is_joined { (1, images.len()) } else { (images.len(), 1) };
         let blocks = || (0..channels).step_by(block).map(|first| first..(first + block).min(channels));
-        // A block of K has all images, an image all runs of pixels, a run all tiles, each [channels][pixels].
+        // A block of K has all images, an image all runs of pixels, a run all tiles, each
+        // [channels][pixels].
         let x_at = |first: usize, width: usize, image: usize, run: usize, pixel: usize| {
             (first * images.len() + image * width) * spatial + (run * pixels + pixel) * width
         };
@@ -442,7 +453,8 @@ impl<T: Element> Lowering<T> for Added<T> {
         }
         let weights = self.weights.of_group(io.weights, group);
         let sink = self.finish.sink(io);
-        // Of a single position, the sums of all taps are a row of pixels, in the order of the packed weights.
+        // Of a single position, the sums of all taps are a row of pixels, in the order of the
+        // packed weights.
         let is_row = self.is_merged && images.len() == 1;
         for p in panels {
             let first = p * nr;

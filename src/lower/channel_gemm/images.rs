@@ -1,8 +1,11 @@
-//! Images as pixels, where the kernel covers X exactly: a classifier's last layers, squeeze-excitation blocks.
+//! Images as pixels, where the kernel covers X exactly: a classifier's last layers,
+//! squeeze-excitation blocks.
 //!
-//! Weights are what is read most of. Image by image they would be read as often as there are images; here, once for a band of them: the product of
-//! M = images, N = M/group and K = C/group * kernel volume for each group, with the panels of weights of [`channel_gemm`](super). K is blocked, so that the
-//! images' values stay in the L1 cache. Scratch for a task: the images of a block of K, transposed, and the sums of at most [`MOST_PANELS`] panels.
+//! Weights are what is read most of. Image by image they would be read as often as there are
+//! images; here, once for a band of them: the product of M = images, N = M/group and K = C/group *
+//! kernel volume for each group, with the panels of weights of [`channel_gemm`](super). K is
+//! blocked, so that the images' values stay in the L1 cache. Scratch for a task: the images of a
+//! block of K, transposed, and the sums of at most [`MOST_PANELS`] panels.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -19,7 +22,6 @@ use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::planes::step_of;
 use crate::lower::shares::Part;
 use crate::lower::sink::Finish;
-
 use crate::machine::Machine;
 use crate::{Axis, Geometry};
 
@@ -33,10 +35,11 @@ const KC: usize = 256;
 const MOST_PANELS: usize = 64;
 /// Bytes of a task's scratch, about: it stays in the L2 cache.
 fn most_bytes(machine: &Machine) -> usize {
-    machine.l2_bytes / 2
+    machine.block_l2_bytes() / 2
 }
 
-/// Whether the kernel covers X exactly, so that an image is a row of the product's matrix as it lies in memory.
+/// Whether the kernel covers X exactly, so that an image is a row of the product's matrix as it
+/// lies in memory.
 pub(super) fn covers(geometry: &Geometry) -> bool {
     let is_covered = |axis: &Axis| {
         axis.input == axis.kernel && axis.pad_begin + axis.pad_end == 0 && (axis.dilation == 1 || axis.kernel == 1)
@@ -44,7 +47,8 @@ pub(super) fn covers(geometry: &Geometry) -> bool {
     geometry.axes.iter().all(is_covered)
 }
 
-/// The offer for a geometry that is [covered](covers), with weights packed in blocks of `block` channels.
+/// The offer for a geometry that is [covered](covers), with weights packed in blocks of `block`
+/// channels.
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, most: usize) -> Answer<'a, T> {
     let (geometry, machine) = (request.geometry, request.machine);
     let (prices, most_bytes) = (machine.prices(), most_bytes(machine));
@@ -152,7 +156,8 @@ impl<T: Element> Lowering<T> for Images<T> {
         let weights = self.weights.of_group(io.weights, group);
         let channel = |p: usize| p * nr;
         let width = |p: usize| tiles.panel(rows - channel(p));
-        // The sums of a panel: images, one behind the other. Those of a single image are one row over all panels, for what begins and ends them.
+        // The sums of a panel: images, one behind the other. Those of a single image are one row
+        // over all panels, for what begins and ends them.
         let sums_at = |p: usize| (p - panels.start) * tiles.width * nr;
         let joined = if tiles.width == 1 { panels.len().max(1) } else { 1 };
         let spans = || {
@@ -181,7 +186,8 @@ impl<T: Element> Lowering<T> for Images<T> {
                     x[i] = row[c * taps + tap].to_acc();
                 }
             }
-            // Of a single image, the wide panels are multiplied in one call: with all of K, they and their sums lie one behind the other.
+            // Of a single image, the wide panels are multiplied in one call: with all of K, they
+            // and their sums lie one behind the other.
             let is_one_call = tiles.width == 1 && k.len() == steps;
             let wide = panels.clone().take_while(|p| is_one_call && width(*p) == nr).count();
             if wide > 0 {
@@ -196,7 +202,8 @@ impl<T: Element> Lowering<T> for Images<T> {
                 // While a panel is multiplied, the next one is fetched.
                 let next = if p + 1 < panels.end { of_panel(p + 1) } else { &[] };
                 let kernel = tiles.kernel(tiles.pixels(0).len(), rows - channel(p));
-                // Of several blocks of K, a panel's next one lies behind the first, and not the next panel.
+                // Of several blocks of K, a panel's next one lies behind the first, and not the
+                // next panel.
                 let fetch = if k.len() == steps { Fetch::behind } else { Fetch::new };
                 let mut fetch = fetch(next, tiles.count, kernel, tiles.rate());
                 for t in 0..tiles.count {

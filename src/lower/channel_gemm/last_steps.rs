@@ -6,7 +6,8 @@ use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::sink::Sink;
 
-/// A tile of one panel: the last steps of k, and the panel's bias, with one value for each channel that is not filled up.
+/// A tile of one panel: the last steps of k, and the panel's bias, with one value for each channel
+/// that is not filled up.
 pub(super) struct LastSteps<'a, A> {
     pub(super) x: &'a [A],
     pub(super) koff: RowOffsetsRef<'a>,

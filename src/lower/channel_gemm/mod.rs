@@ -1,11 +1,13 @@
-//! Conv as implicit GEMM with vectors along output channels: for few output positions, where vectors along positions would run half empty. ConvTranspose of
-//! small maps ([`added`]).
+//! Conv as implicit GEMM with vectors along output channels: for few output positions, where
+//! vectors along positions would run half empty. ConvTranspose of small maps ([`added`]).
 //!
-//! The transposed product of [`implicit_gemm`](super::implicit_gemm): M = output positions, N = M/group, K = C/group * kernel volume, for each
-//! image and group. The broadcasts are elements of the padded planes, the vectors packed weights, `[NR channels][K][NR]`. Every position is a real
-//! one: there are no garbage columns, and where weights are finite, taps that see only padding along the outermost axis are left out; where that
-//! pays, on all axes, on planes without padding ([`unpadded`]). Accepts every Conv whose planes' offsets fit 32 bits, and what [`added`] accepts.
-//! Scratch for a task: as `implicit_gemm`'s, with the sums pixel-major.
+//! The transposed product of [`implicit_gemm`](super::implicit_gemm): M = output positions, N =
+//! M/group, K = C/group * kernel volume, for each image and group. The broadcasts are elements of
+//! the padded planes, the vectors packed weights, `[NR channels][K][NR]`. Every position is a real
+//! one: there are no garbage columns, and where weights are finite, taps that see only padding
+//! along the outermost axis are left out; where that pays, on all axes, on planes without padding
+//! ([`unpadded`]). Accepts every Conv whose planes' offsets fit 32 bits, and what [`added`]
+//! accepts. Scratch for a task: as `implicit_gemm`'s, with the sums pixel-major.
 
 mod added;
 mod images;
@@ -17,6 +19,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::channel_kernels;
 use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets};
 
 use self::last_steps::LastSteps;
@@ -31,13 +34,14 @@ use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::Part;
 use crate::{Geometry, Op};
-use convoke_kernels::catalogue::channel_kernels;
 
-/// Steps of k in a block, at the most (one channel's taps may be more): 64 channels of 3x3. A panel of weights of 32 f32 channels is more than the L1 cache
-/// holds, but it is read in order and fetched ahead; with 256 steps, so that it stays there, layers of many steps took 1 to 7 % longer, for their sums' way to
-/// scratch and back.
+/// Steps of k in a block, at the most (one channel's taps may be more): 64 channels of 3x3. A panel
+/// of weights of 32 f32 channels is more than the L1 cache holds, but it is read in order and
+/// fetched ahead; with 256 steps, so that it stays there, layers of many steps took 1 to 7 %
+/// longer, for their sums' way to scratch and back.
 const KC: usize = 576;
-/// Channels whose sums are kept at a time between blocks of k, at the most (768 to 3072 channels, 14x14: 215 instead of 197 GFLOP/s).
+/// Channels whose sums are kept at a time between blocks of k, at the most (768 to 3072 channels,
+/// 14x14: 215 instead of 197 GFLOP/s).
 const MOST_SUMMED: usize = 1536;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
@@ -77,7 +81,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
 fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block: usize, most: usize) -> Answer<'a, T> {
     let (channels_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
     let k_blocks = channels.div_ceil(block);
-    // The sums of more channels would leave room for few positions, for each of which the weights are read again.
+    // The sums of more channels would leave room for few positions, for each of which the weights
+    // are read again.
     let least = if k_blocks > 1 { channels_out.div_ceil(MOST_SUMMED).max(1) } else { 1 };
     let mut shape = Shape::new(request, &geometry, block, most, least, PER_THREAD[0])?;
     if request.threads > 1 {
@@ -137,7 +142,8 @@ struct Shape<A: Real> {
 }
 
 impl<A: Real> Shape<A> {
-    /// With at least `shares` shares of the panels, as far as there are so many panels, and slabs for `per_thread` tasks of each thread.
+    /// With at least `shares` shares of the panels, as far as there are so many panels, and slabs
+    /// for `per_thread` tasks of each thread.
     fn new<T: Element<Acc = A>>(
         request: &Request<'_, T>,
         geometry: &Geometry,
@@ -218,7 +224,8 @@ impl<A: Real> Shape<A> {
     }
 }
 
-/// The geometry with axes that a pointwise kernel treats alike merged into one, so that rows of pixels are long.
+/// The geometry with axes that a pointwise kernel treats alike merged into one, so that rows of
+/// pixels are long.
 fn merged(geometry: &Geometry) -> Geometry {
     let mut geometry = geometry.clone();
     if geometry.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0) {
@@ -307,7 +314,8 @@ impl<T: Element> ChannelGemm<T> {
                     .get((panels.start * tiles.nr()) * k_total + (k_start + k.width * geometry.kernel_volume()) * nr..),
             }
             .map_or(&[][..], |next| &next[..panel.len().min(next.len())]);
-            // Of several blocks of K, a panel's next one lies behind the first, and not the next panel.
+            // Of several blocks of K, a panel's next one lies behind the first, and not the next
+            // panel.
             let fetch = if is_blocked { Fetch::new } else { Fetch::behind };
             let of_two_rows = tiles.two_rows(live);
             let kernel = of_two_rows.unwrap_or_else(|| tiles.kernel(tiles.pixels(0).len(), live));

@@ -1,9 +1,12 @@
-//! Channel GEMM without padding: for kernels that reach far beyond the image, where taps see padding at many outputs.
+//! Channel GEMM without padding: for kernels that reach far beyond the image, where taps see
+//! padding at many outputs.
 //!
-//! As [`channel_gemm`](super), whose packed weights it shares, but planes are X's own rows, and a row of pixels is cut where a tap begins or
-//! ceases to see input: all pixels of a tile have the same live taps, and the products of the others are left out. Where such a product is not zero,
-//! because its weight is not finite, the outputs are NaN, and are made so at the end. For strides of 1, and at most [`MOST_TAPS`] taps on the last axis
-//! and on the others. Scratch for a task: the rows of one block of channels that a slab of the outermost axis sees, and the slab's sums.
+//! As [`channel_gemm`](super), whose packed weights it shares, but planes are X's own rows, and a
+//! row of pixels is cut where a tap begins or ceases to see input: all pixels of a tile have the
+//! same live taps, and the products of the others are left out. Where such a product is not zero,
+//! because its weight is not finite, the outputs are NaN, and are made so at the end. For strides
+//! of 1, and at most [`MOST_TAPS`] taps on the last axis and on the others. Scratch for a task: the
+//! rows of one block of channels that a slab of the outermost axis sees, and the slab's sums.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -20,7 +23,6 @@ use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::channel_tiles::{Panels, two_rows};
 use crate::lower::contract::{Io, Layout, Lowering, Offer, Request};
-
 use crate::lower::planes;
 use crate::lower::shares::Part;
 use crate::lower::sink::{Finish, Sink};
@@ -30,7 +32,8 @@ use crate::{Axis, Geometry};
 const MOST_TAPS: usize = 64;
 /// Pixels of a row, at the most: of longer ones, little is padding.
 const MOST_PIXELS: usize = 1 << 14;
-/// Panels for each thread, from which on threads share them out; slabs for each, from which on these are as good.
+/// Panels for each thread, from which on threads share them out; slabs for each, from which on
+/// these are as good.
 const PANELS_PER_THREAD: usize = 3;
 const SLABS_PER_THREAD: usize = 8;
 /// Bytes of a task's planes and sums, at the most.
@@ -48,7 +51,8 @@ struct Tile<T: Real> {
     two_rows: Option<[&'static ChannelKernel<T>; 2]>,
 }
 
-/// An offer for `geometry`, whose channels are packed in blocks of `block`; none where every tap sees input everywhere, or the layer is beyond reach.
+/// An offer for `geometry`, whose channels are packed in blocks of `block`; none where every tap
+/// sees input everywhere, or the layer is beyond reach.
 pub(super) fn offer<'a, T: Element>(
     request: &'a Request<'a, T>,
     geometry: &Geometry,
@@ -92,8 +96,8 @@ pub(super) fn offer<'a, T: Element>(
         let bytes = channel_len.checked_mul(block)?.checked_add(sums)?.checked_mul(size_of::<T::Acc>())?;
         Some((channel_len, bytes))
     };
-    // A panel of weights stays in the L1 cache: nothing else is kept in L2. Small slabs read X's rows again and again (65x65, dilation 24: 25 instead of
-    // 20 ms with half of these bytes).
+    // A panel of weights stays in the L1 cache: nothing else is kept in L2. Small slabs read X's
+    // rows again and again (65x65, dilation 24: 25 instead of 20 ms with half of these bytes).
     let budget = planes::budget_beside(machine, 0).min(most);
     let fits = |extent: usize| size(extent).is_some_and(|(_, bytes)| bytes <= budget);
     let (mut low, mut high) = (1, first.output);
@@ -116,8 +120,8 @@ pub(super) fn offer<'a, T: Element>(
         request.threads.div_ceil(images * slabs).clamp(1, count.max(1))
     };
 
-    // Offsets are those of taps without padding: rows begin before the planes by as much as the padding shifts them, and kernels are told that they
-    // read as far behind them.
+    // Offsets are those of taps without padding: rows begin before the planes by as much as the
+    // padding shifts them, and kernels are told that they read as far behind them.
     let reach_of = |shift: fn(&Axis) -> usize| {
         let mut shifts = geometry.axes.iter().zip(&pitches).map(|(axis, pitch)| shift(axis).checked_mul(*pitch));
         shifts.try_fold(0_usize, |sum, shift| sum.checked_add(shift?))
@@ -192,7 +196,8 @@ pub(super) fn offer<'a, T: Element>(
     })
 }
 
-/// A row of pixels along an axis, cut where the live taps change, and then into tiles of nearly equal width.
+/// A row of pixels along an axis, cut where the live taps change, and then into tiles of nearly
+/// equal width.
 fn tiles<T: Real>(isa: Isa, axis: &Axis, panels: Panels) -> Option<Vec<Tile<T>>> {
     let kernels = channel_kernels::<T>(isa);
     let find = |mr: usize, nr: usize| kernels.iter().find(|k| k.mr() == mr && k.nr() == nr);
@@ -274,8 +279,9 @@ struct Panel<'a, A> {
 }
 
 impl<A: Real> Panel<'_, A> {
-    /// Multiplies a tile of one row of pixels at `x`, or with a `pitch` of that and the row so many elements further on, and finishes it into Y from element `at` on, where rows
-    /// follow each other. The taps `outer` of the outer axes are live.
+    /// Multiplies a tile of one row of pixels at `x`, or with a `pitch` of that and the row so many
+    /// elements further on, and finishes it into Y from element `at` on, where rows follow each
+    /// other. The taps `outer` of the outer axes are live.
     #[expect(clippy::too_many_arguments, reason = "a tile's operands and its place, as the kernels take them")]
     fn multiply<T: Element<Acc = A>>(
         &mut self,
@@ -297,7 +303,8 @@ impl<A: Real> Panel<'_, A> {
         let mut accumulate = !self.is_first && !outer.is_empty();
         let mut done = 0;
         loop {
-            // Taps that are neighbours in the panel: along the last axis, and of several of its rows where all of them are live.
+            // Taps that are neighbours in the panel: along the last axis, and of several of its
+            // rows where all of them are live.
             let mut end = (done + 1).min(outer.len());
             while taps.len() == all_taps && end < outer.len() && outer[end] == outer[end - 1] + 1 {
                 end += 1;
@@ -321,7 +328,8 @@ impl<A: Real> Panel<'_, A> {
             } else {
                 kernel.partial(x, koff, w, fetch, sum, accumulate);
                 if is_last {
-                    // Parts of rows are finished one by one: their sums are multiplied by nothing more.
+                    // Parts of rows are finished one by one: their sums are multiplied by nothing
+                    // more.
                     let (koff, rows) = (koff.rows(0..0), sum.chunks_exact_mut(of_row.mr() * nr));
                     for (row, sum) in rows.enumerate() {
                         let at = at + row * self.last.output;
@@ -360,8 +368,9 @@ impl<T: Element> Unpadded<T> {
         self.outer()[1..].iter().map(|axis| axis.output).product()
     }
 
-    /// Where a row of pixels of outer position `row`, counted over all outer axes, begins in the planes for a tap of offset 0; and how many taps of the outer axes see
-    /// input there, which begin `live`.
+    /// Where a row of pixels of outer position `row`, counted over all outer axes, begins in the
+    /// planes for a tap of offset 0; and how many taps of the outer axes see input there, which
+    /// begin `live`.
     fn row(&self, row: usize, origin: usize, live: &mut [usize; MOST_TAPS]) -> (usize, usize) {
         let outer = self.outer();
         let count: usize = outer.iter().map(|axis| axis.kernel).product();
@@ -409,7 +418,8 @@ impl<T: Element> Unpadded<T> {
             let real = self.panels.wide.min(channels - first);
             let (nr, narrow) = self.panels.panel(real);
             let panel = &weights[first * self.weights.steps()..][k.start * nr..k.end * nr];
-            // While the first tiles are computed, the next panel is fetched: a line with each step of k.
+            // While the first tiles are computed, the next panel is fetched: a line with each step
+            // of k.
             let next = if p + 1 < block.panels.end {
                 (first + self.panels.wide) * self.weights.steps() + k.start * nr
             } else {

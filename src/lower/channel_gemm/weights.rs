@@ -12,8 +12,8 @@ use crate::lower::contract::Layout;
 use crate::lower::planes;
 use crate::lower::shares::Part;
 
-/// How W is packed: panels of output channels, each `[K][NR]`, with K ordered by blocks of channels, then taps, then
-/// channels of the block.
+/// How W is packed: panels of output channels, each `[K][NR]`, with K ordered by blocks of
+/// channels, then taps, then channels of the block.
 pub(super) struct Weights {
     pub(super) groups: usize,
     /// Output channels of a group, and those with what fills up the last panel.
@@ -59,8 +59,8 @@ impl Weights {
         first + rows.start..first + rows.end
     }
 
-    /// What a task has where images are shared out in bands: the number of its band, in place of an image's, and its
-    /// panels of a group, in `splits` shares.
+    /// What a task has where images are shared out in bands: the number of its band, in place of an
+    /// image's, and its panels of a group, in `splits` shares.
     pub(super) fn part(&self, task: (usize, usize), splits: usize) -> Part {
         Part::new(task, self.groups, 1, self.rows.div_ceil(self.nr), splits)
     }

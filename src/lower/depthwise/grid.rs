@@ -1,4 +1,5 @@
-//! The planes of a unit: their phases, rows and strips, and the tables of what kernels read in them, or in X.
+//! The planes of a unit: their phases, rows and strips, and the tables of what kernels read in
+//! them, or in X.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -10,7 +11,8 @@ use crate::lower::planes::period;
 use crate::machine::Machine;
 use crate::{Axis, Geometry};
 
-/// Bytes of the planes of a unit, at the most, unless strips would become so low that their borders count: the L1 cache, with room for Y.
+/// Bytes of the planes of a unit, at the most, unless strips would become so low that their borders
+/// count: the L1 cache, with room for Y.
 fn planes_bytes(machine: &Machine) -> usize {
     machine.l1_bytes / 3 * 2
 }
@@ -85,7 +87,8 @@ impl Grid {
         (extent - 1) * self.h.stride + self.h.effective_kernel()
     }
 
-    /// Elements of a plane of a strip; with channels as lanes, there is one more vector, for what no tap reads.
+    /// Elements of a plane of a strip; with channels as lanes, there is one more vector, for what
+    /// no tap reads.
     pub(super) fn plane_len(&self, extent: usize) -> Option<usize> {
         let rows = (extent - 1).checked_mul(self.h.stride)?.checked_add(self.h.effective_kernel())?;
         let spare = if self.along == Along::Channels { self.lanes } else { 0 };
@@ -103,7 +106,8 @@ impl Grid {
         (len.checked_mul(element)? <= bytes).then_some(len)
     }
 
-    /// Output rows between two rows of a tile: those in between see other rows of the input, unless dilation and stride have nothing in common.
+    /// Output rows between two rows of a tile: those in between see other rows of the input, unless
+    /// dilation and stride have nothing in common.
     pub(super) fn tile_step(&self) -> usize {
         self.h.dilation / gcd(self.h.stride, self.h.dilation)
     }
@@ -164,8 +168,9 @@ impl Grid {
         self.strips() == 1 && self.outer.is_empty()
     }
 
-    /// The groups of tap columns, each with its first tap along H, and the number of columns' taps: chains of taps along H that see the same rows,
-    /// cut into nearly equal pieces. It depends on the operator alone, and so does the order of packed weights.
+    /// The groups of tap columns, each with its first tap along H, and the number of columns' taps:
+    /// chains of taps along H that see the same rows, cut into nearly equal pieces. It depends on
+    /// the operator alone, and so does the order of packed weights.
     pub(super) fn pieces(&self) -> Vec<(usize, usize)> {
         let every = period(&self.h);
         let mut pieces = Vec::new();
@@ -206,7 +211,8 @@ impl Grid {
         TapTable::new(&groups, self.tile_step() * self.h.stride * self.pitch)
     }
 
-    /// The table for kernels that read X itself: two axes, stride 1 or 2 and no dilation along H, short kernels.
+    /// The table for kernels that read X itself: two axes, stride 1 or 2 and no dilation along H,
+    /// short kernels.
     pub(super) fn direct_table<A: Real>(&self, kernel: &DepthwiseKernel<A>) -> Option<DirectTable> {
         let (taps, stride) = (self.h.kernel, self.h.stride);
         let is_plain = self.along == Along::Rows && self.outer.is_empty();
@@ -251,7 +257,8 @@ impl Grid {
         Slots::new(slots)
     }
 
-    /// Which H x W plane of a channel of X outer tap `tap` of outer position `position` reads; none where it is padding.
+    /// Which H x W plane of a channel of X outer tap `tap` of outer position `position` reads; none
+    /// where it is padding.
     pub(super) fn outer_source(&self, mut position: usize, mut tap: usize) -> Option<usize> {
         let (mut source, mut step) = (0, 1);
         for axis in self.outer.iter().rev() {
@@ -263,7 +270,8 @@ impl Grid {
         Some(source)
     }
 
-    /// The rows of a strip's planes that are not padding, and the row of X that the first of them is.
+    /// The rows of a strip's planes that are not padding, and the row of X that the first of them
+    /// is.
     pub(super) fn rows_inside(&self, start: usize, extent: usize) -> (Range<usize>, usize) {
         let (top, rows) = (start * self.h.stride, self.rows(extent));
         let low = self.h.pad_begin.saturating_sub(top).min(rows);
@@ -277,7 +285,8 @@ impl Grid {
 /// Phases of W, at the most.
 const MOST_PHASES: usize = 512;
 
-/// The phases of W that some tap reads, and the length of a row that holds them all, for outputs in vectors of `lanes`.
+/// The phases of W that some tap reads, and the length of a row that holds them all, for outputs in
+/// vectors of `lanes`.
 fn phases(w: &Axis, lanes: usize) -> Option<(Vec<Phase>, usize)> {
     let vectors = w.output.div_ceil(lanes).checked_mul(lanes)?;
     let (mut phases, mut at) = (Vec::<Phase>::new(), 0_usize);

@@ -25,7 +25,8 @@ pub(super) struct Depthwise<T: Element> {
     pub(super) kernels: &'static DepthwiseKernels<T::Acc>,
     pub(super) config: Config<T::Acc>,
     pub(super) taps: TapTable,
-    /// For each group of taps, the rows of a plane from the tile's first one on that it begins with, and its reach.
+    /// For each group of taps, the rows of a plane from the tile's first one on that it begins
+    /// with, and its reach.
     pub(super) reaches: Vec<(usize, usize)>,
     pub(super) slots: Slots,
     /// As many zeros as a unit has biases, where its sums are finished after they are stored.
@@ -199,7 +200,8 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
             planes.fill(T::Acc::ZERO);
         }
         let outputs = self.geometry.out_channels_per_group();
-        // Output channels of a group read the same input; if there is one, the next one reads the channels behind it.
+        // Output channels of a group read the same input; if there is one, the next one reads the
+        // channels behind it.
         let step = |group: usize| if outputs == 1 { group } else { 0 };
         for unit in self.units(task) {
             let channels = unit.groups.start * outputs..unit.groups.end * outputs;

@@ -1,15 +1,19 @@
-//! Conv with few channels a group, directly: depthwise with any multiplier, and groups of some channels.
+//! Conv with few channels a group, directly: depthwise with any multiplier, and groups of some
+//! channels.
 //!
-//! No GEMM: M/group, K = C/group * kernel volume and the shared operand would be too small. Accepts every Conv with at most [`MOST_CHANNELS`]
-//! input channels a group. The last two axes are H and W; those before them are "outer" and, like the channels of a group, just bring more taps
-//! (one axis alone is W, or H where vectors run along channels).
+//! No GEMM: M/group, K = C/group * kernel volume and the shared operand would be too small. Accepts
+//! every Conv with at most [`MOST_CHANNELS`] input channels a group. The last two axes are H and W;
+//! those before them are "outer" and, like the channels of a group, just bring more taps (one axis
+//! alone is W, or H where vectors run along channels).
 //!
-//! A unit of work is a strip of H of one outer position of a group, or of several groups where planes are small. Its input is copied into padded
-//! planes, split by phases where W has a stride, so that every tap is a shifted view of whole vectors; then tiles of rows are summed from there.
+//! A unit of work is a strip of H of one outer position of a group, or of several groups where
+//! planes are small. Its input is copied into padded planes, split by phases where W has a stride,
+//! so that every tap is a shifted view of whole vectors; then tiles of rows are summed from there.
 //! Two orientations:
 //!
 //! * rows: vectors along W. The planes of one channel are a few KiB, and stay in the L1 cache.
-//! * channels: vectors along as many groups as a vector has lanes, where rows are too short to fill vectors.
+//! * channels: vectors along as many groups as a vector has lanes, where rows are too short to fill
+//!   vectors.
 //!
 //! Scratch for a task: the planes, and a strip of sums where kernels cannot store into Y.
 

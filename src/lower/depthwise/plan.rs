@@ -3,13 +3,12 @@
 use convoke_kernels::{DepthwiseKernel, DepthwiseKernels, DirectTable, Real};
 
 use super::grid::{Along, Grid, MOST_BYTES};
+use crate::Geometry;
 use crate::element::Element;
 use crate::lower::contract::Request;
 use crate::lower::engine::Panels;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::lower::sink::Finish;
-
-use crate::Geometry;
 use crate::machine::Machine;
 
 /// Bytes of the planes of several groups of a unit, together: an absolute size until it is
@@ -51,8 +50,8 @@ impl<A: Real> Config<A> {
         let mut grid = Grid::new(geometry, along, lanes, nr)?;
         let blocks = if along == Along::Rows { geometry.group } else { geometry.group.div_ceil(lanes) };
         let outputs = geometry.out_channels_per_group();
-        // Kernels that read X: the highest that do, but not of so many rows that they are too many streams where X and Y leave the L2 cache,
-        // unless they take them one after the other.
+        // Kernels that read X: the highest that do, but not of so many rows that they are too many
+        // streams where X and Y leave the L2 cache, unless they take them one after the other.
         let is_light = grid.h.kernel * grid.w.kernel * grid.channels <= LARGE_TAPS;
         let is_large =
             is_light && (geometry.input_len() + geometry.output_len()).saturating_mul(bytes) > machine.l2_bytes;
@@ -82,16 +81,19 @@ impl<A: Real> Config<A> {
         if !grid.cut(machine, bytes, mr, strips) {
             return None;
         }
-        // Threads get shares of whole channels if these are about equal; each has planes of its own.
+        // Threads get shares of whole channels if these are about equal; each has planes of its
+        // own.
         let has_shares = others >= TASKS_PER_THREAD * request.threads || others.is_multiple_of(request.threads);
         let most_planes = if request.threads == 1 { MOST_BYTES } else { machine.l2_bytes / 2 };
         if reads_x && has_shares && grid.group_len(grid.h.output, most_planes.min(most_bytes), bytes).is_some() {
-            // Nothing is copied: strips have no use but to be shared out, and to bound the planes that weights which are not finite ask for.
+            // Nothing is copied: strips have no use but to be shared out, and to bound the planes
+            // that weights which are not finite ask for.
             grid.extent = grid.h.output;
             grid.plane = grid.plane_len(grid.extent)?;
         }
         let batch = match along {
-            // Only where all of a batch's output channels follow one another, and each thread still gets some units.
+            // Only where all of a batch's output channels follow one another, and each thread still
+            // gets some units.
             Along::Rows if geometry.out_channels_per_group() == 1 && grid.is_whole() => {
                 let fitting = if !reads_x {
                     BATCH_BYTES.min(most_bytes) / (grid.planes() * grid.plane * bytes).max(1)
@@ -148,7 +150,8 @@ impl<A: Real> Config<A> {
 }
 
 impl Grid {
-    /// Estimated cycles of all units, for these kernels, which may read X, and of which two tiles may share vectors.
+    /// Estimated cycles of all units, for these kernels, which may read X, and of which two tiles
+    /// may share vectors.
     fn cycles<A: Real>(
         &self,
         machine: &Machine,
@@ -191,9 +194,11 @@ impl Grid {
                         _ => prices.direct_groups,
                     };
                 if reads_x {
-                    // A split of two vectors for each pair of columns of both rows that an output row is ahead.
+                    // A split of two vectors for each pair of columns of both rows that an output
+                    // row is ahead.
                     let splits = if self.w.stride == 2 { self.w.kernel as f64 } else { 0.0 };
-                    // Rows of padding are left out; only the first and the last output rows see some.
+                    // Rows of padding are left out; only the first and the last output rows see
+                    // some.
                     let (height, taps) = (self.h.output, self.h.kernel);
                     let missing = |o: usize| (0..taps).filter(|k| self.h.input_position(o, *k).is_none()).count();
                     let first = taps.min(height);
@@ -202,7 +207,8 @@ impl Grid {
                     let sums = fma.max(loads(k, prices.direct_loads)) * there + splits + prices.direct_finish_cycles;
                     return images * groups * m * (outputs * vectors * longer * sums + prices.direct_finish_cycles);
                 }
-                // Of a dense layer, other lowerings hold the weights of several channels in registers, which loads less than this estimate has it.
+                // Of a dense layer, other lowerings hold the weights of several channels in
+                // registers, which loads less than this estimate has it.
                 let sums = if geometry.group == 1 { sums * prices.direct_copied_dense } else { sums };
                 images * groups * (m * outputs * vectors * longer * sums + copies + units * prices.direct_unit_cycles)
             }

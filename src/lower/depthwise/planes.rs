@@ -1,4 +1,5 @@
-//! The planes of a unit are filled: rows of X between padding, split by phases, or gathered as lanes.
+//! The planes of a unit are filled: rows of X between padding, split by phases, or gathered as
+//! lanes.
 
 use core::ops::Range;
 

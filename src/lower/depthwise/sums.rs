@@ -15,8 +15,8 @@ use crate::lower::sink::no_epilogue;
 const MOST_LANES: usize = 32;
 
 impl<T: Element> Depthwise<T> {
-    /// The sums of a unit's planes: calls `run` for runs of tiles of the same height, with the tap groups that count, the first output row from
-    /// the strip's first on, and their number.
+    /// The sums of a unit's planes: calls `run` for runs of tiles of the same height, with the tap
+    /// groups that count, the first output row from the strip's first on, and their number.
     fn tiles(
         &self,
         unit: &Unit,
@@ -53,8 +53,9 @@ impl<T: Element> Depthwise<T> {
         }
     }
 
-    /// Output channels `channels`, with vectors along rows: from the planes of the unit, those of an output channel `x_plane` behind those of the one
-    /// before it; or from X itself, or a copy of it.
+    /// Output channels `channels`, with vectors along rows: from the planes of the unit, those of
+    /// an output channel `x_plane` behind those of the one before it; or from X itself, or a copy
+    /// of it.
     pub(super) fn rows(
         &self,
         unit: &Unit,
@@ -84,7 +85,8 @@ impl<T: Element> Depthwise<T> {
         }
     }
 
-    /// As [`rows`](Self::rows), into a destination that begins with the strip of the first of `count` output channels.
+    /// As [`rows`](Self::rows), into a destination that begins with the strip of the first of
+    /// `count` output channels.
     fn sum(
         &self,
         unit: &Unit,
@@ -116,7 +118,8 @@ impl<T: Element> Depthwise<T> {
         let (Some(table), Source::X(x)) = (&self.config.direct_table, source) else { return };
         let h = &grid.h;
         self.tiles(unit, false, |kernel, _, row, tiles| {
-            // Output channels that share their input take a tile in turn, which stays in the L1 cache meanwhile.
+            // Output channels that share their input take a tile in turn, which stays in the L1
+            // cache meanwhile.
             let (runs, tiles) = if x_plane == 0 && count > 1 { (tiles, 1) } else { (1, tiles) };
             for run in 0..runs {
                 let row = row + run * kernel.mr();

@@ -1,4 +1,5 @@
-//! Outputs at the borders, where weights are not finite: there a product with padding would not be zero.
+//! Outputs at the borders, where weights are not finite: there a product with padding would not be
+//! zero.
 
 use core::ops::Range;
 
@@ -10,7 +11,8 @@ use crate::element::Element;
 use crate::lower::sink::Sink;
 
 impl<T: Element> Transposed<T> {
-    /// Computes anew, from the contributions that exist, the outputs of a task some of whose taps have no input.
+    /// Computes anew, from the contributions that exist, the outputs of a task some of whose taps
+    /// have no input.
     pub(super) fn redo_borders(
         &self,
         sink: &Sink<'_, '_, T>,
@@ -57,7 +59,8 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// The input position that tap `t` of a pass reads, for position `w` and phase `r` of the last axis; none where there is none.
+    /// The input position that tap `t` of a pass reads, for position `w` and phase `r` of the last
+    /// axis; none where there is none.
     fn source(&self, slab: &Slab<'_>, outer: &Outer, row: usize, (w, r): (usize, usize), t: usize) -> Option<usize> {
         let (along, before) = self.phases.split_last().expect("at least one axis");
         let of_last = &along.taps[r];
@@ -73,7 +76,8 @@ impl<T: Element> Transposed<T> {
         Some(at)
     }
 
-    /// Where a weight is packed: of channel `m` of a group, member `member` of a pass' class, tap `t`, channel `c` of X.
+    /// Where a weight is packed: of channel `m` of a group, member `member` of a pass' class, tap
+    /// `t`, channel `c` of X.
     fn weight(&self, pass: &Pass, group: usize, m: usize, member: usize, t: usize, c: usize) -> usize {
         let (rows, channels) = (self.geometry.out_channels_per_group(), self.geometry.in_channels_per_group());
         let panels = &self.tiles.panels;

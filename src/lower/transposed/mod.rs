@@ -1,12 +1,17 @@
-//! ConvTranspose without a column matrix: each phase of the strides is an ordinary convolution of stride 1 over the same padded copy of X.
+//! ConvTranspose without a column matrix: each phase of the strides is an ordinary convolution of
+//! stride 1 over the same padded copy of X.
 //!
-//! M = M/group * the phases of the last axis that read the same inputs, K = C/group * the taps of a phase, N = positions of a phase, for each
-//! image, group and phase of the other axes. No tap is filled up with zeros: where the kernel is not a multiple of the stride, phases have K
-//! of their own. A tile has all phases of the last axis for a panel of channels and a strip of positions; it is interleaved from the L1 cache
-//! into Y, or from registers, whose elements are written once. K is in blocks of channels, then taps, then channels of the block; between blocks the sums of
-//! one panel are kept. Where an output has few products, each channel's phases are summed and interleaved by one kernel, without tiles.
-//! Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], where the planes of a slab
-//! fit 32 MiB. Scratch for a task: the padded planes of all channels for one slab of the positions, and the sums of one panel.
+//! M = M/group * the phases of the last axis that read the same inputs, K = C/group * the taps of a
+//! phase, N = positions of a phase, for each image, group and phase of the other axes. No tap is
+//! filled up with zeros: where the kernel is not a multiple of the stride, phases have K of their
+//! own. A tile has all phases of the last axis for a panel of channels and a strip of positions; it
+//! is interleaved from the L1 cache into Y, or from registers, whose elements are written once. K
+//! is in blocks of channels, then taps, then channels of the block; between blocks the sums of one
+//! panel are kept. Where an output has few products, each channel's phases are summed and
+//! interleaved by one kernel, without tiles. Accepts ConvTranspose with strides up to
+//! [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], where the planes of a slab fit 32 MiB. Scratch
+//! for a task: the padded planes of all channels for one slab of the positions, and the sums of one
+//! panel.
 
 mod border;
 mod pairs;
@@ -19,6 +24,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use convoke_kernels::catalogue::{spatial_kernels, weave_kernels};
 use convoke_kernels::weave::{MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
 use convoke_kernels::{Ahead, Dest, Isa, Real, RowOffsets, SpatialKernel, WeaveKernel};
 
@@ -31,7 +37,6 @@ use crate::exec::region::{Patch, Span, Split, Stores};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
 use crate::lower::shares::Part;
-use convoke_kernels::catalogue::{spatial_kernels, weave_kernels};
 
 use crate::machine::Machine;
 use crate::{Geometry, Op};
@@ -39,17 +44,21 @@ use phases::Phases;
 use planes::{Planes, Slab};
 use tiles::Tiles;
 
-/// Steps of k in a block, at the most (one channel's taps may be more), and channels: without taps that share them, the rows of B for a tile of 32 columns
-/// then fill the L1 cache. (1024 to 512 channels, 2x2, stride 2 at 16x16 in ms: blocks of 256 4.87, of 342 4.68, of 512 4.9.)
+/// Steps of k in a block, at the most (one channel's taps may be more), and channels: without taps
+/// that share them, the rows of B for a tile of 32 columns then fill the L1 cache. (1024 to 512
+/// channels, 2x2, stride 2 at 16x16 in ms: blocks of 256 4.87, of 342 4.68, of 512 4.9.)
 const KC: usize = 512;
 const MOST_BLOCK: usize = 352;
-/// Channels whose taps follow each other in K: the rows of B that taps share are then still in the L1 cache.
+/// Channels whose taps follow each other in K: the rows of B that taps share are then still in the
+/// L1 cache.
 const INNER: usize = 16;
-/// Strides of an axis, phases of all axes but the last, and taps, at the most: tables grow with them.
+/// Strides of an axis, phases of all axes but the last, and taps, at the most: tables grow with
+/// them.
 const MOST_STRIDE: usize = 512;
 const MOST_OUTER_PHASES: usize = 1 << 12;
 const MOST_TAPS: usize = 1 << 16;
-/// Output channels of a group that are summed one by one, at the most: more of them share what tiles load.
+/// Output channels of a group that are summed one by one, at the most: more of them share what
+/// tiles load.
 const MOST_SUMMED: usize = 8;
 /// Bytes of planes whose rows stay in the L1 cache from tap to tap, beside Y's.
 fn near_plane_bytes(machine: &Machine) -> usize {
@@ -60,10 +69,12 @@ fn near_plane_bytes(machine: &Machine) -> usize {
 /// tile. (128 to 64 channels, 2x2, stride 2 at 128x128, 16 MiB, in ms: interleaved from scratch
 /// 5.6, pairs 7.0, pairs with lines fetched 5.25.)
 const NEAR_BYTES: usize = 4 << 20;
-/// Cycles that a tile's products must take for pairs to be stored from registers: panels of which one kernel has all rows have more tiles (AVX2, 64 to 32 channels: 2x2x2 at 16x16x16 14 % slower, 2x2 at
-/// 57x57 15 %; 128 to 64 2 to 5 % faster).
+/// Cycles that a tile's products must take for pairs to be stored from registers: panels of which
+/// one kernel has all rows have more tiles (AVX2, 64 to 32 channels: 2x2x2 at 16x16x16 14 % slower,
+/// 2x2 at 57x57 15 %; 128 to 64 2 to 5 % faster).
 const PAIRED_CYCLES: usize = 600;
-/// Runs of outputs that one call interleaves, of a strip and of a slab, and vectors of a strip: lists of them are on the stack.
+/// Runs of outputs that one call interleaves, of a strip and of a slab, and vectors of a strip:
+/// lists of them are on the stack.
 const STRIP_RUNS: usize = 8;
 const STRIP_VECTORS: usize = 16;
 const SLAB_RUNS: usize = 32;
@@ -95,7 +106,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let Some(weave) = weave_kernels::<T::Acc>(request.isa()).first() else {
         return Err(String::from("no kernel that interleaves"));
     };
-    // The last axis' phases read the same inputs where they are counted from the uncropped output; but then there may be a position more.
+    // The last axis' phases read the same inputs where they are counted from the uncropped output;
+    // but then there may be a position more.
     let along = &geometry.axes[last];
     let origins = [0, along.pad_begin % along.stride];
     let choices = origins.iter().take(if origins[1] == 0 { 1 } else { 2 }).filter_map(|cropped| {
@@ -189,7 +201,8 @@ fn block_of(channels: usize, taps: usize) -> usize {
     channels_per_block(channels, taps, KC.min(MOST_BLOCK * taps))
 }
 
-/// Groups of a task whose planes, of `bytes` each, stay in the L2 cache, and do not exceed `most` bytes.
+/// Groups of a task whose planes, of `bytes` each, stay in the L2 cache, and do not exceed `most`
+/// bytes.
 fn most_groups(machine: &Machine, bytes: usize, most: usize) -> usize {
     ((machine.l2_bytes / 4).min(most) / bytes.max(1)).clamp(1, 16)
 }
@@ -206,7 +219,8 @@ struct Choice<A: Real> {
     tiles: Tiles<A>,
     is_summed: bool,
     is_blocked: bool,
-    /// Whether kernels can interleave the phases of the last axis, if a tile has both of its channels.
+    /// Whether kernels can interleave the phases of the last axis, if a tile has both of its
+    /// channels.
     can_pair: bool,
 }
 
@@ -374,7 +388,8 @@ struct Transposed<T: Element> {
     phases: Vec<Phases>,
     /// The phases of the last axis that read the same inputs.
     classes: Vec<Vec<usize>>,
-    /// For each phase of the last axis, its place among the rows of a tile; phases without taps share the place behind the others.
+    /// For each phase of the last axis, its place among the rows of a tile; phases without taps
+    /// share the place behind the others.
     slot_of: Vec<usize>,
     slots: usize,
     has_dead: bool,
@@ -388,11 +403,13 @@ struct Transposed<T: Element> {
     is_blocked: bool,
     /// Whether kernels sum and weave single channels, without tiles.
     is_summed: bool,
-    /// Whether a tile has both phases of the last axis for a panel's channels, and kernels can interleave them.
+    /// Whether a tile has both phases of the last axis for a panel's channels, and kernels can
+    /// interleave them.
     is_paired: bool,
     /// Whether Y stays in the caches.
     is_near: bool,
-    /// Whether all panels are multiplied with a strip before the next one, whose rows stay in the L1 cache as the panels do in L2.
+    /// Whether all panels are multiplied with a strip before the next one, whose rows stay in the
+    /// L1 cache as the panels do in L2.
     strips_first: bool,
     /// Groups of a task.
     batch: usize,
@@ -403,21 +420,25 @@ struct Transposed<T: Element> {
     buffer_len: usize,
 }
 
-/// A strip of a slab's columns, as wide as a tile. Changed where it is, and not moved, for the same reason as [`Panel`] has no slices.
+/// A strip of a slab's columns, as wide as a tile. Changed where it is, and not moved, for the same
+/// reason as [`Panel`] has no slices.
 #[derive(Default)]
 struct Strip {
     vectors: Range<usize>,
-    /// The runs of outputs that it gives, the first `count` of the list, and the slab's row that follows them.
+    /// The runs of outputs that it gives, the first `count` of the list, and the slab's row that
+    /// follows them.
     runs: [Run; STRIP_RUNS],
     count: usize,
     row: usize,
-    /// Whether all vectors have whole pairs of outputs, and where those go, in elements from the beginning of a channel.
+    /// Whether all vectors have whole pairs of outputs, and where those go, in elements from the
+    /// beginning of a channel.
     is_whole: bool,
     places: [usize; STRIP_VECTORS],
 }
 
-/// A panel of output channels. Slices are made where they are used: a pair of pointer and length that is written to the stack and copied as a whole waits for all stores
-/// before it, those of the last tile into Y among them (10 % of a layer of 128 channels).
+/// A panel of output channels. Slices are made where they are used: a pair of pointer and length
+/// that is written to the stack and copied as a whole waits for all stores before it, those of the
+/// last tile into Y among them (10 % of a layer of 128 channels).
 struct Panel {
     /// The first channel, of all groups'; how many there are; and whether other panels follow it.
     channel: usize,
@@ -447,7 +468,8 @@ impl<T: Element> Transposed<T> {
         outer.taps[t / of_last.len()] * last.axis.kernel + of_last[t % of_last.len()].k
     }
 
-    /// Elements from one channel's sums of a tile to the next phase's: a strip begins at `first` vectors.
+    /// Elements from one channel's sums of a tile to the next phase's: a strip begins at `first`
+    /// vectors.
     fn strip_at(&self, panel: usize, first: usize) -> usize {
         if !self.is_blocked {
             return 0;
@@ -487,7 +509,8 @@ impl<T: Element> Transposed<T> {
                     let at = self.strip_at(panel.height, vector) + pass.slot * panel.height * nr;
                     for sub in 0..subs.count() {
                         let (row, height) = (subs.start(sub), subs.height(sub));
-                        // While the first strip is multiplied, the next block of k is fetched, or the next panel's first one: a line with each step of k.
+                        // While the first strip is multiplied, the next block of k is fetched, or
+                        // the next panel's first one: a line with each step of k.
                         let ahead = match vector {
                             0 if to < k_total => a.get(row * k_total + to * height..),
                             0 => next.get(row * k_total..),
@@ -536,8 +559,9 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// The runs of outputs of a strip, `nr` columns from `column` on, from row `row` of the slab on; `places` are those of its rows. Fills
-    /// `runs`, and gives how many there are, and the row that follows.
+    /// The runs of outputs of a strip, `nr` columns from `column` on, from row `row` of the slab
+    /// on; `places` are those of its rows. Fills `runs`, and gives how many there are, and the row
+    /// that follows.
     fn runs(
         &self,
         (slab, places): (&Slab<'_>, &[usize]),
@@ -568,7 +592,8 @@ impl<T: Element> Transposed<T> {
         (count, row)
     }
 
-    /// Sets `strip` to the one that begins with vector `first` of a slab's `vectors`; `places` are those of the slab's rows.
+    /// Sets `strip` to the one that begins with vector `first` of a slab's `vectors`; `places` are
+    /// those of the slab's rows.
     fn set_strip(&self, (slab, places): (&Slab<'_>, &[usize]), first: usize, vectors: usize, strip: &mut Strip) {
         let lanes = self.tiles.lanes;
         strip.vectors = first..first + self.tiles.width(vectors - first).nrv;
@@ -581,7 +606,8 @@ impl<T: Element> Transposed<T> {
                 .is_some();
     }
 
-    /// Computes the sums of one panel for one strip, unless that is done, and interleaves them into Y.
+    /// Computes the sums of one panel for one strip, unless that is done, and interleaves them into
+    /// Y.
     fn strip(
         &self,
         sink: &Sink<'_, '_, T>,
@@ -594,7 +620,8 @@ impl<T: Element> Transposed<T> {
         let (column, nr) = (strip.vectors.start * self.tiles.lanes, strip.vectors.len() * self.tiles.lanes);
         let io = sink.io;
         if !self.is_blocked {
-            // The lines of Y come while the products are computed: stores that miss the caches would wait for them one after the other.
+            // The lines of Y come while the products are computed: stores that miss the caches
+            // would wait for them one after the other.
             if let Some(y) = T::dest_as_acc(io.y.dest(panel.at, [])) {
                 self.weave.fetch(&strip.runs[..strip.count], panel.height, &y, self.spatial);
             }

@@ -1,7 +1,8 @@
-//! Pairs of phases: where both phases of a stride of two read the same inputs, the rows of a tile are pairs, which the kernel interleaves from registers straight
-//! into Y.
+//! Pairs of phases: where both phases of a stride of two read the same inputs, the rows of a tile
+//! are pairs, which the kernel interleaves from registers straight into Y.
 //!
-//! Tiles are short there (128 channels: 1,800 cycles), so that what a call takes beside its products counts: whatever panels share is found before.
+//! Tiles are short there (128 channels: 1,800 cycles), so that what a call takes beside its
+//! products counts: whatever panels share is found before.
 
 use core::ops::Range;
 
@@ -13,8 +14,8 @@ use crate::exec::region::Stores;
 use crate::lower::contract::Io;
 
 impl<T: Element> Transposed<T> {
-    /// Multiplies some panels of a group of an image, of those of a task that `end` there, with a strip that [is whole](Strip::is_whole), and stores them into Y. `tile` is
-    /// scratch.
+    /// Multiplies some panels of a group of an image, of those of a task that `end` there, with a
+    /// strip that [is whole](Strip::is_whole), and stores them into Y. `tile` is scratch.
     #[expect(clippy::too_many_arguments, reason = "operands, then the destination")]
     pub(super) fn store_pairs(
         &self,
@@ -37,11 +38,13 @@ impl<T: Element> Transposed<T> {
             let begin = (group * rows + all.start(p)) * self.channel_len + pass.before * channels * all.height(p);
             &io.weights[begin..begin + all.height(p) * pass.phases * k]
         };
-        // The bounds are written once: read as a whole soon after they are written one by one, they would wait for all stores before (4 % of a short tile).
+        // The bounds are written once: read as a whole soon after they are written one by one, they
+        // would wait for all stores before (4 % of a short tile).
         let mut epilogue = Epilogue { bias: &[], residual: None, lo, hi };
         for p in panels {
             let (first, height) = (group * rows + all.start(p), all.height(p));
-            // While the first strip is multiplied, the next panel is fetched: a line with each step of k.
+            // While the first strip is multiplied, the next panel is fetched: a line with each step
+            // of k.
             let is_fetched = strip.vectors.start == 0 && p + 1 < end;
             let ahead = if is_fetched { Ahead::lines(weights_of(p + 1)) } else { Ahead::NONE };
             epilogue.bias = &io.bias[first..first + height];

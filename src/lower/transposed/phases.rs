@@ -1,9 +1,11 @@
-//! One axis of ConvTranspose by phases: outputs that are a stride apart see the input as an ordinary convolution of stride 1 does.
+//! One axis of ConvTranspose by phases: outputs that are a stride apart see the input as an
+//! ordinary convolution of stride 1 does.
 //!
-//! Output o = v * stride + r - cropped reads, through the taps k for which o + pad - k * dilation is a multiple of the stride, input v + shift: which
-//! taps, and with which shifts, depends on the phase r alone. Positions v are counted from the first output, `cropped` being 0; or from the
-//! output as it was before padding cropped it, with `cropped` the padding modulo the stride: then all phases of a kernel that is a multiple of
-//! the stride read the same inputs.
+//! Output o = v * stride + r - cropped reads, through the taps k for which o + pad - k * dilation
+//! is a multiple of the stride, input v + shift: which taps, and with which shifts, depends on the
+//! phase r alone. Positions v are counted from the first output, `cropped` being 0; or from the
+//! output as it was before padding cropped it, with `cropped` the padding modulo the stride: then
+//! all phases of a kernel that is a multiple of the stride read the same inputs.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -34,10 +36,12 @@ pub(super) struct Phases {
 }
 
 impl Phases {
-    /// Takes memory and time in proportion to stride and kernel. `cropped` is at most the padding, and less than the stride.
+    /// Takes memory and time in proportion to stride and kernel. `cropped` is at most the padding,
+    /// and less than the stride.
     pub(super) fn new(axis: &Axis, cropped: usize) -> Self {
         let stride = axis.stride;
-        // What a tap is away from the first output, in phases and in strides: sizes fit isize, and so do their differences.
+        // What a tap is away from the first output, in phases and in strides: sizes fit isize, and
+        // so do their differences.
         let place = |k: usize| {
             let at = (k * axis.dilation) as isize - (axis.pad_begin - cropped) as isize;
             (at.rem_euclid(stride as isize) as usize, -at.div_euclid(stride as isize))
@@ -81,7 +85,8 @@ impl Phases {
         classes
     }
 
-    /// The axis as an ordinary convolution of stride 1 with two taps that lie `reach` apart: what sizes of planes depend on.
+    /// The axis as an ordinary convolution of stride 1 with two taps that lie `reach` apart: what
+    /// sizes of planes depend on.
     pub(super) fn as_conv(&self, reach: usize) -> Axis {
         let (kernel, dilation) = if reach == 0 { (1, 1) } else { (2, reach) };
         Axis { kernel, dilation, stride: 1, output: self.positions, pad_begin: 0, pad_end: 0, ..self.axis }

@@ -1,8 +1,10 @@
 //! The padded copy of a slab of X that all phases read.
 //!
-//! A slab is, of each phase, one position on the axes before one of them, a run of positions on that one, and all positions behind it. Position
-//! v of a phase reads element v + shift of the planes along each axis. Along the last axis there is either one copy, and the rows are longer
-//! than a phase by the reach of the shifts; or, where rows are short, a copy for each shift, and columns without garbage between the rows.
+//! A slab is, of each phase, one position on the axes before one of them, a run of positions on
+//! that one, and all positions behind it. Position v of a phase reads element v + shift of the
+//! planes along each axis. Along the last axis there is either one copy, and the rows are longer
+//! than a phase by the reach of the shifts; or, where rows are short, a copy for each shift, and
+//! columns without garbage between the rows.
 
 use alloc::vec::Vec;
 
@@ -62,7 +64,8 @@ pub(super) struct Slab<'a> {
 }
 
 impl Planes {
-    /// None where the planes are too large, or where copies gain nothing. A slab's planes should not exceed `most` bytes.
+    /// None where the planes are too large, or where copies gain nothing. A slab's planes should
+    /// not exceed `most` bytes.
     pub(super) fn new<T: Element>(
         request: &Request<'_, T>,
         phases: &[Phases],
@@ -211,7 +214,8 @@ impl Planes {
         slab.origin[i] + self.tables.of_slab[row * (self.axes.len() - 1) + i]
     }
 
-    /// Where the outputs of a row begin in a channel of Y, of phase `r` of the axes before the last; none if they are cut off.
+    /// Where the outputs of a row begin in a channel of Y, of phase `r` of the axes before the
+    /// last; none if they are cut off.
     pub(super) fn place(&self, phases: &[Phases], slab: &Slab<'_>, r: &[usize], row: usize) -> Option<usize> {
         let last = phases.len() - 1;
         let mut at = 0;
@@ -246,7 +250,8 @@ impl Planes {
     ) {
         let last = phases.len() - 1;
         let channels = planes.len() / self.channel_len;
-        // Row by row along the last axis. Products wrap where they are not used: beside an axis without positions, which has no rows to be copied.
+        // Row by row along the last axis. Products wrap where they are not used: beside an axis
+        // without positions, which has no rows to be copied.
         let src_pitch = phases.iter().fold(1_usize, |n, p| n.wrapping_mul(p.axis.input));
         let picks = Picks {
             planes: channels,
@@ -276,7 +281,8 @@ impl Planes {
         }
     }
 
-    /// Where row `row` of a slab's planes comes from, and where in a copy it is; none if the slab does not need it.
+    /// Where row `row` of a slab's planes comes from, and where in a copy it is; none if the slab
+    /// does not need it.
     fn row(&self, phases: &[Phases], slab: &Slab<'_>, row: usize) -> Option<RowPick> {
         let last = phases.len() - 1;
         let mut src = Some(0_usize);

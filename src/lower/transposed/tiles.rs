@@ -9,7 +9,8 @@ use convoke_kernels::{Real, SpatialKernel};
 use crate::lower::engine::Panels;
 use crate::machine::Machine;
 
-/// Rows of a tile, phases and channels together, about: the sums of a strip then stay in the L1 cache.
+/// Rows of a tile, phases and channels together, about: the sums of a strip then stay in the L1
+/// cache.
 pub(super) const ROWS: usize = 64;
 /// Channels of a panel, at the most.
 const MOST_CHANNELS: usize = 32;
@@ -49,8 +50,9 @@ impl<T: Real> Width<T> {
 }
 
 impl<T: Real> Tiles<T> {
-    /// The panels and kernels that take the fewest cycles for `vectors` of columns: where all phases of a panel `can_pair`, only panels of which a kernel has all rows; with
-    /// `packed`, only those of that channels and rows.
+    /// The panels and kernels that take the fewest cycles for `vectors` of columns: where all
+    /// phases of a panel `can_pair`, only panels of which a kernel has all rows; with `packed`,
+    /// only those of that channels and rows.
     pub(super) fn choose(
         machine: &Machine,
         work: &Work,
@@ -82,7 +84,8 @@ impl<T: Real> Tiles<T> {
                     Some(Width { nrv, kernels: (1..=mr).map(find).collect::<Option<Vec<_>>>()? })
                 });
                 let tiles = Self { panels: Panels::new(work.rows, channels), mr, lanes, widths: widths.collect() };
-                // Panels of nearly equal height may be lower than asked for, but not where weights are packed.
+                // Panels of nearly equal height may be lower than asked for, but not where weights
+                // are packed.
                 if packed.is_none() && tiles.panels.height(0) != channels {
                     continue;
                 }
@@ -142,7 +145,8 @@ impl<T: Real> Tiles<T> {
     }
 }
 
-/// Finds where the pairs of outputs of each vector go; none if some are cropped, or of no run, or of two.
+/// Finds where the pairs of outputs of each vector go; none if some are cropped, or of no run, or
+/// of two.
 pub(super) fn pair_places(runs: &[Run], places: &mut [usize], lanes: usize) -> Option<()> {
     for (vector, place) in places.iter_mut().enumerate() {
         let run = runs.iter().rfind(|run| run.from <= vector * lanes)?;

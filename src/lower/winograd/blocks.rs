@@ -11,22 +11,25 @@ use super::steps::{Segment, Steps};
 use crate::lower::channel_tiles::{Rate, Tiles};
 use crate::machine::Machine;
 
-/// How the tiles of an image are cut into blocks, whose sizes differ by one row of tiles, or one tile, at the most.
+/// How the tiles of an image are cut into blocks, whose sizes differ by one row of tiles, or one
+/// tile, at the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
     /// Into whole rows of tiles.
     Rows,
     /// Each row into parts.
     Columns,
-    /// Into tiles that follow each other, whatever the rows: a block transforms whole rows, but multiplies only its own tiles of the first one and of the last
-    /// one. So threads end together that have few rows of tiles, or an odd number.
+    /// Into tiles that follow each other, whatever the rows: a block transforms whole rows, but
+    /// multiplies only its own tiles of the first one and of the last one. So threads end together
+    /// that have few rows of tiles, or an odd number.
     Tiles,
 }
 
 /// The blocks of tiles of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Blocks {
-    /// [Sub-images](SubImage), and those of a block: more than one only where a sub-image is a single block.
+    /// [Sub-images](SubImage), and those of a block: more than one only where a sub-image is a
+    /// single block.
     batch: usize,
     images: usize,
     /// Rows and columns of tiles of a sub-image, the largest.
@@ -68,7 +71,8 @@ pub(super) struct Task<'a, T: Real> {
 }
 
 impl Blocks {
-    /// Images cut into `parts`, of up to `images` images each. None where a part would have nothing, or parts cannot be had.
+    /// Images cut into `parts`, of up to `images` images each. None where a part would have
+    /// nothing, or parts cannot be had.
     pub(super) fn new<T: Real>(view: &View, scheme: &Scheme<T>, images: usize, cut: Cut, parts: usize) -> Option<Self> {
         let (rows, columns) = scheme.grid(&view.roles);
         let most = match cut {
@@ -132,8 +136,9 @@ impl Blocks {
         Extent { images, rows, columns, input_rows, input_columns, spare, skipped: 0, left: 0 }
     }
 
-    /// Calls `visit` with the sizes of blocks, and how many have each, until that is none; a size may come again. There are a dozen at the most, but of [`Cut::Tiles`] as
-    /// many as there are blocks.
+    /// Calls `visit` with the sizes of blocks, and how many have each, until that is none; a size
+    /// may come again. There are a dozen at the most, but of [`Cut::Tiles`] as many as there are
+    /// blocks.
     pub(super) fn for_each_size(&self, mut visit: impl FnMut(Extent, usize) -> Option<()>) -> Option<()> {
         let Self { batch, images, rows, columns, parts, .. } = *self;
         for (images, groups) in [(images, batch / images), (batch % images, 1)] {
@@ -166,7 +171,8 @@ impl Blocks {
     }
 }
 
-/// Where part `part` of `parts` begins: larger parts and smaller ones take turns, and the last one is a larger one.
+/// Where part `part` of `parts` begins: larger parts and smaller ones take turns, and the last one
+/// is a larger one.
 fn part_start(len: usize, parts: usize, part: usize) -> usize {
     let more = (len % parts) as u128 * part as u128 / parts as u128;
     len / parts * part + more as usize
@@ -175,7 +181,8 @@ fn part_start(len: usize, parts: usize, part: usize) -> usize {
 /// The sizes of a block of tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// [Sub-images](SubImage) whose tiles are in the block: more than one only where a sub-image has a single block.
+    /// [Sub-images](SubImage) whose tiles are in the block: more than one only where a sub-image
+    /// has a single block.
     pub(super) images: usize,
     /// Rows and columns of tiles that are computed, or other blocks'.
     pub(super) rows: usize,
@@ -183,15 +190,18 @@ pub(super) struct Extent {
     /// Rows and columns of transformed tiles: more, where the kernel has several filters.
     pub(super) input_rows: usize,
     pub(super) input_columns: usize,
-    /// Outputs of the last row of tiles that are not wanted: see [`Spare`](convoke_kernels::winograd::Spare).
+    /// Outputs of the last row of tiles that are not wanted: see
+    /// [`Spare`](convoke_kernels::winograd::Spare).
     pub(super) spare: usize,
-    /// Tiles of the first row, and of the last one, that are other blocks': they are transformed, and not multiplied.
+    /// Tiles of the first row, and of the last one, that are other blocks': they are transformed,
+    /// and not multiplied.
     pub(super) skipped: usize,
     pub(super) left: usize,
 }
 
 impl Extent {
-    /// About the elements of a task's scratch for a block: transformed tiles, the products of `together` panels, planes.
+    /// About the elements of a task's scratch for a block: transformed tiles, the products of
+    /// `together` panels, planes.
     pub(super) fn scratch_len<T: Real>(&self, scheme: &Scheme<T>, view: &View, together: usize) -> usize {
         let (lanes, values) = (scheme.kernel.lanes(), scheme.kernel.values());
         let v_plane = view.channels.saturating_mul(self.input_tiles()).saturating_add(MOST_PADDING);
@@ -252,8 +262,9 @@ impl Extent {
         0..self.images * self.rows
     }
 
-    /// How many of the rows of tiles `rows` have products of a value, and how many of them lie side by side: as many are one GEMM. All if rows are, and images. Of values
-    /// that are `short`, the last row of tiles has none.
+    /// How many of the rows of tiles `rows` have products of a value, and how many of them lie side
+    /// by side: as many are one GEMM. All if rows are, and images. Of values that are `short`, the
+    /// last row of tiles has none.
     fn joined(&self, rows: &Range<usize>, is_short: bool) -> (usize, usize) {
         let of_image = self.rows - usize::from(is_short);
         let live = if self.images == 1 {
@@ -272,13 +283,15 @@ impl Extent {
         (live, joined)
     }
 
-    /// How many GEMMs a value has in `rows`, and of how many tiles each. `rows` are all, or some where all tiles are the block's own, and of one image.
+    /// How many GEMMs a value has in `rows`, and of how many tiles each. `rows` are all, or some
+    /// where all tiles are the block's own, and of one image.
     pub(super) fn runs(&self, rows: &Range<usize>, is_short: bool) -> (usize, usize) {
         let (live, joined) = self.joined(rows, is_short);
         if live == 0 {
             return (0, 0);
         }
-        // Where tiles are other blocks', there is one run: without the last row, its end is no matter.
+        // Where tiles are other blocks', there is one run: without the last row, its end is no
+        // matter.
         let others = self.skipped + if is_short { 0 } else { self.left };
         (live / joined, joined * self.columns - others)
     }
@@ -288,7 +301,8 @@ impl Extent {
         self.runs(&self.all_rows(), false).1
     }
 
-    /// Estimated cycles of the products of one value, of `steps` steps of k, with one panel. None if a kernel is lacking.
+    /// Estimated cycles of the products of one value, of `steps` steps of k, with one panel. None
+    /// if a kernel is lacking.
     pub(super) fn cycles<T: Real>(
         &self,
         machine: &Machine,
@@ -366,7 +380,8 @@ impl<T: Real> Calls<T> {
         Some(Self { all, of_run: tiles.count, rate: tiles.rate() })
     }
 
-    /// The calls of values that are zero in the last row of tiles, with about `steps` steps of k: all of them, where those without it have too few tiles each.
+    /// The calls of values that are zero in the last row of tiles, with about `steps` steps of k:
+    /// all of them, where those without it have too few tiles each.
     fn short(machine: &Machine, extent: &Extent, rows: &Range<usize>, steps: f64) -> Option<Self> {
         if extent.spare == 0 {
             return Some(Self { all: Vec::new(), of_run: 1, rate: Rate::new(machine) });
@@ -391,7 +406,8 @@ pub(super) struct Block<T: Real> {
     pub(super) planes: Planes,
     /// For all rows, and for those of each [piece](super::shares::Piece) that has fewer.
     calls: Vec<RowCalls<T>>,
-    /// Rows of k, for each list of [`Steps`]: for each slot of a slice (twice, so that any run of slots is one), the list's.
+    /// Rows of k, for each list of [`Steps`]: for each slot of a slice (twice, so that any run of
+    /// slots is one), the list's.
     pub(super) koff: Vec<RowOffsets>,
     /// Elements from one value's transformed tiles to the next.
     pub(super) v_plane: usize,
@@ -406,7 +422,8 @@ impl<T: Real> Block<T> {
         v_len.is_some_and(|len| u32::try_from(len).is_ok())
     }
 
-    /// For shares of which some have the rows `cuts` of a panel. None if a kernel is lacking. The block must [fit](Self::fits).
+    /// For shares of which some have the rows `cuts` of a panel. None if a kernel is lacking. The
+    /// block must [fit](Self::fits).
     pub(super) fn new(
         machine: &Machine,
         scheme: &Scheme<T>,

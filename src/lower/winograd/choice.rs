@@ -12,7 +12,6 @@ use super::steps::Steps;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::contract::Request;
-
 use crate::machine::Machine;
 
 /// Bytes of a task's scratch, at the most: a limit of memory, as more gain nothing.
@@ -21,7 +20,8 @@ const MOST_BYTES: usize = 8 << 20;
 const EXTENTS: [usize; 22] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256];
 /// Tiles of a block, at the most, for the same reason.
 pub(super) const MOST_TILES: usize = 256;
-/// Blocks of an image that are [cut into tiles](Cut::Tiles), at the most: each of them may have a size of its own.
+/// Blocks of an image that are [cut into tiles](Cut::Tiles), at the most: each of them may have a
+/// size of its own.
 const MOST_PARTS: usize = 32;
 
 /// A tile, a blocking and its estimated cost.
@@ -51,7 +51,8 @@ impl<T: Real> Choice<T> {
         }
         let steps = Steps::new(view, &scheme).all();
         let mut best: Option<Self> = None;
-        // Where nothing keeps the limit of the workspace, the smallest block is offered, for the planner to say so.
+        // Where nothing keeps the limit of the workspace, the smallest block is offered, for the
+        // planner to say so.
         let mut smallest: Option<(usize, Blocks)> = None;
         let mut consider = |images: usize, cut: Cut, parts: usize| {
             debug_assert!(
@@ -136,8 +137,8 @@ impl<T: Real> Choice<T> {
         best.or_else(|| Self::estimate(request.machine, view, scheme, steps, smallest?.1, (threads, 1), 0))
     }
 
-    /// The cost of a blocking with a task's scratch of at most `limit` bytes, or the least there is; all values of a slice have `steps` steps of k. None where a kernel
-    /// is lacking.
+    /// The cost of a blocking with a task's scratch of at most `limit` bytes, or the least there
+    /// is; all values of a slice have `steps` steps of k. None where a kernel is lacking.
     fn estimate(
         machine: &Machine,
         view: &View,
@@ -185,8 +186,8 @@ impl<T: Real> Choice<T> {
             }
             Some(())
         })?;
-        // With more tasks than threads, the last one to end holds the others up by a part of it; and where tasks are few, one thread has more of them than
-        // others, or more of the longest.
+        // With more tasks than threads, the last one to end holds the others up by a part of it;
+        // and where tasks are few, one thread has more of them than others, or more of the longest.
         let most = |tasks: usize| tasks.div_ceil(threads) as f64;
         let shared = cycles / threads as f64 + machine.prices().idle_share * longest;
         let uneven = (most(tasks) * cycles / tasks as f64).max(most(long) * longest);
@@ -194,7 +195,8 @@ impl<T: Real> Choice<T> {
         Some(Self { scheme, blocks, splits, together, latency, cycles })
     }
 
-    /// Cycles of a task with a block of this size, one of several that use the same filters, and these pieces of their panels. None where a kernel is lacking.
+    /// Cycles of a task with a block of this size, one of several that use the same filters, and
+    /// these pieces of their panels. None where a kernel is lacking.
     fn task_cycles(
         machine: &Machine,
         view: &View,
@@ -244,8 +246,8 @@ impl<T: Real> Choice<T> {
         let padded = tiles.padded(channels_out) as f64;
         let filters = steps * padded * bytes;
         let traffic = Traffic::new(machine, view, scheme, slice_steps, extent, tiles.nr());
-        // Filters are fetched ahead of their use, which hides most of the shorter of the two; transformed tiles that left the L2 cache are
-        // waited for.
+        // Filters are fetched ahead of their use, which hides most of the shorter of the two;
+        // transformed tiles that left the L2 cache are waited for.
         let panel = filters / padded * tiles.nr() as f64;
         // The first of the tasks finds them where all groups' filters are kept.
         let (others, later) = ((view.groups - 1) as f64 * filters, (blocks - 1) as f64);
@@ -343,8 +345,9 @@ impl<'m> Traffic<'m> {
         }
     }
 
-    /// Cycles that are waited for transformed tiles and products that left the L2 cache, while `panels` panels are multiplied, `together` of them for each
-    /// value: tiles are read once for those, and products of more than one panel leave it until they are taken back.
+    /// Cycles that are waited for transformed tiles and products that left the L2 cache, while
+    /// `panels` panels are multiplied, `together` of them for each value: tiles are read once for
+    /// those, and products of more than one panel leave it until they are taken back.
     fn late(&self, panels: usize, together: usize) -> f64 {
         let resident = self.v + together as f64 * self.products + 2.0 * self.filters / self.values;
         let tiles = panels.div_ceil(together) as f64 * self.v;
@@ -352,7 +355,8 @@ impl<'m> Traffic<'m> {
         from_beyond_l2(self.machine, resident, tiles + products)
     }
 
-    /// How many panels to multiply together for the least [`late`](Self::late): the fewest, of those whose scratch `fits`.
+    /// How many panels to multiply together for the least [`late`](Self::late): the fewest, of
+    /// those whose scratch `fits`.
     fn together(&self, panels: usize, fits: impl Fn(usize) -> bool) -> usize {
         let (mut best, mut least) = (1, self.late(panels, 1));
         let mut together = 2;

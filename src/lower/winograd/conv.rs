@@ -1,8 +1,9 @@
 //! Conv: filters are channels of Y, and each vector of them writes its pixels straight into Y.
 //!
-//! With stride s on an axis, output o reads the padded elements s * o + k. Those of one phase k mod s are s apart: as channels of their own, they turn
-//! the layer into one of stride 1, with s times the channels and ceil(kernel / s) taps, some of which are zeros. Of 3x3 taps with stride 2, F(5x5,
-//! 2x2) takes 144 products instead of 225.
+//! With stride s on an axis, output o reads the padded elements s * o + k. Those of one phase k mod
+//! s are s apart: as channels of their own, they turn the layer into one of stride 1, with s times
+//! the channels and ceil(kernel / s) taps, some of which are zeros. Of 3x3 taps with stride 2,
+//! F(5x5, 2x2) takes 144 products instead of 225.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -21,7 +22,8 @@ use crate::lower::contract::{Answer, Io, Request};
 use crate::lower::sink::Finish;
 use crate::{Axis, Geometry};
 
-/// Bytes of Y from which on its reader will not find it in the L2 cache, so that it is written past the caches.
+/// Bytes of Y from which on its reader will not find it in the L2 cache, so that it is written past
+/// the caches.
 const PAST_CACHE_BYTES: usize = 4 << 20;
 
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {

@@ -10,11 +10,10 @@ use crate::Geometry;
 use crate::element::Element;
 use crate::lower::channel_tiles::Tiles;
 use crate::lower::sink::Sink;
-
 use crate::machine::Machine;
 
-/// Direct sums for one tile: the part of X that it sees is copied into a patch, on which the channel-vector kernels run, a row of pixels at a
-/// time.
+/// Direct sums for one tile: the part of X that it sees is copied into a patch, on which the
+/// channel-vector kernels run, a row of pixels at a time.
 pub(super) struct Direct<T: Real> {
     /// Rows and pixels of a tile.
     height: usize,

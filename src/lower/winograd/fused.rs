@@ -1,4 +1,5 @@
-//! What all layers have in common: blocks of tiles are transformed, multiplied and taken back into Y.
+//! What all layers have in common: blocks of tiles are transformed, multiplied and taken back into
+//! Y.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -27,9 +28,11 @@ use crate::lower::sink::no_epilogue;
 
 /// Steps of k that are summed one after the other.
 const KC: usize = 192;
-/// What tells the operators apart: where the taps of filters come from, and where the values of Y go.
+/// What tells the operators apart: where the taps of filters come from, and where the values of Y
+/// go.
 pub(super) trait Layer<T: Element>: Send + Sync {
-    /// The taps of filter `row` of a group for channel `c` of X, in the order of the view's axes; `w` is the group's W.
+    /// The taps of filter `row` of a group for channel `c` of X, in the order of the view's axes;
+    /// `w` is the group's W.
     fn filter(&self, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]);
 
     /// Packs what tiles that are computed directly need of the group's W.
@@ -38,7 +41,8 @@ pub(super) trait Layer<T: Element>: Send + Sync {
     /// Calls `patch` with the parts of Y that some outputs of the view are.
     fn patches(&self, core: &Core<T>, part: &Outputs, patch: &mut dyn FnMut(Patch));
 
-    /// Takes the products of a strip back into Y. Returns whether all sums were finite; those of marked tiles were not.
+    /// Takes the products of a strip back into Y. Returns whether all sums were finite; those of
+    /// marked tiles were not.
     fn store(&self, core: &Core<T>, io: &Io<'_, T>, strip: &Strip<'_, T::Acc>, rows: Rows<'_, T::Acc>) -> bool;
 
     /// Computes a tile of some filters directly.
@@ -50,11 +54,13 @@ pub(super) struct Needs {
     /// For tiles that are computed directly: packed values of a group, and scratch.
     pub(super) direct_len: usize,
     pub(super) scratch: usize,
-    /// A row of Y, in elements of a row of a strip: where such rows are put together before they go to Y.
+    /// A row of Y, in elements of a row of a strip: where such rows are put together before they go
+    /// to Y.
     pub(super) row: usize,
 }
 
-/// The offer for a view of the layer; `layer` makes what the tiles of the chosen scheme need, or fails where a kernel is lacking.
+/// The offer for a view of the layer; `layer` makes what the tiles of the chosen scheme need, or
+/// fails where a kernel is lacking.
 pub(super) fn offer_view<'a, T: Element>(
     request: &'a Request<'a, T>,
     view: View,
@@ -153,7 +159,8 @@ pub(super) struct Sizes {
     /// Of one panel, and of one value of it.
     pub(super) product_panel: usize,
     pub(super) product_plane: usize,
-    /// Rows of X, where they are converted first, or of all phases of a stride, of all images of a block.
+    /// Rows of X, where they are converted first, or of all phases of a stride, of all images of a
+    /// block.
     pub(super) rows_in: usize,
     /// Rows of pixels, where kernels cannot write them into Y; and a row of Y.
     pub(super) rows_out: usize,
@@ -231,7 +238,8 @@ pub(super) struct Core<T: Element> {
     pub(super) layout: PackedLayout,
     /// Shares that the panels of filters are split into.
     pub(super) splits: usize,
-    /// Panels whose products are kept, so that each value's transformed tiles are read once for all of them.
+    /// Panels whose products are kept, so that each value's transformed tiles are read once for all
+    /// of them.
     pub(super) together: usize,
     pub(super) sizes: Sizes,
     /// A vector of zeros, where kernels ask for a bias that is added later.
@@ -250,7 +258,8 @@ pub(super) struct Scratch<'a, T> {
     pub(super) marks: &'a mut [u8],
 }
 
-/// The products of a row of tiles for a vector of filters, and the part of the view's output that they are.
+/// The products of a row of tiles for a vector of filters, and the part of the view's output that
+/// they are.
 pub(super) struct Strip<'a, T: Real> {
     pub(super) products: Products<'a, T>,
     pub(super) task: &'a Task<'a, T>,
@@ -265,8 +274,8 @@ pub(super) struct Strip<'a, T: Real> {
     pub(super) filters: Range<usize>,
 }
 
-/// Outputs of the view: some filters of a group, and a box of a sub-image. Its rows and columns may reach beyond the sub-image's
-/// end.
+/// Outputs of the view: some filters of a group, and a box of a sub-image. Its rows and columns may
+/// reach beyond the sub-image's end.
 pub(super) struct Outputs {
     pub(super) sub: SubImage,
     pub(super) group: usize,
@@ -290,7 +299,8 @@ impl<T: Element> Core<T> {
     fn task(&self, task: usize) -> Task<'_, T::Acc> {
         let View { groups, ref roles, .. } = self.view;
         let depths = depth_tasks(roles);
-        // From the inside out. Neighbours are one thread's: with the shares of the panels outermost, a thread uses the same filters for all of its blocks.
+        // From the inside out. Neighbours are one thread's: with the shares of the panels
+        // outermost, a thread uses the same filters for all of its blocks.
         let mut rest = task;
         let mut next = |count: usize| {
             let digit = rest % count;
@@ -344,7 +354,8 @@ impl<T: Element> Core<T> {
         &weights[group * self.layout.group_len()..][..self.layout.group_len()]
     }
 
-    /// Multiplies all values of some panels, for some rows of tiles: over the slices `taps` of the depth axis, the first of which is in slot `slot`.
+    /// Multiplies all values of some panels, for some rows of tiles: over the slices `taps` of the
+    /// depth axis, the first of which is in slot `slot`.
     fn multiply(
         &self,
         weights: &[T::Acc],
@@ -401,7 +412,8 @@ impl<T: Element> Core<T> {
     }
 }
 
-/// Multiplies one value of tiles, `v`, by the filters of a panel of `nr`; meanwhile, `next` is fetched.
+/// Multiplies one value of tiles, `v`, by the filters of a panel of `nr`; meanwhile, `next` is
+/// fetched.
 pub(super) fn multiply_value<T: Real>(
     calls: &Calls<T>,
     koff: RowOffsetsRef<'_>,
@@ -411,7 +423,8 @@ pub(super) fn multiply_value<T: Real>(
     products: &mut [T],
 ) {
     let steps = koff.len();
-    // In blocks, whose sums are added: one long running sum would err more, and a block's filters stay in the L1 cache for all tiles.
+    // In blocks, whose sums are added: one long running sum would err more, and a block's filters
+    // stay in the L1 cache for all tiles.
     let kc = if steps <= KC { steps.max(1) } else { steps.div_ceil(steps.div_ceil(KC)) };
     let Some(first) = calls.all.first() else { return };
     let mut fetch = Fetch::new(next, calls.all.len(), first.kernel(nr), calls.rate);
@@ -431,7 +444,8 @@ pub(super) fn multiply_value<T: Real>(
 }
 
 impl<T: Element> Winograd<T> {
-    /// Takes the products of some rows of tiles of one panel, which begin at `products` in the scratch, back into slice `slice` of Y.
+    /// Takes the products of some rows of tiles of one panel, which begin at `products` in the
+    /// scratch, back into slice `slice` of Y.
     fn take_back(
         &self,
         io: &Io<'_, T>,
@@ -483,7 +497,8 @@ impl<T: Element> Winograd<T> {
         }
     }
 
-    /// Computes one tile of one panel directly: that in row `row`, counted over the block's images, and column `column`.
+    /// Computes one tile of one panel directly: that in row `row`, counted over the block's images,
+    /// and column `column`.
     fn recompute(
         &self,
         io: &Io<'_, T>,

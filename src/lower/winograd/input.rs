@@ -16,8 +16,9 @@ use crate::lower::planes::pick_rows;
 
 /// Sub-images of a block, at the most: each has a tile.
 const MOST_IMAGES: usize = MOST_TILES;
-/// Borders that they have, at the most: from one phase of an axis to the next, the padding at its beginning becomes shorter once, and that at its end longer,
-/// so that there are three of each axis; and one without anything of X.
+/// Borders that they have, at the most: from one phase of an axis to the next, the padding at its
+/// beginning becomes shorter once, and that at its end longer, so that there are three of each
+/// axis; and one without anything of X.
 const MOST_BORDERS: usize = 10;
 
 /// What the tiles of a block see of a plane of X in a [sub-image](SubImage).
@@ -29,7 +30,8 @@ struct Window {
     /// Rows, and elements of each, that are not padding.
     rows: usize,
     elements: usize,
-    /// The first of these elements; of a stride, whose padding is copied, it may lie before the row.
+    /// The first of these elements; of a stride, whose padding is copied, it may lie before the
+    /// row.
     first: isize,
     /// Which of the borders it has.
     border: usize,
@@ -92,7 +94,8 @@ impl<T: Element> Core<T> {
         }
     }
 
-    /// Transforms the tiles of one slice for all channels of X, from its rows of phase `phase` of the stride.
+    /// Transforms the tiles of one slice for all channels of X, from its rows of phase `phase` of
+    /// the stride.
     fn transform_rows(
         &self,
         io: &Io<'_, T>,
@@ -164,7 +167,8 @@ impl<T: Element> Core<T> {
                     pick_rows(self.isa, rows_of(window), &picks, rows, picked);
                 }
             }
-            // In the order of what is written: that is whole vectors, of which others overwrite what is too much.
+            // In the order of what is written: that is whole vectors, of which others overwrite
+            // what is too much.
             for (phase_along, (image, window)) in
                 (0..stride).flat_map(|phase| windows.iter().enumerate().map(move |window| (phase, window)))
             {
@@ -182,12 +186,14 @@ impl<T: Element> Core<T> {
         }
     }
 
-    /// What the block's tiles see of X in a sub-image, or of its rows of phase `phase` of a stride. Its border is added to `borders`, if it is not there.
+    /// What the block's tiles see of X in a sub-image, or of its rows of phase `phase` of a stride.
+    /// Its border is added to `borders`, if it is not there.
     fn window(&self, task: &Task<'_, T::Acc>, sub: SubImage, phase: usize, borders: &mut Borders) -> Window {
         let View { strides: [s_down, stride], roles: Roles { ref down, ref along, .. }, .. } = self.view;
         let planes = &task.block.planes;
         let down_phase = if s_down == 1 { sub.down } else { Phase::of_stride(down, phase, s_down) };
-        // The padded position of the block's first row and element in their phases, and what is not padding.
+        // The padded position of the block's first row and element in their phases, and what is not
+        // padding.
         let (y, x) = (task.row * self.scheme.down.tile.outputs, task.column * self.scheme.along.tile.outputs);
         let rows = down_phase.live(y, planes.rows());
         // Phases of a stride are copied with their padding.

@@ -11,10 +11,12 @@ use super::shape::{Parts, Scheme, View};
 use super::steps::Steps;
 use crate::lower::channel_tiles::Tiles;
 
-/// Where things are in the packed filters of a group: for each panel of filters, `[value][step of k][filter]`, then, behind those of all
-/// panels, what the [layer](super::Layer) keeps for tiles that are computed directly.
+/// Where things are in the packed filters of a group: for each panel of filters, `[value][step of
+/// k][filter]`, then, behind those of all panels, what the [layer](super::Layer) keeps for tiles
+/// that are computed directly.
 ///
-/// The steps of k of the transformed filters are slices (taps of the depth axis), and for each the steps of the value.
+/// The steps of k of the transformed filters are slices (taps of the depth axis), and for each the
+/// steps of the value.
 pub(super) struct PackedLayout {
     /// Filters, filled up to whole vectors.
     padded: usize,
@@ -78,7 +80,8 @@ impl Value {
     }
 }
 
-/// Packs the transformed filters of one group: `filter` gives the taps of a filter for a channel of X, in the order of the axes.
+/// Packs the transformed filters of one group: `filter` gives the taps of a filter for a channel of
+/// X, in the order of the axes.
 pub(super) fn pack<T: Real>(
     view: &View,
     scheme: &Scheme<T>,

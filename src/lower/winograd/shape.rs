@@ -1,4 +1,5 @@
-//! What a layer looks like to Winograd's algorithm: the roles of its axes, and how its kernel is cut.
+//! What a layer looks like to Winograd's algorithm: the roles of its axes, and how its kernel is
+//! cut.
 
 use alloc::string::String;
 
@@ -7,14 +8,17 @@ use convoke_kernels::{Real, WinogradKernel, winograd_kernels};
 
 use crate::{Axis, Geometry};
 
-/// A layer as Winograd's algorithm sees it: a convolution of stride 1 on the axes of the tiles, which Conv is, and ConvTranspose by phases.
+/// A layer as Winograd's algorithm sees it: a convolution of stride 1 on the axes of the tiles,
+/// which Conv is, and ConvTranspose by phases.
 #[derive(Clone, Copy)]
 pub(super) struct View {
     pub(super) batch: usize,
     pub(super) groups: usize,
-    /// Channels of a group: for each phase of the stride down, those of X, each with its phases along.
+    /// Channels of a group: for each phase of the stride down, those of X, each with its phases
+    /// along.
     pub(super) channels: usize,
-    /// The strides of the axes that tiles lie on: the elements of X that are so far apart are channels of their own.
+    /// The strides of the axes that tiles lie on: the elements of X that are so far apart are
+    /// channels of their own.
     pub(super) strides: [usize; 2],
     /// Taps of the layer's kernel along them, of which each phase meets some.
     pub(super) taps: [usize; 2],
@@ -37,7 +41,8 @@ impl View {
 /// The axes of a layer by what becomes of them.
 #[derive(Clone, Copy)]
 pub(super) struct Roles {
-    /// The outer axis of three: its taps are more steps of k, over slices that are transformed once.
+    /// The outer axis of three: its taps are more steps of k, over slices that are transformed
+    /// once.
     pub(super) depth: Axis,
     /// The axes that tiles lie on.
     pub(super) down: Axis,
@@ -74,12 +79,14 @@ pub(super) fn tiled_kernel(geometry: &Geometry) -> [usize; 2] {
     [down, along]
 }
 
-/// Into how many tasks the outer axis is cut: with taps along it, its slices share what is transformed.
+/// Into how many tasks the outer axis is cut: with taps along it, its slices share what is
+/// transformed.
 pub(super) fn depth_tasks(roles: &Roles) -> usize {
     if roles.depth.kernel == 1 { roles.depth.output } else { 1 }
 }
 
-/// Number of phases: a layer with dilation d is d interleaved ones without, of which no more are there than outputs.
+/// Number of phases: a layer with dilation d is d interleaved ones without, of which no more are
+/// there than outputs.
 pub(super) fn phases(axis: &Axis) -> usize {
     distance(axis).min(axis.output)
 }
@@ -89,7 +96,8 @@ pub(super) fn distance(axis: &Axis) -> usize {
     if axis.kernel == 1 { 1 } else { axis.dilation }
 }
 
-/// The outputs of an image that are one phase of both axes: those that dilation interleaves are images of their own.
+/// The outputs of an image that are one phase of both axes: those that dilation interleaves are
+/// images of their own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SubImage {
     pub(super) image: usize,
@@ -144,7 +152,8 @@ impl Phase {
         self.first + o * self.step
     }
 
-    /// The element of X's axis that is at padded position `o` of the phase; none where that is padding.
+    /// The element of X's axis that is at padded position `o` of the phase; none where that is
+    /// padding.
     pub(super) fn source(&self, o: usize) -> Option<usize> {
         self.place(o).checked_sub(self.pad).filter(|position| *position < self.input)
     }
@@ -157,8 +166,8 @@ impl Phase {
     }
 }
 
-/// How the taps of one axis are cut into filters of a tile: filter i takes the taps from `i * m` on, so that it reads the transformed
-/// values of the tile i places further on.
+/// How the taps of one axis are cut into filters of a tile: filter i takes the taps from `i * m`
+/// on, so that it reads the transformed values of the tile i places further on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Parts {
     pub(super) tile: Tile,
@@ -221,8 +230,9 @@ impl<T: Real> Scheme<T> {
         self.down.count * self.along.count
     }
 
-    /// Outputs of the last row of tiles that Y does not have, where that is the same row for all phases, one filter reads it, and [`Spare`](convoke_kernels::winograd::Spare) has the
-    /// tile's points.
+    /// Outputs of the last row of tiles that Y does not have, where that is the same row for all
+    /// phases, one filter reads it, and [`Spare`](convoke_kernels::winograd::Spare) has the tile's
+    /// points.
     pub(super) fn spare(&self, roles: &Roles) -> usize {
         let outputs = self.down.tile.outputs;
         let is_even = self.down.tile.values.is_multiple_of(2);
@@ -243,17 +253,20 @@ impl<T: Real> Scheme<T> {
 /// Elements that [`spread`] adds, at the most, and a vector.
 pub(super) const MOST_PADDING: usize = 16 * 8 + 32;
 
-/// From one plane of values to the next, for `len` elements: with room for a whole vector behind the last, and such that equal places of the
-/// planes fall into different sets of the L1 cache (the distance in lines is odd; 3 modulo 8 measured best).
+/// From one plane of values to the next, for `len` elements: with room for a whole vector behind
+/// the last, and such that equal places of the planes fall into different sets of the L1 cache (the
+/// distance in lines is odd; 3 modulo 8 measured best).
 pub(super) fn spread(len: usize, lanes: usize) -> usize {
     let lines = (len + lanes).div_ceil(16);
     (lines + (11 - lines % 8) % 8) * 16
 }
 
-/// Steps of k for one value of a tile, at the most: K is not blocked, and its tables of offsets are made for each plan.
+/// Steps of k for one value of a tile, at the most: K is not blocked, and its tables of offsets are
+/// made for each plan.
 const MOST_STEPS: usize = 1 << 13;
 
-/// Values of a tile beyond which the error leaves `Accuracy::Standard`: 8x8 do, where 6x8 keep half of its bound.
+/// Values of a tile beyond which the error leaves `Accuracy::Standard`: 8x8 do, where 6x8 keep half
+/// of its bound.
 pub(super) const STANDARD_VALUES: usize = 48;
 
 /// Whether tiles' outputs do not fill the rows of pixels that are stored.
@@ -261,8 +274,9 @@ pub(super) fn is_ragged<T: Real>(kernel: &WinogradKernel<T>) -> bool {
     !kernel.lanes().is_multiple_of(kernel.along().outputs)
 }
 
-/// Whether tiles of several rows for the same taps fill them: then a large Y is better written by those, a whole cache line at a time, past the caches (yolov5's stem
-/// took 1.7 times as long by F(4x5, 3x3), 64 channels at 256x256 1.16, 320 at 64x64 1.06).
+/// Whether tiles of several rows for the same taps fill them: then a large Y is better written by
+/// those, a whole cache line at a time, past the caches (yolov5's stem took 1.7 times as long by
+/// F(4x5, 3x3), 64 channels at 256x256 1.16, 320 at 64x64 1.06).
 pub(super) fn has_whole_rows<T: Real>(kernel: &WinogradKernel<T>) -> bool {
     let (down, along) = (kernel.down(), kernel.along());
     let is_other = |other: &WinogradKernel<T>| {
@@ -271,5 +285,6 @@ pub(super) fn has_whole_rows<T: Real>(kernel: &WinogradKernel<T>) -> bool {
     down.outputs > 1 && winograd_kernels::<T>(kernel.isa()).iter().any(is_other)
 }
 
-/// Strides whose phases become channels, at the most: those of published networks' kernels of twice their length. (Tables of phases are on the stack.)
+/// Strides whose phases become channels, at the most: those of published networks' kernels of twice
+/// their length. (Tables of phases are on the stack.)
 pub(super) const MOST_STRIDE: usize = 16;

@@ -1,4 +1,5 @@
-//! How the panels of filters of a block are shared out among threads: where shares are not whole panels, threads share one by its rows of tiles.
+//! How the panels of filters of a block are shared out among threads: where shares are not whole
+//! panels, threads share one by its rows of tiles.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -25,8 +26,8 @@ pub(super) fn parts(extent: &Extent, count: usize) -> usize {
     }
 }
 
-/// What share `index` of `count` has of `panels` panels: the rest of one that it shares with the share before, whole ones, and the beginning of one that it shares with the
-/// next.
+/// What share `index` of `count` has of `panels` panels: the rest of one that it shares with the
+/// share before, whole ones, and the beginning of one that it shares with the next.
 pub(super) fn pieces(extent: &Extent, panels: usize, (index, count): (usize, usize)) -> impl Iterator<Item = Piece> {
     let (parts, all) = (parts(extent, count), extent.all_rows());
     let Range { start, end } = share(panels * parts, count, index);

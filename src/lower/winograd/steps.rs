@@ -1,8 +1,11 @@
-//! Which steps of k the products of a tile's values have: those whose transformed filters are not zero anyway.
+//! Which steps of k the products of a tile's values have: those whose transformed filters are not
+//! zero anyway.
 //!
-//! The value at infinity is the product with a filter's last tap. Filters that have a tap less than the tile allows have zeros there: of a stride, the phases
-//! that meet fewer taps (of 3x3 taps with stride 2, all but one of four: with F(5x5, 2x2) 121 products are left of 144), and the parts of a longer kernel that
-//! take `outputs` taps where the tile allows more. So each value has a list of steps of its own; there are at most four different ones.
+//! The value at infinity is the product with a filter's last tap. Filters that have a tap less than
+//! the tile allows have zeros there: of a stride, the phases that meet fewer taps (of 3x3 taps with
+//! stride 2, all but one of four: with F(5x5, 2x2) 121 products are left of 144), and the parts of
+//! a longer kernel that take `outputs` taps where the tile allows more. So each value has a list of
+//! steps of its own; there are at most four different ones.
 
 use alloc::vec::Vec;
 
@@ -10,7 +13,8 @@ use convoke_kernels::Real;
 
 use super::shape::{Parts, Scheme, View};
 
-/// Steps of k that follow each other: of the channels with one phase down, for each channel of X its first phases along, or none.
+/// Steps of k that follow each other: of the channels with one phase down, for each channel of X
+/// its first phases along, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Segment {
     /// Which of the filters that the kernel is cut into, down and along.
@@ -97,7 +101,8 @@ impl Steps {
         (0..self.values[0] * self.values[1]).map(|value| self.count(value)).sum()
     }
 
-    /// The place among the steps of a value that channel `channel` of a filter has; none where that is zero.
+    /// The place among the steps of a value that channel `channel` of a filter has; none where that
+    /// is zero.
     pub(super) fn find(&self, value: usize, filter: [usize; 2], channel: usize) -> Option<usize> {
         let (c, phase) = (channel / self.strides[1], channel % self.strides[1]);
         let (down, c) = (c / self.channels, c % self.channels);

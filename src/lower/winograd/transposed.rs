@@ -1,12 +1,15 @@
-//! ConvTranspose: the phases of its strides are filters over the same tiles, and are interleaved on their way into Y.
+//! ConvTranspose: the phases of its strides are filters over the same tiles, and are interleaved on
+//! their way into Y.
 //!
-//! Along an axis of stride s, tap k = t * s + q adds input x to element x * s + k of the output before it is cropped. So the s elements from
-//! v * s on, a cell, all read the inputs v, v - 1, and so on: element q through the taps t * s + q. That is a convolution of stride 1 with
-//! ceil(kernel / s) taps and s filters, whose outputs are cells; of filters that have a tap less, it is zero. A tile is transformed once
-//! for all phases, of which F(5x5, 2x2) takes 36 products instead of 100 where the kernel is twice the stride.
+//! Along an axis of stride s, tap k = t * s + q adds input x to element x * s + k of the output
+//! before it is cropped. So the s elements from v * s on, a cell, all read the inputs v, v - 1, and
+//! so on: element q through the taps t * s + q. That is a convolution of stride 1 with ceil(kernel
+//! / s) taps and s filters, whose outputs are cells; of filters that have a tap less, it is zero. A
+//! tile is transformed once for all phases, of which F(5x5, 2x2) takes 36 products instead of 100
+//! where the kernel is twice the stride.
 //!
-//! Filter `(m * phases of the other axes + their phase) * s + q` is phase q of the last axis for output channel m: the phases of a row
-//! are neighbours in a vector.
+//! Filter `(m * phases of the other axes + their phase) * s + q` is phase q of the last axis for
+//! output channel m: the phases of a row are neighbours in a vector.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -139,7 +142,8 @@ impl Cells {
         Span::new(until(cells.start)..until(cells.end), self.output)
     }
 
-    /// The tap of the axis that tap `t` of the view is for phase `q`; none where the phase has a tap less.
+    /// The tap of the axis that tap `t` of the view is for phase `q`; none where the phase has a
+    /// tap less.
     fn tap(&self, t: usize, q: usize) -> Option<usize> {
         Some((self.view.kernel - 1 - t) * self.stride + q).filter(|k| *k < self.kernel)
     }
@@ -157,8 +161,8 @@ struct Filter {
     q: [usize; 3],
 }
 
-/// The channels of Y whose rows of phase `phase` of the axes before the last are among `heads`: rows, counted by channels and
-/// then by `phases`.
+/// The channels of Y whose rows of phase `phase` of the axes before the last are among `heads`:
+/// rows, counted by channels and then by `phases`.
 fn channels_of_phase(heads: &Range<usize>, phase: usize, phases: usize) -> Range<usize> {
     let until = |head: usize| head.saturating_sub(phase).div_ceil(phases);
     until(heads.start)..until(heads.end)
@@ -214,8 +218,8 @@ impl<T: Element> Layer<T> for Transposed<T> {
         }
     }
 
-    /// Filters are the phases of each channel of Y: along, whole cells are neighbours; on the other axes, each phase has every
-    /// stride-th element.
+    /// Filters are the phases of each channel of Y: along, whole cells are neighbours; on the other
+    /// axes, each phase has every stride-th element.
     fn patches(&self, _: &Core<T>, part: &Outputs, patch: &mut dyn FnMut(Patch)) {
         let [depth, down, along] = &self.cells;
         let outer = depth.stride * down.stride;
@@ -282,7 +286,8 @@ impl<T: Element> Layer<T> for Transposed<T> {
         is_good
     }
 
-    /// Only contributions that exist: neither padding nor taps that a phase has less are multiplied by what may not be finite.
+    /// Only contributions that exist: neither padding nor taps that a phase has less are multiplied
+    /// by what may not be finite.
     fn compute(&self, core: &Core<T>, io: &Io<'_, T>, task: &Task<'_, T::Acc>, tile: &Tile, scratch: &mut [T::Acc]) {
         let w = &core.group(io.weights, task.group)[core.layout.direct()];
         let sink = self.finish.sink(io);

@@ -1,5 +1,6 @@
-//! convoke without std: a program with an allocator and a panic handler of its own, which runs both operators on every algorithm, ISA and element
-//! type, and checks each result. It cannot be compiled with std, because that brings a second panic handler. The C runtime calls its `main`; a
+//! convoke without std: a program with an allocator and a panic handler of its own, which runs both
+//! operators on every algorithm, ISA and element type, and checks each result. It cannot be
+//! compiled with std, because that brings a second panic handler. The C runtime calls its `main`; a
 //! wrong result is a panic, which aborts with a message.
 
 #![no_std]
@@ -20,7 +21,8 @@ use convoke::{
     Algorithm, Blas, Conv, ConvTranspose, Element, ErrorKind, Isa, Operator, Planner, Threads, Workspace, bf16, f16,
 };
 
-/// A layer of ones or small numbers, and its result as ONNX's documentation of the operators has it.
+/// A layer of ones or small numbers, and its result as ONNX's documentation of the operators has
+/// it.
 struct Case {
     operator: Operator,
     x_shape: &'static [usize],
@@ -110,9 +112,11 @@ fn check() -> usize {
     run_all::<f32>() + run_all::<f64>() + run_all::<f16>() + run_all::<bf16>()
 }
 
-// --- What std would bring --------------------------------------------------------------------------------------------
+// --- What std would bring
+// --------------------------------------------------------------------------------------------
 
-/// Hands out a fixed block from its start to its end, and from its start again when nothing is allocated.
+/// Hands out a fixed block from its start to its end, and from its start again when nothing is
+/// allocated.
 struct Bump {
     used: AtomicUsize,
     live: AtomicUsize,
@@ -124,7 +128,8 @@ static mut HEAP: [u8; HEAP_BYTES] = [0; HEAP_BYTES];
 #[global_allocator]
 static ALLOCATOR: Bump = Bump { used: AtomicUsize::new(0), live: AtomicUsize::new(0) };
 
-// SAFETY: the program has one thread. Blocks are disjoint pieces of HEAP, which nothing else uses: `used` only goes back when no block is live.
+// SAFETY: the program has one thread. Blocks are disjoint pieces of HEAP, which nothing else uses:
+// `used` only goes back when no block is live.
 unsafe impl GlobalAlloc for Bump {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let heap = &raw mut HEAP;
@@ -176,7 +181,8 @@ fn halt() -> ! {
     unsafe { abort() }
 }
 
-// `alloc` is compiled for unwinding: it names two functions of std's that nothing calls in a program that aborts.
+// `alloc` is compiled for unwinding: it names two functions of std's that nothing calls in a
+// program that aborts.
 
 // SAFETY: the one function of this name.
 #[unsafe(no_mangle)]

@@ -14,11 +14,12 @@ use convoke_tools::kernels::{self, Op, PASSES};
 
 /// Check the inner loops of the micro-kernels in a compiled program or library
 ///
-/// Disassembles it with the compiler's own llvm-objdump, and finds each micro-kernel by its name and each streaming pass by its type. Fails where the
-/// loop over k of a GEMM tile holds anything but its FMAs, loads, prefetches and a few counters, and where the inner loop of another kernel calls a
-/// function or uses the stack more than the list of exceptions in the source allows. Prints the FMAs' share of each tile's
-/// loop. Streaming passes are generic: their names say whose they are where the program is compiled with
-/// `-C symbol-mangling-version=v0`.
+/// Disassembles it with the compiler's own llvm-objdump, and finds each micro-kernel by its name
+/// and each streaming pass by its type. Fails where the loop over k of a GEMM tile holds anything
+/// but its FMAs, loads, prefetches and a few counters, and where the inner loop of another kernel
+/// calls a function or uses the stack more than the list of exceptions in the source allows. Prints
+/// the FMAs' share of each tile's loop. Streaming passes are generic: their names say whose they
+/// are where the program is compiled with `-C symbol-mangling-version=v0`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The program, archive or object
@@ -32,7 +33,8 @@ pub(crate) struct Args {
     /// Print the stack traffic and the calls of every kernel that has any
     #[arg(long)]
     exceptions: bool,
-    /// Fail where the table of NEON's tiles in kernels/README.md, as it was when these tools were built, is not what the file has
+    /// Fail where the table of NEON's tiles in kernels/README.md, as it was when these tools were
+    /// built, is not what the file has
     #[arg(long)]
     readme: bool,
 }
@@ -43,8 +45,9 @@ const README: &str = include_str!("../../../kernels/README.md");
 /// Where the table of NEON's tiles begins and ends there.
 const NEON_TABLE: (&str, &str) = ("<!-- neon -->\n", "<!-- /neon -->");
 
-/// The most counters, pointers, comparisons and jumps for each step of k: what counts the steps, the pointers to both operands and to what is fetched
-/// ahead; and for a second row of pixels its pointer.
+/// The most counters, pointers, comparisons and jumps for each step of k: what counts the steps,
+/// the pointers to both operands and to what is fetched ahead; and for a second row of pixels its
+/// pointer.
 const MOST_COUNTERS: usize = 5;
 
 /// What one inner loop of some kernels may do beyond registers.
@@ -70,7 +73,8 @@ impl Exception {
     }
 }
 
-/// Why loops use the stack, and which: each count is the most that a kernel of the pattern has. The loops over k of GEMM tiles have no exceptions.
+/// Why loops use the stack, and which: each count is the most that a kernel of the pattern has. The
+/// loops over k of GEMM tiles have no exceptions.
 const EXCEPTIONS: &[(&str, &[Exception])] = {
     use Isa::{Avx2, Avx512, Neon};
     &[
@@ -328,7 +332,8 @@ fn disassemble(objdump: Option<&Path>, file: &Path) -> Result<String> {
 impl Name {
     /// The kernel that a symbol names, if it is one.
     fn of_symbol(symbol: &str) -> Option<Self> {
-        // ` (.llvm.123)` marks symbols that were made visible to another unit, `::h0123456789abcdef` ends symbols of the legacy mangling.
+        // ` (.llvm.123)` marks symbols that were made visible to another unit,
+        // `::h0123456789abcdef` ends symbols of the legacy mangling.
         let symbol = symbol.split(" (.llvm.").next().unwrap_or(symbol);
         let symbol = match symbol.rsplit_once("::h") {
             Some((path, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => path,
@@ -416,7 +421,8 @@ impl Step {
 #[derive(Debug, Default)]
 struct Report {
     kernels: BTreeSet<Name>,
-    /// A tile's loop over k, by ISA, group, NR and MR; of several the one with the smallest share of FMAs.
+    /// A tile's loop over k, by ISA, group, NR and MR; of several the one with the smallest share
+    /// of FMAs.
     tiles: BTreeMap<(Isa, String, usize), BTreeMap<usize, Step>>,
     /// For each family of an ISA: kernels, inner loops, and the worst of them.
     families: BTreeMap<(Isa, String), (usize, usize, Counts)>,
@@ -511,7 +517,8 @@ impl Report {
         self.problems.push(text);
     }
 
-    /// Complains of kernels that are not there. Which there are, the crate says of the ISAs that this CPU has, and its README of the others.
+    /// Complains of kernels that are not there. Which there are, the crate says of the ISAs that
+    /// this CPU has, and its README of the others.
     fn expect(&mut self, isa: Isa) {
         let paths = [paths_of::<f32>(isa), paths_of::<f64>(isa)].concat();
         let is_there = |is: &dyn Fn(&str) -> bool| self.kernels.iter().any(|k| k.isa == isa && is(&k.path));
@@ -543,7 +550,8 @@ impl Report {
         text
     }
 
-    /// NEON's tiles as kernels/README.md has them: the tallest of each width, and those of 24 accumulators.
+    /// NEON's tiles as kernels/README.md has them: the tallest of each width, and those of 24
+    /// accumulators.
     fn neon_table(&self) -> String {
         let mut text = String::from(
             "| kernel | instructions | multiply-adds | share | for each register loaded |\n|---|---:|---:|---:|---:|\n",

@@ -31,7 +31,8 @@ pub(crate) struct Args {
     /// Run every algorithm that accepts the node, not the planner's pick only
     #[arg(long, conflicts_with = "algorithm")]
     all_algorithms: bool,
-    /// Largest error, relative to the expected value [default: 1e-3, of bfloat16 8e-3: one unit in its last place]
+    /// Largest error, relative to the expected value [default: 1e-3, of bfloat16 8e-3: one unit in
+    /// its last place]
     #[arg(long, value_parser = parse_tolerance, allow_negative_numbers = true)]
     rtol: Option<f64>,
     /// Largest error beyond that
@@ -139,7 +140,8 @@ impl Args {
         Ok(())
     }
 
-    /// Runs one data set, and compares with the expected output. An algorithm by force may err by what its transforms do, where sums cancel out.
+    /// Runs one data set, and compares with the expected output. An algorithm by force may err by
+    /// what its transforms do, where sums cancel out.
     fn check<T: Stored>(&self, case: &Case<'_>, planner: &Planner, is_forced: bool) -> Result<Outcome> {
         let (operator, geometry) = case.operator()?;
         let input = |index: usize| case.inputs.get(index).and_then(Option::as_ref);

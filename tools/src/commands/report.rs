@@ -61,7 +61,8 @@ pub(crate) struct Args {
     /// Seconds to spend on timing each layer
     #[arg(long, default_value = "0.2", value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: Duration,
-    /// Empty the caches before each run, and read X again: weights, output and workspace come from memory, as inside a large network
+    /// Empty the caches before each run, and read X again: weights, output and workspace come from
+    /// memory, as inside a large network
     #[arg(long)]
     cold: bool,
     /// Print JSON; with --list, the layers as requests of the sub-command worker have them
@@ -174,7 +175,8 @@ impl Args {
         })
     }
 
-    /// What the layers are compared with: other instruction sets on as many threads, other numbers of threads with the same instructions.
+    /// What the layers are compared with: other instruction sets on as many threads, other numbers
+    /// of threads with the same instructions.
     fn others(&self, dtype: DType) -> Result<Vec<(Series, Session)>> {
         if self.output.is_none() {
             return Ok(Vec::new());
@@ -194,7 +196,8 @@ impl Args {
     }
 }
 
-/// Runs a layer in all ways at once, so that a drift of the machine's speed hits what is compared alike. It is kept in all of them, or in none.
+/// Runs a layer in all ways at once, so that a drift of the machine's speed hits what is compared
+/// alike. It is kept in all of them, or in none.
 fn measure_layer<T: Scalar>(layer: &Layer, main: &mut Session, others: &mut [(Series, Session)]) -> Result<Record> {
     let operator = layer.operator();
     let run = |session: &mut Session| {
@@ -209,7 +212,8 @@ fn measure_layer<T: Scalar>(layer: &Layer, main: &mut Session, others: &mut [(Se
     Ok(Record { name: layer.name.clone(), network: layer.network().to_owned(), figures })
 }
 
-/// The geometric means of each kind of layers that occurs, and of all. A layer without operations has no speed: it would make each mean 0.
+/// The geometric means of each kind of layers that occurs, and of all. A layer without operations
+/// has no speed: it would make each mean 0.
 fn summarise(records: &[Record]) -> Vec<Summary> {
     let all: Vec<_> = records.iter().map(|r| &r.figures).filter(|f| f.flop > 0.0).collect();
     let mut kinds = BTreeMap::<&str, Vec<&Figures>>::new();

@@ -1,7 +1,8 @@
 //! The Conv and ConvTranspose nodes of any model, with their shapes.
 //!
-//! Only shapes and types are needed, so weights may stand in other files. Shapes of values between nodes come from the model's `value_info`; what is
-//! [`missing`](Graph::missing) there can be [`insert`](Graph::insert)ed by whoever infers it.
+//! Only shapes and types are needed, so weights may stand in other files. Shapes of values between
+//! nodes come from the model's `value_info`; what is [`missing`](Graph::missing) there can be
+//! [`insert`](Graph::insert)ed by whoever infers it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -67,7 +68,8 @@ pub struct ConvNode {
 }
 
 impl Graph {
-    /// Decodes a model. `sizes` are those of dimensions that have names in place of sizes, such as `batch`.
+    /// Decodes a model. `sizes` are those of dimensions that have names in place of sizes, such as
+    /// `batch`.
     ///
     /// # Errors
     /// Bytes that are not a model; a model without graph, opset or convolution.
@@ -157,7 +159,8 @@ impl Graph {
         needed.filter(|name| self.shape(name).is_none()).cloned().collect()
     }
 
-    /// Whether the convolutions need shapes that neither the model says nor names of sizes stand in for: [`HOW_TO_INFER`] helps.
+    /// Whether the convolutions need shapes that neither the model says nor names of sizes stand in
+    /// for: [`HOW_TO_INFER`] helps.
     #[must_use]
     pub fn lacks_shapes(&self) -> bool {
         self.missing().iter().any(|name| self.open_size(name).is_none())
@@ -169,7 +172,8 @@ impl Graph {
         dims.iter().find_map(|dim| if let Dim::Name(name) = dim { Some(name) } else { None })
     }
 
-    /// Says the shape of a value, and the element type where it is one of the four that convoke has.
+    /// Says the shape of a value, and the element type where it is one of the four that convoke
+    /// has.
     pub fn insert(&mut self, name: &str, dtype: Option<DType>, shape: &[i64]) {
         let value = self.values.entry(name.to_owned()).or_default();
         value.dtype = value.dtype.or(dtype);
@@ -186,7 +190,8 @@ impl Graph {
         self.inputs.iter().enumerate().map(input).collect()
     }
 
-    /// Number of nodes by operators that are convolutions of another kind, such as `ConvInteger`, or out of reach, in functions.
+    /// Number of nodes by operators that are convolutions of another kind, such as `ConvInteger`,
+    /// or out of reach, in functions.
     #[must_use]
     pub fn others(&self) -> &BTreeMap<String, usize> {
         &self.others
@@ -198,8 +203,9 @@ impl Graph {
         if list.is_empty() { String::new() } else { format!(" (but {}, which is not covered)", list.join(", ")) }
     }
 
-    /// The convolutions, in the model's order: each node's name, and what it is, or the reason why that is not known: a shape that is missing, a type or an
-    /// attribute that the operators do not have.
+    /// The convolutions, in the model's order: each node's name, and what it is, or the reason why
+    /// that is not known: a shape that is missing, a type or an attribute that the operators do not
+    /// have.
     #[must_use]
     pub fn nodes(&self) -> Vec<(String, Result<ConvNode>)> {
         self.nodes.iter().map(|node| (name(node), self.node(node))).collect()

@@ -1,5 +1,6 @@
-//! The messages of ONNX's `onnx.proto` that test folders and the shapes of a graph need, with the field numbers of that file. Fields that are
-//! not listed are skipped by the decoder, so newer models can be read too.
+//! The messages of ONNX's `onnx.proto` that test folders and the shapes of a graph need, with the
+//! field numbers of that file. Fields that are not listed are skipped by the decoder, so newer
+//! models can be read too.
 
 /// A model: operator sets, and the graph.
 #[derive(Clone, PartialEq, prost::Message)]

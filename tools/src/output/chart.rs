@@ -16,7 +16,8 @@ use super::text::percent;
 use crate::records::{Record, Report, Series};
 use crate::session::ABOVE_100;
 
-/// Pixels across; SVG scales. Narrow, so that the text can still be read where a telephone or half a window scales it down.
+/// Pixels across; SVG scales. Narrow, so that the text can still be read where a telephone or half
+/// a window scales it down.
 const WIDTH: u32 = 700;
 const FONT: &str = "sans-serif";
 /// Pixels above and below what a picture shows: its title, and what was measured on what.
@@ -24,7 +25,8 @@ const FRAME: (u32, u32) = (44, 66);
 const GREY: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(222, 222, 222);
 const WRONG: RGBColor = RGBColor(214, 0, 0);
-/// Colours that are told apart with any colour vision (Okabe and Ito), and a dark grey. Each kind of layer has its own, in the order of [`Kind::ALL`].
+/// Colours that are told apart with any colour vision (Okabe and Ito), and a dark grey. Each kind
+/// of layer has its own, in the order of [`Kind::ALL`].
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -86,7 +88,8 @@ fn roofline(report: &Report) -> Result<Picture> {
         let intensity = |r: &Record| r.figures.flop / r.figures.compulsory_bytes;
         let place = |r: &Record| (intensity(r), r.figures.gflops);
         let levels = Level::ALL.map(|level| (level, bandwidth[&level.to_string()]));
-        // The lines bend at peak / rate: those points belong to the picture even where no layer is near them.
+        // The lines bend at peak / rate: those points belong to the picture even where no layer is
+        // near them.
         let x = range(report.layers.iter().map(intensity).chain(levels.map(|(_, rate)| peak / rate)));
         let y = range(report.layers.iter().map(|r| r.figures.gflops).chain([peak]));
         let y = (y.0, y.1.max(peak * (peak / y.0).powf(NAMES / (1.0 - NAMES))));
@@ -111,7 +114,8 @@ fn roofline(report: &Report) -> Result<Picture> {
             .map_err(drawing)?;
 
         for (line, (level, rate)) in (1..).zip(levels.into_iter().rev()) {
-            // From the left edge, or from where the line enters the picture, to where arithmetic takes over.
+            // From the left edge, or from where the line enters the picture, to where arithmetic
+            // takes over.
             let (from, to) = (x.0.max(y.0 / rate), peak / rate);
             let points = [(from, from * rate), (to, to * rate)];
             chart.draw_series(LineSeries::new(points, GREY.stroke_width(2))).map_err(drawing)?;
@@ -142,8 +146,10 @@ fn roofline(report: &Report) -> Result<Picture> {
     Ok(Picture { file: "roofline.svg", caption, svg })
 }
 
-/// Writes the name of a limit by bandwidth, whose line ends at this point of the FMA line. The lines end close to each other: each name stands in a line
-/// of its own (the first is the lowest), with a stalk from the end of the limit's line. The left most has the highest, so that no name meets a stalk.
+/// Writes the name of a limit by bandwidth, whose line ends at this point of the FMA line. The
+/// lines end close to each other: each name stands in a line of its own (the first is the lowest),
+/// with a stalk from the end of the limit's line. The left most has the highest, so that no name
+/// meets a stalk.
 fn name_above(root: &Area<'_>, end: (i32, i32), line: i32, name: &str) -> Result<()> {
     let y = end.1 - 16 * line;
     root.draw(&PathElement::new([end, (end.0, y - 6)], GREY)).map_err(drawing)?;
@@ -267,7 +273,8 @@ fn rank(isa: &str) -> Option<convoke::Isa> {
     isa.parse().ok()
 }
 
-/// A little more than the values above 0 span, for an axis with a logarithmic scale: it has no place for others.
+/// A little more than the values above 0 span, for an axis with a logarithmic scale: it has no
+/// place for others.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let above_0 = values.filter(|&v| v > 0.0);
     let (low, high) = above_0.fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
@@ -356,7 +363,8 @@ impl Bars {
         Ok(svg)
     }
 
-    /// The names of the bars and of the mark, in as many lines as they need; gives their height, and draws them only if it is given an area.
+    /// The names of the bars and of the mark, in as many lines as they need; gives their height,
+    /// and draws them only if it is given an area.
     fn legend(&self, area: Option<&Area<'_>>, left: i32) -> Result<i32> {
         const LINE: i32 = 20;
         let (mut x, mut y) = (left, 12);
@@ -439,7 +447,8 @@ impl Key {
     }
 }
 
-/// A white sheet with the title above, and what was measured on what, when, below; gives what is between.
+/// A white sheet with the title above, and what was measured on what, when, below; gives what is
+/// between.
 fn frame<'a>(root: &Area<'a>, title: &str, headline: &[String; 3], report: &Report) -> Result<Area<'a>> {
     root.fill(&WHITE).map_err(drawing)?;
     let height = root.dim_in_pixel().1 as i32;

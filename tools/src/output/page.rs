@@ -6,7 +6,8 @@ use super::chart::Picture;
 use crate::records::{Report, Summary};
 use crate::session::{Failure, Figures};
 
-/// Nothing scrolls sideways: on a narrow screen a row of the layers' table becomes a block, and each number stands beside the head of its column.
+/// Nothing scrolls sideways: on a narrow screen a row of the layers' table becomes a block, and
+/// each number stands beside the head of its column.
 const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;color:#1a1a1a;background:#fff;max-width:1180px;margin:2em auto;padding:0 1em}\
 h1{font-size:1.6em;margin-bottom:.2em}h2{font-size:1.2em;margin-top:2em}\
@@ -66,7 +67,8 @@ fn write_page(page: &mut String, report: &Report, pictures: &[Picture]) -> Resul
         cells(page, &Summary::HEADS[1..], &numbers)?;
     }
     page.push_str("</table>\n<h2>All layers</h2>\n<table class=\"layers\">\n");
-    // The first three columns of the figures are two here, below each other: geometry under the layer's name, kernel under the algorithm.
+    // The first three columns of the figures are two here, below each other: geometry under the
+    // layer's name, kernel under the algorithm.
     let [_, algorithm, _, heads @ ..] = Figures::HEADS;
     let heads = [&["layer", algorithm][..], &heads, &["error of bound"]].concat();
     head(page, &heads, 2)?;

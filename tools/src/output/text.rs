@@ -5,8 +5,9 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
-/// Prints what `text` writes to standard output, with colours where that is a terminal. A reader that has seen enough (`| head`) ends the output, not
-/// the program: its exit status still tells what was found.
+/// Prints what `text` writes to standard output, with colours where that is a terminal. A reader
+/// that has seen enough (`| head`) ends the output, not the program: its exit status still tells
+/// what was found.
 pub(crate) fn show(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     match text(&mut out).and_then(|()| out.flush()) {

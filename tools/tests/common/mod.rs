@@ -53,7 +53,8 @@ pub(crate) struct Folder {
     pub(crate) opset: i64,
     pub(crate) attributes: Vec<AttributeProto>,
     pub(crate) inputs: Vec<TensorProto>,
-    /// How many of the inputs, from the first on, come from `input_*.pb`; the others are initializers.
+    /// How many of the inputs, from the first on, come from `input_*.pb`; the others are
+    /// initializers.
     pub(crate) fed: usize,
     pub(crate) output: TensorProto,
 }
@@ -144,7 +145,8 @@ pub(crate) fn external(name: &str, dims: &[i64]) -> TensorProto {
     TensorProto { data_location: 1, ..floats(name, dims, &[]) }
 }
 
-/// Two convolutions with an activation between them, then an upsampling; the batch is called `batch`.
+/// Two convolutions with an activation between them, then an upsampling; the batch is called
+/// `batch`.
 pub(crate) fn network() -> GraphProto {
     GraphProto {
         node: vec![

@@ -1,4 +1,5 @@
-//! Conversions between `f16` and `f32`. The instructions are part of NEON since its first version; their intrinsics are not stable.
+//! Conversions between `f16` and `f32`. The instructions are part of NEON since its first version;
+//! their intrinsics are not stable.
 
 use core::arch::aarch64::*;
 use core::arch::asm;
@@ -55,7 +56,8 @@ pub(crate) fn narrow(src: &[f32], dst: &mut [f16]) {
 /// CPU: NEON.
 #[target_feature(enable = "neon")]
 unsafe fn widen_step(src: &[u16; STEP], dst: &mut [f32; STEP]) {
-    // SAFETY: the arrays hold what is loaded and stored; the caller runs where NEON is. The conversions touch no memory.
+    // SAFETY: the arrays hold what is loaded and stored; the caller runs where NEON is. The
+    // conversions touch no memory.
     unsafe {
         let halves = vld1q_u16(src.as_ptr());
         let (low, high): (float32x4_t, float32x4_t);
@@ -70,7 +72,8 @@ unsafe fn widen_step(src: &[u16; STEP], dst: &mut [f32; STEP]) {
 /// CPU: NEON.
 #[target_feature(enable = "neon")]
 unsafe fn narrow_step(src: &[f32; STEP], dst: &mut [u16; STEP]) {
-    // SAFETY: the arrays hold what is loaded and stored; the caller runs where NEON is. The conversions touch no memory.
+    // SAFETY: the arrays hold what is loaded and stored; the caller runs where NEON is. The
+    // conversions touch no memory.
     unsafe {
         let (low, high) = (vld1q_f32(src.as_ptr()), vld1q_f32(src.as_ptr().add(4)));
         let mut halves: uint16x8_t;

@@ -13,8 +13,8 @@ pub(crate) mod weave;
 pub(crate) mod winograd_f32;
 pub(crate) mod winograd_f64;
 
-/// Runs a streaming pass. Its target has NEON, as every one that this module is compiled for; it is a function of its own, as the passes of other ISAs
-/// are, so that `disasm` finds its loops.
+/// Runs a streaming pass. Its target has NEON, as every one that this module is compiled for; it is
+/// a function of its own, as the passes of other ISAs are, so that `disasm` finds its loops.
 #[inline(never)]
 pub(crate) fn pass(pass: impl pulp::WithSimd<Output = ()>) {
     pass.with_simd(pulp::Scalar);

@@ -8,7 +8,8 @@ use crate::simd::{Simd, lanes_by_zeros};
 /// Asks for the cache line at `p` in the L2 cache. The intrinsic is not stable.
 #[inline(always)]
 fn prefetch<T>(p: *const T) {
-    // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
+    // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no
+    // address.
     unsafe { asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) };
 }
 
@@ -22,7 +23,8 @@ fn hide<T>(p: *const T) -> *const T {
     hidden
 }
 
-/// For each mask of four 32-bit lanes, the bytes of a table lookup that moves its lanes to the front; the others become zero.
+/// For each mask of four 32-bit lanes, the bytes of a table lookup that moves its lanes to the
+/// front; the others become zero.
 static COMPRESS_32: [[u8; 16]; 16] = {
     let mut table = [[u8::MAX; 16]; 16];
     let mut mask = 0;
@@ -66,8 +68,8 @@ static COMPRESS_64: [[[u8; 16]; 2]; 16] = {
     table
 };
 
-/// Part of a row: how far from lane 0 a whole vector of the row can be loaded, and the bytes of a table lookup that put its elements in their lanes, and
-/// zeros beside them.
+/// Part of a row: how far from lane 0 a whole vector of the row can be loaded, and the bytes of a
+/// table lookup that put its elements in their lanes, and zeros beside them.
 #[derive(Clone, Copy)]
 pub(crate) struct Window<const REGISTERS: usize> {
     offset: isize,
@@ -100,8 +102,9 @@ impl<const REGISTERS: usize> Window<REGISTERS> {
         for (register, from) in bytes.iter_mut().enumerate() {
             *from = from.wrapping_offset(first + 16 * register as isize);
         }
-        // SAFETY: first is at least 32 - 16 * REGISTERS, and at most 32 + 16 * REGISTERS, and REGISTERS at most 2: 16 bytes from there on, and from 16
-        // on where there are two, end at 96; the caller runs where NEON is.
+        // SAFETY: first is at least 32 - 16 * REGISTERS, and at most 32 + 16 * REGISTERS, and
+        // REGISTERS at most 2: 16 bytes from there on, and from 16 on where there are two, end at
+        // 96; the caller runs where NEON is.
         Self { offset, bytes: bytes.map(|from| unsafe { vld1q_u8(from) }) }
     }
 }
@@ -239,7 +242,8 @@ impl Simd for F32x4 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return NaN where either operand is.
+        // SAFETY: the caller runs where the ISA is. Both instructions return NaN where either
+        // operand is.
         unsafe { Self(vminq_f32(vmaxq_f32(self.0, lo.0), hi.0)) }
     }
 
@@ -334,7 +338,8 @@ impl Simd for F32x4 {
 
     #[inline(always)]
     unsafe fn load_mask(p: *const f32, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA, and of the elements of the mask: others are not read.
+        // SAFETY: the caller's promise of ISA, and of the elements of the mask: others are not
+        // read.
         unsafe {
             let mut v = vdupq_n_f32(0.0);
             if mask & 1 != 0 {
@@ -365,7 +370,8 @@ impl Simd for F32x4 {
     }
 }
 
-/// 4 `f64`, in two registers: one register of two lanes would be too short for Winograd's transforms, and leave partial vectors nothing to share.
+/// 4 `f64`, in two registers: one register of two lanes would be too short for Winograd's
+/// transforms, and leave partial vectors nothing to share.
 #[derive(Clone, Copy)]
 pub(crate) struct F64x4(float64x2_t, float64x2_t);
 
@@ -525,7 +531,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return NaN where either operand is.
+        // SAFETY: the caller runs where the ISA is. Both instructions return NaN where either
+        // operand is.
         unsafe { Self(vminq_f64(vmaxq_f64(self.0, lo.0), hi.0), vminq_f64(vmaxq_f64(self.1, lo.1), hi.1)) }
     }
 
@@ -615,7 +622,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn load_mask(p: *const f64, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA, and of the elements of the mask: others are not read.
+        // SAFETY: the caller's promise of ISA, and of the elements of the mask: others are not
+        // read.
         unsafe {
             let mut v = Self::splat(0.0);
             if mask & 1 != 0 {

@@ -1,6 +1,7 @@
 //! NEON weaving of phases, for f32 and f64.
 //!
-//! Register budget, of 32: 8 phases of f32 take 8, of f64 16, the results of a round of zips come in their place, and bounds and bias are 3 or 6 more.
+//! Register budget, of 32: 8 phases of f32 take 8, of f64 16, the results of a round of zips come
+//! in their place, and bounds and bias are 3 or 6 more.
 
 use super::vector::{F32x4, F64x4};
 use crate::Isa;

@@ -17,8 +17,8 @@ pub(super) unsafe fn every_lane<V: Simd>() -> V::Mask {
 /// Which rows of a tile's input are there: all of them.
 pub(super) const WHOLE: u8 = 0;
 
-/// All but the first and the last N / 2. Branches would keep the compiler from ordering multiply-adds and loads of several rows: they cost
-/// up to half as much again.
+/// All but the first and the last N / 2. Branches would keep the compiler from ordering
+/// multiply-adds and loads of several rows: they cost up to half as much again.
 pub(super) const SAME: u8 = 1;
 
 /// Those that are told.
@@ -29,11 +29,13 @@ pub(super) fn rows_inside<T>(args: &DirectArgs<T>, first: isize) -> (usize, usiz
     ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize)
 }
 
-/// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, ...; where `MASKED`, the lanes of `mask` of them; of the first and last
-/// N - 1 rows, those that are there according to `EDGE`: where that is `SOME`, those that are `inside`.
+/// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, ...; where
+/// `MASKED`, the lanes of `mask` of them; of the first and last N - 1 rows, those that are there
+/// according to `EDGE`: where that is `SOME`, those that are `inside`.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: those of R + N - 1 rows are readable for a vector, or for the lanes of the mask; `w` for `N` weights.
+/// CPU: the ISA of `V`. Memory: those of R + N - 1 rows are readable for a vector, or for the lanes
+/// of the mask; `w` for `N` weights.
 #[inline(always)]
 pub(super) unsafe fn sum_column<
     V: Simd,
@@ -59,7 +61,8 @@ pub(super) unsafe fn sum_column<
             let w = w.add(k * weight);
             weights[k] = if VECTOR_WEIGHTS { V::load(w) } else { V::splat(*w) };
         }
-        // Straight-line code: LLVM does not unroll a loop of so many rows. A row serves N different sums, so that none waits for the one before it.
+        // Straight-line code: LLVM does not unroll a loop of so many rows. A row serves N different
+        // sums, so that none waits for the one before it.
         const { assert!(R + N - 1 <= 20, "the list of rows is too short") };
         macro_rules! rows {
             ($($i:literal)+) => {$(
@@ -103,7 +106,8 @@ pub(super) unsafe fn store<V: Simd, const R: usize>(
 ) {
     let at = at + vector * V::LANES;
     let n = (output.width - vector * V::LANES).min(V::LANES);
-    // SAFETY: TileOutput promises that rows may be written, and the residual read, for `width` elements, of which this vector has n.
+    // SAFETY: TileOutput promises that rows may be written, and the residual read, for `width`
+    // elements, of which this vector has n.
     unsafe {
         if !output.residual.is_null() {
             for r in 0..R {
@@ -124,7 +128,8 @@ pub(super) unsafe fn store<V: Simd, const R: usize>(
                 y = V::advance(y, output.y_row);
             }
         } else if R > 1 && n == output.y_row && 2 * n >= V::LANES {
-            // Rows follow one another: a whole vector reaches into the next row of the tile, which is stored after it.
+            // Rows follow one another: a whole vector reaches into the next row of the tile, which
+            // is stored after it.
             for r in 0..R - 1 {
                 acc[r].store(y.cast_mut());
                 y = V::advance(y, output.y_row);

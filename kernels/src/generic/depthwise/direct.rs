@@ -7,8 +7,8 @@ use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS};
 use crate::simd::Simd;
 
-/// As [`tiles`](super::tiles) along rows, straight from X: positions that are padding are masked, and rows that are left out, which asks for finite
-/// weights.
+/// As [`tiles`](super::tiles) along rows, straight from X: positions that are padding are masked,
+/// and rows that are left out, which asks for finite weights.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
@@ -43,8 +43,8 @@ pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>)
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
 unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
-    // SAFETY: DirectArgs promises the rows that are read, and the masks leave out what is not of them, or in loose planes, what no stored lane sees;
-    // the output's contract covers the rest.
+    // SAFETY: DirectArgs promises the rows that are read, and the masks leave out what is not of
+    // them, or in loose planes, what no stored lane sees; the output's contract covers the rest.
     unsafe {
         let output = &args.output;
         let is_square = (N == 3 || N == 5) && args.columns_len == N;
@@ -107,7 +107,8 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
 struct Views<V: Simd> {
     /// For each column, the lanes that are in X.
     masks: [[V::Mask; MOST_SHORT]; 3],
-    /// As a bit for each column, whether stored lanes are not among them; and whether any lane is not.
+    /// As a bit for each column, whether stored lanes are not among them; and whether any lane is
+    /// not.
     masked: [[u32; 3]; 2],
 }
 
@@ -136,8 +137,9 @@ impl<V: Simd> Views<V> {
     }
 }
 
-/// [`direct_columns`] for `N` columns on planes of one tile of one vector, as high as those of X, between equal padding: what planes have in common is made
-/// ready once, and columns follow one another without a loop, as there is little to do for each plane.
+/// [`direct_columns`] for `N` columns on planes of one tile of one vector, as high as those of X,
+/// between equal padding: what planes have in common is made ready once, and columns follow one
+/// another without a loop, as there is little to do for each plane.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
@@ -178,12 +180,14 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
     }
 }
 
-/// Whether three columns of three taps can be summed row by row: the weights, the sums of a tile and three vectors have to fit in registers.
+/// Whether three columns of three taps can be summed row by row: the weights, the sums of a tile
+/// and three vectors have to fit in registers.
 pub(crate) const fn goes_by_rows<V: Simd>() -> bool {
     V::MASKS && 9 + 14 + 4 <= V::REGISTER_FILE / V::REGISTERS
 }
 
-/// [`direct_columns`] for three columns of three taps, row by row: with all weights in registers, a row of X is read once.
+/// [`direct_columns`] for three columns of three taps, row by row: with all weights in registers, a
+/// row of X is read once.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
@@ -230,11 +234,12 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
     }
 }
 
-/// Adds three columns of three taps each, at `offsets` from the rows at `x`, `x + step`, ..., otherwise as
-/// [`sum_column`] at an edge. Rows `ahead` of those of the tile are fetched.
+/// Adds three columns of three taps each, at `offsets` from the rows at `x`, `x + step`, ...,
+/// otherwise as [`sum_column`] at an edge. Rows `ahead` of those of the tile are fetched.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: those of R + 2 rows are readable for a vector at each offset, or for the lanes of the mask.
+/// CPU: the ISA of `V`. Memory: those of R + 2 rows are readable for a vector at each offset, or
+/// for the lanes of the mask.
 #[inline(always)]
 unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8>(
     acc: &mut [V; R],
@@ -244,7 +249,8 @@ unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8
     masks: &[V::Mask; MOST_SHORT],
     weights: &[[V; 3]; 3],
 ) {
-    // Of an address that it knows, the compiler would keep those of all rows in memory, from one vector to the next.
+    // Of an address that it knows, the compiler would keep those of all rows in memory, from one
+    // vector to the next.
     let mut row = V::advance(x, 0);
     // SAFETY: the caller's promise of memory and ISA.
     unsafe {

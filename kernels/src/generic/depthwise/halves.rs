@@ -1,19 +1,21 @@
-//! Tiles below one another that share vectors: where the last vectors of their rows have at most half as many elements as lanes, one tile is in the low half, the
-//! other one in the high half.
+//! Tiles below one another that share vectors: where the last vectors of their rows have at most
+//! half as many elements as lanes, one tile is in the low half, the other one in the high half.
 
 use super::column::rows_inside;
 use crate::Real;
 use crate::depthwise::{DirectArgs, MOST_SHORT, MOST_TAPS, TileOutput, tails_fit_in_one};
 use crate::simd::{Simd, lanes_in_row};
 
-/// Rows of a tile, at the least, that shares the last vectors of its rows with another one: lower ones are rare among several, and each costs code.
-/// So only the first and the last tile see rows that are not there.
+/// Rows of a tile, at the least, that shares the last vectors of its rows with another one: lower
+/// ones are rare among several, and each costs code. So only the first and the last tile see rows
+/// that are not there.
 const LEAST_HALVED: usize = MOST_TAPS;
 
 /// Rows before a tile and behind it that may not be there.
 const MOST_MISSING: usize = 2 * (MOST_TAPS - 1);
 
-/// Whether two tiles below one another share the last vectors of their rows, which have at most half as many elements as lanes.
+/// Whether two tiles below one another share the last vectors of their rows, which have at most
+/// half as many elements as lanes.
 pub(super) fn halves_tails<V: Simd, const R: usize>(output: &TileOutput<V::Elem>) -> bool {
     has_halves::<V, R>() && tails_fit_in_one(output.width, V::LANES, output.tiles)
 }
@@ -53,8 +55,8 @@ impl Halves {
     }
 }
 
-/// For the rows before two tiles that share a vector, and those behind them, the lanes of either half, all or none: whether there is such a row. For the first
-/// two tiles, and for the last two.
+/// For the rows before two tiles that share a vector, and those behind them, the lanes of either
+/// half, all or none: whether there is such a row. For the first two tiles, and for the last two.
 type Edges = [u32; MOST_MISSING];
 
 /// Where nothing is at an edge, and no edges are looked at.
@@ -97,8 +99,9 @@ pub(super) unsafe fn direct_halves<V: Simd, const R: usize, const N: usize>(
     }
 }
 
-/// As [`sum_column`](super::column::sum_column) for two tiles: in the low half of each vector the rows at `x`, `x + step`, ..., in the high half those `R` rows further on; of either half
-/// the lanes that are set, where `EDGE` in the first and last N - 1 rows those that `edges` leaves.
+/// As [`sum_column`](super::column::sum_column) for two tiles: in the low half of each vector the
+/// rows at `x`, `x + step`, ..., in the high half those `R` rows further on; of either half the
+/// lanes that are set, where `EDGE` in the first and last N - 1 rows those that `edges` leaves.
 ///
 /// # Safety
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: those lanes are readable; `w` for `N` weights.
@@ -129,7 +132,8 @@ pub(super) unsafe fn sum_halves<V: Simd, const R: usize, const N: usize, const E
                     let x = V::load_halves(row, row.wrapping_add(R * step), lanes);
                     for k in 0..N {
                         if $i >= k && $i - k < R {
-                            // Rows that are not there are left out, as from other tiles: -0 + 0 would be 0.
+                            // Rows that are not there are left out, as from other tiles: -0 + 0
+                            // would be 0.
                             acc[$i - k] = if is_edge {
                                 x.mul_add_of(V::load_scalars(w.add(k), 1), 0, acc[$i - k], V::lanes(there))
                             } else {
@@ -146,7 +150,8 @@ pub(super) unsafe fn sum_halves<V: Simd, const R: usize, const N: usize, const E
     let _ = row;
 }
 
-/// As [`store`](super::column::store) for two tiles, the first of which begins at `at`: the last vector of their rows, which has one of them in either half.
+/// As [`store`](super::column::store) for two tiles, the first of which begins at `at`: the last
+/// vector of their rows, which has one of them in either half.
 ///
 /// # Safety
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`TileOutput`] states.
@@ -154,7 +159,8 @@ pub(super) unsafe fn sum_halves<V: Simd, const R: usize, const N: usize, const E
 pub(super) unsafe fn store_halves<V: Simd, const R: usize>(acc: &mut [V; R], output: &TileOutput<V::Elem>, at: usize) {
     let from = (output.vectors - 1) * V::LANES;
     let (n, at, second) = (output.width - from, at + from, R * output.y_row);
-    // SAFETY: TileOutput promises that rows of both tiles may be written, and the residual read, for `width` elements.
+    // SAFETY: TileOutput promises that rows of both tiles may be written, and the residual read,
+    // for `width` elements.
     unsafe {
         if !output.residual.is_null() {
             let residual = output.residual.add(at);

@@ -1,13 +1,15 @@
-//! The direct kernels: sums over few channels, in registers over all taps, and the passes that bring X into the form they read.
+//! The direct kernels: sums over few channels, in registers over all taps, and the passes that
+//! bring X into the form they read.
 //!
-//! A GEMM has nothing to share among output channels here, so that the reuse is in space: a tile is a column of R output rows, one vector wide. A
-//! tap column is a run of N taps below one another: its N weights are in registers, its R + N - 1 input rows are loaded once, at any alignment, and serve
-//! R * N multiply-adds.
-//! Two orientations share it:
+//! A GEMM has nothing to share among output channels here, so that the reuse is in space: a tile is
+//! a column of R output rows, one vector wide. A tap column is a run of N taps below one another:
+//! its N weights are in registers, its R + N - 1 input rows are loaded once, at any alignment, and
+//! serve R * N multiply-adds. Two orientations share it:
 //!
 //! * rows: a vector is `LANES` neighbouring positions of one channel, a weight is broadcast;
-//! * channels: a vector is one position of `LANES` channels, the weights are vectors. For narrow planes, and for one axis only, whose taps lie
-//!   side by side: with channels as lanes they are below one another.
+//! * channels: a vector is one position of `LANES` channels, the weights are vectors. For narrow
+//!   planes, and for one axis only, whose taps lie side by side: with channels as lanes they are
+//!   below one another.
 
 #![expect(
     clippy::needless_range_loop,
@@ -36,7 +38,8 @@ use crate::simd::Simd;
 /// CPU: the ISA of `V`. Memory: as [`DepthwiseArgs`] states for `R`.
 #[inline(always)]
 pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(args: &DepthwiseArgs<V::Elem>) {
-    // SAFETY: every pointer below stays inside what DepthwiseArgs promises for these planes, tiles and vectors.
+    // SAFETY: every pointer below stays inside what DepthwiseArgs promises for these planes, tiles
+    // and vectors.
     unsafe {
         let output = &args.output;
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
@@ -68,7 +71,8 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
     }
 }
 
-/// Adds all taps, for one vector of a tile whose input begins at `x`, or as [`sum_halves`] for two tiles.
+/// Adds all taps, for one vector of a tile whose input begins at `x`, or as [`sum_halves`] for two
+/// tiles.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DepthwiseArgs`] states for `R`.
@@ -99,11 +103,12 @@ unsafe fn sum_groups<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool, const 
     }
 }
 
-/// Adds `columns` tap columns of `N` taps each to the sums; returns where offsets and weights go on.
+/// Adds `columns` tap columns of `N` taps each to the sums; returns where offsets and weights go
+/// on.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: `offsets` readable for `columns`, `w` for `columns * N` weights; for each offset, `x + offset + i * step`
-/// for a vector, i < R + N - 1, or as [`sum_halves`].
+/// CPU: the ISA of `V`. Memory: `offsets` readable for `columns`, `w` for `columns * N` weights;
+/// for each offset, `x + offset + i * step` for a vector, i < R + N - 1, or as [`sum_halves`].
 #[inline(always)]
 unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: bool, const HALVES: bool>(
     acc: &mut [V; R],

@@ -11,7 +11,8 @@ use crate::ukernel::ChannelStore;
 /// CPU: the ISA of `V`. Memory: as [`CopyArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn copy<V: Simd>(args: &CopyArgs<V::Elem>) {
-    // SAFETY: CopyArgs promises `width` elements of each row of src, and as many whole vectors of each row of dst.
+    // SAFETY: CopyArgs promises `width` elements of each row of src, and as many whole vectors of
+    // each row of dst.
     unsafe {
         for plane in 0..args.planes {
             for row in 0..args.rows {
@@ -67,7 +68,8 @@ pub(crate) unsafe fn split<V: Simd>(args: &CopyArgs<V::Elem>) {
 /// CPU: the ISA of `V`. Memory: as [`GatherArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn gather<V: Simd>(args: &GatherArgs<V::Elem>) {
-    // SAFETY: GatherArgs promises `len` elements of each channel, `len` slots, and a vector of dst at each slot.
+    // SAFETY: GatherArgs promises `len` elements of each channel, `len` slots, and a vector of dst
+    // at each slot.
     unsafe {
         let mut at = 0;
         while at < args.len {
@@ -98,10 +100,12 @@ pub(crate) unsafe fn gather<V: Simd>(args: &GatherArgs<V::Elem>) {
     }
 }
 
-/// Turns vectors of channels, one for each of `len` positions, back into rows of positions: bias, residual, clamp.
+/// Turns vectors of channels, one for each of `len` positions, back into rows of positions: bias,
+/// residual, clamp.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: `src` is readable for `len * LANES` elements, the rest as [`ChannelStore`] states for `len` pixels.
+/// CPU: the ISA of `V`. Memory: `src` is readable for `len * LANES` elements, the rest as
+/// [`ChannelStore`] states for `len` pixels.
 #[inline(always)]
 pub(crate) unsafe fn scatter<V: Simd>(src: *const V::Elem, len: usize, store: &ChannelStore<V::Elem>) {
     // SAFETY: the caller's promise, passed on; the loads of a full block end at its last position.

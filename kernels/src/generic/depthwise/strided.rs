@@ -5,20 +5,23 @@ use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, TileOutput};
 use crate::simd::Simd;
 
-/// As [`direct`](super::direct()) with stride 2 along both axes for three columns of three taps, two of which are a pair, row by row: with all nine weights in registers, a row of
-/// X is loaded once; and as it serves two sums at the most, no more are there, and tiles are of any height.
+/// As [`direct`](super::direct()) with stride 2 along both axes for three columns of three taps,
+/// two of which are a pair, row by row: with all nine weights in registers, a row of X is loaded
+/// once; and as it serves two sums at the most, no more are there, and tiles are of any height.
 ///
 /// # Safety
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`DirectArgs`] states for `args.mr`.
 #[inline(always)]
 pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<V::Elem>) {
-    // SAFETY: as in direct_columns; a vector of output sees two of X, and perhaps the element before or behind them.
+    // SAFETY: as in direct_columns; a vector of output sees two of X, and perhaps the element
+    // before or behind them.
     unsafe {
         let output = &args.output;
         let last = output.vectors - 1;
         let is_left = (*args.columns.add(1)).is_pair;
         let DirectColumn { position, offset, .. } = *args.columns.add(usize::from(is_left));
-        // The third column is left or right of the pair: its first index in the two vectors, the element that is beside them, and the lane of that.
+        // The third column is left or right of the pair: its first index in the two vectors, the
+        // element that is beside them, and the lane of that.
         let (from, beside, lane) = if is_left { (-1, -1, 0) } else { (2, 2 * V::LANES as isize, V::LANES - 1) };
         let every = every_lane::<V>();
         let mut views =
@@ -75,7 +78,8 @@ struct StridedView<V: Simd> {
     masks: [V::Mask; 2],
     /// The first index of the third column in those vectors, of every second one.
     from: isize,
-    /// Where lane 0 of a vector would be that has the element beside them at its `lane`, which is a bit; none if that is not in X.
+    /// Where lane 0 of a vector would be that has the element beside them at its `lane`, which is a
+    /// bit; none if that is not in X.
     beside: isize,
     lane: u32,
 }
@@ -108,8 +112,8 @@ unsafe fn add_three<V: Simd>(sum: V, x: [V; 3], w: [V; 3]) -> V {
     unsafe { w[2].mul_add(x[2], w[1].mul_add(x[1], w[0].mul_add(x[0], sum))) }
 }
 
-/// A tile of [`threes`], one vector wide, from row `first` of X at `x` on, to `n` elements of each row from `at` of the output on; the rows `ahead` of it are
-/// fetched.
+/// A tile of [`threes`], one vector wide, from row `first` of X at `x` on, to `n` elements of each
+/// row from `at` of the output on; the rows `ahead` of it are fetched.
 ///
 /// # Safety
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`threes`], for this tile.
@@ -186,14 +190,16 @@ unsafe fn store_row<V: Simd>(sum: V, output: &TileOutput<V::Elem>, at: usize, n:
 /// Rows of a tile with stride 2, at the most.
 const MOST_STRIDED: usize = 8;
 
-/// Whether tiles of `mr` rows read X with stride 2 for columns of `taps` taps: the sums, the weights of two columns, two vectors before and behind
-/// their split and its two permutations have to fit in registers.
+/// Whether tiles of `mr` rows read X with stride 2 for columns of `taps` taps: the sums, the
+/// weights of two columns, two vectors before and behind their split and its two permutations have
+/// to fit in registers.
 pub(crate) const fn strides<V: Simd>(mr: usize, taps: usize) -> bool {
     (taps == 3 || taps == 5) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTER_FILE / V::REGISTERS
 }
 
-/// [`direct`](super::direct()) with stride 2 along both axes, for columns of `N` taps: two vectors of a row are split in registers into the positions that a column sees
-/// and those of the column right of it, so that two columns are summed together.
+/// [`direct`](super::direct()) with stride 2 along both axes, for columns of `N` taps: two vectors
+/// of a row are split in registers into the positions that a column sees and those of the column
+/// right of it, so that two columns are summed together.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
@@ -261,11 +267,12 @@ pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args:
     }
 }
 
-/// As [`sum_column`](super::column::sum_column) with stride 2, for a column and, if `PAIR`, the one right of it.
+/// As [`sum_column`](super::column::sum_column) with stride 2, for a column and, if `PAIR`, the one
+/// right of it.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: those of 2 R + N - 2 rows are readable for two vectors, or for the lanes of their masks; `w` for the weights of the columns'
-/// even and odd taps.
+/// CPU: the ISA of `V`. Memory: those of 2 R + N - 2 rows are readable for two vectors, or for the
+/// lanes of their masks; `w` for the weights of the columns' even and odd taps.
 #[inline(always)]
 unsafe fn sum_pair<V: Simd, const R: usize, const N: usize, const PAIR: bool, const MASKED: bool>(
     acc: &mut [V; R],

@@ -1,8 +1,10 @@
 //! AVX2 + FMA GEMM tiles for f64.
 //!
-//! Register budget, of 16 ymm: `MR * NRV` accumulators, the smaller of MR broadcasts and NRV vectors, and one more: 6x2 is 15, 3x3 13,
-//! 2x4 11, 2x6 15 (4x3 would be 16, and is spilled). Narrower tiles of the same MR serve the column tail, smaller MR the row tail; wide tiles of few rows serve few
-//! output channels. `gemm` runs vectors along output positions, `gemmt` along output channels (NR x pixels), `gemmt2` with the pixels in two rows.
+//! Register budget, of 16 ymm: `MR * NRV` accumulators, the smaller of MR broadcasts and NRV
+//! vectors, and one more: 6x2 is 15, 3x3 13, 2x4 11, 2x6 15 (4x3 would be 16, and is spilled).
+//! Narrower tiles of the same MR serve the column tail, smaller MR the row tail; wide tiles of few
+//! rows serve few output channels. `gemm` runs vectors along output positions, `gemmt` along output
+//! channels (NR x pixels), `gemmt2` with the pixels in two rows.
 
 use super::vector::F64x4;
 use crate::Isa;

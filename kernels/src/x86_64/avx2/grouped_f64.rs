@@ -1,7 +1,7 @@
 //! AVX2 tiles of several output channels for f64, straight from X.
 //!
-//! Register budget, of 16 ymm: MR * NRV sums, the smaller of MR weights and NRV vectors, one more: 4x2 is 11, 6x2 15, 3x3 13. Masks of a column are read from
-//! memory.
+//! Register budget, of 16 ymm: MR * NRV sums, the smaller of MR weights and NRV vectors, one more:
+//! 4x2 is 11, 6x2 15, 3x3 13. Masks of a column are read from memory.
 
 use super::vector::F64x4;
 use crate::Isa;

@@ -5,7 +5,8 @@ use core::arch::x86_64::*;
 use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
 use crate::x86_64::quarters;
 
-/// For each mask of eight 32-bit lanes, the indices that move its lanes to the front (AVX2 has no compress instruction).
+/// For each mask of eight 32-bit lanes, the indices that move its lanes to the front (AVX2 has no
+/// compress instruction).
 static COMPRESS: [[u32; 8]; 256] = {
     let mut table = [[0; 8]; 256];
     let mut mask = 0;
@@ -100,7 +101,8 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     fn prefetch(p: *const f32) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
+        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on
+        // no address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 
@@ -130,7 +132,8 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
+        // where either is NaN.
         unsafe { Self(_mm256_min_ps(hi.0, _mm256_max_ps(lo.0, self.0))) }
     }
 
@@ -328,7 +331,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     fn prefetch(p: *const f64) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
+        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on
+        // no address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 
@@ -358,7 +362,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
+        // where either is NaN.
         unsafe { Self(_mm256_min_pd(hi.0, _mm256_max_pd(lo.0, self.0))) }
     }
 
@@ -522,10 +527,12 @@ impl Simd for F64x4 {
     }
 }
 
-/// The permutations and blends that take every M-th element out of M vectors: `[p][s]` is what of vector p comes from vector s, as 32-bit lanes.
+/// The permutations and blends that take every M-th element out of M vectors: `[p][s]` is what of
+/// vector p comes from vector s, as 32-bit lanes.
 struct Every<const M: usize>;
 
-/// Fills `[p][s]`: element `p + M * lane` is lane `e % LANES` of vector `e / LANES`; an element is `$width` lanes of 32 bits.
+/// Fills `[p][s]`: element `p + M * lane` is lane `e % LANES` of vector `e / LANES`; an element is
+/// `$width` lanes of 32 bits.
 macro_rules! every {
     ($name:ident, $lanes:literal, $width:literal) => {
         const $name: [[([i32; 8], [i32; 8]); M]; M] = {

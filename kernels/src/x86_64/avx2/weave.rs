@@ -1,6 +1,7 @@
 //! AVX2 weaving of phases, for f32 and f64.
 //!
-//! Register budget: of 16 ymm, 8 phases take 8, the results of a round of zips come in their place, and bounds and bias are 3 more.
+//! Register budget: of 16 ymm, 8 phases take 8, the results of a round of zips come in their place,
+//! and bounds and bias are 3 more.
 
 use super::vector::{F32x8, F64x4};
 use crate::Isa;

@@ -1,4 +1,5 @@
-//! Conversions between `f16` and `f32`, a register at a time: `half` has them for eight values, not inlined into the passes around them.
+//! Conversions between `f16` and `f32`, a register at a time: `half` has them for eight values, not
+//! inlined into the passes around them.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;

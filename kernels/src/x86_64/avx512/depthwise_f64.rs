@@ -1,8 +1,10 @@
 //! AVX-512 direct tiles for f64.
 //!
-//! Register budget, of 32: R sums, the N weights of a column, one row, bias and bounds: 8 rows and 7 taps are 19. With stride 2, R <= 8 sums, the weights of two
-//! columns, two vectors before and behind their split and its permutations: 24 with 5 taps. Fewer than 8 sums would wait for one another. `dw` runs vectors
-//! along positions (R x NR; half as long for rows that fit in them), `dwt` along channels (NR x R). Taller tiles are left to f32, as each costs code.
+//! Register budget, of 32: R sums, the N weights of a column, one row, bias and bounds: 8 rows and
+//! 7 taps are 19. With stride 2, R <= 8 sums, the weights of two columns, two vectors before and
+//! behind their split and its permutations: 24 with 5 taps. Fewer than 8 sums would wait for one
+//! another. `dw` runs vectors along positions (R x NR; half as long for rows that fit in them),
+//! `dwt` along channels (NR x R). Taller tiles are left to f32, as each costs code.
 
 use super::vector::F64x8;
 use crate::Isa;

@@ -1,7 +1,8 @@
 //! AVX-512 tiles of several output channels for f32, straight from X.
 //!
-//! Register budget, of 32 zmm: MR * NRV sums, the smaller of MR weights and NRV vectors, one more: 4x6 is 29, 8x3 28, 6x4 29, 3x7 25. Masks of a column are in
-//! mask registers, of which there are 7: NRV is at most that.
+//! Register budget, of 32 zmm: MR * NRV sums, the smaller of MR weights and NRV vectors, one more:
+//! 4x6 is 29, 8x3 28, 6x4 29, 3x7 25. Masks of a column are in mask registers, of which there are
+//! 7: NRV is at most that.
 
 use super::vector::F32x16;
 use crate::Isa;

@@ -1,7 +1,8 @@
 //! AVX-512 depthwise transposed convolution of stride 2, for f32 and f64.
 //!
-//! Register budget, of 32 zmm: 4x4 holds 16 weights, two rows of three vectors, two sums, two tables of lanes, bias and bounds: 29. 5x5 holds 13 of its weights, and reads the
-//! others from memory.
+//! Register budget, of 32 zmm: 4x4 holds 16 weights, two rows of three vectors, two sums, two
+//! tables of lanes, bias and bounds: 29. 5x5 holds 13 of its weights, and reads the others from
+//! memory.
 
 use super::vector::{F32x16, F64x8};
 use crate::Isa;

@@ -32,7 +32,8 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     fn prefetch(p: *const f32) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
+        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on
+        // no address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 
@@ -62,7 +63,8 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
+        // where either is NaN.
         unsafe { Self(_mm512_min_ps(hi.0, _mm512_max_ps(lo.0, self.0))) }
     }
 
@@ -88,7 +90,8 @@ impl Simd for F32x16 {
     unsafe fn transpose(rows: &mut [Self; 16]) {
         // SAFETY: the caller runs where the ISA is.
         unsafe {
-            // 4x4 blocks within the 128-bit lanes: lane l of u[4 * g + c] holds column 4 * l + c of rows 4 * g ..
+            // 4x4 blocks within the 128-bit lanes: lane l of u[4 * g + c] holds column 4 * l + c of
+            // rows 4 * g ..
             let mut t = *rows;
             for i in 0..8 {
                 t[2 * i] = Self(_mm512_unpacklo_ps(rows[2 * i].0, rows[2 * i + 1].0));
@@ -255,7 +258,8 @@ impl Simd for F32x16 {
         unsafe { Self::load(p) }
     }
 
-    // A multiply-add under a mask costs no more than one without; a load under a mask takes a multiply-add's place.
+    // A multiply-add under a mask costs no more than one without; a load under a mask takes a
+    // multiply-add's place.
     #[inline(always)]
     unsafe fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: __mmask16) -> Self {
         // SAFETY: the caller runs where the ISA is.
@@ -339,7 +343,8 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     fn prefetch(p: *const f64) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no address.
+        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on
+        // no address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 
@@ -369,7 +374,8 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
+        // where either is NaN.
         unsafe { Self(_mm512_min_pd(hi.0, _mm512_max_pd(lo.0, self.0))) }
     }
 
@@ -547,7 +553,8 @@ impl Simd for F64x8 {
         unsafe { Self::load(p) }
     }
 
-    // A multiply-add under a mask costs no more than one without; a load under a mask takes a multiply-add's place.
+    // A multiply-add under a mask costs no more than one without; a load under a mask takes a
+    // multiply-add's place.
     #[inline(always)]
     unsafe fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: __mmask8) -> Self {
         // SAFETY: the caller runs where the ISA is.
@@ -610,10 +617,12 @@ fn first(n: usize) -> u32 {
     ((1_u64 << n) - 1) as u32
 }
 
-/// The indices that take every M-th element out of M vectors: `[p][s]` puts those of vector s behind the ones that are there already.
+/// The indices that take every M-th element out of M vectors: `[p][s]` puts those of vector s
+/// behind the ones that are there already.
 struct Every<const M: usize>;
 
-/// Fills `[p][s][lane]`: element `p + M * lane` is lane `e % LANES` of vector `e / LANES`; indices from LANES on name the second operand's lanes.
+/// Fills `[p][s][lane]`: element `p + M * lane` is lane `e % LANES` of vector `e / LANES`; indices
+/// from LANES on name the second operand's lanes.
 macro_rules! every {
     ($name:ident, $int:ty, $lanes:literal) => {
         const $name: [[[$int; $lanes]; M]; M] = {

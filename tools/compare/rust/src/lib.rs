@@ -1,4 +1,5 @@
-//! The protocol of `convoke-tools worker --help`: a request a line on standard input, an answer a line on standard output.
+//! The protocol of `convoke-tools worker --help`: a request a line on standard input, an answer a
+//! line on standard output.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! candle: its functions on tensors, which keep nothing packed, and the bias as an addition behind them. Equal values on all axes only.
+//! candle: its functions on tensors, which keep nothing packed, and the bias as an addition behind
+//! them. Equal values on all axes only.
 
 #![forbid(unsafe_code)]
 
