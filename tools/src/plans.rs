@@ -1,10 +1,10 @@
 //! What is planned for each layer, as text: a change of any plan is a difference that a reader
 //! sees.
 //!
-//! The layers are the built-in ones and the [`hard`] ones. Each is planned for all
-//! named machines and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have
-//! the ISA, because plans depend on the machine that they are made for alone. Beside it stand
-//! hashes of the outputs, because a plan that is the same can still be computed otherwise.
+//! The layers are the built-in ones and the [`hard`] ones. Each is planned for all named machines
+//! and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have the ISA: plans
+//! depend on the machine that they are made for alone. Beside them stand hashes of the outputs,
+//! because kernels can change where plans do not.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -77,11 +77,13 @@ pub fn plans(isa: Isa) -> Result<String> {
     Ok(text)
 }
 
+/// What a plan is for, and its cost: a machine, a number of threads, nanoseconds.
+type Case = (String, usize, String);
+
 /// The plans of a layer with one element type.
 fn paragraph<T: Scalar>(layer: &Layer, isa: Isa) -> Result<String> {
-    // In the order in which they are found. A plan is for a machine, a number of threads and a
-    // cost.
-    let mut plans: Vec<(String, Vec<(String, usize, String)>)> = Vec::new();
+    // In the order in which they are found.
+    let mut plans: Vec<(String, Vec<Case>)> = Vec::new();
     for machine in Machine::named() {
         for threads in THREADS {
             let plan = plan::<T>(layer, &machine, isa, threads, Activation::None)?;
@@ -101,7 +103,7 @@ fn paragraph<T: Scalar>(layer: &Layer, isa: Isa) -> Result<String> {
 
 /// Machines, threads and costs in a short form: `zen5 no-l3 t1 t2 8.205e3`, and the next such
 /// group.
-fn gathered(cases: Vec<(String, usize, String)>) -> String {
+fn gathered(cases: Vec<Case>) -> String {
     let of_machine = merged(cases, |(machine, threads, cost)| ((machine, cost), threads_name(threads)));
     let groups = merged(of_machine, |((machine, cost), threads)| ((cost, threads), machine));
     let groups = groups.into_iter().map(|((cost, threads), machines)| format!("{machines} {threads} {cost}"));
@@ -154,8 +156,8 @@ fn what<T: Scalar>(plan: &Plan<T>) -> String {
 
 /// A line for each layer of moderate size with hashes of its output on fixed data: with the plans
 /// for [`Machine::zen5`] and for 1, 2 and 16 threads, and the kernels of an ISA that the CPU has.
-/// The same on every CPU, as multiply-adds are rounded correctly. Hard layers have two lines more: with a
-/// residual and an activation, in two element types.
+/// The same on every CPU, as multiply-adds are rounded correctly. Hard layers have two lines more:
+/// with a residual and an activation, in two element types.
 ///
 /// Each plan is run on the calling thread, and on `team`, which must give the same bits.
 ///
