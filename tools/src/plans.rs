@@ -2,25 +2,26 @@
 //! sees.
 //!
 //! The layers are the built-in ones and the [`hard`] ones. Each is planned for all named machines
-//! and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have the ISA, because
-//! plans depend on the machine that they are made for alone.
+//! and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have the ISA: plans
+//! depend on the machine that they are made for alone. Beside them stand hashes of the outputs,
+//! because kernels can change where plans do not.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use convoke::kernels::isa::Absence;
-use convoke::{Algorithm, Blas, Isa, Machine, Operator, Plan, Planner, Threads, Workspace, f16};
+use convoke::{Activation, Algorithm, Blas, Isa, Machine, Operator, Plan, Planner, Threads, Workspace, f16};
 
-use crate::data::{Operands, Scalar};
+use crate::data::{Operands, Scalar, uniform};
 use crate::{hard, shapes};
 
 /// Threads that each layer is planned for.
 const THREADS: [usize; 3] = [1, 2, 16];
 
 /// Multiply-adds up to which a layer is run for its output: the portable tier is slow.
-const MOST_MACS: u128 = 40_000_000;
-const MOST_MACS_PORTABLE: u128 = 4_000_000;
+const MOST_MACS: u128 = 250_000_000;
+const MOST_MACS_PORTABLE: u128 = 10_000_000;
 
 /// The ISAs whose kernels this build has, whether or not the CPU has the ISA.
 pub fn isas() -> impl Iterator<Item = Isa> {
@@ -32,61 +33,108 @@ struct Layer {
     name: String,
     operator: Operator,
     x_shape: Vec<usize>,
+    /// Whether it is one of those at which plans go wrong first, which are small.
+    is_hard: bool,
 }
 
 /// All layers: the built-in ones, then the hard ones by number.
 fn layers() -> Vec<Layer> {
-    let built_in = shapes::built_in().into_iter();
-    let built_in = built_in.map(|layer| Layer { operator: layer.operator(), name: layer.name, x_shape: layer.x });
-    let hard = hard::layers().into_iter().enumerate();
-    let hard =
-        hard.map(|(i, case)| Layer { name: format!("hard.{i}"), operator: case.operator, x_shape: case.x_shape });
+    let built_in = shapes::built_in().into_iter().map(|layer| Layer {
+        operator: layer.operator(),
+        name: layer.name,
+        x_shape: layer.x,
+        is_hard: false,
+    });
+    let hard = hard::layers().into_iter().enumerate().map(|(i, case)| Layer {
+        name: format!("hard.{i}"),
+        operator: case.operator,
+        x_shape: case.x_shape,
+        is_hard: true,
+    });
     built_in.chain(hard).collect()
 }
 
-/// The plans of all layers with the kernels of one ISA. A paragraph a layer: a line that names it,
-/// and for each plan a line of what it is and one of the machines, threads and estimates that it is
-/// for.
+/// The plans of all layers with the kernels of one ISA. A paragraph a layer and element type: a
+/// line that names it, and for each plan a line of what it is and one of the machines, numbers of
+/// threads and estimates in nanoseconds that it is for.
 ///
 /// # Errors
 /// A layer that cannot be planned.
 pub fn plans(isa: Isa) -> Result<String> {
     let mut text = String::new();
     for layer in layers() {
-        describe::<f32>(&layer, isa, &mut text)?;
-        if layer.name.starts_with("hard.") {
-            describe::<f16>(&layer, isa, &mut text)?;
+        let geometry = layer.operator.geometry(&layer.x_shape).with_context(|| layer.name.clone())?;
+        let single = paragraph::<f32>(&layer, isa)?;
+        write!(text, "{}: {} {}\n{single}", layer.name, geometry.op, shapes::describe(&geometry))?;
+        if layer.is_hard {
+            let half = paragraph::<f16>(&layer, isa)?;
+            match half == single {
+                true => writeln!(text, "{} f16: as f32", layer.name)?,
+                false => write!(text, "{} f16:\n{half}", layer.name)?,
+            }
         }
     }
     Ok(text)
 }
 
-/// The paragraph of a layer with one element type.
-fn describe<T: Scalar>(layer: &Layer, isa: Isa, text: &mut String) -> Result<()> {
-    let geometry = layer.operator.geometry(&layer.x_shape).with_context(|| layer.name.clone())?;
-    writeln!(text, "{} {}: {} {}", layer.name, T::DTYPE, geometry.op, shapes::describe(&geometry))?;
+/// What a plan is for, and its cost: a machine, a number of threads, nanoseconds.
+type Case = (String, usize, String);
+
+/// The plans of a layer with one element type.
+fn paragraph<T: Scalar>(layer: &Layer, isa: Isa) -> Result<String> {
     // In the order in which they are found.
-    let mut plans: Vec<(String, String)> = Vec::new();
+    let mut plans: Vec<(String, Vec<Case>)> = Vec::new();
     for machine in Machine::named() {
         for threads in THREADS {
-            let name = machine.name.clone();
-            let plan = plan::<T>(layer, machine.clone().with_isa(isa), threads)?;
-            let (what, why) = (what(&plan), plan.explain());
-            let context = format!("{name} {threads}: {:.3e} ns", why.cost());
-            match plans.iter_mut().find(|(known, _)| *known == what) {
-                Some((_, contexts)) => write!(contexts, ", {context}")?,
-                None => plans.push((what, context)),
+            let plan = plan::<T>(layer, &machine, isa, threads, Activation::None)?;
+            let case = (machine.name.to_string(), threads, format!("{:.3e}", plan.explain().cost()));
+            match plans.iter_mut().find(|(known, _)| *known == what(&plan)) {
+                Some((_, cases)) => cases.push(case),
+                None => plans.push((what(&plan), vec![case])),
             }
         }
     }
-    for (what, contexts) in plans {
-        writeln!(text, "  {what}\n    {contexts}")?;
+    let mut text = String::new();
+    for (what, cases) in plans {
+        writeln!(text, "  {what}\n    {}", gathered(cases))?;
     }
-    Ok(())
+    Ok(text)
 }
 
-fn plan<T: Scalar>(layer: &Layer, machine: Machine, threads: usize) -> Result<Plan<T>> {
-    let planner = Planner::new().machine(machine).threads(threads);
+/// Machines, threads and costs in a short form: `zen5 no-l3 t1 t2 8.205e3`, and the next such
+/// group.
+fn gathered(cases: Vec<Case>) -> String {
+    let of_machine = merged(cases, |(machine, threads, cost)| ((machine, cost), threads_name(threads)));
+    let groups = merged(of_machine, |((machine, cost), threads)| ((cost, threads), machine));
+    let groups = groups.into_iter().map(|((cost, threads), machines)| format!("{machines} {threads} {cost}"));
+    groups.collect::<Vec<_>>().join(", ")
+}
+
+/// The names of the items that have equal keys, joined by spaces, in the order of the first of
+/// each.
+fn merged<I, K: PartialEq>(items: Vec<I>, split: impl Fn(I) -> (K, String)) -> Vec<(K, String)> {
+    let mut groups: Vec<(K, String)> = Vec::new();
+    for (key, name) in items.into_iter().map(split) {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, names)) => *names += &format!(" {name}"),
+            None => groups.push((key, name)),
+        }
+    }
+    groups
+}
+
+fn threads_name(threads: usize) -> String {
+    format!("t{threads}")
+}
+
+fn plan<T: Scalar>(
+    layer: &Layer,
+    machine: &Machine,
+    isa: Isa,
+    threads: usize,
+    activation: Activation,
+) -> Result<Plan<T>> {
+    let planner = Planner::new().machine(machine.clone().with_isa(isa)).threads(threads).activation(activation);
     planner.plan::<T>(layer.operator.clone(), &layer.x_shape).with_context(|| layer.name.clone())
 }
 
@@ -95,7 +143,7 @@ fn what<T: Scalar>(plan: &Plan<T>) -> String {
     let why = plan.explain();
     let taps = why.taps().map_or(String::new(), |taps| format!("; {taps}"));
     format!(
-        "{}: {}; kernel {}; layout {:?}; packed {} bytes; {} tasks, workspace {} bytes a thread{taps}",
+        "{}: {}; kernel {}; layout {:?}, {} bytes; {} tasks, {} bytes each{taps}",
         why.picked(),
         why.details(),
         why.kernel(),
@@ -106,35 +154,80 @@ fn what<T: Scalar>(plan: &Plan<T>) -> String {
     )
 }
 
-/// A line for each layer of moderate size with a hash of its output on fixed data: with the plans
-/// for [`Machine::zen5`], one thread, and the kernels of an ISA that the CPU has. The same on every
-/// CPU, as multiply-adds are rounded correctly.
+/// A line for each layer of moderate size with hashes of its output on fixed data: with the plans
+/// for [`Machine::zen5`] and for 1, 2 and 16 threads, and the kernels of an ISA that the CPU has.
+/// The same on every CPU, as multiply-adds are rounded correctly. Hard layers have two lines more:
+/// with a residual and an activation, in two element types.
+///
+/// Each plan is run on the calling thread, and on `team`, which must give the same bits.
 ///
 /// # Errors
-/// A layer that cannot be planned or run.
-pub fn outputs(isa: Isa) -> Result<String> {
+/// A layer that cannot be planned or run, and one whose output depends on who runs it.
+pub fn outputs(isa: Isa, team: Threads<'_>) -> Result<String> {
     let most = if isa == Isa::Portable { MOST_MACS_PORTABLE } else { MOST_MACS };
     let mut text = String::new();
     for layer in layers() {
-        let plan = plan::<f32>(&layer, Machine::zen5().with_isa(isa), 1)?;
-        // Another library's products may differ from version to version.
-        let is_foreign = matches!(
-            plan.algorithm(),
-            Algorithm::Im2col(blas) | Algorithm::Col2im(blas) if blas != Blas::Native
-        );
-        if plan.geometry().macs() <= most && !is_foreign {
-            writeln!(text, "{} {:016x}", layer.name, output_hash(&plan)?)?;
+        let geometry = layer.operator.geometry(&layer.x_shape).with_context(|| layer.name.clone())?;
+        if geometry.macs() > most {
+            continue;
+        }
+        let name = &layer.name;
+        writeln!(text, "{name}: {}", hashes::<f32>(&layer, isa, Activation::None, team)?)?;
+        if layer.is_hard {
+            // Its arithmetic is the same everywhere, which that of a system's `exp` need not be.
+            let activation = Activation::HardSwish;
+            writeln!(text, "{name} finished: {}", hashes::<f32>(&layer, isa, activation, team)?)?;
+            writeln!(text, "{name} f16 finished: {}", hashes::<f16>(&layer, isa, activation, team)?)?;
         }
     }
     Ok(text)
 }
 
-fn output_hash(plan: &Plan<f32>) -> Result<u64> {
-    let operands = Operands::<f32>::new(plan.geometry());
+/// The hashes of a layer's output for each number of threads that it is planned for; with a
+/// residual where there is an activation.
+fn hashes<T: Scalar>(layer: &Layer, isa: Isa, activation: Activation, team: Threads<'_>) -> Result<String> {
+    let geometry = layer.operator.geometry(&layer.x_shape)?;
+    let operands = Operands::<T>::new(&geometry);
+    let residual = (activation != Activation::None).then(|| uniform(geometry.output_len(), 1.0, 4));
+    let mut hashes = Vec::new();
+    for threads in THREADS {
+        let plan = plan::<T>(layer, &Machine::zen5(), isa, threads, activation)?;
+        let hash = match plan.algorithm() {
+            // Another library's products may differ from version to version.
+            Algorithm::Im2col(blas) | Algorithm::Col2im(blas) if blas != Blas::Native => "not hashed".to_owned(),
+            _ => {
+                let alone = output_hash(&plan, &operands, residual.as_deref(), Threads::Serial)?;
+                let together = output_hash(&plan, &operands, residual.as_deref(), team)?;
+                ensure!(
+                    alone == together,
+                    "{} on {isa}, planned for {threads} threads: {} threads give other bits than one",
+                    layer.name,
+                    team.count()
+                );
+                format!("{alone:016x}")
+            }
+        };
+        hashes.push((hash, threads_name(threads)));
+    }
+    let groups = merged(hashes, |hash| hash).into_iter().map(|(hash, threads)| format!("{threads} {hash}"));
+    Ok(groups.collect::<Vec<_>>().join(", "))
+}
+
+fn output_hash<T: Scalar>(
+    plan: &Plan<T>,
+    operands: &Operands<T>,
+    residual: Option<&[T]>,
+    threads: Threads<'_>,
+) -> Result<u64> {
     let packed = plan.pack(&operands.w, Some(&operands.b))?;
-    let mut y = vec![0.0; plan.geometry().output_len()];
-    plan.run(&operands.x, &packed, &mut y, &mut Workspace::for_plan(plan)?, Threads::Serial)?;
-    Ok(hash(y.iter().flat_map(|y| y.to_bits().to_le_bytes())))
+    // What is not written is seen.
+    let mut y = vec![T::from_f64(f64::NAN); plan.geometry().output_len()];
+    let workspace = &mut Workspace::for_plan(plan)?;
+    match residual {
+        Some(residual) => plan.run_residual(&operands.x, &packed, residual, &mut y, workspace, threads)?,
+        None => plan.run(&operands.x, &packed, &mut y, workspace, threads)?,
+    }
+    Ok(hash(y.iter().flat_map(|y| y.to_f64().to_bits().to_le_bytes())))
 }
 
 /// FNV-1a, which never changes.
@@ -142,39 +235,44 @@ fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// Where two texts of this module differ: the paragraphs of the layers that one lacks or that are
-/// not the same, lines of the old one with `-` and of the new one with `+`. Empty where they are
-/// equal.
+/// Where two texts of this module differ: for each layer that is not the same in both, its name,
+/// the plans that only the old one has with `-`, and those that only the new one has with `+`.
+/// Empty where there is no such layer.
 #[must_use]
 pub fn difference(old: &str, new: &str) -> String {
     let (old, new) = (paragraphs(old), paragraphs(new));
     let mut text = String::new();
-    for head in old.keys().chain(new.keys().filter(|head| !old.contains_key(*head))) {
-        let [before, after] = [&old, &new].map(|all| all.get(head).map_or(&[][..], Vec::as_slice));
-        if before == after && old.contains_key(head) == new.contains_key(head) {
+    let added = new.keys().filter(|name| !old.contains_key(*name));
+    for name in old.keys().chain(added) {
+        let [before, after] = [&old, &new].map(|all| all.get(name).map_or(&[][..], Vec::as_slice));
+        if before == after {
             continue;
         }
-        let sign = |all: &BTreeMap<_, _>| if all.contains_key(head) { ' ' } else { '!' };
-        text.push_str(&format!("{}{}{head}\n", sign(&old), sign(&new)));
-        for (sign, lines, others) in [('-', before, after), ('+', after, before)] {
-            for line in lines.iter().filter(|line| !others.contains(line)) {
-                text.push_str(&format!("{sign} {line}\n"));
-            }
+        text += &format!("{name}\n");
+        for (sign, plans, others) in [('-', before, after), ('+', after, before)] {
+            let lines = plans.iter().filter(|plan| !others.contains(plan)).flat_map(|plan| plan.lines());
+            text.extend(lines.map(|line| format!("{sign} {line}\n")));
         }
     }
     text
 }
 
-/// The lines of each layer, by the line that names it.
-fn paragraphs(text: &str) -> BTreeMap<&str, Vec<&str>> {
-    let mut paragraphs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    let mut head = "";
+/// What is said of each layer, by its name: the rest of the line that begins with it, and its
+/// plans, of two lines each.
+fn paragraphs(text: &str) -> BTreeMap<&str, Vec<String>> {
+    let mut paragraphs: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut name = "";
     for line in text.lines() {
-        if line.starts_with(' ') {
-            paragraphs.entry(head).or_default().push(line);
-        } else {
-            head = line;
-            paragraphs.entry(head).or_default();
+        let plans = match line.split_once(':').filter(|_| !line.starts_with(' ')) {
+            Some((layer, _)) => {
+                name = layer;
+                paragraphs.entry(name).or_default()
+            }
+            None => paragraphs.entry(name).or_default(),
+        };
+        match plans.last_mut().filter(|_| line.starts_with("    ")) {
+            Some(plan) => *plan += &format!("\n{line}"),
+            None => plans.push(line.to_owned()),
         }
     }
     paragraphs
@@ -186,13 +284,30 @@ mod tests {
 
     #[test]
     fn differences_name_the_layer_and_show_both() {
-        let old = "a f32\n  pointwise\n    zen5 1\nb f32\n  naive\n";
+        let old = "a: Conv\n  pointwise\n    zen5 t1\n  naive\n    zen5 t2\nb: Conv\n  naive\n    zen5 t1\n";
         assert_eq!(difference(old, old), "");
-        let new = "a f32\n  winograd\n    zen5 1\nc f32\n  naive\n";
-        let expected = "  a f32\n-   pointwise\n+   winograd\n !b f32\n-   naive\n! c f32\n+   naive\n";
-        assert_eq!(difference(old, new), expected);
-        // A hash is part of the line that names the layer.
-        assert_eq!(difference("a 01\n", "a 02\n"), " !a 01\n! a 02\n");
+        // Machines and threads belong to the plan above them.
+        let swapped = old.replacen("t1", "t3", 1).replacen("t2", "t1", 1).replacen("t3", "t2", 1);
+        let expected = "a\n-   pointwise\n-     zen5 t1\n-   naive\n-     zen5 t2\n+   pointwise\n+     zen5 t2\n+   naive\n+     zen5 t1\n";
+        assert_eq!(difference(old, &swapped), expected);
+        let new = old.replacen("pointwise", "winograd", 1).replace("b: ", "c: ");
+        let expected = "a\n-   pointwise\n-     zen5 t1\n+   winograd\n+     zen5 t1\n\
+            b\n- b: Conv\n-   naive\n-     zen5 t1\nc\n+ c: Conv\n+   naive\n+     zen5 t1\n";
+        assert_eq!(difference(old, &new), expected);
+        assert_eq!(difference("a: t1 01\n", "a: t1 02\n"), "a\n- a: t1 01\n+ a: t1 02\n");
+    }
+
+    #[test]
+    fn equal_cases_are_gathered() {
+        let case = |machine: &str, threads, cost: &str| (machine.to_owned(), threads, cost.to_owned());
+        let cases = vec![
+            case("zen5", 1, "8e3"),
+            case("zen5", 2, "8e3"),
+            case("zen5", 16, "9e3"),
+            case("no-l3", 1, "8e3"),
+            case("no-l3", 2, "8e3"),
+        ];
+        assert_eq!(gathered(cases), "zen5 no-l3 t1 t2 8e3, zen5 t16 9e3");
     }
 
     #[test]

@@ -43,7 +43,7 @@ fn path(path: &Path) -> &str {
 
 #[test]
 fn every_command_has_help() {
-    for command in ["report", "profile", "onnx-test", "worker", "explain", "kernels", "disasm"] {
+    for command in ["report", "profile", "onnx-test", "worker", "explain", "kernels", "plans", "disasm"] {
         let output = run(&[command, "--help"]);
         assert!(output.status.success() && stdout(&output).len() > 300, "{command}");
     }
@@ -451,6 +451,41 @@ fn kernels_are_listed() {
     assert!(text.starts_with("| ISA |") && text.contains("| portable | f64 |"), "{text}");
     let text = stdout(&run(&["kernels", "--measure", "--isa", "portable"]));
     assert!(text.contains("100 %") && !text.contains("NaN"), "{text}");
+}
+
+#[test]
+fn plans_that_differ_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, isa) = (dir.path().join("new"), ["--isa", "portable"]);
+    let plans = |arguments: [&str; 2]| run(&[&["plans"], &isa[..], &arguments].concat());
+    let output = plans(["--write", path(&folder)]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), String::new()));
+
+    // One cost, and one hash.
+    let change = |file: &str, layer: &str, from: &str, to: &str| {
+        let text = fs::read_to_string(folder.join(file)).unwrap();
+        let begin = text.find(&format!("\n{layer}: ")).unwrap();
+        let (before, after) = text.split_at(begin);
+        assert!(after.contains(from), "{layer}: {after}");
+        fs::write(folder.join(file), before.to_owned() + &after.replacen(from, to, 1)).unwrap();
+    };
+    change("portable.txt", "resnet50.c5.3x3", " t1 ", " t3 ");
+    change("portable.outputs.txt", "hard.7", ": t1 ", ": t4 ");
+    let output = plans(["--check", path(&folder)]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    // The plan, its machines and threads: the old ones, and the new ones.
+    let lines: Vec<_> = text.lines().collect();
+    let ["portable.txt", "resnet50.c5.3x3", plan, old, same, new, "portable.outputs.txt", "hard.7", old_hash, new_hash] =
+        lines[..]
+    else {
+        panic!("{text}");
+    };
+    assert_eq!(same, plan.replacen('-', "+", 1));
+    assert_eq!(new, old.replacen('-', "+", 1).replacen(" t3 ", " t1 ", 1));
+    assert!(old_hash.starts_with("- hard.7: t4 "), "{old_hash}");
+    assert_eq!(new_hash, old_hash.replacen('-', "+", 1).replacen(" t4 ", " t1 ", 1));
+    assert_bad_input(&["plans", "--isa", "portable", "--check", path(&dir.path().join("none"))], "none");
 }
 
 #[test]

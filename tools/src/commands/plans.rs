@@ -8,7 +8,7 @@ use convoke::Isa;
 use convoke_tools::plans;
 
 use super::Verdict;
-use crate::options::BAD;
+use crate::options::{BAD, Team};
 use crate::output::text::show;
 
 /// List what is planned for every layer on the named machines, or compare it with files
@@ -16,6 +16,11 @@ use crate::output::text::show;
 /// For each instruction set of this build, there is a file of plans, and one with hashes of the
 /// outputs where this CPU has the instruction set. A change of the planner or of a kernel that
 /// changes them shows the layers that it changes.
+///
+/// A plan stands on two lines. The first has the algorithm, its tiles and blocking, the kernel,
+/// layout and bytes of the packed weights, the tasks, and the bytes of workspace of one task. The
+/// second has the machines, the numbers of threads (t1, t2, t16) and the estimate in nanoseconds.
+/// Hashes are of the plans for zen5; "finished" ones are with a residual and an activation.
 ///
 /// Exit status: 1 where the files differ.
 #[derive(Debug, clap::Args)]
@@ -33,11 +38,12 @@ pub(crate) struct Args {
 
 /// Prints, writes or compares.
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let team = Team::new(2)?;
     let mut texts = Vec::new();
     for isa in plans::isas().filter(|isa| args.isa.is_none_or(|only| only == *isa)) {
         texts.push((format!("{isa}.txt"), plans::plans(isa)?));
         if isa.is_available() {
-            texts.push((format!("{isa}.outputs.txt"), plans::outputs(isa)?));
+            texts.push((format!("{isa}.outputs.txt"), team.install(|threads| plans::outputs(isa, threads))?));
         }
     }
     if texts.is_empty() {
@@ -45,6 +51,9 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     }
     if let Some(folder) = &args.check {
         return check(folder, &texts);
+    }
+    if let Some(folder) = &args.write {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
     for (name, text) in texts {
         match &args.write {
@@ -67,8 +76,8 @@ fn check(folder: &Path, texts: &[(String, String)]) -> Result<Verdict> {
         let difference = plans::difference(&old, text);
         if !difference.is_empty() {
             are_same = false;
-            anstream::eprintln!("{BAD}{} differs{BAD:#}", path.display());
-            show(|out| write!(out, "{difference}"))?;
+            anstream::eprintln!("{BAD}{} differs{BAD:#}; `plans --write` accepts the change", path.display());
+            show(|out| write!(out, "{name}\n{difference}"))?;
         }
     }
     Ok(Verdict::from_good(are_same))
