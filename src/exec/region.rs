@@ -7,9 +7,9 @@
 //! Three things are checked:
 //! - every access lies within Y, by a bound that is always checked;
 //! - where debug assertions are on, every access lies within the task's patches, of tasks that have
-//! no more than some thousands;
+//!   no more than some thousands;
 //! - where debug assertions are on, the patches of all tasks are disjoint and together are Y
-//! ([`prove`]), for every plan whose Y is not very large.
+//!   ([`prove`]), for every plan whose Y is not very large.
 #![expect(
     unsafe_code,
     reason = "tasks on several threads write interleaved rows of one slice, which no safe split of it can express"

@@ -5,7 +5,7 @@
 //!
 //! * The modules are those that `mod` declares, from `lib.rs` or `main.rs` on.
 //! * A `use` is an arrow to the file that defines what it names. So is a path in code, whether it
-//! begins with `crate`, `super`, `self` or a name in scope. Re-exports are followed to that file.
+//!   begins with `crate`, `super`, `self` or a name in scope. Re-exports are followed to that file.
 //! * Importing a whole module is no arrow, but each name that is then taken from it is.
 //! * Declaring a module is no arrow. A re-export is one only if its own file also uses the name.
 //! * Comments, strings, tests (`#[cfg(test)]`) and the rules of macros are left out.
