@@ -43,7 +43,7 @@ impl<A: Compute> Foreign<A> {
 }
 
 impl<A: Compute> Gemm<A> for Foreign<A> {
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         self.name
     }
 

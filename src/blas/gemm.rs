@@ -31,7 +31,7 @@ pub(crate) struct Product<'a, A> {
 /// A GEMM of one number of rows.
 pub(crate) trait Gemm<A>: Send + Sync {
     /// The name of what does the work.
-    fn kernel(&self) -> &str;
+    fn kernel(&self) -> &'static str;
 
     /// What the packed A depends on, besides its size.
     fn layout(&self) -> usize;

@@ -38,7 +38,7 @@ impl<A: Compute> Native<A> {
 }
 
 impl<A: Compute> Gemm<A> for Native<A> {
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         self.tiles.name()
     }
 

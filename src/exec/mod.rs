@@ -9,7 +9,7 @@ mod workspace;
 
 pub use threads::Threads;
 pub use workspace::Workspace;
-pub(crate) use workspace::{Arena, Line, lines_for, reserved};
+pub(crate) use workspace::{Arena, Ledger, Line, Piece, lines_for, reserved};
 
 /// Share number `index` of `0..len` in `count` shares, whose lengths differ by one at the most. The
 /// longer ones come first: a thread that has one more of them last would hold others up.

@@ -1,6 +1,7 @@
 //! Caller-owned scratch memory.
 
 use alloc::vec::Vec;
+use core::marker::PhantomData;
 
 use bytemuck::{Pod, Zeroable};
 
@@ -97,18 +98,132 @@ pub(crate) fn reserved<T>(len: usize, what: impl core::fmt::Display) -> Result<V
     Ok(values)
 }
 
-/// One task's share of the workspace, handed out piece by piece.
-pub(crate) struct Arena<'a>(&'a mut [Line]);
+/// What a task needs of the workspace: booked once, when a layer is planned, and taken in each run
+/// by what the booking returned.
+///
+/// (oneDNN's registry of scratch memory is the model: `src/common/memory_tracking.hpp`.)
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Ledger {
+    /// Names and lines, in the order of booking.
+    pieces: Vec<(&'static str, usize)>,
+}
+
+impl Ledger {
+    /// Books `len` values, aligned to a cache line. The name is for those who read a plan.
+    pub(crate) fn book<T>(&mut self, name: &'static str, len: usize) -> Piece<T> {
+        let first = self.lines();
+        self.pieces.push((name, lines_for::<T>(len)));
+        Piece { first, len, of: PhantomData }
+    }
+
+    /// Lines of all pieces; saturates.
+    pub(crate) fn lines(&self) -> usize {
+        self.pieces.iter().fold(0, |sum, (_, lines)| sum.saturating_add(*lines))
+    }
+}
+
+/// The pieces that are not empty, with their bytes.
+impl core::fmt::Display for Ledger {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut separator = "";
+        for (name, lines) in self.pieces.iter().filter(|(_, lines)| *lines > 0) {
+            write!(f, "{separator}{name} {}", lines * size_of::<Line>())?;
+            separator = " + ";
+        }
+        if separator.is_empty() { f.write_str("none") } else { f.write_str(" bytes") }
+    }
+}
+
+/// A piece of scratch that was booked.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Piece<T> {
+    /// Lines before it.
+    first: usize,
+    len: usize,
+    of: PhantomData<T>,
+}
+
+impl<T> Clone for Piece<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Piece<T> {}
+
+impl<T> Piece<T> {
+    /// Its number of values.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// One task's share of the workspace.
+pub(crate) struct Arena<'a> {
+    /// Lines that were passed.
+    passed: usize,
+    rest: &'a mut [Line],
+}
 
 impl<'a> Arena<'a> {
     pub(crate) fn new(lines: &'a mut [Line]) -> Self {
-        Self(lines)
+        Self { passed: 0, rest: lines }
+    }
+
+    /// A booked piece; what it holds is unspecified. Pieces are taken in the order in which they
+    /// were booked.
+    pub(crate) fn get<T: Pod>(&mut self, piece: Piece<T>) -> &'a mut [T] {
+        assert!(piece.first >= self.passed, "pieces are taken in the order of booking");
+        let rest = core::mem::take(&mut self.rest).split_at_mut(piece.first - self.passed).1;
+        self.rest = rest;
+        self.passed = piece.first;
+        self.take(piece.len)
     }
 
     /// The next `count` values, aligned to a cache line; what they hold is unspecified.
     pub(crate) fn take<T: Pod>(&mut self, count: usize) -> &'a mut [T] {
-        let (head, tail) = core::mem::take(&mut self.0).split_at_mut(lines_for::<T>(count));
-        self.0 = tail;
+        let lines = lines_for::<T>(count);
+        let (head, tail) = core::mem::take(&mut self.rest).split_at_mut(lines);
+        (self.rest, self.passed) = (tail, self.passed + lines);
         &mut bytemuck::cast_slice_mut(head)[..count]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn booked_pieces_are_disjoint_aligned_and_as_long_as_they_were_booked() {
+        let mut ledger = Ledger::default();
+        let (a, b, c) = (ledger.book::<f32>("a", 17), ledger.book::<u8>("b", 0), ledger.book::<f64>("c", 3));
+        assert_eq!((ledger.lines(), ledger.to_string()), (3, "a 128 + c 64 bytes".to_string()));
+        let mut lines = [Line::zeroed(); 3];
+        let mut arena = Arena::new(&mut lines);
+        let (a, b) = (arena.get(a), arena.get(b));
+        assert_eq!((a.len(), b.len()), (17, 0));
+        let c = arena.get(c);
+        assert_eq!((c.len(), c.as_ptr().addr() % 64, c.as_ptr().addr() - a.as_ptr().addr()), (3, 0, 128));
+    }
+
+    #[test]
+    fn pieces_may_be_left_out() {
+        let mut ledger = Ledger::default();
+        let (_, b) = (ledger.book::<f32>("a", 17), ledger.book::<u8>("b", 5));
+        let mut lines = [Line::zeroed(); 3];
+        let begin = lines.as_ptr().addr();
+        assert_eq!(Arena::new(&mut lines).get(b).as_ptr().addr() - begin, 128);
+    }
+
+    #[test]
+    #[should_panic(expected = "in the order of booking")]
+    fn no_piece_is_taken_twice() {
+        let mut ledger = Ledger::default();
+        let a = ledger.book::<f32>("a", 17);
+        let mut lines = [Line::zeroed(); 3];
+        let mut arena = Arena::new(&mut lines);
+        _ = (arena.get(a), arena.get(a));
     }
 }

@@ -20,15 +20,16 @@ use core::ops::Range;
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
-use super::engine::multiply_nanoseconds;
+use super::engine::products_work;
 use super::sink::Finish;
 use crate::blas::{self, Blocks, Gemm, Product, Size};
 use crate::choice::Blas;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
-use crate::machine::Machine;
+use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
+use crate::lower::layout::WeightLayout;
+use crate::machine::{Item, Machine};
 use crate::{Axis, Geometry, Op};
 
 /// Rows of a GEMM, about.
@@ -70,31 +71,30 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let positions = tile_bytes(machine) / size_of::<T::Acc>() / rows.max(k.size());
     let positions = positions.clamp(64, 4096).min(geometry.input_spatial().max(1));
     let ld = blas::leading_dimension(positions);
-    let packed = |index: usize| request.layout.map(|layout| layout[index]);
-    if let Some(packed) = packed(0)
-        && packed != channels.size()
-    {
-        let size = channels.size();
-        return Err(alloc::format!("the weights are packed in blocks of {packed} output channels, not of {size}"));
-    }
+    let packed = match request.layout {
+        None => [None; 2],
+        Some(WeightLayout::BlasColumns { channels: packed, panels }) if *packed == channels.size() => panels.map(Some),
+        Some(other) => return Err(other.mismatch()),
+    };
     let gemm = |rows: usize, layout: Option<usize>| {
         blas::backend::<T::Acc>(blas, machine, Size { rows, k: k.size(), ld }, layout)
     };
-    let gemms = [gemm(rows, packed(1))?, gemm(last_rows, packed(2))?];
+    let gemms = [gemm(rows, packed[0])?, gemm(last_rows, packed[1])?];
     let tile_len = gemms[0].tile_len().max(gemms[1].tile_len());
     let bands = Bands::new(request, &channels, most);
     let sums = channels.size() * Sums::new(&geometry.axes, &bands, 0).len();
     let additions = geometry.macs() as f64 / geometry.in_channels_per_group().max(1) as f64;
-    Ok(Offer {
-        cost: multiply_nanoseconds(request, (geometry.input_spatial(), positions), prices.col2im_fma_cycles)
+    Ok(Offer::old(
+        request.machine,
+        products_work(request, (geometry.input_spatial(), positions), Item::Col2imFmas).cycles() / machine.clock_ghz
             + additions * prices.col2im_element_cycles / machine.clock_ghz,
-        lines: [k.size() * ld, rows * ld, sums, tile_len].map(lines_for::<T::Acc>).iter().sum(),
-        build: Box::new(move || {
+        [k.size() * ld, rows * ld, sums, tile_len].map(lines_for::<T::Acc>).iter().sum(),
+        Box::new(move || {
             let (isa, finish) = (request.isa(), Finish::new(request));
             let geometry = geometry.clone();
             Box::new(Col2im { geometry, isa, finish, gemms, channels, taps, k, bands, positions, ld, sums, tile_len })
         }),
-    })
+    ))
 }
 
 /// How the output of an image is cut into bands.
@@ -357,8 +357,11 @@ impl<T: Element> Split for Col2im<T> {
 }
 
 impl<T: Element> Lowering<T> for Col2im<T> {
-    fn layout(&self) -> Layout {
-        alloc::vec![self.channels.size(), self.gemms[0].layout(), self.gemms[1].layout()]
+    fn layout(&self) -> WeightLayout {
+        WeightLayout::BlasColumns {
+            channels: self.channels.size(),
+            panels: [self.gemms[0].layout(), self.gemms[1].layout()],
+        }
     }
 
     fn describe(&self) -> String {
@@ -372,7 +375,7 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         )
     }
 
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         self.gemms[0].kernel()
     }
 

@@ -1,17 +1,20 @@
-//! What the planner and a lowering promise each other: the request, the offer, and the configured
-//! lowering.
+//! What the planner and a lowering promise each other.
+//!
+//! The planner makes a [`Request`]. A lowering answers with an [`Offer`]: a [`Recipe`], which is
+//! plain data and says all that was decided, and a closure that builds the [`Lowering`] with its
+//! tables. The planner picks by recipes alone and builds the pick.
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use alloc::vec::Vec;
 
 use convoke_kernels::{Isa, stream};
 
+use super::layout::WeightLayout;
 use crate::choice::Accuracy;
-use crate::exec::Line;
 use crate::exec::region::{Region, Split};
-use crate::machine::Machine;
-use crate::{Element, Geometry};
+use crate::exec::{Ledger, Line};
+use crate::machine::{Kind, Machine, Work};
+use crate::{Element, Geometry, Op};
 
 /// What a lowering is asked for.
 pub(crate) struct Request<'a, T: Element> {
@@ -25,7 +28,7 @@ pub(crate) struct Request<'a, T: Element> {
     pub(crate) task_bytes: usize,
     /// The layout of weights that are already packed for this algorithm: to be accepted as it is,
     /// or rejected.
-    pub(crate) layout: Option<&'a Layout>,
+    pub(crate) layout: Option<&'a WeightLayout>,
 }
 
 impl<T: Element> Request<'_, T> {
@@ -35,20 +38,67 @@ impl<T: Element> Request<'_, T> {
     }
 }
 
-/// What packed weights depend on, besides operator, element type and algorithm: tile and blocking.
-pub(crate) type Layout = Vec<usize>;
-
 /// A lowering's answer.
 pub(crate) type Answer<'a, T> = Result<Offer<'a, T>, String>;
 
+/// The rule of all algorithms but the naive one: there is something to compute, for the operator
+/// that the algorithm is for.
+///
+/// # Errors
+/// The reason why not.
+pub(crate) fn check_op(geometry: &Geometry, op: Op) -> Result<(), String> {
+    if geometry.op != op {
+        return Err(alloc::format!("only for {op}"));
+    }
+    if geometry.output_len() == 0 {
+        return Err(String::from("the output is empty"));
+    }
+    Ok(())
+}
+
+/// What a lowering decided for a layer, as plain data.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Recipe {
+    /// The name of the micro-kernel that does most of the work.
+    pub(crate) kernel: &'static str,
+    /// Tiles, blocking and whatever else explains the choice, in a line.
+    pub(crate) details: String,
+    /// What the packed weights depend on, and how many values they have.
+    pub(crate) layout: WeightLayout,
+    pub(crate) packed_len: usize,
+    /// Independent tasks that Y is split into.
+    pub(crate) tasks: usize,
+    /// The scratch of a task.
+    pub(crate) scratch: Ledger,
+    /// What all tasks take on one core. It only orders the offers for a layer.
+    pub(crate) work: Work,
+}
+
 /// A lowering that accepts.
 pub(crate) struct Offer<'a, T: Element> {
-    /// Estimated time on one core, in nanoseconds: only compared with other offers'.
-    pub(crate) cost: f64,
-    /// Scratch lines that each concurrent task needs.
-    pub(crate) lines: usize,
+    pub(crate) recipe: Recipe,
     /// Makes the lowering, with its tables.
-    pub(crate) build: Box<dyn FnOnce() -> Box<dyn Lowering<T>> + 'a>,
+    pub(crate) build: Build<'a, T>,
+}
+
+pub(crate) type Build<'a, T> = Box<dyn FnOnce() -> Box<dyn Lowering<T>> + 'a>;
+
+impl<'a, T: Element> Offer<'a, T> {
+    /// TRANSITION
+    pub(crate) fn old(machine: &Machine, ns: f64, lines: usize, build: Build<'a, T>) -> Self {
+        let mut scratch = Ledger::default();
+        _ = scratch.book::<Line>("scratch", lines);
+        let recipe = Recipe {
+            kernel: "",
+            details: String::new(),
+            layout: WeightLayout::AsGiven,
+            packed_len: 0,
+            tasks: 0,
+            scratch,
+            work: Work::of(Kind::Arithmetic, ns * machine.clock_ghz),
+        };
+        Self { recipe, build }
+    }
 }
 
 /// The data of one task: what all tasks of a run read, and the task's part of Y.
@@ -66,23 +116,24 @@ pub(crate) struct Io<'a, T: Element> {
 
 /// A configured lowering: immutable, shared by threads.
 pub(crate) trait Lowering<T: Element>: Split {
-    /// What the packed weights depend on.
-    fn layout(&self) -> Layout;
-
-    /// The micro-kernel, blocking and whatever else explains the choice, in a line.
-    fn describe(&self) -> String;
-
-    /// The name of the micro-kernel that does most of the work.
-    fn kernel(&self) -> &str;
-
-    /// Number of values of the packed weights: W's, unless they are filled up.
+    /// TRANSITION
+    fn layout(&self) -> WeightLayout {
+        unreachable!()
+    }
+    fn describe(&self) -> String {
+        unreachable!()
+    }
+    fn kernel(&self) -> &'static str {
+        unreachable!()
+    }
     fn packed_len(&self, geometry: &Geometry) -> usize {
         geometry.weight_len()
     }
 
-    /// Packs W into `packed_len` values.
+    /// Packs W into the recipe's `packed_len` values.
     fn pack(&self, w: &[T], packed: &mut [T::Acc]);
 
-    /// Executes one task: writes every element of its region, with computed values.
+    /// Executes one task: writes every element of its region, with computed values. `scratch` has
+    /// the lines of the recipe's ledger.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]);
 }

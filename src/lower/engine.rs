@@ -18,7 +18,7 @@ use super::sink::{DirectStore, Sink};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Request;
-use crate::machine::{Machine, Prices};
+use crate::machine::{Item, Machine, Prices, Work};
 
 /// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
 pub(crate) fn a_block_bytes(machine: &Machine) -> usize {
@@ -182,6 +182,20 @@ impl<T: Real> Tiles<T> {
         calls * prices.kernel_call_cycles + rows * vectors as f64 * prices.store_cycles
     }
 
+    /// The multiply-adds of `k` steps over all rows and `vectors` of columns.
+    pub(crate) fn work(&self, machine: &Machine, vectors: usize, k: usize) -> Work {
+        machine.work(Item::ArithmeticCycles, self.cycles(machine, vectors) * k as f64)
+    }
+
+    /// What they take beside the steps of k: calls for each block of k, and sums on their way into
+    /// Y.
+    pub(crate) fn finish_work(&self, machine: &Machine, vectors: usize, k_blocks: usize) -> Work {
+        // As f64: hostile sizes may exceed usize.
+        let calls = k_blocks as f64 * self.panels.count as f64 * vectors.div_ceil(self.widest()) as f64;
+        let rows = self.panels.start(self.panels.count) as f64;
+        machine.work(Item::KernelCalls, calls) + machine.work(Item::StoredVectors, rows * vectors as f64)
+    }
+
     /// The widest kernels of at most `vectors` vectors.
     fn width(&self, vectors: usize) -> &Width<T> {
         // A width of one vector is in every list, because the tables have it for every height.
@@ -213,13 +227,13 @@ pub(crate) fn lanes<T: Real>(isa: Isa) -> usize {
     spatial_kernels::<T>(isa).first().map_or(1, SpatialKernel::lanes)
 }
 
-/// Nanoseconds for the multiply-adds of a materialised lowering, at `cycles` for those of a
-/// register: products with `positions` columns for each image, at most `columns` at a time.
-pub(crate) fn multiply_nanoseconds<E: Element>(
+/// The products of a materialised lowering, whose multiply-adds are `fmas`: of `positions` columns
+/// for each image, at most `columns` at a time.
+pub(crate) fn products_work<E: Element>(
     request: &Request<'_, E>,
     (positions, columns): (usize, usize),
-    cycles: f64,
-) -> f64 {
+    fmas: Item,
+) -> Work {
     let (geometry, machine) = (request.geometry, request.machine);
     let lanes = lanes::<E::Acc>(request.isa());
     // The last of a row's registers may be nearly empty.
@@ -227,8 +241,7 @@ pub(crate) fn multiply_nanoseconds<E: Element>(
     // Nothing fetches weights ahead of these products.
     let weights = geometry.weight_len() as f64 * size_of::<E::Acc>() as f64;
     let reads = (geometry.batch * positions.div_ceil(columns)) as f64;
-    let late = machine.fetch_weights(weights * reads, weights);
-    (geometry.macs() as f64 * registers * cycles + late) / machine.clock_ghz
+    machine.work(fmas, geometry.macs() as f64 * registers) + machine.fetch_weights(weights * reads, weights)
 }
 
 /// The packed weights' part in a call of the macro-kernel: panels of A over one block of k.

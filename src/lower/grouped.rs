@@ -31,7 +31,8 @@ use super::sink::{Finish, no_epilogue};
 use crate::element::Element;
 use crate::exec::region::{Patch, Split, Stores};
 use crate::exec::{Arena, Line, lines_for, share};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
+use crate::lower::layout::WeightLayout;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::machine::{Machine, Prices};
 use crate::{Axis, Geometry, Op};
@@ -113,7 +114,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let vectors = geometry.output_spatial().div_ceil(lanes);
     let steps = taps.steps() as f64;
     let heights = match request.layout {
-        Some(layout) => layout.clone(),
+        Some(WeightLayout::Grouped { heights }) => heights.clone(),
+        Some(other) => return Err(other.mismatch()),
         None => {
             heights(machine, kernels, outputs, vectors, steps).ok_or_else(|| String::from("no kernels for so many"))?
         }
@@ -155,10 +157,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         return Err(String::from("the planes are too large"));
     }
     let units = others * parts;
-    Ok(Offer {
-        cost: (others as f64 * (cycles + copies) + prices.task_cycles) / machine.clock_ghz,
-        lines: lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
-        build: Box::new(move || {
+    Ok(Offer::old(
+        request.machine,
+        (others as f64 * (cycles + copies) + prices.task_cycles) / machine.clock_ghz,
+        lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
+        Box::new(move || {
             Box::new(Grouped {
                 geometry: geometry.clone(),
                 isa: request.isa(),
@@ -177,7 +180,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
                 zeros: vec![T::Acc::ZERO; tallest],
             })
         }),
-    })
+    ))
 }
 
 /// The planes of a channel: one for each phase of the strides that some tap reads; without strides,
@@ -427,8 +430,8 @@ impl<T: Element> Split for Grouped<T> {
 }
 
 impl<T: Element> Lowering<T> for Grouped<T> {
-    fn layout(&self) -> Layout {
-        self.panels.iter().map(|panel| panel.height).collect()
+    fn layout(&self) -> WeightLayout {
+        WeightLayout::Grouped { heights: self.panels.iter().map(|panel| panel.height).collect() }
     }
 
     fn describe(&self) -> String {
@@ -436,7 +439,7 @@ impl<T: Element> Lowering<T> for Grouped<T> {
         alloc::format!("{}, panels of {heights:?} output channels, {} units", self.kernel(), self.units)
     }
 
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         let runs = &self.panels[0].runs[usize::from(self.blocks == 1)];
         runs.iter().max_by_key(|run| run.vectors).map_or("", |run| run.kernel.name())
     }

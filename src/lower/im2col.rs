@@ -13,15 +13,16 @@ use core::ops::Range;
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
-use super::engine::multiply_nanoseconds;
+use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
+use super::engine::products_work;
+use super::layout::WeightLayout;
 use super::sink::Finish;
 use crate::blas::{self, Blocks, Gemm, Product, Size};
 use crate::choice::Blas;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
-use crate::exec::{Arena, Line, lines_for};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
-use crate::machine::Machine;
+use crate::exec::{Arena, Ledger, Line, Piece};
+use crate::machine::{Item, Machine};
 use crate::{Geometry, Op};
 
 /// Bytes of a tile of the im2col matrix, about, and of a tile of the product: both stay in the L2
@@ -35,37 +36,56 @@ fn tile_bytes(machine: &Machine) -> usize {
 /// beside the product.
 const BLOCK: usize = 2048;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most: usize) -> Answer<'a, T> {
+/// Every Conv with an output.
+pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    check_op(geometry, Op::Conv)
+}
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most_bytes: usize) -> Answer<'a, T> {
     let (geometry, machine) = (request.geometry, request.machine);
-    let (prices, tile_bytes) = (machine.prices(), tile_bytes(machine));
-    if geometry.op != Op::Conv {
-        return Err(String::from("only for Conv"));
-    }
-    if geometry.output_len() == 0 {
-        return Err(String::from("the output is empty"));
-    }
     let k_total = geometry.in_channels_per_group() * geometry.kernel_volume();
     let (rows, k) = (Blocks::new(geometry.out_channels_per_group(), BLOCK), Blocks::new(k_total, BLOCK));
     let positions = geometry.output_spatial();
-    let columns = tile_bytes.min(most) / size_of::<T::Acc>() / rows.size().max(k.size());
-    let columns = Blocks::new(positions, columns.clamp(if most < tile_bytes { 16 } else { 64 }, 4096));
+    let tile_bytes = tile_bytes(machine);
+    let columns = tile_bytes.min(most_bytes) / size_of::<T::Acc>() / rows.size().max(k.size());
+    let columns = Blocks::new(positions, columns.clamp(if most_bytes < tile_bytes { 16 } else { 64 }, 4096));
     let ld = blas::leading_dimension(columns.size());
-    let gemm = |index: usize, rows: usize| {
-        let layout = request.layout.map(|layout| layout[index]);
-        blas::backend::<T::Acc>(blas, machine, Size { rows, k: k.size(), ld }, layout)
+
+    let packed = match request.layout {
+        None => [None; 2],
+        Some(WeightLayout::Blas { panels }) => panels.map(Some),
+        Some(other) => return Err(other.mismatch()),
     };
-    let gemms = [gemm(0, rows.size())?, gemm(1, rows.last().len())?];
-    let tile_len = gemms[0].tile_len().max(gemms[1].tile_len());
+    let gemm = |rows: usize, packed: Option<usize>| {
+        blas::backend::<T::Acc>(blas, machine, Size { rows, k: k.size(), ld }, packed)
+    };
+    let gemms = [gemm(rows.size(), packed[0])?, gemm(rows.last().len(), packed[1])?];
+
+    let mut scratch = Ledger::default();
+    let matrix = scratch.book("im2col matrix", k.size() * ld);
+    let product = scratch.book("product", rows.size() * ld);
+    let tile = scratch.book("tile", gemms[0].tile_len().max(gemms[1].tile_len()));
     let elements = k_total as f64 * geometry.output_len() as f64 / rows.size() as f64;
-    Ok(Offer {
-        cost: multiply_nanoseconds(request, (positions, columns.size()), prices.im2col_fma_cycles)
-            + elements * prices.im2col_element_cycles / machine.clock_ghz,
-        lines: [k.size() * ld, rows.size() * ld, tile_len].map(lines_for::<T::Acc>).iter().sum(),
-        build: Box::new(move || {
-            let (isa, finish) = (request.isa(), Finish::new(request));
-            Box::new(Im2col { geometry: geometry.clone(), isa, finish, gemms, rows, k, columns, ld, tile_len })
-        }),
-    })
+    let recipe = Recipe {
+        kernel: gemms[0].kernel(),
+        details: alloc::format!(
+            "{}, {} columns at a time, K in blocks of {}",
+            gemms[0].kernel(),
+            columns.size(),
+            k.size()
+        ),
+        layout: WeightLayout::Blas { panels: [gemms[0].layout(), gemms[1].layout()] },
+        packed_len: geometry.weight_len(),
+        tasks: geometry.batch * geometry.group * rows.count() * columns.count(),
+        scratch,
+        work: products_work(request, (positions, columns.size()), Item::Im2colFmas)
+            + machine.work(Item::Im2colElements, elements),
+    };
+    let build: Build<'a, T> = Box::new(move || {
+        let (isa, finish) = (request.isa(), Finish::new(request));
+        Box::new(Im2col { geometry: geometry.clone(), isa, finish, gemms, rows, k, columns, ld, matrix, product, tile })
+    });
+    Ok(Offer { recipe, build })
 }
 
 struct Im2col<T: Element> {
@@ -79,7 +99,10 @@ struct Im2col<T: Element> {
     columns: Blocks,
     /// Elements from one row of a tile to the next.
     ld: usize,
-    tile_len: usize,
+    matrix: Piece<T::Acc>,
+    product: Piece<T::Acc>,
+    /// Scratch of the backend.
+    tile: Piece<T::Acc>,
 }
 
 impl<T: Element> Split for Im2col<T> {
@@ -96,19 +119,6 @@ impl<T: Element> Split for Im2col<T> {
 }
 
 impl<T: Element> Lowering<T> for Im2col<T> {
-    fn layout(&self) -> Layout {
-        self.gemms.iter().map(|gemm| gemm.layout()).collect()
-    }
-
-    fn describe(&self) -> String {
-        let (columns, k) = (self.columns.size(), self.k.size());
-        alloc::format!("{}, {columns} columns at a time, K in blocks of {k}", self.kernel())
-    }
-
-    fn kernel(&self) -> &str {
-        self.gemms[0].kernel()
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         let k_total = self.k.last().end;
         for group in 0..self.geometry.group {
@@ -128,9 +138,7 @@ impl<T: Element> Lowering<T> for Im2col<T> {
         let geometry = &self.geometry;
         let (image, group, index, columns) = self.part(task);
         let mut arena = Arena::new(scratch);
-        let matrix = arena.take::<T::Acc>(self.k.size() * self.ld);
-        let product = arena.take::<T::Acc>(self.rows.size() * self.ld);
-        let tile = arena.take::<T::Acc>(self.tile_len);
+        let (matrix, product, tile) = (arena.get(self.matrix), arena.get(self.product), arena.get(self.tile));
         let channels = geometry.in_channels_per_group();
         let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
         for k in self.k.iter() {

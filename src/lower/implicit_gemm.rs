@@ -17,7 +17,8 @@ use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
+use crate::lower::layout::WeightLayout;
 use crate::lower::shares::Part;
 use crate::{Geometry, Op};
 
@@ -42,10 +43,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     }
     let machine = request.machine;
     let Shape { axis, extent, slabs, block, tiles, splits, planes_len, tiles_len, cycles, .. } = shape;
-    Ok(Offer {
-        cost: cycles / machine.clock_ghz,
-        lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
-        build: Box::new(move || {
+    Ok(Offer::old(
+        request.machine,
+        cycles / machine.clock_ghz,
+        lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
+        Box::new(move || {
             let planes = Planes::new(geometry, axis, extent, false);
             let channels = geometry.in_channels_per_group();
             let last = channels - (channels.div_ceil(block).max(1) - 1) * block;
@@ -68,7 +70,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
                 tiles_len,
             })
         }),
-    })
+    ))
 }
 
 /// How the columns are cut into slabs, and the tiles of their products.
@@ -116,7 +118,11 @@ impl<A: Real> Shape<A> {
         let vectors = sizes.columns.div_ceil(lanes);
         let is_shifted = channels * taps > FEW_STEPS && planes::is_shifted(&geometry.axes);
         let weight = |kernel: &SpatialKernel<A>| machine.shifted_views(kernel.mr(), is_shifted);
-        let mr = request.layout.map(|layout| layout[0]);
+        let mr = match request.layout {
+            None => None,
+            Some(WeightLayout::BlockedPanels { mr, .. }) => Some(*mr),
+            Some(other) => return Err(other.mismatch()),
+        };
         let tiles = Tiles::<A>::choose(machine, rows, vectors, mr, weight)
             .ok_or_else(|| String::from("no kernel for this tile"))?;
         let arithmetic =
@@ -200,8 +206,8 @@ impl<T: Element> Split for ImplicitGemm<T> {
 }
 
 impl<T: Element> Lowering<T> for ImplicitGemm<T> {
-    fn layout(&self) -> Layout {
-        alloc::vec![self.tiles.mr(), self.block]
+    fn layout(&self) -> WeightLayout {
+        WeightLayout::BlockedPanels { mr: self.tiles.mr(), block: self.block }
     }
 
     fn describe(&self) -> String {
@@ -214,7 +220,7 @@ impl<T: Element> Lowering<T> for ImplicitGemm<T> {
         )
     }
 
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         self.tiles.name()
     }
 

@@ -14,6 +14,7 @@ pub(crate) mod engine;
 mod grouped;
 mod im2col;
 mod implicit_gemm;
+pub(crate) mod layout;
 mod naive;
 mod planes;
 mod pointwise;

@@ -8,20 +8,27 @@ use alloc::string::String;
 use convoke_kernels::Real;
 
 use crate::element::Element;
-use crate::exec::Line;
 use crate::exec::region::{Patch, Split};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::exec::{Ledger, Line};
+use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
+use crate::lower::layout::WeightLayout;
+use crate::machine::Item;
 use crate::{Geometry, reference};
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let (geometry, machine) = (request.geometry, request.machine);
-    Ok(Offer {
-        cost: machine.prices().naive_fma_cycles * geometry.macs() as f64 / machine.clock_ghz,
-        lines: 0,
-        build: Box::new(move || {
-            Box::new(Naive { geometry: geometry.clone(), activation: request.activation.to_f64() })
-        }),
-    })
+    let recipe = Recipe {
+        kernel: "naive",
+        details: String::from("loops of the definition, summed in f64"),
+        layout: WeightLayout::AsGiven,
+        packed_len: geometry.weight_len(),
+        tasks: geometry.batch * geometry.out_channels,
+        scratch: Ledger::default(),
+        work: machine.work(Item::NaiveFmas, geometry.macs() as f64),
+    };
+    let build: Build<'a, T> =
+        Box::new(move || Box::new(Naive { geometry: geometry.clone(), activation: request.activation.to_f64() }));
+    Ok(Offer { recipe, build })
 }
 
 struct Naive {
@@ -42,18 +49,6 @@ impl Split for Naive {
 }
 
 impl<T: Element> Lowering<T> for Naive {
-    fn layout(&self) -> Layout {
-        Layout::new()
-    }
-
-    fn describe(&self) -> String {
-        String::from("loops of the definition, summed in f64")
-    }
-
-    fn kernel(&self) -> &str {
-        "naive"
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         for (packed, w) in packed.iter_mut().zip(w) {
             *packed = w.to_acc();

@@ -7,18 +7,20 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use core::fmt;
 
 use convoke_kernels::stream;
 use convoke_kernels::{Ahead, Isa, RowOffsets, SpatialKernel, StoreMap};
 
+use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
 use super::engine::{Columns, Rows, Tiles, lanes};
+use super::layout::WeightLayout;
+use super::shares::{GemmSplit, Part, TASKS_PER_THREAD, even_share};
 use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
-use crate::exec::{Arena, Line, lines_for};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
-use crate::lower::shares::{Part, even_share};
-use crate::machine::Machine;
+use crate::exec::{Arena, Ledger, Line, Piece};
+use crate::machine::{Item, Machine, Work};
 use crate::{Axis, Geometry, Op};
 
 /// Steps of k in a block, at the most: a panel of B of 32 columns of `f32` then just fills the L1
@@ -46,97 +48,180 @@ fn sums_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
 }
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
+/// Conv with kernel 1, stride 1 and no padding.
+pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    check_op(geometry, Op::Conv)?;
+    for (i, axis) in geometry.axes.iter().enumerate() {
+        let Axis { kernel, stride, pad_begin, pad_end, .. } = axis;
+        if (*kernel, *stride, pad_begin + pad_end) != (1, 1, 0) {
+            return Err(alloc::format!(
+                "spatial axis {i} has kernel {kernel}, stride {stride}, pads {pad_begin} + {pad_end}, only kernel 1, stride 1 and no padding can be"
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let (geometry, machine) = (request.geometry, request.machine);
-    let prices = machine.prices();
-    if geometry.op != Op::Conv {
-        return Err(String::from("only for Conv"));
-    }
-    if let Some(axis) =
-        geometry.axes.iter().position(|a| a.kernel != 1 || a.stride != 1 || a.pad_begin + a.pad_end != 0)
-    {
-        let Axis { kernel, stride, pad_begin, pad_end, .. } = geometry.axes[axis];
-        let found = alloc::format!("kernel {kernel}, stride {stride}, pads {pad_begin} + {pad_end}");
-        return Err(alloc::format!("spatial axis {axis} has {found}, only kernel 1, stride 1 and no padding can be"));
-    }
-    if geometry.output_len() == 0 {
-        return Err(String::from("the output is empty"));
-    }
-    let (rows, k_total, positions) =
-        (geometry.out_channels_per_group(), geometry.in_channels_per_group(), geometry.input_spatial());
-    let lanes = lanes::<T::Acc>(request.isa());
-    let vectors = positions.div_ceil(lanes);
-    let mr = request.layout.map(|layout| layout[0]);
-    let k_blocks = k_total.div_ceil(most_steps(machine)).max(1);
-    let kc = k_total.div_ceil(k_blocks);
-    let weight = |kernel: &SpatialKernel<T::Acc>| {
-        let is_near = kc * kernel.nr() * size_of::<T::Acc>() <= machine.l1_bytes;
-        if is_near { 1.0 } else { prices.far_panel }
-    };
-    let tiles = Tiles::<T::Acc>::choose(machine, rows, vectors, mr, weight)
-        .ok_or_else(|| String::from("no kernel for this tile"))?;
+    let (k_total, positions) = (geometry.in_channels_per_group(), geometry.input_spatial());
+    let kc = k_total.div_ceil(k_total.div_ceil(most_steps(machine)).max(1));
     if u32::try_from(kc.saturating_mul(positions)).is_err() {
         return Err(alloc::format!("{kc} rows of X, of {positions} positions each, exceed 32-bit offsets"));
     }
-    // Columns of a task: whole tiles, enough for every thread to have a few tasks, the sums
-    // bounded.
-    let widest = tiles.widest();
-    let images = geometry.batch * geometry.group;
-    let bound = sums_bytes(machine).min(most) / size_of::<T::Acc>() / lanes / rows.max(1);
-    let share = (vectors * images).div_ceil(if request.threads == 1 { 1 } else { 4 * request.threads });
-    let most_tiles = bound.min(share).div_ceil(widest);
-    let task_vectors = even_share(vectors.div_ceil(widest), most_tiles, images, request.threads) * widest;
-    let blocks = vectors.div_ceil(task_vectors);
-    let block_len = task_vectors.min(vectors) * lanes;
-    let splits = if request.threads == 1 {
-        1
-    } else {
-        (2 * request.threads).div_ceil(images * blocks).clamp(1, tiles.panels.count().max(1))
+    let tiles = tiles(request, kc)?;
+    let blocking = Blocking::new(request, &tiles, kc, most_bytes);
+    let source = Source::new::<T>(geometry, &tiles);
+
+    let mut scratch = Ledger::default();
+    let panel = scratch.book("panel of B", kc * blocking.strip * tiles.lanes);
+    let vectors = blocking.task_vectors.min(positions.div_ceil(tiles.lanes));
+    let sums = scratch.book("sums", tiles.scratch_len(0..blocking.split.share_panels(), vectors, blocking.k_blocks));
+    let recipe = Recipe {
+        kernel: tiles.name(),
+        details: alloc::format!(
+            "{}, B {source}, K in blocks of {kc}, {} blocks of columns, panels in {} shares",
+            tiles.describe(),
+            blocking.split.columns,
+            blocking.split.shares
+        ),
+        layout: WeightLayout::Panels { mr: tiles.mr() },
+        packed_len: geometry.weight_len(),
+        tasks: blocking.split.tasks(),
+        scratch,
+        work: blocking.work(request, &tiles, source),
     };
-    let in_conflict = k_total > FEW_ROWS
-        && (positions * size_of::<T>()).is_multiple_of(CONFLICT_BYTES)
-        && tiles.panels.count() >= PACK_PANELS;
-    let is_packed = !T::DIRECT || in_conflict;
-    // Vectors of columns that are multiplied in one call: where storing takes longest, all of a
-    // task's, so that long rows of Y are written one after the other.
-    let is_store_bound = T::DIRECT && k_total <= STRIP_STEPS && tiles.is_store_bound(k_total);
-    let strip = if is_store_bound { task_vectors } else { widest };
-    let panel_len = kc * strip * lanes;
-    let share_panels = tiles.panels.count().div_ceil(splits);
-    let tiles_len = tiles.scratch_len(0..share_panels, task_vectors.min(vectors), k_blocks);
-    let packing = if is_packed { (k_total * vectors * lanes) as f64 * prices.pack_cycles * splits as f64 } else { 0.0 };
-    let sums = (k_blocks - 1) as f64 * (rows * vectors) as f64 * prices.sum_cycles;
-    let cycles = tiles.cycles(machine, vectors) * k_total as f64
-        + tiles.finish_cycles(prices, vectors, k_blocks)
-        + packing
-        + sums
-        + prices.task_cycles;
-    Ok(Offer {
-        cost: images as f64 * cycles / machine.clock_ghz,
-        lines: lines_for::<T::Acc>(panel_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
-        build: Box::new(move || {
-            let in_place = (0..kc).map(|k| u32::try_from(k * positions).expect("bounded above")).collect();
-            Box::new(Pointwise {
-                geometry: geometry.clone(),
-                isa: request.isa(),
-                finish: Finish::new(request),
-                packed: RowOffsets::packed(kc, strip * lanes),
-                in_place: RowOffsets::new(in_place),
-                maps: [block_len.min(positions), positions - (blocks - 1) * block_len]
-                    .map(|columns| StoreMap::contiguous(columns, lanes)),
-                tiles,
-                lanes,
-                kc,
-                strip,
-                task_vectors,
-                blocks,
-                splits,
-                is_packed,
-                panel_len,
-                tiles_len,
-            })
-        }),
-    })
+    let build: Build<'a, T> = Box::new(move || {
+        let Blocking { strip, task_vectors, .. } = blocking;
+        let in_place = (0..kc).map(|k| u32::try_from(k * positions).expect("checked above")).collect();
+        let last = positions - (blocking.split.columns - 1) * task_vectors * tiles.lanes;
+        Box::new(Pointwise {
+            geometry: geometry.clone(),
+            isa: request.isa(),
+            finish: Finish::new(request),
+            packed: RowOffsets::packed(kc, strip * tiles.lanes),
+            in_place: RowOffsets::new(in_place),
+            maps: [(task_vectors * tiles.lanes).min(positions), last]
+                .map(|columns| StoreMap::contiguous(columns, tiles.lanes)),
+            tiles,
+            blocking,
+            source,
+            panel,
+            sums,
+        })
+    });
+    Ok(Offer { recipe, build })
+}
+
+/// The cheapest tile: one whose panel of B leaves the L1 cache counts for more than its cycles.
+fn tiles<T: Element>(request: &Request<'_, T>, kc: usize) -> Result<Tiles<T::Acc>, String> {
+    let (geometry, machine) = (request.geometry, request.machine);
+    let mr = match request.layout {
+        None => None,
+        Some(WeightLayout::Panels { mr }) => Some(*mr),
+        Some(other) => return Err(other.mismatch()),
+    };
+    let weight = |kernel: &SpatialKernel<T::Acc>| {
+        let is_near = kc * kernel.nr() * size_of::<T::Acc>() <= machine.l1_bytes;
+        if is_near { 1.0 } else { machine.prices().far_panel }
+    };
+    let vectors = geometry.input_spatial().div_ceil(lanes::<T::Acc>(request.isa()));
+    Tiles::choose(machine, geometry.out_channels_per_group(), vectors, mr, weight)
+        .ok_or_else(|| String::from("no kernel for this tile"))
+}
+
+/// How the product is cut.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Blocking {
+    /// Steps of k in a block, and blocks.
+    kc: usize,
+    k_blocks: usize,
+    /// Vectors of columns of a task.
+    task_vectors: usize,
+    /// Vectors of columns that are multiplied in one call.
+    strip: usize,
+    split: GemmSplit,
+}
+
+impl Blocking {
+    /// Columns of a task are whole tiles, enough for every thread to have a few tasks. Their sums
+    /// take at most `most_bytes`.
+    fn new<T: Element>(request: &Request<'_, T>, tiles: &Tiles<T::Acc>, kc: usize, most_bytes: usize) -> Self {
+        let (geometry, threads) = (request.geometry, request.threads);
+        let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+        let (vectors, widest) = (geometry.input_spatial().div_ceil(tiles.lanes), tiles.widest());
+        let images = geometry.batch * geometry.group;
+        let most_vectors =
+            sums_bytes(request.machine).min(most_bytes) / size_of::<T::Acc>() / tiles.lanes / rows.max(1);
+        let of_task = (vectors * images).div_ceil(if threads == 1 { 1 } else { TASKS_PER_THREAD * threads });
+        let most_tiles = most_vectors.min(of_task).div_ceil(widest);
+        let task_vectors = even_share(vectors.div_ceil(widest), most_tiles, images, threads) * widest;
+        let columns = vectors.div_ceil(task_vectors);
+        let panels = tiles.panels.count();
+        let shares = if threads == 1 { 1 } else { (2 * threads).div_ceil(images * columns).clamp(1, panels.max(1)) };
+        // Where storing takes longest, all columns of a task are multiplied in one call, so that
+        // long rows of Y are written one after the other.
+        let is_store_bound = T::DIRECT && k_total <= STRIP_STEPS && tiles.is_store_bound(k_total);
+        Self {
+            kc,
+            k_blocks: k_total.div_ceil(kc.max(1)).max(1),
+            task_vectors,
+            strip: if is_store_bound { task_vectors } else { widest },
+            split: GemmSplit { images: geometry.batch, groups: geometry.group, columns, panels, shares },
+        }
+    }
+
+    /// What all tasks take.
+    fn work<T: Element>(&self, request: &Request<'_, T>, tiles: &Tiles<T::Acc>, source: Source) -> Work {
+        let (geometry, machine) = (request.geometry, request.machine);
+        let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+        let vectors = geometry.input_spatial().div_ceil(tiles.lanes);
+        let packed = if source == Source::Packed { k_total * vectors * tiles.lanes * self.split.shares } else { 0 };
+        let of_image = tiles.work(machine, vectors, k_total)
+            + tiles.finish_work(machine, vectors, self.k_blocks)
+            + machine.work(Item::PackedElements, packed as f64)
+            + machine.work(Item::KeptVectors, (self.k_blocks - 1) as f64 * (rows * vectors) as f64)
+            + machine.work(Item::Tasks, 1.0);
+        of_image * (geometry.batch * geometry.group) as f64
+    }
+}
+
+/// Where kernels read the rows of B.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// In a packed panel.
+    Packed,
+    /// In X itself.
+    InPlace,
+    /// In X itself, if the caller's X begins at a cache line. Its address is the one thing that
+    /// only a run knows.
+    InPlaceIfAligned,
+}
+
+impl Source {
+    fn new<T: Element>(geometry: &Geometry, tiles: &Tiles<T::Acc>) -> Self {
+        let (row_bytes, panels) = (geometry.input_spatial() * size_of::<T>(), tiles.panels.count());
+        let is_in_conflict = geometry.in_channels_per_group() > FEW_ROWS
+            && row_bytes.is_multiple_of(CONFLICT_BYTES)
+            && panels >= PACK_PANELS;
+        if !T::DIRECT || is_in_conflict {
+            Self::Packed
+        } else if panels >= PACK_PANELS_OFF_LINE && row_bytes.is_multiple_of(Ahead::LINE) {
+            Self::InPlaceIfAligned
+        } else {
+            Self::InPlace
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Packed => "packed",
+            Self::InPlace => "in place",
+            Self::InPlaceIfAligned => "in place, packed where X does not begin at a cache line",
+        })
+    }
 }
 
 struct Pointwise<T: Element> {
@@ -144,7 +229,8 @@ struct Pointwise<T: Element> {
     isa: Isa,
     finish: Finish<T::Acc>,
     tiles: Tiles<T::Acc>,
-    lanes: usize,
+    blocking: Blocking,
+    source: Source,
     /// Rows of a packed panel.
     packed: RowOffsets,
     /// Rows of X.
@@ -152,35 +238,18 @@ struct Pointwise<T: Element> {
     /// Where columns go: in a full block of them, and in the last one. Tables of the whole image
     /// would take memory, and time to plan, in proportion to it.
     maps: [StoreMap; 2],
-    /// Steps of k in a block.
-    kc: usize,
-    /// Vectors of columns that are multiplied in one call.
-    strip: usize,
-    /// Vectors of columns of a task, and tasks along the columns.
-    task_vectors: usize,
-    blocks: usize,
-    /// Shares that the panels of A are split into.
-    splits: usize,
-    is_packed: bool,
-    panel_len: usize,
-    tiles_len: usize,
-}
-
-impl<T: Element> Pointwise<T> {
-    fn part(&self, task: usize) -> Part {
-        let count = self.tiles.panels.count();
-        Part::new((task, self.tasks()), self.geometry.group, self.blocks, count, self.splits)
-    }
+    panel: Piece<T::Acc>,
+    sums: Piece<T::Acc>,
 }
 
 impl<T: Element> Split for Pointwise<T> {
     fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.blocks * self.splits
+        self.blocking.split.tasks()
     }
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
-        let part = self.part(task);
-        let (positions, block_len) = (self.geometry.output_spatial(), self.task_vectors * self.lanes);
+        let part = self.blocking.split.part(task);
+        let (positions, block_len) = (self.geometry.output_spatial(), self.blocking.task_vectors * self.tiles.lanes);
         let columns = part.columns * block_len..positions.min((part.columns + 1) * block_len);
         let panels = &self.tiles.panels;
         patch(part.patch(&self.geometry, panels.start(part.panels.start)..panels.start(part.panels.end), columns));
@@ -188,25 +257,6 @@ impl<T: Element> Split for Pointwise<T> {
 }
 
 impl<T: Element> Lowering<T> for Pointwise<T> {
-    fn layout(&self) -> Layout {
-        alloc::vec![self.tiles.mr()]
-    }
-
-    fn describe(&self) -> String {
-        let b = if self.is_packed { "packed" } else { "in place" };
-        alloc::format!(
-            "{}, B {b}, K in blocks of {}, {} blocks of columns, panels in {} shares",
-            self.tiles.describe(),
-            self.kc,
-            self.blocks,
-            self.splits
-        )
-    }
-
-    fn kernel(&self) -> &str {
-        self.tiles.name()
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         let (rows, k_total) = (self.geometry.out_channels_per_group(), self.geometry.in_channels_per_group());
         if rows * k_total == 0 {
@@ -219,71 +269,69 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
 
     /// One share of the panels, for one block of columns of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
-        let geometry = &self.geometry;
-        let Part { image, group, columns: block, panels } = self.part(task);
-        let count = self.tiles.panels.count();
+        let (geometry, lanes) = (&self.geometry, self.tiles.lanes);
+        let Blocking { kc, k_blocks, task_vectors, strip, split } = self.blocking;
+        let Part { image, group, columns: block, panels } = split.part(task);
         let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let positions = geometry.input_spatial();
         let mut arena = Arena::new(scratch);
-        let panel = arena.take::<T::Acc>(self.panel_len);
-        let tiles = arena.take::<T::Acc>(self.tiles_len);
-        let height = self.tiles.panels.start(panels.end) - self.tiles.panels.start(panels.start);
+        let (panel, sums) = (arena.get(self.panel), arena.get(self.sums));
         let sink = self.finish.sink(io);
         let x = &io.x[(image * geometry.in_channels + group * k_total) * positions..];
-        let crosses_lines = count >= PACK_PANELS_OFF_LINE
-            && !x.as_ptr().addr().is_multiple_of(Ahead::LINE)
-            && (positions * size_of::<T>()).is_multiple_of(Ahead::LINE);
-        let is_packed = self.is_packed || crosses_lines;
-        let map = &self.maps[usize::from(block + 1 == self.blocks)];
-        let vectors = map.columns().len();
-        let start = block * self.task_vectors * self.lanes;
-        let is_blocked = self.kc < k_total;
+        let is_in_place = match self.source {
+            Source::Packed => false,
+            Source::InPlace => true,
+            Source::InPlaceIfAligned => x.as_ptr().addr().is_multiple_of(Ahead::LINE),
+        };
+        let map = &self.maps[usize::from(block + 1 == split.columns)];
+        let (vectors, start) = (map.columns().len(), block * task_vectors * lanes);
+        let height = self.tiles.panels.start(panels.end) - self.tiles.panels.start(panels.start);
         // Without channels there is still the bias to be stored: one empty block.
-        for k in (0..k_total.max(1)).step_by(self.kc.max(1)) {
-            let k = k..(k + self.kc).min(k_total);
+        for k in (0..k_total.max(1)).step_by(kc.max(1)) {
             let rows = Rows {
                 a: &io.weights[group * rows * k_total..(group + 1) * rows * k_total],
                 k_total,
-                k: k.clone(),
+                k: k..(k + kc).min(k_total),
                 panels: panels.clone(),
                 bias: &io.bias[group * rows..(group + 1) * rows],
             };
-            for first in (0..vectors).step_by(self.strip) {
-                let range = first..(first + self.strip).min(vectors);
-                let column = start + first * self.lanes;
-                let x = x.get(k.start * positions + column..).unwrap_or(&[]);
-                let nr = range.len() * self.lanes;
-                // In place only where the last row's vectors, too, end within X.
-                let readable = (self.kc.max(1) - 1) * positions + nr;
-                let (b, koff) = match T::as_acc(x).filter(|x| !is_packed && x.len() >= readable) {
+            for first in (0..vectors).step_by(strip) {
+                let range = first..(first + strip).min(vectors);
+                let column = start + first * lanes;
+                let x = x.get(k * positions + column..).unwrap_or(&[]);
+                let nr = range.len() * lanes;
+                let (b, koff) = match self.rows_in_place(x, nr).filter(|_| is_in_place) {
                     Some(x) => (x, &self.in_place),
                     None => {
                         // The kernels ask for a whole block of rows, of which the last block of k
                         // has fewer.
-                        let pitch = self.strip * self.lanes;
-                        stream::pack_rows(
-                            self.isa,
-                            x,
-                            positions,
-                            nr.min(positions - column),
-                            pitch,
-                            &mut panel[..k.len() * pitch],
-                        );
+                        let (pitch, columns) = (strip * lanes, nr.min(positions - column));
+                        let filled = &mut panel[..rows.k.len() * pitch];
+                        stream::pack_rows(self.isa, x, positions, columns, pitch, filled);
                         (&*panel, &self.packed)
                     }
                 };
-                let kept = if is_blocked { first * self.lanes * height } else { 0 };
                 let columns = Columns {
                     b,
-                    koff: koff.rows(0..k.len()),
+                    koff: koff.rows(0..rows.k.len()),
                     ahead: Ahead::rows(x.get(nr..).unwrap_or(&[]), positions),
                     map,
                     range,
                     at: (image * geometry.out_channels + group * rows.bias.len()) * positions + start,
                     ldy: positions,
                 };
-                self.tiles.multiply(&rows, &columns, &mut tiles[kept..], &sink);
+                let kept = if k_blocks > 1 { first * lanes * height } else { 0 };
+                self.tiles.multiply(&rows, &columns, &mut sums[kept..], &sink);
             }
         }
+    }
+}
+
+impl<T: Element> Pointwise<T> {
+    /// The rows of B of `nr` columns in X, if kernels can read them: X has their type, and the
+    /// vectors of the last row end within X.
+    fn rows_in_place<'x>(&self, x: &'x [T], nr: usize) -> Option<&'x [T::Acc]> {
+        let readable = (self.blocking.kc.max(1) - 1) * self.geometry.input_spatial() + nr;
+        T::as_acc(x).filter(|x| x.len() >= readable)
     }
 }

@@ -45,11 +45,11 @@ fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: impl Fn(usize) ->
     let mut best = offer(usize::MAX)?;
     // Not all that a task needs is counted in these bytes: hence several attempts.
     for part in [1, 2, 4, 8] {
-        if best.lines.saturating_mul(size_of::<Line>()) <= request.task_bytes {
+        if best.recipe.scratch.lines().saturating_mul(size_of::<Line>()) <= request.task_bytes {
             break;
         }
         if let Ok(smaller) = offer(request.task_bytes / part)
-            && smaller.lines < best.lines
+            && smaller.recipe.scratch.lines() < best.recipe.scratch.lines()
         {
             best = smaller;
         }
@@ -58,29 +58,84 @@ fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: impl Fn(usize) ->
 }
 
 /// A candidate of the planner.
-pub(crate) type Candidate<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
+pub(crate) struct Candidate<T: Element> {
+    pub(crate) algorithm: Algorithm,
+    /// Whether the algorithm can compute a layer at all: rules of shapes and attributes.
+    accepts: fn(&Geometry) -> Result<(), String>,
+    offer: for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>,
+}
+
+impl<T: Element> Candidate<T> {
+    /// The offer, or the reason why there is none.
+    pub(crate) fn ask<'a>(&self, request: &'a Request<'a, T>) -> Answer<'a, T> {
+        if self.algorithm != Algorithm::Naive {
+            check_sizes(request.geometry)?;
+        }
+        (self.accepts)(request.geometry)?;
+        (self.offer)(request)
+    }
+}
 
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
-pub(crate) fn candidates<T: Element>() -> [(Algorithm, Candidate<T>); 15] {
-    [
-        (Algorithm::Winograd, winograd::offer),
-        (Algorithm::Pointwise, |r| fitting(r, |bytes| pointwise::offer(r, bytes))),
-        (Algorithm::ImplicitGemm, |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes))),
-        (Algorithm::ChannelGemm, |r| fitting(r, |bytes| channel_gemm::offer(r, bytes))),
-        (Algorithm::Im2col(Blas::Native), |r| fitting(r, |bytes| im2col::offer(r, Blas::Native, bytes))),
-        (Algorithm::Im2col(Blas::Gemm), |r| fitting(r, |bytes| im2col::offer(r, Blas::Gemm, bytes))),
-        (Algorithm::Im2col(Blas::Matrixmultiply), |r| {
-            fitting(r, |bytes| im2col::offer(r, Blas::Matrixmultiply, bytes))
-        }),
-        (Algorithm::Transposed, |r| fitting(r, |bytes| transposed::offer(r, bytes))),
-        (Algorithm::Col2im(Blas::Native), |r| fitting(r, |bytes| col2im::offer(r, Blas::Native, bytes))),
-        (Algorithm::Col2im(Blas::Gemm), |r| fitting(r, |bytes| col2im::offer(r, Blas::Gemm, bytes))),
-        (Algorithm::Col2im(Blas::Matrixmultiply), |r| {
-            fitting(r, |bytes| col2im::offer(r, Blas::Matrixmultiply, bytes))
-        }),
-        (Algorithm::Naive, naive::offer),
-        (Algorithm::Depthwise, |r| fitting(r, |bytes| depthwise::offer(r, bytes))),
-        (Algorithm::Grouped, grouped::offer),
-        (Algorithm::Upsample, |r| fitting(r, |bytes| upsample::offer(r, bytes))),
-    ]
+pub(crate) fn candidates<T: Element>() -> [Candidate<T>; 15] {
+    Algorithm::ALL.map(|algorithm| {
+        let offer: for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T> = match algorithm {
+            Algorithm::Winograd => winograd::offer,
+            Algorithm::Pointwise => |r| fitting(r, |bytes| pointwise::offer(r, bytes)),
+            Algorithm::ImplicitGemm => |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes)),
+            Algorithm::ChannelGemm => |r| fitting(r, |bytes| channel_gemm::offer(r, bytes)),
+            Algorithm::Im2col(Blas::Native) => |r| fitting(r, |bytes| im2col::offer(r, Blas::Native, bytes)),
+            Algorithm::Im2col(Blas::Gemm) => |r| fitting(r, |bytes| im2col::offer(r, Blas::Gemm, bytes)),
+            Algorithm::Im2col(Blas::Matrixmultiply) => {
+                |r| fitting(r, |bytes| im2col::offer(r, Blas::Matrixmultiply, bytes))
+            }
+            Algorithm::Transposed => |r| fitting(r, |bytes| transposed::offer(r, bytes)),
+            Algorithm::Col2im(Blas::Native) => |r| fitting(r, |bytes| col2im::offer(r, Blas::Native, bytes)),
+            Algorithm::Col2im(Blas::Gemm) => |r| fitting(r, |bytes| col2im::offer(r, Blas::Gemm, bytes)),
+            Algorithm::Col2im(Blas::Matrixmultiply) => {
+                |r| fitting(r, |bytes| col2im::offer(r, Blas::Matrixmultiply, bytes))
+            }
+            Algorithm::Naive => naive::offer,
+            Algorithm::Depthwise => |r| fitting(r, |bytes| depthwise::offer(r, bytes)),
+            Algorithm::Grouped => grouped::offer,
+            Algorithm::Upsample => |r| fitting(r, |bytes| upsample::offer(r, bytes)),
+        };
+        Candidate { algorithm, accepts: rules(algorithm), offer }
+    })
+}
+
+/// The rules of each algorithm.
+fn rules(algorithm: Algorithm) -> fn(&Geometry) -> Result<(), String> {
+    match algorithm {
+        Algorithm::Pointwise => pointwise::accepts,
+        Algorithm::Im2col(_) => im2col::accepts,
+        Algorithm::Naive => |_| Ok(()),
+        // TRANSITION
+        _ => |_| Ok(()),
+    }
+}
+
+impl Algorithm {
+    /// Whether the algorithm can compute a layer, by its shapes and attributes. A plan can still
+    /// be refused: for sizes beyond its tables' reach, for the limit of the workspace, or because
+    /// the build or the ISA lacks kernels.
+    ///
+    /// # Errors
+    /// The rule that the layer breaks, with the value that breaks it.
+    ///
+    /// ```
+    /// use convoke::{Algorithm, Conv};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let geometry = Conv::new([8, 4, 3, 3]).geometry(&[1, 4, 16, 16])?;
+    /// assert_eq!(Algorithm::ImplicitGemm.accepts(&geometry), Ok(()));
+    /// assert_eq!(
+    ///     Algorithm::Pointwise.accepts(&geometry).unwrap_err(),
+    ///     "spatial axis 0 has kernel 3, stride 1, pads 0 + 0, only kernel 1, stride 1 and no padding can be"
+    /// );
+    /// # Ok(()) }
+    /// ```
+    pub fn accepts(self, geometry: &Geometry) -> Result<(), String> {
+        rules(self)(geometry)
+    }
 }

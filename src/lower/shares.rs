@@ -16,6 +16,35 @@ pub(crate) struct Part {
     pub(crate) panels: Range<usize>,
 }
 
+/// How the GEMM lowerings split Y: for each image and group, into blocks of columns, and into
+/// shares of the panels of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GemmSplit {
+    pub(crate) images: usize,
+    pub(crate) groups: usize,
+    /// Blocks of columns of an image and group.
+    pub(crate) columns: usize,
+    /// Panels of a group, and shares of them.
+    pub(crate) panels: usize,
+    pub(crate) shares: usize,
+}
+
+impl GemmSplit {
+    pub(crate) fn tasks(&self) -> usize {
+        self.images * self.groups * self.columns * self.shares
+    }
+
+    /// What task number `task` computes.
+    pub(crate) fn part(&self, task: usize) -> Part {
+        Part::new((task, self.tasks()), self.groups, self.columns, self.panels, self.shares)
+    }
+
+    /// The most panels of a share.
+    pub(crate) fn share_panels(&self) -> usize {
+        self.panels.div_ceil(self.shares)
+    }
+}
+
 impl Part {
     /// Task number `task` of `tasks`, with `columns` blocks of columns for each of `groups` groups,
     /// and `panels` panels in `splits` shares: a thread, whose tasks are neighbours, reads the

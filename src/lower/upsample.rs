@@ -23,7 +23,8 @@ use super::sink::{Finish, no_epilogue};
 use crate::element::Element;
 use crate::exec::region::{Patch, Split, Stores};
 use crate::exec::{Arena, Line, lines_for, share};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
+use crate::lower::layout::WeightLayout;
 use crate::lower::shares::TASKS_PER_THREAD;
 
 use crate::machine::Machine;
@@ -106,14 +107,15 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let through = if finish.is_direct() { 0.0 } else { 2.0 * h.stride as f64 * prices.upsample_cycles };
     let cycles = planes as f64 * (steps as f64 * (step + through) + prices.upsample_plane_cycles * bands as f64)
         + prices.task_cycles;
-    Ok(Offer {
-        cost: if is_short {
+    Ok(Offer::old(
+        request.machine,
+        if is_short {
             prices.naive_fma_cycles * geometry.macs() as f64 / machine.clock_ghz
         } else {
             cycles / machine.clock_ghz
         },
-        lines: lens.iter().map(|len| lines_for::<T::Acc>(*len)).sum(),
-        build: Box::new(move || {
+        lens.iter().map(|len| lines_for::<T::Acc>(*len)).sum(),
+        Box::new(move || {
             Box::new(Upsample {
                 geometry: geometry.clone(),
                 isa: request.isa(),
@@ -129,7 +131,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
                 lens,
             })
         }),
-    })
+    ))
 }
 
 struct Upsample<T: Element> {
@@ -257,15 +259,15 @@ impl<T: Element> Split for Upsample<T> {
 }
 
 impl<T: Element> Lowering<T> for Upsample<T> {
-    fn layout(&self) -> Layout {
-        Layout::new()
+    fn layout(&self) -> WeightLayout {
+        WeightLayout::AsGiven
     }
 
     fn describe(&self) -> String {
         alloc::format!("{}, {} bands of {} rows, {} units", self.kernel.name(), self.bands, self.extent, self.units)
     }
 
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         self.kernel.name()
     }
 

@@ -8,6 +8,7 @@
 mod host;
 mod named;
 mod prices;
+mod work;
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -17,6 +18,7 @@ use core::fmt;
 pub use convoke_kernels::Isa;
 
 pub(crate) use prices::Prices;
+pub(crate) use work::{Item, Kind, Work};
 
 /// Names the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`.
 /// Read when a [`Planner`](crate::Planner) is made; a name that is not known, and an ISA that the
@@ -145,11 +147,11 @@ impl Machine {
         one.max(other) + self.prices.not_hidden * one.min(other)
     }
 
-    /// Cycles to fetch `read` bytes of weights that take `all` bytes: none where the L2 cache
-    /// keeps them.
-    pub(crate) fn fetch_weights(&self, read: f64, all: f64) -> f64 {
+    /// To fetch `read` bytes of weights that take `all` bytes: nothing where the L2 cache keeps
+    /// them.
+    pub(crate) fn fetch_weights(&self, read: f64, all: f64) -> Work {
         let is_resident = all <= self.l2_bytes as f64 * self.prices.l2_share;
-        if is_resident { 0.0 } else { read * self.cycles_beyond_l2(all) }
+        Work::of(Kind::Fetches, if is_resident { 0.0 } else { read * self.cycles_beyond_l2(all) })
     }
 
     /// Cycles to read a byte that the L2 cache does not have, of `resident` bytes that are used

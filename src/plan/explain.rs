@@ -1,10 +1,12 @@
 //! Why a plan is what it is.
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
 use crate::choice::Algorithm;
+use crate::exec::Line;
+use crate::lower::contract::Recipe;
 use crate::machine::Machine;
 
 /// What the planner picked, and what it decided on each other candidate. `Display` prints it as a
@@ -17,13 +19,9 @@ pub struct Explanation {
     pub(crate) picked: Algorithm,
     /// Its estimated time on one core, in nanoseconds.
     pub(crate) cost: f64,
-    pub(crate) details: String,
-    pub(crate) layout: Vec<usize>,
-    pub(crate) kernel: String,
+    pub(crate) recipe: Recipe,
     pub(crate) machine: Machine,
     pub(crate) threads: usize,
-    pub(crate) tasks: usize,
-    pub(crate) workspace_bytes: usize,
     pub(crate) packed_bytes: usize,
     pub(crate) verdicts: Vec<Verdict>,
 }
@@ -56,20 +54,33 @@ impl Explanation {
     /// The pick's tiles and blocking, in a line for a reader.
     #[must_use]
     pub fn details(&self) -> &str {
-        &self.details
+        &self.recipe.details
     }
 
     /// The name of the micro-kernel that does most of the work.
     #[must_use]
     pub fn kernel(&self) -> &str {
-        &self.kernel
+        self.recipe.kernel
     }
 
-    /// The numbers that the layout of packed weights depends on, besides operator, element type,
-    /// algorithm and ISA. What each means differs from algorithm to algorithm.
+    /// How weights are packed, in words: tiles and blocks, as far as the packed values depend on
+    /// them.
     #[must_use]
-    pub fn layout(&self) -> &[usize] {
-        &self.layout
+    pub fn layout(&self) -> String {
+        self.recipe.layout.to_string()
+    }
+
+    /// What a thread's share of the workspace is for: a name and a number of bytes for each piece,
+    /// in words.
+    #[must_use]
+    pub fn scratch(&self) -> String {
+        self.recipe.scratch.to_string()
+    }
+
+    /// What the estimated time consists of, in words.
+    #[must_use]
+    pub fn work(&self) -> String {
+        self.recipe.work.to_string()
     }
 
     /// Which taps of the kernel are computed, where not all are: the others see padding alone.
@@ -93,13 +104,13 @@ impl Explanation {
     /// Tasks that a run is split into.
     #[must_use]
     pub fn tasks(&self) -> usize {
-        self.tasks
+        self.recipe.tasks
     }
 
     /// Bytes of workspace for all threads.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
-        self.workspace_bytes
+        self.recipe.scratch.lines() * size_of::<Line>() * self.threads
     }
 
     /// Bytes of the packed weights and bias.
@@ -121,21 +132,32 @@ impl fmt::Display for Explanation {
         if let Some(taps) = &self.taps {
             writeln!(f, "{taps}")?;
         }
-        writeln!(f, "picked {}: {}", self.picked, self.details)?;
+        writeln!(f, "picked {}: {}", self.picked, self.recipe.details)?;
         writeln!(
             f,
             "  ISA {}, kernel {}, {} tasks for {} threads, workspace {} bytes, packed weights {} bytes",
             self.machine.isa(),
-            self.kernel,
-            self.tasks,
+            self.recipe.kernel,
+            self.recipe.tasks,
             self.threads,
-            self.workspace_bytes,
+            self.workspace_bytes(),
             self.packed_bytes
         )?;
+        writeln!(f, "  weights {}, scratch of a thread {}", self.recipe.layout, self.recipe.scratch)?;
         writeln!(f, "  machine {}", self.machine)?;
+        writeln!(f, "  estimated at {} on one core: {}", Time(self.cost), self.recipe.work)?;
         for verdict in self.verdicts.iter().filter(|v| v.algorithm != self.picked) {
             writeln!(f, "  not {:<22} {}", verdict.algorithm.name(), verdict.reason)?;
         }
         Ok(())
+    }
+}
+
+/// An estimate in nanoseconds, printed with some digits whatever its size.
+pub(super) struct Time(pub(super) f64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 1e4 { write!(f, "{:.0} ns", self.0) } else { write!(f, "{:.0} us", self.0 / 1e3) }
     }
 }

@@ -27,7 +27,7 @@ use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::region::{Region, Shape, Target};
 use crate::exec::{Line, Threads, Workspace, reserved};
-use crate::lower::contract::{Io, Lowering};
+use crate::lower::contract::{Io, Lowering, Recipe};
 use live::LiveTaps;
 use packed::{Format, Live, Packing};
 
@@ -71,8 +71,7 @@ pub struct Plan<T: Element> {
 struct Method<T: Element> {
     format: Format,
     lowering: Box<dyn Lowering<T>>,
-    /// Scratch lines of a task.
-    lines: usize,
+    recipe: Recipe,
     /// Estimated time on one core, in nanoseconds.
     cost: f64,
 }
@@ -105,14 +104,14 @@ impl<T: Element> Plan<T> {
     /// The name of the micro-kernel that does most of the work.
     #[must_use]
     pub fn kernel(&self) -> &str {
-        self.method().lowering.kernel()
+        self.method().recipe.kernel
     }
 
     /// Bytes of workspace for a run with the number of threads that the plan was made for. A run
     /// that is given less uses fewer threads, and needs at least one thread's share.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
-        self.method().lines * self.threads * size_of::<Line>()
+        self.method().recipe.scratch.lines() * self.threads * size_of::<Line>()
     }
 
     /// Bytes of the packed weights.
@@ -151,11 +150,11 @@ impl<T: Element> Plan<T> {
             Some((taps, method)) => {
                 let mut values = values.clone();
                 let w = taps.select(&self.geometry, w, &mut values)?;
-                let packing = Packing::new(&*method.lowering, &taps.geometry, &method.format, &w, values)?;
+                let packing = Packing::new(&*method.lowering, &method.recipe, &method.format, &w, values)?;
                 Some(Live { taps: taps.ranges.clone(), packing })
             }
         };
-        let whole = Packing::new(&*self.whole.lowering, &self.geometry, &self.whole.format, w, values)?;
+        let whole = Packing::new(&*self.whole.lowering, &self.whole.recipe, &self.whole.format, w, values)?;
         Ok(PackedWeights { whole, live })
     }
 
@@ -238,8 +237,9 @@ impl<T: Element> Plan<T> {
             }
         };
         let (method, lines) = (self.method(), workspace.lines());
-        if lines.len() < method.lines {
-            let (has, needs) = (size_of_val(lines), method.lines * size_of::<Line>());
+        let of_thread = method.recipe.scratch.lines();
+        if lines.len() < of_thread {
+            let (has, needs) = (size_of_val(lines), of_thread * size_of::<Line>());
             bail!(Workspace, "{op}: the workspace has {has} bytes, one thread needs {needs}");
         }
         let threads = if method.cost < SERIAL_COST { Threads::Serial } else { threads };
@@ -248,7 +248,7 @@ impl<T: Element> Plan<T> {
         let run = |task: usize, region: Region<'_, T>, scratch: &mut [Line]| {
             lowering.run(task, &Io { x, weights, bias, is_finite, residual, y: region }, scratch);
         };
-        Ok(y.fill(lowering, &Shape::of(geometry), threads, (lines, method.lines), &run))
+        Ok(y.fill(lowering, &Shape::of(geometry), threads, (lines, of_thread), &run))
     }
 
     /// What is run.

@@ -8,12 +8,13 @@ use core::ops::Range;
 
 use convoke_kernels::Isa;
 
+use crate::Op;
 use crate::choice::Algorithm;
 use crate::element::{Compute, Element};
 use crate::error::Error;
 use crate::exec::{Line, lines_for, reserved};
-use crate::lower::contract::{Layout, Lowering};
-use crate::{Geometry, Op};
+use crate::lower::contract::{Lowering, Recipe};
+use crate::lower::layout::WeightLayout;
 
 /// Everything that the layout of packed weights depends on; the input's spatial size is not among
 /// it.
@@ -26,7 +27,7 @@ pub(crate) struct Format {
     pub(crate) weight_shape: Vec<usize>,
     /// Strides and dilations: layouts by phases depend on them.
     pub(crate) steps: Vec<(usize, usize)>,
-    pub(crate) layout: Layout,
+    pub(crate) layout: WeightLayout,
 }
 
 impl Format {
@@ -64,7 +65,7 @@ impl Format {
             return differ("the ISA", isa, &plan.isa);
         }
         if *layout != plan.layout {
-            return lists(&format!("tiles and blocks of {algorithm}"), layout, &plan.layout);
+            return differ(&format!("{algorithm} as"), layout, &plan.layout);
         }
         None
     }
@@ -83,16 +84,16 @@ pub(crate) struct Packing<T: Element> {
 }
 
 impl<T: Element> Packing<T> {
-    /// Packs W of a layer with `geometry` by `lowering`.
+    /// Packs W by a lowering and its recipe.
     pub(crate) fn new(
         lowering: &dyn Lowering<T>,
-        geometry: &Geometry,
+        recipe: &Recipe,
         format: &Format,
         w: &[T],
         bias: Vec<T::Acc>,
     ) -> Result<Self, Error> {
-        let len = lowering.packed_len(geometry);
-        let mut lines = reserved(lines_for::<T::Acc>(len), format_args!("{}, packed weights", geometry.op))?;
+        let len = recipe.packed_len;
+        let mut lines = reserved(lines_for::<T::Acc>(len), format_args!("{}, packed weights", format.op))?;
         lines.resize(lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());
         lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
         let is_finite = w.iter().all(|w| w.to_acc().is_finite_value());

@@ -5,12 +5,11 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
 use core::ops::Range;
 
 use convoke_kernels::isa::Absence;
 
-use super::explain::{Explanation, Verdict};
+use super::explain::{Explanation, Time, Verdict};
 use super::live::LiveTaps;
 use super::packed::Format;
 use super::tune::Layer;
@@ -21,7 +20,7 @@ use crate::epilogue::Activation;
 use crate::error::{Error, bail};
 use crate::exec::Line;
 use crate::exec::region::{self, Shape};
-use crate::lower::contract::{Lowering, Offer, Request};
+use crate::lower::contract::{Lowering, Offer, Recipe, Request};
 use crate::lower::registry;
 use crate::machine::{self, Isa, Machine};
 use crate::{Geometry, Operator};
@@ -259,17 +258,16 @@ impl Planner {
         let mut verdicts: Vec<Verdict> = Vec::new();
         let mut best: Option<(usize, Offer<'_, T>)> = None;
         let mut too_large: Option<usize> = None;
-        for (candidate_name, candidate) in registry::candidates::<T>() {
+        for candidate in registry::candidates::<T>() {
+            let candidate_name = candidate.algorithm;
             let answer = if is_excluded(candidate_name) {
                 Err(String::from("another algorithm is forced"))
-            } else if candidate_name == Algorithm::Naive {
-                candidate(request)
             } else {
-                registry::check_sizes(request.geometry).and_then(|()| candidate(request))
+                candidate.ask(request)
             };
             let answer = answer.and_then(|offer| {
-                let bytes =
-                    offer.lines.checked_mul(size_of::<Line>()).and_then(|bytes| bytes.checked_mul(self.threads));
+                let lines = offer.recipe.scratch.lines();
+                let bytes = lines.checked_mul(size_of::<Line>()).and_then(|bytes| bytes.checked_mul(self.threads));
                 match bytes {
                     Some(bytes) if bytes <= self.workspace_limit => Ok(offer),
                     bytes => {
@@ -282,10 +280,11 @@ impl Planner {
             let (cost, reason) = match answer {
                 Err(reason) => (None, reason),
                 Ok(offer) => {
-                    let cost = offer.cost;
-                    let is_better = |(index, best): &(usize, Offer<'_, T>)| {
-                        let best_is_preferred = is_preferred(verdicts[*index].algorithm);
-                        is_preferred(candidate_name) || (!best_is_preferred && cost < best.cost)
+                    let cost = request.machine.nanoseconds(&offer.recipe.work);
+                    let is_better = |(index, _): &(usize, Offer<'_, T>)| {
+                        let best: &Verdict = &verdicts[*index];
+                        let is_cheaper = best.cost.is_none_or(|least| cost < least);
+                        is_preferred(candidate_name) || (!is_preferred(best.algorithm) && is_cheaper)
                     };
                     if best.as_ref().is_none_or(is_better) {
                         best = Some((verdicts.len(), offer));
@@ -295,7 +294,7 @@ impl Planner {
             };
             verdicts.push(Verdict { algorithm: candidate_name, cost, reason });
         }
-        let Some((index, offer)) = best else {
+        let Some((index, Offer { mut recipe, build })) = best else {
             if let Some(bytes) = too_large {
                 let limit = self.workspace_limit;
                 bail!(Workspace, "{name}: needs {bytes} bytes of workspace at the least, the limit is {limit}");
@@ -305,18 +304,27 @@ impl Planner {
             bail!(Unavailable, "{name}: {algorithm} cannot be used: {reason}");
         };
         let why = if is_preferred(verdicts[index].algorithm) { ", which was measured to be faster" } else { "" };
+        let least = request.machine.nanoseconds(&recipe.work);
         for (i, verdict) in verdicts.iter_mut().enumerate() {
             if let Some(cost) = verdict.cost
                 && i != index
             {
-                verdict.reason = format!("estimated at {}, the pick at {}{why}", Time(cost), Time(offer.cost));
+                verdict.reason = format!("estimated at {}, the pick at {}{why}", Time(cost), Time(least));
             }
         }
-        let lowering = (offer.build)();
-        if cfg!(debug_assertions) {
-            check_split(&*lowering, request.geometry);
+        let lowering = build();
+        // TRANSITION
+        if recipe.details.is_empty() {
+            recipe.details = lowering.describe();
+            recipe.kernel = lowering.kernel();
+            recipe.layout = lowering.layout();
+            recipe.packed_len = lowering.packed_len(request.geometry);
+            recipe.tasks = lowering.tasks();
         }
-        Ok(Choice { index, verdicts, lines: offer.lines, lowering })
+        if cfg!(debug_assertions) {
+            check_split(&*lowering, &recipe, request.geometry);
+        }
+        Ok(Choice { index, verdicts, recipe, lowering })
     }
 
     fn finish<T: Element>(
@@ -328,9 +336,9 @@ impl Planner {
         live: Option<(LiveTaps, Choice<T>)>,
     ) -> Plan<T> {
         let isa = machine.isa();
-        let (layer, picked) = live.as_ref().map_or((&geometry, &whole), |(taps, choice)| (&taps.geometry, choice));
-        let values = |choice: &Choice<T>, layer: &Geometry| choice.lowering.packed_len(layer) + layer.out_channels;
-        let beside = if live.is_some() { values(&whole, &geometry) } else { 0 };
+        let picked = live.as_ref().map_or(&whole, |(_, choice)| choice);
+        let packed_len = |choice: &Choice<T>| choice.recipe.packed_len + geometry.out_channels;
+        let beside = if live.is_some() { packed_len(&whole) } else { 0 };
         let explanation = Explanation {
             layer: format!(
                 "{name} {}: X {:?}, W {:?}, group {}, Y {:?}, {} multiply-adds",
@@ -351,14 +359,10 @@ impl Planner {
             }),
             picked: picked.algorithm(),
             cost: picked.cost().expect("the pick was offered"),
-            details: picked.lowering.describe(),
-            layout: picked.lowering.layout(),
-            kernel: String::from(picked.lowering.kernel()),
+            recipe: picked.recipe.clone(),
             machine: machine.clone(),
             threads: self.threads,
-            tasks: picked.lowering.tasks(),
-            workspace_bytes: picked.lines * size_of::<Line>() * self.threads,
-            packed_bytes: (values(picked, layer) + beside) * size_of::<T::Acc>(),
+            packed_bytes: (packed_len(picked) + beside) * size_of::<T::Acc>(),
             verdicts: picked.verdicts.clone(),
         };
         let whole = whole.method(&geometry, isa);
@@ -374,21 +378,14 @@ impl Planner {
 /// each.
 const MOST_CHECKED: usize = 1 << 20;
 
-/// Checks that the tasks of a lowering share out Y: what memory safety rests on.
-fn check_split<T: Element>(lowering: &dyn Lowering<T>, geometry: &Geometry) {
+/// Checks that the tasks of a lowering are those of its recipe, and that they share out Y: memory
+/// safety rests on that.
+fn check_split<T: Element>(lowering: &dyn Lowering<T>, recipe: &Recipe, geometry: &Geometry) {
+    debug_assert_eq!(lowering.tasks(), recipe.tasks, "{geometry:?}: {}", recipe.details);
     let is_small = |len: usize| len <= MOST_CHECKED;
     if is_small(geometry.output_len()) && is_small(lowering.tasks()) {
         let proved = region::prove(lowering, &Shape::of(geometry));
-        debug_assert_eq!(proved, Ok(()), "{geometry:?}: {}", lowering.describe());
-    }
-}
-
-/// An estimate in nanoseconds, printed with some digits whatever its size.
-struct Time(f64);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < 1e4 { write!(f, "{:.0} ns", self.0) } else { write!(f, "{:.0} us", self.0 / 1e3) }
+        debug_assert_eq!(proved, Ok(()), "{geometry:?}: {}", recipe.details);
     }
 }
 
@@ -397,8 +394,7 @@ struct Choice<T: Element> {
     /// Its place in the list.
     index: usize,
     verdicts: Vec<Verdict>,
-    /// Scratch lines of a task.
-    lines: usize,
+    recipe: Recipe,
     lowering: Box<dyn Lowering<T>>,
 }
 
@@ -421,12 +417,12 @@ impl<T: Element> Choice<T> {
             group: geometry.group,
             weight_shape: geometry.weight_shape(),
             steps: geometry.axes.iter().map(|a| (a.stride, a.dilation)).collect(),
-            layout: self.lowering.layout(),
+            layout: self.recipe.layout.clone(),
         }
     }
 
     fn method(self, geometry: &Geometry, isa: Isa) -> Method<T> {
         let cost = self.cost().expect("the pick was offered");
-        Method { format: self.format(geometry, isa), lowering: self.lowering, lines: self.lines, cost }
+        Method { format: self.format(geometry, isa), lowering: self.lowering, recipe: self.recipe, cost }
     }
 }

@@ -143,7 +143,7 @@ fn what<T: Scalar>(plan: &Plan<T>) -> String {
     let why = plan.explain();
     let taps = why.taps().map_or(String::new(), |taps| format!("; {taps}"));
     format!(
-        "{}: {}; kernel {}; layout {:?}, {} bytes; {} tasks, {} bytes each{taps}",
+        "{}: {}; kernel {}; weights {}, {} bytes; {} tasks, {} bytes each ({}){taps}",
         why.picked(),
         why.details(),
         why.kernel(),
@@ -151,6 +151,7 @@ fn what<T: Scalar>(plan: &Plan<T>) -> String {
         why.packed_bytes(),
         why.tasks(),
         why.workspace_bytes() / why.threads(),
+        why.scratch(),
     )
 }
 

@@ -25,7 +25,8 @@ use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::{Fetch, Tiles};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
+use crate::lower::layout::WeightLayout;
 use crate::lower::planes::for_each_position;
 use crate::lower::shares::Part;
 use crate::lower::sink::{Finish, Sink};
@@ -161,14 +162,14 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
         + geometry.output_spatial() as f64 * (prices.transposed_store_cycles + prices.added_cycles)
         + lens.sums as f64 * prices.added_cycles;
     let read = product(&[weights.group_len(), bytes, bands.count()]);
-    let fetching = machine.fetch_weights(read, product(&[weights.len(), bytes]));
+    let fetching = machine.fetch_weights(read, product(&[weights.len(), bytes])).cycles();
     let cycles = machine.overlapped(arithmetic + images * adding * vectors, fetching)
         + images * product(&[channels, spatial, splits]) * prices.pack_cycles;
-    Ok(Offer {
-        cost: geometry.group as f64 * (cycles + product(&[bands.count(), splits]) * prices.task_cycles)
-            / machine.clock_ghz,
-        lines: lens_of_task.map(lines_for::<T::Acc>).iter().fold(0, |sum, lines| sum.saturating_add(*lines)),
-        build: Box::new(move || {
+    Ok(Offer::old(
+        request.machine,
+        geometry.group as f64 * (cycles + product(&[bands.count(), splits]) * prices.task_cycles) / machine.clock_ghz,
+        lens_of_task.map(lines_for::<T::Acc>).iter().fold(0, |sum, lines| sum.saturating_add(*lines)),
+        Box::new(move || {
             let edge = channels - k_blocks.saturating_sub(1) * block;
             let rows = tiles.map(|tiles| {
                 let widths = [tiles.pixels(0).len(), tiles.pixels(tiles.count - 1).len()];
@@ -196,7 +197,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
             added.make_tables();
             Box::new(added)
         }),
-    })
+    ))
 }
 
 /// A row of pixels that are multiplied.
@@ -384,7 +385,7 @@ impl<T: Element> Split for Added<T> {
 }
 
 impl<T: Element> Lowering<T> for Added<T> {
-    fn layout(&self) -> Layout {
+    fn layout(&self) -> WeightLayout {
         self.weights.layout()
     }
 
@@ -398,7 +399,7 @@ impl<T: Element> Lowering<T> for Added<T> {
         )
     }
 
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         self.rows[0].tiles.name()
     }
 

@@ -18,7 +18,8 @@ use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::{Fetch, Tiles};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
+use crate::lower::layout::WeightLayout;
 use crate::lower::planes::step_of;
 use crate::lower::shares::Part;
 use crate::lower::sink::Finish;
@@ -77,15 +78,16 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
         tiles.cycles(machine, weights.rows) * steps as f64 + calls + sums + copies + prices.task_cycles * splits as f64
     };
     let cycles = (bands.count() - 1) as f64 * cycles(&tiles[0]) + cycles(&tiles[1]);
-    Ok(Offer {
-        cost: weights.groups as f64 * cycles / machine.clock_ghz,
-        lines: lens.map(lines_for::<T::Acc>).iter().fold(0, |sum, lines| sum.saturating_add(*lines)),
-        build: Box::new(move || {
+    Ok(Offer::old(
+        request.machine,
+        weights.groups as f64 * cycles / machine.clock_ghz,
+        lens.map(lines_for::<T::Acc>).iter().fold(0, |sum, lines| sum.saturating_add(*lines)),
+        Box::new(move || {
             let koff = [&tiles[0], &tiles[1]].map(|tiles| RowOffsets::packed(k.size(), tiles.width));
             let (isa, finish) = (request.isa(), Finish::new(request));
             Box::new(Images { isa, finish, weights, bands, tiles, koff, k, splits, lens })
         }),
-    })
+    ))
 }
 
 struct Images<T: Element> {
@@ -117,7 +119,7 @@ impl<T: Element> Split for Images<T> {
 }
 
 impl<T: Element> Lowering<T> for Images<T> {
-    fn layout(&self) -> Layout {
+    fn layout(&self) -> WeightLayout {
         self.weights.layout()
     }
 
@@ -131,7 +133,7 @@ impl<T: Element> Lowering<T> for Images<T> {
         )
     }
 
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         self.tiles[0].name()
     }
 

@@ -31,7 +31,8 @@ use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
+use crate::lower::layout::WeightLayout;
 use crate::lower::shares::Part;
 use crate::{Geometry, Op};
 
@@ -52,10 +53,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     // ConvTranspose's taps are added, not summed.
     let taps = if geometry.op == Op::Conv { geometry.kernel_volume() } else { 1 };
     let block = planes::channels_per_block(geometry.in_channels_per_group(), taps, KC);
-    if let Some(packed) = request.layout.map(|layout| layout[1])
-        && packed != block
-    {
-        return Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"));
+    match request.layout {
+        Some(WeightLayout::ChannelPanels { block: packed, .. }) if *packed != block => {
+            return Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"));
+        }
+        _ => {}
     }
     if geometry.op == Op::ConvTranspose {
         return added::offer(request, block, most);
@@ -67,7 +69,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     // Which of the two it is depends on no limit and no number of threads, so that no sum does.
     let alone = Request { threads: 1, ..*request };
     let is_unpadded = unpadded::offer(&alone, &geometry, block, usize::MAX).is_some_and(|whole| {
-        padded(&alone, geometry.clone(), block, usize::MAX).map_or(true, |other| whole.cost < other.cost)
+        padded(&alone, geometry.clone(), block, usize::MAX)
+            .map_or(true, |other| whole.recipe.work.cycles() < other.recipe.work.cycles())
     });
     if is_unpadded {
         unpadded::offer(request, &geometry, block, most)
@@ -98,10 +101,11 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
     }
     let Shape { axis, extent, slabs, tiles, kernel, splits, planes_len, tiles_len, cycles, .. } = shape;
     let weights = Weights::new(&geometry, (channels_out, geometry.kernel_volume()), tiles[0].panels, block)?;
-    Ok(Offer {
-        cost: cycles / request.machine.clock_ghz,
-        lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
-        build: Box::new(move || {
+    Ok(Offer::old(
+        request.machine,
+        cycles / request.machine.clock_ghz,
+        lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
+        Box::new(move || {
             let planes = Planes::new(&geometry, axis, extent, true);
             let last_block = channels - (k_blocks.max(1) - 1) * block;
             Box::new(ChannelGemm {
@@ -119,7 +123,7 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
                 geometry,
             })
         }),
-    })
+    ))
 }
 
 /// How the positions are cut into slabs, and the panels into shares.
@@ -199,7 +203,8 @@ impl<A: Real> Shape<A> {
             + prices.task_cycles;
         let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
         // Of a slab.
-        let cycles = machine.overlapped(cycles, machine.fetch_weights(weights / geometry.group as f64, weights));
+        let cycles =
+            machine.overlapped(cycles, machine.fetch_weights(weights / geometry.group as f64, weights).cycles());
         let padded = tiles.padded(channels_out);
         let work =
             |panels: Range<usize>| (panels.end * tiles.nr()).min(padded).saturating_sub(panels.start * tiles.nr());
@@ -376,7 +381,7 @@ impl<T: Element> Split for ChannelGemm<T> {
 }
 
 impl<T: Element> Lowering<T> for ChannelGemm<T> {
-    fn layout(&self) -> Layout {
+    fn layout(&self) -> WeightLayout {
         self.weights.layout()
     }
 
@@ -392,7 +397,7 @@ impl<T: Element> Lowering<T> for ChannelGemm<T> {
         )
     }
 
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         self.kernel.name()
     }
 

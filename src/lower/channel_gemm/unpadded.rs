@@ -22,7 +22,8 @@ use crate::element::{Compute, Element};
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for, share};
 use crate::lower::channel_tiles::{Panels, two_rows};
-use crate::lower::contract::{Io, Layout, Lowering, Offer, Request};
+use crate::lower::contract::{Io, Lowering, Offer, Request};
+use crate::lower::layout::WeightLayout;
 use crate::lower::planes;
 use crate::lower::shares::Part;
 use crate::lower::sink::{Finish, Sink};
@@ -159,10 +160,11 @@ pub(super) fn offer<'a, T: Element>(
         + stores
         + copies
         + slabs as f64 * prices.task_cycles;
-    Some(Offer {
-        cost: images as f64 * cycles / machine.clock_ghz,
-        lines: lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(sums_len)),
-        build: Box::new(move || {
+    Some(Offer::old(
+        request.machine,
+        images as f64 * cycles / machine.clock_ghz,
+        lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(sums_len)),
+        Box::new(move || {
             let offsets = |width: usize| {
                 let mut offsets = Vec::with_capacity(geometry.kernel_volume() * width);
                 let kernel: Vec<_> = geometry.axes.iter().map(|axis| axis.kernel).collect();
@@ -193,7 +195,7 @@ pub(super) fn offer<'a, T: Element>(
                 geometry,
             })
         }),
-    })
+    ))
 }
 
 /// A row of pixels along an axis, cut where the live taps change, and then into tiles of nearly
@@ -514,7 +516,7 @@ impl<T: Element> Split for Unpadded<T> {
 }
 
 impl<T: Element> Lowering<T> for Unpadded<T> {
-    fn layout(&self) -> Layout {
+    fn layout(&self) -> WeightLayout {
         self.weights.layout()
     }
 
@@ -529,7 +531,7 @@ impl<T: Element> Lowering<T> for Unpadded<T> {
         )
     }
 
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         let widest = self.tiles.iter().max_by_key(|tile| tile.pixels.len());
         widest.map_or("", |tile| tile.two_rows.unwrap_or(tile.kernels)[0].name())
     }

@@ -8,7 +8,7 @@ use convoke_kernels::Real;
 use crate::Geometry;
 use crate::element::Element;
 use crate::lower::channel_tiles::Panels;
-use crate::lower::contract::Layout;
+use crate::lower::layout::WeightLayout;
 use crate::lower::planes;
 use crate::lower::shares::Part;
 
@@ -44,8 +44,8 @@ impl Weights {
         Ok(Self { groups, rows, padded, channels, block, taps, nr: panels.wide })
     }
 
-    pub(super) fn layout(&self) -> Layout {
-        alloc::vec![self.nr, self.block]
+    pub(super) fn layout(&self) -> WeightLayout {
+        WeightLayout::ChannelPanels { nr: self.nr, block: self.block }
     }
 
     /// The output channels of a group that some panels have.

@@ -7,6 +7,7 @@ use core::ops::Range;
 use convoke_kernels::{DepthwiseKernel, DirectTable, MOST_TAPS, Real, Slots, TapTable, gcd};
 
 use crate::lower::engine::Panels;
+pub(super) use crate::lower::layout::Along;
 use crate::lower::planes::period;
 use crate::machine::Machine;
 use crate::{Axis, Geometry};
@@ -19,13 +20,6 @@ fn planes_bytes(machine: &Machine) -> usize {
 
 /// Bytes of the planes, at the most: a limit of memory.
 pub(super) const MOST_BYTES: usize = 16 << 20;
-
-/// What vectors run along.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Along {
-    Rows,
-    Channels,
-}
 
 /// One phase of W in a row of a plane: `element i` is padded input position `phase + i * stride`.
 #[derive(Debug, Clone, Copy)]

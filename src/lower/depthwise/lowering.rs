@@ -13,8 +13,9 @@ use crate::Geometry;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line};
-use crate::lower::contract::{Io, Layout, Lowering, Request};
+use crate::lower::contract::{Io, Lowering, Request};
 use crate::lower::engine::Panels;
+use crate::lower::layout::WeightLayout;
 use crate::lower::planes::period;
 use crate::lower::sink::Finish;
 
@@ -127,8 +128,8 @@ impl<T: Element> Split for Depthwise<T> {
 }
 
 impl<T: Element> Lowering<T> for Depthwise<T> {
-    fn layout(&self) -> Layout {
-        alloc::vec![self.config.grid.along as usize]
+    fn layout(&self) -> WeightLayout {
+        WeightLayout::Depthwise { along: self.config.grid.along }
     }
 
     fn describe(&self) -> String {
@@ -144,7 +145,7 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
         )
     }
 
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         let grid = &self.config.grid;
         let panels = Panels::new(grid.extent.div_ceil(grid.tile_step()), self.config.tiles.len());
         self.config.tiles[panels.height(0) - 1].name()

@@ -32,6 +32,7 @@ use self::grid::{Along, MOST_BYTES};
 use self::lowering::Depthwise;
 use self::plan::Config;
 use super::contract::{Answer, Offer, Request};
+use super::layout::WeightLayout;
 use crate::element::Element;
 use crate::exec::lines_for;
 use crate::lower::planes as shared_planes;
@@ -54,7 +55,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     }
     let kernels = depthwise_kernels::<T::Acc>(request.isa())
         .ok_or_else(|| String::from("no kernels for this instruction set"))?;
-    let asked = |along: Along| request.layout.is_none_or(|layout| layout[0] == along as usize);
+    let asked = |along: Along| request.layout.is_none_or(|layout| *layout == WeightLayout::Depthwise { along });
     // The narrow kernels have no stride.
     let fits = |w: &Axis| w.stride == 1 && kernels.narrow().first().is_some_and(|kernel| w.output <= kernel.nr());
     let is_narrow = geometry.axes.last().is_some_and(fits);
@@ -69,9 +70,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         .reduce(|a, b| if b.0 < a.0 { b } else { a });
     let config = best.and_then(|(_, candidate)| Config::new(request, kernels, candidate, most));
     let config = config.ok_or_else(|| shared_planes::too_large(&geometry.axes, MOST_BYTES))?;
-    Ok(Offer {
-        cost: config.cycles / request.machine.clock_ghz,
-        lines: config.lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
-        build: Box::new(move || Box::new(Depthwise::new(request, kernels, config))),
-    })
+    Ok(Offer::old(
+        request.machine,
+        config.cycles / request.machine.clock_ghz,
+        config.lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
+        Box::new(move || Box::new(Depthwise::new(request, kernels, config))),
+    ))
 }

@@ -35,7 +35,8 @@ use super::sink::{Finish, Sink, no_epilogue};
 use crate::element::Element;
 use crate::exec::region::{Patch, Span, Split, Stores};
 use crate::exec::{Arena, Line, lines_for};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
+use crate::lower::layout::WeightLayout;
 use crate::lower::shares::Part;
 
 use crate::machine::Machine;
@@ -113,7 +114,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let choices = origins.iter().take(if origins[1] == 0 { 1 } else { 2 }).filter_map(|cropped| {
         let axes = geometry.axes.iter().enumerate();
         let phases: Vec<_> = axes.map(|(i, axis)| Phases::new(axis, if i == last { *cropped } else { 0 })).collect();
-        if request.layout.is_some_and(|layout| !layout[3..].iter().copied().eq(origins_of(&phases))) {
+        if let Some(WeightLayout::Phases { origins, .. }) = request.layout
+            && !origins.iter().copied().eq(origins_of(&phases))
+        {
             return None;
         }
         Choice::new(request, phases, most)
@@ -140,10 +143,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
     let buffer_len = tiles.widest() * tiles.lanes * geometry.axes[last].stride;
     let values = [planes_len, sums_len, buffer_len].map(lines_for::<T::Acc>);
     let numbers = [geometry.axes.len(), planes.rows].map(lines_for::<usize>);
-    Ok(Offer {
-        cost: cycles / machine.clock_ghz,
-        lines: values.iter().chain(&numbers).fold(0, |sum, lines| sum.saturating_add(*lines)),
-        build: Box::new(move || {
+    Ok(Offer::old(
+        request.machine,
+        cycles / machine.clock_ghz,
+        values.iter().chain(&numbers).fold(0, |sum, lines| sum.saturating_add(*lines)),
+        Box::new(move || {
             let planes = planes.with_tables();
             let mut slot_of = alloc::vec![slots; geometry.axes[last].stride];
             for (slot, r) in classes.iter().flatten().enumerate() {
@@ -188,7 +192,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
                 buffer_len,
             })
         }),
-    })
+    ))
 }
 
 /// Where the taps of each axis' phases are counted from: the packed weights depend on it.
@@ -253,7 +257,10 @@ impl<A: Real> Choice<A> {
         let can_sum = !is_blocked && rows <= MOST_SUMMED && [1, 2, 4, 8].contains(&last.axis.stride);
         let mut best: Option<(f64, Planes, Tiles<A>, bool)> = None;
         for (is_dense, is_summed) in [(false, false), (true, false), (false, true)] {
-            let packed = request.layout.map(|layout| (layout[0], layout[1], layout[2] == 1));
+            let packed = match request.layout {
+                Some(WeightLayout::Phases { channels, mr, is_summed, .. }) => Some((*channels, *mr, *is_summed)),
+                _ => None,
+            };
             if is_summed && !can_sum || packed.is_some_and(|(.., packed)| packed != is_summed) {
                 continue;
             }
@@ -273,7 +280,7 @@ impl<A: Real> Choice<A> {
                 let sums = (k_blocks - 1) as f64 * prices.sum_cycles;
                 let cycles = tiles.cycles(machine, &work, vectors) + outputs * (prices.weave_cycles + sums);
                 let weights = geometry.weight_len() as f64 * size_of::<A>() as f64;
-                machine.overlapped(cycles, machine.fetch_weights(weights / geometry.group as f64, weights))
+                machine.overlapped(cycles, machine.fetch_weights(weights / geometry.group as f64, weights).cycles())
             };
             let cycles = arithmetic + (channels * planes.channel_len) as f64 * prices.plane_cycles + prices.task_cycles;
             let cycles = (geometry.batch * geometry.group) as f64 * planes.full_slabs() * cycles;
@@ -729,9 +736,13 @@ impl<T: Element> Split for Transposed<T> {
 }
 
 impl<T: Element> Lowering<T> for Transposed<T> {
-    fn layout(&self) -> Layout {
-        let tile = [self.tiles.panels.height(0), self.tiles.mr, usize::from(self.is_summed)];
-        tile.into_iter().chain(origins_of(&self.phases)).collect()
+    fn layout(&self) -> WeightLayout {
+        WeightLayout::Phases {
+            channels: self.tiles.panels.height(0),
+            mr: self.tiles.mr,
+            is_summed: self.is_summed,
+            origins: origins_of(&self.phases).collect(),
+        }
     }
 
     fn describe(&self) -> String {
@@ -747,7 +758,7 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         )
     }
 
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         if self.is_summed { self.weave.name() } else { self.tiles.name() }
     }
 

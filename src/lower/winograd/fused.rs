@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::catalogue::winograd_kernels;
-use convoke_kernels::winograd::{Pixels, Products};
+use convoke_kernels::winograd::{self, Pixels, Products};
 use convoke_kernels::{Dest, Isa, Real, RowOffsetsRef};
 
 use super::blocks::{Block, Blocks, Calls, Cut, Extent, Place, Task};
@@ -23,7 +23,8 @@ use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
 use crate::lower::channel_tiles::{Fetch, Tiles};
-use crate::lower::contract::{Answer, Io, Layout, Lowering, Offer, Request};
+use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
+use crate::lower::layout::{self, WeightLayout};
 use crate::lower::sink::no_epilogue;
 
 /// Steps of k that are summed one after the other.
@@ -70,8 +71,8 @@ pub(super) fn offer_view<'a, T: Element>(
     let mut best: Option<Choice<T::Acc>> = None;
     for kernel in winograd_kernels::<T::Acc>(request.isa()) {
         let (down, along) = (kernel.down(), kernel.along());
-        if request.layout.is_some_and(|layout| layout[..4] != [down.values, down.outputs, along.values, along.outputs])
-        {
+        let own = WeightLayout::Winograd { down: tile_layout(down), along: tile_layout(along) };
+        if request.layout.is_some_and(|packed| *packed != own) {
             continue;
         }
         // Weights that are packed already were packed under an accuracy that allowed it.
@@ -117,10 +118,11 @@ pub(super) fn offer_view<'a, T: Element>(
     let bytes = |values: usize| values.saturating_mul(size_of::<T::Acc>());
     let far = machine
         .far_weights(bytes(request.geometry.weight_len()), bytes(view.groups.saturating_mul(layout.group_len())));
-    Ok(Offer {
-        cost: far * cycles / machine.clock_ghz,
-        lines: sizes.lines::<T>(),
-        build: Box::new(move || {
+    Ok(Offer::old(
+        request.machine,
+        far * cycles / machine.clock_ghz,
+        sizes.lines::<T>(),
+        Box::new(move || {
             let mut tables: Vec<Block<T::Acc>> = Vec::new();
             let all = blocks.for_each_size(|extent, _| {
                 if tables.iter().all(|block| block.extent != extent) {
@@ -148,7 +150,11 @@ pub(super) fn offer_view<'a, T: Element>(
                 layer,
             })
         }),
-    })
+    ))
+}
+
+fn tile_layout(tile: winograd::Tile) -> layout::Tile {
+    layout::Tile { values: tile.values, outputs: tile.outputs }
 }
 
 /// Elements of the pieces of a task's scratch.
@@ -554,9 +560,9 @@ impl<T: Element> Split for Winograd<T> {
 }
 
 impl<T: Element> Lowering<T> for Winograd<T> {
-    fn layout(&self) -> Layout {
+    fn layout(&self) -> WeightLayout {
         let (down, along) = (self.core.scheme.down.tile, self.core.scheme.along.tile);
-        alloc::vec![down.values, down.outputs, along.values, along.outputs]
+        WeightLayout::Winograd { down: tile_layout(down), along: tile_layout(along) }
     }
 
     fn describe(&self) -> String {
@@ -578,7 +584,7 @@ impl<T: Element> Lowering<T> for Winograd<T> {
         )
     }
 
-    fn kernel(&self) -> &str {
+    fn kernel(&self) -> &'static str {
         self.core.scheme.kernel.name()
     }
 

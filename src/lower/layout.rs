@@ -1,0 +1,83 @@
+//! How weights are packed.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// What packed weights depend on, besides operator, shape of W, element type, ISA and algorithm:
+/// two plans share packed weights only if their layouts are equal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WeightLayout {
+    /// The values of W in their own order.
+    AsGiven,
+    /// Panels of at most `mr` output channels, `[K][channels of the panel]`.
+    Panels { mr: usize },
+    /// The same, with K in blocks of `block` input channels: taps, then channels of the block.
+    BlockedPanels { mr: usize, block: usize },
+    /// Panels of `nr` output channels, filled up, with K in blocks of `block` input channels.
+    ChannelPanels { nr: usize, block: usize },
+    /// The panels of a BLAS's backend: what it packs by, for a full block of rows and for the last
+    /// one.
+    Blas { panels: [usize; 2] },
+    /// The same for blocks of `channels` output channels, each with all taps.
+    BlasColumns { channels: usize, panels: [usize; 2] },
+    /// The phases of a ConvTranspose's strides: panels of at most `channels` output channels with
+    /// the phases that a tile of at most `mr` rows has. The taps of the phases of each axis are
+    /// counted from `origins`.
+    Phases { channels: usize, mr: usize, is_summed: bool, origins: Vec<usize> },
+    /// Filters transformed for Winograd's tiles.
+    Winograd { down: Tile, along: Tile },
+    /// Taps in the order in which depthwise kernels take them, for vectors along rows or channels.
+    Depthwise { along: Along },
+    /// Panels of so many output channels of a group.
+    Grouped { heights: Vec<usize> },
+}
+
+/// A tile of Winograd's along one axis: F(outputs, taps) has `values` values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tile {
+    pub(crate) values: usize,
+    pub(crate) outputs: usize,
+}
+
+/// What the vectors of depthwise kernels run along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Along {
+    Rows,
+    Channels,
+}
+
+impl WeightLayout {
+    /// Why weights of this layout cannot be used.
+    pub(crate) fn mismatch(&self) -> String {
+        format!("the weights are packed otherwise: {self}")
+    }
+}
+
+impl fmt::Display for WeightLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AsGiven => f.write_str("as given"),
+            Self::Panels { mr } => write!(f, "panels of {mr} rows"),
+            Self::BlockedPanels { mr, block } => write!(f, "panels of {mr} rows, blocks of {block} channels"),
+            Self::ChannelPanels { nr, block } => write!(f, "panels of {nr} channels, blocks of {block} channels"),
+            Self::Blas { panels: [full, last] } => write!(f, "panels of {full} and {last} rows"),
+            Self::BlasColumns { channels, panels: [full, last] } => {
+                write!(f, "{channels} channels in panels of {full} and {last} rows")
+            }
+            Self::Phases { channels, is_summed: true, origins, .. } => {
+                write!(f, "phases from {origins:?} of {channels} channels, one by one")
+            }
+            Self::Phases { channels, mr, is_summed: false, origins } => {
+                write!(f, "phases from {origins:?} in panels of {channels} channels, tiles of {mr} rows")
+            }
+            Self::Winograd { down, along } => {
+                write!(f, "values {}x{} for {}x{} outputs", down.values, along.values, down.outputs, along.outputs)
+            }
+            Self::Depthwise { along: Along::Rows } => f.write_str("taps along rows"),
+            Self::Depthwise { along: Along::Channels } => f.write_str("taps along channels"),
+            Self::Grouped { heights } => write!(f, "panels of {heights:?} channels"),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What a layer takes with one algorithm: counted by the lowerings, priced here.
+//!
+//! A lowering counts what it does: calls, elements that it copies, vectors that it stores.
+//! [`Machine::work`] turns a count into cycles, by the prices of the machine's instruction set. No
+//! lowering multiplies by such a price itself.
+
+use core::fmt;
+use core::ops::{Add, AddAssign, Mul};
+
+use super::Machine;
+
+/// Something that lowerings do, and that has a price: each stands for one row of
+/// [`Prices`](super::Prices), or for a rate of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// Cycles of arithmetic, as [`Machine::tile_cycles`] and its like count them.
+    ArithmeticCycles,
+    /// Multiply-adds of registers in the materialised lowerings.
+    Im2colFmas,
+    Col2imFmas,
+    /// Multiply-adds of the naive loops.
+    NaiveFmas,
+    Tasks,
+    /// Calls of micro-kernels.
+    KernelCalls,
+    /// Elements that are copied into padded planes, and rows of planes whose source is looked up.
+    PlaneElements,
+    PlaneRows,
+    /// Elements that are packed into panels of B.
+    PackedElements,
+    /// Elements that are moved one by one.
+    ScatteredElements,
+    /// Elements of the matrices of the materialised lowerings.
+    Im2colElements,
+    Col2imElements,
+    /// Vectors of sums that are kept between two blocks of K, or stored into Y.
+    KeptVectors,
+    StoredVectors,
+    /// Vectors of sums along channels that are transposed, and stored into Y.
+    TransposedVectors,
+    /// Vectors of sums that are added to others, or copied.
+    AddedVectors,
+    /// Vectors of sums that are interleaved with those of other phases, and stored.
+    WovenVectors,
+}
+
+/// What an item counts as, for those who read a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Multiply-adds, with the loads beside them.
+    Arithmetic,
+    /// Copies of X: planes, panels, transforms.
+    Copies,
+    /// Sums on their way into Y.
+    Stores,
+    /// Tasks, and calls of kernels.
+    Calls,
+    /// Waiting for bytes from beyond the L2 cache.
+    Fetches,
+}
+
+impl Kind {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Arithmetic, "arithmetic"),
+        (Self::Copies, "copies"),
+        (Self::Stores, "stores"),
+        (Self::Calls, "calls"),
+        (Self::Fetches, "fetches"),
+    ];
+}
+
+/// Estimated cycles on one core, by kind. Works add up, and are multiplied by how often they are
+/// done.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Work([f64; Kind::ALL.len()]);
+
+impl Work {
+    /// Nothing but `cycles` of one kind.
+    pub(crate) fn of(kind: Kind, cycles: f64) -> Self {
+        let mut work = Self::default();
+        work.0[kind as usize] = cycles;
+        work
+    }
+
+    /// All cycles.
+    pub(crate) fn cycles(&self) -> f64 {
+        self.0.iter().sum()
+    }
+}
+
+impl Add for Work {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
+        self += other;
+        self
+    }
+}
+
+impl AddAssign for Work {
+    fn add_assign(&mut self, other: Self) {
+        for (cycles, other) in self.0.iter_mut().zip(other.0) {
+            *cycles += other;
+        }
+    }
+}
+
+impl Mul<f64> for Work {
+    type Output = Self;
+
+    fn mul(self, times: f64) -> Self {
+        Self(self.0.map(|cycles| cycles * times))
+    }
+}
+
+/// The share of each kind, from a percent on.
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (kind, name) in Kind::ALL {
+            let percent = 100.0 * self.0[kind as usize] / self.cycles();
+            if percent >= 1.0 {
+                write!(f, "{separator}{name} {percent:.0} %")?;
+                separator = ", ";
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Machine {
+    /// What `count` of an item take.
+    pub(crate) fn work(&self, item: Item, count: f64) -> Work {
+        let (kind, price) = self.price(item);
+        Work::of(kind, count * price)
+    }
+
+    /// The kind of an item, and the cycles that one of it takes.
+    fn price(&self, item: Item) -> (Kind, f64) {
+        let prices = self.prices();
+        match item {
+            Item::ArithmeticCycles => (Kind::Arithmetic, 1.0),
+            Item::Im2colFmas => (Kind::Arithmetic, prices.im2col_fma_cycles),
+            Item::Col2imFmas => (Kind::Arithmetic, prices.col2im_fma_cycles),
+            Item::NaiveFmas => (Kind::Arithmetic, prices.naive_fma_cycles),
+            Item::Tasks => (Kind::Calls, prices.task_cycles),
+            Item::KernelCalls => (Kind::Calls, prices.kernel_call_cycles),
+            Item::PlaneElements => (Kind::Copies, prices.plane_cycles),
+            Item::PlaneRows => (Kind::Copies, prices.plane_row_cycles),
+            Item::PackedElements => (Kind::Copies, prices.pack_cycles),
+            Item::ScatteredElements => (Kind::Copies, prices.scatter_cycles),
+            Item::Im2colElements => (Kind::Copies, prices.im2col_element_cycles),
+            Item::Col2imElements => (Kind::Stores, prices.col2im_element_cycles),
+            Item::KeptVectors => (Kind::Stores, prices.sum_cycles),
+            Item::StoredVectors => (Kind::Stores, prices.store_cycles),
+            Item::TransposedVectors => (Kind::Stores, prices.transposed_store_cycles),
+            Item::AddedVectors => (Kind::Stores, prices.added_cycles),
+            Item::WovenVectors => (Kind::Stores, prices.weave_cycles),
+        }
+    }
+
+    /// Two works that are done at the same time: the longer does not hide all of the shorter.
+    pub(crate) fn together(&self, one: Work, other: Work) -> Work {
+        let (longer, shorter) = if one.cycles() >= other.cycles() { (one, other) } else { (other, one) };
+        longer + shorter * self.prices().not_hidden
+    }
+
+    /// Nanoseconds that a work takes on one core.
+    pub(crate) fn nanoseconds(&self, work: &Work) -> f64 {
+        work.cycles() / self.clock_ghz
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn counts_are_priced_by_the_machine_and_add_up_by_kind() {
+        let machine = Machine::zen5();
+        let call = machine.prices().kernel_call_cycles;
+        let work = machine.work(Item::ArithmeticCycles, 1e4) + machine.work(Item::KernelCalls, 3.0) * 2.0;
+        assert_eq!(work.cycles(), 1e4 + 6.0 * call);
+        assert_eq!(machine.nanoseconds(&work), work.cycles() / machine.clock_ghz);
+        assert_eq!(work.to_string(), "arithmetic 98 %, calls 2 %");
+    }
+
+    #[test]
+    fn of_two_works_at_once_the_longer_hides_most_of_the_shorter() {
+        let machine = Machine::zen5();
+        let (one, other) = (Work::of(Kind::Arithmetic, 100.0), Work::of(Kind::Fetches, 40.0));
+        let both = machine.together(one, other);
+        assert_eq!(both.cycles(), 100.0 + 40.0 * machine.prices().not_hidden);
+        assert_eq!(both, machine.together(other, one));
+    }
+}
