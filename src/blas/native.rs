@@ -7,12 +7,12 @@ use convoke_kernels::{Ahead, Dest, Epilogue, RowOffsets, StoreMap};
 
 use super::gemm::{Gemm, Product, Size};
 use crate::element::Compute;
-use crate::lower::engine::Tiles;
+use crate::lower::engine::SpatialTiles;
 use crate::machine::Machine;
 
 pub(crate) struct Native<A: Compute> {
     size: Size,
-    tiles: Tiles<A>,
+    tiles: SpatialTiles<A>,
     koff: RowOffsets,
     map: StoreMap,
     /// The bias of a plain product, one a row.
@@ -25,7 +25,7 @@ impl<A: Compute> Native<A> {
             return Err(alloc::format!("{} rows of B, of {} values each, exceed 32-bit offsets", size.k, size.ld));
         }
         let lanes = crate::lower::engine::lanes::<A>(machine.isa());
-        let tiles = Tiles::choose(machine, size.rows, size.ld / lanes, mr, |_| 1.0)
+        let tiles = SpatialTiles::choose(machine, size.rows, size.ld / lanes, mr, |_| 1.0)
             .ok_or_else(|| String::from("no kernel for this tile"))?;
         Ok(Self {
             size,

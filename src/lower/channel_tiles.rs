@@ -80,8 +80,8 @@ impl Rate {
 
 /// Rows of pixels cut into tiles of nearly equal width, and channels cut into panels: the kernels
 /// for all of them.
-pub(crate) struct Tiles<T: Real> {
-    pub(crate) panels: Panels,
+pub(crate) struct ChannelTiles<T: Real> {
+    pub(crate) panels: ChannelPanels,
     /// Pixels of a row, and tiles that it is cut into.
     pub(crate) width: usize,
     pub(crate) count: usize,
@@ -99,7 +99,7 @@ pub(crate) struct Tiles<T: Real> {
     rate: Rate,
 }
 
-impl<T: Real> Tiles<T> {
+impl<T: Real> ChannelTiles<T> {
     pub(crate) fn new(machine: &Machine, width: usize) -> Option<Self> {
         let isa = machine.isa();
         let kernels = channel_kernels::<T>(isa);
@@ -110,7 +110,7 @@ impl<T: Real> Tiles<T> {
         let narrow = width / count;
         let pair = |nrv: usize| Some([find(width.div_ceil(count), nrv)?, find(narrow, nrv)?]);
         let kernels = [pair(wide)?, pair(1)?];
-        let panels = Panels::new::<T>(isa)?;
+        let panels = ChannelPanels::new::<T>(isa)?;
         let two_rows = two_rows(isa, width, panels);
         let rate = Rate::new(machine);
         let joining = [[0.0; 2]; 2];
@@ -228,7 +228,11 @@ fn kernel_cycles<T: Real>(machine: &Machine, kernel: &ChannelKernel<T>) -> f64 {
 }
 
 /// The kernels for two rows of `width` pixels, for wide panels and for narrow ones.
-pub(crate) fn two_rows<T: Real>(isa: Isa, width: usize, panels: Panels) -> Option<[&'static ChannelKernel<T>; 2]> {
+pub(crate) fn two_rows<T: Real>(
+    isa: Isa,
+    width: usize,
+    panels: ChannelPanels,
+) -> Option<[&'static ChannelKernel<T>; 2]> {
     let kernels = two_row_kernels::<T>(isa);
     let find = |nr: usize| kernels.iter().find(|k| k.mr() == 2 * width && k.nr() == nr);
     Some([find(panels.wide)?, find(panels.lanes)?])
@@ -236,13 +240,13 @@ pub(crate) fn two_rows<T: Real>(isa: Isa, width: usize, panels: Panels) -> Optio
 
 /// How output channels are cut into panels.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Panels {
+pub(crate) struct ChannelPanels {
     pub(crate) lanes: usize,
     /// Channels of a wide panel; a narrow one is a vector.
     pub(crate) wide: usize,
 }
 
-impl Panels {
+impl ChannelPanels {
     /// None if there are no kernels.
     pub(crate) fn new<T: Real>(isa: Isa) -> Option<Self> {
         let kernels = channel_kernels::<T>(isa);
@@ -272,13 +276,13 @@ impl Panels {
 
 #[cfg(test)]
 mod tests {
-    use super::Tiles;
+    use super::ChannelTiles;
     use crate::machine::Machine;
 
     #[test]
     fn tiles_of_a_row_cover_it_once() {
         for width in 1..200 {
-            let tiles = Tiles::<f32>::new(&Machine::host(), width).expect("kernels of every width");
+            let tiles = ChannelTiles::<f32>::new(&Machine::host(), width).expect("kernels of every width");
             let mut next = 0;
             for t in 0..tiles.count {
                 let pixels = tiles.pixels(t);

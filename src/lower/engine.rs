@@ -34,13 +34,13 @@ const MANY_ROWS: usize = 64;
 /// Rows of A, cut into panels of nearly equal height: the first `taller` panels have one row more
 /// than the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Panels {
+pub(crate) struct RowPanels {
     count: usize,
     height: usize,
     taller: usize,
 }
 
-impl Panels {
+impl RowPanels {
     /// As few panels of at most `mr` rows as possible, whose heights differ by at most one: no
     /// panel is left with a row or two.
     pub(crate) fn new(rows: usize, mr: usize) -> Self {
@@ -89,10 +89,10 @@ impl Panels {
 
 /// The kernels for the panels of one A: for each width, one for the taller panels and one for the
 /// others.
-pub(crate) struct Tiles<T: Real> {
-    pub(crate) panels: Panels,
+pub(crate) struct SpatialTiles<T: Real> {
+    pub(crate) panels: RowPanels,
     pub(crate) lanes: usize,
-    widths: Vec<Width<T>>,
+    widths: Vec<TileWidth<T>>,
     /// Bytes of a block of A that is kept in the L2 cache, and of panels of A from which on they
     /// come from beyond it.
     a_block_bytes: usize,
@@ -100,24 +100,24 @@ pub(crate) struct Tiles<T: Real> {
 }
 
 /// The two kernels of one width; `nrv` vectors.
-struct Width<T: Real> {
+struct TileWidth<T: Real> {
     nrv: usize,
     tall: &'static SpatialKernel<T>,
     low: &'static SpatialKernel<T>,
 }
 
-impl<T: Real> Tiles<T> {
+impl<T: Real> SpatialTiles<T> {
     /// The kernels of panels with at most `mr` rows each, in widths of at most `max_nrv` vectors;
     /// none if a kernel is lacking.
     fn new(machine: &Machine, rows: usize, mr: usize, max_nrv: usize) -> Option<Self> {
-        let panels = Panels::new(rows, mr);
+        let panels = RowPanels::new(rows, mr);
         let kernels = spatial_kernels::<T>(machine.isa());
         let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr && k.nrv() == nrv);
         let (tall, low) = panels.heights();
         let mut widths: Vec<_> = (1..=max_nrv)
             .filter_map(|nrv| {
                 let tall = find(tall, nrv)?;
-                Some(Width { nrv, tall, low: find(low, nrv).unwrap_or(tall) })
+                Some(TileWidth { nrv, tall, low: find(low, nrv).unwrap_or(tall) })
             })
             .collect();
         widths.reverse();
@@ -197,7 +197,7 @@ impl<T: Real> Tiles<T> {
     }
 
     /// The widest kernels of at most `vectors` vectors.
-    fn width(&self, vectors: usize) -> &Width<T> {
+    fn width(&self, vectors: usize) -> &TileWidth<T> {
         // A width of one vector is in every list, because the tables have it for every height.
         self.widths.iter().find(|w| w.nrv <= vectors).unwrap_or(&self.widths[self.widths.len() - 1])
     }
@@ -356,7 +356,7 @@ impl<A: Real> Operands<'_, A> {
     }
 }
 
-impl<T: Real> Tiles<T> {
+impl<T: Real> SpatialTiles<T> {
     /// Values of scratch that [`multiply`](Self::multiply) needs: one tile, or, where K is blocked,
     /// the tiles of all `panels` and `vectors`.
     pub(crate) fn scratch_len(&self, panels: Range<usize>, vectors: usize, k_blocks: usize) -> usize {

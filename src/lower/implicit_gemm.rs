@@ -10,9 +10,9 @@ use alloc::string::String;
 
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets, SpatialKernel, StoreMap};
 
-use super::engine::{Columns, FEW_STEPS, Rows, Tiles, lanes};
+use super::engine::{Columns, FEW_STEPS, Rows, SpatialTiles, lanes};
 
-use super::planes::{self, PER_THREAD, Planes};
+use super::planes::{self, PER_THREAD, PaddedPlanes};
 use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
@@ -48,7 +48,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         cycles / machine.clock_ghz,
         lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         Box::new(move || {
-            let planes = Planes::new(geometry, axis, extent, false);
+            let planes = PaddedPlanes::new(geometry, axis, extent, false);
             let channels = geometry.in_channels_per_group();
             let last = channels - (channels.div_ceil(block).max(1) - 1) * block;
             let koff = [planes.offsets(block), planes.offsets(last)];
@@ -82,7 +82,7 @@ struct Shape<A: Real> {
     slabs: usize,
     /// Channels in a block of k.
     block: usize,
-    tiles: Tiles<A>,
+    tiles: SpatialTiles<A>,
     splits: usize,
     planes_len: usize,
     tiles_len: usize,
@@ -100,7 +100,7 @@ impl<A: Real> Shape<A> {
         let taps = geometry.kernel_volume();
         let block = planes::channels_per_block(channels, taps, KC);
         let k_blocks = channels.div_ceil(block);
-        let choice = planes::Choice {
+        let choice = planes::SlabChoice {
             images: geometry.batch * geometry.group,
             block,
             budget: planes::budget_beside(machine, (rows * block * taps).saturating_mul(size_of::<A>())).min(most),
@@ -123,7 +123,7 @@ impl<A: Real> Shape<A> {
             Some(WeightLayout::BlockedPanels { mr, .. }) => Some(*mr),
             Some(other) => return Err(other.mismatch()),
         };
-        let tiles = Tiles::<A>::choose(machine, rows, vectors, mr, weight)
+        let tiles = SpatialTiles::<A>::choose(machine, rows, vectors, mr, weight)
             .ok_or_else(|| String::from("no kernel for this tile"))?;
         let arithmetic =
             tiles.cycles(machine, vectors) * (channels * taps) as f64 * machine.shifted_views(tiles.mr(), is_shifted);
@@ -164,8 +164,8 @@ struct ImplicitGemm<T: Element> {
     geometry: Geometry,
     isa: Isa,
     finish: Finish<T::Acc>,
-    tiles: Tiles<T::Acc>,
-    planes: Planes,
+    tiles: SpatialTiles<T::Acc>,
+    planes: PaddedPlanes,
     slabs: usize,
     /// The rows of a full block of k, and of the last one.
     koff: [RowOffsets; 2],

@@ -25,7 +25,7 @@ use crate::machine::Machine;
 use crate::{Axis, Element, Geometry};
 
 /// The planes of one channel: pitches, taps' offsets, and the rows to be filled.
-pub(crate) struct Planes {
+pub(crate) struct PaddedPlanes {
     axes: Vec<Axis>,
     /// The axis that is cut into slabs, and the slab's extent on it.
     axis: usize,
@@ -192,7 +192,7 @@ pub(crate) fn step_of(k: usize, channels: usize, taps: usize, block: usize) -> (
 }
 
 /// What the choice of the slab depends on.
-pub(crate) struct Choice {
+pub(crate) struct SlabChoice {
     /// Images times groups.
     pub(crate) images: usize,
     /// Channels of a block of K.
@@ -238,7 +238,7 @@ pub(crate) fn budget_beside(machine: &Machine, a_block: usize) -> usize {
     slab_bytes(machine).saturating_sub(a_block.min(a_block_bytes(machine))).max(machine.l2_bytes / 4)
 }
 
-impl Choice {
+impl SlabChoice {
     /// The slab's axis and extent: as much of the output as keeps the planes of a block of
     /// channels, the sums (`sums` of the columns) and a block of A within the L2 cache, but no more
     /// than leaves every thread its slabs. None if the planes are too large.
@@ -276,7 +276,7 @@ impl Choice {
     }
 }
 
-impl Planes {
+impl PaddedPlanes {
     pub(crate) fn new(geometry: &Geometry, axis: usize, extent: usize, is_aligned: bool) -> Self {
         let axes = geometry.axes.clone();
         let rank = axes.len();

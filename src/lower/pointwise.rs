@@ -13,7 +13,7 @@ use convoke_kernels::stream;
 use convoke_kernels::{Ahead, Isa, RowOffsets, SpatialKernel, StoreMap};
 
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
-use super::engine::{Columns, Rows, Tiles, lanes};
+use super::engine::{Columns, Rows, SpatialTiles, lanes};
 use super::layout::WeightLayout;
 use super::shares::{GemmSplit, Part, TASKS_PER_THREAD, even_share};
 use super::sink::Finish;
@@ -114,7 +114,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 }
 
 /// The cheapest tile: one whose panel of B leaves the L1 cache counts for more than its cycles.
-fn tiles<T: Element>(request: &Request<'_, T>, kc: usize) -> Result<Tiles<T::Acc>, String> {
+fn tiles<T: Element>(request: &Request<'_, T>, kc: usize) -> Result<SpatialTiles<T::Acc>, String> {
     let (geometry, machine) = (request.geometry, request.machine);
     let mr = match request.layout {
         None => None,
@@ -126,7 +126,7 @@ fn tiles<T: Element>(request: &Request<'_, T>, kc: usize) -> Result<Tiles<T::Acc
         if is_near { 1.0 } else { machine.prices().far_panel }
     };
     let vectors = geometry.input_spatial().div_ceil(lanes::<T::Acc>(request.isa()));
-    Tiles::choose(machine, geometry.out_channels_per_group(), vectors, mr, weight)
+    SpatialTiles::choose(machine, geometry.out_channels_per_group(), vectors, mr, weight)
         .ok_or_else(|| String::from("no kernel for this tile"))
 }
 
@@ -146,7 +146,7 @@ struct Blocking {
 impl Blocking {
     /// Columns of a task are whole tiles, enough for every thread to have a few tasks. Their sums
     /// take at most `most_bytes`.
-    fn new<T: Element>(request: &Request<'_, T>, tiles: &Tiles<T::Acc>, kc: usize, most_bytes: usize) -> Self {
+    fn new<T: Element>(request: &Request<'_, T>, tiles: &SpatialTiles<T::Acc>, kc: usize, most_bytes: usize) -> Self {
         let (geometry, threads) = (request.geometry, request.threads);
         let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let (vectors, widest) = (geometry.input_spatial().div_ceil(tiles.lanes), tiles.widest());
@@ -172,7 +172,7 @@ impl Blocking {
     }
 
     /// What all tasks take.
-    fn work<T: Element>(&self, request: &Request<'_, T>, tiles: &Tiles<T::Acc>, source: Source) -> Work {
+    fn work<T: Element>(&self, request: &Request<'_, T>, tiles: &SpatialTiles<T::Acc>, source: Source) -> Work {
         let (geometry, machine) = (request.geometry, request.machine);
         let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let vectors = geometry.input_spatial().div_ceil(tiles.lanes);
@@ -199,7 +199,7 @@ enum Source {
 }
 
 impl Source {
-    fn new<T: Element>(geometry: &Geometry, tiles: &Tiles<T::Acc>) -> Self {
+    fn new<T: Element>(geometry: &Geometry, tiles: &SpatialTiles<T::Acc>) -> Self {
         let (row_bytes, panels) = (geometry.input_spatial() * size_of::<T>(), tiles.panels.count());
         let is_in_conflict = geometry.in_channels_per_group() > FEW_ROWS
             && row_bytes.is_multiple_of(CONFLICT_BYTES)
@@ -228,7 +228,7 @@ struct Pointwise<T: Element> {
     geometry: Geometry,
     isa: Isa,
     finish: Finish<T::Acc>,
-    tiles: Tiles<T::Acc>,
+    tiles: SpatialTiles<T::Acc>,
     blocking: Blocking,
     source: Source,
     /// Rows of a packed panel.

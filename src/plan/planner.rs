@@ -252,7 +252,7 @@ impl Planner {
     }
 
     /// Asks the candidates, and takes the cheapest offer within the limits.
-    fn choose<T: Element>(&self, name: &str, request: &Request<'_, T>, wish: Wish) -> Result<Choice<T>, Error> {
+    fn choose<T: Element>(&self, name: &str, request: &Request<'_, T>, wish: Wish) -> Result<Pick<T>, Error> {
         let is_preferred = |algorithm| matches!(wish, Wish::Prefer(preferred) if preferred == algorithm);
         let is_excluded = |algorithm| matches!(wish, Wish::Force(forced) if forced != algorithm);
         let mut verdicts: Vec<Verdict> = Vec::new();
@@ -324,7 +324,7 @@ impl Planner {
         if cfg!(debug_assertions) {
             check_split(&*lowering, &recipe, request.geometry);
         }
-        Ok(Choice { index, verdicts, recipe, lowering })
+        Ok(Pick { index, verdicts, recipe, lowering })
     }
 
     fn finish<T: Element>(
@@ -332,12 +332,12 @@ impl Planner {
         name: &str,
         geometry: Geometry,
         machine: &Machine,
-        whole: Choice<T>,
-        live: Option<(LiveTaps, Choice<T>)>,
+        whole: Pick<T>,
+        live: Option<(LiveTaps, Pick<T>)>,
     ) -> Plan<T> {
         let isa = machine.isa();
         let picked = live.as_ref().map_or(&whole, |(_, choice)| choice);
-        let packed_len = |choice: &Choice<T>| choice.recipe.packed_len + geometry.out_channels;
+        let packed_len = |choice: &Pick<T>| choice.recipe.packed_len + geometry.out_channels;
         let beside = if live.is_some() { packed_len(&whole) } else { 0 };
         let explanation = Explanation {
             layer: format!(
@@ -390,7 +390,7 @@ fn check_split<T: Element>(lowering: &dyn Lowering<T>, recipe: &Recipe, geometry
 }
 
 /// The pick among the candidates.
-struct Choice<T: Element> {
+struct Pick<T: Element> {
     /// Its place in the list.
     index: usize,
     verdicts: Vec<Verdict>,
@@ -398,7 +398,7 @@ struct Choice<T: Element> {
     lowering: Box<dyn Lowering<T>>,
 }
 
-impl<T: Element> Choice<T> {
+impl<T: Element> Pick<T> {
     fn algorithm(&self) -> Algorithm {
         self.verdicts[self.index].algorithm
     }

@@ -24,7 +24,7 @@ use crate::blas::Blocks;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
-use crate::lower::channel_tiles::{Fetch, Tiles};
+use crate::lower::channel_tiles::{ChannelTiles, Fetch};
 use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
 use crate::lower::layout::WeightLayout;
 use crate::lower::planes::for_each_position;
@@ -122,8 +122,9 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     // without positions there is none.
     let joined = &geometry.axes[geometry.axes.len().saturating_sub(2)..];
     let pixels = joined.iter().map(|axis| axis.input).product::<usize>().max(1);
-    let tiles_of =
-        |width: usize| Tiles::<T::Acc>::new(machine, width).ok_or_else(|| String::from("no kernel for this tile"));
+    let tiles_of = |width: usize| {
+        ChannelTiles::<T::Acc>::new(machine, width).ok_or_else(|| String::from("no kernel for this tile"))
+    };
     let stores = tiles_of(last.output)?;
     let nr = stores.nr().min(stores.padded(channels_out));
     let beside = lens.row.saturating_add(stores.pixels(0).len()).saturating_mul(nr);
@@ -202,7 +203,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
 
 /// A row of pixels that are multiplied.
 struct Row<A: Real> {
-    tiles: Tiles<A>,
+    tiles: ChannelTiles<A>,
     /// The rows of a block of X, for each width of a tile: of a full block of K, and of the last
     /// one.
     koff: [(usize, [RowOffsets; 2]); 2],
@@ -252,7 +253,7 @@ struct Added<T: Element> {
     /// Of the pixels of a run of X, or of a full band and of the last one.
     rows: [Row<T::Acc>; 2],
     /// Of the pixels of a row of Y.
-    stores: Tiles<T::Acc>,
+    stores: ChannelTiles<T::Acc>,
     /// No rows of X.
     nothing: RowOffsets,
     /// Shares that the panels are split into.

@@ -17,7 +17,7 @@ use crate::blas::Blocks;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
-use crate::lower::channel_tiles::{Fetch, Tiles};
+use crate::lower::channel_tiles::{ChannelTiles, Fetch};
 use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
 use crate::lower::layout::WeightLayout;
 use crate::lower::planes::step_of;
@@ -53,8 +53,9 @@ pub(super) fn covers(geometry: &Geometry) -> bool {
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, most: usize) -> Answer<'a, T> {
     let (geometry, machine) = (request.geometry, request.machine);
     let (prices, most_bytes) = (machine.prices(), most_bytes(machine));
-    let tiles =
-        |images: usize| Tiles::<T::Acc>::new(machine, images).ok_or_else(|| String::from("no kernel for this tile"));
+    let tiles = |images: usize| {
+        ChannelTiles::<T::Acc>::new(machine, images).ok_or_else(|| String::from("no kernel for this tile"))
+    };
     let product = (geometry.out_channels_per_group(), geometry.kernel_volume());
     let weights = Weights::new(geometry, product, tiles(1)?.panels, block)?;
     let (steps, panels, bytes) = (weights.steps(), weights.rows.div_ceil(weights.nr), size_of::<T::Acc>());
@@ -69,7 +70,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, block: usize, m
     let bands = Blocks::new(geometry.batch, images);
     let (lens, k) = (lens(bands.size()), Blocks::new(steps, kc));
     let tiles = [tiles(bands.size())?, tiles(bands.last().len())?];
-    let cycles = |tiles: &Tiles<T::Acc>| {
+    let cycles = |tiles: &ChannelTiles<T::Acc>| {
         let calls = (tiles.count * panels * k.count()) as f64 * prices.kernel_call_cycles;
         // Written with the bias, kept between blocks of K, read to be finished.
         let sums =
@@ -97,7 +98,7 @@ struct Images<T: Element> {
     /// Images that share a read of the weights.
     bands: Blocks,
     /// For a full band, and for the last one: the tiles, and the rows of transposed X.
-    tiles: [Tiles<T::Acc>; 2],
+    tiles: [ChannelTiles<T::Acc>; 2],
     koff: [RowOffsets; 2],
     /// Blocks of K.
     k: Blocks,

@@ -24,9 +24,9 @@ use convoke_kernels::{ChannelKernel, Isa, Real, RowOffsets};
 
 use self::last_steps::LastSteps;
 use self::weights::Weights;
-use super::channel_tiles::{Fetch, Tiles};
+use super::channel_tiles::{ChannelTiles, Fetch};
 
-use super::planes::{self, PER_THREAD, Planes, Slab};
+use super::planes::{self, PER_THREAD, PaddedPlanes, Slab};
 use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
@@ -106,7 +106,7 @@ fn padded<'a, T: Element>(request: &'a Request<'a, T>, geometry: Geometry, block
         cycles / request.machine.clock_ghz,
         lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
         Box::new(move || {
-            let planes = Planes::new(&geometry, axis, extent, true);
+            let planes = PaddedPlanes::new(&geometry, axis, extent, true);
             let last_block = channels - (k_blocks.max(1) - 1) * block;
             Box::new(ChannelGemm {
                 isa: request.isa(),
@@ -134,7 +134,7 @@ struct Shape<A: Real> {
     /// Of an image and group.
     slabs: usize,
     /// For a full slab, and for the last one along the last axis.
-    tiles: [Tiles<A>; 2],
+    tiles: [ChannelTiles<A>; 2],
     /// That does most of the work.
     kernel: &'static ChannelKernel<A>,
     splits: usize,
@@ -163,7 +163,7 @@ impl<A: Real> Shape<A> {
         let shares = shares.min(channels_out.div_ceil(2 * lanes)).max(1);
         let of_share = channels_out.div_ceil(shares);
         let sums_of = |columns: usize| if k_blocks > 1 { columns * of_share.next_multiple_of(2 * lanes) } else { 0 };
-        let choice = planes::Choice {
+        let choice = planes::SlabChoice {
             images: (geometry.batch * geometry.group).saturating_mul(shares),
             block,
             budget: planes::budget_beside(machine, (of_share * block * taps).saturating_mul(size_of::<A>())).min(most),
@@ -178,11 +178,11 @@ impl<A: Real> Shape<A> {
         let last = geometry.axes.len() - 1;
         let width = if axis == last { extent } else { geometry.axes[last].output };
         let no_kernel = || String::from("no kernel for this tile");
-        let tiles = Tiles::<A>::new(machine, width).ok_or_else(no_kernel)?;
+        let tiles = ChannelTiles::<A>::new(machine, width).ok_or_else(no_kernel)?;
         // The last slab along the last axis is narrower.
         let rest = geometry.axes[last].output % extent;
         let edge = if axis == last && rest != 0 { rest } else { width };
-        let edge_tiles = Tiles::<A>::new(machine, edge).ok_or_else(no_kernel)?;
+        let edge_tiles = ChannelTiles::<A>::new(machine, edge).ok_or_else(no_kernel)?;
         let rows = (0..last).map(|i| planes::positions_on(&geometry.axes, (axis, extent), i)).product::<usize>();
         let panels = channels_out.div_ceil(tiles.nr());
         let slabs = geometry.batch * geometry.group * sizes.slabs;
@@ -247,10 +247,10 @@ struct ChannelGemm<T: Element> {
     isa: Isa,
     finish: Finish<T::Acc>,
     /// For a full slab, and for the last one along the last axis.
-    tiles: [Tiles<T::Acc>; 2],
+    tiles: [ChannelTiles<T::Acc>; 2],
     /// That does most of the work.
     kernel: &'static ChannelKernel<T::Acc>,
-    planes: Planes,
+    planes: PaddedPlanes,
     slabs: usize,
     /// The rows of a full block of k, and of the last one.
     koff: [RowOffsets; 2],

@@ -21,7 +21,7 @@ use super::weights::Weights;
 use crate::element::{Compute, Element};
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for, share};
-use crate::lower::channel_tiles::{Panels, two_rows};
+use crate::lower::channel_tiles::{ChannelPanels, two_rows};
 use crate::lower::contract::{Io, Lowering, Offer, Request};
 use crate::lower::layout::WeightLayout;
 use crate::lower::planes;
@@ -78,7 +78,7 @@ pub(super) fn offer<'a, T: Element>(
     }
     let (rows_out, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
     let k_blocks = channels.div_ceil(block);
-    let panels = Panels::new::<T::Acc>(request.isa())?;
+    let panels = ChannelPanels::new::<T::Acc>(request.isa())?;
     let weights = Weights::new(&geometry, (rows_out, geometry.kernel_volume()), panels, block).ok()?;
     let tiles = tiles::<T::Acc>(request.isa(), last, panels)?;
 
@@ -200,7 +200,7 @@ pub(super) fn offer<'a, T: Element>(
 
 /// A row of pixels along an axis, cut where the live taps change, and then into tiles of nearly
 /// equal width.
-fn tiles<T: Real>(isa: Isa, axis: &Axis, panels: Panels) -> Option<Vec<Tile<T>>> {
+fn tiles<T: Real>(isa: Isa, axis: &Axis, panels: ChannelPanels) -> Option<Vec<Tile<T>>> {
     let kernels = channel_kernels::<T>(isa);
     let find = |mr: usize, nr: usize| kernels.iter().find(|k| k.mr() == mr && k.nr() == nr);
     let most = |nr: usize| kernels.iter().filter(|k| k.nr() == nr).map(ChannelKernel::mr).max();
@@ -230,7 +230,7 @@ struct Unpadded<T: Element> {
     geometry: Geometry,
     isa: Isa,
     finish: Finish<T::Acc>,
-    panels: Panels,
+    panels: ChannelPanels,
     /// A row of pixels.
     tiles: Vec<Tile<T::Acc>>,
     /// The rows of a full block of k, and of the last one.

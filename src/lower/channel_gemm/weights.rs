@@ -7,7 +7,7 @@ use convoke_kernels::Real;
 
 use crate::Geometry;
 use crate::element::Element;
-use crate::lower::channel_tiles::Panels;
+use crate::lower::channel_tiles::ChannelPanels;
 use crate::lower::layout::WeightLayout;
 use crate::lower::planes;
 use crate::lower::shares::Part;
@@ -32,7 +32,7 @@ impl Weights {
     pub(super) fn new(
         geometry: &Geometry,
         (rows, taps): (usize, usize),
-        panels: Panels,
+        panels: ChannelPanels,
         block: usize,
     ) -> Result<Self, String> {
         let (groups, channels) = (geometry.group, geometry.in_channels_per_group());

@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use convoke_kernels::{DepthwiseKernel, DirectTable, MOST_TAPS, Real, Slots, TapTable, gcd};
 
-use crate::lower::engine::Panels;
+use crate::lower::engine::RowPanels;
 pub(super) use crate::lower::layout::Along;
 use crate::lower::planes::period;
 use crate::machine::Machine;
@@ -169,7 +169,7 @@ impl Grid {
         let every = period(&self.h);
         let mut pieces = Vec::new();
         for first in 0..every.min(self.h.kernel) {
-            let chain = Panels::new((self.h.kernel - first).div_ceil(every), MOST_TAPS);
+            let chain = RowPanels::new((self.h.kernel - first).div_ceil(every), MOST_TAPS);
             pieces.extend((0..chain.count()).map(|p| (first + chain.start(p) * every, chain.height(p))));
         }
         pieces

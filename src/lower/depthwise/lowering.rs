@@ -14,7 +14,7 @@ use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line};
 use crate::lower::contract::{Io, Lowering, Request};
-use crate::lower::engine::Panels;
+use crate::lower::engine::RowPanels;
 use crate::lower::layout::WeightLayout;
 use crate::lower::planes::period;
 use crate::lower::sink::Finish;
@@ -147,7 +147,7 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
 
     fn kernel(&self) -> &'static str {
         let grid = &self.config.grid;
-        let panels = Panels::new(grid.extent.div_ceil(grid.tile_step()), self.config.tiles.len());
+        let panels = RowPanels::new(grid.extent.div_ceil(grid.tile_step()), self.config.tiles.len());
         self.config.tiles[panels.height(0) - 1].name()
     }
 

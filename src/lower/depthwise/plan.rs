@@ -6,7 +6,7 @@ use super::grid::{Along, Grid, MOST_BYTES};
 use crate::Geometry;
 use crate::element::Element;
 use crate::lower::contract::Request;
-use crate::lower::engine::Panels;
+use crate::lower::engine::RowPanels;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::lower::sink::Finish;
 use crate::machine::Machine;
@@ -161,7 +161,7 @@ impl Grid {
     ) -> f64 {
         let prices = machine.prices();
         let (k, pieces) = ((self.planes() * self.h.kernel * self.w.kernel) as f64, self.pieces());
-        let tile_rows = Panels::new(self.extent.div_ceil(self.tile_step()), tiles.len());
+        let tile_rows = RowPanels::new(self.extent.div_ceil(self.tile_step()), tiles.len());
         let tile_height = tile_rows.height(tile_rows.count() - 1).max(1);
         let rows = tile_height as f64;
         let columns = (pieces.len() * self.planes() * self.w.kernel) as f64;

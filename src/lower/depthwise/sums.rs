@@ -8,7 +8,7 @@ use super::lowering::{Depthwise, Source, Unit};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Io;
-use crate::lower::engine::Panels;
+use crate::lower::engine::RowPanels;
 use crate::lower::sink::no_epilogue;
 
 /// Lanes of a vector, at the most.
@@ -28,7 +28,7 @@ impl<T: Element> Depthwise<T> {
         let (inside, _) = grid.rows_inside(unit.start, unit.extent);
         let skips = is_finite && self.taps.groups() > 1 && inside.len() < grid.rows(unit.extent);
         for first in 0..step.min(unit.extent) {
-            let panels = Panels::new((unit.extent - first).div_ceil(step), self.config.tiles.len());
+            let panels = RowPanels::new((unit.extent - first).div_ceil(step), self.config.tiles.len());
             let counted = |tile: usize| {
                 if !skips {
                     return 0..self.taps.groups();

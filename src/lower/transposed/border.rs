@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use convoke_kernels::Real;
 
-use super::planes::Slab;
+use super::planes::PhaseSlab;
 use super::{INNER, Outer, Pass, Transposed};
 use crate::element::Element;
 use crate::lower::sink::Sink;
@@ -19,7 +19,7 @@ impl<T: Element> Transposed<T> {
         image: usize,
         group: usize,
         panels: Range<usize>,
-        slab: &Slab<'_>,
+        slab: &PhaseSlab<'_>,
     ) {
         let geometry = &self.geometry;
         let rows = self.tiles.panels.start(panels.start)..self.tiles.panels.start(panels.end);
@@ -61,7 +61,14 @@ impl<T: Element> Transposed<T> {
 
     /// The input position that tap `t` of a pass reads, for position `w` and phase `r` of the last
     /// axis; none where there is none.
-    fn source(&self, slab: &Slab<'_>, outer: &Outer, row: usize, (w, r): (usize, usize), t: usize) -> Option<usize> {
+    fn source(
+        &self,
+        slab: &PhaseSlab<'_>,
+        outer: &Outer,
+        row: usize,
+        (w, r): (usize, usize),
+        t: usize,
+    ) -> Option<usize> {
         let (along, before) = self.phases.split_last().expect("at least one axis");
         let of_last = &along.taps[r];
         let mut rest = t / of_last.len();

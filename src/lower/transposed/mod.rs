@@ -28,7 +28,7 @@ use convoke_kernels::catalogue::{spatial_kernels, weave_kernels};
 use convoke_kernels::weave::{MOST_SUMS, MOST_VECTORS, Run, Strands, Sum};
 use convoke_kernels::{Ahead, Dest, Isa, Real, RowOffsets, SpatialKernel, WeaveKernel};
 
-use super::engine::{Panels, a_block_bytes};
+use super::engine::{RowPanels, a_block_bytes};
 
 use super::planes::{channels_per_block, for_each_position, step_of};
 use super::sink::{Finish, Sink, no_epilogue};
@@ -42,8 +42,8 @@ use crate::lower::shares::Part;
 use crate::machine::Machine;
 use crate::{Geometry, Op};
 use phases::Phases;
-use planes::{Planes, Slab};
-use tiles::Tiles;
+use planes::{PhasePlanes, PhaseSlab};
+use tiles::PhaseTiles;
 
 /// Steps of k in a block, at the most (one channel's taps may be more), and channels: without taps
 /// that share them, the rows of B for a tile of 32 columns then fill the L1 cache. (1024 to 512
@@ -119,7 +119,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         {
             return None;
         }
-        Choice::new(request, phases, most)
+        PhaseChoice::new(request, phases, most)
     });
     let Some(choice) = choices.min_by(|a, b| a.cycles.total_cmp(&b.cycles)) else {
         return Err(match request.layout {
@@ -128,7 +128,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
         });
     };
     let machine = request.machine;
-    let Choice { cycles, phases, classes, slots, planes, tiles, is_summed, is_blocked, can_pair } = choice;
+    let PhaseChoice { cycles, phases, classes, slots, planes, tiles, is_summed, is_blocked, can_pair } = choice;
     let channels = geometry.in_channels_per_group();
     let has_dead = slots < along.stride;
     let slabs = geometry.batch * geometry.group * planes.slabs;
@@ -212,15 +212,15 @@ fn most_groups(machine: &Machine, bytes: usize, most: usize) -> usize {
 }
 
 /// Phases with the planes and tiles that are cheapest for them.
-struct Choice<A: Real> {
+struct PhaseChoice<A: Real> {
     /// Of all tasks.
     cycles: f64,
     phases: Vec<Phases>,
     classes: Vec<Vec<usize>>,
     /// Phases of the last axis that have taps.
     slots: usize,
-    planes: Planes,
-    tiles: Tiles<A>,
+    planes: PhasePlanes,
+    tiles: PhaseTiles<A>,
     is_summed: bool,
     is_blocked: bool,
     /// Whether kernels can interleave the phases of the last axis, if a tile has both of its
@@ -228,7 +228,7 @@ struct Choice<A: Real> {
     can_pair: bool,
 }
 
-impl<A: Real> Choice<A> {
+impl<A: Real> PhaseChoice<A> {
     /// None where planes are too large, or a kernel is lacking.
     fn new<T: Element<Acc = A>>(request: &Request<'_, T>, phases: Vec<Phases>, most: usize) -> Option<Self> {
         let (geometry, machine) = (request.geometry, request.machine);
@@ -255,7 +255,7 @@ impl<A: Real> Choice<A> {
             && last.axis.stride == 2
             && classes == [[0, 1]];
         let can_sum = !is_blocked && rows <= MOST_SUMMED && [1, 2, 4, 8].contains(&last.axis.stride);
-        let mut best: Option<(f64, Planes, Tiles<A>, bool)> = None;
+        let mut best: Option<(f64, PhasePlanes, PhaseTiles<A>, bool)> = None;
         for (is_dense, is_summed) in [(false, false), (true, false), (false, true)] {
             let packed = match request.layout {
                 Some(WeightLayout::Phases { channels, mr, is_summed, .. }) => Some((*channels, *mr, *is_summed)),
@@ -265,10 +265,10 @@ impl<A: Real> Choice<A> {
                 continue;
             }
             let sums = |columns: usize| if is_blocked { columns.saturating_mul(tiles::ROWS.max(slots)) } else { 0 };
-            let Some(planes) = Planes::new(request, &phases, is_dense, most, sums) else { continue };
+            let Some(planes) = PhasePlanes::new(request, &phases, is_dense, most, sums) else { continue };
             let vectors = planes.columns.div_ceil(super::engine::lanes::<A>(request.isa()));
             let packed = if is_summed { Some((1, 1)) } else { packed.map(|(channels, mr, _)| (channels, mr)) };
-            let Some(tiles) = Tiles::choose(machine, &work, vectors, can_pair, packed) else { continue };
+            let Some(tiles) = PhaseTiles::choose(machine, &work, vectors, can_pair, packed) else { continue };
             let outputs = outputs * vectors as f64;
             let arithmetic = if is_summed {
                 let strides = phases.iter().map(|p| p.axis.stride as f64).product::<f64>();
@@ -311,7 +311,7 @@ struct Pass {
     /// Phases of the class.
     phases: usize,
     /// Its rows, for the higher panels of channels and for the lower ones.
-    subs: [Panels; 2],
+    subs: [RowPanels; 2],
     /// Taps.
     taps: usize,
     /// Channels in a block of k.
@@ -336,7 +336,7 @@ impl Outer {
     fn all(
         phases: &[Phases],
         classes: &[Vec<usize>],
-        planes: &Planes,
+        planes: &PhasePlanes,
         channels: usize,
         heights: ([usize; 2], usize),
     ) -> Vec<Self> {
@@ -372,7 +372,7 @@ impl Outer {
                     }
                     RowOffsets::new(koff)
                 });
-                let subs = heights.0.map(|height| Panels::new(members.len() * height, heights.1));
+                let subs = heights.0.map(|height| RowPanels::new(members.len() * height, heights.1));
                 let pass = Pass { class, slot, phases: members.len(), subs, taps: count, block, koff, before };
                 before += members.len() * count;
                 slot += members.len();
@@ -403,8 +403,8 @@ struct Transposed<T: Element> {
     outers: Vec<Outer>,
     /// No rows: of phases without taps.
     nothing: RowOffsets,
-    planes: Planes,
-    tiles: Tiles<T::Acc>,
+    planes: PhasePlanes,
+    tiles: PhaseTiles<T::Acc>,
     weave: &'static WeaveKernel<T::Acc>,
     /// Whether sums are kept between blocks of k.
     is_blocked: bool,
@@ -571,7 +571,7 @@ impl<T: Element> Transposed<T> {
     /// that follows.
     fn runs(
         &self,
-        (slab, places): (&Slab<'_>, &[usize]),
+        (slab, places): (&PhaseSlab<'_>, &[usize]),
         (column, nr): (usize, usize),
         mut row: usize,
         runs: &mut [Run],
@@ -601,7 +601,7 @@ impl<T: Element> Transposed<T> {
 
     /// Sets `strip` to the one that begins with vector `first` of a slab's `vectors`; `places` are
     /// those of the slab's rows.
-    fn set_strip(&self, (slab, places): (&Slab<'_>, &[usize]), first: usize, vectors: usize, strip: &mut Strip) {
+    fn set_strip(&self, (slab, places): (&PhaseSlab<'_>, &[usize]), first: usize, vectors: usize, strip: &mut Strip) {
         let lanes = self.tiles.lanes;
         strip.vectors = first..first + self.tiles.width(vectors - first).nrv;
         let nr = strip.vectors.len() * lanes;
@@ -619,7 +619,7 @@ impl<T: Element> Transposed<T> {
         &self,
         sink: &Sink<'_, '_, T>,
         (outer, panel): (&Outer, &Panel),
-        (slab, places): (&Slab<'_>, &[usize]),
+        (slab, places): (&PhaseSlab<'_>, &[usize]),
         strip: &Strip,
         planes: &[T::Acc],
         (sums, buffer): (&mut [T::Acc], &mut [T::Acc]),
@@ -652,7 +652,7 @@ impl<T: Element> Transposed<T> {
         &self,
         sink: &Sink<'_, '_, T>,
         (outer, panel): (&Outer, &Panel),
-        (slab, places): (&Slab<'_>, &[usize]),
+        (slab, places): (&PhaseSlab<'_>, &[usize]),
         planes: &[T::Acc],
         buffer: &mut [T::Acc],
     ) {

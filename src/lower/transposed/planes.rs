@@ -14,11 +14,11 @@ use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use super::phases::Phases;
 use crate::lower::contract::Request;
 use crate::lower::planes::{
-    Choice, FETCHED_CHANNELS, PER_THREAD, for_each_position, pick_rows, positions_on, slab_bytes,
+    FETCHED_CHANNELS, PER_THREAD, SlabChoice, for_each_position, pick_rows, positions_on, slab_bytes,
 };
 use crate::{Axis, Element};
 
-pub(super) struct Planes {
+pub(super) struct PhasePlanes {
     /// The phases' positions as axes of ordinary convolutions.
     axes: Vec<Axis>,
     /// The axis that is cut into slabs, and the slab's extent on it.
@@ -55,7 +55,7 @@ struct Tables {
 }
 
 /// A slab of an image.
-pub(super) struct Slab<'a> {
+pub(super) struct PhaseSlab<'a> {
     /// Its first position along each axis.
     pub(super) origin: &'a [usize],
     /// Positions on the slab's axis, and of a row.
@@ -63,7 +63,7 @@ pub(super) struct Slab<'a> {
     pub(super) width: usize,
 }
 
-impl Planes {
+impl PhasePlanes {
     /// None where the planes are too large, or where copies gain nothing. A slab's planes should
     /// not exceed `most` bytes.
     pub(super) fn new<T: Element>(
@@ -92,7 +92,7 @@ impl Planes {
         let images = geometry.batch * geometry.group;
         // All channels are in a slab: with less than that its rows would be cut.
         let budget = slab_bytes(machine).min(most);
-        let choice = Choice { images, block, budget, bytes, threads, per_thread: PER_THREAD[0], is_aligned: false };
+        let choice = SlabChoice { images, block, budget, bytes, threads, per_thread: PER_THREAD[0], is_aligned: false };
         let (axis, extent, sizes) = choice.slab(&axes, sums)?;
         let here = |i: usize| positions_on(&axes, (axis, extent), i);
         let spans: Vec<_> = (0..=last).map(|i| here(i) + reach(i)).collect();
@@ -167,7 +167,7 @@ impl Planes {
     }
 
     /// Slab number `index`; `origin` has room for one value for each axis.
-    pub(super) fn slab<'a>(&self, mut index: usize, origin: &'a mut [usize]) -> Slab<'a> {
+    pub(super) fn slab<'a>(&self, mut index: usize, origin: &'a mut [usize]) -> PhaseSlab<'a> {
         let along = self.axes[self.axis].output.div_ceil(self.extent);
         origin.fill(0);
         origin[self.axis] = index % along * self.extent;
@@ -179,7 +179,7 @@ impl Planes {
         let extent = self.extent.min(self.axes[self.axis].output - origin[self.axis]);
         let last = self.axes.len() - 1;
         let width = if self.axis == last { extent } else { self.axes[last].output };
-        Slab { origin, extent, width }
+        PhaseSlab { origin, extent, width }
     }
 
     /// The positions of slab number `index` along an axis.
@@ -198,25 +198,25 @@ impl Planes {
     }
 
     /// Rows of positions of a slab: the first ones of a full slab's.
-    pub(super) fn rows_of(&self, slab: &Slab<'_>) -> usize {
+    pub(super) fn rows_of(&self, slab: &PhaseSlab<'_>) -> usize {
         let last = self.axes.len() - 1;
         let on = |i: usize| if i == self.axis { slab.extent } else { self.axes[i].output };
         (self.axis..last).map(on).product()
     }
 
     /// Columns of a slab.
-    pub(super) fn columns_of(&self, slab: &Slab<'_>) -> usize {
+    pub(super) fn columns_of(&self, slab: &PhaseSlab<'_>) -> usize {
         self.row_columns()[self.rows_of(slab) - 1] + slab.width
     }
 
     /// The position of a row of a slab along axis `i`, one before the last.
-    pub(super) fn position(&self, slab: &Slab<'_>, row: usize, i: usize) -> usize {
+    pub(super) fn position(&self, slab: &PhaseSlab<'_>, row: usize, i: usize) -> usize {
         slab.origin[i] + self.tables.of_slab[row * (self.axes.len() - 1) + i]
     }
 
     /// Where the outputs of a row begin in a channel of Y, of phase `r` of the axes before the
     /// last; none if they are cut off.
-    pub(super) fn place(&self, phases: &[Phases], slab: &Slab<'_>, r: &[usize], row: usize) -> Option<usize> {
+    pub(super) fn place(&self, phases: &[Phases], slab: &PhaseSlab<'_>, r: &[usize], row: usize) -> Option<usize> {
         let last = phases.len() - 1;
         let mut at = 0;
         for (i, p) in phases[..last].iter().enumerate() {
@@ -226,7 +226,7 @@ impl Planes {
     }
 
     /// The [`place`](Self::place) of each row of the slab; the largest number where there is none.
-    pub(super) fn places(&self, phases: &[Phases], slab: &Slab<'_>, r: &[usize], places: &mut [usize]) {
+    pub(super) fn places(&self, phases: &[Phases], slab: &PhaseSlab<'_>, r: &[usize], places: &mut [usize]) {
         if let [down, along] = phases {
             // Two axes, as nearly always: rows are short, and there are many of them.
             for (row, place) in places.iter_mut().enumerate() {
@@ -244,7 +244,7 @@ impl Planes {
         &self,
         isa: Isa,
         phases: &[Phases],
-        slab: &Slab<'_>,
+        slab: &PhaseSlab<'_>,
         x: &[T],
         planes: &mut [T::Acc],
     ) {
@@ -283,7 +283,7 @@ impl Planes {
 
     /// Where row `row` of a slab's planes comes from, and where in a copy it is; none if the slab
     /// does not need it.
-    fn row(&self, phases: &[Phases], slab: &Slab<'_>, row: usize) -> Option<RowPick> {
+    fn row(&self, phases: &[Phases], slab: &PhaseSlab<'_>, row: usize) -> Option<RowPick> {
         let last = phases.len() - 1;
         let mut src = Some(0_usize);
         for (i, p) in phases[..last].iter().enumerate() {

@@ -6,7 +6,7 @@ use convoke_kernels::catalogue::spatial_kernels;
 use convoke_kernels::weave::Run;
 use convoke_kernels::{Real, SpatialKernel};
 
-use crate::lower::engine::Panels;
+use crate::lower::engine::RowPanels;
 use crate::machine::Machine;
 
 /// Rows of a tile, phases and channels together, about: the sums of a strip then stay in the L1
@@ -28,8 +28,8 @@ pub(super) struct Work {
 }
 
 /// The panels of channels, and the kernels for them.
-pub(super) struct Tiles<T: Real> {
-    pub(super) panels: Panels,
+pub(super) struct PhaseTiles<T: Real> {
+    pub(super) panels: RowPanels,
     /// Rows of the highest kernel.
     pub(super) mr: usize,
     pub(super) lanes: usize,
@@ -49,7 +49,7 @@ impl<T: Real> Width<T> {
     }
 }
 
-impl<T: Real> Tiles<T> {
+impl<T: Real> PhaseTiles<T> {
     /// The panels and kernels that take the fewest cycles for `vectors` of columns: where all
     /// phases of a panel `can_pair`, only panels of which a kernel has all rows; with `packed`,
     /// only those of that channels and rows.
@@ -71,7 +71,7 @@ impl<T: Real> Tiles<T> {
                 if channels > 1 && channels * phases > ROWS {
                     break;
                 }
-                let heights = work.classes.iter().map(|(n, _)| Panels::new(n * channels, most).height(0));
+                let heights = work.classes.iter().map(|(n, _)| RowPanels::new(n * channels, most).height(0));
                 let mr = packed.map_or_else(|| heights.max().unwrap_or(1), |(_, mr)| mr);
                 if can_pair && packed.is_none() && phases * channels > most.max(phases) {
                     break;
@@ -83,7 +83,7 @@ impl<T: Real> Tiles<T> {
                     let find = |mr: usize| kernels.iter().find(|k| k.mr() == mr && k.nrv() == nrv);
                     Some(Width { nrv, kernels: (1..=mr).map(find).collect::<Option<Vec<_>>>()? })
                 });
-                let tiles = Self { panels: Panels::new(work.rows, channels), mr, lanes, widths: widths.collect() };
+                let tiles = Self { panels: RowPanels::new(work.rows, channels), mr, lanes, widths: widths.collect() };
                 // Panels of nearly equal height may be lower than asked for, but not where weights
                 // are packed.
                 if packed.is_none() && tiles.panels.height(0) != channels {
@@ -121,7 +121,7 @@ impl<T: Real> Tiles<T> {
         let taller = work.rows - low * self.panels.count();
         let of_strip = |width: &Width<T>, channels: usize| {
             let of_class = |(phases, taps): &(usize, usize)| {
-                let subs = Panels::new(phases * channels, self.mr);
+                let subs = RowPanels::new(phases * channels, self.mr);
                 let k = (taps * work.outer_taps * work.channels) as f64;
                 let of_sub = |sub: usize| {
                     let kernel = width.of_height(subs.height(sub));

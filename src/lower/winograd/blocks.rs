@@ -8,7 +8,7 @@ use convoke_kernels::{ChannelKernel, Real, RowOffsets};
 
 use super::shape::{MOST_PADDING, Scheme, SubImage, View, spread};
 use super::steps::{Segment, Steps};
-use crate::lower::channel_tiles::{Rate, Tiles};
+use crate::lower::channel_tiles::{ChannelTiles, Rate};
 use crate::machine::Machine;
 
 /// How the tiles of an image are cut into blocks, whose sizes differ by one row of tiles, or one
@@ -314,7 +314,7 @@ impl Extent {
         if runs == 0 {
             return Some(0.0);
         }
-        let tiles = Tiles::<T>::new(machine, width)?;
+        let tiles = ChannelTiles::<T>::new(machine, width)?;
         let call = |t: usize| {
             let kernel = tiles.kernel(tiles.pixels(t).len(), tiles.nr());
             machine.tile_cycles(kernel.fmas(), kernel.loads()) * steps + machine.prices().gemm_call_cycles
@@ -362,7 +362,7 @@ impl<T: Real> Calls<T> {
         if runs == 0 {
             return Some(Self { all: Vec::new(), of_run: 1, rate: Rate::new(machine) });
         }
-        let tiles = Tiles::new(machine, width)?;
+        let tiles = ChannelTiles::new(machine, width)?;
         let mut all = Vec::with_capacity(runs * tiles.count);
         for run in 0..runs {
             let row = extent.first_row(run, rows, is_short);

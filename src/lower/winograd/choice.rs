@@ -10,7 +10,7 @@ use super::shape::{STANDARD_VALUES, Scheme, SubImage, View, depth_tasks, distanc
 use super::shares::{self, Piece};
 use super::steps::Steps;
 use crate::element::Element;
-use crate::lower::channel_tiles::Tiles;
+use crate::lower::channel_tiles::ChannelTiles;
 use crate::lower::contract::Request;
 use crate::machine::Machine;
 
@@ -150,7 +150,7 @@ impl<T: Real> Choice<T> {
     ) -> Option<Self> {
         let roles = &view.roles;
         let largest = largest(&blocks)?;
-        let nr = Tiles::<T>::new(machine, largest.run_len())?.nr();
+        let nr = ChannelTiles::<T>::new(machine, largest.run_len())?.nr();
         let panels = view.rows.div_ceil(nr).max(1);
         let splits = splits.min(panels.saturating_mul(shares::parts(&largest, splits)));
         let together = Traffic::new(machine, view, &scheme, steps, &largest, nr)
@@ -207,7 +207,7 @@ impl<T: Real> Choice<T> {
         together: usize,
     ) -> Option<f64> {
         let (bytes, prices) = (size_of::<T>() as f64, machine.prices());
-        let tiles = Tiles::<T>::new(machine, extent.run_len())?;
+        let tiles = ChannelTiles::<T>::new(machine, extent.run_len())?;
         let View { channels, rows: channels_out, ref roles, .. } = *view;
         let panels = channels_out.div_ceil(tiles.nr());
         let values = scheme.kernel.values() as f64;

@@ -8,7 +8,7 @@ use super::blocks::Task;
 use super::shape::{Roles, Scheme, SubImage, View, tiled_kernel};
 use crate::Geometry;
 use crate::element::Element;
-use crate::lower::channel_tiles::Tiles;
+use crate::lower::channel_tiles::ChannelTiles;
 use crate::lower::sink::Sink;
 use crate::machine::Machine;
 
@@ -28,7 +28,7 @@ pub(super) struct Direct<T: Real> {
     /// For each channel of X and each tap, where its view of the patch begins.
     koff: RowOffsets,
     /// A row of pixels, cut into tiles that kernels have.
-    pixels: Tiles<T>,
+    pixels: ChannelTiles<T>,
 }
 
 /// A tile of a task: its place and its filters.
@@ -49,7 +49,7 @@ impl<T: Real> Direct<T> {
         let Roles { depth, down, along } = &view.roles;
         let [s_down, s_along] = view.strides;
         let (rows, columns) = ((height + down.kernel - 1) * s_down, width + along.kernel - 1);
-        let pixels = Tiles::new(machine, width)?;
+        let pixels = ChannelTiles::new(machine, width)?;
         let slices = geometry.in_channels_per_group() * depth.kernel;
         let patch_len = slices.checked_mul(rows * s_along * columns)?;
         let [k_down, k_along] = tiled_kernel(geometry);

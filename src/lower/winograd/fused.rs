@@ -22,7 +22,7 @@ use crate::choice::Accuracy;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Line, lines_for};
-use crate::lower::channel_tiles::{Fetch, Tiles};
+use crate::lower::channel_tiles::{ChannelTiles, Fetch};
 use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
 use crate::lower::layout::{self, WeightLayout};
 use crate::lower::sink::no_epilogue;
@@ -65,7 +65,7 @@ pub(super) struct Needs {
 pub(super) fn offer_view<'a, T: Element>(
     request: &'a Request<'a, T>,
     view: View,
-    layer: impl FnOnce(&Scheme<T::Acc>, &Tiles<T::Acc>) -> Option<(Box<dyn Layer<T>>, Needs)>,
+    layer: impl FnOnce(&Scheme<T::Acc>, &ChannelTiles<T::Acc>) -> Option<(Box<dyn Layer<T>>, Needs)>,
 ) -> Answer<'a, T> {
     let (machine, roles) = (request.machine, &view.roles);
     let mut best: Option<Choice<T::Acc>> = None;
@@ -103,7 +103,7 @@ pub(super) fn offer_view<'a, T: Element>(
     let choice = Choice::new::<T>(request, &view, scheme, request.threads).ok_or_else(no_kernel)?;
     let Choice { blocks, splits, together, .. } = choice;
     let first = blocks.place(0, 0).extent;
-    let tiles = Tiles::<T::Acc>::new(machine, first.run_len()).ok_or_else(no_kernel)?;
+    let tiles = ChannelTiles::<T::Acc>::new(machine, first.run_len()).ok_or_else(no_kernel)?;
     let slots = roles.depth.kernel;
     let fit = |extent: Extent, _| Block::fits(&scheme, extent, view.channels, slots).then_some(());
     if blocks.for_each_size(fit).is_none() {
@@ -182,7 +182,7 @@ impl Sizes {
         view: &View,
         scheme: &Scheme<T::Acc>,
         blocks: &Blocks,
-        tiles: &Tiles<T::Acc>,
+        tiles: &ChannelTiles<T::Acc>,
         together: usize,
         needs: &Needs,
     ) -> Self {
@@ -240,7 +240,7 @@ pub(super) struct Core<T: Element> {
     pub(super) blocks: Blocks,
     /// For each size of blocks.
     pub(super) tables: Vec<Block<T::Acc>>,
-    pub(super) tiles: Tiles<T::Acc>,
+    pub(super) tiles: ChannelTiles<T::Acc>,
     pub(super) layout: PackedLayout,
     /// Shares that the panels of filters are split into.
     pub(super) splits: usize,

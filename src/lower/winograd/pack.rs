@@ -9,7 +9,7 @@ use convoke_kernels::{Real, winograd::MOST_VALUES};
 
 use super::shape::{Parts, Scheme, View};
 use super::steps::Steps;
-use crate::lower::channel_tiles::Tiles;
+use crate::lower::channel_tiles::ChannelTiles;
 
 /// Where things are in the packed filters of a group: for each panel of filters, `[value][step of
 /// k][filter]`, then, behind those of all panels, what the [layer](super::Layer) keeps for tiles
@@ -86,7 +86,7 @@ pub(super) fn pack<T: Real>(
     view: &View,
     scheme: &Scheme<T>,
     layout: &PackedLayout,
-    tiles: &Tiles<T>,
+    tiles: &ChannelTiles<T>,
     filter: impl Fn(usize, usize, &mut [T]),
     packed: &mut [T],
 ) {
