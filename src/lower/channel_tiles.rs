@@ -239,7 +239,7 @@ pub(crate) fn two_rows<T: Real>(
 }
 
 /// How output channels are cut into panels.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChannelPanels {
     pub(crate) lanes: usize,
     /// Channels of a wide panel; a narrow one is a vector.
