@@ -152,9 +152,8 @@ impl ImplicitBlocking {
             is_aligned: false,
         };
         let sums_of = |columns: usize| if k_blocks > 1 { columns.saturating_mul(rows) } else { 0 };
-        let (cut, sizes) = limits
-            .cut(&geometry.axes, sums_of)
-            .ok_or_else(|| planes::too_large(&geometry.axes, planes::MOST_BYTES))?;
+        let (cut, sizes) =
+            limits.cut(&geometry.axes, sums_of).ok_or_else(|| planes::too_large(&geometry.axes, planes::MOST_BYTES))?;
         let vectors = sizes.columns.div_ceil(lanes::<T::Acc>(request.isa()));
         let (images, groups) = (geometry.batch, geometry.group);
         let split = GemmSplit { images, groups, columns: sizes.slabs, panels: 1, shares: 1 };

@@ -221,9 +221,8 @@ impl AddedLayer {
         let nr = stores.nr().min(weights.padded);
         let beside = self.lens.row.saturating_add(stores.pixels(0).len()).saturating_mul(nr);
         let of_image = self.lens.sums.saturating_mul(nr).saturating_add(self.x_len(weights));
-        let bytes = |images: usize| {
-            of_image.saturating_mul(images).saturating_add(beside).saturating_mul(size_of::<T::Acc>())
-        };
+        let bytes =
+            |images: usize| of_image.saturating_mul(images).saturating_add(beside).saturating_mul(size_of::<T::Acc>());
         if bytes(1) > MOST_BYTES {
             return None;
         }
@@ -337,12 +336,9 @@ impl AddedBlocking {
         // The products of sizes may exceed `usize`.
         let product = |sizes: &[usize]| sizes.iter().map(|size| *size as f64).product::<f64>();
         let of_step = tiles.cycles(machine, weights.rows) * machine.prices().added_tiles;
-        let multiplying =
-            machine.work(Item::ArithmeticCycles, of_step * product(&[weights.channels, weights.taps, runs]))
-                + machine.work(
-                    Item::KernelCalls,
-                    product(&[tiles.count, runs, weights.taps, weights.count(), k_blocks]),
-                );
+        let multiplying = machine
+            .work(Item::ArithmeticCycles, of_step * product(&[weights.channels, weights.taps, runs]))
+            + machine.work(Item::KernelCalls, product(&[tiles.count, runs, weights.taps, weights.count(), k_blocks]));
         let kept = product(&[weights.taps, spatial, k_blocks]) * vectors;
         let rows_of_y = layer.outer.iter().map(|outer| outer.axis.output).product::<usize>();
         let outputs = geometry.output_spatial() as f64;
@@ -351,10 +347,8 @@ impl AddedBlocking {
             + machine.work(Item::AddedVectors, added * vectors)
             + machine.work(Item::TransposedVectors, outputs * vectors);
         let value_bytes = size_of::<T::Acc>();
-        let fetching = machine.fetch_weights(
-            product(&[weights.group_len(), value_bytes, bands]),
-            product(&[weights.len(), value_bytes]),
-        );
+        let fetching = machine
+            .fetch_weights(product(&[weights.group_len(), value_bytes, bands]), product(&[weights.len(), value_bytes]));
         let packed = images * product(&[weights.channels, spatial, self.split.shares]);
         let of_group = machine.together(multiplying * rows_of_pixels + storing * images, fetching)
             + machine.work(Item::PackedElements, packed)
@@ -497,14 +491,7 @@ impl<T: Element> Added<T> {
     }
 
     /// Multiplies a panel of weights, of which `live` channels are not filled up, by all of X.
-    fn multiply(
-        &self,
-        task: &AddedTask<'_, T::Acc>,
-        mut w: &[T::Acc],
-        live: usize,
-        x: &[T::Acc],
-        sums: &mut [T::Acc],
-    ) {
+    fn multiply(&self, task: &AddedTask<'_, T::Acc>, mut w: &[T::Acc], live: usize, x: &[T::Acc], sums: &mut [T::Acc]) {
         let tiles = &task.row.tiles;
         let (width, calls) = (tiles.panel(live), task.count * self.runs.len() * tiles.count);
         for k in self.blocks() {

@@ -183,9 +183,8 @@ impl<T: Element> PaddedSearch<'_, T> {
         let shares = of_threads.max(shares).clamp(1, panels.max(1));
         let split = GemmSplit { images, groups, columns, panels, shares };
         let blocking = PaddedBlocking::new(geometry, slabs, split);
-        let tiles = |width| {
-            ChannelTiles::new(request.machine, width).ok_or_else(|| String::from("no kernel for this tile"))
-        };
+        let tiles =
+            |width| ChannelTiles::new(request.machine, width).ok_or_else(|| String::from("no kernel for this tile"));
         let tiles = [tiles(blocking.width)?, tiles(blocking.last_width)?];
         let work = self.work(&blocking, &tiles[0]);
         let (nr, padded) = (weights.nr(), weights.padded);
@@ -355,13 +354,7 @@ impl<T: Element> Padded<T> {
 
     /// Multiplies row number `row` of `rows` rows of pixels, or two rows at once where that pays.
     /// Returns how many. `sums` are those of the panel.
-    fn multiply_rows(
-        &self,
-        panel: &mut PaddedPanel<'_, '_, T>,
-        row: usize,
-        rows: usize,
-        sums: &mut [T::Acc],
-    ) -> usize {
+    fn multiply_rows(&self, panel: &mut PaddedPanel<'_, '_, T>, row: usize, rows: usize, sums: &mut [T::Acc]) -> usize {
         let PaddedPanel { block, tiles, w, nr, bias, .. } = *panel;
         let (live, is_blocked) = (bias.len(), !(block.is_first && block.is_last));
         let row_at = self.planes.row_offset(row);

@@ -82,8 +82,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         geometry.axes.insert(0, Axis::UNIT);
     }
     let last = &geometry.axes[geometry.axes.len() - 1];
-    let tiles = tiles::<T::Acc>(request.isa(), last, weights.panels)
-        .ok_or_else(|| String::from("no kernel for this tile"))?;
+    let tiles =
+        tiles::<T::Acc>(request.isa(), last, weights.panels).ok_or_else(|| String::from("no kernel for this tile"))?;
     let blocking = UnpaddedBlocking::new(request, &geometry, &weights, most_bytes)
         .ok_or_else(|| alloc::format!("the rows of X that a task sees take more than {MOST_BYTES} bytes"))?;
     let widest = tiles.iter().map(UnpaddedTile::most_pixels).max().unwrap_or(0);
@@ -216,11 +216,8 @@ impl UnpaddedBlocking {
         let (channel_len, _) = size(extent).filter(|(_, bytes)| *bytes <= MOST_BYTES)?;
         let slabs = first.output.div_ceil(extent);
         let is_few = images * slabs < SLABS_PER_THREAD * threads;
-        let shares = if has_shares && is_few {
-            threads
-        } else {
-            threads.div_ceil(images * slabs).clamp(1, panels.max(1))
-        };
+        let shares =
+            if has_shares && is_few { threads } else { threads.div_ceil(images * slabs).clamp(1, panels.max(1)) };
         let split = GemmSplit { images: geometry.batch, groups: geometry.group, columns: slabs, panels, shares };
         // Row offsets are those of taps without padding, and so rows begin before the planes by as
         // much as the padding shifts them.
@@ -407,13 +404,7 @@ impl<T: Element> UnpaddedPanel<'_, '_, T> {
 
     /// Finishes parts of two rows one by one, from their sums: in Y, a part of a row does not follow
     /// the one before. `nothing` is no rows of X.
-    fn finish_rows(
-        &self,
-        kernel: &ChannelKernel<T::Acc>,
-        nothing: RowOffsetsRef<'_>,
-        sums: &mut [T::Acc],
-        at: usize,
-    ) {
+    fn finish_rows(&self, kernel: &ChannelKernel<T::Acc>, nothing: RowOffsetsRef<'_>, sums: &mut [T::Acc], at: usize) {
         for (row, sums) in sums.chunks_exact_mut(kernel.mr() * self.nr).enumerate() {
             let (ahead, accumulate, bias) = (Ahead::NONE, true, self.bias);
             let done = LastSteps { x: &[], koff: nothing, w: &[], ahead, accumulate, bias };
@@ -498,8 +489,7 @@ impl<T: Element> Unpadded<T> {
         let can_pair = self.tiles.iter().any(|tile| tile.two_rows.is_some());
         for p in task.panels.clone() {
             let mut panel = self.panel(sink, task, &channels, p);
-            let y = (task.image * self.geometry.out_channels + task.group * self.weights.rows
-                + p * self.weights.nr())
+            let y = (task.image * self.geometry.out_channels + task.group * self.weights.rows + p * self.weights.nr())
                 * self.geometry.output_spatial();
             let mut row = rows.start;
             // Where the row begins, and how many taps are live, if that is known.

@@ -5,13 +5,13 @@ use core::ops::Range;
 
 use convoke_kernels::Real;
 
+use crate::Op;
 use crate::element::Element;
 use crate::lower::channel_tiles::ChannelPanels;
 use crate::lower::contract::Request;
 use crate::lower::layout::WeightLayout;
 use crate::lower::planes;
 use crate::lower::shares::Part;
-use crate::Op;
 
 /// Steps of k in a block, at the most: 64 channels of a 3x3 kernel. A block is at least the taps of
 /// one channel. A panel of 32 `f32` channels is then more than the L1 cache holds, but it is read in
