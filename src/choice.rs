@@ -42,15 +42,15 @@ pub enum Algorithm {
     ChannelGemmAdded,
     /// Conv: tiles of the im2col matrix are made, and multiplied by a BLAS.
     Im2col(Blas),
-    /// ConvTranspose: phases of the stride, each an ordinary convolution of stride 1; the output is
-    /// written once, with the phases interleaved.
+    /// ConvTranspose: phases of the stride, each an ordinary convolution of stride 1; the output
+    /// is written once, with the phases interleaved.
     Transposed,
     /// ConvTranspose: GEMM by a BLAS, then the columns are added into the output.
     Col2im(Blas),
     /// Both operators: the loops of the definition, summed in f64.
     Naive,
-    /// Conv with few input channels a group: tiles of output rows, summed directly from X, or from
-    /// padded planes of it.
+    /// Conv with few input channels a group: tiles of output rows, summed directly from X, or
+    /// from padded planes of it.
     Depthwise,
     /// Conv with few channels a group, whose output rows are as long as those of X or of its
     /// phases: tiles of several output channels, summed directly from X, or, with strides, from a
@@ -109,8 +109,8 @@ impl Algorithm {
         }
     }
 
-    /// Whether this algorithm and another one pack weights alike: a plan of one then reads what the
-    /// other has packed, if the layouts are equal.
+    /// Whether this algorithm and another one pack weights alike: a plan of one then reads what
+    /// the other has packed, if the layouts are equal.
     pub(crate) fn packs_like(self, other: Self) -> bool {
         let first_alike = |algorithm: Self| match algorithm {
             Self::ChannelGemmUnpadded | Self::ChannelGemmImages => Self::ChannelGemm,

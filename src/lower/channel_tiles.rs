@@ -10,8 +10,8 @@ use crate::machine::Machine;
 /// What the calls for a panel of weights fetch: the next panel, while this one is multiplied.
 ///
 /// A single call of few pixels may take less time than its own weights take from the L3 cache. It
-/// reads them as fast as the cache gives them, and whatever else is asked for gets in the way. Such
-/// a call fetches nothing, or its own panel where the next panel follows it in memory.
+/// reads them as fast as the cache gives them, and whatever else is asked for gets in the way.
+/// Such a call fetches nothing, or its own panel where the next panel follows it in memory.
 pub(crate) struct Fetch<'w, T> {
     left: &'w [T],
     mode: FetchMode,
@@ -81,8 +81,8 @@ impl Rate {
     }
 }
 
-/// The kernels for a row of pixels, which is cut into tiles of nearly equal width, and for channels,
-/// which are cut into panels.
+/// The kernels for a row of pixels, which is cut into tiles of nearly equal width, and for
+/// channels, which are cut into panels.
 pub(crate) struct ChannelTiles<T: Real> {
     pub(crate) panels: ChannelPanels,
     /// Pixels of a row.
@@ -96,8 +96,8 @@ pub(crate) struct ChannelTiles<T: Real> {
     wider: usize,
     /// For wide panels and for narrow ones: the kernels of the wider tiles and of the others.
     kernels: [[&'static ChannelKernel<T>; 2]; 2],
-    /// For wide panels and for narrow ones: the kernels of two rows at once, where rows have so few
-    /// pixels.
+    /// For wide panels and for narrow ones: the kernels of two rows at once, where rows have so
+    /// few pixels.
     two_rows: Option<[&'static ChannelKernel<T>; 2]>,
     /// For wide panels and for narrow ones: cycles of a step of two rows at once, and of one row.
     joining: [[f64; 2]; 2],
@@ -172,15 +172,15 @@ impl<T: Real> ChannelTiles<T> {
         if pair[0].mr() == pixels { pair[0] } else { pair[1] }
     }
 
-    /// The kernel for two rows of pixels and a panel of `channels` channels. None where rows are too
-    /// long.
+    /// The kernel for two rows of pixels and a panel of `channels` channels. None where rows are
+    /// too long.
     pub(crate) fn two_rows(&self, channels: usize) -> Option<&'static ChannelKernel<T>> {
         self.two_rows.map(|kernels| kernels[usize::from(self.panels.panel(channels).1)])
     }
 
     /// The kernel for two rows of pixels and a panel of `channels` channels, and the taps that it
-    /// computes. The rows need `taps` each. The kernel multiplies all taps of either for both: None
-    /// where that costs more than it saves.
+    /// computes. The rows need `taps` each. The kernel multiplies all taps of either for both:
+    /// None where that costs more than it saves.
     pub(crate) fn joined(
         &self,
         channels: usize,
@@ -258,8 +258,8 @@ impl ChannelPanels {
         Some(Self { lanes: kernels.first()?.lanes(), wide: kernels.iter().map(ChannelKernel::nr).max()? })
     }
 
-    /// Channels of the panel that begins where `channels` are left, with those that fill it up; and
-    /// whether it is narrow.
+    /// Channels of the panel that begins where `channels` are left, with those that fill it up;
+    /// and whether it is narrow.
     pub(crate) fn panel(&self, channels: usize) -> (usize, bool) {
         let narrow = channels <= self.lanes && self.wide > self.lanes;
         (if narrow { self.lanes } else { self.wide }, narrow)
@@ -271,8 +271,8 @@ impl ChannelPanels {
         channels - rest + if rest == 0 { 0 } else { self.panel(rest).0 }
     }
 
-    /// The sum over the panels of `channels` channels. `of` is asked for a panel, and told whether it
-    /// is narrow.
+    /// The sum over the panels of `channels` channels. `of` is asked for a panel, and told
+    /// whether it is narrow.
     pub(crate) fn sum(&self, channels: usize, of: impl Fn(bool) -> f64) -> f64 {
         let rest = channels % self.wide;
         (channels / self.wide) as f64 * of(false) + if rest == 0 { 0.0 } else { of(self.panel(rest).1) }

@@ -2,10 +2,10 @@
 //! columns, tile by tile.
 //!
 //! C = A B. A is the packed weights, MR rows a panel. B is a block of columns, which kernels read
-//! through row offsets: shifted views of padded planes, rows of X itself, or packed panels. K is in
-//! blocks. Between two blocks of K the tiles of C are kept in scratch memory, each contiguous, and
-//! the last block of K finishes them into Y. The products of every element are added in the order
-//! of k, whatever the tiles, and so results do not depend on how the work is split.
+//! through row offsets: shifted views of padded planes, rows of X itself, or packed panels. K is
+//! in blocks. Between two blocks of K the tiles of C are kept in scratch memory, each contiguous,
+//! and the last block of K finishes them into Y. The products of every element are added in the
+//! order of k, whatever the tiles, and so results do not depend on how the work is split.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -130,9 +130,9 @@ impl<T: Real> SpatialTiles<T> {
         (!widths.is_empty()).then_some(Self { panels, lanes, widths, a_block_bytes, far_bytes })
     }
 
-    /// The tile that takes the fewest cycles for `rows` rows of A and `vectors` vectors of columns.
-    /// The cycles of each kernel are multiplied by its `factor`. With `mr`, only tiles of that panel
-    /// height are looked at.
+    /// The tile that takes the fewest cycles for `rows` rows of A and `vectors` vectors of
+    /// columns. The cycles of each kernel are multiplied by its `factor`. With `mr`, only tiles
+    /// of that panel height are looked at.
     pub(crate) fn choose(
         machine: &Machine,
         rows: usize,
@@ -183,8 +183,8 @@ impl<T: Real> SpatialTiles<T> {
         machine.work(Item::ArithmeticCycles, self.cycles(machine, vectors) * k as f64)
     }
 
-    /// What the same takes beside multiply-adds: calls for each block of K, and the way of sums into
-    /// Y.
+    /// What the same takes beside multiply-adds: calls for each block of K, and the way of sums
+    /// into Y.
     pub(crate) fn finish_work(&self, machine: &Machine, vectors: usize, k_blocks: usize) -> Work {
         // As f64: hostile sizes may exceed usize.
         let calls = k_blocks as f64 * self.panels.count as f64 * vectors.div_ceil(self.widest()) as f64;
@@ -269,8 +269,8 @@ pub(crate) struct Columns<'a, A> {
     /// Row k of vector j begins at `koff[k] + j * LANES`.
     pub(crate) b: &'a [A],
     pub(crate) koff: RowOffsetsRef<'a>,
-    /// The rows of the columns that come next, where these are not in the L2 cache. Each panel of A
-    /// fetches one of their lines.
+    /// The rows of the columns that come next, where these are not in the L2 cache. Each panel of
+    /// A fetches one of their lines.
     pub(crate) ahead: Ahead,
     /// Where vectors go in Y.
     pub(crate) map: &'a StoreMap,
@@ -294,8 +294,8 @@ struct Operands<'a, A> {
 }
 
 impl<A: Real> Operands<'_, A> {
-    /// Sums the tile of `kernel` at row `row`, whose weights are `a`. The last block of K finishes
-    /// it into Y.
+    /// Sums the tile of `kernel` at row `row`, whose weights are `a`. The last block of K
+    /// finishes it into Y.
     fn tile<T: Element<Acc = A>>(
         &self,
         kernel: &SpatialKernel<A>,
@@ -321,8 +321,8 @@ impl<A: Real> Operands<'_, A> {
     }
 
     /// Finishes the tiles of several panels of equal height in one call, over the whole of K. The
-    /// panels have the rows `of`. Where kernels do not store tiles themselves, it does nothing and
-    /// returns false.
+    /// panels have the rows `of`. Where kernels do not store tiles themselves, it does nothing
+    /// and returns false.
     fn panels<T: Element<Acc = A>>(
         &self,
         kernel: &SpatialKernel<A>,
@@ -338,8 +338,8 @@ impl<A: Real> Operands<'_, A> {
         true
     }
 
-    /// Where a kernel stores the rows `of` of the group itself, and what it adds. None where kernels
-    /// do not store tiles themselves.
+    /// Where a kernel stores the rows `of` of the group itself, and what it adds. None where
+    /// kernels do not store tiles themselves.
     #[inline(always)]
     fn direct<'s, T: Element<Acc = A>>(
         &'s self,
@@ -372,11 +372,11 @@ impl<T: Real> SpatialTiles<T> {
         k <= FEW_STEPS && self.panels.start(self.panels.count()) >= MANY_ROWS
     }
 
-    /// Multiplies panels of A by columns. All panels take their turn on columns one tile wide, which
-    /// stay in the L1 cache.
+    /// Multiplies panels of A by columns. All panels take their turn on columns one tile wide,
+    /// which stay in the L1 cache.
     ///
-    /// `tiles` keeps the sums between blocks of K. Calls for the same columns must pass the same part
-    /// of it, and the same `range`.
+    /// `tiles` keeps the sums between blocks of K. Calls for the same columns must pass the same
+    /// part of it, and the same `range`.
     pub(crate) fn multiply<E: Element<Acc = T>>(
         &self,
         rows: &Rows<'_, T>,
@@ -431,8 +431,8 @@ impl<T: Real> SpatialTiles<T> {
         }
     }
 
-    /// Calls `tiles(kernel, run of panels, first vector)` for each width of columns and each run of
-    /// panels of equal height among `panels`.
+    /// Calls `tiles(kernel, run of panels, first vector)` for each width of columns and each run
+    /// of panels of equal height among `panels`.
     #[inline]
     pub(crate) fn for_each(
         &self,

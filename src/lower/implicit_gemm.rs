@@ -1,10 +1,10 @@
 //! Conv as GEMM without an im2col matrix: its rows are shifted views of padded planes.
 //!
 //! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. K is
-//! ordered by blocks of channels, then taps, then channels of the block. Accepts every Conv. Makes
-//! no offer where the offsets in the planes do not fit 32 bits. Scratch for a task: the planes of
-//! one block of channels for one slab of the output ([`planes`](super::planes)), and the sums of the
-//! slab where K has several blocks.
+//! ordered by blocks of channels, then taps, then channels of the block. Accepts every Conv.
+//! Makes no offer where the offsets in the planes do not fit 32 bits. Scratch for a task: the
+//! planes of one block of channels for one slab of the output ([`planes`](super::planes)), and
+//! the sums of the slab where K has several blocks.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -24,8 +24,8 @@ use crate::machine::{Item, Work};
 use crate::{Geometry, Op};
 
 /// Steps of k in a block, at the most. A block is at least the taps of one channel. With fewer
-/// steps, the way of sums to scratch and back would cost more; with more steps, a block of A would
-/// leave the L2 cache.
+/// steps, the way of sums to scratch and back would cost more; with more steps, a block of A
+/// would leave the L2 cache.
 const MOST_STEPS: usize = 512;
 
 /// Every Conv with an output.
@@ -131,8 +131,8 @@ struct ImplicitBlocking {
 }
 
 impl ImplicitBlocking {
-    /// Slabs whose planes and sums take at most `most_bytes`, for `per_thread` tasks of each thread
-    /// unless they would be too small. Their panels are in one share.
+    /// Slabs whose planes and sums take at most `most_bytes`, for `per_thread` tasks of each
+    /// thread unless they would be too small. Their panels are in one share.
     fn new<T: Element>(request: &Request<'_, T>, most_bytes: usize, per_thread: usize) -> Result<Self, String> {
         let (geometry, machine) = (request.geometry, request.machine);
         let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
@@ -160,8 +160,8 @@ impl ImplicitBlocking {
         Ok(Self { cut, sizes, block, k_blocks, vectors, split })
     }
 
-    /// The same with `panels` panels, which are shared out where there are too few slabs to keep the
-    /// threads busy.
+    /// The same with `panels` panels, which are shared out where there are too few slabs to keep
+    /// the threads busy.
     fn shared_out(mut self, threads: usize, panels: usize) -> Self {
         let slabs = self.split.tasks();
         let shares = if threads == 1 { 1 } else { threads.div_ceil(slabs).clamp(1, panels.max(1)) };

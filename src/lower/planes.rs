@@ -1,17 +1,18 @@
-//! Padded planes: copies of a block of X, split into the phases of its strides, that make every row
-//! of the im2col matrix a shifted view.
+//! Padded planes: copies of a block of X, split into the phases of its strides, that make every
+//! row of the im2col matrix a shifted view.
 //!
 //! A task copies what a slab of the output sees. A slab has one position on each axis before its
-//! own axis, `extent` positions on its own, and all positions on the axes behind it. So it is a run
-//! of consecutive output elements.
+//! own axis, `extent` positions on its own, and all positions on the axes behind it. So it is a
+//! run of consecutive output elements.
 //!
-//! An axis with stride s is split into s phases, so that the positions of one phase are neighbours.
-//! Tap k of an axis with dilation d reads phase `k * d % s`, shifted by `k * d / s`. All planes have
-//! the same pitches, and so output position o of the slab reads element `sum(o_i * pitch_i) +
-//! offset(tap)`. The columns of the im2col matrix are then neighbours, and its rows are offsets.
+//! An axis with stride s is split into s phases, so that the positions of one phase are
+//! neighbours. Tap k of an axis with dilation d reads phase `k * d % s`, shifted by `k * d / s`.
+//! All planes have the same pitches, and so output position o of the slab reads element `sum(o_i
+//! * pitch_i) + offset(tap)`. The columns of the im2col matrix are then neighbours, and its rows
+//! are offsets.
 //!
-//! Between two rows of the slab there are as many garbage columns as the shifts are long. They are
-//! dropped when tiles are stored.
+//! Between two rows of the slab there are as many garbage columns as the shifts are long. They
+//! are dropped when tiles are stored.
 
 use alloc::string::String;
 use alloc::vec;
@@ -50,8 +51,8 @@ pub(crate) struct PaddedPlanes {
     taps: Vec<usize>,
     /// The phases along the last axis, in the order in which a row of X meets them.
     phases: Vec<PhasePick>,
-    /// Elements of X from one position of an axis to the next. The products wrap for axes that have
-    /// no elements anyway.
+    /// Elements of X from one position of an axis to the next. The products wrap for axes that
+    /// have no elements anyway.
     steps: Vec<usize>,
     rows: Vec<PlaneRow>,
     /// For each row, its padded input positions along the axes before the slab's, relative to the
@@ -115,8 +116,8 @@ pub(crate) fn is_shifted(axes: &[Axis]) -> bool {
     axes.iter().any(|axis| reach(axis) > 0)
 }
 
-/// Taps of an axis after which their phases repeat. Tap k reads phase `k * dilation % stride`. The
-/// next tap that reads the same phase is `period` further on.
+/// Taps of an axis after which their phases repeat. Tap k reads phase `k * dilation % stride`.
+/// The next tap that reads the same phase is `period` further on.
 pub(crate) fn period(axis: &Axis) -> usize {
     axis.stride / gcd(axis.stride, axis.dilation)
 }
@@ -207,15 +208,15 @@ pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
     alloc::format!("the padded planes exceed {bytes} bytes or 32-bit offsets: {}", furthest.unwrap_or_default())
 }
 
-/// A length of at least `len` that is an odd number of cache lines of `f32`, so that equal positions
-/// of many channels do not share a cache set.
+/// A length of at least `len` that is an odd number of cache lines of `f32`, so that equal
+/// positions of many channels do not share a cache set.
 pub(crate) fn padded(len: usize) -> Option<usize> {
     let lines = len.div_ceil(LINE);
     (lines + 1 - lines % 2).checked_mul(LINE)
 }
 
-/// Channels of a block of K of at most `most_steps` steps, and at least one channel. It depends on
-/// the operator alone, so that packed weights serve every input size.
+/// Channels of a block of K of at most `most_steps` steps, and at least one channel. It depends
+/// on the operator alone, so that packed weights serve every input size.
 pub(crate) fn channels_per_block(channels: usize, taps: usize, most_steps: usize) -> usize {
     let most = (most_steps / taps).max(1);
     channels.div_ceil(channels.div_ceil(most).max(1)).max(1)
@@ -249,8 +250,8 @@ pub(crate) struct SlabLimits {
 /// Slabs that each thread may have, at least. With several, threads end at about the same time
 /// whatever holds one of them up. With one, borders and last vectors weigh less.
 pub(crate) const PER_THREAD: [usize; 2] = [2, 1];
-/// Bytes of the planes of a slab, at the most. Kernels that reach further (large dilations) are for
-/// lowerings that copy only what taps see.
+/// Bytes of the planes of a slab, at the most. Kernels that reach further (large dilations) are
+/// for lowerings that copy only what taps see.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
 /// Columns of a slab, at the most: more gain nothing, and tables grow with them.
 const MOST_COLUMNS: usize = 8192;
@@ -278,9 +279,9 @@ pub(crate) fn budget_beside(machine: &Machine, a_bytes: usize) -> usize {
 }
 
 impl SlabLimits {
-    /// The cut with the largest slabs whose planes of a block of channels and sums fit the budget,
-    /// but no larger than leaves every thread its slabs. `sums` says how many values the sums of so
-    /// many columns are. None if the planes are too large.
+    /// The cut with the largest slabs whose planes of a block of channels and sums fit the
+    /// budget, but no larger than leaves every thread its slabs. `sums` says how many values the
+    /// sums of so many columns are. None if the planes are too large.
     pub(crate) fn cut(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(SlabCut, PlaneSizes)> {
         let fits = |cut: SlabCut| {
             sizes(axes, cut, self.is_aligned).is_some_and(|sizes| {
@@ -313,8 +314,8 @@ impl SlabLimits {
     }
 }
 
-/// The largest number up to `most` that `fits`, or 1 if none does. Numbers below one that fits do,
-/// too.
+/// The largest number up to `most` that `fits`, or 1 if none does. Numbers below one that fits
+/// do, too.
 pub(crate) fn largest_that(most: usize, fits: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (1, most);
     while low < high {
@@ -359,8 +360,8 @@ impl PaddedPlanes {
         let mut number = 0;
         for_each_position(&counts[..last], |outer_phase| {
             for_each_position(&spans[..last], |outer| {
-                // A row that no tap of its phase reaches is left as it is: only garbage columns see
-                // it.
+                // A row that no tap of its phase reaches is left as it is: only garbage columns
+                // see it.
                 let position = |i: usize| outer[i].saturating_sub(shift(&axes[i], outer_phase[i]));
                 if (0..last).any(|i| position(i) >= positions_on(axes, *cut, i)) {
                     return;
@@ -418,8 +419,8 @@ impl PaddedPlanes {
         slab.extent * self.axes[self.cut.axis + 1..].iter().map(|a| a.output).product::<usize>()
     }
 
-    /// Where row `row` of a slab begins in the planes, for a tap with offset 0. A row runs along the
-    /// last axis.
+    /// Where row `row` of a slab begins in the planes, for a tap with offset 0. A row runs along
+    /// the last axis.
     pub(crate) fn row_offset(&self, mut row: usize) -> usize {
         let mut at = 0;
         for i in (self.cut.axis..self.axes.len() - 1).rev() {
@@ -430,7 +431,8 @@ impl PaddedPlanes {
         at
     }
 
-    /// The row offsets of a block of K with `block` channels: for each tap, those of the channels.
+    /// The row offsets of a block of K with `block` channels: for each tap, those of the
+    /// channels.
     pub(crate) fn offsets(&self, block: usize) -> RowOffsets {
         let mut offsets = Vec::with_capacity(self.taps.len() * block);
         for tap in &self.taps {

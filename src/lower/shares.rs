@@ -16,8 +16,9 @@ pub(crate) struct Part {
     pub(crate) panels: Range<usize>,
 }
 
-/// How a GEMM lowering splits Y: for each image and group, into blocks of columns, and into shares
-/// of the panels of weights. Where images are shared out in bands, a band stands for an image.
+/// How a GEMM lowering splits Y: for each image and group, into blocks of columns, and into
+/// shares of the panels of weights. Where images are shared out in bands, a band stands for an
+/// image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GemmSplit {
     pub(crate) images: usize,
@@ -59,8 +60,8 @@ impl GemmSplit {
         self.panels.div_ceil(self.shares)
     }
 
-    /// The work of the busiest of `threads` threads, divided by the mean of all threads. `work` is
-    /// what some panels take for one block of columns.
+    /// The work of the busiest of `threads` threads, divided by the mean of all threads. `work`
+    /// is what some panels take for one block of columns.
     pub(crate) fn unevenness(&self, threads: usize, work: impl Fn(Range<usize>) -> usize) -> f64 {
         let tasks = self.tasks();
         if tasks > MOST_TASKS_COUNTED {
@@ -101,8 +102,8 @@ impl Part {
 /// planning takes time, too, and the last task matters little then.
 const MOST_TASKS_COUNTED: usize = 1 << 10;
 
-/// Share number `index` of `0..len` in `count` shares. Shares take turns in being the larger ones:
-/// over `count` turns that follow one another, all shares have the same.
+/// Share number `index` of `0..len` in `count` shares. Shares take turns in being the larger
+/// ones: over `count` turns that follow one another, all shares have the same.
 fn share_in_turn(len: usize, count: usize, index: usize, turn: usize) -> Range<usize> {
     // Hermite's identity: over all turns, floor((index * len + turn) / count) adds up to index *
     // len.
@@ -138,7 +139,8 @@ pub(crate) fn even_share(pieces: usize, most: usize, others: usize, threads: usi
     // The search ends at twice as many tasks, or at one for each thread where that is more.
     let end = (2 * fewest).max(threads.div_ceil(others));
     for _ in 0..MOST_TRIED {
-        // One more task, all of them equal. Where that does not make them smaller, by one piece less.
+        // One more task, all of them equal. Where that does not make them smaller, by one piece
+        // less.
         size = pieces.div_ceil(pieces.div_ceil(size) + 1).min(size - 1);
         if size == 0 || pieces.div_ceil(size) > end {
             break;
@@ -219,8 +221,8 @@ mod tests {
 
     #[test]
     fn tasks_are_shared_out_evenly() {
-        // 98 tiles: two threads have 49 each, and three at most 33; twelve have a task each, though
-        // two would do.
+        // 98 tiles: two threads have 49 each, and three at most 33; twelve have a task each,
+        // though two would do.
         assert_eq!(even_share(98, 13, 1, 2), 7);
         assert_eq!(even_share(98, 13, 1, 3), 11);
         assert_eq!(even_share(12, 6, 1, 12), 1);

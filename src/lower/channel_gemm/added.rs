@@ -2,17 +2,19 @@
 //! positions would run half empty, and where most of what is read are weights.
 //!
 //! M = positions of X, N = M/group, K = C/group for each tap, image and group. No product is with
-//! padding, and no column is garbage. The kernel that makes the products of a tap adds them to the
-//! sums of a panel of channels, which have the order `[tap of the last axis][phases of the other
-//! axes][their positions][position of X on the last axis][NR]`. So the pixels of a tile are
-//! neighbours, whatever the tap. The taps of the last axis are added row by row on the way into Y.
+//! padding, and no column is garbage. The kernel that makes the products of a tap adds them to
+//! the sums of a panel of channels, which have the order `[tap of the last axis][phases of the
+//! other axes][their positions][position of X on the last axis][NR]`. So the pixels of a tile are
+//! neighbours, whatever the tap. The taps of the last axis are added row by row on the way into
+//! Y.
 //!
-//! Where X is one position, the images of a band are the pixels. If the kernel covers Y exactly too,
-//! the axes are taken for one, and no taps are added. Weights are packed in the order in which they
-//! are read, once for a band of images: `[panels][blocks of K][taps][K][NR]`.
+//! Where X is one position, the images of a band are the pixels. If the kernel covers Y exactly
+//! too, the axes are taken for one, and no taps are added. Weights are packed in the order in
+//! which they are read, once for a band of images: `[panels][blocks of K][taps][K][NR]`.
 //!
-//! Accepts every ConvTranspose. Makes no offer where the scratch of a task exceeds [`MOST_BYTES`]: X
-//! in blocks of K and tiles, the sums of a panel, a row of Y by phases, and a tile.
+//! Accepts every ConvTranspose. Makes no offer where the scratch of a task exceeds
+//! [`MOST_BYTES`]: X in blocks of K and tiles, the sums of a panel, a row of Y by phases, and a
+//! tile.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -197,8 +199,8 @@ impl AddedLayer {
         &self.geometry.axes[self.outer.len()]
     }
 
-    /// Pixels of a run of X. The positions of its last two axes are one run, because the sums have
-    /// no gaps between their rows. An X without positions counts as one pixel.
+    /// Pixels of a run of X. The positions of its last two axes are one run, because the sums
+    /// have no gaps between their rows. An X without positions counts as one pixel.
     fn run_pixels(&self) -> usize {
         let joined = &self.geometry.axes[self.outer.len().saturating_sub(1)..];
         joined.iter().map(|axis| axis.input).product::<usize>().max(1)
@@ -236,8 +238,8 @@ impl AddedLayer {
         self.lens.sums / self.last().kernel
     }
 
-    /// Where the sums of a phase and position of each axis before the last begin, among those of one
-    /// tap of the last axis.
+    /// Where the sums of a phase and position of each axis before the last begin, among those of
+    /// one tap of the last axis.
     fn sums_at(&self, places: impl Iterator<Item = (usize, usize)>) -> usize {
         let (mut phase, mut position) = (0, 0);
         for (outer, (r, v)) in self.outer.iter().zip(places) {
@@ -287,8 +289,8 @@ impl AddedLayer {
     }
 }
 
-/// The geometry with the axes taken for one, if X is one position and the kernel covers Y exactly.
-/// Every output then has a tap of its own, so that the rows of Y need not be told apart.
+/// The geometry with the axes taken for one, if X is one position and the kernel covers Y
+/// exactly. Every output then has a tap of its own, so that the rows of Y need not be told apart.
 fn merged(geometry: &Geometry) -> Option<Geometry> {
     let is_covered = |axis: &Axis| {
         axis.input == 1 && axis.output == axis.kernel && axis.pad_begin == 0 && (axis.dilation == 1 || axis.kernel == 1)
@@ -420,8 +422,9 @@ struct AddedTask<'a, A: Real> {
 }
 
 impl<A: Real> AddedTask<'_, A> {
-    /// Where a pixel of a run of an image begins in X as it is packed. A block of K has all images,
-    /// an image all its runs of pixels, a run all tiles, and a tile is `[channels][pixels]`.
+    /// Where a pixel of a run of an image begins in X as it is packed. A block of K has all
+    /// images, an image all its runs of pixels, a run all tiles, and a tile is
+    /// `[channels][pixels]`.
     fn x_at(&self, k: &Range<usize>, image: usize, run: usize, pixel: usize) -> usize {
         let images = k.start * self.images.len() + image * k.len();
         images * self.spatial + (run * self.row.tiles.width + pixel) * k.len()
@@ -518,8 +521,8 @@ impl<T: Element> Added<T> {
         }
     }
 
-    /// The same for a single position of X whose taps are apart: the sums of all taps are a row of
-    /// pixels, in the order of the packed weights.
+    /// The same for a single position of X whose taps are apart: the sums of all taps are a row
+    /// of pixels, in the order of the packed weights.
     fn multiply_position(
         &self,
         task: &AddedTask<'_, T::Acc>,
@@ -557,7 +560,8 @@ impl<T: Element> Added<T> {
         steps.finish(kernel, tile, at, panel.sink);
     }
 
-    /// Finishes the sums of a panel, for one image, into Y. The first element of the panel is `at`.
+    /// Finishes the sums of a panel, for one image, into Y. The first element of the panel is
+    /// `at`.
     fn store_panel(
         &self,
         panel: &AddedStore<'_, '_, T>,

@@ -27,7 +27,8 @@ use crate::lower::sink::Finish;
 use crate::machine::{Item, Machine, Work};
 use crate::{Axis, Geometry, Op};
 
-/// Values of X in a block of K, over all images of a small batch: a third of the L1 cache in `f32`.
+/// Values of X in a block of K, over all images of a small batch: a third of the L1 cache in
+/// `f32`.
 fn block_values(machine: &Machine) -> usize {
     machine.l1_bytes / 3 / size_of::<f32>()
 }
@@ -52,8 +53,8 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
     })
 }
 
-/// Refuses the layers that this algorithm is for. Image by image, the others would read the weights
-/// once for each.
+/// Refuses the layers that this algorithm is for. Image by image, the others would read the
+/// weights once for each.
 pub(super) fn check_not_covered(geometry: &Geometry) -> Result<(), String> {
     if geometry.axes.iter().all(is_covered) {
         return Err(alloc::format!("the kernel covers the input, which is for {}", Algorithm::ChannelGemmImages));
@@ -61,7 +62,8 @@ pub(super) fn check_not_covered(geometry: &Geometry) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether an image is a row of the product's matrix as it is in memory, as far as this axis goes.
+/// Whether an image is a row of the product's matrix as it is in memory, as far as this axis
+/// goes.
 fn is_covered(axis: &Axis) -> bool {
     axis.input == axis.kernel && axis.pad_begin + axis.pad_end == 0 && (axis.dilation == 1 || axis.kernel == 1)
 }

@@ -1,14 +1,14 @@
 //! Conv on padded planes.
 //!
-//! The transposed product of [`implicit_gemm`](crate::lower::implicit_gemm): M = output positions,
-//! N = M/group, K = C/group * kernel volume, for each image and group. Kernels broadcast elements of
-//! the padded planes, and read vectors of packed weights. Every position is a real one, so that
-//! there are no garbage columns. Where weights are finite, taps that see only padding along the
-//! outermost axis are left out.
+//! The transposed product of [`implicit_gemm`](crate::lower::implicit_gemm): M = output
+//! positions, N = M/group, K = C/group * kernel volume, for each image and group. Kernels
+//! broadcast elements of the padded planes, and read vectors of packed weights. Every position is
+//! a real one, so that there are no garbage columns. Where weights are finite, taps that see only
+//! padding along the outermost axis are left out.
 //!
 //! Accepts every Conv but those that [`images`] is for. Makes no offer where the offsets in the
-//! planes do not fit 32 bits. Scratch for a task: the planes of one block of channels for one slab
-//! of the output, and a tile, or the sums of the slab where K has several blocks.
+//! planes do not fit 32 bits. Scratch for a task: the planes of one block of channels for one
+//! slab of the output, and a tile, or the sums of the slab where K has several blocks.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -30,8 +30,8 @@ use crate::lower::sink::{Finish, Sink};
 use crate::machine::{Item, Work};
 use crate::{Axis, Geometry, Op};
 
-/// Channels whose sums are kept at a time between blocks of K, at the most. The sums of more would
-/// leave room for few positions, and the weights are read again for each slab of positions.
+/// Channels whose sums are kept at a time between blocks of K, at the most. The sums of more
+/// would leave room for few positions, and the weights are read again for each slab of positions.
 const MOST_SUMMED: usize = 1536;
 
 /// Every Conv with an output, unless the kernel covers X.
@@ -275,8 +275,8 @@ struct PaddedBlock<'a, 'io, T: Element> {
     channels: Range<usize>,
     is_first: bool,
     is_last: bool,
-    /// Output positions behind one position of the outermost axis, where the taps of that axis that
-    /// see padding are left out.
+    /// Output positions behind one position of the outermost axis, where the taps of that axis
+    /// that see padding are left out.
     left_out: Option<usize>,
 }
 
@@ -327,8 +327,8 @@ impl<T: Element> Padded<T> {
         let nr = tiles.kernel(tiles.pixels(0).len(), live).nr();
         let steps = block.channels.start * taps..block.channels.end * taps;
         let w = &weights[first * k_total..][steps.start * nr..steps.end * nr];
-        // While the first tiles are computed, the next panel is fetched. The last panel is followed
-        // by the first one's next block of K.
+        // While the first tiles are computed, the next panel is fetched. The last panel is
+        // followed by the first one's next block of K.
         let next = match p + 1 {
             next if next < block.panels.end => (first + tiles.nr()) * k_total + steps.start * nr,
             _ => block.panels.start * tiles.nr() * k_total + steps.end * nr,
@@ -336,7 +336,8 @@ impl<T: Element> Padded<T> {
         let next = weights.get(next..).map_or(&[][..], |next| &next[..w.len().min(next.len())]);
         let kernel = tiles.two_rows(live).unwrap_or_else(|| tiles.kernel(tiles.pixels(0).len(), live));
         let calls = rows.div_ceil(kernel.rows()) * tiles.count;
-        // With several blocks of K, a panel's own next block lies behind it, and not the next panel.
+        // With several blocks of K, a panel's own next block lies behind it, and not the next
+        // panel.
         let is_whole = block.is_first && block.is_last;
         let fetch = if is_whole { Fetch::behind } else { Fetch::new };
         let channel = block.group * self.weights.rows + first;

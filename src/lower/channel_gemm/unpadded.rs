@@ -3,12 +3,13 @@
 //!
 //! As [`padded`](super::padded), whose packed weights it shares, but the planes are the rows of X
 //! itself. A row of pixels is cut where a tap begins or ceases to see input. Then all pixels of a
-//! tile have the same live taps, and the products of the other taps are left out. Such a product is
-//! not zero where its weight is not finite. Those outputs are NaN, and are made so at the end.
+//! tile have the same live taps, and the products of the other taps are left out. Such a product
+//! is not zero where its weight is not finite. Those outputs are NaN, and are made so at the end.
 //!
-//! Accepts Conv of stride 1 with padding that some tap sees, and at most [`MOST_TAPS`] taps on the
-//! last axis and on the others. Scratch for a task: the rows of one block of channels that a slab of
-//! the outermost axis sees, and a tile, or the sums of the slab where K has several blocks.
+//! Accepts Conv of stride 1 with padding that some tap sees, and at most [`MOST_TAPS`] taps on
+//! the last axis and on the others. Scratch for a task: the rows of one block of channels that a
+//! slab of the outermost axis sees, and a tile, or the sums of the slab where K has several
+//! blocks.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -31,11 +32,13 @@ use crate::lower::sink::{Finish, Sink};
 use crate::machine::{Item, Work};
 use crate::{Axis, Geometry, Op};
 
-/// Taps on the last axis, and on the others together, at the most: lists of them are on the stack.
+/// Taps on the last axis, and on the others together, at the most: lists of them are on the
+/// stack.
 const MOST_TAPS: usize = 64;
 /// Pixels of a row, at the most: little of longer ones is padding.
 const MOST_PIXELS: usize = 1 << 14;
-/// Panels for each thread from which on threads share them out, because the shares are even enough.
+/// Panels for each thread from which on threads share them out, because the shares are even
+/// enough.
 const PANELS_PER_THREAD: usize = 3;
 /// Slabs for each thread from which on slabs are as even.
 const SLABS_PER_THREAD: usize = 8;
@@ -219,8 +222,8 @@ impl UnpaddedBlocking {
         let shares =
             if has_shares && is_few { threads } else { threads.div_ceil(images * slabs).clamp(1, panels.max(1)) };
         let split = GemmSplit { images: geometry.batch, groups: geometry.group, columns: slabs, panels, shares };
-        // Row offsets are those of taps without padding, and so rows begin before the planes by as
-        // much as the padding shifts them.
+        // Row offsets are those of taps without padding, and so rows begin before the planes by
+        // as much as the padding shifts them.
         let margin = shift(geometry, &pitches, |a| a.pad_begin)?;
         Some(Self { pitches, channel_len, margin, extent, split })
     }
@@ -293,8 +296,8 @@ fn positions_inside(geometry: &Geometry) -> usize {
     geometry.axes[1..].iter().map(|axis| axis.output).product()
 }
 
-/// Elements of X that so many positions of each axis are together. None if they exceed the address
-/// space.
+/// Elements of X that so many positions of each axis are together. None if they exceed the
+/// address space.
 fn shift(geometry: &Geometry, pitches: &[usize], positions: impl Fn(&Axis) -> usize) -> Option<usize> {
     let mut shifts = geometry.axes.iter().zip(pitches).map(|(axis, pitch)| positions(axis).checked_mul(*pitch));
     shifts.try_fold(0_usize, |sum, shift| sum.checked_add(shift?))
@@ -402,8 +405,8 @@ impl<T: Element> UnpaddedPanel<'_, '_, T> {
         }
     }
 
-    /// Finishes parts of two rows one by one, from their sums: in Y, a part of a row does not follow
-    /// the one before. `nothing` is no rows of X.
+    /// Finishes parts of two rows one by one, from their sums: in Y, a part of a row does not
+    /// follow the one before. `nothing` is no rows of X.
     fn finish_rows(&self, kernel: &ChannelKernel<T::Acc>, nothing: RowOffsetsRef<'_>, sums: &mut [T::Acc], at: usize) {
         for (row, sums) in sums.chunks_exact_mut(kernel.mr() * self.nr).enumerate() {
             let (ahead, accumulate, bias) = (Ahead::NONE, true, self.bias);
@@ -414,8 +417,8 @@ impl<T: Element> UnpaddedPanel<'_, '_, T> {
 }
 
 /// The end of the run of live taps that begins with number `done`. The weights of a run are
-/// neighbours in the panel: those of one tap of the outer axes, or of several neighbours where all
-/// taps of the last axis are live.
+/// neighbours in the panel: those of one tap of the outer axes, or of several neighbours where
+/// all taps of the last axis are live.
 fn run_end(outer: &[usize], done: usize, are_all_live: bool) -> usize {
     let mut end = (done + 1).min(outer.len());
     while are_all_live && end < outer.len() && outer[end] == outer[end - 1] + 1 {
@@ -446,8 +449,8 @@ impl<T: Element> Unpadded<T> {
         task.outputs.start * inside..task.outputs.end * inside
     }
 
-    /// Where row number `row` begins in the planes for a tap of offset 0, and how many taps of the
-    /// outer axes see input there. `live` begins with these.
+    /// Where row number `row` begins in the planes for a tap of offset 0, and how many taps of
+    /// the outer axes see input there. `live` begins with these.
     fn row(&self, row: usize, origin: usize, live: &mut [usize; MOST_TAPS]) -> (usize, usize) {
         let (outer, pitches) = (self.outer(), &self.blocking.pitches);
         let count: usize = outer.iter().map(|axis| axis.kernel).product();
@@ -514,8 +517,8 @@ impl<T: Element> Unpadded<T> {
         }
     }
 
-    /// Multiplies the tiles of some rows. `before` are the pixels before them, where all sums of a
-    /// task are kept.
+    /// Multiplies the tiles of some rows. `before` are the pixels before them, where all sums of
+    /// a task are kept.
     fn multiply_rows(
         &self,
         panel: &mut UnpaddedPanel<'_, '_, T>,
@@ -553,7 +556,8 @@ impl<T: Element> Unpadded<T> {
         let live = wide.min(self.weights.rows - first);
         let (nr, is_narrow) = self.weights.panels.panel(live);
         let w = &weights[first * all_steps..][k.start * nr..k.end * nr];
-        // While the first tiles are computed, the next panel is fetched: a line with each step of k.
+        // While the first tiles are computed, the next panel is fetched: a line with each step of
+        // k.
         let next = if p + 1 < task.panels.end {
             (first + wide) * all_steps + k.start * nr
         } else {
