@@ -30,19 +30,27 @@ pub enum Algorithm {
     /// made.
     ImplicitGemm,
     /// Conv: as `ImplicitGemm`, with vectors along output channels instead of output positions.
-    /// ConvTranspose: each tap's products with all positions of X, added in place.
     ChannelGemm,
+    /// Conv of stride 1 with padding: as `ChannelGemm`, on the rows of X itself. Products with
+    /// padding are left out.
+    ChannelGemmUnpadded,
+    /// Conv whose kernel covers X exactly: as `ChannelGemm`, with images in place of output
+    /// positions.
+    ChannelGemmImages,
+    /// ConvTranspose: the products of each tap with all positions of X, with vectors along output
+    /// channels, are added in place.
+    ChannelGemmAdded,
     /// Conv: tiles of the im2col matrix are made, and multiplied by a BLAS.
     Im2col(Blas),
-    /// ConvTranspose: phases of the stride, each an ordinary convolution of stride 1; the output is
-    /// written once, with the phases interleaved.
+    /// ConvTranspose: phases of the stride, each an ordinary convolution of stride 1; the output
+    /// is written once, with the phases interleaved.
     Transposed,
     /// ConvTranspose: GEMM by a BLAS, then the columns are added into the output.
     Col2im(Blas),
     /// Both operators: the loops of the definition, summed in f64.
     Naive,
-    /// Conv with few input channels a group: tiles of output rows, summed directly from X, or from
-    /// padded planes of it.
+    /// Conv with few input channels a group: tiles of output rows, summed directly from X, or
+    /// from padded planes of it.
     Depthwise,
     /// Conv with few channels a group, whose output rows are as long as those of X or of its
     /// phases: tiles of several output channels, summed directly from X, or, with strides, from a
@@ -55,11 +63,14 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::Winograd,
         Self::Pointwise,
         Self::ImplicitGemm,
         Self::ChannelGemm,
+        Self::ChannelGemmUnpadded,
+        Self::ChannelGemmImages,
+        Self::ChannelGemmAdded,
         Self::Im2col(Blas::Native),
         Self::Im2col(Blas::Gemm),
         Self::Im2col(Blas::Matrixmultiply),
@@ -81,6 +92,9 @@ impl Algorithm {
             Self::Pointwise => "pointwise",
             Self::ImplicitGemm => "implicit-gemm",
             Self::ChannelGemm => "channel-gemm",
+            Self::ChannelGemmUnpadded => "channel-gemm:unpadded",
+            Self::ChannelGemmImages => "channel-gemm:images",
+            Self::ChannelGemmAdded => "channel-gemm:added",
             Self::Im2col(Blas::Native) => "im2col:native",
             Self::Im2col(Blas::Gemm) => "im2col:gemm",
             Self::Im2col(Blas::Matrixmultiply) => "im2col:matrixmultiply",
@@ -93,6 +107,16 @@ impl Algorithm {
             Self::Grouped => "grouped",
             Self::Upsample => "upsample",
         }
+    }
+
+    /// Whether this algorithm and another one pack weights alike: a plan of one then reads what
+    /// the other has packed, if the layouts are equal.
+    pub(crate) fn packs_like(self, other: Self) -> bool {
+        let first_alike = |algorithm: Self| match algorithm {
+            Self::ChannelGemmUnpadded | Self::ChannelGemmImages => Self::ChannelGemm,
+            other => other,
+        };
+        first_alike(self) == first_alike(other)
     }
 }
 

@@ -7,21 +7,24 @@ use convoke_kernels::{Ahead, ChannelKernel, Isa, Real};
 
 use crate::machine::Machine;
 
-/// What the calls for a panel of weights fetch: the panel behind it, a line with each step of k, or
-/// two where there is a single call. Where that call has few pixels, so that it takes less time
-/// than its weights from the L3 cache do, they are read as fast as the cache gives them, and what
-/// else is asked for gets in the way: nothing, or where panels lie one behind the other
-/// [`Ahead::STREAM`].
+/// What the calls for a panel of weights fetch: the next panel, while this one is multiplied.
+///
+/// A single call of few pixels may take less time than its own weights take from the L3 cache. It
+/// reads them as fast as the cache gives them, and whatever else is asked for gets in the way.
+/// Such a call fetches nothing, or its own panel where the next panel follows it in memory.
 pub(crate) struct Fetch<'w, T> {
     left: &'w [T],
-    mode: Mode,
+    mode: FetchMode,
 }
 
 #[derive(Clone, Copy)]
-enum Mode {
+enum FetchMode {
     Nothing,
+    /// The call's own panel, some way ahead: [`Ahead::STREAM`].
     Stream,
+    /// A line of the next panel with each step of k.
     Lines,
+    /// Two lines of the next panel with each step of k, where one call has to fetch it all.
     Pairs,
 }
 
@@ -30,18 +33,18 @@ impl<'w, T: Real> Fetch<'w, T> {
     pub(crate) fn new(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>, rate: Rate) -> Self {
         let row = kernel.nr() * size_of::<T>();
         let mode = match calls {
-            1 if rate.bytes_in_step(kernel) < row => Mode::Nothing,
-            1 if row > Ahead::LINE => Mode::Pairs,
-            _ => Mode::Lines,
+            1 if rate.bytes_in_step(kernel) < row => FetchMode::Nothing,
+            1 if row > Ahead::LINE => FetchMode::Pairs,
+            _ => FetchMode::Lines,
         };
         Self { left: weights, mode }
     }
 
-    /// As [`new`](Self::new), where `weights` lie behind those of the calls.
+    /// As [`new`](Self::new), where `weights` follow those of the calls in memory.
     pub(crate) fn behind(weights: &'w [T], calls: usize, kernel: &ChannelKernel<T>, rate: Rate) -> Self {
         let is_read_bound = rate.bytes_in_step(kernel) <= kernel.nr() * size_of::<T>();
         if calls == 1 && is_read_bound && kernel.mr() <= Ahead::STREAM_PIXELS {
-            return Self { left: weights, mode: Mode::Stream };
+            return Self { left: weights, mode: FetchMode::Stream };
         }
         Self::new(weights, calls, kernel, rate)
     }
@@ -49,10 +52,10 @@ impl<'w, T: Real> Fetch<'w, T> {
     /// What the next call fetches, in `steps` steps of k.
     pub(crate) fn during(&mut self, steps: usize) -> Ahead {
         let (ahead, lines) = match self.mode {
-            Mode::Nothing => return Ahead::NONE,
-            Mode::Stream => return Ahead::STREAM,
-            Mode::Lines => (Ahead::lines(self.left), 1),
-            Mode::Pairs => (Ahead::pairs(self.left), 2),
+            FetchMode::Nothing => return Ahead::NONE,
+            FetchMode::Stream => return Ahead::STREAM,
+            FetchMode::Lines => (Ahead::lines(self.left), 1),
+            FetchMode::Pairs => (Ahead::pairs(self.left), 2),
         };
         self.left = self.left.get(steps * lines * Ahead::LINE / size_of::<T>()..).unwrap_or(&[]);
         ahead
@@ -78,23 +81,25 @@ impl Rate {
     }
 }
 
-/// Rows of pixels cut into tiles of nearly equal width, and channels cut into panels: the kernels
-/// for all of them.
+/// The kernels for a row of pixels, which is cut into tiles of nearly equal width, and for
+/// channels, which are cut into panels.
 pub(crate) struct ChannelTiles<T: Real> {
     pub(crate) panels: ChannelPanels,
-    /// Pixels of a row, and tiles that it is cut into.
+    /// Pixels of a row.
     pub(crate) width: usize,
+    /// Tiles of a row.
     pub(crate) count: usize,
-    /// Pixels of the narrower tiles, and how many tiles have one more: no divisions where tiles
-    /// follow each other fast.
+    /// Pixels of the narrower tiles. It is kept because tiles follow one another too fast for a
+    /// division.
     narrow: usize,
+    /// Tiles that have one pixel more.
     wider: usize,
     /// For wide panels and for narrow ones: the kernels of the wider tiles and of the others.
     kernels: [[&'static ChannelKernel<T>; 2]; 2],
-    /// For wide panels and for narrow ones: the kernels of two rows, where these are of so few
-    /// pixels.
+    /// For wide panels and for narrow ones: the kernels of two rows at once, where rows have so
+    /// few pixels.
     two_rows: Option<[&'static ChannelKernel<T>; 2]>,
-    /// For wide panels and for narrow ones: cycles of a tap of two rows at once, and of one row.
+    /// For wide panels and for narrow ones: cycles of a step of two rows at once, and of one row.
     joining: [[f64; 2]; 2],
     rate: Rate,
 }
@@ -140,7 +145,7 @@ impl<T: Real> ChannelTiles<T> {
         self.panels.wide
     }
 
-    /// Channels of a panel, with those that fill it up, where `channels` are left.
+    /// Channels of the panel that begins where `channels` are left, with those that fill it up.
     pub(crate) fn panel(&self, channels: usize) -> usize {
         self.panels.panel(channels).0
     }
@@ -167,15 +172,15 @@ impl<T: Real> ChannelTiles<T> {
         if pair[0].mr() == pixels { pair[0] } else { pair[1] }
     }
 
-    /// The kernel for two rows of pixels, and a panel of `channels` channels; none where rows are
+    /// The kernel for two rows of pixels and a panel of `channels` channels. None where rows are
     /// too long.
     pub(crate) fn two_rows(&self, channels: usize) -> Option<&'static ChannelKernel<T>> {
         self.two_rows.map(|kernels| kernels[usize::from(self.panels.panel(channels).1)])
     }
 
-    /// The kernel for two rows of pixels and a panel of `channels` channels, where these see `taps`
-    /// and products of the taps between them with padding cost less than what is saved; and these
-    /// taps.
+    /// The kernel for two rows of pixels and a panel of `channels` channels, and the taps that it
+    /// computes. The rows need `taps` each. The kernel multiplies all taps of either for both:
+    /// None where that costs more than it saves.
     pub(crate) fn joined(
         &self,
         channels: usize,
@@ -193,7 +198,7 @@ impl<T: Real> ChannelTiles<T> {
         self.of_panels(channels, |channels| self.row_cycles(machine, channels))
     }
 
-    /// As [`cycles`](Self::cycles) of `rows` rows, two at a time where there are kernels for them.
+    /// The same for `rows` rows, two at a time where there are kernels for that.
     pub(crate) fn cycles_of_rows(&self, machine: &Machine, rows: usize, channels: usize) -> f64 {
         self.of_panels(channels, |channels| match self.two_rows(channels) {
             Some(kernel) => {
@@ -204,7 +209,7 @@ impl<T: Real> ChannelTiles<T> {
         })
     }
 
-    /// The sum over all panels of what `of` says for one of so many channels.
+    /// The sum over all panels of what `of` says for a panel of so many channels.
     fn of_panels(&self, channels: usize, of: impl Fn(usize) -> f64) -> f64 {
         let last = channels % self.nr();
         (channels / self.nr()) as f64 * of(self.nr()) + if last == 0 { 0.0 } else { of(last) }
@@ -239,7 +244,7 @@ pub(crate) fn two_rows<T: Real>(
 }
 
 /// How output channels are cut into panels.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChannelPanels {
     pub(crate) lanes: usize,
     /// Channels of a wide panel; a narrow one is a vector.
@@ -253,8 +258,8 @@ impl ChannelPanels {
         Some(Self { lanes: kernels.first()?.lanes(), wide: kernels.iter().map(ChannelKernel::nr).max()? })
     }
 
-    /// Channels of a panel, with those that fill it up, where `channels` are left; and whether it
-    /// is narrow.
+    /// Channels of the panel that begins where `channels` are left, with those that fill it up;
+    /// and whether it is narrow.
     pub(crate) fn panel(&self, channels: usize) -> (usize, bool) {
         let narrow = channels <= self.lanes && self.wide > self.lanes;
         (if narrow { self.lanes } else { self.wide }, narrow)
@@ -266,8 +271,8 @@ impl ChannelPanels {
         channels - rest + if rest == 0 { 0 } else { self.panel(rest).0 }
     }
 
-    /// The sum over the panels of `channels` channels of what `of` says, given whether a panel is
-    /// narrow.
+    /// The sum over the panels of `channels` channels. `of` is asked for a panel, and told
+    /// whether it is narrow.
     pub(crate) fn sum(&self, channels: usize, of: impl Fn(bool) -> f64) -> f64 {
         let rest = channels % self.wide;
         (channels / self.wide) as f64 * of(false) + if rest == 0 { 0.0 } else { of(self.panel(rest).1) }

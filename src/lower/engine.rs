@@ -1,11 +1,11 @@
 //! The macro-kernel that the GEMM lowerings share: panels of packed weights times a block of
 //! columns, tile by tile.
 //!
-//! C = A B, with A the packed weights, MR rows a panel, and B a block of columns that is read
+//! C = A B. A is the packed weights, MR rows a panel. B is a block of columns, which kernels read
 //! through row offsets: shifted views of padded planes, rows of X itself, or packed panels. K is
-//! blocked; between K blocks the tiles of C are kept in scratch memory, each contiguous, and the
-//! last K block finishes them into Y. Every element sees its products in the order of k, whatever
-//! the tiles: results do not depend on how the work is split.
+//! in blocks. Between two blocks of K the tiles of C are kept in scratch memory, each contiguous,
+//! and the last block of K finishes them into Y. The products of every element are added in the
+//! order of k, whatever the tiles, and so results do not depend on how the work is split.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -18,17 +18,16 @@ use super::sink::{DirectStore, Sink};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Request;
-use crate::machine::{Item, Machine, Prices, Work};
+use crate::machine::{Item, Machine, Work};
 
-/// Bytes of a block of A (MC x KC) that is kept in the L2 cache, beside B and the sums.
+/// Bytes of a block of A (MC x KC): it stays in the L2 cache, beside B and the sums.
 pub(crate) fn a_block_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
 }
 
-/// Steps of k of a product that is bound by its stores (10 steps, 512 rows of 3199 columns: 82
-/// instead of 33 GFLOP/s; 27 steps, 64 rows of 50,176: 148 instead of 138), and rows from which on
-/// their pages are too many for the first level's TLB.
+/// Steps of k up to which stores take longer than products.
 pub(crate) const FEW_STEPS: usize = 96;
+/// Rows of Y from which on their pages are too many for the first level of the TLB.
 const MANY_ROWS: usize = 64;
 
 /// Rows of A, cut into panels of nearly equal height: the first `taller` panels have one row more
@@ -62,6 +61,11 @@ impl RowPanels {
         self.height + usize::from(p < self.taller)
     }
 
+    /// The rows of some panels.
+    pub(crate) fn rows(&self, panels: &Range<usize>) -> Range<usize> {
+        self.start(panels.start)..self.start(panels.end)
+    }
+
     /// The panel that a row is in.
     pub(crate) fn panel_of(&self, row: usize) -> usize {
         let of_taller = self.taller * (self.height + 1);
@@ -93,13 +97,13 @@ pub(crate) struct SpatialTiles<T: Real> {
     pub(crate) panels: RowPanels,
     pub(crate) lanes: usize,
     widths: Vec<TileWidth<T>>,
-    /// Bytes of a block of A that is kept in the L2 cache, and of panels of A from which on they
-    /// come from beyond it.
+    /// Bytes of a block of A, which stays in the L2 cache.
     a_block_bytes: usize,
+    /// Bytes of panels of A from which on they come from beyond the L2 cache.
     far_bytes: usize,
 }
 
-/// The two kernels of one width; `nrv` vectors.
+/// The two kernels for tiles that are `nrv` vectors wide.
 struct TileWidth<T: Real> {
     nrv: usize,
     tall: &'static SpatialKernel<T>,
@@ -107,8 +111,8 @@ struct TileWidth<T: Real> {
 }
 
 impl<T: Real> SpatialTiles<T> {
-    /// The kernels of panels with at most `mr` rows each, in widths of at most `max_nrv` vectors;
-    /// none if a kernel is lacking.
+    /// The kernels of panels with at most `mr` rows each, in widths of at most `max_nrv` vectors.
+    /// None if a kernel is lacking.
     fn new(machine: &Machine, rows: usize, mr: usize, max_nrv: usize) -> Option<Self> {
         let panels = RowPanels::new(rows, mr);
         let kernels = spatial_kernels::<T>(machine.isa());
@@ -126,8 +130,9 @@ impl<T: Real> SpatialTiles<T> {
         (!widths.is_empty()).then_some(Self { panels, lanes, widths, a_block_bytes, far_bytes })
     }
 
-    /// The tile that takes the fewest cycles for `rows` of A and `vectors` of columns, times a
-    /// `factor` of the kernel; with `mr`, only tiles of that panel height.
+    /// The tile that takes the fewest cycles for `rows` rows of A and `vectors` vectors of
+    /// columns. The cycles of each kernel are multiplied by its `factor`. With `mr`, only tiles
+    /// of that panel height are looked at.
     pub(crate) fn choose(
         machine: &Machine,
         rows: usize,
@@ -144,7 +149,7 @@ impl<T: Real> SpatialTiles<T> {
             if tiles.widths[0].nrv != kernel.nrv() {
                 continue;
             }
-            // Panels may be lower than what they were asked for.
+            // Panels of equal height may be lower than the height that was asked for.
             let cycles = tiles.cycles(machine, vectors) * factor(tiles.widths[0].tall);
             if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                 best = Some((cycles, tiles));
@@ -158,7 +163,7 @@ impl<T: Real> SpatialTiles<T> {
         self.panels.heights().0
     }
 
-    /// Estimated cycles for one step of k over all rows and `vectors` of columns.
+    /// Estimated cycles of one step of k, over all rows and `vectors` vectors of columns.
     pub(crate) fn cycles(&self, machine: &Machine, vectors: usize) -> f64 {
         let (taller, lower) = (self.panels.taller, self.panels.count - self.panels.taller);
         let mut cycles = 0.0;
@@ -173,22 +178,13 @@ impl<T: Real> SpatialTiles<T> {
         cycles
     }
 
-    /// Estimated cycles beside the steps of k, over all rows and `vectors` of columns: calls for
-    /// each block of k, and sums on their way into Y.
-    pub(crate) fn finish_cycles(&self, prices: &Prices, vectors: usize, k_blocks: usize) -> f64 {
-        // As f64: hostile sizes may exceed usize.
-        let calls = k_blocks as f64 * self.panels.count as f64 * vectors.div_ceil(self.widest()) as f64;
-        let rows = self.panels.start(self.panels.count) as f64;
-        calls * prices.kernel_call_cycles + rows * vectors as f64 * prices.store_cycles
-    }
-
-    /// The multiply-adds of `k` steps over all rows and `vectors` of columns.
+    /// The multiply-adds of `k` steps, over all rows and `vectors` vectors of columns.
     pub(crate) fn work(&self, machine: &Machine, vectors: usize, k: usize) -> Work {
         machine.work(Item::ArithmeticCycles, self.cycles(machine, vectors) * k as f64)
     }
 
-    /// What they take beside the steps of k: calls for each block of k, and sums on their way into
-    /// Y.
+    /// What the same takes beside multiply-adds: calls for each block of K, and the way of sums
+    /// into Y.
     pub(crate) fn finish_work(&self, machine: &Machine, vectors: usize, k_blocks: usize) -> Work {
         // As f64: hostile sizes may exceed usize.
         let calls = k_blocks as f64 * self.panels.count as f64 * vectors.div_ceil(self.widest()) as f64;
@@ -227,8 +223,8 @@ pub(crate) fn lanes<T: Real>(isa: Isa) -> usize {
     spatial_kernels::<T>(isa).first().map_or(1, SpatialKernel::lanes)
 }
 
-/// The products of a materialised lowering, whose multiply-adds are `fmas`: of `positions` columns
-/// for each image, at most `columns` at a time.
+/// The products of a materialised lowering, whose multiply-adds count as `fmas`: `positions`
+/// columns for each image, at most `columns` at a time.
 pub(crate) fn products_work<E: Element>(
     request: &Request<'_, E>,
     (positions, columns): (usize, usize),
@@ -236,7 +232,7 @@ pub(crate) fn products_work<E: Element>(
 ) -> Work {
     let (geometry, machine) = (request.geometry, request.machine);
     let lanes = lanes::<E::Acc>(request.isa());
-    // The last of a row's registers may be nearly empty.
+    // The last register of a row may be nearly empty.
     let registers = positions.div_ceil(lanes) as f64 / positions.max(1) as f64;
     // Nothing fetches weights ahead of these products.
     let weights = geometry.weight_len() as f64 * size_of::<E::Acc>() as f64;
@@ -244,10 +240,10 @@ pub(crate) fn products_work<E: Element>(
     machine.work(fmas, geometry.macs() as f64 * registers) + machine.fetch_weights(weights * reads, weights)
 }
 
-/// The packed weights' part in a call of the macro-kernel: panels of A over one block of k.
+/// The rows of one call of the macro-kernel: panels of packed weights, over one block of K.
 pub(crate) struct Rows<'a, A> {
-    /// Packed A of the group: panel p begins at `start(p) * k_total`, step k of it `k * height(p)`
-    /// further on.
+    /// The packed weights of the group. Panel p begins at `start(p) * k_total`, and its step k is
+    /// `k * height(p)` further on.
     pub(crate) a: &'a [A],
     pub(crate) k_total: usize,
     pub(crate) k: Range<usize>,
@@ -257,31 +253,32 @@ pub(crate) struct Rows<'a, A> {
 }
 
 impl<A> Rows<'_, A> {
-    /// Whether there is no block of k before this one.
+    /// Whether this is the first block of K.
     fn is_first(&self) -> bool {
         self.k.start == 0
     }
 
-    /// Whether there is no block of k behind this one.
+    /// Whether this is the last block of K.
     fn is_last(&self) -> bool {
         self.k.end == self.k_total
     }
 }
 
-/// The columns' part: where they are read and written.
+/// The columns of one call of the macro-kernel: where they are read and written.
 pub(crate) struct Columns<'a, A> {
-    /// Row k of the first vector is at `koff[k]`, vector j's `j * LANES` further on.
+    /// Row k of vector j begins at `koff[k] + j * LANES`.
     pub(crate) b: &'a [A],
     pub(crate) koff: RowOffsetsRef<'a>,
-    /// The rows of the columns that come next, as far as they are not in the L2 cache: each panel
-    /// of A fetches one of their lines.
+    /// The rows of the columns that come next, where these are not in the L2 cache. Each panel of
+    /// A fetches one of their lines.
     pub(crate) ahead: Ahead,
-    /// Where vectors go; those of `range` are computed.
+    /// Where vectors go in Y.
     pub(crate) map: &'a StoreMap,
+    /// The vectors of the map that are computed.
     pub(crate) range: Range<usize>,
-    /// The output element that row 0 of the group, offset 0 of the map, goes to.
+    /// The element of Y that row 0 of the group and offset 0 of the map go to.
     pub(crate) at: usize,
-    /// Output elements from one row to the next.
+    /// Elements of Y from one row to the next.
     pub(crate) ldy: usize,
 }
 
@@ -289,15 +286,16 @@ pub(crate) struct Columns<'a, A> {
 struct Operands<'a, A> {
     rows: &'a Rows<'a, A>,
     columns: &'a Columns<'a, A>,
-    /// The columns, from the first vector on, and which vector that is.
+    /// B from the first vector of the tiles on.
     b: &'a [A],
+    /// The number of that vector in the map.
     vector: usize,
     ahead: Ahead,
 }
 
 impl<A: Real> Operands<'_, A> {
-    /// Sums the tile of `kernel` at row `row`, whose weights are `a`; finishes it in the last block
-    /// of k.
+    /// Sums the tile of `kernel` at row `row`, whose weights are `a`. The last block of K
+    /// finishes it into Y.
     fn tile<T: Element<Acc = A>>(
         &self,
         kernel: &SpatialKernel<A>,
@@ -322,8 +320,9 @@ impl<A: Real> Operands<'_, A> {
         }
     }
 
-    /// Finishes the tiles of the panels of rows `of`, of equal height, over the whole of K, in one
-    /// call. Does nothing and says so where kernels do not store tiles themselves.
+    /// Finishes the tiles of several panels of equal height in one call, over the whole of K. The
+    /// panels have the rows `of`. Where kernels do not store tiles themselves, it does nothing
+    /// and returns false.
     fn panels<T: Element<Acc = A>>(
         &self,
         kernel: &SpatialKernel<A>,
@@ -339,8 +338,8 @@ impl<A: Real> Operands<'_, A> {
         true
     }
 
-    /// Where kernels store rows of the group themselves, and what they add; nothing where they do
-    /// not.
+    /// Where a kernel stores the rows `of` of the group itself, and what it adds. None where
+    /// kernels do not store tiles themselves.
     #[inline(always)]
     fn direct<'s, T: Element<Acc = A>>(
         &'s self,
@@ -357,8 +356,8 @@ impl<A: Real> Operands<'_, A> {
 }
 
 impl<T: Real> SpatialTiles<T> {
-    /// Values of scratch that [`multiply`](Self::multiply) needs: one tile, or, where K is blocked,
-    /// the tiles of all `panels` and `vectors`.
+    /// Values of scratch that [`multiply`](Self::multiply) needs: one tile, or the tiles of all
+    /// `panels` and `vectors` where K has several blocks.
     pub(crate) fn scratch_len(&self, panels: Range<usize>, vectors: usize, k_blocks: usize) -> usize {
         if k_blocks <= 1 {
             return self.tile_len();
@@ -366,18 +365,18 @@ impl<T: Real> SpatialTiles<T> {
         (self.panels.start(panels.end) - self.panels.start(panels.start)) * vectors * self.lanes
     }
 
-    /// Whether storing takes longest, with `k` steps: that goes faster row after row of Y than
-    /// across its rows, and [`multiply`](Self::multiply) takes panel after panel, for all columns,
-    /// where they are more than a tile's.
+    /// Whether storing takes longest in a product of `k` steps. It is faster along rows of Y than
+    /// across them, and so [`multiply`](Self::multiply) takes one panel after the other over all
+    /// columns, where these are more than one tile is wide.
     pub(crate) fn is_store_bound(&self, k: usize) -> bool {
         k <= FEW_STEPS && self.panels.start(self.panels.count()) >= MANY_ROWS
     }
 
-    /// Multiplies panels of A by columns: for each tile's width of columns, which stays in the L1
-    /// cache, all panels.
+    /// Multiplies panels of A by columns. All panels take their turn on columns one tile wide,
+    /// which stay in the L1 cache.
     ///
-    /// `tiles` keeps the sums between blocks of k; calls for the same columns must pass the same
-    /// part of it, and the same `range`s.
+    /// `tiles` keeps the sums between blocks of K. Calls for the same columns must pass the same
+    /// part of it, and the same `range`.
     pub(crate) fn multiply<E: Element<Acc = T>>(
         &self,
         rows: &Rows<'_, T>,
@@ -393,12 +392,12 @@ impl<T: Real> SpatialTiles<T> {
         let panel_bytes = rows.k.len() * self.mr() * size_of::<T>();
         let share = (self.a_block_bytes / panel_bytes.max(1)).max(1);
         let count = rows.panels.len().div_ceil(rows.panels.len().div_ceil(share).max(1)).max(1);
-        // Of one tile's width there are no rows to go along.
+        // Columns that are one tile wide have no long rows to go along.
         let is_wide = vectors > self.widest();
         let count = if is_wide && self.is_store_bound(rows.k.len()) { 1 } else { count };
         // Then the next panel of A is fetched instead of columns.
         let is_far = panel_bytes * rows.panels.len() > self.far_bytes;
-        // Of the columns, each panel fetches another line.
+        // Each panel fetches another line of the columns that come next.
         let (mut line, mut turns) = (0, 0);
         for first in rows.panels.clone().step_by(count) {
             let group = first..(first + count).min(rows.panels.end);
@@ -432,8 +431,8 @@ impl<T: Real> SpatialTiles<T> {
         }
     }
 
-    /// Calls `tiles(kernel, run of panels, first vector)` for each width of columns and each run of
-    /// panels of equal height, until those of all `panels` have passed.
+    /// Calls `tiles(kernel, run of panels, first vector)` for each width of columns and each run
+    /// of panels of equal height among `panels`.
     #[inline]
     pub(crate) fn for_each(
         &self,

@@ -1,163 +1,212 @@
 //! Conv as GEMM without an im2col matrix: its rows are shifted views of padded planes.
 //!
 //! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. K is
-//! ordered by blocks of channels, then taps, then channels of the block. Accepts every Conv whose
-//! planes' offsets fit 32 bits. Scratch for a task: the planes of one block of channels for one
-//! slab of the output ([`planes`](super::planes)), and the slab's sums where K has several blocks.
+//! ordered by blocks of channels, then taps, then channels of the block. Accepts every Conv.
+//! Makes no offer where the offsets in the planes do not fit 32 bits. Scratch for a task: the
+//! planes of one block of channels for one slab of the output ([`planes`](super::planes)), and
+//! the sums of the slab where K has several blocks.
 
 use alloc::boxed::Box;
 use alloc::string::String;
 
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets, SpatialKernel, StoreMap};
 
+use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
 use super::engine::{Columns, FEW_STEPS, Rows, SpatialTiles, lanes};
-
-use super::planes::{self, PER_THREAD, PaddedPlanes};
+use super::layout::WeightLayout;
+use super::planes::{self, PER_THREAD, PaddedPlanes, PlaneSizes, SlabCut, SlabLimits};
+use super::shares::{GemmSplit, Part};
 use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
-use crate::exec::{Arena, Line, lines_for};
-use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
-use crate::lower::layout::WeightLayout;
-use crate::lower::shares::Part;
+use crate::exec::{Arena, Ledger, Line, Piece};
+use crate::machine::{Item, Work};
 use crate::{Geometry, Op};
 
-/// Steps of k in a block, at the most (one channel's taps may be more): so many that the sums' way
-/// to scratch and back costs little, and so few that a block of A stays in the L2 cache.
-const KC: usize = 512;
+/// Steps of k in a block, at the most. A block is at least the taps of one channel. With fewer
+/// steps, the way of sums to scratch and back would cost more; with more steps, a block of A
+/// would leave the L2 cache.
+const MOST_STEPS: usize = 512;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
+/// Every Conv with an output.
+pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    check_op(geometry, Op::Conv)
+}
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
-    if geometry.op != Op::Conv {
-        return Err(String::from("only for Conv"));
-    }
-    if geometry.output_len() == 0 {
-        return Err(String::from("the output is empty"));
-    }
-    let mut shape = Shape::new(request, most, PER_THREAD[0])?;
-    if request.threads > 1
-        && let Ok(other) = Shape::new(request, most, PER_THREAD[1])
-        && other.busy < shape.busy
-    {
-        shape = other;
-    }
-    let machine = request.machine;
-    let Shape { axis, extent, slabs, block, tiles, splits, planes_len, tiles_len, cycles, .. } = shape;
-    Ok(Offer::old(
-        request.machine,
-        cycles / machine.clock_ghz,
-        lines_for::<T::Acc>(planes_len).saturating_add(lines_for::<T::Acc>(tiles_len)),
-        Box::new(move || {
-            let planes = PaddedPlanes::new(geometry, axis, extent, false);
-            let channels = geometry.in_channels_per_group();
-            let last = channels - (channels.div_ceil(block).max(1) - 1) * block;
-            let koff = [planes.offsets(block), planes.offsets(last)];
-            let edge = geometry.axes[axis].output % extent;
-            let lanes = lanes::<T::Acc>(request.isa());
-            let maps = [planes.map(extent, lanes), planes.map(if edge == 0 { extent } else { edge }, lanes)];
-            Box::new(ImplicitGemm {
-                geometry: geometry.clone(),
-                isa: request.isa(),
-                finish: Finish::new(request),
-                slabs,
-                tiles,
-                planes,
-                koff,
-                maps,
-                block,
-                splits,
-                planes_len,
-                tiles_len,
-            })
-        }),
-    ))
+    let ImplicitChoice { blocking, tiles, work } = ImplicitChoice::best(request, most_bytes)?;
+    let ImplicitBlocking { cut, sizes, block, k_blocks, vectors, split } = blocking;
+    let mut scratch = Ledger::default();
+    let planes_len = block * sizes.channel_len + tiles.widest() * tiles.lanes;
+    let filled = scratch.book("planes", planes_len);
+    let sums = scratch.book("sums", tiles.scratch_len(0..split.share_panels(), vectors, k_blocks));
+    let recipe = Recipe {
+        kernel: tiles.name(),
+        details: alloc::format!(
+            "{}, K in blocks of {}, {} slabs, panels in {} shares",
+            tiles.describe(),
+            block * geometry.kernel_volume(),
+            split.columns,
+            split.shares
+        ),
+        layout: WeightLayout::BlockedPanels { mr: tiles.mr(), block },
+        packed_len: geometry.weight_len(),
+        tasks: split.tasks(),
+        scratch,
+        work,
+    };
+    let build: Build<'a, T> = Box::new(move || {
+        let planes = PaddedPlanes::new(geometry, cut, false);
+        let last_block = geometry.in_channels_per_group() - (k_blocks.max(1) - 1) * block;
+        let edge = geometry.axes[cut.axis].output % cut.extent;
+        let last_extent = if edge == 0 { cut.extent } else { edge };
+        Box::new(ImplicitGemm {
+            geometry: geometry.clone(),
+            isa: request.isa(),
+            finish: Finish::new(request),
+            koff: [planes.offsets(block), planes.offsets(last_block)],
+            maps: [cut.extent, last_extent].map(|extent| planes.map(extent, tiles.lanes)),
+            tiles,
+            blocking,
+            planes,
+            filled,
+            sums,
+        })
+    });
+    Ok(Offer { recipe, build })
 }
 
-/// How the columns are cut into slabs, and the tiles of their products.
-struct Shape<A: Real> {
-    /// The slabs' axis, and their extent on it.
-    axis: usize,
-    extent: usize,
-    /// Of an image and group.
-    slabs: usize,
-    /// Channels in a block of k.
-    block: usize,
+/// A way to cut the product.
+struct ImplicitChoice<A: Real> {
+    blocking: ImplicitBlocking,
     tiles: SpatialTiles<A>,
-    splits: usize,
-    planes_len: usize,
-    tiles_len: usize,
-    /// Of all tasks; and of all threads, until the last one is done.
-    cycles: f64,
-    busy: f64,
+    work: Work,
 }
 
-impl<A: Real> Shape<A> {
-    /// With slabs for `per_thread` tasks of each thread, as far as they are not too small.
-    fn new<T: Element<Acc = A>>(request: &Request<'_, T>, most: usize, per_thread: usize) -> Result<Self, String> {
+impl<A: Real> ImplicitChoice<A> {
+    /// The choice whose busiest thread has the least to do.
+    fn best<T: Element<Acc = A>>(request: &Request<'_, T>, most_bytes: usize) -> Result<Self, String> {
+        let first = Self::new(request, most_bytes, PER_THREAD[0])?;
+        if request.threads == 1 {
+            return Ok(first);
+        }
+        match Self::new(request, most_bytes, PER_THREAD[1]) {
+            Ok(other) if other.busiest_cycles(request.threads) < first.busiest_cycles(request.threads) => Ok(other),
+            _ => Ok(first),
+        }
+    }
+
+    /// With slabs for `per_thread` tasks of each thread.
+    fn new<T: Element<Acc = A>>(
+        request: &Request<'_, T>,
+        most_bytes: usize,
+        per_thread: usize,
+    ) -> Result<Self, String> {
+        let blocking = ImplicitBlocking::new(request, most_bytes, per_thread)?;
+        let tiles = blocking.tiles(request)?;
+        let blocking = blocking.shared_out(request.threads, tiles.panels.count());
+        let work = blocking.work(request, &tiles);
+        Ok(Self { blocking, tiles, work })
+    }
+
+    /// Cycles of the thread that has the most to do, times the number of threads.
+    fn busiest_cycles(&self, threads: usize) -> f64 {
+        self.blocking.split.unevenness(threads, |panels| panels.len()) * self.work.cycles()
+    }
+}
+
+/// How the product is cut.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct ImplicitBlocking {
+    cut: SlabCut,
+    sizes: PlaneSizes,
+    /// Input channels of a block of K.
+    block: usize,
+    /// Blocks of K.
+    k_blocks: usize,
+    /// Vectors of columns of a full slab.
+    vectors: usize,
+    split: GemmSplit,
+}
+
+impl ImplicitBlocking {
+    /// Slabs whose planes and sums take at most `most_bytes`, for `per_thread` tasks of each
+    /// thread unless they would be too small. Their panels are in one share.
+    fn new<T: Element>(request: &Request<'_, T>, most_bytes: usize, per_thread: usize) -> Result<Self, String> {
         let (geometry, machine) = (request.geometry, request.machine);
-        let prices = machine.prices();
         let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let taps = geometry.kernel_volume();
-        let block = planes::channels_per_block(channels, taps, KC);
+        let block = planes::channels_per_block(channels, taps, MOST_STEPS);
         let k_blocks = channels.div_ceil(block);
-        let choice = planes::SlabChoice {
+        let value_bytes = size_of::<T::Acc>();
+        let limits = SlabLimits {
             images: geometry.batch * geometry.group,
             block,
-            budget: planes::budget_beside(machine, (rows * block * taps).saturating_mul(size_of::<A>())).min(most),
-            bytes: size_of::<A>(),
+            budget_bytes: planes::budget_beside(machine, (rows * block * taps).saturating_mul(value_bytes))
+                .min(most_bytes),
+            value_bytes,
             threads: request.threads,
             per_thread,
-            // Garbage columns would be more.
+            // Longer rows would have more garbage columns.
             is_aligned: false,
         };
         let sums_of = |columns: usize| if k_blocks > 1 { columns.saturating_mul(rows) } else { 0 };
-        let Some((axis, extent, sizes)) = choice.slab(&geometry.axes, sums_of) else {
-            return Err(planes::too_large(&geometry.axes, planes::MOST_BYTES));
-        };
-        let lanes = lanes::<A>(request.isa());
-        let vectors = sizes.columns.div_ceil(lanes);
-        let is_shifted = channels * taps > FEW_STEPS && planes::is_shifted(&geometry.axes);
-        let weight = |kernel: &SpatialKernel<A>| machine.shifted_views(kernel.mr(), is_shifted);
+        let (cut, sizes) =
+            limits.cut(&geometry.axes, sums_of).ok_or_else(|| planes::too_large(&geometry.axes, planes::MOST_BYTES))?;
+        let vectors = sizes.columns.div_ceil(lanes::<T::Acc>(request.isa()));
+        let (images, groups) = (geometry.batch, geometry.group);
+        let split = GemmSplit { images, groups, columns: sizes.slabs, panels: 1, shares: 1 };
+        Ok(Self { cut, sizes, block, k_blocks, vectors, split })
+    }
+
+    /// The same with `panels` panels, which are shared out where there are too few slabs to keep
+    /// the threads busy.
+    fn shared_out(mut self, threads: usize, panels: usize) -> Self {
+        let slabs = self.split.tasks();
+        let shares = if threads == 1 { 1 } else { threads.div_ceil(slabs).clamp(1, panels.max(1)) };
+        self.split = GemmSplit { panels, shares, ..self.split };
+        self
+    }
+
+    /// The cheapest tile for a slab.
+    fn tiles<T: Element>(&self, request: &Request<'_, T>) -> Result<SpatialTiles<T::Acc>, String> {
         let mr = match request.layout {
             None => None,
             Some(WeightLayout::BlockedPanels { mr, .. }) => Some(*mr),
             Some(other) => return Err(other.mismatch()),
         };
-        let tiles = SpatialTiles::<A>::choose(machine, rows, vectors, mr, weight)
-            .ok_or_else(|| String::from("no kernel for this tile"))?;
-        let arithmetic =
-            tiles.cycles(machine, vectors) * (channels * taps) as f64 * machine.shifted_views(tiles.mr(), is_shifted);
-        // The place of a row is found once for all channels of a block.
-        let width = geometry.axes.last().map_or(1, |axis| axis.output);
-        let rows_copied = (k_blocks * (sizes.channel_len / width)) as f64;
-        let copies =
-            (channels * sizes.channel_len) as f64 * prices.plane_cycles + rows_copied * prices.plane_row_cycles;
-        let sums = k_blocks.saturating_sub(1) as f64 * (rows * vectors) as f64 * prices.sum_cycles;
-        // Panels are shared out where there are too few slabs to keep the threads busy.
-        let slabs = geometry.batch * geometry.group * sizes.slabs;
-        let panels = tiles.panels.count();
-        let splits = if request.threads == 1 { 1 } else { request.threads.div_ceil(slabs).clamp(1, panels.max(1)) };
-        let tasks = slabs.saturating_mul(splits);
-        let uneven = Part::unevenness(tasks, panels, splits, request.threads, |panels| panels.len());
-        let cycles = arithmetic
-            + tiles.finish_cycles(prices, vectors, k_blocks)
-            + sums
-            + copies * splits as f64
-            + prices.task_cycles;
-        let cycles = slabs as f64 * cycles;
-        Ok(Self {
-            axis,
-            extent,
-            slabs: sizes.slabs,
-            block,
-            splits,
-            planes_len: block * sizes.channel_len + tiles.widest() * lanes,
-            tiles_len: tiles.scratch_len(0..panels.div_ceil(splits).min(panels), vectors, k_blocks),
-            tiles,
-            cycles,
-            busy: uneven * cycles,
-        })
+        let (geometry, machine) = (request.geometry, request.machine);
+        let is_shifted = is_shifted(geometry);
+        let factor = |kernel: &SpatialKernel<T::Acc>| machine.shifted_views(kernel.mr(), is_shifted);
+        SpatialTiles::choose(machine, geometry.out_channels_per_group(), self.vectors, mr, factor)
+            .ok_or_else(|| String::from("no kernel for this tile"))
     }
+
+    /// What all tasks take.
+    fn work<T: Element>(&self, request: &Request<'_, T>, tiles: &SpatialTiles<T::Acc>) -> Work {
+        let (geometry, machine) = (request.geometry, request.machine);
+        let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+        let (channel_len, vectors) = (self.sizes.channel_len, self.vectors);
+        // The place of a row of planes is found once for all channels of a block.
+        let width = geometry.axes.last().map_or(1, |axis| axis.output);
+        let rows_copied = (self.k_blocks * (channel_len / width)) as f64;
+        let copies = machine.work(Item::PlaneElements, (channels * channel_len) as f64)
+            + machine.work(Item::PlaneRows, rows_copied);
+        let kept = self.k_blocks.saturating_sub(1) as f64 * (rows * vectors) as f64;
+        let arithmetic = tiles.work(machine, vectors, channels * geometry.kernel_volume());
+        let of_slab = arithmetic * machine.shifted_views(tiles.mr(), is_shifted(geometry))
+            + tiles.finish_work(machine, vectors, self.k_blocks)
+            + machine.work(Item::KeptVectors, kept)
+            + copies * self.split.shares as f64
+            + machine.work(Item::Tasks, 1.0);
+        of_slab * (self.split.images * self.split.groups * self.split.columns) as f64
+    }
+}
+
+/// Whether taps are shifts of one another's views, and there are more steps than stores hide.
+fn is_shifted(geometry: &Geometry) -> bool {
+    geometry.in_channels_per_group() * geometry.kernel_volume() > FEW_STEPS && planes::is_shifted(&geometry.axes)
 }
 
 struct ImplicitGemm<T: Element> {
@@ -165,75 +214,39 @@ struct ImplicitGemm<T: Element> {
     isa: Isa,
     finish: Finish<T::Acc>,
     tiles: SpatialTiles<T::Acc>,
+    blocking: ImplicitBlocking,
     planes: PaddedPlanes,
-    slabs: usize,
-    /// The rows of a full block of k, and of the last one.
+    /// The row offsets of a full block of K, and of the last one.
     koff: [RowOffsets; 2],
-    /// Where columns go: in a full slab, and in the last one along the axis.
+    /// Where columns go: in a full slab, and in the last one along the slabs' axis.
     maps: [StoreMap; 2],
-    /// Channels in a block of k.
-    block: usize,
-    /// Shares that the panels of A are split into.
-    splits: usize,
-    planes_len: usize,
-    tiles_len: usize,
-}
-
-impl<T: Element> ImplicitGemm<T> {
-    fn k_total(&self) -> usize {
-        self.geometry.in_channels_per_group() * self.geometry.kernel_volume()
-    }
-}
-
-impl<T: Element> ImplicitGemm<T> {
-    fn part(&self, task: usize) -> Part {
-        let count = self.tiles.panels.count();
-        Part::new((task, self.tasks()), self.geometry.group, self.slabs, count, self.splits)
-    }
+    /// The values of the planes.
+    filled: Piece<T::Acc>,
+    sums: Piece<T::Acc>,
 }
 
 impl<T: Element> Split for ImplicitGemm<T> {
     fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.slabs * self.splits
+        self.blocking.split.tasks()
     }
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
-        let part = self.part(task);
-        let panels = &self.tiles.panels;
-        let rows = panels.start(part.panels.start)..panels.start(part.panels.end);
-        patch(part.patch(&self.geometry, rows, self.planes.positions(part.columns)));
+        let part = self.blocking.split.part(task);
+        let (rows, positions) = (self.tiles.panels.rows(&part.panels), self.planes.positions(part.columns));
+        patch(part.patch(&self.geometry, rows, positions));
     }
 }
 
 impl<T: Element> Lowering<T> for ImplicitGemm<T> {
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::BlockedPanels { mr: self.tiles.mr(), block: self.block }
-    }
-
-    fn describe(&self) -> String {
-        let k = self.block * self.geometry.kernel_volume();
-        alloc::format!(
-            "{}, K in blocks of {k}, {} slabs, panels in {} shares",
-            self.tiles.describe(),
-            self.slabs,
-            self.splits
-        )
-    }
-
-    fn kernel(&self) -> &'static str {
-        self.tiles.name()
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         let (taps, channels) = (self.geometry.kernel_volume(), self.geometry.in_channels_per_group());
-        let rows = self.geometry.out_channels_per_group();
-        let k_total = self.k_total();
+        let (rows, k_total) = (self.geometry.out_channels_per_group(), channels * taps);
         if k_total == 0 {
             return;
         }
         for (group, packed) in packed.chunks_exact_mut(rows * k_total).enumerate() {
             self.tiles.pack(k_total, packed, |row, k| {
-                let (tap, c) = planes::step_of(k, channels, taps, self.block);
+                let (tap, c) = planes::step_of(k, channels, taps, self.blocking.block);
                 w[((group * rows + row) * channels + c) * taps + tap].to_acc()
             });
         }
@@ -242,21 +255,20 @@ impl<T: Element> Lowering<T> for ImplicitGemm<T> {
     /// One share of the panels, for one slab of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let Part { image, group, columns, panels } = self.part(task);
+        let Part { image, group, columns, panels } = self.blocking.split.part(task);
         let slab = self.planes.slab(columns);
         let mut arena = Arena::new(scratch);
-        let planes = arena.take::<T::Acc>(self.planes_len);
-        let tiles = arena.take::<T::Acc>(self.tiles_len);
+        let (planes, sums) = (arena.get(self.filled), arena.get(self.sums));
 
         let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
-        let (taps, k_total) = (geometry.kernel_volume(), self.k_total());
+        let (taps, k_total) = (geometry.kernel_volume(), channels * geometry.kernel_volume());
         let spatial = geometry.output_spatial();
         let map = &self.maps[usize::from(!self.planes.is_full(&slab))];
         let sink = self.finish.sink(io);
         let x = &io.x[(image * geometry.in_channels + group * channels) * geometry.input_spatial()..];
         // Without channels there is still the bias to be stored: one empty block.
-        for first in (0..channels.max(1)).step_by(self.block) {
-            let width = self.block.min(channels - first);
+        for first in (0..channels.max(1)).step_by(self.blocking.block) {
+            let width = self.blocking.block.min(channels - first);
             let x = &x[first * geometry.input_spatial()..];
             self.planes.fill(self.isa, &slab, x, &mut planes[..width * self.planes.channel_len]);
             let k = first * taps..(first + width) * taps;
@@ -269,14 +281,14 @@ impl<T: Element> Lowering<T> for ImplicitGemm<T> {
             };
             let columns = Columns {
                 b: planes,
-                koff: self.koff[usize::from(width != self.block)].rows(0..width * taps),
+                koff: self.koff[usize::from(width != self.blocking.block)].rows(0..width * taps),
                 ahead: Ahead::NONE,
                 map,
                 range: 0..map.columns().len(),
                 at: (image * geometry.out_channels + group * rows) * spatial + slab.first,
                 ldy: spatial,
             };
-            self.tiles.multiply(&block, &columns, tiles, &sink);
+            self.tiles.multiply(&block, &columns, sums, &sink);
         }
     }
 }

@@ -1,14 +1,18 @@
-//! Padded, phase-split copies of a block of X: what makes every row of the im2col matrix a shifted
-//! view.
+//! Padded planes: copies of a block of X, split into the phases of its strides, that make every
+//! row of the im2col matrix a shifted view.
 //!
-//! A block is a slab of the output: one position on the axes before `axis`, `extent` positions on
-//! it, all positions on the axes behind it, and so a run of consecutive output elements. For an
-//! axis with stride s, X is split into s phases, so that positions of one phase are neighbours; tap
-//! k of an axis with dilation d then reads phase `k * d % s`, shifted by `k * d / s`. With all
-//! planes of one pitch, output position o of the slab reads element `sum(o_i * pitch_i) +
-//! offset(tap)`: the columns of the im2col matrix are neighbours, its rows are offsets. Between two
-//! rows of the slab lie as many garbage columns as the shifts are long; they are dropped when tiles
-//! are stored.
+//! A task copies what a slab of the output sees. A slab has one position on each axis before its
+//! own axis, `extent` positions on its own, and all positions on the axes behind it. So it is a
+//! run of consecutive output elements.
+//!
+//! An axis with stride s is split into s phases, so that the positions of one phase are
+//! neighbours. Tap k of an axis with dilation d reads phase `k * d % s`, shifted by `k * d / s`.
+//! All planes have the same pitches, and so output position o of the slab reads element `sum(o_i
+//! * pitch_i) + offset(tap)`. The columns of the im2col matrix are then neighbours, and its rows
+//! are offsets.
+//!
+//! Between two rows of the slab there are as many garbage columns as the shifts are long. They
+//! are dropped when tiles are stored.
 
 use alloc::string::String;
 use alloc::vec;
@@ -24,14 +28,22 @@ use crate::lower::shares::even_share;
 use crate::machine::Machine;
 use crate::{Axis, Element, Geometry};
 
-/// The planes of one channel: pitches, taps' offsets, and the rows to be filled.
+/// How the output is cut into slabs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SlabCut {
+    /// The axis that is cut.
+    pub(crate) axis: usize,
+    /// Positions of a slab on it. The last slab may have fewer.
+    pub(crate) extent: usize,
+}
+
+/// The planes of one channel: pitches, the offsets of taps, and the rows that are filled.
 pub(crate) struct PaddedPlanes {
     axes: Vec<Axis>,
-    /// The axis that is cut into slabs, and the slab's extent on it.
-    axis: usize,
-    extent: usize,
-    /// Elements of a plane along each axis, and from one position to the next.
+    cut: SlabCut,
+    /// Elements of a plane along each axis.
     spans: Vec<usize>,
+    /// Elements from one position of an axis to the next.
     pitches: Vec<usize>,
     /// Elements of the planes of one channel.
     pub(crate) channel_len: usize,
@@ -39,8 +51,8 @@ pub(crate) struct PaddedPlanes {
     taps: Vec<usize>,
     /// The phases along the last axis, in the order in which a row of X meets them.
     phases: Vec<PhasePick>,
-    /// Elements of X from one position of an axis to the next; products wrap where they are not
-    /// used.
+    /// Elements of X from one position of an axis to the next. The products wrap for axes that
+    /// have no elements anyway.
     steps: Vec<usize>,
     rows: Vec<PlaneRow>,
     /// For each row, its padded input positions along the axes before the slab's, relative to the
@@ -48,19 +60,18 @@ pub(crate) struct PaddedPlanes {
     leading: Vec<usize>,
 }
 
-/// One row of the planes, along the last axis, for all phases along that.
+/// One row of the planes along the last axis, in all phases of that axis.
 struct PlaneRow {
-    /// Where it begins among the channel's planes: the first tap's phase.
+    /// Where the row begins in the planes of a channel, in the phase of the first tap.
     at: usize,
-    /// The first of the slab's output positions along its axis that some tap of the row's phase
-    /// reads it for.
+    /// The first output position on the slab's axis for which a tap of the row's phase reads it.
     along: usize,
-    /// Its padded input position along the slab's axis, relative to the slab's origin: 0 where that
-    /// is the last axis.
+    /// The padded input position along the slab's axis, relative to the slab's origin. It is 0
+    /// where the slab's axis is the last one.
     place: usize,
-    /// Elements of X from the slab's origin to it; wraps.
+    /// Elements of X from the slab's origin to the row. It wraps around zero.
     source: usize,
-    /// Whether it is padding along an axis behind the slab's.
+    /// Whether the row is padding along an axis behind the slab's.
     is_padding: bool,
 }
 
@@ -69,20 +80,23 @@ struct PlaneRow {
 pub(crate) struct Slab {
     /// The linear index of the first output position.
     pub(crate) first: usize,
-    /// The linear index of its position on the axes before the slab's, and the first position on
-    /// the slab's axis.
+    /// The linear index of its position on the axes before the slab's.
     outer: usize,
+    /// The first position on the slab's axis.
     start: usize,
-    /// Positions on the slab's axis; fewer than the extent in the last slab.
+    /// Positions on the slab's axis. The last slab may have fewer than the cut's extent.
     pub(crate) extent: usize,
 }
 
-/// The sizes of planes, without their tables: cheap, for choosing the slab.
-pub(crate) struct Sizes {
+/// The sizes of planes. They are cheap to find, because no tables are made: the search for a cut
+/// asks for those of many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PlaneSizes {
+    /// Elements of the planes of one channel.
     pub(crate) channel_len: usize,
     /// Columns of a slab, garbage included.
     pub(crate) columns: usize,
-    /// Slabs of the output.
+    /// Slabs of the output of one image and group.
     pub(crate) slabs: usize,
 }
 
@@ -91,26 +105,48 @@ fn reach(axis: &Axis) -> usize {
     (axis.kernel - 1) * axis.dilation / axis.stride
 }
 
-/// How far the view of the last of the taps with the phase of tap `tap` is shifted.
+/// How far a view is shifted, at the most, among those of the taps with the phase of tap `tap`.
 fn shift(axis: &Axis, tap: usize) -> usize {
     let period = period(axis);
     (axis.kernel - 1 - (axis.kernel - 1 - tap) % period) * axis.dilation / axis.stride
 }
 
-/// Whether some taps' views are shifted ones of others.
+/// Whether the view of some tap is a shift of another tap's view.
 pub(crate) fn is_shifted(axes: &[Axis]) -> bool {
     axes.iter().any(|axis| reach(axis) > 0)
 }
 
-/// After how many taps of an axis their phases repeat: tap k reads phase `k * dilation % stride`,
-/// and so do the taps `period` further on, but none between.
+/// Taps of an axis after which their phases repeat. Tap k reads phase `k * dilation % stride`.
+/// The next tap that reads the same phase is `period` further on.
 pub(crate) fn period(axis: &Axis) -> usize {
     axis.stride / gcd(axis.stride, axis.dilation)
 }
 
-/// The number of phases that taps read: the i-th of them is tap i's.
+/// The number of phases that taps read. Phase number i is the one that tap i reads.
 fn phases(axis: &Axis) -> usize {
     axis.kernel.min(period(axis))
+}
+
+/// The phase of an axis that tap `tap` reads.
+fn phase_of(axis: &Axis, tap: usize) -> usize {
+    tap * axis.dilation % axis.stride
+}
+
+/// For each tap, where its view begins in the planes of a channel, each of `plane` elements.
+fn tap_offsets(axes: &[Axis], plane: usize, pitches: &[usize]) -> Vec<usize> {
+    let kernel: Vec<_> = axes.iter().map(|axis| axis.kernel).collect();
+    let each: Vec<_> = axes.iter().map(|axis| (phases(axis), period(axis))).collect();
+    let mut offsets = Vec::with_capacity(kernel.iter().product());
+    for_each_position(&kernel, |tap| {
+        let (mut number, mut shift) = (0, 0);
+        for (i, k) in tap.iter().enumerate() {
+            let (phases, period) = each[i];
+            number = number * phases + k % period;
+            shift += k * axes[i].dilation / axes[i].stride * pitches[i];
+        }
+        offsets.push(number * plane + shift);
+    });
+    offsets
 }
 
 /// Whether a position along a padded axis is padding.
@@ -118,32 +154,36 @@ fn is_padding(axis: &Axis, position: usize) -> bool {
     position.checked_sub(axis.pad_begin).is_none_or(|position| position >= axis.input)
 }
 
-/// Positions along axis `i` of a slab with `extent` positions on `axis`.
-pub(crate) fn positions_on(axes: &[Axis], (axis, extent): (usize, usize), i: usize) -> usize {
-    match i.cmp(&axis) {
+/// Positions of a slab along axis `i`.
+pub(crate) fn positions_on(axes: &[Axis], cut: SlabCut, i: usize) -> usize {
+    match i.cmp(&cut.axis) {
         Ordering::Less => 1,
-        Ordering::Equal => extent,
+        Ordering::Equal => cut.extent,
         Ordering::Greater => axes[i].output,
     }
 }
 
-/// Elements of a row of the planes with `len` of its own: with those that let all rows begin at
-/// cache lines, where no columns of garbage come of it and they are few. Stores that cross into the
+/// Elements from one row of the planes to the next, where a row has `len` of its own. With
+/// `is_aligned`, rows begin at cache lines if that adds few elements: stores that cross into the
 /// next line take half as long again.
 fn row_len(len: usize, is_aligned: bool) -> Option<usize> {
     let whole = len.checked_next_multiple_of(LINE)?;
     Some(if is_aligned && whole - len <= len / MOST_SLACK { whole } else { len })
 }
 
-/// Elements of f32 of a cache line, and the share of a row that may be added to it.
+/// Elements of `f32` of a cache line.
 const LINE: usize = 16;
+/// A row may become longer by one part in so many, to begin at a cache line: more would cost more
+/// than it saves.
 const MOST_SLACK: usize = 4;
+/// Channels of a block up to which their offsets must fit 32 bits, at the least.
+const CHANNELS_IN_REACH: usize = 64;
 
-/// The sizes for slabs of `extent` on `axis`; none if they do not fit 32-bit offsets.
-pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize, is_aligned: bool) -> Option<Sizes> {
+/// The sizes of planes for a cut. None if they do not fit 32-bit offsets.
+fn sizes(axes: &[Axis], cut: SlabCut, is_aligned: bool) -> Option<PlaneSizes> {
     let (mut plane, mut columns, mut slabs) = (1_usize, 1_usize, 1_usize);
     for (i, a) in axes.iter().enumerate().rev() {
-        let here = positions_on(axes, (axis, extent), i);
+        let here = positions_on(axes, cut, i);
         columns = (here - 1).checked_mul(plane)?.checked_add(columns)?;
         let span = here.checked_add(reach(a))?;
         plane = plane.checked_mul(row_len(span, is_aligned && i > 0 && i + 1 == axes.len())?)?;
@@ -151,12 +191,12 @@ pub(crate) fn sizes(axes: &[Axis], axis: usize, extent: usize, is_aligned: bool)
     }
     let phases: usize = axes.iter().try_fold(1_usize, |n, a| n.checked_mul(phases(a)))?;
     let channel_len = padded(plane.checked_mul(phases)?)?;
-    u32::try_from(channel_len.checked_mul(64)?).ok()?;
-    Some(Sizes { channel_len, columns, slabs })
+    u32::try_from(channel_len.checked_mul(CHANNELS_IN_REACH)?).ok()?;
+    Some(PlaneSizes { channel_len, columns, slabs })
 }
 
-/// What is said where the planes exceed `bytes` or 32-bit offsets: with the axis along which taps
-/// lie furthest apart.
+/// The reason against a layer whose planes exceed `bytes`, or 32-bit offsets. It names the axis
+/// along which taps are furthest apart.
 pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
     let furthest = axes.iter().enumerate().max_by_key(|(_, axis)| reach(axis));
     let furthest = furthest.map(|(i, axis)| {
@@ -168,17 +208,17 @@ pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
     alloc::format!("the padded planes exceed {bytes} bytes or 32-bit offsets: {}", furthest.unwrap_or_default())
 }
 
-/// A length of at least `len` that is an odd number of cache lines of f32, so that equal positions
-/// of many channels do not share a cache set.
+/// A length of at least `len` that is an odd number of cache lines of `f32`, so that equal
+/// positions of many channels do not share a cache set.
 pub(crate) fn padded(len: usize) -> Option<usize> {
-    let lines = len.div_ceil(16);
-    (lines + 1 - lines % 2).checked_mul(16)
+    let lines = len.div_ceil(LINE);
+    (lines + 1 - lines % 2).checked_mul(LINE)
 }
 
-/// Channels of a block of K with at most `most` steps (one channel's taps may be more). It depends
-/// on the operator alone, so that packed weights fit every input size.
-pub(crate) fn channels_per_block(channels: usize, taps: usize, most: usize) -> usize {
-    let most = (most / taps).max(1);
+/// Channels of a block of K of at most `most_steps` steps, and at least one channel. It depends
+/// on the operator alone, so that packed weights serve every input size.
+pub(crate) fn channels_per_block(channels: usize, taps: usize, most_steps: usize) -> usize {
+    let most = (most_steps / taps).max(1);
     channels.div_ceil(channels.div_ceil(most).max(1)).max(1)
 }
 
@@ -191,16 +231,15 @@ pub(crate) fn step_of(k: usize, channels: usize, taps: usize, block: usize) -> (
     (within / width, first + within % width)
 }
 
-/// What the choice of the slab depends on.
-pub(crate) struct SlabChoice {
+/// What a cut into slabs has to respect.
+pub(crate) struct SlabLimits {
     /// Images times groups.
     pub(crate) images: usize,
     /// Channels of a block of K.
     pub(crate) block: usize,
     /// Bytes that the planes and sums of a slab should not exceed.
-    pub(crate) budget: usize,
-    /// Bytes of a value.
-    pub(crate) bytes: usize,
+    pub(crate) budget_bytes: usize,
+    pub(crate) value_bytes: usize,
     pub(crate) threads: usize,
     /// Slabs that each thread should have, at least.
     pub(crate) per_thread: usize,
@@ -208,24 +247,24 @@ pub(crate) struct SlabChoice {
     pub(crate) is_aligned: bool,
 }
 
-/// Slabs that each thread may have: several, so that threads end at about the same time whatever
-/// holds one up, or one, whose border and last vectors weigh less.
+/// Slabs that each thread may have, at least. With several, threads end at about the same time
+/// whatever holds one of them up. With one, borders and last vectors weigh less.
 pub(crate) const PER_THREAD: [usize; 2] = [2, 1];
-/// Bytes of the planes of a slab, at the most: far-reaching kernels (large dilation) beyond that
-/// are for lowerings that copy only what taps see.
+/// Bytes of the planes of a slab, at the most. Kernels that reach further (large dilations) are
+/// for lowerings that copy only what taps see.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
 /// Columns of a slab, at the most: more gain nothing, and tables grow with them.
 const MOST_COLUMNS: usize = 8192;
-/// Columns below which a slab is halved at the most for the threads' sake: its planes' borders
-/// would weigh too much.
+/// Columns of a slab down to which it is made smaller to give every thread one: the borders of
+/// smaller planes would weigh too much.
 const LEAST_COLUMNS: usize = 192;
 
-/// Channels of a block from which on the next one's rows are fetched ahead: few channels are read
-/// like one.
+/// Channels of a block from which on the rows of the next channel are fetched ahead. The CPU's
+/// prefetchers follow fewer channels by themselves.
 pub(crate) const FETCHED_CHANNELS: usize = 8;
 /// Bytes of the L2 cache that a slab, its sums and a block of A take, at the most, however large
-/// the cache is: what streams by drives more than that out before it is read again. (Emerald
-/// Rapids, with 2 MiB, was up to 20 % slower with larger slabs.)
+/// the cache is. What streams by would drive out more before it is read again, and a CPU with a
+/// cache of 2 MiB was slower with larger slabs.
 const MOST_L2_BYTES: usize = 512 << 10;
 
 /// The bytes of the L2 cache that a slab, its sums and a block of A take.
@@ -233,99 +272,105 @@ pub(crate) fn slab_bytes(machine: &Machine) -> usize {
     (machine.l2_bytes / 2).min(MOST_L2_BYTES)
 }
 
-/// The budget of a slab beside a block of A of `a_block` bytes, all in the L2 cache.
-pub(crate) fn budget_beside(machine: &Machine, a_block: usize) -> usize {
-    slab_bytes(machine).saturating_sub(a_block.min(a_block_bytes(machine))).max(machine.l2_bytes / 4)
+/// The bytes that a slab and its sums should not exceed beside a block of A of `a_bytes`, so that
+/// all are in the L2 cache.
+pub(crate) fn budget_beside(machine: &Machine, a_bytes: usize) -> usize {
+    slab_bytes(machine).saturating_sub(a_bytes.min(a_block_bytes(machine))).max(machine.l2_bytes / 4)
 }
 
-impl SlabChoice {
-    /// The slab's axis and extent: as much of the output as keeps the planes of a block of
-    /// channels, the sums (`sums` of the columns) and a block of A within the L2 cache, but no more
-    /// than leaves every thread its slabs. None if the planes are too large.
-    pub(crate) fn slab(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(usize, usize, Sizes)> {
-        let fits = |axis: usize, extent: usize| {
-            sizes(axes, axis, extent, self.is_aligned).is_some_and(|sizes| {
+impl SlabLimits {
+    /// The cut with the largest slabs whose planes of a block of channels and sums fit the
+    /// budget, but no larger than leaves every thread its slabs. `sums` says how many values the
+    /// sums of so many columns are. None if the planes are too large.
+    pub(crate) fn cut(&self, axes: &[Axis], sums: impl Fn(usize) -> usize) -> Option<(SlabCut, PlaneSizes)> {
+        let fits = |cut: SlabCut| {
+            sizes(axes, cut, self.is_aligned).is_some_and(|sizes| {
                 let values = sizes.channel_len.saturating_mul(self.block).saturating_add(sums(sizes.columns));
-                values.saturating_mul(self.bytes) <= self.budget && sizes.columns <= MOST_COLUMNS
+                values.saturating_mul(self.value_bytes) <= self.budget_bytes && sizes.columns <= MOST_COLUMNS
             })
         };
-        // The outermost axis that can be cut so that a slab fits, and the largest extent on it:
-        // sizes grow with it.
-        let axis = (0..axes.len() - 1).find(|&axis| fits(axis, 1)).unwrap_or(axes.len() - 1);
+        // The outermost axis that can be cut so that a slab fits, and the largest extent on it.
+        // Sizes grow with the extent.
+        let last = axes.len() - 1;
+        let axis = (0..last).find(|&axis| fits(SlabCut { axis, extent: 1 })).unwrap_or(last);
         let whole = axes[axis].output;
-        let (mut low, mut high) = (1, whole);
-        while low < high {
-            let middle = low + (high - low).div_ceil(2);
-            if fits(axis, middle) { low = middle } else { high = middle - 1 }
-        }
-        let fitting = sizes(axes, axis, low, self.is_aligned)?;
+        let largest = largest_that(whole, |extent| fits(SlabCut { axis, extent }));
+        let fitting = sizes(axes, SlabCut { axis, extent: largest }, self.is_aligned)?;
         let slabs = self.images * fitting.slabs;
         // Positions on the axes before, of all images: each is cut alike.
-        let others = slabs / whole.div_ceil(low).max(1);
+        let others = slabs / whole.div_ceil(largest).max(1);
+        let mut most = largest;
         if self.threads > 1 && slabs < self.per_thread * self.threads {
-            let smaller = (low * slabs).div_ceil(self.per_thread * self.threads);
-            let least = (low * LEAST_COLUMNS).div_ceil(fitting.columns);
-            low = smaller.max(least).min(low);
+            let smaller = (largest * slabs).div_ceil(self.per_thread * self.threads);
+            let least = (largest * LEAST_COLUMNS).div_ceil(fitting.columns);
+            most = smaller.max(least).min(largest);
         }
-        // Slabs of equal extent, and threads with as many of them.
-        let extent = even_share(whole, low, others, self.threads);
-        let extent = whole.div_ceil(whole.div_ceil(extent));
-        let sizes = sizes(axes, axis, extent, self.is_aligned)?;
-        let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.bytes)?;
-        (bytes <= MOST_BYTES).then_some((axis, extent, sizes))
+        // Threads have equal numbers of slabs, and slabs equal extents.
+        let extent = even_share(whole, most, others, self.threads);
+        let cut = SlabCut { axis, extent: whole.div_ceil(whole.div_ceil(extent)) };
+        let sizes = sizes(axes, cut, self.is_aligned)?;
+        let bytes = sizes.channel_len.checked_mul(self.block)?.checked_mul(self.value_bytes)?;
+        (bytes <= MOST_BYTES).then_some((cut, sizes))
     }
 }
 
+/// The largest number up to `most` that `fits`, or 1 if none does. Numbers below one that fits
+/// do, too.
+pub(crate) fn largest_that(most: usize, fits: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (1, most);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if fits(middle) { low = middle } else { high = middle - 1 }
+    }
+    low
+}
+
 impl PaddedPlanes {
-    pub(crate) fn new(geometry: &Geometry, axis: usize, extent: usize, is_aligned: bool) -> Self {
+    pub(crate) fn new(geometry: &Geometry, cut: SlabCut, is_aligned: bool) -> Self {
         let axes = geometry.axes.clone();
-        let rank = axes.len();
-        let here = |i: usize| positions_on(&axes, (axis, extent), i);
-        let spans: Vec<_> = (0..rank).map(|i| here(i) + reach(&axes[i])).collect();
-        let mut pitches = vec![1; rank];
+        let (rank, last) = (axes.len(), axes.len() - 1);
+        let spans: Vec<_> = (0..rank).map(|i| positions_on(&axes, cut, i) + reach(&axes[i])).collect();
+        let (mut pitches, mut steps) = (vec![1; rank], vec![1_usize; rank]);
         for i in (1..rank).rev() {
-            let row = row_len(spans[i], is_aligned && i + 1 == rank).expect("sizes() found that the planes fit");
+            let row = row_len(spans[i], is_aligned && i == last).expect("sizes() found that the planes fit");
             pitches[i - 1] = pitches[i] * row;
-        }
-        let plane = pitches[0] * spans[0];
-        let phases: Vec<_> = axes.iter().map(phases).collect();
-        let periods: Vec<_> = axes.iter().map(period).collect();
-        let kernel: Vec<_> = axes.iter().map(|a| a.kernel).collect();
-        let mut taps = Vec::with_capacity(kernel.iter().product());
-        for_each_position(&kernel, |tap| {
-            let (mut number, mut shift) = (0, 0);
-            for (i, k) in tap.iter().enumerate() {
-                number = number * phases[i] + k % periods[i];
-                shift += k * axes[i].dilation / axes[i].stride * pitches[i];
-            }
-            taps.push(number * plane + shift);
-        });
-        let last = rank - 1;
-        let mut steps = vec![1_usize; rank];
-        for i in (1..rank).rev() {
             steps[i - 1] = steps[i].wrapping_mul(axes[i].input);
         }
-        let offset = |i: usize, tap: usize| tap * axes[i].dilation % axes[i].stride;
-        let along = 0..phases[last];
-        let mut along: Vec<_> = along.map(|tap| PhasePick { offset: offset(last, tap), dst: tap * plane }).collect();
+        let plane = pitches[0] * spans[0];
+        let planes: usize = axes.iter().map(phases).product();
+        let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
+        let mut along: Vec<_> = (0..phases(&axes[last]))
+            .map(|tap| PhasePick { offset: phase_of(&axes[last], tap), dst: tap * plane })
+            .collect();
         along.sort_unstable_by_key(|phase| phase.offset);
-        let planes: usize = phases.iter().product();
-        let count = planes / phases[last] * spans[..last].iter().product::<usize>();
+        let taps = tap_offsets(&axes, plane, &pitches);
+        let (rows, leading) = (Vec::new(), Vec::new());
+        let mut new = Self { axes, cut, spans, pitches, channel_len, taps, phases: along, steps, rows, leading };
+        new.list_rows(plane);
+        new
+    }
+
+    /// Lists the rows that are filled. A plane has `plane` elements.
+    fn list_rows(&mut self, plane: usize) {
+        let Self { axes, cut, spans, pitches, steps, .. } = &*self;
+        let (axis, last) = (cut.axis, axes.len() - 1);
+        let counts: Vec<_> = axes.iter().map(phases).collect();
+        let count = counts[..last].iter().chain(&spans[..last]).product::<usize>();
         let (mut rows, mut leading) = (Vec::with_capacity(count), Vec::with_capacity(count * axis));
         let mut number = 0;
-        for_each_position(&phases[..last], |outer_phase| {
+        for_each_position(&counts[..last], |outer_phase| {
             for_each_position(&spans[..last], |outer| {
-                // Rows that no tap of their phases reaches stay as they are: columns of garbage
-                // alone see them.
+                // A row that no tap of its phase reaches is left as it is: only garbage columns
+                // see it.
                 let position = |i: usize| outer[i].saturating_sub(shift(&axes[i], outer_phase[i]));
-                if (0..last).any(|i| position(i) >= here(i)) {
+                if (0..last).any(|i| position(i) >= positions_on(axes, *cut, i)) {
                     return;
                 }
-                let place = |i: usize| offset(i, outer_phase[i]) + outer[i] * axes[i].stride;
-                let at = outer.iter().zip(&pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
+                let place = |i: usize| phase_of(&axes[i], outer_phase[i]) + outer[i] * axes[i].stride;
+                let at = outer.iter().zip(pitches).map(|(o, pitch)| o * pitch).sum::<usize>();
                 leading.extend((0..axis).map(place));
                 rows.push(PlaneRow {
-                    at: number * phases[last] * plane + at,
+                    at: number * counts[last] * plane + at,
                     along: if axis < last { position(axis) } else { 0 },
                     place: if axis < last { place(axis) } else { 0 },
                     source: (0..last).fold(0, |source: usize, i| {
@@ -336,22 +381,21 @@ impl PaddedPlanes {
             });
             number += 1;
         });
-        let channel_len = padded(plane * planes).expect("sizes() found that the planes fit");
-        Self { axes, axis, extent, spans, pitches, channel_len, taps, phases: along, steps, rows, leading }
+        (self.rows, self.leading) = (rows, leading);
     }
 
     /// Slabs along the slab's axis.
     fn slabs_along(&self) -> usize {
-        self.axes[self.axis].output.div_ceil(self.extent)
+        self.axes[self.cut.axis].output.div_ceil(self.cut.extent)
     }
 
     /// Slab number `index`.
     pub(crate) fn slab(&self, index: usize) -> Slab {
         let (outer, along) = (index / self.slabs_along(), index % self.slabs_along());
-        let inner: usize = self.axes[self.axis + 1..].iter().map(|a| a.output).product();
-        let output = self.axes[self.axis].output;
-        let start = along * self.extent;
-        Slab { first: (outer * output + start) * inner, outer, start, extent: self.extent.min(output - start) }
+        let inner: usize = self.axes[self.cut.axis + 1..].iter().map(|a| a.output).product();
+        let output = self.axes[self.cut.axis].output;
+        let start = along * self.cut.extent;
+        Slab { first: (outer * output + start) * inner, outer, start, extent: self.cut.extent.min(output - start) }
     }
 
     /// The output positions of slab number `index`, which are neighbours.
@@ -362,31 +406,33 @@ impl PaddedPlanes {
 
     /// Whether a slab has the full extent.
     pub(crate) fn is_full(&self, slab: &Slab) -> bool {
-        slab.extent == self.extent
+        slab.extent == self.cut.extent
     }
 
     /// The axis that is cut into slabs.
     pub(crate) fn axis(&self) -> usize {
-        self.axis
+        self.cut.axis
     }
 
     /// Output positions of a slab.
     pub(crate) fn slab_len(&self, slab: &Slab) -> usize {
-        slab.extent * self.axes[self.axis + 1..].iter().map(|a| a.output).product::<usize>()
+        slab.extent * self.axes[self.cut.axis + 1..].iter().map(|a| a.output).product::<usize>()
     }
 
-    /// Where row `row` of a slab's outputs along the last axis begins, for a tap with offset 0.
+    /// Where row `row` of a slab begins in the planes, for a tap with offset 0. A row runs along
+    /// the last axis.
     pub(crate) fn row_offset(&self, mut row: usize) -> usize {
         let mut at = 0;
-        for i in (self.axis..self.axes.len() - 1).rev() {
-            let extent = if i == self.axis { usize::MAX } else { self.axes[i].output };
+        for i in (self.cut.axis..self.axes.len() - 1).rev() {
+            let extent = if i == self.cut.axis { usize::MAX } else { self.axes[i].output };
             at += row % extent * self.pitches[i];
             row /= extent;
         }
         at
     }
 
-    /// The rows of a block of k: taps, and for each of them the channels of the block.
+    /// The row offsets of a block of K with `block` channels: for each tap, those of the
+    /// channels.
     pub(crate) fn offsets(&self, block: usize) -> RowOffsets {
         let mut offsets = Vec::with_capacity(self.taps.len() * block);
         for tap in &self.taps {
@@ -399,7 +445,7 @@ impl PaddedPlanes {
 
     /// Where the columns of a slab with `extent` positions on its axis go, in vectors of `lanes`.
     pub(crate) fn map(&self, extent: usize, lanes: usize) -> StoreMap {
-        let here = |i: usize| positions_on(&self.axes, (self.axis, extent), i);
+        let here = |i: usize| positions_on(&self.axes, SlabCut { extent, ..self.cut }, i);
         let rank = self.axes.len();
         let columns = (0..rank).map(|i| (here(i) - 1) * self.pitches[i]).sum::<usize>() + 1;
         // The masks, a row of real columns at a time.
@@ -424,19 +470,19 @@ impl PaddedPlanes {
     /// Rows of outputs along the last axis, in a slab with `extent` positions on its axis.
     fn rows_of(&self, extent: usize) -> usize {
         let last = self.axes.len() - 1;
-        (self.axis..last).map(|i| if i == self.axis { extent } else { self.axes[i].output }).product()
+        (self.cut.axis..last).map(|i| if i == self.cut.axis { extent } else { self.axes[i].output }).product()
     }
 
-    /// Fills the planes of consecutive channels for one slab; `x` begins with the first of them.
+    /// Fills the planes of consecutive channels for one slab. `x` begins with the first channel.
     pub(crate) fn fill<T: Element>(&self, isa: Isa, slab: &Slab, x: &[T], planes: &mut [T::Acc]) {
         let last = self.axes.len() - 1;
-        let axis = &self.axes[self.axis];
+        let axis = &self.axes[self.cut.axis];
         let origin = slab.start * axis.stride;
-        let is_cut_within_rows = self.axis == last;
+        let is_cut_within_rows = self.cut.axis == last;
         let first = if is_cut_within_rows { origin } else { 0 };
-        let mut before = if is_cut_within_rows { 0 } else { origin.wrapping_mul(self.steps[self.axis]) };
+        let mut before = if is_cut_within_rows { 0 } else { origin.wrapping_mul(self.steps[self.cut.axis]) };
         let mut rest = slab.outer;
-        for (axis, step) in self.axes[..self.axis].iter().zip(&self.steps).rev() {
+        for (axis, step) in self.axes[..self.cut.axis].iter().zip(&self.steps).rev() {
             before = before.wrapping_add((rest % axis.output * axis.stride).wrapping_mul(*step));
             rest /= axis.output;
         }
@@ -444,7 +490,7 @@ impl PaddedPlanes {
         let rows = rows.map(|(number, row)| {
             let is_padding = row.is_padding
                 || (!is_cut_within_rows && is_padding(axis, origin + row.place))
-                || (self.axis > 0 && self.is_padding_before(number, slab));
+                || (self.cut.axis > 0 && self.is_padding_before(number, slab));
             RowPick { src: (!is_padding).then(|| before.wrapping_add(row.source)), dst: row.at }
         });
         let (channels, src_pitch) = (planes.len() / self.channel_len, self.steps[0].wrapping_mul(self.axes[0].input));
@@ -466,7 +512,7 @@ impl PaddedPlanes {
     /// Whether a row of a slab's planes is padding along an axis before the slab's.
     fn is_padding_before(&self, row: usize, slab: &Slab) -> bool {
         let mut rest = slab.outer;
-        let places = &self.leading[row * self.axis..(row + 1) * self.axis];
+        let places = &self.leading[row * self.cut.axis..(row + 1) * self.cut.axis];
         places.iter().zip(&self.axes).rev().any(|(place, axis)| {
             let origin = rest % axis.output * axis.stride;
             rest /= axis.output;
@@ -475,10 +521,10 @@ impl PaddedPlanes {
     }
 }
 
-/// Rows whose places are found at a time, once for all planes.
+/// Rows whose places are found at a time, once for all planes: a list of them is on the stack.
 const ROWS_AT_A_TIME: usize = 32;
 
-/// Copies the phases of `rows`, as `picks` says but for its own rows.
+/// Copies the phases of `rows`. All else is as `picks` says, whose own rows are not used.
 pub(crate) fn pick_rows<T: Element>(
     isa: Isa,
     x: &[T],
@@ -499,7 +545,7 @@ pub(crate) fn pick_rows<T: Element>(
     }
 }
 
-/// What [`WeaveKernel::pick`](convoke_kernels::WeaveKernel::pick) does, with a conversion.
+/// As [`WeaveKernel::pick`](convoke_kernels::WeaveKernel::pick), for elements that are converted.
 fn convert<T: Element>(isa: Isa, x: &[T], picks: &Picks<'_>, planes: &mut [T::Acc]) {
     for (plane, row) in (0..picks.planes).flat_map(|plane| picks.rows.iter().map(move |row| (plane, row))) {
         for phase in picks.phases {

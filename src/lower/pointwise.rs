@@ -251,8 +251,7 @@ impl<T: Element> Split for Pointwise<T> {
         let part = self.blocking.split.part(task);
         let (positions, block_len) = (self.geometry.output_spatial(), self.blocking.task_vectors * self.tiles.lanes);
         let columns = part.columns * block_len..positions.min((part.columns + 1) * block_len);
-        let panels = &self.tiles.panels;
-        patch(part.patch(&self.geometry, panels.start(part.panels.start)..panels.start(part.panels.end), columns));
+        patch(part.patch(&self.geometry, self.tiles.panels.rows(&part.panels), columns));
     }
 }
 

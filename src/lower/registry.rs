@@ -77,13 +77,16 @@ impl<T: Element> Candidate<T> {
 }
 
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
-pub(crate) fn candidates<T: Element>() -> [Candidate<T>; 15] {
+pub(crate) fn candidates<T: Element>() -> [Candidate<T>; 18] {
     Algorithm::ALL.map(|algorithm| {
         let offer: for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T> = match algorithm {
             Algorithm::Winograd => winograd::offer,
             Algorithm::Pointwise => |r| fitting(r, |bytes| pointwise::offer(r, bytes)),
             Algorithm::ImplicitGemm => |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes)),
-            Algorithm::ChannelGemm => |r| fitting(r, |bytes| channel_gemm::offer(r, bytes)),
+            Algorithm::ChannelGemm => |r| fitting(r, |bytes| channel_gemm::padded::offer(r, bytes)),
+            Algorithm::ChannelGemmUnpadded => |r| fitting(r, |bytes| channel_gemm::unpadded::offer(r, bytes)),
+            Algorithm::ChannelGemmImages => |r| fitting(r, |bytes| channel_gemm::images::offer(r, bytes)),
+            Algorithm::ChannelGemmAdded => |r| fitting(r, |bytes| channel_gemm::added::offer(r, bytes)),
             Algorithm::Im2col(Blas::Native) => |r| fitting(r, |bytes| im2col::offer(r, Blas::Native, bytes)),
             Algorithm::Im2col(Blas::Gemm) => |r| fitting(r, |bytes| im2col::offer(r, Blas::Gemm, bytes)),
             Algorithm::Im2col(Blas::Matrixmultiply) => {
@@ -108,6 +111,11 @@ pub(crate) fn candidates<T: Element>() -> [Candidate<T>; 15] {
 fn rules(algorithm: Algorithm) -> fn(&Geometry) -> Result<(), String> {
     match algorithm {
         Algorithm::Pointwise => pointwise::accepts,
+        Algorithm::ImplicitGemm => implicit_gemm::accepts,
+        Algorithm::ChannelGemm => channel_gemm::padded::accepts,
+        Algorithm::ChannelGemmUnpadded => channel_gemm::unpadded::accepts,
+        Algorithm::ChannelGemmImages => channel_gemm::images::accepts,
+        Algorithm::ChannelGemmAdded => channel_gemm::added::accepts,
         Algorithm::Im2col(_) => im2col::accepts,
         Algorithm::Naive => |_| Ok(()),
         // TRANSITION

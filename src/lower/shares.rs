@@ -11,59 +11,83 @@ use crate::exec::tasks_of_thread;
 pub(crate) struct Part {
     pub(crate) image: usize,
     pub(crate) group: usize,
-    /// The block of columns, of those of an image and group.
+    /// The number of the block of columns, among those of one image and group.
     pub(crate) columns: usize,
     pub(crate) panels: Range<usize>,
 }
 
-/// How the GEMM lowerings split Y: for each image and group, into blocks of columns, and into
-/// shares of the panels of weights.
+/// How a GEMM lowering splits Y: for each image and group, into blocks of columns, and into
+/// shares of the panels of weights. Where images are shared out in bands, a band stands for an
+/// image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GemmSplit {
     pub(crate) images: usize,
     pub(crate) groups: usize,
     /// Blocks of columns of an image and group.
     pub(crate) columns: usize,
-    /// Panels of a group, and shares of them.
+    /// Panels of a group.
     pub(crate) panels: usize,
+    /// Shares that the panels of a group are cut into.
     pub(crate) shares: usize,
 }
 
 impl GemmSplit {
+    /// Tasks of all shares. It saturates, because hostile sizes may exceed `usize`.
     pub(crate) fn tasks(&self) -> usize {
-        self.images * self.groups * self.columns * self.shares
+        self.tasks_of_share().saturating_mul(self.shares)
     }
 
-    /// What task number `task` computes.
+    /// Tasks that have the same share of the panels.
+    fn tasks_of_share(&self) -> usize {
+        self.images * self.groups * self.columns
+    }
+
+    /// What task number `task` computes. The tasks of a thread are neighbours, so that a thread
+    /// reads the weights of one share, and of one panel more where larger shares take turns.
     pub(crate) fn part(&self, task: usize) -> Part {
-        Part::new((task, self.tasks()), self.groups, self.columns, self.panels, self.shares)
+        let (share, rest) = (task / self.tasks_of_share(), task % self.tasks_of_share());
+        let (plane, columns) = (rest / self.columns, rest % self.columns);
+        Part {
+            image: plane / self.groups,
+            group: plane % self.groups,
+            columns,
+            panels: share_in_turn(self.panels, self.shares, share, rest),
+        }
     }
 
     /// The most panels of a share.
     pub(crate) fn share_panels(&self) -> usize {
         self.panels.div_ceil(self.shares)
     }
+
+    /// The work of the busiest of `threads` threads, divided by the mean of all threads. `work`
+    /// is what some panels take for one block of columns.
+    pub(crate) fn unevenness(&self, threads: usize, work: impl Fn(Range<usize>) -> usize) -> f64 {
+        let tasks = self.tasks();
+        if tasks > MOST_TASKS_COUNTED {
+            return tasks.div_ceil(threads) as f64 * threads as f64 / tasks as f64;
+        }
+        let busiest = (threads - threads.min(tasks)..threads)
+            .map(|thread| {
+                let tasks = tasks_of_thread(tasks, threads, thread);
+                tasks.map(|task| work(self.part(task).panels) as f64).sum::<f64>()
+            })
+            .fold(0.0, f64::max);
+        let mean = work(0..self.panels) as f64 * self.tasks_of_share() as f64 / threads as f64;
+        if mean > 0.0 { busiest / mean } else { 1.0 }
+    }
 }
 
 impl Part {
-    /// Task number `task` of `tasks`, with `columns` blocks of columns for each of `groups` groups,
-    /// and `panels` panels in `splits` shares: a thread, whose tasks are neighbours, reads the
-    /// weights of one share, and a panel more where shares take turns.
+    /// TRANSITION
     pub(crate) fn new(
         (task, tasks): (usize, usize),
         groups: usize,
         columns: usize,
         panels: usize,
-        splits: usize,
+        shares: usize,
     ) -> Self {
-        let (split, rest) = (task / (tasks / splits), task % (tasks / splits));
-        let (plane, columns) = (rest / columns, rest % columns);
-        Self {
-            image: plane / groups,
-            group: plane % groups,
-            columns,
-            panels: share_in_turn(panels, splits, split, rest),
-        }
+        GemmSplit { images: tasks / (groups * columns * shares), groups, columns, panels, shares }.part(task)
     }
 
     /// The part of Y: some output channels of the group, and some positions.
@@ -72,34 +96,14 @@ impl Part {
         let channels = first + rows.start..first + rows.end;
         Patch::rows(self.image..self.image + 1, channels, positions, geometry.output_spatial())
     }
-
-    /// The work of the thread that has the most of it, over what each would have if all had the
-    /// same: of `tasks` tasks, `splits` shares of `panels` panels whose work is `work`.
-    pub(crate) fn unevenness(
-        tasks: usize,
-        panels: usize,
-        splits: usize,
-        threads: usize,
-        work: impl Fn(Range<usize>) -> usize,
-    ) -> f64 {
-        if tasks > MOST_TASKS_COUNTED {
-            return tasks.div_ceil(threads) as f64 * threads as f64 / tasks as f64;
-        }
-        let of_split = tasks / splits;
-        let of_task = |task: usize| work(share_in_turn(panels, splits, task / of_split, task % of_split)) as f64;
-        let most = (threads - threads.min(tasks)..threads)
-            .map(|thread| tasks_of_thread(tasks, threads, thread).map(of_task).sum::<f64>())
-            .fold(0.0, f64::max);
-        let mean = work(0..panels) as f64 * of_split as f64 / threads as f64;
-        if mean > 0.0 { most / mean } else { 1.0 }
-    }
 }
 
-/// Tasks whose work is counted one by one, at the most: of more they count as equal.
+/// Tasks up to which the work of each is counted. Where there are more, all count as equal:
+/// planning takes time, too, and the last task matters little then.
 const MOST_TASKS_COUNTED: usize = 1 << 10;
 
-/// Share number `index` of `0..len` in `count` shares. The larger shares take turns: with `turn`
-/// from 0 to `count - 1`, all of them have had the same.
+/// Share number `index` of `0..len` in `count` shares. Shares take turns in being the larger
+/// ones: over `count` turns that follow one another, all shares have the same.
 fn share_in_turn(len: usize, count: usize, index: usize, turn: usize) -> Range<usize> {
     // Hermite's identity: over all turns, floor((index * len + turn) / count) adds up to index *
     // len.
@@ -107,13 +111,12 @@ fn share_in_turn(len: usize, count: usize, index: usize, turn: usize) -> Range<u
     start(index)..start(index + 1)
 }
 
-/// Tasks for each thread where they are short, so that threads end at about the same time.
+/// Tasks for each thread where tasks are short: enough for threads to end at about the same time.
 pub(crate) const TASKS_PER_THREAD: usize = 4;
 
-/// The size of tasks, of `pieces` equal pieces in all for each of `others` (images, positions on
-/// the axes before): at most `most` pieces, and so few that threads end at about the same time.
-/// (256 to 128 channels, 1x1 at 56x56, two threads: 14 tasks of 7 tiles take 427 us, 7 of 13 tiles
-/// and one of the other 7 456.)
+/// The size of tasks that share out `pieces` equal pieces for each of `others` (images, or
+/// positions on the axes before): at most `most` pieces, and fewer where that lets threads end at
+/// about the same time.
 pub(crate) fn even_share(pieces: usize, most: usize, others: usize, threads: usize) -> usize {
     let most = most.clamp(1, pieces.max(1));
     let fewest = pieces.div_ceil(most);
@@ -126,17 +129,18 @@ pub(crate) fn even_share(pieces: usize, most: usize, others: usize, threads: usi
         let tasks = pieces.div_ceil(size);
         let of_thread = |thread: usize| {
             let range = tasks_of_thread(others * tasks, threads, thread);
-            // The last task of each of the others is shorter.
+            // The last task is shorter, for each of the others.
             let last = range.end / tasks - range.start / tasks;
             range.len().saturating_mul(size) - last.saturating_mul(tasks.saturating_mul(size) - pieces)
         };
         (0..threads).map(of_thread).max().unwrap_or(0)
     };
     let (mut best, mut least, mut size) = (most, busiest(most), most);
-    // Up to twice as many tasks, or one for each thread.
+    // The search ends at twice as many tasks, or at one for each thread where that is more.
     let end = (2 * fewest).max(threads.div_ceil(others));
     for _ in 0..MOST_TRIED {
-        // Of equal tasks, one more, or as many more as it takes to be smaller.
+        // One more task, all of them equal. Where that does not make them smaller, by one piece
+        // less.
         size = pieces.div_ceil(pieces.div_ceil(size) + 1).min(size - 1);
         if size == 0 || pieces.div_ceil(size) > end {
             break;
@@ -149,19 +153,21 @@ pub(crate) fn even_share(pieces: usize, most: usize, others: usize, threads: usi
     best
 }
 
-/// From so many tasks a thread on, it does not matter that the last one to end is a task behind.
+/// Tasks of a thread from which on it does not matter that the last thread ends a task later.
 const MANY_TASKS: usize = 64;
-/// What smaller tasks must save, as each has a price of its own.
+/// The share of the busiest thread's pieces that smaller tasks may leave it: they must save more
+/// than their own price.
 const WORTH_IT: f64 = 0.99;
-/// Sizes that are tried, and threads up to which they are: planning takes time, too.
+/// Sizes that are tried, at the most: planning takes time, too.
 const MOST_TRIED: usize = 64;
+/// Threads up to which sizes are tried, for the same reason.
 const MOST_EVENED: usize = 1 << 10;
 
 #[cfg(test)]
 mod tests {
     use alloc::vec::Vec;
 
-    use super::{Part, Range, even_share, tasks_of_thread};
+    use super::{GemmSplit, Range, even_share, tasks_of_thread};
 
     /// The pieces of the busiest of `threads` threads with tasks of `size` pieces, counted one by
     /// one.
@@ -173,46 +179,50 @@ mod tests {
 
     #[test]
     fn each_panel_of_each_block_is_in_one_share_and_larger_shares_take_turns() {
-        for (columns, panels, splits) in [(1, 5, 2), (2, 5, 2), (6, 7, 3), (4, 1, 2), (3, 3, 2), (8, 6, 4), (2, 9, 1)] {
-            let tasks = columns * splits;
+        for (columns, panels, shares) in [(1, 5, 2), (2, 5, 2), (6, 7, 3), (4, 1, 2), (3, 3, 2), (8, 6, 4), (2, 9, 1)] {
+            let split = GemmSplit { images: 1, groups: 1, columns, panels, shares };
             let mut seen = alloc::vec![0; columns * panels];
-            let mut of_split = alloc::vec![0; splits];
-            for task in 0..tasks {
-                let part = Part::new((task, tasks), 1, columns, panels, splits);
-                assert!(part.panels.len() <= panels.div_ceil(splits));
-                of_split[task / columns] += part.panels.len();
+            let mut of_share = alloc::vec![0; shares];
+            for task in 0..split.tasks() {
+                let part = split.part(task);
+                assert!(part.panels.len() <= split.share_panels());
+                of_share[task / columns] += part.panels.len();
                 for panel in part.panels {
                     seen[part.columns * panels + panel] += 1;
                 }
             }
-            assert!(seen.iter().all(|count| *count == 1), "{columns} {panels} {splits}: {seen:?}");
-            if columns % splits == 0 {
-                assert!(of_split.iter().all(|len| len * splits == columns * panels), "{of_split:?}");
+            assert!(seen.iter().all(|count| *count == 1), "{columns} {panels} {shares}: {seen:?}");
+            if columns % shares == 0 {
+                assert!(of_share.iter().all(|len| len * shares == columns * panels), "{of_share:?}");
             }
         }
     }
 
     #[test]
     fn the_busiest_thread_has_the_largest_shares() {
-        let whole = |panels: Range<usize>| panels.len();
-        // Five panels: three and two, or with two blocks five for each thread.
-        assert_eq!(Part::unevenness(2, 5, 2, 2, whole), 1.2);
-        assert_eq!(Part::unevenness(4, 5, 2, 2, whole), 1.0);
-        // The last panel is narrow; three blocks for two threads; one for two.
-        assert_eq!(Part::unevenness(2, 3, 2, 2, |panels| (2 * panels.end).min(5) - 2 * panels.start), 1.2);
-        assert_eq!(Part::unevenness(3, 4, 1, 2, whole), 4.0 / 3.0);
-        assert_eq!(Part::unevenness(1, 4, 1, 2, whole), 2.0);
-        assert_eq!(Part::unevenness(1, 4, 1, 1, whole), 1.0);
+        let uneven = |columns: usize, panels: usize, shares: usize, threads: usize| {
+            GemmSplit { images: 1, groups: 1, columns, panels, shares }.unevenness(threads, |panels| panels.len())
+        };
+        // Five panels are three and two. Two blocks are five panels for each thread.
+        assert_eq!(uneven(1, 5, 2, 2), 1.2);
+        assert_eq!(uneven(2, 5, 2, 2), 1.0);
+        // The last panel is narrow.
+        let split = GemmSplit { images: 1, groups: 1, columns: 1, panels: 3, shares: 2 };
+        assert_eq!(split.unevenness(2, |panels| (2 * panels.end).min(5) - 2 * panels.start), 1.2);
+        // Three blocks for two threads, one block for two, one block for one.
+        assert_eq!(uneven(3, 4, 1, 2), 4.0 / 3.0);
+        assert_eq!(uneven(1, 4, 1, 2), 2.0);
+        assert_eq!(uneven(1, 4, 1, 1), 1.0);
         // More threads than tasks; and so many tasks that they are not counted one by one.
-        assert_eq!(Part::unevenness(1000, 4, 1, 4000, whole), 4.0);
-        assert_eq!(Part::unevenness(1100, 4, 1, 4400, whole), 4.0);
-        assert_eq!(Part::unevenness(1100, 4, 1, 100, whole), 1.0);
+        assert_eq!(uneven(1000, 4, 1, 4000), 4.0);
+        assert_eq!(uneven(1100, 4, 1, 4400), 4.0);
+        assert_eq!(uneven(1100, 4, 1, 100), 1.0);
     }
 
     #[test]
     fn tasks_are_shared_out_evenly() {
-        // 98 tiles: two threads have 49 each, and three at most 33; twelve have a task each, though
-        // two would do.
+        // 98 tiles: two threads have 49 each, and three at most 33; twelve have a task each,
+        // though two would do.
         assert_eq!(even_share(98, 13, 1, 2), 7);
         assert_eq!(even_share(98, 13, 1, 3), 11);
         assert_eq!(even_share(12, 6, 1, 12), 1);

@@ -30,6 +30,8 @@ pub(crate) enum Item {
     PackedElements,
     /// Elements that are moved one by one.
     ScatteredElements,
+    /// Elements of images that are transposed, one by one, so that images are neighbours.
+    ImageElements,
     /// Elements of the matrices of the materialised lowerings.
     Im2colElements,
     Col2imElements,
@@ -149,6 +151,7 @@ impl Machine {
             Item::PlaneRows => (Kind::Copies, prices.plane_row_cycles),
             Item::PackedElements => (Kind::Copies, prices.pack_cycles),
             Item::ScatteredElements => (Kind::Copies, prices.scatter_cycles),
+            Item::ImageElements => (Kind::Copies, 1.0),
             Item::Im2colElements => (Kind::Copies, prices.im2col_element_cycles),
             Item::Col2imElements => (Kind::Stores, prices.col2im_element_cycles),
             Item::KeptVectors => (Kind::Stores, prices.sum_cycles),

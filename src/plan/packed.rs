@@ -58,7 +58,7 @@ impl Format {
                 return differ(&format!("spatial axis {axis} with dilation"), dilation, plan_dilation);
             }
         }
-        if *algorithm != plan.algorithm {
+        if !algorithm.packs_like(plan.algorithm) {
             return differ("the algorithm", algorithm, &plan.algorithm);
         }
         if *isa != plan.isa {

@@ -56,7 +56,7 @@ pub struct Planner {
     tuning: Arc<Tuning>,
 }
 
-/// Whether the caller, or a measurement, has named an algorithm.
+/// Whether the caller, weights that are packed, or a measurement have named an algorithm.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
     None,
@@ -64,6 +64,24 @@ enum Wish {
     Prefer(Algorithm),
     /// Taken, or the plan fails.
     Force(Algorithm),
+    /// The weights are packed by this algorithm: one that packs like it is taken, or the plan fails.
+    Packed(Algorithm),
+}
+
+impl Wish {
+    /// Why an algorithm is not asked, if it is not.
+    fn exclusion(self, algorithm: Algorithm) -> Option<&'static str> {
+        match self {
+            Self::Force(forced) if forced != algorithm => Some("another algorithm is forced"),
+            Self::Packed(packed) if !packed.packs_like(algorithm) => Some("another algorithm has packed the weights"),
+            _ => None,
+        }
+    }
+
+    /// Whether the plan fails unless one of the algorithms that are asked accepts.
+    fn is_binding(self) -> bool {
+        matches!(self, Self::Force(_) | Self::Packed(_))
+    }
 }
 
 /// Of weights that are packed: the format of all taps, and of those that meet input with the ranges
@@ -133,10 +151,11 @@ impl Planner {
 
     /// Uses one algorithm; an error of [`plan`](Planner::plan) where it does not accept the layer.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        let is_alike = |format: &Format| format.algorithm.packs_like(algorithm);
         self.packed = self
             .packed
-            .filter(|packed| packed.whole.algorithm == algorithm)
-            .map(|packed| Formats { live: packed.live.filter(|(_, format)| format.algorithm == algorithm), ..packed });
+            .filter(|packed| is_alike(&packed.whole))
+            .map(|packed| Formats { live: packed.live.filter(|(_, format)| is_alike(format)), ..packed });
         self.algorithm = Some(algorithm);
         self
     }
@@ -174,10 +193,11 @@ impl Planner {
     }
 
     /// Makes plans that accept these weights, for another batch or spatial size than the plan that
-    /// packed them: the same algorithm, ISA and layout; those of the whole kernel, where the plan
-    /// that packed them leaves out taps that see padding alone, and not the same ones do here.
+    /// packed them: of the algorithms that pack as theirs does, the cheapest, with the same ISA and
+    /// layout. Where the plan that packed them leaves out taps that see padding alone, and other
+    /// taps do here, it is the weights of the whole kernel that are accepted.
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
-        self.algorithm = Some(packed.whole.format.algorithm);
+        self.algorithm = self.algorithm.filter(|forced| forced.packs_like(packed.whole.format.algorithm));
         let machine = self.machine.unwrap_or_else(|_| Machine::host());
         self.machine = Ok(machine.with_isa(packed.whole.format.isa));
         self.packed = Some(Formats {
@@ -215,11 +235,12 @@ impl Planner {
             Some(absence) => bail!(Unavailable, "{name}: the ISA {isa} was asked for: {absence}"),
             None => {}
         }
-        let wish = match self.algorithm {
-            Some(algorithm) => Wish::Force(algorithm),
-            None => self.tuning.pick(&self.layer::<T>(&geometry, isa)).map_or(Wish::None, Wish::Prefer),
+        let wish = |packed: Option<&Format>| match (self.algorithm, packed) {
+            (Some(algorithm), _) => Wish::Force(algorithm),
+            (None, Some(format)) => Wish::Packed(format.algorithm),
+            (None, None) => self.tuning.pick(&self.layer::<T>(&geometry, isa)).map_or(Wish::None, Wish::Prefer),
         };
-        let choose = |geometry: &Geometry, wish: Wish, packed: Option<&Format>| {
+        let choose = |geometry: &Geometry, packed: Option<&Format>| {
             let request = Request::<T> {
                 geometry,
                 machine,
@@ -229,18 +250,18 @@ impl Planner {
                 task_bytes: self.workspace_limit / self.threads,
                 layout: packed.map(|format| &format.layout),
             };
-            self.choose(name, &request, wish)
+            self.choose(name, &request, wish(packed))
         };
-        let whole = choose(&geometry, wish, self.packed.as_ref().map(|packed| &packed.whole))?;
+        let whole = choose(&geometry, self.packed.as_ref().map(|packed| &packed.whole))?;
         // Where an algorithm is forced that cannot do without the other taps, or the weights were
         // packed for others, all are computed.
         let live = LiveTaps::new(&geometry).and_then(|taps| {
             let Some(packed) = &self.packed else {
-                let choice = choose(&taps.geometry, wish, None).ok()?;
+                let choice = choose(&taps.geometry, None).ok()?;
                 return (choice.cost() < whole.cost()).then_some((taps, choice));
             };
             let (_, format) = packed.live.as_ref().filter(|(ranges, _)| *ranges == taps.ranges)?;
-            let choice = choose(&taps.geometry, Wish::Force(format.algorithm), Some(format)).ok()?;
+            let choice = choose(&taps.geometry, Some(format)).ok()?;
             format.difference(&choice.format(&taps.geometry, isa)).is_none().then_some((taps, choice))
         });
         Ok(self.finish(name, geometry, machine, whole, live))
@@ -254,16 +275,14 @@ impl Planner {
     /// Asks the candidates, and takes the cheapest offer within the limits.
     fn choose<T: Element>(&self, name: &str, request: &Request<'_, T>, wish: Wish) -> Result<Pick<T>, Error> {
         let is_preferred = |algorithm| matches!(wish, Wish::Prefer(preferred) if preferred == algorithm);
-        let is_excluded = |algorithm| matches!(wish, Wish::Force(forced) if forced != algorithm);
         let mut verdicts: Vec<Verdict> = Vec::new();
         let mut best: Option<(usize, Offer<'_, T>)> = None;
         let mut too_large: Option<usize> = None;
         for candidate in registry::candidates::<T>() {
             let candidate_name = candidate.algorithm;
-            let answer = if is_excluded(candidate_name) {
-                Err(String::from("another algorithm is forced"))
-            } else {
-                candidate.ask(request)
+            let answer = match wish.exclusion(candidate_name) {
+                Some(reason) => Err(String::from(reason)),
+                None => candidate.ask(request),
             };
             let answer = answer.and_then(|offer| {
                 let lines = offer.recipe.scratch.lines();
@@ -299,9 +318,10 @@ impl Planner {
                 let limit = self.workspace_limit;
                 bail!(Workspace, "{name}: needs {bytes} bytes of workspace at the least, the limit is {limit}");
             }
-            let forced = verdicts.iter().find(|v| matches!(wish, Wish::Force(forced) if forced == v.algorithm));
-            let (algorithm, reason) = forced.map_or(("no algorithm", ""), |v| (v.algorithm.name(), &v.reason));
-            bail!(Unavailable, "{name}: {algorithm} cannot be used: {reason}");
+            let asked = |verdict: &&Verdict| wish.is_binding() && wish.exclusion(verdict.algorithm).is_none();
+            let refusal = |verdict: &Verdict| format!("{} cannot be used: {}", verdict.algorithm, verdict.reason);
+            let refusals = verdicts.iter().filter(asked).map(refusal).collect::<Vec<_>>().join("; ");
+            bail!(Unavailable, "{name}: {}", if refusals.is_empty() { "no algorithm can be used" } else { &refusals });
         };
         let why = if is_preferred(verdicts[index].algorithm) { ", which was measured to be faster" } else { "" };
         let least = request.machine.nanoseconds(&recipe.work);

@@ -91,8 +91,11 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
     let is_empty = geometry.output_len() == 0;
     match algorithm {
         Algorithm::Naive => true,
+        Algorithm::ChannelGemm | Algorithm::ChannelGemmUnpadded | Algorithm::ChannelGemmImages => {
+            algorithm.accepts(geometry).is_ok()
+        }
         // The sums of larger maps may exceed 4 MiB.
-        Algorithm::ChannelGemm => !is_empty && (geometry.op == Op::Conv || geometry.input_spatial() <= 2048),
+        Algorithm::ChannelGemmAdded => algorithm.accepts(geometry).is_ok() && geometry.input_spatial() <= 2048,
         Algorithm::Im2col(_) | Algorithm::ImplicitGemm => geometry.op == Op::Conv && !is_empty,
         Algorithm::Pointwise => {
             let is_plain = |a: &convoke::Axis| a.kernel == 1 && a.stride == 1 && a.pad_begin + a.pad_end == 0;

@@ -264,7 +264,7 @@ fn weights_packed_for_other_pads_are_rejected_not_misread() {
     assert!(planner.plan::<f32>(operator(1), &[2, 3, 30, 7]).is_ok());
     assert!(planner.plan::<f32>(operator(2), &[1, 3, 8, 8]).is_err());
 
-    let planner = Planner::new().algorithm(Algorithm::ChannelGemm);
+    let planner = Planner::new().algorithm(Algorithm::ChannelGemmAdded);
     // Products of whole taps serve every size and crop.
     let plan = planner.plan::<f32>(operator(1), &[2, 3, 5, 6]).unwrap();
     let whole = Operands::<f32>::uniform(plan.geometry(), 3);
@@ -275,6 +275,6 @@ fn weights_packed_for_other_pads_are_rejected_not_misread() {
         let operands = Operands { w: whole.w.clone(), ..Operands::uniform(&layer.geometry(), 4) };
         let y = operands.run_packed(&plan, &packed, Threads::Serial).unwrap();
         let oracle = Oracle::new(&layer.geometry(), &operands);
-        assert_eq!(oracle.check(Algorithm::ChannelGemm, Activation::None, &y), Ok(()), "{layer}");
+        assert_eq!(oracle.check(Algorithm::ChannelGemmAdded, Activation::None, &y), Ok(()), "{layer}");
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a tile's sums, and their way into Y.
+//! The last steps of a tile's sums, and the way of the sums into Y.
 
 use convoke_kernels::{Ahead, ChannelKernel, Real, RowOffsetsRef};
 
@@ -6,15 +6,15 @@ use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::sink::Sink;
 
-/// A tile of one panel: the last steps of k, and the panel's bias, with one value for each channel
-/// that is not filled up.
+/// The last steps of k of a tile, and what is added to its sums.
 pub(super) struct LastSteps<'a, A> {
     pub(super) x: &'a [A],
     pub(super) koff: RowOffsetsRef<'a>,
     pub(super) w: &'a [A],
     pub(super) ahead: Ahead,
-    /// Whether the tile has sums of steps before.
+    /// Whether the tile has sums of earlier steps.
     pub(super) accumulate: bool,
+    /// The bias of the panel: one value for each channel that is not filled up.
     pub(super) bias: &'a [A],
 }
 
@@ -29,7 +29,7 @@ impl<A: Real> LastSteps<'_, A> {
     ) {
         let Self { x, koff, w, ahead, accumulate, bias } = *self;
         let ldy = sink.io.y.shape().positions;
-        // The rows of pixels that a kernel for two rows has are neighbours in Y.
+        // The two rows of pixels of a kernel for two rows follow one another in Y.
         let stores = [Stores::row(at, kernel.mr()).times(bias.len(), ldy)];
         if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
             kernel.finish(x, koff, w, ahead, tile, accumulate, &mut y, ldy, bias.len(), &epilogue);

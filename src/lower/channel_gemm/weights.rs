@@ -1,68 +1,110 @@
-//! How the weights of these lowerings are packed.
+//! How these lowerings pack weights.
 
 use alloc::string::String;
 use core::ops::Range;
 
 use convoke_kernels::Real;
 
-use crate::Geometry;
+use crate::Op;
 use crate::element::Element;
 use crate::lower::channel_tiles::ChannelPanels;
+use crate::lower::contract::Request;
 use crate::lower::layout::WeightLayout;
 use crate::lower::planes;
 use crate::lower::shares::Part;
 
-/// How W is packed: panels of output channels, each `[K][NR]`, with K ordered by blocks of
+/// Steps of k in a block, at the most: 64 channels of a 3x3 kernel. A block is at least the taps
+/// of one channel. A panel of 32 `f32` channels is then more than the L1 cache holds, but it is
+/// read in order and fetched ahead. With so few steps that a panel stays in the L1 cache, the way
+/// of sums to scratch and back costs more than that saves.
+const MOST_STEPS: usize = 576;
+
+/// How W is packed: panels of output channels, each `[K][NR]`. K is ordered by blocks of
 /// channels, then taps, then channels of the block.
-pub(super) struct Weights {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ChannelWeights {
     pub(super) groups: usize,
-    /// Output channels of a group, and those with what fills up the last panel.
+    /// Output channels of a group.
     pub(super) rows: usize,
+    /// The same with those that fill up the last panel.
     pub(super) padded: usize,
-    /// Input channels of a group, and those in a block.
+    /// Input channels of a group.
     pub(super) channels: usize,
+    /// Input channels of a block of K.
     pub(super) block: usize,
     pub(super) taps: usize,
-    /// Output channels of a panel.
-    pub(super) nr: usize,
+    /// How output channels are cut into panels.
+    pub(super) panels: ChannelPanels,
 }
 
-impl Weights {
-    /// `rows` and `taps` are those of the product.
-    pub(super) fn new(
-        geometry: &Geometry,
-        (rows, taps): (usize, usize),
-        panels: ChannelPanels,
-        block: usize,
-    ) -> Result<Self, String> {
-        let (groups, channels) = (geometry.group, geometry.in_channels_per_group());
+impl ChannelWeights {
+    /// The weights of a request's layer.
+    ///
+    /// # Errors
+    /// Weights that are packed already have another layout, the ISA has no kernels, or the packed
+    /// weights would be too large.
+    pub(super) fn new<T: Element>(request: &Request<'_, T>) -> Result<Self, String> {
+        let geometry = request.geometry;
+        let (groups, channels, taps) = (geometry.group, geometry.in_channels_per_group(), geometry.kernel_volume());
+        let rows = geometry.out_channels_per_group();
+        // ConvTranspose multiplies by one tap at a time.
+        let taps_of_step = if geometry.op == Op::Conv { taps } else { 1 };
+        let block = planes::channels_per_block(channels, taps_of_step, MOST_STEPS);
+        let panels =
+            ChannelPanels::new::<T::Acc>(request.isa()).ok_or_else(|| String::from("no kernel for this tile"))?;
         let padded = panels.padded(rows);
         let len = padded.checked_mul(channels * taps).and_then(|len| len.checked_mul(groups));
-        if len.is_none_or(|len| len > isize::MAX as usize / 8) {
+        if len.is_none_or(|len| len > isize::MAX as usize / size_of::<f64>()) {
             return Err(String::from("the packed weights do not fit the address space"));
         }
-        Ok(Self { groups, rows, padded, channels, block, taps, nr: panels.wide })
+        let weights = Self { groups, rows, padded, channels, block, taps, panels };
+        match request.layout {
+            Some(WeightLayout::ChannelPanels { block: packed, .. }) if *packed != block => {
+                Err(alloc::format!("the weights are packed in blocks of {packed} channels, not of {block}"))
+            }
+            Some(packed) if *packed != weights.layout() => Err(packed.mismatch()),
+            _ => Ok(weights),
+        }
     }
 
     pub(super) fn layout(&self) -> WeightLayout {
-        WeightLayout::ChannelPanels { nr: self.nr, block: self.block }
+        WeightLayout::ChannelPanels { nr: self.nr(), block: self.block }
+    }
+
+    /// Output channels of a panel.
+    pub(super) fn nr(&self) -> usize {
+        self.panels.wide
+    }
+
+    /// Panels of a group.
+    pub(super) fn count(&self) -> usize {
+        self.rows.div_ceil(self.nr())
+    }
+
+    /// Blocks of K.
+    pub(super) fn k_blocks(&self) -> usize {
+        self.channels.div_ceil(self.block)
+    }
+
+    /// Input channels of the last block of K.
+    pub(super) fn last_block(&self) -> usize {
+        self.channels - self.k_blocks().saturating_sub(1) * self.block
+    }
+
+    /// Vectors of a pixel of Y.
+    pub(super) fn vectors(&self) -> usize {
+        self.rows.div_ceil(self.panels.lanes)
     }
 
     /// The output channels of a group that some panels have.
     pub(super) fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
-        (panels.start * self.nr).min(self.rows)..(panels.end * self.nr).min(self.rows)
+        (panels.start * self.nr()).min(self.rows)..(panels.end * self.nr()).min(self.rows)
     }
 
-    /// The output channels of a task.
+    /// The output channels of a task, counted over all groups.
     pub(super) fn channels_of(&self, part: &Part) -> Range<usize> {
         let (rows, first) = (self.rows_of(&part.panels), part.group * self.rows);
         first + rows.start..first + rows.end
-    }
-
-    /// What a task has where images are shared out in bands: the number of its band, in place of an
-    /// image's, and its panels of a group, in `splits` shares.
-    pub(super) fn part(&self, task: (usize, usize), splits: usize) -> Part {
-        Part::new(task, self.groups, 1, self.rows.div_ceil(self.nr), splits)
     }
 
     /// Steps of K.
@@ -70,12 +112,12 @@ impl Weights {
         self.channels * self.taps
     }
 
-    /// Values of all groups.
+    /// Packed values of all groups.
     pub(super) fn len(&self) -> usize {
         self.groups * self.group_len()
     }
 
-    /// Values of a group.
+    /// Packed values of a group.
     pub(super) fn group_len(&self) -> usize {
         self.padded * self.steps()
     }
@@ -84,7 +126,7 @@ impl Weights {
         &packed[group * self.group_len()..(group + 1) * self.group_len()]
     }
 
-    /// Packs Conv's W.
+    /// Packs the W of a Conv.
     pub(super) fn pack<T: Element>(&self, w: &[T], packed: &mut [T::Acc]) {
         let Self { rows, channels, taps, .. } = *self;
         self.pack_by(packed, |group, row, c, tap| w[((group * rows + row) * channels + c) * taps + tap].to_acc());
@@ -92,17 +134,17 @@ impl Weights {
 
     /// Packs W, given by group, row, input channel of the group, and tap.
     pub(super) fn pack_by<A: Real>(&self, packed: &mut [A], w: impl Fn(usize, usize, usize, usize) -> A) {
-        let Self { rows, channels, taps, block, nr, .. } = *self;
+        let Self { rows, channels, taps, block, .. } = *self;
         if self.group_len() == 0 {
             return;
         }
         for (group, packed) in packed.chunks_exact_mut(self.group_len()).enumerate() {
-            for (p, panel) in packed.chunks_mut(nr * self.steps()).enumerate() {
+            for (p, panel) in packed.chunks_mut(self.nr() * self.steps()).enumerate() {
                 let width = panel.len() / self.steps();
                 for (k, step) in panel.chunks_exact_mut(width).enumerate() {
                     let (tap, c) = planes::step_of(k, channels, taps, block);
                     for (i, value) in step.iter_mut().enumerate() {
-                        let row = p * nr + i;
+                        let row = p * self.nr() + i;
                         *value = if row < rows { w(group, row, c, tap) } else { A::ZERO };
                     }
                 }

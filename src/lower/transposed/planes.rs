@@ -14,7 +14,7 @@ use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use super::phases::Phases;
 use crate::lower::contract::Request;
 use crate::lower::planes::{
-    FETCHED_CHANNELS, PER_THREAD, SlabChoice, for_each_position, pick_rows, positions_on, slab_bytes,
+    FETCHED_CHANNELS, PER_THREAD, SlabCut, SlabLimits, for_each_position, pick_rows, positions_on, slab_bytes,
 };
 use crate::{Axis, Element};
 
@@ -91,10 +91,18 @@ impl PhasePlanes {
         let block = channels.checked_mul(copies.len())?;
         let images = geometry.batch * geometry.group;
         // All channels are in a slab: with less than that its rows would be cut.
-        let budget = slab_bytes(machine).min(most);
-        let choice = SlabChoice { images, block, budget, bytes, threads, per_thread: PER_THREAD[0], is_aligned: false };
-        let (axis, extent, sizes) = choice.slab(&axes, sums)?;
-        let here = |i: usize| positions_on(&axes, (axis, extent), i);
+        let limits = SlabLimits {
+            images,
+            block,
+            budget_bytes: slab_bytes(machine).min(most),
+            value_bytes: bytes,
+            threads,
+            per_thread: PER_THREAD[0],
+            is_aligned: false,
+        };
+        let (cut, sizes) = limits.cut(&axes, sums)?;
+        let SlabCut { axis, extent } = cut;
+        let here = |i: usize| positions_on(&axes, cut, i);
         let spans: Vec<_> = (0..=last).map(|i| here(i) + reach(i)).collect();
         let mut pitches = alloc::vec![1; last + 1];
         for i in (1..=last).rev() {
@@ -129,7 +137,8 @@ impl PhasePlanes {
     /// The same with tables: for the pick alone.
     pub(super) fn with_tables(mut self) -> Self {
         let last = self.axes.len() - 1;
-        let extents: Vec<_> = (0..last).map(|i| positions_on(&self.axes, (self.axis, self.extent), i)).collect();
+        let cut = SlabCut { axis: self.axis, extent: self.extent };
+        let extents: Vec<_> = (0..last).map(|i| positions_on(&self.axes, cut, i)).collect();
         // As many along an axis as there are pitches of it in the next one's.
         let plane = |i: usize| if i == 0 { self.plane } else { self.pitches[i - 1] };
         let spans: Vec<_> = (0..last).map(|i| plane(i) / self.pitches[i]).collect();
