@@ -128,9 +128,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
             bands.work(request.machine, (&h, &w), kernel.lanes(), finish.is_direct())
         },
     };
-    let (geometry, isa) = (geometry.clone(), request.isa());
-    let build: Build<'a, T> =
-        Box::new(move || Box::new(Upsample { geometry, isa, finish, kernel, h, w, is_short, bands, seen, sums }));
+    let build: Build<'a, T> = Box::new(move || {
+        let (geometry, isa) = (geometry.clone(), request.isa());
+        Box::new(Upsample { geometry, isa, finish, kernel, h, w, is_short, bands, seen, sums })
+    });
     Ok(Offer { recipe, build })
 }
 

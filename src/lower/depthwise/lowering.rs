@@ -140,11 +140,11 @@ impl<T: Element> Split for Depthwise<T> {
     }
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
-        let (outputs, grid) = (self.geometry.out_channels_per_group(), &self.plan.grid);
+        let grid = &self.plan.grid;
         for DepthwiseUnit { image, groups, outer, start, extent } in self.units(task) {
             let first = (outer * grid.h.output + start) * grid.w.output;
             let positions = first..first + extent * grid.w.output;
-            let channels = groups.start * outputs..groups.end * outputs;
+            let channels = self.outputs_of(&groups);
             patch(Patch::rows(image..image + 1, channels, positions, self.geometry.output_spatial()));
         }
     }
@@ -187,7 +187,7 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
         // Leaving out rows of padding asks for finite weights.
         let table = self.plan.direct_table.as_ref().filter(|_| io.is_finite);
         if table.is_none() {
-            // Padding stays as it is now: copies write what lies between.
+            // Padding beside rows stays zero in all units: copies write only what lies between.
             buffers.planes.fill(T::Acc::ZERO);
         }
         for unit in self.units(task) {

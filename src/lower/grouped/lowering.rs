@@ -39,7 +39,7 @@ impl<T: Element> Split for Grouped<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let (outputs, positions) = (self.geometry.out_channels_per_group(), self.geometry.output_spatial());
-        for (image, group, blocks) in self.blocks.units_of(task).map(|unit| self.place(unit)) {
+        for (image, group, blocks) in self.blocks.task_units(task).map(|unit| self.place(unit)) {
             let at = |block: usize| (block * self.blocks.vectors * self.lanes).min(positions);
             let channels = group * outputs..(group + 1) * outputs;
             patch(Patch::rows(image..image + 1, channels, at(blocks.start)..at(blocks.end), positions));
@@ -49,17 +49,17 @@ impl<T: Element> Split for Grouped<T> {
 
 impl<T: Element> Lowering<T> for Grouped<T> {
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        let (h, w_axis) = (&self.planes.h, &self.planes.w);
+        let GroupedPlanes { h, w: along, .. } = &self.planes;
         let (channels, outputs, steps) =
             (self.geometry.in_channels_per_group(), self.geometry.out_channels_per_group(), self.taps.steps());
         let mut packed = packed.iter_mut();
         for group in 0..self.geometry.group {
             let mut row = group * outputs;
             for panel in &self.panels {
-                for kx in 0..w_axis.kernel {
+                for kx in 0..along.kernel {
                     for c in 0..channels {
                         for ky in 0..h.kernel {
-                            let tap = (c * h.kernel + ky) * w_axis.kernel + kx;
+                            let tap = (c * h.kernel + ky) * along.kernel + kx;
                             for (i, packed) in packed.by_ref().take(panel.height).enumerate() {
                                 *packed = w[(row + i) * steps + tap].to_acc();
                             }
@@ -76,10 +76,10 @@ impl<T: Element> Lowering<T> for Grouped<T> {
         let mut arena = Arena::new(scratch);
         let (copy, sums) = (arena.get(self.copy), arena.get(self.sums));
         if self.planes.is_ragged() {
-            // Copies leave what no element of X falls on as it is.
+            // Copies do not write where X has no element.
             copy.fill(T::Acc::ZERO);
         }
-        for unit in self.blocks.units_of(task) {
+        for unit in self.blocks.task_units(task) {
             self.unit(unit, io, copy, sums);
         }
     }
@@ -139,8 +139,8 @@ impl<T: Element> Grouped<T> {
         for (i, panel) in self.panels.iter().enumerate() {
             let runs = &panel.runs[usize::from(block + 1 == self.blocks.count)];
             let steps: usize = runs.iter().map(|run| run.vectors.div_ceil(run.kernel.nrv()) * self.taps.steps()).sum();
-            // The first panel of each block fetches its share of the next group, and each step a
-            // share of that.
+            // The first panel of a block fetches the block's share of the next group, a part of it
+            // with each step.
             let share = geometry.in_channels_per_group() * geometry.input_spatial() / self.blocks.count;
             let step = share.div_ceil(steps.max(1));
             let next = if i == 0 { next.get(block * share..).unwrap_or(&[]) } else { &[] };

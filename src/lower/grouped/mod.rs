@@ -132,7 +132,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     }
     let kernel = panels.kernel(blocks.count == 1);
     let copies = if is_copied { planes.work(machine, lanes) * inputs as f64 } else { Work::default() };
-    let of_group = panels.work * sums_factor(request, &planes, &taps, blocks.all_vectors()) + copies;
+    let group_work = panels.work * sums_factor(request, &planes, &taps, blocks.all_vectors()) + copies;
     let recipe = Recipe {
         kernel,
         details: alloc::format!("{kernel}, panels of {heights:?} output channels, {} units", blocks.units()),
@@ -140,26 +140,22 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         packed_len: geometry.weight_len(),
         tasks: blocks.tasks,
         scratch,
-        work: of_group * blocks.groups as f64 + machine.work(Item::Tasks, 1.0),
+        work: group_work * blocks.groups as f64 + machine.work(Item::Tasks, 1.0),
     };
-    let (geometry, isa) = (geometry.clone(), request.isa());
-    let copy_kernels = depthwise_kernels::<T::Acc>(isa);
     let build: Build<'a, T> = Box::new(move || {
-        let zeros = alloc::vec![T::Acc::ZERO; panels.tallest()];
-        let panels = panels.panels;
         Box::new(Grouped {
-            geometry,
-            isa,
+            geometry: geometry.clone(),
+            isa: request.isa(),
             finish,
-            copy_kernels,
+            copy_kernels: depthwise_kernels::<T::Acc>(request.isa()),
             planes,
             taps,
             lanes,
-            panels,
+            zeros: alloc::vec![T::Acc::ZERO; panels.tallest()],
+            panels: panels.panels,
             blocks,
             copy,
             sums,
-            zeros,
         })
     });
     Ok(Offer { recipe, build })

@@ -77,7 +77,7 @@ impl GroupedBlocks {
     }
 
     /// The units of a task.
-    pub(super) fn units_of(&self, task: usize) -> Range<usize> {
+    pub(super) fn task_units(&self, task: usize) -> Range<usize> {
         share(self.units(), self.tasks, task)
     }
 
@@ -151,7 +151,7 @@ impl<A: Real> GroupedTiles<'_, A> {
         let load_slots = kernel.nrv() as f64 * machine.prices().grouped_loads + kernel.mr() as f64;
         let loads = load_slots / machine.loads_per_cycle;
         let step = (kernel.fmas() as f64 / machine.fmas_per_cycle).max(loads).max(machine.fma_latency_cycles);
-        // One call has several tiles.
+        // A call computes a run of tiles, so that each of them counts for a part of a call.
         machine.work(Item::ArithmeticCycles, step * self.steps)
             + machine.work(Item::GroupedVectors, (kernel.mr() * kernel.nrv()) as f64)
             + machine.work(Item::KernelCalls, 0.25)
@@ -165,8 +165,8 @@ impl<A: Real> GroupedTiles<'_, A> {
         let costs: Vec<_> = works.iter().map(Work::cycles).collect();
         let cost_of_a_vector = |i: &usize| costs[*i] / kernels[*i].nrv() as f64;
         let bulk = (0..kernels.len()).min_by(|a, b| cost_of_a_vector(a).total_cmp(&cost_of_a_vector(b)))?;
-        // Nearly all tiles have the width that is cheapest for a vector. The rest, of more than one
-        // such tile, is covered by the cheapest combination of widths.
+        // The first tiles have the width that is cheapest for a vector. The rest, which would be
+        // about `width` such tiles, is covered by the cheapest combination of widths.
         let width = kernels[bulk].nrv();
         let many = (vectors / width).saturating_sub(width);
         let rest = vectors - many * width;
