@@ -112,15 +112,15 @@ impl Grid {
         self.planes() * self.h.kernel * self.w.kernel
     }
 
-    /// Elements, of `element` bytes each, of the planes of a group; none if they exceed `bytes` in
-    /// all.
-    pub(super) fn group_len(&self, extent: usize, bytes: usize, element: usize) -> Option<usize> {
+    /// Elements of the planes of a group, for strips of `extent` rows; none if they exceed
+    /// `most_bytes`.
+    pub(super) fn group_len(&self, extent: usize, most_bytes: usize, element_bytes: usize) -> Option<usize> {
         let len = self.plane_len(extent)?.checked_mul(self.channels)?.checked_mul(self.outer_taps)?;
-        (len.checked_mul(element)? <= bytes).then_some(len)
+        (len.checked_mul(element_bytes)? <= most_bytes).then_some(len)
     }
 
-    /// The distance of the rows of a tile, in output rows: rows of a tile see rows of X that lie one
-    /// step of the dilation apart.
+    /// Output rows from one row of a tile to the next one. The rows of X that these two see lie a
+    /// multiple of the dilation apart, so that their taps share them.
     pub(super) fn tile_step(&self) -> usize {
         self.h.dilation / gcd(self.h.stride, self.h.dilation)
     }
@@ -128,9 +128,9 @@ impl Grid {
     /// Sets the strips, `strips` of them at the least. They are as high as [`planes_bytes`] allows,
     /// and higher if the rows that two strips share would weigh much. False if the planes are too
     /// large.
-    pub(super) fn cut(&mut self, machine: &Machine, element: usize, mr: usize, strips: usize) -> bool {
+    pub(super) fn cut(&mut self, machine: &Machine, element_bytes: usize, mr: usize, strips: usize) -> bool {
         let output = self.h.output;
-        let fits = |extent: usize, bytes: usize| self.group_len(extent, bytes, element).is_some();
+        let fits = |extent: usize, bytes: usize| self.group_len(extent, bytes, element_bytes).is_some();
         let highest = |bytes: usize| {
             let (mut low, mut high) = (0, output);
             while low < high {
@@ -159,7 +159,8 @@ impl Grid {
         if extent > tile && output.div_ceil(whole) >= enough && fits(whole, machine.l2_bytes / 2) {
             extent = whole.min(output);
         }
-        let (Some(plane), Some(group)) = (self.plane_len(extent), self.group_len(extent, MOST_BYTES, element)) else {
+        let (Some(plane), Some(group)) = (self.plane_len(extent), self.group_len(extent, MOST_BYTES, element_bytes))
+        else {
             return false;
         };
         self.extent = extent;

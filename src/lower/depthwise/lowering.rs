@@ -94,8 +94,8 @@ impl<T: Element> Depthwise<T> {
         };
         let zeros = match grid.along {
             Along::Rows if finish.is_direct() => 0,
-            Along::Rows => plan.batch.max(request.geometry.out_channels_per_group()),
-            Along::Channels => plan.batch,
+            Along::Rows => plan.unit_groups.max(request.geometry.out_channels_per_group()),
+            Along::Channels => plan.unit_groups,
         };
         Self {
             geometry: request.geometry.clone(),
@@ -115,13 +115,13 @@ impl<T: Element> Depthwise<T> {
         let grid = &self.plan.grid;
         let (rest, strip) = (index / grid.strips(), index % grid.strips());
         let (rest, outer) = (rest / grid.outer_positions(), rest % grid.outer_positions());
-        let blocks = self.geometry.group.div_ceil(self.plan.batch);
+        let blocks = self.geometry.group.div_ceil(self.plan.unit_groups);
         let (image, block) = (rest / blocks, rest % blocks);
-        let first = block * self.plan.batch;
+        let first = block * self.plan.unit_groups;
         let start = strip * grid.extent;
         DepthwiseUnit {
             image,
-            groups: first..(first + self.plan.batch).min(self.geometry.group),
+            groups: first..(first + self.plan.unit_groups).min(self.geometry.group),
             outer,
             start,
             extent: grid.extent.min(grid.h.output - start),

@@ -1,10 +1,10 @@
 //! Conv with few channels a group, directly: depthwise with any multiplier, and groups of some
 //! channels.
 //!
-//! There is no GEMM: M/group, K = C/group * kernel volume and what rows of A would share are too
-//! small. Any rank will do. The last two axes are H and W. Those before them are "outer": their
-//! taps, and the channels of a group, are further planes. One axis alone is W, or H where vectors
-//! run along channels.
+//! There is no GEMM: with M/group rows and K = C/group * kernel volume steps, it would have too
+//! little to share. There may be any number of axes. The last two are H and W. Those before them
+//! are "outer": their taps, and the channels of a group, are further planes. One axis alone is W,
+//! or H where vectors run along channels.
 //!
 //! A unit of work is a strip of H of one outer position of a group, or of several groups where
 //! planes are small. Kernels read X itself where they can. Otherwise the input of a unit is copied
@@ -81,7 +81,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         kernel,
         details: alloc::format!(
             "{kernel} {along}, {} groups a unit, {} strips of {} rows, {} units",
-            plan.batch,
+            plan.unit_groups,
             grid.strips(),
             grid.extent,
             plan.units

@@ -10,9 +10,9 @@ use crate::lower::engine::RowPanels;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::machine::{Item, Work};
 
-/// Bytes of the planes of several groups of a unit, together: an absolute size until it is
-/// measured with other caches.
-const BATCH_BYTES: usize = 64 << 10;
+/// Bytes of the planes or sums of a unit of several groups, at the most, so that they stay in a
+/// cache: an absolute size until it is measured with other caches.
+const UNIT_BYTES: usize = 64 << 10;
 
 /// Rows of a tile where X and Y leave the L2 cache: higher tiles would read more streams than the
 /// hardware fetches ahead.
@@ -36,7 +36,7 @@ pub(super) struct DepthwisePlan<A: Real> {
     /// The table of kernels that read X itself; none where planes are read.
     pub(super) direct_table: Option<DirectTable>,
     /// Groups of a unit.
-    pub(super) batch: usize,
+    pub(super) unit_groups: usize,
     pub(super) units: usize,
     pub(super) tasks: usize,
     pub(super) scratch: DepthwiseScratch,
@@ -72,15 +72,15 @@ impl<A: Real> DepthwisePlan<A> {
             draft.read_x();
         }
         draft.cut()?;
-        let batch = draft.batch();
-        let scratch = draft.scratch(batch)?;
+        let unit_groups = draft.unit_groups();
+        let scratch = draft.scratch(unit_groups)?;
         let DepthwiseDraft { grid, tiles, direct_table, .. } = draft;
-        let blocks = geometry.group.div_ceil(batch);
+        let blocks = geometry.group.div_ceil(unit_groups);
         let units = geometry.batch * blocks * grid.outer_positions() * grid.strips();
         let work = DepthwiseCost::new(request.machine, geometry, &grid, tiles).work(direct_table.as_ref())
             + request.machine.work(Item::Tasks, 1.0);
         let tasks = units.min(TASKS_PER_THREAD * request.threads);
-        Some(Self { grid, tiles, direct_table, batch, units, tasks, scratch, work })
+        Some(Self { grid, tiles, direct_table, unit_groups, units, tasks, scratch, work })
     }
 
     /// The kernel of the highest tiles of a strip.
@@ -151,7 +151,7 @@ impl<T: Element> DepthwiseDraft<'_, T> {
     }
 
     /// Groups of a unit.
-    fn batch(&self) -> usize {
+    fn unit_groups(&self) -> usize {
         let (geometry, threads, grid) = (self.request.geometry, self.request.threads, &self.grid);
         if grid.along == Along::Channels {
             return grid.lanes;
@@ -162,12 +162,12 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         }
         let bytes = size_of::<T::Acc>();
         let fitting = if !self.reads_x() {
-            BATCH_BYTES.min(self.most_bytes) / (grid.planes() * grid.plane * bytes).max(1)
+            UNIT_BYTES.min(self.most_bytes) / (grid.planes() * grid.plane * bytes).max(1)
         } else if self.is_direct {
             // There is nothing that should stay in a cache.
             usize::MAX
         } else {
-            BATCH_BYTES / ((geometry.output_spatial() + self.widened_len) * bytes)
+            UNIT_BYTES / ((geometry.output_spatial() + self.widened_len) * bytes)
         };
         // Each thread still gets some units.
         let share =
@@ -175,14 +175,14 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         fitting.min(share).clamp(1, geometry.group)
     }
 
-    /// What a task of units of `batch` groups needs; none if that is too large.
-    fn scratch(&self, batch: usize) -> Option<DepthwiseScratch> {
+    /// What a task of units of `unit_groups` groups needs; none if that is too large.
+    fn scratch(&self, unit_groups: usize) -> Option<DepthwiseScratch> {
         let (grid, bytes) = (&self.grid, size_of::<T::Acc>());
         let outputs = self.request.geometry.out_channels_per_group();
         let strip = grid.extent * grid.w.output;
         let sums = match grid.along {
             Along::Rows if self.is_direct => 0,
-            Along::Rows => strip.checked_mul(outputs.max(batch))?,
+            Along::Rows => strip.checked_mul(outputs.max(unit_groups))?,
             Along::Channels => strip.checked_mul(grid.lanes)?,
         };
         // The positions of X that a strip sees: there is a table of them along channels.
@@ -193,12 +193,12 @@ impl<T: Element> DepthwiseDraft<'_, T> {
         let staged = match grid.along {
             Along::Channels if !T::DIRECT => seen.max(strip) * grid.lanes,
             Along::Channels if !self.is_direct => strip * grid.lanes,
-            Along::Rows if self.reads_x() => batch * self.widened_len,
+            Along::Rows if self.reads_x() => unit_groups * self.widened_len,
             _ => 0,
         };
         // Where weights are not finite, kernels that would have read X have the planes of one group
         // at a time.
-        let groups = if grid.along == Along::Rows && !self.reads_x() { batch } else { 1 };
+        let groups = if grid.along == Along::Rows && !self.reads_x() { unit_groups } else { 1 };
         let planes = (grid.planes() * grid.plane).checked_mul(groups)?;
         Some(DepthwiseScratch { planes, sums, staged })
     }
