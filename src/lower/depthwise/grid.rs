@@ -177,7 +177,8 @@ impl Grid {
         self.outer.iter().map(|a| a.output).product()
     }
 
-    /// Whether a unit has the whole of an image's planes: their padding is always in the same place.
+    /// Whether a unit has all rows of the planes of an image: their padding is always in the same
+    /// place then.
     pub(super) fn is_whole(&self) -> bool {
         self.strips() == 1 && self.outer.is_empty()
     }

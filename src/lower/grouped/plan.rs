@@ -1,4 +1,5 @@
-//! How the work is cut: panels of output channels, tiles that cover the positions, blocks and units.
+//! How the work is cut: panels of output channels, tiles that cover the positions, blocks and
+//! units.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -53,7 +53,7 @@ impl GroupedPlanes {
         (phase, axis.input.saturating_sub(phase).div_ceil(axis.stride))
     }
 
-    /// Whether some phases have fewer rows than their planes, or fewer elements than a row of Y: the
+    /// Whether some phases have fewer rows than their planes, or fewer elements than a row of Y. The
     /// rest of the planes is zero then.
     pub(super) fn is_ragged(&self) -> bool {
         let (rows, width) = (self.h.input.div_ceil(self.h.stride), self.w.output);
