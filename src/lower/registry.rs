@@ -118,6 +118,9 @@ fn rules(algorithm: Algorithm) -> fn(&Geometry) -> Result<(), String> {
         Algorithm::ChannelGemmAdded => channel_gemm::added::accepts,
         Algorithm::Im2col(_) => im2col::accepts,
         Algorithm::Naive => |_| Ok(()),
+        Algorithm::Depthwise => depthwise::accepts,
+        Algorithm::Grouped => grouped::accepts,
+        Algorithm::Upsample => upsample::accepts,
         // TRANSITION
         _ => |_| Ok(()),
     }

@@ -1,34 +1,40 @@
 //! Depthwise ConvTranspose of stride 2 with a short kernel, straight from X: learned and bilinear
 //! upsampling.
 //!
-//! No GEMM: a channel has K = kernel volume / phases products an output, 4 of a 4x4 kernel. Accepts
-//! ConvTranspose of one channel a group on one or two axes, of stride 2, without dilation, whose
-//! kernel has a kernel of the table ([`UpsampleKernel`]: square ones of 2 to 5 taps, and one axis
-//! alone). X is read where it lies, and Y written once, in whole vectors. Rows of X that are
-//! shorter than [`UpsampleKernel::LEAST_WIDTH`] are summed by the definition.
+//! There is no GEMM: an output is a sum of few products (of 4 where the kernel is 4x4). Kernels
+//! read X where it lies, and write Y once, in whole vectors. Rows of X that are shorter than
+//! [`UpsampleKernel::LEAST_WIDTH`] are summed by the definition.
 //!
-//! A unit of work is a band of output rows of one channel of one image; with one thread, that is
-//! all rows. Scratch for a task: of 16-bit types the rows of X that a band sees, and where kernels
-//! cannot store into Y, the band's sums.
+//! A unit of work is a band of output rows of one channel of one image; with one thread, a band has
+//! all rows. A task's scratch holds the rows of X that a band sees, where X is of a 16-bit type,
+//! and the band's sums, where kernels cannot store into Y.
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 
 use convoke_kernels::catalogue::upsample_kernels;
 use convoke_kernels::stream;
 use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput};
 
+use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
+use super::layout::WeightLayout;
+use super::shares::TASKS_PER_THREAD;
 use super::sink::{Finish, no_epilogue};
 use crate::element::Element;
 use crate::exec::region::{Patch, Split, Stores};
-use crate::exec::{Arena, Line, lines_for, share};
-use crate::lower::contract::{Answer, Io, Lowering, Offer, Request};
-use crate::lower::layout::WeightLayout;
-use crate::lower::shares::TASKS_PER_THREAD;
-
-use crate::machine::Machine;
+use crate::exec::{Arena, Ledger, Line, Piece, share};
+use crate::machine::{Item, Machine, Work};
 use crate::{Axis, Geometry, Op, reference};
+
+/// Taps along each axis for which there are kernels.
+const TAPS: RangeInclusive<usize> = 2..=5;
+
+/// The stride of those kernels.
+const STRIDE: usize = 2;
+
+/// Rows, and elements of a row, are fewer than this: kernels compute places from them.
+const MOST_PLACES: usize = UpsampleKernel::<f32>::MOST_PLACES;
 
 /// Bytes of the sums of a band where kernels cannot store into Y: they stay in the L1 cache,
 /// beside X's rows.
@@ -36,35 +42,26 @@ fn band_bytes(machine: &Machine) -> usize {
     machine.l1_bytes / 3 * 2
 }
 
-/// Bytes of scratch, at the most: a limit of memory.
+/// Bytes of a task's scratch, at the most, so that long rows do not take memory without limit.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Rows of a band, at the least, where a channel is shared: the first of them read again what the
-/// band before has read.
-const LEAST_BAND: usize = 8;
+/// Output rows of a band, at the least, where a channel is cut into bands: the first rows of a band
+/// read rows of X that the band before has read as well.
+const LEAST_BAND_ROWS: usize = 8;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
-    let (geometry, machine) = (request.geometry, request.machine);
-    let prices = machine.prices();
-    if geometry.op != Op::ConvTranspose {
-        return Err(String::from("only for ConvTranspose"));
-    }
+/// ConvTranspose with one channel a group, on one or two axes, of stride 2, without dilation, and
+/// with 2 to 5 taps: as many along both axes, or along W alone.
+pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    check_op(geometry, Op::ConvTranspose)?;
     let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
     if (inputs, outputs) != (1, 1) {
         return Err(alloc::format!("{inputs} input and {outputs} output channels a group, only 1 and 1"));
     }
-    if geometry.output_len() == 0 {
-        return Err(String::from("the output is empty"));
-    }
-    let (h, w) = match geometry.axes[..] {
-        [w] => (Axis::UNIT, w),
-        [h, w] => (h, w),
-        _ => return Err(alloc::format!("{} spatial axes, only one or two", geometry.axes.len())),
-    };
-    let kernels = upsample_kernels::<T::Acc>(request.isa());
-    let serves = |k: &&UpsampleKernel<T::Acc>| k.stride() == h.stride && k.kernel() == (h.kernel, w.kernel);
-    let is_dense = h.dilation == 1 && w.dilation == 1;
-    let Some(kernel) = kernels.iter().find(serves).filter(|_| is_dense && w.stride == 2) else {
+    let (h, w) = last_axes(geometry)?;
+    let is_short = |axis: &Axis| axis.stride == STRIDE && TAPS.contains(&axis.kernel);
+    let is_square = is_short(&h) && h.kernel == w.kernel;
+    let is_row = (h.stride, h.kernel) == (1, 1);
+    if !is_short(&w) || !(is_square || is_row) || h.dilation > 1 || w.dilation > 1 {
         return Err(alloc::format!(
             "no kernel for {}x{} taps of strides {} and {}, dilations {} and {}",
             h.kernel,
@@ -74,64 +71,112 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) ->
             h.dilation,
             w.dilation
         ));
-    };
-    // Shorter rows are not worth kernels, but weights that are packed for this algorithm serve
-    // every size.
-    let is_short = w.input < UpsampleKernel::<T::Acc>::LEAST_WIDTH;
+    }
     let places = [h.input, w.input, w.output, w.pad_begin, h.output.saturating_add(h.pad_begin)];
-    if places.iter().any(|n| *n >= UpsampleKernel::<T::Acc>::MOST_PLACES) {
-        return Err(String::from("an axis is too long"));
+    if let Some(most) = places.into_iter().max().filter(|place| *place >= MOST_PLACES) {
+        return Err(alloc::format!("an axis has {most} places, only fewer than {MOST_PLACES} can be"));
     }
-    let planes = geometry.batch * geometry.group;
+    Ok(())
+}
+
+/// The axes of rows and of elements of a row; an axis alone is that of elements.
+fn last_axes(geometry: &Geometry) -> Result<(Axis, Axis), String> {
+    match geometry.axes[..] {
+        [w] => Ok((Axis::UNIT, w)),
+        [h, w] => Ok((h, w)),
+        _ => Err(alloc::format!("{} spatial axes, only one or two", geometry.axes.len())),
+    }
+}
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    let (h, w) = last_axes(geometry)?;
+    let serves = |k: &&UpsampleKernel<T::Acc>| k.stride() == h.stride && k.kernel() == (h.kernel, w.kernel);
+    let kernel = upsample_kernels::<T::Acc>(request.isa())
+        .iter()
+        .find(serves)
+        .ok_or_else(|| String::from("no kernels for this instruction set"))?;
     let finish = Finish::new(request);
-    let bytes = size_of::<T::Acc>();
-    // Bands where channels are too few for the threads, or what kernels cannot store should stay in
-    // a cache.
-    let shared = if request.threads == 1 { 1 } else { (TASKS_PER_THREAD * request.threads).div_ceil(planes) };
-    let mut extent = h.output.div_ceil(shared).max(LEAST_BAND);
-    if !finish.is_direct() {
-        extent = extent.min(band_bytes(machine).min(most) / (w.output * bytes));
-    }
-    let extent = extent.clamp(1, h.output);
-    let staged = if T::DIRECT { 0 } else { (extent / h.stride + 2 + rows_before(&h)).min(h.input) * w.input };
-    let sums = if finish.is_direct() { 0 } else { extent * w.output };
-    if (staged + sums) * bytes > MOST_BYTES {
+    let bands = UpsampleBands::new(request, (&h, &w), finish.is_direct(), most_bytes);
+
+    let mut scratch = Ledger::default();
+    let seen = if T::DIRECT { 0 } else { rows_seen(&h, bands.rows) * w.input };
+    let sums = if finish.is_direct() { 0 } else { bands.rows * w.output };
+    if (seen + sums) * size_of::<T::Acc>() > MOST_BYTES {
         return Err(alloc::format!("rows of X and of the output exceed {MOST_BYTES} bytes"));
     }
-    let bands = h.output.div_ceil(extent);
-    let units = planes * bands;
-    let lens = [staged, sums];
-    // Of each pair of vectors of output and each step: multiply-adds, and the rest.
-    let steps = (h.output + h.pad_begin % h.stride).div_ceil(h.stride) * w.output.div_ceil(2 * kernel.lanes());
-    let step = (h.kernel * w.kernel) as f64 / machine.fmas_per_cycle + h.stride as f64 * prices.upsample_cycles;
-    let through = if finish.is_direct() { 0.0 } else { 2.0 * h.stride as f64 * prices.upsample_cycles };
-    let cycles = planes as f64 * (steps as f64 * (step + through) + prices.upsample_plane_cycles * bands as f64)
-        + prices.task_cycles;
-    Ok(Offer::old(
-        request.machine,
-        if is_short {
-            prices.naive_fma_cycles * geometry.macs() as f64 / machine.clock_ghz
+    let (seen, sums) = (scratch.book("rows of X", seen), scratch.book("sums", sums));
+    // Shorter rows are not worth kernels, but weights that are packed for this algorithm have to
+    // serve every size.
+    let is_short = w.input < UpsampleKernel::<T::Acc>::LEAST_WIDTH;
+    let recipe = Recipe {
+        kernel: kernel.name(),
+        details: alloc::format!(
+            "{}, {} bands of {} rows, {} units",
+            kernel.name(),
+            bands.count,
+            bands.rows,
+            bands.units()
+        ),
+        layout: WeightLayout::AsGiven,
+        packed_len: geometry.weight_len(),
+        tasks: bands.tasks,
+        scratch,
+        work: if is_short {
+            request.machine.work(Item::NaiveFmas, geometry.macs() as f64)
         } else {
-            cycles / machine.clock_ghz
+            bands.work(request.machine, (&h, &w), kernel.lanes(), finish.is_direct())
         },
-        lens.iter().map(|len| lines_for::<T::Acc>(*len)).sum(),
-        Box::new(move || {
-            Box::new(Upsample {
-                geometry: geometry.clone(),
-                isa: request.isa(),
-                finish,
-                kernel,
-                h,
-                w,
-                is_short,
-                extent,
-                bands,
-                units,
-                tasks: units.min(TASKS_PER_THREAD * request.threads),
-                lens,
-            })
-        }),
-    ))
+    };
+    let build: Build<'a, T> = Box::new(move || {
+        let (geometry, isa) = (geometry.clone(), request.isa());
+        Box::new(Upsample { geometry, isa, finish, kernel, h, w, is_short, bands, seen, sums })
+    });
+    Ok(Offer { recipe, build })
+}
+
+/// How Y is cut: each channel of each image into bands of rows, and the bands into tasks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct UpsampleBands {
+    /// Channels of all images.
+    channels: usize,
+    /// Output rows of a band, and bands of a channel.
+    rows: usize,
+    count: usize,
+    tasks: usize,
+}
+
+impl UpsampleBands {
+    /// A channel is cut where there are too few channels for the threads, and where sums that
+    /// kernels cannot store into Y should stay in a cache; the sums take at most `most_bytes`.
+    fn new<T: Element>(request: &Request<'_, T>, (h, w): (&Axis, &Axis), is_direct: bool, most_bytes: usize) -> Self {
+        let channels = request.geometry.batch * request.geometry.group;
+        let tasks = TASKS_PER_THREAD * request.threads;
+        let bands = if request.threads == 1 { 1 } else { tasks.div_ceil(channels) };
+        let mut rows = h.output.div_ceil(bands).max(LEAST_BAND_ROWS);
+        if !is_direct {
+            rows = rows.min(band_bytes(request.machine).min(most_bytes) / (w.output * size_of::<T::Acc>()));
+        }
+        let rows = rows.clamp(1, h.output);
+        let count = h.output.div_ceil(rows);
+        Self { channels, rows, count, tasks: tasks.min(channels * count) }
+    }
+
+    fn units(&self) -> usize {
+        self.channels * self.count
+    }
+
+    /// What all tasks take.
+    fn work(&self, machine: &Machine, (h, w): (&Axis, &Axis), lanes: usize, is_direct: bool) -> Work {
+        // A step makes the phases of rows, of a pair of vectors each.
+        let steps = (h.output + h.pad_begin % h.stride).div_ceil(h.stride) * w.output.div_ceil(2 * lanes);
+        // Sums that are not stored into Y are stored, loaded and stored again.
+        let stores = if is_direct { 1.0 } else { 3.0 };
+        let step = machine.work(Item::ArithmeticCycles, (h.kernel * w.kernel) as f64 / machine.fmas_per_cycle)
+            + machine.work(Item::UpsampledPairs, stores * h.stride as f64);
+        let channel = step * steps as f64 + machine.work(Item::UpsampledBands, self.count as f64);
+        channel * self.channels as f64 + machine.work(Item::Tasks, 1.0)
+    }
 }
 
 struct Upsample<T: Element> {
@@ -143,24 +188,28 @@ struct Upsample<T: Element> {
     w: Axis,
     /// Whether rows of X are too short for the kernel.
     is_short: bool,
-    /// Rows of a band, and bands of a channel.
-    extent: usize,
-    bands: usize,
-    units: usize,
-    tasks: usize,
-    /// Values of scratch: rows of X, and sums.
-    lens: [usize; 2],
+    bands: UpsampleBands,
+    /// The rows of X that a band sees, and its sums.
+    seen: Piece<T::Acc>,
+    sums: Piece<T::Acc>,
 }
 
 impl<T: Element> Upsample<T> {
     /// The channel, counted over the images, and the output rows of a unit.
     fn unit(&self, unit: usize) -> (usize, Range<usize>) {
-        let (plane, band) = (unit / self.bands, unit % self.bands);
-        (plane, band * self.extent..((band + 1) * self.extent).min(self.h.output))
+        let UpsampleBands { rows, count, .. } = self.bands;
+        let (channel, band) = (unit / count, unit % count);
+        (channel, band * rows..((band + 1) * rows).min(self.h.output))
     }
 
-    /// Output rows `rows` of the channels `planes`, counted over the images, of one image.
-    fn planes(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>, [staged, sums]: [&mut [T::Acc]; 2]) {
+    /// The units of a task.
+    fn units(&self, task: usize) -> Range<usize> {
+        share(self.bands.units(), self.bands.tasks, task)
+    }
+
+    /// Computes output rows `rows` of the channels `planes` of one image; channels are counted over
+    /// the images.
+    fn planes(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>, [seen, sums]: [&mut [T::Acc]; 2]) {
         let Self { h, w, .. } = self;
         let (spatial, out_spatial, taps) =
             (h.input * w.input, self.geometry.output_spatial(), self.geometry.kernel_volume());
@@ -183,36 +232,36 @@ impl<T: Element> Upsample<T> {
             let input = self.input(planes.len(), x, h.input, weights);
             return self.kernel.run(&input, &mut y, &output, &epilogue);
         }
-        // The rows of X that are seen.
-        let seen = (output.row / h.stride).saturating_sub(rows_before(h)).min(h.input);
-        let end = ((output.row + rows.len() - 1) / h.stride + 1).clamp(seen, h.input);
-        output.row -= seen * h.stride;
+        // The rows of X that the band sees: the kernel gets no others.
+        let top = (output.row / h.stride).saturating_sub(rows_before(h)).min(h.input);
+        let end = ((output.row + rows.len() - 1) / h.stride + 1).clamp(top, h.input);
+        output.row -= top * h.stride;
         let zero = [T::Acc::ZERO];
         let epilogue = no_epilogue(&zero);
         for (i, plane) in planes.enumerate() {
-            let x = &io.x[plane * spatial..][seen * w.input..end * w.input];
+            let x = &io.x[plane * spatial..][top * w.input..end * w.input];
             let x = match T::as_acc(x) {
                 Some(x) => x,
                 None => {
-                    stream::widen(self.isa, x, &mut staged[..x.len()]);
-                    &staged[..x.len()]
+                    stream::widen(self.isa, x, &mut seen[..x.len()]);
+                    &seen[..x.len()]
                 }
             };
-            let input = self.input(1, x, end - seen, &weights[i * taps..(i + 1) * taps]);
+            let input = self.input(1, x, end - top, &weights[i * taps..(i + 1) * taps]);
             let sums = &mut sums[..rows.len() * w.output];
             self.kernel.run(&input, &mut Dest::from_slice(sums), &output, &epilogue);
             sink.row(sums, io.bias[first + i], at + i * out_spatial);
         }
     }
 
-    /// What a call reads: channels whose planes begin with the same `height` rows.
+    /// What a call reads: the first `height` rows of `planes` channels, from `x` on.
     fn input<'a>(&self, planes: usize, x: &'a [T::Acc], height: usize, w: &'a [T::Acc]) -> UpsampleInput<'a, T::Acc> {
         UpsampleInput { planes, x, x_plane: self.geometry.input_spatial(), height, width: self.w.input, w }
     }
 
-    /// Computes outputs by the definition: all of them if rows are short, and otherwise anew those
-    /// some of whose taps have no input, because beside weights that are not finite, a product with
-    /// zero would not be zero.
+    /// Computes outputs by the definition: all of them if rows are short. Otherwise it computes
+    /// those anew that have a tap without an input: kernels multiply that tap by zero, which is not
+    /// zero if the weight is not finite.
     fn define(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>) {
         let activation = self.finish.activation().to_f64();
         for plane in planes {
@@ -231,9 +280,14 @@ impl<T: Element> Upsample<T> {
     }
 }
 
-/// Positions of X that an output sees before the last one, at the most.
+/// Positions of X that an output sees before the last one that it sees, at the most.
 fn rows_before(axis: &Axis) -> usize {
     axis.kernel.div_ceil(axis.stride) - 1
+}
+
+/// Positions of X that `outputs` neighbours see, at the most.
+fn rows_seen(axis: &Axis, outputs: usize) -> usize {
+    (outputs / axis.stride + 2 + rows_before(axis)).min(axis.input)
 }
 
 /// Whether all taps of the phase of output `o` have an input.
@@ -245,12 +299,12 @@ fn has_all_inputs(axis: &Axis, o: usize) -> bool {
 
 impl<T: Element> Split for Upsample<T> {
     fn tasks(&self) -> usize {
-        self.tasks
+        self.bands.tasks
     }
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let (channels, width) = (self.geometry.out_channels, self.w.output);
-        for (plane, rows) in share(self.units, self.tasks, task).map(|unit| self.unit(unit)) {
+        for (plane, rows) in self.units(task).map(|unit| self.unit(unit)) {
             let (image, channel) = (plane / channels, plane % channels);
             let positions = rows.start * width..rows.end * width;
             patch(Patch::rows(image..image + 1, channel..channel + 1, positions, self.geometry.output_spatial()));
@@ -259,18 +313,6 @@ impl<T: Element> Split for Upsample<T> {
 }
 
 impl<T: Element> Lowering<T> for Upsample<T> {
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::AsGiven
-    }
-
-    fn describe(&self) -> String {
-        alloc::format!("{}, {} bands of {} rows, {} units", self.kernel.name(), self.bands, self.extent, self.units)
-    }
-
-    fn kernel(&self) -> &'static str {
-        self.kernel.name()
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
         for (packed, w) in packed.iter_mut().zip(w) {
             *packed = w.to_acc();
@@ -280,17 +322,17 @@ impl<T: Element> Lowering<T> for Upsample<T> {
     /// A share of the units.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let mut arena = Arena::new(scratch);
-        let [staged, sums] = self.lens.map(|len| arena.take::<T::Acc>(len));
-        let units = share(self.units, self.tasks, task);
+        let (seen, sums) = (arena.get(self.seen), arena.get(self.sums));
+        let units = self.units(task);
         let mut unit = units.start;
         while unit < units.end {
             let (plane, rows) = self.unit(unit);
-            // Whole channels of an image together.
+            // A call computes as many whole channels of an image as it can.
             let image = (plane / self.geometry.group + 1) * self.geometry.group;
-            let planes = plane..if self.bands == 1 { units.end.min(image) } else { plane + 1 };
+            let planes = plane..if self.bands.count == 1 { units.end.min(image) } else { plane + 1 };
             unit += planes.len();
             if !self.is_short {
-                self.planes(io, planes.clone(), rows.clone(), [&mut *staged, &mut *sums]);
+                self.planes(io, planes.clone(), rows.clone(), [&mut *seen, &mut *sums]);
             }
             if self.is_short || !io.is_finite {
                 self.define(io, planes, rows);
@@ -301,8 +343,24 @@ impl<T: Element> Lowering<T> for Upsample<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::has_all_inputs;
-    use crate::Axis;
+    use convoke_kernels::Isa;
+    use convoke_kernels::catalogue::upsample_kernels;
+
+    use super::{accepts, has_all_inputs};
+    use crate::{Axis, ConvTranspose};
+
+    #[test]
+    fn accepts_what_there_are_kernels_for() {
+        let sizes = || (1..=6).flat_map(|kernel| (1..=3).map(move |stride| (kernel, stride)));
+        for (h, w) in sizes().flat_map(|h| sizes().map(move |w| (h, w))) {
+            let operator = ConvTranspose::new([3, 1, h.0, w.0]).group(3).strides([h.1, w.1]);
+            let is_accepted = accepts(&operator.geometry(&[1, 3, 8, 8]).unwrap()).is_ok();
+            for kernels in Isa::ALL.map(upsample_kernels::<f32>).into_iter().filter(|kernels| !kernels.is_empty()) {
+                let is_there = kernels.iter().any(|k| (k.stride() as i64, k.kernel(), w.1) == (h.1, (h.0, w.0), 2));
+                assert_eq!(is_accepted, is_there, "{h:?} {w:?}");
+            }
+        }
+    }
 
     #[test]
     fn outputs_have_all_inputs_where_the_definition_has() {

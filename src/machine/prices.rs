@@ -143,11 +143,12 @@ pub(crate) struct Prices {
     /// Cycles that the sums of one row of a tile wait for one another at each product.
     pub(crate) direct_wait_cycles: f64,
     /// Cycles of the direct kernels: to finish a vector of sums, for each unit of work, for each
-    /// row that is copied; and to turn one position of a vector's worth of channels into a
-    /// vector, or back.
+    /// row that is copied, and for each vector of it; and to turn one position of a vector's worth
+    /// of channels into a vector, or back.
     pub(crate) direct_finish_cycles: f64,
     pub(crate) direct_unit_cycles: f64,
     pub(crate) row_copy_cycles: f64,
+    pub(crate) vector_copy_cycles: f64,
     pub(crate) gather_cycles: f64,
 
     /// How much longer the kernels of several output channels take: AVX2 has few registers for
@@ -224,6 +225,7 @@ const AVX512: Prices = Prices {
     direct_finish_cycles: 3.0,
     direct_unit_cycles: 60.0,
     row_copy_cycles: 3.0,
+    vector_copy_cycles: 2.0,
     gather_cycles: 10.0,
     grouped: 1.0,
     grouped_strided: 1.16,

@@ -44,6 +44,20 @@ pub(crate) enum Item {
     AddedVectors,
     /// Vectors of sums that are interleaved with those of other phases, and stored.
     WovenVectors,
+    /// Rows that are copied into planes of the direct lowerings, and vectors of them.
+    CopiedRows,
+    CopiedVectors,
+    /// Vectors with channels along their lanes: made from X, and taken apart into Y.
+    GatheredVectors,
+    SpreadVectors,
+    /// Vectors of sums that `depthwise` finishes, and its units of work.
+    DepthwiseVectors,
+    DepthwiseUnits,
+    /// Vectors of sums that `grouped` finishes.
+    GroupedVectors,
+    /// Pairs of vectors of rows of Y that `upsample` loads for and stores, and its bands of rows.
+    UpsampledPairs,
+    UpsampledBands,
 }
 
 /// What an item counts as, for those who read a plan.
@@ -159,6 +173,15 @@ impl Machine {
             Item::TransposedVectors => (Kind::Stores, prices.transposed_store_cycles),
             Item::AddedVectors => (Kind::Stores, prices.added_cycles),
             Item::WovenVectors => (Kind::Stores, prices.weave_cycles),
+            Item::CopiedRows => (Kind::Copies, prices.row_copy_cycles),
+            Item::CopiedVectors => (Kind::Copies, prices.vector_copy_cycles),
+            Item::GatheredVectors => (Kind::Copies, prices.gather_cycles),
+            Item::SpreadVectors => (Kind::Stores, prices.gather_cycles),
+            Item::DepthwiseVectors => (Kind::Stores, prices.direct_finish_cycles),
+            Item::DepthwiseUnits => (Kind::Calls, prices.direct_unit_cycles),
+            Item::GroupedVectors => (Kind::Stores, prices.grouped_finish_cycles),
+            Item::UpsampledPairs => (Kind::Stores, prices.upsample_cycles),
+            Item::UpsampledBands => (Kind::Calls, prices.upsample_plane_cycles),
         }
     }
 

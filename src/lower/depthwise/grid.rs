@@ -12,51 +12,64 @@ use crate::lower::planes::period;
 use crate::machine::Machine;
 use crate::{Axis, Geometry};
 
-/// Bytes of the planes of a unit, at the most, unless strips would become so low that their borders
-/// count: the L1 cache, with room for Y.
+/// Bytes of the planes of a unit, at the most, unless strips became so low that the rows at their
+/// borders count: the planes stay in the L1 cache, with room for Y.
 fn planes_bytes(machine: &Machine) -> usize {
     machine.l1_bytes / 3 * 2
 }
 
-/// Bytes of the planes, at the most: a limit of memory.
+/// Bytes of the planes of a unit, and bytes of its sums, at the most, so that large kernels do not
+/// take memory without limit.
 pub(super) const MOST_BYTES: usize = 16 << 20;
 
-/// One phase of W in a row of a plane: `element i` is padded input position `phase + i * stride`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Phase {
+/// One phase of W in a row of a plane: element i is padded input position `phase + i * stride`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RowPhase {
     pub(super) phase: usize,
     /// Where element 0 is, from the row's beginning.
     pub(super) base: usize,
-    /// The elements that are not padding.
+    /// The elements from `from` to `to` are not padding.
     pub(super) from: usize,
     pub(super) to: usize,
 }
 
+/// Tap columns of a plane that have the same taps along H.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ColumnGroup {
+    /// The first tap along H.
+    pub(super) first: usize,
+    /// The number of taps of a column.
+    pub(super) taps: usize,
+}
+
 /// The planes of a unit.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Grid {
     pub(super) along: Along,
     /// Elements of the vectors that planes are made of.
     pub(super) lanes: usize,
     /// Elements of a kernel's vectors; perhaps fewer.
     pub(super) nr: usize,
+    /// The axes before H and W. Their taps are further planes.
     pub(super) outer: Vec<Axis>,
     pub(super) h: Axis,
     pub(super) w: Axis,
     /// Input channels of a group.
     pub(super) channels: usize,
+    /// Taps of the outer axes, all together.
     pub(super) outer_taps: usize,
-    pub(super) phases: Vec<Phase>,
+    /// The phases of a row; empty along channels, where a row is not split.
+    pub(super) phases: Vec<RowPhase>,
     /// Elements of a row of a plane.
     pub(super) pitch: usize,
     /// Output rows of a strip; the last one of an outer position may have fewer.
     pub(super) extent: usize,
-    /// Elements of a plane, of which a group has one for each input channel and outer tap.
+    /// Elements of a plane. A group has a plane for each input channel and outer tap.
     pub(super) plane: usize,
 }
 
 impl Grid {
-    /// The planes' rows; none where they are too long.
+    /// The rows of the planes, without strips; none where rows are too long.
     pub(super) fn new(geometry: &Geometry, along: Along, lanes: usize, nr: usize) -> Option<Self> {
         let (outer, h, w) = match *geometry.axes.as_slice() {
             [axis] if along == Along::Rows => (Vec::new(), Axis::UNIT, axis),
@@ -65,7 +78,7 @@ impl Grid {
             [] => return None,
         };
         let (phases, pitch) = match along {
-            Along::Rows => phases(&w, lanes)?,
+            Along::Rows => row_phases(&w, lanes)?,
             Along::Channels => {
                 let span = (w.output - 1).checked_mul(w.stride)?.checked_add(w.effective_kernel())?;
                 (Vec::new(), span.checked_mul(lanes)?)
@@ -81,8 +94,8 @@ impl Grid {
         (extent - 1) * self.h.stride + self.h.effective_kernel()
     }
 
-    /// Elements of a plane of a strip; with channels as lanes, there is one more vector, for what
-    /// no tap reads.
+    /// Elements of a plane of a strip. Along channels there is one more vector, which takes what no
+    /// tap reads.
     pub(super) fn plane_len(&self, extent: usize) -> Option<usize> {
         let rows = (extent - 1).checked_mul(self.h.stride)?.checked_add(self.h.effective_kernel())?;
         let spare = if self.along == Along::Channels { self.lanes } else { 0 };
@@ -94,24 +107,30 @@ impl Grid {
         self.channels * self.outer_taps
     }
 
-    /// Elements of the planes of a group; none if they exceed `bytes` in all.
-    pub(super) fn group_len(&self, extent: usize, bytes: usize, element: usize) -> Option<usize> {
-        let len = self.plane_len(extent)?.checked_mul(self.channels)?.checked_mul(self.outer_taps)?;
-        (len.checked_mul(element)? <= bytes).then_some(len)
+    /// Weights of an output channel: the taps of all planes.
+    pub(super) fn taps(&self) -> usize {
+        self.planes() * self.h.kernel * self.w.kernel
     }
 
-    /// Output rows between two rows of a tile: those in between see other rows of the input, unless
-    /// dilation and stride have nothing in common.
+    /// Elements of the planes of a group, for strips of `extent` rows; none if they exceed
+    /// `most_bytes`.
+    pub(super) fn group_len(&self, extent: usize, most_bytes: usize, element_bytes: usize) -> Option<usize> {
+        let len = self.plane_len(extent)?.checked_mul(self.channels)?.checked_mul(self.outer_taps)?;
+        (len.checked_mul(element_bytes)? <= most_bytes).then_some(len)
+    }
+
+    /// Output rows from one row of a tile to the next one. The rows of X that these two see lie a
+    /// multiple of the dilation apart, so that their taps share them.
     pub(super) fn tile_step(&self) -> usize {
         self.h.dilation / gcd(self.h.stride, self.h.dilation)
     }
 
-    /// Sets the strips: as high as keeps the planes within [`planes_bytes`], but not so low that
-    /// rows shared by two strips weigh much; in `strips` parts at the least. False if the planes
-    /// are too large.
-    pub(super) fn cut(&mut self, machine: &Machine, element: usize, mr: usize, strips: usize) -> bool {
+    /// Sets the strips, `strips` of them at the least. They are as high as [`planes_bytes`] allows,
+    /// and higher if the rows that two strips share would weigh much. False if the planes are too
+    /// large.
+    pub(super) fn cut(&mut self, machine: &Machine, element_bytes: usize, mr: usize, strips: usize) -> bool {
         let output = self.h.output;
-        let fits = |extent: usize, bytes: usize| self.group_len(extent, bytes, element).is_some();
+        let fits = |extent: usize, bytes: usize| self.group_len(extent, bytes, element_bytes).is_some();
         let highest = |bytes: usize| {
             let (mut low, mut high) = (0, output);
             while low < high {
@@ -134,13 +153,14 @@ impl Grid {
         }
         let parts = output.div_ceil(extent).max(strips.min(output.div_ceil(tile)));
         extent = output.div_ceil(parts);
-        // Whole tiles, where a strip has several and there are enough of them.
+        // A strip of several tiles has whole ones, if there are enough strips then.
         let whole = extent.next_multiple_of(tile);
         let enough = strips.min(output.div_ceil(extent));
         if extent > tile && output.div_ceil(whole) >= enough && fits(whole, machine.l2_bytes / 2) {
             extent = whole.min(output);
         }
-        let (Some(plane), Some(group)) = (self.plane_len(extent), self.group_len(extent, MOST_BYTES, element)) else {
+        let (Some(plane), Some(group)) = (self.plane_len(extent), self.group_len(extent, MOST_BYTES, element_bytes))
+        else {
             return false;
         };
         self.extent = extent;
@@ -157,29 +177,31 @@ impl Grid {
         self.outer.iter().map(|a| a.output).product()
     }
 
-    /// Whether a unit's planes are whole, so that their padding is always in the same place.
+    /// Whether a unit has all rows of the planes of an image: their padding is always in the same
+    /// place then.
     pub(super) fn is_whole(&self) -> bool {
         self.strips() == 1 && self.outer.is_empty()
     }
 
-    /// The groups of tap columns, each with its first tap along H, and the number of columns' taps:
-    /// chains of taps along H that see the same rows, cut into nearly equal pieces. It depends on
-    /// the operator alone, and so does the order of packed weights.
-    pub(super) fn pieces(&self) -> Vec<(usize, usize)> {
+    /// The groups of tap columns. Taps along H whose phases are the same see the same rows of a
+    /// plane, and are cut into columns of nearly equal length. This depends on the operator alone,
+    /// and so does the order of packed weights.
+    pub(super) fn column_groups(&self) -> Vec<ColumnGroup> {
         let every = period(&self.h);
-        let mut pieces = Vec::new();
+        let mut groups = Vec::new();
         for first in 0..every.min(self.h.kernel) {
-            let chain = RowPanels::new((self.h.kernel - first).div_ceil(every), MOST_TAPS);
-            pieces.extend((0..chain.count()).map(|p| (first + chain.start(p) * every, chain.height(p))));
+            let columns = RowPanels::new((self.h.kernel - first).div_ceil(every), MOST_TAPS);
+            let group = |i| ColumnGroup { first: first + columns.start(i) * every, taps: columns.height(i) };
+            groups.extend((0..columns.count()).map(group));
         }
-        pieces
+        groups
     }
 
-    /// The tap (its index in a filter of W) of each packed weight.
+    /// For each packed weight of an output channel, its index in the channel's filter.
     pub(super) fn order(&self) -> Vec<usize> {
         let every = period(&self.h);
         let mut order = Vec::new();
-        for (first, taps) in self.pieces() {
+        for ColumnGroup { first, taps } in self.column_groups() {
             for plane in 0..self.planes() {
                 for kx in 0..self.w.kernel {
                     let tap = |k: usize| (plane * self.h.kernel + first + k * every) * self.w.kernel + kx;
@@ -190,9 +212,10 @@ impl Grid {
         order
     }
 
+    /// The table for kernels that read planes.
     pub(super) fn table(&self) -> TapTable {
         let mut groups = Vec::new();
-        for (first, taps) in self.pieces() {
+        for ColumnGroup { first, taps } in self.column_groups() {
             let mut offsets = Vec::with_capacity(self.planes() * self.w.kernel);
             for plane in 0..self.planes() {
                 for kx in 0..self.w.kernel {
@@ -205,12 +228,12 @@ impl Grid {
         TapTable::new(&groups, self.tile_step() * self.h.stride * self.pitch)
     }
 
-    /// The table for kernels that read X itself: two axes, stride 1 or 2 and no dilation along H,
-    /// short kernels.
+    /// The table by which `kernel` reads X itself. There is one for short layer kernels on one or
+    /// two axes, along rows, with equal strides of 1 or 2 and no dilation along H.
     pub(super) fn direct_table<A: Real>(&self, kernel: &DepthwiseKernel<A>) -> Option<DirectTable> {
         let (taps, stride) = (self.h.kernel, self.h.stride);
         let is_plain = self.along == Along::Rows && self.outer.is_empty();
-        // Kernels leave out at most as many rows as a column reaches.
+        // Kernels leave out at most as many rows of padding as a column reaches.
         let is_short = self.h.pad_begin < taps && self.h.pad_end < taps;
         let is_small = self.h.input < DirectTable::MOST_ROWS && self.h.output < DirectTable::MOST_ROWS - kernel.mr();
         if !is_plain || !is_short || !is_small || self.h.dilation > 1 || self.w.stride != stride {
@@ -226,17 +249,18 @@ impl Grid {
         table.serves(self.w.output, kernel).then_some(table)
     }
 
-    /// How far from a row's beginning tap `kx` of W reads the first output.
+    /// How far from a row's beginning tap `kx` along W is read for the first output.
     pub(super) fn tap_offset(&self, kx: usize) -> usize {
         let at = kx * self.w.dilation;
         if self.along == Along::Channels {
             return at * self.lanes;
         }
-        let phase = self.phases.iter().find(|p| p.phase == at % self.w.stride).expect("phases() met every tap's phase");
+        let phase =
+            self.phases.iter().find(|p| p.phase == at % self.w.stride).expect("row_phases() met every tap's phase");
         phase.base + at / self.w.stride
     }
 
-    /// Where the input positions of a strip's rows go, with channels as lanes.
+    /// Along channels: where the positions of a strip's rows of X go in a plane.
     pub(super) fn slots(&self) -> Slots {
         let rows = self.rows(self.extent);
         let spare = rows * self.pitch;
@@ -251,8 +275,8 @@ impl Grid {
         Slots::new(slots)
     }
 
-    /// Which H x W plane of a channel of X outer tap `tap` of outer position `position` reads; none
-    /// where it is padding.
+    /// The H x W plane of a channel of X that output position `position` of the outer axes sees
+    /// through their tap `tap`; none where it is padding.
     pub(super) fn outer_source(&self, mut position: usize, mut tap: usize) -> Option<usize> {
         let (mut source, mut step) = (0, 1);
         for axis in self.outer.iter().rev() {
@@ -264,26 +288,26 @@ impl Grid {
         Some(source)
     }
 
-    /// The rows of a strip's planes that are not padding, and the row of X that the first of them
-    /// is.
+    /// The rows of a plane that are not padding, and the row of X that is the first of them, for a
+    /// strip of `extent` output rows from row `start` on.
     pub(super) fn rows_inside(&self, start: usize, extent: usize) -> (Range<usize>, usize) {
         let (top, rows) = (start * self.h.stride, self.rows(extent));
         let low = self.h.pad_begin.saturating_sub(top).min(rows);
-        // Rows without elements have nothing to be copied.
+        // Rows of X without elements count as padding.
         let input = if self.w.input == 0 { 0 } else { self.h.input };
         let high = (self.h.pad_begin + input).saturating_sub(top).clamp(low, rows);
         (low..high, (top + low).saturating_sub(self.h.pad_begin))
     }
 }
 
-/// Phases of W, at the most.
+/// Phases of W, at the most: rows grow with them, and the table of their taps.
 const MOST_PHASES: usize = 512;
 
 /// The phases of W that some tap reads, and the length of a row that holds them all, for outputs in
-/// vectors of `lanes`.
-fn phases(w: &Axis, lanes: usize) -> Option<(Vec<Phase>, usize)> {
+/// vectors of `lanes`. None if there are too many, or the row is longer than the address space.
+fn row_phases(w: &Axis, lanes: usize) -> Option<(Vec<RowPhase>, usize)> {
     let vectors = w.output.div_ceil(lanes).checked_mul(lanes)?;
-    let (mut phases, mut at) = (Vec::<Phase>::new(), 0_usize);
+    let (mut phases, mut at) = (Vec::<RowPhase>::new(), 0_usize);
     let every = period(w);
     if every.min(w.kernel) > MOST_PHASES {
         return None;
@@ -298,12 +322,13 @@ fn phases(w: &Axis, lanes: usize) -> Option<(Vec<Phase>, usize)> {
         // X begins at a whole vector.
         let base = at.checked_add(from.checked_next_multiple_of(lanes)?)? - from;
         let read = base.checked_add(reach)?.checked_add(vectors)?;
-        // A pass that copies all phases of a row writes as many vectors of each.
+        // Kernels that copy all phases of a row write whole vectors, as many of each phase.
         let written = (base + from).checked_add(w.input.div_ceil(w.stride).checked_next_multiple_of(lanes)?)?;
         at = read.max(written).checked_next_multiple_of(lanes)?;
-        phases.push(Phase { phase, base, from, to });
+        phases.push(RowPhase { phase, base, from, to });
     }
-    // An odd number of vectors, so that equal positions of many rows do not share a cache set.
+    // An odd number of vectors, so that equal positions of many rows do not fall into the same
+    // cache set.
     let pitch = if (at / lanes).is_multiple_of(2) { at.checked_add(lanes)? } else { at };
     Some((phases, pitch))
 }

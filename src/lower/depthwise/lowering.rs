@@ -1,21 +1,18 @@
 //! The configured lowering: which units there are, how weights are packed, and what a task does.
 
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::stream;
-use convoke_kernels::{DepthwiseKernels, Isa, Real, Slots, TapTable};
+use convoke_kernels::{DepthwiseKernels, DirectTable, Isa, Real, Slots, TapTable};
 
-use super::grid::Along;
-use super::plan::Config;
+use super::grid::{Along, ColumnGroup};
+use super::plan::DepthwisePlan;
 use crate::Geometry;
 use crate::element::Element;
 use crate::exec::region::{Patch, Split};
-use crate::exec::{Arena, Line};
+use crate::exec::{Arena, Line, Piece, share};
 use crate::lower::contract::{Io, Lowering, Request};
-use crate::lower::engine::RowPanels;
-use crate::lower::layout::WeightLayout;
 use crate::lower::planes::period;
 use crate::lower::sink::Finish;
 
@@ -24,52 +21,81 @@ pub(super) struct Depthwise<T: Element> {
     pub(super) isa: Isa,
     pub(super) finish: Finish<T::Acc>,
     pub(super) kernels: &'static DepthwiseKernels<T::Acc>,
-    pub(super) config: Config<T::Acc>,
+    pub(super) plan: DepthwisePlan<T::Acc>,
     pub(super) taps: TapTable,
-    /// For each group of taps, the rows of a plane from the tile's first one on that it begins
-    /// with, and its reach.
-    pub(super) reaches: Vec<(usize, usize)>,
+    /// The rows that each group of tap columns sees.
+    pub(super) rows_seen: Vec<RowsSeen>,
     pub(super) slots: Slots,
     /// As many zeros as a unit has biases, where its sums are finished after they are stored.
     pub(super) zeros: Vec<T::Acc>,
+    pub(super) pieces: DepthwisePieces<T::Acc>,
 }
 
-/// What kernels along rows read.
+/// The rows of a plane that a group of tap columns sees, counted from the first row that belongs to
+/// the tile.
+pub(super) struct RowsSeen {
+    pub(super) first: usize,
+    pub(super) last: usize,
+}
+
+/// The scratch of a task, as it was booked.
 #[derive(Clone, Copy)]
-pub(super) enum Source<'a, A> {
+pub(super) struct DepthwisePieces<A> {
+    pub(super) planes: Piece<A>,
+    pub(super) sums: Piece<A>,
+    pub(super) staged: Piece<A>,
+}
+
+/// The same in a run.
+pub(super) struct DepthwiseBuffers<'a, A> {
+    /// Padded planes.
+    pub(super) planes: &'a mut [A],
+    /// Sums of a strip.
+    pub(super) sums: &'a mut [A],
+    /// Rows on their way from or to a 16-bit type, or through the general epilogue.
+    pub(super) staged: &'a mut [A],
+}
+
+/// What kernels along rows read. The inputs of an output channel and of the next one are `step`
+/// elements apart, or the same if that is 0.
+#[derive(Clone, Copy)]
+pub(super) enum DepthwiseSource<'a, A> {
     /// Padded planes of a unit.
-    Planes(&'a [A]),
+    Planes { x: &'a [A], step: usize },
     /// X, or a copy of it, from the unit's first channel on.
-    X(&'a [A]),
+    X { table: &'a DirectTable, x: &'a [A], step: usize },
 }
 
 /// One unit of work.
-pub(super) struct Unit {
+pub(super) struct DepthwiseUnit {
     pub(super) image: usize,
-    /// The groups.
     pub(super) groups: Range<usize>,
     /// The position on the outer axes.
     pub(super) outer: usize,
-    /// The strip's output rows.
+    /// The strip's first output row, and its number of them.
     pub(super) start: usize,
     pub(super) extent: usize,
 }
 
 impl<T: Element> Depthwise<T> {
+    /// Makes the tables.
     pub(super) fn new(
         request: &Request<'_, T>,
+        finish: Finish<T::Acc>,
         kernels: &'static DepthwiseKernels<T::Acc>,
-        config: Config<T::Acc>,
+        plan: DepthwisePlan<T::Acc>,
+        pieces: DepthwisePieces<T::Acc>,
     ) -> Self {
-        let grid = &config.grid;
-        let is_rows = grid.along == Along::Rows;
+        let grid = &plan.grid;
         let every = period(&grid.h);
-        let reach = |(first, taps): (usize, usize)| (first * grid.h.dilation, (taps - 1) * every * grid.h.dilation);
-        let finish = Finish::new(request);
+        let rows_seen = |ColumnGroup { first, taps }| RowsSeen {
+            first: first * grid.h.dilation,
+            last: (first + (taps - 1) * every) * grid.h.dilation,
+        };
         let zeros = match grid.along {
             Along::Rows if finish.is_direct() => 0,
-            Along::Rows => config.batch.max(request.geometry.out_channels_per_group()),
-            Along::Channels => config.batch,
+            Along::Rows => plan.unit_groups.max(request.geometry.out_channels_per_group()),
+            Along::Channels => plan.unit_groups,
         };
         Self {
             geometry: request.geometry.clone(),
@@ -77,93 +103,56 @@ impl<T: Element> Depthwise<T> {
             finish,
             kernels,
             taps: grid.table(),
-            reaches: grid.pieces().into_iter().map(reach).collect(),
-            slots: if is_rows { Slots::new(Vec::new()) } else { grid.slots() },
+            rows_seen: grid.column_groups().into_iter().map(rows_seen).collect(),
+            slots: if grid.along == Along::Rows { Slots::new(Vec::new()) } else { grid.slots() },
             zeros: alloc::vec![T::Acc::ZERO; zeros],
-            config,
+            plan,
+            pieces,
         }
     }
 
-    fn unit(&self, index: usize) -> Unit {
-        let grid = &self.config.grid;
+    fn unit(&self, index: usize) -> DepthwiseUnit {
+        let grid = &self.plan.grid;
         let (rest, strip) = (index / grid.strips(), index % grid.strips());
         let (rest, outer) = (rest / grid.outer_positions(), rest % grid.outer_positions());
-        let blocks = self.geometry.group.div_ceil(self.config.batch);
+        let blocks = self.geometry.group.div_ceil(self.plan.unit_groups);
         let (image, block) = (rest / blocks, rest % blocks);
-        let first = block * self.config.batch;
+        let first = block * self.plan.unit_groups;
         let start = strip * grid.extent;
-        Unit {
+        DepthwiseUnit {
             image,
-            groups: first..(first + self.config.batch).min(self.geometry.group),
+            groups: first..(first + self.plan.unit_groups).min(self.geometry.group),
             outer,
             start,
             extent: grid.extent.min(grid.h.output - start),
         }
     }
-}
 
-impl<T: Element> Depthwise<T> {
     /// The units of a task.
-    fn units(&self, task: usize) -> impl Iterator<Item = Unit> {
-        // In 128 bits: units times tasks may exceed the address space.
-        let start = |task: usize| (task as u128 * self.config.units as u128 / self.config.tasks as u128) as usize;
-        (start(task)..start(task + 1)).map(|index| self.unit(index))
+    fn units(&self, task: usize) -> impl Iterator<Item = DepthwiseUnit> {
+        share(self.plan.units, self.plan.tasks, task).map(|index| self.unit(index))
     }
 }
 
 impl<T: Element> Split for Depthwise<T> {
     fn tasks(&self) -> usize {
-        self.config.tasks
+        self.plan.tasks
     }
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
-        let (outputs, grid) = (self.geometry.out_channels_per_group(), &self.config.grid);
-        for Unit { image, groups, outer, start, extent } in self.units(task) {
+        let grid = &self.plan.grid;
+        for DepthwiseUnit { image, groups, outer, start, extent } in self.units(task) {
             let first = (outer * grid.h.output + start) * grid.w.output;
             let positions = first..first + extent * grid.w.output;
-            let channels = groups.start * outputs..groups.end * outputs;
+            let channels = self.outputs_of(&groups);
             patch(Patch::rows(image..image + 1, channels, positions, self.geometry.output_spatial()));
         }
     }
 }
 
 impl<T: Element> Lowering<T> for Depthwise<T> {
-    fn layout(&self) -> WeightLayout {
-        WeightLayout::Depthwise { along: self.config.grid.along }
-    }
-
-    fn describe(&self) -> String {
-        let grid = &self.config.grid;
-        let along = if grid.along == Along::Rows { "along rows" } else { "along channels" };
-        alloc::format!(
-            "{} {along}, {} groups a unit, {} strips of {} rows, {} units",
-            self.kernel(),
-            self.config.batch,
-            grid.strips(),
-            grid.extent,
-            self.config.units
-        )
-    }
-
-    fn kernel(&self) -> &'static str {
-        let grid = &self.config.grid;
-        let panels = RowPanels::new(grid.extent.div_ceil(grid.tile_step()), self.config.tiles.len());
-        self.config.tiles[panels.height(0) - 1].name()
-    }
-
-    fn packed_len(&self, _: &Geometry) -> usize {
-        match self.config.grid.along {
-            Along::Rows => self.geometry.weight_len(),
-            Along::Channels => {
-                let lanes = self.config.grid.lanes;
-                let outputs = self.geometry.out_channels_per_group();
-                self.geometry.group.div_ceil(lanes) * outputs * self.taps.weights() * lanes
-            }
-        }
-    }
-
     fn pack(&self, w: &[T], packed: &mut [T::Acc]) {
-        let grid = &self.config.grid;
+        let grid = &self.plan.grid;
         let order = grid.order();
         if order.is_empty() {
             return;
@@ -191,51 +180,77 @@ impl<T: Element> Lowering<T> for Depthwise<T> {
 
     /// A share of the units.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
-        let Config { lens, ref grid, .. } = self.config;
         let mut arena = Arena::new(scratch);
-        let [planes, sums, staged] = lens.map(|len| arena.take::<T::Acc>(len));
+        let DepthwisePieces { planes, sums, staged } = self.pieces;
+        let buffers =
+            &mut DepthwiseBuffers { planes: arena.get(planes), sums: arena.get(sums), staged: arena.get(staged) };
         // Leaving out rows of padding asks for finite weights.
-        let reads_x = self.config.direct_table.is_some() && io.is_finite;
-        if !reads_x {
-            // Padding stays as it is now: copies write what lies between.
-            planes.fill(T::Acc::ZERO);
+        let table = self.plan.direct_table.as_ref().filter(|_| io.is_finite);
+        if table.is_none() {
+            // Padding beside rows stays zero in all units: copies write only what lies between.
+            buffers.planes.fill(T::Acc::ZERO);
         }
-        let outputs = self.geometry.out_channels_per_group();
-        // Output channels of a group read the same input; if there is one, the next one reads the
-        // channels behind it.
-        let step = |group: usize| if outputs == 1 { group } else { 0 };
         for unit in self.units(task) {
-            let channels = unit.groups.start * outputs..unit.groups.end * outputs;
-            if reads_x {
-                let of_a_group = grid.channels * self.geometry.input_spatial();
-                let first = (unit.image * self.geometry.group + unit.groups.start) * of_a_group;
-                let x = match T::as_acc(&io.x[first..]) {
-                    Some(x) => x,
-                    None => {
-                        let copy = &mut staged[..unit.groups.len() * of_a_group];
-                        stream::widen(self.isa, &io.x[first..first + copy.len()], copy);
-                        copy
+            match (self.plan.grid.along, table) {
+                (Along::Rows, Some(table)) => self.rows_of_x(&unit, table, io, buffers),
+                (Along::Rows, None) => self.rows_of_planes(&unit, io, buffers),
+                (Along::Channels, _) => {
+                    self.fill(&unit, io, buffers.planes, buffers.staged);
+                    for output in 0..self.geometry.out_channels_per_group() {
+                        self.channels(&unit, io, output, buffers);
                     }
-                };
-                self.rows(&unit, io, (Source::X(x), step(of_a_group)), &channels, sums);
-                continue;
-            }
-            if grid.along == Along::Rows {
-                // The planes hold all groups of a unit, or, where kernels would have read X, one.
-                let group = grid.planes() * grid.plane;
-                let together = planes.len().checked_div(group).unwrap_or(unit.groups.len()).max(1);
-                for first in unit.groups.clone().step_by(together) {
-                    let part = Unit { groups: first..(first + together).min(unit.groups.end), ..unit };
-                    let channels = part.groups.start * outputs..part.groups.end * outputs;
-                    self.fill(&part, io, planes, staged);
-                    self.rows(&part, io, (Source::Planes(planes), step(group)), &channels, sums);
                 }
-                continue;
             }
-            self.fill(&unit, io, planes, staged);
-            for output in 0..outputs {
-                self.channels(&unit, io, planes, output, sums, staged);
+        }
+    }
+}
+
+impl<T: Element> Depthwise<T> {
+    /// The output channels of some groups.
+    fn outputs_of(&self, groups: &Range<usize>) -> Range<usize> {
+        let outputs = self.geometry.out_channels_per_group();
+        groups.start * outputs..groups.end * outputs
+    }
+
+    /// The `step` of a source whose groups are `group_len` elements apart. Output channels of a
+    /// group read the same input.
+    fn step(&self, group_len: usize) -> usize {
+        if self.geometry.out_channels_per_group() == 1 { group_len } else { 0 }
+    }
+
+    /// A unit whose kernels read X itself, or a widened copy of its channels.
+    fn rows_of_x(
+        &self,
+        unit: &DepthwiseUnit,
+        table: &DirectTable,
+        io: &Io<'_, T>,
+        buffers: &mut DepthwiseBuffers<'_, T::Acc>,
+    ) {
+        let group_len = self.plan.grid.channels * self.geometry.input_spatial();
+        let first = (unit.image * self.geometry.group + unit.groups.start) * group_len;
+        let x = match T::as_acc(&io.x[first..]) {
+            Some(x) => x,
+            None => {
+                let copy = &mut buffers.staged[..unit.groups.len() * group_len];
+                stream::widen(self.isa, &io.x[first..first + copy.len()], copy);
+                copy
             }
+        };
+        let source = DepthwiseSource::X { table, x, step: self.step(group_len) };
+        self.rows(unit, io, source, &self.outputs_of(&unit.groups), buffers.sums);
+    }
+
+    /// A unit whose kernels read planes. These hold all groups of a unit, or one of them where
+    /// kernels would have read X, were all weights finite.
+    fn rows_of_planes(&self, unit: &DepthwiseUnit, io: &Io<'_, T>, buffers: &mut DepthwiseBuffers<'_, T::Acc>) {
+        let grid = &self.plan.grid;
+        let group_len = grid.planes() * grid.plane;
+        let together = buffers.planes.len().checked_div(group_len).unwrap_or(unit.groups.len()).max(1);
+        for first in unit.groups.clone().step_by(together) {
+            let part = DepthwiseUnit { groups: first..(first + together).min(unit.groups.end), ..*unit };
+            self.fill(&part, io, buffers.planes, buffers.staged);
+            let source = DepthwiseSource::Planes { x: buffers.planes, step: self.step(group_len) };
+            self.rows(&part, io, source, &self.outputs_of(&part.groups), buffers.sums);
         }
     }
 }

@@ -1,22 +1,24 @@
 //! Conv with few channels a group, directly: depthwise with any multiplier, and groups of some
 //! channels.
 //!
-//! No GEMM: M/group, K = C/group * kernel volume and the shared operand would be too small. Accepts
-//! every Conv with at most [`MOST_CHANNELS`] input channels a group. The last two axes are H and W;
-//! those before them are "outer" and, like the channels of a group, just bring more taps (one axis
-//! alone is W, or H where vectors run along channels).
+//! There is no GEMM: with M/group rows and K = C/group * kernel volume steps, it would have too
+//! little to share. There may be any number of axes. The last two are H and W. Those before them
+//! are "outer": their taps, and the channels of a group, are further planes. One axis alone is W,
+//! or H where vectors run along channels.
 //!
 //! A unit of work is a strip of H of one outer position of a group, or of several groups where
-//! planes are small. Its input is copied into padded planes, split by phases where W has a stride,
-//! so that every tap is a shifted view of whole vectors; then tiles of rows are summed from there.
-//! Two orientations:
+//! planes are small. Kernels read X itself where they can. Otherwise the input of a unit is copied
+//! into padded planes, split by phases where W has a stride, so that every tap is a shifted view of
+//! whole vectors. Tiles of rows are summed from there, in one of two orientations:
 //!
-//! * rows: vectors along W. The planes of one channel are a few KiB, and stay in the L1 cache.
-//! * channels: vectors along as many groups as a vector has lanes, where rows are too short to fill
-//!   vectors.
+//! * rows: vectors run along W. The planes of one channel are a few KiB, and stay in the L1 cache.
+//! * channels: vectors run along as many groups as a vector has lanes. This is for rows that are
+//!   too short to fill vectors.
 //!
-//! Scratch for a task: the planes, and a strip of sums where kernels cannot store into Y.
+//! A task's scratch holds the planes, a strip of sums where kernels cannot store into Y, and rows
+//! that are converted.
 
+mod cost;
 mod grid;
 mod lowering;
 mod plan;
@@ -26,54 +28,100 @@ mod sums;
 use alloc::boxed::Box;
 use alloc::string::String;
 
+use convoke_kernels::DepthwiseKernels;
 use convoke_kernels::catalogue::depthwise_kernels;
 
 use self::grid::{Along, MOST_BYTES};
-use self::lowering::Depthwise;
-use self::plan::Config;
-use super::contract::{Answer, Offer, Request};
+use self::lowering::{Depthwise, DepthwisePieces};
+use self::plan::{DepthwisePlan, Orientation};
+use super::contract::{Answer, Build, Offer, Recipe, Request, check_op};
 use super::layout::WeightLayout;
+use super::sink::Finish;
 use crate::element::Element;
-use crate::exec::lines_for;
+use crate::exec::Ledger;
 use crate::lower::planes as shared_planes;
-use crate::{Axis, Op};
+use crate::{Axis, Geometry, Op};
 
 /// Input channels of a group, at the most: with more, GEMM has enough to share.
-pub(crate) const MOST_CHANNELS: usize = 32;
+const MOST_CHANNELS: usize = 32;
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most: usize) -> Answer<'a, T> {
-    let geometry = request.geometry;
-    if geometry.op != Op::Conv {
-        return Err(String::from("only for Conv"));
-    }
-    if geometry.in_channels_per_group() > MOST_CHANNELS {
-        let channels = geometry.in_channels_per_group();
+/// Conv with few input channels a group.
+pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    check_op(geometry, Op::Conv)?;
+    let channels = geometry.in_channels_per_group();
+    if channels > MOST_CHANNELS {
         return Err(alloc::format!("{channels} input channels a group, at most {MOST_CHANNELS} can be"));
     }
-    if geometry.output_len() == 0 {
-        return Err(String::from("the output is empty"));
-    }
+    Ok(())
+}
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
+    let geometry = request.geometry;
     let kernels = depthwise_kernels::<T::Acc>(request.isa())
         .ok_or_else(|| String::from("no kernels for this instruction set"))?;
-    let asked = |along: Along| request.layout.is_none_or(|layout| *layout == WeightLayout::Depthwise { along });
+    let finish = Finish::new(request);
+    let plan = best_plan(request, kernels, finish.is_direct(), most_bytes)
+        .ok_or_else(|| shared_planes::too_large(&geometry.axes, MOST_BYTES))?;
+
+    let mut scratch = Ledger::default();
+    let pieces = DepthwisePieces {
+        planes: scratch.book("planes", plan.scratch.planes),
+        sums: scratch.book("sums", plan.scratch.sums),
+        staged: scratch.book("converted rows", plan.scratch.staged),
+    };
+    let (grid, kernel) = (&plan.grid, plan.kernel());
+    let (along, packed_len) = match grid.along {
+        Along::Rows => ("along rows", geometry.weight_len()),
+        Along::Channels => {
+            let blocks = geometry.group.div_ceil(grid.lanes) * geometry.out_channels_per_group();
+            ("along channels", blocks.saturating_mul(grid.taps()).saturating_mul(grid.lanes))
+        }
+    };
+    let recipe = Recipe {
+        kernel,
+        details: alloc::format!(
+            "{kernel} {along}, {} groups a unit, {} strips of {} rows, {} units",
+            plan.unit_groups,
+            grid.strips(),
+            grid.extent,
+            plan.units
+        ),
+        layout: WeightLayout::Depthwise { along: grid.along },
+        packed_len,
+        tasks: plan.tasks,
+        scratch,
+        work: plan.work,
+    };
+    let build: Build<'a, T> = Box::new(move || Box::new(Depthwise::new(request, finish, kernels, plan, pieces)));
+    Ok(Offer { recipe, build })
+}
+
+/// The plan of the cheaper orientation, or of the one that weights are packed for; none if the
+/// planes are too large. Orientations are compared as for one thread, because the order of the sums
+/// depends on them, and results must not depend on the number of threads.
+fn best_plan<T: Element>(
+    request: &Request<'_, T>,
+    kernels: &'static DepthwiseKernels<T::Acc>,
+    is_direct: bool,
+    most_bytes: usize,
+) -> Option<DepthwisePlan<T::Acc>> {
     // The narrow kernels have no stride.
     let fits = |w: &Axis| w.stride == 1 && kernels.narrow().first().is_some_and(|kernel| w.output <= kernel.nr());
-    let is_narrow = geometry.axes.last().is_some_and(fits);
-    let along_rows = if is_narrow { kernels.narrow() } else { kernels.rows() };
-    let candidates = [(Along::Rows, along_rows), (Along::Channels, kernels.channels())];
-    // As for one thread: the order of the sums depends on it.
+    let is_narrow = request.geometry.axes.last().is_some_and(fits);
+    let orientations = [
+        Orientation { along: Along::Rows, tiles: if is_narrow { kernels.narrow() } else { kernels.rows() } },
+        Orientation { along: Along::Channels, tiles: kernels.channels() },
+    ];
     let alone = Request { threads: 1, ..*request };
-    let best = candidates
+    let (_, orientation) = orientations
         .into_iter()
-        .filter(|(along, _)| asked(*along))
-        .filter_map(|candidate| Some((Config::new(&alone, kernels, candidate, most)?.cycles, candidate)))
-        .reduce(|a, b| if b.0 < a.0 { b } else { a });
-    let config = best.and_then(|(_, candidate)| Config::new(request, kernels, candidate, most));
-    let config = config.ok_or_else(|| shared_planes::too_large(&geometry.axes, MOST_BYTES))?;
-    Ok(Offer::old(
-        request.machine,
-        config.cycles / request.machine.clock_ghz,
-        config.lens.iter().fold(0, |lines, len| lines.saturating_add(lines_for::<T::Acc>(*len))),
-        Box::new(move || Box::new(Depthwise::new(request, kernels, config))),
-    ))
+        .filter(|Orientation { along, .. }| {
+            request.layout.is_none_or(|layout| *layout == WeightLayout::Depthwise { along: *along })
+        })
+        .filter_map(|orientation| {
+            let plan = DepthwisePlan::new(&alone, kernels, orientation, is_direct, most_bytes)?;
+            Some((plan.work.cycles(), orientation))
+        })
+        .reduce(|a, b| if b.0 < a.0 { b } else { a })?;
+    DepthwisePlan::new(request, kernels, orientation, is_direct, most_bytes)
 }

@@ -1,26 +1,27 @@
-//! The planes of a unit are filled: rows of X between padding, split by phases, or gathered as
-//! lanes.
+//! How the planes of a unit are filled: along rows with rows of X between padding, split by phases,
+//! and along channels with the elements of several groups side by side.
 
 use core::ops::Range;
 
 use convoke_kernels::{Real, RowCopy, stream};
 
 use super::grid::Along;
-use super::lowering::{Depthwise, Unit};
+use super::lowering::{Depthwise, DepthwiseUnit};
 use crate::element::Element;
 use crate::lower::contract::Io;
 
 impl<T: Element> Depthwise<T> {
-    /// Copies the input of a unit into the planes, of which padding on W is zero already.
-    pub(super) fn fill(&self, unit: &Unit, io: &Io<'_, T>, planes: &mut [T::Acc], staged: &mut [T::Acc]) {
-        let grid = &self.config.grid;
+    /// Copies the input of a unit into the planes, whose padding beside rows is zero already.
+    /// `staged` is for rows of a 16-bit type.
+    pub(super) fn fill(&self, unit: &DepthwiseUnit, io: &Io<'_, T>, planes: &mut [T::Acc], staged: &mut [T::Acc]) {
+        let grid = &self.plan.grid;
         let (inside, source_row) = grid.rows_inside(unit.start, unit.extent);
         let (h, w) = (&grid.h, &grid.w);
         let spatial = self.geometry.input_spatial();
         let first = (unit.image * self.geometry.in_channels + unit.groups.start * grid.channels) * spatial;
         let source_at = |outer: usize| outer * h.input * w.input + source_row * w.input;
         if grid.along == Along::Rows && grid.outer.is_empty() && T::DIRECT && self.is_vectorised() {
-            // All planes are alike, and their sources follow one another.
+            // All planes are copied by one call: their rows lie alike, and so do their sources.
             let count = unit.groups.len() * grid.channels;
             if !grid.is_whole() {
                 for plane in planes.chunks_exact_mut(grid.plane).take(count) {
@@ -35,7 +36,7 @@ impl<T: Element> Depthwise<T> {
         }
         for (index, plane) in planes.chunks_exact_mut(grid.plane).enumerate() {
             let (channel, tap) = (index / grid.outer_taps, index % grid.outer_taps);
-            // With channels as lanes, all groups of the unit share a plane.
+            // Along rows, the planes may be for more groups than the last unit has.
             if grid.along == Along::Rows && channel >= unit.groups.len() * grid.channels {
                 return;
             }
@@ -66,15 +67,15 @@ impl<T: Element> Depthwise<T> {
         }
     }
 
-    /// Whether a pass of the kernels copies rows: stride 1, or both phases of stride 2.
+    /// Whether there are kernels that copy rows: for stride 1, and for both phases of stride 2.
     fn is_vectorised(&self) -> bool {
-        let grid = &self.config.grid;
+        let grid = &self.plan.grid;
         grid.w.stride == 1 || (grid.w.stride == 2 && grid.phases.len() == 2)
     }
 
     /// Copies rows of `count` planes; `x` begins with the first row that is not padding.
     fn copy_rows(&self, x: &[T], count: usize, inside: &Range<usize>, planes: &mut [T::Acc]) {
-        let (grid, Some(x)) = (&self.config.grid, T::as_acc(x)) else { return };
+        let (grid, Some(x)) = (&self.plan.grid, T::as_acc(x)) else { return };
         let planes = &mut planes[inside.start * grid.pitch..];
         let copy = RowCopy {
             planes: count,
@@ -89,7 +90,7 @@ impl<T: Element> Depthwise<T> {
             let phase = &grid.phases[0];
             self.kernels.copy(x, &mut planes[phase.base + phase.from..], &copy);
         } else {
-            // The phases of X's even and odd positions.
+            // Where the even positions of X go, and where the odd ones do.
             let at = |parity: usize| {
                 let phase = grid.phases.iter().find(|p| p.phase == (grid.w.pad_begin + parity) % 2);
                 phase.map_or(0, |phase| phase.base + phase.from)
@@ -98,9 +99,10 @@ impl<T: Element> Depthwise<T> {
         }
     }
 
-    /// Copies rows of `count` groups, side by side as lanes, into a plane.
+    /// Copies the rows `inside` of a plane, for `count` groups side by side; `x` begins with the
+    /// first row of the first group.
     fn gather(&self, x: &[T], count: usize, inside: &Range<usize>, plane: &mut [T::Acc], staged: &mut [T::Acc]) {
-        let grid = &self.config.grid;
+        let grid = &self.plan.grid;
         let step = grid.channels * self.geometry.input_spatial();
         let range = inside.start * grid.w.input..inside.end * grid.w.input;
         if let Some(x) = T::as_acc(x) {
@@ -114,7 +116,7 @@ impl<T: Element> Depthwise<T> {
     }
 }
 
-/// Zeroes the rows of a plane that are not `inside`, of those a strip has.
+/// Zeroes the rows of a plane that are not `inside`, of `rows` in all.
 fn clear<A: Real>(plane: &mut [A], inside: &Range<usize>, rows: usize, pitch: usize) {
     plane[..inside.start * pitch].fill(A::ZERO);
     plane[inside.end * pitch..rows * pitch].fill(A::ZERO);

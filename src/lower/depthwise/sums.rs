@@ -4,118 +4,125 @@ use core::ops::Range;
 
 use convoke_kernels::{DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, Epilogue, Real};
 
-use super::lowering::{Depthwise, Source, Unit};
+use super::lowering::{Depthwise, DepthwiseBuffers, DepthwiseSource, DepthwiseUnit, RowsSeen};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Io;
 use crate::lower::engine::RowPanels;
 use crate::lower::sink::no_epilogue;
 
-/// Lanes of a vector, at the most.
+/// Lanes of a vector, at the most: those of AVX-512 with `f32`, and room for twice as many.
 const MOST_LANES: usize = 32;
 
+/// Where kernels along rows store, and what they add on the way there.
+struct RowsInto<'y, 'e, A> {
+    y: Dest<'y, A>,
+    layout: DepthwiseOutput,
+    epilogue: Epilogue<'e, A>,
+}
+
 impl<T: Element> Depthwise<T> {
-    /// The sums of a unit's planes: calls `run` for runs of tiles of the same height, with the tap
-    /// groups that count, the first output row from the strip's first on, and their number.
+    /// Calls `run` for each run of tiles of a strip that have the same height and read the same
+    /// groups of tap columns: with their kernel, these groups, the first output row of the run,
+    /// counted from the strip's first, and the number of tiles. Groups that see only padding are
+    /// left out if weights are finite.
     fn tiles(
         &self,
-        unit: &Unit,
+        unit: &DepthwiseUnit,
         is_finite: bool,
         mut run: impl FnMut(&DepthwiseKernel<T::Acc>, Range<usize>, usize, usize),
     ) {
-        let grid = &self.config.grid;
+        let grid = &self.plan.grid;
         let step = grid.tile_step();
         let (inside, _) = grid.rows_inside(unit.start, unit.extent);
         let skips = is_finite && self.taps.groups() > 1 && inside.len() < grid.rows(unit.extent);
         for first in 0..step.min(unit.extent) {
-            let panels = RowPanels::new((unit.extent - first).div_ceil(step), self.config.tiles.len());
+            let panels = RowPanels::new((unit.extent - first).div_ceil(step), self.plan.tiles.len());
             let counted = |tile: usize| {
                 if !skips {
                     return 0..self.taps.groups();
                 }
                 let row = first + panels.start(tile) * step;
                 let last = row + (panels.height(tile) - 1) * step;
-                let counts = |(from, reach): &(usize, usize)| {
-                    let (low, high) = (row * grid.h.stride + from, last * grid.h.stride + from + reach);
+                let counts = |seen: &RowsSeen| {
+                    let (low, high) = (row * grid.h.stride + seen.first, last * grid.h.stride + seen.last);
                     low < inside.end && high >= inside.start
                 };
-                let begin = self.reaches.iter().position(counts).unwrap_or(0);
-                begin..self.reaches.iter().rposition(counts).map_or(0, |last| last + 1)
+                let begin = self.rows_seen.iter().position(counts).unwrap_or(0);
+                begin..self.rows_seen.iter().rposition(counts).map_or(0, |last| last + 1)
             };
             let mut tile = 0;
             while tile < panels.count() {
                 let (height, groups) = (panels.height(tile), counted(tile));
                 let is_same = |t: &usize| panels.height(*t) == height && counted(*t) == groups;
                 let same = 1 + (tile + 1..panels.count()).take_while(is_same).count();
-                run(&self.config.tiles[height - 1], groups, first + panels.start(tile) * step, same);
+                run(&self.plan.tiles[height - 1], groups, first + panels.start(tile) * step, same);
                 tile += same;
             }
         }
     }
 
-    /// Output channels `channels`, with vectors along rows: from the planes of the unit, those of
-    /// an output channel `x_plane` behind those of the one before it; or from X itself, or a copy
-    /// of it.
+    /// Sums a unit's output channels `channels` with vectors along rows, and takes them into Y.
     pub(super) fn rows(
         &self,
-        unit: &Unit,
+        unit: &DepthwiseUnit,
         io: &Io<'_, T>,
-        (source, x_plane): (Source<'_, T::Acc>, usize),
+        source: DepthwiseSource<'_, T::Acc>,
         channels: &Range<usize>,
         sums: &mut [T::Acc],
     ) {
-        let grid = &self.config.grid;
+        let grid = &self.plan.grid;
         let (spatial, width) = (self.geometry.output_spatial(), grid.w.output);
         let strip = unit.extent * width;
         let at = (unit.image * self.geometry.out_channels + channels.start) * spatial
             + (unit.outer * grid.h.output + unit.start) * width;
-        let weights = self.taps.weights();
-        let w = &io.weights[channels.start * weights..channels.end * weights];
-        let mut output = DepthwiseOutput { width, row: grid.tile_step() * width, plane: spatial };
+        let mut layout = DepthwiseOutput { width, row: grid.tile_step() * width, plane: spatial };
         let sink = self.finish.sink(io);
         let stores = [Stores::row(at, strip).times(channels.len(), spatial)];
-        if let Some((mut y, epilogue)) = sink.direct(at, &io.bias[channels.clone()], stores) {
-            return self.sum(unit, io, (source, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
+        if let Some((y, epilogue)) = sink.direct(at, &io.bias[channels.clone()], stores) {
+            let mut into = RowsInto { y, layout, epilogue };
+            return self.rows_into(unit, io, source, channels, &mut into);
         }
-        output.plane = strip;
-        let (mut y, epilogue) = (Dest::from_slice(sums), no_epilogue(&self.zeros));
-        self.sum(unit, io, (source, x_plane), w, channels.len(), (&mut y, &output, &epilogue));
+        layout.plane = strip;
+        let mut into = RowsInto { y: Dest::from_slice(sums), layout, epilogue: no_epilogue(&self.zeros) };
+        self.rows_into(unit, io, source, channels, &mut into);
         for (channel, sums) in channels.clone().zip(sums.chunks_exact_mut(strip)) {
             sink.row(sums, io.bias[channel], at + (channel - channels.start) * spatial);
         }
     }
 
-    /// As [`rows`](Self::rows), into a destination that begins with the strip of the first of
-    /// `count` output channels.
-    fn sum(
+    /// Sums output channels into a destination that begins with the strip of the first of them.
+    fn rows_into(
         &self,
-        unit: &Unit,
+        unit: &DepthwiseUnit,
         io: &Io<'_, T>,
-        (source, x_plane): (Source<'_, T::Acc>, usize),
-        w: &[T::Acc],
-        count: usize,
-        (y, output, epilogue): (&mut Dest<'_, T::Acc>, &DepthwiseOutput, &Epilogue<'_, T::Acc>),
+        source: DepthwiseSource<'_, T::Acc>,
+        channels: &Range<usize>,
+        into: &mut RowsInto<'_, '_, T::Acc>,
     ) {
-        let grid = &self.config.grid;
-        let weights = self.taps.weights();
-        if let Source::Planes(planes) = source {
-            self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
-                let input = DepthwiseInput {
-                    taps: &self.taps,
-                    groups,
-                    w,
-                    w_plane: weights,
-                    x: planes.get(row * grid.h.stride * grid.pitch..).unwrap_or(&[]),
-                    x_plane,
-                    x_vector: grid.nr,
-                    planes: count,
-                    tiles,
-                };
-                kernel.run(&input, &mut y.from(row * grid.w.output), output, &epilogue.from(row * grid.w.output));
-            });
-            return;
-        }
-        let (Some(table), Source::X(x)) = (&self.config.direct_table, source) else { return };
+        let (grid, w_plane, count) = (&self.plan.grid, self.taps.weights(), channels.len());
+        let w = &io.weights[channels.start * w_plane..channels.end * w_plane];
+        let (table, x, x_plane) = match source {
+            DepthwiseSource::X { table, x, step } => (table, x, step),
+            DepthwiseSource::Planes { x, step } => {
+                return self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
+                    let input = DepthwiseInput {
+                        taps: &self.taps,
+                        groups,
+                        w,
+                        w_plane,
+                        x: x.get(row * grid.h.stride * grid.pitch..).unwrap_or(&[]),
+                        x_plane: step,
+                        x_vector: grid.nr,
+                        planes: count,
+                        tiles,
+                    };
+                    let RowsInto { y, layout, epilogue } = &mut *into;
+                    let from = row * grid.w.output;
+                    kernel.run(&input, &mut y.from(from), layout, &epilogue.from(from));
+                });
+            }
+        };
         let h = &grid.h;
         self.tiles(unit, false, |kernel, _, row, tiles| {
             // Output channels that share their input take a tile in turn, which stays in the L1
@@ -124,32 +131,32 @@ impl<T: Element> Depthwise<T> {
             for run in 0..runs {
                 let row = row + run * kernel.mr();
                 let (first, height) = (((unit.start + row) * h.stride) as isize - h.pad_begin as isize, h.input);
-                let input =
-                    DirectInput { table, row: first, height, w, w_plane: weights, x, x_plane, planes: count, tiles };
+                let input = DirectInput { table, row: first, height, w, w_plane, x, x_plane, planes: count, tiles };
+                let RowsInto { y, layout, epilogue } = &mut *into;
                 let from = row * grid.w.output;
-                kernel.run_direct(&input, &mut y.from(from), output, &epilogue.from(from));
+                kernel.run_direct(&input, &mut y.from(from), layout, &epilogue.from(from));
             }
         });
     }
 
-    /// The output channels number `output` of a unit's groups, with vectors along groups.
+    /// Sums output channel number `output` of each group of a unit, with vectors along groups, and
+    /// takes them into Y.
     pub(super) fn channels(
         &self,
-        unit: &Unit,
+        unit: &DepthwiseUnit,
         io: &Io<'_, T>,
-        planes: &[T::Acc],
         output: usize,
-        sums: &mut [T::Acc],
-        staged: &mut [T::Acc],
+        buffers: &mut DepthwiseBuffers<'_, T::Acc>,
     ) {
-        let grid = &self.config.grid;
+        let grid = &self.plan.grid;
         let (spatial, width, lanes) = (self.geometry.output_spatial(), grid.w.output, grid.lanes);
         let outputs = self.geometry.out_channels_per_group();
         let block = unit.groups.start / lanes;
         let weights = self.taps.weights() * lanes;
         let w = &io.weights[(block * outputs + output) * weights..][..weights];
-        let place = DepthwiseOutput { width: width * lanes, row: grid.tile_step() * width * lanes, plane: 0 };
+        let layout = DepthwiseOutput { width: width * lanes, row: grid.tile_step() * width * lanes, plane: 0 };
         let epilogue = no_epilogue(&self.zeros);
+        let DepthwiseBuffers { planes, sums, staged } = buffers;
         let sums = &mut sums[..unit.extent * width * lanes];
         self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
             let input = DepthwiseInput {
@@ -164,7 +171,7 @@ impl<T: Element> Depthwise<T> {
                 tiles,
             };
             let mut y = Dest::from_slice(&mut sums[row * width * lanes..]);
-            kernel.run(&input, &mut y, &place, &epilogue);
+            kernel.run(&input, &mut y, &layout, &epilogue);
         });
         let channel = unit.groups.start * outputs + output;
         let at = (unit.image * self.geometry.out_channels + channel) * spatial

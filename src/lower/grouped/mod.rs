@@ -1,0 +1,189 @@
+//! Conv with few channels a group, straight from X: several output channels share each vector that
+//! is loaded.
+//!
+//! M = M/group, K = C/group * kernel volume, N = output positions, for each image and group. Rows
+//! of Y are as long as rows of X, so that a plane of X is what a GEMM reads, without a copy, and Y
+//! is written in whole vectors over the ends of rows. With strides, X is copied into a plane for
+//! each phase, whose rows are as long as those of Y.
+//!
+//! A unit of work is a run of positions of one group of one image, in blocks that stay in the L1
+//! cache. K is ordered by taps along W, then channels, then taps along H. A task's scratch holds
+//! the unit's planes, where X is strided or of a 16-bit type, and the sums of a panel of output
+//! channels, where kernels cannot store into Y.
+
+mod lowering;
+mod plan;
+mod planes;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use convoke_kernels::catalogue::{depthwise_kernels, grouped_kernels};
+use convoke_kernels::{FlatTaps, Real};
+
+use self::lowering::Grouped;
+use self::plan::{GroupedBlocks, GroupedPanels, GroupedTiles};
+use self::planes::GroupedPlanes;
+use super::contract::{Answer, Build, Offer, Recipe, Request, check_op};
+use super::layout::WeightLayout;
+use super::sink::Finish;
+use crate::element::Element;
+use crate::exec::Ledger;
+use crate::machine::{Item, Work};
+use crate::{Axis, Geometry, Op};
+
+/// Channels of a group, of X and of Y, at the most: with more, GEMM has enough to share.
+const MOST_CHANNELS: usize = 32;
+
+/// Output channels of a group, at the least: one alone has no other to share vectors with.
+const LEAST_OUTPUTS: usize = 2;
+
+/// Taps of the kernel, at the most: the tables of masks grow with them.
+const MOST_TAPS: usize = 128;
+
+/// The longest stride: with longer ones, little of X is read.
+const MOST_STRIDE: usize = 8;
+
+/// Elements of a row of Y, at the most: the tables of masks grow with them.
+const MOST_WIDTH: usize = FlatTaps::MOST_WIDTH;
+
+/// Bytes of the planes of a unit, and bytes of its sums, at the most, so that large groups do not
+/// take memory without limit.
+const MOST_BYTES: usize = 16 << 20;
+
+/// Conv on one or two axes with few channels a group. Without a stride, rows of Y are as long as
+/// rows of X; with one, rows of Y are at least as long as a phase of a row of X, and there is no
+/// dilation.
+pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    check_op(geometry, Op::Conv)?;
+    let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
+    if inputs > MOST_CHANNELS || !(LEAST_OUTPUTS..=MOST_CHANNELS).contains(&outputs) {
+        return Err(alloc::format!(
+            "{inputs} input and {outputs} output channels a group, at most {MOST_CHANNELS} and {LEAST_OUTPUTS} to {MOST_CHANNELS} can be"
+        ));
+    }
+    let (_, w) = last_axes(geometry)?;
+    for (i, axis) in geometry.axes.iter().enumerate() {
+        let Axis { input, stride, dilation, .. } = axis;
+        if *stride > MOST_STRIDE || (*stride > 1 && *dilation > 1) {
+            return Err(alloc::format!(
+                "spatial axis {i} has stride {stride}, dilation {dilation}, only strides up to {MOST_STRIDE}, and dilation beside stride 1"
+            ));
+        }
+        if *input == 0 {
+            return Err(alloc::format!("spatial axis {i} has input 0"));
+        }
+    }
+    check_rows(&w, geometry.axes.len() - 1)?;
+    if geometry.kernel_volume() > MOST_TAPS {
+        return Err(alloc::format!("the kernel has {} taps, at most {MOST_TAPS} can be", geometry.kernel_volume()));
+    }
+    Ok(())
+}
+
+/// The rule for the lengths of rows; `w` is the spatial axis with index `last`.
+fn check_rows(w: &Axis, last: usize) -> Result<(), String> {
+    let Axis { input, output, stride, .. } = w;
+    let is_long = if *stride == 1 { output == input } else { *output >= input.div_ceil(*stride) };
+    if !is_long {
+        return Err(alloc::format!(
+            "spatial axis {last} has input {input}, output {output}, stride {stride}: rows of Y are not as long as rows of X, or of its phases"
+        ));
+    }
+    if *output > MOST_WIDTH {
+        return Err(alloc::format!("spatial axis {last} has output {output}, at most {MOST_WIDTH} can be"));
+    }
+    Ok(())
+}
+
+/// The axes of rows and of elements of a row; an axis alone is that of elements.
+fn last_axes(geometry: &Geometry) -> Result<(Axis, Axis), String> {
+    match geometry.axes[..] {
+        [w] => Ok((Axis::UNIT, w)),
+        [h, w] => Ok((h, w)),
+        _ => Err(alloc::format!("{} spatial axes, only one or two", geometry.axes.len())),
+    }
+}
+
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+    let (geometry, machine) = (request.geometry, request.machine);
+    let inputs = geometry.in_channels_per_group();
+    let kernels = grouped_kernels::<T::Acc>(request.isa());
+    let lanes = kernels.first().ok_or_else(|| String::from("no kernels for this instruction set"))?.lanes();
+    let (h, w) = last_axes(geometry)?;
+    let too_large = || String::from("X is too large");
+    let planes = GroupedPlanes::new(&h, &w, lanes).ok_or_else(too_large)?;
+    let taps = planes.taps(inputs, lanes).ok_or_else(too_large)?;
+    let tiles = GroupedTiles { machine, kernels, steps: taps.steps() as f64 };
+    let heights = heights(request, &tiles, geometry.output_spatial().div_ceil(lanes))?;
+    let finish = Finish::new(request);
+    let is_copied = !T::DIRECT || planes.is_strided();
+    let blocks = GroupedBlocks::new(request, lanes, &heights, inputs * planes.pitch, finish.is_direct());
+    let panels =
+        GroupedPanels::new(&tiles, &heights, &blocks).ok_or_else(|| String::from("no kernels for this layout"))?;
+
+    let mut scratch = Ledger::default();
+    let copy = scratch.book::<T::Acc>("planes", if is_copied { inputs * planes.pitch } else { 0 });
+    let sums = if finish.is_direct() { 0 } else { panels.tallest().saturating_mul(blocks.vectors * lanes) };
+    let sums = scratch.book::<T::Acc>("sums", sums);
+    if copy.len().max(sums.len()).saturating_mul(size_of::<T::Acc>()) > MOST_BYTES {
+        return Err(String::from("the planes are too large"));
+    }
+    let kernel = panels.kernel(blocks.count == 1);
+    let copies = if is_copied { planes.work(machine, lanes) * inputs as f64 } else { Work::default() };
+    let group_work = panels.work * sums_factor(request, &planes, &taps, blocks.all_vectors()) + copies;
+    let recipe = Recipe {
+        kernel,
+        details: alloc::format!("{kernel}, panels of {heights:?} output channels, {} units", blocks.units()),
+        layout: WeightLayout::Grouped { heights },
+        packed_len: geometry.weight_len(),
+        tasks: blocks.tasks,
+        scratch,
+        work: group_work * blocks.groups as f64 + machine.work(Item::Tasks, 1.0),
+    };
+    let build: Build<'a, T> = Box::new(move || {
+        Box::new(Grouped {
+            geometry: geometry.clone(),
+            isa: request.isa(),
+            finish,
+            copy_kernels: depthwise_kernels::<T::Acc>(request.isa()),
+            planes,
+            taps,
+            lanes,
+            zeros: alloc::vec![T::Acc::ZERO; panels.tallest()],
+            panels: panels.panels,
+            blocks,
+            copy,
+            sums,
+        })
+    });
+    Ok(Offer { recipe, build })
+}
+
+/// The heights of a group's panels of output channels: as weights are packed already, or the
+/// cheapest for `vectors` vectors of positions.
+fn heights<T: Element>(
+    request: &Request<'_, T>,
+    tiles: &GroupedTiles<'_, T::Acc>,
+    vectors: usize,
+) -> Result<Vec<usize>, String> {
+    match request.layout {
+        Some(WeightLayout::Grouped { heights }) => Ok(heights.clone()),
+        Some(other) => Err(other.mismatch()),
+        None => tiles
+            .heights(request.geometry.out_channels_per_group(), vectors)
+            .ok_or_else(|| String::from("no kernels for so many")),
+    }
+}
+
+/// How much longer the sums of a group, of `vectors` vectors of positions, take than their tiles
+/// alone. Near the border of a plane, loads have masks. With strides, planes of many channels are
+/// written before any of them is read.
+fn sums_factor<T: Element>(request: &Request<'_, T>, planes: &GroupedPlanes, taps: &FlatTaps, vectors: usize) -> f64 {
+    let (geometry, prices) = (request.geometry, request.machine.prices());
+    let has_many_channels = geometry.in_channels_per_group() >= prices.grouped_strided_channels;
+    let is_written_first = planes.is_strided() && geometry.group > 1 && has_many_channels;
+    let border = 1.0 + prices.grouped_border * taps.border() as f64 / vectors as f64;
+    prices.grouped * border * if is_written_first { prices.grouped_strided } else { 1.0 }
+}

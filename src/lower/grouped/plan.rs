@@ -1,0 +1,223 @@
+//! How the work is cut: panels of output channels, tiles that cover the positions, blocks and
+//! units.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use convoke_kernels::{GroupedKernel, Real};
+
+use crate::element::Element;
+use crate::exec::share;
+use crate::lower::contract::Request;
+use crate::lower::shares::TASKS_PER_THREAD;
+use crate::machine::{Item, Machine, Work};
+
+/// Bytes of a unit's planes, at the most, where several panels of output channels read them: they
+/// stay in L1 caches of 32 KiB and more, with room for Y and weights.
+const PLANES_BYTES: usize = 24 << 10;
+
+/// Bytes of the sums of a block, at the most, where kernels cannot store into Y: they stay in the
+/// L2 cache.
+fn sums_bytes(machine: &Machine) -> usize {
+    machine.block_l2_bytes() / 8
+}
+
+/// Vectors of a block, at the least: fewer leave no choice of tiles.
+const LEAST_BLOCK_VECTORS: usize = 6;
+
+/// How Y is cut: the positions of each group of each image into blocks, and the blocks into units.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct GroupedBlocks {
+    /// Groups of all images.
+    pub(super) groups: usize,
+    /// Vectors of a block, and blocks of a group.
+    pub(super) vectors: usize,
+    pub(super) count: usize,
+    /// Vectors of the last block.
+    last_vectors: usize,
+    /// Units of a group.
+    parts: usize,
+    pub(super) tasks: usize,
+}
+
+impl GroupedBlocks {
+    /// Blocks stay in caches, and there are enough of them for the threads. The planes of a group
+    /// have `planes_len` values.
+    pub(super) fn new<T: Element>(
+        request: &Request<'_, T>,
+        lanes: usize,
+        heights: &[usize],
+        planes_len: usize,
+        is_direct: bool,
+    ) -> Self {
+        let (geometry, bytes) = (request.geometry, size_of::<T::Acc>());
+        let groups = geometry.batch * geometry.group;
+        let all_vectors = geometry.output_spatial().div_ceil(lanes);
+        let for_l1 = if heights.len() > 1 { planes_len.saturating_mul(bytes).div_ceil(PLANES_BYTES) } else { 1 };
+        let tallest = heights.iter().copied().max().unwrap_or(0);
+        let sums = if is_direct { 0 } else { geometry.output_spatial().saturating_mul(tallest * bytes) };
+        let for_l2 = sums.div_ceil(sums_bytes(request.machine));
+        let tasks = TASKS_PER_THREAD * request.threads;
+        let for_threads = if request.threads == 1 { 1 } else { tasks.div_ceil(groups) };
+        let least_count = for_l1.max(for_l2).max(for_threads);
+        let vectors = all_vectors.div_ceil(least_count).max(LEAST_BLOCK_VECTORS).min(all_vectors);
+        let count = all_vectors.div_ceil(vectors);
+        let parts = for_threads.min(count);
+        let last_vectors = all_vectors - (count - 1) * vectors;
+        Self { groups, vectors, count, last_vectors, parts, tasks: tasks.min(groups * parts) }
+    }
+
+    /// Vectors of all positions of a group.
+    pub(super) fn all_vectors(&self) -> usize {
+        (self.count - 1) * self.vectors + self.last_vectors
+    }
+
+    pub(super) fn units(&self) -> usize {
+        self.groups * self.parts
+    }
+
+    /// The units of a task.
+    pub(super) fn task_units(&self, task: usize) -> Range<usize> {
+        share(self.units(), self.tasks, task)
+    }
+
+    /// The group of a unit, counted over the images, and its blocks.
+    pub(super) fn unit(&self, unit: usize) -> (usize, Range<usize>) {
+        (unit / self.parts, share(self.count, self.parts, unit % self.parts))
+    }
+}
+
+/// Some output channels of a group.
+pub(super) struct GroupedPanel<A: Real> {
+    pub(super) height: usize,
+    /// The tiles of a full block, and those of the last one.
+    pub(super) runs: [Vec<TileRun<A>>; 2],
+}
+
+/// Tiles of one width side by side.
+pub(super) struct TileRun<A: Real> {
+    pub(super) kernel: &'static GroupedKernel<A>,
+    /// The vector of the block that the first tile begins with.
+    pub(super) first: usize,
+    /// The vectors of all tiles; the last tile may have only a part of its own.
+    pub(super) vectors: usize,
+}
+
+/// All panels of a group.
+pub(super) struct GroupedPanels<A: Real> {
+    pub(super) panels: Vec<GroupedPanel<A>>,
+    /// What the tiles of a group take.
+    pub(super) work: Work,
+}
+
+impl<A: Real> GroupedPanels<A> {
+    /// None if there are no kernels of these heights.
+    pub(super) fn new(tiles: &GroupedTiles<'_, A>, heights: &[usize], blocks: &GroupedBlocks) -> Option<Self> {
+        let mut panels = Vec::with_capacity(heights.len());
+        let mut work = Work::default();
+        for &height in heights {
+            let (full, full_work) = tiles.cover(height, blocks.vectors)?;
+            let (last, last_work) = tiles.cover(height, blocks.last_vectors)?;
+            work += full_work * (blocks.count - 1) as f64 + last_work;
+            panels.push(GroupedPanel { height, runs: [full, last] });
+        }
+        Some(Self { panels, work })
+    }
+
+    /// Output channels of the tallest panel.
+    pub(super) fn tallest(&self) -> usize {
+        self.panels.iter().map(|panel| panel.height).max().unwrap_or(0)
+    }
+
+    /// The name of the kernel that sums most positions of the first panel, in a full block or in
+    /// the last one.
+    pub(super) fn kernel(&self, is_last: bool) -> &'static str {
+        let runs = self.panels.first().map_or(&[][..], |panel| &panel.runs[usize::from(is_last)]);
+        runs.iter().max_by_key(|run| run.vectors).map_or("", |run| run.kernel.name())
+    }
+}
+
+/// The kernels, and what their tiles take.
+pub(super) struct GroupedTiles<'a, A: Real> {
+    pub(super) machine: &'a Machine,
+    pub(super) kernels: &'static [GroupedKernel<A>],
+    /// Steps of k of a tile.
+    pub(super) steps: f64,
+}
+
+impl<A: Real> GroupedTiles<'_, A> {
+    fn tile_work(&self, kernel: &GroupedKernel<A>) -> Work {
+        let machine = self.machine;
+        let load_slots = kernel.nrv() as f64 * machine.prices().grouped_loads + kernel.mr() as f64;
+        let loads = load_slots / machine.loads_per_cycle;
+        let step = (kernel.fmas() as f64 / machine.fmas_per_cycle).max(loads).max(machine.fma_latency_cycles);
+        // A call computes a run of tiles, so that each of them counts for a part of a call.
+        machine.work(Item::ArithmeticCycles, step * self.steps)
+            + machine.work(Item::GroupedVectors, (kernel.mr() * kernel.nrv()) as f64)
+            + machine.work(Item::KernelCalls, 0.25)
+    }
+
+    /// The cheapest tiles of `height` rows that cover `vectors` vectors, and what they take. None
+    /// if there is no kernel of that height.
+    fn cover(&self, height: usize, vectors: usize) -> Option<(Vec<TileRun<A>>, Work)> {
+        let kernels: Vec<_> = self.kernels.iter().filter(|kernel| kernel.mr() == height).collect();
+        let works: Vec<_> = kernels.iter().map(|kernel| self.tile_work(kernel)).collect();
+        let costs: Vec<_> = works.iter().map(Work::cycles).collect();
+        let cost_of_a_vector = |i: &usize| costs[*i] / kernels[*i].nrv() as f64;
+        let bulk = (0..kernels.len()).min_by(|a, b| cost_of_a_vector(a).total_cmp(&cost_of_a_vector(b)))?;
+        // The first tiles have the width that is cheapest for a vector. The rest, which would be
+        // about `width` such tiles, is covered by the cheapest combination of widths.
+        let width = kernels[bulk].nrv();
+        let many = (vectors / width).saturating_sub(width);
+        let rest = vectors - many * width;
+        // For each number of vectors, the least cost, and the width that is taken last.
+        let mut least: Vec<(f64, usize)> = vec![(0.0, 0)];
+        for n in 1..=rest {
+            let with = |i: usize| (least[n.saturating_sub(kernels[i].nrv())].0 + costs[i], i);
+            least.push((0..kernels.len()).map(with).min_by(|a, b| a.0.total_cmp(&b.0))?);
+        }
+        let mut counts = vec![0; kernels.len()];
+        counts[bulk] = many;
+        let mut left = rest;
+        while left > 0 {
+            counts[least[left].1] += 1;
+            left = left.saturating_sub(kernels[least[left].1].nrv());
+        }
+        let (mut runs, mut work, mut first) = (Vec::new(), Work::default(), 0);
+        for ((kernel, tile_work), tiles) in kernels.into_iter().zip(works).zip(counts).filter(|(_, tiles)| *tiles > 0) {
+            // Without any one of the tiles, the others would not reach the end. So the last tile
+            // begins before the end, though it may reach beyond it.
+            let covered = (tiles * kernel.nrv()).min(vectors - first);
+            runs.push(TileRun { kernel, first, vectors: covered });
+            first += covered;
+            work += tile_work * tiles as f64;
+        }
+        work += self.machine.work(Item::KernelCalls, runs.len() as f64);
+        Some((runs, work))
+    }
+
+    /// The heights of the cheapest panels of `rows` output channels, the tallest first; none if no
+    /// heights add up to that.
+    pub(super) fn heights(&self, rows: usize, vectors: usize) -> Option<Vec<usize>> {
+        let mut choices: Vec<(usize, f64)> = Vec::new();
+        for kernel in self.kernels {
+            if choices.iter().all(|(height, _)| *height != kernel.mr()) {
+                choices.push((kernel.mr(), self.cover(kernel.mr(), vectors)?.1.cycles()));
+            }
+        }
+        // For each number of rows, the least cost, and the height that is taken last.
+        let mut least: Vec<Option<(f64, usize)>> = vec![Some((0.0, 0))];
+        for n in 1..=rows {
+            let with = |&(height, cost): &(usize, f64)| Some((least[n.checked_sub(height)?]?.0 + cost, height));
+            least.push(choices.iter().filter_map(with).min_by(|a, b| a.0.total_cmp(&b.0)));
+        }
+        let (mut heights, mut left) = (Vec::new(), rows);
+        while left > 0 {
+            heights.push(least[left]?.1);
+            left -= least[left]?.1;
+        }
+        heights.sort_unstable_by(|a, b| b.cmp(a));
+        Some(heights)
+    }
+}
