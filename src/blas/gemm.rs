@@ -51,7 +51,7 @@ pub(crate) trait Gemm<A>: Send + Sync {
 }
 
 /// A length in blocks of nearly equal size.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Blocks {
     total: usize,
     size: usize,
