@@ -96,10 +96,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
             k.size(),
             blocking.bands.count
         ),
-        layout: WeightLayout::BlasColumns {
-            channels: channels.size(),
-            panels: [gemms[0].layout(), gemms[1].layout()],
-        },
+        layout: WeightLayout::BlasColumns { channels: channels.size(), panels: [gemms[0].layout(), gemms[1].layout()] },
         packed_len: geometry.weight_len(),
         tasks: split.tasks(),
         scratch,

@@ -109,6 +109,7 @@ fn rules(algorithm: Algorithm) -> fn(&Geometry) -> Result<(), String> {
     match algorithm {
         Algorithm::Pointwise => pointwise::accepts,
         Algorithm::Im2col(_) => im2col::accepts,
+        Algorithm::Transposed => transposed::accepts,
         Algorithm::Col2im(_) => col2im::accepts,
         Algorithm::Naive => |_| Ok(()),
         // TRANSITION
