@@ -40,8 +40,8 @@ pub(crate) trait Gemm<A>: Send + Sync {
     /// Packs A. It has rows x k values: `element` gives the one of a row and a column.
     fn pack(&self, k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A);
 
-    /// Computes `c[i * ld + j] = [c[i * ld + j] +] sum over p of A[i][p] * b[p * ld + j]` for j below
-    /// `n`. Whole rows of `c`, of `ld` elements, may be written. `tile` is scratch of
+    /// Computes `c[i * ld + j] = [c[i * ld + j] +] sum over p of A[i][p] * b[p * ld + j]` for j
+    /// below `n`. Whole rows of `c`, of `ld` elements, may be written. `tile` is scratch of
     /// [`tile_len`](Self::tile_len) values.
     fn multiply(&self, product: Product<'_, A>, c: &mut [A], tile: &mut [A]);
 

@@ -1,5 +1,5 @@
-//! ConvTranspose as GEMM + col2im: multiply every input position by every tap, and add each product
-//! to the output that it belongs to.
+//! ConvTranspose as GEMM + col2im: multiply every input position by every tap, and add each
+//! product to the output that it belongs to.
 //!
 //! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each
 //! image and group. K is in blocks of at most [`STEPS`], and so are the taps of larger kernels.
@@ -113,9 +113,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
 /// How the products and the output are cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Col2imBlocking {
-    /// Output channels of a group, taps, and steps of K. They depend on the operator alone, so that
-    /// packed weights fit every input size. If taps are in blocks, each block of channels is one
-    /// channel.
+    /// Output channels of a group, taps, and steps of K. They depend on the operator alone, so
+    /// that packed weights fit every input size. If taps are in blocks, each block of channels is
+    /// one channel.
     channels: Blocks,
     taps: Blocks,
     k: Blocks,
@@ -165,8 +165,8 @@ struct OutputBands {
 
 impl OutputBands {
     /// A band has as many positions as [`band_bytes`] hold. It has fewer if threads would be left
-    /// without work, but not so few that most input positions reach several bands. Its sums take at
-    /// most `most_bytes`, unless a single position takes more.
+    /// without work, but not so few that most input positions reach several bands. Its sums take
+    /// at most `most_bytes`, unless a single position takes more.
     fn new<T: Element>(request: &Request<'_, T>, channels: &Blocks, most_bytes: usize) -> Self {
         let (geometry, axes) = (request.geometry, &request.geometry.axes);
         let outputs = |axes: &[Axis]| axes.iter().map(|a| a.output).product::<usize>();
@@ -451,8 +451,8 @@ impl<T: Element> Lowering<T> for Col2im<T> {
         let x = &io.x[(image * geometry.in_channels + group * geometry.in_channels_per_group()) * spatial..];
         for run in 0..if spatial == 0 { 0 } else { layout.runs() } {
             let inputs = layout.inputs(run);
-            // Tiles begin at multiples of their length, wherever the band begins. So every sum adds
-            // its products in the same order, however the output is cut.
+            // Tiles begin at multiples of their length, wherever the band begins. So every sum
+            // adds its products in the same order, however the output is cut.
             let mut first = inputs.start;
             while first < inputs.end {
                 let n = (blocking.positions - first % blocking.positions).min(inputs.end - first);

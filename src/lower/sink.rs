@@ -1,4 +1,5 @@
-//! Takes finished sums into Y: adds bias and residual, applies the activation, converts and stores.
+//! Takes finished sums into Y: adds bias and residual, applies the activation, converts and
+//! stores.
 //!
 //! There are two ways. Kernels store straight into Y if sums have the type of Y and the activation
 //! is a clamp. Otherwise (16-bit types, other activations) sums go to scratch memory, and rows of
@@ -98,8 +99,8 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         Some(Epilogue { bias: &[], residual: None, lo, hi })
     }
 
-    /// Finishes one row of sums: adds bias and residual, applies the activation, rounds, and stores
-    /// from element `at` of Y on. Overwrites the sums.
+    /// Finishes one row of sums: adds bias and residual, applies the activation, rounds, and
+    /// stores from element `at` of Y on. Overwrites the sums.
     pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
         let residual = self.io.residual.map(|r| &r[at..at + sums.len()]);
         stream::epilogue(self.finish.isa, self.finish.activation, bias, residual, sums);
@@ -143,8 +144,9 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         }
     }
 
-    /// Finishes a tile `[pixels][nr]` of sums whose vectors run along channels. It stores the first
-    /// `bias.len()` channels: pixel p of channel c goes to element `at + c * ldy + p * step` of Y.
+    /// Finishes a tile `[pixels][nr]` of sums whose vectors run along channels. It stores the
+    /// first `bias.len()` channels: pixel p of channel c goes to element `at + c * ldy + p *
+    /// step` of Y.
     pub(crate) fn transposed(
         &self,
         tile: &[T::Acc],

@@ -1,5 +1,5 @@
-//! Outputs at the borders, if a weight is not finite. Then its product with padding is not zero, and
-//! must be left out.
+//! Outputs at the borders, if a weight is not finite. Then its product with padding is not zero,
+//! and must be left out.
 
 use core::ops::Range;
 
@@ -69,8 +69,8 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// The sum of an output's contributions, for channel `m` of the group. `x` begins with the first
-    /// channel of the group.
+    /// The sum of an output's contributions, for channel `m` of the group. `x` begins with the
+    /// first channel of the group.
     fn border_sum(&self, output: &BorderOutput<'_>, m: usize, x: &[T], weights: &[T::Acc]) -> T::Acc {
         let (channels, positions) = (self.geometry.in_channels_per_group(), self.geometry.input_spatial());
         let (pass, row) = (output.pass, self.packed_row(output, m));

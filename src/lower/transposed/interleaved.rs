@@ -34,8 +34,8 @@ impl<T: Element> Transposed<T> {
         }
     }
 
-    /// Computes some panels for one phase. The sums of a panel are kept between the blocks of K, and
-    /// interleaved after the last one.
+    /// Computes some panels for one phase. The sums of a panel are kept between the blocks of K,
+    /// and interleaved after the last one.
     pub(super) fn store_panels(
         &self,
         sink: &Sink<'_, '_, T>,

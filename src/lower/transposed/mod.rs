@@ -1,11 +1,11 @@
-//! ConvTranspose without a column matrix. Each phase of the strides is a convolution of stride 1, and
-//! all phases read the same padded copy of X.
+//! ConvTranspose without a column matrix. Each phase of the strides is a convolution of stride 1,
+//! and all phases read the same padded copy of X.
 //!
-//! M = M/group * the phases of the last axis that read the same inputs, K = C/group * the taps of a
-//! phase, N = positions of a phase, for each image, group and phase of the other axes. Each phase
-//! has a K of its own, so that no tap is filled up with zeros where the kernel is not a multiple of
-//! the stride. K is in blocks of channels; a block is ordered by 16 channels, then taps, then
-//! channels.
+//! M = M/group * the phases of the last axis that read the same inputs, K = C/group * the taps of
+//! a phase, N = positions of a phase, for each image, group and phase of the other axes. Each
+//! phase has a K of its own, so that no tap is filled up with zeros where the kernel is not a
+//! multiple of the stride. K is in blocks of channels; a block is ordered by 16 channels, then
+//! taps, then channels.
 //!
 //! A tile has all phases of the last axis for a panel of channels and a strip of positions. Its
 //! sums are interleaved into Y, so that each element of Y is written once. The sums come from
@@ -13,9 +13,9 @@
 //! sums of a panel are kept between them. Layers with few products for an output do without
 //! tiles: a kernel sums and interleaves all phases of one channel. See [`plan::PhaseMode`].
 //!
-//! Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], if the
-//! planes of a slab fit 32 MiB. Scratch of a task: the padded planes of all channels for one slab
-//! of the positions, and the sums of one panel.
+//! Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], if
+//! the planes of a slab fit 32 MiB. Scratch of a task: the padded planes of all channels for one
+//! slab of the positions, and the sums of one panel.
 
 mod border;
 mod channels;

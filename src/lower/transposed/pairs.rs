@@ -68,13 +68,13 @@ impl<T: Element> Transposed<T> {
                 (here.group * rows + all.start(p)) * self.channel_weights + pass.before * channels * all.height(p);
             &io.weights[begin..begin + all.height(p) * pass.phases * k]
         };
-        // The bounds of the epilogue are not written here. A kernel reads them as one value: if they
-        // had just been written one by one, it would wait for all stores before them.
+        // The bounds of the epilogue are not written here. A kernel reads them as one value: if
+        // they had just been written one by one, it would wait for all stores before them.
         let epilogue = &mut pairs.epilogue;
         for p in panels {
             let (first, height) = (here.group * rows + all.start(p), all.height(p));
-            // While the first strip is multiplied, the next panel is fetched, a line with each step
-            // of K.
+            // While the first strip is multiplied, the next panel is fetched, a line with each
+            // step of K.
             let is_ahead = strip.vectors.start == 0 && p + 1 < pairs.end;
             let ahead = if is_ahead { Ahead::lines(weights_of(p + 1)) } else { Ahead::NONE };
             epilogue.bias = &io.bias[first..first + height];

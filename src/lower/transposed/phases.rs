@@ -26,7 +26,8 @@ pub(super) struct Tap {
 /// The phases of one axis.
 pub(super) struct AxisPhases {
     pub(super) axis: Axis,
-    /// Outputs of position 0 that the padding crops: less than the stride, and at most the padding.
+    /// Outputs of position 0 that the padding crops: less than the stride, and at most the
+    /// padding.
     pub(super) cropped: usize,
     /// Positions of a phase. Outputs of the first and of the last position may be cropped.
     pub(super) positions: usize,
@@ -77,8 +78,8 @@ impl AxisPhases {
         self.taps[r].iter().all(|tap| self.input(v, tap).is_some())
     }
 
-    /// A convolution of stride 1 whose planes are as large as those of the phases: its two taps lie
-    /// `reach` apart.
+    /// A convolution of stride 1 whose planes are as large as those of the phases: its two taps
+    /// lie `reach` apart.
     pub(super) fn as_conv(&self, reach: usize) -> Axis {
         let (kernel, dilation) = if reach == 0 { (1, 1) } else { (2, reach) };
         Axis { kernel, dilation, stride: 1, output: self.positions, pad_begin: 0, pad_end: 0, ..self.axis }

@@ -24,8 +24,8 @@ use crate::lower::sink::Finish;
 use crate::machine::{Item, Machine, Work};
 use crate::{Axis, Geometry};
 
-/// The most output channels of a group that are summed channel by channel. More channels share what
-/// tiles load.
+/// The most output channels of a group that are summed channel by channel. More channels share
+/// what tiles load.
 const MOST_SUMMED_CHANNELS: usize = 8;
 /// Bytes of Y up to which its lines are in the caches when pairs are stored. Lines of a larger Y
 /// are fetched before the tile. It is an absolute size until it is measured with other caches.
@@ -52,17 +52,18 @@ fn group_plane_bytes(machine: &Machine) -> usize {
 /// How sums get into Y.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PhaseMode {
-    /// A kernel sums all phases of one channel in registers, and interleaves them from there. There
-    /// are no tiles, and K is one block.
+    /// A kernel sums all phases of one channel in registers, and interleaves them from there.
+    /// There are no tiles, and K is one block.
     ChannelByChannel,
-    /// The sums of a tile go to scratch, and are interleaved before the next tile is computed. K is
-    /// one block.
+    /// The sums of a tile go to scratch, and are interleaved before the next tile is computed. K
+    /// is one block.
     TileByTile,
     /// K has several blocks. The sums of a panel for a whole slab stay in scratch until all blocks
     /// are added. Then they are interleaved.
     PanelByPanel,
-    /// A tile has both phases of a stride of 2. A kernel interleaves them from registers, as pairs.
-    /// K is one block. Strips that end within a vector, and runs with a residual, go tile by tile.
+    /// A tile has both phases of a stride of 2. A kernel interleaves them from registers, as
+    /// pairs. K is one block. Some sums go tile by tile all the same: those of strips with a
+    /// vector that spans two rows of Y or is cropped, and all of a run with a residual.
     Paired(PairMode),
 }
 
@@ -84,14 +85,14 @@ pub(super) enum PairLoops {
     StripsOutside,
 }
 
-/// The planes and sums to be compared.
+/// A choice of planes and kernels. The cheapest one is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PhaseWay {
     /// Tiles, and planes with columns of garbage.
     Tiles,
     /// Tiles, and planes with a copy for each shift.
     DenseTiles,
-    /// Kernels that sum channel by channel.
+    /// Planes with columns of garbage, and a kernel that sums channel by channel.
     Channels,
 }
 

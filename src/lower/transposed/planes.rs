@@ -4,9 +4,10 @@
 //! run of positions on that axis, and all positions behind it. All phases have the same slabs.
 //! Position v of a phase reads element v + shift of the planes along each axis.
 //!
-//! Along the last axis there are two kinds of planes. Either there is one copy of X, whose rows are
-//! longer than those of a phase by the reach of the shifts: then columns of garbage lie between the
-//! rows. Or, where rows are short, each shift has a copy of its own, and there is no garbage.
+//! Along the last axis there are two kinds of planes. Either there is one copy of X, whose rows
+//! are longer than those of a phase by the reach of the shifts: then columns of garbage lie
+//! between the rows. Or, where rows are short, each shift has a copy of its own, and there is no
+//! garbage.
 
 use alloc::vec::Vec;
 
@@ -221,8 +222,8 @@ impl PhasePlanes {
         slab.origin[i] + self.tables.of_slab[row * (self.axes.len() - 1) + i]
     }
 
-    /// Where the outputs of a row begin in a channel of Y, for phase `r` of the axes before the last.
-    /// None if padding crops the row.
+    /// Where the outputs of a row begin in a channel of Y, for phase `r` of the axes before the
+    /// last. None if padding crops the row.
     pub(super) fn place(&self, phases: &[AxisPhases], slab: &PhaseSlab<'_>, r: &[usize], row: usize) -> Option<usize> {
         let last = phases.len() - 1;
         let mut at = 0;

@@ -1,6 +1,7 @@
 //! How the products of phases are cut: panels of output channels, kernels, and blocks of K.
 
 use alloc::vec::Vec;
+use core::ops::{Add, Mul};
 
 use convoke_kernels::catalogue::spatial_kernels;
 use convoke_kernels::{Real, SpatialKernel};
@@ -16,8 +17,8 @@ pub(super) const TILE_ROWS: usize = 64;
 const MOST_PANEL_CHANNELS: usize = 32;
 /// The most steps of a block of K, unless the taps of one channel are more.
 const MOST_STEPS: usize = 512;
-/// The most channels of a block of K. If K has one tap, no taps share the rows of B, and those of a
-/// tile of 32 columns then fill the L1 cache.
+/// The most channels of a block of K. If K has one tap, no taps share the rows of B, and those of
+/// a tile of 32 columns then fill the L1 cache.
 const MOST_BLOCK_CHANNELS: usize = 352;
 
 /// Channels of a block of K, for `taps` taps.
@@ -116,7 +117,8 @@ impl<T: Real> PhaseTiles<T> {
                 if packed.is_none() && tiles.panels.height(0) != channels {
                     continue;
                 }
-                let cycles = tiles.work(machine, products, vectors).cycles();
+                // Cycles alone are added up faster than a work.
+                let cycles = tiles.total(products, vectors, |k, steps| tile_work(machine, k, steps).cycles());
                 if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                     best = Some((cycles, tiles));
                 }
@@ -152,37 +154,42 @@ impl<T: Real> PhaseTiles<T> {
 
     /// The products of all phases of all axes, for all rows and `vectors` vectors of columns.
     pub(super) fn work(&self, machine: &Machine, products: &PhaseProducts, vectors: usize) -> Work {
+        self.total(products, vectors, |kernel, steps| tile_work(machine, kernel, steps))
+    }
+
+    /// Adds up `tile` over these tiles: it is given the kernel and the steps of K of a tile.
+    fn total<V>(&self, products: &PhaseProducts, vectors: usize, tile: impl Fn(&SpatialKernel<T>, f64) -> V) -> V
+    where
+        V: Default + Add<Output = V> + Mul<f64, Output = V>,
+    {
+        let strip = |width: &PhaseWidth<T>, channels: usize| {
+            let class = |class: &ClassSize| {
+                let subpanels = RowPanels::new(class.phases * channels, self.mr);
+                let steps = (class.taps * products.outer_taps * products.channels) as f64;
+                let subpanel = |index: usize| tile(width.of_height(subpanels.height(index)), steps);
+                (0..subpanels.count()).map(subpanel).fold(V::default(), V::add)
+            };
+            products.classes.iter().map(class).fold(V::default(), V::add)
+        };
         let count = self.panels.count();
         let (tall, low) = (self.panels.height(0), self.panels.height(count - 1));
         let taller = products.rows - low * count;
-        let mut work = Work::default();
+        let mut total = V::default();
         let mut at = 0;
         while at < vectors {
             let width = self.width(vectors - at);
             let repeat = if width.nrv == self.widest() { (vectors - at) / width.nrv } else { 1 };
-            let strip = |channels: usize| self.strip_work(machine, products, width, channels);
-            work += strip(low) * ((count - taller) * repeat) as f64;
-            if taller > 0 {
-                work += strip(tall) * (taller * repeat) as f64;
-            }
+            let tall = if taller == 0 { V::default() } else { strip(width, tall) * taller as f64 };
+            total = total + (tall + strip(width, low) * (count - taller) as f64) * repeat as f64;
             at += repeat * width.nrv;
         }
-        work
+        total
     }
+}
 
-    /// The products of a panel of `channels` channels for one strip of columns.
-    fn strip_work(&self, machine: &Machine, products: &PhaseProducts, width: &PhaseWidth<T>, channels: usize) -> Work {
-        let (mut cycles, mut calls) = (0.0, 0);
-        for class in &products.classes {
-            let subpanels = RowPanels::new(class.phases * channels, self.mr);
-            let steps = (class.taps * products.outer_taps * products.channels) as f64;
-            for subpanel in 0..subpanels.count() {
-                let kernel = width.of_height(subpanels.height(subpanel));
-                let step = machine.tile_cycles(kernel.fmas(), kernel.loads());
-                cycles += step * steps * machine.shifted_views(kernel.mr(), false);
-            }
-            calls += subpanels.count();
-        }
-        machine.work(Item::ArithmeticCycles, cycles) + machine.work(Item::KernelCalls, calls as f64)
-    }
+/// What a tile takes: `steps` steps of K, and the call of its kernel.
+fn tile_work<T: Real>(machine: &Machine, kernel: &SpatialKernel<T>, steps: f64) -> Work {
+    let step = machine.tile_cycles(kernel.fmas(), kernel.loads());
+    let cycles = step * steps * machine.shifted_views(kernel.mr(), false);
+    machine.work(Item::ArithmeticCycles, cycles) + machine.work(Item::KernelCalls, 1.0)
 }
