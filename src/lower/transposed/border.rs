@@ -11,7 +11,7 @@ use super::planes::PhaseSlab;
 use crate::element::Element;
 use crate::lower::sink::Sink;
 
-/// An output of some channels, in one phase of all axes.
+/// An output of every channel of a group.
 struct BorderOutput<'t> {
     group: usize,
     slab: &'t PhaseSlab<'t>,
@@ -32,7 +32,7 @@ struct PackedRow {
 }
 
 impl<T: Element> Transposed<T> {
-    /// Computes those outputs of a task anew that have a tap without input. Their sums are of the
+    /// Computes outputs of a task anew if one of their taps has no input. Their sums have only the
     /// contributions that exist.
     pub(super) fn redo_borders(
         &self,
@@ -54,9 +54,10 @@ impl<T: Element> Transposed<T> {
             let members = |pass: &PhasePass| self.slots.classes[pass.class].iter().copied().enumerate();
             for (pass, (member, r)) in outer.passes.iter().flat_map(|pass| members(pass).map(move |m| (pass, m))) {
                 for w in slab.origin[last]..slab.origin[last] + slab.width {
-                    let Some(o) = along.output(w, r).filter(|_| !(is_inside && along.is_inside(w, r))) else {
+                    let Some(o) = along.output(w, r) else { continue };
+                    if is_inside && along.is_inside(w, r) {
                         continue;
-                    };
+                    }
                     let output = BorderOutput { group, slab, outer, pass, row, w, r, member };
                     for m in rows.clone() {
                         let channel = group * geometry.out_channels_per_group() + m;
