@@ -21,10 +21,10 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-use convoke_kernels::Dest;
+use convoke_kernels::{Dest, Isa, stream};
 
 use super::{Line, Threads};
-use crate::Geometry;
+use crate::{Element, Geometry};
 
 /// The sizes of Y that offsets are computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -308,6 +308,20 @@ pub(crate) struct Region<'a, T> {
     life: PhantomData<&'a mut [MaybeUninit<T>]>,
 }
 
+impl<T: Element> Region<'_, T> {
+    /// Rounds finished sums to T, and stores them from element `at` on.
+    pub(crate) fn store(&self, isa: Isa, sums: &[T::Acc], at: usize) {
+        self.check(at, sums.len());
+        assert!(at <= self.len && sums.len() <= self.len - at);
+        // SAFETY: in bounds by the assertion, and initialised or not, as `MaybeUninit` allows. The
+        // elements are this task's and no other task's, because regions are disjoint. No other
+        // reference to them exists: the slice ends with this function, and all other accesses are
+        // through pointers.
+        let row = unsafe { core::slice::from_raw_parts_mut(self.y.add(at).cast::<MaybeUninit<T>>(), sums.len()) };
+        stream::narrow(isa, sums, row);
+    }
+}
+
 impl<T: Copy> Region<'_, T> {
     pub(crate) fn shape(&self) -> &Shape {
         self.shape
@@ -328,15 +342,6 @@ impl<T: Copy> Region<'_, T> {
         // SAFETY: in bounds by the assertion. The elements that are written are this task's,
         // because they are in its region, and no other task's, because regions are disjoint.
         unsafe { Dest::new(self.y.add(at), self.len - at) }
-    }
-
-    /// `len` neighbouring elements from element `at` on.
-    #[expect(clippy::mut_from_ref, reason = "a task alone has its region, and takes one row of it at a time")]
-    pub(crate) fn row(&self, at: usize, len: usize) -> &mut [MaybeUninit<T>] {
-        self.check(at, len);
-        assert!(at <= self.len && len <= self.len - at);
-        // SAFETY: as in `dest`.
-        unsafe { core::slice::from_raw_parts_mut(self.y.add(at).cast(), len) }
     }
 
     /// Writes element `at`.
@@ -416,7 +421,7 @@ mod tests {
             for plane in 0..6 {
                 region.write(4 * plane + task, task as u8);
                 _ = region.dest(4 * plane + task + 2, [Stores::row(4 * plane + task + 2, 1)]);
-                region.row(4 * plane + task + 2, 1)[0].write(task as u8);
+                region.write(4 * plane + task + 2, task as u8);
             }
         };
         let y = Target::Uninit(y).fill(&split, &SHAPE, Threads::Serial, (&mut [], 0), &run);
@@ -425,24 +430,24 @@ mod tests {
 
     /// Runs one task on 24 elements, of which it has every second one.
     #[cfg(debug_assertions)]
-    fn with_every_second(run: impl Fn(Region<'_, u8>) + Sync) {
+    fn with_every_second(run: impl Fn(Region<'_, f32>) + Sync) {
         let split = listed(&[&[every_second(0)]]);
-        let run = |_: usize, region: Region<'_, u8>, _: &mut [Line]| run(region);
-        Target::Init(&mut [0; 24]).fill(&split, &SHAPE, Threads::Serial, (&mut [], 0), &run);
+        let run = |_: usize, region: Region<'_, f32>, _: &mut [Line]| run(region);
+        Target::Init(&mut [0.0; 24]).fill(&split, &SHAPE, Threads::Serial, (&mut [], 0), &run);
     }
 
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "elements 1..2 are not those of task 0")]
     fn another_tasks_element_is_refused() {
-        with_every_second(|region| region.write(1, 1));
+        with_every_second(|region| region.write(1, 1.0));
     }
 
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "elements 0..2 are not those of task 0")]
     fn a_row_that_reaches_into_another_tasks_is_refused() {
-        with_every_second(|region| _ = region.row(0, 2));
+        with_every_second(|region| region.store(Isa::Portable, &[1.0, 2.0], 0));
     }
 
     #[test]

@@ -59,8 +59,7 @@ impl<T: Element> Lowering<T> for Naive {
     fn run(&self, task: usize, io: &Io<'_, T>, _: &mut [Line]) {
         let spatial = self.geometry.output_spatial();
         let bias = io.bias[task % self.geometry.out_channels].to_f64();
-        for (i, y) in io.y.row(task * spatial, spatial).iter_mut().enumerate() {
-            let index = task * spatial + i;
+        for index in task * spatial..(task + 1) * spatial {
             let sum = reference::sum(
                 &self.geometry,
                 index,
@@ -69,7 +68,7 @@ impl<T: Element> Lowering<T> for Naive {
                 |at| io.weights[at].to_f64(),
             );
             let residual = io.residual.map_or(0.0, |r| r[index].to_acc().to_f64());
-            y.write(T::round_from_f64(self.activation.apply(sum.value + residual)));
+            io.y.write(index, T::round_from_f64(self.activation.apply(sum.value + residual)));
         }
     }
 }

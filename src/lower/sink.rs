@@ -104,7 +104,7 @@ impl<'a, T: Element> Sink<'a, '_, T> {
     pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
         let residual = self.io.residual.map(|r| &r[at..at + sums.len()]);
         stream::epilogue(self.finish.isa, self.finish.activation, bias, residual, sums);
-        stream::narrow(self.finish.isa, sums, self.io.y.row(at, sums.len()));
+        self.io.y.store(self.finish.isa, sums, at);
     }
 
     /// Does the same as [`row`](Self::row), but stores to every `step`-th element.
