@@ -1,11 +1,11 @@
-//! Other crates' GEMMs. They pack both operands in every call, into memory that they allocate, and
-//! choose their ISA themselves.
+//! The backends of other crates. They choose their ISA themselves. In every call they pack both
+//! operands, into memory that they allocate.
 #![expect(unsafe_code, reason = "the crates' interfaces are raw pointers")]
 
 use super::gemm::{Gemm, Product, Size};
 use crate::element::Compute;
 
-/// A backend that takes row-major operands by pointers.
+/// A backend that takes pointers to row-major operands.
 pub(crate) struct Foreign<A> {
     size: Size,
     name: &'static str,
@@ -14,8 +14,9 @@ pub(crate) struct Foreign<A> {
 
 /// A product of row-major matrices with unit column strides.
 ///
-/// Memory: `a` is readable for `rows` rows of `lda` elements, `b` for `k` rows of `ld`, `c`
-/// readable and writable for `rows` rows of `ld`; `k` is at most `lda`, `n` at most `ld`.
+/// Memory: `a` is readable for `rows` rows of `lda` elements. `b` is readable for `k` rows of `ld`
+/// elements. `c` is readable and writable for `rows` rows of `ld` elements. `k` is at most `lda`,
+/// and `n` is at most `ld`.
 struct Raw<A> {
     rows: usize,
     k: usize,
@@ -51,7 +52,7 @@ impl<A: Compute> Gemm<A> for Foreign<A> {
         0
     }
 
-    /// Row-major.
+    /// Packed A is row-major.
     fn pack(&self, k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A) {
         for (i, row) in packed.chunks_exact_mut(k.max(1)).enumerate() {
             for (p, value) in row.iter_mut().enumerate() {
@@ -68,9 +69,9 @@ impl<A: Compute> Gemm<A> for Foreign<A> {
         assert!(holds(packed, rows, k), "A is too short");
         assert!(holds(b, k, ld), "B is too short");
         assert!(holds(c, rows, ld), "C is too short");
-        // A stride is below the length of a slice, which is at most isize::MAX.
+        // The strides fit isize: they are at most the length of a slice.
         let (a, lda, b, c, ld) = (packed.as_ptr(), k as isize, b.as_ptr(), c.as_mut_ptr(), ld as isize);
-        // SAFETY: the assertions cover the memory that Raw asks for; C is exclusively borrowed, so
+        // SAFETY: the assertions cover the memory that Raw asks for. C is exclusively borrowed, so
         // that it overlaps neither operand.
         unsafe { (self.multiply)(&Raw { rows, k, n, a, lda, b, c, ld, accumulate }) };
     }
@@ -82,8 +83,8 @@ impl<A: Compute> Gemm<A> for Foreign<A> {
 unsafe fn gemm<A: Compute>(raw: &Raw<A>) {
     let Raw { rows, k, n, a, lda, b, c, ld, accumulate } = *raw;
     let old = if accumulate { A::ONE } else { A::ZERO };
-    // SAFETY: the caller's promise; A is f32 or f64, which the crate supports. Without `accumulate`
-    // it does not read C.
+    // SAFETY: the caller promises the memory. A is f32 or f64, which the crate supports. Without
+    // `accumulate` it does not read C.
     unsafe {
         gemm::gemm(
             rows,
@@ -115,8 +116,8 @@ unsafe fn gemm<A: Compute>(raw: &Raw<A>) {
 unsafe fn matrixmultiply<A: Compute>(raw: &Raw<A>) {
     use core::any::TypeId;
     let Raw { rows, k, n, a, lda, b, c, ld, accumulate } = *raw;
-    // SAFETY: the caller's promise; the type is compared before the pointers are cast to it. With a
-    // factor of 0 the crate does not read C.
+    // SAFETY: the caller promises the memory. The type is compared before the pointers are cast to
+    // it. With a factor of 0 the crate does not read C.
     unsafe {
         if TypeId::of::<A>() == TypeId::of::<f32>() {
             let old = if accumulate { 1.0 } else { 0.0 };

@@ -1,4 +1,4 @@
-//! What a backend offers: products of packed matrices, a block of K at a time.
+//! What a backend offers: products of packed matrices, over one block of K each.
 
 use core::ops::Range;
 
@@ -7,9 +7,10 @@ use core::ops::Range;
 pub(crate) struct Size {
     /// Rows of A and C.
     pub(crate) rows: usize,
-    /// Columns of A, rows of B, at the most.
+    /// The most columns of A, which are the rows of B.
     pub(crate) k: usize,
-    /// Elements from one row of B to the next, and likewise of C: a [`leading_dimension`].
+    /// Elements from one row of B to the next, and from one row of C to the next. It is a
+    /// [`leading_dimension`].
     pub(crate) ld: usize,
 }
 
@@ -18,33 +19,33 @@ pub(crate) struct Size {
 pub(crate) struct Product<'a, A> {
     /// A, `rows * k` values, as [`Gemm::pack`] wrote them.
     pub(crate) packed: &'a [A],
-    /// Columns of A, rows of B.
+    /// Columns of A, which are the rows of B.
     pub(crate) k: usize,
-    /// B, row-major; whole rows of `ld` elements may be read.
+    /// B, row by row. Whole rows of `ld` elements may be read.
     pub(crate) b: &'a [A],
     /// Columns of B and C.
     pub(crate) n: usize,
-    /// Whether C's old values are added to; otherwise they are not read.
+    /// Whether the product is added to C. If not, the old values of C are not read.
     pub(crate) accumulate: bool,
 }
 
-/// A GEMM of one number of rows.
+/// A GEMM for a fixed number of rows.
 pub(crate) trait Gemm<A>: Send + Sync {
-    /// The name of what does the work.
+    /// The name of the kernel, or of the crate that has it.
     fn kernel(&self) -> &'static str;
 
     /// What the packed A depends on, besides its size.
     fn layout(&self) -> usize;
 
-    /// Packs A, rows x k values, given by row and column.
+    /// Packs A. It has rows x k values: `element` gives the one of a row and a column.
     fn pack(&self, k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A);
 
-    /// `c[i * ld + j] = [c[i * ld + j] +] sum over p of A[i][p] * b[p * ld + j]`, for j below `n`.
-    /// Whole rows of `ld` elements may be written in `c`. `tile` is scratch of
+    /// Computes `c[i * ld + j] = [c[i * ld + j] +] sum over p of A[i][p] * b[p * ld + j]` for j
+    /// below `n`. Whole rows of `c`, of `ld` elements, may be written. `tile` is scratch of
     /// [`tile_len`](Self::tile_len) values.
     fn multiply(&self, product: Product<'_, A>, c: &mut [A], tile: &mut [A]);
 
-    /// Values of scratch for one tile.
+    /// Values of scratch that [`multiply`](Self::multiply) needs.
     fn tile_len(&self) -> usize {
         0
     }
@@ -58,12 +59,12 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// As few blocks of at most `most` as possible; of nothing, one empty block.
+    /// As few blocks of at most `most` as possible, but at least one: nothing is one empty block.
     pub(crate) fn new(total: usize, most: usize) -> Self {
         Self { total, size: total.div_ceil(total.div_ceil(most).max(1)) }
     }
 
-    /// The length of a block; the last one's may be less.
+    /// The length of a block. The last block may be shorter.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
@@ -85,8 +86,8 @@ impl Blocks {
     }
 }
 
-/// Elements from one row to the next for `n` columns: room for whole vectors, and an odd number of
-/// cache lines of f32, so that rows do not share a cache set.
+/// Elements from one row to the next, for `n` columns. A row has room for whole vectors. It takes
+/// an odd number of cache lines (of f32), so that rows do not share a cache set.
 pub(crate) fn leading_dimension(n: usize) -> usize {
     (n.div_ceil(16) | 1) * 16
 }

@@ -1,5 +1,5 @@
-//! GEMM as a service for the materialised lowerings: C = A B with constant A, which a backend may
-//! pack once, a block of K at a time.
+//! The GEMM of the materialised lowerings: C = A B. A is constant, so that a backend can pack it
+//! once. A product is over one block of K.
 
 #[cfg(any(feature = "blas-gemm", feature = "blas-matrixmultiply"))]
 mod foreign;
@@ -14,11 +14,11 @@ use crate::element::Compute;
 use crate::machine::Machine;
 pub(crate) use gemm::{Blocks, Gemm, Product, Size, leading_dimension};
 
-/// A backend for products of one size; with `layout`, one that accepts A as it was packed by a
+/// A backend for products of one size. If `layout` is given, it accepts an A that was packed by a
 /// backend of that [`layout`](Gemm::layout).
 ///
 /// # Errors
-/// The reason where the backend is not in this build, or cannot be had with this ISA.
+/// The reason, if this build or this ISA lacks the backend.
 pub(crate) fn backend<A: Compute>(
     blas: Blas,
     machine: &Machine,

@@ -1,13 +1,14 @@
-//! This crate's own micro-kernels.
+//! The backend of this crate's own micro-kernels.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use convoke_kernels::{Ahead, Dest, Epilogue, RowOffsets, StoreMap};
+use convoke_kernels::{Ahead, Dest, RowOffsets, StoreMap};
 
 use super::gemm::{Gemm, Product, Size};
 use crate::element::Compute;
-use crate::lower::engine::SpatialTiles;
+use crate::lower::engine::{SpatialTiles, lanes};
+use crate::lower::sink::no_epilogue;
 use crate::machine::Machine;
 
 pub(crate) struct Native<A: Compute> {
@@ -15,7 +16,7 @@ pub(crate) struct Native<A: Compute> {
     tiles: SpatialTiles<A>,
     koff: RowOffsets,
     map: StoreMap,
-    /// The bias of a plain product, one a row.
+    /// A bias for each row of a product to which nothing is added.
     zeros: Vec<A>,
 }
 
@@ -24,7 +25,7 @@ impl<A: Compute> Native<A> {
         if size.k.checked_mul(size.ld).is_none_or(|len| u32::try_from(len).is_err()) {
             return Err(alloc::format!("{} rows of B, of {} values each, exceed 32-bit offsets", size.k, size.ld));
         }
-        let lanes = crate::lower::engine::lanes::<A>(machine.isa());
+        let lanes = lanes::<A>(machine.isa());
         let tiles = SpatialTiles::choose(machine, size.rows, size.ld / lanes, mr, |_| 1.0)
             .ok_or_else(|| String::from("no kernel for this tile"))?;
         Ok(Self {
@@ -57,9 +58,9 @@ impl<A: Compute> Gemm<A> for Native<A> {
     fn multiply(&self, product: Product<'_, A>, c: &mut [A], tile: &mut [A]) {
         let Product { packed, k, b, n, accumulate } = product;
         let (ld, lanes) = (self.size.ld, self.tiles.lanes);
-        let epilogue = Epilogue { bias: &self.zeros, residual: None, lo: A::NEG_INFINITY, hi: A::INFINITY };
+        let epilogue = no_epilogue(&self.zeros);
         self.tiles.for_each(0..self.tiles.panels.count(), n.div_ceil(lanes), |kernel, run, vector| {
-            // Without channels B has no rows to begin in.
+            // If K is empty, B may be, too.
             let b = b.get(vector * lanes..).unwrap_or(&[]);
             let (koff, ahead, map) = (self.koff.rows(0..k), Ahead::NONE, &self.map);
             if !accumulate {

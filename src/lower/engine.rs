@@ -14,7 +14,7 @@ use core::ops::Range;
 use convoke_kernels::catalogue::spatial_kernels;
 use convoke_kernels::{Ahead, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap};
 
-use super::sink::{DirectStore, Sink};
+use super::sink::{DirectStore, Sink, TilePlace};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Request;
@@ -315,8 +315,9 @@ impl<A: Real> Operands<'_, A> {
         } else {
             kernel.partial(a, b, columns.koff, ahead, tile, accumulate);
             let tile = &mut tile[..kernel.mr() * kernel.nr()];
-            let at = columns.at + row * columns.ldy;
-            sink.tile(tile, kernel.nr(), kernel.lanes(), &rows.bias[of], at, columns.ldy, columns.map, vector);
+            let Columns { at, ldy, map, .. } = *columns;
+            let place = TilePlace { at: at + row * ldy, ldy, map, first: vector, lanes: kernel.lanes() };
+            sink.tile(tile, kernel.nr(), &rows.bias[of], &place);
         }
     }
 

@@ -16,6 +16,7 @@ use convoke_kernels::{Isa, Real};
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
 use super::engine::products_work;
 use super::layout::WeightLayout;
+use super::shares::{GemmSplit, Part};
 use super::sink::Finish;
 use crate::blas::{self, Blocks, Gemm, Product, Size};
 use crate::choice::Blas;
@@ -61,6 +62,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     };
     let gemms = [gemm(rows.size(), packed[0])?, gemm(rows.last().len(), packed[1])?];
 
+    let (images, groups, panels) = (geometry.batch, geometry.group, rows.count());
+    let split = GemmSplit { images, groups, columns: columns.count(), panels, shares: panels };
+
     let mut scratch = Ledger::default();
     let matrix = scratch.book("im2col matrix", k.size() * ld);
     let product = scratch.book("product", rows.size() * ld);
@@ -76,14 +80,15 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
         ),
         layout: WeightLayout::Blas { panels: [gemms[0].layout(), gemms[1].layout()] },
         packed_len: geometry.weight_len(),
-        tasks: geometry.batch * geometry.group * rows.count() * columns.count(),
+        tasks: split.tasks(),
         scratch,
         work: products_work(request, (positions, columns.size()), Item::Im2colFmas)
             + machine.work(Item::Im2colElements, elements),
     };
     let build: Build<'a, T> = Box::new(move || {
         let (isa, finish) = (request.isa(), Finish::new(request));
-        Box::new(Im2col { geometry: geometry.clone(), isa, finish, gemms, rows, k, columns, ld, matrix, product, tile })
+        let geometry = geometry.clone();
+        Box::new(Im2col { geometry, isa, finish, gemms, rows, k, columns, split, ld, matrix, product, tile })
     });
     Ok(Offer { recipe, build })
 }
@@ -97,6 +102,8 @@ struct Im2col<T: Element> {
     rows: Blocks,
     k: Blocks,
     columns: Blocks,
+    /// A share of the panels is one block of rows.
+    split: GemmSplit,
     /// Elements from one row of a tile to the next.
     ld: usize,
     matrix: Piece<T::Acc>,
@@ -107,14 +114,12 @@ struct Im2col<T: Element> {
 
 impl<T: Element> Split for Im2col<T> {
     fn tasks(&self) -> usize {
-        self.geometry.batch * self.geometry.group * self.rows.count() * self.columns.count()
+        self.split.tasks()
     }
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
-        let (image, group, index, columns) = self.part(task);
-        let (rows, first) = (self.rows.range(index), group * self.geometry.out_channels_per_group());
-        let channels = first + rows.start..first + rows.end;
-        patch(Patch::rows(image..image + 1, channels, columns, self.geometry.output_spatial()));
+        let part = self.split.part(task);
+        patch(part.patch(&self.geometry, self.rows.range(part.panels.start), self.columns.range(part.columns)));
     }
 }
 
@@ -136,7 +141,8 @@ impl<T: Element> Lowering<T> for Im2col<T> {
     /// One tile of columns of one block of rows of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let geometry = &self.geometry;
-        let (image, group, index, columns) = self.part(task);
+        let Part { image, group, columns, panels } = self.split.part(task);
+        let (index, columns) = (panels.start, self.columns.range(columns));
         let mut arena = Arena::new(scratch);
         let (matrix, product, tile) = (arena.get(self.matrix), arena.get(self.product), arena.get(self.tile));
         let channels = geometry.in_channels_per_group();
@@ -159,13 +165,6 @@ impl<T: Element> Lowering<T> for Im2col<T> {
 }
 
 impl<T: Element> Im2col<T> {
-    /// The image, group, block of rows and output positions of a task.
-    fn part(&self, task: usize) -> (usize, usize, usize, Range<usize>) {
-        let (rest, block) = (task / self.columns.count(), task % self.columns.count());
-        let (plane, index) = (rest / self.rows.count(), rest % self.rows.count());
-        (plane / self.geometry.group, plane % self.geometry.group, index, self.columns.range(block))
-    }
-
     /// The GEMM of a block of rows.
     fn gemm(&self, index: usize) -> &dyn Gemm<T::Acc> {
         &*self.gemms[usize::from(index + 1 == self.rows.count())]

@@ -22,10 +22,12 @@ pub(crate) enum WeightLayout {
     Blas { panels: [usize; 2] },
     /// The same for blocks of `channels` output channels, each with all taps.
     BlasColumns { channels: usize, panels: [usize; 2] },
-    /// The phases of a ConvTranspose's strides: panels of at most `channels` output channels with
-    /// the phases that a tile of at most `mr` rows has. The taps of the phases of each axis are
-    /// counted from `origins`.
-    Phases { channels: usize, mr: usize, is_summed: bool, origins: Vec<usize> },
+    /// The phases of a ConvTranspose's strides, in panels of at most `channels` output channels,
+    /// whose rows are in tiles of at most `mr` rows. The taps of the phases of each axis are counted
+    /// from `origins`.
+    PhasePanels { channels: usize, mr: usize, origins: Vec<usize> },
+    /// The same, but one output channel after the other.
+    PhaseChannels { origins: Vec<usize> },
     /// Filters transformed for Winograd's tiles.
     Winograd { down: Tile, along: Tile },
     /// Taps in the order in which depthwise kernels take them, for vectors along rows or channels.
@@ -66,12 +68,10 @@ impl fmt::Display for WeightLayout {
             Self::BlasColumns { channels, panels: [full, last] } => {
                 write!(f, "{channels} channels in panels of {full} and {last} rows")
             }
-            Self::Phases { channels, is_summed: true, origins, .. } => {
-                write!(f, "phases from {origins:?} of {channels} channels, one by one")
-            }
-            Self::Phases { channels, mr, is_summed: false, origins } => {
+            Self::PhasePanels { channels, mr, origins } => {
                 write!(f, "phases from {origins:?} in panels of {channels} channels, tiles of {mr} rows")
             }
+            Self::PhaseChannels { origins } => write!(f, "phases from {origins:?}, channel by channel"),
             Self::Winograd { down, along } => {
                 write!(f, "values {}x{} for {}x{} outputs", down.values, along.values, down.outputs, along.outputs)
             }

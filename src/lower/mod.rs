@@ -20,7 +20,7 @@ mod planes;
 mod pointwise;
 pub(crate) mod registry;
 mod shares;
-mod sink;
+pub(crate) mod sink;
 mod transposed;
 mod upsample;
 mod winograd;

@@ -117,6 +117,8 @@ fn rules(algorithm: Algorithm) -> fn(&Geometry) -> Result<(), String> {
         Algorithm::ChannelGemmImages => channel_gemm::images::accepts,
         Algorithm::ChannelGemmAdded => channel_gemm::added::accepts,
         Algorithm::Im2col(_) => im2col::accepts,
+        Algorithm::Transposed => transposed::accepts,
+        Algorithm::Col2im(_) => col2im::accepts,
         Algorithm::Naive => |_| Ok(()),
         Algorithm::Depthwise => depthwise::accepts,
         Algorithm::Grouped => grouped::accepts,

@@ -1,9 +1,11 @@
-//! The way of finished sums into Y: bias, residual, activation and conversion.
+//! Takes finished sums into Y: adds bias and residual, applies the activation, converts and
+//! stores.
 //!
-//! Kernels store straight into Y where they can: where sums have Y's type, and the activation is no
-//! more than a clamp. Everything else (16-bit types, other activations) takes the general way,
-//! through rows of sums in scratch memory. [`Sink::direct`] is the one place that chooses between
-//! the two.
+//! There are two ways. Kernels store straight into Y if sums have the type of Y and the activation
+//! is a clamp. Otherwise (16-bit types, other activations) sums go to scratch memory, and rows of
+//! them are finished here. Only this file chooses between the two: [`Sink::direct`] and
+//! [`Sink::pairs`] say whether kernels may store. So a new activation concerns this file, the
+//! kernels' [`Epilogue`] and their clamp.
 
 use convoke_kernels::stream::{self, Activation};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, StoreMap};
@@ -12,18 +14,18 @@ use super::contract::{Io, Request};
 use crate::element::Element;
 use crate::exec::region::Stores;
 
-/// Elements of a row that are put in order at a time, on the stack.
-const INTERLEAVE: usize = 256;
+/// Elements of a row that [`Sink::interleaved`] puts in order at a time: they are on the stack.
+const INTERLEAVED_ELEMENTS: usize = 256;
 
-/// Pixels of a channel-vector tile, at the most.
-const MAX_PIXELS: usize = 32;
+/// The most pixels of a tile whose vectors run along channels: a row of them is on the stack.
+const MOST_PIXELS: usize = 32;
 
-/// What is done with finished sums, as it was planned.
+/// What the plan says is done with finished sums.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Finish<A> {
     isa: Isa,
     activation: Activation<A>,
-    /// The bounds of the clamp where kernels store straight into Y.
+    /// The bounds of the clamp, if kernels store straight into Y.
     clamp: Option<(A, A)>,
 }
 
@@ -36,22 +38,16 @@ impl<A: Real> Finish<A> {
         Self { isa: request.isa(), activation: request.activation, clamp }
     }
 
-    /// Whether kernels store straight into Y. Scratch for finished sums is needed where they do
-    /// not.
+    /// Whether kernels store straight into Y. If not, finished sums need scratch memory.
     pub(crate) fn is_direct(&self) -> bool {
         self.clamp.is_some()
-    }
-
-    /// The bounds of the clamp where kernels store straight into Y.
-    pub(crate) fn clamp(&self) -> Option<(A, A)> {
-        self.clamp
     }
 
     pub(crate) fn activation(&self) -> Activation<A> {
         self.activation
     }
 
-    /// The way into the Y of one run.
+    /// Takes the sums of one task of a run.
     pub(crate) fn sink<'a, 'b, T: Element<Acc = A>>(&self, io: &'a Io<'b, T>) -> Sink<'a, 'b, T> {
         Sink { finish: *self, io }
     }
@@ -66,15 +62,15 @@ pub(crate) struct Sink<'a, 'b, T: Element> {
     pub(crate) io: &'a Io<'b, T>,
 }
 
-/// An epilogue that adds nothing, for sums that are finished later. `zeros` has one value for each
-/// row of sums.
+/// An epilogue that changes nothing, for sums that are finished later. `zeros` has one value for
+/// each row of sums.
 pub(crate) fn no_epilogue<A: Real>(zeros: &[A]) -> Epilogue<'_, A> {
     Epilogue { bias: zeros, residual: None, lo: A::NEG_INFINITY, hi: A::INFINITY }
 }
 
 impl<'a, T: Element> Sink<'a, '_, T> {
-    /// Y from element `at` on, and what is added on the way there, for a kernel that stores what
-    /// `stores` lists straight into it. None where the sums have to take the general way.
+    /// Y from element `at` on and the epilogue, for a kernel that stores what `stores` lists. None
+    /// if kernels do not store into Y.
     #[inline(always)]
     pub(crate) fn direct<'s>(
         &'s self,
@@ -83,20 +79,35 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         stores: impl IntoIterator<Item = Stores>,
     ) -> Option<DirectStore<'s, T::Acc>> {
         let (lo, hi) = self.finish.clamp?;
-        let y = T::dest_as_acc(self.io.y.dest(at, stores))?;
+        let y = self.dest(at, stores)?;
         let residual = self.io.residual.and_then(T::as_acc).map(|residual| &residual[at..]);
         Some((y, Epilogue { bias, residual, lo, hi }))
     }
 
-    /// Finishes one row of sums: `+ bias + residual`, activation, rounded, stored from output
-    /// element `at` on. The sums are clobbered.
+    /// Y from element `at` on, for a kernel that stores what `stores` lists. None if the sums have
+    /// another type than Y.
+    #[inline(always)]
+    pub(crate) fn dest(&self, at: usize, stores: impl IntoIterator<Item = Stores>) -> Option<Dest<'a, T::Acc>> {
+        T::dest_as_acc(self.io.y.dest(at, stores))
+    }
+
+    /// The epilogue of a kernel that stores pairs of phases straight into Y. The caller sets the
+    /// bias, panel by panel. None if kernels do not store into Y, or if there is a residual, which
+    /// those kernels do not add.
+    pub(crate) fn pairs(&self) -> Option<Epilogue<'a, T::Acc>> {
+        let (lo, hi) = self.finish.clamp.filter(|_| self.io.residual.is_none())?;
+        Some(Epilogue { bias: &[], residual: None, lo, hi })
+    }
+
+    /// Finishes one row of sums: adds bias and residual, applies the activation, rounds, and
+    /// stores from element `at` of Y on. Overwrites the sums.
     pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
         let residual = self.io.residual.map(|r| &r[at..at + sums.len()]);
         stream::epilogue(self.finish.isa, self.finish.activation, bias, residual, sums);
         self.io.y.store(self.finish.isa, sums, at);
     }
 
-    /// As [`row`](Self::row), to every `step`-th element.
+    /// Does the same as [`row`](Self::row), but stores to every `step`-th element.
     pub(crate) fn strided(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize, step: usize) {
         if step == 1 {
             return self.row(sums, bias, at);
@@ -112,8 +123,8 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         }
     }
 
-    /// As [`row`](Self::row) for sums that are kept by `phases`: `len` elements, element r of which
-    /// is `sums[r % phases * span + r / phases]`.
+    /// Does the same as [`row`](Self::row) for a row of `len` sums that are stored by phases:
+    /// element r of the row is `sums[r % phases * span + r / phases]`.
     pub(crate) fn interleaved(
         &self,
         sums: &mut [T::Acc],
@@ -125,16 +136,17 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         if phases == 1 || span == 1 {
             return self.row(&mut sums[..len], bias, at);
         }
-        let mut buffer = [T::Acc::ZERO; INTERLEAVE];
-        for first in (0..len).step_by(INTERLEAVE) {
-            let buffer = &mut buffer[..INTERLEAVE.min(len - first)];
+        let mut buffer = [T::Acc::ZERO; INTERLEAVED_ELEMENTS];
+        for first in (0..len).step_by(INTERLEAVED_ELEMENTS) {
+            let buffer = &mut buffer[..INTERLEAVED_ELEMENTS.min(len - first)];
             stream::interleave(self.finish.isa, sums, (phases, span), first, buffer);
             self.row(buffer, bias, at + first);
         }
     }
 
-    /// Finishes a pixel-major tile `[pixels][nr]`: the first `bias.len()` channels, channel c to
-    /// the output from element `at + c * ldy` on, pixels `step` elements apart.
+    /// Finishes a tile `[pixels][nr]` of sums whose vectors run along channels. It stores the
+    /// first `bias.len()` channels: pixel p of channel c goes to element `at + c * ldy + p *
+    /// step` of Y.
     pub(crate) fn transposed(
         &self,
         tile: &[T::Acc],
@@ -143,7 +155,7 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         at: usize,
         (ldy, step): (usize, usize),
     ) {
-        let mut row = [T::Acc::ZERO; MAX_PIXELS];
+        let mut row = [T::Acc::ZERO; MOST_PIXELS];
         let row = &mut row[..tile.len() / nr];
         for (c, bias) in bias.iter().enumerate() {
             for (value, pixel) in row.iter_mut().zip(tile.chunks_exact(nr)) {
@@ -153,22 +165,10 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         }
     }
 
-    /// Finishes a tile `[rows][columns]` of sums, row i of which belongs to bias `bias[i]` and to
-    /// the output from element `at + i * ldy` on, at the places that `map`'s entries from `first`
-    /// on say.
-    #[expect(clippy::too_many_arguments, reason = "the tile, then its place, as the kernels take them")]
-    pub(crate) fn tile(
-        &self,
-        tile: &mut [T::Acc],
-        columns: usize,
-        lanes: usize,
-        bias: &[T::Acc],
-        at: usize,
-        ldy: usize,
-        map: &StoreMap,
-        first: usize,
-    ) {
-        let mut finish = |run: &Run| {
+    /// Finishes a tile `[rows][columns]` of sums. Row i has bias `bias[i]`.
+    pub(crate) fn tile(&self, tile: &mut [T::Acc], columns: usize, bias: &[T::Acc], place: &TilePlace<'_>) {
+        let TilePlace { at, ldy, map, first, lanes } = *place;
+        let mut finish = |run: &LaneRun| {
             if run.len == 0 {
                 return;
             }
@@ -176,13 +176,13 @@ impl<'a, T: Element> Sink<'a, '_, T> {
                 self.row(&mut row[run.from..run.from + run.len], *bias, at + i * ldy + run.offset);
             }
         };
-        let mut run = Run::default();
+        let mut run = LaneRun::default();
         for (j, column) in map.columns()[first..first + columns / lanes].iter().enumerate() {
             let (mut mask, mut offset) = (column.mask, column.offset);
             while mask != 0 {
                 let lane = mask.trailing_zeros();
                 let len = (mask >> lane).trailing_ones();
-                let next = Run { from: j * lanes + lane as usize, offset, len: len as usize };
+                let next = LaneRun { from: j * lanes + lane as usize, offset, len: len as usize };
                 if run.from + run.len == next.from && run.offset + run.len == next.offset {
                     run.len += next.len;
                 } else {
@@ -190,7 +190,7 @@ impl<'a, T: Element> Sink<'a, '_, T> {
                     run = next;
                 }
                 offset += len as usize;
-                // Of 32 lanes, all may be gone.
+                // A shift by 32 would overflow: then no lane is left.
                 mask &= u32::MAX.checked_shl(lane + len).unwrap_or(0);
             }
         }
@@ -198,9 +198,22 @@ impl<'a, T: Element> Sink<'a, '_, T> {
     }
 }
 
-/// Consecutive lanes that go to consecutive elements.
+/// Where a tile of sums goes in Y.
+pub(crate) struct TilePlace<'a> {
+    /// The element of Y that row 0 goes to, at offset 0 of the map.
+    pub(crate) at: usize,
+    /// Elements of Y from one row to the next.
+    pub(crate) ldy: usize,
+    /// Where the columns go: the tile's first vector is entry `first`.
+    pub(crate) map: &'a StoreMap,
+    pub(crate) first: usize,
+    /// Elements of a vector.
+    pub(crate) lanes: usize,
+}
+
+/// Neighbouring columns of a tile that go to neighbouring elements of Y.
 #[derive(Default)]
-struct Run {
+struct LaneRun {
     from: usize,
     offset: usize,
     len: usize,

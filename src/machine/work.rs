@@ -20,6 +20,10 @@ pub(crate) enum Item {
     Col2imFmas,
     /// Multiply-adds of the naive loops.
     NaiveFmas,
+    /// Multiply-adds of vectors that are summed without tiles: from planes that stay in the L1
+    /// cache, and from larger ones.
+    SummedTaps,
+    SummedFarTaps,
     Tasks,
     /// Calls of micro-kernels.
     KernelCalls,
@@ -42,8 +46,10 @@ pub(crate) enum Item {
     TransposedVectors,
     /// Vectors of sums that are added to others, or copied.
     AddedVectors,
-    /// Vectors of sums that are interleaved with those of other phases, and stored.
+    /// Vectors of sums that are interleaved with those of other phases, and stored: from tiles, and
+    /// without tiles.
     WovenVectors,
+    SummedVectors,
     /// Rows that are copied into planes of the direct lowerings, and vectors of them.
     CopiedRows,
     CopiedVectors,
@@ -159,6 +165,8 @@ impl Machine {
             Item::Im2colFmas => (Kind::Arithmetic, prices.im2col_fma_cycles),
             Item::Col2imFmas => (Kind::Arithmetic, prices.col2im_fma_cycles),
             Item::NaiveFmas => (Kind::Arithmetic, prices.naive_fma_cycles),
+            Item::SummedTaps => (Kind::Arithmetic, prices.summed_tap_cycles),
+            Item::SummedFarTaps => (Kind::Arithmetic, prices.summed_far_cycles),
             Item::Tasks => (Kind::Calls, prices.task_cycles),
             Item::KernelCalls => (Kind::Calls, prices.kernel_call_cycles),
             Item::PlaneElements => (Kind::Copies, prices.plane_cycles),
@@ -173,6 +181,7 @@ impl Machine {
             Item::TransposedVectors => (Kind::Stores, prices.transposed_store_cycles),
             Item::AddedVectors => (Kind::Stores, prices.added_cycles),
             Item::WovenVectors => (Kind::Stores, prices.weave_cycles),
+            Item::SummedVectors => (Kind::Stores, prices.summed_cycles),
             Item::CopiedRows => (Kind::Copies, prices.row_copy_cycles),
             Item::CopiedVectors => (Kind::Copies, prices.vector_copy_cycles),
             Item::GatheredVectors => (Kind::Copies, prices.gather_cycles),

@@ -1,18 +1,39 @@
-//! Outputs at the borders, where weights are not finite: there a product with padding would not be
-//! zero.
+//! Outputs at the borders, if a weight is not finite. Then its product with padding is not zero,
+//! and must be left out.
 
 use core::ops::Range;
 
 use convoke_kernels::Real;
 
+use super::lowering::Transposed;
+use super::passes::{OuterPhase, PhasePass};
 use super::planes::PhaseSlab;
-use super::{INNER, Outer, Pass, Transposed};
 use crate::element::Element;
 use crate::lower::sink::Sink;
 
+/// An output of every channel of a group.
+struct BorderOutput<'t> {
+    group: usize,
+    slab: &'t PhaseSlab<'t>,
+    outer: &'t OuterPhase,
+    pass: &'t PhasePass,
+    /// The row of the slab, and the position on the last axis.
+    row: usize,
+    w: usize,
+    /// The phase of the last axis, and its index in its class.
+    r: usize,
+    member: usize,
+}
+
+/// One row of packed weights: step k is at `first + k * height`.
+struct PackedRow {
+    first: usize,
+    height: usize,
+}
+
 impl<T: Element> Transposed<T> {
-    /// Computes anew, from the contributions that exist, the outputs of a task some of whose taps
-    /// have no input.
+    /// Computes outputs of a task anew if one of their taps has no input. Their sums have only the
+    /// contributions that exist.
     pub(super) fn redo_borders(
         &self,
         sink: &Sink<'_, '_, T>,
@@ -21,61 +42,60 @@ impl<T: Element> Transposed<T> {
         panels: Range<usize>,
         slab: &PhaseSlab<'_>,
     ) {
-        let geometry = &self.geometry;
-        let rows = self.tiles.panels.start(panels.start)..self.tiles.panels.start(panels.end);
-        let last = self.phases.len() - 1;
+        let (geometry, last) = (&self.geometry, self.phases.len() - 1);
         let along = &self.phases[last];
-        for outer in &self.outers {
-            for (row, pass) in
-                (0..self.planes.rows_of(slab)).flat_map(|row| outer.passes.iter().map(move |pass| (row, pass)))
-            {
-                let Some(place) = self.planes.place(&self.phases, slab, &outer.r, row) else { continue };
-                let v = |i: usize| self.planes.position(slab, row, i);
-                let is_inside = (0..last).all(|i| self.phases[i].is_inside(v(i), outer.r[i]));
-                for (member, r) in self.classes[pass.class].iter().enumerate() {
-                    for w in slab.origin[last]..slab.origin[last] + slab.width {
-                        let Some(o) = along.output(w, *r) else { continue };
-                        if is_inside && along.is_inside(w, *r) {
-                            continue;
-                        }
-                        for m in rows.clone() {
-                            let channel = group * geometry.out_channels_per_group() + m;
-                            let mut sum = T::Acc::ZERO;
-                            for t in 0..pass.taps {
-                                let Some(source) = self.source(slab, outer, row, (w, *r), t) else { continue };
-                                for c in 0..geometry.in_channels_per_group() {
-                                    let plane =
-                                        image * geometry.in_channels + group * geometry.in_channels_per_group() + c;
-                                    let x = sink.io.x[plane * geometry.input_spatial() + source].to_acc();
-                                    sum = sum + sink.io.weights[self.weight(pass, group, m, member, t, c)] * x;
-                                }
-                            }
-                            let at = (image * geometry.out_channels + channel) * geometry.output_spatial() + place + o;
-                            sink.row(&mut [sum], sink.io.bias[channel], at);
-                        }
+        let rows = self.tiles.panels.start(panels.start)..self.tiles.panels.start(panels.end);
+        let plane = image * geometry.in_channels + group * geometry.in_channels_per_group();
+        let x = &sink.io.x[plane * geometry.input_spatial()..];
+        for (outer, row) in self.outers.iter().flat_map(|o| (0..self.planes.rows_of(slab)).map(move |row| (o, row))) {
+            let Some(place) = self.planes.place(&self.phases, slab, &outer.r, row) else { continue };
+            let position = |i: usize| self.planes.position(slab, row, i);
+            let is_inside = (0..last).all(|i| self.phases[i].is_inside(position(i), outer.r[i]));
+            let members = |pass: &PhasePass| self.slots.classes[pass.class].iter().copied().enumerate();
+            for (pass, (member, r)) in outer.passes.iter().flat_map(|pass| members(pass).map(move |m| (pass, m))) {
+                for w in slab.origin[last]..slab.origin[last] + slab.width {
+                    let Some(o) = along.output(w, r) else { continue };
+                    if is_inside && along.is_inside(w, r) {
+                        continue;
+                    }
+                    let output = BorderOutput { group, slab, outer, pass, row, w, r, member };
+                    for m in rows.clone() {
+                        let channel = group * geometry.out_channels_per_group() + m;
+                        let at = (image * geometry.out_channels + channel) * geometry.output_spatial() + place + o;
+                        let sum = self.border_sum(&output, m, x, sink.io.weights);
+                        sink.row(&mut [sum], sink.io.bias[channel], at);
                     }
                 }
             }
         }
     }
 
-    /// The input position that tap `t` of a pass reads, for position `w` and phase `r` of the last
-    /// axis; none where there is none.
-    fn source(
-        &self,
-        slab: &PhaseSlab<'_>,
-        outer: &Outer,
-        row: usize,
-        (w, r): (usize, usize),
-        t: usize,
-    ) -> Option<usize> {
+    /// The sum of an output's contributions, for channel `m` of the group. `x` begins with the
+    /// first channel of the group.
+    fn border_sum(&self, output: &BorderOutput<'_>, m: usize, x: &[T], weights: &[T::Acc]) -> T::Acc {
+        let (channels, positions) = (self.geometry.in_channels_per_group(), self.geometry.input_spatial());
+        let (pass, row) = (output.pass, self.packed_row(output, m));
+        let mut sum = T::Acc::ZERO;
+        for t in 0..pass.taps {
+            let Some(source) = self.source(output, t) else { continue };
+            for c in 0..channels {
+                let weight = weights[row.first + pass.step_at(t, c, channels) * row.height];
+                sum = sum + weight * x[c * positions + source].to_acc();
+            }
+        }
+        sum
+    }
+
+    /// The input position that tap `t` of an output reads. None if X has no such input.
+    fn source(&self, output: &BorderOutput<'_>, t: usize) -> Option<usize> {
         let (along, before) = self.phases.split_last().expect("at least one axis");
-        let of_last = &along.taps[r];
-        let mut rest = t / of_last.len();
-        let (mut at, mut step) = (along.input(w, &of_last[t % of_last.len()])?, along.axis.input);
+        let along_taps = &along.taps[output.r];
+        let mut rest = t / along_taps.len();
+        let (mut at, mut step) = (along.input(output.w, &along_taps[t % along_taps.len()])?, along.axis.input);
         for (i, phases) in before.iter().enumerate().rev() {
-            let taps = &phases.taps[outer.r[i]];
-            let x = phases.input(self.planes.position(slab, row, i), &taps[rest % taps.len()])?;
+            let taps = &phases.taps[output.outer.r[i]];
+            let position = self.planes.position(output.slab, output.row, i);
+            let x = phases.input(position, &taps[rest % taps.len()])?;
             rest /= taps.len();
             at += x * step;
             step *= phases.axis.input;
@@ -83,25 +103,17 @@ impl<T: Element> Transposed<T> {
         Some(at)
     }
 
-    /// Where a weight is packed: of channel `m` of a group, member `member` of a pass' class, tap
-    /// `t`, channel `c` of X.
-    fn weight(&self, pass: &Pass, group: usize, m: usize, member: usize, t: usize, c: usize) -> usize {
-        let (rows, channels) = (self.geometry.out_channels_per_group(), self.geometry.in_channels_per_group());
-        let panels = &self.tiles.panels;
+    /// Where the weights of an output are packed, for channel `m` of the group.
+    fn packed_row(&self, output: &BorderOutput<'_>, m: usize) -> PackedRow {
+        let (geometry, panels, pass) = (&self.geometry, &self.tiles.panels, output.pass);
         let p = panels.panel_of(m);
         let (start, height) = (panels.start(p), panels.height(p));
-        let subs = &pass.subs[usize::from(height != panels.height(0))];
-        let row = member * height + m - start;
-        let sub = subs.panel_of(row);
-        let first = c / pass.block * pass.block;
-        let inner = (c - first) / INNER * INNER;
-        let width = INNER.min(pass.block.min(channels - first) - inner);
-        let k = (first + inner) * pass.taps + t * width + c - first - inner;
-        (group * rows + start) * self.channel_len
-            + pass.before * channels * height
-            + subs.start(sub) * self.k_of(pass)
-            + k * subs.height(sub)
-            + row
-            - subs.start(sub)
+        let subpanels = &pass.subpanels[usize::from(height != panels.height(0))];
+        let row = output.member * height + m - start;
+        let sub = subpanels.panel_of(row);
+        let panel = (output.group * geometry.out_channels_per_group() + start) * self.channel_weights
+            + pass.before * geometry.in_channels_per_group() * height;
+        let first = panel + subpanels.start(sub) * self.steps(pass) + row - subpanels.start(sub);
+        PackedRow { first, height: subpanels.height(sub) }
     }
 }

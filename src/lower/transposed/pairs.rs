@@ -1,65 +1,94 @@
-//! Pairs of phases: where both phases of a stride of two read the same inputs, the rows of a tile
-//! are pairs, which the kernel interleaves from registers straight into Y.
+//! Pairs of phases. If both phases of a stride of 2 read the same inputs, the rows of a tile are
+//! pairs, and a kernel interleaves them from registers straight into Y.
 //!
-//! Tiles are short there (128 channels: 1,800 cycles), so that what a call takes beside its
-//! products counts: whatever panels share is found before.
+//! These tiles are short, so that whatever a call does beside its products counts. What the panels
+//! share is found once for each strip.
 
 use core::ops::Range;
 
-use convoke_kernels::{Ahead, Epilogue};
+use convoke_kernels::Ahead;
 
-use super::{Pass, Strip, Transposed};
+use super::lowering::Transposed;
+use super::plan::PairLoops;
+use super::strips::{PairStores, PhaseStrip, PhaseSums, SlabPhase};
 use crate::element::Element;
 use crate::exec::region::Stores;
-use crate::lower::contract::Io;
 
 impl<T: Element> Transposed<T> {
-    /// Multiplies some panels of a group of an image, of those of a task that `end` there, with a
-    /// strip that [is whole](Strip::is_whole), and stores them into Y. `tile` is scratch.
-    #[expect(clippy::too_many_arguments, reason = "operands, then the destination")]
+    /// Computes some panels for one phase, and stores pairs where it can. Other strips are
+    /// interleaved from scratch.
     pub(super) fn store_pairs(
         &self,
-        io: &Io<'_, T>,
-        pass: &Pass,
-        (image, group): (usize, usize),
-        (panels, end): (Range<usize>, usize),
-        strip: &Strip,
-        planes: &[T::Acc],
+        here: &SlabPhase<'_, T::Acc>,
+        panels: Range<usize>,
+        pairs: &mut PairStores<'_, '_, '_, T>,
+        sums: &mut PhaseSums<'_, T::Acc>,
+    ) {
+        let together = match pairs.mode.loops {
+            PairLoops::PanelsOutside => 1,
+            PairLoops::StripsOutside => panels.len().max(1),
+        };
+        let mut strip = PhaseStrip::default();
+        for first in panels.clone().step_by(together) {
+            let part = first..(first + together).min(panels.end);
+            let mut vector = 0;
+            while vector < here.vectors {
+                self.set_strip(here, vector, &mut strip);
+                if strip.find_pairs(self.tiles.lanes) {
+                    self.store_strip(here, part.clone(), &strip, pairs, sums.sums);
+                } else {
+                    for p in part.clone() {
+                        let panel = self.panel(here, p, pairs.end);
+                        self.store_tile(pairs.sink, here, &panel, &strip, sums);
+                    }
+                }
+                vector = strip.vectors.end;
+            }
+        }
+    }
+
+    /// Computes some panels for one strip, and stores them as pairs. `tile` is scratch.
+    fn store_strip(
+        &self,
+        here: &SlabPhase<'_, T::Acc>,
+        panels: Range<usize>,
+        strip: &PhaseStrip,
+        pairs: &mut PairStores<'_, '_, '_, T>,
         tile: &mut [T::Acc],
-        (lo, hi): (T::Acc, T::Acc),
     ) {
         let (geometry, all) = (&self.geometry, &self.tiles.panels);
         let (rows, channels) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
+        let (io, pass) = (pairs.sink.io, &here.outer.passes[0]);
         let kernels = self.tiles.width(strip.vectors.len());
         let k = channels * pass.taps;
         let koff = pass.koff[0].rows(0..k);
-        let b = &planes[strip.vectors.start * self.tiles.lanes..];
+        let b = &here.planes[strip.vectors.start * self.tiles.lanes..];
         let weights_of = |p: usize| {
-            let begin = (group * rows + all.start(p)) * self.channel_len + pass.before * channels * all.height(p);
+            let begin =
+                (here.group * rows + all.start(p)) * self.channel_weights + pass.before * channels * all.height(p);
             &io.weights[begin..begin + all.height(p) * pass.phases * k]
         };
-        // The bounds are written once: read as a whole soon after they are written one by one, they
-        // would wait for all stores before (4 % of a short tile).
-        let mut epilogue = Epilogue { bias: &[], residual: None, lo, hi };
+        // The bounds of the epilogue are not written here. A kernel reads them as one value: if
+        // they had just been written one by one, it would wait for all stores before them.
+        let epilogue = &mut pairs.epilogue;
         for p in panels {
-            let (first, height) = (group * rows + all.start(p), all.height(p));
-            // While the first strip is multiplied, the next panel is fetched: a line with each step
-            // of k.
-            let is_fetched = strip.vectors.start == 0 && p + 1 < end;
-            let ahead = if is_fetched { Ahead::lines(weights_of(p + 1)) } else { Ahead::NONE };
+            let (first, height) = (here.group * rows + all.start(p), all.height(p));
+            // While the first strip is multiplied, the next panel is fetched, a line with each
+            // step of K.
+            let is_ahead = strip.vectors.start == 0 && p + 1 < pairs.end;
+            let ahead = if is_ahead { Ahead::lines(weights_of(p + 1)) } else { Ahead::NONE };
             epilogue.bias = &io.bias[first..first + height];
-            let at = (image * geometry.out_channels + first) * self.spatial;
+            let at = (here.image * geometry.out_channels + first) * self.positions;
             let run = 2 * self.tiles.lanes;
             let stores = strip.places.iter().take(strip.vectors.len());
-            let stores = stores.map(|place| Stores::row(at + place, run).times(height, self.spatial));
-            let y = io.y.dest(at, stores);
-            let mut y = T::dest_as_acc(y).expect("a type that kernels store");
-            if !self.is_near {
-                self.weave.fetch(&strip.runs[..strip.count], height, &y, self.spatial);
+            let stores = stores.map(|place| Stores::row(at + place, run).times(height, self.positions));
+            let mut y = pairs.sink.dest(at, stores).expect("a type that kernels store");
+            if pairs.mode.is_fetched {
+                self.weave.fetch(&strip.runs[..strip.count], height, &y, self.positions);
             }
             let kernel = kernels.of_height(height * pass.phases);
-            let ldy = self.spatial;
-            kernel.finish_pairs(weights_of(p), b, koff, ahead, tile, false, &mut y, ldy, &strip.places, &epilogue);
+            let ldy = self.positions;
+            kernel.finish_pairs(weights_of(p), b, koff, ahead, tile, false, &mut y, ldy, &strip.places, epilogue);
         }
     }
 }

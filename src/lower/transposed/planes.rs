@@ -1,17 +1,20 @@
 //! The padded copy of a slab of X that all phases read.
 //!
-//! A slab is, of each phase, one position on the axes before one of them, a run of positions on
-//! that one, and all positions behind it. Position v of a phase reads element v + shift of the
-//! planes along each axis. Along the last axis there is either one copy, and the rows are longer
-//! than a phase by the reach of the shifts; or, where rows are short, a copy for each shift, and
-//! columns without garbage between the rows.
+//! A slab is a part of the positions of a phase: one position on the axes before one of them, a
+//! run of positions on that axis, and all positions behind it. All phases have the same slabs.
+//! Position v of a phase reads element v + shift of the planes along each axis.
+//!
+//! Along the last axis there are two kinds of planes. Either there is one copy of X, whose rows
+//! are longer than those of a phase by the reach of the shifts: then columns of garbage lie
+//! between the rows. Or, where rows are short, each shift has a copy of its own, and there is no
+//! garbage.
 
 use alloc::vec::Vec;
 
 use convoke_kernels::Isa;
 use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 
-use super::phases::Phases;
+use super::phases::AxisPhases;
 use crate::lower::contract::Request;
 use crate::lower::planes::{
     FETCHED_CHANNELS, PER_THREAD, SlabCut, SlabLimits, for_each_position, pick_rows, positions_on, slab_bytes,
@@ -21,32 +24,33 @@ use crate::{Axis, Element};
 pub(super) struct PhasePlanes {
     /// The phases' positions as axes of ordinary convolutions.
     axes: Vec<Axis>,
-    /// The axis that is cut into slabs, and the slab's extent on it.
+    /// The axis that is cut into slabs, and positions of a slab on it.
     axis: usize,
     extent: usize,
     /// Elements from one position to the next along each axis.
     pub(super) pitches: Vec<usize>,
     /// Elements of a row along the last axis.
     span: usize,
-    /// Elements of one copy, and of all copies of a channel.
+    /// Elements of one copy of a channel, and of all its copies.
     plane: usize,
     pub(super) channel_len: usize,
     /// The shift of each copy.
     copies: Vec<usize>,
+    /// Whether each shift along the last axis has a copy of its own.
     is_dense: bool,
-    /// Whether the planes of a slab are neighbours in X: nothing is shifted, and nothing padded.
+    /// Whether a slab of a channel is one run of X: nothing is shifted or padded.
     is_plain: bool,
     /// Columns and rows of positions of a full slab, and slabs of an image.
     pub(super) columns: usize,
     pub(super) rows: usize,
     pub(super) slabs: usize,
-    /// Empty in planes that are only compared with others.
-    tables: Tables,
+    /// Empty until [`with_tables`](Self::with_tables) makes them.
+    tables: PhaseTables,
 }
 
-/// Tables that take memory in proportion to the rows.
+/// PhaseTables that take memory in proportion to the rows.
 #[derive(Default)]
-struct Tables {
+struct PhaseTables {
     /// The rows of a plane: positions along the axes before the last.
     of_plane: Vec<usize>,
     /// The rows of positions of a full slab: likewise, and where each begins among the columns.
@@ -58,19 +62,22 @@ struct Tables {
 pub(super) struct PhaseSlab<'a> {
     /// Its first position along each axis.
     pub(super) origin: &'a [usize],
-    /// Positions on the slab's axis, and of a row.
+    /// Its positions on the axis that is cut, and its positions along the last axis.
     pub(super) extent: usize,
     pub(super) width: usize,
 }
 
 impl PhasePlanes {
-    /// None where the planes are too large, or where copies gain nothing. A slab's planes should
-    /// not exceed `most` bytes.
+    /// The place of a row that padding crops.
+    pub(super) const CROPPED: usize = usize::MAX;
+
+    /// None if the planes are too large, or if `is_dense` gains nothing. The planes of a slab and
+    /// its sums, `sums` of its columns, should not exceed `most_bytes`.
     pub(super) fn new<T: Element>(
         request: &Request<'_, T>,
-        phases: &[Phases],
+        phases: &[AxisPhases],
         is_dense: bool,
-        most: usize,
+        most_bytes: usize,
         sums: impl Fn(usize) -> usize,
     ) -> Option<Self> {
         let Request { geometry, machine, threads, .. } = *request;
@@ -90,11 +97,11 @@ impl PhasePlanes {
         let axes: Vec<_> = phases.iter().enumerate().map(|(i, p)| p.as_conv(reach(i))).collect();
         let block = channels.checked_mul(copies.len())?;
         let images = geometry.batch * geometry.group;
-        // All channels are in a slab: with less than that its rows would be cut.
+        // A slab has all channels.
         let limits = SlabLimits {
             images,
             block,
-            budget_bytes: slab_bytes(machine).min(most),
+            budget_bytes: slab_bytes(machine).min(most_bytes),
             value_bytes: bytes,
             threads,
             per_thread: PER_THREAD[0],
@@ -111,11 +118,11 @@ impl PhasePlanes {
         let plane = pitches[0] * spans[0];
         let channel_len = crate::lower::planes::padded(plane * copies.len())?;
         u32::try_from(channel_len.checked_mul(channels)?).ok()?;
-        let is_whole = |(i, p): (usize, &Phases)| match i.cmp(&axis) {
+        let is_whole = |(i, p): (usize, &AxisPhases)| match i.cmp(&axis) {
             core::cmp::Ordering::Greater => p.positions == p.axis.input,
             _ => p.positions <= p.axis.input,
         };
-        let is_unmoved = |p: &Phases| p.reach == 0 && p.low == 0;
+        let is_unmoved = |p: &AxisPhases| p.reach == 0 && p.low == 0;
         Some(Self {
             is_plain: !is_dense && phases.iter().all(is_unmoved) && phases.iter().enumerate().all(is_whole),
             rows: (0..last).map(here).product(),
@@ -130,19 +137,19 @@ impl PhasePlanes {
             columns: sizes.columns,
             slabs: sizes.slabs,
             axes,
-            tables: Tables::default(),
+            tables: PhaseTables::default(),
         })
     }
 
-    /// The same with tables: for the pick alone.
+    /// Makes the tables.
     pub(super) fn with_tables(mut self) -> Self {
         let last = self.axes.len() - 1;
         let cut = SlabCut { axis: self.axis, extent: self.extent };
         let extents: Vec<_> = (0..last).map(|i| positions_on(&self.axes, cut, i)).collect();
-        // As many along an axis as there are pitches of it in the next one's.
+        // An axis has as many elements as its pitch goes into that of the axis before it.
         let plane = |i: usize| if i == 0 { self.plane } else { self.pitches[i - 1] };
         let spans: Vec<_> = (0..last).map(|i| plane(i) / self.pitches[i]).collect();
-        let mut tables = Tables {
+        let mut tables = PhaseTables {
             of_plane: Vec::with_capacity(last * spans.iter().product::<usize>()),
             of_slab: Vec::with_capacity(last * self.rows),
             columns: Vec::with_capacity(self.rows),
@@ -156,18 +163,19 @@ impl PhasePlanes {
         self
     }
 
-    /// Where each row of positions of a slab begins among its columns.
+    /// The column where each row of positions of a slab begins.
     pub(super) fn row_columns(&self) -> &[usize] {
         &self.tables.columns
     }
 
-    /// Slabs of an image, the last one along the axis as the part of a full one that it is.
+    /// Slabs of an image. The last slab along the axis counts as the part of a full one that it
+    /// has.
     pub(super) fn full_slabs(&self) -> f64 {
         let along = &self.axes[self.axis];
         self.slabs as f64 * along.output as f64 / (along.output.div_ceil(self.extent) * self.extent) as f64
     }
 
-    /// Where the view of a shift along the last axis begins.
+    /// The element of a channel's planes where the view of a shift along the last axis begins.
     pub(super) fn last_offset(&self, shift: usize) -> usize {
         match self.copies.iter().position(|copy| *copy == shift) {
             Some(copy) if self.is_dense => copy * self.plane,
@@ -175,7 +183,7 @@ impl PhasePlanes {
         }
     }
 
-    /// Slab number `index`; `origin` has room for one value for each axis.
+    /// Slab number `index`. `origin` has room for one value for each axis.
     pub(super) fn slab<'a>(&self, mut index: usize, origin: &'a mut [usize]) -> PhaseSlab<'a> {
         let along = self.axes[self.axis].output.div_ceil(self.extent);
         origin.fill(0);
@@ -206,7 +214,7 @@ impl PhasePlanes {
         position..position + 1
     }
 
-    /// Rows of positions of a slab: the first ones of a full slab's.
+    /// Rows of positions of a slab. They are the first rows of a full slab.
     pub(super) fn rows_of(&self, slab: &PhaseSlab<'_>) -> usize {
         let last = self.axes.len() - 1;
         let on = |i: usize| if i == self.axis { slab.extent } else { self.axes[i].output };
@@ -218,14 +226,14 @@ impl PhasePlanes {
         self.row_columns()[self.rows_of(slab) - 1] + slab.width
     }
 
-    /// The position of a row of a slab along axis `i`, one before the last.
+    /// The position of a row of a slab along axis `i`, which is not the last.
     pub(super) fn position(&self, slab: &PhaseSlab<'_>, row: usize, i: usize) -> usize {
         slab.origin[i] + self.tables.of_slab[row * (self.axes.len() - 1) + i]
     }
 
-    /// Where the outputs of a row begin in a channel of Y, of phase `r` of the axes before the
-    /// last; none if they are cut off.
-    pub(super) fn place(&self, phases: &[Phases], slab: &PhaseSlab<'_>, r: &[usize], row: usize) -> Option<usize> {
+    /// Where the outputs of a row begin in a channel of Y, for phase `r` of the axes before the
+    /// last. None if padding crops the row.
+    pub(super) fn place(&self, phases: &[AxisPhases], slab: &PhaseSlab<'_>, r: &[usize], row: usize) -> Option<usize> {
         let last = phases.len() - 1;
         let mut at = 0;
         for (i, p) in phases[..last].iter().enumerate() {
@@ -234,33 +242,33 @@ impl PhasePlanes {
         Some(at * phases[last].axis.output)
     }
 
-    /// The [`place`](Self::place) of each row of the slab; the largest number where there is none.
-    pub(super) fn places(&self, phases: &[Phases], slab: &PhaseSlab<'_>, r: &[usize], places: &mut [usize]) {
+    /// The [`place`](Self::place) of each row of the slab, or [`CROPPED`](Self::CROPPED).
+    pub(super) fn places(&self, phases: &[AxisPhases], slab: &PhaseSlab<'_>, r: &[usize], places: &mut [usize]) {
         if let [down, along] = phases {
-            // Two axes, as nearly always: rows are short, and there are many of them.
+            // The usual case. Rows are short, so that there are many of them.
             for (row, place) in places.iter_mut().enumerate() {
-                *place = down.output(slab.origin[0] + row, r[0]).map_or(usize::MAX, |o| o * along.axis.output);
+                *place = down.output(slab.origin[0] + row, r[0]).map_or(Self::CROPPED, |o| o * along.axis.output);
             }
             return;
         }
         for (row, place) in places.iter_mut().enumerate() {
-            *place = self.place(phases, slab, r, row).unwrap_or(usize::MAX);
+            *place = self.place(phases, slab, r, row).unwrap_or(Self::CROPPED);
         }
     }
 
-    /// Fills the planes of consecutive channels for one slab; `x` begins with the first of them.
+    /// Fills the planes of neighbouring channels for one slab. `x` begins with the first channel.
     pub(super) fn fill<T: Element>(
         &self,
         isa: Isa,
-        phases: &[Phases],
+        phases: &[AxisPhases],
         slab: &PhaseSlab<'_>,
         x: &[T],
         planes: &mut [T::Acc],
     ) {
         let last = phases.len() - 1;
         let channels = planes.len() / self.channel_len;
-        // Row by row along the last axis. Products wrap where they are not used: beside an axis
-        // without positions, which has no rows to be copied.
+        // This product may overflow beside an axis without positions. Then there are no rows, and
+        // it is not used.
         let src_pitch = phases.iter().fold(1_usize, |n, p| n.wrapping_mul(p.axis.input));
         let picks = Picks {
             planes: channels,
@@ -275,7 +283,7 @@ impl PhasePlanes {
             ahead: if channels < FETCHED_CHANNELS { 0 } else { src_pitch },
         };
         if self.is_plain {
-            // A slab of a channel is one row.
+            // The slab is copied as a single row.
             let at = slab.origin.iter().zip(phases).fold(0, |at, (v, p)| at * p.axis.input + v);
             let len = (self.axis + 1..=last).fold(slab.extent, |len, i| len * phases[i].axis.input);
             let row = RowPick { src: Some(at), dst: 0 };
@@ -290,9 +298,9 @@ impl PhasePlanes {
         }
     }
 
-    /// Where row `row` of a slab's planes comes from, and where in a copy it is; none if the slab
+    /// Where row `row` of a slab's planes comes from, and where in a copy it is. None if the slab
     /// does not need it.
-    fn row(&self, phases: &[Phases], slab: &PhaseSlab<'_>, row: usize) -> Option<RowPick> {
+    fn row(&self, phases: &[AxisPhases], slab: &PhaseSlab<'_>, row: usize) -> Option<RowPick> {
         let last = phases.len() - 1;
         let mut src = Some(0_usize);
         for (i, p) in phases[..last].iter().enumerate() {

@@ -1,95 +1,124 @@
-//! Panels of output channels, and the kernels for all phases of a panel.
+//! How the products of phases are cut: panels of output channels, kernels, and blocks of K.
 
 use alloc::vec::Vec;
+use core::ops::{Add, Mul};
 
 use convoke_kernels::catalogue::spatial_kernels;
-use convoke_kernels::weave::Run;
 use convoke_kernels::{Real, SpatialKernel};
 
 use crate::lower::engine::RowPanels;
-use crate::machine::Machine;
+use crate::lower::planes::channels_per_block;
+use crate::machine::{Item, Machine, Work};
 
-/// Rows of a tile, phases and channels together, about: the sums of a strip then stay in the L1
+/// Rows of a tile, which are phases times channels, about: the sums of a strip then stay in the L1
 /// cache.
-pub(super) const ROWS: usize = 64;
-/// Channels of a panel, at the most.
-const MOST_CHANNELS: usize = 32;
+pub(super) const TILE_ROWS: usize = 64;
+/// The most channels of a panel.
+const MOST_PANEL_CHANNELS: usize = 32;
+/// The most steps of a block of K, unless the taps of one channel are more.
+const MOST_STEPS: usize = 512;
+/// The most channels of a block of K. If K has one tap, no taps share the rows of B, and those of
+/// a tile of 32 columns then fill the L1 cache.
+const MOST_BLOCK_CHANNELS: usize = 352;
 
-/// What is to be multiplied.
-pub(super) struct Work {
+/// Channels of a block of K, for `taps` taps.
+pub(super) fn block_channels(channels: usize, taps: usize) -> usize {
+    channels_per_block(channels, taps, MOST_STEPS.min(MOST_BLOCK_CHANNELS * taps))
+}
+
+/// The sizes of a layer's products.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PhaseProducts {
     /// Output channels of a group.
     pub(super) rows: usize,
-    /// For each class of phases of the last axis: phases, and taps of each along that axis.
-    pub(super) classes: Vec<(usize, usize)>,
-    /// Taps of the other axes.
+    /// The classes of phases of the last axis.
+    pub(super) classes: Vec<ClassSize>,
+    /// Taps of the axes before the last.
     pub(super) outer_taps: usize,
     /// Channels of X in a group.
     pub(super) channels: usize,
 }
 
-/// The panels of channels, and the kernels for them.
-pub(super) struct PhaseTiles<T: Real> {
-    pub(super) panels: RowPanels,
-    /// Rows of the highest kernel.
-    pub(super) mr: usize,
-    pub(super) lanes: usize,
-    /// Widest first.
-    widths: Vec<Width<T>>,
+/// The size of a class of phases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ClassSize {
+    pub(super) phases: usize,
+    /// Taps of each phase along the last axis.
+    pub(super) taps: usize,
 }
 
-/// The kernels of one width, of every height.
-pub(super) struct Width<T: Real> {
+/// What packed weights say about tiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PackedTiles {
+    /// Output channels of the tallest panel.
+    pub(super) channels: usize,
+    /// Rows of the tallest kernel.
+    pub(super) mr: usize,
+}
+
+/// The panels of channels, and their kernels.
+pub(super) struct PhaseTiles<T: Real> {
+    pub(super) panels: RowPanels,
+    /// Rows of the tallest kernel.
+    pub(super) mr: usize,
+    pub(super) lanes: usize,
+    /// The widest kernels come first.
+    widths: Vec<PhaseWidth<T>>,
+}
+
+/// The kernels of one width. There is one of each height.
+pub(super) struct PhaseWidth<T: Real> {
+    /// The width in vectors.
     pub(super) nrv: usize,
     kernels: Vec<&'static SpatialKernel<T>>,
 }
 
-impl<T: Real> Width<T> {
+impl<T: Real> PhaseWidth<T> {
     pub(super) fn of_height(&self, height: usize) -> &'static SpatialKernel<T> {
         self.kernels[height - 1]
     }
 }
 
 impl<T: Real> PhaseTiles<T> {
-    /// The panels and kernels that take the fewest cycles for `vectors` of columns: where all
-    /// phases of a panel `can_pair`, only panels of which a kernel has all rows; with `packed`,
-    /// only those of that channels and rows.
+    /// The panels and kernels that take the fewest cycles for `vectors` vectors of columns. If the
+    /// phases `can_pair`, a panel has no more rows than one kernel. Packed weights leave a single
+    /// choice.
     pub(super) fn choose(
         machine: &Machine,
-        work: &Work,
+        products: &PhaseProducts,
         vectors: usize,
         can_pair: bool,
-        packed: Option<(usize, usize)>,
+        packed: Option<PackedTiles>,
     ) -> Option<Self> {
         let kernels = spatial_kernels::<T>(machine.isa());
-        let lanes = kernels.first()?.lanes();
         let widest = kernels.iter().map(SpatialKernel::nrv).max()?;
-        let phases = work.classes.iter().map(|(phases, _)| *phases).sum::<usize>();
+        let phases = products.classes.iter().map(|class| class.phases).sum::<usize>();
         let mut best: Option<(f64, Self)> = None;
         for nrv in 1..=widest {
-            let Some(most) = kernels.iter().filter(|k| k.nrv() == nrv).map(SpatialKernel::mr).max() else { continue };
-            for channels in 1..=work.rows.min(MOST_CHANNELS) {
-                if channels > 1 && channels * phases > ROWS {
+            let Some(tallest) = kernels.iter().filter(|k| k.nrv() == nrv).map(SpatialKernel::mr).max() else {
+                continue;
+            };
+            for channels in 1..=products.rows.min(MOST_PANEL_CHANNELS) {
+                let is_too_tall = channels > 1 && channels * phases > TILE_ROWS;
+                let is_cut = can_pair && phases * channels > tallest.max(phases);
+                if is_too_tall || packed.is_none() && is_cut {
                     break;
                 }
-                let heights = work.classes.iter().map(|(n, _)| RowPanels::new(n * channels, most).height(0));
-                let mr = packed.map_or_else(|| heights.max().unwrap_or(1), |(_, mr)| mr);
-                if can_pair && packed.is_none() && phases * channels > most.max(phases) {
-                    break;
-                }
-                if mr > most || packed.is_some_and(|(packed, _)| packed != channels) {
+                let heights = products.classes.iter().map(|c| RowPanels::new(c.phases * channels, tallest).height(0));
+                let mr = packed.map_or_else(|| heights.max().unwrap_or(1), |packed| packed.mr);
+                if mr > tallest || packed.is_some_and(|packed| packed.channels != channels) {
                     continue;
                 }
-                let widths = (1..=nrv).rev().filter_map(|nrv| {
-                    let find = |mr: usize| kernels.iter().find(|k| k.mr() == mr && k.nrv() == nrv);
-                    Some(Width { nrv, kernels: (1..=mr).map(find).collect::<Option<Vec<_>>>()? })
-                });
-                let tiles = Self { panels: RowPanels::new(work.rows, channels), mr, lanes, widths: widths.collect() };
-                // Panels of nearly equal height may be lower than asked for, but not where weights
-                // are packed.
+                let Some(tiles) = Self::new(kernels, RowPanels::new(products.rows, channels), mr, nrv) else {
+                    continue;
+                };
+                // Panels of nearly equal height may be lower than `channels`. Such a choice is
+                // another one's double, unless packed weights ask for it.
                 if packed.is_none() && tiles.panels.height(0) != channels {
                     continue;
                 }
-                let cycles = tiles.cycles(machine, work, vectors);
+                // Cycles alone are added up faster than a work.
+                let cycles = tiles.total(products, vectors, |k, steps| tile_work(machine, k, steps).cycles());
                 if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                     best = Some((cycles, tiles));
                 }
@@ -98,64 +127,69 @@ impl<T: Real> PhaseTiles<T> {
         best.map(|(_, tiles)| tiles)
     }
 
+    /// The kernels of up to `mr` rows and `nrv` vectors. None if there is no kernel at all.
+    fn new(kernels: &'static [SpatialKernel<T>], panels: RowPanels, mr: usize, nrv: usize) -> Option<Self> {
+        let widths = (1..=nrv).rev().filter_map(|nrv| {
+            let find = |mr: usize| kernels.iter().find(|k| k.mr() == mr && k.nrv() == nrv);
+            Some(PhaseWidth { nrv, kernels: (1..=mr).map(find).collect::<Option<Vec<_>>>()? })
+        });
+        Some(Self { panels, mr, lanes: kernels.first()?.lanes(), widths: widths.collect() })
+    }
+
     /// The widest kernels of at most `vectors` vectors.
-    pub(super) fn width(&self, vectors: usize) -> &Width<T> {
-        // A width of one vector is in every list, because the tables have it for every height.
+    pub(super) fn width(&self, vectors: usize) -> &PhaseWidth<T> {
+        // The list ends with a width of one vector: the catalogue has it for every height.
         self.widths.iter().find(|w| w.nrv <= vectors).unwrap_or(&self.widths[self.widths.len() - 1])
     }
 
-    /// The widest tile, in vectors.
+    /// The width of the widest tile, in vectors.
     pub(super) fn widest(&self) -> usize {
         self.widths[0].nrv
     }
 
-    /// The name of the highest and widest kernel.
+    /// The name of the tallest and widest kernel.
     pub(super) fn name(&self) -> &'static str {
         self.widths[0].of_height(self.mr).name()
     }
 
-    /// Estimated cycles for the phases of all axes, all rows and `vectors` of columns.
-    pub(super) fn cycles(&self, machine: &Machine, work: &Work, vectors: usize) -> f64 {
-        let low = self.panels.height(self.panels.count() - 1);
-        let tall = self.panels.height(0);
-        let taller = work.rows - low * self.panels.count();
-        let of_strip = |width: &Width<T>, channels: usize| {
-            let of_class = |(phases, taps): &(usize, usize)| {
-                let subs = RowPanels::new(phases * channels, self.mr);
-                let k = (taps * work.outer_taps * work.channels) as f64;
-                let of_sub = |sub: usize| {
-                    let kernel = width.of_height(subs.height(sub));
-                    machine.tile_cycles(kernel.fmas(), kernel.loads()) * k * machine.shifted_views(kernel.mr(), false)
-                        + machine.prices().kernel_call_cycles
-                };
-                (0..subs.count()).map(of_sub).sum::<f64>()
+    /// The products of all phases of all axes, for all rows and `vectors` vectors of columns.
+    pub(super) fn work(&self, machine: &Machine, products: &PhaseProducts, vectors: usize) -> Work {
+        self.total(products, vectors, |kernel, steps| tile_work(machine, kernel, steps))
+    }
+
+    /// Adds up `tile` over these tiles: it is given the kernel and the steps of K of a tile.
+    fn total<V>(&self, products: &PhaseProducts, vectors: usize, tile: impl Fn(&SpatialKernel<T>, f64) -> V) -> V
+    where
+        V: Default + Add<Output = V> + Mul<f64, Output = V>,
+    {
+        let strip = |width: &PhaseWidth<T>, channels: usize| {
+            let class = |class: &ClassSize| {
+                let subpanels = RowPanels::new(class.phases * channels, self.mr);
+                let steps = (class.taps * products.outer_taps * products.channels) as f64;
+                let subpanel = |index: usize| tile(width.of_height(subpanels.height(index)), steps);
+                (0..subpanels.count()).map(subpanel).fold(V::default(), V::add)
             };
-            work.classes.iter().map(of_class).sum::<f64>()
+            products.classes.iter().map(class).fold(V::default(), V::add)
         };
-        let mut cycles = 0.0;
+        let count = self.panels.count();
+        let (tall, low) = (self.panels.height(0), self.panels.height(count - 1));
+        let taller = products.rows - low * count;
+        let mut total = V::default();
         let mut at = 0;
         while at < vectors {
             let width = self.width(vectors - at);
             let repeat = if width.nrv == self.widest() { (vectors - at) / width.nrv } else { 1 };
-            let tall = if taller == 0 { 0.0 } else { taller as f64 * of_strip(width, tall) };
-            cycles += repeat as f64 * (tall + (self.panels.count() - taller) as f64 * of_strip(width, low));
+            let tall = if taller == 0 { V::default() } else { strip(width, tall) * taller as f64 };
+            total = total + (tall + strip(width, low) * (count - taller) as f64) * repeat as f64;
             at += repeat * width.nrv;
         }
-        cycles
+        total
     }
 }
 
-/// Finds where the pairs of outputs of each vector go; none if some are cropped, or of no run, or
-/// of two.
-pub(super) fn pair_places(runs: &[Run], places: &mut [usize], lanes: usize) -> Option<()> {
-    for (vector, place) in places.iter_mut().enumerate() {
-        let run = runs.iter().rfind(|run| run.from <= vector * lanes)?;
-        // The run may begin with the second output of its first pair.
-        let first = (2 * (vector * lanes - run.from)).checked_sub(run.phase)?;
-        if first + 2 * lanes > run.len {
-            return None;
-        }
-        *place = run.at + first;
-    }
-    Some(())
+/// What a tile takes: `steps` steps of K, and the call of its kernel.
+fn tile_work<T: Real>(machine: &Machine, kernel: &SpatialKernel<T>, steps: f64) -> Work {
+    let step = machine.tile_cycles(kernel.fmas(), kernel.loads());
+    let cycles = step * steps * machine.shifted_views(kernel.mr(), false);
+    machine.work(Item::ArithmeticCycles, cycles) + machine.work(Item::KernelCalls, 1.0)
 }
