@@ -110,6 +110,7 @@ fn rules(algorithm: Algorithm) -> fn(&Geometry) -> Result<(), String> {
         Algorithm::Pointwise => pointwise::accepts,
         Algorithm::Im2col(_) => im2col::accepts,
         Algorithm::Naive => |_| Ok(()),
+        Algorithm::Winograd => winograd::accepts,
         // TRANSITION
         _ => |_| Ok(()),
     }

@@ -42,6 +42,20 @@ pub(crate) enum Item {
     AddedVectors,
     /// Vectors of sums that are interleaved with those of other phases, and stored.
     WovenVectors,
+    /// Calls of kernels for the products of Winograd's values, and of its transforms: for each
+    /// channel of a block, and for each row of tiles and vector of output channels.
+    GemmCalls,
+    TransformCalls,
+    /// Elements of a phase of a stride that are picked from a row for Winograd's tiles.
+    PickedElements,
+    /// Vectors of Winograd's transforms: of padded elements that are split into planes, of values
+    /// of tiles that are computed from them, and of values that are taken back.
+    SplitVectors,
+    TransformedVectors,
+    TakenVectors,
+    /// Vectors of pixels that are phases of ConvTranspose, and are interleaved from Winograd's
+    /// tiles.
+    PhaseVectors,
 }
 
 /// What an item counts as, for those who read a plan.
@@ -156,6 +170,13 @@ impl Machine {
             Item::TransposedVectors => (Kind::Stores, prices.transposed_store_cycles),
             Item::AddedVectors => (Kind::Stores, prices.added_cycles),
             Item::WovenVectors => (Kind::Stores, prices.weave_cycles),
+            Item::GemmCalls => (Kind::Calls, prices.gemm_call_cycles),
+            Item::TransformCalls => (Kind::Calls, prices.transform_call_cycles),
+            Item::PickedElements => (Kind::Copies, prices.pick_cycles),
+            Item::SplitVectors => (Kind::Copies, prices.split_cycles),
+            Item::TransformedVectors => (Kind::Copies, prices.input_cycles),
+            Item::TakenVectors => (Kind::Stores, prices.output_cycles),
+            Item::PhaseVectors => (Kind::Stores, prices.phase_cycles),
         }
     }
 
