@@ -1,9 +1,9 @@
 //! Conv: filters are channels of Y, and each vector of them writes its pixels straight into Y.
 //!
-//! With stride s on an axis, output o reads the padded elements s * o + k. The elements of one phase
-//! k mod s are s apart. Taken as channels of their own, the phases turn the layer into one of stride
-//! 1, with s times the channels and ceil(kernel / s) taps, some of which are zeros. 3x3 taps of
-//! stride 2 take 144 products for 5x5 outputs by F(5x5, 2x2), instead of 225.
+//! With stride s on an axis, output o reads the padded elements s * o + k. The elements of one
+//! phase k mod s are s apart. Taken as channels of their own, the phases turn the layer into one of
+//! stride 1, with s times the channels and ceil(kernel / s) taps, some of which are zeros. 3x3 taps
+//! of stride 2 take 144 products for 5x5 outputs by F(5x5, 2x2), instead of 225.
 
 use alloc::boxed::Box;
 use alloc::string::String;

@@ -166,7 +166,8 @@ impl<T: Element> WinogradCore<T> {
         }
     }
 
-    /// Transforms the tiles of one slice for the channels that are phase `phase` of the stride down.
+    /// Transforms the tiles of one slice for the channels that are phase `phase` of the stride
+    /// down.
     fn transform_phase(
         &self,
         io: &Io<'_, T>,

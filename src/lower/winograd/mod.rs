@@ -2,19 +2,20 @@
 //!
 //! A tile of m x m outputs takes n x n products for each pair of channels, n = m + r - 1, instead
 //! of m x m x r x r: with F(4x4, 3x3) 36 instead of 144. For each of the n x n values, the products
-//! are a GEMM: M = filters of a group, N = tiles, K = C/group (times the taps of the depth axis, and
-//! times the filters that a longer kernel is cut into). A task has a block of tiles, whose
-//! transformed values stay in the L2 cache. It transforms the block for all channels. Then, for each
-//! panel of filters or for some panels together, it multiplies all values and takes the products
-//! back into Y.
+//! are a GEMM: M = filters of a group, N = tiles, K = C/group (times the taps of the depth axis,
+//! and times the filters that a longer kernel is cut into). A task has a block of tiles, whose
+//! transformed values stay in the L2 cache. It transforms the block for all channels. Then, for
+//! each panel of filters or for some panels together, it multiplies all values and takes the
+//! products back into Y.
 //!
 //! Accepts Conv and ConvTranspose with one to three spatial axes, of which the last two have more
 //! than one tap. The outermost of three axes has no dilation. Its taps are steps of k, of which
 //! there are at most [`MOST_STEPS`](view::MOST_STEPS).
 //!
 //! * [`conv`]: on the last two axes a stride is at most [`MOST_STRIDE`](view::MOST_STRIDE), shorter
-//!   than the kernel, and without dilation; its phases are channels. The outermost of three axes may
-//!   have any stride. A layer with dilation d is d interleaved layers on each of the last two axes.
+//!   than the kernel, and without dilation; its phases are channels. The outermost of three axes
+//!   may have any stride. A layer with dilation d is d interleaved layers on each of the last two
+//!   axes.
 //! * [`transposed`]: the phases of the strides are filters over the same tiles. There is no
 //!   dilation, pads at the beginning crop less than a tap's reach, and the phases along the last
 //!   axis fill whole vectors.

@@ -106,8 +106,8 @@ pub(super) fn pack<T: Real>(
     packed: &mut [T],
 ) {
     let (depth, down, along) = (view.roles.depth.kernel, view.roles.down.kernel, view.roles.along.kernel);
-    // The transform of an axis: a row for each value, with a factor for each tap. It is the same for
-    // all filters.
+    // The transform of an axis: a row for each value, with a factor for each tap. It is the same
+    // for all filters.
     let rows_of = |parts: &AxisFilters| filter_rows(parts.tile.values, parts.tile.taps());
     let (g_down, g_along) = (rows_of(&scheme.down), rows_of(&scheme.along));
     let mut half = [[0.0; MOST_VALUES]; MOST_VALUES];

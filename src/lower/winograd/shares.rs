@@ -1,5 +1,5 @@
-//! How threads share the panels of filters of a block. Where shares are not whole panels, two threads
-//! share a panel by its rows of tiles.
+//! How threads share the panels of filters of a block. Where shares are not whole panels, two
+//! threads share a panel by its rows of tiles.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -18,15 +18,15 @@ pub(super) struct PanelPiece {
     pub(super) rows: Range<usize>,
 }
 
-/// The parts that a panel can be cut into for `count` shares: rows of tiles, or 1 where it cannot be
-/// cut. Only a block of one image with all its tiles can.
+/// The parts that a panel can be cut into for `count` shares: rows of tiles, or 1 where it cannot
+/// be cut. Only a block of one image with all its tiles can.
 pub(super) fn parts(size: &BlockSize, count: usize) -> usize {
     if size.images == 1 && size.own_tiles() == size.tiles() && (2..=MOST_CUT).contains(&count) { size.rows } else { 1 }
 }
 
 /// The pieces of `panels` panels that share `index` of `count` has: the rest of a panel that it has
-/// in common with the share before, whole panels, and the beginning of a panel that it has in common
-/// with the next share.
+/// in common with the share before, whole panels, and the beginning of a panel that it has in
+/// common with the next share.
 pub(super) fn pieces(
     size: &BlockSize,
     panels: usize,

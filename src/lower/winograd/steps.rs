@@ -105,8 +105,8 @@ impl TileSteps {
         (0..self.values[0] * self.values[1]).map(|value| self.count(value)).sum()
     }
 
-    /// The place of channel `channel` of a filter among the steps of a value; none where the product
-    /// is zero.
+    /// The place of channel `channel` of a filter among the steps of a value; none where the
+    /// product is zero.
     pub(super) fn find(&self, value: usize, filter: [usize; 2], channel: usize) -> Option<usize> {
         let (c, phase) = (channel / self.strides[1], channel % self.strides[1]);
         let (down, c) = (c / self.channels, c % self.channels);

@@ -2,11 +2,11 @@
 //! their way into Y.
 //!
 //! Along an axis of stride s, tap k = t * s + q adds input x to element x * s + k of the output
-//! before it is cropped. The s elements from v * s on are called a cell. All of them read the inputs
-//! v, v - 1, and so on; element q reads them through the taps t * s + q. That is a convolution of
-//! stride 1 with ceil(kernel / s) taps and s filters, whose outputs are cells. Filters with a tap
-//! less are zero there. A tile is transformed once for all phases: F(5x5, 2x2) takes 36 products for
-//! a phase instead of 100, where the kernel is twice the stride.
+//! before it is cropped. The s elements from v * s on are called a cell. All of them read the
+//! inputs v, v - 1, and so on; element q reads them through the taps t * s + q. That is a
+//! convolution of stride 1 with ceil(kernel / s) taps and s filters, whose outputs are cells.
+//! Filters with a tap less are zero there. A tile is transformed once for all phases: F(5x5, 2x2)
+//! takes 36 products for a phase instead of 100, where the kernel is twice the stride.
 //!
 //! Filter `(m * phases of the other axes + their phase) * s + q` is phase q of the last axis for
 //! output channel m. So the phases of a row are neighbours in a vector.
@@ -330,8 +330,8 @@ impl<T: Element> WinogradOperator<T> for WinogradTransposed<T> {
         is_good
     }
 
-    /// Only contributions that exist. What may not be finite is multiplied neither by padding nor by
-    /// taps that a phase does not have.
+    /// Only contributions that exist. What may not be finite is multiplied neither by padding nor
+    /// by taps that a phase does not have.
     fn compute(&self, core: &WinogradCore<T>, io: &Io<'_, T>, tile: &DirectTile, scratch: &mut [T::Acc]) {
         let geometry = &self.geometry;
         let channels = geometry.in_channels_per_group();
