@@ -38,6 +38,7 @@
 
 mod block_size;
 mod blocks;
+mod cells;
 mod choice;
 mod common;
 mod conv;

@@ -4,9 +4,8 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 
-use convoke_kernels::WinogradKernel;
 use convoke_kernels::catalogue::winograd_kernels;
-use convoke_kernels::winograd;
+use convoke_kernels::{Real, WinogradKernel, winograd};
 
 use super::blocks::BlockCut;
 use super::choice::best_blocking;
@@ -35,7 +34,10 @@ pub(super) fn offer_view<'a, T: Element>(
     let no_kernel = || String::from("no kernel for this block of tiles");
     let single = best_tile(request, &view)?;
     let scheme = single.blocking.scheme;
-    let blocking = best_blocking(request, &view, scheme, request.threads).ok_or_else(no_kernel)?.blocking;
+    let blocking = match request.threads {
+        1 => single.blocking,
+        threads => best_blocking(request, &view, scheme, threads).ok_or_else(no_kernel)?.blocking,
+    };
     let run_len = blocking.blocks.place(0, 0).size.run_len();
     let tiles = ChannelTiles::<T::Acc>::new(request.machine, run_len).ok_or_else(no_kernel)?;
     if blocking.blocks.for_each_size(|size, _| size.fits(&scheme, &view).then_some(())).is_none() {
@@ -57,7 +59,6 @@ pub(super) fn offer_view<'a, T: Element>(
         packed_len,
         tasks: blocking.tasks(&view),
         scratch,
-        // Both estimates are for the same tile. That for one thread orders the offers.
         work: single.work * far,
     };
     let build: Build<'a, T> = Box::new(move || {
@@ -67,8 +68,8 @@ pub(super) fn offer_view<'a, T: Element>(
     Ok(Offer { recipe, build })
 }
 
-/// The tile whose work is least, with its best blocking, for one thread: results must not depend on
-/// the number of threads.
+/// The tile whose work is least, with its best blocking for one thread. More threads take the same
+/// tile, because results must not depend on their number.
 fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Result<BlockingEstimate<T::Acc>, String> {
     let mut best: Option<BlockingEstimate<T::Acc>> = None;
     for kernel in winograd_kernels::<T::Acc>(request.isa()) {
@@ -102,13 +103,13 @@ fn is_allowed<T: Element>(request: &Request<'_, T>, view: &WinogradView, kernel:
     is_accurate && !(is_in_lines && is_ragged(kernel) && has_whole_rows(kernel))
 }
 
-fn weight_layout<T: convoke_kernels::Real>(kernel: &WinogradKernel<T>) -> WeightLayout {
+fn weight_layout<T: Real>(kernel: &WinogradKernel<T>) -> WeightLayout {
     let tile = |tile: winograd::Tile| Tile { values: tile.values, outputs: tile.outputs };
     WeightLayout::Winograd { down: tile(kernel.down()), along: tile(kernel.along()) }
 }
 
 /// The blocking in a line.
-fn details<T: convoke_kernels::Real>(blocking: &WinogradBlocking<T>, tiles: &ChannelTiles<T>) -> String {
+fn details<T: Real>(blocking: &WinogradBlocking<T>, tiles: &ChannelTiles<T>) -> String {
     let WinogradBlocking { scheme, blocks, splits, together } = blocking;
     let size = blocks.place(0, 0).size;
     let tiles_of_block = match blocks.cut() {
