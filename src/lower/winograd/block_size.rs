@@ -155,8 +155,8 @@ impl BlockSize {
         self.runs(&self.all_rows(), false).1
     }
 
-    /// The work of the products of one value with one panel, over `steps` steps of k. None if a
-    /// kernel is lacking.
+    /// The work of multiplying one value by one panel, over `steps` steps of k. None if a kernel is
+    /// lacking.
     pub(super) fn gemm_work<T: Real>(
         &self,
         machine: &Machine,

@@ -116,7 +116,7 @@ impl<T: Element> WinogradOperator<T> for WinogradConv<T> {
         }
     }
 
-    /// `[channel of X and tap][filter]` for each panel.
+    /// The panels of direct filters are `[channel of X][tap][filter]`.
     fn pack_direct(&self, core: &WinogradCore<T>, w: &[T], packed: &mut [T::Acc]) {
         packed.fill(T::Acc::ZERO);
         for row in 0..core.view.rows {

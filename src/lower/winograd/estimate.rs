@@ -95,7 +95,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         Some(all)
     }
 
-    /// To transform the tiles of one slice of X; `padded` is the number of its elements in a
+    /// The work of transforming the tiles of one slice of X, which has `padded` elements in each
     /// channel, with padding.
     fn input(&self, size: &BlockSize, padded: f64) -> Work {
         let Self { machine, view, scheme, .. } = self;
@@ -111,7 +111,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         of_channel * view.channels as f64
     }
 
-    /// To take the products of all `channels` back into one slice of Y.
+    /// The work of taking the products of all `channels` filters back into one slice of Y.
     fn output(&self, size: &BlockSize, channels: usize) -> Work {
         let Self { machine, view, scheme, .. } = self;
         let (tiles, kernel) = (size.own_tiles(), scheme.kernel);
@@ -123,8 +123,8 @@ impl<'a, T: Real> CostModel<'a, T> {
         of_vector * (channels as f64 / kernel.lanes() as f64)
     }
 
-    /// The products of all values with one panel, for some rows of tiles. None where a kernel is
-    /// lacking.
+    /// The work of multiplying all values by one panel, for some rows of tiles. None where a kernel
+    /// is lacking.
     fn products(&self, size: &BlockSize, rows: &Range<usize>) -> Option<Work> {
         let Self { machine, view, scheme, slice_steps, .. } = *self;
         let values = scheme.kernel.values();
@@ -201,13 +201,13 @@ struct BlockWork<'a, T: Real> {
     size: BlockSize,
     /// All panels of filters.
     panels: usize,
-    /// To transform one slice of X.
+    /// Transforming one slice of X.
     input: Work,
-    /// To fetch the filters of one panel.
+    /// Fetching the filters of one panel.
     fetching: Work,
-    /// To wait for tiles and products that left the L2 cache, for all panels of one slice.
+    /// Waiting for tiles and products that left the L2 cache, for all panels of one slice.
     waiting: Work,
-    /// To take the products of all panels back into one slice of Y.
+    /// Taking the products of all panels back into one slice of Y.
     output: Work,
     /// Pixels of one slice of X, and of one slice of Y, that are moved one by one.
     scattered: [f64; 2],
@@ -292,8 +292,8 @@ impl<'a> BlockTraffic<'a> {
         }
     }
 
-    /// To fetch the filters of one panel, where a group has `channels` filters, and `blocks` tasks
-    /// use them one after the other.
+    /// The work of fetching the filters of one panel, where a group has `channels` filters, and
+    /// `blocks` tasks use them one after the other.
     fn fetching(&self, groups: usize, channels: usize, blocks: usize) -> Work {
         let machine = self.machine;
         let of_group = self.filters / self.nr as f64 * channels as f64;
@@ -307,9 +307,9 @@ impl<'a> BlockTraffic<'a> {
         Work::of(Kind::Fetches, cycles.max(self.filters / machine.l2_bytes_per_cycle))
     }
 
-    /// To wait for transformed tiles and products that left the L2 cache, while `panels` panels are
-    /// multiplied, `together` of them by each value. Tiles are read once for these. The products of
-    /// more than one panel leave the cache until they are taken back.
+    /// The time of waiting for transformed tiles and products that left the L2 cache, while `panels`
+    /// panels are multiplied, `together` of them by each value. Tiles are read once for these. The
+    /// products of more than one panel leave the cache until they are taken back.
     fn waiting(&self, panels: usize, together: usize) -> Work {
         let resident = self.tiles + together as f64 * self.products + 2.0 * self.filters / self.values;
         let tiles = panels.div_ceil(together) as f64 * self.tiles;

@@ -85,7 +85,7 @@ impl SeenBorders {
 /// Where the rows of X are that a task's windows see.
 struct RowsOfX<'x, T> {
     x: &'x [T],
-    /// The plane of the first image of the first channel of the group, at the slice.
+    /// The number of the plane of the group's first channel in the first image, at the slice.
     plane: usize,
     /// Planes from one image to the next, and from one channel to the next.
     image_planes: usize,

@@ -25,7 +25,7 @@ pub(super) struct Winograd<T: Element> {
     pub(super) operator: Box<dyn WinogradOperator<T>>,
 }
 
-/// One slice of Y of a task in a run.
+/// What a task computes at a time in a run: one slice of Y.
 struct SliceRun<'a, 'b, T: Element> {
     io: &'a Io<'b, T>,
     task: &'a TileTask<'a, T::Acc>,
@@ -148,7 +148,7 @@ impl<T: Element> Split for Winograd<T> {
         self.core.blocking.tasks(&self.core.view)
     }
 
-    /// A box for each row of tiles and piece of the panels.
+    /// One box for each row of tiles of each piece of the panels.
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let core = &self.core;
         let task = core.task(task);

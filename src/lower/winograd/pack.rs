@@ -16,8 +16,7 @@ use crate::lower::channel_tiles::ChannelTiles;
 /// `[value][step of k][filter]`. Behind all panels is what the
 /// [operator](super::operator::WinogradOperator) keeps for tiles that are computed directly.
 ///
-/// The steps of k of a value are the same for each slice, that is tap of the depth axis, and the
-/// slices follow each other.
+/// A value has the same steps of k for each slice (a tap of the depth axis), slice after slice.
 pub(super) struct PackedLayout {
     /// Filters, filled up to whole vectors.
     padded: usize,
@@ -72,7 +71,7 @@ impl PackedLayout {
 
 /// The steps of k of one value.
 pub(super) struct PackedValue {
-    /// Its list of steps, and the steps of that list for each slice.
+    /// Which of the lists of steps it has, and the number of steps of that list.
     pub(super) list: usize,
     pub(super) count: usize,
     /// Where its steps begin among all steps of a panel.

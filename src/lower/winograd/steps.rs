@@ -15,15 +15,15 @@ use convoke_kernels::Real;
 use super::scheme::{AxisFilters, Scheme};
 use super::view::WinogradView;
 
-/// A run of steps of k. It has the channels of one phase down: for each channel of X its first
-/// phases along, or none.
+/// Some steps of k that follow each other. They are channels of one phase down: for each channel of
+/// X, its first phases along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StepSegment {
     /// Which of the filters that the kernel is cut into, down and along.
     pub(super) filter: [usize; 2],
     /// The phase down.
     down: usize,
-    /// How many of the phases along.
+    /// The number of phases along, which may be 0.
     along: usize,
     /// Steps before it.
     first: usize,

@@ -37,7 +37,7 @@ impl<T: Real> GemmCall<T> {
 pub(super) struct GemmCalls<T: Real> {
     pub(super) all: Vec<GemmCall<T>>,
     pub(super) of_run: usize,
-    /// How fast they fetch filters.
+    /// How fast the calls fetch filters.
     pub(super) rate: Rate,
 }
 
@@ -93,8 +93,8 @@ pub(super) struct BlockTables<T: Real> {
     /// The calls for all rows, and for the rows of each [piece](super::shares::PanelPiece) that has
     /// fewer.
     calls: Vec<RowCalls<T>>,
-    /// Rows of k for each list of [`TileSteps`]. A list stands there for each slot of a slice, and
-    /// then for each slot again, so that slots that follow each other around are neighbours.
+    /// The row offsets of k, for each list of [`TileSteps`]. The slots of slices form a ring. Each
+    /// slot's offsets are there twice, so that a run of slots around the ring is contiguous.
     pub(super) koff: Vec<RowOffsets>,
     /// Elements from one value's transformed tiles to the next value's.
     pub(super) v_plane: usize,

@@ -182,8 +182,8 @@ impl<T: Element> WinogradOperator<T> for WinogradTransposed<T> {
         }
     }
 
-    /// Filters are the phases of each channel of Y: along, whole cells are neighbours; on the other
-    /// axes, each phase has every stride-th element.
+    /// Filters are the phases of each channel of Y. Along, all phases of a cell are here. On the
+    /// other axes, a phase has every stride-th element.
     fn patches(&self, _: &WinogradCore<T>, part: &OutputBox, patch: &mut dyn FnMut(Patch)) {
         let [depth, down, along] = &self.cells;
         let outer = depth.stride * down.stride;
