@@ -123,8 +123,7 @@ fn rules(algorithm: Algorithm) -> fn(&Geometry) -> Result<(), String> {
         Algorithm::Depthwise => depthwise::accepts,
         Algorithm::Grouped => grouped::accepts,
         Algorithm::Upsample => upsample::accepts,
-        // TRANSITION
-        _ => |_| Ok(()),
+        Algorithm::Winograd => winograd::accepts,
     }
 }
 

@@ -1,9 +1,9 @@
 //! Conv: filters are channels of Y, and each vector of them writes its pixels straight into Y.
 //!
-//! With stride s on an axis, output o reads the padded elements s * o + k. Those of one phase k mod
-//! s are s apart: as channels of their own, they turn the layer into one of stride 1, with s times
-//! the channels and ceil(kernel / s) taps, some of which are zeros. Of 3x3 taps with stride 2,
-//! F(5x5, 2x2) takes 144 products instead of 225.
+//! With stride s on an axis, output o reads the padded elements s * o + k. The elements of one
+//! phase k mod s are s apart. Taken as channels of their own, the phases turn the layer into one of
+//! stride 1, with s times the channels and ceil(kernel / s) taps, some of which are zeros. 3x3 taps
+//! of stride 2 take 144 products for 5x5 outputs by F(5x5, 2x2), instead of 225.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -12,22 +12,32 @@ use core::ops::Range;
 use convoke_kernels::Real;
 use convoke_kernels::winograd::Pixels;
 
-use super::blocks::Task;
-use super::direct::{Direct, Tile};
-use super::fused::{Core, Layer, Needs, Outputs, Rows, Strip, offer_view};
-use super::shape::{MOST_STRIDE, Phase, Roles, View, tiled_kernel};
+use super::common::{StripScratch, TileStrip, WinogradCore};
+use super::direct::{DirectTile, DirectTiles};
+use super::operator::{OutputBox, WinogradOperator};
+use super::pack::PanelFilters;
+use super::recipe::offer_view;
+use super::scratch::OperatorNeeds;
+use super::view::{AxisRoles, MOST_STRIDE, WinogradPhase, WinogradView, tiled_kernel};
 use crate::element::Element;
 use crate::exec::region::{Patch, Span, Stores};
 use crate::lower::contract::{Answer, Io, Request};
 use crate::lower::sink::Finish;
 use crate::{Axis, Geometry};
 
-/// Bytes of Y from which on its reader will not find it in the L2 cache, so that it is written past
-/// the caches.
+/// Bytes of Y from which on it is written past the caches: its reader will not find it in the L2
+/// cache anyway.
 const PAST_CACHE_BYTES: usize = 4 << 20;
 
-pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
-    let geometry = request.geometry;
+pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    view(geometry)?.check_steps()
+}
+
+/// The layer with the phases of its strides as channels.
+///
+/// # Errors
+/// The rule that the layer breaks.
+fn view(geometry: &Geometry) -> Result<WinogradView, String> {
     let mut axes = geometry.axes.to_vec();
     let mut strides = [1, 1];
     for ((index, axis), stride) in axes.iter_mut().enumerate().rev().zip(strides.iter_mut().rev()) {
@@ -43,38 +53,46 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             ));
         }
     }
-    let channels = geometry.in_channels_per_group();
-    let view = View {
+    let phases = strides[0] * strides[1];
+    let channels = geometry.in_channels_per_group().checked_mul(phases);
+    Ok(WinogradView {
         batch: geometry.batch,
         groups: geometry.group,
-        channels: channels.checked_mul(strides[0] * strides[1]).ok_or_else(|| String::from("too many channels"))?,
+        channels: channels.ok_or_else(|| String::from("too many channels"))?,
         strides,
         taps: tiled_kernel(geometry),
         rows: geometry.out_channels_per_group(),
         has_phases: false,
-        past_cache: geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES,
-        roles: Roles::new(&axes)?,
-    };
-    offer_view(request, view, |scheme, tiles| {
-        let direct = Direct::new(request.machine, geometry, &view, scheme)?;
-        let steps = channels.checked_mul(geometry.kernel_volume())?;
-        let direct_len = tiles.padded(view.rows).checked_mul(steps)?;
-        let needs = Needs { direct_len, scratch: direct.scratch_len(tiles.nr()), row: 0 };
-        let finish = Finish::new(request);
-        Some((Box::new(Conv { geometry: geometry.clone(), finish, strides, direct, steps }), needs))
+        past_cache: false,
+        roles: AxisRoles::new(&axes)?,
     })
 }
 
-struct Conv<T: Element> {
+pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+    let geometry = request.geometry;
+    let past_cache = geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES;
+    let view = WinogradView { past_cache, ..view(geometry)? };
+    offer_view(request, view, |scheme, tiles| {
+        let direct = DirectTiles::new(request, &view, scheme)?;
+        let steps = geometry.in_channels_per_group().checked_mul(geometry.kernel_volume())?;
+        let direct_len = tiles.padded(view.rows).checked_mul(steps)?;
+        let needs = OperatorNeeds { direct_len, direct_scratch: direct.scratch_len(tiles.nr()), row: 0 };
+        let finish = Finish::new(request);
+        let (geometry, strides) = (geometry.clone(), view.strides);
+        Some((Box::new(WinogradConv { geometry, finish, strides, direct, steps }), needs))
+    })
+}
+
+struct WinogradConv<T: Element> {
     geometry: Geometry,
     finish: Finish<T::Acc>,
     strides: [usize; 2],
-    direct: Direct<T::Acc>,
+    direct: DirectTiles<T::Acc>,
     /// Steps of k of the direct filters: channels of X times taps.
     steps: usize,
 }
 
-impl<T: Element> Layer<T> for Conv<T> {
+impl<T: Element> WinogradOperator<T> for WinogradConv<T> {
     fn filter(&self, w: &[T], row: usize, c: usize, taps: &mut [T::Acc]) {
         let [s_down, s_along] = self.strides;
         let (c, phase_along) = (c / s_along, c % s_along);
@@ -98,8 +116,8 @@ impl<T: Element> Layer<T> for Conv<T> {
         }
     }
 
-    /// `[channel of X and tap][filter]` for each panel.
-    fn pack_direct(&self, core: &Core<T>, w: &[T], packed: &mut [T::Acc]) {
+    /// The panels of direct filters are `[channel of X][tap][filter]`.
+    fn pack_direct(&self, core: &WinogradCore<T>, w: &[T], packed: &mut [T::Acc]) {
         packed.fill(T::Acc::ZERO);
         for row in 0..core.view.rows {
             let first = row / core.tiles.nr() * core.tiles.nr();
@@ -112,10 +130,10 @@ impl<T: Element> Layer<T> for Conv<T> {
     }
 
     /// Filters are channels of Y.
-    fn patches(&self, core: &Core<T>, part: &Outputs, patch: &mut dyn FnMut(Patch)) {
-        let Roles { depth, down, along } = &core.view.roles;
+    fn patches(&self, core: &WinogradCore<T>, part: &OutputBox, patch: &mut dyn FnMut(Patch)) {
+        let AxisRoles { depth, down, along } = &core.view.roles;
         let (sub, first) = (&part.sub, part.group * core.view.rows);
-        let of_phase = |axis: &Axis, phase: &Phase, outputs: &Range<usize>| {
+        let of_phase = |axis: &Axis, phase: &WinogradPhase, outputs: &Range<usize>| {
             let outputs = outputs.start..outputs.end.min(phase.output).max(outputs.start);
             Span { size: axis.output, start: phase.place(outputs.start), step: phase.step, count: outputs.len() }
         };
@@ -130,9 +148,15 @@ impl<T: Element> Layer<T> for Conv<T> {
         });
     }
 
-    fn store(&self, core: &Core<T>, io: &Io<'_, T>, strip: &Strip<'_, T::Acc>, rows: Rows<'_, T::Acc>) -> bool {
+    fn store(
+        &self,
+        core: &WinogradCore<T>,
+        io: &Io<'_, T>,
+        strip: &TileStrip<'_, T::Acc>,
+        scratch: StripScratch<'_, T::Acc>,
+    ) -> bool {
         let (geometry, task, sub) = (&self.geometry, strip.task, &strip.sub);
-        let Roles { depth, down, along } = &core.view.roles;
+        let AxisRoles { depth, down, along } = &core.view.roles;
         let channel = task.group * core.view.rows + strip.filters.start;
         let count = strip.filters.len();
         let bias = &io.bias[channel..channel + count];
@@ -152,13 +176,13 @@ impl<T: Element> Layer<T> for Conv<T> {
         if sub.along.step == 1
             && let Some((mut dest, epilogue)) = sink.direct(at, bias, stores)
         {
-            return core.scheme.kernel.output(&strip.products, &pixels, &mut dest, &epilogue, rows.marks);
+            return core.blocking.scheme.kernel.output(&strip.products, &pixels, &mut dest, &epilogue, scratch.marks);
         }
-        // The bias is added below, with what else the kernel cannot do.
-        let is_good = core.store_rows(strip, &mut *rows.rows, rows.marks);
+        // The bias is added below, with whatever else the kernel cannot do.
+        let is_good = core.store_rows(strip, &mut *scratch.rows, scratch.marks);
         for (c, bias) in bias.iter().enumerate() {
             for i in 0..strip.height {
-                let row = &mut rows.rows[core.row_at(c, i)..][..strip.width];
+                let row = &mut scratch.rows[core.row_at(c, i)..][..strip.width];
                 let at = at + c * pixels.channel_step + i * row_step;
                 sink.strided(row, *bias, at, sub.along.step);
             }
@@ -166,10 +190,10 @@ impl<T: Element> Layer<T> for Conv<T> {
         is_good
     }
 
-    fn compute(&self, core: &Core<T>, io: &Io<'_, T>, task: &Task<'_, T::Acc>, tile: &Tile, scratch: &mut [T::Acc]) {
+    fn compute(&self, core: &WinogradCore<T>, io: &Io<'_, T>, tile: &DirectTile, scratch: &mut [T::Acc]) {
         let nr = core.tiles.panel(core.view.rows - tile.filters.start);
-        let filters = &core.group(io.weights, task.group)[core.layout.direct()];
-        let filters = &filters[tile.filters.start * self.steps..(tile.filters.start + nr) * self.steps];
-        self.direct.compute(&self.geometry, &core.view, task, tile, filters, nr, scratch, &self.finish.sink(io));
+        let weights = &core.group(io.weights, tile.group)[core.layout.direct()];
+        let weights = &weights[tile.filters.start * self.steps..(tile.filters.start + nr) * self.steps];
+        self.direct.compute(&core.view, tile, PanelFilters { weights, nr }, scratch, &self.finish.sink(io));
     }
 }

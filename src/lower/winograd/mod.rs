@@ -2,56 +2,81 @@
 //!
 //! A tile of m x m outputs takes n x n products for each pair of channels, n = m + r - 1, instead
 //! of m x m x r x r: with F(4x4, 3x3) 36 instead of 144. For each of the n x n values, the products
-//! are a GEMM: M = filters of a group, N = tiles, K = C/group (times taps of the depth axis, and
-//! times filters that a longer kernel is cut into). The order is by blocks of tiles, so that their
-//! transformed values stay in the L2 cache: transform the block for all channels; then for each
-//! panel of filters, or some of them together, multiply all values, and take the products back into
-//! Y.
+//! are a GEMM: M = filters of a group, N = tiles, K = C/group (times the taps of the depth axis,
+//! and times the filters that a longer kernel is cut into). A task has a block of tiles, whose
+//! transformed values stay in the L2 cache. It transforms the block for all channels. Then, for
+//! each panel of filters or for some panels together, it multiplies all values and takes the
+//! products back into Y.
 //!
-//! Accepts Conv with one to three spatial axes; the outermost of three may have a stride, and no
-//! dilation: its taps are steps of k, of which there are at most 8192. A layer with dilation d is d
-//! interleaved ones on each axis; with a stride, phases of X are channels ([`conv`]). Of
-//! ConvTranspose, the phases of the strides are filters of their own over the same tiles
-//! ([`transposed`]). What is common to both is here; what tells them apart is a [`Layer`]. Scratch
-//! for a task: the transformed values of one block, `values * C/group * tiles` (for each tap of the
-//! depth axis), the products of those panels, and of a stride the block's rows of one channel:
-//! independent of the image's size.
+//! Accepts Conv and ConvTranspose with one to three spatial axes, of which the last two have more
+//! than one tap. The outermost of three axes has no dilation. Its taps are steps of k, of which
+//! there are at most [`MOST_STEPS`](view::MOST_STEPS).
 //!
-//! Not all products are computed: those whose filters are zero ([`steps`]), and those that Y's end
-//! makes zero ([`Spare`](convoke_kernels::winograd::Spare)), are left out.
+//! * [`conv`]: on the last two axes a stride is at most [`MOST_STRIDE`](view::MOST_STRIDE), shorter
+//!   than the kernel, and without dilation; its phases are channels. The outermost of three axes
+//!   may have any stride. A layer with dilation d is d interleaved layers on each of the last two
+//!   axes.
+//! * [`transposed`]: the phases of the strides are filters over the same tiles. There is no
+//!   dilation, pads at the beginning crop less than a tap's reach, and the phases along the last
+//!   axis fill whole vectors.
+//!
+//! Both are a [`WinogradOperator`](operator::WinogradOperator) over the same
+//! [core](common::WinogradCore). The scratch of a task is the transformed values of one block,
+//! `values * C/group * tiles` (for each tap of the depth axis), and the products of the panels that
+//! are multiplied together; with a stride also the block's rows of one channel. It does not depend
+//! on the image's size.
+//!
+//! Some products are zero, and are left out: those of filters that are zero ([`steps`]), and those
+//! that only outputs beyond Y's end need ([`Spare`](convoke_kernels::winograd::Spare)).
 //!
 //! Sums of products of transformed values err more than direct sums, and NaN and infinities spread
-//! over a tile. So tiles whose results are not finite are computed again directly, and all tiles
-//! are where weights are not finite.
+//! over a tile. So tiles whose results are not finite are computed again directly. Where weights
+//! are not finite, all tiles are.
 //!
 //! Sources: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015); the
 //! transforms are in `convoke_kernels::winograd`.
 
+mod block_size;
 mod blocks;
+mod cells;
 mod choice;
+mod common;
 mod conv;
 mod direct;
-mod fused;
+mod estimate;
 mod input;
+mod lowering;
+mod operator;
 mod pack;
-mod shape;
+mod products;
+mod recipe;
+mod scheme;
+mod scratch;
 mod shares;
 mod steps;
+mod tables;
 mod transposed;
+mod view;
 
 use alloc::string::String;
 
-use super::contract::{Answer, Request};
-use crate::Op;
+use super::contract::{Answer, Request, check_op};
 use crate::choice::Accuracy;
 use crate::element::Element;
+use crate::{Geometry, Op};
+
+/// Every Conv and ConvTranspose that is a convolution of stride 1 over tiles.
+pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
+    check_op(geometry, geometry.op)?;
+    match geometry.op {
+        Op::Conv => conv::accepts(geometry),
+        Op::ConvTranspose => transposed::accepts(geometry),
+    }
+}
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     if request.accuracy == Accuracy::Strict {
         return Err(String::from("errs more than direct sums, which Accuracy::Strict excludes"));
-    }
-    if request.geometry.output_len() == 0 {
-        return Err(String::from("the output is empty"));
     }
     match request.geometry.op {
         Op::Conv => conv::offer(request),

@@ -1,4 +1,4 @@
-//! Packed filters: transformed for the tiles, and as they are for tiles that are computed directly.
+//! Packed filters: transformed for tiles, and as they are for tiles that are computed directly.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -7,22 +7,22 @@ use core::ops::Range;
 use convoke_kernels::winograd::filter_rows;
 use convoke_kernels::{Real, winograd::MOST_VALUES};
 
-use super::shape::{Parts, Scheme, View};
-use super::steps::Steps;
+use super::scheme::{AxisFilters, Scheme};
+use super::steps::TileSteps;
+use super::view::WinogradView;
 use crate::lower::channel_tiles::ChannelTiles;
 
-/// Where things are in the packed filters of a group: for each panel of filters, `[value][step of
-/// k][filter]`, then, behind those of all panels, what the [layer](super::Layer) keeps for tiles
-/// that are computed directly.
+/// Where things are in the packed filters of a group. For each panel of filters there are
+/// `[value][step of k][filter]`. Behind all panels is what the
+/// [operator](super::operator::WinogradOperator) keeps for tiles that are computed directly.
 ///
-/// The steps of k of the transformed filters are slices (taps of the depth axis), and for each the
-/// steps of the value.
+/// A value has the same steps of k for each slice (a tap of the depth axis), slice after slice.
 pub(super) struct PackedLayout {
     /// Filters, filled up to whole vectors.
     padded: usize,
-    pub(super) steps: Steps,
-    values: Vec<Value>,
-    /// Steps of k of all values.
+    pub(super) steps: TileSteps,
+    values: Vec<PackedValue>,
+    /// Steps of k of all values and slices.
     all: usize,
     /// Values for tiles that are computed directly.
     direct_len: usize,
@@ -30,12 +30,17 @@ pub(super) struct PackedLayout {
 
 impl PackedLayout {
     /// None if the group's values do not fit the address space.
-    pub(super) fn new<T: Real>(view: &View, scheme: &Scheme<T>, padded: usize, direct_len: usize) -> Option<Self> {
-        let (steps, slices) = (Steps::new(view, scheme), view.roles.depth.kernel);
+    pub(super) fn new<T: Real>(
+        view: &WinogradView,
+        scheme: &Scheme<T>,
+        padded: usize,
+        direct_len: usize,
+    ) -> Option<Self> {
+        let (steps, slices) = (TileSteps::new(view, scheme), view.roles.depth.kernel);
         let (mut values, mut all) = (Vec::with_capacity(scheme.kernel.values()), 0_usize);
         for value in 0..scheme.kernel.values() {
             let count = steps.count(value);
-            values.push(Value { list: steps.list_of(value), count, start: all });
+            values.push(PackedValue { list: steps.list_of(value), count, start: all });
             all = count.checked_mul(slices)?.checked_add(all)?;
         }
         let layout = Self { padded, steps, values, all, direct_len };
@@ -44,7 +49,7 @@ impl PackedLayout {
         (len <= isize::MAX as usize / 8).then_some(layout)
     }
 
-    /// Values of a group.
+    /// The number of values of a group.
     pub(super) fn group_len(&self) -> usize {
         self.padded * self.all + self.direct_len
     }
@@ -54,36 +59,45 @@ impl PackedLayout {
         first * self.all..(first + nr) * self.all
     }
 
-    pub(super) fn value(&self, value: usize) -> &Value {
+    pub(super) fn value(&self, value: usize) -> &PackedValue {
         &self.values[value]
     }
 
-    /// What is kept for tiles that are computed directly.
+    /// The values for tiles that are computed directly.
     pub(super) fn direct(&self) -> Range<usize> {
         self.padded * self.all..self.group_len()
     }
 }
 
 /// The steps of k of one value.
-pub(super) struct Value {
-    /// Which of the lists of steps it has, and how many steps that has for each slice.
+pub(super) struct PackedValue {
+    /// Which of the lists of steps it has, and the number of steps of that list.
     pub(super) list: usize,
     pub(super) count: usize,
-    /// Where they begin among all steps of a panel.
+    /// Where its steps begin among all steps of a panel.
     start: usize,
 }
 
-impl Value {
-    /// Those of some slices, among all steps of a panel.
+impl PackedValue {
+    /// The steps of some slices, among all steps of a panel.
     pub(super) fn steps(&self, slices: &Range<usize>) -> Range<usize> {
         self.start + slices.start * self.count..self.start + slices.end * self.count
     }
 }
 
-/// Packs the transformed filters of one group: `filter` gives the taps of a filter for a channel of
-/// X, in the order of the axes.
+/// Packed filters of one panel.
+#[derive(Clone, Copy)]
+pub(super) struct PanelFilters<'a, T> {
+    /// `[step of k][filter]`.
+    pub(super) weights: &'a [T],
+    /// Filters of the panel, with those that fill it up.
+    pub(super) nr: usize,
+}
+
+/// Packs the transformed filters of one group. `filter` gives the taps of a filter for a channel of
+/// the view, in the order of the axes.
 pub(super) fn pack<T: Real>(
-    view: &View,
+    view: &WinogradView,
     scheme: &Scheme<T>,
     layout: &PackedLayout,
     tiles: &ChannelTiles<T>,
@@ -91,8 +105,9 @@ pub(super) fn pack<T: Real>(
     packed: &mut [T],
 ) {
     let (depth, down, along) = (view.roles.depth.kernel, view.roles.down.kernel, view.roles.along.kernel);
-    // The same rows for every filter of an axis: a row of factors for each value, one for each tap.
-    let rows_of = |parts: &Parts| filter_rows(parts.tile.values, parts.tile.taps());
+    // The transform of an axis: a row for each value, with a factor for each tap. It is the same
+    // for all filters.
+    let rows_of = |parts: &AxisFilters| filter_rows(parts.tile.values, parts.tile.taps());
     let (g_down, g_along) = (rows_of(&scheme.down), rows_of(&scheme.along));
     let mut half = [[0.0; MOST_VALUES]; MOST_VALUES];
     let mut taps = vec![T::ZERO; depth * down * along];

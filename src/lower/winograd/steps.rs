@@ -1,32 +1,36 @@
-//! Which steps of k the products of a tile's values have: those whose transformed filters are not
-//! zero anyway.
+//! The steps of k that the products of a tile's values have. Steps whose transformed filters are
+//! zero are left out.
 //!
-//! The value at infinity is the product with a filter's last tap. Filters that have a tap less than
-//! the tile allows have zeros there: of a stride, the phases that meet fewer taps (of 3x3 taps with
-//! stride 2, all but one of four: with F(5x5, 2x2) 121 products are left of 144), and the parts of
-//! a longer kernel that take `outputs` taps where the tile allows more. So each value has a list of
-//! steps of its own; there are at most four different ones.
+//! The value at infinity is the product with a filter's last tap. A filter with fewer taps than the
+//! tile allows is zero there. With a stride, such filters belong to the phases that meet fewer
+//! taps: F(5x5, 2x2) for 3x3 taps and stride 2 has 121 products instead of 144, because three of
+//! the four phases have a tap less. With a longer kernel they are the parts that have `outputs`
+//! taps where the tile allows more. So each value has its own list of steps; there are at most four
+//! different lists.
 
 use alloc::vec::Vec;
 
 use convoke_kernels::Real;
 
-use super::shape::{Parts, Scheme, View};
+use super::scheme::{AxisFilters, Scheme};
+use super::view::WinogradView;
 
-/// Steps of k that follow each other: of the channels with one phase down, for each channel of X
-/// its first phases along, or none.
+/// Some steps of k that follow each other. They are channels of one phase down: for each channel of
+/// X, its first phases along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Segment {
+pub(super) struct StepSegment {
     /// Which of the filters that the kernel is cut into, down and along.
     pub(super) filter: [usize; 2],
+    /// The phase down.
     down: usize,
+    /// The number of phases along, which may be 0.
     along: usize,
     /// Steps before it.
     first: usize,
 }
 
 /// The steps of k of all values of a tile, for one slice of the outer axis.
-pub(super) struct Steps {
+pub(super) struct TileSteps {
     /// Channels of X, and the strides.
     channels: usize,
     strides: [usize; 2],
@@ -34,19 +38,19 @@ pub(super) struct Steps {
     values: [usize; 2],
     /// Filters that the kernel is cut into along.
     filters: usize,
-    /// The different lists, of a segment for each filter and each phase down.
-    lists: Vec<Vec<Segment>>,
-    /// Which list values have that are at infinity along (1), down (2).
+    /// The different lists. Each has a segment for each filter and each phase down.
+    lists: Vec<Vec<StepSegment>>,
+    /// The list of values at neither infinity (0), at infinity along (1), down (2), and both (3).
     list_of: [usize; 4],
 }
 
-impl Steps {
-    pub(super) fn new<T: Real>(view: &View, scheme: &Scheme<T>) -> Self {
+impl TileSteps {
+    pub(super) fn new<T: Real>(view: &WinogradView, scheme: &Scheme<T>) -> Self {
         let [s_down, s_along] = view.strides;
         let channels = view.channels / (s_down * s_along);
-        let mut lists: Vec<Vec<Segment>> = Vec::new();
+        let mut lists: Vec<Vec<StepSegment>> = Vec::new();
         let list_of = core::array::from_fn(|class| {
-            let is_there = |axis: usize, parts: &Parts, part: usize, phase: usize| {
+            let is_there = |axis: usize, parts: &AxisFilters, part: usize, phase: usize| {
                 let taps = parts.taps(part);
                 let present = taps.end.min(view.phase_taps(axis, phase)).saturating_sub(taps.start);
                 present > 0 && (class & (2 >> axis) == 0 || present == parts.tile.taps())
@@ -58,7 +62,7 @@ impl Steps {
                     let phases = (0..s_along).take_while(|phase| is_there(1, &scheme.along, j, *phase)).count();
                     for down in 0..s_down {
                         let along = if is_there(0, &scheme.down, i, down) { phases } else { 0 };
-                        list.push(Segment { filter: [i, j], down, along, first });
+                        list.push(StepSegment { filter: [i, j], down, along, first });
                         first += along * channels;
                     }
                 }
@@ -73,36 +77,36 @@ impl Steps {
     }
 
     /// The different lists.
-    pub(super) fn lists(&self) -> &[Vec<Segment>] {
+    pub(super) fn lists(&self) -> &[Vec<StepSegment>] {
         &self.lists
     }
 
     /// The channels of a segment's steps.
-    pub(super) fn channels(&self, segment: &Segment) -> impl Iterator<Item = usize> {
+    pub(super) fn channels(&self, segment: &StepSegment) -> impl Iterator<Item = usize> {
         let (first, phases) = (segment.down * self.channels, self.strides[1]);
         let along = segment.along;
         (first..first + self.channels).flat_map(move |c| (0..along).map(move |phase| c * phases + phase))
     }
 
-    /// Which of the lists value `value` has.
+    /// Which of the lists a value has.
     pub(super) fn list_of(&self, value: usize) -> usize {
         let [down, along] = self.values;
         let at_end = |place: usize, values: usize| usize::from(values > 1 && place + 1 == values);
         self.list_of[2 * at_end(value / along, down) + at_end(value % along, along)]
     }
 
-    /// Steps of a value.
+    /// The number of steps of a value.
     pub(super) fn count(&self, value: usize) -> usize {
         self.lists[self.list_of(value)].iter().map(|segment| segment.along * self.channels).sum()
     }
 
-    /// Steps of all values.
+    /// The number of steps of all values.
     pub(super) fn all(&self) -> usize {
         (0..self.values[0] * self.values[1]).map(|value| self.count(value)).sum()
     }
 
-    /// The place among the steps of a value that channel `channel` of a filter has; none where that
-    /// is zero.
+    /// The place of channel `channel` of a filter among the steps of a value; none where the
+    /// product is zero.
     pub(super) fn find(&self, value: usize, filter: [usize; 2], channel: usize) -> Option<usize> {
         let (c, phase) = (channel / self.strides[1], channel % self.strides[1]);
         let (down, c) = (c / self.channels, c % self.channels);

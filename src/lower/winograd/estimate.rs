@@ -1,0 +1,343 @@
+//! What a layer takes with a blocking, by estimate.
+
+use core::ops::Range;
+
+use convoke_kernels::Real;
+use convoke_kernels::winograd::Tile;
+
+use super::block_size::BlockSize;
+use super::blocks::TileBlocks;
+use super::scheme::{STANDARD_VALUES, Scheme, is_ragged};
+use super::shares::{self, PanelPiece};
+use super::steps::TileSteps;
+use super::view::{WinogradView, depth_tasks, distance};
+use crate::lower::channel_tiles::ChannelTiles;
+use crate::machine::{Item, Kind, Machine, Work};
+
+/// How a layer is cut: the tile, the blocks of tiles, and the shares of the panels.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WinogradBlocking<T: Real> {
+    pub(super) scheme: Scheme<T>,
+    pub(super) blocks: TileBlocks,
+    /// Shares that the panels of filters are split into.
+    pub(super) splits: usize,
+    /// Panels of a share that are multiplied value by value before their products are taken back.
+    /// So each value's transformed tiles are read once for all of them.
+    pub(super) together: usize,
+}
+
+impl<T: Real> WinogradBlocking<T> {
+    /// The number of tasks that Y is split into.
+    pub(super) fn tasks(&self, view: &WinogradView) -> usize {
+        let blocks = self.blocks.of_batch() * view.groups * self.blocks.of_image();
+        blocks * depth_tasks(&view.roles) * self.splits
+    }
+}
+
+/// A blocking with what it takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BlockingEstimate<T: Real> {
+    pub(super) blocking: WinogradBlocking<T>,
+    /// Cycles until all threads are done.
+    pub(super) latency_cycles: f64,
+    /// What all tasks take together.
+    pub(super) work: Work,
+}
+
+/// A layer with a tile on a machine: what blockings are estimated for.
+pub(super) struct CostModel<'a, T: Real> {
+    machine: &'a Machine,
+    view: &'a WinogradView,
+    scheme: Scheme<T>,
+    /// Steps of k of all values of a slice.
+    slice_steps: usize,
+    threads: usize,
+}
+
+impl<'a, T: Real> CostModel<'a, T> {
+    pub(super) fn new(machine: &'a Machine, view: &'a WinogradView, scheme: Scheme<T>, threads: usize) -> Self {
+        let slice_steps = TileSteps::new(view, &scheme).all();
+        Self { machine, view, scheme, slice_steps, threads }
+    }
+
+    /// What a blocking takes, with the scratch of a task in at most `most_bytes` where that can be.
+    /// None where a kernel is lacking.
+    pub(super) fn estimate(&self, blocks: TileBlocks, splits: usize, most_bytes: usize) -> Option<BlockingEstimate<T>> {
+        let Self { machine, view, scheme, threads, .. } = *self;
+        let largest = blocks.largest()?;
+        let nr = ChannelTiles::<T>::new(machine, largest.run_len())?.nr();
+        let panels = view.rows.div_ceil(nr).max(1);
+        let splits = splits.min(panels.saturating_mul(shares::parts(&largest, splits)));
+        let together = BlockTraffic::new(self, &largest, nr)
+            .together(panels.div_ceil(splits), |together| blocks.scratch_bytes(view, &scheme, together) <= most_bytes);
+        let blocking = WinogradBlocking { scheme, blocks, splits, together };
+        let all = self.all_tasks(&blocking, panels)?;
+        Some(BlockingEstimate { blocking, latency_cycles: all.latency_cycles(machine, threads), work: all.work })
+    }
+
+    /// What all tasks take, with `panels` panels of filters.
+    fn all_tasks(&self, blocking: &WinogradBlocking<T>, panels: usize) -> Option<AllTasks> {
+        let WinogradBlocking { blocks, splits, together, .. } = *blocking;
+        let repeats = (self.view.groups * depth_tasks(&self.view.roles)).checked_mul(splits)?;
+        // The first share, the last one and the one in the middle: others are like these.
+        let sampled = if panels.is_multiple_of(splits) { 1 } else { splits.min(3) };
+        let mut all = AllTasks::default();
+        blocks.for_each_size(|size, count| {
+            let block = BlockWork::new(self, size, blocks.of_image(), together)?;
+            let count = count.checked_mul(repeats)?;
+            let (mut sum, mut most) = (Work::default(), 0.0_f64);
+            for index in [0, splits - 1, splits / 2].into_iter().take(sampled) {
+                let work = block.task(shares::pieces(&size, panels, (index, splits)))?;
+                (sum, most) = (sum + work, most.max(work.cycles()));
+            }
+            all.add(count, sum * (count as f64 / sampled as f64), most)
+        })?;
+        Some(all)
+    }
+
+    /// The work of transforming the tiles of one slice of X, which has `padded` elements in each
+    /// channel, with padding.
+    fn input(&self, size: &BlockSize, padded: f64) -> Work {
+        let Self { machine, view, scheme, .. } = self;
+        let vectors = size.images * size.image_input_tiles().div_ceil(scheme.kernel.lanes());
+        let values = (vectors * scheme.kernel.values()) as f64;
+        let transforms = machine.work(Item::SplitVectors, padded / scheme.kernel.lanes() as f64)
+            + machine.work(Item::TransformedVectors, values);
+        // Phases of a stride are picked before they are split.
+        let picked = if view.strides[1] == 1 { 0.0 } else { padded };
+        let of_channel = machine.work(Item::TransformCalls, size.images as f64)
+            + machine.work(Item::PickedElements, picked)
+            + transforms * self.wide_transform();
+        of_channel * view.channels as f64
+    }
+
+    /// The work of taking the products of all `channels` filters back into one slice of Y.
+    fn output(&self, size: &BlockSize, channels: usize) -> Work {
+        let Self { machine, view, scheme, .. } = self;
+        let (tiles, kernel) = (size.own_tiles(), scheme.kernel);
+        let ragged = if is_ragged(kernel) { machine.prices().ragged_output } else { 1.0 };
+        let pixels = if view.has_phases { scheme.down.tile.outputs * scheme.along.tile.outputs } else { 0 };
+        let of_vector = machine.work(Item::TransformCalls, (size.images * size.rows) as f64)
+            + machine.work(Item::TakenVectors, (tiles * kernel.values()) as f64) * (self.wide_transform() * ragged)
+            + machine.work(Item::PhaseVectors, (tiles * pixels) as f64);
+        of_vector * (channels as f64 / kernel.lanes() as f64)
+    }
+
+    /// The work of multiplying all values by one panel, for some rows of tiles. None where a kernel
+    /// is lacking.
+    fn products(&self, size: &BlockSize, rows: &Range<usize>) -> Option<Work> {
+        let Self { machine, view, scheme, slice_steps, .. } = *self;
+        let values = scheme.kernel.values();
+        let steps = (view.roles.depth.kernel * slice_steps) as f64 / values as f64;
+        let all = size.gemm_work::<T>(machine, rows, false, steps)?;
+        // Down the column, as many values are dropped in the last row of tiles as outputs.
+        let dropped = size.spare * scheme.kernel.along().values;
+        if dropped == 0 {
+            return Some(all * values as f64);
+        }
+        let short = size.gemm_work::<T>(machine, rows, true, steps)?;
+        let short = if short.cycles() < all.cycles() { short } else { all };
+        Some(all * (values - dropped) as f64 + short * dropped as f64)
+    }
+
+    /// How much longer the transforms of this tile take.
+    fn wide_transform(&self) -> f64 {
+        if self.scheme.kernel.values() > STANDARD_VALUES { self.machine.prices().wide_transform } else { 1.0 }
+    }
+
+    /// The slices of X that a task transforms, and the slices of Y that it computes, on average.
+    fn slices(&self) -> (f64, f64) {
+        // Without taps on the outer axis, its slices are tasks of their own.
+        let (depth, tasks) = (self.view.roles.depth, depth_tasks(&self.view.roles) as f64);
+        let read = depth.input.min((depth.output - 1) * depth.stride + depth.kernel);
+        (read as f64 / tasks, depth.output as f64 / tasks)
+    }
+}
+
+/// The sums over all tasks of a blocking.
+#[derive(Default)]
+struct AllTasks {
+    tasks: usize,
+    work: Work,
+    /// Cycles of the longest tasks, and their number.
+    longest_cycles: f64,
+    longest: usize,
+}
+
+impl AllTasks {
+    /// Adds `count` tasks that take `work` together, and of which the longest take `most_cycles`.
+    /// None if there are more tasks than can be counted.
+    fn add(&mut self, count: usize, work: Work, most_cycles: f64) -> Option<()> {
+        self.tasks = self.tasks.checked_add(count)?;
+        self.work += work;
+        // All tasks of a thread may be the same share of several blocks.
+        if most_cycles > self.longest_cycles {
+            (self.longest_cycles, self.longest) = (most_cycles, 0);
+        }
+        if most_cycles == self.longest_cycles {
+            self.longest += count;
+        }
+        Some(())
+    }
+
+    /// Cycles until `threads` threads are done.
+    fn latency_cycles(&self, machine: &Machine, threads: usize) -> f64 {
+        if self.tasks <= threads {
+            return self.longest_cycles;
+        }
+        // With more tasks than threads, the threads wait for a part of the last task. Where tasks
+        // are few, one thread has more of them than others, or more of the longest.
+        let cycles = self.work.cycles();
+        let most = |tasks: usize| tasks.div_ceil(threads) as f64;
+        let shared = cycles / threads as f64 + machine.prices().idle_share * self.longest_cycles;
+        let uneven = (most(self.tasks) * cycles / self.tasks as f64).max(most(self.longest) * self.longest_cycles);
+        shared.max(uneven)
+    }
+}
+
+/// What the parts of a task take, for blocks of one size.
+struct BlockWork<'a, T: Real> {
+    model: &'a CostModel<'a, T>,
+    size: BlockSize,
+    /// All panels of filters.
+    panels: usize,
+    /// Transforming one slice of X.
+    input: Work,
+    /// Fetching the filters of one panel.
+    fetching: Work,
+    /// Waiting for tiles and products that left the L2 cache, for all panels of one slice.
+    waiting: Work,
+    /// Taking the products of all panels back into one slice of Y.
+    output: Work,
+    /// Pixels of one slice of X, and of one slice of Y, that are moved one by one.
+    scattered: [f64; 2],
+}
+
+impl<'a, T: Real> BlockWork<'a, T> {
+    /// A block of this size is one of `blocks` that use the same filters, one after the other. None
+    /// where a kernel is lacking.
+    fn new(model: &'a CostModel<'a, T>, size: BlockSize, blocks: usize, together: usize) -> Option<Self> {
+        let CostModel { machine, view, scheme, .. } = model;
+        let tiles = ChannelTiles::<T>::new(machine, size.run_len())?;
+        let (panels, channels) = (view.rows.div_ceil(tiles.nr()), tiles.padded(view.rows));
+        let padded = |tiles: usize, tile: Tile| tiles * tile.outputs + tile.values - tile.outputs;
+        let padded = (size.images
+            * padded(size.input_rows, scheme.down.tile)
+            * padded(size.input_columns, scheme.along.tile)) as f64;
+        let traffic = BlockTraffic::new(model, &size, tiles.nr());
+        let pixels = size.own_tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs;
+        // The pixels of a phase of a dilation are not neighbours.
+        let scattered = match distance(&view.roles.along) {
+            1 => [0.0; 2],
+            _ => [view.channels as f64 * padded, (pixels * view.rows) as f64],
+        };
+        Some(Self {
+            model,
+            size,
+            panels,
+            input: model.input(&size, padded) + traffic.waiting(1, 1),
+            fetching: traffic.fetching(view.groups, channels, blocks),
+            waiting: traffic.waiting(panels, together),
+            output: model.output(&size, channels),
+            scattered,
+        })
+    }
+
+    /// What a task with these pieces of the panels takes. None where a kernel is lacking.
+    fn task(&self, pieces: impl Iterator<Item = PanelPiece>) -> Option<Work> {
+        let machine = self.model.machine;
+        let (mut products, mut share) = (Work::default(), 0.0);
+        for PanelPiece { panels, rows } in pieces {
+            // Filters are fetched ahead of their use, which hides most of the shorter of the two.
+            let of_panel = machine.together(self.model.products(&self.size, &rows)?, self.fetching);
+            products += of_panel * panels.len() as f64;
+            // A panel that is cut counts as its part of the rows.
+            share += panels.len() as f64 * rows.len() as f64 / self.size.all_rows().len() as f64;
+        }
+        let share = share / self.panels as f64;
+        let (slices_in, slices_out) = self.model.slices();
+        let [scattered_in, scattered_out] = self.scattered;
+        let of_slice_out = products
+            + (self.waiting + self.output) * share
+            + machine.work(Item::ScatteredElements, scattered_in + scattered_out * share);
+        Some(self.input * slices_in + of_slice_out * slices_out + machine.work(Item::Tasks, 1.0))
+    }
+}
+
+/// Bytes that the GEMMs of a slice of a block touch beside Y.
+struct BlockTraffic<'a> {
+    machine: &'a Machine,
+    /// Transformed tiles of all values.
+    tiles: f64,
+    /// Filters of one panel of `nr` filters, for all values.
+    filters: f64,
+    nr: usize,
+    /// Products of one panel, of all values.
+    products: f64,
+    values: f64,
+}
+
+impl<'a> BlockTraffic<'a> {
+    fn new<T: Real>(model: &CostModel<'a, T>, size: &BlockSize, nr: usize) -> Self {
+        let values = model.scheme.kernel.values() as f64;
+        let bytes = values * size_of::<T>() as f64;
+        let slices = model.view.roles.depth.kernel as f64;
+        Self {
+            machine: model.machine,
+            tiles: slices * bytes * model.view.channels as f64 * size.input_tiles() as f64,
+            filters: slices * (model.slice_steps * nr * size_of::<T>()) as f64,
+            nr,
+            products: bytes * size.tiles() as f64 * nr as f64,
+            values,
+        }
+    }
+
+    /// The work of fetching the filters of one panel, where a group has `channels` filters, and
+    /// `blocks` tasks use them one after the other.
+    fn fetching(&self, groups: usize, channels: usize, blocks: usize) -> Work {
+        let machine = self.machine;
+        let of_group = self.filters / self.nr as f64 * channels as f64;
+        let fetched = |filters: f64| {
+            let resident = filters + self.tiles + self.products;
+            machine.prices().fetch_ahead * from_beyond_l2(machine, resident, self.filters)
+        };
+        // The first task of a group finds its filters where those of all groups are kept.
+        let (first, later) = (fetched(of_group * groups as f64), (blocks - 1) as f64 * fetched(of_group));
+        let cycles = (first + later) / blocks as f64;
+        Work::of(Kind::Fetches, cycles.max(self.filters / machine.l2_bytes_per_cycle))
+    }
+
+    /// The time of waiting for transformed tiles and products that left the L2 cache, while `panels`
+    /// panels are multiplied, `together` of them by each value. Tiles are read once for these. The
+    /// products of more than one panel leave the cache until they are taken back.
+    fn waiting(&self, panels: usize, together: usize) -> Work {
+        let resident = self.tiles + together as f64 * self.products + 2.0 * self.filters / self.values;
+        let tiles = panels.div_ceil(together) as f64 * self.tiles;
+        let products = 2.0 * (panels - panels.div_ceil(together)) as f64 * self.products;
+        Work::of(Kind::Fetches, from_beyond_l2(self.machine, resident, tiles + products))
+    }
+
+    /// How many panels to multiply together, so that the [waiting](Self::waiting) is shortest: the
+    /// fewest panels that reach this, among those whose scratch `fits`.
+    fn together(&self, panels: usize, fits: impl Fn(usize) -> bool) -> usize {
+        let waiting = |together: usize| self.waiting(panels, together).cycles();
+        let (mut best, mut least) = (1, waiting(1));
+        let mut together = 2;
+        while together < 2 * panels && fits(together.min(panels)) {
+            let cycles = waiting(together.min(panels));
+            if cycles < least {
+                (best, least) = (together.min(panels), cycles);
+            }
+            together *= 2;
+        }
+        best
+    }
+}
+
+/// Cycles to read `traffic` bytes from the level behind the L2 cache, as far as `resident` bytes
+/// exceed it. What exceeds it does not leave it all at once.
+fn from_beyond_l2(machine: &Machine, resident: f64, traffic: f64) -> f64 {
+    let l2_share = machine.prices().l2_share;
+    let missing = (resident / machine.l2_bytes as f64 - l2_share) / l2_share;
+    missing.clamp(0.0, 1.0) * traffic * machine.cycles_beyond_l2(resident)
+}

@@ -1,0 +1,114 @@
+//! The products of transformed tiles and filters: a GEMM for each value.
+
+use core::ops::Range;
+
+use convoke_kernels::{Real, RowOffsetsRef};
+
+use super::block_size::BlockSize;
+use super::common::WinogradCore;
+use super::pack::{PackedValue, PanelFilters};
+use super::scratch::WinogradScratch;
+use super::shares::PanelPiece;
+use super::tables::{GemmCalls, TileTask};
+use crate::element::Element;
+use crate::lower::channel_tiles::Fetch;
+
+/// The most steps of k that are summed in one go. The sums of such blocks are then added: one long
+/// running sum would err more, and the filters of a block stay in the L1 cache for all tiles.
+const KC: usize = 192;
+
+/// The taps of the depth axis that meet X, and the slot of the first one's slice.
+pub(super) struct SliceTaps {
+    pub(super) taps: Range<usize>,
+    pub(super) slot: usize,
+}
+
+impl<T: Element> WinogradCore<T> {
+    /// Multiplies all values of the tiles by the filters of some panels, for some rows of tiles.
+    pub(super) fn multiply(
+        &self,
+        weights: &[T::Acc],
+        task: &TileTask<'_, T::Acc>,
+        PanelPiece { panels, rows }: PanelPiece,
+        SliceTaps { taps, slot }: &SliceTaps,
+        scratch: &mut WinogradScratch<'_, T::Acc>,
+    ) {
+        let (layout, kernel) = (&self.layout, self.blocking.scheme.kernel);
+        let values = kernel.values();
+        // The filters of one panel for one value: none behind the last panel.
+        let filters = |panel: usize, value: usize| {
+            let first = panel * self.tiles.nr();
+            if first >= self.view.rows {
+                return PanelFilters { weights: &[][..], nr: self.tiles.nr() };
+            }
+            let nr = self.tiles.panel(self.view.rows - first);
+            let (begin, steps) = (layout.panel(first, nr).start, layout.value(value).steps(taps));
+            PanelFilters { weights: &weights[begin + steps.start * nr..begin + steps.end * nr], nr }
+        };
+        // Values that are zero in the last row of tiles have no calls where there is no other row.
+        let block = task.block;
+        let drops = |value: usize| block.planes.drops(value / kernel.along().values);
+        let calls = block.calls(&rows);
+        let has_calls = |value: &usize| !drops(*value) || !calls.short_calls.all.is_empty();
+        let next_of = |value: usize| (value..values).find(has_calls);
+        for value in 0..values {
+            let PackedValue { list, count, .. } = *layout.value(value);
+            let koff = block.koff[list].rows(slot * count..(slot + taps.len()) * count);
+            let v = &scratch.v[value * block.v_plane..];
+            let is_short = drops(value);
+            for panel in panels.clone() {
+                let next = if panel + 1 < panels.end {
+                    filters(panel + 1, value)
+                } else if let Some(value) = next_of(value + 1) {
+                    filters(panels.start, value)
+                } else {
+                    filters(panels.end, next_of(0).unwrap_or(0))
+                };
+                let at = (panel - panels.start) * self.pieces.product_panel + value * self.pieces.product_plane;
+                let products = &mut scratch.products[at..][..self.pieces.product_plane];
+                let calls = if is_short { &calls.short_calls } else { &calls.calls };
+                let filters = filters(panel, value);
+                multiply_value(calls, koff, v, filters, next.weights, products);
+                if is_short && rows.end == block.size.all_rows().end {
+                    clear_last_rows(&block.size, filters.nr, products);
+                }
+            }
+        }
+    }
+}
+
+/// Clears the products of the last row of tiles of each image.
+fn clear_last_rows<T: Real>(size: &BlockSize, nr: usize, products: &mut [T]) {
+    let BlockSize { images, rows, columns, .. } = *size;
+    for image in products[..images * rows * columns * nr].chunks_exact_mut(rows * columns * nr) {
+        image[(rows - 1) * columns * nr..].fill(T::ZERO);
+    }
+}
+
+/// Multiplies one value of tiles, `v`, by the filters of a panel; meanwhile `next` is fetched.
+fn multiply_value<T: Real>(
+    calls: &GemmCalls<T>,
+    koff: RowOffsetsRef<'_>,
+    v: &[T],
+    PanelFilters { weights, nr }: PanelFilters<'_, T>,
+    next: &[T],
+    products: &mut [T],
+) {
+    let steps = koff.len();
+    let kc = if steps <= KC { steps.max(1) } else { steps.div_ceil(steps.div_ceil(KC)) };
+    let Some(first) = calls.all.first() else { return };
+    let mut fetch = Fetch::new(next, calls.all.len(), first.kernel(nr), calls.rate);
+    for run in calls.all.chunks(calls.of_run) {
+        for k in (0..steps.max(1)).step_by(kc) {
+            let block_of_k = k..(k + kc).min(steps);
+            let koff = if steps <= KC { koff } else { koff.rows(block_of_k.clone()) };
+            let w = &weights[k * nr..block_of_k.end * nr];
+            for call in run {
+                // Without steps of k nothing is read.
+                let x = v.get(call.v..).unwrap_or(&[]);
+                let tile = &mut products[call.tile * nr..(call.tile + call.count) * nr];
+                call.kernel(nr).partial(x, koff, w, fetch.during(koff.len()), tile, k > 0);
+            }
+        }
+    }
+}

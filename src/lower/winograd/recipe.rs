@@ -1,0 +1,127 @@
+//! The offer for a layer: which tile, which blocks, and what follows from them.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+
+use convoke_kernels::catalogue::winograd_kernels;
+use convoke_kernels::{Real, WinogradKernel, winograd};
+
+use super::blocks::BlockCut;
+use super::choice::best_blocking;
+use super::common::WinogradCore;
+use super::estimate::{BlockingEstimate, WinogradBlocking};
+use super::lowering::Winograd;
+use super::operator::WinogradOperator;
+use super::pack::PackedLayout;
+use super::scheme::{STANDARD_VALUES, Scheme, has_whole_rows, is_ragged};
+use super::scratch::{OperatorNeeds, ScratchPieces};
+use super::view::WinogradView;
+use crate::choice::Accuracy;
+use crate::element::Element;
+use crate::exec::Ledger;
+use crate::lower::channel_tiles::ChannelTiles;
+use crate::lower::contract::{Answer, Build, Offer, Recipe, Request};
+use crate::lower::layout::{Tile, WeightLayout};
+
+/// The offer for a view of the layer. `operator` makes the operator for the chosen tile, and says
+/// what it needs; it fails where a kernel is lacking.
+pub(super) fn offer_view<'a, T: Element>(
+    request: &'a Request<'a, T>,
+    view: WinogradView,
+    operator: impl FnOnce(&Scheme<T::Acc>, &ChannelTiles<T::Acc>) -> Option<(Box<dyn WinogradOperator<T>>, OperatorNeeds)>,
+) -> Answer<'a, T> {
+    let no_kernel = || String::from("no kernel for this block of tiles");
+    let single = best_tile(request, &view)?;
+    let scheme = single.blocking.scheme;
+    let blocking = match request.threads {
+        1 => single.blocking,
+        threads => best_blocking(request, &view, scheme, threads).ok_or_else(no_kernel)?.blocking,
+    };
+    let run_len = blocking.blocks.place(0, 0).size.run_len();
+    let tiles = ChannelTiles::<T::Acc>::new(request.machine, run_len).ok_or_else(no_kernel)?;
+    if blocking.blocks.for_each_size(|size, _| size.fits(&scheme, &view).then_some(())).is_none() {
+        return Err(String::from("the steps of k are too many, or the block's offsets exceed 32 bits"));
+    }
+    let (operator, needs) = operator(&scheme, &tiles).ok_or_else(no_kernel)?;
+    let Some(layout) = PackedLayout::new(&view, &scheme, tiles.padded(view.rows), needs.direct_len) else {
+        return Err(String::from("the packed weights do not fit the address space"));
+    };
+    let packed_len = view.groups * layout.group_len();
+    let mut scratch = Ledger::default();
+    let pieces = ScratchPieces::book::<T>(&mut scratch, &view, &blocking, tiles.nr(), &needs);
+    let bytes = |values: usize| values.saturating_mul(size_of::<T::Acc>());
+    let far = request.machine.far_weights(bytes(request.geometry.weight_len()), bytes(packed_len));
+    let recipe = Recipe {
+        kernel: scheme.kernel.name(),
+        details: details(&blocking, &tiles),
+        layout: weight_layout(scheme.kernel),
+        packed_len,
+        tasks: blocking.tasks(&view),
+        scratch,
+        work: single.work * far,
+    };
+    let build: Build<'a, T> = Box::new(move || {
+        let core = WinogradCore::new(request, view, blocking, tiles, layout, pieces);
+        Box::new(Winograd { core, operator })
+    });
+    Ok(Offer { recipe, build })
+}
+
+/// The tile whose work is least, with its best blocking for one thread. More threads take the same
+/// tile, because results must not depend on their number.
+fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Result<BlockingEstimate<T::Acc>, String> {
+    let mut best: Option<BlockingEstimate<T::Acc>> = None;
+    for kernel in winograd_kernels::<T::Acc>(request.isa()) {
+        if !is_allowed(request, view, kernel) {
+            continue;
+        }
+        let Some(scheme) = Scheme::new(kernel, &view.roles) else { continue };
+        if let Some(estimate) = best_blocking(request, view, scheme, 1)
+            && best.as_ref().is_none_or(|best| estimate.work.cycles() < best.work.cycles())
+        {
+            best = Some(estimate);
+        }
+    }
+    best.ok_or_else(|| {
+        let (roles, channels) = (&view.roles, view.channels);
+        let (depth, down, along) = (roles.depth.kernel, roles.down.kernel, roles.along.kernel);
+        format!(
+            "no tile suits a kernel of {down}x{along} taps, or {channels} channels times {depth} taps of an outer axis are too many"
+        )
+    })
+}
+
+/// Whether a tile suits the packed weights, the accuracy and the way that Y is written.
+fn is_allowed<T: Element>(request: &Request<'_, T>, view: &WinogradView, kernel: &WinogradKernel<T::Acc>) -> bool {
+    // Weights that are packed already were packed under an accuracy that allowed it.
+    if let Some(packed) = request.layout {
+        return *packed == weight_layout(kernel);
+    }
+    let is_accurate = request.accuracy == Accuracy::Fast || kernel.values() <= STANDARD_VALUES;
+    let is_in_lines = view.past_cache && view.roles.along.output.is_multiple_of(kernel.lanes());
+    is_accurate && !(is_in_lines && is_ragged(kernel) && has_whole_rows(kernel))
+}
+
+fn weight_layout<T: Real>(kernel: &WinogradKernel<T>) -> WeightLayout {
+    let tile = |tile: winograd::Tile| Tile { values: tile.values, outputs: tile.outputs };
+    WeightLayout::Winograd { down: tile(kernel.down()), along: tile(kernel.along()) }
+}
+
+/// The blocking in a line.
+fn details<T: Real>(blocking: &WinogradBlocking<T>, tiles: &ChannelTiles<T>) -> String {
+    let WinogradBlocking { scheme, blocks, splits, together } = blocking;
+    let size = blocks.place(0, 0).size;
+    let tiles_of_block = match blocks.cut() {
+        BlockCut::Tiles => format!("{}", size.own_tiles()),
+        BlockCut::Rows if size.images > 1 => format!("{} x {} x {}", size.images, size.rows, size.columns),
+        BlockCut::Rows | BlockCut::Columns => format!("{} x {}", size.rows, size.columns),
+    };
+    format!(
+        "{} by {}, {} filters, blocks of {tiles_of_block} tiles, {} blocks, panels in {splits} shares, {together} together",
+        scheme.kernel.name(),
+        tiles.name(),
+        scheme.filters(),
+        blocks.of_image(),
+    )
+}

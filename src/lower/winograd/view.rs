@@ -1,0 +1,187 @@
+//! A layer as Winograd's algorithm sees it: a convolution of stride 1.
+
+use alloc::string::String;
+use core::ops::Range;
+
+use crate::{Axis, Geometry};
+
+/// The longest stride of Conv whose phases become channels. Published networks have kernels of
+/// twice such a stride. The limit keeps tables of phases on the stack.
+pub(super) const MOST_STRIDE: usize = 16;
+/// The most steps of k of one value of a tile. K is not blocked, and each plan makes tables of
+/// offsets with an entry for each step.
+pub(super) const MOST_STEPS: usize = 1 << 13;
+
+/// A convolution of stride 1 on the axes that tiles lie on. Conv becomes one by taking the phases
+/// of its strides as channels, ConvTranspose by taking them as filters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct WinogradView {
+    pub(super) batch: usize,
+    pub(super) groups: usize,
+    /// Channels of a group. Conv with strides has one for each phase down, channel of X and phase
+    /// along, in that order.
+    pub(super) channels: usize,
+    /// Conv's strides, down and along: elements of X at this distance become a channel.
+    pub(super) strides: [usize; 2],
+    /// Taps of the layer's own kernel, down and along. A phase of a stride meets some of them.
+    pub(super) taps: [usize; 2],
+    /// Filters of a group.
+    pub(super) rows: usize,
+    /// Whether filters are phases of ConvTranspose, which are interleaved on their way into Y.
+    pub(super) has_phases: bool,
+    /// Whether Y is so large that it is written past the caches.
+    pub(super) past_cache: bool,
+    pub(super) roles: AxisRoles,
+}
+
+impl WinogradView {
+    /// The taps that phase `phase` of the stride meets on an axis (0 is down, 1 along).
+    pub(super) fn phase_taps(&self, axis: usize, phase: usize) -> usize {
+        self.taps[axis].saturating_sub(phase).div_ceil(self.strides[axis])
+    }
+
+    /// Checks that the steps of k are not too many for every tile.
+    ///
+    /// # Errors
+    /// The number of steps.
+    pub(super) fn check_steps(&self) -> Result<(), String> {
+        let (channels, taps) = (self.channels, self.roles.depth.kernel);
+        match channels.checked_mul(taps) {
+            Some(steps) if steps <= MOST_STEPS => Ok(()),
+            _ => Err(alloc::format!(
+                "{channels} channels times {taps} taps of an outer axis are too many, at most {MOST_STEPS} steps can be"
+            )),
+        }
+    }
+}
+
+/// The axes of a layer by what becomes of them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct AxisRoles {
+    /// The outer axis of three. Its taps are steps of k, over slices that are transformed once.
+    pub(super) depth: Axis,
+    /// The axes that tiles lie on.
+    pub(super) down: Axis,
+    pub(super) along: Axis,
+}
+
+impl AxisRoles {
+    /// # Errors
+    /// The rule that the axes break.
+    pub(super) fn new(axes: &[Axis]) -> Result<Self, String> {
+        let roles = match *axes {
+            [along] => Self { depth: Axis::UNIT, down: Axis::UNIT, along },
+            [down, along] => Self { depth: Axis::UNIT, down, along },
+            [depth, down, along] => Self { depth, down, along },
+            _ => return Err(alloc::format!("{} spatial axes, only one to three can be", axes.len())),
+        };
+        if roles.depth.dilation != 1 && roles.depth.kernel != 1 {
+            let dilation = roles.depth.dilation;
+            return Err(alloc::format!(
+                "spatial axis 0 has dilation {dilation}, only 1 can be on the outermost of three"
+            ));
+        }
+        if roles.down.kernel == 1 && roles.along.kernel == 1 {
+            return Err(String::from("along the last two spatial axes there is one tap, more are needed"));
+        }
+        Ok(roles)
+    }
+}
+
+/// The layer's kernel on the axes that tiles lie on.
+pub(super) fn tiled_kernel(geometry: &Geometry) -> [usize; 2] {
+    let mut kernels = geometry.axes.iter().rev().map(|axis| axis.kernel);
+    let (along, down) = (kernels.next().unwrap_or(1), kernels.next().unwrap_or(1));
+    [down, along]
+}
+
+/// The number of tasks that the outer axis is cut into. Where it has taps, its slices share what is
+/// transformed, and are one task.
+pub(super) fn depth_tasks(roles: &AxisRoles) -> usize {
+    if roles.depth.kernel == 1 { roles.depth.output } else { 1 }
+}
+
+/// The number of phases of an axis. A layer of dilation d is d interleaved layers without dilation,
+/// and at most as many as there are outputs.
+pub(super) fn phases(axis: &Axis) -> usize {
+    distance(axis).min(axis.output)
+}
+
+/// The distance between neighbours of a phase, in elements.
+pub(super) fn distance(axis: &Axis) -> usize {
+    if axis.kernel == 1 { 1 } else { axis.dilation }
+}
+
+/// The outputs of an image that are in one phase of both axes. Those that dilation interleaves are
+/// treated as images of their own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SubImage {
+    pub(super) image: usize,
+    pub(super) down: WinogradPhase,
+    pub(super) along: WinogradPhase,
+}
+
+impl SubImage {
+    /// Sub-image number `index`. The phases of an image follow each other.
+    pub(super) fn new(roles: &AxisRoles, index: usize) -> Self {
+        let (rest, phase_along) = (index / phases(&roles.along), index % phases(&roles.along));
+        let (image, phase_down) = (rest / phases(&roles.down), rest % phases(&roles.down));
+        Self {
+            image,
+            down: WinogradPhase::new(&roles.down, phase_down),
+            along: WinogradPhase::new(&roles.along, phase_along),
+        }
+    }
+
+    /// The number of sub-images of `batch` images.
+    pub(super) fn count(roles: &AxisRoles, batch: usize) -> usize {
+        batch * phases(&roles.down) * phases(&roles.along)
+    }
+}
+
+/// One phase of an axis: the positions from `first` on that are `step` apart.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WinogradPhase {
+    pub(super) first: usize,
+    pub(super) step: usize,
+    /// Outputs of the phase.
+    pub(super) output: usize,
+    pad: usize,
+    input: usize,
+}
+
+impl WinogradPhase {
+    /// Phase `first` of an axis' dilation.
+    pub(super) fn new(axis: &Axis, first: usize) -> Self {
+        let step = distance(axis);
+        Self {
+            first,
+            step,
+            output: axis.output.saturating_sub(first).div_ceil(step),
+            pad: axis.pad_begin,
+            input: axis.input,
+        }
+    }
+
+    /// The elements of X's axis that are phase `first` of a stride.
+    pub(super) fn of_stride(axis: &Axis, first: usize, stride: usize) -> Self {
+        Self { first, step: stride, output: axis.output, pad: axis.pad_begin, input: axis.input }
+    }
+
+    /// The element of Y's axis that output `o` of the phase is.
+    pub(super) fn place(&self, o: usize) -> usize {
+        self.first + o * self.step
+    }
+
+    /// The element of X's axis at padded position `o` of the phase; none where that is padding.
+    pub(super) fn source(&self, o: usize) -> Option<usize> {
+        self.place(o).checked_sub(self.pad).filter(|position| *position < self.input)
+    }
+
+    /// The positions that are not padding, among `len` padded ones from `begin` on.
+    pub(super) fn live(&self, begin: usize, len: usize) -> Range<usize> {
+        let until = |position: usize| position.saturating_sub(self.place(begin)).div_ceil(self.step).min(len);
+        let from = until(self.pad);
+        from..until(self.pad + self.input).max(from)
+    }
+}
