@@ -13,7 +13,7 @@ use super::layout::WeightLayout;
 use crate::choice::Accuracy;
 use crate::exec::region::{Region, Split};
 use crate::exec::{Ledger, Line};
-use crate::machine::{Kind, Machine, Work};
+use crate::machine::{Machine, Work};
 use crate::{Element, Geometry, Op};
 
 /// What a lowering is asked for.
@@ -83,24 +83,6 @@ pub(crate) struct Offer<'a, T: Element> {
 
 pub(crate) type Build<'a, T> = Box<dyn FnOnce() -> Box<dyn Lowering<T>> + 'a>;
 
-impl<'a, T: Element> Offer<'a, T> {
-    /// TRANSITION
-    pub(crate) fn old(machine: &Machine, ns: f64, lines: usize, build: Build<'a, T>) -> Self {
-        let mut scratch = Ledger::default();
-        _ = scratch.book::<Line>("scratch", lines);
-        let recipe = Recipe {
-            kernel: "",
-            details: String::new(),
-            layout: WeightLayout::AsGiven,
-            packed_len: 0,
-            tasks: 0,
-            scratch,
-            work: Work::of(Kind::Arithmetic, ns * machine.clock_ghz),
-        };
-        Self { recipe, build }
-    }
-}
-
 /// The data of one task: what all tasks of a run read, and the task's part of Y.
 pub(crate) struct Io<'a, T: Element> {
     pub(crate) x: &'a [T],
@@ -116,20 +98,6 @@ pub(crate) struct Io<'a, T: Element> {
 
 /// A configured lowering: immutable, shared by threads.
 pub(crate) trait Lowering<T: Element>: Split {
-    /// TRANSITION
-    fn layout(&self) -> WeightLayout {
-        unreachable!()
-    }
-    fn describe(&self) -> String {
-        unreachable!()
-    }
-    fn kernel(&self) -> &'static str {
-        unreachable!()
-    }
-    fn packed_len(&self, geometry: &Geometry) -> usize {
-        geometry.weight_len()
-    }
-
     /// Packs W into the recipe's `packed_len` values.
     fn pack(&self, w: &[T], packed: &mut [T::Acc]);
 

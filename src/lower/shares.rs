@@ -79,17 +79,6 @@ impl GemmSplit {
 }
 
 impl Part {
-    /// TRANSITION
-    pub(crate) fn new(
-        (task, tasks): (usize, usize),
-        groups: usize,
-        columns: usize,
-        panels: usize,
-        shares: usize,
-    ) -> Self {
-        GemmSplit { images: tasks / (groups * columns * shares), groups, columns, panels, shares }.part(task)
-    }
-
     /// The part of Y: some output channels of the group, and some positions.
     pub(crate) fn patch(&self, geometry: &Geometry, rows: Range<usize>, positions: Range<usize>) -> Patch {
         let first = self.group * geometry.out_channels_per_group();

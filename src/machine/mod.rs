@@ -141,12 +141,6 @@ const MOST_RATE: f64 = 1000.0;
 
 /// What estimates have in common.
 impl Machine {
-    /// The cycles of two things that are done at the same time, of which the longer does not hide
-    /// all of the shorter.
-    pub(crate) fn overlapped(&self, one: f64, other: f64) -> f64 {
-        one.max(other) + self.prices.not_hidden * one.min(other)
-    }
-
     /// To fetch `read` bytes of weights that take `all` bytes: nothing where the L2 cache keeps
     /// them.
     pub(crate) fn fetch_weights(&self, read: f64, all: f64) -> Work {

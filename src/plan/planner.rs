@@ -78,14 +78,19 @@ impl Wish {
         }
     }
 
+    /// Whether a measurement has picked the algorithm.
+    fn prefers(self, algorithm: Algorithm) -> bool {
+        matches!(self, Self::Prefer(preferred) if preferred == algorithm)
+    }
+
     /// Whether the plan fails unless one of the algorithms that are asked accepts.
     fn is_binding(self) -> bool {
         matches!(self, Self::Force(_) | Self::Packed(_))
     }
 }
 
-/// Of weights that are packed: the format of all taps, and of those that meet input with the ranges
-/// of them.
+/// The formats of weights that are packed: of all taps, and, where they were packed too, of the taps
+/// that meet input, with the ranges of those taps.
 #[derive(Debug, Clone)]
 struct Formats {
     whole: Format,
@@ -272,48 +277,10 @@ impl Planner {
         Layer { geometry, dtype: T::DTYPE, isa, threads: self.threads, accuracy: self.accuracy }
     }
 
-    /// Asks the candidates, and takes the cheapest offer within the limits.
+    /// Takes the cheapest offer within the limits, and builds it.
     fn choose<T: Element>(&self, name: &str, request: &Request<'_, T>, wish: Wish) -> Result<Pick<T>, Error> {
-        let is_preferred = |algorithm| matches!(wish, Wish::Prefer(preferred) if preferred == algorithm);
-        let mut verdicts: Vec<Verdict> = Vec::new();
-        let mut best: Option<(usize, Offer<'_, T>)> = None;
-        let mut too_large: Option<usize> = None;
-        for candidate in registry::candidates::<T>() {
-            let candidate_name = candidate.algorithm;
-            let answer = match wish.exclusion(candidate_name) {
-                Some(reason) => Err(String::from(reason)),
-                None => candidate.ask(request),
-            };
-            let answer = answer.and_then(|offer| {
-                let lines = offer.recipe.scratch.lines();
-                let bytes = lines.checked_mul(size_of::<Line>()).and_then(|bytes| bytes.checked_mul(self.threads));
-                match bytes {
-                    Some(bytes) if bytes <= self.workspace_limit => Ok(offer),
-                    bytes => {
-                        let bytes = bytes.unwrap_or(usize::MAX);
-                        too_large = Some(too_large.map_or(bytes, |least| least.min(bytes)));
-                        Err(format!("needs {bytes} bytes of workspace, limit {}", self.workspace_limit))
-                    }
-                }
-            });
-            let (cost, reason) = match answer {
-                Err(reason) => (None, reason),
-                Ok(offer) => {
-                    let cost = request.machine.nanoseconds(&offer.recipe.work);
-                    let is_better = |(index, _): &(usize, Offer<'_, T>)| {
-                        let best: &Verdict = &verdicts[*index];
-                        let is_cheaper = best.cost.is_none_or(|least| cost < least);
-                        is_preferred(candidate_name) || (!is_preferred(best.algorithm) && is_cheaper)
-                    };
-                    if best.as_ref().is_none_or(is_better) {
-                        best = Some((verdicts.len(), offer));
-                    }
-                    (Some(cost), String::new())
-                }
-            };
-            verdicts.push(Verdict { algorithm: candidate_name, cost, reason });
-        }
-        let Some((index, Offer { mut recipe, build })) = best else {
+        let Answers { mut verdicts, best, too_large } = self.ask(request, wish);
+        let Some((index, Offer { recipe, build })) = best else {
             if let Some(bytes) = too_large {
                 let limit = self.workspace_limit;
                 bail!(Workspace, "{name}: needs {bytes} bytes of workspace at the least, the limit is {limit}");
@@ -323,28 +290,67 @@ impl Planner {
             let refusals = verdicts.iter().filter(asked).map(refusal).collect::<Vec<_>>().join("; ");
             bail!(Unavailable, "{name}: {}", if refusals.is_empty() { "no algorithm can be used" } else { &refusals });
         };
-        let why = if is_preferred(verdicts[index].algorithm) { ", which was measured to be faster" } else { "" };
+        let is_preferred = wish.prefers(verdicts[index].algorithm);
+        let why = if is_preferred { ", which was measured to be faster" } else { "" };
         let least = request.machine.nanoseconds(&recipe.work);
-        for (i, verdict) in verdicts.iter_mut().enumerate() {
-            if let Some(cost) = verdict.cost
-                && i != index
-            {
+        for (_, verdict) in verdicts.iter_mut().enumerate().filter(|(i, _)| *i != index) {
+            if let Some(cost) = verdict.cost {
                 verdict.reason = format!("estimated at {}, the pick at {}{why}", Time(cost), Time(least));
             }
         }
         let lowering = build();
-        // TRANSITION
-        if recipe.details.is_empty() {
-            recipe.details = lowering.describe();
-            recipe.kernel = lowering.kernel();
-            recipe.layout = lowering.layout();
-            recipe.packed_len = lowering.packed_len(request.geometry);
-            recipe.tasks = lowering.tasks();
-        }
         if cfg!(debug_assertions) {
             check_split(&*lowering, &recipe, request.geometry);
         }
         Ok(Pick { index, verdicts, recipe, lowering })
+    }
+
+    /// Asks all candidates.
+    fn ask<'a, T: Element>(&self, request: &'a Request<'a, T>, wish: Wish) -> Answers<'a, T> {
+        let mut answers = Answers { verdicts: Vec::new(), best: None, too_large: None };
+        for candidate in registry::candidates::<T>() {
+            let algorithm = candidate.algorithm;
+            let answer = match wish.exclusion(algorithm) {
+                Some(reason) => Err(String::from(reason)),
+                None => candidate.ask(request).and_then(|offer| self.within_limit(offer, &mut answers.too_large)),
+            };
+            let (cost, reason) = match answer {
+                Err(reason) => (None, reason),
+                Ok(offer) => {
+                    let cost = request.machine.nanoseconds(&offer.recipe.work);
+                    let is_better = |(index, _): &(usize, Offer<'_, T>)| {
+                        let best = &answers.verdicts[*index];
+                        let is_cheaper = best.cost.is_none_or(|least| cost < least);
+                        wish.prefers(algorithm) || (!wish.prefers(best.algorithm) && is_cheaper)
+                    };
+                    if answers.best.as_ref().is_none_or(is_better) {
+                        answers.best = Some((answers.verdicts.len(), offer));
+                    }
+                    (Some(cost), String::new())
+                }
+            };
+            answers.verdicts.push(Verdict { algorithm, cost, reason });
+        }
+        answers
+    }
+
+    /// An offer, if its scratch for all threads is within the limit. `too_large` keeps the least
+    /// number of bytes beyond it.
+    ///
+    /// # Errors
+    /// The number of bytes and the limit.
+    fn within_limit<'a, T: Element>(
+        &self,
+        offer: Offer<'a, T>,
+        too_large: &mut Option<usize>,
+    ) -> Result<Offer<'a, T>, String> {
+        let of_thread = offer.recipe.scratch.lines().saturating_mul(size_of::<Line>());
+        let (bytes, limit) = (of_thread.saturating_mul(self.threads), self.workspace_limit);
+        if bytes <= limit && bytes < usize::MAX {
+            return Ok(offer);
+        }
+        *too_large = Some(too_large.map_or(bytes, |least| least.min(bytes)));
+        Err(format!("needs {bytes} bytes of workspace, limit {limit}"))
     }
 
     fn finish<T: Element>(
@@ -407,6 +413,16 @@ fn check_split<T: Element>(lowering: &dyn Lowering<T>, recipe: &Recipe, geometry
         let proved = region::prove(lowering, &Shape::of(geometry));
         debug_assert_eq!(proved, Ok(()), "{geometry:?}: {}", recipe.details);
     }
+}
+
+/// What the candidates answered.
+struct Answers<'a, T: Element> {
+    /// One for each candidate, in their order.
+    verdicts: Vec<Verdict>,
+    /// The best offer, and its place in the list.
+    best: Option<(usize, Offer<'a, T>)>,
+    /// The least bytes of workspace of the offers that exceed the limit.
+    too_large: Option<usize>,
 }
 
 /// The pick among the candidates.
