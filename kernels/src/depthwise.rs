@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use crate::isa::called;
 use crate::simd::LEAST_ROW;
-use crate::ukernel::{ChannelStore, Dest, Epilogue, described};
+use crate::ukernel::{ChannelStore, Dest, Epilogue, name_and_isa};
 use crate::{Isa, Real};
 
 /// Taps of a tap column, at the most: longer kernels are cut into columns that are nearly equal.
@@ -319,7 +319,7 @@ impl<T: 'static> DepthwiseKernel<T> {
     }
 }
 
-described!(DepthwiseKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+name_and_isa!(DepthwiseKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
 
 /// What the tiles of a call read, and how they lie.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 
 use crate::isa::called;
 use crate::simd::Simd;
-use crate::ukernel::{Ahead, Dest, Epilogue, described, tile_sizes};
+use crate::ukernel::{Ahead, Dest, Epilogue, name_and_isa, tile_sizes};
 use crate::{Isa, Real, gcd};
 
 /// Vectors of a tile along positions, at the most.
@@ -246,7 +246,7 @@ impl<T: 'static> GroupedKernel<T> {
     }
 }
 
-described!(GroupedKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+name_and_isa!(GroupedKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
 tile_sizes!(GroupedKernel, "MR: output channels of the tile.", "NR: positions of the tile.");
 
 /// What the tiles of a call read.

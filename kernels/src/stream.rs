@@ -11,7 +11,9 @@ use crate::{Dest, Isa, Real};
 
 /// A type that tensors are stored in; computation is done in [`Acc`](Storage::Acc). Sealed by its
 /// supertraits.
-pub trait Storage: Copy + Send + Sync + Default + PartialEq + core::fmt::Debug + private::Sealed + 'static {
+pub trait Storage:
+    Copy + Send + Sync + Default + PartialEq + core::fmt::Debug + private::SealedStorage + 'static
+{
     /// The type of products and sums: itself for f32 and f64, f32 for the 16-bit types.
     type Acc: Arithmetic;
     /// Whether storage and computation are the same type, so that kernels read and write tensors
@@ -37,11 +39,11 @@ pub trait Storage: Copy + Send + Sync + Default + PartialEq + core::fmt::Debug +
 }
 
 mod private {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for f64 {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
+    pub trait SealedStorage {}
+    impl SealedStorage for f32 {}
+    impl SealedStorage for f64 {}
+    impl SealedStorage for half::f16 {}
+    impl SealedStorage for half::bf16 {}
 }
 
 /// Writes a copy of a slice: a loop that compiles to a block copy.

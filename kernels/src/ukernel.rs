@@ -447,7 +447,7 @@ pub(crate) struct ChannelStore<T> {
 }
 
 /// What every kernel says of itself; `$name` documents its name.
-macro_rules! described {
+macro_rules! name_and_isa {
     ($kernel:ident, $name:literal) => {
         impl<T: crate::Real> $kernel<T> {
             #[doc = $name]
@@ -470,7 +470,7 @@ macro_rules! described {
         }
     };
 }
-pub(crate) use described;
+pub(crate) use name_and_isa;
 
 /// The sizes of a kernel's tile, NR being whole vectors; `$rows` and `$vectors` document what MR
 /// and NR count.
@@ -534,7 +534,7 @@ macro_rules! kernel_type {
             }
         }
 
-        described!($name, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+        name_and_isa!($name, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
         tile_sizes!($name, $rows, $vectors);
 
         impl<T: Real> $name<T> {

@@ -2,7 +2,7 @@
 
 use crate::isa::called;
 use crate::simd::LEAST_ROW;
-use crate::ukernel::{Dest, Epilogue, described};
+use crate::ukernel::{Dest, Epilogue, name_and_isa};
 use crate::{Isa, Real};
 
 /// Raw arguments of a kernel.
@@ -86,7 +86,7 @@ impl<T: 'static> UpsampleKernel<T> {
     }
 }
 
-described!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps along>`.");
+name_and_isa!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps along>`.");
 
 impl<T: Real> UpsampleKernel<T> {
     /// Rows, and elements of rows, are fewer: of X, of the output, and of what is cropped before

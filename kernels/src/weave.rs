@@ -2,7 +2,7 @@
 //! inverse: one phase of a row is picked.
 
 use crate::isa::called;
-use crate::ukernel::described;
+use crate::ukernel::name_and_isa;
 use crate::{Dest, Epilogue, Isa, Real, RowOffsetsRef};
 
 /// The sums of several rows of output: output row c's phase p begins at `sums[slots[p] * step + c *
@@ -200,7 +200,7 @@ impl<T: 'static> WeaveKernel<T> {
     }
 }
 
-described!(WeaveKernel, "Name, as `<dtype>_weave`.");
+name_and_isa!(WeaveKernel, "Name, as `<dtype>_weave`.");
 
 impl<T: Real> WeaveKernel<T> {
     /// Elements of a vector.

@@ -13,7 +13,7 @@ use core::ops::Range;
 use self::points::{Points, has_single, pairs};
 
 use crate::isa::called;
-use crate::ukernel::described;
+use crate::ukernel::name_and_isa;
 use crate::{Dest, Epilogue, Isa, Real};
 
 /// Values of a tile along an axis, at the most.
@@ -564,7 +564,7 @@ impl<T: 'static> WinogradKernel<T> {
     }
 }
 
-described!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
+name_and_isa!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
 
 /// The rows of a channel that a block of tiles reads.
 #[derive(Debug, Clone)]

@@ -88,9 +88,9 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
                 ahead = ahead.wrapping_add(args.ahead_step);
                 let x = x.wrapping_offset((*taps).offset as isize);
                 if ZEROS {
-                    step::<V, MR, NRV>(&mut acc, w, Border(x, zeros.add(((*taps).masks & own) as usize)));
+                    step::<V, MR, NRV>(&mut acc, w, MaskedVectors(x, zeros.add(((*taps).masks & own) as usize)));
                 } else {
-                    step::<V, MR, NRV>(&mut acc, w, Part(x, lanes));
+                    step::<V, MR, NRV>(&mut acc, w, VectorLanes(x, lanes));
                 }
                 (taps, w) = (taps.add(1), w.add(MR));
             }
@@ -142,9 +142,9 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
 
 /// Vectors side by side, some lanes of which count.
 #[derive(Clone, Copy)]
-struct Part<V: Simd, const NRV: usize>(*const V::Elem, [V::Lanes; NRV]);
+struct VectorLanes<V: Simd, const NRV: usize>(*const V::Elem, [V::Lanes; NRV]);
 
-impl<V: Simd, const NRV: usize> Row<V> for Part<V, NRV> {
+impl<V: Simd, const NRV: usize> Row<V> for VectorLanes<V, NRV> {
     #[inline(always)]
     unsafe fn vector(self, j: usize) -> V {
         // SAFETY: the caller's promise of memory and ISA.
@@ -160,9 +160,9 @@ impl<V: Simd, const NRV: usize> Row<V> for Part<V, NRV> {
 
 /// Vectors side by side, of each of which the lanes of a mask are loaded.
 #[derive(Clone, Copy)]
-struct Border<T>(*const T, *const u32);
+struct MaskedVectors<T>(*const T, *const u32);
 
-impl<V: Simd> Row<V> for Border<V::Elem> {
+impl<V: Simd> Row<V> for MaskedVectors<V::Elem> {
     #[inline(always)]
     unsafe fn vector(self, j: usize) -> V {
         // SAFETY: the caller's promise of memory and ISA: the masks have lanes that lie in the

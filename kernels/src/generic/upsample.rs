@@ -58,7 +58,7 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
     unsafe {
         let (low, held) = const { shifts(KW, ODD) };
         let before = KH.div_ceil(SH) - 1;
-        let edges = Edges::<V>::new(args, (low, held));
+        let edges = PairEdges::<V>::new(args, (low, held));
         let (first, end) = (args.row / SH, (args.row + args.rows - 1) / SH + 1);
         for plane in 0..args.planes {
             let w = args.w.add(plane * args.w_plane);
@@ -126,7 +126,7 @@ impl<V: Simd> Place<V> {
 }
 
 /// The pairs of output vectors along a row.
-struct Edges<V: Simd> {
+struct PairEdges<V: Simd> {
     pairs: usize,
     /// From `head` to `tail` are the pairs that see nothing beside a row of X, and are whole
     /// vectors.
@@ -137,7 +137,7 @@ struct Edges<V: Simd> {
     masks: [[V::Mask; MOST_HELD]; 4],
 }
 
-impl<V: Simd> Edges<V> {
+impl<V: Simd> PairEdges<V> {
     /// # Safety
     /// CPU: the ISA of `V`.
     #[inline(always)]
@@ -181,7 +181,7 @@ unsafe fn pairs<
     args: &UpsampleArgs<V::Elem>,
     weights: &Weights<V>,
     &Place { step, pair, x, y }: &Place<V>,
-    edges: &Edges<V>,
+    edges: &PairEdges<V>,
 ) {
     // SAFETY: a row of X is read where there is one, and of it the lanes of the mask, or all where
     // the caller promises them; stores and the residual end with the output's row.

@@ -29,7 +29,7 @@ pub(crate) const fn has_halves<V: Simd, const R: usize>() -> bool {
 pub(super) struct Halves {
     /// For each column, the lanes of half a vector that are in X, of the last one of a row.
     lanes: [u32; MOST_SHORT],
-    edges: [Edges; 2],
+    edges: [EdgeRows; 2],
 }
 
 impl Halves {
@@ -57,10 +57,10 @@ impl Halves {
 
 /// For the rows before two tiles that share a vector, and those behind them, the lanes of either
 /// half, all or none: whether there is such a row. For the first two tiles, and for the last two.
-type Edges = [u32; MOST_MISSING];
+type EdgeRows = [u32; MOST_MISSING];
 
 /// Where nothing is at an edge, and no edges are looked at.
-pub(super) const NO_EDGES: Edges = [0; MOST_MISSING];
+pub(super) const NO_EDGES: EdgeRows = [0; MOST_MISSING];
 
 /// The last vector of a row of [`direct_columns`](super::direct), for pairs of tiles.
 ///
@@ -110,7 +110,7 @@ pub(super) unsafe fn sum_halves<V: Simd, const R: usize, const N: usize, const E
     acc: &mut [V; R],
     x: *const V::Elem,
     step: usize,
-    (lanes, edges): (u32, &Edges),
+    (lanes, edges): (u32, &EdgeRows),
     w: *const V::Elem,
 ) {
     let half = V::LANES / 2;
