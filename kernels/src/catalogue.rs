@@ -1,5 +1,5 @@
-//! All kernels of the build, for planning: those of an instruction set that this CPU lacks can be
-//! read, and not called.
+//! All kernels of the build, for planning. Those of an instruction set that this CPU lacks can be
+//! read, but not called.
 //!
 //! Where the CPU has the ISA, these are the kernels of [`table`]. Where only the build has it,
 //! they are descriptions. A description has the name and all sizes of its kernel, but its
@@ -15,7 +15,7 @@ use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 
-/// The descriptions where the CPU lacks the ISA and the build has it.
+/// The descriptions, if the build has the ISA and the CPU lacks it.
 fn described<T: Real>(isa: Isa) -> Option<&'static Descriptions<T>> {
     if isa.is_available() { None } else { descriptions::<T>(isa) }
 }
@@ -43,7 +43,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether descriptions say what the kernels say, on a CPU that has both.
+    /// Whether this CPU and the build have the ISA. If so, asserts that descriptions say what the
+    /// kernels say.
     fn agree<T: Real>(isa: Isa) -> bool {
         let Some(all) = descriptions::<T>(isa).filter(|_| isa.is_available()) else { return false };
         let sizes = |k: &SpatialKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.lanes(), k.fmas(), k.loads());

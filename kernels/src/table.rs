@@ -1,4 +1,4 @@
-//! The table of all micro-kernels: what it does not list does not exist.
+//! The table of all micro-kernels. A kernel that it does not list does not exist.
 
 use core::convert::identity;
 
@@ -47,7 +47,7 @@ macro_rules! kernel_kinds {
             &'static [GroupedKernel<T>],
             "direct kernels of several output channels"
         );
-        $getter!(weave_kernels, Weave, weave, &'static [WeaveKernel<T>], "weaving kernel");
+        $getter!(weave_kernels, Weave, weave, &'static [WeaveKernel<T>], "weaving kernels");
         $getter!(
             upsample_kernels,
             Upsample,
@@ -73,7 +73,7 @@ macro_rules! available_kernels {
 }
 kernel_kinds!(available_kernels);
 
-/// The descriptions of an element type's kernels of one ISA.
+/// The descriptions of all kernels of one ISA and element type.
 pub struct Descriptions<T: 'static> {
     pub(crate) spatial: &'static [SpatialKernel<T>],
     pub(crate) channel: &'static [ChannelKernel<T>],
@@ -85,13 +85,14 @@ pub struct Descriptions<T: 'static> {
     pub(crate) upsample: &'static [UpsampleKernel<T>],
 }
 
-/// The descriptions of an element type's kernels of one ISA; none where the build lacks it.
+/// The descriptions of all kernels of one ISA and element type; `None` if the build lacks the
+/// ISA.
 pub(crate) fn descriptions<T: Real>(isa: Isa) -> Option<&'static Descriptions<T>> {
     T::pick(Described(isa))
 }
 
-/// The descriptions of a list of kernels; those of `$like` have the same type, and there is one
-/// at least.
+/// The descriptions of a list of kernels, which may be empty. `$like` is a list of kernels of the
+/// same type that has at least one.
 macro_rules! described_list {
     ($kernel:ty, $list:expr) => {
         described_list!($kernel, $list, like $list)
@@ -112,7 +113,7 @@ macro_rules! described_list {
     }};
 }
 
-/// The descriptions of an element type's kernels in the module of one ISA.
+/// The descriptions of all kernels of one element type, from the modules of one ISA.
 macro_rules! tier_descriptions {
     ($($tier:ident)::+, $elem:ty, $module:ident, $winograd:ident, $depthwise:ident, $grouped:ident, $list:ident) => {{
         use crate::$($tier)::+ as tier;
@@ -136,7 +137,7 @@ macro_rules! tier_descriptions {
     }};
 }
 
-/// The descriptions of an element type's kernels, by ISA.
+/// The descriptions of all kernels of one element type, chosen by ISA.
 macro_rules! descriptions_by_isa {
     ($isa:expr, $($modules:tt)+) => {
         match $isa {
@@ -152,10 +153,11 @@ macro_rules! descriptions_by_isa {
     };
 }
 
-/// The slots of the table for a kind of kernel: one row an ISA, one column an element type.
+/// The slots of the table for a kind of kernel: one row for each ISA, one column for each element
+/// type.
 macro_rules! slots {
     ($kind:ident, $slot:ty, $filled:path, $empty:expr; $($elem:ident: $module:ident::$list:ident),+) => {
-        /// Those of an ISA.
+        /// The slots of one ISA.
         struct $kind(Isa);
 
         impl ByType for $kind {
@@ -186,7 +188,7 @@ slots!(Grouped, &'static [GroupedKernel<T>], identity, &[]; f32: grouped_f32::GR
 slots!(Weave, &'static [WeaveKernel<T>], identity, &[]; f32: weave::F32, f64: weave::F64);
 slots!(Upsample, &'static [UpsampleKernel<T>], identity, &[]; f32: upsample::F32, f64: upsample::F64);
 
-/// The descriptions of an ISA.
+/// The descriptions of one ISA.
 struct Described(Isa);
 
 impl ByType for Described {
