@@ -63,8 +63,7 @@ type EdgeRows = [u32; MOST_MISSING];
 /// The list that is passed where no row is missing. It is not read.
 pub(super) const NO_EDGES: EdgeRows = [0; MOST_MISSING];
 
-/// Computes the last vectors of the rows of [`direct_columns`](super::direct), for pairs of
-/// tiles.
+/// Computes the last vectors of the rows of `direct_columns`, for pairs of tiles.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. [`halves_tails`] holds for the output. Memory: as [`DirectArgs`] states

@@ -1,4 +1,4 @@
-//! The AVX2 registers as [`Simd`] vectors.
+//! The AVX2 registers as [`Simd`](crate::simd::Simd) vectors.
 
 use core::arch::x86_64::*;
 
