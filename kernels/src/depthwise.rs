@@ -97,8 +97,8 @@ pub struct DirectTable {
     reach: usize,
 }
 
-/// Elements, rows or positions: sizes below this limit cannot overflow a position of a
-/// [`DirectTable`].
+/// Rows or elements of a row: sizes are below this limit. The product of two of them fits
+/// `isize`, so that no position of a [`DirectTable`] overflows.
 const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
 /// Bytes of the largest plane of X that is prefetched with stride 1 where columns are summed one
 /// after the other. The hardware's prefetchers miss small planes; for large ones the hints cost
@@ -309,7 +309,7 @@ pub(crate) struct GatherArgs<T> {
 }
 
 /// Whether there are two tiles that can share the last vectors of their rows: in vectors of
-/// `lanes` elements, each fills half of it at the most.
+/// `lanes` elements, each fills at most half of one.
 pub(crate) fn tails_fit_in_one(width: usize, lanes: usize, tiles: usize) -> bool {
     tiles > 1 && (1..=lanes / 2).contains(&(width % lanes))
 }
@@ -329,8 +329,8 @@ pub struct DepthwiseKernel<T: 'static> {
     pub(crate) threes: Option<unsafe fn(&DirectArgs<T>)>,
     /// Whether `direct` can sum three columns of three taps row by row.
     pub(crate) by_rows: bool,
-    /// Whether two tiles share the last vectors of their rows, where each fills half of a vector
-    /// at the most.
+    /// Whether two tiles share the last vectors of their rows, where each fills at most half of a
+    /// vector.
     pub(crate) halves: bool,
     /// Whether `direct` has stride 2 for columns of this many taps.
     pub(crate) strides: fn(usize) -> bool,

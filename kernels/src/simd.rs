@@ -17,7 +17,7 @@ pub(crate) trait Simd: Copy {
     type Elem: Real;
     /// Elements of a vector: at most 32, so that a mask of lanes fits `u32`.
     const LANES: usize;
-    /// Vector registers that the ISA has.
+    /// Vector registers that the ISA has: 16 unless it says otherwise.
     const REGISTER_FILE: usize = 16;
     /// The mask with every lane set.
     const ALL: u32 = ((1_u64 << Self::LANES) - 1) as u32;

@@ -94,7 +94,8 @@ name_and_isa!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps alon
 
 impl<T: Real> UpsampleKernel<T> {
     /// Rows, and elements of a row, are fewer than this: those of X, of the output, and those
-    /// cropped before the output. So no position overflows.
+    /// cropped before the output. The product of two of them fits `isize`, so that no position
+    /// overflows.
     pub const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
     /// The least elements of a row of X.
     pub const LEAST_WIDTH: usize = LEAST_ROW;

@@ -73,7 +73,8 @@ pub struct Sum<'a, T> {
     pub koff: RowOffsetsRef<'a>,
 }
 
-/// The most vectors of a strand that [`WeaveKernel::sum`] reads at a time.
+/// The most vectors of a strand that [`WeaveKernel::sum`] reads at a time. Their 8 sums hide the
+/// latency of multiply-adds.
 pub const MOST_VECTORS: usize = 8;
 
 /// The most phases that [`WeaveKernel::sum`] takes: it keeps them in registers.
@@ -169,7 +170,7 @@ impl Picks<'_> {
         end.is_some_and(|end| end.checked_add(Self::SLACK).is_some()) && self.first.checked_sub(Self::SLACK).is_some()
     }
 
-    /// Elements: more than a block of a phase reads beyond its own.
+    /// Elements: more than the vectors of one block of a phase reach beyond the block.
     const SLACK: isize = 1024;
 }
 

@@ -208,7 +208,7 @@ macro_rules! grouped {
         type Elem = <$vector as crate::simd::Simd>::Elem;
         $(
             /// # Safety
-            /// As the generic kernel's, for this ISA and tile.
+            /// As for the generic kernel, with this ISA and tile.
             #[$attr]
             unsafe fn $name(args: &crate::grouped::FlatArgs<Elem>) {
                 // SAFETY: the caller's promise, passed on.

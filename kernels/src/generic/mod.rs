@@ -30,7 +30,7 @@ macro_rules! tile_table {
     ($generic:ident, $kernel:ident, $args:ident, $rows:literal, $own:tt, $vector:ty, $isa:expr, #[$attr:meta], $table:ident: $($name:ident($mr:literal, $nrv:literal)),+ $(,)?) => {
         $(
             /// # Safety
-            /// As the generic kernel's, for this ISA and tile.
+            /// As for the generic kernel, with this ISA and tile.
             #[$attr]
             unsafe fn $name(args: &crate::ukernel::$args<<$vector as crate::simd::Simd>::Elem>) {
                 // SAFETY: the caller's promise, passed on.
@@ -81,7 +81,7 @@ macro_rules! winograd_tiles {
                 use super::*;
 
                 /// # Safety
-                /// As the generic transform's, for this ISA and tile.
+                /// As for the generic transform, with this ISA and tile.
                 #[$attr]
                 pub(super) unsafe fn split(args: &crate::winograd::SplitArgs<'_, $elem>) {
                     // SAFETY: the caller's promise, passed on.
@@ -89,7 +89,7 @@ macro_rules! winograd_tiles {
                 }
 
                 /// # Safety
-                /// As the generic transform's, for this ISA and tile.
+                /// As for the generic transform, with this ISA and tile.
                 #[$attr]
                 pub(super) unsafe fn input(args: &crate::winograd::InputArgs<$elem>) {
                     // SAFETY: the caller's promise, passed on.
@@ -97,7 +97,7 @@ macro_rules! winograd_tiles {
                 }
 
                 /// # Safety
-                /// As the generic transform's, for this ISA and tile.
+                /// As for the generic transform, with this ISA and tile.
                 #[$attr]
                 pub(super) unsafe fn straight(args: &crate::winograd::StraightArgs<'_, $elem>) {
                     // SAFETY: the caller's promise, passed on.
@@ -105,7 +105,7 @@ macro_rules! winograd_tiles {
                 }
 
                 /// # Safety
-                /// As the generic transform's, for this ISA and tile.
+                /// As for the generic transform, with this ISA and tile.
                 #[$attr]
                 pub(super) unsafe fn output(args: &crate::winograd::OutputArgs<$elem>) -> bool {
                     // SAFETY: the caller's promise, passed on.
@@ -115,7 +115,7 @@ macro_rules! winograd_tiles {
         )+
 
         /// # Safety
-        /// As the generic function's, for this ISA.
+        /// As for the generic function, with this ISA.
         #[$attr]
         unsafe fn extend(args: &crate::winograd::SplitArgs<'_, $elem>) {
             // SAFETY: the caller's promise, passed on.
@@ -144,7 +144,7 @@ pub(crate) use winograd_tiles;
 macro_rules! weave_kernel {
     ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $name:ident, $fetch:ident, $sum:ident, $pick:ident) => {
         /// # Safety
-        /// As the generic kernel's, for this ISA.
+        /// As for the generic kernel, with this ISA.
         #[$attr]
         unsafe fn $sum(args: &crate::weave::SumArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
             // SAFETY: the caller's promise, passed on.
@@ -152,7 +152,7 @@ macro_rules! weave_kernel {
         }
 
         /// # Safety
-        /// As the generic kernel's, for this ISA.
+        /// As for the generic kernel, with this ISA.
         #[$attr]
         unsafe fn $pick(args: &crate::weave::PickArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
             // SAFETY: the caller's promise, passed on.
@@ -160,7 +160,7 @@ macro_rules! weave_kernel {
         }
 
         /// # Safety
-        /// As the generic kernel's, for this ISA.
+        /// As for the generic kernel, with this ISA.
         #[$attr]
         unsafe fn $fetch(args: &crate::weave::FetchArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
             // SAFETY: the caller's promise, passed on.
@@ -168,7 +168,7 @@ macro_rules! weave_kernel {
         }
 
         /// # Safety
-        /// As the generic kernel's, for this ISA.
+        /// As for the generic kernel, with this ISA.
         #[$attr]
         unsafe fn $name(args: &crate::weave::WeaveArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
             // SAFETY: the caller's promise, passed on.

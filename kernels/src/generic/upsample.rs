@@ -21,7 +21,8 @@ use crate::Real;
 use crate::simd::{LEAST_ROW, Simd};
 use crate::upsample::UpsampleArgs;
 
-/// The most vectors of a row of X that a step holds in registers, and the most rows.
+/// The most vectors of a row of X that a step holds in registers, and the most rows: 5 taps with
+/// stride 2 see as many.
 const MOST_HELD: usize = 3;
 
 /// The most taps of a kernel: 5 x 5.
@@ -275,7 +276,7 @@ macro_rules! upsample_kernels {
                 use super::*;
 
                 /// # Safety
-                /// As the generic kernel's, for this ISA and size.
+                /// As for the generic kernel, with this ISA and size.
                 #[$attr]
                 pub(super) unsafe fn even(args: &crate::upsample::UpsampleArgs<<$vector as crate::simd::Simd>::Elem>) {
                     // SAFETY: the caller's promise, passed on.
@@ -283,7 +284,7 @@ macro_rules! upsample_kernels {
                 }
 
                 /// # Safety
-                /// As the generic kernel's, for this ISA and size.
+                /// As for the generic kernel, with this ISA and size.
                 #[$attr]
                 pub(super) unsafe fn odd(args: &crate::upsample::UpsampleArgs<<$vector as crate::simd::Simd>::Elem>) {
                     // SAFETY: the caller's promise, passed on.

@@ -3,7 +3,7 @@
 //! The transforms of input, output and filters all read the same points. The algebra stands in
 //! `generic/winograd.rs`.
 
-/// The most pairs of points of a transform.
+/// The most pairs of points of a transform: those of 8 values.
 pub(crate) const PAIRS: usize = 3;
 
 /// The points of an n-value transform, and the polynomials of its input transform.

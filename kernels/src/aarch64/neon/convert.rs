@@ -9,7 +9,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::Isa;
 
-/// Values converted at a time: two registers of `f32`.
+/// Values converted at a time: one register of `f16`, and two registers of `f32`.
 const STEP: usize = 8;
 
 /// `dst[i] = src[i]`.

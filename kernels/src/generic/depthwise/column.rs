@@ -15,15 +15,15 @@ pub(super) unsafe fn every_lane<V: Simd>() -> V::Mask {
     unsafe { V::mask(0, V::LANES.max(LEAST_ROW)) }
 }
 
-/// All rows that a tile sees exist.
+/// A kind of `EDGE`: all rows that a tile sees exist.
 pub(super) const WHOLE: u8 = 0;
 
-/// All rows that a tile sees exist but the first and the last N / 2. Which rows exist is known at
-/// compile time: branches would keep the compiler from mixing multiply-adds and loads of several
-/// rows, and cost up to half of the time again.
+/// A kind of `EDGE`: all rows that a tile sees exist but the first and the last N / 2. That is
+/// known at compile time: branches would keep the compiler from mixing multiply-adds and loads of
+/// several rows, and the sums would take up to half as long again.
 pub(super) const SAME: u8 = 1;
 
-/// The rows that a tile sees exist as far as an argument says.
+/// A kind of `EDGE`: the rows exist that an argument says.
 pub(super) const SOME: u8 = 2;
 
 /// The range of rows that exist, counted from row `first` of X, for a tile that sees the rows

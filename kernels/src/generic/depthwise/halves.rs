@@ -11,7 +11,8 @@ use crate::simd::{Simd, lanes_in_row};
 /// last tile see rows outside of X.
 const LEAST_HALVED: usize = MOST_TAPS;
 
-/// The most rows before and behind a tile that may be missing in X.
+/// The most rows before and behind a tile that may be missing in X. A column of taps reaches one
+/// row less than it has taps.
 const MOST_MISSING: usize = 2 * (MOST_TAPS - 1);
 
 /// Whether two tiles below one another share the last vectors of their rows, which are at most

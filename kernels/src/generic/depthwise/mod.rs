@@ -146,14 +146,14 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
 macro_rules! row_kernels {
     ($vector:ty, #[$attr:meta], $($direct:ident, $row:ident, $mr:literal);+) => {$(
         /// # Safety
-        /// As the generic kernel's, for this ISA and tile.
+        /// As for the generic kernel, with this ISA and tile.
         #[$attr]
         unsafe fn $direct(args: &crate::depthwise::DirectArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::depthwise::direct::<$vector, $mr>(args) }
         }
         /// # Safety
-        /// As the generic kernel's, for this ISA and tile.
+        /// As for the generic kernel, with this ISA and tile.
         #[$attr]
         unsafe fn $row(args: &crate::depthwise::DepthwiseArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
@@ -173,7 +173,7 @@ macro_rules! depthwise {
         crate::generic::depthwise::row_kernels!($vector, #[$attr], $($direct, $row, $rr);+);
         $(
             /// # Safety
-            /// As the generic kernel's, for this ISA and tile.
+            /// As for the generic kernel, with this ISA and tile.
             #[$attr]
             unsafe fn $channel(args: &crate::depthwise::DepthwiseArgs<Elem>) {
                 // SAFETY: the caller's promise, passed on.
@@ -181,35 +181,35 @@ macro_rules! depthwise {
             }
         )+
         /// # Safety
-        /// As the generic kernel's, for this ISA.
+        /// As for the generic kernel, with this ISA.
         #[$attr]
         unsafe fn threes(args: &crate::depthwise::DirectArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::depthwise::threes::<$vector>(args) }
         }
         /// # Safety
-        /// As the generic pass's, for this ISA.
+        /// As for the generic pass, with this ISA.
         #[$attr]
         unsafe fn copy(args: &crate::depthwise::CopyArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::depthwise::copy::<$vector>(args) }
         }
         /// # Safety
-        /// As the generic pass's, for this ISA.
+        /// As for the generic pass, with this ISA.
         #[$attr]
         unsafe fn split(args: &crate::depthwise::CopyArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::depthwise::split::<$vector>(args) }
         }
         /// # Safety
-        /// As the generic pass's, for this ISA.
+        /// As for the generic pass, with this ISA.
         #[$attr]
         unsafe fn gather(args: &crate::depthwise::GatherArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::depthwise::gather::<$vector>(args) }
         }
         /// # Safety
-        /// As the generic pass's, for this ISA.
+        /// As for the generic pass, with this ISA.
         #[$attr]
         unsafe fn scatter(src: *const Elem, len: usize, store: &crate::ukernel::ChannelStore<Elem>) {
             // SAFETY: the caller's promise, passed on.

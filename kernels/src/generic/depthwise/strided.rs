@@ -6,10 +6,10 @@ use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, TileOutp
 use crate::simd::Simd;
 
 /// Tiles as those of [`direct`](super::direct()), with stride 2 along both axes, for three
-/// columns of three taps, two of which are a pair.
+/// columns of three taps, and two of the columns are a pair.
 ///
 /// The sums go row by row. All nine weights are in registers, and a row of X is loaded once. A
-/// row of X adds to two sums at the most, so that no more than two sums are live, and tiles may
+/// row of X adds to at most two sums, so that no more than two sums are live, and tiles may
 /// have any height.
 ///
 /// # Safety
@@ -196,7 +196,8 @@ unsafe fn store_row<V: Simd>(sum: V, output: &TileOutput<V::Elem>, at: usize, n:
     }
 }
 
-/// The most rows of a tile with stride 2.
+/// The most rows of a tile with stride 2. Their 8 sums hide the latency of multiply-adds, and
+/// each height is code of its own.
 const MOST_STRIDED: usize = 8;
 
 /// Whether tiles of `mr` rows read X with stride 2 for columns of `taps` taps. The registers have
