@@ -334,7 +334,7 @@ macro_rules! broadcast_scalars {
 
         #[inline(always)]
         unsafe fn load_scalars(p: *const Self::Elem, _: usize) -> Self {
-            // SAFETY: the caller's promise of ISA, and of one element at least.
+            // SAFETY: the caller's promise of the ISA, and of at least one element.
             unsafe { Self::splat(*p) }
         }
 

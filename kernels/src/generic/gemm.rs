@@ -106,7 +106,7 @@ pub(crate) unsafe fn two_rows<V: Simd, const PIXELS: usize, const NRV: usize>(ar
 unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const NRV: usize>(
     args: &ChannelArgs<V::Elem>,
 ) {
-    // SAFETY: the caller's promise: row r of the tile begins r * PIXELS * NR elements into it.
+    // SAFETY: the caller's promise. Row r of the tile begins r * PIXELS * NR elements into it.
     unsafe {
         let mut acc = [[[V::splat(V::Elem::ZERO); NRV]; PIXELS]; ROWS];
         // Each way of prefetching has a loop of its own, because a second line costs an
@@ -178,7 +178,7 @@ unsafe fn panels_apart<V: Simd, const NRV: usize, const N: usize>(
     apart: usize,
 ) {
     let nr = NRV * V::LANES;
-    // SAFETY: the caller's promise: of every panel, w has kc * NR elements and the tile NR; the
+    // SAFETY: the caller's promise. For every panel, w has kc * NR elements and the tile NR. The
     // offsets end at kc.
     unsafe {
         let mut acc = [[[V::splat(V::Elem::ZERO); NRV]; 1]; N];
@@ -219,7 +219,7 @@ unsafe fn channel_sums<V: Simd, const ROWS: usize, const PIXELS: usize, const NR
 ) {
     let (mut w, mut ahead) = (args.w, args.ahead);
     for k in 0..args.kc {
-        // SAFETY: the caller's promise: the offsets end at kc, and so do the panel's rows.
+        // SAFETY: the caller's promise. The offsets end at kc, and so do the panel's rows.
         unsafe {
             for line in 0..LINES {
                 V::prefetch(ahead.wrapping_add(line * Ahead::LINE).cast());
@@ -330,7 +330,8 @@ unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
     row: impl Row<V>,
 ) {
     const { assert!(MR <= MOST_ROWS) };
-    // SAFETY: the caller's promise; each load is of rows i.., and ends at MR at the latest.
+    // SAFETY: the caller's promise. Each load is of rows from i on, and ends at row MR at the
+    // latest.
     unsafe {
         let mut scalars = V::load_scalars(a, MR);
         // Straight-line code: in a loop, the choice of a lane would be a branch until the loop is

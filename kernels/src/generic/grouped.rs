@@ -24,8 +24,8 @@ use crate::simd::Simd;
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states for `MR` and `NRV`.
 #[inline(always)]
 pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &FlatArgs<V::Elem>) {
-    // SAFETY: the caller's promise, passed on: tiles between the borders see only positions of the
-    // plane.
+    // SAFETY: the caller's promise, passed on. Tiles between the borders see only positions of
+    // the plane.
     unsafe {
         let mut ahead = args.ahead;
         for tile in 0..args.tiles {
@@ -60,8 +60,9 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
     is_inside: bool,
     ahead: *const u8,
 ) -> [[V; NRV]; MR] {
-    // SAFETY: the caller's promise of memory and ISA; border_masks has masks of all vectors before
-    // head and from tail on, and NRV before either.
+    // SAFETY: the caller's promise of memory and ISA. border_masks has masks for all vectors
+    // before head and from tail on, and for NRV neighbours of each, which a tile at the border
+    // may contain.
     unsafe {
         let mut ahead = ahead;
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
@@ -168,8 +169,8 @@ struct MaskedVectors<T>(*const T, *const u32);
 impl<V: Simd> Row<V> for MaskedVectors<V::Elem> {
     #[inline(always)]
     unsafe fn vector(self, j: usize) -> V {
-        // SAFETY: the caller's promise of memory and ISA: the masks have lanes that lie in the
-        // plane.
+        // SAFETY: the caller's promise of memory and ISA. The masks only have lanes that lie in
+        // the plane.
         unsafe { V::load_mask(self.0.wrapping_add(j * V::LANES), *self.1.add(j)) }
     }
 }

@@ -55,9 +55,9 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
     args: &UpsampleArgs<V::Elem>,
 ) {
     const { assert!(KH * KW <= MOST_TAPS && KH <= SH * MOST_HELD && KW >= 2) };
-    // SAFETY: the caller's promise, passed on: planes are as far apart as it says, and steps see
-    // the output's rows. Pairs inside have all that they see in rows of X, and whole vectors in
-    // rows of Y; masks are those of the others; whole steps have all their rows.
+    // SAFETY: the caller's promise, passed on. Planes are as far apart as it says, and steps see
+    // the output's rows. For pairs inside, everything that they see lies in rows of X, and both
+    // vectors lie in rows of Y. Other pairs have masks. Whole steps have all of their rows.
     unsafe {
         let (low, held) = const { shifts(KW, ODD) };
         let before = KH.div_ceil(SH) - 1;

@@ -17,7 +17,7 @@ use crate::weave::{FetchArgs, PhasePick, PickArgs, Picks, Run, SumArgs, WeaveArg
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn weave<V: Simd>(args: &WeaveArgs<'_, V::Elem>) {
-    // SAFETY: the caller's promise, passed on; every run is inside what it covers.
+    // SAFETY: the caller's promise, passed on. Every run lies inside what the promise covers.
     unsafe {
         for run in args.runs {
             match args.slots.len() {
@@ -37,8 +37,8 @@ pub(crate) unsafe fn weave<V: Simd>(args: &WeaveArgs<'_, V::Elem>) {
 /// CPU: the ISA of `V`. Memory: as [`SumArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn sum<V: Simd>(args: &SumArgs<'_, V::Elem>) {
-    // SAFETY: the caller's promise, passed on; every run is inside what it covers. 8 accumulators
-    // hide the latency of FMA.
+    // 8 accumulators hide the latency of FMA.
+    // SAFETY: the caller's promise, passed on. Every run lies inside what the promise covers.
     unsafe {
         for run in args.runs {
             match args.sums.len() {
@@ -190,8 +190,8 @@ unsafe fn pick_rows<V: Simd, const STRIDE: usize, const P: usize>(args: &PickArg
             let inside = usize::try_from(position).map_or(0, |position| picks.width.saturating_sub(position) / STRIDE);
             let whole = inside.min(picks.len - at) / V::LANES;
             let run = PickRun { picks, position, whole, n: (picks.len - at).min(V::LANES), slots };
-            // SAFETY: the caller's promise; the stores are of elements from `at` on, `n` of them or
-            // all of the whole vectors.
+            // SAFETY: the caller's promise. The stores are of elements from `at` on: `n` of them,
+            // or all of the whole vectors.
             unsafe {
                 match whole {
                     0 => run.copy_masked::<V, STRIDE>(src, dst.wrapping_add(at)),
@@ -262,7 +262,7 @@ impl<const P: usize> PickRun<'_, P> {
             masks[s] = mask_in_row::<V>(self.position + (s * V::LANES) as isize, self.picks.width);
         }
         for row in self.picks.rows {
-            // SAFETY: the caller's promise; the masks hold the lanes that lie in a row.
+            // SAFETY: the caller's promise. The masks only have lanes that lie in a row.
             unsafe {
                 let mut v = [V::splat(V::Elem::ZERO); STRIDE];
                 if let Some(begin) = row.src {
@@ -367,8 +367,8 @@ unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[P
     let first = picks.first + phases[0].offset as isize;
     for at in (0..picks.len).step_by(V::LANES) {
         let n = (picks.len - at).min(V::LANES);
-        // SAFETY: the caller's promise; the masks hold the lanes that lie in the row. Straight-line
-        // code: a loop would keep the vectors in memory.
+        // Straight-line code: a loop would keep the vectors in memory.
+        // SAFETY: the caller's promise. The masks only have lanes that lie in the row.
         unsafe {
             let mut v = [V::splat(V::Elem::ZERO); 16];
             macro_rules! each {

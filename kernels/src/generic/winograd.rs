@@ -484,8 +484,8 @@ pub(crate) unsafe fn extend<V: Simd>(args: &SplitArgs<'_, V::Elem>) {
     for (i, terms) in extended.iter().enumerate().take(shape.rows - free) {
         for e in (0..elements.len()).step_by(V::LANES) {
             let n = (elements.len() - e).min(V::LANES);
-            // SAFETY: the caller's promise of the live rows, which the rows of the terms are, and
-            // of room for whole vectors.
+            // SAFETY: the caller's promise of live rows, and of room for whole vectors. All terms
+            // are live rows.
             unsafe {
                 let mut sum = V::splat(args.zero);
                 for term in terms {

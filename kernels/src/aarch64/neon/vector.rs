@@ -233,8 +233,8 @@ impl Simd for F32x4 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
-        // SAFETY: the caller runs where the ISA is.
         // x - x is 0, or NaN where x is NaN or infinite.
+        // SAFETY: the caller runs where the ISA is.
         unsafe {
             let zero = vsubq_f32(self.0, self.0);
             vminvq_u32(vceqq_f32(zero, zero)) != 0
@@ -243,8 +243,8 @@ impl Simd for F32x4 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return NaN where either
-        // operand is.
+        // Both instructions return NaN where either operand is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(vminq_f32(vmaxq_f32(self.0, lo.0), hi.0)) }
     }
 
@@ -277,7 +277,7 @@ impl Simd for F32x4 {
 
     #[inline(always)]
     unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
-        // SAFETY: the caller runs where the ISA is; a register is an array of its lanes.
+        // SAFETY: the caller runs where the ISA is. A register is an array of its lanes.
         unsafe {
             let mut every = v;
             if M == 2 {
@@ -330,7 +330,7 @@ impl Simd for F32x4 {
     #[inline(always)]
     unsafe fn load_lanes(p: *const f32, mask: Window<1>) -> Self {
         let p = p.wrapping_offset(mask.offset);
-        // SAFETY: the caller's promise of ISA, and of the row, which the window lies in.
+        // SAFETY: the caller's promise of ISA, and of the row. The window lies in the row.
         unsafe {
             let v = Self::load(p);
             Self(vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v.0), mask.bytes[0])))
@@ -339,7 +339,7 @@ impl Simd for F32x4 {
 
     #[inline(always)]
     unsafe fn load_mask(p: *const f32, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA, and of the elements of the mask: others are not
+        // SAFETY: the caller's promise of ISA, and of the elements of the mask. Others are not
         // read.
         unsafe {
             let mut v = vdupq_n_f32(0.0);
@@ -522,8 +522,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
+        // x - x is 0, or NaN where x is NaN or infinite. So is the sum of two such values.
         // SAFETY: the caller runs where the ISA is.
-        // x - x is 0, or NaN where x is NaN or infinite; so is a sum of two such.
         unsafe {
             let zero = vaddq_f64(vsubq_f64(self.0, self.0), vsubq_f64(self.1, self.1));
             vminvq_u32(vreinterpretq_u32_u64(vceqq_f64(zero, zero))) != 0
@@ -532,8 +532,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return NaN where either
-        // operand is.
+        // Both instructions return NaN where either operand is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(vminq_f64(vmaxq_f64(self.0, lo.0), hi.0), vminq_f64(vmaxq_f64(self.1, lo.1), hi.1)) }
     }
 
@@ -612,7 +612,7 @@ impl Simd for F64x4 {
     #[inline(always)]
     unsafe fn load_lanes(p: *const f64, mask: Window<2>) -> Self {
         let p = p.wrapping_offset(mask.offset);
-        // SAFETY: the caller's promise of ISA, and of the row, which the window lies in.
+        // SAFETY: the caller's promise of ISA, and of the row. The window lies in the row.
         unsafe {
             let v = Self::load(p);
             let table = uint8x16x2_t(vreinterpretq_u8_f64(v.0), vreinterpretq_u8_f64(v.1));
@@ -623,7 +623,7 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn load_mask(p: *const f64, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA, and of the elements of the mask: others are not
+        // SAFETY: the caller's promise of ISA, and of the elements of the mask. Others are not
         // read.
         unsafe {
             let mut v = Self::splat(0.0);

@@ -110,7 +110,8 @@ pub(crate) unsafe fn gather<V: Simd>(args: &GatherArgs<V::Elem>) {
 /// [`ChannelStore`] states for `len` pixels.
 #[inline(always)]
 pub(crate) unsafe fn scatter<V: Simd>(src: *const V::Elem, len: usize, store: &ChannelStore<V::Elem>) {
-    // SAFETY: the caller's promise, passed on; the loads of a full block end at its last position.
+    // SAFETY: the caller's promise, passed on. The loads of a full block end at its last
+    // position.
     unsafe {
         let mut done = 0;
         // Full blocks, in loops of known length, so that the rows stay in registers.

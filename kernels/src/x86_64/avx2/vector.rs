@@ -132,8 +132,8 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
-        // where either is NaN.
+        // Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(_mm256_min_ps(hi.0, _mm256_max_ps(lo.0, self.0))) }
     }
 
@@ -199,8 +199,8 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
-        // SAFETY: the caller runs where the ISA is.
         // x - x is 0, or NaN where x is NaN or infinite.
+        // SAFETY: the caller runs where the ISA is.
         unsafe {
             let zero = _mm256_sub_ps(self.0, self.0);
             _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(zero, zero)) == 0
@@ -282,7 +282,7 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     unsafe fn load_lanes(p: *const f32, mask: __m256i) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm256_maskload_ps(p, mask)) }
     }
 
@@ -362,8 +362,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
-        // where either is NaN.
+        // Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(_mm256_min_pd(hi.0, _mm256_max_pd(lo.0, self.0))) }
     }
 
@@ -423,8 +423,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
-        // SAFETY: the caller runs where the ISA is.
         // x - x is 0, or NaN where x is NaN or infinite.
+        // SAFETY: the caller runs where the ISA is.
         unsafe {
             let zero = _mm256_sub_pd(self.0, self.0);
             _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_UNORD_Q>(zero, zero)) == 0
@@ -504,7 +504,7 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn load_lanes(p: *const f64, mask: __m256i) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm256_maskload_pd(p, mask)) }
     }
 

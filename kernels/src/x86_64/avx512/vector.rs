@@ -63,8 +63,8 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
-        // where either is NaN.
+        // Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(_mm512_min_ps(hi.0, _mm512_max_ps(lo.0, self.0))) }
     }
 
@@ -136,8 +136,8 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
-        // SAFETY: the caller runs where the ISA is.
         // x - x is 0, or NaN where x is NaN or infinite.
+        // SAFETY: the caller runs where the ISA is.
         unsafe {
             let zero = _mm512_sub_ps(self.0, self.0);
             _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(zero, zero) == 0
@@ -203,7 +203,7 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     unsafe fn load_over(self, p: *const f32, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm512_mask_loadu_ps(self.0, mask as __mmask16, p)) }
     }
 
@@ -211,7 +211,7 @@ impl Simd for F32x16 {
     // vector.
     #[inline(always)]
     unsafe fn load_halves(low: *const f32, high: *const f32, masks: [u32; 2]) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe {
             let [low, high] =
                 [(low, masks[0]), (high, masks[1])].map(|(p, mask)| _mm256_maskz_loadu_ps(mask as __mmask8, p));
@@ -275,7 +275,7 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     unsafe fn load_lanes(p: *const f32, mask: __mmask16) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm512_maskz_loadu_ps(mask, p)) }
     }
 
@@ -375,8 +375,8 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
-        // where either is NaN.
+        // Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(_mm512_min_pd(hi.0, _mm512_max_pd(lo.0, self.0))) }
     }
 
@@ -435,8 +435,8 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
-        // SAFETY: the caller runs where the ISA is.
         // x - x is 0, or NaN where x is NaN or infinite.
+        // SAFETY: the caller runs where the ISA is.
         unsafe {
             let zero = _mm512_sub_pd(self.0, self.0);
             _mm512_cmp_pd_mask::<_CMP_UNORD_Q>(zero, zero) == 0
@@ -502,7 +502,7 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     unsafe fn load_over(self, p: *const f64, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm512_mask_loadu_pd(self.0, mask as __mmask8, p)) }
     }
 
@@ -510,7 +510,7 @@ impl Simd for F64x8 {
     // vector.
     #[inline(always)]
     unsafe fn load_halves(low: *const f64, high: *const f64, masks: [u32; 2]) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe {
             let [low, high] =
                 [(low, masks[0]), (high, masks[1])].map(|(p, mask)| _mm256_maskz_loadu_pd(mask as __mmask8, p));
@@ -571,7 +571,7 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     unsafe fn load_lanes(p: *const f64, mask: __mmask8) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm512_maskz_loadu_pd(mask, p)) }
     }
 
