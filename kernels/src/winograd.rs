@@ -97,8 +97,8 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
 ///
 /// Padded rows are split twice. They are split by their phase down the column, so that rows of
 /// tiles follow one another; and along the row into one plane for each value, so that tiles are
-/// neighbours although they overlap in X. Where rows are transformed as they lie, there is no
-/// more than a row of zeros here, and the rows that are [free](Spare).
+/// neighbours although they overlap in X. Where rows are transformed as they lie, the planes only
+/// hold a row of zeros and the rows that are [free](Spare).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Planes {
     /// Number of padded rows, and elements of each.
