@@ -84,9 +84,9 @@ pub const MOST_SUMS: usize = 8;
 ///
 /// Memory: there are 1, 2, 4 or 8 `sums`, the phases, and the `phase` of each run is less than
 /// their number. For each run and each k of each sum, `x + koff[k] + from` is readable for
-/// `1 + len.div_ceil(phases)` elements, rounded up to [`MOST_VECTORS`] vectors. `y + at` is
-/// writable for `len` elements, and `residual` is readable at the same elements unless it is
-/// null.
+/// `1 + len.div_ceil(phases)` elements, rounded up to a multiple of [`MOST_VECTORS`] vectors.
+/// `y + at` is writable for `len` elements, and `residual` is readable at the same elements unless
+/// it is null.
 pub(crate) struct SumArgs<'a, T> {
     pub(crate) x: *const T,
     pub(crate) sums: &'a [Sum<'a, T>],
