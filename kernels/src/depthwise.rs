@@ -213,10 +213,11 @@ pub(crate) struct DepthwiseArgs<T> {
 /// Raw arguments of a tile kernel that reads X itself.
 ///
 /// Memory, for each plane p of the output: `w + p * w_plane` is readable for all weights. There
-/// are `taps` for each column; with stride 2, those of even rows come first. For each of the
-/// `columns_len` columns, `x + p * x_plane + offset - position` is readable for `height` rows of
-/// `width` elements that are `step` apart. For p < `loose` it is also readable for `stride` more
-/// vectors behind them. `output` is valid as [`TileOutput`] states.
+/// are `taps` for each column, and as many for the second column of a pair; with stride 2, those
+/// of even rows come first. For each of the `columns_len` columns,
+/// `x + p * x_plane + offset - position` is readable for `height` rows of `width` elements that
+/// are `step` apart. For p < `loose` it is also readable for `stride` more vectors behind them.
+/// `output` is valid as [`TileOutput`] states.
 ///
 /// Positions: output row r sees row `row + r * stride` through the first tap. Output position o
 /// sees position `o * stride + position` of a column, and the next position too if the column is

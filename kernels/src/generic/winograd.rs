@@ -264,7 +264,7 @@ pub(crate) const fn is_straight<V: Simd>(nv: usize, nh: usize, mh: usize) -> boo
     V::MASKS && nv > 1 && nv <= 6 && !has_single(nv) && nh == mh + 2 && mh <= 4
 }
 
-/// Transforms rows in one pass, without [`split`] and [`input`] and for tiles that are
+/// Transforms rows in one pass, in place of [`split`] and [`input`], for tiles that are
 /// [straight](is_straight).
 ///
 /// Rows are first combined down the column as they lie in memory. The results are taken apart

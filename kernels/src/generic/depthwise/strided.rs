@@ -5,8 +5,8 @@ use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, TileOutput};
 use crate::simd::Simd;
 
-/// Tiles as those of [`direct`](super::direct()), with stride 2 along both axes, for three
-/// columns of three taps, and two of the columns are a pair.
+/// Computes the tiles of [`direct`](super::direct()) with stride 2 along both axes, for three
+/// columns of three taps. Two of the columns are a pair.
 ///
 /// The sums go row by row. All nine weights are in registers, and a row of X is loaded once. A
 /// row of X adds to at most two sums, so that no more than two sums are live, and tiles may
@@ -207,7 +207,7 @@ pub(crate) const fn strides<V: Simd>(mr: usize, taps: usize) -> bool {
     (taps == 3 || taps == 5) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTER_FILE / V::REGISTERS
 }
 
-/// Tiles as those of [`direct`](super::direct()), with stride 2 along both axes, for columns of
+/// Computes the tiles of [`direct`](super::direct()) with stride 2 along both axes, for columns of
 /// `N` taps. Two vectors of a row are split in registers: one half is what a column sees, the
 /// other half is what the column to its right sees. So two columns are summed together.
 ///
