@@ -1,5 +1,5 @@
-//! All kernels of the build, for planning: those of an instruction set that this CPU lacks can be
-//! read, and not called.
+//! All kernels of the build, for planning. Those of an instruction set that this CPU lacks can be
+//! read, but not called.
 //!
 //! Where the CPU has the ISA, these are the kernels of [`table`]. Where only the build has it,
 //! they are descriptions. A description has the name and all sizes of its kernel, but its
@@ -8,73 +8,31 @@
 
 use crate::depthwise::DepthwiseKernels;
 use crate::grouped::GroupedKernel;
-use crate::table::{self, Descriptions, descriptions};
+use crate::table::{self, Descriptions, descriptions, kernel_kinds};
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::upsample::UpsampleKernel;
 use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 
-/// The descriptions where the CPU lacks the ISA and the build has it.
+/// The descriptions, if the build has the ISA and the CPU lacks it.
 fn described<T: Real>(isa: Isa) -> Option<&'static Descriptions<T>> {
     if isa.is_available() { None } else { descriptions::<T>(isa) }
 }
 
-/// The spatial-vector kernels of one ISA and element type, perhaps as descriptions; empty where
-/// the build lacks the ISA.
-#[must_use]
-pub fn spatial_kernels<T: Real>(isa: Isa) -> &'static [SpatialKernel<T>] {
-    described(isa).map_or_else(|| table::spatial_kernels(isa), |all| all.spatial)
+/// A getter of kernels, or of their descriptions where this CPU lacks the ISA.
+macro_rules! kernels_or_descriptions {
+    ($name:ident, $slot:ident, $field:ident, $list:ty, $what:literal) => {
+        #[doc = concat!("The ", $what, " of one ISA and element type, perhaps as descriptions.")]
+        ///
+        /// There are none where the build lacks the ISA.
+        #[must_use]
+        pub fn $name<T: Real>(isa: Isa) -> $list {
+            described(isa).map_or_else(|| table::$name(isa), |all| all.$field)
+        }
+    };
 }
-
-/// The channel-vector kernels of one ISA and element type, perhaps as descriptions; empty where
-/// the build lacks the ISA.
-#[must_use]
-pub fn channel_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
-    described(isa).map_or_else(|| table::channel_kernels(isa), |all| all.channel)
-}
-
-/// The channel-vector kernels for two rows of pixels of one ISA and element type, perhaps as
-/// descriptions; empty where the build lacks the ISA.
-#[must_use]
-pub fn two_row_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
-    described(isa).map_or_else(|| table::two_row_kernels(isa), |all| all.two_row)
-}
-
-/// The Winograd transforms of one ISA and element type, perhaps as descriptions; empty where the
-/// build lacks the ISA.
-#[must_use]
-pub fn winograd_kernels<T: Real>(isa: Isa) -> &'static [WinogradKernel<T>] {
-    described(isa).map_or_else(|| table::winograd_kernels(isa), |all| all.winograd)
-}
-
-/// The direct kernels of one ISA and element type, perhaps as descriptions; none where the build
-/// lacks the ISA.
-#[must_use]
-pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<T>> {
-    described(isa).map_or_else(|| table::depthwise_kernels(isa), |all| Some(all.depthwise))
-}
-
-/// The kernels for groups of few channels of one ISA and element type, perhaps as descriptions;
-/// empty where the build lacks the ISA.
-#[must_use]
-pub fn grouped_kernels<T: Real>(isa: Isa) -> &'static [GroupedKernel<T>] {
-    described(isa).map_or_else(|| table::grouped_kernels(isa), |all| all.grouped)
-}
-
-/// The weaving kernels of one ISA and element type, perhaps as descriptions; empty where the
-/// build lacks the ISA.
-#[must_use]
-pub fn weave_kernels<T: Real>(isa: Isa) -> &'static [WeaveKernel<T>] {
-    described(isa).map_or_else(|| table::weave_kernels(isa), |all| all.weave)
-}
-
-/// The kernels for depthwise transposed convolution of one ISA and element type, perhaps as
-/// descriptions; empty where the build lacks the ISA.
-#[must_use]
-pub fn upsample_kernels<T: Real>(isa: Isa) -> &'static [UpsampleKernel<T>] {
-    described(isa).map_or_else(|| table::upsample_kernels(isa), |all| all.upsample)
-}
+kernel_kinds!(kernels_or_descriptions);
 
 #[cfg(test)]
 mod tests {
@@ -85,7 +43,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether descriptions say what the kernels say, on a CPU that has both.
+    /// Whether this CPU and the build have the ISA. If so, asserts that descriptions say what the
+    /// kernels say.
     fn agree<T: Real>(isa: Isa) -> bool {
         let Some(all) = descriptions::<T>(isa).filter(|_| isa.is_available()) else { return false };
         let sizes = |k: &SpatialKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.lanes(), k.fmas(), k.loads());
@@ -107,7 +66,7 @@ mod tests {
             let lists = [k.rows(), k.narrow(), k.channels()];
             (k.isa, k.lanes(), lists.map(|list| list.iter().map(sizes).collect::<Vec<_>>()))
         };
-        assert_eq!(Some(sizes(all.depthwise)), table::depthwise_kernels(isa).map(sizes));
+        assert_eq!(all.depthwise.map(sizes), table::depthwise_kernels(isa).map(sizes));
         let sizes = |k: &GroupedKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.lanes(), k.fmas());
         let grouped: Vec<_> = all.grouped.iter().map(sizes).collect();
         assert_eq!(grouped, table::grouped_kernels(isa).iter().map(sizes).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! The direct kernels for few channels a group: descriptors, raw arguments, and the safe calls.
+//! The direct kernels of groups of few channels: descriptors, raw arguments, and safe calls.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,37 +7,39 @@ use core::ops::Range;
 
 use crate::isa::called;
 use crate::simd::LEAST_ROW;
-use crate::ukernel::{ChannelStore, Dest, Epilogue, described};
+use crate::ukernel::{ChannelStore, Dest, Epilogue, name_and_isa};
 use crate::{Isa, Real};
 
-/// Taps of a tap column, at the most: longer kernels are cut into columns that are nearly equal.
+/// The most taps of a tap column. A kernel with more taps is cut into columns of nearly equal
+/// lengths, because each length is code of its own.
 pub const MOST_TAPS: usize = 7;
 
-/// Tap columns of the same length.
+/// Tap columns of one length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) taps: usize,
     pub(crate) columns: usize,
-    /// The first of them among all columns, and its first weight among all weights.
+    /// The index of their first column in the table, and the index of that column's first weight.
     first: usize,
     weight: usize,
 }
 
-/// Where the taps read: runs of taps that lie `step` elements below one another. Validated once.
+/// Where the taps read. The taps of a column lie `step` elements below one another. The table is
+/// validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapTable {
     groups: Box<[Group]>,
     offsets: Box<[u32]>,
     step: usize,
     weights: usize,
-    /// The offset of the last tap of any column, at the most.
+    /// The greatest offset of any column's last tap.
     max: usize,
 }
 
 impl TapTable {
-    /// Takes over groups of tap columns, each the number of its columns' taps and the columns'
-    /// offsets. Tap k of a column is at its offset `+ k * step`, and an output row is `step` below
-    /// the one before it.
+    /// Takes over groups of tap columns. A group is the number of taps of its columns, and the
+    /// offsets of the columns. Tap k of a column is at its offset `+ k * step`; an output row is
+    /// `step` elements below the one before it.
     ///
     /// # Panics
     /// If a column has no tap or more than [`MOST_TAPS`], or if offsets leave the address space.
@@ -62,60 +64,67 @@ impl TapTable {
         self.groups.len()
     }
 
-    /// Number of taps: weights of a plane.
+    /// Number of taps, which is the number of weights of a plane.
     #[must_use]
     pub fn weights(&self) -> usize {
         self.weights
     }
 }
 
-/// A column of taps, or with stride 2 perhaps two, of a [`DirectTable`].
+/// A column of taps of a [`DirectTable`], or two neighbouring columns with stride 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirectColumn {
-    /// The position in a row of X that output position 0 sees.
+    /// The position in a row of X that output position 0 sees through the column.
     pub(crate) position: isize,
-    /// The same from the first channel's row on.
+    /// The same position, counted from the beginning of the first channel's row.
     pub(crate) offset: isize,
-    /// Whether the column right of it belongs to it.
+    /// Whether the column to the right is summed together with this one.
     pub(crate) is_pair: bool,
 }
 
-/// As a [`TapTable`], for kernels that read rows of X itself: columns of the same number of taps.
-/// Validated once.
+/// Where the taps read, as a [`TapTable`], for kernels that read rows of X itself. All columns
+/// have the same number of taps. The table is validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectTable {
     taps: usize,
-    /// Of both axes, 1 or 2.
+    /// The stride of both axes, 1 or 2.
     stride: usize,
     columns: Box<[DirectColumn]>,
-    /// Columns of all channels: more than `columns`, where there are pairs.
+    /// Columns of all channels, each column of a pair counted.
     count: usize,
     width: usize,
-    /// From the first channel of X to the last one.
+    /// Elements from the first channel of X to the last one.
     reach: usize,
 }
 
-/// Sizes below which no position of [`DirectTable`] overflows.
+/// Rows or elements of a row: sizes are below this limit. The product of two of them fits
+/// `isize`, so that no position of a [`DirectTable`] overflows.
 const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
-/// Planes up to here are fetched ahead where columns are summed one after the other with stride 1:
-/// measured, 28x28 gains a tenth, 112x112 loses as much.
+/// Bytes of the largest plane of X that is prefetched with stride 1 where columns are summed one
+/// after the other. The hardware's prefetchers miss small planes; for large ones the hints cost
+/// as much as they gain for small ones (`docs/journal.md`).
 const FETCHED_BYTES: usize = 16 << 10;
-/// Taps of a column of a [`DirectTable`]: those of common kernels, as each costs code.
+/// Numbers of taps that a column of a [`DirectTable`] may have: those of common kernels, because
+/// each is code of its own.
 const DIRECT_TAPS: [usize; 5] = [1, 2, 3, 5, 7];
-/// Columns of a [`DirectTable`], at the most.
+/// The most columns of a [`DirectTable`], so that a bit mask of columns fits `u32`.
 pub(crate) const MOST_SHORT: usize = 32;
 
 impl DirectTable {
-    /// Rows of X, and of tiles of the output, are fewer.
+    /// Rows of X, and of tiles of the output, are fewer than this.
     pub const MOST_ROWS: usize = MOST_PLACES;
-    /// Columns of all channels, at the most.
+    /// The most columns of all channels together.
     pub const MOST_COLUMNS: usize = MOST_SHORT;
 
-    /// For rows of `width` elements: the number of each column's taps, the stride of both axes, for
-    /// each column of a channel the position that output position 0 sees, and how many channels are
-    /// summed and how far apart they are. Taps of a column are one row apart. None if that is
-    /// nothing for the kernels: rows of less than four elements, other taps than 1, 2, 3, 5 or 7,
-    /// too many columns, too large, or a stride other than 1, or 2 with columns side by side.
+    /// Makes a table for rows of `width` elements.
+    ///
+    /// `taps` is the number of taps of each column; they are one row apart. `stride` is that of
+    /// both axes. `positions` has, for each column of a channel, the position that output
+    /// position 0 sees. `channels` are summed, and are `distance` elements apart.
+    ///
+    /// The result is `None` if no kernel can do it: for rows of less than four elements, other
+    /// taps than 1, 2, 3, 5 or 7, too many columns, sizes that are too large, or a stride other
+    /// than 1, unless it is 2 and the columns are side by side.
     #[must_use]
     pub fn new(
         taps: usize,
@@ -137,7 +146,8 @@ impl DirectTable {
         if !fits || !(stride == 1 || stride == 2 && is_row) {
             return None;
         }
-        // Pairs begin at even positions, where loads of rows that begin at a cache line cross none.
+        // Pairs begin at even positions: if a row begins at a cache line, no load of a pair
+        // crosses one.
         let (single, pairs) = positions.split_at(usize::from(stride == 2 && positions[0].rem_euclid(2) == 1));
         let mut columns = Vec::new();
         for channel in 0..channels {
@@ -150,26 +160,28 @@ impl DirectTable {
         Some(Self { taps, stride, columns: columns.into(), count, width, reach })
     }
 
-    /// Whether it has stride 2 and three columns of three taps, one alone and two that are a pair.
+    /// Whether the stride is 2 and there are three columns of three taps: one alone, and two that
+    /// are a pair.
     fn is_three(&self) -> bool {
         self.stride == 2 && self.taps == 3 && self.count == 3 && self.columns.len() == 2
     }
 
-    /// Whether `kernel` sums output rows of `outputs` elements row by row of X, with all weights in
-    /// registers: three columns of three taps, in rows of more than two vectors. Depends on the
-    /// operator alone, as the order of the sums does.
+    /// Whether `kernel` sums output rows of `outputs` elements row by row of X, with all weights
+    /// in registers. That is done for three columns of three taps, in rows of more than two
+    /// vectors. It depends on the operator alone, because the order of the sums does.
     #[must_use]
     pub fn goes_by_rows<T: Real>(&self, outputs: usize, kernel: &DepthwiseKernel<T>) -> bool {
         let is_three = self.stride == 1 && self.taps == 3 && self.count == 3;
         is_three && kernel.by_rows && outputs > 2 * kernel.lanes
     }
 
-    /// Whether `kernel` can use it for output rows of `outputs` elements: only the first and the
-    /// last vector may see positions that are not there, and not every kernel has stride 2.
+    /// Whether `kernel` can use the table for output rows of `outputs` elements. Only the first
+    /// and the last vector of a row may see positions outside of X, and not every kernel has
+    /// stride 2.
     #[must_use]
     pub fn serves<T: Real>(&self, outputs: usize, kernel: &DepthwiseKernel<T>) -> bool {
         let (vectors, step) = (outputs.div_ceil(kernel.lanes), kernel.lanes * self.stride);
-        // The second vector begins, and the last but one ends, inside the row.
+        // The second vector must begin, and the last but one must end, inside the row.
         let inside = |column: &DirectColumn| {
             let position = column.position;
             step as isize + position >= 0 && ((vectors - 1) * step) as isize + position <= self.width as isize
@@ -181,9 +193,10 @@ impl DirectTable {
 
 /// Raw arguments of a tile kernel.
 ///
-/// Memory, for each plane p, tile t of R rows, and vector v of the output: `w + p * w_plane`
-/// readable for all weights of the groups; `x + p * x_plane + (t * R + r) * step + v * x_vector +
-/// offset + k * step` readable for a vector, r < R, k < taps, each offset.
+/// Memory: for each plane p, `w + p * w_plane` is readable for all weights of the groups. For
+/// each plane p, tile t of R rows, row r < R, vector v of the output, tap k < `taps` and offset,
+/// `x + p * x_plane + (t * R + r) * step + v * x_vector + offset + k * step` is readable for a
+/// vector. `output` is valid as [`TileOutput`] states.
 pub(crate) struct DepthwiseArgs<T> {
     pub(crate) groups: *const Group,
     pub(crate) groups_len: usize,
@@ -199,15 +212,19 @@ pub(crate) struct DepthwiseArgs<T> {
 
 /// Raw arguments of a tile kernel that reads X itself.
 ///
-/// Memory, for each plane p of the output: `w + p * w_plane` readable for all weights, `taps` for
-/// each column, with stride 2 those of even rows first; `x + p * x_plane + offset - position` of
-/// each of `columns_len` columns for `height` rows, `step` apart, of `width` elements, and for p <
-/// `loose` for `stride` more vectors. Output row r sees row `row + r * stride` through the first
-/// tap, and output position o sees `o * stride + position`, and one more if the column is a pair:
-/// only positions of the first and the last vector may be outside; and of the rows that a tile
-/// sees, at most `taps - 1` before X and behind it.
+/// Memory, for each plane p of the output: `w + p * w_plane` is readable for all weights. There
+/// are `taps` for each column, and as many for the second column of a pair; with stride 2, those
+/// of even rows come first. For each of the `columns_len` columns,
+/// `x + p * x_plane + offset - position` is readable for `height` rows of `width` elements that
+/// are `step` apart. For p < `loose` it is also readable for `stride` more vectors behind them.
+/// `output` is valid as [`TileOutput`] states.
+///
+/// Positions: output row r sees row `row + r * stride` through the first tap. Output position o
+/// sees position `o * stride + position` of a column, and the next position too if the column is
+/// a pair. Only the first and the last vector may see positions outside of X. A tile sees at most
+/// `taps - 1` rows before X and as many behind it.
 pub(crate) struct DirectArgs<T> {
-    /// R.
+    /// R: rows of the tile.
     pub(crate) mr: usize,
     /// Whether three columns are summed row by row.
     pub(crate) is_by_rows: bool,
@@ -215,30 +232,33 @@ pub(crate) struct DirectArgs<T> {
     pub(crate) stride: usize,
     pub(crate) columns: *const DirectColumn,
     pub(crate) columns_len: usize,
-    /// Weights of the taps of even rows, where the stride is 2.
+    /// Number of weights of the taps of even rows, for stride 2.
     pub(crate) even: usize,
     pub(crate) step: usize,
     pub(crate) w: *const T,
     pub(crate) w_plane: usize,
-    /// The row of X that the first output row sees through the first tap; perhaps padding.
+    /// The row of X that the first output row sees through the first tap. It may be padding.
     pub(crate) row: isize,
     pub(crate) height: usize,
     pub(crate) x: *const T,
     pub(crate) x_plane: usize,
-    /// From the last tile of a plane to the first one of the next plane.
+    /// Elements from the last tile of a plane to the first tile of the next plane.
     pub(crate) next: usize,
-    /// Whether a tile whose columns are summed one after the other asks for the rows of the next
-    /// one: with stride 2, and where planes are so small that the hardware does not foresee them.
-    /// Tiles that go by rows always do.
+    /// Whether a tile that sums columns one after the other prefetches the rows of the next tile.
+    /// It does with stride 2, and where planes are so small that the hardware does not foresee
+    /// them. Tiles that are summed row by row always prefetch.
     pub(crate) is_fetched_ahead: bool,
     pub(crate) loose: usize,
     pub(crate) width: usize,
     pub(crate) output: TileOutput<T>,
 }
 
-/// Memory: `bias` readable for `planes`; for each plane p, tile t < `tiles` of R rows, and row r <
-/// R, `y + p * y_plane + (t * R + r) * y_row` writable (and `residual` there readable, unless null)
-/// for `width` elements, which is above `(vectors - 1) * LANES` and at most `vectors * LANES`.
+/// Where the sums of tiles go.
+///
+/// Memory: `bias` is readable for `planes` elements. For each plane p, tile t < `tiles` of R
+/// rows, and row r < R, `y + p * y_plane + (t * R + r) * y_row` is writable for `width` elements,
+/// and `residual` is readable at the same elements unless it is null. `width` is greater than
+/// `(vectors - 1) * LANES`, and at most `vectors * LANES`.
 pub(crate) struct TileOutput<T> {
     pub(crate) planes: usize,
     pub(crate) tiles: usize,
@@ -255,9 +275,13 @@ pub(crate) struct TileOutput<T> {
     pub(crate) is_plain: bool,
 }
 
-/// Memory, for each plane p < `planes` and row r < `rows`: `src + p * src_plane + r * src_row`
-/// readable for `width` elements; `dst + p * dst_plane + r * dst_row` writable for as many whole
-/// vectors as `width` elements need, or half of them, both there and `odd` further on.
+/// Raw arguments of a copy or a split.
+///
+/// Memory, for each plane p < `planes` and row r < `rows`: `src + p * src_plane + r * src_row` is
+/// readable for `width` elements. For a copy, `dst + p * dst_plane + r * dst_row` is writable for
+/// as many whole vectors as `width` elements need. For a split, that place and the place `odd`
+/// elements behind it are each writable for as many whole vectors as half of `width`, rounded up,
+/// needs.
 pub(crate) struct CopyArgs<T> {
     pub(crate) src: *const T,
     pub(crate) src_plane: usize,
@@ -271,8 +295,11 @@ pub(crate) struct CopyArgs<T> {
     pub(crate) odd: isize,
 }
 
-/// Memory: `src + c * src_channel` readable for `len` elements, c < `channels <= LANES`; `slots`
-/// for `len`; `dst + slot` writable for a vector, each slot.
+/// Raw arguments of a gathering pass.
+///
+/// Memory: `src + c * src_channel` is readable for `len` elements, for each c <
+/// `channels <= LANES`. `slots` is readable for `len`. `dst + slot` is writable for a vector, for
+/// each slot.
 pub(crate) struct GatherArgs<T> {
     pub(crate) src: *const T,
     pub(crate) src_channel: usize,
@@ -282,7 +309,8 @@ pub(crate) struct GatherArgs<T> {
     pub(crate) dst: *mut T,
 }
 
-/// Whether there are two tiles the last vectors of whose rows, of `lanes` elements, fit in one.
+/// Whether there are two tiles that can share the last vectors of their rows: in vectors of
+/// `lanes` elements, each fills at most half of one.
 pub(crate) fn tails_fit_in_one(width: usize, lanes: usize, tiles: usize) -> bool {
     tiles > 1 && (1..=lanes / 2).contains(&(width % lanes))
 }
@@ -293,24 +321,24 @@ pub struct DepthwiseKernel<T: 'static> {
     pub(crate) isa: Isa,
     pub(crate) mr: usize,
     pub(crate) lanes: usize,
-    /// Elements of a weight: 1, or a vector.
+    /// Elements of one weight: 1, or a whole vector.
     pub(crate) weight: usize,
     pub(crate) f: unsafe fn(&DepthwiseArgs<T>),
-    /// The same straight from X, for kernels along rows.
+    /// The same sums straight from X. Kernels with vectors along channels have none.
     pub(crate) direct: Option<unsafe fn(&DirectArgs<T>)>,
-    /// The same with stride 2 for three columns of three taps; for any number of rows.
+    /// Straight from X with stride 2, for three columns of three taps and any number of rows.
     pub(crate) threes: Option<unsafe fn(&DirectArgs<T>)>,
-    /// Whether `direct` can sum three columns row by row.
+    /// Whether `direct` can sum three columns of three taps row by row.
     pub(crate) by_rows: bool,
-    /// Whether two tiles share the last vectors of their rows where each fills half of it at the
-    /// most.
+    /// Whether two tiles share the last vectors of their rows, where each fills at most half of a
+    /// vector.
     pub(crate) halves: bool,
-    /// Whether `direct` has stride 2 for columns of so many taps.
+    /// Whether `direct` has stride 2 for columns of this many taps.
     pub(crate) strides: fn(usize) -> bool,
 }
 
 impl<T: 'static> DepthwiseKernel<T> {
-    /// The same to be read, and not to be called.
+    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
     pub(crate) const fn description(&self) -> Self {
         let called_directly: Option<unsafe fn(&DirectArgs<T>)> = Some(|_| called());
         let direct = if self.direct.is_some() { called_directly } else { None };
@@ -319,58 +347,58 @@ impl<T: 'static> DepthwiseKernel<T> {
     }
 }
 
-described!(DepthwiseKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+name_and_isa!(DepthwiseKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
 
-/// What the tiles of a call read, and how they lie.
+/// What the tiles of a call read, and where it lies.
 #[derive(Debug)]
 pub struct DepthwiseInput<'a, T> {
-    /// The taps, of which those of the groups `groups` are summed.
+    /// The taps. Only those of the groups `groups` are summed.
     pub taps: &'a TapTable,
-    /// Which groups.
+    /// Indices of the groups that are summed.
     pub groups: Range<usize>,
-    /// All weights of a plane, in the order of the tap table; each is a vector for kernels along
-    /// channels.
+    /// All weights of a plane, in the order of the tap table. For kernels with vectors along
+    /// channels, each weight is a vector.
     pub w: &'a [T],
     /// Elements of `w` from one plane to the next.
     pub w_plane: usize,
     /// The input.
     pub x: &'a [T],
-    /// Elements of `x` from one plane to the next; 0 where all read the same.
+    /// Elements of `x` from one plane to the next. It is 0 if all planes read the same elements.
     pub x_plane: usize,
     /// Elements of `x` from one vector of a row to the next.
     pub x_vector: usize,
-    /// Planes.
+    /// Number of planes.
     pub planes: usize,
-    /// Tiles below one another.
+    /// Number of tiles below one another.
     pub tiles: usize,
 }
 
-/// What the tiles of a call that reads X itself read.
+/// What the tiles of a call read straight from X.
 #[derive(Debug)]
 pub struct DirectInput<'a, T> {
-    /// The taps' columns.
+    /// The columns of taps.
     pub table: &'a DirectTable,
-    /// The row of X that output row 0 sees through the first tap; beyond the first and the last row
-    /// is padding.
+    /// The row of X that output row 0 sees through the first tap. Rows before the first and
+    /// behind the last row of X are padding.
     pub row: isize,
-    /// Rows of X.
+    /// Number of rows of X.
     pub height: usize,
-    /// All weights of a plane, finite ones, in the order of the columns; with stride 2 those of
-    /// even rows first, then those of odd rows.
+    /// All weights of a plane, in the order of the columns. They must be finite. With stride 2,
+    /// those of even rows come first, and then those of odd rows.
     pub w: &'a [T],
     /// Elements of `w` from one plane to the next.
     pub w_plane: usize,
-    /// X.
+    /// The planes of X.
     pub x: &'a [T],
-    /// Elements of `x` from one plane to the next; 0 where all read the same.
+    /// Elements of `x` from one plane to the next. It is 0 if all planes read the same elements.
     pub x_plane: usize,
-    /// Planes.
+    /// Number of planes.
     pub planes: usize,
-    /// Tiles below one another.
+    /// Number of tiles below one another.
     pub tiles: usize,
 }
 
-/// How the output of a call lies, from the destination's first element on.
+/// Where the output of a call lies, from the destination's first element on.
 #[derive(Debug, Clone, Copy)]
 pub struct DepthwiseOutput {
     /// Elements of a row.
@@ -394,16 +422,16 @@ impl<T: Real> DepthwiseKernel<T> {
         self.lanes
     }
 
-    /// Vectors of a row of `outputs` elements of `tiles` tiles below one another, on average: two
-    /// tiles may share the last ones of their rows.
+    /// Vectors that a row of `outputs` elements takes on average, for `tiles` tiles below one
+    /// another. Two tiles may share the last vectors of their rows.
     #[must_use]
     pub fn vectors(&self, outputs: usize, tiles: usize) -> f64 {
         let shared = if self.halves && tails_fit_in_one(outputs, self.lanes, tiles) { tiles / 2 * 2 } else { 0 };
         outputs.div_ceil(self.lanes) as f64 - shared as f64 / (2 * tiles.max(1)) as f64
     }
 
-    /// For each plane, `tiles * MR` rows of sums: `+ bias + residual`, clamped, stored. One bias a
-    /// plane.
+    /// Computes `tiles * MR` rows of sums for each plane, adds bias and residual, clamps and
+    /// stores them. There is one bias for each plane.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -435,15 +463,16 @@ impl<T: Real> DepthwiseKernel<T> {
             output,
         };
         // SAFETY: the assertions, here and in output(), cover the memory that DepthwiseArgs asks
-        // for: taps.max bounds each offset + k * step; Dest grants the writes; a kernel is only
+        // for: taps.max bounds each offset + k * step. Dest grants the writes. A kernel is only
         // handed out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
 
-    /// As [`run`](Self::run), straight from rows of X.
+    /// Computes the sums of [`run`](Self::run) straight from rows of X.
     ///
     /// # Panics
-    /// If a slice is too short, the table does not serve, or this is a kernel along channels.
+    /// If a slice is too short, the table does not serve this kernel and output, or this is a
+    /// kernel with vectors along channels.
     pub fn run_direct(
         &self,
         input: &DirectInput<'_, T>,
@@ -462,7 +491,8 @@ impl<T: Real> DepthwiseKernel<T> {
         assert!(row > -(table.taps as isize) && last < height as isize, "more padding than a column reaches");
         let read = table.reach + height * step;
         assert!(x.len() >= end(planes, x_plane, read), "the input is too short");
-        // Planes with a vector behind them that may be read, though no stored element sees it.
+        // Planes with a whole vector of readable elements behind them. A kernel may load these
+        // elements, though no stored element depends on them.
         let behind = self.lanes * table.stride;
         let spare = (x.len() - read).checked_sub(behind);
         let loose = spare.map_or(0, |spare| spare.checked_div(x_plane).map_or(planes, |last| last + 1));
@@ -489,12 +519,12 @@ impl<T: Real> DepthwiseKernel<T> {
             output,
         };
         let f = self.threes.filter(|_| table.is_three()).unwrap_or(f);
-        // SAFETY: the assertions, here and in output(), cover the memory that DirectArgs asks for;
-        // Dest grants the writes; a kernel is only handed out where the CPU has its ISA.
+        // SAFETY: the assertions, here and in output(), cover the memory that DirectArgs asks
+        // for. Dest grants the writes. A kernel is only handed out where the CPU has its ISA.
         unsafe { f(&args) };
     }
 
-    /// The output's part of the arguments; none if it is empty.
+    /// The output's part of the arguments, or `None` if the output is empty.
     fn output(
         &self,
         y: &mut Dest<'_, T>,
@@ -529,12 +559,12 @@ impl<T: Real> DepthwiseKernel<T> {
     }
 }
 
-/// Where `count` parts that are `step` apart end, the last of which has `len` elements.
+/// The end of `count` parts that begin `step` apart, if the last part has `len` elements.
 fn end(count: usize, step: usize, len: usize) -> usize {
     (count - 1).saturating_mul(step).saturating_add(len)
 }
 
-/// Rows that are copied: for each plane, `rows` rows of `width` elements.
+/// Rows to be copied: `rows` rows of `width` elements for each plane.
 #[derive(Debug, Clone, Copy)]
 pub struct RowCopy {
     /// Number of planes.
@@ -553,7 +583,7 @@ pub struct RowCopy {
     pub dst_row: usize,
 }
 
-/// The direct kernels of an ISA and type, and the passes before and behind them. A reference is
+/// The direct kernels of one ISA and type, and the passes before and after them. A reference is
 /// the proof that they may be called.
 pub struct DepthwiseKernels<T: 'static> {
     pub(crate) isa: Isa,
@@ -568,8 +598,8 @@ pub struct DepthwiseKernels<T: 'static> {
 }
 
 impl<T: 'static> DepthwiseKernels<T> {
-    /// The same to be read, and not to be called, of kernels that are
-    /// [descriptions](DepthwiseKernel::description) too.
+    /// A description of these kernels: it has the same sizes, and a call of it panics. The lists
+    /// are [descriptions](DepthwiseKernel::description) too.
     pub(crate) const fn description(
         &self,
         rows: &'static [DepthwiseKernel<T>],
@@ -602,41 +632,41 @@ impl<T: Real> DepthwiseKernels<T> {
         self.lanes
     }
 
-    /// The kernels with vectors along positions: MR 1, 2, ...
+    /// The kernels with vectors along positions, for MR 1, 2, and so on.
     #[must_use]
     pub fn rows(&self) -> &'static [DepthwiseKernel<T>] {
         self.rows
     }
 
-    /// As [`rows`](Self::rows), with shorter vectors, for rows that fit in one of them; perhaps
-    /// none.
+    /// Kernels as [`rows`](Self::rows), with shorter vectors for rows that fit in one of them.
+    /// The list may be empty.
     #[must_use]
     pub fn narrow(&self) -> &'static [DepthwiseKernel<T>] {
         self.narrow
     }
 
-    /// The kernels with vectors along channels: MR 1, 2, ...
+    /// The kernels with vectors along channels, for MR 1, 2, and so on.
     #[must_use]
     pub fn channels(&self) -> &'static [DepthwiseKernel<T>] {
         self.channels
     }
 
-    /// Copies rows. The last vector of each is filled up with zeros: the copy's rows are a whole
-    /// number of vectors, at least.
+    /// Copies rows. The last vector of each row is filled up with zeros, so that a row of the
+    /// copy takes a whole number of vectors.
     ///
     /// # Panics
     /// If a slice is too short.
     pub fn copy(&self, src: &[T], dst: &mut [T], copy: &RowCopy) {
         let len = copy.width.next_multiple_of(self.lanes);
         if let Some(args) = self.copy_args(src, dst, copy, len, 0) {
-            // SAFETY: copy_args() asserted the memory that CopyArgs asks for; the CPU has the ISA,
-            // as this value shows.
+            // SAFETY: copy_args() asserted the memory that CopyArgs asks for. The CPU has the
+            // ISA, as the reference to these kernels shows.
             unsafe { (self.copy)(&args) };
         }
     }
 
-    /// Copies the elements of even index of each row to `dst[even..]`, and those of odd index to
-    /// `dst[odd..]`, either filled up with zeros to whole vectors: as many for both.
+    /// Splits each row: the elements of even index go to `dst[even..]`, those of odd index to
+    /// `dst[odd..]`. Both halves are filled up with zeros to the same number of whole vectors.
     ///
     /// # Panics
     /// If a slice is too short, or the halves of a row overlap.
@@ -646,14 +676,14 @@ impl<T: Real> DepthwiseKernels<T> {
         if let Some(mut args) = self.copy_args(src, dst, copy, len, even.max(odd)) {
             args.dst = dst[even..].as_mut_ptr();
             args.odd = odd as isize - even as isize;
-            // SAFETY: copy_args() asserted the memory that CopyArgs asks for, for both halves; the
-            // CPU has the ISA, as this value shows.
+            // SAFETY: copy_args() asserted the memory that CopyArgs asks for, for both halves.
+            // The CPU has the ISA, as the reference to these kernels shows.
             unsafe { (self.split)(&args) };
         }
     }
 
-    /// The arguments, if there is anything to be copied; `len` elements of each row of `dst` are
-    /// written, from `at` on at the most.
+    /// The arguments, or `None` if there is nothing to be copied. `len` elements of each row of
+    /// `dst` are written, from element `at` of the row at the latest.
     fn copy_args(&self, src: &[T], dst: &mut [T], copy: &RowCopy, len: usize, at: usize) -> Option<CopyArgs<T>> {
         let &RowCopy { planes, rows, width, src_plane, src_row, dst_plane, dst_row } = copy;
         if planes == 0 || rows == 0 || width == 0 {
@@ -668,8 +698,8 @@ impl<T: Real> DepthwiseKernels<T> {
         Some(CopyArgs { src, src_plane, src_row, planes, rows, width, dst, dst_plane, dst_row, odd: 0 })
     }
 
-    /// Makes position i of `channels` channels, `src[c * src_channel + i]`, a vector at
-    /// `dst[slots[i]..]`; lanes beyond the channels are zero.
+    /// Gathers channels into vectors: position i of all channels, `src[c * src_channel + i]`,
+    /// becomes one vector at `dst[slots[i]..]`. Lanes beyond the channels are zero.
     ///
     /// # Panics
     /// If a slice is too short, or there are more channels than lanes.
@@ -691,13 +721,14 @@ impl<T: Real> DepthwiseKernels<T> {
         assert!(slots.max.saturating_add(self.lanes) <= dst.len(), "a slot is beyond the copy");
         let (src, len, slots) = (src.as_ptr(), list.len(), list.as_ptr());
         let args = GatherArgs { src, src_channel, channels, len, slots, dst: dst.as_mut_ptr() };
-        // SAFETY: the assertions cover the memory that GatherArgs asks for; the CPU has the ISA, as
-        // this value shows.
+        // SAFETY: the assertions cover the memory that GatherArgs asks for. The CPU has the ISA,
+        // as the reference to these kernels shows.
         unsafe { (self.gather)(&args) };
     }
 
-    /// Vectors of channels, one for each position, into rows of positions: channel c's, `+ bias +
-    /// residual`, clamped, go to `y[c * ldy..]`, for as many channels as there are biases.
+    /// Scatters vectors of channels, one vector for each position, into rows of positions. The
+    /// row of channel c goes, `+ bias + residual` and clamped, to `y[c * ldy..]`. There are as
+    /// many channels as biases.
     ///
     /// # Panics
     /// If a slice is too short, or there are more channels than lanes.
@@ -719,13 +750,13 @@ impl<T: Real> DepthwiseKernels<T> {
             lo: epilogue.lo,
             hi: epilogue.hi,
         };
-        // SAFETY: the assertions cover the memory that the pass asks for; Dest grants the writes;
-        // the CPU has the ISA, as this value shows.
+        // SAFETY: the assertions cover the memory that the pass asks for. Dest grants the writes.
+        // The CPU has the ISA, as the reference to these kernels shows.
         unsafe { (self.scatter)(src.as_ptr(), len, &store) };
     }
 }
 
-/// Where gathered positions go; validated once.
+/// Where gathered positions go. The list is validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slots {
     slots: Box<[u32]>,

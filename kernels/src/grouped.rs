@@ -1,4 +1,4 @@
-//! The kernels of groups of few channels: descriptors, raw arguments, and the safe call.
+//! The direct kernels of several output channels: descriptors, raw arguments, and the safe call.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -6,66 +6,73 @@ use core::mem::MaybeUninit;
 
 use crate::isa::called;
 use crate::simd::Simd;
-use crate::ukernel::{Ahead, Dest, Epilogue, described, tile_sizes};
+use crate::ukernel::{Ahead, Dest, Epilogue, name_and_isa, tile_sizes};
 use crate::{Isa, Real, gcd};
 
-/// Vectors of a tile along positions, at the most.
+/// The most vectors of a tile along positions. The tables of masks have as many masks more than a
+/// row or plane needs.
 const MOST_VECTORS: usize = 8;
-/// Masks of a border, at the most.
+/// The most masks near the border of a plane: 1 MiB of them.
 const MOST_MASKS: usize = 1 << 18;
-/// Elements of a tile, at the most.
+/// The most elements of a tile, which are kept on the stack.
 const MOST_TILE: usize = 512;
 
-/// A tap of a channel.
+/// A tap of one channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tap {
-    /// The element of X that output position 0 sees, from the first one on; perhaps none of the
-    /// channel's plane.
+    /// The element of X that output position 0 sees, counted from the first element of X. It may
+    /// lie outside of the channel's plane.
     pub(crate) offset: i32,
-    /// Where its masks begin among the border's.
+    /// Where the tap's masks begin among the border masks.
     pub(crate) masks: u32,
 }
 
-/// Where the taps of a convolution read whose output rows are as long as those of X's planes:
-/// planes are runs of positions, and taps shift them. Validated once.
+/// Where the taps of a convolution read, if output rows are as long as rows of X. A plane is then
+/// one run of positions, and a tap is the same run, shifted. The table is validated once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlatTaps {
-    /// Column after column of taps below one another, of each all channels.
+    /// The taps, column after column. The taps of a column lie below one another; for each column
+    /// they are listed for all channels.
     taps: Box<[Tap]>,
     column_len: usize,
     columns: usize,
-    /// For each column, the lanes that are no padding beside a row: vector v's are number `v %
-    /// period`, with `MOST_VECTORS` more behind them.
+    /// For each column, masks of the lanes that do not see padding beside a row. Vector v takes
+    /// mask `v % period`; the list goes on for `MOST_VECTORS` masks behind the period.
     masks: Box<[u32]>,
     period: usize,
-    /// Vectors before `head` and from `tail` on see positions before or behind the plane.
+    /// Vectors before `head` see positions before the plane, and vectors from `tail` on see
+    /// positions behind it.
     head: usize,
     tail: usize,
-    /// For each tap of a channel, the lanes of X's plane that vectors near the border see: those of
-    /// all vectors before `gap.0`, and of those from `gap.0 + gap.1` on.
+    /// For each tap of a channel, masks of the lanes that see X's plane, for the vectors near the
+    /// border. These are all vectors before `gap.0`, and the vectors from `gap.0 + gap.1` on.
     border_masks: Box<[u32]>,
     gap: (usize, usize),
     lanes: usize,
-    /// Elements of all channels.
+    /// Elements of all channels of X.
     len: usize,
-    /// Elements of a plane of X, and of an output channel.
+    /// Elements of a plane of X, and elements of an output channel.
     plane: usize,
     outputs: usize,
-    /// The least and the greatest of all taps' positions.
+    /// The least and the greatest position that a tap sees at output position 0.
     least: isize,
     most: isize,
 }
 
 impl FlatTaps {
-    /// Elements of a row, at the most: the table of masks grows with them.
+    /// The most elements of a row, because the table of masks grows with them.
     pub const MOST_WIDTH: usize = 4096;
 
-    /// For `channels` channels, `pitch` elements apart, vectors of `lanes`, and output planes of
-    /// `outputs` rows of `width` elements: the taps of each column see row `rows[k].1` at output
-    /// row 0, those of column c position `columns[c].1` at output position 0, of a plane of X, of
-    /// `height` rows of `width` elements, that begins `rows[k].0 + columns[c].0` elements behind
-    /// the channel. None if that is too wide, empty, too far apart for 32 bits, or if a plane ends
-    /// behind its channel.
+    /// Makes the table for vectors of `lanes` elements.
+    ///
+    /// X has `channels` channels that are `pitch` elements apart. A plane of X has `height` rows
+    /// of `width` elements, a plane of the output `outputs` rows of `width`. For a tap in row k
+    /// and column c of the kernel, the plane of X begins `rows[k].0 + columns[c].0` elements
+    /// behind the beginning of the channel. Output row 0 sees row `rows[k].1` of that plane, and
+    /// output position 0 sees position `columns[c].1` of the row.
+    ///
+    /// The result is `None` if a size is empty or too wide, if positions are too far apart for 32
+    /// bits, or if a plane ends behind its channel.
     #[must_use]
     pub fn new(
         lanes: usize,
@@ -84,7 +91,7 @@ impl FlatTaps {
         let (mut least, mut most) = (0, 0);
         for (row, column) in positions() {
             let position = row.1.checked_mul(width as isize)?.checked_add(column.1)?;
-            // On 32 bits, too, sums of positions fit.
+            // With this limit, sums of positions fit in 32 bits, too.
             if position.unsigned_abs() > 1 << 30 {
                 return None;
             }
@@ -93,10 +100,11 @@ impl FlatTaps {
                 return None;
             }
         }
-        // No offset is beyond that of the last channel's last position.
+        // No offset is greater than that of the last position of the last channel.
         let last = isize::try_from(channels.checked_mul(pitch)?).ok()?.checked_add(most)?;
         i32::try_from(last).ok()?;
-        // Whether output position `at` sees an element through a tap.
+        // Whether output position `at` sees padding beside a row through a tap, and whether it
+        // sees an element of X.
         let is_beside = |at: usize, column: isize| !(0..width as isize).contains(&((at % width) as isize + column));
         let is_there = |at: usize, row: isize, column: isize| {
             let seen = at as isize + row * width as isize + column;
@@ -114,7 +122,7 @@ impl FlatTaps {
         let vectors = outputs.div_ceil(lanes);
         let head = least.unsigned_abs().div_ceil(lanes).min(vectors);
         let tail = (plane.saturating_sub(most.unsigned_abs()).min(outputs) / lanes).min(vectors);
-        // A tile at the border may begin with vectors that are not.
+        // A tile that reaches the border may begin with vectors that do not.
         let first = (head + MOST_VECTORS).min(vectors);
         let second = tail.saturating_sub(MOST_VECTORS).max(first);
         let near = || (0..first).chain(second..vectors + MOST_VECTORS);
@@ -155,7 +163,7 @@ impl FlatTaps {
         })
     }
 
-    /// Steps of k: channels times taps.
+    /// Steps of K: channels times taps.
     #[must_use]
     pub fn steps(&self) -> usize {
         self.taps.len()
@@ -167,7 +175,7 @@ impl FlatTaps {
         self.outputs
     }
 
-    /// Vectors of output positions, of all, that see positions before or behind a plane: their
+    /// How many vectors of the output's positions see positions before or behind a plane. Their
     /// loads are slower.
     #[must_use]
     pub fn border(&self) -> usize {
@@ -175,8 +183,8 @@ impl FlatTaps {
         (self.head + vectors - self.tail).min(vectors)
     }
 
-    /// The elements of each plane that the outputs from `from` to `to` see: some that none sees may
-    /// be among them.
+    /// A range of elements of each plane that holds all elements that the outputs from `from` to
+    /// `to` see. It may also hold elements that none of them sees.
     #[must_use]
     pub fn window(&self, from: usize, to: usize) -> core::ops::Range<usize> {
         let clamped = |at: isize| at.clamp(0, self.plane as isize) as usize;
@@ -187,13 +195,16 @@ impl FlatTaps {
 
 /// Raw arguments of a tile kernel.
 ///
-/// Memory: `taps` readable for `columns * column_len`, `w` for MR times as many, `masks` for
-/// `columns * mask_pitch`, of each column's from `vector % period` on for NRV; `bias` for MR;
-/// `tile` writable for MR * NR; for each i < MR, `y + i * ldy` writable (and `residual` there
-/// readable, unless null) for `len` elements, which is above `(tiles - 1) * NR`. `x + offset +
-/// vector * LANES` of each tap is readable for NRV vectors, where the tile is from `head` on and
-/// before `tail`; else, for the lanes of the masks at `border_masks + masks + vector`, less `gap.1`
-/// if that is not before `gap.0`.
+/// Memory: `taps` is readable for `columns * column_len` taps, and `w` for MR times as many
+/// weights. For each column, `masks + column * mask_pitch` is readable for NRV masks from
+/// `vector % period` on. `bias` is readable for MR elements. `tile` is writable for MR * NR
+/// elements. For each i < MR, `y + i * ldy` is writable for `len` elements, and `residual` is
+/// readable at the same elements unless it is null. `len` is greater than `(tiles - 1) * NR`.
+///
+/// Memory of X, for each tap: `x + offset + vector * LANES` is readable for NRV vectors if the
+/// tile lies from vector `head` on and before `tail`. Otherwise it is readable in the lanes of
+/// the masks at `border_masks + masks + vector`, or `gap.1` masks before that place if `vector`
+/// is not before `gap.0`.
 pub(crate) struct FlatArgs<T> {
     pub(crate) taps: *const Tap,
     pub(crate) columns: usize,
@@ -207,7 +218,8 @@ pub(crate) struct FlatArgs<T> {
     pub(crate) gap: (usize, usize),
     pub(crate) w: *const T,
     pub(crate) x: *const T,
-    /// Prefetched, `ahead_step` bytes further on with every step: any address.
+    /// The address that is prefetched. It moves by `ahead_step` bytes with every step. Any
+    /// address is allowed.
     pub(crate) ahead: *const u8,
     pub(crate) ahead_step: usize,
     /// The vector of positions that the first tile begins with.
@@ -240,13 +252,13 @@ pub struct GroupedKernel<T: 'static> {
 }
 
 impl<T: 'static> GroupedKernel<T> {
-    /// The same to be read, and not to be called.
+    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
     pub(crate) const fn description(&self) -> Self {
         Self { f: |_| called(), ..*self }
     }
 }
 
-described!(GroupedKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+name_and_isa!(GroupedKernel, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
 tile_sizes!(GroupedKernel, "MR: output channels of the tile.", "NR: positions of the tile.");
 
 /// What the tiles of a call read.
@@ -254,18 +266,18 @@ tile_sizes!(GroupedKernel, "MR: output channels of the tile.", "NR: positions of
 pub struct FlatInput<'a, T> {
     /// The taps.
     pub taps: &'a FlatTaps,
-    /// The weights: for each tap MR, one of each output channel.
+    /// The weights: MR for each tap, one for each output channel.
     pub w: &'a [T],
-    /// Whether all of them are finite: then products with padding may be left out.
+    /// Whether all weights are finite. Only then may products with padding be left out.
     pub is_finite: bool,
-    /// The channels that are summed, all of their planes.
+    /// The channels that are summed, with all of their planes.
     pub x: &'a [T],
-    /// What is fetched meanwhile, a line with each step.
+    /// The cache lines that are prefetched meanwhile, one with each step.
     pub ahead: Ahead,
     /// The vector of output positions that the first tile begins with.
     pub first: usize,
-    /// Vectors of output positions that are summed, of which the last tile may have a part; the
-    /// last of them begins before the last output position.
+    /// How many vectors of output positions are summed. The last tile may have fewer vectors than
+    /// the others. The last vector begins before the last output position.
     pub vectors: usize,
 }
 
@@ -279,8 +291,8 @@ impl<T: Real> GroupedKernel<T> {
         Self { name, isa, mr: MR, nrv: NRV, lanes: V::LANES, fmas: MR * NRV * V::REGISTERS, f }
     }
 
-    /// MR rows of sums, `+ bias + residual`, clamped: those from vector `input.first` on go to `y`,
-    /// row i to `y[i * ldy..]`.
+    /// Computes MR rows of sums, adds bias and residual, clamps and stores them. Row i goes to
+    /// `y[i * ldy..]`, beginning with vector `input.first`.
     ///
     /// # Panics
     /// If a slice is too short, the taps are for vectors of another length, or a vector begins
@@ -328,10 +340,10 @@ impl<T: Real> GroupedKernel<T> {
             is_finite,
             is_plain: epilogue.lo == T::NEG_INFINITY && epilogue.hi == T::INFINITY,
         };
-        // SAFETY: the assertions cover the memory that FlatArgs asks for; each tap's plane is one
-        // of the channels of x, and MOST_VECTORS masks lie behind those of a period; the tile holds
-        // MOST_TILE elements, which new() bounds; Dest grants the writes; a kernel is only handed
-        // out where the CPU has its ISA.
+        // SAFETY: the assertions cover the memory that FlatArgs asks for. Each tap's plane lies
+        // in one of the channels of x. MOST_VECTORS masks lie behind those of a period. The tile
+        // holds MOST_TILE elements, which is enough as new() asserts. Dest grants the writes. A
+        // kernel is only handed out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
 }

@@ -3,10 +3,11 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// A cluster of instruction-set extensions that micro-kernels are written for, from least to most
-/// capable.
+/// A cluster of instruction-set extensions that micro-kernels are written for, from the least to
+/// the most capable.
 ///
-/// Clusters, not single CPUID bits: a kernel of a cluster may use all of its extensions.
+/// A kernel of a cluster may use all of its extensions. Detection asks for all of them, and not
+/// for single CPUID bits.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
@@ -28,15 +29,16 @@ impl Isa {
     /// `avx512`, `neon`).
     ///
     /// An `Isa` is a name and proves nothing. The proof that a kernel may be called is a
-    /// reference to it: [`table`](crate::table) hands them out only where this holds, and what
-    /// [`catalogue`](crate::catalogue) has beside them panics.
+    /// reference to it: [`table`](crate::table) hands one out only where this function is true.
+    /// [`catalogue`](crate::catalogue) also has descriptions of other kernels, which panic when
+    /// they are called.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
-            // There is nothing to detect at run time: AArch64 targets have NEON unless they have no
-            // floating-point registers either. Its kernels take lanes in memory order. The same
-            // condition stands before everything that is NEON's.
+            // There is nothing to detect at run time: AArch64 targets have NEON, unless they have
+            // no floating-point registers at all. The kernels need lanes in memory order, hence
+            // little endian. The same condition stands before everything that belongs to NEON.
             Self::Neon => {
                 cfg!(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))
             }
@@ -45,7 +47,7 @@ impl Isa {
         }
     }
 
-    /// Why the cluster is not available; none if it is.
+    /// Why the cluster is not available; `None` if it is.
     #[must_use]
     pub fn absence(self) -> Option<Absence> {
         let (is_architecture, is_feature) = match self {
@@ -102,10 +104,10 @@ impl fmt::Display for Isa {
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absence {
-    /// The build is for another architecture, or for a variant of it: another order of bytes, no
-    /// floating-point registers.
+    /// The build is for another architecture, or for a variant of it with another order of bytes
+    /// or without floating-point registers.
     Architecture,
-    /// The build left its kernels out.
+    /// The build was made without the kernels of this ISA.
     Feature(Isa),
     /// The CPU lacks it.
     Cpu,
@@ -143,8 +145,8 @@ impl FromStr for Isa {
     }
 }
 
-/// Declares a function that says whether the build has a cluster's kernels, and this CPU its
-/// features.
+/// Declares a function that says whether the build has a cluster's kernels, and this CPU the
+/// features that they need.
 macro_rules! detection {
     ($name:ident, $feature:literal, $cpuid:ident: $($cpu_feature:tt),+) => {
         #[cfg(all(target_arch = "x86_64", feature = $feature))]
@@ -162,7 +164,7 @@ macro_rules! detection {
 detection!(has_avx2, "avx2", cpuid_avx2: "avx2", "fma");
 detection!(has_avx512, "avx512", cpuid_avx512: "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma");
 
-/// What a description of a kernel does when it is called.
+/// The function that a description of a kernel has in place of each of the kernel's functions.
 pub(crate) fn called() -> ! {
     panic!("a kernel of an ISA that this CPU lacks is a description, which cannot be called")
 }

@@ -1,15 +1,16 @@
-//! SIMD micro-kernels behind [`convoke`](https://docs.rs/convoke): GEMM tiles and streaming passes.
+//! SIMD micro-kernels behind [`convoke`](https://docs.rs/convoke): GEMM tiles, direct and
+//! Winograd kernels, and streaming passes.
 //!
-//! This crate knows panels and tiles, not tensors: no thread, no ONNX attribute, no global state.
-//! It holds nearly all of the project's `unsafe`; what it exports is safe to call, because lengths
-//! are asserted at the call and because a kernel is only handed out where the CPU can run it
+//! This crate knows panels and tiles, but no tensors, no ONNX attributes, no threads and no
+//! global state. It holds nearly all of the project's `unsafe`. What it exports is safe to call:
+//! lengths are asserted at the call, and a kernel is only handed out where the CPU can run it
 //! ([`table`]).
 //!
-//! Contracts that all kernels keep:
+//! All kernels keep these contracts:
 //! * nothing outside the given slices is read or written, not even by a vector's unused lanes;
 //! * without `accumulate`, a tile's old contents are not read: it may hold NaN;
-//! * NaN and infinities follow IEEE 754: no product with a zero is skipped (but products with
-//!   padding by kernels that are told that all weights are finite), and clamping lets NaN pass.
+//! * NaN and infinities follow IEEE 754. No product with a zero is skipped, except products with
+//!   padding in kernels that are told that all weights are finite. Clamping lets NaN pass.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -51,7 +52,7 @@ pub use upsample::{UpsampleInput, UpsampleKernel, UpsampleOutput};
 pub use weave::WeaveKernel;
 pub use winograd::WinogradKernel;
 
-/// The greatest common divisor; of a and 0, a.
+/// The greatest common divisor. For `b` = 0 it is `a`.
 #[must_use]
 pub const fn gcd(mut a: usize, mut b: usize) -> usize {
     while b != 0 {

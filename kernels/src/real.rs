@@ -3,25 +3,25 @@
 use core::fmt;
 use core::ops::{Add, Mul};
 
-/// No other type is one that kernels compute in.
+/// Seals [`Real`]: kernels compute in no other type.
 pub trait Sealed {}
 
 impl Sealed for f32 {}
 impl Sealed for f64 {}
 
-/// What there is for each of the types. The tables of kernels are given this way, so that the types
-/// know nothing of kernels.
+/// Something that exists once for each of the types. The tables of kernels are given this way, so
+/// that the types know nothing of kernels.
 pub trait ByType {
-    /// What there is for `T`.
+    /// The type of what exists for `T`.
     type Of<T: 'static>;
 
-    /// For `f32`.
+    /// What exists for `f32`.
     fn f32(self) -> Self::Of<f32>;
-    /// For `f64`.
+    /// What exists for `f64`.
     fn f64(self) -> Self::Of<f64>;
 }
 
-/// A type that kernels compute in: `f32` or `f64`. Sealed.
+/// A type that kernels compute in: `f32` or `f64`. The trait is sealed.
 pub trait Real:
     Sealed + Copy + PartialOrd + Add<Output = Self> + Mul<Output = Self> + fmt::Debug + fmt::Display + Send + Sync + 'static
 {
@@ -29,29 +29,29 @@ pub trait Real:
     const ZERO: Self;
     /// 1.
     const ONE: Self;
-    /// The greatest value, infinite.
+    /// Positive infinity.
     const INFINITY: Self;
-    /// The least value, infinite.
+    /// Negative infinity.
     const NEG_INFINITY: Self;
-    /// Half the distance from 1 to the next greater value: the unit round-off.
+    /// The unit round-off: half the distance from 1 to the next greater value.
     const UNIT_ROUNDOFF: f64;
-    /// The type's name in kernel names.
+    /// The type's name, as kernel names have it.
     const NAME: &'static str;
 
-    /// Rounded from `f64`.
+    /// Rounds from `f64`.
     fn from_f64(x: f64) -> Self;
-    /// As `f64`, exactly.
+    /// Converts to `f64`, exactly.
     fn to_f64(self) -> f64;
-    /// e to the power `self`, within 2 units in the last place; NaN stays NaN. Branch-free, so that
-    /// loops over it vectorise.
+    /// e to the power `self`, within 2 units in the last place. NaN stays NaN. It has no
+    /// branches, so that loops over it vectorise.
     fn exp(self) -> Self;
 
     #[doc(hidden)]
     fn pick<B: ByType>(by: B) -> B::Of<Self>;
 }
 
-/// e^x by Cody and Waite's reduction x = n ln 2 + r and a polynomial in r; 2^n by writing the
-/// exponent field.
+/// Implements [`Real`]. e^x uses Cody and Waite's reduction x = n ln 2 + r and a polynomial in r;
+/// 2^n is written into the exponent field.
 macro_rules! real {
     ($t:ident, $bits:ident, $mantissa:literal, $bias:literal, $lo:literal, $hi:literal, $shifter:literal, $ln2_hi:literal, $ln2_lo:literal, $terms:literal) => {
         impl Real for $t {
@@ -74,13 +74,14 @@ macro_rules! real {
 
             #[inline(always)]
             fn exp(self) -> Self {
-                // Comparisons let NaN pass: it goes through the polynomial.
+                // Comparisons with NaN are false, so that it passes, and stays NaN in the
+                // polynomial.
                 let x = if self < $lo { $lo } else { self };
                 let x = if x > $hi { $hi } else { x };
-                // Adding and taking away 1.5 * 2^mantissa rounds to an integer.
+                // Adding and subtracting 1.5 * 2^mantissa rounds to an integer.
                 let n = (x * core::$t::consts::LOG2_E + $shifter) - $shifter;
                 let r = (x - n * $ln2_hi) - n * $ln2_lo;
-                // The Taylor series by Horner's rule; |r| <= ln 2 / 2.
+                // The Taylor series by Horner's rule, for |r| <= ln 2 / 2.
                 const COEFFICIENTS: [$t; $terms] = {
                     let (mut coefficients, mut factorial, mut k) = ([1.0; $terms], 1.0, 1);
                     while k < $terms {
@@ -96,8 +97,8 @@ macro_rules! real {
                     k -= 1;
                     p = p * r + COEFFICIENTS[k];
                 }
-                // 2^n in two halves, so that results near the limits neither overflow nor lose
-                // their exponent.
+                // 2^n is applied in two halves, so that results near the limits neither overflow
+                // nor lose their exponent.
                 let half = ((n * 0.5 + $shifter) - $shifter);
                 let scale = |n: $t| $t::from_bits((((n as i32) + $bias) as $bits) << $mantissa);
                 p * scale(half) * scale(n - half)

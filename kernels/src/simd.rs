@@ -1,91 +1,94 @@
-//! The vocabulary that the generic kernels are written in: one vector register of one ISA.
+//! The vector type that the generic kernels are written in: one vector of one ISA.
 
 use crate::Real;
 
-/// Elements of the shortest rows that parts can be loaded of: where the ISA has no masked loads,
-/// vectors of that many lanes are loaded whole.
+/// The least elements of a row that [`Simd::load_lanes`] reads a part of. An ISA without masked
+/// loads loads a whole vector of this many lanes from the row.
 pub(crate) const LEAST_ROW: usize = 4;
 
-/// One vector register.
+/// A vector: one SIMD register, or two where one is too short.
 ///
 /// # Safety
-/// Every method may use the instructions of the implementing ISA: callers run on a CPU that has it,
-/// inside a function that enables it, so that all of it is inlined there. Pointer arguments follow
-/// the rule of each method.
+/// Every method may use the instructions of the implementing ISA. Callers run on a CPU that has
+/// it, inside a function that enables it, so that all methods are inlined there. Pointer
+/// arguments follow the rule of each method.
 pub(crate) trait Simd: Copy {
     /// The element type.
     type Elem: Real;
-    /// Elements in a register; at most 32, so that a mask of lanes fits `u32`.
+    /// Elements of a vector: at most 32, so that a mask of lanes fits `u32`.
     const LANES: usize;
-    /// Vector registers of the ISA.
+    /// Vector registers that the ISA has: 16 unless it says otherwise.
     const REGISTER_FILE: usize = 16;
     /// The mask with every lane set.
     const ALL: u32 = ((1_u64 << Self::LANES) - 1) as u32;
 
-    /// Registers that a vector takes.
+    /// Registers that one vector takes.
     const REGISTERS: usize;
 
-    /// The lanes of a vector that lie in a row, in the form that loads of them take.
+    /// The lanes of a vector that lie inside a row, in the form that
+    /// [`load_lanes`](Self::load_lanes) takes.
     type Mask: Copy;
 
-    /// Any lanes of a vector, in the form that [`load_of`](Self::load_of) and
+    /// Any set of lanes, in the form that [`load_of`](Self::load_of) and
     /// [`mul_add_of`](Self::mul_add_of) take.
     type Lanes: Copy;
 
-    /// Neighbouring scalars that multiply vectors: a broadcast of one, or a register full of them
-    /// where the ISA multiplies by a lane of it.
+    /// Neighbouring scalars that multiply vectors. It is a broadcast of one scalar, or a register
+    /// full of scalars where the ISA multiplies by one lane of a register.
     type Scalars: Copy;
-    /// How many a `Scalars` holds.
+    /// How many scalars one `Scalars` holds.
     const SCALARS: usize;
 
-    /// All lanes `x`.
+    /// All lanes are `x`.
     ///
     /// # Safety
     /// CPU: the ISA.
     unsafe fn splat(x: Self::Elem) -> Self;
 
-    /// `LANES` elements from `p`, of any alignment.
+    /// Loads `LANES` elements from `p`, at any alignment.
     ///
     /// # Safety
     /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
     unsafe fn load(p: *const Self::Elem) -> Self;
 
-    /// The first `n` scalars from `p`, or [`SCALARS`](Self::SCALARS) if that is less.
+    /// Loads the first `min(n, SCALARS)` scalars from `p`.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: `p` is readable for that many elements, `n > 0`; nothing else is
+    /// CPU: the ISA. Memory: `n > 0`, and `p` is readable for that many elements; nothing else is
     /// touched.
     unsafe fn load_scalars(p: *const Self::Elem, n: usize) -> Self::Scalars;
 
     /// `self * scalars[i] + c`, fused where the ISA has it.
     ///
     /// # Safety
-    /// CPU: the ISA. `i` is less than `SCALARS`, and known to the compiler once loops are unrolled.
+    /// CPU: the ISA. `i` is less than `SCALARS`. The compiler must know `i` once loops are
+    /// unrolled.
     unsafe fn mul_add_scalar(self, scalars: Self::Scalars, i: usize, c: Self) -> Self;
 
-    /// Asks for the cache line at `p` in the L2 cache; where the ISA has no such instruction,
-    /// nothing. Any address will do: it never faults.
+    /// Prefetches the cache line at `p` into the L2 cache, or does nothing where the ISA has no
+    /// such instruction. Any address is allowed: it never faults.
     fn prefetch(p: *const Self::Elem);
 
-    /// As [`prefetch`](Self::prefetch), into the L1 cache.
+    /// Prefetches the cache line at `p` into the L1 cache, otherwise as
+    /// [`prefetch`](Self::prefetch).
     fn prefetch_near(p: *const Self::Elem) {
         Self::prefetch(p);
     }
 
-    /// `LANES` elements to `p`, of any alignment.
+    /// Stores `LANES` elements to `p`, at any alignment.
     ///
     /// # Safety
     /// CPU: the ISA. Memory: `p` is writable for `LANES` elements.
     unsafe fn store(self, p: *mut Self::Elem);
 
-    /// The first `n` elements from `p`; the other lanes are zero.
+    /// Loads the first `n` elements from `p`; the other lanes are zero.
     ///
     /// # Safety
     /// CPU: the ISA. Memory: `p` is readable for `n <= LANES` elements; nothing else is touched.
     unsafe fn load_first(p: *const Self::Elem, n: usize) -> Self;
 
-    /// `LANES` elements to `p`, past the caches where the ISA can: for data that will not be read
-    /// soon. [`fence`](Self::fence) orders such stores before whatever follows.
+    /// Stores `LANES` elements to `p`, past the caches where the ISA can. This is for data that
+    /// will not be read soon. [`fence`](Self::fence) orders such stores before whatever follows.
     ///
     /// # Safety
     /// CPU: the ISA. Memory: `p` is writable for `LANES` elements, and aligned to the size of the
@@ -95,14 +98,14 @@ pub(crate) trait Simd: Copy {
     /// Makes stores past the caches visible before any later store.
     fn fence();
 
-    /// The elements from `p` whose bit is set in `mask`; the other lanes are zero.
+    /// Loads the elements from `p` for the bits that are set in `mask`; the other lanes are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: those elements are readable; nothing else is touched, and `p` may
-    /// point anywhere beside them.
+    /// CPU: the ISA. Memory: the selected elements are readable; nothing else is touched. `p`
+    /// itself may point anywhere.
     unsafe fn load_mask(p: *const Self::Elem, mask: u32) -> Self;
 
-    /// The first `n` lanes to `p`.
+    /// Stores the first `n` lanes to `p`.
     ///
     /// # Safety
     /// CPU: the ISA. Memory: `p` is writable for `n <= LANES` elements; nothing else is touched.
@@ -138,32 +141,34 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA.
     unsafe fn is_finite(self) -> bool;
 
-    /// `min(max(self, lo), hi)` where a NaN in `self` stays NaN.
+    /// `min(max(self, lo), hi)`. A NaN in `self` stays NaN.
     ///
     /// # Safety
     /// CPU: the ISA.
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self;
 
-    /// The lanes whose bit is set in `mask`, moved to the front in order; what the other lanes hold
-    /// is unspecified.
+    /// Moves the lanes with a bit set in `mask` to the front, in order. The other lanes of the
+    /// result are unspecified.
     ///
     /// # Safety
     /// CPU: the ISA.
     unsafe fn compress(self, mask: u32) -> Self;
 
-    /// Transposes the `LANES` x `LANES` matrix whose rows are `rows[0..LANES]`.
+    /// Transposes the `LANES` x `LANES` matrix with the rows `rows[0..LANES]`.
     ///
     /// # Safety
-    /// CPU: the ISA. `rows.len() >= LANES`.
+    /// CPU: the ISA. `LANES` is at most 16, the length of `rows`.
     unsafe fn transpose(rows: &mut [Self; 16]);
 
-    /// Of `M * LANES` consecutive elements in `v`, every M-th: vector p holds elements p, p + M, p + 2 M and so on.
+    /// Splits `M * LANES` consecutive elements by their index modulo M: vector p of the result
+    /// holds elements p, p + M, p + 2 M and so on of `v`.
     ///
     /// # Safety
     /// CPU: the ISA. `M <= 8`.
     unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M];
 
-    /// The elements of even index of `self` followed by `b`, and those of odd index.
+    /// Splits the elements of `self` followed by those of `b`: first those of even index, then
+    /// those of odd index.
     ///
     /// # Safety
     /// CPU: the ISA.
@@ -174,27 +179,27 @@ pub(crate) trait Simd: Copy {
         (even, odd)
     }
 
-    /// The lanes that lie in a row of `width` elements where lane 0 is at `position` of it, which
-    /// may be outside.
+    /// The lanes that lie inside a row of `width` elements, for a vector with lane 0 at
+    /// `position` of the row. The position may be outside of the row.
     ///
     /// # Safety
     /// CPU: the ISA. `width` is at least [`LEAST_ROW`].
     unsafe fn mask(position: isize, width: usize) -> Self::Mask;
 
-    /// The lanes of `mask` from `p`, which is where lane 0 would be; the other lanes are zero.
+    /// Loads the lanes of `mask`; the other lanes are zero. `p` is the address of lane 0.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: the row that the mask was made for is readable, `p` being at its
-    /// position; nothing else is touched.
+    /// CPU: the ISA. Memory: the row that the mask was made for is readable, and `p` is at the
+    /// position that the mask was made for; nothing else is touched.
     unsafe fn load_lanes(p: *const Self::Elem, mask: Self::Mask) -> Self;
 
-    /// Whether [`load_over`](Self::load_over), [`load_halves`](Self::load_halves),
-    /// [`store_halves`](Self::store_halves), [`every_second`](Self::every_second),
-    /// [`behind_last_of`](Self::behind_last_of) and [`before_first_of`](Self::before_first_of) are
-    /// there; elsewhere they panic.
+    /// Whether the ISA has masked loads and stores. Only then may [`load_over`](Self::load_over),
+    /// [`load_halves`](Self::load_halves), [`store_halves`](Self::store_halves),
+    /// [`every_second`](Self::every_second), [`behind_last_of`](Self::behind_last_of) and
+    /// [`before_first_of`](Self::before_first_of) be called; elsewhere they panic.
     const MASKS: bool = false;
 
-    /// As [`load_mask`](Self::load_mask), but the other lanes are those of `self`.
+    /// Loads as [`load_mask`](Self::load_mask), but keeps the other lanes of `self`.
     ///
     /// # Safety
     /// CPU: the ISA. Memory: as `load_mask`.
@@ -203,7 +208,7 @@ pub(crate) trait Simd: Copy {
         unreachable!("not for this ISA")
     }
 
-    /// The last lane of `v`, and then all but the last of `self`.
+    /// The last lane of `v`, followed by all lanes of `self` but the last.
     ///
     /// # Safety
     /// CPU: the ISA.
@@ -212,7 +217,7 @@ pub(crate) trait Simd: Copy {
         unreachable!("not for this ISA")
     }
 
-    /// All but the first lane of `self`, and then the first of `v`.
+    /// All lanes of `self` but the first, followed by the first lane of `v`.
     ///
     /// # Safety
     /// CPU: the ISA.
@@ -221,18 +226,19 @@ pub(crate) trait Simd: Copy {
         unreachable!("not for this ISA")
     }
 
-    /// In the low half of the lanes the elements from `low` whose bit is set in the first mask, in
-    /// the high half those from `high` in the second one; the other lanes are zero.
+    /// Loads each half of the lanes from an address of its own: the low half from `low` by the
+    /// first mask, the high half from `high` by the second mask. Lanes without a bit in their
+    /// mask are zero.
     ///
     /// # Safety
-    /// CPU: the ISA. Memory: those elements are readable; nothing else is touched, and either may
-    /// point anywhere beside them.
+    /// CPU: the ISA. Memory: the selected elements are readable; nothing else is touched. Either
+    /// address may point anywhere.
     #[inline(always)]
     unsafe fn load_halves(_low: *const Self::Elem, _high: *const Self::Elem, _masks: [u32; 2]) -> Self {
         unreachable!("not for this ISA")
     }
 
-    /// The first `n` lanes of the low half to `low`, those of the high half to `high`.
+    /// Stores the first `n` lanes of the low half to `low`, and those of the high half to `high`.
     ///
     /// # Safety
     /// CPU: the ISA. Memory: both are writable for `n <= LANES / 2` elements; nothing else is
@@ -242,8 +248,8 @@ pub(crate) trait Simd: Copy {
         unreachable!("not for this ISA")
     }
 
-    /// Every second element of `self` followed by `b`, from index `from` on; where there is none,
-    /// zero.
+    /// Every second element, from index `from` on, of `self` followed by `b`. Indices that do not
+    /// exist give zero.
     ///
     /// # Safety
     /// CPU: the ISA. `from` is -1 or 2.
@@ -252,35 +258,37 @@ pub(crate) trait Simd: Copy {
         unreachable!("not for this ISA")
     }
 
-    /// The lanes whose bit is set in `mask`.
+    /// The lanes that have a bit set in `mask`.
     ///
     /// # Safety
     /// CPU: the ISA.
     unsafe fn lanes(mask: u32) -> Self::Lanes;
 
-    /// `LANES` elements from `p`, of any alignment, for [`mul_add_of`](Self::mul_add_of) with the
-    /// same `lanes`.
+    /// Loads `LANES` elements from `p`, at any alignment, for a [`mul_add_of`](Self::mul_add_of)
+    /// with the same `lanes`.
     ///
     /// # Safety
     /// CPU: the ISA. Memory: `p` is readable for `LANES` elements.
     unsafe fn load_of(p: *const Self::Elem, lanes: Self::Lanes) -> Self;
 
-    /// [`mul_add_scalar`](Self::mul_add_scalar) in the lanes `lanes`, for what
-    /// [`load_of`](Self::load_of) loaded; in the others, where the scalar is finite, `c`.
+    /// Multiplies and adds in the lanes `lanes`, as [`mul_add_scalar`](Self::mul_add_scalar);
+    /// `self` was loaded by [`load_of`](Self::load_of). The other lanes are those of `c` if the
+    /// scalar is finite.
     ///
     /// # Safety
-    /// CPU: the ISA. `i` is less than `SCALARS`, and known to the compiler once loops are unrolled.
+    /// CPU: the ISA. `i` is less than `SCALARS`. The compiler must know `i` once loops are
+    /// unrolled.
     unsafe fn mul_add_of(self, scalars: Self::Scalars, i: usize, c: Self, lanes: Self::Lanes) -> Self;
 
-    /// `p + step`, as a value that the compiler knows nothing about: it would compute the addresses
-    /// of all rows of a tile ahead, and keep them in memory.
+    /// `p + step`, as a value that the compiler knows nothing about. Otherwise it would compute
+    /// the addresses of all rows of a tile first, and keep them in memory.
     fn advance(p: *const Self::Elem, step: usize) -> *const Self::Elem {
         p.wrapping_add(step)
     }
 
-    /// As [`advance`](Self::advance), and only known once `x` is: what is loaded from there comes
-    /// after what made `x`, where the compiler would load all rows of a tile first, and keep them
-    /// in memory.
+    /// As [`advance`](Self::advance), and the address also depends on `x`: loads from it come
+    /// after the computation of `x`. Otherwise the compiler would load all rows of a tile first,
+    /// and keep them in memory.
     ///
     /// # Safety
     /// CPU: the ISA.
@@ -289,23 +297,24 @@ pub(crate) trait Simd: Copy {
         Self::advance(p, step)
     }
 
-    /// The lanes of `self` and `b` in turn: the first lanes of both, then the second ones, and so
-    /// on, as two vectors.
+    /// Interleaves the lanes of `self` and `b`: the first lanes of both, then the second lanes,
+    /// and so on. The result is two vectors.
     ///
     /// # Safety
     /// CPU: the ISA.
     unsafe fn zip(self, b: Self) -> (Self, Self);
 }
 
-/// The lanes `from..to` of a vector of `lanes` that lie in a row of `width` elements where lane 0
-/// is at `position`; none if `from >= to`.
+/// The lanes `from..to` that lie inside a row of `width` elements, for a vector of `lanes` lanes
+/// with lane 0 at `position` of the row. There are none if `from >= to`.
 #[inline(always)]
 pub(crate) fn lanes_in_row(lanes: usize, position: isize, width: usize) -> (usize, usize) {
     let most = lanes as isize;
     ((-position).clamp(0, most) as usize, (width as isize - position).clamp(0, most) as usize)
 }
 
-/// [`Simd::mul_add_of`] for ISAs whose [`Simd::load_of`] makes the other lanes zero.
+/// Implements [`Simd::mul_add_of`] for an ISA that sets the other lanes to zero in
+/// [`Simd::load_of`].
 macro_rules! lanes_by_zeros {
     () => {
         #[inline(always)]
@@ -317,7 +326,7 @@ macro_rules! lanes_by_zeros {
 }
 pub(crate) use lanes_by_zeros;
 
-/// [`Simd`]'s scalars as broadcasts.
+/// Implements the scalars of [`Simd`] as broadcasts.
 macro_rules! broadcast_scalars {
     () => {
         type Scalars = Self;
@@ -325,7 +334,7 @@ macro_rules! broadcast_scalars {
 
         #[inline(always)]
         unsafe fn load_scalars(p: *const Self::Elem, _: usize) -> Self {
-            // SAFETY: the caller's promise of ISA, and of one element at least.
+            // SAFETY: the caller's promise of the ISA, and of at least one element.
             unsafe { Self::splat(*p) }
         }
 

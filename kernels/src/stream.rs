@@ -1,4 +1,4 @@
-//! Streaming passes: loops over whole rows, written once as plain Rust, which LLVM vectorises for
+//! Streaming passes: loops over whole rows, written once as plain Rust. LLVM vectorises them for
 //! the ISA that `pulp` enables around them.
 
 use core::mem::MaybeUninit;
@@ -9,26 +9,28 @@ use pulp::{Simd, WithSimd};
 
 use crate::{Dest, Isa, Real};
 
-/// A type that tensors are stored in; computation is done in [`Acc`](Storage::Acc). Sealed by its
-/// supertraits.
-pub trait Storage: Copy + Send + Sync + Default + PartialEq + core::fmt::Debug + private::Sealed + 'static {
-    /// The type of products and sums: itself for f32 and f64, f32 for the 16-bit types.
+/// A type that tensors are stored in. Computation is done in [`Acc`](Storage::Acc). The trait is
+/// sealed by its supertraits.
+pub trait Storage:
+    Copy + Send + Sync + Default + PartialEq + core::fmt::Debug + private::SealedStorage + 'static
+{
+    /// The type of products and sums: the type itself for f32 and f64, f32 for the 16-bit types.
     type Acc: Arithmetic;
-    /// Whether storage and computation are the same type, so that kernels read and write tensors
+    /// Whether storage and computation have the same type, so that kernels read and write tensors
     /// directly.
     const DIRECT: bool;
     /// The unit round-off of the stored type.
     const UNIT_ROUNDOFF: f64;
 
-    /// The value, exactly.
+    /// Converts the value, exactly.
     fn to_acc(self) -> Self::Acc;
-    /// The nearest stored value, ties to even.
+    /// Rounds to the nearest stored value, ties to even.
     fn from_acc(x: Self::Acc) -> Self;
-    /// The nearest stored value, ties to even, in one rounding.
+    /// Rounds to the nearest stored value, ties to even, in a single rounding.
     fn round_from_f64(x: f64) -> Self;
-    /// `x` as the computing type where the two are the same.
+    /// `x` as a slice of the computing type, if it is the same type.
     fn as_acc(x: &[Self]) -> Option<&[Self::Acc]>;
-    /// A destination as one of the computing type where the two are the same.
+    /// The destination as one of the computing type, if it is the same type.
     fn dest_as_acc(dest: Dest<'_, Self>) -> Option<Dest<'_, Self::Acc>>;
     #[doc(hidden)]
     fn widen_into(isa: Isa, src: &[Self], dst: &mut [Self::Acc]);
@@ -37,14 +39,14 @@ pub trait Storage: Copy + Send + Sync + Default + PartialEq + core::fmt::Debug +
 }
 
 mod private {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for f64 {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
+    pub trait SealedStorage {}
+    impl SealedStorage for f32 {}
+    impl SealedStorage for f64 {}
+    impl SealedStorage for half::f16 {}
+    impl SealedStorage for half::bf16 {}
 }
 
-/// Writes a copy of a slice: a loop that compiles to a block copy.
+/// Writes a copy of a slice. The loop compiles to a block copy.
 #[inline(always)]
 fn write_copy<T: Copy>(dst: &mut [MaybeUninit<T>], src: &[T]) {
     assert_eq!(src.len(), dst.len());
@@ -99,9 +101,9 @@ macro_rules! direct_storage {
 direct_storage!(f32);
 direct_storage!(f64);
 
-/// `x` in f32, inexact values to the neighbour whose last bit is set: rounding that to fewer bits
-/// gives what rounding `x` once gives (Boldo and Melquiond, "Emulation of FMA and correctly rounded
-/// sums: proved algorithms using rounding to odd", 2008).
+/// Converts `x` to f32; an inexact value becomes the neighbour with the last bit set. Rounding
+/// the result to fewer bits gives the same as rounding `x` once (Boldo and Melquiond, "Emulation
+/// of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
 fn round_to_odd(x: f64) -> f32 {
     let nearest = x as f32;
     let back = f64::from(nearest);
@@ -112,7 +114,8 @@ fn round_to_odd(x: f64) -> f32 {
     f32::from_bits(toward_zero | 1)
 }
 
-/// Values converted at a time, through a buffer on the stack.
+/// Values converted at a time, through a buffer on the stack: so few that the buffer stays in the
+/// L1 cache.
 const CHUNK: usize = 256;
 
 macro_rules! half_storage {
@@ -168,8 +171,8 @@ half_storage!(bf16, 8, widen_bf16, narrow_bf16);
 
 #[inline(always)]
 fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
-    // `half` has vectors of these conversions on AArch64 only for CPUs with FEAT_FP16, and none of
-    // sixteen on x86-64.
+    // On AArch64, `half` has vector code for these conversions only for CPUs with FEAT_FP16. On
+    // x86-64 it has none for sixteen values at a time.
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
         return crate::aarch64::neon::convert::widen(src, dst);
@@ -200,7 +203,7 @@ fn narrow_f16(isa: Isa, src: &[f32], dst: &mut [f16]) {
     dst.convert_from_f32_slice(src);
 }
 
-/// A shift, which vectorises on every ISA; `half` converts bf16 slices one value at a time.
+/// A shift, which vectorises on every ISA. `half` converts bf16 slices one value at a time.
 #[inline(always)]
 fn widen_bf16(_: Isa, src: &[bf16], dst: &mut [f32]) {
     for (dst, src) in dst.iter_mut().zip(src) {
@@ -208,8 +211,8 @@ fn widen_bf16(_: Isa, src: &[bf16], dst: &mut [f32]) {
     }
 }
 
-/// To nearest even, by a carry out of the bits that are dropped; without branches, so that it
-/// vectorises too. NaN becomes quiet, and keeps its sign.
+/// Rounds to nearest even, by a carry out of the dropped bits. There are no branches, so that it
+/// vectorises. NaN becomes quiet, and keeps its sign.
 #[inline(always)]
 fn narrow_bf16(_: Isa, src: &[f32], dst: &mut [bf16]) {
     for (dst, src) in dst.iter_mut().zip(src) {
@@ -223,9 +226,9 @@ fn narrow_bf16(_: Isa, src: &[f32], dst: &mut [bf16]) {
 /// The activation at the end of the epilogue. NaN stays NaN in all of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation<T> {
-    /// `min(max(x, lo), hi)`; with infinite bounds, the identity.
+    /// `min(max(x, lo), hi)`. It is the identity if the bounds are infinite.
     Clamp(T, T),
-    /// `x` where it is not negative, `alpha * x` where it is.
+    /// `x` where it is not negative, and `alpha * x` where it is.
     LeakyRelu(T),
     /// `x * min(max(x / 6 + 1/2, 0), 1)`.
     HardSwish,
@@ -248,7 +251,7 @@ impl<T: Real> Activation<T> {
         }
     }
 
-    /// The activation of one value.
+    /// Applies the activation to one value.
     #[inline(always)]
     pub fn apply(self, x: T) -> T
     where
@@ -265,8 +268,8 @@ impl<T: Real> Activation<T> {
             }
             Self::HardSwish => x * clamp(x * T::from_f64(1.0 / 6.0) + T::from_f64(0.5), T::ZERO, T::ONE),
             Self::Silu => {
-                // Of -|x|, so that far below zero e^-x does not overflow, which would leave nothing
-                // of x e^x.
+                // The power is computed of -|x|. For x far below zero e^-x would overflow, and
+                // nothing would be left of x e^x.
                 let is_below = x < T::ZERO;
                 let e = if is_below { x } else { x.negated() }.exp();
                 (if is_below { x * e } else { x }).over(T::ONE + e)
@@ -275,7 +278,7 @@ impl<T: Real> Activation<T> {
     }
 }
 
-/// The operations that activations need beyond [`Real`]'s.
+/// The operations that activations need beyond those of [`Real`].
 pub trait Arithmetic: Real {
     /// `self / b`.
     #[must_use]
@@ -302,9 +305,9 @@ fn clamp<T: Real>(x: T, lo: T, hi: T) -> T {
     if x > hi { hi } else { x }
 }
 
-/// A streaming pass: its operands, and the loop over them, which only calls `#[inline(always)]`
-/// code. Not a closure: those the compiler may leave outside of the function that enables an ISA's
-/// instructions, and without them.
+/// A streaming pass: a struct of its operands, and the loop over them, which only calls
+/// `#[inline(always)]` code. It is not a closure: the compiler may leave a closure outside of the
+/// function that enables an ISA's instructions, and compile it without them.
 macro_rules! pass {
     ($name:ident<$t:ident: $bound:ident $(, const $n:ident)?> { $($field:ident: $type:ty),+ } $body:block) => {
         struct $name<'a, $t: $bound $(, const $n: usize)?> {
@@ -436,7 +439,7 @@ pass!(PackRows<T: Storage> { isa: Isa, src: &'a [T], ld: usize, n: usize, nr: us
     }
 });
 
-/// [`pack_rows`] with a length that the compiler knows.
+/// [`pack_rows`] with a row length that the compiler knows.
 #[inline(always)]
 fn copy_rows<T: Storage, const NR: usize>(isa: Isa, src: &[T], ld: usize, dst: &mut [T::Acc]) {
     for (k, dst) in dst.as_chunks_mut::<NR>().0.iter_mut().enumerate() {
@@ -444,8 +447,8 @@ fn copy_rows<T: Storage, const NR: usize>(isa: Isa, src: &[T], ld: usize, dst: &
     }
 }
 
-/// `dst[i] = src[r % phases * span + r / phases]` for `r = first + i`: puts a row that is kept by
-/// phases in order.
+/// Puts a row that is kept by phases in order: `dst[i] = src[r % phases * span + r / phases]` for
+/// `r = first + i`.
 ///
 /// # Panics
 /// If `src` is too short.
@@ -526,7 +529,7 @@ pass!(Finish<T: Storage> {
             *x = *x + bias;
         }
     }
-    // The match stands outside of the loops, so that each of them vectorises.
+    // The match stands outside of the loops, so that each loop vectorises.
     match activation {
         Activation::Clamp(lo, hi) => apply(Activation::Clamp(lo, hi), row),
         Activation::LeakyRelu(alpha) => apply(Activation::LeakyRelu(alpha), row),

@@ -1,4 +1,4 @@
-//! The table of all micro-kernels: what it does not list does not exist.
+//! The table of all micro-kernels. A kernel that it does not list does not exist.
 
 use core::convert::identity;
 
@@ -11,79 +11,88 @@ use crate::weave::WeaveKernel;
 use crate::winograd::WinogradKernel;
 use crate::{Isa, Real};
 
-/// The spatial-vector kernels of one ISA and element type; empty where the CPU or the build lacks
-/// the ISA.
-#[must_use]
-pub fn spatial_kernels<T: Real>(isa: Isa) -> &'static [SpatialKernel<T>] {
-    if isa.is_available() { T::pick(Spatial(isa)) } else { &[] }
+/// Lists the eight kinds of kernels once, for every module that has a getter for each of them.
+///
+/// `$getter!` is called for each kind with the getter's name, its slot in the table, its field of
+/// [`Descriptions`], its type, and the beginning of its documentation.
+macro_rules! kernel_kinds {
+    ($getter:ident) => {
+        $getter!(
+            spatial_kernels,
+            Spatial,
+            spatial,
+            &'static [SpatialKernel<T>],
+            "GEMM kernels with vectors along output positions"
+        );
+        $getter!(
+            channel_kernels,
+            Channel,
+            channel,
+            &'static [ChannelKernel<T>],
+            "GEMM kernels with vectors along output channels"
+        );
+        $getter!(
+            two_row_kernels,
+            TwoRows,
+            two_row,
+            &'static [ChannelKernel<T>],
+            "GEMM kernels with vectors along output channels, for two rows of pixels"
+        );
+        $getter!(winograd_kernels, Winograd, winograd, &'static [WinogradKernel<T>], "Winograd transforms");
+        $getter!(depthwise_kernels, Depthwise, depthwise, Option<&'static DepthwiseKernels<T>>, "direct kernels");
+        $getter!(
+            grouped_kernels,
+            Grouped,
+            grouped,
+            &'static [GroupedKernel<T>],
+            "direct kernels of several output channels"
+        );
+        $getter!(weave_kernels, Weave, weave, &'static [WeaveKernel<T>], "weaving kernels");
+        $getter!(
+            upsample_kernels,
+            Upsample,
+            upsample,
+            &'static [UpsampleKernel<T>],
+            "kernels of depthwise transposed convolution"
+        );
+    };
 }
+pub(crate) use kernel_kinds;
 
-/// The channel-vector kernels of one ISA and element type; empty where the CPU or the build lacks
-/// the ISA.
-#[must_use]
-pub fn channel_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
-    if isa.is_available() { T::pick(Channel(isa)) } else { &[] }
+/// A getter of kernels that this CPU can run.
+macro_rules! available_kernels {
+    ($name:ident, $slot:ident, $field:ident, $list:ty, $what:literal) => {
+        #[doc = concat!("The ", $what, " of one ISA and element type.")]
+        ///
+        /// There are none where the CPU or the build lacks the ISA.
+        #[must_use]
+        pub fn $name<T: Real>(isa: Isa) -> $list {
+            if isa.is_available() { T::pick($slot(isa)) } else { Default::default() }
+        }
+    };
 }
+kernel_kinds!(available_kernels);
 
-/// The channel-vector kernels for two rows of pixels of one ISA and element type; empty where the
-/// CPU or the build lacks the ISA.
-#[must_use]
-pub fn two_row_kernels<T: Real>(isa: Isa) -> &'static [ChannelKernel<T>] {
-    if isa.is_available() { T::pick(TwoRows(isa)) } else { &[] }
-}
-
-/// The Winograd transforms of one ISA and element type; empty where the CPU or the build lacks the
-/// ISA.
-#[must_use]
-pub fn winograd_kernels<T: Real>(isa: Isa) -> &'static [WinogradKernel<T>] {
-    if isa.is_available() { T::pick(Winograd(isa)) } else { &[] }
-}
-
-/// The direct kernels of one ISA and element type; none where the CPU or the build lacks the ISA.
-#[must_use]
-pub fn depthwise_kernels<T: Real>(isa: Isa) -> Option<&'static DepthwiseKernels<T>> {
-    if isa.is_available() { T::pick(Depthwise(isa)) } else { None }
-}
-
-/// The kernels for groups of few channels of one ISA and element type; empty where the CPU or the
-/// build lacks the ISA.
-#[must_use]
-pub fn grouped_kernels<T: Real>(isa: Isa) -> &'static [GroupedKernel<T>] {
-    if isa.is_available() { T::pick(Grouped(isa)) } else { &[] }
-}
-
-/// The weaving kernel of one ISA and element type; empty where the CPU or the build lacks the ISA.
-#[must_use]
-pub fn weave_kernels<T: Real>(isa: Isa) -> &'static [WeaveKernel<T>] {
-    if isa.is_available() { T::pick(Weave(isa)) } else { &[] }
-}
-
-/// The kernels for depthwise transposed convolution of one ISA and element type; empty where the
-/// CPU or the build lacks the ISA.
-#[must_use]
-pub fn upsample_kernels<T: Real>(isa: Isa) -> &'static [UpsampleKernel<T>] {
-    if isa.is_available() { T::pick(Upsample(isa)) } else { &[] }
-}
-
-/// The descriptions of an element type's kernels of one ISA.
+/// The descriptions of all kernels of one ISA and element type.
 pub struct Descriptions<T: 'static> {
     pub(crate) spatial: &'static [SpatialKernel<T>],
     pub(crate) channel: &'static [ChannelKernel<T>],
     pub(crate) two_row: &'static [ChannelKernel<T>],
     pub(crate) winograd: &'static [WinogradKernel<T>],
-    pub(crate) depthwise: &'static DepthwiseKernels<T>,
+    pub(crate) depthwise: Option<&'static DepthwiseKernels<T>>,
     pub(crate) grouped: &'static [GroupedKernel<T>],
     pub(crate) weave: &'static [WeaveKernel<T>],
     pub(crate) upsample: &'static [UpsampleKernel<T>],
 }
 
-/// The descriptions of an element type's kernels of one ISA; none where the build lacks it.
+/// The descriptions of all kernels of one ISA and element type; `None` if the build lacks the
+/// ISA.
 pub(crate) fn descriptions<T: Real>(isa: Isa) -> Option<&'static Descriptions<T>> {
     T::pick(Described(isa))
 }
 
-/// The descriptions of a list of kernels; those of `$like` have the same type, and there is one
-/// at least.
+/// The descriptions of a list of kernels, which may be empty. `$like` is a list of kernels of the
+/// same type that has at least one.
 macro_rules! described_list {
     ($kernel:ty, $list:expr) => {
         described_list!($kernel, $list, like $list)
@@ -104,8 +113,8 @@ macro_rules! described_list {
     }};
 }
 
-/// The descriptions of an element type's kernels in the module of one ISA.
-macro_rules! descriptions {
+/// The descriptions of all kernels of one element type, from the modules of one ISA.
+macro_rules! tier_descriptions {
     ($($tier:ident)::+, $elem:ty, $module:ident, $winograd:ident, $depthwise:ident, $grouped:ident, $list:ident) => {{
         use crate::$($tier)::+ as tier;
         type Direct = DepthwiseKernel<$elem>;
@@ -119,7 +128,7 @@ macro_rules! descriptions {
             channel: described_list!(ChannelKernel<$elem>, tier::$module::CHANNEL),
             two_row: described_list!(ChannelKernel<$elem>, tier::$module::TWO_ROWS, like tier::$module::CHANNEL),
             winograd: described_list!(WinogradKernel<$elem>, tier::$winograd::WINOGRAD),
-            depthwise: &DEPTHWISE,
+            depthwise: Some(&DEPTHWISE),
             grouped: described_list!(GroupedKernel<$elem>, tier::$grouped::GROUPED),
             weave: described_list!(WeaveKernel<$elem>, tier::weave::$list),
             upsample: described_list!(UpsampleKernel<$elem>, tier::upsample::$list),
@@ -128,26 +137,27 @@ macro_rules! descriptions {
     }};
 }
 
-/// The descriptions of an element type's kernels, by ISA.
-macro_rules! described {
+/// The descriptions of all kernels of one element type, chosen by ISA.
+macro_rules! descriptions_by_isa {
     ($isa:expr, $($modules:tt)+) => {
         match $isa {
-            Isa::Portable => descriptions!(portable, $($modules)+),
+            Isa::Portable => tier_descriptions!(portable, $($modules)+),
             #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
-            Isa::Neon => descriptions!(aarch64::neon, $($modules)+),
+            Isa::Neon => tier_descriptions!(aarch64::neon, $($modules)+),
             #[cfg(all(target_arch = "x86_64", feature = "avx2"))]
-            Isa::Avx2 => descriptions!(x86_64::avx2, $($modules)+),
+            Isa::Avx2 => tier_descriptions!(x86_64::avx2, $($modules)+),
             #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
-            Isa::Avx512 => descriptions!(x86_64::avx512, $($modules)+),
+            Isa::Avx512 => tier_descriptions!(x86_64::avx512, $($modules)+),
             _ => None,
         }
     };
 }
 
-/// The slots of the table for a kind of kernel: one row an ISA, one column an element type.
+/// The slots of the table for a kind of kernel: one row for each ISA, one column for each element
+/// type.
 macro_rules! slots {
     ($kind:ident, $slot:ty, $filled:path, $empty:expr; $($elem:ident: $module:ident::$list:ident),+) => {
-        /// Those of an ISA.
+        /// The slots of one ISA.
         struct $kind(Isa);
 
         impl ByType for $kind {
@@ -178,17 +188,17 @@ slots!(Grouped, &'static [GroupedKernel<T>], identity, &[]; f32: grouped_f32::GR
 slots!(Weave, &'static [WeaveKernel<T>], identity, &[]; f32: weave::F32, f64: weave::F64);
 slots!(Upsample, &'static [UpsampleKernel<T>], identity, &[]; f32: upsample::F32, f64: upsample::F64);
 
-/// The descriptions of an ISA.
+/// The descriptions of one ISA.
 struct Described(Isa);
 
 impl ByType for Described {
     type Of<T: 'static> = Option<&'static Descriptions<T>>;
 
     fn f32(self) -> Self::Of<f32> {
-        described!(self.0, f32, gemm_f32, winograd_f32, depthwise_f32, grouped_f32, F32)
+        descriptions_by_isa!(self.0, f32, gemm_f32, winograd_f32, depthwise_f32, grouped_f32, F32)
     }
 
     fn f64(self) -> Self::Of<f64> {
-        described!(self.0, f64, gemm_f64, winograd_f64, depthwise_f64, grouped_f64, F64)
+        descriptions_by_isa!(self.0, f64, gemm_f64, winograd_f64, depthwise_f64, grouped_f64, F64)
     }
 }

@@ -1,5 +1,5 @@
-//! Micro-kernel descriptors, their raw arguments, and the safe calls: lengths are asserted, then
-//! one unsafe call is made.
+//! The GEMM kernels: descriptors, raw arguments, and safe calls. A safe call asserts all lengths,
+//! and then makes one unsafe call.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -8,7 +8,8 @@ use crate::{Isa, Real};
 
 /// Where the rows of an implicit im2col matrix begin: row k of B is at `base + offsets[k]`.
 ///
-/// Validated once, so that a call of a kernel checks one number instead of a table.
+/// The table is validated once, so that a call of a kernel checks one number and not a whole
+/// table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowOffsets {
     offsets: Box<[u32]>,
@@ -23,7 +24,7 @@ impl RowOffsets {
         Self { offsets: offsets.into_boxed_slice(), max }
     }
 
-    /// The rows of a packed panel: `0, step, 2 * step, ...`, `count` of them.
+    /// The rows of a packed panel: `count` offsets `0, step, 2 * step, ...`.
     ///
     /// # Panics
     /// If the last offset exceeds `u32`.
@@ -37,8 +38,8 @@ impl RowOffsets {
     ///
     /// # Panics
     /// If the range ends beyond the table.
-    // Where it is not inlined, its result is read from the stack in other pieces than it was
-    // written, which waits for all stores before it.
+    // Inlined for speed. A call would return the value on the stack, and the caller would read it
+    // back in pieces of another size: such a load waits for all stores before it.
     #[inline]
     #[must_use]
     pub fn rows(&self, range: core::ops::Range<usize>) -> RowOffsetsRef<'_> {
@@ -59,30 +60,30 @@ impl RowOffsets {
     }
 }
 
-/// A run of rows of a [`RowOffsets`].
+/// A range of rows of a [`RowOffsets`].
 #[derive(Debug, Clone, Copy)]
 pub struct RowOffsetsRef<'a> {
     offsets: &'a [u32],
     /// An upper bound of all offsets.
     max: usize,
-    /// Elements from a row of pixels to the next one, for kernels of two.
+    /// Elements from one row of pixels to the next, for kernels of two rows of pixels.
     pitch: usize,
 }
 
 impl<'a> RowOffsetsRef<'a> {
-    /// The rows `range` of these.
+    /// The rows `range` of this range.
     ///
     /// # Panics
     /// If the range ends beyond them.
-    // Inlined for the same reason as those of `RowOffsets`.
+    // Inlined for the same reason as `RowOffsets::rows`.
     #[inline]
     #[must_use]
     pub fn rows(&self, range: core::ops::Range<usize>) -> Self {
         Self { offsets: &self.offsets[range], ..*self }
     }
 
-    /// The same, where a tile's second row of pixels begins `pitch` elements behind the first: for
-    /// kernels of two rows.
+    /// The same rows for a kernel of two rows of pixels. Its second row of pixels begins `pitch`
+    /// elements behind the first.
     #[inline]
     #[must_use]
     pub fn with_pitch(self, pitch: usize) -> Self {
@@ -113,15 +114,18 @@ impl<'a> RowOffsetsRef<'a> {
     }
 }
 
-/// What a kernel fetches meanwhile, into the L2 cache where nothing else is said: hints, which
-/// never fault and change no result.
+/// The cache lines that a kernel prefetches while it computes. They go to the L2 cache unless a
+/// constant says otherwise.
+///
+/// Prefetches are hints: they never fault, and they change no result.
 #[derive(Debug, Clone, Copy)]
 pub struct Ahead {
-    /// Null for nothing, and for the stream.
+    /// The first line. It is null if there is none, and for the stream.
     at: *const u8,
-    /// Bytes from one step's line to the next one's.
+    /// Bytes from the line of one step to the line of the next step.
     step: usize,
-    /// Turns that panels have taken with the lines of a row before this call.
+    /// How many panels have fetched lines of the same rows before this call. Each panel fetches
+    /// another line of a row.
     turns: usize,
     is_stream: bool,
 }
@@ -130,44 +134,49 @@ impl Ahead {
     /// Bytes of a cache line.
     pub const LINE: usize = 64;
 
-    /// Nothing.
+    /// Nothing is prefetched.
     pub const NONE: Self = Self { at: core::ptr::null(), step: 0, turns: 0, is_stream: false };
 
-    /// The call's own rows of weights into the L1 cache, [`STREAM_BYTES`](Self::STREAM_BYTES)
-    /// before they are read, and so much of what lies behind them: for panels that lie one behind
-    /// the other, and are read once. Of kernels with vectors along channels, for up to
-    /// [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels; nothing for others.
+    /// The call prefetches its own weights into the L1 cache,
+    /// [`STREAM_BYTES`](Self::STREAM_BYTES) before it reads them. At the end of a panel it
+    /// prefetches as many bytes of what lies behind it.
+    ///
+    /// This is for panels that lie one behind the other and are read once. Only kernels with
+    /// vectors along channels do it, for up to [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels;
+    /// others prefetch nothing.
     pub const STREAM: Self = Self { is_stream: true, ..Self::NONE };
 
-    /// How far [`STREAM`](Self::STREAM) is ahead: a sixth of an L1 cache, two pages. The CPU's
-    /// prefetchers end at a page, so that what they give depends on where pages lie. (Rows of 32
-    /// f32 from the L3 cache of a Zen 5, GB/s, for tiles of one pixel, with pages in order and not:
-    /// 118 and 93 without hints, 117 and 120 with 4 KiB; 117 with 1 and with 8, 114 with 16; into
-    /// the L2 cache instead 86. For 2 pixels 116 and 93, 117 and 110; 4: 110 and 107; 6 and 8 the
-    /// same. From memory 4, 6 and 8 take 34, 34 and 33 without, 37, 37 and 36 with 4 KiB, 37, 39
-    /// and 38 with 8.)
+    /// Bytes between the weight that is read and the one that [`STREAM`](Self::STREAM)
+    /// prefetches: two pages.
+    ///
+    /// The CPU's own prefetchers stop at the end of a page, so that their success depends on
+    /// where pages lie in memory. At this distance the hints hide that. Measurements are in
+    /// `docs/journal.md`.
     pub const STREAM_BYTES: usize = 8 << 10;
 
-    /// Pixels of tiles that stream, at the most: more take longer than their weights from the L3
-    /// cache.
+    /// The most pixels of a tile that streams its weights. More pixels take longer to compute
+    /// than their weights take from the L3 cache.
     pub const STREAM_PIXELS: usize = 8;
 
-    /// Consecutive lines, from the beginning of `data` on; nothing if that is empty.
+    /// Prefetches consecutive lines from the beginning of `data`, or nothing if `data` is empty.
     #[must_use]
     pub fn lines<T>(data: &[T]) -> Self {
         Self::rows(data, Self::LINE / size_of::<T>().max(1))
     }
 
-    /// Consecutive lines, two with every step of k, so that one tile fetches all of the next panel:
-    /// for kernels with vectors along channels whose rows of weights are longer than a line, for at
-    /// least [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels. Others fetch the first of each two.
+    /// Prefetches consecutive lines, two with every step of k, so that one tile fetches all of
+    /// the next panel.
+    ///
+    /// This is for kernels with vectors along channels that have rows of weights longer than a
+    /// line, and at least [`STREAM_PIXELS`](Self::STREAM_PIXELS) pixels. Other kernels fetch
+    /// every second line.
     #[must_use]
     pub fn pairs<T>(data: &[T]) -> Self {
         Self { step: 2 * Self::LINE, ..Self::lines(data) }
     }
 
-    /// The first line of each of the rows that are `ld` elements apart, from the beginning of
-    /// `data` on; nothing if that is empty.
+    /// Prefetches the first line of each row from the beginning of `data`. Rows are `ld` elements
+    /// apart. Nothing is prefetched if `data` is empty.
     #[must_use]
     pub fn rows<T>(data: &[T], ld: usize) -> Self {
         if data.is_empty() {
@@ -177,51 +186,54 @@ impl Ahead {
         }
     }
 
-    /// Of each row, the line that is `lines` further on.
+    /// Prefetches, for each row, the line that is `lines` lines behind the first.
     #[must_use]
     pub fn line(self, lines: usize) -> Self {
         if self.at.is_null() { self } else { Self { at: self.at.wrapping_add(lines.wrapping_mul(Self::LINE)), ..self } }
     }
 
-    /// For [`finish_panels`](SpatialKernel::finish_panels): `turns` panels have had their lines
-    /// before.
+    /// States for [`finish_panels`](SpatialKernel::finish_panels) that `turns` panels have
+    /// fetched their lines of the rows before.
     #[must_use]
     pub fn turns(self, turns: usize) -> Self {
         Self { turns, ..self }
     }
 
-    /// Address and step; for nothing, an operand that is in the cache anyway.
+    /// Address and step of the lines. If there are none, the address is that of an operand that
+    /// is in the cache anyway.
     pub(crate) fn or<T>(self, operand: &[T]) -> (*const u8, usize) {
         if self.at.is_null() { (operand.as_ptr().cast(), 0) } else { (self.at, self.step) }
     }
 }
 
-/// Where one vector of a tile's columns goes: the lanes set in `mask`, in order, to consecutive
-/// elements from `offset`.
+/// Where one vector of a tile's columns goes. The lanes set in `mask` are stored, in order, to
+/// consecutive elements from `offset` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
     /// Elements from the beginning of a row's destination.
     pub offset: usize,
-    /// The lanes that are real columns; the others are garbage between rows of a padded plane, or
-    /// beyond the end.
+    /// The lanes that are columns of the output. Other lanes are garbage between the rows of a
+    /// padded plane, or lie beyond the end.
     pub mask: u32,
 }
 
-/// Where the columns of a block go; validated once.
+/// Where the columns of a block go. The map is validated once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreMap {
     columns: Box<[Column]>,
-    /// For each entry, where the run of full, consecutive vectors ends that begins with it.
+    /// For each entry: where the run of full, consecutive vectors ends that begins with this
+    /// entry.
     plain_until: Box<[u32]>,
     lanes: usize,
     end: usize,
 }
 
 impl StoreMap {
-    /// Takes over a list with one entry a vector of `lanes` elements.
+    /// Takes over a list that has one entry for each vector of `lanes` elements.
     ///
     /// # Panics
-    /// If a mask names a lane that is not there, or an offset is near the end of the address space.
+    /// If a mask names a lane that does not exist, or an offset is near the end of the address
+    /// space.
     #[must_use]
     pub fn new(columns: Vec<Column>, lanes: usize) -> Self {
         assert!(columns.iter().all(|c| u64::from(c.mask) < 1 << lanes), "a mask is wider than a vector");
@@ -239,7 +251,7 @@ impl StoreMap {
         Self { columns: columns.into_boxed_slice(), plain_until: plain_until.into_boxed_slice(), lanes, end }
     }
 
-    /// `n` contiguous columns in vectors of `lanes`.
+    /// The map of `n` contiguous columns, in vectors of `lanes` elements.
     #[must_use]
     pub fn contiguous(n: usize, lanes: usize) -> Self {
         let column = |j: usize| {
@@ -253,21 +265,21 @@ impl StoreMap {
         self.plain_until[first] as usize
     }
 
-    /// The vectors' entries.
+    /// The entries, one for each vector.
     #[must_use]
     pub fn columns(&self) -> &[Column] {
         &self.columns
     }
 
-    /// One past the last element of a row's destination.
+    /// The end of a row's destination: one past its last element.
     #[must_use]
     pub fn end(&self) -> usize {
         self.end
     }
 }
 
-/// A region of the output that one tile writes: the only holder of the right to write the elements
-/// it names.
+/// A region of the output that one tile writes. It is the only holder of the right to write the
+/// elements that it names.
 #[derive(Debug)]
 pub struct Dest<'a, T> {
     y: *mut T,
@@ -279,9 +291,9 @@ impl<'a, T> Dest<'a, T> {
     /// The elements `y[..len]`.
     ///
     /// # Safety
-    /// Memory: `y` is valid for writes of `len` elements during `'a`, and nobody else reads or
-    /// writes those elements among them that the holder is going to write (others of the range may
-    /// be written by others at the same time).
+    /// Memory: `y` is valid for writes of `len` elements during `'a`. Nobody else reads or
+    /// writes, during `'a`, those of these elements that the holder is going to write. Others may
+    /// write the remaining elements of the range at the same time.
     #[must_use]
     pub unsafe fn new(y: *mut T, len: usize) -> Self {
         Self { y, len, life: core::marker::PhantomData }
@@ -293,14 +305,15 @@ impl<'a, T> Dest<'a, T> {
         Self { y: y.as_mut_ptr(), len: y.len(), life: core::marker::PhantomData }
     }
 
-    /// The elements from `offset` on, for as long as this is borrowed.
+    /// The elements from `offset` on, for as long as `self` is borrowed.
     ///
     /// # Panics
     /// If `offset` is beyond the end.
     #[must_use]
     pub fn from(&mut self, offset: usize) -> Dest<'_, T> {
         assert!(offset <= self.len, "the offset is beyond the end");
-        // The part has no more than the rights of the whole, and not longer.
+        // The part has no more rights than the whole, and its borrow ends before the whole is
+        // used again.
         Dest { y: self.y.wrapping_add(offset), len: self.len - offset, life: core::marker::PhantomData }
     }
 
@@ -313,12 +326,12 @@ impl<'a, T> Dest<'a, T> {
     }
 }
 
-/// What happens to finished sums: each `+ bias + residual`, clamped, stored.
+/// What happens to finished sums: bias and residual are added, the result is clamped and stored.
 #[derive(Debug)]
 pub struct Epilogue<'a, T> {
-    /// One value for each row of a tile, or channel.
+    /// One value for each row of a tile, or for each channel.
     pub bias: &'a [T],
-    /// Added after the bias: laid out as the destination, at least as long.
+    /// Added after the bias. It has the layout of the destination, and at least its length.
     pub residual: Option<&'a [T]>,
     /// Lower bound of the result; NaN passes.
     pub lo: T,
@@ -327,48 +340,52 @@ pub struct Epilogue<'a, T> {
 }
 
 impl<T: Copy> Epilogue<'_, T> {
-    /// The same for a destination that begins `offset` elements later.
+    /// The same epilogue for a destination that begins `offset` elements later.
     ///
     /// # Panics
-    /// If the residual ends before.
+    /// If the residual has fewer than `offset` elements.
     #[must_use]
     pub fn from(&self, offset: usize) -> Epilogue<'_, T> {
         Epilogue { bias: self.bias, residual: self.residual.map(|r| &r[offset..]), lo: self.lo, hi: self.hi }
     }
 }
 
-/// Raw arguments of a spatial-vector kernel with tile `MR x NR`.
+/// Raw arguments of a kernel with vectors along positions and a tile of `MR x NR`.
 ///
-/// Memory: `a` readable for `panels * kc * MR`; `koff` for `kc`; `b + koff[k]` for `NR`, every k;
-/// `tile` readable and writable for `MR * NR`.
+/// Memory: `a` is readable for `panels * kc * MR` elements, `koff` for `kc`, `b + koff[k]` for
+/// `NR` at every k < `kc`. `tile` is readable and writable for `MR * NR`. `store` is valid as
+/// [`TileStore`] states.
 pub(crate) struct SpatialArgs<T> {
-    /// One behind the other: 1 unless there is a `store` that is not of pairs; and 1 with
-    /// `accumulate`, as they share the tile.
+    /// The number of panels, one behind the other. It is 1 without a `store`, with a `store` of
+    /// pairs, and with `accumulate`: several panels share the tile.
     pub(crate) panels: usize,
     pub(crate) kc: usize,
     pub(crate) a: *const T,
     pub(crate) b: *const T,
     pub(crate) koff: *const u32,
-    /// Prefetched, `ahead_step` bytes further on with every step of k: any address.
+    /// The address that is prefetched. It moves by `ahead_step` bytes with every step of k. Any
+    /// address is allowed.
     pub(crate) ahead: *const u8,
     pub(crate) ahead_step: usize,
-    /// Panels that took turns with the lines of a row before.
+    /// How many panels have fetched lines of the same rows before this call.
     pub(crate) turns: usize,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
     pub(crate) store: Option<TileStore<T>>,
 }
 
-/// Memory: for each row i of all panels, or each pair of rows where they are paired, `bias`
-/// readable at i, and `y + i * ldy` writable (and `residual` there readable, unless null) where
-/// `places` says.
+/// Where the sums of a spatial kernel go.
+///
+/// Memory: for each row i of all panels, or for each pair i of rows if rows are paired, `bias` is
+/// readable at i. `y + i * ldy` is writable at the elements that `places` names. Unless
+/// `residual` is null, `residual + i * ldy` is readable at the same elements.
 #[derive(Clone, Copy)]
 pub(crate) struct TileStore<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
     pub(crate) places: Places,
     pub(crate) bias: *const T,
-    /// Null for none, and where places are not a map's.
+    /// Null if there is none, and whenever places are not [mapped](Places::Mapped).
     pub(crate) residual: *const T,
     pub(crate) lo: T,
     pub(crate) hi: T,
@@ -382,14 +399,14 @@ impl<T: Copy> TileStore<T> {
         Self { y: y.y, ldy, places, bias: bias.as_ptr(), residual, lo, hi }
     }
 
-    /// The same for the rows from `row` on.
+    /// The same destination for the rows from `row` on.
     ///
     /// # Safety
-    /// Memory: `row` is one of the rows, or their number.
+    /// Memory: `row` is one of the rows, or the number of rows.
     #[inline(always)]
     pub(crate) unsafe fn at_row(&self, row: usize) -> Self {
-        // SAFETY: bias, and, unless null, the residual and Y are readable or writable up to the
-        // last row at least.
+        // SAFETY: the bias, Y, and the residual unless it is null, reach at least to the last
+        // row, and `row` is at most the number of rows.
         unsafe {
             let at = row * self.ldy;
             let residual = if self.residual.is_null() { self.residual } else { self.residual.add(at) };
@@ -401,41 +418,48 @@ impl<T: Copy> TileStore<T> {
 /// Where the vectors of a tile's row go, in elements from the beginning of the row's destination.
 #[derive(Clone, Copy)]
 pub(crate) enum Places {
-    /// Full vectors one behind the other, from here on.
+    /// Full vectors one behind the other, from this element on.
     Consecutive(usize),
-    /// As entries say, `NR / LANES` of them.
+    /// As the `NR / LANES` entries of a [`StoreMap`] say.
     Mapped(*const Column),
-    /// Rows i and `MR / 2 + i` are two phases of one row of Y, whose elements take turns: the `2 *
-    /// LANES` of vector j go where entry j says.
+    /// Rows i and `MR / 2 + i` are two phases of one row of Y, and their elements alternate in
+    /// it. The `2 * LANES` elements of vector j go where entry j says.
     Pairs(*const usize),
 }
 
-/// Raw arguments of a channel-vector kernel with tile `MR` pixels x `NR` channels.
+/// Raw arguments of a kernel with vectors along channels and a tile of `MR` pixels x `NR`
+/// channels.
 ///
-/// Memory: `w` readable for `panels * kc * NR`; `koff` for `kc`; `x + koff[k]` for MR elements,
-/// every k, or of a kernel of two rows, `x + koff[k]` and `x + koff[k] + pitch` for MR / 2; `tile`
-/// readable and writable for `panels * MR * NR`.
+/// Memory: `w` is readable for `panels * kc * NR` elements, and `koff` for `kc`. For every k <
+/// `kc`, `x + koff[k]` is readable for MR elements; for a kernel of two rows, `x + koff[k]` and
+/// `x + koff[k] + pitch` are readable for MR / 2 elements each. `tile` is readable and writable
+/// for `panels * MR * NR`. `store` is valid as [`ChannelStore`] states.
 pub(crate) struct ChannelArgs<T> {
-    /// One behind the other: 1 unless `MR` is, and there is no `store`.
+    /// The number of panels, one behind the other. It is 1 unless `MR` is 1 and there is no
+    /// `store`.
     pub(crate) panels: usize,
     pub(crate) kc: usize,
     pub(crate) x: *const T,
-    /// Elements from a row of pixels to the next one.
+    /// Elements from one row of pixels to the next.
     pub(crate) pitch: usize,
     pub(crate) koff: *const u32,
     pub(crate) w: *const T,
-    /// Prefetched, `ahead_step` bytes further on with every step of k: any address.
+    /// The address that is prefetched. It moves by `ahead_step` bytes with every step of k. Any
+    /// address is allowed.
     pub(crate) ahead: *const u8,
     pub(crate) ahead_step: usize,
-    /// Whether the panel's own rows are instead, as [`Ahead::STREAM`] says.
+    /// Whether the panel's own weights are prefetched instead, as [`Ahead::STREAM`] says.
     pub(crate) is_stream: bool,
     pub(crate) tile: *mut T,
     pub(crate) accumulate: bool,
     pub(crate) store: Option<ChannelStore<T>>,
 }
 
-/// Memory: `bias` readable for `channels <= NR`; for each channel c, `y + c * ldy` writable (and
-/// `residual` there readable, unless null) for `MR` elements.
+/// Where the sums of a channel kernel go.
+///
+/// Memory: `bias` is readable for `channels <= NR` elements. For each channel c < `channels`,
+/// `y + c * ldy` is writable for `MR` elements, and `residual + c * ldy` is readable for `MR`
+/// elements unless `residual` is null.
 pub(crate) struct ChannelStore<T> {
     pub(crate) y: *mut T,
     pub(crate) ldy: usize,
@@ -446,8 +470,8 @@ pub(crate) struct ChannelStore<T> {
     pub(crate) hi: T,
 }
 
-/// What every kernel says of itself; `$name` documents its name.
-macro_rules! described {
+/// The getters of name and ISA that every kernel has; `$name` documents the name.
+macro_rules! name_and_isa {
     ($kernel:ident, $name:literal) => {
         impl<T: crate::Real> $kernel<T> {
             #[doc = $name]
@@ -470,10 +494,10 @@ macro_rules! described {
         }
     };
 }
-pub(crate) use described;
+pub(crate) use name_and_isa;
 
-/// The sizes of a kernel's tile, NR being whole vectors; `$rows` and `$vectors` document what MR
-/// and NR count.
+/// The getters of a tile's sizes. NR is a whole number of vectors. `$rows` and `$vectors` say
+/// what MR and NR count.
 macro_rules! tile_sizes {
     ($kernel:ident, $rows:literal, $vectors:literal) => {
         impl<T: crate::Real> $kernel<T> {
@@ -501,7 +525,7 @@ macro_rules! tile_sizes {
                 self.lanes
             }
 
-            /// Multiply-adds of whole registers in a step of k.
+            /// Multiply-adds of whole registers in one step of k.
             #[must_use]
             pub fn fmas(&self) -> usize {
                 self.fmas
@@ -528,18 +552,19 @@ macro_rules! kernel_type {
         }
 
         impl<T: 'static> $name<T> {
-            /// The same to be read, and not to be called.
+            /// A description of the kernel: it has the same sizes and name, and a call of it
+            /// panics.
             pub(crate) const fn description(&self) -> Self {
                 Self { f: |_| crate::isa::called(), ..*self }
             }
         }
 
-        described!($name, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
+        name_and_isa!($name, "Name, as `<dtype>_<op>_<MR>x<NR>`.");
         tile_sizes!($name, $rows, $vectors);
 
         impl<T: Real> $name<T> {
-            /// Registers that a step of k loads: NR in vectors, and MR scalars, one or several at a
-            /// time.
+            /// Registers that one step of k loads: NR in vectors, and MR scalars. A register may
+            /// hold one scalar or several.
             #[must_use]
             pub fn loads(&self) -> usize {
                 self.loads
@@ -557,17 +582,18 @@ kernel_type!(
     /// A GEMM micro-kernel with vectors along output channels. A reference to one is the proof
     /// that it may be called.
     ChannelKernel, ChannelArgs, "MR: rows of the tile (output positions, broadcast).", "NR: columns of the tile (output channels, in vectors).",
-    /// Rows of pixels that the output positions come from: 1, or 2 with half of them each.
+    /// Rows of pixels that the output positions come from: 1, or 2 rows of half of the pixels
+    /// each.
     rows
 );
 
 impl<T: Real> SpatialKernel<T> {
-    /// `tile = [tile +] A * B` over one K block; kept in `tile` as `[MR][NR]`.
+    /// Computes `tile = [tile +] A * B` over one K block, and keeps it in `tile` as `[MR][NR]`.
     ///
     /// * `a`: a packed panel, `[kc][MR]`;
     /// * `b`, `koff`: row k of B is `b[koff[k]..][..NR]`;
-    /// * `ahead`: what to fetch meanwhile;
-    /// * `accumulate`: whether the tile's old values are added to.
+    /// * `ahead`: what to prefetch meanwhile;
+    /// * `accumulate`: whether the sums are added to the tile's old values.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -579,9 +605,9 @@ impl<T: Real> SpatialKernel<T> {
         unsafe { (self.f)(&args) };
     }
 
-    /// `y = clamp([tile +] A * B + bias + residual)` over the last K block; row i of the tile goes
-    /// to `y[i * ldy..]`, its vectors where `map`'s entries from `first` on say. `tile` is
-    /// clobbered.
+    /// Computes `y = clamp([tile +] A * B + bias + residual)` over the last K block. Row i of the
+    /// tile goes to `y[i * ldy..]`, its vectors where the entries of `map` from `first` on say.
+    /// What `tile` holds afterwards is unspecified.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -603,11 +629,12 @@ impl<T: Real> SpatialKernel<T> {
         self.finish_rows(1, a, b, koff, ahead, tile, accumulate, y, ldy, map, first, epilogue);
     }
 
-    /// `y = clamp(A * B + bias + residual)` of any number of panels, one behind the other, over the
-    /// whole of K: `a` is `[panels][kc][MR]`, and row i of all their rows goes to `y[i * ldy..]`;
-    /// else as [`finish`](Self::finish), which makes the same sums. The panels take turns with the
-    /// lines that `ahead` has beside each of its own, as far as a row of B is long. `tile` is
-    /// clobbered.
+    /// Computes `y = clamp(A * B + bias + residual)` for any number of panels over the whole of
+    /// K. The sums are those of [`finish`](Self::finish).
+    ///
+    /// `a` is `[panels][kc][MR]`, and row i of all panels goes to `y[i * ldy..]`. `ahead` names
+    /// one line of each row; the panels take turns with the neighbouring lines, as far as a row
+    /// of B is long. What `tile` holds afterwards is unspecified.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -659,16 +686,17 @@ impl<T: Real> SpatialKernel<T> {
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
         let store = TileStore::new(y, ldy, places, epilogue);
         let args = self.args(panels, a, b, koff, ahead, tile, accumulate, Some(store));
-        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore
-        // ask for (each entry of the map ends at or before map.end; with no panels nothing is
-        // touched); with accumulate there is one panel; Dest grants the writes; a kernel is only
-        // handed out where the CPU has its ISA.
+        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and
+        // TileStore ask for: each entry of the map ends at or before map.end, and with no panels
+        // nothing is touched. With accumulate there is one panel. Dest grants the writes. A
+        // kernel is only handed out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
     }
 
-    /// `y = clamp([tile +] A * B + bias)` over the last K block, where rows i and `MR / 2 + i` of
-    /// the tile are the two phases of a row of Y: their elements take turns in `y[i * ldy..]`,
-    /// those of vector j from `places[j]` on. `epilogue` has no residual, and a bias for each pair.
+    /// Computes `y = clamp([tile +] A * B + bias)` over the last K block for a stride of 2. Rows
+    /// i and `MR / 2 + i` of the tile are the two phases of one row of Y: their elements
+    /// alternate in `y[i * ldy..]`, those of vector j from `places[j]` on. `epilogue` has no
+    /// residual, and one bias for each pair of rows.
     ///
     /// # Panics
     /// If a slice is too short, MR is odd, or there is a residual.
@@ -697,8 +725,9 @@ impl<T: Real> SpatialKernel<T> {
         assert!(epilogue.residual.is_none(), "no residual");
         let store = TileStore::new(y, ldy, Places::Pairs(places.as_ptr()), epilogue);
         let args = self.args(1, a, b, koff, ahead, tile, accumulate, Some(store));
-        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore
-        // ask for; Dest grants the writes; a kernel is only handed out where the CPU has its ISA.
+        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and
+        // TileStore ask for. Dest grants the writes. A kernel is only handed out where the CPU
+        // has its ISA.
         unsafe { (self.f)(&args) };
     }
 
@@ -740,20 +769,20 @@ impl<T: Real> SpatialKernel<T> {
 }
 
 impl<T: Real> ChannelKernel<T> {
-    /// Rows of pixels that the output positions come from: 1, or 2 with half of MR each,
+    /// Rows of pixels that the output positions come from: 1, or 2 rows of MR / 2 pixels that are
     /// [`RowOffsetsRef::with_pitch`] apart.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// `tile = [tile +] X * W` over one K block; kept in `tile` as `[MR][NR]`, pixel-major.
+    /// Computes `tile = [tile +] X * W` over one K block, and keeps it in `tile` as `[MR][NR]`.
     ///
-    /// * `x`, `koff`: pixel i's element k is `x[koff[k] + i]`; of a kernel of [two
-    ///   rows](Self::rows), pixel i of the second one's is `x[koff[k] + pitch + i]`, and these
-    ///   follow those of the first one;
+    /// * `x`, `koff`: element k of pixel i is `x[koff[k] + i]`. For a kernel of [two
+    ///   rows](Self::rows), element k of pixel i of the second row is `x[koff[k] + pitch + i]`;
+    ///   the pixels of the second row follow those of the first one in the tile;
     /// * `w`: a packed panel, `[kc][NR]`;
-    /// * `ahead`: what to fetch meanwhile.
+    /// * `ahead`: what to prefetch meanwhile.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -761,9 +790,11 @@ impl<T: Real> ChannelKernel<T> {
         self.call(1, x, koff, w, ahead, tile, accumulate, None);
     }
 
-    /// `tile = [tile +] X * W` of one pixel and any number of panels, one behind the other: `w` is
-    /// `[panels][kc][NR]`, `tile` `[panels][NR]`; else as [`partial`](Self::partial), which makes
-    /// the same sums. Weights are fetched as by [`Ahead::STREAM`].
+    /// Computes `tile = [tile +] X * W` for one pixel and any number of panels. The sums are
+    /// those of [`partial`](Self::partial).
+    ///
+    /// `w` is `[panels][kc][NR]`, `tile` is `[panels][NR]`. Weights are prefetched as by
+    /// [`Ahead::STREAM`].
     ///
     /// # Panics
     /// If a slice is too short, or `MR` is not 1.
@@ -772,8 +803,9 @@ impl<T: Real> ChannelKernel<T> {
         self.call(panels, x, koff, w, Ahead::STREAM, tile, accumulate, None);
     }
 
-    /// As [`partial`](Self::partial) over the last K block, then channel c's `MR` pixels, `+ bias +
-    /// residual`, clamped, go to `y[c * ldy..][..MR]`, for the first `channels` channels.
+    /// Computes the sums of [`partial`](Self::partial) over the last K block, and finishes them.
+    /// The `MR` pixels of channel c go, `+ bias + residual` and clamped, to `y[c * ldy..][..MR]`,
+    /// for the first `channels` channels.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -844,7 +876,7 @@ impl<T: Real> ChannelKernel<T> {
             store,
         };
         // SAFETY: the assertions here and in finish() cover the memory that ChannelArgs and
-        // ChannelStore ask for; Dest grants the writes; a kernel is only handed out where the CPU
+        // ChannelStore ask for. Dest grants the writes. A kernel is only handed out where the CPU
         // has its ISA.
         unsafe { (self.f)(&args) };
     }

@@ -1,29 +1,33 @@
-//! Depthwise transposed convolution of stride 2: descriptor, raw arguments, and the safe call.
+//! The kernels of depthwise transposed convolution with stride 2: descriptor, raw arguments, and
+//! safe call.
 
 use crate::isa::called;
 use crate::simd::LEAST_ROW;
-use crate::ukernel::{Dest, Epilogue, described};
+use crate::ukernel::{Dest, Epilogue, name_and_isa};
 use crate::{Isa, Real};
 
 /// Raw arguments of a kernel.
 ///
-/// Memory: `bias` readable for `planes`; for each plane p, `w + p * w_plane` readable for all taps,
-/// `x + p * x_plane` for `height` rows of `width >= LEAST_ROW` elements, one behind the other; `y +
-/// p * y_plane` writable (and `residual` there readable, unless null) for `rows > 0` rows of
-/// `out_width` elements. No position of a row, and of a row of the output before it is cropped,
-/// overflows. Of the pairs of vectors of the output's rows, all but the first one and the last two
-/// see nothing beside a row of X.
+/// Memory: `bias` is readable for `planes` elements. For each plane p, `w + p * w_plane` is
+/// readable for all taps, and `x + p * x_plane` for `height` rows of `width >= LEAST_ROW`
+/// elements, one behind the other. `y + p * y_plane` is writable for `rows > 0` rows of
+/// `out_width` elements, and `residual` is readable at the same elements unless it is null.
+///
+/// Sizes: no position of a row of X overflows, and no position of a row of the output before it
+/// is cropped. A row of the output is made of pairs of vectors. Only the first pair and the last
+/// two pairs see positions outside of a row of X.
 pub(crate) struct UpsampleArgs<T> {
     pub(crate) planes: usize,
     pub(crate) x: *const T,
     pub(crate) x_plane: usize,
     pub(crate) height: usize,
     pub(crate) width: usize,
-    /// Half of the padding before a row, rounded down: the position in X of output 0.
+    /// Half of the elements cropped before a row, rounded down. It is the position in X of output
+    /// 0.
     pub(crate) shift: isize,
     pub(crate) w: *const T,
     pub(crate) w_plane: usize,
-    /// The first row of the output, counted as if none were cropped.
+    /// The first row of the output, counted as if no rows were cropped.
     pub(crate) row: usize,
     pub(crate) rows: usize,
     pub(crate) out_width: usize,
@@ -38,9 +42,9 @@ pub(crate) struct UpsampleArgs<T> {
 /// What a call reads.
 #[derive(Debug, Clone, Copy)]
 pub struct UpsampleInput<'a, T> {
-    /// Channels: each has a plane of X, a kernel, and a plane of the output.
+    /// Number of channels. Each has a plane of X, a kernel, and a plane of the output.
     pub planes: usize,
-    /// Planes of `height` rows, one behind the other.
+    /// The planes of X, `height` rows each, one behind the other.
     pub x: &'a [T],
     /// Elements of `x` from one plane to the next.
     pub x_plane: usize,
@@ -48,21 +52,21 @@ pub struct UpsampleInput<'a, T> {
     pub height: usize,
     /// Elements of a row.
     pub width: usize,
-    /// The kernels, row by row, one behind the other: finite weights, as products with what is
-    /// beside X are not left out.
+    /// The kernels, row by row, one behind the other. Weights must be finite, because they are
+    /// also multiplied by zeros for positions outside of X.
     pub w: &'a [T],
 }
 
-/// The part of the output that a call makes: whole rows.
+/// The part of the output that a call computes: whole rows.
 #[derive(Debug, Clone, Copy)]
 pub struct UpsampleOutput {
     /// Elements of a row.
     pub width: usize,
     /// Elements that are cropped before a row.
     pub cropped: usize,
-    /// The first row, counted from the one that the first tap of X's first row adds to.
+    /// The first row, counted from the row that the first tap of X's first row adds to.
     pub row: usize,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
     /// Elements from one plane to the next.
     pub plane: usize,
@@ -75,24 +79,25 @@ pub struct UpsampleKernel<T: 'static> {
     pub(crate) lanes: usize,
     pub(crate) stride: usize,
     pub(crate) kernel: (usize, usize),
-    /// For an even, and for an odd number of elements cropped before a row.
+    /// The functions for an even and for an odd number of elements cropped before a row.
     pub(crate) f: [unsafe fn(&UpsampleArgs<T>); 2],
 }
 
 impl<T: 'static> UpsampleKernel<T> {
-    /// The same to be read, and not to be called.
+    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
     pub(crate) const fn description(&self) -> Self {
         Self { f: [|_| called(), |_| called()], ..*self }
     }
 }
 
-described!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps along>`.");
+name_and_isa!(UpsampleKernel, "Name, as `<dtype>_upsample_<taps down>x<taps along>`.");
 
 impl<T: Real> UpsampleKernel<T> {
-    /// Rows, and elements of rows, are fewer: of X, of the output, and of what is cropped before
-    /// it.
+    /// Rows, and elements of a row, are fewer than this: those of X, of the output, and those
+    /// cropped before the output. The product of two of them fits `isize`, so that no position
+    /// overflows.
     pub const MOST_PLACES: usize = 1 << (usize::BITS / 2 - 2);
-    /// Elements of a row of X, at the least.
+    /// The least elements of a row of X.
     pub const LEAST_WIDTH: usize = LEAST_ROW;
 
     /// Elements of a vector.
@@ -101,20 +106,20 @@ impl<T: Real> UpsampleKernel<T> {
         self.lanes
     }
 
-    /// The stride from row to row; along rows it is 2.
+    /// The stride from row to row. Along rows it is always 2.
     #[must_use]
     pub fn stride(&self) -> usize {
         self.stride
     }
 
-    /// Taps down, and taps along rows.
+    /// Taps down the columns, and taps along the rows.
     #[must_use]
     pub fn kernel(&self) -> (usize, usize) {
         self.kernel
     }
 
-    /// For each plane, some rows of the output: `+ bias + residual`, clamped, stored. One bias a
-    /// plane; the destination begins with the first of the rows.
+    /// Computes some rows of the output for each plane, adds bias and residual, clamps and stores
+    /// them. There is one bias for each plane. The destination begins with the first of the rows.
     ///
     /// # Panics
     /// If a slice is too short, a size is beyond [`MOST_PLACES`](Self::MOST_PLACES), or rows of X
@@ -134,7 +139,8 @@ impl<T: Real> UpsampleKernel<T> {
         let sizes = [height, width, output.width, output.cropped, output.row, output.rows];
         assert!(sizes.iter().all(|size| *size < Self::MOST_PLACES), "a size is too large");
         assert!(width >= Self::LEAST_WIDTH, "the rows are too short");
-        // The last pair of vectors but two ends inside a row, with the largest shift, which is 1.
+        // All pairs of vectors but the last two must end inside a row of X, even with the largest
+        // shift, which is 1.
         let pairs = output.width.div_ceil(2 * self.lanes);
         let is_within = pairs <= 2 || (pairs - 2) * self.lanes + output.cropped / 2 < width;
         assert!(is_within, "more output than X reaches");
@@ -165,8 +171,8 @@ impl<T: Real> UpsampleKernel<T> {
             lo: epilogue.lo,
             hi: epilogue.hi,
         };
-        // SAFETY: the assertions cover the memory that UpsampleArgs asks for; Dest grants the
-        // writes; a kernel is only handed out where the CPU has its ISA.
+        // SAFETY: the assertions cover the memory that UpsampleArgs asks for. Dest grants the
+        // writes. A kernel is only handed out where the CPU has its ISA.
         unsafe { (self.f[output.cropped % 2])(&args) };
     }
 }

@@ -1,44 +1,46 @@
-//! Weaving: rows of sums, one a phase, become one row of output, with the epilogue. And its
-//! inverse: one phase of a row is picked.
+//! Weaving: rows of sums, one for each phase, become one row of output, with the epilogue. The
+//! inverse picks the phases of a row.
 
 use crate::isa::called;
-use crate::ukernel::described;
+use crate::ukernel::name_and_isa;
 use crate::{Dest, Epilogue, Isa, Real, RowOffsetsRef};
 
-/// The sums of several rows of output: output row c's phase p begins at `sums[slots[p] * step + c *
-/// pitch]`.
+/// The sums of several rows of output. Phase p of output row c, a strand, begins at
+/// `sums[slots[p] * step + c * pitch]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Strands<'a, T> {
     /// The sums.
     pub sums: &'a [T],
-    /// The place of each phase; phases may share one.
+    /// The place of each phase. Phases may share one.
     pub slots: &'a [usize],
     /// Elements from one place to the next.
     pub step: usize,
-    /// Elements from one output row's sums to the next one's.
+    /// Elements from one output row's sums to those of the next.
     pub pitch: usize,
 }
 
-/// Neighbours in a row of output: element i of them is element `from + (phase + i) / phases` of
-/// strand `(phase + i) % phases`.
+/// A run of neighbours in a row of output. Neighbour i is element `from + (phase + i) / phases`
+/// of strand `(phase + i) % phases`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Run {
-    /// Where the strands' part begins.
+    /// Where the run begins in its strands.
     pub from: usize,
-    /// The strand of the first of them.
+    /// The strand of the first neighbour.
     pub phase: usize,
-    /// Where the neighbours begin in a row of output.
+    /// Where the run begins in a row of output.
     pub at: usize,
-    /// How many they are.
+    /// Number of neighbours.
     pub len: usize,
 }
 
 /// Raw arguments of a weaving kernel.
 ///
-/// Memory: `slots` readable for `phases`, of which each run's `phase` is one; for each run, phase p
-/// and row c < rows, `sums + slots[p] * step + c * pitch + from` readable for `(phase + len -
-/// p).div_ceil(phases)` elements; `bias` for `rows`; `y + c * ldy + at` writable (and `residual`
-/// there readable, unless null) for `len`.
+/// Memory: there is a slot for each of the `phases`, and the `phase` of each run is less than
+/// `phases`. For each run, phase p and row c < `rows`,
+/// `sums + slots[p] * step + c * pitch + from` is readable for
+/// `(phase + len - p).div_ceil(phases)` elements. `bias` is readable for `rows` elements.
+/// `y + c * ldy + at` is writable for `len` elements, and `residual` is readable at the same
+/// elements unless it is null.
 pub(crate) struct WeaveArgs<'a, T> {
     pub(crate) sums: *const T,
     pub(crate) slots: &'a [usize],
@@ -54,7 +56,7 @@ pub(crate) struct WeaveArgs<'a, T> {
     pub(crate) ldy: usize,
 }
 
-/// Raw arguments of a fetching kernel: addresses only.
+/// Raw arguments of a prefetching kernel. They are addresses only: no memory is read or written.
 pub(crate) struct FetchArgs<'a, T> {
     pub(crate) rows: usize,
     pub(crate) runs: &'a [Run],
@@ -62,26 +64,29 @@ pub(crate) struct FetchArgs<'a, T> {
     pub(crate) ldy: usize,
 }
 
-/// A strand that is yet to be summed: element i is the sum of `w[k] * x[koff[k] + i]`.
+/// A strand that is still to be summed: element i is the sum of `w[k] * x[koff[k] + i]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Sum<'a, T> {
-    /// One weight for each row.
+    /// The weights, one for each row.
     pub w: &'a [T],
     /// Where the rows begin.
     pub koff: RowOffsetsRef<'a>,
 }
 
-/// Vectors that [`WeaveKernel::sum`] reads at a time, at the most.
+/// The most vectors of a strand that [`WeaveKernel::sum`] reads at a time. Their 8 sums hide the
+/// latency of multiply-adds.
 pub const MOST_VECTORS: usize = 8;
 
-/// Phases that [`WeaveKernel::sum`] takes, at the most.
+/// The most phases that [`WeaveKernel::sum`] takes: it keeps them in registers.
 pub const MOST_SUMS: usize = 8;
 
 /// Raw arguments of a kernel that sums and weaves one row of output.
 ///
-/// Memory: `runs` and `sums` are of `phases` strands; for each run, vector of a strand, and k: `x +
-/// koff[k] + from` readable for `1 + len.div_ceil(phases)` elements, rounded up to
-/// [`MOST_VECTORS`]; `y + at` writable (and `residual` there readable, unless null) for `len`.
+/// Memory: there are 1, 2, 4 or 8 `sums`, the phases, and the `phase` of each run is less than
+/// their number. For each run and each k of each sum, `x + koff[k] + from` is readable for
+/// `1 + len.div_ceil(phases)` elements, rounded up to a multiple of [`MOST_VECTORS`] vectors.
+/// `y + at` is writable for `len` elements, and `residual` is readable at the same elements unless
+/// it is null.
 pub(crate) struct SumArgs<'a, T> {
     pub(crate) x: *const T,
     pub(crate) sums: &'a [Sum<'a, T>],
@@ -93,41 +98,40 @@ pub(crate) struct SumArgs<'a, T> {
     pub(crate) y: *mut T,
 }
 
-/// A row of a source whose phases are picked.
+/// A row of a source. Its phases are picked.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RowPick {
-    /// Where it begins in a plane of the source; none for a row that is all padding.
+    /// Where the row begins in a plane of the source; `None` for a row that is all padding.
     pub src: Option<usize>,
-    /// Where its phases go in a plane of the destination, each so much further on as its `dst`
-    /// says.
+    /// Where the row's phases go in a plane of the destination. Each phase goes `dst` of its
+    /// [`PhasePick`] further on.
     pub dst: usize,
 }
 
 /// A phase of the stride that is picked.
 #[derive(Debug, Clone, Copy)]
 pub struct PhasePick {
-    /// Elements by which it is behind the first phase: fewer than the stride.
+    /// Elements from the first phase to this one: fewer than the stride.
     pub offset: usize,
-    /// How much further on than the row's place it goes.
+    /// Elements from the row's place in the destination to that of this phase.
     pub dst: usize,
 }
 
-/// What [`WeaveKernel::pick`] does: element `i` of a phase is element `first + offset + i * stride`
-/// of a row, and zero where the row has none.
+/// What [`WeaveKernel::pick`] does. Element `i` of a phase is element
+/// `first + offset + i * stride` of a row, and zero if the row has no such element.
 #[derive(Debug, Clone, Copy)]
 pub struct Picks<'a> {
-    /// Planes, all with the same rows; elements from one to the next in the source, and in the
-    /// destination.
+    /// Number of planes. All have the same rows.
     pub planes: usize,
-    /// See `planes`.
+    /// Elements from one plane of the source to the next.
     pub src_pitch: usize,
-    /// See `planes`.
+    /// Elements from one plane of the destination to the next.
     pub dst_pitch: usize,
     /// The rows.
     pub rows: &'a [RowPick],
     /// Elements of a row of the source.
     pub width: usize,
-    /// Where in a row, or before it, the first phase begins.
+    /// Where the first phase begins in a row. It may lie before the row.
     pub first: isize,
     /// Elements of a row from one element of a phase to the next.
     pub stride: usize,
@@ -135,14 +139,14 @@ pub struct Picks<'a> {
     pub phases: &'a [PhasePick],
     /// Elements of a phase, padding included.
     pub len: usize,
-    /// Elements from what is read to what is fetched meanwhile: from a plane to the next, mostly,
-    /// or none.
+    /// Elements from what is read to what is prefetched meanwhile: usually the distance of
+    /// planes, or 0.
     pub ahead: usize,
 }
 
 impl Picks<'_> {
-    /// Elements that the source, and the destination, must have; none if that does not fit the
-    /// address space.
+    /// The least elements that the source and the destination must have; `None` if these numbers
+    /// do not fit the address space.
     fn needed(&self) -> Option<(usize, usize)> {
         let last = self.planes.checked_sub(1)?;
         let (mut read, mut written) = (0, 0);
@@ -158,31 +162,32 @@ impl Picks<'_> {
         Some((read, last.checked_mul(self.dst_pitch)?.checked_add(written)?))
     }
 
-    /// Whether positions in rows, those of the stride's elements behind the last one included, fit
-    /// the address space.
+    /// Whether all positions in rows fit the address space, including those of the elements
+    /// behind the last one that the vectors reach.
     fn is_bounded(&self) -> bool {
         let span = self.len.checked_mul(self.stride).and_then(|span| isize::try_from(span).ok());
         let end = span.and_then(|span| self.first.checked_add(span));
         end.is_some_and(|end| end.checked_add(Self::SLACK).is_some()) && self.first.checked_sub(Self::SLACK).is_some()
     }
 
-    /// More than the elements of the vectors that a block of a phase is read by.
+    /// Elements: more than the vectors of one block of a phase reach beyond the block.
     const SLACK: isize = 1024;
 }
 
 /// Raw arguments of a picking kernel.
 ///
-/// Memory: for each plane p and row that has one, `src + p * src_pitch + row.src` readable for
-/// `width` elements (nothing else is read), and for each row and phase, `dst + p * dst_pitch +
-/// row.dst + phase.dst` writable for `len`. Offsets of phases ascend, and are less than the stride;
-/// `first + len * stride` and some vectors more do not overflow.
+/// Memory: for each plane p and each row with a source, `src + p * src_pitch + row.src` is
+/// readable for `width` elements; nothing else is read. For each row and phase,
+/// `dst + p * dst_pitch + row.dst + phase.dst` is writable for `len` elements. The offsets of
+/// phases ascend, and are less than the stride. `first + len * stride`, and some vectors more, do
+/// not overflow.
 pub(crate) struct PickArgs<'a, T> {
     pub(crate) src: *const T,
     pub(crate) dst: *mut T,
     pub(crate) picks: Picks<'a>,
 }
 
-/// A kernel that weaves. A reference to one is the proof that it may be called.
+/// The weaving kernels of one ISA and type. A reference is the proof that they may be called.
 pub struct WeaveKernel<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) isa: Isa,
@@ -194,13 +199,13 @@ pub struct WeaveKernel<T: 'static> {
 }
 
 impl<T: 'static> WeaveKernel<T> {
-    /// The same to be read, and not to be called.
+    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
     pub(crate) const fn description(&self) -> Self {
         Self { f: |_| called(), sum: |_| called(), fetch: |_| called(), pick: |_| called(), ..*self }
     }
 }
 
-described!(WeaveKernel, "Name, as `<dtype>_weave`.");
+name_and_isa!(WeaveKernel, "Name, as `<dtype>_weave`.");
 
 impl<T: Real> WeaveKernel<T> {
     /// Elements of a vector.
@@ -209,7 +214,8 @@ impl<T: Real> WeaveKernel<T> {
         self.lanes
     }
 
-    /// Copies the phases of a stride, each to rows of its own, between zeros: as [`Picks`] says.
+    /// Copies the phases of a stride, each to rows of its own, with zeros where a row has no
+    /// elements, as [`Picks`] says.
     ///
     /// # Panics
     /// If a slice is too short, the stride is 0, or the phases are not in order.
@@ -223,24 +229,25 @@ impl<T: Real> WeaveKernel<T> {
         assert!(picks.is_bounded(), "the rows are too long");
         let fits = picks.needed().is_some_and(|(read, written)| read <= src.len() && written <= dst.len());
         assert!(fits, "a row is outside of the source or the destination");
-        // SAFETY: the assertions above cover the memory that PickArgs asks for; a kernel is only
+        // SAFETY: the assertions above cover the memory that PickArgs asks for. A kernel is only
         // handed out where the CPU has its ISA.
         unsafe { (self.pick)(&PickArgs { src: src.as_ptr(), dst: dst.as_mut_ptr(), picks: *picks }) };
     }
 
-    /// Asks for what [`run`](Self::run) will write in the L2 cache; where the ISA cannot, nothing.
+    /// Prefetches into the L2 cache what [`run`](Self::run) will write, or does nothing if the
+    /// ISA has no such instruction.
     pub fn fetch(&self, runs: &[Run], rows: usize, y: &Dest<'_, T>, ldy: usize) {
-        // SAFETY: no memory is touched; a kernel is only handed out where the CPU has its ISA.
+        // SAFETY: no memory is touched. A kernel is only handed out where the CPU has its ISA.
         unsafe { (self.fetch)(&FetchArgs { rows, runs, y: y.as_mut_ptr(), ldy }) };
     }
 
-    /// `y[at + i] = clamp(strand + bias + residual)` for every run, of strands that are summed on
-    /// the way; `epilogue` has one bias. Whole vectors of `x` are read: up to [`MOST_VECTORS`]
-    /// behind what the runs need.
+    /// Computes `y[at + i] = clamp(strand + bias + residual)` for every run, and the strands on
+    /// the way. `epilogue` has one bias. Whole vectors of `x` are read: up to [`MOST_VECTORS`]
+    /// vectors behind what the runs need.
     ///
     /// # Panics
-    /// If a slice is too short, a run begins with a strand that is not there, or the phases are not
-    /// 1, 2, 4 or 8.
+    /// If a slice is too short, a run begins with a strand that does not exist, or there are not
+    /// 1, 2, 4 or 8 phases.
     pub fn sum(&self, x: &[T], sums: &[Sum<'_, T>], runs: &[Run], epilogue: &Epilogue<'_, T>, y: &mut Dest<'_, T>) {
         let phases = sums.len();
         assert!(phases <= MOST_SUMS && phases.is_power_of_two(), "there is no kernel for so many phases");
@@ -267,16 +274,17 @@ impl<T: Real> WeaveKernel<T> {
             hi: epilogue.hi,
             y: y.as_mut_ptr(),
         };
-        // SAFETY: the assertions cover the memory that SumArgs asks for; Dest grants the writes; a
-        // kernel is only handed out where the CPU has its ISA.
+        // SAFETY: the assertions cover the memory that SumArgs asks for. Dest grants the writes.
+        // A kernel is only handed out where the CPU has its ISA.
         unsafe { (self.sum)(&args) };
     }
 
-    /// `y[c * ldy + at + i] = clamp(strand + bias[c] + residual)` for every row c of `bias` and
-    /// every run.
+    /// Computes `y[c * ldy + at + i] = clamp(strand + bias[c] + residual)` for every row c of
+    /// `bias` and every run.
     ///
     /// # Panics
-    /// If a slice is too short, there is no phase, or a run begins with a strand that is not there.
+    /// If a slice is too short, there is no phase, or a run begins with a strand that does not
+    /// exist.
     pub fn run(
         &self,
         strands: &Strands<'_, T>,
@@ -314,8 +322,8 @@ impl<T: Real> WeaveKernel<T> {
             y: y.as_mut_ptr(),
             ldy,
         };
-        // SAFETY: the assertions cover the memory that WeaveArgs asks for, the largest slot, row
-        // and run of all; Dest grants the writes; a kernel is only handed out where the CPU has its
+        // SAFETY: the assertions cover the memory that WeaveArgs asks for, for the largest slot,
+        // row and run. Dest grants the writes. A kernel is only handed out where the CPU has its
         // ISA.
         unsafe { (self.f)(&args) };
     }

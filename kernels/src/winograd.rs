@@ -1,9 +1,9 @@
-//! Winograd kernels: descriptors, raw arguments, the safe calls, and the transform of filters.
+//! Winograd kernels: descriptors, raw arguments, safe calls, and the transform of filters.
 //!
-//! A kernel of F(m, r) is used in three steps for a block of tiles: transform the rows of a channel
-//! with [`input`](WinogradKernel::input), multiply by the transformed filters (a GEMM for each of
-//! the tile's values), and take the products back with [`output`](WinogradKernel::output).
-//! `generic/winograd.rs` has the algebra.
+//! A kernel of F(m, r) computes a block of tiles in three steps. [`input`](WinogradKernel::input)
+//! transforms the rows of each channel. The results are multiplied by the transformed filters, in
+//! a GEMM for each of the tile's values. [`output`](WinogradKernel::output) turns the products
+//! into pixels. The algebra stands in `generic/winograd.rs`.
 
 pub(crate) mod points;
 
@@ -13,17 +13,17 @@ use core::ops::Range;
 use self::points::{Points, has_single, pairs};
 
 use crate::isa::called;
-use crate::ukernel::described;
+use crate::ukernel::name_and_isa;
 use crate::{Dest, Epilogue, Isa, Real};
 
-/// Values of a tile along an axis, at the most.
+/// The most values of a tile along an axis: those of F(6, 3).
 pub const MOST_VALUES: usize = 8;
 
-/// A tile along one axis: `outputs` of an r-tap filter from `values = outputs + r - 1` inputs; 1
-/// and 1 where there is no transform.
+/// A tile along one axis: `outputs` of an r-tap filter from `values = outputs + r - 1` inputs.
+/// Both are 1 if the axis has no transform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tile {
-    /// n: values of the transformed tile.
+    /// n: values of the transformed tile, and inputs that it sees.
     pub values: usize,
     /// m: outputs.
     pub outputs: usize,
@@ -40,11 +40,11 @@ impl Tile {
     }
 }
 
-/// The rows of the filter's transform, one a value of the tile: `taps` factors each, for an n-value
-/// transform.
+/// The rows of the filter's transform for an n-value tile: one row for each value, with `taps`
+/// factors.
 ///
-/// Row i of a pair +-a is `[1, a, a^2, ...] / prod (a - b)` over the other finite points b; of
-/// point 0, and of a point of its own, the same; of infinity `[0, ..., 0, 1]`.
+/// The row of a point p is `[1, p, p^2, ...] / prod (p - b)` over the other finite points b. The
+/// row of infinity is `[0, ..., 0, 1]`.
 ///
 /// ```
 /// // F(2, 3), as Lavin and Gray give it, up to the signs that input and filter share.
@@ -72,10 +72,10 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
             })
             .collect::<Vec<_>>()
     };
-    // What the single point adds to the product over the other finite points.
+    // The factor that the single point adds to the product over the other finite points.
     let beside_single = |point: f64| if has_single(values) { point - points.single } else { 1.0 };
     let mut rows = alloc::vec![powers(1.0 / (points.all[0] * beside_single(0.0)), 0.0)];
-    // A polynomial in x^2 by Horner's rule; its leading coefficient is 1.
+    // Evaluates a polynomial in x^2 by Horner's rule; its leading coefficient is 1.
     let at = |coefficients: &[f64], square: f64| coefficients.iter().rev().fold(0.0, |sum, c| sum * square + c);
     for i in 0..pairs(values) {
         let square = points.squares[i];
@@ -92,15 +92,16 @@ pub fn filter_rows(values: usize, taps: usize) -> Vec<Vec<f64>> {
     rows
 }
 
-/// Where the values of a block's tiles are, for one channel: value (i, j) of tile t at `row(i) + j * plane_len + t`.
+/// Where the values of a block's tiles are, for one channel: value (i, j) of tile t is at
+/// `row(i) + j * plane_len + t`.
 ///
-/// Where rows are transformed as they lie, no more than a row of zeros is there, and rows that are
-/// free; else the padded rows that the tiles read are split by their phase down the column, so that
-/// rows of tiles follow each other, and into one plane for each value along the row: tiles are
-/// neighbours, although the parts of X that they read overlap.
+/// Padded rows are split twice. They are split by their phase down the column, so that rows of
+/// tiles follow one another; and along the row into one plane for each value, so that tiles are
+/// neighbours although they overlap in X. Where rows are transformed as they lie, the planes only
+/// hold a row of zeros and the rows that are [free](Spare).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Planes {
-    /// Padded rows, and elements of each.
+    /// Number of padded rows, and elements of each.
     pub(crate) rows: usize,
     pub(crate) row_len: usize,
     /// The tile down and along.
@@ -109,34 +110,35 @@ pub struct Planes {
     /// Tiles of a row, and of all rows.
     pub(crate) pitch: usize,
     pub(crate) tiles: usize,
-    /// Elements from one phase of rows to the next, with a vector's room for the stores of the last
-    /// row; and from one plane to the next.
+    /// Elements from one phase of rows to the next, with room for a vector behind the last row;
+    /// and elements from one plane to the next.
     pub(crate) phase_len: usize,
     pub(crate) plane_len: usize,
     /// Where the values of each row of the tiles begin.
     pub(crate) values: [usize; MOST_VALUES],
-    /// Where rows are joined before they are split, behind the planes; none where that is not done.
+    /// Where rows are joined before they are split, behind the planes; `None` if they are not
+    /// joined.
     pub(crate) joined: Option<Joined>,
-    /// Where rows are made that are free, behind the room for joined ones of as many or fewer
-    /// columns; and the end of that, for as many as there ever are.
+    /// Where [free](Spare) rows begin, and where the room for them ends. It lies behind the room
+    /// for joined rows. Both rooms are large enough for all blocks of the same or fewer columns.
     pub(crate) free_room: (usize, usize),
     /// Whether rows are so short that two of them are split at once.
     pub(crate) is_paired: bool,
-    /// Whether rows are transformed as they lie, and not split: those of more tiles than half a
-    /// vector, as far as masks are kept.
+    /// Whether rows are transformed as they lie, and not split. This is done for rows of more
+    /// tiles than half a vector, as long as there are masks for all of their vectors.
     pub(crate) is_straight: bool,
-    /// What becomes of the last row of tiles.
+    /// Outputs of the last row of tiles that are not wanted.
     pub(crate) spare: Spare,
-    /// Elements of a vector of the kernels that they are for.
+    /// Elements of a vector of the kernel that the planes are for.
     pub(crate) lanes: usize,
 }
 
 impl Planes {
-    /// The planes of `rows` x `columns` tiles for a kernel, the last row of which has `spare`
-    /// outputs that are not wanted.
+    /// The planes of `rows` x `columns` tiles for a kernel. `spare` outputs of the last row of
+    /// tiles are not wanted.
     ///
     /// # Panics
-    /// If there are no tiles, or more than half of the address space holds the planes of, or no
+    /// If there are no tiles, if the planes take more than half of the address space, or if no
     /// output of the last row is wanted.
     #[must_use]
     pub fn new<T: Real>(kernel: &WinogradKernel<T>, rows: usize, columns: usize, spare: usize) -> Self {
@@ -154,7 +156,7 @@ impl Planes {
                 .filter(|len| *len < isize::MAX as usize)
         };
         let (padded_rows, row_len) = (length(down, rows)?, length(along, columns)?);
-        // Whole vectors, so that most of the tiles' loads are aligned.
+        // Phases are whole vectors, so that most of the tiles' loads are aligned.
         let phase_rows = padded_rows.div_ceil(down.outputs);
         let phase_len = phase_rows.checked_mul(columns)?.checked_add(lanes)?.checked_next_multiple_of(lanes)?;
         let plane_len = phase_len.checked_mul(down.outputs)?;
@@ -209,14 +211,14 @@ impl Planes {
         self.row_len
     }
 
-    /// Tiles.
+    /// Number of tiles.
     #[must_use]
     pub fn tiles(&self) -> usize {
         self.tiles
     }
 
-    /// Elements of all planes, with room for whole vectors behind the last tile's: at least as many
-    /// as of fewer rows and columns of tiles.
+    /// Elements of all planes, with room for whole vectors behind the last tile. Blocks of fewer
+    /// rows or columns of tiles take at most as many.
     #[must_use]
     pub fn len(&self) -> usize {
         self.free_room.1
@@ -228,43 +230,45 @@ impl Planes {
         self.len() == 0
     }
 
-    /// Whether they were made for a kernel with these tiles and vectors, and with its way through
-    /// the rows: masks are not the same.
+    /// Whether the planes were made for a kernel with these tiles and vectors, and with the same
+    /// way to transform rows, because masks depend on it.
     fn is_of<T: Real>(&self, kernel: &WinogradKernel<T>) -> bool {
         let is_transformed = !self.is_straight || kernel.straight.is_some();
         (self.down, self.along, self.lanes) == (kernel.down, kernel.along, kernel.lanes) && is_transformed
     }
 }
 
-/// A row of X, and its factor in a combination; nothing where that is 0.
+/// A row of X, and its factor in a combination. A factor of 0 means no row.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Term {
     pub(crate) row: usize,
     pub(crate) factor: f64,
 }
 
-/// Rows of a combination, at the most: every second one of a tile's, as its polynomial is even or
-/// odd.
+/// The most rows of a combination. Polynomials are even or odd, so that it has every second row
+/// of a tile.
 pub(crate) const MOST_TERMS: usize = MOST_VALUES / 2;
 
-/// Tiles of which the last outputs down the column are not wanted, because Y ends before: then so
-/// many of the inputs are free, and are chosen such that as many of the transformed values vanish.
-/// Those products need not be computed.
+/// The last outputs of a tile down the column that are not wanted, because Y ends before them. As
+/// many inputs are then free: they are chosen such that as many transformed values vanish, and
+/// the products of these values need not be computed.
 ///
-/// The value at a point is the polynomial of all other points, applied to the inputs: `sum_k c[k]
-/// d[k]`. Let `M(x) = sum_k m[k] x^k` be the monic polynomial whose roots are the points to be
-/// kept, all finite and as many as there are inputs left. Then the polynomials of the points to be
-/// dropped, infinity among them, are `M(x)` times polynomials of lower degree than there are such
-/// points; so all of their values vanish if `sum_k m[k] d[k + i] = 0` for each free input: a linear
-/// recurrence. Of F(4, 3) with two outputs, `d[4] = 2.5 d[2] - d[0]` and `d[5] = 2.5 d[3] - d[1]`
-/// leave out 0 and infinity. What is left is F(2, 3) at the kept points, whose filters differ by
-/// factors that the inputs have: it errs less than F(4, 3).
+/// The value at a point is the polynomial of all other points, applied to the inputs:
+/// `sum_k c[k] d[k]`. Some points are kept, all of them finite, as many as there are inputs left.
+/// Let `M(x) = sum_k m[k] x^k` be the monic polynomial with these points as roots. The polynomial
+/// of a dropped point, infinity included, is then `M(x)` times a polynomial of a degree lower
+/// than the number of dropped points. So all dropped values vanish if `sum_k m[k] d[k + i] = 0`
+/// for each free input i, which is a linear recurrence for the free inputs.
+///
+/// For F(4, 3) with two unwanted outputs, `d[4] = 2.5 d[2] - d[0]` and `d[5] = 2.5 d[3] - d[1]`
+/// drop 0 and infinity. What remains is F(2, 3) at the kept points, up to factors that move from
+/// the inputs to the filters. Its error is less than that of F(4, 3).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spare {
     count: usize,
-    /// m, but for the leading 1: one a wanted input.
+    /// The coefficients m without the leading 1: one for each wanted input.
     coefficients: [f64; MOST_VALUES],
-    /// Values down the column that are dropped, as bits.
+    /// The values down the column that are dropped, one bit for each.
     dropped: u32,
 }
 
@@ -272,10 +276,11 @@ impl Spare {
     /// All outputs are wanted.
     pub const NONE: Self = Self { count: 0, coefficients: [0.0; MOST_VALUES], dropped: 0 };
 
-    /// For tiles of which the last `count` outputs are not wanted.
+    /// The last `count` outputs of a tile are not wanted.
     ///
     /// # Panics
-    /// If no output is wanted, or, unless all are, the tile has an odd number of values.
+    /// If no output is wanted, or if some output is not wanted and the tile has an odd number of
+    /// values.
     #[must_use]
     pub fn new(tile: Tile, count: usize) -> Self {
         if count == 0 {
@@ -284,7 +289,7 @@ impl Spare {
         assert!(count < tile.outputs, "some output is wanted");
         assert!(!has_single(tile.values), "the points are 0, pairs and infinity");
         let (points, known, pairs) = (Points::of(tile.values), tile.values - count, pairs(tile.values));
-        // The last pairs, and 0 for an odd number.
+        // The last pairs are kept, and the point 0 if the number of inputs is odd.
         let kept = pairs - known / 2..pairs;
         let mut m = [0.0; MOST_VALUES];
         let mut degree = known % 2;
@@ -295,7 +300,7 @@ impl Spare {
                 dropped |= 3 << (1 + 2 * pair);
                 continue;
             }
-            // Times x^2 - a^2.
+            // Multiplies by x^2 - a^2.
             degree += 2;
             for k in (0..=degree).rev() {
                 m[k] = if k < 2 { 0.0 } else { m[k - 2] } - points.squares[pair] * m[k];
@@ -304,11 +309,11 @@ impl Spare {
         Self { count, coefficients: m, dropped }
     }
 
-    /// The free inputs as combinations of the others, of which those in `live` are not zero: as
-    /// rows, of which the tile's begin with `first`.
+    /// The free inputs as combinations of the others, in rows of X. The tile's first row is
+    /// `first`. Only rows in `live` can be other than zero.
     fn terms(&self, tile: Tile, first: usize, live: &Range<usize>) -> [[Term; MOST_TERMS]; MOST_VALUES] {
         let known = tile.values - self.count;
-        // Row i: what input i is of the known ones.
+        // Row i: the factors by which the known inputs make input i.
         let mut inputs = [[0.0; MOST_VALUES]; 2 * MOST_VALUES];
         for (i, input) in inputs.iter_mut().enumerate().take(known) {
             input[i] = 1.0;
@@ -334,24 +339,28 @@ impl Spare {
     }
 }
 
-/// Vectors of a row that is joined with others, at the most.
+/// The most vectors of a row that is joined with others. Longer rows fill their own vectors.
 pub(crate) const JOINED_VECTORS: usize = 2;
 
-/// Where narrow rows are joined before they are split: a row of few tiles would leave most of a
-/// vector's lanes empty. Of each phase of rows, what the tiles read for their first `outputs`
-/// values follows row after row, and then the same for the values behind those.
+/// Where narrow rows are joined before they are split. A row of few tiles would leave most lanes
+/// of a vector empty.
+///
+/// For each phase of rows, the elements that the tiles need for their first `outputs` values
+/// follow row after row. Behind all phases stand, in the same way, the elements for the other
+/// values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Joined {
-    /// Elements of a row: of the first outputs of all tiles.
+    /// Elements of a joined row: those for the first outputs of all its tiles.
     pub(crate) row: usize,
-    /// Elements from one phase to the next, and from the first values to those behind them.
+    /// Elements from one phase to the next, and from the part of the first values to that of the
+    /// other values.
     pub(crate) phase: usize,
     pub(crate) half: usize,
 }
 
 impl Joined {
-    /// None where rows are not so narrow that it takes fewer instructions, there is one, or a tile
-    /// has more values than twice its outputs.
+    /// `None` if joining takes no fewer instructions because rows are not narrow enough, if there
+    /// is only one row, or if a tile has more values than twice its outputs.
     fn new(down: Tile, along: Tile, phase_rows: usize, columns: usize, lanes: usize) -> Option<Self> {
         let (m, n) = (along.outputs, along.values);
         if phase_rows < 2 || m < 2 || n > 2 * m || columns > tiles_of_a_vector(lanes, along) {
@@ -361,14 +370,15 @@ impl Joined {
         if row > JOINED_VECTORS * lanes {
             return None;
         }
-        // Loads, permutations and stores of a row, as it is split, and joined with others. A
-        // quarter more, because loads then wait for stores that they overlap.
+        // Loads, permutations and stores of a row that is split alone, and of one that is joined
+        // with others. The latter cost a quarter more, because their loads wait for stores that
+        // they overlap.
         let apart = m * m + n + (n - m);
         let together = 4 * row.div_ceil(lanes) + (columns * (2 * m + n + n * (m - 1))).div_ceil(lanes);
         if 4 * apart < 5 * together {
             return None;
         }
-        // Vectors of joined tiles are read whole.
+        // Vectors of joined tiles are read whole, also the last one.
         let phase = phase_rows.checked_mul(row)?.checked_add(lanes * m)?;
         Some(Self { row, phase, half: phase.checked_mul(down.outputs).filter(|len| *len < isize::MAX as usize)? })
     }
@@ -378,21 +388,21 @@ impl Joined {
     }
 }
 
-/// Which of the padded rows and elements are not padding: the same for all channels.
+/// Which of the padded rows and elements are not padding. It is the same for all channels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Border {
     pub(crate) rows: Range<usize>,
     pub(crate) elements: Range<usize>,
     pub(crate) shape: Planes,
     pub(crate) masks: [u32; MASKS],
-    /// The first row that only [spare](Spare) outputs would see, and what it and those behind it
-    /// are.
+    /// The first row that only [spare](Spare) outputs would see, and the combinations that this
+    /// row and those behind it are.
     pub(crate) free: usize,
     pub(crate) extended: [[Term; MOST_TERMS]; MOST_VALUES],
 }
 
 impl Border {
-    /// For the planes of one block.
+    /// The border of one block's planes.
     ///
     /// # Panics
     /// If there are more rows or elements than the tiles read.
@@ -428,17 +438,18 @@ impl Border {
     }
 }
 
-/// Masks that are kept for all rows and channels: those of rows of usual width.
+/// Number of masks that are kept for all rows and channels: enough for rows of usual width.
 pub(crate) const MASKS: usize = 40;
 
-/// Tiles of a row that one step of `split` completes: planes beyond the first `outputs` hold the
-/// first ones' elements, moved down by a tile or two, and so many lanes of a vector are not of use
-/// to them.
+/// Tiles of a row that one step of `split` completes. Planes beyond the first `outputs` hold the
+/// same elements, moved down by a tile or two, so that as many lanes of a vector are of no use to
+/// them.
 pub(crate) const fn tiles_of_a_vector(lanes: usize, along: Tile) -> usize {
     lanes - (along.values - 1) / along.outputs
 }
 
-/// The lanes that are not padding, in the vector that begins with element `at` of a padded row.
+/// A mask of the lanes that are not padding, in the vector that begins with element `at` of a
+/// padded row.
 #[inline(always)]
 pub(crate) fn live_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u32 {
     let from = elements.start.saturating_sub(at).min(lanes);
@@ -446,10 +457,12 @@ pub(crate) fn live_lanes(elements: &Range<usize>, lanes: usize, at: usize) -> u3
     (((1_u64 << to) - 1) & !((1_u64 << from) - 1)) as u32
 }
 
-/// The lanes that are not padding in what the one-pass transform reads of a row of tiles, with
-/// `outputs` each, for each vector of tiles: their vectors from the first tile's second element on,
-/// and then both elements that are left, the one behind those vectors as the first lane and the one
-/// before them as the last.
+/// Masks of the lanes that are not padding, for the one-pass transform of a row of tiles with
+/// `outputs` each.
+///
+/// Each vector of tiles has `outputs` masks for its vectors of elements, from the second element
+/// of the first tile on. One mask more is for the two elements that remain: its first lane is the
+/// element behind these vectors, its last lane the element before them.
 fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32; MASKS] {
     let mut masks = [0; MASKS];
     for (chunk, masks) in masks.chunks_exact_mut(outputs + 1).enumerate() {
@@ -462,12 +475,15 @@ fn straight_masks(elements: &Range<usize>, lanes: usize, outputs: usize) -> [u32
     masks
 }
 
-/// Memory: `x + i * row_stride + e` readable for i below the border's rows and e below its
-/// elements; `planes` writable for `Planes::len()` of the border's shape, which covers a vector
-/// behind every place, and behind that `free`, with whole vectors for each row. The border is one
-/// of this kernel, and not straight but as part of [`StraightArgs`].
+/// Raw arguments of a split, and of the computation of free rows.
+///
+/// Memory: `x + i * row_stride + e` is readable for each i below the number of the border's rows
+/// and each e below that of its elements. `planes` is writable for `Planes::len()` elements of
+/// the border's shape. That covers a vector behind every place, and behind all of that the rows
+/// at `free`, in whole vectors. The border belongs to this kernel. Its shape is straight only as
+/// part of [`StraightArgs`].
 pub(crate) struct SplitArgs<'a, T> {
-    /// The first live element of the first live row.
+    /// The first element that is not padding, of the first row that is not.
     pub(crate) x: *const T,
     pub(crate) row_stride: usize,
     /// Elements from what is read to what is prefetched.
@@ -475,14 +491,15 @@ pub(crate) struct SplitArgs<'a, T> {
     pub(crate) border: &'a Border,
     pub(crate) zero: T,
     pub(crate) planes: *mut T,
-    /// Rows that are [free](Spare), from their first live element on, and elements from one to the
-    /// next.
+    /// The rows that are [free](Spare), from their first element on that is not padding; and
+    /// elements from one to the next.
     pub(crate) free: *mut T,
     pub(crate) free_stride: usize,
 }
 
 impl<T> SplitArgs<'_, T> {
-    /// The first live element of padded row `r`; none of padding.
+    /// The first element of padded row `r` that is not padding; `None` if the whole row is
+    /// padding.
     #[inline(always)]
     pub(crate) fn row(&self, r: usize) -> Option<*const T> {
         let Border { rows, free, shape, .. } = self.border;
@@ -496,8 +513,11 @@ impl<T> SplitArgs<'_, T> {
     }
 }
 
-/// Memory: `planes + rows[i] + j * plane_len + t` readable, and `v + (i * NH + j) * v_plane + t`
-/// writable, for every value (i, j) and every t below `tiles`, rounded up to whole vectors.
+/// Raw arguments of the transform of split rows.
+///
+/// Memory: for every value (i, j) and every t below `tiles`, rounded up to whole vectors,
+/// `planes + rows[i] + j * plane_len + t` is readable, and `v + (i * NH + j) * v_plane + t` is
+/// writable.
 pub(crate) struct InputArgs<T> {
     pub(crate) planes: *const T,
     pub(crate) rows: [usize; MOST_VALUES],
@@ -507,20 +527,26 @@ pub(crate) struct InputArgs<T> {
     pub(crate) v_plane: usize,
 }
 
-/// Memory: as `source` states, of a border whose shape is straight, which has its masks, and room
-/// for a row of zeros; `v + (i * NH + j) * v_plane + t` writable for every value (i, j) and every t
-/// below the tiles of the border's shape, and for a vector from each of them on.
+/// Raw arguments of the transform in one pass.
+///
+/// Memory: `source` is valid as [`SplitArgs`] states. Its border has a straight shape with masks
+/// for all vectors, and the planes have room for a row of zeros. For every value (i, j) and every
+/// t below the tiles of the border's shape, `v + (i * NH + j) * v_plane + t` is writable for a
+/// vector.
 pub(crate) struct StraightArgs<'a, T> {
     pub(crate) source: SplitArgs<'a, T>,
     pub(crate) v: *mut T,
     pub(crate) v_plane: usize,
 }
 
-/// Memory: `products + t * tile_step + xi * plane` readable for a vector, t below `tiles`, xi below
-/// the number of a tile's values; `bias` readable for `channels <= LANES`; `bad` writable for
-/// `tiles`; `y + c * channel_step + i * row_step` writable (and `residual` there readable, unless
-/// null) for `width` elements, c below `channels`, i below `height`. With `past_cache` all of that
-/// is aligned to whole vectors.
+/// Raw arguments of the output transform.
+///
+/// Memory: `products + t * tile_step + xi * plane` is readable for a vector, for each t below
+/// `tiles` and each xi below the number of a tile's values. `bias` is readable for
+/// `channels <= LANES` elements. `bad` is writable for `tiles`.
+/// `y + c * channel_step + i * row_step` is writable for `width` elements, for each c below
+/// `channels` and i below `height`; `residual` is readable at the same elements unless it is
+/// null. With `past_cache`, all vectors of Y are aligned to whole vectors.
 pub(crate) struct OutputArgs<T> {
     pub(crate) products: *const T,
     pub(crate) tile_step: usize,
@@ -550,13 +576,13 @@ pub struct WinogradKernel<T: 'static> {
     pub(crate) split: unsafe fn(&SplitArgs<'_, T>),
     pub(crate) extend: unsafe fn(&SplitArgs<'_, T>),
     pub(crate) input: unsafe fn(&InputArgs<T>),
-    /// Where there is one.
+    /// The transform in one pass, if the tile has one.
     pub(crate) straight: Option<unsafe fn(&StraightArgs<'_, T>)>,
     pub(crate) output: unsafe fn(&OutputArgs<T>) -> bool,
 }
 
 impl<T: 'static> WinogradKernel<T> {
-    /// The same to be read, and not to be called.
+    /// A description of the kernel: it has the same sizes and name, and a call of it panics.
     pub(crate) const fn description(&self) -> Self {
         let straight: Option<unsafe fn(&StraightArgs<'_, T>)> = Some(|_| called());
         let straight = if self.straight.is_some() { straight } else { None };
@@ -564,49 +590,51 @@ impl<T: 'static> WinogradKernel<T> {
     }
 }
 
-described!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
+name_and_isa!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: outputs and taps, down and along.");
 
 /// The rows of a channel that a block of tiles reads.
 #[derive(Debug, Clone)]
 pub struct Source<'a, T> {
-    /// The first row that is not padding, from its first element on that is not.
+    /// The rows from the first one that is not padding, from its first element on that is not
+    /// padding.
     pub x: &'a [T],
     /// Elements from one row to the next.
     pub row_stride: usize,
-    /// Elements from here to the source of the next call, which is prefetched meanwhile; any number
-    /// will do.
+    /// Elements from here to the source of the next call, which is prefetched meanwhile. Any
+    /// number is allowed.
     pub next: usize,
 }
 
-/// The products of a row of tiles, for a vector of channels: that of tile t and value xi is at `t *
-/// tile_step + xi * plane`.
+/// The products of a row of tiles, for a vector of channels. The product of tile t and value xi
+/// is at `t * tile_step + xi * plane`.
 #[derive(Debug, Clone, Copy)]
 pub struct Products<'a, T> {
-    /// From tile 0 and value 0 on.
+    /// The products, from tile 0 and value 0 on.
     pub values: &'a [T],
-    /// Elements from one tile to the next, and from one value to the next.
+    /// Elements from one tile to the next.
     pub tile_step: usize,
-    /// As above.
+    /// Elements from one value to the next.
     pub plane: usize,
-    /// Tiles.
+    /// Number of tiles.
     pub tiles: usize,
 }
 
-/// The pixels of a row of tiles: row i of channel c is at `c * channel_step + i * row_step`.
+/// Where the pixels of a row of tiles go: row i of channel c is at
+/// `c * channel_step + i * row_step`.
 #[derive(Debug, Clone, Copy)]
 pub struct Pixels {
-    /// Channels, at most a vector of them.
+    /// Number of channels, at most a vector of them.
     pub channels: usize,
     /// Elements from one channel to the next.
     pub channel_step: usize,
     /// Elements from one row to the next.
     pub row_step: usize,
-    /// Pixels of a row, at most those of the tiles.
+    /// Pixels of a row, at most as many as the tiles have.
     pub width: usize,
-    /// Rows, at most those of a tile.
+    /// Number of rows, at most as many as a tile has.
     pub height: usize,
-    /// Whether the pixels will not be read soon: where addresses allow it, they are written past
-    /// the caches.
+    /// Whether the pixels will not be read soon. They are then written past the caches if their
+    /// addresses are aligned to vectors.
     pub past_cache: bool,
 }
 
@@ -635,10 +663,10 @@ impl<T: Real> WinogradKernel<T> {
         self.lanes
     }
 
-    /// Transforms the tiles of one channel, from its rows: value xi of tile t goes to `v[xi *
-    /// v_plane + t]`, values row by row. Padding is zeros, and what belongs to [spare](Spare)
-    /// outputs is extended. What lies within a vector behind the last tile of a value is clobbered,
-    /// and so are the `planes`.
+    /// Transforms the tiles of one channel from its rows: value xi of tile t goes to
+    /// `v[xi * v_plane + t]`, with values row by row. Padding is zero, and the inputs of
+    /// [spare](Spare) outputs are computed. The call clobbers the `planes`, and elements up to a
+    /// vector behind the last tile of each value.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -654,32 +682,35 @@ impl<T: Real> WinogradKernel<T> {
         assert!(end.is_some_and(|end| end <= v.len()), "transformed tiles end beyond their slice");
         let free_stride = elements.len().next_multiple_of(self.lanes);
         let (planes, v) = (planes.as_mut_ptr(), v.as_mut_ptr());
-        // What is behind the planes.
+        // The room behind the planes.
         let free = planes.wrapping_add(shape.free_room.0);
         let source = SplitArgs { x: x.as_ptr(), row_stride, next, border, zero: T::ZERO, planes, free, free_stride };
         if shape.spare.count > 0 {
-            // SAFETY: asserted above; the room is for as many rows, of all elements.
+            // SAFETY: the memory of SplitArgs is asserted above. The room behind the planes is
+            // for all free rows, with all of their elements. A kernel is only handed out where
+            // the CPU has its ISA.
             unsafe { (self.extend)(&source) };
         }
         if let Some(straight) = self.straight.filter(|_| shape.is_straight) {
-            // SAFETY: asserted above: a row of tiles ends less than a vector behind its last one;
-            // planes have room for a row of zeros, of two vectors more than the tiles' outputs; a
-            // kernel is only handed out where the CPU has its ISA.
+            // SAFETY: the memory of StraightArgs is asserted above: a row of tiles ends less than
+            // a vector behind its last one. The planes have room for a row of zeros, which is two
+            // vectors longer than the tiles' outputs. A kernel is only handed out where the CPU
+            // has its ISA.
             return unsafe { straight(&StraightArgs { source, v, v_plane }) };
         }
-        // SAFETY: asserted above; a row's last place lies a vector before its phase's end; a kernel
-        // is only handed out where the CPU has its ISA.
+        // SAFETY: the memory of SplitArgs is asserted above; a row's last place lies a vector
+        // before its phase's end. A kernel is only handed out where the CPU has its ISA.
         unsafe { (self.split)(&source) };
         let Planes { values, plane_len, tiles, .. } = *shape;
         let args = InputArgs { planes, rows: values, plane_len, tiles, v, v_plane };
-        // SAFETY: asserted above; the last tile of the last row lies a vector before its phase's
-        // end; a kernel is only handed out where the CPU has its ISA.
+        // SAFETY: the memory of InputArgs is asserted above; the last tile of the last row lies a
+        // vector before its phase's end. A kernel is only handed out where the CPU has its ISA.
         unsafe { (self.input)(&args) };
     }
 
-    /// Takes the products of a row of tiles back, `+ bias + residual`, clamped, and writes the
-    /// pixels. Returns whether all of them were finite before the bias; `bad[t]` becomes 1 where
-    /// they may not have been.
+    /// Turns the products of a row of tiles into pixels, adds bias and residual, clamps and
+    /// writes them. Returns whether all sums were finite before the bias. `bad[t]` becomes 1 for
+    /// each tile with sums that may not have been finite.
     ///
     /// # Panics
     /// If a slice is too short.
@@ -734,8 +765,8 @@ impl<T: Real> WinogradKernel<T> {
             hi: epilogue.hi,
             past_cache: past_cache && is_aligned,
         };
-        // SAFETY: asserted above; Dest grants the writes; a kernel is only handed out where the CPU
-        // has its ISA.
+        // SAFETY: the memory of OutputArgs is asserted above. Dest grants the writes. A kernel is
+        // only handed out where the CPU has its ISA.
         unsafe { (self.output)(&args) }
     }
 }

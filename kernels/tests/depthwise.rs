@@ -1,5 +1,5 @@
-//! Every direct kernel of the table, and the copies before and behind them, on every ISA of this
-//! CPU, against the loops of their definition.
+//! Checks every direct kernel of the table, and the copies before and after them, on every ISA of
+//! this CPU, against loops by their definition.
 
 use convoke_kernels::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, Isa,
@@ -65,8 +65,8 @@ fn tiles_are_sums_over_tap_columns() {
     for_each_family!(check);
 }
 
-/// Two planes of two tiles below one another, in rows that end within a vector, with groups of
-/// (taps, columns).
+/// Two planes of two tiles below one another, in rows that end within a vector. `groups` are
+/// pairs of a number of taps and a number of columns.
 fn tile<T: Real>(kernel: &DepthwiseKernel<T>, weight: usize, groups: &[(usize, usize)], with_residual: bool) {
     let (mr, lanes, planes, tiles) = (kernel.mr(), kernel.nr(), 2, 2);
     let (step, width) = (5 * lanes, if weight == 1 { 2 * lanes + 3 } else { 2 * lanes });
@@ -131,7 +131,8 @@ fn tiles_straight_from_x_leave_padding_out() {
                     }
                 }
             }
-            // Three columns alone go their own ways, with a residual and a clamp, too.
+            // Three columns of their own have special code. They are also run with a residual and
+            // a clamp.
             let lanes = kernel.nr();
             for width in
                 [4, 5, lanes + 1, 2 * lanes - 1, 2 * lanes, 2 * lanes + 1, 4 * lanes - 1, 4 * lanes, 6 * lanes + 3]
@@ -143,15 +144,16 @@ fn tiles_straight_from_x_leave_padding_out() {
                 }
             }
         }
-        // The portable tier's vectors are two registers of 16: too few.
+        // The portable tier has 16 registers and takes two for a vector, which is too few for
+        // stride 2.
         let has_room = family.rows()[0].isa() != Isa::Portable;
         assert_eq!(strided > 0, has_room, "{family:?}: {strided} layers with stride 2");
     }
     for_each_family!(check);
 }
 
-/// A square kernel, padded alike at all ends, over channels that just hold the rows that are
-/// needed, perhaps with a residual and a clamp; false if the kernel does not serve.
+/// Runs a square kernel with the same padding at all ends. The channels hold just the rows that
+/// are needed. There may be a residual and a clamp. Returns false if the kernel does not serve.
 fn direct<T: Real>(
     kernel: &DepthwiseKernel<T>,
     (channels, width): (usize, usize),
@@ -168,7 +170,7 @@ fn direct<T: Real>(
     let Some(table) = DirectTable::new(taps, stride, &columns, (channels, height * width), width)
         .filter(|t| t.serves(outputs, kernel))
     else {
-        // Only where vectors in between reach beyond the row, or with stride 2.
+        // A kernel refuses only where vectors in between reach beyond the row, and with stride 2.
         let is_beyond = (vectors - 1) * kernel.nr() * stride + taps - pad > width + 1 || kernel.nr() * stride < pad;
         assert!(is_beyond || stride == 2 || width < 4, "{kernel:?}: width {width}, {taps} taps refused");
         return false;
@@ -273,7 +275,7 @@ fn channels_are_gathered_and_scattered() {
         for (channels, len) in [(1, 1), (lanes - 1, lanes + 3), (lanes, lanes), (lanes, 3 * lanes - 1)] {
             let (step, places) = (len + 4, 2 * len);
             let src = values::<T>(channels * step, 6);
-            // Every other place, backwards.
+            // Every other place, in descending order.
             let slots = Slots::new((0..len).map(|i| ((places - 1 - 2 * i) * lanes) as u32).collect());
             let mut dst = vec![T::from_f64(UNTOUCHED); places * lanes];
             family.gather(&src, step, channels, &slots, 0..len, &mut dst);
@@ -352,8 +354,8 @@ fn calls_that_would_read_beside_x_are_refused() {
                 if !table.serves(outputs, kernel) {
                     continue;
                 }
-                // Slices, of one element too few each in turn; the row that is seen first; and
-                // tiles.
+                // Whether a call is refused with these lengths of slices, this row seen first, and
+                // this number of tiles.
                 let refused = |[w, x, y, bias, residual]: [usize; 5], row: isize, tiles: usize| {
                     let call = || {
                         let [w, x, bias, residual] = [w, x, bias, residual].map(|len| vec![T::ZERO; len]);
@@ -384,7 +386,7 @@ fn calls_that_would_read_beside_x_are_refused() {
                     short[i] -= 1;
                     assert!(refused(short, -reach, 1), "{what}: slice {i}");
                 }
-                // Beyond a column's reach before and behind X, and beyond the address space.
+                // Rows beyond a column's reach before and behind X, and beyond the address space.
                 assert!(refused(lens, -(taps as isize), 1) && refused(lens, height as isize, 1), "{what}");
                 assert!(refused(lens, isize::MIN, 1) && refused(lens, isize::MAX, 1), "{what}");
                 assert!(refused(lens, -reach, 2) && refused(lens, -reach, usize::MAX / mr), "{what}");

@@ -1,5 +1,5 @@
-//! Every kernel of several output channels of the table, on every ISA of this CPU, against the
-//! loops of the definition.
+//! Checks every kernel of several output channels of the table, on every ISA of this CPU, against
+//! loops by the definition.
 
 use convoke_kernels::{Ahead, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, grouped_kernels};
 
@@ -11,7 +11,7 @@ fn values<T: Real>(len: usize, seed: usize) -> Vec<T> {
 /// Marks elements that nothing may write.
 const UNTOUCHED: f64 = 12345.0;
 
-/// Input channels.
+/// Number of input channels: more than one, and odd.
 const CHANNELS: usize = 3;
 
 /// Calls `check` for every kernel of every ISA of this CPU, of both types.
@@ -42,8 +42,8 @@ fn every_available_isa_has_kernels_that_say_what_they_are() {
     }
 }
 
-/// Rows of X and of Y, elements of a row, and for each axis the first tap's position and the
-/// distance and number of the taps.
+/// Rows of X and of Y, and elements of a row. For each axis, the first tap's position, the
+/// distance of taps, and their number.
 struct Layer {
     height: usize,
     outputs: usize,
@@ -52,7 +52,8 @@ struct Layer {
     columns: (isize, isize, usize),
 }
 
-/// The planes and positions of taps, those of odd number in a plane `gap` elements further on.
+/// The planes and positions of taps. Taps of odd number lie in a plane that is `gap` elements
+/// further on.
 fn places((first, step, count): (isize, isize, usize), gap: usize) -> Vec<(usize, isize)> {
     (0..count).map(|k| (k % 2 * gap, first + k as isize * step)).collect()
 }
@@ -61,8 +62,9 @@ fn places((first, step, count): (isize, isize, usize), gap: usize) -> Vec<(usize
 fn tiles_are_sums_over_channels_and_taps() {
     fn check<T: Real>(kernel: &GroupedKernel<T>) {
         let lanes = kernel.lanes();
-        // Rows shorter than vectors, than the kernel and than its shifts; around vectors; planes of
-        // many tiles, whose middle ones see no border.
+        // Rows that are shorter than vectors, than the kernel and than its shifts; rows that are
+        // about as long as a vector; and planes of many tiles, with tiles in the middle that see
+        // no border.
         for width in [1, 2, 5, lanes - 1, lanes, lanes + 1, 2 * lanes + 3] {
             for height in [1, 2, 7, 60 * lanes / width] {
                 let same = Layer { height, outputs: height, width, rows: (-1, 1, 3), columns: (-1, 1, 3) };
@@ -70,7 +72,7 @@ fn tiles_are_sums_over_channels_and_taps() {
                 tiles(kernel, &same, false, false);
                 tiles(kernel, &Layer { rows: (0, 1, 1), columns: (0, 1, 1), ..same }, false, true);
                 tiles(kernel, &Layer { rows: (-4, 3, 3), columns: (-3, 2, 4), ..same }, false, true);
-                // Fewer, and more rows of Y than of X.
+                // Fewer rows of Y than of X, and more.
                 tiles(kernel, &Layer { rows: (0, 1, 2), outputs: height.max(2) - 1, ..same }, false, true);
                 tiles(kernel, &Layer { rows: (-5, 1, 3), outputs: height + 8, ..same }, true, false);
             }
@@ -79,10 +81,10 @@ fn tiles_are_sums_over_channels_and_taps() {
     for_each_kernel!(check);
 }
 
-/// All positions of a layer in two calls, rows of the destination some elements apart.
+/// Runs all positions of a layer in two calls. Rows of the destination are some elements apart.
 fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool, is_finite: bool) {
     let &Layer { height, outputs, width, rows, columns } = layer;
-    // Neighbouring taps see planes of their own, as they do with strides: four a channel.
+    // Neighbouring taps see planes of their own, as they do with strides: four for each channel.
     let (mr, plane) = (kernel.mr(), height * width);
     let (rows, columns) = (places(rows, plane), places(columns, 2 * plane));
     let pitch = 4 * plane + 5;
@@ -95,7 +97,7 @@ fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool,
     let (lo, hi) = (T::from_f64(-1.5), T::from_f64(2.5));
     let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()), lo, hi };
     let mut y = vec![T::from_f64(UNTOUCHED); mr * ldy];
-    // Calls that end within a tile, but for the last one.
+    // The first call may end within a tile.
     let count = len.div_ceil(kernel.lanes());
     for (first, vectors) in [(0, count / 2), (count / 2, count - count / 2)] {
         let input = FlatInput { taps: &taps, w: &w, is_finite, x: &x, ahead: Ahead::lines(&x), first, vectors };
@@ -132,8 +134,8 @@ fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool,
 #[test]
 fn padding_is_zero_whatever_lies_there() {
     fn check<T: Real>(kernel: &GroupedKernel<T>) {
-        // The last element of each row is infinite: the first output of the next one, which a shift
-        // brings it to, must not see it.
+        // The last element of each row is infinite. A shift brings it to the first output of the
+        // next row, which must not see it.
         let (width, height) = (kernel.lanes() + 1, 40);
         let taps =
             FlatTaps::new(kernel.lanes(), (1, height * width), (height, width), height, &[(0, 0)], &[(0, -1)]).unwrap();
@@ -151,7 +153,7 @@ fn padding_is_zero_whatever_lies_there() {
                 assert_eq!(got.to_f64(), want, "{kernel:?}, finite {is_finite}, element {i}");
             }
         }
-        // A weight that is infinite makes padding NaN, and everything else infinite.
+        // An infinite weight makes padding NaN, and everything else infinite.
         let (w, x) = (vec![T::INFINITY; kernel.mr()], vec![T::ONE; width * height]);
         let mut y = vec![T::ZERO; kernel.mr() * width * height];
         let input = FlatInput { taps: &taps, w: &w, is_finite: false, x: &x, ahead: Ahead::NONE, first: 0, vectors };
@@ -188,7 +190,7 @@ fn short_slices_are_refused() {
         let table = |lanes: usize| FlatTaps::new(lanes, (2, 2 * width), (2, width), 2, &[(0, 0)], &[(0, 0)]).unwrap();
         let (taps, other) = (table(kernel.lanes()), table(kernel.lanes() + 1));
         let vectors = (2 * width).div_ceil(kernel.lanes());
-        // One after the other a slice of one element too few, a tile too many, and a table for
+        // Refused in turn: a slice with one element too few, a tile too many, and a table for
         // other vectors.
         let refused = |taps: &FlatTaps, first: usize, lens: [usize; 5]| {
             let call = || {

@@ -6,7 +6,7 @@ use convoke_kernels::Real;
 fn exp_is_within_2_units_in_the_last_place() {
     for i in -80_000..80_000 {
         let x = f64::from(i) * 0.00886;
-        // std's is not exact either.
+        // The standard library's result is not exact either.
         let want = x.exp();
         assert!((Real::exp(x) - want).abs() <= 2.0 * (want.next_up() - want), "{x}");
         let x = (x / 8.0) as f32;

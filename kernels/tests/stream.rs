@@ -1,5 +1,5 @@
-//! The streaming passes, on every ISA of this CPU and every element type, against the loops of
-//! their definitions.
+//! Checks the streaming passes, on every ISA of this CPU and for every element type, against
+//! loops by their definitions.
 
 use core::cmp::Ordering;
 use core::mem::MaybeUninit;
@@ -8,7 +8,7 @@ use convoke_kernels::half::{bf16, f16};
 use convoke_kernels::stream::{self, Activation, Storage};
 use convoke_kernels::{Isa, Real};
 
-/// Lengths around the vectors' and the conversion buffer's.
+/// Elements: lengths around those of vectors and of the conversion buffer.
 const LENGTHS: [usize; 9] = [0, 1, 2, 7, 15, 16, 33, 255, 600];
 
 fn available() -> impl Iterator<Item = Isa> {
@@ -46,12 +46,12 @@ fn widening_takes_every_strideth_element() {
 
 fn narrowing<T: Storage>(isa: Isa) {
     for len in LENGTHS {
-        // Values between the stored ones, ties among them.
+        // Values between the stored ones, with ties among them.
         let src: Vec<T::Acc> = (0..len).map(|i| T::Acc::from_f64(1.0 + i as f64 / 4096.0)).collect();
         let mut dst = vec![MaybeUninit::new(T::default()); len];
         stream::narrow(isa, &src, &mut dst);
         for (src, dst) in src.iter().zip(dst) {
-            // SAFETY: initialised when it was made.
+            // SAFETY: the element was initialised when the vector was made.
             assert_eq!(unsafe { dst.assume_init() }, T::from_acc(*src), "{isa} {src}");
         }
     }
@@ -67,7 +67,7 @@ fn narrowing_rounds_each_value_to_nearest_even() {
     assert_eq!(f16::from_acc(2051.0).to_f32(), 2052.0);
 }
 
-/// A 16-bit type by its definition.
+/// A 16-bit type, by its definition.
 #[derive(Clone, Copy)]
 struct Format<T> {
     /// Bits behind the binary point.
@@ -81,12 +81,13 @@ const F16: Format<f16> = Format { mantissa: 10, bias: 15, of_bits: f16::from_bit
 const BF16: Format<bf16> = Format { mantissa: 7, bias: 127, of_bits: bf16::from_bits, to_bits: bf16::to_bits };
 
 impl<T: Storage<Acc = f32>> Format<T> {
-    /// The bits of infinity: those below are the finite numbers from zero on, in order.
+    /// The bits of infinity. Lower bits are those of the finite numbers, from zero on in order.
     fn infinity(self) -> u16 {
         0x7fff >> self.mantissa << self.mantissa
     }
 
-    /// The number without its sign; for infinity, what would come after the largest number.
+    /// The number without its sign. For infinity it is the number that would follow the largest
+    /// one.
     fn magnitude(self, bits: u16) -> f64 {
         let (exponent, fraction) = (i32::from(bits >> self.mantissa), f64::from(bits & ((1 << self.mantissa) - 1)));
         let fraction = fraction / f64::from(1 << self.mantissa) + if exponent > 0 { 1.0 } else { 0.0 };
@@ -125,7 +126,7 @@ impl<T: Storage<Acc = f32>> Format<T> {
         src.extend(nans);
         let mut dst = vec![MaybeUninit::new(T::default()); src.len()];
         stream::narrow(isa, &src, &mut dst);
-        // SAFETY: initialised when it was made.
+        // SAFETY: the elements were initialised when the vector was made.
         let got: Vec<u16> = dst.into_iter().map(|x| (self.to_bits)(unsafe { x.assume_init() })).collect();
         for ((src, got), want) in src.iter().zip(&got).zip(&want) {
             assert_eq!(got, want, "{isa}: {src:e}");
@@ -191,7 +192,7 @@ fn rows_are_added() {
     }
 }
 
-/// e^-x overflows in f32 from -88.7 on, where the result, x e^x, is still a number.
+/// In f32, e^-x overflows from -88.7 on, although the result x e^x is still a number.
 #[test]
 fn silu_is_right_where_its_definition_overflows() {
     for isa in available() {
@@ -201,7 +202,7 @@ fn silu_is_right_where_its_definition_overflows() {
         stream::epilogue::<f32>(isa, Activation::Silu, -0.0, None, &mut row);
         for (x, y) in x.iter().zip(&row).take(450) {
             let want = f64::from(*x) / (1.0 + (-f64::from(*x)).exp());
-            // Below the normal numbers, a unit of e^x counts x times.
+            // Below the normal numbers, an error of one unit in e^x is multiplied by x.
             let bound = 8.0 * f64::from(f32::EPSILON) / 2.0 * want.abs() + x.abs() as f64 * 2.0_f64.powi(-149);
             assert!((f64::from(*y) - want).abs() <= bound, "{isa}: {y:e} of {x}, not {want:e}");
         }

@@ -1,4 +1,5 @@
-//! Every micro-kernel of the table, on every ISA of this CPU, against the loops of its definition.
+//! Checks every micro-kernel of the table, on every ISA of this CPU, against loops by its
+//! definition.
 
 mod common;
 
@@ -8,7 +9,7 @@ use convoke_kernels::{
     spatial_kernels, two_row_kernels,
 };
 
-/// Steps of k: none, one, odd, and many.
+/// Steps of k: none, one, an odd number, and many.
 const DEPTHS: [usize; 4] = [0, 1, 7, 130];
 
 fn assert_close<T: Real>(got: T, want: f64, magnitude: f64, depth: usize, what: &str) {
@@ -16,8 +17,8 @@ fn assert_close<T: Real>(got: T, want: f64, magnitude: f64, depth: usize, what: 
     assert!((got.to_f64() - want).abs() <= bound, "{what}: {got} instead of {want}, bound {bound}");
 }
 
-/// The product of a packed panel of A and rows of B, with what is in the tile before; and the sum
-/// of the products' magnitudes.
+/// The product of a packed panel of A and rows of B, added to what the tile held before; and the
+/// sum of the products' magnitudes.
 fn product(terms: impl Iterator<Item = (f64, f64)>, before: f64) -> (f64, f64) {
     terms.fold((before, before.abs()), |(sum, magnitude), (a, b)| (sum + a * b, magnitude + (a * b).abs()))
 }
@@ -67,7 +68,7 @@ fn spatial_tiles_are_products() {
 
 fn spatial_partial<T: Real>(kernel: &SpatialKernel<T>, depth: usize, accumulate: bool) {
     let (mr, nr, mut numbers) = (kernel.mr(), kernel.nr(), Numbers(7));
-    // Rows that overlap and come in no order, as shifted views do.
+    // Rows that overlap and are in no order, as those of shifted views.
     let offsets: Vec<u32> = (0..depth as u32).map(|k| (k * 37 + 5) % 101).collect();
     let (a, b): (Vec<T>, Vec<T>) = (numbers.vec(depth * mr), numbers.vec(101 + nr));
     // Without accumulation the tile's old values are not read.
@@ -102,7 +103,7 @@ fn spatial_tiles_are_finished_where_the_map_says_and_nowhere_else() {
 fn spatial_finish<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gaps: bool) {
     let (mr, nr, lanes, depth) = (kernel.mr(), kernel.nr(), kernel.lanes(), 5);
     let mut numbers = Numbers(11);
-    // Every third lane garbage, or none.
+    // Every third lane is garbage, or none.
     let masks: Vec<u32> = (0..kernel.nrv())
         .map(|j| {
             (0..lanes).filter(|lane| !(gaps && (j * lanes + lane) % 3 == 1)).fold(0, |mask, lane| mask | 1 << lane)
@@ -179,7 +180,7 @@ fn pairs_of_spatial_tiles_are_interleaved_where_the_places_say_and_nowhere_else(
 fn spatial_pairs<T: Real>(kernel: &SpatialKernel<T>, depth: usize, accumulate: bool) {
     let (mr, nr, lanes, pairs) = (kernel.mr(), kernel.nr(), kernel.lanes(), kernel.mr() / 2);
     let mut numbers = Numbers(13);
-    // Vectors in no order, with gaps between them, and not aligned.
+    // Vectors that are in no order, with gaps between them, and not aligned.
     let places: Vec<usize> = (0..kernel.nrv()).map(|j| 3 + (kernel.nrv() - 1 - j) * (2 * lanes + 1)).collect();
     let ldy = 3 + kernel.nrv() * (2 * lanes + 1) + 2;
     let (a, b): (Vec<T>, Vec<T>) = (numbers.vec(depth * mr), numbers.vec(depth * nr));
@@ -284,7 +285,7 @@ fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, wi
             let (want, magnitude) = sum(at / nr, at % nr, if accumulate { before[at].to_f64() } else { 0.0 });
             assert_close(*got, want, magnitude, depth, &what(at / nr, at % nr));
         }
-        // Each has a loop of its own.
+        // Each way of prefetching has a loop of its own.
         for ahead in [Ahead::STREAM, Ahead::lines(&x), Ahead::pairs(&w)] {
             assert_eq!(partial(ahead), tile, "{kernel:?} depth {depth}, {ahead:?}");
         }
@@ -400,14 +401,14 @@ fn panels_are_finished_in_one_call_as_by_calls_for_each() {
 
 fn spatial_panels<T: Real>(kernel: &SpatialKernel<T>, depth: usize, panels: usize, with_residual: bool, gaps: bool) {
     let (mr, nr, lanes, mut numbers) = (kernel.mr(), kernel.nr(), kernel.lanes(), Numbers(12));
-    // A block of columns in the middle of a row; or rows of one column less than a vector.
+    // A block of columns in the middle of a row, or rows of one column less than a vector.
     let live = if gaps { lanes - usize::from(lanes > 1) } else { lanes };
     let column = |j: usize| Column { offset: 3 + j * live, mask: ((1_u64 << live) - 1) as u32 };
     let map = StoreMap::new((0..kernel.nrv() + 2).map(column).collect(), lanes);
     let (ldy, rows) = (map.end() + 2, panels * mr);
     let (a, b, bias): (Vec<T>, Vec<T>, Vec<T>) =
         (numbers.vec(rows * depth), numbers.vec(depth * nr), numbers.vec(rows));
-    // A row more, as without panels there still is a destination.
+    // One row more than needed, because there is a destination even without panels.
     let residual: Vec<T> = numbers.vec(rows * ldy + map.end());
     let (lo, hi) = (T::from_f64(-0.75), T::from_f64(1.25));
     let koff = RowOffsets::packed(depth, nr);

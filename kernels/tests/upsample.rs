@@ -1,5 +1,5 @@
-//! Depthwise transposed convolution against loops, on every ISA, for every size of kernel, crop and
-//! part of the rows.
+//! Checks depthwise transposed convolution against loops, on every ISA, for every size of kernel
+//! and crop, and for parts of the rows.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn on_every_kernel<T: Real>(mut check: impl FnMut(&'static UpsampleKernel<T>)) {
     }
 }
 
-/// One element of the output, by the definition, before the clamp.
+/// One element of the output before the clamp, by the definition.
 fn element<T: Real>(
     kernel: &UpsampleKernel<T>,
     input: &UpsampleInput<'_, T>,
@@ -25,7 +25,7 @@ fn element<T: Real>(
     let (kh, kw) = kernel.kernel();
     let mut sum = 0.0;
     for (i, j) in (0..kh).flat_map(|i| (0..kw).map(move |j| (i, j))) {
-        // Before it is cropped, an input adds to its position times the stride, plus the tap.
+        // Before cropping, an input adds to its position times the stride, plus the tap.
         let place = |o: usize, k: usize, stride: usize, len: usize| {
             let reach = o.checked_sub(k)?;
             (reach % stride == 0 && reach / stride < len).then_some(reach / stride)
@@ -48,11 +48,12 @@ fn check<T: Real>(widths: &[usize]) {
             for cropped in 0..6 {
                 let (planes, height) = (1 + case % 3, [1, 2, 5, 8][(case + cropped) % 4]);
                 let natural = (height - 1) * kernel.stride() + kh;
-                // Nothing cropped, both ends, a tail that no input reaches, the middle.
+                // Rows of the output: all of them, all but both ends, all and a tail that no
+                // input reaches, and one in the middle.
                 let (row, rows) =
                     [(0, natural), (1, natural.max(3) - 2), (0, natural + 2), (natural / 2, 1)][(case + cropped) % 4];
                 let out_width = (2 * width + kw + [0, 1, 3][case % 3]).saturating_sub(2 + cropped + case % 2).max(1);
-                // All ends with the last row.
+                // All slices end with the last row.
                 let (x_plane, plane) = (height * width + 3, rows * out_width + 2);
                 let x = numbers.vec::<T>((planes - 1) * x_plane + height * width);
                 let (w, bias) = (numbers.vec::<T>(planes * kh * kw), numbers.vec::<T>(planes));
@@ -149,7 +150,7 @@ fn calls_that_do_not_fit_are_refused() {
     assert!(refused(|_, output| output.plane = 81, 2, 160));
     assert!(refused(|_, output| output.row = usize::MAX, 2, 160));
     assert!(refused(|_, output| output.cropped = usize::MAX, 2, 160));
-    // Nothing to be done.
+    // Calls with nothing to do.
     assert!(!refused(|input, _| (input.planes, input.x) = (0, &[]), 2, 0));
     assert!(!refused(|_, output| output.rows = 0, 2, 0));
 }

@@ -1,9 +1,10 @@
-//! Weaving kernels against loops, on every ISA, for any number of phases and every length of runs.
+//! Checks weaving kernels against loops, on every ISA, for any number of phases and every length
+//! of runs.
 
 use convoke_kernels::weave::{MOST_VECTORS, PhasePick, Picks, RowPick, Run, Strands, Sum};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, RowOffsets, WeaveKernel, weave_kernels};
 
-/// What no kernel may write.
+/// Marks elements that no kernel may write.
 const UNTOUCHED: f64 = 99.0;
 
 fn values<T: Real>(n: usize, seed: usize) -> Vec<T> {
@@ -23,7 +24,7 @@ fn clamp<T: Real>(x: T, lo: T, hi: T) -> T {
     if x > hi { hi } else { x }
 }
 
-/// Checks a result: the runs' elements as `want` says, the others untouched.
+/// Checks a result: the runs' elements are as `want` says, and the others are untouched.
 fn compare<T: Real>(
     y: &[T],
     ldy: usize,
@@ -113,14 +114,14 @@ fn sum<T: Real>() {
     });
 }
 
-/// Checks that the phases of some rows and planes go where they should, with zeros where rows have
-/// no element, and that nothing else is written.
+/// Checks that the phases of some rows and planes go where they should, with zeros where rows
+/// have no elements, and that nothing else is written.
 fn pick<T: Real>() {
     on_every_kernel::<T>(|kernel| {
         for (stride, chosen) in
             (1..=20).flat_map(|stride| [0, 1, 2, 3].map(|chosen| (stride, chosen))).chain([(33, 3), (64, 0)])
         {
-            // One phase, all of them, every other one, all but the first.
+            // One phase, all phases, every other phase, and all but the first.
             let offsets: Vec<_> = match chosen {
                 0 => vec![stride - 1],
                 1 => (0..stride).collect(),
@@ -216,15 +217,15 @@ fn picks_that_do_not_fit_are_refused() {
     assert!(refused(row, |picks| picks.width = 9));
     assert!(refused(row, |picks| picks.len = 6));
     assert!(refused(row, |picks| picks.stride = 0));
-    // The second phase is not one of this stride.
+    // The second phase does not belong to this stride.
     assert!(refused(row, |picks| picks.stride = 1));
     assert!(refused(row, |picks| picks.stride = usize::MAX));
     assert!(refused(row, |picks| picks.first = isize::MIN));
     assert!(refused(row, |picks| picks.first = isize::MAX));
     assert!(refused(row, |picks| picks.phases = &[PhasePick { offset: 1, dst: 0 }, PhasePick { offset: 0, dst: 0 }]));
-    // Nothing to be done.
+    // Calls with nothing to do.
     assert!(!refused(RowPick { src: Some(99), ..row }, |picks| picks.planes = 0));
-    // Rows that are all padding have no place.
+    // Rows that are all padding have no place in the source.
     assert!(!refused(RowPick { src: None, ..row }, |picks| picks.src_pitch = usize::MAX));
 }
 

@@ -1,5 +1,5 @@
-//! Every Winograd kernel of the table, on every ISA of this CPU: its matrices, and that it touches
-//! nothing else.
+//! Checks every Winograd kernel of the table, on every ISA of this CPU: its matrices, and that it
+//! touches nothing else.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn for_each_kernel<T: Real>(mut check: impl FnMut(&'static WinogradKernel<T>)) {
     }
 }
 
-/// Rows and columns of tiles: one, a few, whole vectors, vectors and a rest.
+/// Rows and columns of tiles: one, a few, whole vectors, and vectors with a rest.
 const BLOCKS: [(usize, usize); 7] = [(1, 1), (2, 3), (3, 16), (2, 17), (1, 40), (5, 7), (1, 70)];
 
 /// One channel of X with padding around it, and its transformed tiles.
@@ -57,13 +57,13 @@ fn taps<T: Real>(kernel: &WinogradKernel<T>) -> (usize, usize) {
     (kernel.down().taps(), kernel.along().taps())
 }
 
-/// Input transform, products with a transformed filter, output transform: the convolution, for
-/// every output of a block.
+/// Checks the convolution for every output of a block: input transform, products with a
+/// transformed filter, and output transform.
 fn convolves<T: Real>(kernel: &'static WinogradKernel<T>, tolerance: f64) {
     let (down, along) = taps(kernel);
     let (n, m) = ((kernel.down().values, kernel.along().values), (kernel.down().outputs, kernel.along().outputs));
     let lanes = kernel.lanes();
-    // Outputs of the last row of tiles that are not wanted: any number below all.
+    // Numbers of unwanted outputs in the last row of tiles: any number below all.
     let spares = 0..m.0;
     for (block, spare) in BLOCKS.into_iter().flat_map(|block| spares.clone().map(move |spare| (block, spare))) {
         let dropped = Spare::new(kernel.down(), spare);
@@ -120,8 +120,8 @@ fn convolves<T: Real>(kernel: &'static WinogradKernel<T>, tolerance: f64) {
     }
 }
 
-/// The output transform writes `want` and bias, residual, clamp into the pixels that exist, and
-/// nothing elsewhere.
+/// Checks that the output transform writes `want` with bias, residual and clamp into the pixels
+/// that exist, and nothing elsewhere.
 fn check_pixels<T: Real>(
     kernel: &WinogradKernel<T>,
     products: &Products<'_, T>,
@@ -143,7 +143,7 @@ fn check_pixels<T: Real>(
         let row_step = whole.next_multiple_of(lanes) + lanes;
         let channel_step = row_step * kernel.down().outputs + lanes;
         let len = (channels - 1) * channel_step + (height - 1) * row_step + width;
-        // Aligned, so that stores past the caches are possible.
+        // The memory is aligned, so that stores past the caches are possible.
         let mut memory = vec![T::from_f64(UNTOUCHED); len + 2 * lanes];
         let skip = memory.as_ptr().align_offset(64).min(lanes);
         let y = &mut memory[skip..];
@@ -224,7 +224,7 @@ fn tiles_that_are_not_finite_are_marked_and_no_others() {
                     };
                     let mut y = vec![T::ZERO; lanes * width * height];
                     let bias = vec![T::ZERO; lanes];
-                    // A clamp hides an infinity, but not from the mark.
+                    // A clamp hides an infinity from the pixels, but not from the mark.
                     let epilogue = Epilogue { bias: &bias, residual: None, lo: T::ZERO, hi: T::ONE };
                     let mut bad = vec![0; tiles];
                     let is_good = kernel.output(&products, &pixels, &mut Dest::from_slice(&mut y), &epilogue, &mut bad);
@@ -256,13 +256,13 @@ fn every_isa_has_the_same_tiles_with_names_that_say_them() {
     }
 }
 
-/// Whether a call panics: silently.
+/// Whether a call panics.
 fn panics(call: impl FnOnce() + std::panic::UnwindSafe) -> bool {
     std::panic::catch_unwind(call).is_err()
 }
 
-/// The transformed tiles of a block of `columns` tiles, whose rows are `x`, live everywhere but in
-/// `pads` elements at its ends; from column `from` of a wider block.
+/// The transformed tiles of a block of `columns` tiles with the rows `x`. `pads` elements at the
+/// ends of rows are padding. The block begins at column `from` of a wider block.
 fn transformed<T: Real>(
     kernel: &WinogradKernel<T>,
     x: &[Vec<T>],
@@ -278,7 +278,7 @@ fn transformed<T: Real>(
     let border = Border::new(kernel, &shape, 0..shape.rows(), inside.clone());
     let (mut planes, v_plane) = (vec![T::ZERO; shape.len()], shape.tiles() + kernel.lanes());
     let mut v = vec![T::ZERO; kernel.values() * v_plane];
-    // Whatever is fetched ahead.
+    // Any address may be prefetched.
     let source = Source { x: &flat, row_stride: inside.len(), next: usize::MAX };
     kernel.input(&source, &border, &mut planes, &mut v, v_plane);
     v.chunks(v_plane).map(|values| values[..shape.tiles()].to_vec()).collect()
@@ -336,7 +336,7 @@ fn masks_of_another_way_through_the_rows_are_refused() {
                 let refused = panics(std::panic::AssertUnwindSafe(|| {
                     foreign.input(&source, &border, &mut planes, &mut v, v_plane);
                 }));
-                // AVX-512's way through wide rows is not the others'.
+                // AVX-512 transforms wide rows in another way than the other ISAs.
                 let is_mask = kernel.name().contains("_3x3")
                     && one == Isa::Avx512
                     && other != Isa::Avx512
@@ -373,7 +373,7 @@ fn planes_and_borders_of_other_kernels_are_refused() {
                 );
                 assert!(panics(|| drop(Border::new(kernel, &foreign, 0..1, 0..1))), "{kernel:?}, {other:?}");
             }
-            // Sizes that overflow, however wide `usize` is.
+            // Sizes that overflow, for any width of `usize`.
             const HUGE: usize = 1 << (usize::BITS - 1);
             const HUGE_ROOT: usize = 1 << (usize::BITS / 2);
             let v_plane = shape.tiles() + kernel.lanes();

@@ -1,3 +1,3 @@
-//! AArch64.
+//! The kernels for AArch64.
 
 pub(crate) mod neon;

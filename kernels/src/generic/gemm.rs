@@ -1,14 +1,16 @@
 //! The GEMM micro-kernels: a register tile of C over the whole of a K block.
 //!
 //! The loop is the innermost one of Goto and van de Geijn, "Anatomy of High-Performance Matrix
-//! Multiplication" (2008), in BLIS's terms: an MR x NR tile of C stays in registers, and each step
-//! of k is a rank-1 update with MR broadcasts and NR/LANES vectors. Two orientations share it; they
-//! differ in which operand is reached through the offset table that makes im2col implicit:
+//! Multiplication" (2008), in BLIS's terms: an MR x NR tile of C stays in registers, and each
+//! step of k is a rank-1 update with MR broadcasts and NR/LANES vectors. Two orientations share
+//! it. They differ in the operand that is reached through the table of offsets, which makes
+//! im2col implicit:
 //!
-//! * [`spatial`]: the vectors run along output positions, B's row k is `b + koff[k]`, A is packed,
-//!   the broadcasts are weights;
-//! * [`channel`]: the vectors run along output channels of packed weights, the broadcasts are input
-//!   elements at `x + koff[k] + i`; in [`two_rows`] those of a second row, too.
+//! * [`spatial`]: vectors run along output positions. Row k of B is `b + koff[k]`, A is packed,
+//!   and the broadcasts are weights;
+//! * [`channel`]: vectors run along output channels of packed weights, and the broadcasts are
+//!   input elements at `x + koff[k] + i`. [`two_rows`] has broadcasts of a second row of pixels,
+//!   too.
 
 #![expect(
     clippy::needless_range_loop,
@@ -19,17 +21,17 @@ use crate::Real;
 use crate::simd::Simd;
 use crate::ukernel::{Ahead, ChannelArgs, ChannelStore, Column, Places, SpatialArgs, TileStore};
 
-/// The tiles of panels of `MR` rows of packed A times `NRV` vectors of B's rows.
+/// The tiles of panels: `MR` rows of packed A times `NRV` vectors of B's rows.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SpatialArgs`] states for `MR` and `NR = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &SpatialArgs<V::Elem>) {
-    // Lines of a row of B, which panels take turns to fetch of the rows to come.
+    // Cache lines of a row of B. Panels take turns to prefetch them from the rows to come.
     let lines = const { if NRV * size_of::<V>() > Ahead::LINE { NRV * size_of::<V>() / Ahead::LINE } else { 1 } };
-    // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds panels * kc * MR
-    // elements, each b + koff[k] holds NR, the tile holds MR * NR, and the store's contract covers
-    // the rest.
+    // SAFETY: every pointer below stays inside what SpatialArgs promises: a holds panels * kc *
+    // MR elements, each b + koff[k] holds NR, the tile holds MR * NR, and the store's contract
+    // covers the rest.
     unsafe {
         let mut a = args.a;
         for panel in 0..args.panels {
@@ -41,8 +43,8 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
                 a = a.add(MR);
             }
-            // Hidden from LLVM, which else reads all that follows before the loop, and spills it: 7
-            // % of the calls for one panel of 64 steps.
+            // Hidden from LLVM: it would otherwise read all that follows before the loop over k,
+            // and spill it.
             let args = core::hint::black_box(args);
             if args.accumulate {
                 add_tile::<V, MR, NRV>(&mut acc, args.tile);
@@ -54,7 +56,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
             let store = &store.at_row(panel * MR);
             match store.places {
                 Places::Consecutive(offset) => store_plain::<V, MR, NRV>(&acc, store, offset),
-                // Of an odd number of rows nobody asks for pairs.
+                // Pairs are never asked for with an odd number of rows.
                 Places::Pairs(places) if MR.is_multiple_of(2) => store_pairs::<V, MR, NRV>(&acc, store, places),
                 Places::Pairs(_) => {}
                 Places::Mapped(columns) => {
@@ -66,15 +68,15 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
     }
 }
 
-/// The tile of `MR` pixels times `NRV` vectors of packed weights' output channels.
+/// The tile of `MR` pixels times `NRV` vectors of packed weights, along output channels.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`ChannelArgs`] states for `MR` and `NR = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
     // SAFETY: every pointer below stays inside what ChannelArgs promises: each x + koff[k] is
-    // readable for MR elements, w holds panels * kc * NR elements, the tile panels * MR * NR, where
-    // panels is 1 unless MR is, and the store's contract covers the rest.
+    // readable for MR elements, w holds panels * kc * NR elements, and the tile panels * MR * NR.
+    // There is one panel unless MR is 1. The store's contract covers the rest.
     unsafe {
         if const { MR == 1 } && args.panels != 1 {
             return panels::<V, NRV>(args);
@@ -83,13 +85,13 @@ pub(crate) unsafe fn channel<V: Simd, const MR: usize, const NRV: usize>(args: &
     }
 }
 
-/// The tile of two rows of `PIXELS` pixels times `NRV` vectors of packed weights' output channels:
-/// rows of few pixels have too few sums for the multiply-adds' latency, and read the weights too
-/// often.
+/// The tile of two rows of `PIXELS` pixels times `NRV` vectors of packed weights, along output
+/// channels. A single row of few pixels has too few sums to hide the latency of multiply-adds,
+/// and reads the weights too often.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`ChannelArgs`] states for `MR = 2 * PIXELS` in two rows and `NR
-/// = NRV * V::LANES`.
+/// CPU: the ISA of `V`. Memory: as [`ChannelArgs`] states for `MR = 2 * PIXELS` in two rows and
+/// `NR = NRV * V::LANES`.
 #[inline(always)]
 pub(crate) unsafe fn two_rows<V: Simd, const PIXELS: usize, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
     // SAFETY: the caller's promise, passed on.
@@ -99,16 +101,17 @@ pub(crate) unsafe fn two_rows<V: Simd, const PIXELS: usize, const NRV: usize>(ar
 /// The tile of `ROWS` rows of `PIXELS` pixels times a panel of `NRV` vectors.
 ///
 /// # Safety
-/// As [`channel`], with `MR = ROWS * PIXELS`; a single panel.
+/// As [`channel`], with `MR = ROWS * PIXELS`, and a single panel.
 #[inline(always)]
 unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const NRV: usize>(
     args: &ChannelArgs<V::Elem>,
 ) {
-    // SAFETY: the caller's promise: row r of the tile begins r * PIXELS * NR elements into it.
+    // SAFETY: the caller's promise. Row r of the tile begins r * PIXELS * NR elements into it.
     unsafe {
         let mut acc = [[[V::splat(V::Elem::ZERO); NRV]; PIXELS]; ROWS];
-        // Loops of their own, because a second line costs an instruction a step (2 % of layers that
-        // have no use for it). Few pixels have no use for pairs, many none for a stream.
+        // Each way of prefetching has a loop of its own, because a second line costs an
+        // instruction with every step. Tiles of few pixels do not use pairs of lines, and tiles
+        // of many pixels do not stream.
         let is_pairs = const { NRV * size_of::<V>() > Ahead::LINE } && args.ahead_step == 2 * Ahead::LINE;
         if const { ROWS * PIXELS <= Ahead::STREAM_PIXELS } && args.is_stream {
             channel_sums::<V, ROWS, PIXELS, NRV, STREAM>(&mut acc, args);
@@ -130,28 +133,29 @@ unsafe fn rows_of_pixels<V: Simd, const ROWS: usize, const PIXELS: usize, const 
     }
 }
 
-/// Panels that [`panels`] reads side by side. The sums of one alone are bound by the latency of
-/// their multiply-adds, which is as long as the weights' way from the L3 cache, so that no delay is
-/// made up for. (In us, panel by panel, with two side by side and with four: 512 to 512 channels at
-/// one position, whose weights are in the L2 cache, 8.7, 7.3 and 7.4; one position to 4x4 of 512 to
-/// 256 77.3, 74.0 and 77.0.)
+/// Number of panels that [`panels`] reads side by side.
+///
+/// The sums of a single panel wait for the latency of their multiply-adds. That takes as long as
+/// the weights' way from the L3 cache, so that any delay of the weights is added to the time. Two
+/// panels have work left in that case. Measurements are in `docs/journal.md`.
 const STREAMS: usize = 2;
 
-/// Bytes that each of them fetches ahead: in all as many as [`Ahead::STREAM`]. (As many each: 1 to
-/// 4 % longer.)
+/// Bytes that each of these panels prefetches ahead. All of them together prefetch as far ahead
+/// as [`Ahead::STREAM`].
 const STREAM_BYTES: usize = Ahead::STREAM_BYTES / STREAMS;
 
-/// One pixel times several panels of packed weights: as many runs of them as streams are read side
-/// by side, each from its beginning to its end; of an odd number, the last three side by side.
+/// One pixel times several panels of packed weights. The panels are divided into as many runs as
+/// streams are read side by side, and each run is read from its beginning to its end. If the
+/// number of panels is odd, the last three are read side by side.
 ///
 /// # Safety
-/// As [`channel`] with `MR` = 1; not of a single panel.
+/// As [`channel`] with `MR` = 1; not for a single panel.
 #[inline(always)]
 unsafe fn panels<V: Simd, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
     let three = if args.panels >= 3 && !args.panels.is_multiple_of(STREAMS) { 3 } else { 0 };
     let run = (args.panels - three) / STREAMS;
-    // SAFETY: the panels `i + stream * run` are below `STREAMS * run`, and those from there on are
-    // below `args.panels`: three, or none.
+    // SAFETY: the panels `i + stream * run` are below `STREAMS * run`, and those from there on
+    // are below `args.panels`: three, or none.
     unsafe {
         for i in 0..run {
             panels_apart::<V, NRV, STREAMS>(args, i, run);
@@ -162,10 +166,11 @@ unsafe fn panels<V: Simd, const NRV: usize>(args: &ChannelArgs<V::Elem>) {
     }
 }
 
-/// The pixel times `N` panels: number `first`, and each `apart` panels behind the one before.
+/// The pixel times `N` panels: number `first`, and then each panel that is `apart` panels behind
+/// the one before.
 ///
 /// # Safety
-/// As [`channel`] with `MR` = 1; `first + (N - 1) * apart < args.panels`.
+/// As [`channel`] with `MR` = 1. `first + (N - 1) * apart < args.panels`.
 #[inline(always)]
 unsafe fn panels_apart<V: Simd, const NRV: usize, const N: usize>(
     args: &ChannelArgs<V::Elem>,
@@ -173,7 +178,7 @@ unsafe fn panels_apart<V: Simd, const NRV: usize, const N: usize>(
     apart: usize,
 ) {
     let nr = NRV * V::LANES;
-    // SAFETY: the caller's promise: of every panel, w has kc * NR elements and the tile NR; the
+    // SAFETY: the caller's promise. For every panel, w has kc * NR elements and the tile NR. The
     // offsets end at kc.
     unsafe {
         let mut acc = [[[V::splat(V::Elem::ZERO); NRV]; 1]; N];
@@ -199,10 +204,11 @@ unsafe fn panels_apart<V: Simd, const NRV: usize, const N: usize>(
     }
 }
 
-/// In the place of lines: the panel's own rows are fetched.
+/// The value of `LINES` that stands for a stream: the panel's own rows are prefetched.
 const STREAM: usize = 0;
 
-/// The loop over k of [`rows_of_pixels`], with `LINES` lines fetched a step, or [`STREAM`].
+/// The loop over k of [`rows_of_pixels`]. It prefetches `LINES` lines with each step, or the
+/// panel's own rows for [`STREAM`].
 ///
 /// # Safety
 /// As [`rows_of_pixels`].
@@ -213,7 +219,7 @@ unsafe fn channel_sums<V: Simd, const ROWS: usize, const PIXELS: usize, const NR
 ) {
     let (mut w, mut ahead) = (args.w, args.ahead);
     for k in 0..args.kc {
-        // SAFETY: the caller's promise: the offsets end at kc, and so do the panel's rows.
+        // SAFETY: the caller's promise. The offsets end at kc, and so do the panel's rows.
         unsafe {
             for line in 0..LINES {
                 V::prefetch(ahead.wrapping_add(line * Ahead::LINE).cast());
@@ -240,13 +246,13 @@ unsafe fn channel_sums<V: Simd, const ROWS: usize, const PIXELS: usize, const NR
 
 /// A row of B.
 pub(crate) trait Row<V>: Copy {
-    /// Its vector number `j`.
+    /// Vector number `j` of the row.
     ///
     /// # Safety
     /// CPU: the ISA of `V`. Memory: as whoever made the row promises.
     unsafe fn vector(self, j: usize) -> V;
 
-    /// That vector, `b`, times scalar `i` of `scalars`, plus `c`.
+    /// Vector `j` of the row, given as `b`, times scalar `i` of `scalars`, plus `c`.
     ///
     /// # Safety
     /// As [`Simd::mul_add_scalar`].
@@ -260,7 +266,7 @@ pub(crate) trait Row<V>: Copy {
     }
 }
 
-/// Vectors side by side.
+/// A row of contiguous vectors.
 #[derive(Clone, Copy)]
 struct Side<T>(*const T);
 
@@ -285,14 +291,15 @@ pub(crate) unsafe fn step<V: Simd, const MR: usize, const NRV: usize>(
     // SAFETY: the caller's promise of memory and ISA.
     unsafe {
         if NRV <= MR {
-            // Live: MR * NRV accumulators, NRV vectors of B, the scalars of one row or some.
+            // Live registers: MR * NRV accumulators, NRV vectors of B, and the scalars of one or
+            // several rows.
             let mut b = [V::splat(V::Elem::ZERO); NRV];
             for j in 0..NRV {
                 b[j] = row.vector(j);
             }
             update::<V, MR, NRV>(acc, a, &b, row);
         } else {
-            // Live: MR * NRV accumulators, the scalars of MR rows, one vector of B.
+            // Live registers: MR * NRV accumulators, the scalars of MR rows, and one vector of B.
             let mut scalars = [V::load_scalars(a, MR); MR];
             for i in 1..MR {
                 scalars[i] = if i % V::SCALARS == 0 { V::load_scalars(a.add(i), MR - i) } else { scalars[i - 1] };
@@ -307,11 +314,11 @@ pub(crate) unsafe fn step<V: Simd, const MR: usize, const NRV: usize>(
     }
 }
 
-/// The most rows of a tile.
+/// The most rows of a tile: the list of rows in [`update`] has as many.
 const MOST_ROWS: usize = 14;
 
-/// One step of k: each of `MR` scalars at `a` times the vectors of B, those of `row`. Live beside
-/// the accumulators and B: the scalars of one row, or of as many as a load brings.
+/// One step of k: each of `MR` scalars at `a` times the vectors `b` of the row `row`. Beside the
+/// accumulators and `b`, the scalars of one row are live, or as many as one load brings.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: `a` is readable for `MR` elements.
@@ -323,11 +330,12 @@ unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
     row: impl Row<V>,
 ) {
     const { assert!(MR <= MOST_ROWS) };
-    // SAFETY: the caller's promise; each load is of rows i.., and ends at MR at the latest.
+    // SAFETY: the caller's promise. Each load is of rows from i on, and ends at row MR at the
+    // latest.
     unsafe {
         let mut scalars = V::load_scalars(a, MR);
         // Straight-line code: in a loop, the choice of a lane would be a branch until the loop is
-        // unrolled, and keep LLVM from unrolling it.
+        // unrolled, and would keep LLVM from unrolling it.
         macro_rules! rows {
             ($($i:literal)+) => {$(
                 if $i < MR {
@@ -344,8 +352,8 @@ unsafe fn update<V: Simd, const MR: usize, const NRV: usize>(
     }
 }
 
-/// Adds the sums of earlier blocks of k: at the end, so that the errors of long sums grow with a
-/// block's length and the number of blocks, and not with all of K.
+/// Adds the sums of earlier blocks of k. They are added at the end of a block, so that rounding
+/// errors grow with the length of a block and the number of blocks, and not with all of K.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is readable for `MR * NRV * LANES` elements.
@@ -374,13 +382,13 @@ unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]
 /// The epilogue of a finished tile with full columns and no residual, straight from the
 /// accumulators.
 ///
-/// Only short, branch-free bodies may loop over the accumulators: LLVM unrolls those completely,
-/// and an array that is indexed by a loop that stays a loop lives in memory for the whole of the
-/// kernel.
+/// Only short, branch-free bodies may loop over the accumulators. LLVM unrolls such loops
+/// completely. If a loop is not unrolled, the array that it indexes lives in memory during the
+/// whole kernel.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: as [`TileStore`] states; the columns are full, and consecutive from
-/// `offset`.
+/// CPU: the ISA. Memory: as [`TileStore`] states. The columns are full, and consecutive from
+/// `offset` on.
 #[inline(always)]
 unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
     acc: &[[V; NRV]; MR],
@@ -401,8 +409,8 @@ unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
     }
 }
 
-/// The epilogue of a finished tile whose rows are pairs of phases: interleaved, straight from the
-/// accumulators. Bodies as in [`store_plain`].
+/// The epilogue of a finished tile with rows that are pairs of phases: they are interleaved
+/// straight from the accumulators. The loops are as short as in [`store_plain`].
 ///
 /// # Safety
 /// CPU: the ISA. Memory: as [`TileStore`] states for [`Places::Pairs`].
@@ -412,8 +420,8 @@ unsafe fn store_pairs<V: Simd, const MR: usize, const NRV: usize>(
     store: &TileStore<V::Elem>,
     places: *const usize,
 ) {
-    // SAFETY: TileStore promises NRV places, bias for MR / 2 pairs, and that pair i may be written
-    // at i * ldy + places[j] for 2 * LANES elements.
+    // SAFETY: TileStore promises NRV places, bias for MR / 2 pairs, and that pair i may be
+    // written at i * ldy + places[j] for 2 * LANES elements.
     unsafe {
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
         for i in 0..MR / 2 {
@@ -429,11 +437,12 @@ unsafe fn store_pairs<V: Simd, const MR: usize, const NRV: usize>(
     }
 }
 
-/// The epilogue of a finished tile in general: bias, residual, clamp; garbage columns dropped.
+/// The epilogue of a finished tile in general: bias, residual and clamp. Garbage columns are
+/// dropped.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is readable for `mr * nrv * LANES` elements, the rest as
-/// [`TileStore`] states for a map's `columns`.
+/// [`TileStore`] states for the `columns` of a map.
 #[inline(always)]
 unsafe fn store_columns<V: Simd>(
     tile: *const V::Elem,
@@ -442,8 +451,8 @@ unsafe fn store_columns<V: Simd>(
     store: &TileStore<V::Elem>,
     columns: *const Column,
 ) {
-    // SAFETY: TileStore promises bias for mr rows, nrv columns entries, and that row i's column j
-    // may be written (and the residual read) at i * ldy + offset for as many elements as its mask
+    // SAFETY: TileStore promises bias for mr rows, and nrv entries of columns. Row i's column j
+    // may be written, and the residual read, at i * ldy + offset for as many elements as its mask
     // has bits.
     unsafe {
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
@@ -461,8 +470,8 @@ unsafe fn store_columns<V: Simd>(
     }
 }
 
-/// The epilogue of a finished channel-vector tile `[pixels][nrv * LANES]`: transposed to rows of
-/// pixels, then as [`store_columns`].
+/// The epilogue of a finished channel-vector tile `[pixels][nrv * LANES]`. The tile is transposed
+/// to rows of pixels, and finished as by [`store_columns`].
 ///
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is readable for `pixels * nrv * LANES` elements, the rest as
@@ -474,9 +483,9 @@ pub(crate) unsafe fn store_transposed<V: Simd>(
     nrv: usize,
     store: &ChannelStore<V::Elem>,
 ) {
-    // SAFETY: the loads end at the last pixel's last vector; ChannelStore promises bias for
-    // `channels`, and that row c may be written (and the residual read) at c * ldy for `pixels`
-    // elements, c < channels.
+    // SAFETY: the loads end at the last pixel's last vector. ChannelStore promises bias for
+    // `channels`, and that row c < channels may be written, and the residual read, at c * ldy for
+    // `pixels` elements.
     unsafe {
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
         for first in (0..pixels).step_by(V::LANES) {

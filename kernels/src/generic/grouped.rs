@@ -1,12 +1,12 @@
-//! The micro-kernels of groups of few channels: a register tile of several output channels,
-//! straight from X.
+//! The direct kernels of several output channels: a register tile, straight from X.
 //!
-//! Output rows are as long as X's, so that a plane of X is one run of positions, and a tap is the
-//! same run, shifted: a tile is MR output channels by NR positions, which may begin and end in the
-//! middle of rows. Each vector of X is loaded once for all MR channels. What a shift brings from
-//! the end of one row to the beginning of the next is padding: lanes that are the same for a whole
-//! column of taps, and made zero. Only tiles near the plane's ends see rows that are not there, and
-//! load parts of vectors.
+//! Output rows are as long as rows of X. A plane of X is then one run of positions, and a tap
+//! sees the same run, shifted. A tile is MR output channels by NR positions, and may begin and
+//! end in the middle of rows. Each vector of X is loaded once for all MR channels.
+//!
+//! A shift brings elements from the end of one row to the beginning of the next one, where
+//! padding should be. These lanes are the same for a whole column of taps, and are made zero.
+//! Only tiles near the ends of the plane see rows outside of X, and load parts of vectors.
 
 #![expect(
     clippy::needless_range_loop,
@@ -18,20 +18,20 @@ use crate::Real;
 use crate::grouped::FlatArgs;
 use crate::simd::Simd;
 
-/// Tiles of `MR` output channels by `NRV` vectors, side by side.
+/// Computes tiles of `MR` output channels by `NRV` vectors, side by side.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states for `MR` and `NRV`.
 #[inline(always)]
 pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &FlatArgs<V::Elem>) {
-    // SAFETY: the caller's promise, passed on: tiles between the borders see only positions of the
-    // plane.
+    // SAFETY: the caller's promise, passed on. Tiles between the borders see only positions of
+    // the plane.
     unsafe {
         let mut ahead = args.ahead;
         for tile in 0..args.tiles {
             let (vector, done) = (args.first + tile * NRV, tile * NRV * V::LANES);
             let is_inside = vector >= args.head && vector + NRV <= args.tail;
-            // Two calls, not one loop with both kinds of loads: LLVM would move the sums from
+            // Two calls and not one loop with both kinds of loads: LLVM would move the sums from
             // register to register between them.
             if is_inside && args.is_finite {
                 let acc = sum::<V, MR, NRV, false>(args, vector, is_inside, ahead);
@@ -45,9 +45,11 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
     }
 }
 
-/// The sums of the tile that begins with vector `vector` of the positions, and that `is_inside` if
-/// no tap sees a position before or behind the plane. Padding is left out, or, if `ZEROS`, which
-/// tiles that are not inside ask for, zeros that are multiplied.
+/// Computes the sums of the tile that begins with vector `vector` of the positions. `is_inside`
+/// says that no tap sees a position before or behind the plane.
+///
+/// Products with padding are left out. If `ZEROS`, padding is multiplied as zeros instead; tiles
+/// that are not inside ask for it.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states.
@@ -58,8 +60,9 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
     is_inside: bool,
     ahead: *const u8,
 ) -> [[V; NRV]; MR] {
-    // SAFETY: the caller's promise of memory and ISA; border_masks has masks of all vectors before
-    // head and from tail on, and NRV before either.
+    // SAFETY: the caller's promise of memory and ISA. border_masks has masks for all vectors
+    // before head and from tail on, and for NRV neighbours of each, which a tile at the border
+    // may contain.
     unsafe {
         let mut ahead = ahead;
         let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
@@ -67,10 +70,10 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
             acc[i] = [V::splat(*args.bias.add(i)); NRV];
         }
         let x = args.x.wrapping_add(vector * V::LANES);
-        // Tiles inside the gap have no masks of their own, and do not look for them.
+        // Tiles inside the gap have no border masks, and do not read any.
         let slot = if vector < args.gap.0 { vector } else { vector.wrapping_sub(args.gap.1) };
         let border = args.border_masks.wrapping_add(slot);
-        // The taps of a column have masks of their own at the border only.
+        // Only at the border the taps of a column have masks of their own.
         let own = if is_inside { 0 } else { u32::MAX };
         let mut masks = args.masks.add(vector % args.period);
         let (mut taps, mut w) = (args.taps, args.w);
@@ -88,9 +91,9 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
                 ahead = ahead.wrapping_add(args.ahead_step);
                 let x = x.wrapping_offset((*taps).offset as isize);
                 if ZEROS {
-                    step::<V, MR, NRV>(&mut acc, w, Border(x, zeros.add(((*taps).masks & own) as usize)));
+                    step::<V, MR, NRV>(&mut acc, w, MaskedVectors(x, zeros.add(((*taps).masks & own) as usize)));
                 } else {
-                    step::<V, MR, NRV>(&mut acc, w, Part(x, lanes));
+                    step::<V, MR, NRV>(&mut acc, w, VectorLanes(x, lanes));
                 }
                 (taps, w) = (taps.add(1), w.add(MR));
             }
@@ -100,7 +103,7 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
     }
 }
 
-/// The epilogue of a tile whose first output is number `done` of the call.
+/// The epilogue of a tile. Its first output is number `done` of the call.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states.
@@ -110,8 +113,8 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
     acc: &[[V; NRV]; MR],
     done: usize,
 ) {
-    // SAFETY: FlatArgs promises that row i may be written at i * ldy for `len` elements, and the
-    // tile.
+    // SAFETY: FlatArgs promises that row i may be written at i * ldy for `len` elements, and that
+    // the tile may be written.
     unsafe {
         if args.len - done >= NRV * V::LANES && args.residual.is_null() {
             let y = args.y.add(done);
@@ -140,11 +143,11 @@ unsafe fn finish<V: Simd, const MR: usize, const NRV: usize>(
     }
 }
 
-/// Vectors side by side, some lanes of which count.
+/// A row of contiguous vectors. For each vector it has the lanes that are multiplied.
 #[derive(Clone, Copy)]
-struct Part<V: Simd, const NRV: usize>(*const V::Elem, [V::Lanes; NRV]);
+struct VectorLanes<V: Simd, const NRV: usize>(*const V::Elem, [V::Lanes; NRV]);
 
-impl<V: Simd, const NRV: usize> Row<V> for Part<V, NRV> {
+impl<V: Simd, const NRV: usize> Row<V> for VectorLanes<V, NRV> {
     #[inline(always)]
     unsafe fn vector(self, j: usize) -> V {
         // SAFETY: the caller's promise of memory and ISA.
@@ -158,28 +161,30 @@ impl<V: Simd, const NRV: usize> Row<V> for Part<V, NRV> {
     }
 }
 
-/// Vectors side by side, of each of which the lanes of a mask are loaded.
+/// A row of contiguous vectors. For each vector it has a mask of the lanes that are loaded; the
+/// other lanes are zero.
 #[derive(Clone, Copy)]
-struct Border<T>(*const T, *const u32);
+struct MaskedVectors<T>(*const T, *const u32);
 
-impl<V: Simd> Row<V> for Border<V::Elem> {
+impl<V: Simd> Row<V> for MaskedVectors<V::Elem> {
     #[inline(always)]
     unsafe fn vector(self, j: usize) -> V {
-        // SAFETY: the caller's promise of memory and ISA: the masks have lanes that lie in the
-        // plane.
+        // SAFETY: the caller's promise of memory and ISA. The masks only have lanes that lie in
+        // the plane.
         unsafe { V::load_mask(self.0.wrapping_add(j * V::LANES), *self.1.add(j)) }
     }
 }
 
-/// The epilogue of a tile with a residual, or beyond the last position: from memory, because loops
-/// with branches over the accumulators would keep them there all the time.
+/// The epilogue of a tile that has a residual, or reaches beyond the last position. It reads the
+/// sums from memory: loops with branches over the accumulators would keep them in memory all the
+/// time.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states, the tile being written.
+/// CPU: the ISA of `V`. Memory: as [`FlatArgs`] states; the tile has been written.
 #[inline(always)]
 unsafe fn store_rest<V: Simd>(args: &FlatArgs<V::Elem>, mr: usize, nrv: usize, done: usize) {
     // SAFETY: FlatArgs promises that row i may be written, and the residual read, at i * ldy for
-    // `len` elements, of which n are left at vector j.
+    // `len` elements; n of them are left at vector j.
     unsafe {
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
         for i in 0..mr {
@@ -198,13 +203,13 @@ unsafe fn store_rest<V: Simd>(args: &FlatArgs<V::Elem>, mr: usize, nrv: usize, d
     }
 }
 
-/// Instantiates the tiles of an ISA and type, and lists them.
+/// Instantiates the tiles of one ISA and type, and lists them.
 macro_rules! grouped {
     ($vector:ty, $isa:expr, #[$attr:meta]: $($name:ident($mr:literal, $nrv:literal)),+ $(,)?) => {
         type Elem = <$vector as crate::simd::Simd>::Elem;
         $(
             /// # Safety
-            /// As the generic kernel's, for this ISA and tile.
+            /// As for the generic kernel, with this ISA and tile.
             #[$attr]
             unsafe fn $name(args: &crate::grouped::FlatArgs<Elem>) {
                 // SAFETY: the caller's promise, passed on.

@@ -1,4 +1,5 @@
-//! Algorithms written once over [`Simd`](crate::simd::Simd), instantiated by every ISA's tile list.
+//! The kernels, written once over [`Simd`](crate::simd::Simd) and instantiated by the lists of
+//! each ISA.
 
 pub(crate) mod depthwise;
 pub(crate) mod gemm;
@@ -8,7 +9,8 @@ pub(crate) mod weave;
 pub(crate) mod winograd;
 
 /// Instantiates a generic GEMM micro-kernel for a list of tiles, and lists the instances in a
-/// table. A tile's first size is its MR, or the pixels of one of its rows.
+/// table. The first size of a tile is its MR; for two rows of pixels it is the number of pixels
+/// of one row.
 macro_rules! tiles {
     (spatial, $($list:tt)*) => {
         $crate::generic::tile_table! { spatial, SpatialKernel, SpatialArgs, 1, {}, $($list)* }
@@ -22,13 +24,13 @@ macro_rules! tiles {
 }
 pub(crate) use tiles;
 
-/// The instances and the table of [`tiles`], of a kind of descriptor with `$own` fields, and
-/// arguments.
+/// The instances and the table of [`tiles`]. `$own` are the fields that only this kind of
+/// descriptor has.
 macro_rules! tile_table {
     ($generic:ident, $kernel:ident, $args:ident, $rows:literal, $own:tt, $vector:ty, $isa:expr, #[$attr:meta], $table:ident: $($name:ident($mr:literal, $nrv:literal)),+ $(,)?) => {
         $(
             /// # Safety
-            /// As the generic kernel's, for this ISA and tile.
+            /// As for the generic kernel, with this ISA and tile.
             #[$attr]
             unsafe fn $name(args: &crate::ukernel::$args<<$vector as crate::simd::Simd>::Elem>) {
                 // SAFETY: the caller's promise, passed on.
@@ -53,7 +55,7 @@ macro_rules! tile_table {
 }
 pub(crate) use tile_table;
 
-/// A descriptor with fields that others do not have.
+/// A descriptor with the fields of all kinds, and its own.
 macro_rules! tile {
     ($kernel:ident, { $($own:tt)* }, $($fields:tt)*) => {
         crate::ukernel::$kernel { $($fields)* $($own)* }
@@ -61,9 +63,9 @@ macro_rules! tile {
 }
 pub(crate) use tile;
 
-/// Instantiates the Winograd transforms of one ISA and element type, and lists them in a table. The
-/// tiles are the same for all: `name(values down, outputs down; values along, outputs along)`,
-/// named after outputs and taps.
+/// Instantiates the Winograd transforms of one ISA and element type, and lists them in a table.
+/// The tiles are the same for all:
+/// `name(values down, outputs down; values along, outputs along)`. A name says outputs and taps.
 macro_rules! winograd_tiles {
     ($vector:ty, $elem:ident, $isa:expr, #[$attr:meta]) => {
         $crate::generic::winograd_tiles! {
@@ -79,7 +81,7 @@ macro_rules! winograd_tiles {
                 use super::*;
 
                 /// # Safety
-                /// As the generic transform's, for this ISA and tile.
+                /// As for the generic transform, with this ISA and tile.
                 #[$attr]
                 pub(super) unsafe fn split(args: &crate::winograd::SplitArgs<'_, $elem>) {
                     // SAFETY: the caller's promise, passed on.
@@ -87,7 +89,7 @@ macro_rules! winograd_tiles {
                 }
 
                 /// # Safety
-                /// As the generic transform's, for this ISA and tile.
+                /// As for the generic transform, with this ISA and tile.
                 #[$attr]
                 pub(super) unsafe fn input(args: &crate::winograd::InputArgs<$elem>) {
                     // SAFETY: the caller's promise, passed on.
@@ -95,7 +97,7 @@ macro_rules! winograd_tiles {
                 }
 
                 /// # Safety
-                /// As the generic transform's, for this ISA and tile.
+                /// As for the generic transform, with this ISA and tile.
                 #[$attr]
                 pub(super) unsafe fn straight(args: &crate::winograd::StraightArgs<'_, $elem>) {
                     // SAFETY: the caller's promise, passed on.
@@ -103,7 +105,7 @@ macro_rules! winograd_tiles {
                 }
 
                 /// # Safety
-                /// As the generic transform's, for this ISA and tile.
+                /// As for the generic transform, with this ISA and tile.
                 #[$attr]
                 pub(super) unsafe fn output(args: &crate::winograd::OutputArgs<$elem>) -> bool {
                     // SAFETY: the caller's promise, passed on.
@@ -113,7 +115,7 @@ macro_rules! winograd_tiles {
         )+
 
         /// # Safety
-        /// As the generic function's, for this ISA.
+        /// As for the generic function, with this ISA.
         #[$attr]
         unsafe fn extend(args: &crate::winograd::SplitArgs<'_, $elem>) {
             // SAFETY: the caller's promise, passed on.
@@ -138,11 +140,11 @@ macro_rules! winograd_tiles {
 }
 pub(crate) use winograd_tiles;
 
-/// Instantiates the weaving kernel, and lists it in a table.
+/// Instantiates the weaving kernels of one ISA and element type, and lists them in a table.
 macro_rules! weave_kernel {
     ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $name:ident, $fetch:ident, $sum:ident, $pick:ident) => {
         /// # Safety
-        /// As the generic kernel's, for this ISA.
+        /// As for the generic kernel, with this ISA.
         #[$attr]
         unsafe fn $sum(args: &crate::weave::SumArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
             // SAFETY: the caller's promise, passed on.
@@ -150,7 +152,7 @@ macro_rules! weave_kernel {
         }
 
         /// # Safety
-        /// As the generic kernel's, for this ISA.
+        /// As for the generic kernel, with this ISA.
         #[$attr]
         unsafe fn $pick(args: &crate::weave::PickArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
             // SAFETY: the caller's promise, passed on.
@@ -158,7 +160,7 @@ macro_rules! weave_kernel {
         }
 
         /// # Safety
-        /// As the generic kernel's, for this ISA.
+        /// As for the generic kernel, with this ISA.
         #[$attr]
         unsafe fn $fetch(args: &crate::weave::FetchArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
             // SAFETY: the caller's promise, passed on.
@@ -166,7 +168,7 @@ macro_rules! weave_kernel {
         }
 
         /// # Safety
-        /// As the generic kernel's, for this ISA.
+        /// As for the generic kernel, with this ISA.
         #[$attr]
         unsafe fn $name(args: &crate::weave::WeaveArgs<'_, <$vector as crate::simd::Simd>::Elem>) {
             // SAFETY: the caller's promise, passed on.

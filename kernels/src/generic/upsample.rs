@@ -1,15 +1,16 @@
-//! Depthwise transposed convolution of stride 2, straight from X: all phases of the last axis
-//! together, interleaved in registers.
+//! The kernels of depthwise transposed convolution with stride 2, straight from X. All phases of
+//! the last axis are computed together, and interleaved in registers.
 //!
-//! Before it is cropped, row `u` of the output is the sum over the taps `k` of its phase, `k = u %
-//! SH + SH * t`, of row `u / SH - t` of X. A step makes the SH rows of output that see the same
-//! rows of X, a pair of vectors of each at a time: of each row of X it loads the vectors that the
-//! taps along the row see, at most three, each at its shift, and each serves all taps of all phases
-//! that see it. Steps go down the rows, so that Y is written in the order of its rows.
+//! Let row `u` of the output be counted before cropping. It is the sum over the taps
+//! `k = u % SH + SH * t` of its phase, each applied to row `u / SH - t` of X. One step computes
+//! the SH output rows that see the same rows of X, a pair of vectors of each row at a time. It
+//! loads, from each of these rows of X, the vectors that the taps along the row see: one for each
+//! shift, at most three. Each vector serves all taps of all phases that see it. Steps go down the
+//! rows, so that the rows of Y are written in order.
 //!
-//! Most pairs of most steps lie inside X and Y: a loop with neither masks nor choices. The others,
-//! at the ends of rows and at the top and the bottom, load by masks, and ask for each row whether
-//! it is there.
+//! Most pairs of most steps lie inside X and Y, and run in a loop without masks and choices. The
+//! others, at the ends of rows and at the top and the bottom, load by masks, and ask for each row
+//! whether it exists.
 
 #![expect(
     clippy::needless_range_loop,
@@ -20,29 +21,31 @@ use crate::Real;
 use crate::simd::{LEAST_ROW, Simd};
 use crate::upsample::UpsampleArgs;
 
-/// Vectors of a row of X, and rows, that a step holds, at the most.
+/// The most vectors of a row of X that a step holds in registers, and the most rows: 5 taps with
+/// stride 2 see as many.
 const MOST_HELD: usize = 3;
 
-/// Taps of a kernel, at the most.
+/// The most taps of a kernel: 5 x 5.
 const MOST_TAPS: usize = 25;
 
-/// The element of X that tap `k` reads along a row lies this far from the one that the phase's
-/// output is made at: `odd` is what the padding is modulo 2.
+/// The distance, along a row of X, from the element at the output's position to the element that
+/// tap `k` reads. `odd` is the padding modulo 2.
 const fn shift(k: usize, odd: usize) -> isize {
     let phase = (k + odd) % 2;
     (phase as isize + odd as isize - k as isize) / 2
 }
 
-/// What a kernel of `kw` taps holds of a row: the first shift, and how many there are.
+/// The vectors of a row that a kernel of `kw` taps holds: the least shift, and the number of
+/// shifts.
 const fn shifts(kw: usize, odd: usize) -> (isize, usize) {
     let (low, high) = (shift(kw - 1, odd), shift(0, odd));
-    // The last tap but one is of the other phase.
+    // The last tap and the one before it belong to different phases.
     let low = if shift(kw - 2, odd) < low { shift(kw - 2, odd) } else { low };
     let high = if shift(1, odd) > high { shift(1, odd) } else { high };
     (low, (high - low) as usize + 1)
 }
 
-/// The kernel of `KH` x `KW` taps, of strides `SH` and 2, where the padding before a row is `ODD`
+/// The kernel of `KH` x `KW` taps with strides `SH` and 2. `ODD` is the padding before a row
 /// modulo 2.
 ///
 /// # Safety
@@ -52,13 +55,13 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
     args: &UpsampleArgs<V::Elem>,
 ) {
     const { assert!(KH * KW <= MOST_TAPS && KH <= SH * MOST_HELD && KW >= 2) };
-    // SAFETY: the caller's promise, passed on: planes are as far apart as it says, and steps see
-    // the output's rows. Pairs inside have all that they see in rows of X, and whole vectors in
-    // rows of Y; masks are those of the others; whole steps have all their rows.
+    // SAFETY: the caller's promise, passed on. Planes are as far apart as it says, and steps see
+    // the output's rows. For pairs inside, everything that they see lies in rows of X, and both
+    // vectors lie in rows of Y. Other pairs have masks. Whole steps have all of their rows.
     unsafe {
         let (low, held) = const { shifts(KW, ODD) };
         let before = KH.div_ceil(SH) - 1;
-        let edges = Edges::<V>::new(args, (low, held));
+        let edges = PairEdges::<V>::new(args, (low, held));
         let (first, end) = (args.row / SH, (args.row + args.rows - 1) / SH + 1);
         for plane in 0..args.planes {
             let w = args.w.add(plane * args.w_plane);
@@ -67,8 +70,8 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
             for tap in (0..KH * KW).step_by(V::SCALARS) {
                 weights.held[tap / V::SCALARS] = V::load_scalars(w.add(tap), KH * KW - tap);
             }
-            // Pointers that LLVM knows nothing about: it would keep one for each row, vector and
-            // edge, in memory. Those of rows that are not there are not used.
+            // LLVM must know nothing about these pointers: it would keep one for each row, vector
+            // and edge in memory. Pointers to rows that do not exist are not used.
             let mut x =
                 args.x.wrapping_add(plane * args.x_plane + first * args.width).wrapping_offset(args.shift + low);
             let y: *const V::Elem = args.y.wrapping_add(plane * args.y_plane);
@@ -77,8 +80,8 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
                 let has_all_outputs = step * SH >= args.row && (step + 1) * SH <= args.row + args.rows;
                 let is_whole = has_all_outputs && step >= before && step < args.height;
                 let mut place = Place { step, pair: 0, x, y };
-                // Two loops: choices of rows would take registers from the one that nearly all
-                // steps have.
+                // Two loops: the choice of rows would take registers from the first loop, which
+                // nearly all steps use.
                 while is_whole && place.pair < edges.pairs {
                     if (edges.head..edges.tail).contains(&place.pair) {
                         pairs::<V, SH, KH, KW, ODD, false, false>(args, &weights, &place, &edges);
@@ -98,25 +101,26 @@ pub(crate) unsafe fn upsample<V: Simd, const SH: usize, const KH: usize, const K
     }
 }
 
-/// What the channels differ in.
+/// What depends on the channel.
 struct Weights<V: Simd> {
     bias: V,
     w: *const V::Elem,
-    /// The first weights, as many as have registers.
+    /// The first weights: as many as registers are left for.
     held: [V::Scalars; MOST_TAPS],
 }
 
-/// A step, and a pair of vectors of its rows of output.
+/// A step, and a pair of vectors of its output rows.
 struct Place<V: Simd> {
     step: usize,
     pair: usize,
-    /// Where the first shift of row `step` begins for it, and where the first row of output does.
+    /// Where row `step` of X begins for this pair, at the least shift; and where the first output
+    /// row of the step begins.
     x: *const V::Elem,
     y: *const V::Elem,
 }
 
 impl<V: Simd> Place<V> {
-    /// The next pair.
+    /// Moves on to the next pair.
     #[inline(always)]
     fn next(&mut self) {
         self.pair += 1;
@@ -125,27 +129,27 @@ impl<V: Simd> Place<V> {
     }
 }
 
-/// The pairs of output vectors along a row.
-struct Edges<V: Simd> {
+/// The pairs of output vectors along a row, and how they see X.
+struct PairEdges<V: Simd> {
     pairs: usize,
-    /// From `head` to `tail` are the pairs that see nothing beside a row of X, and are whole
-    /// vectors.
+    /// The pairs from `head` to `tail` see nothing outside of a row of X, and are whole vectors
+    /// of Y.
     head: usize,
     tail: usize,
-    /// Masks for each shift: of the first pair, of two pairs behind those inside, and of pairs
-    /// inside.
+    /// Masks for each shift: for the first pair, for the two pairs behind those inside, and for
+    /// the pairs inside.
     masks: [[V::Mask; MOST_HELD]; 4],
 }
 
-impl<V: Simd> Edges<V> {
+impl<V: Simd> PairEdges<V> {
     /// # Safety
     /// CPU: the ISA of `V`.
     #[inline(always)]
     unsafe fn new(args: &UpsampleArgs<V::Elem>, (low, held): (isize, usize)) -> Self {
         let pairs = args.out_width.div_ceil(2 * V::LANES);
         let position = |pair: usize| (pair * V::LANES) as isize + args.shift + low;
-        // Pairs of a row end before position `width`, all their shifts included; the last one may
-        // be a part.
+        // A pair inside ends before position `width` at all of its shifts. The last pair may be
+        // incomplete in Y.
         let behind = args.width as isize - (V::LANES + held - 1) as isize - position(0);
         let tail = if behind < 0 { 0 } else { (behind as usize / V::LANES + 1).min(args.out_width / (2 * V::LANES)) };
         let head = usize::from(position(0) < 0).min(tail);
@@ -165,9 +169,9 @@ impl<V: Simd> Edges<V> {
 /// One step for one pair of output vectors.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states; unless `MASKED`, the pair is one of
-/// those inside; unless `PARTIAL`, all rows of the step are there, in X and in the output. A
-/// partial step is masked.
+/// CPU: the ISA of `V`. Memory: as [`UpsampleArgs`] states. Unless `MASKED`, the pair is one of
+/// those inside. Unless `PARTIAL`, all rows of the step exist in X and in the output. A `PARTIAL`
+/// step is also `MASKED`.
 #[inline(always)]
 unsafe fn pairs<
     V: Simd,
@@ -181,10 +185,10 @@ unsafe fn pairs<
     args: &UpsampleArgs<V::Elem>,
     weights: &Weights<V>,
     &Place { step, pair, x, y }: &Place<V>,
-    edges: &Edges<V>,
+    edges: &PairEdges<V>,
 ) {
-    // SAFETY: a row of X is read where there is one, and of it the lanes of the mask, or all where
-    // the caller promises them; stores and the residual end with the output's row.
+    // SAFETY: a row of X is only read if it exists, in the lanes of the mask, or whole where the
+    // caller promises that. Stores and the residual end with the output's row.
     unsafe {
         let (low, held) = const { shifts(KW, ODD) };
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
@@ -217,13 +221,13 @@ unsafe fn pairs<
                 if k >= KH {
                     continue;
                 }
-                // Neighbouring taps add to different sums, so that none waits for the one before
-                // it.
+                // Neighbouring taps add to different sums, so that no multiply-add waits for the
+                // one before it.
                 for tap in 0..KW {
                     let index = k * KW + tap;
                     let first = index / V::SCALARS * V::SCALARS;
-                    // Weights that have no register are read where they are used: LLVM would keep
-                    // them on the stack instead.
+                    // Weights that have no register are read where they are used: otherwise LLVM
+                    // would keep them on the stack.
                     let scalars =
                         if index / V::SCALARS < const { held_weights::<V>(KH.div_ceil(SH) * shifts(KW, ODD).1) } {
                             weights.held[index / V::SCALARS]
@@ -257,14 +261,14 @@ unsafe fn pairs<
     }
 }
 
-/// How many registers there are for weights, beside `vectors` of X, two rows' sums and what they
-/// become, their permutations, bias and bounds.
+/// Registers that are left for weights. The others hold `vectors` of X, the sums of two rows and
+/// their results, tables of permutations, bias and bounds.
 const fn held_weights<V: Simd>(vectors: usize) -> usize {
     V::REGISTER_FILE.saturating_sub((vectors + 10) * V::REGISTERS)
 }
 
-/// Instantiates the kernels of one ISA and element type, and lists them in a table: `name(stride,
-/// taps down, taps along)`.
+/// Instantiates the kernels of one ISA and element type, and lists them in a table:
+/// `name(stride, taps down, taps along)`.
 macro_rules! upsample_kernels {
     ($vector:ty, $isa:expr, #[$attr:meta], $table:ident: $($name:ident($sh:literal, $kh:literal, $kw:literal)),+ $(,)?) => {
         $(
@@ -272,7 +276,7 @@ macro_rules! upsample_kernels {
                 use super::*;
 
                 /// # Safety
-                /// As the generic kernel's, for this ISA and size.
+                /// As for the generic kernel, with this ISA and size.
                 #[$attr]
                 pub(super) unsafe fn even(args: &crate::upsample::UpsampleArgs<<$vector as crate::simd::Simd>::Elem>) {
                     // SAFETY: the caller's promise, passed on.
@@ -280,7 +284,7 @@ macro_rules! upsample_kernels {
                 }
 
                 /// # Safety
-                /// As the generic kernel's, for this ISA and size.
+                /// As for the generic kernel, with this ISA and size.
                 #[$attr]
                 pub(super) unsafe fn odd(args: &crate::upsample::UpsampleArgs<<$vector as crate::simd::Simd>::Elem>) {
                     // SAFETY: the caller's promise, passed on.

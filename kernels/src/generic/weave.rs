@@ -1,7 +1,8 @@
-//! Weaving: the phases of a stride, each a row of sums, interleaved into rows of output, with the
-//! epilogue.
+//! The weaving kernels: the phases of a stride, each a row of sums, are interleaved into rows of
+//! output, with the epilogue.
 //!
-//! Phases of 1, 2, 4 and 8 are interleaved in registers; others an element at a time.
+//! 1, 2, 4 or 8 phases are interleaved in registers; other numbers of phases an element at a
+//! time.
 
 #![expect(
     clippy::needless_range_loop,
@@ -16,7 +17,7 @@ use crate::weave::{FetchArgs, PhasePick, PickArgs, Picks, Run, SumArgs, WeaveArg
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn weave<V: Simd>(args: &WeaveArgs<'_, V::Elem>) {
-    // SAFETY: the caller's promise, passed on; every run is inside what it covers.
+    // SAFETY: the caller's promise, passed on. Every run lies inside what the promise covers.
     unsafe {
         for run in args.runs {
             match args.slots.len() {
@@ -36,8 +37,8 @@ pub(crate) unsafe fn weave<V: Simd>(args: &WeaveArgs<'_, V::Elem>) {
 /// CPU: the ISA of `V`. Memory: as [`SumArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn sum<V: Simd>(args: &SumArgs<'_, V::Elem>) {
-    // SAFETY: the caller's promise, passed on; every run is inside what it covers. 8 accumulators
-    // hide the latency of FMA.
+    // 8 accumulators hide the latency of FMA.
+    // SAFETY: the caller's promise, passed on. Every run lies inside what the promise covers.
     unsafe {
         for run in args.runs {
             match args.sums.len() {
@@ -50,14 +51,14 @@ pub(crate) unsafe fn sum<V: Simd>(args: &SumArgs<'_, V::Elem>) {
     }
 }
 
-/// One run, `NV` vectors of each of `P` strands at a time.
+/// Sums and weaves one run, `NV` vectors of each of `P` strands at a time.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SumArgs`] states.
 #[inline(always)]
 unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V::Elem>, run: &Run) {
-    // SAFETY: all blocks but the last are whole, so that each begins at a vector of its strands,
-    // and NV <= MOST_VECTORS.
+    // SAFETY: all blocks but the last are whole, so that each block begins at a vector of its
+    // strands, and NV <= MOST_VECTORS.
     unsafe {
         let mut done = 0;
         while done < run.len {
@@ -73,10 +74,10 @@ unsafe fn sum_run<V: Simd, const P: usize, const NV: usize>(args: &SumArgs<'_, V
     }
 }
 
-/// `n` outputs of a run from the `done`-th on: `NV` vectors of `P` strands.
+/// Sums and weaves `n` outputs of a run, from output `done` on: `NV` vectors of `P` strands.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`SumArgs`] states; `n <= P * NV * LANES`, and `done` is a
+/// CPU: the ISA of `V`. Memory: as [`SumArgs`] states. `n <= P * NV * LANES`, and `done` is a
 /// multiple of `P * LANES`.
 #[inline(always)]
 unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
@@ -85,8 +86,8 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     done: usize,
     n: usize,
 ) {
-    // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, or one element
-    // further; the stores `n` elements from `at + done` on.
+    // SAFETY: the loads of a strand are NV whole vectors from `from + done / P` on, or one
+    // element further. The stores are `n` elements from `at + done` on.
     unsafe {
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
         let x = args.x.wrapping_add(run.from + done / P);
@@ -127,7 +128,7 @@ unsafe fn sum_block<V: Simd, const P: usize, const NV: usize>(
     }
 }
 
-/// Asks for the destination's cache lines in the L2 cache.
+/// Prefetches the destination's cache lines into the L2 cache.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. No memory is touched: a prefetch is a hint.
@@ -165,7 +166,8 @@ pub(crate) unsafe fn pick<V: Simd>(args: &PickArgs<'_, V::Elem>) {
     }
 }
 
-/// [`pick`] with a stride that the compiler knows, and one phase, or any of the `P` that there are.
+/// [`pick`] for a stride that the compiler knows. One phase is picked, or any of the `P` phases
+/// of the stride.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`PickArgs`] states.
@@ -183,13 +185,13 @@ unsafe fn pick_rows<V: Simd, const STRIDE: usize, const P: usize>(args: &PickArg
         let mut at = 0;
         while at < picks.len {
             let position = picks.first + (base + at * STRIDE) as isize;
-            // Vectors that lie inside the rows, and fill the phases; one at a time where that is
-            // not so, of all rows with the same masks.
+            // The vectors that lie inside the rows and are full. Others are copied one at a time,
+            // for all rows with the same masks.
             let inside = usize::try_from(position).map_or(0, |position| picks.width.saturating_sub(position) / STRIDE);
             let whole = inside.min(picks.len - at) / V::LANES;
             let run = PickRun { picks, position, whole, n: (picks.len - at).min(V::LANES), slots };
-            // SAFETY: the caller's promise; the stores are of elements from `at` on, `n` of them or
-            // all of the whole vectors.
+            // SAFETY: the caller's promise. The stores are of elements from `at` on: `n` of them,
+            // or all of the whole vectors.
             unsafe {
                 match whole {
                     0 => run.copy_masked::<V, STRIDE>(src, dst.wrapping_add(at)),
@@ -201,25 +203,25 @@ unsafe fn pick_rows<V: Simd, const STRIDE: usize, const P: usize>(args: &PickArg
     }
 }
 
-/// Vectors of each phase, of all rows.
+/// Some vectors of each phase, for all rows.
 struct PickRun<'a, const P: usize> {
     picks: &'a Picks<'a>,
-    /// Where they begin in a row of the source.
+    /// Where the vectors begin in a row of the source.
     position: isize,
-    /// How many lie inside the rows.
+    /// How many of them lie inside the rows.
     whole: usize,
-    /// Elements that are stored of one that does not.
+    /// Elements that are stored of a vector that does not lie inside.
     n: usize,
     /// Where each phase goes, if it is picked.
     slots: [Option<usize>; P],
 }
 
 impl<const P: usize> PickRun<'_, P> {
-    /// Whole vectors, row after row.
+    /// Copies the whole vectors, row after row.
     ///
     /// # Safety
-    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, in which
-    /// the whole vectors lie, that of `dst` writable for as many at each slot.
+    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, and the
+    /// whole vectors lie in it. Each row of `dst` is writable for as many vectors at each slot.
     #[inline(always)]
     unsafe fn copy_whole<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
         let ahead = self.picks.ahead;
@@ -247,11 +249,11 @@ impl<const P: usize> PickRun<'_, P> {
         }
     }
 
-    /// One vector, of the lanes that lie in a row.
+    /// Copies one vector, in the lanes that lie in a row.
     ///
     /// # Safety
-    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width, that of
-    /// `dst` writable for `n` elements at each slot.
+    /// CPU: the ISA of `V`. Memory: each row of `src` is readable for the picks' width. Each row
+    /// of `dst` is writable for `n` elements at each slot.
     #[inline(always)]
     unsafe fn copy_masked<V: Simd, const STRIDE: usize>(&self, src: *const V::Elem, dst: *mut V::Elem) {
         let ahead = self.picks.ahead;
@@ -260,7 +262,7 @@ impl<const P: usize> PickRun<'_, P> {
             masks[s] = mask_in_row::<V>(self.position + (s * V::LANES) as isize, self.picks.width);
         }
         for row in self.picks.rows {
-            // SAFETY: the caller's promise; the masks hold the lanes that lie in a row.
+            // SAFETY: the caller's promise. The masks only have lanes that lie in a row.
             unsafe {
                 let mut v = [V::splat(V::Elem::ZERO); STRIDE];
                 if let Some(begin) = row.src {
@@ -282,7 +284,7 @@ impl<const P: usize> PickRun<'_, P> {
     }
 }
 
-/// The lanes of a vector at `position` that lie in a row of `width` elements.
+/// A mask of the lanes of a vector at `position` that lie in a row of `width` elements.
 #[inline(always)]
 fn mask_in_row<V: Simd>(position: isize, width: usize) -> u32 {
     let (from, to) = lanes_in_row(V::LANES, position, width);
@@ -290,11 +292,12 @@ fn mask_in_row<V: Simd>(position: isize, width: usize) -> u32 {
     if from < to { below(to) & !below(from) } else { 0 }
 }
 
-/// Neighbouring phases from which on a square of elements is transposed; fewer are moved one by
-/// one.
+/// Number of neighbouring phases from which on a block of elements is transposed. Fewer phases
+/// are copied an element at a time, because a transposition costs the same for any number of
+/// phases.
 const FEW_PHASES: usize = 4;
 
-/// [`pick`] for any stride: neighbouring phases are read together, and transposed.
+/// [`pick`] for any stride. Neighbouring phases are read together, and transposed.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`PickArgs`] states.
@@ -326,7 +329,7 @@ unsafe fn pick_blocks<V: Simd>(args: &PickArgs<'_, V::Elem>) {
     }
 }
 
-/// Zeros.
+/// Stores `len` zeros.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: `dst` is writable for `len` elements.
@@ -338,7 +341,7 @@ unsafe fn clear<V: Simd>(dst: *mut V::Elem, len: usize) {
     }
 }
 
-/// One phase of one row, an element at a time.
+/// Picks one phase of one row, an element at a time.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: `src` is readable for the row, `dst` writable for the phase.
@@ -353,18 +356,19 @@ unsafe fn pick_one<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phase: &Phas
     }
 }
 
-/// Up to `LANES` neighbouring phases of one row: a vector of each element's phases, transposed.
+/// Picks up to `LANES` neighbouring phases of one row. A vector holds all phases of one element;
+/// the vectors are transposed.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: `src` is readable for the row, `dst` writable at each phase's place
-/// for its elements.
+/// CPU: the ISA of `V`. Memory: `src` is readable for the row. `dst` is writable at each phase's
+/// place for its elements.
 #[inline(always)]
 unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[PhasePick], dst: *mut V::Elem) {
     let first = picks.first + phases[0].offset as isize;
     for at in (0..picks.len).step_by(V::LANES) {
         let n = (picks.len - at).min(V::LANES);
-        // SAFETY: the caller's promise; the masks hold the lanes that lie in the row. Straight-line
-        // code: a loop would keep the vectors in memory.
+        // Straight-line code: a loop would keep the vectors in memory.
+        // SAFETY: the caller's promise. The masks only have lanes that lie in the row.
         unsafe {
             let mut v = [V::splat(V::Elem::ZERO); 16];
             macro_rules! each {
@@ -394,7 +398,7 @@ unsafe fn pick_near<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phases: &[P
     }
 }
 
-/// One run of all rows, with `P` phases.
+/// Weaves one run of all rows, with `P` phases.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.
@@ -404,7 +408,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
     // stores at `at + len` of the row.
     unsafe {
         let (lo, hi) = (V::splat(args.lo), V::splat(args.hi));
-        // What rows have in common is made ready once: there is little to do for each of them.
+        // What rows have in common is computed once, because there is little work for each row.
         let mut strands = [args.sums; P];
         for p in 0..P {
             let (strand, next) = strand::<P>(run, p);
@@ -440,7 +444,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
                     }
                 }
             }
-            // Behind the last row, nothing is read from here.
+            // Behind the last row these pointers are not read.
             for p in 0..P {
                 strands[p] = strands[p].wrapping_add(args.pitch);
             }
@@ -449,7 +453,7 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
     }
 }
 
-/// `n` sums with their bias, for the outputs from `at` on: residual, clamp.
+/// Finishes `n` sums, which have their bias, for the outputs from `at` on: residual and clamp.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: the residual, unless null, is readable for `n` elements from `at`
@@ -467,22 +471,23 @@ unsafe fn finish<V: Simd>(args: &WeaveArgs<'_, V::Elem>, x: V, (lo, hi): (V, V),
     }
 }
 
-/// The strand of element `p` of a run, and how many elements further than the run's it begins.
+/// The strand that element `p` of a run belongs to, and how many elements behind the run's
+/// beginning it starts in that strand: 0 or 1.
 #[inline(always)]
 fn strand<const P: usize>(run: &Run, p: usize) -> (usize, usize) {
     let strand = run.phase + p;
     if strand < P { (strand, 0) } else { (strand - P, 1) }
 }
 
-/// The lanes of 1, 2, 4 or 8 vectors in turn. Live: the vectors and as many results.
+/// Interleaves the lanes of 1, 2, 4 or 8 vectors. Live registers: the vectors, and as many
+/// results.
 ///
 /// # Safety
 /// CPU: the ISA of `V`.
 #[inline(always)]
 unsafe fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
     let mut v = v;
-    // Each round zips the strands that are half of all apart: after log2(P) rounds they are in
-    // order.
+    // Each round zips the strands that are P / 2 apart: after log2(P) rounds they are in order.
     let mut round = 1;
     while round < P {
         let from = v;
@@ -497,7 +502,7 @@ unsafe fn interleave<V: Simd, const P: usize>(v: [V; P]) -> [V; P] {
     v
 }
 
-/// One run of one row, with any number of phases.
+/// Weaves one run of one row, with any number of phases.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`WeaveArgs`] states.

@@ -1,23 +1,25 @@
-//! The transforms of Winograd's minimal filtering: input and output, for tiles along one axis or
+//! The input and output transforms of Winograd's minimal filtering, for tiles along one axis or
 //! two.
 //!
-//! F(m, r) computes m outputs of an r-tap filter with n = m + r - 1 products (Winograd, "Arithmetic
-//! Complexity of Computations", 1980; for convolution layers Lavin and Gray, "Fast Algorithms for
-//! Convolutional Neural Networks", 2015). It is Toom and Cook's interpolation: the n values of a
-//! tile are evaluated at n - 1 finite points and at infinity, multiplied there, and taken back. The
-//! points here are 0 and pairs +-a, so that each pair shares its even and odd parts, and where n is
-//! odd a point c of its own. With `P(x) = prod (x^2 - a^2)` over all pairs and `P_i(x)` without
-//! pair i:
+//! F(m, r) computes m outputs of an r-tap filter with n = m + r - 1 products (Winograd,
+//! "Arithmetic Complexity of Computations", 1980; for convolution layers Lavin and Gray, "Fast
+//! Algorithms for Convolutional Neural Networks", 2015). It is Toom and Cook's interpolation: the
+//! polynomials are evaluated at n - 1 finite points and at infinity, their values are multiplied,
+//! and the products are interpolated.
 //!
-//! * point 0: `sum_q P[q] d[2q]`; infinity: `sum_q P[q] d[2q + 1]`;
-//! * points +-a_i: `t +- a_i u` with `t = sum_q P_i[q] d[2q + 2]`, `u = sum_q P_i[q] d[2q + 1]`;
-//! * where n is odd, each of those polynomials has a factor `x - c` more: they are evaluated of
-//!   `e[k] = d[k + 1] - c d[k]` instead of d; and point c: `sum_q P[q] d[2q + 1]`;
+//! The points are 0 and pairs +-a, so that the two points of a pair share their even and odd
+//! parts. Where n is odd there is one single point c more. Let `P(x) = prod (x^2 - a^2)` over all
+//! pairs, and `P_i(x)` the same without pair i. The values are:
+//!
+//! * at 0: `sum_q P[q] d[2q]`; at infinity: `sum_q P[q] d[2q + 1]`;
+//! * at +-a_i: `t +- a_i u` with `t = sum_q P_i[q] d[2q + 2]`, `u = sum_q P_i[q] d[2q + 1]`;
+//! * where n is odd, each of these polynomials has one more factor `x - c`: they are applied to
+//!   `e[k] = d[k + 1] - c d[k]` instead of d. The value at c is `sum_q P[q] d[2q + 1]`;
 //! * output: `y[i] = [i = 0] m_0 + sum_pairs a^i (m_+a +- m_-a) + c^i m_c + [i = m - 1] m_inf`,
-//!   plus for even i, minus for odd.
+//!   with plus for even i and minus for odd i.
 //!
-//! The polynomials' coefficients stand in [`Points`]. The transform of the filter, which is done
-//! once and in f64, is [`filter_rows`](crate::winograd::filter_rows).
+//! [`Points`] holds the polynomials' coefficients. The transform of the filter is
+//! [`filter_rows`](crate::winograd::filter_rows): it is done once, in f64.
 
 #![expect(
     clippy::needless_range_loop,
@@ -33,7 +35,7 @@ use crate::winograd::{
     tiles_of_a_vector,
 };
 
-/// `sum_q c[q] d[first + 2q]` for `count + 1` terms, the last of which has the coefficient 1.
+/// `sum_q c[q] d[first + 2q]` for `count + 1` terms. The last term has the coefficient 1.
 ///
 /// # Safety
 /// CPU: the ISA.
@@ -90,7 +92,7 @@ unsafe fn pair<V: Simd, const N: usize>(d: &[V; N], i: usize) -> [V; 2] {
     }
 }
 
-/// All values: at 0, at the pairs, at the single point, at infinity.
+/// The values at 0, at the pairs, at the single point if there is one, and at infinity.
 ///
 /// # Safety
 /// CPU: the ISA.
@@ -115,7 +117,7 @@ unsafe fn forward<V: Simd, const N: usize>(d: &[V; N]) -> [V; N] {
     }
 }
 
-/// `M` outputs, at least 2, from the products at all points.
+/// Computes `M` outputs, at least 2, from the products at all points.
 ///
 /// # Safety
 /// CPU: the ISA.
@@ -132,8 +134,8 @@ unsafe fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M]
         }
         let single = if has_single(N) { p[N - 2] } else { zero };
         let (even, odd) = ((&plus, p[0], single, p[N - 1]), (&minus, p[0], single, p[N - 1]));
-        // Calls, not a loop: of five rounds it would stay one, with the powers computed in it.
-        // Those from M on are not used, and vanish.
+        // Calls and not a loop: LLVM would not unroll a loop of so many rounds, and would compute
+        // the powers in it. The calls for outputs from M on are not used, and vanish.
         let all = [
             output_of::<V, N, M, 0>(even),
             output_of::<V, N, M, 1>(odd),
@@ -150,8 +152,9 @@ unsafe fn inverse<V: Simd, const N: usize, const M: usize>(p: &[V; N]) -> [V; M]
     }
 }
 
-/// Output `K` of [`inverse`]: from the pairs' sums, or differences where `K` is odd, and the
-/// products at 0, at the single point and at infinity.
+/// Output `K` of [`inverse`]. `terms` are the sums of each pair's products, or the differences
+/// where `K` is odd. The other operands are the products at 0, at the single point and at
+/// infinity.
 ///
 /// # Safety
 /// CPU: the ISA.
@@ -195,8 +198,7 @@ const fn power(a: f64, square: f64, k: usize) -> f64 {
 }
 
 /// Copies rows of one channel into planes: element `M t + j` of a padded row goes to place t of
-/// plane j, for all `N` values of a tile, so that tiles that overlap along the row do not overlap
-/// in the planes.
+/// plane j, for all `N` values of a tile. Tiles overlap along a row, but not in the planes.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`.
@@ -212,10 +214,11 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
         // SAFETY: the caller's promise, passed on.
         return unsafe { split_pairs::<V, N, M>(args) };
     }
-    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole
-    // vectors behind every place of the planes.
+    // SAFETY: SplitArgs promises the rows' live elements, and the masks select no others; it
+    // promises whole vectors behind every place of the planes.
     unsafe {
-        // From memory: LLVM would make calls of memset out of stores of a constant zero.
+        // The zero comes from memory: LLVM would turn stores of a constant zero into calls of
+        // memset.
         let zero = V::splat(args.zero);
         let (mut phase, mut place) = (0, 0);
         for r in 0..shape.rows {
@@ -255,16 +258,18 @@ pub(crate) unsafe fn split<V: Simd, const N: usize, const M: usize>(args: &Split
     }
 }
 
-/// Whether there is a transform in one pass: for tiles of two axes, of three taps along, where a
-/// group of values stays in registers, and masks are cheap.
+/// Whether a tile has a transform in one pass, [`straight`]. It needs two axes, three taps along
+/// rows, groups of values that stay in registers, and an ISA with masked loads.
 pub(crate) const fn is_straight<V: Simd>(nv: usize, nh: usize, mh: usize) -> bool {
     V::MASKS && nv > 1 && nv <= 6 && !has_single(nv) && nh == mh + 2 && mh <= 4
 }
 
-/// [`split`] and [`input`] in one pass, for tiles that are [straight](is_straight): rows are
-/// combined down the column as they lie, taken apart along the row in registers, and combined along
-/// it. But for its first and its last element, which neighbours have too, a tile is `MH`
-/// consecutive ones.
+/// Transforms rows in one pass, in place of [`split`] and [`input`], for tiles that are
+/// [straight](is_straight).
+///
+/// Rows are first combined down the column as they lie in memory. The results are taken apart
+/// along the row in registers, and combined along the row. A tile is `MH` consecutive elements of
+/// a row, and one element more on either side that it shares with its neighbours.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`StraightArgs`] states for the tile.
@@ -277,12 +282,12 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
     }
     let StraightArgs { source, v, v_plane } = args;
     let Border { elements, shape, masks, .. } = source.border;
-    // SAFETY: StraightArgs promises the rows' live elements, which alone the masks select, masks
-    // for all vectors of a row, room in the planes for a row of zeros, and whole vectors behind
-    // every place of the values: the rows of tiles overwrite what those before them stored too
-    // much.
+    // SAFETY: StraightArgs promises the rows' live elements, and the masks select no others. It
+    // promises masks for all vectors of a row, room in the planes for a row of zeros, and whole
+    // vectors behind every place of the values. What a row of tiles stores beyond its last tile,
+    // the next row of tiles overwrites.
     unsafe {
-        // A row of padding: as many vectors as are read of one, and one before the row.
+        // A row of padding: as many vectors as are read of a row, and one vector before the row.
         let zero = V::splat(source.zero);
         for at in (0..shape.pitch.next_multiple_of(V::LANES) * MH + 2 * V::LANES).step_by(V::LANES) {
             zero.store(source.planes.add(at));
@@ -291,7 +296,7 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
         let (mut row, mut place) = (0, 0);
         while place < shape.tiles {
             let is_last = place + shape.pitch >= shape.tiles;
-            // From the second element of the first tile on.
+            // Pointers to the second element of the first tile.
             let mut rows = [nothing; NV];
             for i in 0..NV {
                 if let Some(live) = source.row(row + i) {
@@ -300,7 +305,7 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
             }
             for (chunk, t) in (0..shape.pitch).step_by(V::LANES).enumerate() {
                 for i in 0..NV {
-                    // Further rows are those of the tiles below.
+                    // The rows behind these are prefetched by the tiles below.
                     if i < MV || is_last {
                         for s in 0..MH {
                             V::prefetch_near(rows[i].wrapping_add(s * V::LANES).wrapping_add(source.next));
@@ -308,8 +313,8 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
                     }
                 }
                 let masks = masks.get_unchecked(chunk * (MH + 1)..(chunk + 1) * (MH + 1));
-                // Calls, not a loop: as a loop it would stay one, with the points in memory. Values
-                // follow each other.
+                // Calls and not a loop: LLVM would not unroll it, and would keep the points in
+                // memory. Each call returns where the next values go.
                 let v = v.add(place + t);
                 let v = straight_group::<V, NV, NH, MH, 0>(&rows, masks, v, *v_plane);
                 if NV > 4 {
@@ -325,13 +330,14 @@ pub(crate) unsafe fn straight<V: Simd, const NV: usize, const NH: usize, const M
     }
 }
 
-/// Whether value 0, both values of pair `group`, and the last value are among those down the column
-/// that [`straight`] makes together, so few that they stay in registers with a column of the tile.
+/// The values down the column that [`straight`] computes together: value 0, both values of pair
+/// `group`, and the last value. The result says which of these four belong to the group. They are
+/// so few that they stay in registers together with a column of the tile.
 const fn group_values(values: usize, group: usize) -> [bool; 4] {
     [group == 0, true, true, group + 1 == pairs(values)]
 }
 
-/// A vector of those values, of the vectors `d` of the tiles' rows.
+/// The values of a group, for one vector of each row `d` of the tiles. See [`group_values`].
 ///
 /// # Safety
 /// CPU: the ISA.
@@ -352,13 +358,14 @@ unsafe fn of_group<V: Simd, const NV: usize, const GROUP: usize>(d: &[V; NV]) ->
     }
 }
 
-/// One group of values of a vector of tiles, from the rows of the tile, each from the second
-/// element of the first tile on. Returns the place of the next value.
+/// Computes one group of values for a vector of tiles. `rows` point to the second element of the
+/// first tile in each row of the tile. Returns the place of the next value.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: of each row, the lanes of `masks` are readable: those of the tiles'
-/// vectors, and in the last mask of the element behind them and of the one before them. `v + i *
-/// v_plane` is writable for a vector, i below the number of the group's values.
+/// CPU: the ISA. Memory: in each row, the lanes of `masks` are readable: those of the tiles'
+/// vectors, and by the last mask the element behind these vectors and the element before them.
+/// `v + i * v_plane` is writable for a vector, for each i below the number of the group's values
+/// times `NH`.
 #[inline(always)]
 unsafe fn straight_group<V: Simd, const NV: usize, const NH: usize, const MH: usize, const GROUP: usize>(
     rows: &[*const V::Elem; NV],
@@ -370,7 +377,7 @@ unsafe fn straight_group<V: Simd, const NV: usize, const NH: usize, const MH: us
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
         let (mut values, mut edges) = ([[zero; MH]; 4], [zero; 4]);
-        // Straight-line code, or the values would live in memory.
+        // Straight-line code: in a loop the values would live in memory.
         macro_rules! vectors {
             ($load:ident: $($s:literal)+) => {$(
                 if $s < MH {
@@ -422,10 +429,10 @@ const fn needs_row(values: usize, group: usize, k: usize) -> bool {
     (k > 0 || group == 0) && (k + 1 < values || group + 1 == pairs(values))
 }
 
-/// The vectors at `at` of the rows that a group of values needs.
+/// Loads the vectors at `at` of the rows that a group of values needs.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: the rows are readable there for a vector.
+/// CPU: the ISA. Memory: these rows are readable at `at` for a vector.
 #[inline(always)]
 unsafe fn load_rows<V: Simd, const NV: usize, const GROUP: usize>(
     rows: &[*const V::Elem; NV],
@@ -444,10 +451,10 @@ unsafe fn load_rows<V: Simd, const NV: usize, const GROUP: usize>(
     }
 }
 
-/// The same, of the lanes in `mask` only.
+/// Loads as [`load_rows`], but only the lanes in `mask`; the others are zero.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: the rows are readable there in those lanes.
+/// CPU: the ISA. Memory: these rows are readable at `at` in those lanes.
 #[inline(always)]
 unsafe fn load_live<V: Simd, const NV: usize, const GROUP: usize>(
     rows: &[*const V::Elem; NV],
@@ -466,7 +473,8 @@ unsafe fn load_live<V: Simd, const NV: usize, const GROUP: usize>(
     }
 }
 
-/// Makes the rows that are [free](crate::winograd::Spare): combinations of rows before them.
+/// Computes the rows that are [free](crate::winograd::Spare), as combinations of rows before
+/// them.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states.
@@ -476,8 +484,8 @@ pub(crate) unsafe fn extend<V: Simd>(args: &SplitArgs<'_, V::Elem>) {
     for (i, terms) in extended.iter().enumerate().take(shape.rows - free) {
         for e in (0..elements.len()).step_by(V::LANES) {
             let n = (elements.len() - e).min(V::LANES);
-            // SAFETY: the caller's promise, of live rows, which those of the terms are, and of room
-            // for whole vectors.
+            // SAFETY: the caller's promise of live rows, and of room for whole vectors. All terms
+            // are live rows.
             unsafe {
                 let mut sum = V::splat(args.zero);
                 for term in terms {
@@ -492,8 +500,8 @@ pub(crate) unsafe fn extend<V: Simd>(args: &SplitArgs<'_, V::Elem>) {
     }
 }
 
-/// [`split`] where the tiles of a row fill half of a vector at the most: with those of the next row
-/// of tiles in the other half.
+/// Splits as [`split`], where the tiles of a row fill at most half of a vector. The other half
+/// takes the tiles of the next row of tiles.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`, which is even.
@@ -503,8 +511,9 @@ unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<
     let (half, outputs) = (V::LANES / 2, shape.down.outputs);
     let tiles = (1_u32 << shape.pitch) - 1;
     let tiles = tiles | tiles << half;
-    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and whole
-    // vectors behind every place of the planes: the tiles of two rows fit one.
+    // SAFETY: SplitArgs promises the rows' live elements, and the masks select no others; it
+    // promises whole vectors behind every place of the planes. The tiles of two rows fit in one
+    // vector.
     unsafe {
         let zero = V::splat(args.zero);
         for phase in 0..outputs {
@@ -535,21 +544,22 @@ unsafe fn split_pairs<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<
     }
 }
 
-/// [`split`] where rows are narrow: joined first, so that vectors are full of tiles of several
-/// rows.
+/// Splits as [`split`], where rows are narrow. Rows are first joined, so that vectors are full of
+/// tiles from several rows.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`, at most twice `M`.
+/// CPU: the ISA of `V`. Memory: as [`SplitArgs`] states for `N` and `M`. `N` is at most twice
+/// `M`.
 #[inline(always)]
 unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs<'_, V::Elem>, to: &Joined) {
     let Border { elements, shape, .. } = args.border;
-    // SAFETY: SplitArgs promises the rows' live elements, which alone the masks select, and the
-    // joined rows behind the planes; a row ends a vector before its phase does at the latest, and
-    // so do the vectors of the last tiles.
+    // SAFETY: SplitArgs promises the rows' live elements, and the masks select no others; it
+    // promises room for the joined rows behind the planes. A row ends at least a vector before
+    // its phase does, and so do the vectors of the last tiles.
     unsafe {
         let zero = V::splat(args.zero);
         let joined = args.planes.add(shape.plane_len * N);
-        // The lanes that are not padding: the same for all rows.
+        // The lanes that are not padding. They are the same for all rows.
         let mut masks = [[0; 2]; JOINED_VECTORS];
         for i in 0..JOINED_VECTORS {
             let at = i * V::LANES;
@@ -559,7 +569,7 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
             let mut dst: *const V::Elem = joined.add(phase * to.phase);
             for r in (phase..shape.rows).step_by(shape.down.outputs) {
                 let row = args.row(r);
-                // What a row's last vector has too much, the next row overwrites.
+                // What a row's last vector stores beyond the row, the next row overwrites.
                 for i in 0..JOINED_VECTORS {
                     let at = i * V::LANES;
                     if at < to.row {
@@ -603,13 +613,14 @@ unsafe fn split_joined<V: Simd, const N: usize, const M: usize>(args: &SplitArgs
 }
 
 /// Transforms the tiles of one channel, a vector of tiles at a time. `NV` and `NH` are the values
-/// of a tile down and along the rows; one of them may be 1: no transform on that axis.
+/// of a tile down the columns and along the rows. If one of them is 1, that axis has no
+/// transform.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`InputArgs`] states for `NV` and `NH`.
 #[inline(always)]
 pub(crate) unsafe fn input<V: Simd, const NV: usize, const NH: usize>(args: &InputArgs<V::Elem>) {
-    // SAFETY: InputArgs promises whole vectors behind every place that is read or written below.
+    // SAFETY: InputArgs promises whole vectors at every place that is read or written below.
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
         for tile in (0..args.tiles).step_by(V::LANES) {
@@ -631,7 +642,8 @@ pub(crate) unsafe fn input<V: Simd, const NV: usize, const NH: usize>(args: &Inp
                 continue;
             }
             const { assert!(!has_single(NV), "pairs of rows have no place for a single point's") };
-            // Calls, not a loop: as a loop it would stay one, with the points in memory.
+            // Calls and not a loop: LLVM would not unroll it, and would keep the points in
+            // memory.
             two_rows::<V, NV, NH, 0>(x, v, args);
             two_rows::<V, NV, NH, 1>(x, v, args);
             if NV > 4 {
@@ -644,8 +656,9 @@ pub(crate) unsafe fn input<V: Simd, const NV: usize, const NH: usize>(args: &Inp
     }
 }
 
-/// Two rows of a tile's values, so few that they and a column of the tile stay in registers: for
-/// group 0 those of the points 0 and infinity, for group i those of pair i - 1.
+/// Computes two rows of a tile's values: for group 0 those of the points 0 and infinity, for
+/// group i those of pair i - 1. Two rows are so few that they stay in registers together with a
+/// column of the tile.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: as [`InputArgs`] states, from the place `x` and to the place `v` on.
@@ -659,7 +672,8 @@ unsafe fn two_rows<V: Simd, const NV: usize, const NH: usize, const GROUP: usize
     unsafe {
         let zero = V::splat(V::Elem::ZERO);
         let mut rows = [[zero; NH]; 2];
-        // From plane to plane: the compiler would keep the address of every load in memory.
+        // The pointer moves from plane to plane: otherwise the compiler would keep the address of
+        // every load in memory.
         let mut x = x;
         for j in 0..NH {
             if j > 0 {
@@ -680,7 +694,7 @@ unsafe fn two_rows<V: Simd, const NV: usize, const NH: usize, const GROUP: usize
     }
 }
 
-/// [`forward`], where there is a transform.
+/// [`forward`] if the axis has a transform, otherwise the same value.
 ///
 /// # Safety
 /// CPU: the ISA.
@@ -706,13 +720,13 @@ unsafe fn put<V: Simd, const N: usize>(values: &[V; N], v: *mut V::Elem, v_plane
     }
 }
 
-/// Room for the pixels of a group of tiles: at most 6 rows of 16 vectors.
+/// Vectors of pixels that a group of tiles has, at most: 6 rows of 16 vectors.
 const PIXELS: usize = 6 * 16;
 
-/// Takes one row of tiles back, a vector of channels at a time, and writes their pixels: `MV` rows
-/// of Y, `MH` pixels a tile.
+/// Computes the pixels of one row of tiles from its products, a vector of channels at a time, and
+/// writes `MV` rows of Y with `MH` pixels for each tile.
 ///
-/// Returns whether all sums were finite; `bad` marks the tiles where they were not.
+/// Returns whether all sums were finite. `bad` marks the tiles with sums that were not.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`OutputArgs`] states for the sizes.
@@ -742,7 +756,7 @@ pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV:
             let width = if width < count * MH { width } else { count * MH };
             let rows = if args.height < MV { args.height } else { MV };
             for i in 0..rows {
-                // One pass, but for tiles that are wider than a vector.
+                // One round, unless tiles are wider than a vector.
                 for start in (0..width).step_by(V::LANES) {
                     let mut t = [zero; 16];
                     for c in 0..V::LANES {
@@ -761,11 +775,11 @@ pub(crate) unsafe fn output<V: Simd, const NV: usize, const NH: usize, const MV:
     }
 }
 
-/// The pixels of one tile, into their places in the rows of `pixels`. Returns the sum of all, which
-/// is finite only if each of them is.
+/// Computes the pixels of one tile, into their places in the rows of `pixels`. Returns the sum of
+/// all pixels before the bias: it is finite only if all of them are.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: `p + xi * plane` is readable for a vector, xi below NV * NH.
+/// CPU: the ISA. Memory: `p + xi * plane` is readable for a vector, for each xi below NV * NH.
 #[inline(always)]
 unsafe fn take_back<V: Simd, const NV: usize, const NH: usize, const MV: usize, const MH: usize>(
     p: *const V::Elem,
@@ -800,7 +814,7 @@ unsafe fn take_back<V: Simd, const NV: usize, const NH: usize, const MV: usize, 
     }
 }
 
-/// [`inverse`], where there is a transform.
+/// [`inverse`] if the axis has a transform, otherwise the same value.
 ///
 /// # Safety
 /// CPU: the ISA.
@@ -810,7 +824,7 @@ unsafe fn inverse_or_same<V: Simd, const N: usize, const M: usize>(d: &[V; N]) -
     if N == 1 { [d[0]; M] } else { unsafe { inverse(d) } }
 }
 
-/// One row of pixels of each channel, `+ residual`, clamped, to Y.
+/// Adds the residual to one row of pixels of each channel, clamps it and stores it to Y.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: as [`OutputArgs`] states.
@@ -836,8 +850,8 @@ unsafe fn put_rows<V: Simd>(t: &[V; 16], args: &OutputArgs<V::Elem>, at: usize, 
             }
             return;
         }
-        // A loop with a fixed count: with `channels` it would stay a loop, and `t` would live in
-        // memory.
+        // A loop with a fixed count: LLVM would not unroll a loop over `channels`, and `t` would
+        // live in memory.
         for c in 0..V::LANES {
             if c < args.channels {
                 let mut row = t[c];

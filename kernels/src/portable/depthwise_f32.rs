@@ -1,7 +1,9 @@
 //! Portable direct tiles for f32.
 //!
-//! A vector is two registers of 16: R sums, and what is read again where it does not fit. `dw` runs
-//! vectors along positions (R x NR), `dwt` along channels (NR x R).
+//! A vector is two of 16 registers. A tile holds R sums in registers, and reads again from memory
+//! what does not fit beside them.
+//!
+//! `dw` runs vectors along positions (R x NR), `dwt` along channels (NR x R).
 
 use super::vector::F32x8;
 use crate::Isa;

@@ -1,8 +1,10 @@
 //! Portable GEMM tiles for f32.
 //!
-//! Sized for the 16 xmm registers of x86-64's baseline, where a vector of 256 bits is two of them:
-//! 3x8 lanes is 6 accumulators, 2 vectors of B and a broadcast. `gemm` runs vectors along output
-//! positions, `gemmt` along output channels (NR x pixels), `gemmt2` with the pixels in two rows.
+//! Tiles are sized for the 16 xmm registers of x86-64's baseline, where a vector of 256 bits is
+//! two registers. 3x8 takes 6 registers of accumulators, 2 of B and those of a broadcast.
+//!
+//! `gemm` runs vectors along output positions, `gemmt` along output channels (NR x pixels), and
+//! `gemmt2` along output channels with the pixels in two rows.
 
 use super::vector::F32x8;
 use crate::Isa;

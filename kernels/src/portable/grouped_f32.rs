@@ -1,6 +1,7 @@
-//! Portable tiles of several output channels for f32, straight from X.
+//! Portable direct tiles of several output channels for f32.
 //!
-//! Sized for 16 registers, two of which are a vector: 4x1 is 8 sums, a vector and a weight.
+//! Tiles are sized for 16 registers, where a vector is two registers. 4x1 (MR x NRV) takes 8
+//! registers of sums, a vector and a weight.
 
 use super::vector::F32x8;
 use crate::Isa;

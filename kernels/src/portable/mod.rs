@@ -1,4 +1,4 @@
-//! Any target, through the `wide` crate.
+//! The kernels for any target, by the vectors of the `wide` crate.
 
 pub(crate) mod depthwise_f32;
 pub(crate) mod depthwise_f64;

@@ -1,7 +1,6 @@
-//! Portable depthwise transposed convolution of stride 2, for f32 and f64.
+//! Portable kernels of depthwise transposed convolution with stride 2, for f32 and f64.
 //!
-//! Register budget: a vector is two xmm of 16: the rows of the larger kernels spill to the L1
-//! cache.
+//! A vector is two of 16 xmm registers. Larger kernels spill their rows to the L1 cache.
 
 use super::vector::{F32x8, F64x4};
 use crate::Isa;

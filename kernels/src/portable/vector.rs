@@ -1,9 +1,9 @@
-//! The `wide` crate's vectors as [`Simd`] vectors: what the compilation target guarantees, on any
-//! target.
+//! The vectors of the `wide` crate as [`Simd`] vectors. They use what the compilation target
+//! guarantees, on any target.
 
 use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
 
-/// 8 `f32`.
+/// 8 `f32`: two registers of 128 bits.
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8(wide::f32x8);
 
@@ -190,7 +190,7 @@ impl Simd for F32x8 {
     }
 }
 
-/// 4 `f64`.
+/// 4 `f64`: two registers of 128 bits.
 #[derive(Clone, Copy)]
 pub(crate) struct F64x4(wide::f64x4);
 

@@ -1,6 +1,6 @@
 //! Portable weaving of phases, for f32 and f64.
 //!
-//! Register budget: a vector is two xmm: 4 phases are 8 registers of 16, 8 phases spill to the L1
+//! A vector is two of 16 xmm registers. 4 phases take 8 registers; 8 phases spill to the L1
 //! cache.
 
 use super::vector::{F32x8, F64x4};

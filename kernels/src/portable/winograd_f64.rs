@@ -1,7 +1,7 @@
 //! Portable Winograd transforms for f64.
 //!
-//! Vectors of 256 bits are two xmm registers of x86-64's baseline: the transforms keep most of
-//! their values in the L1 cache.
+//! A vector of 256 bits is two of the 16 xmm registers of x86-64's baseline. The transforms keep
+//! most of their values in the L1 cache.
 
 use super::vector::F64x4;
 use crate::Isa;

@@ -1,9 +1,9 @@
-//! The points of Winograd's transforms, and what follows from them alone.
+//! The points of Winograd's transforms, and the polynomials that follow from them.
 //!
-//! The transforms of input and output, which stand with the algebra in `generic/winograd.rs`, and
-//! that of filters read the same points.
+//! The transforms of input, output and filters all read the same points. The algebra stands in
+//! `generic/winograd.rs`.
 
-/// Pairs of points, at the most.
+/// The most pairs of points of a transform: those of 8 values.
 pub(crate) const PAIRS: usize = 3;
 
 /// The points of an n-value transform, and the polynomials of its input transform.
@@ -12,16 +12,17 @@ pub(crate) struct Points {
     /// The positive point of each pair, and its square.
     pub(crate) a: [f64; PAIRS],
     pub(crate) squares: [f64; PAIRS],
-    /// Coefficients of P in x^2, from the lowest; the leading one is 1.
+    /// Coefficients of P in x^2, from the lowest on; the leading one is 1.
     pub(crate) all: [f64; PAIRS + 1],
-    /// Coefficients of each P_i in x^2.
+    /// Coefficients of each P_i in x^2, from the lowest on.
     pub(crate) without: [[f64; PAIRS]; PAIRS],
-    /// c, where the number of values is odd.
+    /// The single point c, if the number of values is odd.
     pub(crate) single: f64,
 }
 
 impl Points {
-    /// From the squares of the pairs' points, which are exact where the points are not.
+    /// Computes the polynomials from the squares of the pairs' points: the squares are exact
+    /// where the points are not.
     const fn new(a: [f64; PAIRS], squares: [f64; PAIRS], pairs: usize) -> Self {
         let (mut all, mut without) = ([0.0; PAIRS + 1], [[0.0; PAIRS]; PAIRS]);
         all[0] = 1.0;
@@ -51,14 +52,14 @@ impl Points {
         Self { a, squares, all, without, single: 0.0 }
     }
 
-    /// The points of the transforms with `n` values.
+    /// The points of the transform with `n` values.
     ///
-    /// For n = 6, +-sqrt(1/2) and +-sqrt(2) err least among the points tried in the literature
-    /// (Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis and Improving the Accuracy of
-    /// Winograd Convolution for Deep Neural Networks", 2020); for n = 8 the pairs are reciprocal
-    /// for the same reason: no power of a point grows much. For n = 7 the single point takes the
-    /// place of the pair whose powers grow most; -2 errs less than 2 where all weights have one
-    /// sign.
+    /// For n = 6, +-sqrt(1/2) and +-sqrt(2) have the least error among the points tried in the
+    /// literature (Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis and Improving the
+    /// Accuracy of Winograd Convolution for Deep Neural Networks", 2020). For n = 8 the pairs are
+    /// reciprocal for the same reason: no power of a point grows much. For n = 7 the single point
+    /// replaces the pair with the fastest growing powers; -2 has less error than 2 if all weights
+    /// have one sign.
     pub(crate) const fn of(n: usize) -> Self {
         const ROOT_2: f64 = core::f64::consts::SQRT_2;
         match n {
@@ -66,24 +67,24 @@ impl Points {
             6 => Self::new([ROOT_2 / 2.0, ROOT_2, 0.0], [0.5, 2.0, 0.0], 2),
             7 => Self { single: -2.0, ..Self::new([0.5, 1.0, 0.0], [0.25, 1.0, 0.0], 2) },
             8 => Self::new([0.5, 1.0, 2.0], [0.25, 1.0, 4.0], 3),
-            // No transform; nor is there one with another number of values.
+            // There is no transform for n = 1, nor for any other n.
             _ => Self::new([0.0; PAIRS], [0.0; PAIRS], 0),
         }
     }
 }
 
-/// Pairs of points of an n-value transform.
+/// Number of pairs of points of an n-value transform.
 pub(crate) const fn pairs(n: usize) -> usize {
     if n == 1 { 0 } else { n / 2 - 1 }
 }
 
-/// Whether there is a point of its own among those of an n-value transform: its value is the last
-/// but one.
+/// Whether an n-value transform has a single point beside its pairs. Its value is the last but
+/// one.
 pub(crate) const fn has_single(n: usize) -> bool {
     n > 1 && n % 2 == 1
 }
 
-/// `p * (x^2 - square)` for a polynomial of degree `degree` in x^2.
+/// Multiplies `p`, a polynomial of degree `degree` in x^2, by `x^2 - square`.
 const fn multiply(p: &mut [f64; PAIRS + 1], degree: usize, square: f64) {
     let mut q = degree + 1;
     while q > 0 {

@@ -1,11 +1,12 @@
-//! x86-64.
+//! The kernels for x86-64.
 
 #[cfg(any(feature = "avx2", feature = "avx512"))]
 pub(crate) mod avx2;
 #[cfg(feature = "avx512")]
 pub(crate) mod avx512;
 
-/// [`deinterleave`](crate::simd::Simd::deinterleave) of four vectors, by unzipping pairs.
+/// Implements [`deinterleave`](crate::simd::Simd::deinterleave) for four vectors, by unzipping
+/// pairs.
 ///
 /// # Safety
 /// CPU: the ISA. `M` is 4.

@@ -1,5 +1,5 @@
-//! Conversions between `f16` and `f32`. The instructions are part of NEON since its first version;
-//! their intrinsics are not stable.
+//! Conversions between `f16` and `f32`. The instructions belong to NEON since its first version,
+//! but their intrinsics are not stable.
 
 use core::arch::aarch64::*;
 use core::arch::asm;
@@ -9,7 +9,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::Isa;
 
-/// Values converted at a time.
+/// Values converted at a time: one register of `f16`, and two registers of `f32`.
 const STEP: usize = 8;
 
 /// `dst[i] = src[i]`.
@@ -20,13 +20,13 @@ pub(crate) fn widen(src: &[f16], dst: &mut [f32]) {
     assert!(src.len() == dst.len() && Isa::Neon.is_available());
     let ((src, src_rest), (dst, dst_rest)) = (src.reinterpret_cast().as_chunks(), dst.as_chunks_mut());
     for (src, dst) in src.iter().zip(dst) {
-        // SAFETY: NEON is there.
+        // SAFETY: the assertion above shows that NEON is there.
         unsafe { widen_step(src, dst) };
     }
     if !src_rest.is_empty() {
         let (mut from, mut to) = ([0; STEP], [0.0; STEP]);
         from[..src_rest.len()].copy_from_slice(src_rest);
-        // SAFETY: NEON is there.
+        // SAFETY: the assertion above shows that NEON is there.
         unsafe { widen_step(&from, &mut to) };
         dst_rest.copy_from_slice(&to[..src_rest.len()]);
     }
@@ -40,13 +40,13 @@ pub(crate) fn narrow(src: &[f32], dst: &mut [f16]) {
     assert!(src.len() == dst.len() && Isa::Neon.is_available());
     let ((src, src_rest), (dst, dst_rest)) = (src.as_chunks(), dst.reinterpret_cast_mut().as_chunks_mut());
     for (src, dst) in src.iter().zip(dst) {
-        // SAFETY: NEON is there.
+        // SAFETY: the assertion above shows that NEON is there.
         unsafe { narrow_step(src, dst) };
     }
     if !src_rest.is_empty() {
         let (mut from, mut to) = ([0.0; STEP], [0; STEP]);
         from[..src_rest.len()].copy_from_slice(src_rest);
-        // SAFETY: NEON is there.
+        // SAFETY: the assertion above shows that NEON is there.
         unsafe { narrow_step(&from, &mut to) };
         dst_rest.copy_from_slice(&to[..src_rest.len()]);
     }
@@ -56,7 +56,7 @@ pub(crate) fn narrow(src: &[f32], dst: &mut [f16]) {
 /// CPU: NEON.
 #[target_feature(enable = "neon")]
 unsafe fn widen_step(src: &[u16; STEP], dst: &mut [f32; STEP]) {
-    // SAFETY: the arrays hold what is loaded and stored; the caller runs where NEON is. The
+    // SAFETY: the arrays hold what is loaded and stored. The caller runs where NEON is. The
     // conversions touch no memory.
     unsafe {
         let halves = vld1q_u16(src.as_ptr());
@@ -72,7 +72,7 @@ unsafe fn widen_step(src: &[u16; STEP], dst: &mut [f32; STEP]) {
 /// CPU: NEON.
 #[target_feature(enable = "neon")]
 unsafe fn narrow_step(src: &[f32; STEP], dst: &mut [u16; STEP]) {
-    // SAFETY: the arrays hold what is loaded and stored; the caller runs where NEON is. The
+    // SAFETY: the arrays hold what is loaded and stored. The caller runs where NEON is. The
     // conversions touch no memory.
     unsafe {
         let (low, high) = (vld1q_f32(src.as_ptr()), vld1q_f32(src.as_ptr().add(4)));

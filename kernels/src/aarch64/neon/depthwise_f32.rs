@@ -1,8 +1,10 @@
 //! NEON direct tiles for f32.
 //!
-//! Register budget, of 32: R sums, the R + N - 1 rows of a column of N taps, a weight: 6 rows and 7
-//! taps are 19; three columns of three taps hold nine weights, 6 sums and 3 rows. With 8 rows LLVM
-//! moves some to memory. `dw` runs vectors along positions (R x NR), `dwt` along channels (NR x R).
+//! A tile takes R sums, the R + N - 1 rows of a column of N taps, and a weight. Of 32 registers,
+//! 6 rows and 7 taps take 19. Three columns of three taps take nine weights, 6 sums and 3 rows.
+//! With 8 rows LLVM moves some of them to memory.
+//!
+//! `dw` runs vectors along positions (R x NR), `dwt` along channels (NR x R).
 
 use super::vector::F32x4;
 use crate::Isa;

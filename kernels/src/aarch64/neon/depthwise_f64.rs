@@ -1,8 +1,9 @@
 //! NEON direct tiles for f64.
 //!
-//! A vector is two registers. Register budget, of 32: R sums, the R + N - 1 rows of a column of N
-//! taps, a weight, twice each: 4 rows and 7 taps are 30. `dw` runs vectors along positions (R x
-//! NR), `dwt` along channels (NR x R).
+//! A vector is two registers. A tile takes R sums, the R + N - 1 rows of a column of N taps, and
+//! a weight. Of 32 registers, 4 rows and 7 taps take 30.
+//!
+//! `dw` runs vectors along positions (R x NR), `dwt` along channels (NR x R).
 
 use super::vector::F64x4;
 use crate::Isa;

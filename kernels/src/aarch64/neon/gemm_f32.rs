@@ -1,9 +1,14 @@
 //! NEON GEMM tiles for f32.
 //!
-//! Register budget, of 32: `MR * NRV` accumulators, the smaller of NRV vectors and the scalars of MR rows, four of them a register, and one more: 14x2 is
-//! 31, 9x3 31, 6x4 29, 4x6 26, 3x8 26, 2x12 26. Multiply-adds take a lane of the scalars, so that a tile of 8x3 loads 5 registers for 24 of them. Narrower
-//! tiles of the same MR serve the column tail, smaller MR the row tail; wide tiles of few rows serve few output channels. `gemm` runs vectors along
-//! output positions, `gemmt` along output channels (NR x pixels), `gemmt2` with the pixels in two rows.
+//! A tile takes `MR * NRV` accumulators, the smaller of NRV vectors and the scalars of MR rows,
+//! four of which fit in a register, and one register more. Of 32 registers, 14x2 (MR x NRV) takes
+//! 31, 9x3 31, 6x4 29, 4x6 26, 3x8 26 and 2x12 26. Multiply-adds take one lane of the scalars, so
+//! that a tile of 8x3 loads 5 registers for 24 multiply-adds.
+//!
+//! Narrower tiles of the same MR serve the column tail, and tiles of smaller MR the row tail.
+//! Wide tiles of few rows serve few output channels. `gemm` runs vectors along output positions,
+//! `gemmt` along output channels (NR x pixels), and `gemmt2` along output channels with the
+//! pixels in two rows.
 
 use super::vector::F32x4;
 use crate::Isa;

@@ -1,11 +1,13 @@
 //! NEON GEMM tiles for f64.
 //!
-//! A vector is two registers. Register budget, of 32: `2 * MR * NRV` accumulators, the smaller of 2
-//! NRV registers and the scalars of MR rows, two of them a register, and one or two more: 12x1 is
-//! 27, 6x2 29, 4x3 31, 3x4 28, 2x6 27. Narrower tiles of the same MR serve the column tail, smaller
-//! MR the row tail; wide tiles of few rows serve few output channels. `gemm` runs vectors along
-//! output positions, `gemmt` along output channels (NR x pixels), `gemmt2` with the pixels in two
-//! rows.
+//! A vector is two registers. A tile takes `2 * MR * NRV` accumulators, the smaller of 2 NRV
+//! registers and the scalars of MR rows, two of which fit in a register, and one or two registers
+//! more. Of 32 registers, 12x1 (MR x NRV) takes 27, 6x2 29, 4x3 31, 3x4 28 and 2x6 27.
+//!
+//! Narrower tiles of the same MR serve the column tail, and tiles of smaller MR the row tail.
+//! Wide tiles of few rows serve few output channels. `gemm` runs vectors along output positions,
+//! `gemmt` along output channels (NR x pixels), and `gemmt2` along output channels with the
+//! pixels in two rows.
 
 use super::vector::F64x4;
 use crate::Isa;

@@ -1,8 +1,9 @@
-//! NEON tiles of several output channels for f32, straight from X.
+//! NEON direct tiles of several output channels for f32.
 //!
-//! Register budget, of 32: MR * NRV sums, NRV vectors and their masks, and the weights, a register
-//! for four of them: 4x5 is 31, 6x3 26, 8x2 22. Of 2 and 3 rows a vector is loaded and multiplied
-//! at a time: 2x8 sums, masks, and two more are 26.
+//! A tile takes `MR * NRV` sums, NRV vectors and their masks, and the weights, four in a
+//! register. Of 32 registers, 4x5 (MR x NRV) takes 31, 6x3 26 and 8x2 22. Tiles of 2 and 3 rows
+//! load and multiply one vector at a time: the sums and masks of 2x8, and two registers more, are
+//! 26.
 
 use super::vector::F32x4;
 use crate::Isa;

@@ -1,7 +1,7 @@
-//! NEON tiles of several output channels for f64, straight from X.
+//! NEON direct tiles of several output channels for f64.
 //!
-//! Register budget, of 32, two a vector: MR * NRV sums, NRV vectors and their masks, and the
-//! weights, a register for two of them: 4x2 is 26, 3x2 22, 6x1 19.
+//! A vector is two registers. A tile takes `MR * NRV` sums, NRV vectors and their masks, and the
+//! weights, two in a register. Of 32 registers, 4x2 (MR x NRV) takes 26, 3x2 22 and 6x1 19.
 
 use super::vector::F64x4;
 use crate::Isa;

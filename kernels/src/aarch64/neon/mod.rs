@@ -1,4 +1,4 @@
-//! NEON: AArch64's Advanced SIMD.
+//! The kernels for NEON, the Advanced SIMD of AArch64.
 
 pub(crate) mod convert;
 pub(crate) mod depthwise_f32;
@@ -13,8 +13,8 @@ pub(crate) mod weave;
 pub(crate) mod winograd_f32;
 pub(crate) mod winograd_f64;
 
-/// Runs a streaming pass. Its target has NEON, as every one that this module is compiled for; it is
-/// a function of its own, as the passes of other ISAs are, so that `disasm` finds its loops.
+/// Runs a streaming pass. Every target that this module is compiled for has NEON. The function is
+/// not inlined, as the passes of other ISAs are not, so that `disasm` finds its loops.
 #[inline(never)]
 pub(crate) fn pass(pass: impl pulp::WithSimd<Output = ()>) {
     pass.with_simd(pulp::Scalar);

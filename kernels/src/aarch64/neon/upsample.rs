@@ -1,8 +1,8 @@
-//! NEON depthwise transposed convolution of stride 2, for f32 and f64.
+//! NEON kernels of depthwise transposed convolution with stride 2, for f32 and f64.
 //!
-//! Register budget, of 32: of f32, 5x5 holds seven registers of weights, three rows of three
-//! vectors, two sums, bias and bounds: 21; of f64, whose vectors are two registers, 5x5 reads its
-//! weights from memory.
+//! There are 32 registers. 5x5 of f32 holds seven registers of weights, three rows of three
+//! vectors, two sums, bias and bounds: 21. The vectors of f64 are two registers, so that its 5x5
+//! reads the weights from memory.
 
 use super::vector::{F32x4, F64x4};
 use crate::Isa;

@@ -5,15 +5,15 @@ use core::arch::asm;
 
 use crate::simd::{Simd, lanes_by_zeros};
 
-/// Asks for the cache line at `p` in the L2 cache. The intrinsic is not stable.
+/// Prefetches the cache line at `p` into the L2 cache. There is no stable intrinsic.
 #[inline(always)]
 fn prefetch<T>(p: *const T) {
-    // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on no
+    // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults on no
     // address.
     unsafe { asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags)) };
 }
 
-/// See [`Simd::advance`].
+/// Hides from the compiler where a pointer comes from, as [`Simd::advance`] asks.
 #[inline(always)]
 #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
 fn hide<T>(p: *const T) -> *const T {
@@ -23,8 +23,8 @@ fn hide<T>(p: *const T) -> *const T {
     hidden
 }
 
-/// For each mask of four 32-bit lanes, the bytes of a table lookup that moves its lanes to the
-/// front; the others become zero.
+/// For each mask of four 32-bit lanes, the bytes of a table lookup that moves these lanes to the
+/// front. The other lanes become zero.
 static COMPRESS_32: [[u8; 16]; 16] = {
     let mut table = [[u8::MAX; 16]; 16];
     let mut mask = 0;
@@ -46,7 +46,7 @@ static COMPRESS_32: [[u8; 16]; 16] = {
     table
 };
 
-/// The same for four 64-bit lanes in two registers.
+/// The same for each mask of four 64-bit lanes in two registers.
 static COMPRESS_64: [[[u8; 16]; 2]; 16] = {
     let mut table = [[[u8::MAX; 16]; 2]; 16];
     let mut mask = 0;
@@ -68,15 +68,16 @@ static COMPRESS_64: [[[u8; 16]; 2]; 16] = {
     table
 };
 
-/// Part of a row: how far from lane 0 a whole vector of the row can be loaded, and the bytes of a
-/// table lookup that put its elements in their lanes, and zeros beside them.
+/// How to load a part of a row. `offset` is the distance from lane 0 to a whole vector that lies
+/// in the row. `bytes` are those of a table lookup that moves its elements to their lanes, and
+/// sets the other lanes to zero.
 #[derive(Clone, Copy)]
 pub(crate) struct Window<const REGISTERS: usize> {
     offset: isize,
     bytes: [uint8x16_t; REGISTERS],
 }
 
-/// 32 bytes that are out of every table's range, the numbers of 32 bytes, and 32 more out of range.
+/// 32 bytes out of every table's range, the numbers of 32 bytes, and 32 more bytes out of range.
 static BYTES: [u8; 96] = {
     let mut bytes = [u8::MAX; 96];
     let mut byte = 0;
@@ -88,7 +89,7 @@ static BYTES: [u8; 96] = {
 };
 
 impl<const REGISTERS: usize> Window<REGISTERS> {
-    /// For 4 lanes in `REGISTERS` registers; `width` is at least 4.
+    /// The window for 4 lanes in `REGISTERS` registers, 1 or 2. `width` is at least 4.
     ///
     /// # Safety
     /// CPU: NEON.
@@ -96,15 +97,15 @@ impl<const REGISTERS: usize> Window<REGISTERS> {
     unsafe fn new(position: isize, width: usize) -> Self {
         let last = width as isize - 4;
         let offset = position.clamp(0, last) - position;
-        // Beyond 4 lanes either way nothing of the row is left.
+        // With 4 or more elements from lane 0 to the loaded vector, no lane is in the row.
         let first = 32 - offset.clamp(-4, 4) * (4 * REGISTERS as isize);
         let mut bytes = [BYTES.as_ptr(); REGISTERS];
         for (register, from) in bytes.iter_mut().enumerate() {
             *from = from.wrapping_offset(first + 16 * register as isize);
         }
-        // SAFETY: first is at least 32 - 16 * REGISTERS, and at most 32 + 16 * REGISTERS, and
-        // REGISTERS at most 2: 16 bytes from there on, and from 16 on where there are two, end at
-        // 96; the caller runs where NEON is.
+        // SAFETY: REGISTERS is at most 2. `first` is at least 32 - 16 * REGISTERS and at most 32
+        // + 16 * REGISTERS. The 16 bytes from there on, and the 16 bytes behind them where there
+        // are two registers, lie within the 96 bytes. The caller runs where NEON is.
         Self { offset, bytes: bytes.map(|from| unsafe { vld1q_u8(from) }) }
     }
 }
@@ -232,8 +233,8 @@ impl Simd for F32x4 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
-        // SAFETY: the caller runs where the ISA is.
         // x - x is 0, or NaN where x is NaN or infinite.
+        // SAFETY: the caller runs where the ISA is.
         unsafe {
             let zero = vsubq_f32(self.0, self.0);
             vminvq_u32(vceqq_f32(zero, zero)) != 0
@@ -242,8 +243,8 @@ impl Simd for F32x4 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return NaN where either
-        // operand is.
+        // Both instructions return NaN where either operand is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(vminq_f32(vmaxq_f32(self.0, lo.0), hi.0)) }
     }
 
@@ -261,7 +262,7 @@ impl Simd for F32x4 {
     unsafe fn transpose(rows: &mut [Self; 16]) {
         // SAFETY: the caller runs where the ISA is.
         unsafe {
-            // Pairs of rows by pairs of columns, then pairs of pairs.
+            // First pairs of rows by pairs of columns, then pairs of pairs.
             let pair = |a: Self, b: Self| {
                 let (even, odd) = (vtrn1q_f32(a.0, b.0), vtrn2q_f32(a.0, b.0));
                 (vreinterpretq_f64_f32(even), vreinterpretq_f64_f32(odd))
@@ -276,13 +277,13 @@ impl Simd for F32x4 {
 
     #[inline(always)]
     unsafe fn deinterleave<const M: usize>(v: [Self; M]) -> [Self; M] {
-        // SAFETY: the caller runs where the ISA is; a register is an array of its lanes.
+        // SAFETY: the caller runs where the ISA is. A register is an array of its lanes.
         unsafe {
             let mut every = v;
             if M == 2 {
                 (every[0], every[1]) = v[0].unzip(v[1]);
             } else {
-                // No `map`: LLVM calls it.
+                // A loop and not `map`, which LLVM does not inline.
                 let mut elements = [[0.0; 4]; M];
                 for s in 0..M {
                     elements[s] = core::mem::transmute::<float32x4_t, [f32; 4]>(v[s].0);
@@ -329,7 +330,7 @@ impl Simd for F32x4 {
     #[inline(always)]
     unsafe fn load_lanes(p: *const f32, mask: Window<1>) -> Self {
         let p = p.wrapping_offset(mask.offset);
-        // SAFETY: the caller's promise of ISA, and of the row, which the window lies in.
+        // SAFETY: the caller's promise of ISA, and of the row. The window lies in the row.
         unsafe {
             let v = Self::load(p);
             Self(vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v.0), mask.bytes[0])))
@@ -338,7 +339,7 @@ impl Simd for F32x4 {
 
     #[inline(always)]
     unsafe fn load_mask(p: *const f32, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA, and of the elements of the mask: others are not
+        // SAFETY: the caller's promise of ISA, and of the elements of the mask. Others are not
         // read.
         unsafe {
             let mut v = vdupq_n_f32(0.0);
@@ -370,13 +371,13 @@ impl Simd for F32x4 {
     }
 }
 
-/// 4 `f64`, in two registers: one register of two lanes would be too short for Winograd's
-/// transforms, and leave partial vectors nothing to share.
+/// 4 `f64`, in two registers. One register of two lanes would be too short for Winograd's
+/// transforms, and would leave partial vectors nothing to share.
 #[derive(Clone, Copy)]
 pub(crate) struct F64x4(float64x2_t, float64x2_t);
 
 impl F64x4 {
-    /// The elements `p[..2].min(n)`.
+    /// Loads the first `min(n, 2)` elements from `p`; the other lanes are zero.
     ///
     /// # Safety
     /// CPU: NEON. Memory: `p` is readable for `min(n, 2)` elements.
@@ -521,8 +522,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
+        // x - x is 0, or NaN where x is NaN or infinite. So is the sum of two such values.
         // SAFETY: the caller runs where the ISA is.
-        // x - x is 0, or NaN where x is NaN or infinite; so is a sum of two such.
         unsafe {
             let zero = vaddq_f64(vsubq_f64(self.0, self.0), vsubq_f64(self.1, self.1));
             vminvq_u32(vreinterpretq_u32_u64(vceqq_f64(zero, zero))) != 0
@@ -531,8 +532,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return NaN where either
-        // operand is.
+        // Both instructions return NaN where either operand is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(vminq_f64(vmaxq_f64(self.0, lo.0), hi.0), vminq_f64(vmaxq_f64(self.1, lo.1), hi.1)) }
     }
 
@@ -611,7 +612,7 @@ impl Simd for F64x4 {
     #[inline(always)]
     unsafe fn load_lanes(p: *const f64, mask: Window<2>) -> Self {
         let p = p.wrapping_offset(mask.offset);
-        // SAFETY: the caller's promise of ISA, and of the row, which the window lies in.
+        // SAFETY: the caller's promise of ISA, and of the row. The window lies in the row.
         unsafe {
             let v = Self::load(p);
             let table = uint8x16x2_t(vreinterpretq_u8_f64(v.0), vreinterpretq_u8_f64(v.1));
@@ -622,7 +623,7 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn load_mask(p: *const f64, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA, and of the elements of the mask: others are not
+        // SAFETY: the caller's promise of ISA, and of the elements of the mask. Others are not
         // read.
         unsafe {
             let mut v = Self::splat(0.0);

@@ -1,7 +1,7 @@
 //! NEON weaving of phases, for f32 and f64.
 //!
-//! Register budget, of 32: 8 phases of f32 take 8, of f64 16, the results of a round of zips come
-//! in their place, and bounds and bias are 3 or 6 more.
+//! There are 32 registers. 8 phases of f32 take 8, and of f64 16. The results of a round of zips
+//! take the place of their operands. Bounds and bias take 3 or 6 more.
 
 use super::vector::{F32x4, F64x4};
 use crate::Isa;

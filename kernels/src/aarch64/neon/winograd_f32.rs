@@ -1,7 +1,7 @@
 //! NEON Winograd transforms for f32.
 //!
-//! Register budget, of 32: the input transform holds two rows of values (up to 16) and a column of
-//! the tile (up to 8); so does the output transform.
+//! There are 32 registers. The input transform holds two rows of values (up to 16) and a column
+//! of the tile (up to 8). So does the output transform.
 
 use super::vector::F32x4;
 use crate::Isa;

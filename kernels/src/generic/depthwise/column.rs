@@ -1,41 +1,46 @@
-//! What tiles are made of: the rows that they see, tap columns, and the store of their sums.
+//! The parts of a tile kernel: which rows a tile sees, the sum of a tap column, and the store of
+//! a tile.
 
 use crate::Real;
 use crate::depthwise::{DirectArgs, MOST_TAPS, TileOutput};
 use crate::simd::{LEAST_ROW, Simd};
 
-/// The mask of all lanes.
+/// The mask with all lanes set.
 ///
 /// # Safety
 /// CPU: the ISA of `V`.
 #[inline(always)]
 pub(super) unsafe fn every_lane<V: Simd>() -> V::Mask {
-    // SAFETY: the row is long enough; the caller runs where the ISA is.
+    // SAFETY: the row has LEAST_ROW elements or more; the caller runs where the ISA is.
     unsafe { V::mask(0, V::LANES.max(LEAST_ROW)) }
 }
 
-/// Which rows of a tile's input are there: all of them.
+/// A kind of `EDGE`: all rows that a tile sees exist.
 pub(super) const WHOLE: u8 = 0;
 
-/// All but the first and the last N / 2. Branches would keep the compiler from ordering
-/// multiply-adds and loads of several rows: they cost up to half as much again.
+/// A kind of `EDGE`: all rows that a tile sees exist but the first and the last N / 2. That is
+/// known at compile time: branches would keep the compiler from mixing multiply-adds and loads of
+/// several rows, and the sums would take up to half as long again.
 pub(super) const SAME: u8 = 1;
 
-/// Those that are told.
+/// A kind of `EDGE`: the rows exist that an argument says.
 pub(super) const SOME: u8 = 2;
 
-/// The rows of a tile's input that are there, of those from row `first` of X on.
+/// The range of rows that exist, counted from row `first` of X, for a tile that sees the rows
+/// from there on.
 pub(super) fn rows_inside<T>(args: &DirectArgs<T>, first: isize) -> (usize, usize) {
     ((-first).max(0) as usize, (args.height as isize - first).max(0) as usize)
 }
 
-/// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, ...; where
-/// `MASKED`, the lanes of `mask` of them; of the first and last N - 1 rows, those that are there
-/// according to `EDGE`: where that is `SOME`, those that are `inside`.
+/// Adds one tap column of `N` taps to the sums, from the rows at `x`, `x + step`, and so on. If
+/// `MASKED`, only the lanes of `mask` are loaded.
+///
+/// `EDGE` says which of the first and last N - 1 rows exist: [`WHOLE`], [`SAME`], or [`SOME`],
+/// for which `inside` is the range of the rows that exist. Rows that do not exist are left out.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: those of R + N - 1 rows are readable for a vector, or for the lanes
-/// of the mask; `w` for `N` weights.
+/// CPU: the ISA of `V`. Memory: the rows that exist, of R + N - 1 rows, are readable for a
+/// vector, or for the lanes of the mask. `w` is readable for `N` weights.
 #[inline(always)]
 pub(super) unsafe fn sum_column<
     V: Simd,
@@ -61,8 +66,8 @@ pub(super) unsafe fn sum_column<
             let w = w.add(k * weight);
             weights[k] = if VECTOR_WEIGHTS { V::load(w) } else { V::splat(*w) };
         }
-        // Straight-line code: LLVM does not unroll a loop of so many rows. A row serves N different
-        // sums, so that none waits for the one before it.
+        // Straight-line code: LLVM does not unroll a loop of so many rows. Each row adds to N
+        // different sums, so that no multiply-add waits for the one before it.
         const { assert!(R + N - 1 <= 20, "the list of rows is too short") };
         macro_rules! rows {
             ($($i:literal)+) => {$(
@@ -92,7 +97,8 @@ pub(super) unsafe fn sum_column<
     let _ = row;
 }
 
-/// Finishes a tile: residual, clamp; to the output's rows from `at` on, vector `vector` of them.
+/// Finishes a tile: adds the residual, clamps, and stores vector `vector` of the output's rows
+/// from `at` on.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`TileOutput`] states.
@@ -107,7 +113,8 @@ pub(super) unsafe fn store<V: Simd, const R: usize>(
     let at = at + vector * V::LANES;
     let n = (output.width - vector * V::LANES).min(V::LANES);
     // SAFETY: TileOutput promises that rows may be written, and the residual read, for `width`
-    // elements, of which this vector has n.
+    // elements; this vector has n of them. Where a whole vector is stored for n elements, it ends
+    // in the next row of the tile.
     unsafe {
         if !output.residual.is_null() {
             for r in 0..R {
@@ -120,7 +127,7 @@ pub(super) unsafe fn store<V: Simd, const R: usize>(
                 acc[r] = acc[r].clamp(lo, hi);
             }
         }
-        // Rows one after the other, as in sum_column.
+        // The pointer moves from row to row, as in sum_column.
         let mut y = V::advance(y, 0);
         if n == V::LANES {
             for r in 0..R {
@@ -128,8 +135,8 @@ pub(super) unsafe fn store<V: Simd, const R: usize>(
                 y = V::advance(y, output.y_row);
             }
         } else if R > 1 && n == output.y_row && 2 * n >= V::LANES {
-            // Rows follow one another: a whole vector reaches into the next row of the tile, which
-            // is stored after it.
+            // Rows are contiguous here, so that a whole vector reaches into the next row of the
+            // tile. That row is stored later and overwrites the excess.
             for r in 0..R - 1 {
                 acc[r].store(y.cast_mut());
                 y = V::advance(y, output.y_row);

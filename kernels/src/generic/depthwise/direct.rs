@@ -1,4 +1,4 @@
-//! Tiles along rows straight from X, with stride 1.
+//! Tiles along rows straight from X, with stride 1, and the choice between all ways to read X.
 
 use super::column::{SAME, SOME, WHOLE, every_lane, rows_inside, store, sum_column};
 use super::halves::{Halves, direct_halves, halves_tails};
@@ -7,8 +7,9 @@ use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS};
 use crate::simd::Simd;
 
-/// As [`tiles`](super::tiles) along rows, straight from X: positions that are padding are masked,
-/// and rows that are left out, which asks for finite weights.
+/// Computes the tiles of [`tiles`](super::tiles) along rows, straight from X. Positions outside
+/// of a row are masked, and rows outside of X are left out. Weights must be finite, because
+/// masked positions are multiplied as zeros.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
@@ -43,8 +44,9 @@ pub(crate) unsafe fn direct<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>)
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
 unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
-    // SAFETY: DirectArgs promises the rows that are read, and the masks leave out what is not of
-    // them, or in loose planes, what no stored lane sees; the output's contract covers the rest.
+    // SAFETY: DirectArgs promises the rows that are read. The masks leave out what lies outside
+    // of them; in loose planes they may leave in lanes that no stored lane depends on, which are
+    // readable. The output's contract covers the rest.
     unsafe {
         let output = &args.output;
         let is_square = (N == 3 || N == 5) && args.columns_len == N;
@@ -83,7 +85,7 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
                     let mut w = w;
                     for column in 0..args.columns_len {
                         let (x, mask) = (x.wrapping_offset((*args.columns.add(column)).offset), masks[column]);
-                        // The mask of a whole vector costs less than one more loop.
+                        // A masked load of a whole vector costs less than one more loop.
                         if is_edge {
                             sum_column::<V, R, N, false, true, SOME>(&mut acc, x, args.step, inside, mask, w);
                         } else if (masked >> column) & 1 == 0 {
@@ -103,12 +105,13 @@ unsafe fn direct_columns<V: Simd, const R: usize, const N: usize>(args: &DirectA
     }
 }
 
-/// How the vectors of a row see X: the first one, those in between, and the last one.
+/// How the vectors of a row see X. There are three places: the first vector, the vectors in
+/// between, and the last one.
 struct Views<V: Simd> {
-    /// For each column, the lanes that are in X.
+    /// For each place and column, the lanes that are in X.
     masks: [[V::Mask; MOST_SHORT]; 3],
-    /// As a bit for each column, whether stored lanes are not among them; and whether any lane is
-    /// not.
+    /// For each place, a bit for each column: in the first list whether a stored lane is outside
+    /// of X, in the second list whether any lane is.
     masked: [[u32; 3]; 2],
 }
 
@@ -137,9 +140,9 @@ impl<V: Simd> Views<V> {
     }
 }
 
-/// [`direct_columns`] for `N` columns on planes of one tile of one vector, as high as those of X,
-/// between equal padding: what planes have in common is made ready once, and columns follow one
-/// another without a loop, as there is little to do for each plane.
+/// [`direct_columns`] for `N` columns, on planes of one tile of one vector that are as high as
+/// those of X between equal padding. There is little work for each plane, so that whatever planes
+/// have in common is computed once, and columns follow one another without a loop.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
@@ -180,14 +183,14 @@ unsafe fn whole_planes<V: Simd, const R: usize, const N: usize>(args: &DirectArg
     }
 }
 
-/// Whether three columns of three taps can be summed row by row: the weights, the sums of a tile
-/// and three vectors have to fit in registers.
+/// Whether three columns of three taps can be summed row by row. The weights, the sums of a tile
+/// of 14 rows, three vectors and one more have to fit in registers.
 pub(crate) const fn goes_by_rows<V: Simd>() -> bool {
     V::MASKS && 9 + 14 + 4 <= V::REGISTER_FILE / V::REGISTERS
 }
 
-/// [`direct_columns`] for three columns of three taps, row by row: with all weights in registers, a
-/// row of X is read once.
+/// [`direct_columns`] for three columns of three taps, row by row. All weights are in registers,
+/// so that a row of X is read once.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
@@ -234,12 +237,13 @@ unsafe fn direct_threes<V: Simd, const R: usize>(args: &DirectArgs<V::Elem>, off
     }
 }
 
-/// Adds three columns of three taps each, at `offsets` from the rows at `x`, `x + step`, ...,
-/// otherwise as [`sum_column`] at an edge. Rows `ahead` of those of the tile are fetched.
+/// Adds three columns of three taps each, at `offsets` from the rows at `x`, `x + step`, and so
+/// on. Masks and edges are as in [`sum_column`]. The rows that lie `ahead` elements behind those
+/// of the tile are prefetched.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: those of R + 2 rows are readable for a vector at each offset, or
-/// for the lanes of the mask.
+/// CPU: the ISA of `V`. Memory: the rows that exist, of R + 2 rows, are readable for a vector at
+/// each offset, or for the lanes of the mask.
 #[inline(always)]
 unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8>(
     acc: &mut [V; R],
@@ -249,8 +253,8 @@ unsafe fn sum_threes<V: Simd, const R: usize, const MASKED: bool, const EDGE: u8
     masks: &[V::Mask; MOST_SHORT],
     weights: &[[V; 3]; 3],
 ) {
-    // Of an address that it knows, the compiler would keep those of all rows in memory, from one
-    // vector to the next.
+    // The compiler must not know this address: it would compute the addresses of all rows, and
+    // keep them in memory from one vector to the next.
     let mut row = V::advance(x, 0);
     // SAFETY: the caller's promise of memory and ISA.
     unsafe {

@@ -1,35 +1,36 @@
-//! Tiles below one another that share vectors: where the last vectors of their rows have at most
-//! half as many elements as lanes, one tile is in the low half, the other one in the high half.
+//! Two tiles below one another that share vectors. Where the last vectors of their rows are at
+//! most half full, one tile takes the low half of the lanes, and the other one the high half.
 
 use super::column::rows_inside;
 use crate::Real;
 use crate::depthwise::{DirectArgs, MOST_SHORT, MOST_TAPS, TileOutput, tails_fit_in_one};
 use crate::simd::{Simd, lanes_in_row};
 
-/// Rows of a tile, at the least, that shares the last vectors of its rows with another one: lower
-/// ones are rare among several, and each costs code. So only the first and the last tile see rows
-/// that are not there.
+/// The least rows of a tile that shares vectors with another one. Lower tiles are rare where
+/// there are several, and each height is code of its own. At this height only the first and the
+/// last tile see rows outside of X.
 const LEAST_HALVED: usize = MOST_TAPS;
 
-/// Rows before a tile and behind it that may not be there.
+/// The most rows before and behind a tile that may be missing in X. A column of taps reaches one
+/// row less than it has taps.
 const MOST_MISSING: usize = 2 * (MOST_TAPS - 1);
 
-/// Whether two tiles below one another share the last vectors of their rows, which have at most
-/// half as many elements as lanes.
+/// Whether two tiles below one another share the last vectors of their rows, which are at most
+/// half full.
 pub(super) fn halves_tails<V: Simd, const R: usize>(output: &TileOutput<V::Elem>) -> bool {
     has_halves::<V, R>() && tails_fit_in_one(output.width, V::LANES, output.tiles)
 }
 
-/// Whether tiles of `R` rows can.
+/// Whether tiles of `R` rows have code to share vectors.
 pub(crate) const fn has_halves<V: Simd, const R: usize>() -> bool {
     V::MASKS && R >= LEAST_HALVED
 }
 
-/// For [`direct_halves`], what planes have in common.
+/// What planes have in common in [`direct_halves`].
 pub(super) struct Halves {
-    /// For each column, the lanes of half a vector that are in X, of the last one of a row.
+    /// For each column, the lanes of half a vector that are in X, in the last vector of a row.
     lanes: [u32; MOST_SHORT],
-    edges: [Edges; 2],
+    edges: [EdgeRows; 2],
 }
 
 impl Halves {
@@ -55,24 +56,26 @@ impl Halves {
     }
 }
 
-/// For the rows before two tiles that share a vector, and those behind them, the lanes of either
-/// half, all or none: whether there is such a row. For the first two tiles, and for the last two.
-type Edges = [u32; MOST_MISSING];
+/// For each row before or behind two tiles that share vectors: the lanes of the halves in which
+/// that row exists. A half has all of its lanes, or none. There is one list for the first two
+/// tiles, and one for the last two.
+type EdgeRows = [u32; MOST_MISSING];
 
-/// Where nothing is at an edge, and no edges are looked at.
-pub(super) const NO_EDGES: Edges = [0; MOST_MISSING];
+/// The list that is passed where no row is missing. It is not read.
+pub(super) const NO_EDGES: EdgeRows = [0; MOST_MISSING];
 
-/// The last vector of a row of [`direct_columns`](super::direct), for pairs of tiles.
+/// Computes the last vectors of the rows of `direct_columns`, for pairs of tiles.
 ///
 /// # Safety
-/// CPU: the ISA of `V`, for which [`halves_tails`]. Memory: as [`DirectArgs`] states for `R`.
+/// CPU: the ISA of `V`. [`halves_tails`] holds for the output. Memory: as [`DirectArgs`] states
+/// for `R`.
 #[inline(always)]
 pub(super) unsafe fn direct_halves<V: Simd, const R: usize, const N: usize>(
     args: &DirectArgs<V::Elem>,
     plane: usize,
     halves: &Halves,
 ) {
-    // SAFETY: as in direct_columns; the lanes leave out what is not of the rows of X.
+    // SAFETY: as in direct_columns; the lanes leave out what lies outside of the rows of X.
     unsafe {
         let output = &args.output;
         let bias = V::splat(*output.bias.add(plane));
@@ -99,18 +102,20 @@ pub(super) unsafe fn direct_halves<V: Simd, const R: usize, const N: usize>(
     }
 }
 
-/// As [`sum_column`](super::column::sum_column) for two tiles: in the low half of each vector the
-/// rows at `x`, `x + step`, ..., in the high half those `R` rows further on; of either half the
-/// lanes that are set, where `EDGE` in the first and last N - 1 rows those that `edges` leaves.
+/// [`sum_column`](super::column::sum_column) for two tiles. The low half of each vector sees the
+/// rows at `x`, `x + step`, and so on; the high half sees the rows that are `R` rows further on.
+/// Either half loads the lanes that are set in `lanes`. If `EDGE`, the first and last N - 1 rows
+/// load only the lanes that `edges` has for them.
 ///
 /// # Safety
-/// CPU: the ISA of `V`, which has `MASKS`. Memory: those lanes are readable; `w` for `N` weights.
+/// CPU: the ISA of `V`, which has `MASKS`. Memory: those lanes are readable. `w` is readable for
+/// `N` weights.
 #[inline(always)]
 pub(super) unsafe fn sum_halves<V: Simd, const R: usize, const N: usize, const EDGE: bool>(
     acc: &mut [V; R],
     x: *const V::Elem,
     step: usize,
-    (lanes, edges): (u32, &Edges),
+    (lanes, edges): (u32, &EdgeRows),
     w: *const V::Elem,
 ) {
     let half = V::LANES / 2;
@@ -132,8 +137,8 @@ pub(super) unsafe fn sum_halves<V: Simd, const R: usize, const N: usize, const E
                     let x = V::load_halves(row, row.wrapping_add(R * step), lanes);
                     for k in 0..N {
                         if $i >= k && $i - k < R {
-                            // Rows that are not there are left out, as from other tiles: -0 + 0
-                            // would be 0.
+                            // Lanes of missing rows keep their sums, as in other tiles. Adding a
+                            // zero product would not do: -0 + 0 is 0.
                             acc[$i - k] = if is_edge {
                                 x.mul_add_of(V::load_scalars(w.add(k), 1), 0, acc[$i - k], V::lanes(there))
                             } else {
@@ -150,8 +155,8 @@ pub(super) unsafe fn sum_halves<V: Simd, const R: usize, const N: usize, const E
     let _ = row;
 }
 
-/// As [`store`](super::column::store) for two tiles, the first of which begins at `at`: the last
-/// vector of their rows, which has one of them in either half.
+/// [`store`](super::column::store) for the last vector of the rows of two tiles. Each half of a
+/// vector is one tile, and the first tile begins at `at`.
 ///
 /// # Safety
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`TileOutput`] states.

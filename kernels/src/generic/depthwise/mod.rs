@@ -1,15 +1,17 @@
-//! The direct kernels: sums over few channels, in registers over all taps, and the passes that
-//! bring X into the form they read.
+//! The direct kernels: sums over few channels that stay in registers over all taps, and the
+//! passes that bring X into the form that the kernels read.
 //!
-//! A GEMM has nothing to share among output channels here, so that the reuse is in space: a tile is
-//! a column of R output rows, one vector wide. A tap column is a run of N taps below one another:
-//! its N weights are in registers, its R + N - 1 input rows are loaded once, at any alignment, and
-//! serve R * N multiply-adds. Two orientations share it:
+//! A GEMM would share no input among output channels here. The kernels share input between
+//! outputs in space instead: a tile is a column of R output rows, one vector wide. A tap column
+//! is a run of N taps below one another. Its N weights are in registers, and its R + N - 1 input
+//! rows are loaded once, at any alignment, for R * N multiply-adds. Two orientations use the same
+//! code:
 //!
-//! * rows: a vector is `LANES` neighbouring positions of one channel, a weight is broadcast;
-//! * channels: a vector is one position of `LANES` channels, the weights are vectors. For narrow
-//!   planes, and for one axis only, whose taps lie side by side: with channels as lanes they are
-//!   below one another.
+//! * along rows: a vector is `LANES` neighbouring positions of one channel, and a weight is
+//!   broadcast;
+//! * along channels: a vector is one position of `LANES` channels, and the weights are vectors.
+//!   This is for narrow planes, and for layers of a single axis: there the taps lie side by side
+//!   in a row, but with channels as lanes they lie below one another.
 
 #![expect(
     clippy::needless_range_loop,
@@ -32,7 +34,8 @@ use self::halves::{NO_EDGES, halves_tails, store_halves, sum_halves};
 use crate::depthwise::{DepthwiseArgs, MOST_TAPS};
 use crate::simd::Simd;
 
-/// Tiles of `R` rows, over planes, tiles below one another, and vectors side by side.
+/// Computes tiles of `R` rows, for all planes, all tiles below one another, and all vectors side
+/// by side.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DepthwiseArgs`] states for `R`.
@@ -71,8 +74,8 @@ pub(crate) unsafe fn tiles<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool>(
     }
 }
 
-/// Adds all taps, for one vector of a tile whose input begins at `x`, or as [`sum_halves`] for two
-/// tiles.
+/// Adds all taps for one vector of a tile with its input at `x`. If `HALVES`, it does so for two
+/// tiles, as [`sum_halves`].
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DepthwiseArgs`] states for `R`.
@@ -103,12 +106,13 @@ unsafe fn sum_groups<V: Simd, const R: usize, const VECTOR_WEIGHTS: bool, const 
     }
 }
 
-/// Adds `columns` tap columns of `N` taps each to the sums; returns where offsets and weights go
-/// on.
+/// Adds `columns` tap columns of `N` taps each to the sums. Returns where the next offsets and
+/// weights are.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: `offsets` readable for `columns`, `w` for `columns * N` weights;
-/// for each offset, `x + offset + i * step` for a vector, i < R + N - 1, or as [`sum_halves`].
+/// CPU: the ISA of `V`. Memory: `offsets` is readable for `columns` offsets, and `w` for
+/// `columns * N` weights. For each offset and each i < R + N - 1, `x + offset + i * step` is
+/// readable for a vector, or for the lanes that [`sum_halves`] reads.
 #[inline(always)]
 unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: bool, const HALVES: bool>(
     acc: &mut [V; R],
@@ -142,14 +146,14 @@ unsafe fn sum<V: Simd, const R: usize, const N: usize, const VECTOR_WEIGHTS: boo
 macro_rules! row_kernels {
     ($vector:ty, #[$attr:meta], $($direct:ident, $row:ident, $mr:literal);+) => {$(
         /// # Safety
-        /// As the generic kernel's, for this ISA and tile.
+        /// As for the generic kernel, with this ISA and tile.
         #[$attr]
         unsafe fn $direct(args: &crate::depthwise::DirectArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::depthwise::direct::<$vector, $mr>(args) }
         }
         /// # Safety
-        /// As the generic kernel's, for this ISA and tile.
+        /// As for the generic kernel, with this ISA and tile.
         #[$attr]
         unsafe fn $row(args: &crate::depthwise::DepthwiseArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
@@ -159,7 +163,7 @@ macro_rules! row_kernels {
 }
 pub(crate) use row_kernels;
 
-/// Instantiates the tiles and passes of an ISA and type, and lists them.
+/// Instantiates the tiles and passes of one ISA and type, and lists them.
 macro_rules! depthwise {
     ($vector:ty, $isa:expr, #[$attr:meta], direct: $($direct:ident),+; rows: $($row:ident($rr:literal)),+;
         $(narrow: $half:ty, direct: $($half_direct:ident),+; rows: $($half_row:ident($hr:literal)),+;)?
@@ -169,7 +173,7 @@ macro_rules! depthwise {
         crate::generic::depthwise::row_kernels!($vector, #[$attr], $($direct, $row, $rr);+);
         $(
             /// # Safety
-            /// As the generic kernel's, for this ISA and tile.
+            /// As for the generic kernel, with this ISA and tile.
             #[$attr]
             unsafe fn $channel(args: &crate::depthwise::DepthwiseArgs<Elem>) {
                 // SAFETY: the caller's promise, passed on.
@@ -177,35 +181,35 @@ macro_rules! depthwise {
             }
         )+
         /// # Safety
-        /// As the generic kernel's, for this ISA.
+        /// As for the generic kernel, with this ISA.
         #[$attr]
         unsafe fn threes(args: &crate::depthwise::DirectArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::depthwise::threes::<$vector>(args) }
         }
         /// # Safety
-        /// As the generic pass's, for this ISA.
+        /// As for the generic pass, with this ISA.
         #[$attr]
         unsafe fn copy(args: &crate::depthwise::CopyArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::depthwise::copy::<$vector>(args) }
         }
         /// # Safety
-        /// As the generic pass's, for this ISA.
+        /// As for the generic pass, with this ISA.
         #[$attr]
         unsafe fn split(args: &crate::depthwise::CopyArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::depthwise::split::<$vector>(args) }
         }
         /// # Safety
-        /// As the generic pass's, for this ISA.
+        /// As for the generic pass, with this ISA.
         #[$attr]
         unsafe fn gather(args: &crate::depthwise::GatherArgs<Elem>) {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::depthwise::gather::<$vector>(args) }
         }
         /// # Safety
-        /// As the generic pass's, for this ISA.
+        /// As for the generic pass, with this ISA.
         #[$attr]
         unsafe fn scatter(src: *const Elem, len: usize, store: &crate::ukernel::ChannelStore<Elem>) {
             // SAFETY: the caller's promise, passed on.

@@ -1,4 +1,4 @@
-//! The passes that bring X into the form that tiles read, and sums back into rows.
+//! The passes that bring X into the form that tiles read, and that bring sums back into rows.
 
 use crate::Real;
 use crate::depthwise::{CopyArgs, GatherArgs};
@@ -11,8 +11,8 @@ use crate::ukernel::ChannelStore;
 /// CPU: the ISA of `V`. Memory: as [`CopyArgs`] states.
 #[inline(always)]
 pub(crate) unsafe fn copy<V: Simd>(args: &CopyArgs<V::Elem>) {
-    // SAFETY: CopyArgs promises `width` elements of each row of src, and as many whole vectors of
-    // each row of dst.
+    // SAFETY: CopyArgs promises `width` elements of each row of src, and as many elements,
+    // rounded up to whole vectors, of each row of dst.
     unsafe {
         for plane in 0..args.planes {
             for row in 0..args.rows {
@@ -31,7 +31,8 @@ pub(crate) unsafe fn copy<V: Simd>(args: &CopyArgs<V::Elem>) {
     }
 }
 
-/// As [`copy`], with the elements of even index to `dst`, and those of odd index to `dst + odd`.
+/// Splits rows as [`copy`] copies them: the elements of even index go to `dst`, those of odd
+/// index to `dst + odd`.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`CopyArgs`] states.
@@ -62,7 +63,8 @@ pub(crate) unsafe fn split<V: Simd>(args: &CopyArgs<V::Elem>) {
     }
 }
 
-/// Gathers `LANES` channels: each position becomes a vector of them, at its slot.
+/// Gathers `LANES` channels: the elements of all channels at one position become a vector at the
+/// position's slot.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`GatherArgs`] states.
@@ -100,18 +102,19 @@ pub(crate) unsafe fn gather<V: Simd>(args: &GatherArgs<V::Elem>) {
     }
 }
 
-/// Turns vectors of channels, one for each of `len` positions, back into rows of positions: bias,
-/// residual, clamp.
+/// Turns vectors of channels, one for each of `len` positions, back into rows of positions, with
+/// bias, residual and clamp.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: `src` is readable for `len * LANES` elements, the rest as
 /// [`ChannelStore`] states for `len` pixels.
 #[inline(always)]
 pub(crate) unsafe fn scatter<V: Simd>(src: *const V::Elem, len: usize, store: &ChannelStore<V::Elem>) {
-    // SAFETY: the caller's promise, passed on; the loads of a full block end at its last position.
+    // SAFETY: the caller's promise, passed on. The loads of a full block end at its last
+    // position.
     unsafe {
         let mut done = 0;
-        // Full blocks, in loops of known length, which keep the rows in registers.
+        // Full blocks, in loops of known length, so that the rows stay in registers.
         if store.channels == V::LANES && store.residual.is_null() {
             let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
             while done + V::LANES <= len {

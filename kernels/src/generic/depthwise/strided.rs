@@ -5,23 +5,27 @@ use crate::Real;
 use crate::depthwise::{DirectArgs, DirectColumn, MOST_SHORT, MOST_TAPS, TileOutput};
 use crate::simd::Simd;
 
-/// As [`direct`](super::direct()) with stride 2 along both axes for three columns of three taps,
-/// two of which are a pair, row by row: with all nine weights in registers, a row of X is loaded
-/// once; and as it serves two sums at the most, no more are there, and tiles are of any height.
+/// Computes the tiles of [`direct`](super::direct()) with stride 2 along both axes, for three
+/// columns of three taps. Two of the columns are a pair.
+///
+/// The sums go row by row. All nine weights are in registers, and a row of X is loaded once. A
+/// row of X adds to at most two sums, so that no more than two sums are live, and tiles may
+/// have any height.
 ///
 /// # Safety
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`DirectArgs`] states for `args.mr`.
 #[inline(always)]
 pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<V::Elem>) {
-    // SAFETY: as in direct_columns; a vector of output sees two of X, and perhaps the element
-    // before or behind them.
+    // SAFETY: as in direct_columns; a vector of output sees two vectors of X, and perhaps the
+    // element before or behind them.
     unsafe {
         let output = &args.output;
         let last = output.vectors - 1;
         let is_left = (*args.columns.add(1)).is_pair;
         let DirectColumn { position, offset, .. } = *args.columns.add(usize::from(is_left));
-        // The third column is left or right of the pair: its first index in the two vectors, the
-        // element that is beside them, and the lane of that.
+        // The third column lies left or right of the pair. These are its first index in the two
+        // vectors of X, the position of its element beside these vectors, and the lane that this
+        // element goes to.
         let (from, beside, lane) = if is_left { (-1, -1, 0) } else { (2, 2 * V::LANES as isize, V::LANES - 1) };
         let every = every_lane::<V>();
         let mut views =
@@ -42,7 +46,8 @@ pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<V::Elem>) {
         for plane in 0..output.planes {
             let bias = V::splat(*output.bias.add(plane));
             let w = args.w.add(plane * args.w_plane);
-            // Of each tap: the pair, then the third column. The taps of even rows come first.
+            // For each tap: the weights of the pair, then that of the third column. In memory,
+            // the taps of even rows come first.
             let mut weights = [[V::splat(V::Elem::ZERO); 3]; 3];
             for i in 0..3 {
                 let column = if is_left { (i + 1) % 3 } else { i };
@@ -74,17 +79,18 @@ pub(crate) unsafe fn threes<V: Simd>(args: &DirectArgs<V::Elem>) {
 /// How [`threes`] sees a row of X.
 #[derive(Clone, Copy)]
 struct StridedView<V: Simd> {
-    /// The lanes that are in X, of both vectors that the pair sees.
+    /// The lanes that are in X, for both vectors that the pair sees.
     masks: [V::Mask; 2],
-    /// The first index of the third column in those vectors, of every second one.
+    /// The first index of the third column in these two vectors. The column takes every second
+    /// element.
     from: isize,
-    /// Where lane 0 of a vector would be that has the element beside them at its `lane`, which is a
-    /// bit; none if that is not in X.
+    /// The address offset of a vector that has the third column's element beside the two vectors
+    /// in one lane, and that lane as a bit. `lane` is 0 if the element is not in X.
     beside: isize,
     lane: u32,
 }
 
-/// What a row of X brings to the pair and to the third column.
+/// Loads a row of X for the three columns: the two of the pair, and the third one.
 ///
 /// # Safety
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: what `view` sees of the row is readable.
@@ -102,7 +108,7 @@ unsafe fn three<V: Simd, const MASKED: bool>(row: *const V::Elem, view: &Strided
     }
 }
 
-/// Adds what a row brings to a sum.
+/// Adds the products of one row of X to a sum.
 ///
 /// # Safety
 /// CPU: the ISA of `V`.
@@ -112,8 +118,9 @@ unsafe fn add_three<V: Simd>(sum: V, x: [V; 3], w: [V; 3]) -> V {
     unsafe { w[2].mul_add(x[2], w[1].mul_add(x[1], w[0].mul_add(x[0], sum))) }
 }
 
-/// A tile of [`threes`], one vector wide, from row `first` of X at `x` on, to `n` elements of each
-/// row from `at` of the output on; the rows `ahead` of it are fetched.
+/// Computes a tile of [`threes`] that is one vector wide. It sees X from row `first` on, at
+/// address `x`, and stores `n` elements of each row, from `at` of the output on. The rows that
+/// lie `ahead` elements behind those of the tile are prefetched.
 ///
 /// # Safety
 /// CPU: the ISA of `V`, which has `MASKS`. Memory: as [`threes`], for this tile.
@@ -128,11 +135,12 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
     ahead: usize,
 ) {
     let (output, view, mut y) = (&args.output, *view, at);
-    // Of the first and the last two rows; those in between are there.
+    // Only the first two rows and the last two may be outside of X; rows in between exist.
     let is_there = |row: usize| ((first + row as isize) as usize) < args.height;
     // SAFETY: rows outside of X are left out; the rest is the caller's promise.
     unsafe {
-        // Of an address that it knows, the compiler would keep those of all rows in memory.
+        // The compiler must not know this address: it would compute the addresses of all rows,
+        // and keep them in memory.
         let mut row = V::advance(x, 0);
         let mut sum = bias;
         if is_there(0) {
@@ -167,10 +175,11 @@ unsafe fn roll<V: Simd, const MASKED: bool>(
     }
 }
 
-/// Finishes `n` elements of a row and stores them: residual, clamp.
+/// Adds the residual to `n` elements of a row, clamps and stores them.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: they are writable, and the residual of them readable.
+/// CPU: the ISA of `V`. Memory: the elements are writable, and the residual is readable at the
+/// same elements unless it is null.
 #[inline(always)]
 unsafe fn store_row<V: Simd>(sum: V, output: &TileOutput<V::Elem>, at: usize, n: usize) {
     let mut sum = sum;
@@ -187,25 +196,26 @@ unsafe fn store_row<V: Simd>(sum: V, output: &TileOutput<V::Elem>, at: usize, n:
     }
 }
 
-/// Rows of a tile with stride 2, at the most.
+/// The most rows of a tile with stride 2. Their 8 sums hide the latency of multiply-adds, and
+/// each height is code of its own.
 const MOST_STRIDED: usize = 8;
 
-/// Whether tiles of `mr` rows read X with stride 2 for columns of `taps` taps: the sums, the
-/// weights of two columns, two vectors before and behind their split and its two permutations have
-/// to fit in registers.
+/// Whether tiles of `mr` rows read X with stride 2 for columns of `taps` taps. The registers have
+/// to hold the sums, the weights of two columns, two vectors before and after their split, and
+/// its two permutations.
 pub(crate) const fn strides<V: Simd>(mr: usize, taps: usize) -> bool {
     (taps == 3 || taps == 5) && mr <= MOST_STRIDED && 2 * taps + mr + 6 <= V::REGISTER_FILE / V::REGISTERS
 }
 
-/// [`direct`](super::direct()) with stride 2 along both axes, for columns of `N` taps: two vectors
-/// of a row are split in registers into the positions that a column sees and those of the column
-/// right of it, so that two columns are summed together.
+/// Computes the tiles of [`direct`](super::direct()) with stride 2 along both axes, for columns of
+/// `N` taps. Two vectors of a row are split in registers: one half is what a column sees, the
+/// other half is what the column to its right sees. So two columns are summed together.
 ///
 /// # Safety
 /// CPU: the ISA of `V`. Memory: as [`DirectArgs`] states for `R`.
 #[inline(always)]
 pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args: &DirectArgs<V::Elem>) {
-    // SAFETY: as in direct_columns; a vector of output sees two of X.
+    // SAFETY: as in direct_columns; a vector of output sees two vectors of X.
     unsafe {
         let output = &args.output;
         let (lo, hi) = (V::splat(output.lo), V::splat(output.hi));
@@ -246,7 +256,7 @@ pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args:
                             row = row.wrapping_add(args.step);
                         }
                     }
-                    // The taps of even rows come first, those of odd rows behind all of them.
+                    // The taps of even rows come first, and those of odd rows behind all of them.
                     let mut w = [w, w.add(args.even)];
                     for column in 0..args.columns_len {
                         let DirectColumn { offset, is_pair, .. } = *args.columns.add(column);
@@ -254,7 +264,7 @@ pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args:
                         match (is_pair, (masked >> column) & 1 == 1) {
                             (true, false) => sum_pair::<V, R, N, true, false>(&mut acc, x, args.step, inside, mask, w),
                             (true, true) => sum_pair::<V, R, N, true, true>(&mut acc, x, args.step, inside, mask, w),
-                            // The mask of a whole vector costs less than one more loop.
+                            // A masked load of a whole vector costs less than one more loop.
                             (false, _) => sum_pair::<V, R, N, false, true>(&mut acc, x, args.step, inside, mask, w),
                         }
                         let columns = 1 + usize::from(is_pair);
@@ -267,12 +277,13 @@ pub(super) unsafe fn direct_pairs<V: Simd, const R: usize, const N: usize>(args:
     }
 }
 
-/// As [`sum_column`](super::column::sum_column) with stride 2, for a column and, if `PAIR`, the one
-/// right of it.
+/// [`sum_column`](super::column::sum_column) with stride 2, for one column, and if `PAIR` also
+/// for the column to its right.
 ///
 /// # Safety
-/// CPU: the ISA of `V`. Memory: those of 2 R + N - 2 rows are readable for two vectors, or for the
-/// lanes of their masks; `w` for the weights of the columns' even and odd taps.
+/// CPU: the ISA of `V`. Memory: the rows that exist, of 2 R + N - 2 rows, are readable for two
+/// vectors, or for the lanes of their masks. `w` is readable for the weights of the columns' even
+/// and odd taps.
 #[inline(always)]
 unsafe fn sum_pair<V: Simd, const R: usize, const N: usize, const PAIR: bool, const MASKED: bool>(
     acc: &mut [V; R],
@@ -292,8 +303,8 @@ unsafe fn sum_pair<V: Simd, const R: usize, const N: usize, const PAIR: bool, co
                 weights[1][k] = V::splat(*w[k % 2].add((N + 1 - k % 2) / 2 + k / 2));
             }
         }
-        // Straight-line code, as in sum_column.
-        // Beyond, `strides` is false, and this is compiled but never called.
+        // Straight-line code, as in sum_column. For taller tiles `strides` is false: this is
+        // compiled for them, but never called.
         const { assert!(R > MOST_STRIDED || 2 * R + N - 2 <= 21, "the list of rows is too short") };
         macro_rules! rows {
             ($($i:literal)+) => {$(

@@ -1,7 +1,10 @@
 //! AVX2 direct tiles for f32.
 //!
-//! Register budget, of 16 ymm: R sums, the N weights of a column, one row: 6 rows and 7 taps are 14. With stride 2, R sums, the weights of two columns, two vectors
-//! before and behind their split and its permutations: 4 rows and 3 taps are 16. `dw` runs vectors along positions (R x NR), `dwt` along channels (NR x R).
+//! A tile takes R sums, the N weights of a column, and one row. Of 16 ymm registers, 6 rows and 7
+//! taps take 14. With stride 2 it takes R sums, the weights of two columns, two vectors before
+//! and after their split, and the permutations: 4 rows and 3 taps take 16.
+//!
+//! `dw` runs vectors along positions (R x NR), `dwt` along channels (NR x R).
 
 use super::vector::F32x8;
 use crate::Isa;

@@ -1,10 +1,13 @@
 //! AVX2 + FMA GEMM tiles for f32.
 //!
-//! Register budget, of 16 ymm: `MR * NRV` accumulators, the smaller of MR broadcasts and NRV
-//! vectors, and one more: 6x2 is 15, 3x3 13, 2x4 11, 2x6 15 (4x3 would be 16, and is spilled).
-//! Narrower tiles of the same MR serve the column tail, smaller MR the row tail; wide tiles of few
-//! rows serve few output channels. `gemm` runs vectors along output positions, `gemmt` along output
-//! channels (NR x pixels), `gemmt2` with the pixels in two rows.
+//! A tile takes `MR * NRV` accumulators, the smaller of MR broadcasts and NRV vectors, and one
+//! register more. Of 16 ymm registers, 6x2 (MR x NRV) takes 15, 3x3 13, 2x4 11 and 2x6 15. 4x3
+//! would take 16, and LLVM spills it.
+//!
+//! Narrower tiles of the same MR serve the column tail, and tiles of smaller MR the row tail.
+//! Wide tiles of few rows serve few output channels. `gemm` runs vectors along output positions,
+//! `gemmt` along output channels (NR x pixels), and `gemmt2` along output channels with the
+//! pixels in two rows.
 
 use super::vector::F32x8;
 use crate::Isa;

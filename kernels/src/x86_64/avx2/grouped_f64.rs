@@ -1,7 +1,8 @@
-//! AVX2 tiles of several output channels for f64, straight from X.
+//! AVX2 direct tiles of several output channels for f64.
 //!
-//! Register budget, of 16 ymm: MR * NRV sums, the smaller of MR weights and NRV vectors, one more:
-//! 4x2 is 11, 6x2 15, 3x3 13. Masks of a column are read from memory.
+//! A tile takes `MR * NRV` sums, the smaller of MR weights and NRV vectors, and one register
+//! more. Of 16 ymm registers, 4x2 (MR x NRV) takes 11, 6x2 15 and 3x3 13. The masks of a column
+//! are read from memory.
 
 use super::vector::F64x4;
 use crate::Isa;

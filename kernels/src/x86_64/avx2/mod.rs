@@ -1,4 +1,4 @@
-//! AVX2 and FMA.
+//! The kernels for AVX2 and FMA.
 
 #[cfg(feature = "avx2")]
 pub(crate) mod depthwise_f32;
@@ -14,7 +14,7 @@ pub(crate) mod grouped_f32;
 pub(crate) mod grouped_f64;
 #[cfg(feature = "avx2")]
 pub(crate) mod upsample;
-/// Of AVX-512 too: its narrow kernels have vectors of this size.
+/// AVX-512 uses these vectors too, in its kernels for narrow rows.
 pub(crate) mod vector;
 #[cfg(feature = "avx2")]
 pub(crate) mod weave;

@@ -1,7 +1,7 @@
-//! AVX2 depthwise transposed convolution of stride 2, for f32 and f64.
+//! AVX2 kernels of depthwise transposed convolution with stride 2, for f32 and f64.
 //!
-//! Register budget, of 16 ymm: up to three rows of three vectors, two sums, bias and bounds, one
-//! weight: 15; 2x2 holds its weights.
+//! There are 16 ymm registers. Up to three rows of three vectors, two sums, bias, bounds and one
+//! weight take 15. Only 2x2 holds its weights in registers.
 
 use super::vector::{F32x8, F64x4};
 use crate::Isa;

@@ -1,12 +1,12 @@
-//! The AVX2 registers as [`Simd`] vectors.
+//! The AVX2 registers as [`Simd`](crate::simd::Simd) vectors.
 
 use core::arch::x86_64::*;
 
 use crate::simd::{Simd, broadcast_scalars, lanes_by_zeros, lanes_in_row};
 use crate::x86_64::quarters;
 
-/// For each mask of eight 32-bit lanes, the indices that move its lanes to the front (AVX2 has no
-/// compress instruction).
+/// For each mask of eight 32-bit lanes, the indices that move these lanes to the front. AVX2 has
+/// no instruction for it.
 static COMPRESS: [[u32; 8]; 256] = {
     let mut table = [[0; 8]; 256];
     let mut mask = 0;
@@ -24,7 +24,7 @@ static COMPRESS: [[u32; 8]; 256] = {
     table
 };
 
-/// `WINDOW[8 - n..]` begins with n lanes of ones, then zeros: the masks of `vmaskmov`.
+/// The masks of `vmaskmov`: `WINDOW[8 - n..]` begins with n lanes of ones, followed by zeros.
 static WINDOW: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// The `vmaskmov` mask of the first `n <= 8` 32-bit lanes.
@@ -51,7 +51,7 @@ unsafe fn lanes32(mask: u32) -> __m256i {
     }
 }
 
-/// As [`lanes32`] with 64-bit lanes.
+/// The `vmaskmov` mask with the bits of `mask` as 64-bit lanes.
 ///
 /// # Safety
 /// CPU: AVX2.
@@ -101,8 +101,8 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     fn prefetch(p: *const f32) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on
-        // no address.
+        // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults
+        // on no address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 
@@ -132,8 +132,8 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
-        // where either is NaN.
+        // Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(_mm256_min_ps(hi.0, _mm256_max_ps(lo.0, self.0))) }
     }
 
@@ -161,7 +161,7 @@ impl Simd for F32x8 {
     unsafe fn transpose(rows: &mut [Self; 16]) {
         // SAFETY: the caller runs where the ISA is.
         unsafe {
-            // Lane l of u[4 * g + c] holds column 4 * l + c of rows 4 * g ..
+            // Lane l of u[4 * g + c] holds column 4 * l + c of rows 4 * g to 4 * g + 3.
             let mut t = *rows;
             for i in 0..4 {
                 t[2 * i] = Self(_mm256_unpacklo_ps(rows[2 * i].0, rows[2 * i + 1].0));
@@ -199,8 +199,8 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
-        // SAFETY: the caller runs where the ISA is.
         // x - x is 0, or NaN where x is NaN or infinite.
+        // SAFETY: the caller runs where the ISA is.
         unsafe {
             let zero = _mm256_sub_ps(self.0, self.0);
             _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(zero, zero)) == 0
@@ -221,7 +221,7 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     fn fence() {
-        // SAFETY: SSE is part of x86-64; the instruction only orders stores.
+        // SAFETY: SSE is part of x86-64, and the instruction only orders stores.
         unsafe { _mm_sfence() };
     }
 
@@ -249,7 +249,7 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     unsafe fn unzip(self, b: Self) -> (Self, Self) {
-        // Within 128-bit lanes first, then the 64-bit pairs in order.
+        // First within 128-bit lanes, then the 64-bit pairs are put in order.
         // SAFETY: the caller runs where the ISA is.
         unsafe {
             let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(self.0, b.0));
@@ -282,7 +282,7 @@ impl Simd for F32x8 {
 
     #[inline(always)]
     unsafe fn load_lanes(p: *const f32, mask: __m256i) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm256_maskload_ps(p, mask)) }
     }
 
@@ -331,8 +331,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     fn prefetch(p: *const f64) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on
-        // no address.
+        // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults
+        // on no address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 
@@ -362,8 +362,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
-        // where either is NaN.
+        // Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(_mm256_min_pd(hi.0, _mm256_max_pd(lo.0, self.0))) }
     }
 
@@ -383,7 +383,7 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn compress(self, mask: u32) -> Self {
-        // Each 64-bit lane is two 32-bit lanes: the mask's bits are doubled.
+        // Each 64-bit lane is two 32-bit lanes, so that each bit of the mask is doubled.
         let pairs = (0..4).fold(0, |pairs, lane| pairs | (((mask >> lane) & 1) * 3) << (2 * lane));
         // SAFETY: the caller runs where the ISA is.
         unsafe {
@@ -396,7 +396,7 @@ impl Simd for F64x4 {
     unsafe fn transpose(rows: &mut [Self; 16]) {
         // SAFETY: the caller runs where the ISA is.
         unsafe {
-            // Lane l of t[2 * i + c] holds column 2 * l + c of rows 2 * i, 2 * i + 1.
+            // Lane l of t[2 * i + c] holds column 2 * l + c of rows 2 * i and 2 * i + 1.
             let mut t = [_mm256_setzero_pd(); 4];
             for i in 0..2 {
                 t[2 * i] = _mm256_unpacklo_pd(rows[2 * i].0, rows[2 * i + 1].0);
@@ -423,8 +423,8 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
-        // SAFETY: the caller runs where the ISA is.
         // x - x is 0, or NaN where x is NaN or infinite.
+        // SAFETY: the caller runs where the ISA is.
         unsafe {
             let zero = _mm256_sub_pd(self.0, self.0);
             _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_UNORD_Q>(zero, zero)) == 0
@@ -445,7 +445,7 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     fn fence() {
-        // SAFETY: SSE is part of x86-64; the instruction only orders stores.
+        // SAFETY: SSE is part of x86-64, and the instruction only orders stores.
         unsafe { _mm_sfence() };
     }
 
@@ -504,7 +504,7 @@ impl Simd for F64x4 {
 
     #[inline(always)]
     unsafe fn load_lanes(p: *const f64, mask: __m256i) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm256_maskload_pd(p, mask)) }
     }
 
@@ -527,12 +527,13 @@ impl Simd for F64x4 {
     }
 }
 
-/// The permutations and blends that take every M-th element out of M vectors: `[p][s]` is what of
-/// vector p comes from vector s, as 32-bit lanes.
+/// Permutations and blends that take every M-th element out of M vectors. `[p][s]` is the part of
+/// result p that comes from vector s: indices of 32-bit lanes, and a mask of the lanes that are
+/// taken.
 struct Every<const M: usize>;
 
-/// Fills `[p][s]`: element `p + M * lane` is lane `e % LANES` of vector `e / LANES`; an element is
-/// `$width` lanes of 32 bits.
+/// Computes the table `[p][s]`. Lane `lane` of result p is element `e = p + M * lane`, which is
+/// lane `e % LANES` of vector `e / LANES`. An element is `$width` lanes of 32 bits.
 macro_rules! every {
     ($name:ident, $lanes:literal, $width:literal) => {
         const $name: [[([i32; 8], [i32; 8]); M]; M] = {

@@ -1,7 +1,7 @@
 //! AVX2 weaving of phases, for f32 and f64.
 //!
-//! Register budget: of 16 ymm, 8 phases take 8, the results of a round of zips come in their place,
-//! and bounds and bias are 3 more.
+//! There are 16 ymm registers. 8 phases take 8, and the results of a round of zips take the place
+//! of their operands. Bounds and bias take 3 more.
 
 use super::vector::{F32x8, F64x4};
 use crate::Isa;

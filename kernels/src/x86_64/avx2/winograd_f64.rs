@@ -1,8 +1,8 @@
 //! AVX2 Winograd transforms for f64.
 //!
-//! Register budget, of 16 ymm: the input transform holds two rows of values (up to 16) and a column
-//! of the tile (up to 8), so that the larger tiles keep a part of them in the L1 cache; so does the
-//! output transform.
+//! There are 16 ymm registers. The input transform holds two rows of values (up to 16) and a
+//! column of the tile (up to 8), so that larger tiles keep a part of these in the L1 cache. So
+//! does the output transform.
 
 use super::vector::F64x4;
 use crate::Isa;

@@ -1,12 +1,12 @@
-//! Conversions between `f16` and `f32`, a register at a time: `half` has them for eight values, not
-//! inlined into the passes around them.
+//! Conversions between `f16` and `f32`, a register of sixteen at a time. `half` converts eight
+//! values at a time, in functions that are not inlined into the passes around them.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use pulp::cast;
 use pulp::x86::V4;
 
-/// To nearest even, without exceptions.
+/// The rounding mode of the instruction: to nearest even, without exceptions.
 const NEAREST: i32 = 0x08;
 
 /// `dst[i] = src[i]`.

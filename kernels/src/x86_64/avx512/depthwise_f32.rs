@@ -1,11 +1,13 @@
 //! AVX-512 direct tiles for f32.
 //!
-//! Register budget, of 32: R sums, the N weights of a column, one row, bias and bounds: 14 rows and
-//! 7 taps are 25. With stride 2, R <= 8 sums, the weights of two columns, two vectors before and
-//! behind their split and its permutations: 24 with 5 taps. Fewer than 8 sums would wait for one
-//! another. Row by row: R sums, 9 weights, three vectors of a row: 26 with 14 rows. `dw` runs
-//! vectors along positions (R x NR; half as long for rows that fit in them), `dwt` along channels
-//! (NR x R).
+//! A tile takes R sums, the N weights of a column, one row, bias and bounds. Of 32 zmm registers,
+//! 14 rows and 7 taps take 25. With stride 2 it takes R <= 8 sums, the weights of two columns,
+//! two vectors before and after their split, and the permutations: 24 with 5 taps. With fewer
+//! than 8 sums, multiply-adds would wait for one another. Row by row it takes R sums, 9 weights
+//! and three vectors of a row: 26 with 14 rows.
+//!
+//! `dw` runs vectors along positions (R x NR), `dwt` along channels (NR x R). There are `dw`
+//! tiles with half as long vectors, for rows that fit in them.
 
 use super::vector::F32x16;
 use crate::Isa;

@@ -1,10 +1,13 @@
 //! AVX-512 GEMM tiles for f64.
 //!
-//! Register budget, of 32 zmm: `MR * NRV` accumulators, the smaller of MR broadcasts and NRV
-//! vectors, and one more: 14x2 is 31, 9x3 31, 6x4 29, 4x6 29, 3x8 28, 2x12 27. Narrower tiles of
-//! the same MR serve the column tail, smaller MR the row tail; wide tiles of few rows serve few
-//! output channels. `gemm` runs vectors along output positions, `gemmt` along output channels (NR x
-//! pixels), `gemmt2` with the pixels in two rows.
+//! A tile takes `MR * NRV` accumulators, the smaller of MR broadcasts and NRV vectors, and one
+//! register more. Of 32 zmm registers, 14x2 (MR x NRV) takes 31, 9x3 31, 6x4 29, 4x6 29, 3x8 28
+//! and 2x12 27.
+//!
+//! Narrower tiles of the same MR serve the column tail, and tiles of smaller MR the row tail.
+//! Wide tiles of few rows serve few output channels. `gemm` runs vectors along output positions,
+//! `gemmt` along output channels (NR x pixels), and `gemmt2` along output channels with the
+//! pixels in two rows.
 
 use super::vector::F64x8;
 use crate::Isa;

@@ -1,8 +1,8 @@
-//! AVX-512 tiles of several output channels for f64, straight from X.
+//! AVX-512 direct tiles of several output channels for f64.
 //!
-//! Register budget, of 32 zmm: MR * NRV sums, the smaller of MR weights and NRV vectors, one more:
-//! 4x6 is 29, 8x3 28, 6x4 29, 3x7 25. Masks of a column are in mask registers, of which there are
-//! 7: NRV is at most that.
+//! A tile takes `MR * NRV` sums, the smaller of MR weights and NRV vectors, and one register
+//! more. Of 32 zmm registers, 4x6 (MR x NRV) takes 29, 8x3 28, 6x4 29 and 3x7 25. The masks of a
+//! column are in mask registers. There are 7 of these, so that NRV is at most 7.
 
 use super::vector::F64x8;
 use crate::Isa;

@@ -1,4 +1,4 @@
-//! AVX-512 F, VL, BW, CD and DQ.
+//! The kernels for AVX-512 F, VL, BW, CD and DQ.
 
 pub(crate) mod convert;
 pub(crate) mod depthwise_f32;

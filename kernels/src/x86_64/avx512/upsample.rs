@@ -1,6 +1,6 @@
-//! AVX-512 depthwise transposed convolution of stride 2, for f32 and f64.
+//! AVX-512 kernels of depthwise transposed convolution with stride 2, for f32 and f64.
 //!
-//! Register budget, of 32 zmm: 4x4 holds 16 weights, two rows of three vectors, two sums, two
+//! There are 32 zmm registers. 4x4 holds 16 weights, two rows of three vectors, two sums, two
 //! tables of lanes, bias and bounds: 29. 5x5 holds 13 of its weights, and reads the others from
 //! memory.
 

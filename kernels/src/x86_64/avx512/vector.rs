@@ -32,8 +32,8 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     fn prefetch(p: *const f32) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on
-        // no address.
+        // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults
+        // on no address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 
@@ -63,8 +63,8 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
-        // where either is NaN.
+        // Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(_mm512_min_ps(hi.0, _mm512_max_ps(lo.0, self.0))) }
     }
 
@@ -90,8 +90,8 @@ impl Simd for F32x16 {
     unsafe fn transpose(rows: &mut [Self; 16]) {
         // SAFETY: the caller runs where the ISA is.
         unsafe {
-            // 4x4 blocks within the 128-bit lanes: lane l of u[4 * g + c] holds column 4 * l + c of
-            // rows 4 * g ..
+            // First, 4x4 blocks within the 128-bit lanes: lane l of u[4 * g + c] holds column 4 *
+            // l + c of rows 4 * g to 4 * g + 3.
             let mut t = *rows;
             for i in 0..8 {
                 t[2 * i] = Self(_mm512_unpacklo_ps(rows[2 * i].0, rows[2 * i + 1].0));
@@ -108,7 +108,7 @@ impl Simd for F32x16 {
                 u[4 * g + 2] = Self(_mm512_castpd_ps(_mm512_unpacklo_pd(b, d)));
                 u[4 * g + 3] = Self(_mm512_castpd_ps(_mm512_unpackhi_pd(b, d)));
             }
-            // Then the 4x4 matrix of lanes, for each column c of the blocks.
+            // Then, for each column c of the blocks, the 4x4 matrix of 128-bit lanes.
             for c in 0..4 {
                 let even01 = _mm512_shuffle_f32x4::<0x88>(u[c].0, u[4 + c].0);
                 let even23 = _mm512_shuffle_f32x4::<0x88>(u[8 + c].0, u[12 + c].0);
@@ -136,8 +136,8 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
-        // SAFETY: the caller runs where the ISA is.
         // x - x is 0, or NaN where x is NaN or infinite.
+        // SAFETY: the caller runs where the ISA is.
         unsafe {
             let zero = _mm512_sub_ps(self.0, self.0);
             _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(zero, zero) == 0
@@ -158,7 +158,7 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     fn fence() {
-        // SAFETY: SSE is part of x86-64; the instruction only orders stores.
+        // SAFETY: SSE is part of x86-64, and the instruction only orders stores.
         unsafe { _mm_sfence() };
     }
 
@@ -203,14 +203,15 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     unsafe fn load_over(self, p: *const f32, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm512_mask_loadu_ps(self.0, mask as __mmask16, p)) }
     }
 
-    // Half a vector crosses cache lines less often than a whole one of which half is masked.
+    // Loads of half a vector cross cache lines less often than a half-masked load of a whole
+    // vector.
     #[inline(always)]
     unsafe fn load_halves(low: *const f32, high: *const f32, masks: [u32; 2]) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe {
             let [low, high] =
                 [(low, masks[0]), (high, masks[1])].map(|(p, mask)| _mm256_maskz_loadu_ps(mask as __mmask8, p));
@@ -258,8 +259,8 @@ impl Simd for F32x16 {
         unsafe { Self::load(p) }
     }
 
-    // A multiply-add under a mask costs no more than one without; a load under a mask takes a
-    // multiply-add's place.
+    // A masked multiply-add costs no more than one without a mask. A masked load would keep the
+    // multiply-add from taking its operand from memory.
     #[inline(always)]
     unsafe fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: __mmask16) -> Self {
         // SAFETY: the caller runs where the ISA is.
@@ -274,7 +275,7 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     unsafe fn load_lanes(p: *const f32, mask: __mmask16) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm512_maskz_loadu_ps(mask, p)) }
     }
 
@@ -289,7 +290,7 @@ impl Simd for F32x16 {
 
     #[inline(always)]
     unsafe fn advance_after(p: *const f32, step: usize, x: Self) -> *const f32 {
-        // Of a function of its own: registers of this class need the feature.
+        // A function of its own, because registers of this class need the feature.
         #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
         #[target_feature(enable = "avx512f")]
         #[inline]
@@ -343,8 +344,8 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     fn prefetch(p: *const f64) {
-        // SAFETY: a prefetch is a hint: it reads nothing that the program could see, and faults on
-        // no address.
+        // SAFETY: a prefetch is a hint. It reads nothing that the program could see, and faults
+        // on no address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 
@@ -374,8 +375,8 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     unsafe fn clamp(self, lo: Self, hi: Self) -> Self {
-        // SAFETY: the caller runs where the ISA is. Both instructions return their second operand
-        // where either is NaN.
+        // Both instructions return their second operand where either is NaN.
+        // SAFETY: the caller runs where the ISA is.
         unsafe { Self(_mm512_min_pd(hi.0, _mm512_max_pd(lo.0, self.0))) }
     }
 
@@ -401,7 +402,7 @@ impl Simd for F64x8 {
     unsafe fn transpose(rows: &mut [Self; 16]) {
         // SAFETY: the caller runs where the ISA is.
         unsafe {
-            // Lane l of t[2 * i + c] holds column 2 * l + c of rows 2 * i, 2 * i + 1.
+            // Lane l of t[2 * i + c] holds column 2 * l + c of rows 2 * i and 2 * i + 1.
             let mut t = *rows;
             for i in 0..4 {
                 t[2 * i] = Self(_mm512_unpacklo_pd(rows[2 * i].0, rows[2 * i + 1].0));
@@ -434,8 +435,8 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     unsafe fn is_finite(self) -> bool {
-        // SAFETY: the caller runs where the ISA is.
         // x - x is 0, or NaN where x is NaN or infinite.
+        // SAFETY: the caller runs where the ISA is.
         unsafe {
             let zero = _mm512_sub_pd(self.0, self.0);
             _mm512_cmp_pd_mask::<_CMP_UNORD_Q>(zero, zero) == 0
@@ -456,7 +457,7 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     fn fence() {
-        // SAFETY: SSE is part of x86-64; the instruction only orders stores.
+        // SAFETY: SSE is part of x86-64, and the instruction only orders stores.
         unsafe { _mm_sfence() };
     }
 
@@ -501,14 +502,15 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     unsafe fn load_over(self, p: *const f64, mask: u32) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm512_mask_loadu_pd(self.0, mask as __mmask8, p)) }
     }
 
-    // Half a vector crosses cache lines less often than a whole one of which half is masked.
+    // Loads of half a vector cross cache lines less often than a half-masked load of a whole
+    // vector.
     #[inline(always)]
     unsafe fn load_halves(low: *const f64, high: *const f64, masks: [u32; 2]) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe {
             let [low, high] =
                 [(low, masks[0]), (high, masks[1])].map(|(p, mask)| _mm256_maskz_loadu_pd(mask as __mmask8, p));
@@ -553,8 +555,8 @@ impl Simd for F64x8 {
         unsafe { Self::load(p) }
     }
 
-    // A multiply-add under a mask costs no more than one without; a load under a mask takes a
-    // multiply-add's place.
+    // A masked multiply-add costs no more than one without a mask. A masked load would keep the
+    // multiply-add from taking its operand from memory.
     #[inline(always)]
     unsafe fn mul_add_of(self, scalars: Self, _: usize, c: Self, lanes: __mmask8) -> Self {
         // SAFETY: the caller runs where the ISA is.
@@ -569,7 +571,7 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     unsafe fn load_lanes(p: *const f64, mask: __mmask8) -> Self {
-        // SAFETY: the caller's promise of ISA and memory: lanes that are not set are not read.
+        // SAFETY: the caller's promise of ISA and memory. Lanes that are not set are not read.
         unsafe { Self(_mm512_maskz_loadu_pd(mask, p)) }
     }
 
@@ -584,7 +586,7 @@ impl Simd for F64x8 {
 
     #[inline(always)]
     unsafe fn advance_after(p: *const f64, step: usize, x: Self) -> *const f64 {
-        // Of a function of its own: registers of this class need the feature.
+        // A function of its own, because registers of this class need the feature.
         #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction")]
         #[target_feature(enable = "avx512f")]
         #[inline]
@@ -611,18 +613,19 @@ impl Simd for F64x8 {
     }
 }
 
-/// The mask of the first `n` lanes.
+/// A mask of the first `n` lanes.
 #[inline(always)]
 fn first(n: usize) -> u32 {
     ((1_u64 << n) - 1) as u32
 }
 
-/// The indices that take every M-th element out of M vectors: `[p][s]` puts those of vector s
-/// behind the ones that are there already.
+/// Tables of indices that take every M-th element out of M vectors: `[p][s]` adds the elements
+/// that vector s has for result p to those of the vectors before it.
 struct Every<const M: usize>;
 
-/// Fills `[p][s][lane]`: element `p + M * lane` is lane `e % LANES` of vector `e / LANES`; indices
-/// from LANES on name the second operand's lanes.
+/// Computes the table `[p][s][lane]`. Lane `lane` of result p is element `e = p + M * lane`,
+/// which is lane `e % LANES` of vector `e / LANES`. Indices from LANES on name lanes of the
+/// second operand.
 macro_rules! every {
     ($name:ident, $int:ty, $lanes:literal) => {
         const $name: [[[$int; $lanes]; M]; M] = {

@@ -1,7 +1,7 @@
 //! AVX-512 weaving of phases, for f32 and f64.
 //!
-//! Register budget: of 32 zmm, 8 phases take 8 and as many results of a round of zips; two tables
-//! of lanes, bounds and bias are 5 more.
+//! There are 32 zmm registers. 8 phases take 8, and the results of a round of zips as many. Two
+//! tables of lanes, bounds and bias take 5 more.
 
 use super::vector::{F32x16, F64x8};
 use crate::Isa;

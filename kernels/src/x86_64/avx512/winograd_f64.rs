@@ -1,8 +1,8 @@
 //! AVX-512 Winograd transforms for f64.
 //!
-//! Register budget, of 32 zmm: the input transform holds two rows of values (up to 16), a column of
-//! the tile (up to 8) and one operand; the output transform an output column (up to 8 + 6 and the
-//! pairs' sums), and spills what it keeps of other columns to the L1 cache.
+//! There are 32 zmm registers. The input transform holds two rows of values (up to 16), a column
+//! of the tile (up to 8) and one operand. The output transform holds one output column (up to 8 +
+//! 6, and the sums of the pairs), and keeps other columns in the L1 cache.
 
 use super::vector::F64x8;
 use crate::Isa;
