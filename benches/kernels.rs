@@ -19,7 +19,7 @@ use convoke::kernels::{
     spatial_kernels, two_row_kernels, weave_kernels, winograd_kernels,
 };
 use convoke::{DType, Isa};
-use convoke_tools::peak::{self, Direct, Grouped, Operands};
+use convoke_tools::peak::{self, Direct, GemmOperands, Grouped};
 use criterion::measurement::Measurement;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
 
@@ -45,12 +45,12 @@ fn main() {
 fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
     let mut group = criterion.benchmark_group(isa.name());
     for kernel in spatial_kernels::<T>(isa) {
-        let mut operands = Operands::spatial(kernel);
+        let mut operands = GemmOperands::spatial(kernel);
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call_spatial(kernel)));
     }
     for kernel in channel_kernels::<T>(isa).iter().chain(two_row_kernels(isa)) {
-        let mut operands = Operands::channel(kernel);
+        let mut operands = GemmOperands::channel(kernel);
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call_channel(kernel)));
     }

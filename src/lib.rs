@@ -47,9 +47,9 @@ pub mod reference;
 mod spec;
 
 pub use choice::{Accuracy, Algorithm, Blas};
-/// The micro-kernels, for benches, tests and the curious: exempt from what this crate's version
-/// promises. Names and signatures in it may change in any release of [`convoke`](crate); [`Isa`],
-/// which stands beside it, may not.
+/// The micro-kernels, for benches and tests. The promises of this crate's version do not cover
+/// them: any release of [`convoke`](crate) may change their names and signatures. They do cover
+/// [`Isa`], which is exported beside this module.
 pub use convoke_kernels as kernels;
 pub use element::{Element, bf16, f16};
 pub use epilogue::Activation;
@@ -60,7 +60,7 @@ pub use oneshot::{conv, conv_transpose};
 pub use plan::{Explanation, PackedWeights, Plan, Planner, Tuning, Verdict};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, NodeInput, Op, Operator};
 
-/// The README's example, compiled and run as a doc test.
+/// Compiles and runs the README's examples as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

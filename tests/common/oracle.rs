@@ -10,7 +10,7 @@ use super::Operands;
 pub struct Oracle {
     geometry: Geometry,
     /// Sum, bias and residual of each output element.
-    elements: Vec<reference::Element>,
+    elements: Vec<reference::ReferenceElement>,
     /// What algorithms with transforms err in proportion to, for each channel of a Conv.
     wide: Vec<f64>,
 }
@@ -29,7 +29,7 @@ impl Oracle {
     }
 
     /// The elements before the activation.
-    pub fn elements(&self) -> &[reference::Element] {
+    pub fn elements(&self) -> &[reference::ReferenceElement] {
         &self.elements
     }
 

@@ -14,7 +14,7 @@ pub(crate) const OBJDUMP_OPTIONS: [&str; 5] =
 
 /// What an instruction is to a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum InstructionKind {
     /// A multiply-add into a vector register.
     MultiplyAdd,
     /// A load into a register, plain or broadcast.
@@ -48,7 +48,7 @@ pub(crate) struct Instruction {
     /// As the disassembler prints it, without comments.
     pub(crate) text: String,
     /// What it is.
-    pub(crate) kind: Kind,
+    pub(crate) kind: InstructionKind,
     /// Whether it reads or writes the stack.
     pub(crate) stack: Stack,
     /// Whether it names a vector register.
@@ -217,7 +217,7 @@ impl Instruction {
         let (registers, _) = self.operands().split_once('[').unwrap_or_default();
         let is_vector =
             |word: &&str| [Architecture::X86, Architecture::Arm].iter().any(|a| is_vector_register(*a, word));
-        if self.kind == Kind::Load { words(registers).filter(is_vector).count() } else { 0 }
+        if self.kind == InstructionKind::Load { words(registers).filter(is_vector).count() } else { 0 }
     }
 
     /// What stands in brackets: the registers and numbers of an address.
@@ -242,35 +242,39 @@ fn is_vector_register(architecture: Architecture, word: &str) -> bool {
 }
 
 /// What an x86-64 instruction is.
-fn x86(name: &str, operands: &str) -> Kind {
+fn x86(name: &str, operands: &str) -> InstructionKind {
     let first = operands.split(',').next().unwrap_or_default();
     let writes_memory = first.contains('[');
     match name {
-        _ if name.starts_with("call") => Kind::Call,
-        _ if name.starts_with("prefetch") => Kind::Prefetch,
-        _ if name.starts_with('j') => Kind::Counter,
-        "cmp" | "test" | "nop" => Kind::Counter,
-        _ if writes_memory => Kind::Other,
-        _ if name.starts_with("vfmadd") || name.starts_with("vfnmadd") => Kind::MultiplyAdd,
+        _ if name.starts_with("call") => InstructionKind::Call,
+        _ if name.starts_with("prefetch") => InstructionKind::Prefetch,
+        _ if name.starts_with('j') => InstructionKind::Counter,
+        "cmp" | "test" | "nop" => InstructionKind::Counter,
+        _ if writes_memory => InstructionKind::Other,
+        _ if name.starts_with("vfmadd") || name.starts_with("vfnmadd") => InstructionKind::MultiplyAdd,
         _ if ["mov", "vmov", "vbroadcast"].iter().any(|load| name.starts_with(load)) && operands.contains('[') => {
-            Kind::Load
+            InstructionKind::Load
         }
-        "add" | "sub" | "inc" | "dec" | "lea" | "and" | "shl" | "mov" => Kind::Counter,
-        _ => Kind::Other,
+        "add" | "sub" | "inc" | "dec" | "lea" | "and" | "shl" | "mov" => InstructionKind::Counter,
+        _ => InstructionKind::Other,
     }
 }
 
 /// What an AArch64 instruction is. Vectors are added, subtracted and masked by instructions of the
 /// same names as counters are.
-fn arm(name: &str, is_vector: bool) -> Kind {
+fn arm(name: &str, is_vector: bool) -> InstructionKind {
     match name {
-        "bl" | "blr" => Kind::Call,
-        "prfm" | "prfum" => Kind::Prefetch,
-        _ if is_arm_jump(name) => Kind::Counter,
-        _ if ["fmla", "fmls", "bfmla", "bfmmla", "bfdot"].iter().any(|fma| name.starts_with(fma)) => Kind::MultiplyAdd,
-        _ if name.starts_with("ld") => Kind::Load,
-        "add" | "adds" | "sub" | "subs" | "cmp" | "cmn" | "lsl" | "and" | "nop" if !is_vector => Kind::Counter,
-        _ => Kind::Other,
+        "bl" | "blr" => InstructionKind::Call,
+        "prfm" | "prfum" => InstructionKind::Prefetch,
+        _ if is_arm_jump(name) => InstructionKind::Counter,
+        _ if ["fmla", "fmls", "bfmla", "bfmmla", "bfdot"].iter().any(|fma| name.starts_with(fma)) => {
+            InstructionKind::MultiplyAdd
+        }
+        _ if name.starts_with("ld") => InstructionKind::Load,
+        "add" | "adds" | "sub" | "subs" | "cmp" | "cmn" | "lsl" | "and" | "nop" if !is_vector => {
+            InstructionKind::Counter
+        }
+        _ => InstructionKind::Other,
     }
 }
 
@@ -299,7 +303,7 @@ impl Function {
         let inside = first.address..=last.address;
         for instruction in &mut self.instructions {
             if instruction.target.is_some_and(|target| !inside.contains(&target)) {
-                instruction.kind = Kind::Call;
+                instruction.kind = InstructionKind::Call;
             }
         }
     }
@@ -401,7 +405,7 @@ a.o:\tfile format elf64-littleaarch64
       28:      \tret
 ";
 
-    fn kinds(instructions: &[&Instruction]) -> Vec<Kind> {
+    fn kinds(instructions: &[&Instruction]) -> Vec<InstructionKind> {
         instructions.iter().map(|i| i.kind).collect()
     }
 
@@ -411,7 +415,7 @@ a.o:\tfile format elf64-littleaarch64
 
     #[test]
     fn x86_loops_and_stack() {
-        use Kind::{Call, Counter, Load, MultiplyAdd, Other, Prefetch};
+        use InstructionKind::{Call, Counter, Load, MultiplyAdd, Other, Prefetch};
         let functions = parse(X86).unwrap();
         assert_eq!(functions.len(), 2);
         assert_eq!(functions[0].names, ["tile", "same_tile"]);
@@ -428,7 +432,7 @@ a.o:\tfile format elf64-littleaarch64
 
     #[test]
     fn arm_loops_and_stack() {
-        use Kind::{Counter, Load, MultiplyAdd, Other, Prefetch};
+        use InstructionKind::{Counter, Load, MultiplyAdd, Other, Prefetch};
         let functions = parse(ARM).unwrap();
         assert_eq!(functions[0].names, ["tile"]);
         let loops = functions[0].inner_loops();
@@ -442,8 +446,8 @@ a.o:\tfile format elf64-littleaarch64
     fn vectors_are_no_counters() {
         let arm = |text: &str| Instruction::parse(Architecture::Arm, 0, text);
         for name in ["add", "sub", "and"] {
-            assert_eq!(arm(&format!("{name}\tv0.4s, v1.4s, v2.4s")).kind, Kind::Other, "{name}");
-            assert_eq!(arm(&format!("{name}\tx0, x1, x2")).kind, Kind::Counter, "{name}");
+            assert_eq!(arm(&format!("{name}\tv0.4s, v1.4s, v2.4s")).kind, InstructionKind::Other, "{name}");
+            assert_eq!(arm(&format!("{name}\tx0, x1, x2")).kind, InstructionKind::Counter, "{name}");
         }
     }
 

@@ -5,14 +5,14 @@ use convoke::{AutoPad, Conv, ConvTranspose, Operator};
 
 /// An operator on inputs of one shape.
 #[derive(Debug, Clone)]
-pub struct Case {
+pub struct HardLayer {
     /// The operator.
     pub operator: Operator,
     /// Shape of X: `(N, C, spatial...)`.
     pub x_shape: Vec<usize>,
 }
 
-impl Case {
+impl HardLayer {
     fn new(operator: impl Into<Operator>, x_shape: impl Into<Vec<usize>>) -> Self {
         Self { operator: operator.into(), x_shape: x_shape.into() }
     }
@@ -25,9 +25,9 @@ fn square(m: usize, c: usize, size: usize, kernel: usize) -> (Conv, [usize; 4]) 
 
 /// Shapes at which blocking, tails, borders and offsets go wrong first.
 #[must_use]
-pub fn layers() -> Vec<Case> {
+pub fn layers() -> Vec<HardLayer> {
     let mut layers = Vec::new();
-    let mut add = |(operator, x_shape): (Conv, [usize; 4])| layers.push(Case::new(operator, x_shape));
+    let mut add = |(operator, x_shape): (Conv, [usize; 4])| layers.push(HardLayer::new(operator, x_shape));
     // Output sizes around whole vectors, with 'same' padding.
     for size in [1, 2, 7, 13, 14, 17, 30, 57] {
         let (conv, x) = square(5, 3, size, 3);
@@ -165,8 +165,8 @@ pub fn layers() -> Vec<Case> {
     add((Conv::new([26, 3, 3, 5]).group(2).pads([4, 8, 1, 0]).dilations([2, 2]), [1, 6, 30, 41]));
     add((Conv::new([14, 2, 1, 9]).group(2).pads([0, 3, 0, 5]), [1, 4, 21, 3]));
     add((Conv::new([7, 6, 4, 1]).pads([0, 0, 0, 0]), [1, 6, 40, 31]));
-    layers.push(Case::new(Conv::new([12, 3, 5]).group(3).pads([2, 2]), [2, 9, 515]));
-    let mut add = |(operator, x_shape): (Conv, [usize; 4])| layers.push(Case::new(operator, x_shape));
+    layers.push(HardLayer::new(Conv::new([12, 3, 5]).group(3).pads([2, 2]), [2, 9, 515]));
+    let mut add = |(operator, x_shape): (Conv, [usize; 4])| layers.push(HardLayer::new(operator, x_shape));
     // Kernels as large as X: K in several blocks, bands of images, shares of many columns.
     add((Conv::new([5, 4200, 1, 1]), [2, 4200, 1, 1]));
     add((Conv::new([70, 35, 3, 2]).group(2), [23, 70, 3, 2]));
@@ -183,34 +183,34 @@ pub fn layers() -> Vec<Case> {
     add((Conv::new([4, 3, 3, 3]), [0, 3, 8, 8]));
     add((Conv::new([0, 3, 3, 3]), [1, 3, 8, 8]));
     // One axis and more than two.
-    layers.push(Case::new(Conv::new([3, 2, 9]).pads([4, 4]), [1, 2, 5000]));
-    layers.push(Case::new(Conv::new([5, 1, 31]).strides([3]).dilations([2]), [2, 1, 1009]));
-    layers.push(Case::new(Conv::new([16, 37, 1]), [1, 37, 301]));
-    layers.push(Case::new(Conv::new([17, 1, 25]).group(17).pads([12, 12]), [1, 17, 700]));
-    layers.push(Case::new(Conv::new([5, 1, 3]).group(5).pads([64, 64]).dilations([64]), [2, 5, 301]));
-    layers.push(Case::new(Conv::new([6, 1, 3, 3, 3]).group(3).strides([1, 2, 1]).pads([1; 6]), [2, 3, 5, 9, 20]));
-    layers.push(Case::new(Conv::new([3, 1, 2, 3, 1, 2]).group(3).pads([1; 8]), [1, 3, 3, 2, 4, 5]));
-    layers.push(Case::new(Conv::new([5, 3, 3, 3, 3]).pads([1; 6]), [2, 3, 6, 7, 5]));
-    layers.push(Case::new(
+    layers.push(HardLayer::new(Conv::new([3, 2, 9]).pads([4, 4]), [1, 2, 5000]));
+    layers.push(HardLayer::new(Conv::new([5, 1, 31]).strides([3]).dilations([2]), [2, 1, 1009]));
+    layers.push(HardLayer::new(Conv::new([16, 37, 1]), [1, 37, 301]));
+    layers.push(HardLayer::new(Conv::new([17, 1, 25]).group(17).pads([12, 12]), [1, 17, 700]));
+    layers.push(HardLayer::new(Conv::new([5, 1, 3]).group(5).pads([64, 64]).dilations([64]), [2, 5, 301]));
+    layers.push(HardLayer::new(Conv::new([6, 1, 3, 3, 3]).group(3).strides([1, 2, 1]).pads([1; 6]), [2, 3, 5, 9, 20]));
+    layers.push(HardLayer::new(Conv::new([3, 1, 2, 3, 1, 2]).group(3).pads([1; 8]), [1, 3, 3, 2, 4, 5]));
+    layers.push(HardLayer::new(Conv::new([5, 3, 3, 3, 3]).pads([1; 6]), [2, 3, 6, 7, 5]));
+    layers.push(HardLayer::new(
         Conv::new([5, 3, 2, 3, 1]).strides([2, 1, 3]).dilations([1, 2, 1]).pads([0, 2, 1, 1, 2, 0]),
         [1, 3, 6, 7, 8],
     ));
-    layers.push(Case::new(Conv::new([4, 2, 2, 1, 3, 2]).pads([1, 0, 1, 1, 0, 0, 1, 0]), [1, 2, 3, 2, 5, 4]));
+    layers.push(HardLayer::new(Conv::new([4, 2, 2, 1, 3, 2]).pads([1, 0, 1, 1, 0, 0, 1, 0]), [1, 2, 3, 2, 5, 4]));
     // Slabs along the middle one of three axes.
-    layers.push(Case::new(Conv::new([3, 16, 3, 3, 3]).strides([2; 3]).pads([1; 6]), [1, 16, 3, 40, 200]));
-    layers.push(Case::new(Conv::new([3, 2, 1, 1, 1, 1]), [2, 2, 3, 2, 3, 4]));
-    layers.push(Case::new(
+    layers.push(HardLayer::new(Conv::new([3, 16, 3, 3, 3]).strides([2; 3]).pads([1; 6]), [1, 16, 3, 40, 200]));
+    layers.push(HardLayer::new(Conv::new([3, 2, 1, 1, 1, 1]), [2, 2, 3, 2, 3, 4]));
+    layers.push(HardLayer::new(
         Conv::new([2, 2, 2, 2, 1, 2, 2]).strides([1, 2, 1, 1, 2]).pads([1; 10]),
         [1, 2, 2, 3, 2, 2, 3],
     ));
     // Upsampling: strides with smaller, equal, larger kernels.
     for (kernel, stride) in [(2, 2), (4, 2), (3, 2), (1, 2), (3, 3), (5, 3), (2, 4), (16, 8), (3, 1)] {
         let conv = ConvTranspose::new([7, 5, kernel, kernel]).strides([stride; 2]);
-        layers.push(Case::new(conv.clone(), [1, 7, 9, 6]));
-        layers.push(Case::new(conv, [2, 7, 1, 1]));
+        layers.push(HardLayer::new(conv.clone(), [1, 7, 9, 6]));
+        layers.push(HardLayer::new(conv, [2, 7, 1, 1]));
     }
     let transposed = |w_shape: [usize; 4]| ConvTranspose::new(w_shape);
-    let mut add = |operator: ConvTranspose, x_shape: [usize; 4]| layers.push(Case::new(operator, x_shape));
+    let mut add = |operator: ConvTranspose, x_shape: [usize; 4]| layers.push(HardLayer::new(operator, x_shape));
     for m in [1, 3, 13, 15, 17, 33, 65, 100] {
         add(transposed([3, m, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]).output_padding([1, 1]), [1, 3, 6, 5]);
     }
@@ -248,13 +248,16 @@ pub fn layers() -> Vec<Case> {
     add(transposed([0, 6, 3, 3]), [1, 0, 4, 4]);
     add(transposed([3, 6, 3, 3]), [1, 3, 0, 4]);
     add(transposed([3, 6, 3, 3]), [0, 3, 4, 4]);
-    layers.push(Case::new(ConvTranspose::new([3, 2, 9]).strides([4]), [1, 3, 1500]));
-    layers.push(Case::new(ConvTranspose::new([3, 2, 16]).strides([8]).pads([4, 4]), [1, 3, 301]));
-    layers.push(Case::new(
+    layers.push(HardLayer::new(ConvTranspose::new([3, 2, 9]).strides([4]), [1, 3, 1500]));
+    layers.push(HardLayer::new(ConvTranspose::new([3, 2, 16]).strides([8]).pads([4, 4]), [1, 3, 301]));
+    layers.push(HardLayer::new(
         ConvTranspose::new([3, 4, 3, 2, 3]).strides([2, 2, 2]).pads([1, 0, 1, 1, 0, 0]),
         [2, 3, 3, 4, 5],
     ));
-    layers.push(Case::new(ConvTranspose::new([2, 3, 2, 1, 2, 2]).strides([2, 1, 1, 2]), [1, 2, 2, 3, 2, 3]));
-    layers.push(Case::new(ConvTranspose::new([2, 3, 2, 1, 2, 1, 2]).strides([2, 1, 1, 1, 3]), [1, 2, 2, 2, 2, 1, 3]));
+    layers.push(HardLayer::new(ConvTranspose::new([2, 3, 2, 1, 2, 2]).strides([2, 1, 1, 2]), [1, 2, 2, 3, 2, 3]));
+    layers.push(HardLayer::new(
+        ConvTranspose::new([2, 3, 2, 1, 2, 1, 2]).strides([2, 1, 1, 1, 3]),
+        [1, 2, 2, 2, 2, 1, 3],
+    ));
     layers
 }

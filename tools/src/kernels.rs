@@ -73,7 +73,7 @@ impl Op {
 
 /// A tile: one micro-kernel of GEMMs or direct sums.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tile {
+pub struct KernelTile {
     /// The kernel's name.
     pub name: String,
     /// Its ISA.
@@ -93,14 +93,15 @@ pub struct Tile {
 /// The tiles of an ISA in this build, each measured for that long; none where the CPU lacks the
 /// ISA.
 #[must_use]
-pub fn tiles(isa: Isa, measure: Option<Duration>) -> Vec<Tile> {
+pub fn tiles(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
     let mut tiles = tiles_of::<f32>(isa, measure);
     tiles.extend(tiles_of::<f64>(isa, measure));
     tiles
 }
 
-fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Tile> {
-    let tile = |name: &str, op, (mr, nr), rate| Tile { name: name.to_owned(), isa, dtype: T::NAME, op, mr, nr, rate };
+fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
+    let tile =
+        |name: &str, op, (mr, nr), rate| KernelTile { name: name.to_owned(), isa, dtype: T::NAME, op, mr, nr, rate };
     let spatial = spatial_kernels::<T>(isa).iter().map(|k| {
         let rate = measure.map(|duration| peak::spatial(k, duration));
         tile(k.name(), Op::Gemm, (k.mr(), k.nr()), rate)
@@ -213,10 +214,10 @@ fn source(isa: Isa, module: &str) -> String {
 }
 
 /// One row for the tiles that differ only in MR.
-fn summary(tiles: &[Tile]) -> String {
+fn summary(tiles: &[KernelTile]) -> String {
     let mut text = String::from("| ISA | type | vectors along | NR | MR | source |\n|---|---|---|---|---|---|\n");
     for tiles in tiles.chunk_by(|a, b| (a.isa, a.dtype, a.op, a.nr) == (b.isa, b.dtype, b.op, b.nr)) {
-        let Tile { isa, dtype, op, nr, .. } = tiles[0];
+        let KernelTile { isa, dtype, op, nr, .. } = tiles[0];
         let (mr, source) = (tiles.iter().map(|t| t.mr).collect::<Vec<_>>(), source(isa, &op.module(dtype)));
         text += &format!("| {isa} | {dtype} | {} | {nr} | {} | `{source}` |\n", op.vectors(), ranges(&mr));
     }
@@ -225,17 +226,17 @@ fn summary(tiles: &[Tile]) -> String {
 
 /// The tiles of an ISA in tables that [`markdown`] wrote: for an ISA that this build lacks.
 #[must_use]
-pub fn read_tiles(isa: Isa, table: &str) -> Vec<Tile> {
+pub fn read_tiles(isa: Isa, table: &str) -> Vec<KernelTile> {
     table.lines().filter_map(|line| read_row(isa, line)).flatten().collect()
 }
 
 /// The tiles of a row; none if it is another ISA's or another table's.
-fn read_row(isa: Isa, line: &str) -> Option<Vec<Tile>> {
+fn read_row(isa: Isa, line: &str) -> Option<Vec<KernelTile>> {
     let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
     let [name, dtype, vectors, nr, mr, _] = cells[..] else { return None };
     let dtype = [f32::NAME, f64::NAME].into_iter().find(|known| *known == dtype)?;
     let (op, nr) = (Op::ALL.into_iter().find(|op| op.vectors() == vectors)?, nr.parse().ok()?);
-    let tile = |mr| Tile { name: op.name(dtype, mr, nr), isa, dtype, op, mr, nr, rate: None };
+    let tile = |mr| KernelTile { name: op.name(dtype, mr, nr), isa, dtype, op, mr, nr, rate: None };
     (name == isa.name()).then(|| numbers(mr).into_iter().map(tile).collect())
 }
 
@@ -259,11 +260,11 @@ fn numbers(ranges: &str) -> Vec<usize> {
 
 /// One row a tile, with its rate and its share of the fastest of its ISA and type.
 #[must_use]
-pub fn rates(tiles: &[Tile]) -> String {
+pub fn rates(tiles: &[KernelTile]) -> String {
     let mut text = String::from("| kernel | ISA | tile | GFLOP/s | of the fastest |\n|---|---|---|---:|---:|\n");
     for group in tiles.chunk_by(|a, b| (a.isa, a.dtype) == (b.isa, b.dtype)) {
         let fastest = group.iter().filter_map(|t| t.rate).fold(0.0, f64::max);
-        for Tile { name, isa, mr, nr, rate, .. } in group {
+        for KernelTile { name, isa, mr, nr, rate, .. } in group {
             let rate = rate.unwrap_or(f64::NAN);
             text += &format!("| `{name}` | {isa} | {mr} x {nr} | {rate:.1} | {:.0} % |\n", 100.0 * rate / fastest);
         }

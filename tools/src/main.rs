@@ -34,14 +34,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Report(report::Args),
-    Profile(profile::Args),
-    OnnxTest(onnx_test::Args),
-    Worker(worker::Args),
-    Explain(explain::Args),
-    Kernels(kernels::Args),
-    Plans(plans::Args),
-    Disasm(disasm::Args),
+    Report(report::ReportArgs),
+    Profile(profile::ProfileArgs),
+    OnnxTest(onnx_test::OnnxTestArgs),
+    Worker(worker::WorkerArgs),
+    Explain(explain::ExplainArgs),
+    Kernels(kernels::KernelsArgs),
+    Plans(plans::PlansArgs),
+    Disasm(disasm::DisasmArgs),
 }
 
 fn main() -> ExitCode {

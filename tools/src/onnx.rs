@@ -2,7 +2,7 @@
 //! `test_data_set_*/{input,output}_*.pb`.
 //!
 //! [`find`] lists the folders, [`Model::load`] reads one, [`Model::cases`] its data sets, and
-//! [`Case::operator`] takes a node's attributes and inputs through the crate's dynamic route.
+//! [`OnnxCase::operator`] takes a node's attributes and inputs through the crate's dynamic route.
 //! [`graph`] reads the convolutions of any model.
 
 pub mod graph;
@@ -55,14 +55,14 @@ stored!(f16: F16, bf16: BF16, f32: F32, f64: F64);
 
 /// A tensor with its shape.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tensor {
+pub struct OnnxTensor {
     /// The shape, as the file gives it.
     pub dims: Vec<i64>,
     /// Row-major elements, as many as the shape asks for.
     pub elements: Elements,
 }
 
-impl Tensor {
+impl OnnxTensor {
     /// Decodes a `TensorProto`.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ pub struct Model {
     folder: PathBuf,
     opset: i64,
     node: NodeProto,
-    initializers: HashMap<String, Tensor>,
+    initializers: HashMap<String, OnnxTensor>,
     /// Names of the graph inputs that are not initializers: what `input_0.pb`, `input_1.pb`, ...
     /// hold.
     inputs: Vec<String>,
@@ -188,7 +188,7 @@ impl Model {
         }
         let opset = model.opset_import.iter().find(|set| is_onnx_domain(&set.domain));
         let opset = opset.context("the model imports no ONNX operator set")?.version;
-        let tensor = |t: &TensorProto| Ok((t.name.clone(), Tensor::from_proto(t)?));
+        let tensor = |t: &TensorProto| Ok((t.name.clone(), OnnxTensor::from_proto(t)?));
         let initializers: HashMap<_, _> = graph.initializer.iter().map(tensor).collect::<Result<_>>()?;
         let inputs = graph.input.into_iter().map(|i| i.name).filter(|name| !initializers.contains_key(name)).collect();
         Ok(Some(Self { folder: folder.to_owned(), opset, node, initializers, inputs }))
@@ -198,14 +198,14 @@ impl Model {
     ///
     /// # Errors
     /// No data set, or one that is incomplete or does not decode.
-    pub fn cases(&self) -> Result<Vec<Case<'_>>> {
+    pub fn cases(&self) -> Result<Vec<OnnxCase<'_>>> {
         let mut sets = sorted_entries(&self.folder)?;
         sets.retain(|path| path.is_dir() && file_name(path).starts_with("test_data_set_"));
         ensure!(!sets.is_empty(), "{}: no test_data_set_* folder", self.folder.display());
         sets.iter().map(|set| self.case(set).with_context(|| set.display().to_string())).collect()
     }
 
-    fn case(&self, set: &Path) -> Result<Case<'_>> {
+    fn case(&self, set: &Path) -> Result<OnnxCase<'_>> {
         let mut values = self.initializers.clone();
         for (index, name) in self.inputs.iter().enumerate() {
             values.insert(name.clone(), read_tensor(&set.join(format!("input_{index}.pb")))?);
@@ -216,23 +216,23 @@ impl Model {
             None => bail!("the node's input {name:?} has no value"),
         };
         let inputs = self.node.input.iter().map(input).collect::<Result<_>>()?;
-        Ok(Case { name: file_name(set), model: self, inputs, expected: read_tensor(&set.join("output_0.pb"))? })
+        Ok(OnnxCase { name: file_name(set), model: self, inputs, expected: read_tensor(&set.join("output_0.pb"))? })
     }
 }
 
 /// One data set of a model.
 #[derive(Debug, Clone)]
-pub struct Case<'a> {
+pub struct OnnxCase<'a> {
     /// The data set's folder name.
     pub name: String,
     /// The node's inputs: X, W and perhaps B; `None` for an optional one that is absent.
-    pub inputs: Vec<Option<Tensor>>,
+    pub inputs: Vec<Option<OnnxTensor>>,
     /// The output that the test expects.
-    pub expected: Tensor,
+    pub expected: OnnxTensor,
     model: &'a Model,
 }
 
-impl Case<'_> {
+impl OnnxCase<'_> {
     /// The node's operator: `Conv` or `ConvTranspose`.
     #[must_use]
     pub fn op_type(&self) -> &str {
@@ -251,7 +251,7 @@ impl Case<'_> {
     /// Whatever the operator rejects.
     pub fn operator(&self) -> Result<(Operator, Geometry)> {
         let attributes = self.model.node.attribute.iter().map(attribute).collect::<Result<Vec<_>>>()?;
-        let input = |tensor| Option::as_ref(tensor).map(|t: &Tensor| NodeInput { dtype: t.dtype(), dims: &t.dims });
+        let input = |tensor| Option::as_ref(tensor).map(|t: &OnnxTensor| NodeInput { dtype: t.dtype(), dims: &t.dims });
         let inputs: Vec<_> = self.inputs.iter().map(input).collect();
         let opset = self.opset();
         Ok(Operator::from_node(self.op_type(), opset, &attributes, &inputs)?)
@@ -288,8 +288,8 @@ fn is_onnx_domain(domain: &str) -> bool {
 ///
 /// # Errors
 /// A file that cannot be read or decoded.
-pub fn read_tensor(path: &Path) -> Result<Tensor> {
-    let read = || Tensor::from_proto(&TensorProto::decode(fs::read(path)?.as_slice())?);
+pub fn read_tensor(path: &Path) -> Result<OnnxTensor> {
+    let read = || OnnxTensor::from_proto(&TensorProto::decode(fs::read(path)?.as_slice())?);
     read().with_context(|| path.display().to_string())
 }
 

@@ -44,7 +44,7 @@ fn fastest<T: Real>(isa: Isa) -> Option<f64> {
 /// GFLOP/s of one spatial-vector kernel from the L1 cache.
 #[must_use]
 pub fn spatial<T: Real>(kernel: &SpatialKernel<T>, duration: Duration) -> f64 {
-    let mut operands = Operands::spatial(kernel);
+    let mut operands = GemmOperands::spatial(kernel);
     rate(operands.flops(), duration, || operands.call_spatial(kernel))
 }
 
@@ -65,13 +65,13 @@ pub fn grouped<T: Real>(kernel: &GroupedKernel<T>, duration: Duration) -> f64 {
 /// GFLOP/s of one channel-vector kernel from the L1 cache.
 #[must_use]
 pub fn channel<T: Real>(kernel: &ChannelKernel<T>, duration: Duration) -> f64 {
-    let mut operands = Operands::channel(kernel);
+    let mut operands = GemmOperands::channel(kernel);
     rate(operands.flops(), duration, || operands.call_channel(kernel))
 }
 
 /// Operands of a micro-kernel that fit the L1 cache together.
 #[derive(Debug)]
-pub struct Operands<T> {
+pub struct GemmOperands<T> {
     /// The packed panel, one step of k after the other.
     panel: Vec<T>,
     /// The other operand, whose rows `offsets` go round again and again, so that a long dot product
@@ -81,7 +81,7 @@ pub struct Operands<T> {
     tile: Vec<T>,
 }
 
-impl<T: Real> Operands<T> {
+impl<T: Real> GemmOperands<T> {
     /// For a spatial-vector kernel.
     #[must_use]
     pub fn spatial(kernel: &SpatialKernel<T>) -> Self {

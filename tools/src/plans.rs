@@ -29,7 +29,7 @@ pub fn isas() -> impl Iterator<Item = Isa> {
 }
 
 /// A layer with its name.
-struct Layer {
+struct PlannedLayer {
     name: String,
     operator: Operator,
     x_shape: Vec<usize>,
@@ -38,14 +38,14 @@ struct Layer {
 }
 
 /// All layers: the built-in ones, then the hard ones by number.
-fn layers() -> Vec<Layer> {
-    let built_in = shapes::built_in().into_iter().map(|layer| Layer {
+fn layers() -> Vec<PlannedLayer> {
+    let built_in = shapes::built_in().into_iter().map(|layer| PlannedLayer {
         operator: layer.operator(),
         name: layer.name,
         x_shape: layer.x,
         is_hard: false,
     });
-    let hard = hard::layers().into_iter().enumerate().map(|(i, case)| Layer {
+    let hard = hard::layers().into_iter().enumerate().map(|(i, case)| PlannedLayer {
         name: format!("hard.{i}"),
         operator: case.operator,
         x_shape: case.x_shape,
@@ -78,12 +78,12 @@ pub fn plans(isa: Isa) -> Result<String> {
 }
 
 /// What a plan is for, and its cost: a machine, a number of threads, nanoseconds.
-type Case = (String, usize, String);
+type PlannedCase = (String, usize, String);
 
 /// The plans of a layer with one element type.
-fn paragraph<T: Scalar>(layer: &Layer, isa: Isa) -> Result<String> {
+fn paragraph<T: Scalar>(layer: &PlannedLayer, isa: Isa) -> Result<String> {
     // In the order in which they are found.
-    let mut plans: Vec<(String, Vec<Case>)> = Vec::new();
+    let mut plans: Vec<(String, Vec<PlannedCase>)> = Vec::new();
     for machine in Machine::named() {
         for threads in THREADS {
             let plan = plan::<T>(layer, &machine, isa, threads, Activation::None)?;
@@ -103,7 +103,7 @@ fn paragraph<T: Scalar>(layer: &Layer, isa: Isa) -> Result<String> {
 
 /// Machines, threads and costs in a short form: `zen5 no-l3 t1 t2 8.205e3`, and the next such
 /// group.
-fn gathered(cases: Vec<Case>) -> String {
+fn gathered(cases: Vec<PlannedCase>) -> String {
     let of_machine = merged(cases, |(machine, threads, cost)| ((machine, cost), threads_name(threads)));
     let groups = merged(of_machine, |((machine, cost), threads)| ((cost, threads), machine));
     let groups = groups.into_iter().map(|((cost, threads), machines)| format!("{machines} {threads} {cost}"));
@@ -128,7 +128,7 @@ fn threads_name(threads: usize) -> String {
 }
 
 fn plan<T: Scalar>(
-    layer: &Layer,
+    layer: &PlannedLayer,
     machine: &Machine,
     isa: Isa,
     threads: usize,
@@ -186,7 +186,7 @@ pub fn outputs(isa: Isa, team: Threads<'_>) -> Result<String> {
 
 /// The hashes of a layer's output for each number of threads that it is planned for; with a
 /// residual where there is an activation.
-fn hashes<T: Scalar>(layer: &Layer, isa: Isa, activation: Activation, team: Threads<'_>) -> Result<String> {
+fn hashes<T: Scalar>(layer: &PlannedLayer, isa: Isa, activation: Activation, team: Threads<'_>) -> Result<String> {
     let geometry = layer.operator.geometry(&layer.x_shape)?;
     let operands = Operands::<T>::new(&geometry);
     let residual = (activation != Activation::None).then(|| uniform(geometry.output_len(), 1.0, 4));

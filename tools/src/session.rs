@@ -10,7 +10,7 @@ use convoke::{Algorithm, DType, Explanation, Isa, Operator, Plan, Planner, Works
 use convoke_tools::check;
 use convoke_tools::data::{Operands, Scalar, tensor};
 use convoke_tools::limits::{Caches, Roof};
-use convoke_tools::shapes::{Kind, describe, flops};
+use convoke_tools::shapes::{LayerKind, describe, flops};
 use convoke_tools::timing::{Evictor, Timing, touch};
 use serde::Serialize;
 
@@ -248,7 +248,7 @@ impl Session {
         let flop = flops(geometry);
         let gflops = flop / timing.min / 1e9;
         let figures = Figures {
-            kind: Kind::of(geometry).to_string(),
+            kind: LayerKind::of(geometry).to_string(),
             geometry: format!("{} {}", geometry.op, describe(geometry)),
             algorithm: plan.algorithm().to_string(),
             isa: plan.isa().to_string(),

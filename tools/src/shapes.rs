@@ -105,7 +105,7 @@ pub fn flops(geometry: &Geometry) -> f64 {
 
 /// Kinds of layers that call for kernels of their own; figures are averaged by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum LayerKind {
     /// 2-D, one group, 3x3 with stride and dilation 1: where Winograd applies.
     Dense3x3,
     /// 2-D, one group, any other kernel.
@@ -124,7 +124,7 @@ pub enum Kind {
     Transposed,
 }
 
-impl Kind {
+impl LayerKind {
     /// In the order of their declaration.
     pub const ALL: [Self; 8] = [
         Self::Dense3x3,
@@ -159,7 +159,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for LayerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Dense3x3 => "3x3 stride 1",
@@ -313,8 +313,8 @@ mod tests {
         let names: HashSet<_> = layers.iter().map(|l| &l.name).collect();
         assert_eq!(names.len(), layers.len());
         assert!(layers.len() >= 97, "{}", layers.len());
-        let kinds: HashSet<_> = layers.iter().map(|l| Kind::of(&l.geometry().unwrap())).collect();
-        assert_eq!(kinds, Kind::ALL.into(), "every kind of layer occurs");
+        let kinds: HashSet<_> = layers.iter().map(|l| LayerKind::of(&l.geometry().unwrap())).collect();
+        assert_eq!(kinds, LayerKind::ALL.into(), "every kind of layer occurs");
     }
 
     #[test]
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(geometry.output_shape(), [2, 4, 5, 8]);
         assert_eq!(flops(&geometry), f64::from(2 * 2 * 4 * 3 * 3 * 5 * 8));
         assert_eq!(describe(&geometry), "2x6x9x8 -> 2x4x5x8 k3x1 s2x1 p1x0 g2");
-        assert_eq!(Kind::of(&geometry), Kind::Grouped);
+        assert_eq!(LayerKind::of(&geometry), LayerKind::Grouped);
     }
 
     #[test]
@@ -357,18 +357,18 @@ mod tests {
         assert_eq!(geometry.output_shape(), [1, 4, 2 * 4 + 1 + 4 - 3]);
         assert_eq!(flops(&geometry), f64::from(2 * 6 * 2 * 4 * 5));
         assert_eq!(describe(&geometry), "1x6x5 -> 1x4x10 k4 s2 p1:2 g2");
-        assert_eq!(Kind::of(&geometry), Kind::Transposed);
+        assert_eq!(LayerKind::of(&geometry), LayerKind::Transposed);
     }
 
     #[test]
     fn kinds() {
-        let kind = |line: &str| Kind::of(&read_line(line).unwrap()[0].geometry().unwrap());
-        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,1x1,1x1,1x1,1,0x0"), Kind::Dense3x3);
-        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,2x2,1x1,1x1,1,0x0"), Kind::DenseOther);
-        assert_eq!(kind("a,Conv,1x4x8x8,4,1x1,2x2,0x0,1x1,1,0x0"), Kind::Pointwise);
-        assert_eq!(kind("a,Conv,1x4x8,4,3,1,1,1,1,0"), Kind::OneAxis);
-        assert_eq!(kind("a,Conv,1x4x8x8x8,4,3x3x3,1x1x1,1x1x1,1x1x1,1,0x0x0"), Kind::Volumetric);
-        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,1x1,1x1,1x1,4,0x0"), Kind::Depthwise);
+        let kind = |line: &str| LayerKind::of(&read_line(line).unwrap()[0].geometry().unwrap());
+        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,1x1,1x1,1x1,1,0x0"), LayerKind::Dense3x3);
+        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,2x2,1x1,1x1,1,0x0"), LayerKind::DenseOther);
+        assert_eq!(kind("a,Conv,1x4x8x8,4,1x1,2x2,0x0,1x1,1,0x0"), LayerKind::Pointwise);
+        assert_eq!(kind("a,Conv,1x4x8,4,3,1,1,1,1,0"), LayerKind::OneAxis);
+        assert_eq!(kind("a,Conv,1x4x8x8x8,4,3x3x3,1x1x1,1x1x1,1x1x1,1,0x0x0"), LayerKind::Volumetric);
+        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,1x1,1x1,1x1,4,0x0"), LayerKind::Depthwise);
     }
 
     #[test]

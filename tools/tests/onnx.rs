@@ -19,7 +19,7 @@ const TYPES: [(DataType, DType); 4] = [
 ];
 
 /// Loads a folder that holds a test, and hands its only case to `look`.
-fn with_case(folder: &Folder, look: impl FnOnce(&onnx::Case<'_>)) {
+fn with_case(folder: &Folder, look: impl FnOnce(&onnx::OnnxCase<'_>)) {
     let dir = tempfile::tempdir().unwrap();
     folder.write(dir.path());
     let model = Model::load(dir.path()).unwrap().expect("a Conv or ConvTranspose");

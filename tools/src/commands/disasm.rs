@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Verdict;
-use crate::assembly::{self, Function, Instruction, Kind, Stack};
+use crate::assembly::{self, Function, Instruction, InstructionKind, Stack};
 use crate::output::text::show;
 use anyhow::{Context, Result, bail, ensure};
 use convoke::Isa;
@@ -21,7 +21,7 @@ use convoke_tools::kernels::{self, Op, PASSES};
 /// the FMAs' share of each tile's loop. Streaming passes are generic: their names say whose they
 /// are where the program is compiled with `-C symbol-mangling-version=v0`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DisasmArgs {
     /// The program, archive or object
     file: PathBuf,
     /// Instruction sets whose kernels the file must hold, all of them where this CPU can list them
@@ -259,12 +259,12 @@ impl Counts {
         let count = |is: &dyn Fn(&Instruction) -> bool| instructions.iter().filter(|i| is(i)).count();
         Self {
             all: instructions.len(),
-            fmas: count(&|i| i.kind == Kind::MultiplyAdd),
-            counters: count(&|i| i.kind == Kind::Counter),
-            others: count(&|i| matches!(i.kind, Kind::Other | Kind::Call)),
+            fmas: count(&|i| i.kind == InstructionKind::MultiplyAdd),
+            counters: count(&|i| i.kind == InstructionKind::Counter),
+            others: count(&|i| matches!(i.kind, InstructionKind::Other | InstructionKind::Call)),
             vectors: count(&|i| i.stack == Stack::Vector),
             scalars: count(&|i| i.stack == Stack::Scalar),
-            calls: count(&|i| i.kind == Kind::Call),
+            calls: count(&|i| i.kind == InstructionKind::Call),
         }
     }
 
@@ -280,10 +280,10 @@ impl Counts {
 }
 
 /// Checks one file.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &DisasmArgs) -> Result<Verdict> {
     let text = disassemble(args.objdump.as_deref(), &args.file)?;
     let functions = assembly::parse(&text).map_err(anyhow::Error::msg)?;
-    let mut report = Report::default();
+    let mut report = DisasmReport::default();
     for function in &functions {
         for name in function.names.iter().filter_map(|name| Name::of_symbol(name)) {
             report.add(&name, function);
@@ -358,7 +358,7 @@ impl Name {
     }
 
     /// The MR x NR of a GEMM tile, with the number of its accumulators.
-    fn tile(&self) -> Option<Tile> {
+    fn tile(&self) -> Option<LoopTile> {
         let (family, kernel) = self.path.split_once("::")?;
         let dtype = family.strip_prefix("gemm_")?;
         let rest = kernel.strip_prefix(dtype)?;
@@ -379,7 +379,7 @@ impl Name {
         };
         let lanes = register_bits / if dtype == "f64" { 64 } else { 32 };
         let group = format!("{dtype} {kind}");
-        Some(Tile { group, mr, nr, rows, accumulators: mr * nr.div_ceil(lanes) })
+        Some(LoopTile { group, mr, nr, rows, accumulators: mr * nr.div_ceil(lanes) })
     }
 
     /// What a summary has one line for: the module, or `stream`.
@@ -389,7 +389,7 @@ impl Name {
 }
 
 /// A GEMM tile.
-struct Tile {
+struct LoopTile {
     /// Type and orientation.
     group: String,
     mr: usize,
@@ -419,7 +419,7 @@ impl Step {
 
 /// All that was found.
 #[derive(Debug, Default)]
-struct Report {
+struct DisasmReport {
     kernels: BTreeSet<Name>,
     /// A tile's loop over k, by ISA, group, NR and MR; of several the one with the smallest share
     /// of FMAs.
@@ -431,7 +431,7 @@ struct Report {
     problems: Vec<String>,
 }
 
-impl Report {
+impl DisasmReport {
     /// Looks at one kernel.
     fn add(&mut self, name: &Name, function: &Function) {
         self.kernels.insert(name.clone());
@@ -446,8 +446,8 @@ impl Report {
         for body in &loops {
             worst = worst.max(Counts::of(body));
         }
-        type Count = fn(&Counts) -> usize;
-        let limits: [(&str, Count); 3] = [
+        type CountOf = fn(&Counts) -> usize;
+        let limits: [(&str, CountOf); 3] = [
             ("vectors to or from the stack", |counts| counts.vectors),
             ("addresses or counters to or from the stack", |counts| counts.scalars),
             ("calls", |counts| counts.calls),
@@ -458,7 +458,7 @@ impl Report {
                 && let Some(body) = loops.iter().max_by_key(|body| count(&Counts::of(body)))
             {
                 let text = format!("a loop has {} {what}, {} allowed", count(&worst), count(&allowed));
-                self.problem(name, &text, body, |i| i.stack != Stack::Untouched || i.kind == Kind::Call);
+                self.problem(name, &text, body, |i| i.stack != Stack::Untouched || i.kind == InstructionKind::Call);
             }
         }
         if worst != Counts::default() {
@@ -469,7 +469,7 @@ impl Report {
     }
 
     /// Looks at the loop over k of a GEMM tile.
-    fn add_tile(&mut self, name: &Name, tile: &Tile, loops: &[Vec<&Instruction>]) {
+    fn add_tile(&mut self, name: &Name, tile: &LoopTile, loops: &[Vec<&Instruction>]) {
         let steps: Vec<_> = loops.iter().filter(|body| Counts::of(body).fmas > 0).collect();
         if steps.is_empty() {
             self.problems.push(format!("{}/{}: no loop with FMAs", name.isa, name.path));
@@ -478,7 +478,7 @@ impl Report {
             let counts = Counts::of(body);
             if !counts.fmas.is_multiple_of(tile.accumulators) {
                 let text = format!("a loop has {} FMAs, no multiple of {}", counts.fmas, tile.accumulators);
-                self.problem(name, &text, body, |i| i.kind == Kind::MultiplyAdd);
+                self.problem(name, &text, body, |i| i.kind == InstructionKind::MultiplyAdd);
             }
             if counts.vectors + counts.scalars > 0 {
                 self.problem(name, "a loop over k uses the stack", body, |i| i.stack != Stack::Untouched);
@@ -488,11 +488,11 @@ impl Report {
             if counts.counters > steps * most {
                 let text =
                     format!("{} counters and pointers in {steps} steps of k, {most} a step allowed", counts.counters);
-                self.problem(name, &text, body, |i| i.kind == Kind::Counter);
+                self.problem(name, &text, body, |i| i.kind == InstructionKind::Counter);
             }
             if counts.others > 0 {
                 let text = "a loop over k holds more than FMAs, loads, prefetches and counters";
-                self.problem(name, text, body, |i| matches!(i.kind, Kind::Other | Kind::Call));
+                self.problem(name, text, body, |i| matches!(i.kind, InstructionKind::Other | InstructionKind::Call));
             }
             let step = Step {
                 instructions: counts.all,
@@ -700,7 +700,7 @@ mod tests {
             text += &format!("       {i:x}:      \t{instruction}\n");
         }
         let functions = assembly::parse(&text).unwrap();
-        let mut report = Report::default();
+        let mut report = DisasmReport::default();
         report.add(&Name::of_symbol(symbol).unwrap(), &functions[0]);
         report.problems
     }
@@ -733,7 +733,7 @@ mod tests {
                     \x20      8:      \tfmla\tv1.4s, v3.4s, v2.s[1]\n\
                     \x20      c:      \tcbnz\tx12, 0x0 <f>\n";
         let functions = assembly::parse(text).unwrap();
-        let mut report = Report::default();
+        let mut report = DisasmReport::default();
         report.add(&Name::of_symbol(&functions[0].names[0]).unwrap(), &functions[0]);
         let (begin, end) = NEON_TABLE;
         let head =
@@ -749,7 +749,7 @@ mod tests {
     #[test]
     fn passes_are_listed_and_there() {
         let problems = |pass: &str| {
-            let mut report = Report::default();
+            let mut report = DisasmReport::default();
             report.kernels.insert(Name { isa: Isa::Neon, path: format!("stream::{pass}<f32>") });
             report.expect(Isa::Neon);
             report.problems.into_iter().filter(|problem| problem.contains("stream::")).collect::<Vec<_>>()
@@ -779,7 +779,7 @@ mod tests {
 
     #[test]
     fn kernels_that_are_not_in_the_file_are_missed() {
-        let mut report = Report::default();
+        let mut report = DisasmReport::default();
         report.expect(Isa::Neon);
         for kernel in [
             "gemm_f32::f32_gemm_8x12",

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Operator};
 use convoke_tools::data::Scalar;
-use convoke_tools::shapes::{self, Kind, describe, flops};
+use convoke_tools::shapes::{self, LayerKind, describe, flops};
 
 use super::Verdict;
 use crate::options::{Choice, DTypeName, parse_threads, with_element};
@@ -19,7 +19,7 @@ use crate::output::text::show;
 ///   explain --layer resnet50.c2.3x3
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Args {
+pub(crate) struct ExplainArgs {
     /// The operator
     #[arg(required_unless_present = "layer", ignore_case = true)]
     op: Option<OpName>,
@@ -96,7 +96,7 @@ macro_rules! apply {
     };
 }
 
-impl Args {
+impl ExplainArgs {
     /// The layer: its operator and the shape of X.
     fn layer(&self) -> Result<(Operator, Vec<usize>)> {
         if let Some(name) = &self.layer {
@@ -138,11 +138,11 @@ impl Args {
 /// The layer in one line, with the padding that it comes to.
 fn headline(geometry: &Geometry) -> String {
     let mflop = flops(geometry) / 1e6;
-    format!("{} {}: {mflop:.1} MFLOP, {}", geometry.op, describe(geometry), Kind::of(geometry))
+    format!("{} {}: {mflop:.1} MFLOP, {}", geometry.op, describe(geometry), LayerKind::of(geometry))
 }
 
 /// Prints the plan's explanation.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &ExplainArgs) -> Result<Verdict> {
     let text = with_element!(args.dtype, T => args.explain::<T>())?;
     show(|out| writeln!(out, "{}", text.trim_end()))?;
     Ok(Verdict::Good)
@@ -154,13 +154,13 @@ mod tests {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
-    struct Command {
+    struct ExplainCommand {
         #[command(flatten)]
-        args: Args,
+        args: ExplainArgs,
     }
 
     fn explain(line: &str) -> Result<String> {
-        let args = Command::try_parse_from(std::iter::once("explain").chain(line.split(' ')))?.args;
+        let args = ExplainCommand::try_parse_from(std::iter::once("explain").chain(line.split(' ')))?.args;
         with_element!(args.dtype, T => args.explain::<T>())
     }
 

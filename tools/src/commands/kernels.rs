@@ -14,7 +14,7 @@ use crate::output::text::show;
 /// Lists what this build has and this CPU can run. With --measure, every tile stands on a line of
 /// its own, with its speed when all operands are in the L1 cache.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct KernelsArgs {
     /// Measure each tile (some seconds)
     #[arg(long)]
     measure: bool,
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 }
 
 /// Prints the table.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &KernelsArgs) -> Result<Verdict> {
     let text = if args.measure {
         let isas = Isa::ALL.into_iter().filter(|isa| args.isa.is_none_or(|only| only == *isa));
         let tiles: Vec<_> = isas.flat_map(|isa| kernels::tiles(isa, Some(Duration::from_millis(15)))).collect();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use convoke::{Algorithm, DType, Geometry, Isa, Planner, Threads, Workspace, bf16, f16, reference};
 use convoke_tools::check::distance;
-use convoke_tools::onnx::{self, Case, Model, Stored, Tensor};
+use convoke_tools::onnx::{self, Model, OnnxCase, OnnxTensor, Stored};
 use convoke_tools::shapes::describe;
 
 use super::{Verdict, is_rejection};
@@ -22,7 +22,7 @@ use crate::output::text::show;
 ///
 /// Prints one line a data set, and a closing count. The exit status is 1 if any failed.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct OnnxTestArgs {
     /// Folders to search
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
@@ -51,7 +51,7 @@ fn parse_tolerance(text: &str) -> Result<f64> {
 
 /// How often what came out.
 #[derive(Debug, Default)]
-struct Count {
+struct OutcomeCounts {
     passed: usize,
     failed: usize,
     /// Folders with other models.
@@ -74,9 +74,9 @@ struct Outcome {
 }
 
 /// Runs all folders.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &OnnxTestArgs) -> Result<Verdict> {
     let planner = args.choice.planner()?;
-    let mut count = Count::default();
+    let mut count = OutcomeCounts::default();
     for dir in &args.dirs {
         for folder in onnx::find(dir)? {
             args.run_folder(&planner, &folder, &mut count)?;
@@ -95,8 +95,8 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::from_good(count.failed == 0))
 }
 
-impl Args {
-    fn run_folder(&self, planner: &Planner, folder: &Path, count: &mut Count) -> Result<()> {
+impl OnnxTestArgs {
+    fn run_folder(&self, planner: &Planner, folder: &Path, count: &mut OutcomeCounts) -> Result<()> {
         let name = folder.display();
         let model = match Model::load(folder) {
             Ok(Some(model)) => model,
@@ -117,7 +117,7 @@ impl Args {
     }
 
     /// Runs one data set with each algorithm that is asked for.
-    fn run_case(&self, planner: &Planner, name: &str, case: &Case<'_>, count: &mut Count) -> Result<()> {
+    fn run_case(&self, planner: &Planner, name: &str, case: &OnnxCase<'_>, count: &mut OutcomeCounts) -> Result<()> {
         let algorithms = match self.all_algorithms {
             true => Algorithm::ALL.iter().copied().map(Some).collect(),
             false => vec![self.choice.algorithm],
@@ -142,12 +142,12 @@ impl Args {
 
     /// Runs one data set, and compares with the expected output. An algorithm by force may err by
     /// what its transforms do, where sums cancel out.
-    fn check<T: Stored>(&self, case: &Case<'_>, planner: &Planner, is_forced: bool) -> Result<Outcome> {
+    fn check<T: Stored>(&self, case: &OnnxCase<'_>, planner: &Planner, is_forced: bool) -> Result<Outcome> {
         let (operator, geometry) = case.operator()?;
         let input = |index: usize| case.inputs.get(index).and_then(Option::as_ref);
         let x = input(0).context("no X")?.slice::<T>()?;
         let w = input(1).context("no W")?.slice::<T>()?;
-        let bias = input(2).map(Tensor::slice::<T>).transpose()?;
+        let bias = input(2).map(OnnxTensor::slice::<T>).transpose()?;
 
         let plan = planner.plan::<T>(operator, &geometry.input_shape())?;
         let packed = plan.pack(w, bias)?;
@@ -170,7 +170,7 @@ impl Args {
         &self,
         geometry: &Geometry,
         y: &[T],
-        expected: &Tensor,
+        expected: &OnnxTensor,
         slack: &[f64],
     ) -> Result<(f64, Option<String>)> {
         let (shape, expected_shape) = (geometry.output_shape(), expected.shape()?);
@@ -193,7 +193,7 @@ impl Args {
     }
 
     /// Prints a line, and counts.
-    fn report(&self, name: &dyn fmt::Display, outcome: Result<Outcome>, count: &mut Count) -> Result<()> {
+    fn report(&self, name: &dyn fmt::Display, outcome: Result<Outcome>, count: &mut OutcomeCounts) -> Result<()> {
         let (failure, what) = match outcome {
             Ok(o) => {
                 let shapes = describe(&o.geometry);

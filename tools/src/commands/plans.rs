@@ -24,7 +24,7 @@ use crate::output::text::show;
 ///
 /// Exit status: 1 where the files differ.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct PlansArgs {
     /// Only this instruction set: portable, neon, avx2 or avx512 [default: all of this build]
     #[arg(long)]
     isa: Option<Isa>,
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 }
 
 /// Prints, writes or compares.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &PlansArgs) -> Result<Verdict> {
     let team = Team::new(2)?;
     let mut texts = Vec::new();
     for isa in plans::isas().filter(|isa| args.isa.is_none_or(|only| only == *isa)) {

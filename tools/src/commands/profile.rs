@@ -39,7 +39,7 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, partial};
 /// The exit status is 1 if a result was wrong, 2 if a node was not run, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_long_help = COLUMNS)]
-pub(crate) struct Args {
+pub(crate) struct ProfileArgs {
     /// The model
     #[arg(value_name = "MODEL.onnx")]
     model: PathBuf,
@@ -71,7 +71,7 @@ struct Profile {
     model: String,
     /// What the figures hold for, by element type.
     machines: BTreeMap<String, Machine>,
-    nodes: Vec<Record>,
+    nodes: Vec<NodeRecord>,
     /// Nodes that were not run.
     failed: Vec<Failure>,
     /// Whether shapes that could be inferred are a reason for that.
@@ -89,7 +89,7 @@ struct Profile {
 
 /// The figures of one node.
 #[derive(Debug, Clone, Serialize)]
-struct Record {
+struct NodeRecord {
     name: String,
     dtype: String,
     #[serde(flatten)]
@@ -141,7 +141,7 @@ impl Totals {
 }
 
 /// Reads the model, runs its nodes, and prints the profile.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &ProfileArgs) -> Result<Verdict> {
     let graph = args.graph().with_context(|| args.model.display().to_string())?;
     interrupt::watch()?;
     let profile = args.measure(&graph)?;
@@ -161,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::of_layers(profile.interrupted, &profile.failed, right))
 }
 
-impl Args {
+impl ProfileArgs {
     fn graph(&self) -> Result<Graph> {
         let sizes: BTreeMap<_, _> = self.dims.iter().cloned().collect();
         ensure!(sizes.len() == self.dims.len(), "--dim names a dimension twice");
@@ -180,7 +180,7 @@ impl Args {
     fn measure(&self, graph: &Graph) -> Result<Profile> {
         let load = load_at_start();
         let mut sessions = HashMap::<DType, Session>::new();
-        let mut known = HashMap::<String, Record>::new();
+        let mut known = HashMap::<String, NodeRecord>::new();
         let (mut records, mut failed) = (Vec::new(), Vec::new());
         let nodes = graph.nodes();
         let (count, bar) = (nodes.len(), progress_bar(nodes.len()));
@@ -217,14 +217,14 @@ impl Args {
     fn measure_node(
         &self,
         sessions: &mut HashMap<DType, Session>,
-        known: &mut HashMap<String, Record>,
+        known: &mut HashMap<String, NodeRecord>,
         name: &str,
         node: &ConvNode,
-    ) -> Result<Record> {
+    ) -> Result<NodeRecord> {
         interrupt::check()?;
         let key = format!("{} {:?}", node.dtype, node.geometry);
         if let Some(record) = known.get(&key) {
-            return Ok(Record { name: name.to_owned(), ..record.clone() });
+            return Ok(NodeRecord { name: name.to_owned(), ..record.clone() });
         }
         let session = match sessions.entry(node.dtype) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -238,7 +238,7 @@ impl Args {
     }
 }
 
-fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<Record> {
+fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<NodeRecord> {
     let (operator, x) = (&node.operator, node.geometry.input_shape());
     let (figures, explanation) = match node.dtype {
         DType::F32 => session.run::<f32>(operator, &x),
@@ -251,7 +251,7 @@ fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<Record
         estimated_seconds: v.cost.map(|nanoseconds| nanoseconds / 1e9),
         reason: v.reason.clone(),
     };
-    Ok(Record {
+    Ok(NodeRecord {
         name: name.to_owned(),
         dtype: dtype_name(node.dtype).to_owned(),
         why: why(&explanation, &figures.algorithm),
@@ -283,7 +283,7 @@ fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\n{BAD}{partial}{BAD:#}")?;
     }
     let header = [&["node"][..], &Figures::HEADS, &["why"]].concat();
-    let row = |r: &Record| [from_ref(&r.name), &r.figures.cells(), from_ref(&r.why)].concat();
+    let row = |r: &NodeRecord| [from_ref(&r.name), &r.figures.cells(), from_ref(&r.why)].concat();
     let mut nodes = table(&header, profile.nodes.iter().map(row), 4);
     if let Some(column) = nodes.column_mut(header.len() - 1) {
         column.set_cell_alignment(comfy_table::CellAlignment::Left);

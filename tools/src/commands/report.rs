@@ -12,7 +12,7 @@ use convoke_tools::data::Scalar;
 use convoke_tools::shapes::{self, Layer, describe};
 use convoke_tools::timing::geometric_mean;
 
-use super::worker::Row;
+use super::worker::WorkerRow;
 use super::{Verdict, is_rejection, load_at_start};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
@@ -46,7 +46,7 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session};
 /// The exit status is 1 if a result was wrong, 2 if a layer was not run, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_long_help = COLUMNS)]
-pub(crate) struct Args {
+pub(crate) struct ReportArgs {
     /// Number of threads
     #[arg(long, default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
@@ -80,11 +80,11 @@ pub(crate) struct Args {
 }
 
 /// Runs the layers, and prints the report.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &ReportArgs) -> Result<Verdict> {
     let layers = args.layers()?;
     if args.list {
         let list = if args.json {
-            let rows = layers.iter().map(Row::new).collect::<Result<Vec<_>>>()?;
+            let rows = layers.iter().map(WorkerRow::new).collect::<Result<Vec<_>>>()?;
             serde_json::to_string_pretty(&rows)? + "\n"
         } else {
             let line = |layer: &Layer| Ok(format!("{}: {} {}\n", layer.name, layer.op, describe(&layer.geometry()?)));
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::of_layers(report.interrupted, &report.failed, report.wrong().is_empty()))
 }
 
-impl Args {
+impl ReportArgs {
     /// The layers that are asked for.
     fn layers(&self) -> Result<Vec<Layer>> {
         let mut layers = Vec::new();

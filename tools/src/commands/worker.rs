@@ -45,7 +45,7 @@ use crate::session::ensure_fits;
 /// input and output are plain NCHW.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Args {
+pub(crate) struct WorkerArgs {
     #[command(flatten)]
     choice: Choice,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 /// A line of input.
 #[derive(Debug, Deserialize)]
 struct Request {
-    row: Row,
+    row: WorkerRow,
     dir: PathBuf,
     threads: usize,
     secs: f64,
@@ -63,7 +63,7 @@ struct Request {
 
 /// The layer of a request.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct WorkerRow {
     #[serde(default)]
     name: String,
     op: String,
@@ -89,7 +89,7 @@ fn one_group() -> i64 {
     1
 }
 
-impl Row {
+impl WorkerRow {
     /// A layer as a request has it.
     pub(crate) fn new(layer: &Layer) -> Result<Self> {
         let geometry = layer.geometry()?;
@@ -134,7 +134,7 @@ enum Answer {
 }
 
 /// Answers requests until standard input ends.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &WorkerArgs) -> Result<Verdict> {
     let mut worker = Worker { choice: args.choice.clone(), teams: HashMap::new() };
     let mut output = io::stdout().lock();
     for line in io::stdin().lock().lines() {
@@ -223,7 +223,7 @@ mod tests {
             "name": "t", "op": "ConvTranspose", "x": [2, 3, 5], "w": [3, 4, 3], "y": [2, 4, 10], "strides": [2],
             "pads": [1, 1], "dilations": [1], "group": 1, "output_padding": [1], "flop": 1
         });
-        let layer = serde_json::from_value::<Row>(row.clone()).unwrap().layer().unwrap();
+        let layer = serde_json::from_value::<WorkerRow>(row.clone()).unwrap().layer().unwrap();
         let geometry = layer.geometry().unwrap();
         let operands = Operands::<f32>::new(&geometry);
         write(&dir.join("x.bin"), &operands.x);
@@ -252,7 +252,8 @@ mod tests {
 
     #[test]
     fn defaults_of_attributes() {
-        let row: Row = serde_json::from_str(r#"{"op": "Conv", "x": [1,2,5], "w": [4,2,3], "y": [1,4,3]}"#).unwrap();
+        let row: WorkerRow =
+            serde_json::from_str(r#"{"op": "Conv", "x": [1,2,5], "w": [4,2,3], "y": [1,4,3]}"#).unwrap();
         assert_eq!(row.layer().unwrap().geometry().unwrap().output_shape(), [1, 4, 3]);
     }
 

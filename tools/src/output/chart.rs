@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
 use convoke_tools::limits::Level;
-use convoke_tools::shapes::{Kind, OTHER};
+use convoke_tools::shapes::{LayerKind, OTHER};
 use convoke_tools::timing::geometric_mean;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, Ranged};
@@ -26,7 +26,7 @@ const GREY: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(222, 222, 222);
 const WRONG: RGBColor = RGBColor(214, 0, 0);
 /// Colours that are told apart with any colour vision (Okabe and Ito), and a dark grey. Each kind
-/// of layer has its own, in the order of [`Kind::ALL`].
+/// of layer has its own, in the order of [`LayerKind::ALL`].
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -171,7 +171,7 @@ fn networks(report: &Report) -> Chart {
         *layers += 1;
         [f.flop, f.seconds_best, f.seconds_at_limit].iter().zip(sums).for_each(|(value, sum)| *sum += value);
     }
-    let row = |((_, network), (layers, [flop, best, at_limit])): ((bool, &str), (usize, [f64; 3]))| Row {
+    let row = |((_, network), (layers, [flop, best, at_limit])): ((bool, &str), (usize, [f64; 3]))| ChartRow {
         label: format!("{network} ({layers} layer{})", if layers == 1 { "" } else { "s" }),
         values: vec![flop / best / 1e9],
         mark: Some(flop / at_limit / 1e9),
@@ -206,7 +206,7 @@ fn instruction_sets(report: &Report) -> Chart {
     let row = |kind: String| {
         let values: Vec<f64> = series.iter().map(|s| mean_of_kind(report, &kind, |name| s.gflops[name])).collect();
         let note = format!("x {:.2}", values[values.len() - 1] / values[0]);
-        Row { label: kind, values, mark: None, note }
+        ChartRow { label: kind, values, mark: None, note }
     };
     let caption = "The same layers with each instruction set: the geometric mean of each kind of layer, and the last by the first.".to_owned();
     let (isas, threads) = (series.iter().map(|s| s.isa.as_str()).collect::<Vec<_>>(), report.machine.threads);
@@ -234,7 +234,7 @@ fn threads(report: &Report) -> Chart {
         let speedup = |s: &&Series| mean_of_kind(report, &kind, |name| s.gflops[name] / one.gflops[name]);
         let values: Vec<f64> = more.iter().map(speedup).collect();
         let note = format!("{:.2} of {most}", values[values.len() - 1]);
-        Row { label: kind, values, mark: Some(most as f64), note }
+        ChartRow { label: kind, values, mark: Some(most as f64), note }
     };
     let caption = format!(
         "How many times as fast as on one thread: the geometric mean of each kind of layer, with {isa}. The mark is the largest number of threads. Batch \
@@ -264,7 +264,7 @@ fn with_operations(report: &Report) -> impl Iterator<Item = &Record> {
 
 /// The kinds that occur, and their colours: the same ones, whichever occur.
 fn kinds(report: &Report) -> impl Iterator<Item = (String, RGBColor)> {
-    let named = Kind::ALL.into_iter().map(|kind| kind.to_string()).zip(COLOURS);
+    let named = LayerKind::ALL.into_iter().map(|kind| kind.to_string()).zip(COLOURS);
     named.filter(|(kind, _)| with_operations(report).any(|r| r.figures.kind == *kind))
 }
 
@@ -297,14 +297,14 @@ struct Bars {
     series: Vec<String>,
     /// What the marks mean.
     mark: Option<&'static str>,
-    rows: Vec<Row>,
+    rows: Vec<ChartRow>,
     /// Height of a bar.
     bar: i32,
 }
 
 /// A group of bars.
 #[derive(Debug)]
-struct Row {
+struct ChartRow {
     label: String,
     values: Vec<f64>,
     mark: Option<f64>,
@@ -572,7 +572,7 @@ pub(super) mod tests {
         let both = report(vec![layer("b", "transposed", 5e4, 1e4), grouped()]);
         let alone = kinds(&report(vec![grouped()])).collect::<Vec<_>>();
         assert_eq!(alone, kinds(&both).take(1).collect::<Vec<_>>());
-        assert!(Kind::ALL.len() <= COLOURS.len());
+        assert!(LayerKind::ALL.len() <= COLOURS.len());
     }
 
     #[test]
