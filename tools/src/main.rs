@@ -1,4 +1,4 @@
-//! `convoke-tools`: reports, ONNX tests, timing for comparisons, and what a plan decides.
+//! `convoke-tools`: reports, ONNX tests, timing for comparisons, and the explanation of plans.
 //!
 //! Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input or a layer that could
 //! not be run, 130 if interrupted.

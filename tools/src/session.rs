@@ -1,5 +1,5 @@
-//! Planning, running, timing and checking one layer after the other, with one choice of instruction
-//! set, algorithm and threads.
+//! Plans, runs, times and checks one layer after the other, with one choice of instruction set,
+//! algorithm and threads.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,10 +19,11 @@ use crate::machine::free_memory;
 use crate::options::Team;
 use crate::output::text::{bytes, percent, seconds};
 
-/// Elements of each output that are compared with the reference.
+/// Elements of each output that are compared with the reference. More would make the reports
+/// slow.
 const SAMPLES: usize = 500;
-/// Seconds that one run may take, even if it reached its limit. A layer has at least five runs,
-/// none of which Ctrl-C can stop.
+/// Seconds that one run may take if it reaches its limit. A layer has at least five runs, and
+/// Ctrl-C cannot stop a run.
 const LONGEST_RUN: f64 = 20.0;
 
 /// The columns that `report` and `profile` have in common, for the end of their help.
@@ -47,7 +48,7 @@ Both shares may exceed 100 % where fewer multiply-adds are made than the definit
 Winograd, or by leaving out taps where they see padding alone. So may the share of the limit, by
 a little, of a layer that just exceeds a cache: a part of it is there.";
 
-/// What makes shares exceed 100 %, for all that shows them.
+/// What makes shares exceed 100 %. It is printed with all such shares.
 pub(crate) const ABOVE_100: &str = "Above 100 % are layers that make fewer multiply-adds than the definition has, by Winograd or by leaving out taps \
     where they see padding alone (large dilations, small images); and, by a little, layers that just exceed a cache, and find a part of their data \
     there.";
@@ -66,9 +67,9 @@ pub(crate) struct Figures {
     /// Operations of the definition.
     pub(crate) flop: f64,
     pub(crate) gflops: f64,
-    /// Of the FMA peak.
+    /// Share of the FMA peak.
     pub(crate) share_of_peak: f64,
-    /// What is used of X, W and B, and Y.
+    /// Bytes of Y, and of the used part of X, W and B.
     pub(crate) compulsory_bytes: f64,
     /// `FMA`, `L1`, `L2`, `L3` or `DRAM`.
     pub(crate) limit: String,
@@ -120,12 +121,12 @@ impl Figures {
         format!("{name}: error {:.1e}, {:.1} times its bound", self.max_error, self.error_of_bound)
     }
 
-    /// Whether a share is such that [`ABOVE_100`] has to explain it.
+    /// Whether a share needs the explanation [`ABOVE_100`].
     pub(crate) fn is_above_100(&self) -> bool {
         self.share_of_peak.max(self.share_of_limit) > 1.0
     }
 
-    /// Whether it is Winograd that was run.
+    /// Whether the layer was run by Winograd.
     pub(crate) fn is_winograd(&self) -> bool {
         self.algorithm == Algorithm::Winograd.name()
     }
@@ -144,8 +145,8 @@ impl Failure {
     }
 }
 
-/// How much of what was asked for was measured, where a measurement was interrupted or some could
-/// not be run.
+/// How many of the layers were measured, if the measurement was interrupted or some could not be
+/// run.
 pub(crate) fn partial(
     measured: usize,
     asked: usize,
@@ -161,9 +162,9 @@ pub(crate) fn partial(
     Some(format!("{why}: {measured} of {asked} {what}"))
 }
 
-/// An error where this machine has not the memory to run a plan: operands, output, packed weights
-/// and workspace. Systems hand out more memory than they have, and end the program when it is used,
-/// so that allocating does not tell.
+/// An error if this machine has too little memory to run a plan: operands, output, packed weights
+/// and workspace. It is checked before, because systems promise more memory than they have, and
+/// end the program when it is used.
 pub(crate) fn ensure_fits<T: Scalar>(plan: &Plan<T>) -> Result<()> {
     let geometry = plan.geometry();
     let lens = [geometry.input_len(), geometry.weight_len(), geometry.bias_len(), geometry.output_len()];
@@ -180,14 +181,14 @@ pub(crate) fn ensure_fits<T: Scalar>(plan: &Plan<T>) -> Result<()> {
     Ok(())
 }
 
-/// One choice of how to run layers, and the limits that go with it.
+/// One choice of how to run layers, and the limits that belong to it.
 pub(crate) struct Session {
     planner: Planner,
     dtype: DType,
     threads: usize,
     team: Team,
     seconds: Duration,
-    /// Empties the caches before each run, if it is there.
+    /// If it is there, it empties the caches before each run.
     evictor: Option<Evictor>,
     roofs: BTreeMap<Isa, Roof>,
 }
@@ -200,8 +201,8 @@ impl Session {
         Ok(Self { planner, dtype, threads, team, seconds, evictor: None, roofs: BTreeMap::new() })
     }
 
-    /// Whether the caches are emptied before each run; X is read again then, as if the layer before
-    /// had just written it.
+    /// Whether the caches are emptied before each run. X is then read again, as if the layer
+    /// before had just written it.
     pub(crate) fn cold(mut self, is_cold: bool) -> Self {
         self.evictor = is_cold.then(|| {
             let Caches { l1, l2, l3 } = Caches::of_this_machine();
@@ -212,8 +213,8 @@ impl Session {
 
     /// Plans, packs, runs, times and checks one layer.
     ///
-    /// An error where the planner rejects the layer, where it is too large for this machine, and
-    /// ([`interrupt::Interrupted`]) after Ctrl-C.
+    /// It fails if the planner rejects the layer, if the layer is too large for this machine, and
+    /// after Ctrl-C ([`interrupt::Interrupted`]).
     pub(crate) fn run<T: Scalar>(&mut self, operator: &Operator, x: &[usize]) -> Result<(Figures, Explanation)> {
         let plan = self.planner.plan::<T>(operator.clone(), x)?;
         let geometry = plan.geometry();
@@ -229,7 +230,7 @@ impl Session {
         );
         let operands = Operands::<T>::new(geometry);
         let packed = plan.pack(&operands.w, Some(&operands.b))?;
-        // NaN, so that an element that is not written is seen.
+        // NaN shows elements that are not written.
         let mut y = tensor(std::iter::repeat_n(T::from_f64(f64::NAN), geometry.output_len()));
         let mut workspace = Workspace::for_plan(&plan)?;
         let prepare = || {
@@ -272,7 +273,7 @@ impl Session {
         Ok((figures, plan.explain().clone()))
     }
 
-    /// Threads that layers run on.
+    /// The number of threads that layers run on.
     pub(crate) fn threads(&self) -> usize {
         self.threads
     }
@@ -282,7 +283,7 @@ impl Session {
         &self.roofs
     }
 
-    /// The limits of an ISA, measured when they are first asked for.
+    /// The limits of an ISA. They are measured when they are first needed.
     fn roof(&mut self, isa: Isa) -> Result<&Roof> {
         match self.roofs.entry(isa) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),

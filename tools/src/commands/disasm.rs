@@ -1,4 +1,4 @@
-//! `disasm`: the inner loops of the micro-kernels, from their machine code.
+//! `disasm`: checks the inner loops of the micro-kernels in compiled machine code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,39 +15,40 @@ use convoke_tools::kernels::{self, Op, PASSES};
 /// Check the inner loops of the micro-kernels in a compiled program or library
 ///
 /// Disassembles it with the compiler's own llvm-objdump, and finds each micro-kernel by its name
-/// and each streaming pass by its type. Fails where the loop over k of a GEMM tile holds anything
-/// but its FMAs, loads, prefetches and a few counters, and where the inner loop of another kernel
-/// calls a function or uses the stack more than the list of exceptions in the source allows. Prints
-/// the FMAs' share of each tile's loop. Streaming passes are generic: their names say whose they
-/// are where the program is compiled with `-C symbol-mangling-version=v0`.
+/// and each streaming pass by its type. Fails if the loop over k of a GEMM tile holds anything
+/// but its FMAs, loads, prefetches and a few counters. Fails if the inner loop of another kernel
+/// calls a function or uses the stack more than the list of exceptions in the source allows.
+/// Prints the FMAs' share of each tile's loop. Streaming passes are generic: their names contain
+/// their types if the program is compiled with `-C symbol-mangling-version=v0`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DisasmArgs {
     /// The program, archive or object
     file: PathBuf,
-    /// Instruction sets whose kernels the file must hold, all of them where this CPU can list them
+    /// Instruction sets that the file must hold: all of their kernels, as far as this CPU can
+    /// list them
     #[arg(long, value_delimiter = ',')]
     expect: Vec<Isa>,
-    /// The disassembler; that of the component `llvm-tools` if not given
+    /// The disassembler [default: llvm-objdump of the component `llvm-tools`]
     #[arg(long, value_name = "PROGRAM")]
     objdump: Option<PathBuf>,
     /// Print the stack traffic and the calls of every kernel that has any
     #[arg(long)]
     exceptions: bool,
-    /// Fail where the table of NEON's tiles in kernels/README.md, as it was when these tools were
-    /// built, is not what the file has
+    /// Fail if the table of NEON's tiles in kernels/README.md differs from the file. The README
+    /// is the one of the time when these tools were built
     #[arg(long)]
     readme: bool,
 }
 
-/// Holds the tables of micro-kernels of every ISA.
+/// The page with the tables of micro-kernels of every ISA.
 const README: &str = include_str!("../../../kernels/README.md");
 
-/// Where the table of NEON's tiles begins and ends there.
+/// The lines before and after the table of NEON's tiles in that page.
 const NEON_TABLE: (&str, &str) = ("<!-- neon -->\n", "<!-- /neon -->");
 
-/// The most counters, pointers, comparisons and jumps for each step of k: what counts the steps,
-/// the pointers to both operands and to what is fetched ahead; and for a second row of pixels its
-/// pointer.
+/// Instructions for counters, pointers, comparisons and jumps in each step of K, at the most.
+/// They count the steps, and advance the pointers to both operands, to a second row of pixels,
+/// and to what is fetched ahead.
 const MOST_COUNTERS: usize = 5;
 
 /// What one inner loop of some kernels may do beyond registers.
@@ -55,11 +56,11 @@ struct Exception {
     isa: Isa,
     /// Paths of kernels; `*` stands for any text.
     kernels: &'static str,
-    /// The most vectors that it moves to or from the stack.
+    /// Vectors that it moves to or from the stack, at the most.
     vectors: usize,
-    /// The most addresses and counters that it moves to or from the stack.
+    /// Addresses and counters that it moves to or from the stack, at the most.
     scalars: usize,
-    /// The most calls.
+    /// Calls, at the most.
     calls: usize,
 }
 
@@ -73,8 +74,9 @@ impl Exception {
     }
 }
 
-/// Why loops use the stack, and which: each count is the most that a kernel of the pattern has. The
-/// loops over k of GEMM tiles have no exceptions.
+/// The kernels whose loops use the stack or call a function, grouped by the reason. Each count is
+/// the highest of the kernels that its pattern matches. Loops over K of GEMM tiles have no
+/// exceptions.
 const EXCEPTIONS: &[(&str, &[Exception])] = {
     use Isa::{Avx2, Avx512, Neon};
     &[
@@ -232,23 +234,23 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
     ]
 };
 
-/// A kernel of the file: `gemm_f32::f32_gemm_8x48` of an ISA.
+/// A kernel in the file, such as `gemm_f32::f32_gemm_8x48` of an ISA.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     isa: Isa,
     path: String,
 }
 
-/// Counts over the instructions of a loop.
+/// How many instructions of each kind a loop has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     all: usize,
     fmas: usize,
     /// Counters and pointers.
     counters: usize,
-    /// Neither FMA, load, prefetch nor counter.
+    /// Instructions that are neither FMA, load, prefetch nor counter.
     others: usize,
-    /// As in [`Exception`].
+    /// Counted as in [`Exception`].
     vectors: usize,
     scalars: usize,
     calls: usize,
@@ -268,7 +270,7 @@ impl Counts {
         }
     }
 
-    /// The greater of each count that an exception limits.
+    /// The larger of the two for each count that an exception limits.
     fn max(self, other: Self) -> Self {
         Self {
             vectors: self.vectors.max(other.vectors),
@@ -332,7 +334,7 @@ fn disassemble(objdump: Option<&Path>, file: &Path) -> Result<String> {
 impl Name {
     /// The kernel that a symbol names, if it is one.
     fn of_symbol(symbol: &str) -> Option<Self> {
-        // ` (.llvm.123)` marks symbols that were made visible to another unit,
+        // ` (.llvm.123)` marks symbols that were made visible to another compilation unit.
         // `::h0123456789abcdef` ends symbols of the legacy mangling.
         let symbol = symbol.split(" (.llvm.").next().unwrap_or(symbol);
         let symbol = match symbol.rsplit_once("::h") {
@@ -340,7 +342,8 @@ impl Name {
             _ => symbol,
         };
         let arch = [("x86_64::avx512::", Isa::Avx512), ("x86_64::avx2::", Isa::Avx2), ("aarch64::neon::", Isa::Neon)];
-        // A pass is a type parameter: of pulp's function for x86-64, of the crate's own for NEON.
+        // A pass is a type parameter: of a function of pulp for x86-64, of a function of the
+        // crate for NEON.
         let pass = symbol.split_once("::vectorize::Impl<convoke_kernels::stream::");
         let pass =
             pass.or_else(|| symbol.split_once("convoke_kernels::aarch64::neon::pass::<convoke_kernels::stream::"));
@@ -352,12 +355,13 @@ impl Name {
         }
         arch.into_iter().find_map(|(prefix, isa)| {
             let path = symbol.strip_prefix("convoke_kernels::")?.strip_prefix(prefix)?;
-            // A register's methods are inlined; what is left of them is no kernel.
+            // Methods of vector types are inlined. If a symbol is left of one, it is not a
+            // kernel.
             (!path.starts_with("vector::")).then(|| Self { isa, path: String::from(path) })
         })
     }
 
-    /// The MR x NR of a GEMM tile, with the number of its accumulators.
+    /// The size of a GEMM tile, MR x NR, with the number of its accumulators.
     fn tile(&self) -> Option<LoopTile> {
         let (family, kernel) = self.path.split_once("::")?;
         let dtype = family.strip_prefix("gemm_")?;
@@ -382,7 +386,7 @@ impl Name {
         Some(LoopTile { group, mr, nr, rows, accumulators: mr * nr.div_ceil(lanes) })
     }
 
-    /// What a summary has one line for: the module, or `stream`.
+    /// The family that the summary has one line for: the module, or `stream`.
     fn family(&self) -> &str {
         self.path.split("::").next().unwrap_or_default()
     }
@@ -394,12 +398,12 @@ struct LoopTile {
     group: String,
     mr: usize,
     nr: usize,
-    /// Of pixels.
+    /// Rows of pixels.
     rows: usize,
     accumulators: usize,
 }
 
-/// A loop over k.
+/// A loop over K.
 #[derive(Debug, Clone)]
 struct Step {
     kernel: String,
@@ -417,16 +421,17 @@ impl Step {
     }
 }
 
-/// All that was found.
+/// Everything that was found in a file.
 #[derive(Debug, Default)]
 struct DisasmReport {
     kernels: BTreeSet<Name>,
-    /// A tile's loop over k, by ISA, group, NR and MR; of several the one with the smallest share
-    /// of FMAs.
+    /// Each tile's loop over K, by ISA, group, NR and MR. If a tile has several loops, it is the
+    /// one with the smallest share of FMAs.
     tiles: BTreeMap<(Isa, String, usize), BTreeMap<usize, Step>>,
-    /// For each family of an ISA: kernels, inner loops, and the worst of them.
+    /// For each family of an ISA: the number of kernels, the number of inner loops, and the worst
+    /// counts.
     families: BTreeMap<(Isa, String), (usize, usize, Counts)>,
-    /// Kernels that use the stack, or call.
+    /// Kernels that use the stack or make calls.
     exceptions: BTreeMap<Name, Counts>,
     problems: Vec<String>,
 }
@@ -435,7 +440,7 @@ impl DisasmReport {
     /// Looks at one kernel.
     fn add(&mut self, name: &Name, function: &Function) {
         self.kernels.insert(name.clone());
-        // Loops without vectors keep books of runs, or finish a few elements.
+        // Loops without vectors count runs, or finish a few elements.
         let loops: Vec<_> =
             function.inner_loops().into_iter().filter(|body| body.iter().any(|i| i.is_vector)).collect();
         if let Some(tile) = name.tile() {
@@ -453,7 +458,7 @@ impl DisasmReport {
             ("calls", |counts| counts.calls),
         ];
         for (what, count) in limits {
-            // The worst loop speaks for all of them.
+            // Only the worst loop is reported.
             if count(&worst) > count(&allowed)
                 && let Some(body) = loops.iter().max_by_key(|body| count(&Counts::of(body)))
             {
@@ -517,16 +522,16 @@ impl DisasmReport {
         self.problems.push(text);
     }
 
-    /// Complains of kernels that are not there. Which there are, the crate says of the ISAs that
-    /// this CPU has, and its README of the others.
+    /// Reports kernels that are missing. The crate lists the kernels of the ISAs that this CPU
+    /// has, and its README lists those of the others.
     fn expect(&mut self, isa: Isa) {
         let paths = [paths_of::<f32>(isa), paths_of::<f64>(isa)].concat();
         let is_there = |is: &dyn Fn(&str) -> bool| self.kernels.iter().any(|k| k.isa == isa && is(&k.path));
         let mut missing: Vec<_> = paths.into_iter().filter(|path| !is_there(&|found| found == path)).collect();
-        // Which types a pass is compiled for is the program's choice.
+        // The program chooses the types for which a pass is compiled.
         let passes = PASSES.map(|pass| format!("stream::{pass}<"));
         missing.extend(passes.into_iter().filter(|pass| !is_there(&|found| found.starts_with(pass))));
-        // AVX-512's are inlined into the passes.
+        // AVX-512's conversions are inlined into the passes.
         let conversions = ["convert::widen", "convert::narrow"].map(String::from);
         missing.extend(conversions.into_iter().filter(|path| isa == Isa::Neon && !is_there(&|found| found == path)));
         self.problems.extend(missing.iter().map(|path| format!("{isa}/{path}: not in the file")));
@@ -550,8 +555,8 @@ impl DisasmReport {
         text
     }
 
-    /// NEON's tiles as kernels/README.md has them: the tallest of each width, and those of 24
-    /// accumulators.
+    /// NEON's tiles as kernels/README.md lists them: the tallest tile of each width, and those
+    /// with 24 accumulators.
     fn neon_table(&self) -> String {
         let mut text = String::from(
             "| kernel | instructions | multiply-adds | share | for each register loaded |\n|---|---:|---:|---:|---:|\n",
@@ -567,7 +572,7 @@ impl DisasmReport {
         text
     }
 
-    /// Complains where the table of NEON's tiles is not what a text says.
+    /// Reports a difference between the table of NEON's tiles and the table in a text.
     fn compare(&mut self, readme: &str) -> Result<()> {
         let (begin, end) = NEON_TABLE;
         let written = readme.split_once(begin).and_then(|(_, rest)| rest.split_once(end));
@@ -579,7 +584,7 @@ impl DisasmReport {
         Ok(())
     }
 
-    /// One line a family.
+    /// One line for each family.
     fn kernels_table(&self) -> String {
         let mut text = String::from(
             "| ISA | kernels | functions | inner loops | most vectors on the stack | scalars | calls |\n|---|---|---:|---:|---:|---:|---:|\n",
@@ -590,7 +595,7 @@ impl DisasmReport {
         text
     }
 
-    /// One line for each kernel that has any.
+    /// One line for each kernel with exceptions.
     fn exceptions_table(&self) -> String {
         let mut text = String::from("| kernel | vectors on the stack | scalars | calls |\n|---|---:|---:|---:|\n");
         for (Name { isa, path }, Counts { vectors, scalars, calls, .. }) in &self.exceptions {
@@ -600,7 +605,7 @@ impl DisasmReport {
     }
 }
 
-/// What the exceptions allow a kernel: the most of all that name it.
+/// The counts that the exceptions allow for a kernel: the highest of all entries that match it.
 fn allowed(name: &Name) -> Counts {
     let all = EXCEPTIONS.iter().flat_map(|(_, exceptions)| *exceptions);
     let own = all.filter(|e| e.isa == name.isa && matches(e.kernels, &name.path));
@@ -609,7 +614,7 @@ fn allowed(name: &Name) -> Counts {
     })
 }
 
-/// Whether `text` is what `pattern` says, in which `*` stands for any text.
+/// Whether `text` matches `pattern`, in which `*` stands for any text.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
@@ -619,7 +624,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// Where the functions of the crate's tables are expected.
+/// The paths at which the functions of the crate's tables are expected.
 fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
     let dtype = T::NAME;
     let tiles = if isa.is_available() { kernels::tiles(isa, None) } else { kernels::read_tiles(isa, README) };
@@ -631,7 +636,7 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
     }
     paths.extend(["copy", "split", "gather", "scatter"].map(|pass| format!("depthwise_{dtype}::{pass}")));
     paths.extend((isa == Isa::Avx512).then(|| format!("depthwise_{dtype}::threes")));
-    // The same on every ISA.
+    // They are the same on every ISA.
     for name in kernels::transforms::<T>(Isa::Portable) {
         paths.extend(["split", "input", "output"].map(|part| format!("winograd_{dtype}::{name}::{part}")));
         let is_straight = isa == Isa::Avx512 && ["f2x2_3x3", "f4x2_3x3", "f4x4_3x3"].contains(&name);
@@ -692,7 +697,7 @@ mod tests {
         assert!(!matches("a*b", "abc") && !matches("a", "ab"));
     }
 
-    /// The check of a function that is called `symbol` and has this loop.
+    /// The problems that are found in a function with the name `symbol` and this loop.
     fn problems(symbol: &str, body: &[&str]) -> Vec<String> {
         let mut text = format!("a.o: file format elf64-x86-64\n\n0000000000000000 <{symbol}>:\n");
         let jump = ["inc\trax", "jne\t0x0 <f>"];

@@ -1,4 +1,5 @@
-//! `explain`: what the plan of one layer picks and rejects.
+//! `explain`: shows what the planner picks for one layer, and why it rejects the other
+//! algorithms.
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -42,12 +43,13 @@ pub(crate) struct ExplainArgs {
     /// Threads that will run the layer
     #[arg(long, default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
-    /// Most bytes of workspace that an algorithm may take [default: the planner's]
+    /// Bytes of workspace that an algorithm may take, at the most [default: the planner's]
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<usize>,
 }
 
-/// The operators' attributes by their ONNX names; what is not given has ONNX's default.
+/// The operators' attributes by their ONNX names. An attribute that is not given has ONNX's
+/// default.
 #[derive(Debug, clap::Args)]
 struct Attributes {
     /// One stride an axis
@@ -87,7 +89,7 @@ enum OpName {
     ConvTranspose,
 }
 
-/// Calls each builder method whose attribute is given.
+/// Calls the builder method of each attribute that is given.
 macro_rules! apply {
     ($builder:ident, $from:ident: $($attribute:ident),+) => {
         $(if let Some(value) = &$from.$attribute {
@@ -135,7 +137,7 @@ impl ExplainArgs {
     }
 }
 
-/// The layer in one line, with the padding that it comes to.
+/// The layer in one line, with its explicit padding.
 fn headline(geometry: &Geometry) -> String {
     let mflop = flops(geometry) / 1e6;
     format!("{} {}: {mflop:.1} MFLOP, {}", geometry.op, describe(geometry), LayerKind::of(geometry))

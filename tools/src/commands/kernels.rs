@@ -11,8 +11,8 @@ use crate::output::text::show;
 
 /// Print the table of micro-kernels, as Markdown
 ///
-/// Lists what this build has and this CPU can run. With --measure, every tile stands on a line of
-/// its own, with its speed when all operands are in the L1 cache.
+/// Lists the kernels that are in this build and that this CPU can run. With --measure, each tile
+/// has a line of its own, with its speed when all operands are in the L1 cache.
 #[derive(Debug, clap::Args)]
 pub(crate) struct KernelsArgs {
     /// Measure each tile (some seconds)

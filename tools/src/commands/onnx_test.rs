@@ -31,11 +31,11 @@ pub(crate) struct OnnxTestArgs {
     /// Run every algorithm that accepts the node, not the planner's pick only
     #[arg(long, conflicts_with = "algorithm")]
     all_algorithms: bool,
-    /// Largest error, relative to the expected value [default: 1e-3, of bfloat16 8e-3: one unit in
-    /// its last place]
+    /// Largest error, relative to the expected value [default: 1e-3; for bfloat16 8e-3, which is
+    /// one unit in its last place]
     #[arg(long, value_parser = parse_tolerance, allow_negative_numbers = true)]
     rtol: Option<f64>,
-    /// Largest error beyond that
+    /// Largest absolute error that is allowed in addition
     #[arg(long, default_value = "1e-7", value_parser = parse_tolerance, allow_negative_numbers = true)]
     atol: f64,
     /// Print failures and the count only
@@ -49,7 +49,7 @@ fn parse_tolerance(text: &str) -> Result<f64> {
     Ok(value)
 }
 
-/// How often what came out.
+/// How often each outcome occurred.
 #[derive(Debug, Default)]
 struct OutcomeCounts {
     passed: usize,
@@ -60,7 +60,7 @@ struct OutcomeCounts {
     rejected: usize,
 }
 
-/// How a data set was run, and how far off the result is.
+/// How a data set was run, and its error.
 #[derive(Debug)]
 struct Outcome {
     geometry: Geometry,
@@ -116,7 +116,7 @@ impl OnnxTestArgs {
         Ok(())
     }
 
-    /// Runs one data set with each algorithm that is asked for.
+    /// Runs one data set with each algorithm that was asked for.
     fn run_case(&self, planner: &Planner, name: &str, case: &OnnxCase<'_>, count: &mut OutcomeCounts) -> Result<()> {
         let algorithms = match self.all_algorithms {
             true => Algorithm::ALL.iter().copied().map(Some).collect(),
@@ -140,8 +140,8 @@ impl OnnxTestArgs {
         Ok(())
     }
 
-    /// Runs one data set, and compares with the expected output. An algorithm by force may err by
-    /// what its transforms do, where sums cancel out.
+    /// Runs one data set, and compares the output with the expected one. A forced algorithm may
+    /// also have the errors of its transforms, which are large relative to sums that cancel.
     fn check<T: Stored>(&self, case: &OnnxCase<'_>, planner: &Planner, is_forced: bool) -> Result<Outcome> {
         let (operator, geometry) = case.operator()?;
         let input = |index: usize| case.inputs.get(index).and_then(Option::as_ref);
@@ -151,7 +151,7 @@ impl OnnxTestArgs {
 
         let plan = planner.plan::<T>(operator, &geometry.input_shape())?;
         let packed = plan.pack(w, bias)?;
-        // NaN, so that an element that is not written is seen.
+        // NaN shows elements that are not written.
         let mut y = vec![T::from_f64(f64::NAN); geometry.output_len()];
         plan.run(x, &packed, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
 
@@ -165,7 +165,8 @@ impl OnnxTestArgs {
         Ok(Outcome { dtype: T::DTYPE, algorithm: plan.algorithm(), isa: plan.isa(), geometry, error, failure })
     }
 
-    /// The largest error, and what is wrong: beyond the tolerance, and the channel's `slack`.
+    /// The largest error, and the text of the failure if an error exceeds the tolerance plus the
+    /// channel's `slack`.
     fn compare<T: Stored>(
         &self,
         geometry: &Geometry,
@@ -192,7 +193,7 @@ impl OnnxTestArgs {
         Ok((largest, failure))
     }
 
-    /// Prints a line, and counts.
+    /// Prints a line, and counts the outcome.
     fn report(&self, name: &dyn fmt::Display, outcome: Result<Outcome>, count: &mut OutcomeCounts) -> Result<()> {
         let (failure, what) = match outcome {
             Ok(o) => {

@@ -1,4 +1,4 @@
-//! `plans`: what is planned for every layer, on named machines.
+//! `plans`: lists the plans of every layer on the named machines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(crate) struct PlansArgs {
     write: Option<PathBuf>,
 }
 
-/// Prints, writes or compares.
+/// Prints, writes or compares the plans.
 pub(crate) fn run(args: &PlansArgs) -> Result<Verdict> {
     let team = Team::new(2)?;
     let mut texts = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &PlansArgs) -> Result<Verdict> {
     Ok(Verdict::Good)
 }
 
-/// Compares texts with the files of their names.
+/// Compares texts with the files of the same names.
 fn check(folder: &Path, texts: &[(String, String)]) -> Result<Verdict> {
     let mut are_same = true;
     for (name, text) in texts {

@@ -1,4 +1,4 @@
-//! `profile`: what convoke does for the convolutions of a model.
+//! `profile`: plans and times the convolutions of a model.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -43,7 +43,7 @@ pub(crate) struct ProfileArgs {
     /// The model
     #[arg(value_name = "MODEL.onnx")]
     model: PathBuf,
-    /// Size of a dimension that has a name in place of a size, as in batch=1
+    /// Size of a dimension for which the model has only a name, such as batch=1
     #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = parse_dim)]
     dims: Vec<(String, i64)>,
     /// Number of threads
@@ -54,7 +54,7 @@ pub(crate) struct ProfileArgs {
     /// Seconds to spend on timing each layer
     #[arg(long, default_value = "0.2", value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: Duration,
-    /// Print JSON, with the planner's word on each algorithm
+    /// Print JSON, with the planner's verdict on each algorithm
     #[arg(long)]
     json: bool,
 }
@@ -69,21 +69,21 @@ fn parse_dim(text: &str) -> Result<(String, i64)> {
 #[derive(Debug, Serialize)]
 struct Profile {
     model: String,
-    /// What the figures hold for, by element type.
+    /// The machine and the settings of the figures, by element type.
     machines: BTreeMap<String, Machine>,
     nodes: Vec<NodeRecord>,
     /// Nodes that were not run.
     failed: Vec<Failure>,
-    /// Whether shapes that could be inferred are a reason for that.
+    /// Whether nodes failed because shapes are missing that could be inferred.
     lacks_shapes: bool,
     totals: Totals,
-    /// The same by algorithm.
+    /// The totals by algorithm.
     by_algorithm: BTreeMap<String, Totals>,
-    /// Number of nodes by operators that are other kinds of convolution.
+    /// Number of nodes by operator, for operators that are other kinds of convolution.
     other_operators: BTreeMap<String, usize>,
-    /// Number of nodes that the model has.
+    /// Number of convolution nodes in the model.
     asked: usize,
-    /// Whether it ended before the last node.
+    /// Whether the command ended before the last node.
     interrupted: bool,
 }
 
@@ -98,11 +98,11 @@ struct NodeRecord {
     candidates: Vec<Candidate>,
 }
 
-/// The planner's word on one algorithm.
+/// The planner's verdict on one algorithm.
 #[derive(Debug, Clone, Serialize)]
 struct Candidate {
     algorithm: String,
-    /// None if it does not accept the layer.
+    /// None if the algorithm does not accept the layer.
     estimated_seconds: Option<f64>,
     reason: String,
 }
@@ -117,7 +117,7 @@ struct Totals {
     gflops: f64,
     share_of_limit: f64,
     packed_bytes: usize,
-    /// The largest: nodes run one after the other share it.
+    /// The largest workspace of any node. Nodes run one after the other, and share it.
     workspace_bytes: usize,
 }
 
@@ -171,7 +171,7 @@ impl ProfileArgs {
         if !graph.missing().is_empty()
             && let Err(error) = crate::infer::shapes(&self.model, &mut graph)
         {
-            // Nodes whose shapes the model says can be run all the same.
+            // Nodes with known shapes can be run without inference.
             anstream::eprintln!("{BAD}warning:{BAD:#} no shapes are inferred: {error:#}");
         }
         Ok(graph)
@@ -213,7 +213,7 @@ impl ProfileArgs {
         })
     }
 
-    /// Runs a node, or takes the figures of an earlier one of the same shape.
+    /// Runs a node, or takes the figures of an earlier node of the same shape.
     fn measure_node(
         &self,
         sessions: &mut HashMap<DType, Session>,
@@ -260,7 +260,7 @@ fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<NodeRe
     })
 }
 
-/// What the planner expected of its pick, and of the next best.
+/// The estimates of the planner's pick and of the next best algorithm.
 fn why(explanation: &Explanation, picked: &str) -> String {
     let costs = explanation.verdicts().iter().filter_map(|v| Some((v.cost?, v.algorithm.name())));
     let (mine, others): (Vec<_>, Vec<_>) = costs.partition(|(_, name)| *name == picked);

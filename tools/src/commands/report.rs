@@ -1,4 +1,4 @@
-//! `report`: the speed, the limit and the error of each layer.
+//! `report`: prints the speed, the limit and the error of each layer.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,11 +61,11 @@ pub(crate) struct ReportArgs {
     /// Seconds to spend on timing each layer
     #[arg(long, default_value = "0.2", value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: Duration,
-    /// Empty the caches before each run, and read X again: weights, output and workspace come from
-    /// memory, as inside a large network
+    /// Empty the caches before each run, and read X again: weights, output and workspace come
+    /// from memory, as inside a large network
     #[arg(long)]
     cold: bool,
-    /// Print JSON; with --list, the layers as requests of the sub-command worker have them
+    /// Print JSON; with --list, the layers in the form of requests to the sub-command worker
     #[arg(long)]
     json: bool,
     /// Write a page, pictures, JSON and CSV into this folder; compare instruction sets and threads
@@ -175,8 +175,8 @@ impl ReportArgs {
         })
     }
 
-    /// What the layers are compared with: other instruction sets on as many threads, other numbers
-    /// of threads with the same instructions.
+    /// What the layers are compared with: other instruction sets with the same number of threads,
+    /// and other numbers of threads with the same instruction set.
     fn others(&self, dtype: DType) -> Result<Vec<(Series, Session)>> {
         if self.output.is_none() {
             return Ok(Vec::new());
@@ -196,8 +196,8 @@ impl ReportArgs {
     }
 }
 
-/// Runs a layer in all ways at once, so that a drift of the machine's speed hits what is compared
-/// alike. It is kept in all of them, or in none.
+/// Runs a layer in all settings, one right after the other, so that a drift of the machine's
+/// speed affects all alike. Its figures are kept for all settings or for none.
 fn measure_layer<T: Scalar>(layer: &Layer, main: &mut Session, others: &mut [(Series, Session)]) -> Result<Record> {
     let operator = layer.operator();
     let run = |session: &mut Session| {
@@ -212,8 +212,8 @@ fn measure_layer<T: Scalar>(layer: &Layer, main: &mut Session, others: &mut [(Se
     Ok(Record { name: layer.name.clone(), network: layer.network().to_owned(), figures })
 }
 
-/// The geometric means of each kind of layers that occurs, and of all. A layer without operations
-/// has no speed: it would make each mean 0.
+/// The geometric means of each kind of layer that occurs, and of all layers. Layers without
+/// operations are left out: their speed of 0 would make each mean 0.
 fn summarise(records: &[Record]) -> Vec<Summary> {
     let all: Vec<_> = records.iter().map(|r| &r.figures).filter(|f| f.flop > 0.0).collect();
     let mut kinds = BTreeMap::<&str, Vec<&Figures>>::new();
@@ -264,7 +264,7 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes everything that `--output` promises.
+/// Writes all files of `--output`.
 fn write(report: &Report, folder: &Path) -> Result<()> {
     fs::write(folder.join("report.json"), serde_json::to_string_pretty(report)?)?;
     write_csv(report, &folder.join("layers.csv"))?;
@@ -276,7 +276,7 @@ fn write(report: &Report, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The layers, one a line.
+/// Writes the layers, one in each line.
 fn write_csv(report: &Report, path: &Path) -> Result<()> {
     let mut writer = csv::Writer::from_path(path)?;
     writer.write_record([

@@ -1,4 +1,4 @@
-//! `worker`: times layers that another program asks for.
+//! `worker`: times the layers that another program sends.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -80,7 +80,7 @@ pub(crate) struct WorkerRow {
     group: i64,
     #[serde(default)]
     output_padding: Vec<i64>,
-    /// Operations of the definition; not asked for in a request.
+    /// Operations of the definition. Requests need not have it.
     #[serde(default)]
     flop: f64,
 }
@@ -90,7 +90,7 @@ fn one_group() -> i64 {
 }
 
 impl WorkerRow {
-    /// A layer as a request has it.
+    /// The layer in the form of a request.
     pub(crate) fn new(layer: &Layer) -> Result<Self> {
         let geometry = layer.geometry()?;
         Ok(Self {
@@ -155,7 +155,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Verdict> {
 /// What is kept from one request to the next.
 struct Worker {
     choice: Choice,
-    /// Teams by their number of threads.
+    /// The teams, by their number of threads.
     teams: HashMap<usize, Team>,
 }
 
