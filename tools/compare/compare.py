@@ -35,7 +35,7 @@ LABELS = {
     "convoke": "convoke", "onnxruntime": "onnxruntime", "openvino": "OpenVINO", "ncnn": "ncnn", "mnn": "MNN", "rten": "rten", "tract": "tract",
     "candle": "candle",
 }
-# How each is called; the first line of the results says what all have in common.
+# How each library is called. The first line of the results says what all have in common.
 SETTINGS = {
     "convoke": "the planner's pick with its default accuracy",
     "onnxruntime": "CPU provider, input and output bound, the faster of its blocked layout with conversions and none (levels ALL and EXTENDED)",
@@ -46,20 +46,21 @@ SETTINGS = {
     "tract": "built for this CPU, optimised plan",
     "candle": "built for this CPU; nothing is packed, and the bias is a second pass, which counts",
 }
-# What is measured for the cost of a call: one multiply-add.
+# The layer that measures the cost of a call: one multiply-add.
 CALL = {
     "name": "call", "op": "Conv", "x": [1, 1, 1, 1], "w": [1, 1, 1, 1], "y": [1, 1, 1, 1], "strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [1, 1],
     "group": 1, "output_padding": [0, 0], "flop": 2,
 }
-# Packages of Python; crates, each with a program that drives it.
+# Packages of Python, and crates, each with a program that runs it.
 PYTHON = ["onnxruntime", "openvino", "ncnn", "mnn"]
 RUST = {"rten": "rten", "tract": "tract-onnx", "candle": "candle-core"}
-# Largest error, relative to the root mean square of the output. Direct sums in f32 and small Winograd tiles stay within NOTED; large Winograd tiles reach
-# 1e-2, which counts, with a mark.
+# Largest error, relative to the root mean square of the output. Direct sums in f32 and small
+# Winograd tiles stay within NOTED. Large Winograd tiles reach 1e-2, which is accepted with a
+# mark.
 NOTED, TOLERANCE = 1e-4, 2e-2
 # Deaths and time-outs in a row after which a library is given up.
 PATIENCE = 3
-# Exit status after Ctrl-C, as shells have it.
+# Exit status after Ctrl-C, as in shells.
 INTERRUPTED = 130
 
 
@@ -88,7 +89,7 @@ def parse():
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument("--readme", action="store_true", help="also write the table into README.md, and the picture beside it")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="measure nothing: table and picture of an earlier results.json")
-    # Set by `run`.
+    # `run` passes these.
     parser.add_argument("--worker", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--rust", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -187,7 +188,7 @@ class Worker:
     def fail(self, what):
         """Ends what is left of the program; the reason, with the last line that it printed."""
         self.failures += 1
-        # Its output ends a moment before it does.
+        # Its output ends a moment before the process does.
         status = self.end(0.5)
         self.log.seek(0)
         said = self.log.read().decode(errors="replace").strip().splitlines()
@@ -198,12 +199,12 @@ class Worker:
         threads = str(self.threads)
         environment = os.environ | {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}
         self.log = tempfile.TemporaryFile()
-        # In a session of its own, so that Ctrl-C ends this program alone.
+        # The program gets a session of its own, so that Ctrl-C ends only this program.
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment, start_new_session=True,
             preexec_fn=self.pin,
         )
-        # A thread of its own reads the answers, as reading from a pipe knows no time-out.
+        # A separate thread reads the answers, because reading from a pipe has no time-out.
         self.answers = queue.Queue()
         threading.Thread(target=self.read, args=(self.process.stdout, self.answers), daemon=True).start()
 
@@ -290,11 +291,11 @@ def judge(outputs):
     """
     if not outputs:
         return {}
-    # Outputs that are not numbers are wrong for sure, and would make the median no number.
+    # Outputs that are not finite are wrong, and the median of them would be NaN.
     finite = [y for y in outputs.values() if np.isfinite(y).all()]
     if not finite:
         return {name: ("wrong", None) for name in outputs}
-    # The median of three or more is right if most are.
+    # The median of three or more outputs is right if most of them are.
     right = np.median(np.stack(finite), axis=0).astype(np.float64)
     scale = float(np.sqrt(np.mean(right**2))) or 1.0
 
@@ -344,7 +345,7 @@ def summary(ratios, names):
     if not ratios:
         return []
     mean = math.exp(sum(math.log(ratio) for ratio, _ in ratios) / len(ratios))
-    # As the table shows them: what it shows as 1.00 is equal.
+    # The ratios are rounded as the table shows them. A ratio shown as 1.00 counts as equal.
     shown = [(round(ratio, 2), name) for ratio, name in sorted(ratios)]
     ahead, equal = sum(ratio > 1 for ratio, _ in shown), sum(ratio == 1 for ratio, _ in shown)
     behind = [f"{name} ({ratio:.2f})" for ratio, name in shown if ratio < 1]
@@ -436,7 +437,8 @@ def picture(data, path):
     axes.hlines(*zip(*lines) if lines else ([], [], []), "#0072b2", linewidth=1.2, zorder=1)
     for name, colour, marker in zip(names, colours, markers):
         points = [(rate(r, name), h) for r, h in zip(results, heights) if rate(r, name)]
-        # convoke's is a ring beneath the others, as what is as fast would be hidden by a disc.
+        # convoke is a ring below the others, because a disc would hide a library of the same
+        # speed.
         look = {"s": 60, "c": "white", "edgecolors": colour, "linewidths": 1.8, "zorder": 2} if name == "convoke" else {"s": 18, "c": colour, "zorder": 3}
         axes.scatter([p[0] for p in points], [p[1] for p in points], marker=marker, label=LABELS[name], **look)
     wrong = [(r["answers"][name]["gflops"], h) for name in names for r, h in zip(results, heights) if status(r, name) in ("wrong", "differs")]
@@ -526,7 +528,7 @@ def main():
             "date": date, "machine": machine, "versions": versions, "threads": options.threads, "rounds": options.rounds,
             "names": ["convoke", *options.peers], "overhead": {}, "results": [], "interrupted": True, "load": os.getloadavg()[1],
         }
-        # The system's wish to end this program is Ctrl-C, too.
+        # A request of the system to end the program is handled like Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         measure(options, data, rows)
         if not data["results"]:

@@ -62,7 +62,7 @@ class OpenVino:
         self.request.set_input_tensor(openvino.Tensor(x, shared_memory=True))
 
     def run(self):
-        # Otherwise each call copies the outputs into new arrays.
+        # Without this option each call copies the outputs into new arrays.
         self.request.infer(share_outputs=True)
 
     def output(self):
@@ -76,7 +76,8 @@ class Ncnn:
     Memory is from pools that are given to it, as its own benchmark does: out of a pool that it makes itself, it copies each output.
     """
 
-    # Parameters of an axis, from the innermost: kernel, dilation, stride, padding at the begin and at the end, output padding.
+    # Numbers of an axis' parameters, from the innermost axis: kernel, dilation, stride, padding
+    # at the beginning and at the end, output padding.
     AXES = [(1, 2, 3, 4, 15, 18), (11, 12, 13, 14, 16, 19), (21, 22, 23, 24, 17, 20)]
 
     def __init__(self, row, folder, x, w, b, threads):
@@ -95,7 +96,7 @@ class Ncnn:
             parameters.update(zip(ids, values))
             if transposed:
                 parameters[ids[5]] = row["output_padding"][axis]
-            # The end's padding is a parameter of its own only where it differs.
+            # The padding at the end is a separate parameter only if it differs.
             if values[3] == values[4]:
                 del parameters[ids[4]]
         if transposed:  # (C, M/group) in each group becomes (M/group, C/group)
@@ -108,7 +109,8 @@ class Ncnn:
         options = self.net.opt
         options.num_threads, options.use_vulkan_compute = threads, False
         options.use_fp16_storage = options.use_fp16_arithmetic = options.use_fp16_packed = options.use_bf16_storage = False
-        # The options hold bare pointers. Attributes end in the order in which they were set, so that the pools outlive the network.
+        # The options hold bare pointers. Python deletes attributes in the order in which they
+        # were set, so the pools must be set after the network to outlive it.
         self.pools = options.blob_allocator, options.workspace_allocator = ncnn.UnlockedPoolAllocator(), ncnn.PoolAllocator()
         if self.net.load_param(str(folder / "ncnn.param")) or self.net.load_model(str(folder / "ncnn.bin")):
             raise ValueError("ncnn does not load the layer")
@@ -201,7 +203,7 @@ def read(path, shape):
 def answer(peer, request):
     row, folder = request["row"], pathlib.Path(request["dir"])
     x, w, b = read(folder / "x.bin", row["x"]), read(folder / "w.bin", row["w"]), read(folder / "b.bin", [row["y"][1]])
-    # Files of its own: several workers share the layer's folder.
+    # Each worker has its own files, because several workers share the layer's folder.
     with tempfile.TemporaryDirectory() as own:
         own = pathlib.Path(own)
         (own / "model.onnx").symlink_to(folder / "model.onnx")
@@ -216,7 +218,7 @@ def answer(peer, request):
 
 
 def main():
-    # What the libraries print must not mix with the answers.
+    # Text that the libraries print must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -11,7 +11,7 @@ import unittest
 import compare
 import numpy as np
 
-# Answers each request as its field `do` says.
+# A worker that answers each request as the request's field `do` says.
 WORKER = """
 import json, os, sys, time
 for line in sys.stdin:

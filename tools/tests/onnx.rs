@@ -18,7 +18,7 @@ const TYPES: [(DataType, DType); 4] = [
     (DataType::Double, DType::F64),
 ];
 
-/// Loads a folder that holds a test, and hands its only case to `look`.
+/// Loads a folder with a test, and passes its only case to `look`.
 fn with_case(folder: &Folder, look: impl FnOnce(&onnx::OnnxCase<'_>)) {
     let dir = tempfile::tempdir().unwrap();
     folder.write(dir.path());
