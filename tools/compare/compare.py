@@ -1,6 +1,6 @@
 """Times convoke beside other libraries, layer by layer, on this machine.
 
-    tools/compare/run                       # what the README's table shows, one thread (tools/compare/run --help for the options)
+    tools/compare/run                       # the table of docs/figures.md, one thread (tools/compare/run --help for the options)
 
 For each layer, all implementations run in turn, round by round, so that a drift of the machine's speed hits all alike; the fastest run of all rounds counts.
 Everywhere: f32, plain NCHW in and out, weights packed outside of the timing, each library's fastest setting. Outputs are compared; what differs by more
@@ -87,7 +87,7 @@ def parse():
     parser.add_argument("--filter", default="", help="only layers whose names contain one of these, joined by commas")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "target/compare", help="folder for JSON, CSV and picture")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-    parser.add_argument("--readme", action="store_true", help="also write the table into README.md, and the picture beside it")
+    parser.add_argument("--readme", action="store_true", help="also write the summary into README.md, the table into docs/figures.md, and the picture")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="measure nothing: table and picture of an earlier results.json")
     # `run` passes these.
     parser.add_argument("--worker", type=pathlib.Path, help=argparse.SUPPRESS)
@@ -462,23 +462,39 @@ def picture(data, path):
 
 
 def readme(data):
-    """Replaces what stands between the markers of README.md."""
-    path, target = ROOT / "README.md", ROOT / "benches/figures"
-    text = path.read_text()
-    begin, end = "<!-- figures -->", "<!-- /figures -->"
-    head, rest = text.split(begin, 1)
-    _, tail = rest.split(end, 1)
+    """Replaces the text between the markers of README.md and of docs/figures.md."""
+    target = ROOT / "benches/figures"
     rows, summary = table(data)
     target.mkdir(exist_ok=True)
     picture(data, target / "compare.svg")
-    facts = "\n".join(f"* {line}" for line in conditions(data))
-    paragraphs = [
-        f"{facts}\n* With Winograd, the multiply-adds of the definition are counted, so that figures exceed the FMA peak.",
-        *summary,
-        "![GFLOP/s of each layer with each library](benches/figures/compare.svg)",
-        rows,
-        "This block is written by `tools/compare/run --readme`.",
-    ]
+    facts = [f"* {line}" for line in conditions(data)]
+    image = "![GFLOP/s of each layer with each library]"
+    replace(
+        ROOT / "README.md",
+        [
+            "\n".join([*facts[:3], *facts[6:]]),  # the machine, the versions, what was timed; whether it was interrupted
+            *summary,
+            f"{image}(benches/figures/compare.svg)",
+            "[All figures](docs/figures.md), and how each library was called. `tools/compare/run --readme` writes this block and that page.",
+        ],
+    )
+    replace(
+        ROOT / "docs/figures.md",
+        [
+            "\n".join([*facts, "* With Winograd, the multiply-adds of the definition are counted, so that figures exceed the FMA peak."]),
+            *summary,
+            f"{image}(../benches/figures/compare.svg)",
+            rows,
+            "This block is written by `tools/compare/run --readme`.",
+        ],
+    )
+
+
+def replace(path, paragraphs):
+    """Replaces the text between the markers of a page."""
+    begin, end = "<!-- figures -->", "<!-- /figures -->"
+    head, rest = path.read_text().split(begin, 1)
+    _, tail = rest.split(end, 1)
     path.write_text(f"{head}{begin}\n" + "\n\n".join(paragraphs) + f"\n{end}{tail}")
 
 
