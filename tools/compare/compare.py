@@ -2,12 +2,12 @@
 
     tools/compare/run                       # the table of docs/figures.md, one thread (tools/compare/run --help for the options)
 
-For each layer, all implementations run in turn, round by round, so that a drift of the machine's speed hits all alike; the fastest run of all rounds counts.
-Everywhere: f32, plain NCHW in and out, weights packed outside of the timing, each library's fastest setting. Outputs are compared; what differs by more
-than the tolerance is marked, and does not count as fast. A library that dies or hangs is started anew, and given up after three times in a row.
-Ahead of the layers, one of a single multiply-add tells what a call of each library costs: these microseconds are in all of its times.
+For each layer, all implementations run in turn, round by round, so that a drift of the machine's speed affects all alike. The fastest run of all rounds
+counts. All use f32, plain NCHW in and out, weights packed outside of the timing, and the library's fastest setting. Outputs are compared: if one differs by
+more than the tolerance, it is marked, and does not count as fast. A library that dies or hangs is started again, and given up after three times in a row.
+Before the layers, a layer of a single multiply-add measures what a call of each library costs. These microseconds are in all of its times.
 
-Results are written after each layer, so that nothing that was measured is lost; Ctrl-C ends it with table and picture of what there is.
+Results are written after each layer, so that nothing that was measured is lost. Ctrl-C ends the program, with table and picture of the results so far.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def parse():
 
 
 def layers(options):
-    """The layers to measure, as convoke's worker has them: it reads and checks the files."""
+    """The layers to measure, in the form of requests to convoke's worker, which reads and checks the files."""
     files = ["--shapes", *options.shapes] if options.shapes else []
     rows = json.loads(tool(options, "report", "--list", "--json", *files))
     if not options.all and not options.shapes:
@@ -125,7 +125,7 @@ def layers(options):
 
 
 def tool(options, *arguments):
-    """What convoke's tools print."""
+    """The output of convoke's tools."""
     done = subprocess.run([options.worker, *arguments], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"convoke-tools {arguments[0]}: {done.stderr.strip()}")
@@ -133,7 +133,7 @@ def tool(options, *arguments):
 
 
 def write_operands(row, folder):
-    """Input, weights and bias as files, and the layer as a model."""
+    """Writes input, weights and bias as files, and the layer as a model."""
     from onnx import TensorProto, helper, numpy_helper, save
 
     random = np.random.default_rng(0)
@@ -157,7 +157,7 @@ def write_operands(row, folder):
 
 
 class Worker:
-    """A program that answers requests; started anew where it died or hung, and given up where it does that again and again."""
+    """A program that answers requests. If it dies or hangs, it is started again; after several times in a row it is given up."""
 
     def __init__(self, command, options):
         self.command, self.threads, self.timeout = command, options.threads, options.timeout
@@ -186,7 +186,7 @@ class Worker:
         return answer
 
     def fail(self, what):
-        """Ends what is left of the program; the reason, with the last line that it printed."""
+        """Ends what is left of the program. Returns the reason, with the last line that the program printed."""
         self.failures += 1
         # Its output ends a moment before the process does.
         status = self.end(0.5)
@@ -216,12 +216,12 @@ class Worker:
         answers.put("")
 
     def pin(self):
-        """To as many CPUs as there are threads: the same for all."""
+        """Binds the program to as many CPUs as there are threads, the same CPUs for all libraries."""
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.threads])
 
     def end(self, patience):
-        """The exit status of the program, which has so many seconds to end by itself."""
+        """The exit status of the program. It has so many seconds to end by itself."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
@@ -284,10 +284,10 @@ def measure_layer(options, row, workers):
 
 
 def judge(outputs):
-    """For each output its status, and its largest error by the root mean square of the right one (None where that is no number).
+    """For each output its status, and its largest error relative to the root mean square of the right output (None if that is not a number).
 
-    `good`; `rough`, beyond what direct sums reach; `wrong`; `differs`, where two outputs disagree, so that nobody knows which one is wrong. (Beside these
-    there are `failed`, a library that died or hung, and `absent`, one that says that it cannot.)
+    `good`; `rough` is beyond what direct sums reach; `wrong`; `differs` means that two outputs disagree, and nobody knows which one is wrong. Elsewhere
+    there are also `failed` (the library died or hung) and `absent` (the library says that it cannot run the layer).
     """
     if not outputs:
         return {}
@@ -318,7 +318,7 @@ def status(result, name):
 
 
 def rate(result, name):
-    """GFLOP/s, where the result is right."""
+    """GFLOP/s, if the result is right."""
     return result["answers"][name]["gflops"] if status(result, name) in ("good", "rough") else None
 
 
@@ -327,7 +327,7 @@ def best_peer(result, names):
 
 
 def table(data):
-    """Markdown, and what sums it up: a paragraph each."""
+    """The table as Markdown, and the paragraphs that sum it up."""
     names = data["names"]
     lines = ["| layer | " + " | ".join(LABELS[name] for name in names) + " | of the best |", "|---|" + "---:|" * (len(names) + 1)]
     ratios = []
@@ -360,7 +360,7 @@ def summary(ratios, names):
 
 
 def faults(data):
-    """Results that are wrong, or of which one is, and libraries that died or hung."""
+    """Wrong results, pairs of results of which one must be wrong, and libraries that died or hung."""
 
     def reason(answer):
         off = answer.get("error_of_rms")
@@ -377,7 +377,7 @@ def faults(data):
 
 
 def overhead(data):
-    """What a call costs, which no library's figures are rid of."""
+    """What a call of each library costs. Its figures include that."""
     calls = ", ".join(f"{LABELS[name]} {seconds * 1e6:.1f}" for name, seconds in data["overhead"].items())
     return [f"Call overhead, in all of these times (microseconds for a layer of one multiply-add): {calls}."] if calls else []
 
@@ -403,7 +403,7 @@ def conditions(data):
 
 
 def write_results(data, folder):
-    """JSON and CSV, each replaced as a whole, so that there is a complete file at any time."""
+    """Writes JSON and CSV. Each file is replaced as a whole, so that there is a complete file at any time."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, write in [("results.json", lambda file: json.dump(data, file, indent=1)), ("table.csv", lambda file: write_csv(data, file))]:
         with open(folder / f"{name}.new", "w", newline="") as file:
@@ -421,7 +421,7 @@ def write_csv(data, file):
 
 
 def picture(data, path):
-    """For each layer a line from the fastest other library to convoke, on a logarithmic axis."""
+    """A picture that has for each layer a line from the fastest other library to convoke, on a logarithmic axis."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -503,7 +503,7 @@ def program(options, name):
 
 
 def facts(options):
-    """The machine, as convoke's report states it, and the versions of the libraries."""
+    """The machine as in convoke's report, and the versions of the libraries."""
     lock = (HERE / "rust/Cargo.lock").read_text()
     versions = {}
     for name in options.peers:

@@ -1,7 +1,7 @@
-"""A worker that times layers with one of the libraries that come as Python packages: `python peers.py onnxruntime`.
+"""A worker that times layers with one of the libraries that are Python packages: `python peers.py onnxruntime`.
 
-It speaks the protocol of `convoke-tools worker --help`: a request a line on standard input, an answer a line on standard output. Weights are constants of
-the model, and are packed before the clock starts; input and output are plain NCHW in f32.
+Its protocol is that of `convoke-tools worker --help`: each line of standard input is a request, and each line of standard output is an answer. Weights are
+constants of the model, and are packed before timing starts. Input and output are plain NCHW in f32.
 """
 
 import json
@@ -16,8 +16,8 @@ import numpy as np
 
 
 class OnnxRuntime:
-    """The faster of two levels of optimisation: with its blocked layout (and the conversions to it) and without. Input and output are bound to memory of
-    its own, so that no run allocates or copies them."""
+    """The faster of two levels of optimisation: one with its blocked layout (and conversions to it), and one without. Input and output are bound to its own
+    memory, so that no run allocates or copies them."""
 
     def __init__(self, row, folder, x, w, b, threads):
         import onnxruntime as ort
@@ -46,7 +46,7 @@ class OnnxRuntime:
 
 
 class OpenVino:
-    """Held to f32: on CPUs with bf16 arithmetic it would compute in bf16."""
+    """Restricted to f32. By default it computes in bf16 on CPUs with bf16 arithmetic."""
 
     def __init__(self, row, folder, x, w, b, threads):
         import openvino
@@ -71,9 +71,9 @@ class OpenVino:
 
 
 class Ncnn:
-    """Its layers, without half-precision storage and arithmetic. It knows no batches: images run one after the other.
+    """Its layers, without half-precision storage and arithmetic. It has no batches, so images run one after the other.
 
-    Memory is from pools that are given to it, as its own benchmark does: out of a pool that it makes itself, it copies each output.
+    It gets memory pools, as in its own benchmark. From a pool that it makes itself, it would copy each output.
     """
 
     # Numbers of an axis' parameters, from the innermost axis: kernel, dilation, stride, padding
@@ -135,7 +135,7 @@ class Ncnn:
 class Mnn:
     """High precision: f32 sums and storage. The copies in and out, from and to NCHW, are part of a run.
 
-    The converter is called directly: the program `mnnconvert` also sends a usage report, and installs a package for that by pip in every call.
+    The converter is called directly, because the program `mnnconvert` also sends a usage report, and installs a package for that in every call.
     """
 
     def __init__(self, row, folder, x, w, b, threads):
@@ -178,7 +178,7 @@ def best_of(run, times):
 
 
 def measure(run, duration):
-    """Two runs that do not count, then as many as fit, at least three."""
+    """Two untimed runs, then as many timed runs as fit the duration, and at least three."""
     run()
     run()
     seconds, end = [], time.perf_counter() + duration
@@ -191,7 +191,7 @@ def measure(run, duration):
 
 
 def read(path, shape):
-    """A tensor that begins at a cache line, as engines' allocators have it: OpenVINO reads the input where it stands."""
+    """A tensor that begins at a cache line, as with the allocators of engines. OpenVINO reads the input in place."""
     size, line = 4 * math.prod(shape), 64
     memory = np.empty(size + line, np.uint8)
     begin = -memory.ctypes.data % line

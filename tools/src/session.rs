@@ -39,19 +39,19 @@ The columns:
   FMA           share of the FMA peak: the rate of the fastest micro-kernel from the L1 cache on
                 that many threads
   limit         what bounds direct arithmetic: FMA, or the read bandwidth of the cache level (L1,
-                L2, L3) or memory (DRAM) that input, weights and output live in
+                L2, L3) or memory (DRAM) that holds input, weights and output
   of limit      the time at that limit as a share of the best time
   workspace     bytes that a run borrows
   packed        bytes of the packed weights and bias
 
-Both shares may exceed 100 % where fewer multiply-adds are made than the definition has: by
-Winograd, or by leaving out taps where they see padding alone. So may the share of the limit, by
-a little, of a layer that just exceeds a cache: a part of it is there.";
+Both shares may exceed 100 % if fewer multiply-adds are made than the definition has: by
+Winograd, or by leaving out taps that see padding alone. The share of the limit may also exceed
+it by a little if a layer just exceeds a cache, because a part of its data is in the cache.";
 
 /// What makes shares exceed 100 %. It is printed with all such shares.
-pub(crate) const ABOVE_100: &str = "Above 100 % are layers that make fewer multiply-adds than the definition has, by Winograd or by leaving out taps \
-    where they see padding alone (large dilations, small images); and, by a little, layers that just exceed a cache, and find a part of their data \
-    there.";
+pub(crate) const ABOVE_100: &str = "Shares above 100 % have two causes. Some layers make fewer multiply-adds than the definition has, by Winograd or by leaving \
+    out taps that see padding alone (large dilations, small images). Layers that just exceed a cache find a part of their data there, and exceed the limit \
+    by a little.";
 
 /// The figures of one layer.
 #[derive(Debug, Clone, Serialize)]

@@ -98,7 +98,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "the addresses of a tile's rows, where there are more than general registers; sums of tiles of many rows",
+            "addresses of a tile's rows, if they are more than general registers; sums of tiles of many rows",
             &[
                 Exception::new(Avx512, "depthwise_*::*_dw_*x16", 0, 4),
                 Exception::new(Avx512, "depthwise_*::*_dw_*x8", 0, 4),
@@ -107,8 +107,8 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "a table of the border's masks, and at the border addresses of rows; sums, in AVX2's 16 registers and in NEON's short ones; rows at the border of high tiles \
-             that share vectors",
+            "a table of the border's masks, and addresses of rows at the border; sums that exceed AVX2's 16 registers and NEON's short ones; rows at the border of high \
+             tiles that share vectors",
             &[
                 Exception::new(Avx512, "depthwise_*::*_direct", 16, 61),
                 Exception::new(Avx2, "depthwise_*::*_direct", 7, 58),
@@ -116,7 +116,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "the masks of a column of taps, in AVX2's 16 registers; the end of a column; the epilogue of a tile whose parts of rows NEON stores by halves",
+            "the masks of a column of taps, with AVX2's 16 registers; the end of a column; the epilogue of tiles with parts of rows, which NEON stores by halves",
             &[
                 Exception::new(Avx512, "grouped_*::*_group_*", 0, 1),
                 Exception::new(Avx2, "grouped_*::*_group_*", 2, 0),
@@ -124,7 +124,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "rows of a transpose that is not full, which are indexed; a call of memset clears them, once for each",
+            "rows of a partial transpose, which are indexed; a call of memset for each transpose clears them",
             &[
                 Exception::new(Avx512, "depthwise_*::gather", 4, 0),
                 Exception::new(Avx512, "depthwise_*::scatter", 44, 37).with_calls(1),
@@ -135,7 +135,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "eight phases and their results, beside AVX-512; bounds of a run",
+            "eight phases and their results, except with AVX-512; bounds of a run",
             &[
                 Exception::new(Avx512, "weave::*_weave", 0, 2),
                 Exception::new(Avx2, "weave::*_weave", 12, 2),
@@ -144,7 +144,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "choices of rows and masks for pairs of vectors at an edge; rows of X and weights, beside AVX-512",
+            "choices of rows and masks for pairs of vectors at an edge; rows of X and weights, except with AVX-512",
             &[
                 Exception::new(Avx512, "upsample::*", 0, 50),
                 Exception::new(Avx2, "upsample::*", 8, 41),
@@ -152,7 +152,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "where a tile's rows begin, for each pair of rows of values; two rows of values, beside AVX-512",
+            "the beginnings of a tile's rows, for each pair of rows of values; two rows of values, except with AVX-512",
             &[
                 Exception::new(Avx512, "winograd_*::f*::input", 0, 28),
                 Exception::new(Avx512, "winograd_*::f6x6_3x3::input", 0, 94),
@@ -164,11 +164,11 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "where a tile's rows are, and which of them have a row of X",
+            "the places of a tile's rows, and which of them have a row of X",
             &[Exception::new(Avx512, "winograd_*::f*_3x3::straight", 0, 38)],
         ),
         (
-            "half of the transform, which is indexed by what of the tile is inside of Y; addresses of planes and rows; the epilogue of tiles at an edge",
+            "half of the transform, which is indexed by the part of the tile inside Y; addresses of planes and rows; the epilogue of tiles at an edge",
             &[
                 Exception::new(Avx512, "winograd_*::f1x*::output", 28, 168),
                 Exception::new(Avx512, "winograd_*::f*x1_*::output", 16, 46),
@@ -193,7 +193,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "six vectors taken apart an element at a time, through memory; twice five vectors of joined rows; where rows that are live and free begin and end",
+            "six vectors that are split through memory, one element at a time; twice five vectors of joined rows; the bounds of live and free rows",
             &[
                 Exception::new(Avx512, "winograd_*::f*::split", 0, 4),
                 Exception::new(Avx2, "winograd_*::f*::split", 0, 4),
@@ -204,7 +204,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "conversions go through a buffer on the stack, those of `half` through arrays of eight values; and a call copies what is left of them",
+            "conversions through a buffer on the stack, and those of `half` through arrays of eight values; a call that copies the rest",
             &[
                 Exception::new(Avx512, "stream::Narrow<*", 4, 1),
                 Exception::new(Avx2, "stream::Narrow<*", 12, 1).with_calls(1),
@@ -214,7 +214,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "rows of 48 and 64 values, which LLVM unrolls, and a call for each row of another length",
+            "rows of 48 and 64 values, which LLVM unrolls; a call for each row of another length",
             &[
                 Exception::new(Avx512, "stream::PackRows<f16>*", 0, 13).with_calls(1),
                 Exception::new(Avx2, "stream::PackRows<f16>*", 15, 14).with_calls(3),
@@ -224,7 +224,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "the exponential's coefficients are more than registers; residuals of 16 bits are widened through a buffer",
+            "coefficients of the exponential, which are more than registers; residuals of 16 bits, which are widened through a buffer",
             &[
                 Exception::new(Avx512, "stream::Finish<*", 4, 1),
                 Exception::new(Avx2, "stream::Finish<*", 15, 8).with_calls(1),
