@@ -13,9 +13,9 @@ use crate::output::text::show;
 
 /// List what is planned for every layer on the named machines, or compare it with files
 ///
-/// For each instruction set of this build, there is a file of plans, and one with hashes of the
-/// outputs where this CPU has the instruction set. A change of the planner or of a kernel that
-/// changes them shows the layers that it changes.
+/// For each instruction set of this build, there is a file of plans, and a file with hashes of
+/// the outputs if this CPU has the instruction set. If the planner or a kernel changes, the
+/// differences show which layers it changes.
 ///
 /// A plan stands on two lines. The first has the algorithm, its tiles and blocking, the kernel,
 /// layout and bytes of the packed weights, the tasks, and the bytes of workspace of one task. The

@@ -22,20 +22,20 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, partial};
 
 /// Time every Conv and ConvTranspose node of an ONNX model
 ///
-/// Reads a model, plans each of its convolutions, and times it with random weights: what convoke
-/// would do for this model. Activations behind the nodes are not fused. Layers of the same shape
-/// are timed once. Shapes come from the model; those that it lacks can be inferred, if these
-/// tools were built with the Cargo feature `infer`. Weights in other files are not needed.
+/// Reads a model, plans each of its convolutions, and times them with random weights. It shows
+/// what convoke would do for this model. Activations after the nodes are not fused. Layers of the
+/// same shape are timed once. Shapes come from the model. Shapes that it lacks can be inferred if
+/// these tools were built with the Cargo feature `infer`. Weights in other files are not needed.
 ///
-/// Beside the columns that are explained at the end:
+/// Two columns are not explained at the end:
 ///
-///   node          its name, or its output's
-///   why           what the planner's cost model expected of the pick, and of the next best
+///   node          its name, or the name of its output if it has none
+///   why           the estimates of the planner's pick and of the next best algorithm
 ///
 /// A node that is not understood, or that needs more memory than is free or more than 20 s a run,
 /// is listed with the reason, and the others go on.
 ///
-/// Ctrl-C ends it after the run at hand; the layers that were measured are printed.
+/// Ctrl-C ends it after the current run; the layers that were measured are printed.
 /// The exit status is 1 if a result was wrong, 2 if a node was not run, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_long_help = COLUMNS)]

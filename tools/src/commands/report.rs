@@ -25,24 +25,24 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session};
 /// Time the layers of published networks, and check each against the reference
 ///
 /// Each layer is planned, its weights are packed, and then it is run again and again. Planning
-/// and packing are outside the timed part; input and output are plain NCHW, caches are warm
-/// (with --cold, all but X come from memory).
+/// and packing are not timed. Input and output are plain NCHW. Caches are warm (with --cold,
+/// everything except X comes from memory).
 ///
-/// Beside the columns that are explained at the end:
+/// Two columns are not explained at the end:
 ///
 ///   error         largest distance from the double-precision reference, over a sample of
 ///                 some 500 output elements with all corners and every face
-///   of bound      largest share of the error that rounding can explain,
-///                 K * eps * sum |x| |w|; above 1 is wrong
+///   of bound      largest error as a share of the bound of rounding errors,
+///                 K * eps * sum |x| |w|; above 1 the result is wrong
 ///
 /// With --output DIR, the layers are also run with the other instruction sets and numbers of
 /// threads of this machine, and DIR gets report.json, layers.csv, the pictures as SVG files, and
-/// index.html with all of it in one file.
+/// index.html with everything in one file.
 ///
 /// A layer that needs more memory than is free, or more than 20 s a run, is listed with the reason,
 /// and the others go on.
 ///
-/// Ctrl-C ends it after the run at hand; the layers that were measured are printed and written.
+/// Ctrl-C ends it after the current run; the layers that were measured are printed and written.
 /// The exit status is 1 if a result was wrong, 2 if a layer was not run, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_long_help = COLUMNS)]

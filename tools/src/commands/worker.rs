@@ -20,9 +20,9 @@ use crate::session::ensure_fits;
 
 /// Time layers on request: one JSON object a line in, one out
 ///
-/// Lets a program that compares several implementations run this one beside the others.
-/// It reads requests from standard input until that ends; each is one line with a JSON object,
-/// and is answered by one line with a JSON object on standard output.
+/// It is for programs that compare several implementations. It reads requests from standard
+/// input until that ends. Each request is one line with a JSON object, and is answered by one
+/// line with a JSON object on standard output.
 ///
 /// A request (in one line):
 ///
