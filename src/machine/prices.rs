@@ -13,16 +13,17 @@ use convoke_kernels::Isa;
 /// What each kind of work costs with the kernels of one instruction set.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Prices {
-    /// Cycles of a task beside its arithmetic: a thread takes it from a queue, and its tables are
-    /// looked up.
+    /// Cycles of a task in addition to its arithmetic: a thread takes it from a queue, and its
+    /// tables are looked up.
     pub(crate) task_cycles: f64,
-    /// Cycles of a call of a micro-kernel beside its steps: arguments, checks of lengths, and the
-    /// start of the pipeline.
+    /// Cycles of a call of a micro-kernel in addition to its steps: arguments, checks of lengths,
+    /// and the start of the pipeline.
     pub(crate) kernel_call_cycles: f64,
     /// Cycles of the same for the products of one of Winograd's values, whose calls are longer
     /// than plain ones.
     pub(crate) gemm_call_cycles: f64,
-    /// Cycles of a step of K beside its multiply-adds and loads: its counter and its jump.
+    /// Cycles of a step of K in addition to its multiply-adds and loads: its counter and its
+    /// jump.
     pub(crate) step_cycles: f64,
     /// Slots of a load port that one load takes. It is more than 1 because no core fills all
     /// slots.
@@ -83,8 +84,8 @@ pub(crate) struct Prices {
     pub(crate) summed_far_cycles: f64,
     /// Cycles to bring such a vector of sums into Y.
     pub(crate) summed_cycles: f64,
-    /// Cycles of `upsample` beside its multiply-adds, for each pair of vectors of a row of Y:
-    /// they are interleaved and stored.
+    /// Cycles of `upsample` in addition to its multiply-adds, for each pair of vectors of a row
+    /// of Y: they are interleaved and stored.
     pub(crate) upsample_cycles: f64,
     /// Cycles of `upsample` for each channel or band of Y, to set up its rows.
     pub(crate) upsample_plane_cycles: f64,
@@ -110,8 +111,8 @@ pub(crate) struct Prices {
     pub(crate) ragged_output: f64,
     /// Factor on transforms of 8x8 values, which do not fit the registers.
     pub(crate) wide_transform: f64,
-    /// Cycles of a call of a transform beside its vectors: for each channel of a block, and for
-    /// each row of tiles of a vector of output channels.
+    /// Cycles of a call of a transform in addition to its vectors: for each channel of a block,
+    /// and for each row of tiles of a vector of output channels.
     pub(crate) transform_call_cycles: f64,
     /// Cycles of Winograd to pick one element of a stride's phase from a row.
     pub(crate) pick_cycles: f64,
@@ -150,9 +151,9 @@ pub(crate) struct Prices {
     pub(crate) direct_wait_cycles: f64,
     /// Cycles of direct kernels to finish a vector of sums.
     pub(crate) direct_finish_cycles: f64,
-    /// Cycles of direct kernels for each unit of work, beside its vectors.
+    /// Cycles of direct kernels for each unit of work, in addition to its vectors.
     pub(crate) direct_unit_cycles: f64,
-    /// Cycles of direct kernels for each row that is copied, beside its elements.
+    /// Cycles of direct kernels for each row that is copied, in addition to its elements.
     pub(crate) row_copy_cycles: f64,
     /// Cycles of direct kernels to turn one position of a vector's worth of channels into a
     /// vector, or back.

@@ -50,7 +50,7 @@ pub(crate) enum Item {
 /// What an item counts as, for those who read a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Multiply-adds, with the loads beside them.
+    /// Multiply-adds and their loads.
     Arithmetic,
     /// Copies of X: planes, panels, transforms.
     Copies,

@@ -62,7 +62,7 @@ pub(crate) struct Instruction {
 pub(crate) struct Function {
     /// Its names. There are several if the compiler merged equal functions.
     pub(crate) names: Vec<String>,
-    /// In order of address.
+    /// The instructions, in order of address.
     pub(crate) instructions: Vec<Instruction>,
 }
 
