@@ -13,7 +13,7 @@ use common::{Combination, Context, Layer, Operands, accepts, has_foreign_blas, l
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Plan, Planner, Threads, Workspace};
 use convoke_tools::data::Scalar;
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Guard pages
 
 /// The position of a slice between its guard pages.
@@ -153,7 +153,7 @@ fn bf16_touches_nothing_outside_the_slices() {
     check_guarded::<convoke::bf16>();
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Dirty memory
 
 #[test]
@@ -189,7 +189,7 @@ fn what_workspace_and_output_held_before_does_not_matter() {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Allocations
 
 /// The system's allocator, which counts the allocations of threads that have a tally.
@@ -420,7 +420,7 @@ fn planning_makes_no_tables_for_offers_that_are_not_picked() {
     assert!(bytes < 1 << 20, "{far}: {bytes} bytes");
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Workspace
 
 /// Bytes of the unit of workspace.
