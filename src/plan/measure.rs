@@ -14,7 +14,7 @@ use crate::exec::reserved;
 use crate::{ErrorKind, Operator, Threads, Workspace};
 
 /// Candidates that are measured, at the most. Each takes time and memory, and the fastest one is
-/// rarely further down the list.
+/// rarely below the fourth place.
 const MOST_CANDIDATES: usize = 4;
 /// The highest estimate of a candidate that is measured, as a multiple of the pick's estimate.
 /// Estimates are rarely further off.

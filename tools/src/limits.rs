@@ -219,18 +219,20 @@ fn share_read(axis: &convoke::Axis) -> f64 {
 /// level, and well beyond the level before it.
 fn per_thread(level: Level, caches: &Caches, threads: usize) -> usize {
     /// Bytes of all threads together, at the most. More would take too long to fill.
-    const MOST: usize = 1 << 30;
+    const MOST_BYTES: usize = 1 << 30;
     match level {
         Level::L1 => caches.l1 / 2,
         Level::L2 => caches.l2 / 2,
         Level::L3 => (caches.l3 / 4 / threads).clamp(2 * caches.l2, 8 * caches.l2),
-        Level::Dram => (2 * caches.l3).min(MOST) / threads,
+        Level::Dram => (2 * caches.l3).min(MOST_BYTES) / threads,
     }
 }
 
 /// GB/s that `threads` threads read together, each from its own `bytes`.
 fn bandwidth(isa: Isa, threads: usize, bytes: usize) -> f64 {
+    /// The time to read, at the least. Only the fastest burst counts, so there must be many.
     const DURATION: Duration = Duration::from_millis(120);
+    /// Bursts, at the least, for data that take longer than that.
     const FEWEST_PASSES: usize = 3;
     // Reads of the data between two looks at the clock. Small data are read often enough for its
     // resolution.

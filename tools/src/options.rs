@@ -194,10 +194,10 @@ impl Team {
 pub(crate) fn parse_threads(text: &str) -> Result<usize, String> {
     /// Threads, at the most. It is far more than any machine has, and protects the system from a
     /// typing error.
-    const MAX: usize = 1024;
+    const MOST_THREADS: usize = 1024;
     match text.parse() {
-        Ok(threads @ 1..=MAX) => Ok(threads),
-        _ => Err(format!("expected a number of 1..={MAX}")),
+        Ok(threads @ 1..=MOST_THREADS) => Ok(threads),
+        _ => Err(format!("expected a number of 1..={MOST_THREADS}")),
     }
 }
 

@@ -140,6 +140,7 @@ pub struct Direct<T> {
 }
 
 impl<T: Real> Direct<T> {
+    /// Taps of the kernel along each axis.
     const TAPS: usize = 5;
 
     /// Operands for a direct kernel of either orientation.
@@ -210,6 +211,7 @@ pub struct Grouped<T> {
 }
 
 impl<T: Real> Grouped<T> {
+    /// Tiles of the planes, at the least.
     const TILES: usize = 12;
 
     /// Operands for a kernel: planes of at least twelve tiles, in rows that begin within vectors.
@@ -218,6 +220,7 @@ impl<T: Real> Grouped<T> {
     /// Never, because the table of such planes is small.
     #[must_use]
     pub fn new(kernel: &GroupedKernel<T>) -> Self {
+        /// Input channels of a group.
         const CHANNELS: usize = 4;
         let width = kernel.lanes() * 7 / 2;
         let height = (Self::TILES * kernel.nr()).div_ceil(width);

@@ -24,7 +24,7 @@ use crate::output::text::{bytes, percent, seconds};
 const SAMPLES: usize = 500;
 /// Seconds that one run may take if it reaches its limit. A layer has at least five runs, and
 /// Ctrl-C cannot stop a run.
-const LONGEST_RUN: f64 = 20.0;
+const LONGEST_RUN_SECONDS: f64 = 20.0;
 
 /// The columns that `report` and `profile` have in common, for the end of their help.
 pub(crate) const COLUMNS: &str = "\
@@ -222,11 +222,11 @@ impl Session {
         let roof = self.roof(plan.isa())?;
         let (peak, bound) = (roof.fma, roof.bound(geometry, size_of::<T>()));
         ensure!(
-            bound.seconds <= LONGEST_RUN,
+            bound.seconds <= LONGEST_RUN_SECONDS,
             "{}: one run takes {} at least, and {} are the most",
             describe(geometry),
             seconds(bound.seconds),
-            seconds(LONGEST_RUN)
+            seconds(LONGEST_RUN_SECONDS)
         );
         let operands = Operands::<T>::new(geometry);
         let packed = plan.pack(&operands.w, Some(&operands.b))?;

@@ -73,8 +73,9 @@ impl Evictor {
 
 /// Reads every cache line of `data`.
 pub fn touch<T: Copy>(data: &[T]) {
-    const LINE: usize = 64;
-    for element in data.iter().step_by((LINE / size_of::<T>()).max(1)) {
+    /// Bytes of a cache line on all current CPUs. On CPUs with longer lines, more reads do no harm.
+    const LINE_BYTES: usize = 64;
+    for element in data.iter().step_by((LINE_BYTES / size_of::<T>()).max(1)) {
         std::hint::black_box(*element);
     }
 }

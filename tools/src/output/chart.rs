@@ -65,6 +65,7 @@ pub(crate) fn all(report: &Report) -> Result<Vec<Picture>> {
 
 /// Every layer, below the limits of the machine.
 fn roofline(report: &Report) -> Result<Picture> {
+    /// Height of the plot in pixels.
     const PLOT: u32 = 470;
     /// Pixels to the right of the plot, for the name of the FMA line.
     const NAME: i32 = 100;
@@ -316,7 +317,9 @@ struct ChartRow {
 
 impl Bars {
     fn draw(&self, report: &Report) -> Result<String> {
+        /// Pixels to the right of the bars, for the notes.
         const NOTES: i32 = 100;
+        /// Pixels between two groups of bars.
         const GAP: i32 = 8;
         /// Pixels below the bars, for the axis.
         const AXIS: i32 = 48;
@@ -368,6 +371,7 @@ impl Bars {
     /// The names of the bars and of the mark, in as many lines as they need. It returns their
     /// height, and draws them only if it is given an area.
     fn legend(&self, area: Option<&Area<'_>>, left: i32) -> Result<i32> {
+        /// Height of a line of names in pixels.
         const LINE: i32 = 20;
         let (mut x, mut y) = (left, 12);
         let bars = self.series.iter().zip(COLOURS).map(|(name, colour)| (name.as_str(), Some(colour)));
@@ -419,7 +423,9 @@ fn keys(report: &Report) -> Vec<Key> {
 }
 
 impl Key {
+    /// Entries of the legend in one line.
     const COLUMNS: usize = 4;
+    /// Height of a line of the legend in pixels.
     const LINE: i32 = 22;
 
     /// Height in pixels of so many entries, with a margin.
