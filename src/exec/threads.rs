@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use super::tasks_of_thread;
 use super::workspace::Line;
 
-/// The threads that execute a run. No others are used: the crate starts no threads, and uses no
-/// pool that it was not given.
+/// The threads that execute a run. No others are used: the crate starts no threads, and uses only
+/// the pool that is named here.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, Default)]
 pub enum Threads<'a> {
