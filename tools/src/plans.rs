@@ -90,15 +90,15 @@ fn paragraph<T: Scalar>(layer: &PlannedLayer, isa: Isa) -> Result<String> {
         for threads in THREADS {
             let plan = plan::<T>(layer, &machine, isa, threads, Activation::None)?;
             let case = (machine.name.to_string(), threads, format!("{:.3e}", plan.explain().cost()));
-            match plans.iter_mut().find(|(known, _)| *known == what(&plan)) {
+            match plans.iter_mut().find(|(known, _)| *known == decisions(&plan)) {
                 Some((_, cases)) => cases.push(case),
-                None => plans.push((what(&plan), vec![case])),
+                None => plans.push((decisions(&plan), vec![case])),
             }
         }
     }
     let mut text = String::new();
-    for (what, cases) in plans {
-        writeln!(text, "  {what}\n    {}", gathered(cases))?;
+    for (plan, cases) in plans {
+        writeln!(text, "  {plan}\n    {}", gathered(cases))?;
     }
     Ok(text)
 }
@@ -141,19 +141,19 @@ fn plan<T: Scalar>(
 }
 
 /// Everything that a plan decides.
-fn what<T: Scalar>(plan: &Plan<T>) -> String {
-    let why = plan.explain();
-    let taps = why.taps().map_or(String::new(), |taps| format!("; {taps}"));
+fn decisions<T: Scalar>(plan: &Plan<T>) -> String {
+    let explanation = plan.explain();
+    let taps = explanation.taps().map_or(String::new(), |taps| format!("; {taps}"));
     format!(
         "{}: {}; kernel {}; weights {}, {} bytes; {} tasks, {} bytes each ({}){taps}",
-        why.picked(),
-        why.details(),
-        why.kernel(),
-        why.layout(),
-        why.packed_bytes(),
-        why.tasks(),
-        why.workspace_bytes() / why.threads(),
-        why.scratch(),
+        explanation.picked(),
+        explanation.details(),
+        explanation.kernel(),
+        explanation.layout(),
+        explanation.packed_bytes(),
+        explanation.tasks(),
+        explanation.workspace_bytes() / explanation.threads(),
+        explanation.scratch(),
     )
 }
 

@@ -254,14 +254,14 @@ fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<NodeRe
     Ok(NodeRecord {
         name: name.to_owned(),
         dtype: dtype_name(node.dtype).to_owned(),
-        why: why(&explanation, &figures.algorithm),
+        why: estimates(&explanation, &figures.algorithm),
         candidates: explanation.verdicts().iter().map(candidate).collect(),
         figures,
     })
 }
 
 /// The estimates of the planner's pick and of the next best algorithm.
-fn why(explanation: &Explanation, picked: &str) -> String {
+fn estimates(explanation: &Explanation, picked: &str) -> String {
     let costs = explanation.verdicts().iter().filter_map(|v| Some((v.cost?, v.algorithm.name())));
     let (mine, others): (Vec<_>, Vec<_>) = costs.partition(|(_, name)| *name == picked);
     let text = |(nanoseconds, name): &(f64, &str)| format!("{name} {}", seconds(nanoseconds / 1e9));
