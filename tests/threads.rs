@@ -115,8 +115,8 @@ fn the_current_pool_does_the_work() {
     let (plan, operands) = watched_plan(2);
     let (pool, counters) = watched_pool(2);
     for _ in 0..200 {
-        // The allocations of the calling thread of the pool are counted too, and are fewer than
-        // all.
+        // The calling thread belongs to the pool and is counted too. Both threads must have
+        // worked.
         pool.install(|| run_watched(&plan, &operands, Threads::Current));
         if counters.iter().filter(|c| c.load(Ordering::Relaxed) >= 8).count() == 2 {
             return;

@@ -75,8 +75,8 @@ fn a_weight_that_is_not_finite_is_seen_on_padding() {
             let geometry = layer.geometry();
             let plans = plans::<T>(&layer, Activation::Relu, 1);
             let taps = geometry.kernel_volume();
-            // The places cover every tap of some filter: the stride is prime to the number of
-            // taps, and there are at least as many filters as taps.
+            // One place for each tap. The filters differ from place to place, so that as many
+            // filters as possible have such a weight.
             let places = (0..taps).map(|tap| (tap * 31 * taps + tap) % geometry.weight_len());
             for (i, at) in places.enumerate().step_by(if is_short() { 5 } else { 1 }) {
                 let mut operands = Operands::<T>::uniform(&geometry, 3).with_bias(&geometry);
