@@ -1,16 +1,16 @@
-//! Conv, layer by layer: the planner's pick beside every algorithm, im2col with each BLAS backend
-//! and, on small layers, the naive loops among them. GFLOP/s, and the share of the layer's limit
-//! (see `convoke_tools::limits`).
+//! Conv, layer by layer: the planner's pick and its baselines. They are im2col with each BLAS
+//! backend and, for small layers, the naive loops. Rows show GFLOP/s and the share of the layer's
+//! limit (see `convoke_tools::limits`).
 //!
-//! Rows are named `kind/layer/algorithm`; behind `--`, any part of that filters: a kind, a network,
-//! a layer, an algorithm. `--quick` takes a minute or two; `CONVOKE_BENCH=all` runs all layers of
-//! `benches/shapes`.
+//! Rows are named `kind/layer/algorithm`. A part of a name after `--` filters them: a kind, a
+//! network, a layer, an algorithm. `--quick` takes a minute or two. `CONVOKE_BENCH=all` runs all
+//! layers of `benches/shapes`.
 
 mod common;
 
 use convoke::Op;
 
-/// One layer or two of each kind.
+/// One or two layers of each kind.
 const SELECTION: [&str; 18] = [
     "resnet50.conv1.7x7s2",
     "resnet50.c2.3x3",

@@ -1,12 +1,13 @@
-//! ConvTranspose, layer by layer: the planner's pick beside col2im with each BLAS backend. GFLOP/s.
+//! ConvTranspose, layer by layer: the planner's pick, and col2im with each BLAS backend. Rows
+//! show GFLOP/s.
 //!
-//! Options as those of the bench `conv`.
+//! The options are those of the bench `conv`.
 
 mod common;
 
 use convoke::Op;
 
-/// One layer or two of each kind.
+/// One or two layers of each kind.
 const SELECTION: [&str; 10] = [
     "dcgan.4x4s2.512-256@8",
     "dcgan.4x4s2.128-3@32",

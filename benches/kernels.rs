@@ -1,7 +1,7 @@
-//! Every micro-kernel with all operands in the caches of a core: GFLOP/s, and the share of the FMA
-//! peak of its ISA and type; of kernels that move and transform rather than multiply (Winograd's,
-//! the weaving ones), the GB/s that they write (`input`, `weave`, `pick`) or read (`output`).
-//! Direct kernels that also read X itself have a second row, `on-x`.
+//! Every micro-kernel with all operands in the caches of a core. Rows show GFLOP/s and the share
+//! of the FMA peak of the ISA and type. Kernels that move and transform rather than multiply
+//! (Winograd's and the weaving ones) show the GB/s that they write (`input`, `weave`, `pick`) or
+//! read (`output`). Direct kernels that can read X itself have a second row, `on-x`.
 //!
 //! The peak is the rate of the fastest micro-kernel, measured at the start of each group. To see
 //! one kernel: `cargo bench --bench kernels -- avx512/f32_gemm_14x32`.
@@ -19,7 +19,7 @@ use convoke::kernels::{
     spatial_kernels, two_row_kernels, weave_kernels, winograd_kernels,
 };
 use convoke::{DType, Isa};
-use convoke_tools::peak::{self, Direct, Grouped, Operands};
+use convoke_tools::peak::{self, Direct, GemmOperands, Grouped};
 use criterion::measurement::Measurement;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
 
@@ -45,12 +45,12 @@ fn main() {
 fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
     let mut group = criterion.benchmark_group(isa.name());
     for kernel in spatial_kernels::<T>(isa) {
-        let mut operands = Operands::spatial(kernel);
+        let mut operands = GemmOperands::spatial(kernel);
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call_spatial(kernel)));
     }
     for kernel in channel_kernels::<T>(isa).iter().chain(two_row_kernels(isa)) {
-        let mut operands = Operands::channel(kernel);
+        let mut operands = GemmOperands::channel(kernel);
         group.throughput(Throughput::Elements(operands.flops() as u64));
         group.bench_function(kernel.name(), |b| b.iter(|| black_box(&mut operands).call_channel(kernel)));
     }
@@ -79,8 +79,8 @@ fn bench<T: Real>(criterion: &mut Criterion<FlopRate>, isa: Isa) {
     group.finish();
 }
 
-/// The transforms of one block of tiles: `input` for a channel, `output` for a vector of channels
-/// and a row of tiles.
+/// The transforms of one block of tiles: `input` for one channel, `output` for a vector of
+/// channels and a row of tiles.
 fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kernel: &WinogradKernel<T>) {
     const ROWS: usize = 4;
     const COLUMNS: usize = 14;
@@ -112,13 +112,13 @@ fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, ke
     });
 }
 
-/// One row of output from two phases: `weave` interleaves sums, `sum` makes each of four products
-/// first; `pick` takes one phase of a row.
+/// One row of output from two phases. `weave` interleaves sums, `sum` first makes each of four
+/// products, and `pick` takes one phase of a row.
 fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kernel: &WeaveKernel<T>) {
     const LEN: usize = 1024;
     const PHASES: usize = 2;
     const TAPS: usize = 4;
-    /// More than the elements of a vector of any ISA.
+    /// Elements of a vector, at the most: more than any ISA has.
     const LANES: usize = 64;
     let values = vec![T::from_f64(0.5); PHASES * LEN + MOST_VECTORS * LANES];
     let strands = Strands { sums: &values, slots: &[0, 1], step: LEN / PHASES, pitch: 0 };

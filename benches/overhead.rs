@@ -1,8 +1,8 @@
-//! What does not grow with the arithmetic: planning, packing, the run of a tiny layer, the one-shot
-//! function.
+//! Times what does not grow with the arithmetic: planning, packing, the run of a tiny layer, and
+//! the one-shot function.
 //!
-//! The tiny layer is 1x8x8x8, 3x3, 8 filters: 36,864 multiply-adds, some 0.3 us at the FMA peak of
-//! a current core.
+//! The tiny layer is 1x8x8x8, 3x3, 8 filters. Its 36,864 multiply-adds take about 0.3 us at the
+//! FMA peak of a current core.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// The tiny layers, then larger ones to see how planning grows.
+/// The tiny layers, and larger ones that show how planning grows.
 fn layers() -> Vec<(&'static str, Operator, Vec<usize>)> {
     let same = [1, 1, 1, 1];
     vec![

@@ -6,10 +6,11 @@ use crate::DType;
 
 pub use half::{bf16, f16};
 
-/// A tensor's element type: `f32`, `f64`, [`f16`](struct@f16) or [`bf16`]. Sealed.
+/// The element type of a tensor: `f32`, `f64`, [`f16`](struct@f16) or [`bf16`]. The trait is
+/// sealed.
 ///
-/// The 16-bit types are stored; products and sums are computed in f32, the bias is added there, and
-/// the result is rounded once, to nearest even. f64 computes in f64.
+/// The 16-bit types are only stored. Products and sums are computed in f32, the bias is added
+/// there, and the result is rounded once, to nearest even. f64 computes in f64.
 pub trait Element: Storage<Acc: Compute> + bytemuck::Pod {
     /// The type as ONNX names it.
     const DTYPE: DType;

@@ -1,14 +1,14 @@
-//! What is fused behind the sum of products: bias, residual, activation.
+//! What follows the sum of products: bias, residual, activation.
 
 use convoke_kernels::Real;
 use convoke_kernels::stream;
 
-/// The activation applied to each output element, after bias and residual. NaN stays NaN in all of
-/// them.
+/// The activation that is applied to each output element, after bias and residual. Every
+/// activation keeps NaN.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Activation {
-    /// None.
+    /// No activation.
     #[default]
     None,
     /// `max(x, 0)`.
@@ -20,7 +20,7 @@ pub enum Activation {
         /// Upper bound.
         max: f32,
     },
-    /// `x` where it is not negative, `alpha * x` where it is.
+    /// `x` if it is not negative, else `alpha * x`.
     LeakyRelu {
         /// Slope of the negative part.
         alpha: f32,
@@ -32,7 +32,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// As the kernels take it.
+    /// The activation in the form that kernels take.
     pub(crate) fn lower<T: Real>(self) -> stream::Activation<T> {
         let real = |x: f32| T::from_f64(f64::from(x));
         match self {

@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::fmt;
 
-/// What kind of rule a request broke. More kinds may be added in later versions.
+/// The kind of rule that a request broke. Later versions may add kinds.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -19,21 +19,22 @@ pub enum ErrorKind {
     InvalidInput,
     /// A size does not fit the address space, or a computation with sizes overflows.
     Overflow,
-    /// A buffer's length is not what its shape asks for.
+    /// A buffer's length is not that of its shape.
     BufferLength,
-    /// More workspace is needed than the caller's limit allows, or than was given.
+    /// A plan needs more workspace than the caller's limit allows, or than was given.
     Workspace,
     /// Memory could not be allocated.
     OutOfMemory,
-    /// Packed weights belong to another operator, element type, layout or kernel.
+    /// The packed weights are for another operator, element type, layout or kernel.
     PackedMismatch,
-    /// A forced algorithm, ISA or thread count cannot be had for this request.
+    /// A forced algorithm, ISA or number of threads is not available for this request.
     Unavailable,
     /// A text is not a saved [`Tuning`](crate::Tuning).
     InvalidTuning,
 }
 
-/// An error: its [`kind`](Error::kind), and a message that names operator, axis, value and rule.
+/// The error of this crate. It has a [`kind`](Error::kind), and a message that names operator,
+/// axis, value and rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,

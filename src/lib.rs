@@ -2,15 +2,19 @@
 //! inference engine.
 //!
 //! ```text
-//! ONNX attributes -> spec (validated geometry) -> plan (candidates: an offer with its cost, or a reason why not)
-//!   -> pack (weights, bias) -> run (x, packed, y, workspace, threads) -> lower::<algorithm> -> convoke-kernels
+//! ONNX attributes
+//!   -> spec: validated geometry
+//!   -> plan: from each algorithm an offer with its cost, or a reason why not
+//!   -> pack: weights and bias, once
+//!   -> run: x, packed, y, workspace, threads
+//!   -> lower::<algorithm>, and the micro-kernels of convoke-kernels
 //! ```
 //!
 //! ```
 //! use convoke::{Activation, Conv, Planner, Threads, Workspace};
 //!
 //! # fn main() -> Result<(), convoke::Error> {
-//! // The first layer of ResNet: 64 filters of 3x7x7, stride 2, padding 3 on each side of both axes.
+//! // The first layer of ResNet: 64 filters of 3x7x7, stride 2, padding 3 on each side.
 //! let conv = Conv::new([64, 3, 7, 7]).strides([2, 2]).pads([3, 3, 3, 3]);
 //! let plan = Planner::new().activation(Activation::Relu).plan::<f32>(conv, &[1, 3, 224, 224])?;
 //! println!("{}", plan.explain());
@@ -19,7 +23,7 @@
 //! let packed = plan.pack(&w, Some(&bias))?; // once
 //! let mut workspace = Workspace::for_plan(&plan)?; // once
 //! let mut y = vec![0.0; plan.geometry().output_len()];
-//! plan.run(&x, &packed, &mut y, &mut workspace, Threads::Serial)?; // for every input; allocates nothing
+//! plan.run(&x, &packed, &mut y, &mut workspace, Threads::Serial)?; // for every input
 //! # Ok(()) }
 //! ```
 //!
@@ -47,9 +51,9 @@ pub mod reference;
 mod spec;
 
 pub use choice::{Accuracy, Algorithm, Blas};
-/// The micro-kernels, for benches, tests and the curious: exempt from what this crate's version
-/// promises. Names and signatures in it may change in any release of [`convoke`](crate); [`Isa`],
-/// which stands beside it, may not.
+/// The micro-kernels, for benches and tests. The promises of this crate's version do not cover
+/// them: any release of [`convoke`](crate) may change their names and signatures. They do cover
+/// [`Isa`], which is exported beside this module.
 pub use convoke_kernels as kernels;
 pub use element::{Element, bf16, f16};
 pub use epilogue::Activation;
@@ -60,7 +64,7 @@ pub use oneshot::{conv, conv_transpose};
 pub use plan::{Explanation, PackedWeights, Plan, Planner, Tuning, Verdict};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, NodeInput, Op, Operator};
 
-/// The README's example, compiled and run as a doc test.
+/// Compiles and runs the README's examples as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! One call for casual use: plan, pack, run, forget.
+//! A whole layer in one call: plan, pack, run.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use crate::{Conv, ConvTranspose, Element, Operator, Planner, Threads, Workspace}
 
 /// Conv in one call, on the calling thread. Returns Y and its shape.
 ///
-/// Plans and packs every time: keep a [`Plan`](crate::Plan) to run a layer more than once.
+/// It plans and packs on every call. To run a layer more than once, keep a [`Plan`](crate::Plan).
 ///
 /// ```
 /// use convoke::{Conv, conv};
@@ -20,8 +20,8 @@ use crate::{Conv, ConvTranspose, Element, Operator, Planner, Threads, Workspace}
 /// ```
 ///
 /// # Errors
-/// What breaks a rule of the operator, lengths that are not the shapes', memory that cannot be
-/// allocated.
+/// The call fails if a rule of the operator is broken, if a length is not that of its shape, or
+/// if memory cannot be allocated.
 pub fn conv<T: Element>(
     conv: &Conv,
     x_shape: &[usize],
@@ -56,7 +56,7 @@ fn one_shot<T: Element>(
 ) -> Result<(Vec<T>, Vec<usize>), Error> {
     let plan = Planner::new().plan::<T>(operator, x_shape)?;
     let geometry = plan.geometry();
-    // Before anything is allocated that a wrong shape makes large.
+    // This comes before allocations that a wrong shape could make large.
     plan.check_input(x)?;
     let packed = plan.pack(w, bias)?;
     let mut y = reserved(geometry.output_len(), format_args!("{}, output", geometry.op))?;

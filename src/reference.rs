@@ -1,19 +1,19 @@
-//! The definition of the operators, summed in f64: the naive lowering, and the oracle of tests and
-//! tools.
+//! The definition of the operators, summed in f64. The naive lowering computes by it, and tests
+//! and tools compare with it.
 
 use alloc::vec::Vec;
 
 use convoke_kernels::Real;
 
-use crate::{Element as ElementType, Geometry, Op};
+use crate::{Element, Geometry, Op};
 
-/// One output element as the definition gives it, before any rounding to the element type.
+/// One output element by the definition, before it is rounded to the element type.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Element {
+pub struct ReferenceElement {
     /// The sum of products plus the bias.
     pub value: f64,
-    /// The sum of the products' magnitudes plus the bias's: what rounding errors are proportional
-    /// to.
+    /// The sum of the magnitudes of the products and of the bias. Rounding errors are
+    /// proportional to it.
     pub magnitude: f64,
 }
 
@@ -25,7 +25,13 @@ pub struct Element {
 /// # Panics
 /// If `index` or a slice does not fit the geometry.
 #[must_use]
-pub fn element<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>, index: usize) -> Element {
+pub fn element<T: Element>(
+    geometry: &Geometry,
+    x: &[T],
+    w: &[T],
+    bias: Option<&[T]>,
+    index: usize,
+) -> ReferenceElement {
     let bias = bias.map(|b| b[place(geometry, index).1].to_acc().to_f64());
     sum(geometry, index, bias.unwrap_or(0.0), |at| x[at].to_acc().to_f64(), |at| w[at].to_acc().to_f64())
 }
@@ -35,29 +41,29 @@ pub fn element<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T], bias: Opti
 /// # Panics
 /// If a slice does not fit the geometry.
 #[must_use]
-pub fn all<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>) -> Vec<Element> {
+pub fn all<T: Element>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>) -> Vec<ReferenceElement> {
     (0..geometry.output_len()).map(|index| element(geometry, x, w, bias, index)).collect()
 }
 
-/// The largest error that a direct algorithm may have, computing and storing `T`, where the
-/// products' magnitudes sum up to `magnitude`.
+/// The largest error that a direct algorithm may have when it computes and stores `T` and the
+/// magnitudes of the products sum up to `magnitude`.
 ///
-/// K products that are summed one after the other have an error of at most K * u / (1 - K * u) *
-/// sum |x||w|, with u the unit round-off (Higham, "Accuracy and Stability of Numerical Algorithms",
-/// section 3.1); the bias and the epilogue add a few operations, and storing in a 16-bit type
-/// rounds once more.
+/// A sum of K products, added one after the other, has an error of at most K * u / (1 - K * u) *
+/// sum |x||w|, with u the unit round-off (Higham, "Accuracy and Stability of Numerical
+/// Algorithms", section 3.1). The bias and the epilogue add a few operations, and storing in a
+/// 16-bit type rounds once more.
 #[must_use]
-pub fn tolerance<T: ElementType>(geometry: &Geometry, magnitude: f64) -> f64 {
+pub fn tolerance<T: Element>(geometry: &Geometry, magnitude: f64) -> f64 {
     let k = (geometry.in_channels_per_group() * geometry.kernel_volume() + 4) as f64;
     let sum = k * <T::Acc as Real>::UNIT_ROUNDOFF * magnitude;
     if T::DIRECT { sum } else { sum + (magnitude + sum) * T::UNIT_ROUNDOFF + smallest_step::<T>() }
 }
 
-/// What the errors of algorithms that mix neighbouring inputs are proportional to, for each channel
-/// of Y: the greatest finite magnitude in X times the sum of the finite magnitudes of the channel's
-/// weights.
+/// For each channel of Y, the magnitude that the errors of Winograd are proportional to, because
+/// its transforms mix neighbouring inputs. It is the greatest finite magnitude in X times the sum
+/// of the finite magnitudes of the channel's weights.
 #[must_use]
-pub fn wide_magnitudes<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T]) -> Vec<f64> {
+pub fn wide_magnitudes<T: Element>(geometry: &Geometry, x: &[T], w: &[T]) -> Vec<f64> {
     let finite = |v: &T| Some(v.to_acc().to_f64().abs()).filter(|v| v.is_finite());
     let most = x.iter().filter_map(finite).fold(0.0, f64::max);
     let (taps, c_group, m_group) =
@@ -71,22 +77,23 @@ pub fn wide_magnitudes<T: ElementType>(geometry: &Geometry, x: &[T], w: &[T]) ->
     (0..geometry.out_channels).map(of_channel).collect()
 }
 
-/// What an algorithm's transforms may add to the error of [`tolerance`], where [`wide_magnitudes`]
-/// gives `wide`: nothing where it has none.
+/// The error that an algorithm's transforms may add to [`tolerance`], for a magnitude `wide` from
+/// [`wide_magnitudes`]. It is 0 for algorithms without transforms.
 ///
-/// Bounding each step of Winograd's F(4x4, 3x3) gives 10^4 units of round-off and more. But errors
-/// have signs: they stayed below 20 in ten thousand random layers of each type on each ISA, and
-/// twice that is the bound.
+/// A bound on each step of Winograd's F(4x4, 3x3) gives more than 10^4 units of round-off. But
+/// errors have signs and cancel: they stayed below 20 units in ten thousand random layers of each
+/// type on each ISA. The bound is twice that.
 #[must_use]
-pub fn transform_tolerance<T: ElementType>(algorithm: crate::Algorithm, wide: f64) -> f64 {
+pub fn transform_tolerance<T: Element>(algorithm: crate::Algorithm, wide: f64) -> f64 {
     match algorithm {
         crate::Algorithm::Winograd => 40.0 * <T::Acc as Real>::UNIT_ROUNDOFF * wide,
         _ => 0.0,
     }
 }
 
-/// Half the distance between subnormal numbers of a 16-bit type: what rounding may cost near zero.
-fn smallest_step<T: ElementType>() -> f64 {
+/// Half the distance between subnormal numbers of a 16-bit type, which is the most that rounding
+/// near zero may change.
+fn smallest_step<T: Element>() -> f64 {
     if T::DTYPE == crate::DType::F16 { 1.0 / f64::from(1_u32 << 25) } else { 0.0 }
 }
 
@@ -97,14 +104,14 @@ pub(crate) fn sum(
     bias: f64,
     x: impl Fn(usize) -> f64,
     w: impl Fn(usize) -> f64,
-) -> Element {
+) -> ReferenceElement {
     let (n, m) = place(geometry, index);
     let (c_group, m_group) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
     let group = m / m_group;
     let position = index % geometry.output_spatial();
     let (taps, spatial) = (geometry.kernel_volume(), geometry.input_spatial());
-    let mut total = Element { value: 0.0, magnitude: 0.0 };
-    // Without channels there are no products, however many taps.
+    let mut total = ReferenceElement { value: 0.0, magnitude: 0.0 };
+    // Without channels there are no products, however many taps there are.
     for tap in 0..if c_group == 0 { 0 } else { taps } {
         let source = source(geometry, position, tap);
         if source.is_none() && geometry.op == Op::ConvTranspose {
@@ -122,7 +129,7 @@ pub(crate) fn sum(
             total.magnitude += product.abs();
         }
     }
-    Element { value: total.value + bias, magnitude: total.magnitude + bias.abs() }
+    ReferenceElement { value: total.value + bias, magnitude: total.magnitude + bias.abs() }
 }
 
 /// The image and the output channel of an output element.
@@ -131,8 +138,8 @@ fn place(geometry: &Geometry, index: usize) -> (usize, usize) {
     (plane / geometry.out_channels, plane % geometry.out_channels)
 }
 
-/// The input position that output `position` sees through kernel `tap`; none where that is padding,
-/// or no contribution.
+/// The input position that output `position` reads through kernel `tap`. None if that is padding,
+/// or for ConvTranspose if the tap contributes nothing there.
 fn source(geometry: &Geometry, mut position: usize, mut tap: usize) -> Option<usize> {
     let (mut at, mut step) = (0, 1);
     for axis in geometry.axes.iter().rev() {
@@ -151,7 +158,7 @@ fn source(geometry: &Geometry, mut position: usize, mut tap: usize) -> Option<us
         if i >= axis.input {
             return None;
         }
-        // Wraps only beside an axis without positions, where the source is none in the end.
+        // This wraps only if another axis has no positions, and then the result is none anyway.
         at = i.wrapping_mul(step).wrapping_add(at);
         step = usize::wrapping_mul(step, axis.input);
     }

@@ -1,5 +1,5 @@
-//! Memory: nothing outside the caller's slices is touched, nothing is read before it is written,
-//! nothing is allocated in a run, and the workspace is what the plan says.
+//! Memory. A run touches nothing outside the caller's slices, reads nothing before it writes it,
+//! and allocates nothing. The workspace has the size that the plan says.
 
 mod common;
 
@@ -13,15 +13,15 @@ use common::{Combination, Context, Layer, Operands, accepts, has_foreign_blas, l
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Plan, Planner, Threads, Workspace};
 use convoke_tools::data::Scalar;
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Guard pages
 
-/// Where a slice lies between its guard pages.
+/// The position of a slice between its guard pages.
 #[derive(Debug, Clone, Copy)]
 enum Side {
-    /// It begins behind the first guard page: reading before it faults.
+    /// It begins right after the first guard page, so that reading before it faults.
     Left,
-    /// It ends at the last guard page: reading behind it faults.
+    /// It ends right before the last guard page, so that reading behind it faults.
     Right,
 }
 
@@ -45,7 +45,7 @@ impl Guarded {
         Self { allocation, side }
     }
 
-    /// The slice of `len` elements on the memory's side; its bytes are zeros at first.
+    /// The slice of `len` elements at the memory's side. Its bytes are zeros at first.
     fn slice<T: Scalar>(&mut self, len: usize) -> &mut [T] {
         let page = region::page::size();
         let offset = match self.side {
@@ -55,8 +55,9 @@ impl Guarded {
         assert!(offset >= page, "the memory is too small");
         let first = self.allocation.as_mut_ptr::<u8>().wrapping_add(offset).cast::<T>();
         assert!(first.is_aligned());
-        // SAFETY: in bounds of the readable pages by the assertions, aligned, initialised (pages
-        // come zeroed, zeros are a value of every T: Pod), and borrowed exclusively through `self`.
+        // SAFETY: The assertions keep it within the readable pages and aligned. It is
+        // initialised: pages come zeroed, and zeros are a value of every T: Pod. It is borrowed
+        // exclusively through `self`.
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 
@@ -68,8 +69,8 @@ impl Guarded {
     }
 }
 
-/// Runs a plan with every buffer between guard pages: X, W, bias, residual, Y, and a workspace of
-/// exactly the bytes that the plan asks for, full of NaN.
+/// Runs a plan with every buffer between guard pages: X, W, bias, residual, Y, and a workspace.
+/// The workspace has exactly the bytes that the plan asks for, and is full of NaN.
 fn run_guarded<T: Scalar>(plan: &Plan<T>, operands: &Operands<T>, side: Side) -> Vec<T> {
     let guard = |values: &[T]| (Guarded::copy(values, side), values.len());
     let (mut x, x_len) = guard(&operands.x);
@@ -78,7 +79,7 @@ fn run_guarded<T: Scalar>(plan: &Plan<T>, operands: &Operands<T>, side: Side) ->
     let mut residual = operands.residual.as_deref().map(guard);
     let packed = plan.pack(w.slice(w_len), bias.as_mut().map(|(b, len)| &*b.slice(*len))).unwrap();
     let mut scratch = Guarded::new(plan.workspace_bytes(), side);
-    // Bytes are had as pairs, the smallest scalar there is.
+    // Bytes are taken as pairs, because the smallest scalar has two bytes.
     let scratch = bytes(scratch.slice::<convoke::f16>(plan.workspace_bytes() / 2));
     scratch.fill(NAN_BYTE);
     let mut y = Guarded::new(plan.geometry().output_len() * size_of::<T>(), side);
@@ -97,12 +98,12 @@ fn run_guarded<T: Scalar>(plan: &Plan<T>, operands: &Operands<T>, side: Side) ->
 
 /// The bytes of a slice.
 fn bytes<T: Scalar>(values: &mut [T]) -> &mut [u8] {
-    // SAFETY: T is Pod: its values are bytes without padding, and all bytes are values of it.
+    // SAFETY: T is Pod: its values are bytes without padding, and any bytes are a value of T.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
 }
 
 /// Runs every layer of the table on every combination between guard pages. A fault ends the
-/// process: `CONVOKE_TRACE=1` shows where.
+/// process; `CONVOKE_TRACE=1` prints the layers, the last of which caused it.
 fn check_guarded<T: Scalar>() {
     let trace = std::env::var_os("CONVOKE_TRACE").is_some();
     let mut runs = 0;
@@ -112,7 +113,8 @@ fn check_guarded<T: Scalar>() {
         if index % 2 == 0 {
             operands = operands.with_bias(&geometry).with_residual(&geometry);
         }
-        // Both the kernels' own stores and the general epilogue of direct types.
+        // Kernels store one of these activations themselves; the other takes the general
+        // epilogue.
         let activation = if index % 3 == 0 { Activation::HardSwish } else { Activation::Relu };
         for combination in Combination::all().filter(|c| c.algorithm != Algorithm::Naive || c.isa == Isa::Portable) {
             let Some(plan) = combination.plan::<T>(layer, |planner| planner.activation(activation)) else { continue };
@@ -151,7 +153,7 @@ fn bf16_touches_nothing_outside_the_slices() {
     check_guarded::<convoke::bf16>();
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Dirty memory
 
 #[test]
@@ -168,7 +170,7 @@ fn what_workspace_and_output_held_before_does_not_matter() {
                 let mut workspace = Workspace::borrowed(&mut memory);
                 let mut y = vec![T::from_f64(value); geometry.output_len()];
                 plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Serial).unwrap();
-                // Again, with what the first run left.
+                // Runs again, with the contents that the first run left.
                 let first = bits(&y);
                 plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Serial).unwrap();
                 assert_eq!(first, bits(&y), "{combination}, {}: {layer}: the second run differs", T::DTYPE);
@@ -187,13 +189,13 @@ fn what_workspace_and_output_held_before_does_not_matter() {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Allocations
 
-/// The system's allocator, which counts for the threads that ask for it.
+/// The system's allocator, which counts the allocations of threads that have a tally.
 struct Counting;
 
-/// Allocations, and the bytes of all of them together.
+/// A number of allocations, and their bytes in total.
 #[derive(Default)]
 struct Tally {
     calls: AtomicUsize,
@@ -201,7 +203,7 @@ struct Tally {
 }
 
 thread_local! {
-    /// Where this thread's allocations are counted.
+    /// The tally of this thread's allocations.
     static TALLY: Cell<Option<&'static Tally>> = const { Cell::new(None) };
 }
 
@@ -221,18 +223,18 @@ impl Counting {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::note(layout.size());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the promises of this call.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the promises of this call.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         Self::note(size);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the promises of this call.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -245,7 +247,7 @@ fn tally() -> &'static Tally {
     Box::leak(Box::default())
 }
 
-/// Allocations of this thread during `f`, and their bytes.
+/// The number and the bytes of this thread's allocations during `f`.
 fn allocated(f: impl FnOnce()) -> (usize, usize) {
     let tally = tally();
     TALLY.set(Some(tally));
@@ -254,12 +256,12 @@ fn allocated(f: impl FnOnce()) -> (usize, usize) {
     (tally.calls.load(Ordering::Relaxed), tally.bytes.load(Ordering::Relaxed))
 }
 
-/// Allocations of this thread during `f`.
+/// The number of this thread's allocations during `f`.
 fn allocations(f: impl FnOnce()) -> usize {
     allocated(f).0
 }
 
-/// Layers large enough to be shared among threads.
+/// Layers that are large enough to be shared among threads.
 fn large_layers() -> [Layer; 5] {
     [
         layer(Conv::new([24, 20, 3, 3]).pads([1, 1, 1, 1]), [1, 20, 30, 31]),
@@ -276,8 +278,8 @@ fn a_run_allocates_nothing() {
         for (layer, activation) in large_layers().iter().zip(common::ACTIVATIONS.iter().skip(2).cycle()) {
             let geometry = layer.geometry();
             let operands = Operands::<T>::uniform(&geometry, 23).with_residual(&geometry);
-            // The crates behind the other BLAS backends pack into memory that they allocate in
-            // every call.
+            // The crates of the other BLAS backends pack into memory that they allocate in every
+            // call.
             for combination in Combination::all().filter(|c| !has_foreign_blas(c.algorithm)) {
                 let Some(plan) = combination.plan::<T>(layer, |p| p.activation(*activation)) else { continue };
                 let packed = operands.pack(&plan);
@@ -309,7 +311,7 @@ fn a_run_inside_a_pool_allocates_nothing_on_any_of_its_threads() {
                 let mut workspace = Workspace::for_plan(&plan).unwrap();
                 let mut y = vec![T::default(); geometry.output_len()];
                 let count = pool.install(|| {
-                    // The first time that its threads meet, rayon may set up queues of its own.
+                    // When the threads of a pool first work together, rayon may allocate queues.
                     plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Current).unwrap();
                     let before = calls.load(Ordering::Relaxed);
                     plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Current).unwrap();
@@ -328,7 +330,8 @@ fn a_run_inside_a_pool_allocates_nothing_on_any_of_its_threads() {
     check::<convoke::f16>(&pool, &tally.calls);
 }
 
-/// No plan of these layers, for one thread or several, allocates a megabyte, nor does a refusal.
+/// Asserts that no plan of these layers, for one thread or several, allocates a megabyte. A
+/// refused plan must not either.
 #[cfg(target_pointer_width = "64")]
 fn assert_plans_are_small(layers: &[Layer]) {
     for layer in layers {
@@ -342,8 +345,8 @@ fn assert_plans_are_small(layers: &[Layer]) {
     }
 }
 
-/// Tables have entries for taps: the direct kernels once listed those of any kernel, gigabytes
-/// here, before they looked at their number.
+/// Tables have entries for taps. Before the direct kernels checked the number of taps, they
+/// listed the taps of any kernel, which were gigabytes here.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn planning_takes_no_memory_in_proportion_to_the_kernel() {
@@ -359,8 +362,8 @@ fn planning_takes_no_memory_in_proportion_to_the_kernel() {
     assert_plans_are_small(&huge);
 }
 
-/// Winograd once listed the steps of kernels that it then rejected: 8 gigabytes, one list after the
-/// other, for the first of these.
+/// Winograd once listed the steps of kernels that it then rejected: 8 gigabytes for the first of
+/// these.
 #[test]
 fn winograd_lists_no_steps_of_kernels_that_it_rejects() {
     for (kernel, x) in
@@ -375,8 +378,8 @@ fn winograd_lists_no_steps_of_kernels_that_it_rejects() {
     }
 }
 
-/// Tables of a plan describe blocks, not images: pointwise once had an entry for each vector of the
-/// image, gigabytes here.
+/// Tables of a plan describe blocks, not images. Pointwise once had an entry for each vector of
+/// the image, which were gigabytes here.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn planning_takes_no_memory_in_proportion_to_the_image() {
@@ -390,7 +393,7 @@ fn planning_takes_no_memory_in_proportion_to_the_image() {
     assert_plans_are_small(&huge);
 }
 
-/// Depthwise had a zero for each group, 256 megabytes here.
+/// Depthwise once had a zero for each group, which were 256 megabytes here.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn planning_takes_no_memory_in_proportion_to_the_groups() {
@@ -403,8 +406,8 @@ fn planning_takes_no_memory_in_proportion_to_the_groups() {
     assert_plans_are_small(&huge);
 }
 
-/// Tables are made for the pick alone: offers for far-reaching kernels once listed every row of
-/// their planes, a hundred megabytes here.
+/// Tables are made only for the pick. Offers for far-reaching kernels once listed every row of
+/// their planes, which were a hundred megabytes here.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn planning_makes_no_tables_for_offers_that_are_not_picked() {
@@ -417,7 +420,7 @@ fn planning_makes_no_tables_for_offers_that_are_not_picked() {
     assert!(bytes < 1 << 20, "{far}: {bytes} bytes");
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Workspace
 
 /// Bytes of the unit of workspace.
@@ -439,7 +442,7 @@ fn the_workspace_is_what_the_plan_says() {
                 assert_eq!(workspace.bytes(), bytes.next_multiple_of(LINE));
                 plan.run(&operands.x, &packed, y, &mut workspace, Threads::Serial)
             };
-            // One thread's share is enough, and a byte less is not.
+            // The share of one thread is enough, and one byte less is not.
             let mut y = vec![f32::NAN; geometry.output_len()];
             run(bytes / 3, &mut y).unwrap_or_else(|error| panic!("{combination}: {layer}: {error}"));
             assert_eq!(y, expected, "{combination}: {layer}");
@@ -466,8 +469,8 @@ fn the_workspace_limit_is_kept() {
                 let planner: Planner = combination.planner().threads(2).workspace_limit(limit);
                 planner.plan::<f32>(layer.operator.clone(), &layer.x_shape)
             };
-            // A limit that the free plan keeps is kept; where an algorithm has a choice of blocks,
-            // by a plan that may need less.
+            // A limit that equals the workspace of the unlimited plan is kept. If an algorithm
+            // chooses its blocks, the limited plan may need less.
             assert!(limited(bytes).unwrap().workspace_bytes() <= bytes, "{combination}: {layer}");
             if bytes == 0 {
                 continue;
@@ -490,7 +493,7 @@ fn the_workspace_limit_is_kept() {
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn the_workspace_stays_bounded_on_huge_layers() {
-    // Whole im2col matrices of these would take gigabytes.
+    // Whole im2col matrices of these layers would take gigabytes.
     let huge = [
         layer(Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]), [1, 64, 1024, 1024]),
         layer(Conv::new([64, 3, 7, 7]).pads([3, 3, 3, 3]), [8, 3, 4096, 4096]),
@@ -517,7 +520,7 @@ fn the_workspace_stays_bounded_on_huge_layers() {
     }
 }
 
-/// Tiles of the materialised lowerings once held the whole of K, all rows of A and at least one
+/// Tiles of the materialised lowerings once held the whole of K, all rows of A, and at least one
 /// whole row of the output.
 #[test]
 #[cfg(target_pointer_width = "64")]

@@ -1,4 +1,4 @@
-//! Threads as a value: nothing else than what was given is used, and it is used.
+//! Threads as a value: a run uses the threads that it was given, and no others.
 
 #![cfg(all(feature = "rayon", feature = "blas-matrixmultiply"))]
 
@@ -15,12 +15,12 @@ use common::{Combination, Operands, layer};
 use convoke::{Algorithm, Blas, Conv, Isa, Plan, Planner, Threads, Workspace};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// An allocator that shows which threads work: the `matrixmultiply` crate allocates where it
-/// multiplies.
+/// An allocator that shows which threads work, because the `matrixmultiply` crate allocates when
+/// it multiplies.
 struct Watching;
 
 thread_local! {
-    /// Where this thread's allocations are counted, for threads that are watched.
+    /// The counter of this thread's allocations, for threads that are watched.
     static SEEN: Cell<Option<&'static AtomicUsize>> = const { Cell::new(None) };
 }
 
@@ -28,12 +28,12 @@ thread_local! {
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = SEEN.try_with(|seen| seen.get().map(|seen| seen.fetch_add(1, Ordering::Relaxed)));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the promises of this call.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the promises of this call.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -57,7 +57,7 @@ fn watched_pool(threads: usize) -> (ThreadPool, &'static [AtomicUsize]) {
     (pool, counters)
 }
 
-/// A layer of many tasks, in a plan whose tasks allocate.
+/// A plan of many tasks, all of which allocate.
 fn watched_plan(threads: usize) -> (Plan<f32>, Operands<f32>) {
     let layer = layer(Conv::new([16, 16, 3, 3]).pads([1, 1, 1, 1]), [8, 16, 40, 40]);
     let planner = Planner::new().algorithm(Algorithm::Im2col(Blas::Matrixmultiply)).threads(threads);
@@ -65,7 +65,7 @@ fn watched_plan(threads: usize) -> (Plan<f32>, Operands<f32>) {
     (plan, Operands::uniform(&layer.geometry(), 31))
 }
 
-/// Runs a plan, and says how often the calling thread allocated meanwhile.
+/// Runs a plan, and returns how often the calling thread allocated meanwhile.
 fn run_watched(plan: &Plan<f32>, operands: &Operands<f32>, threads: Threads<'_>) -> usize {
     let packed = operands.pack(plan);
     let mut workspace = Workspace::for_plan(plan).unwrap();
@@ -95,7 +95,7 @@ fn the_pool_that_is_given_does_the_work_with_all_its_threads() {
     let (plan, operands) = watched_plan(2);
     let (pool, counters) = watched_pool(2);
     let (other, bystanders) = watched_pool(2);
-    // A thread may come late to a short run; a thread that is never asked does not come at all.
+    // A thread may come too late to a short run. A thread that is not given never comes.
     for _ in 0..200 {
         run_watched(&plan, &operands, Threads::Pool(&pool));
         if counters.iter().all(|c| c.load(Ordering::Relaxed) >= 8) {
@@ -104,7 +104,7 @@ fn the_pool_that_is_given_does_the_work_with_all_its_threads() {
     }
     let seen: Vec<_> = counters.iter().map(|c| c.load(Ordering::Relaxed)).collect();
     assert!(seen.iter().all(|&count| count >= 8), "allocations of the pool's threads: {seen:?}");
-    // The given pool counts, not the one that the caller is in.
+    // The given pool is used, not the pool that the caller belongs to.
     let own = other.install(|| run_watched(&plan, &operands, Threads::Pool(&pool)));
     assert!(own < 8, "the caller, of another pool, allocated {own} times");
     assert!(bystanders.iter().all(|c| c.load(Ordering::Relaxed) < 64), "the caller's pool took part");
@@ -115,7 +115,8 @@ fn the_current_pool_does_the_work() {
     let (plan, operands) = watched_plan(2);
     let (pool, counters) = watched_pool(2);
     for _ in 0..200 {
-        // What the calling thread of the pool does is counted apart, and seen to be less than all.
+        // The calling thread belongs to the pool and is counted too. Both threads must have
+        // worked.
         pool.install(|| run_watched(&plan, &operands, Threads::Current));
         if counters.iter().filter(|c| c.load(Ordering::Relaxed) >= 8).count() == 2 {
             return;

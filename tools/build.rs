@@ -1,10 +1,10 @@
-//! Tells the tools which compiler they were built with, and of which commit, where git knows:
-//! reports print both.
+//! Gives the tools the version of the compiler, and the commit if git knows it. Reports print
+//! both.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What the tools are built from, beside the compiler. Changes here make the commit "dirty".
+/// What the tools are built from besides the compiler. Changes here make the commit "dirty".
 const SOURCES: [&str; 5] = ["build.rs", "src", "../src", "../kernels/src", "../Cargo.lock"];
 
 fn main() {
@@ -13,8 +13,8 @@ fn main() {
     let version = output(Command::new(rustc).arg("--version"));
     println!("cargo::rustc-env=CONVOKE_TOOLS_RUSTC={}", version.as_deref().unwrap_or("rustc, version unknown"));
 
-    // Of git's own files, those that a commit and a checkout change. Cargo would take one that is
-    // not there for changed, each time.
+    // Git's files that a commit or a checkout changes. Cargo would take a missing file for a
+    // changed one in each build.
     let of_git = ["HEAD", "logs/HEAD"].map(|file| git(&["rev-parse", "--git-path", file]));
     for path in SOURCES.into_iter().chain(of_git.iter().flatten().map(String::as_str)) {
         if Path::new(path).exists() {
@@ -28,18 +28,19 @@ fn main() {
 
 /// The short hash of the commit that is checked out, with "-dirty" where files differ from it.
 fn commit() -> Option<String> {
-    // A copy of the sources that lies inside the checkout of something else is not of that one's
-    // commit.
+    // If a copy of the sources is inside the checkout of another project, that project's commit
+    // is not the copy's.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
     git(&["describe", "--always", "--dirty", "--exclude=*"])
 }
 
-/// What git prints; without its locks, which a build must not hold while its user commits.
+/// The output of git. It runs without git's locks, which a build must not hold while its user
+/// commits.
 fn git(arguments: &[&str]) -> Option<String> {
     output(Command::new("git").arg("--no-optional-locks").args(arguments))
 }
 
-/// What a program prints, if it can be run and succeeds.
+/// The output of a program, if it can be run and succeeds.
 fn output(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())

@@ -4,7 +4,7 @@
     python tools/models.py DIR            # resnet50.onnx, mobilenetv2.onnx, unet.onnx
     python tools/models.py DIR --plain    # without the shapes of the values between nodes
 
-The graphs have the convolutions, activations and additions of the networks; normalisation is taken as folded into the weights.
+The graphs have the convolutions, activations and additions of the networks. Normalisation is assumed to be folded into the weights.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 class Builder:
-    """A graph that grows node by node; every method takes and gives names of values."""
+    """A graph that is built node by node. Every method takes and returns names of values."""
 
     def __init__(self, name, batch, channels, size):
         self.name, self.nodes, self.weights = name, [], []

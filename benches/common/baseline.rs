@@ -1,24 +1,24 @@
-//! What changed since a baseline, by the best times. Criterion's own verdict is a test of samples,
-//! of which `--quick` takes too few to call anything a change.
+//! What changed since a baseline, by the best times. Criterion's own verdict tests all samples,
+//! and `--quick` takes too few samples for it to find a change.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Changes of a time from which on a row is told.
+/// The least relative change of a time that is printed.
 const LEAST_CHANGE: f64 = 0.05;
 
-/// The best times of a bench's rows, in seconds, and those of the baseline that was asked for.
+/// The best times of a bench's rows in seconds, and those of the requested baseline.
 pub struct Baseline {
-    /// Where they are saved, with `--save-baseline`.
+    /// The file to save them in, with `--save-baseline`.
     save: Option<PathBuf>,
-    /// With `--baseline`, its name and times.
+    /// The name and the times of the baseline, with `--baseline`.
     before: Option<(String, BTreeMap<String, f64>)>,
     now: BTreeMap<String, f64>,
 }
 
 impl Baseline {
-    /// For the bench named `bench`, as criterion's options say.
+    /// The baseline of the bench with the name `bench`, from criterion's options.
     pub fn from_args(bench: &str) -> Self {
         let path = |name: &String| directory().join(format!("{bench}.{name}.tsv"));
         Self {
@@ -32,8 +32,8 @@ impl Baseline {
         self.now.insert(row, seconds);
     }
 
-    /// Saves the times, and prints what changed. A filter leaves the other rows of a saved baseline
-    /// as they are.
+    /// Saves the times, and prints what changed. Rows that a filter left out keep their times in
+    /// a saved baseline.
     pub fn close(self) {
         if let Some(path) = &self.save {
             let mut times = read(path);
@@ -58,7 +58,7 @@ impl Baseline {
     }
 }
 
-/// The times of a baseline; none where it was not saved.
+/// The times of a baseline; none if it was not saved.
 fn read(path: &Path) -> BTreeMap<String, f64> {
     let row = |line: &str| {
         let (row, seconds) = line.split_once('\t')?;
@@ -67,7 +67,7 @@ fn read(path: &Path) -> BTreeMap<String, f64> {
     fs::read_to_string(path).unwrap_or_default().lines().filter_map(row).collect()
 }
 
-/// Where criterion keeps its own baselines.
+/// The folder in which criterion keeps its own baselines.
 fn directory() -> PathBuf {
     let home = std::env::var_os("CRITERION_HOME").map(PathBuf::from);
     let target = || std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);

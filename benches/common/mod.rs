@@ -1,5 +1,5 @@
-//! What the benches share: GFLOP/s as criterion's throughput, layers as rows, and the tables that
-//! close a run.
+//! What the benches share: throughput in GFLOP/s, layers as rows, and the tables at the end of a
+//! run.
 
 #![allow(dead_code, unreachable_pub, reason = "each bench uses a part of this module")]
 
@@ -14,13 +14,13 @@ use baseline::Baseline;
 use convoke::{Algorithm, DType, ErrorKind, Op, PackedWeights, Plan, Planner, Threads, Workspace};
 use convoke_tools::data::{Operands, Tensor, tensor};
 use convoke_tools::limits::Roof;
-use convoke_tools::shapes::{self, Kind, Layer, describe, flops};
+use convoke_tools::shapes::{self, Layer, LayerKind, describe, flops};
 use convoke_tools::timing::geometric_mean;
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, Throughput};
 
-/// Set to `all`, it makes the layer benches run every layer of `benches/shapes`, not only a
-/// selection.
+/// The environment variable that makes the layer benches run every layer of `benches/shapes`
+/// instead of a selection, if it is `all`.
 const ENV_LAYERS: &str = "CONVOKE_BENCH";
 
 /// Criterion with GFLOP/s, and with times that let a full pass take minutes.
@@ -28,7 +28,7 @@ pub fn criterion() -> Criterion<FlopRate> {
     criterion_with(FlopRate::default())
 }
 
-/// As [`criterion`], with rates as shares of a measurement's yardstick.
+/// The same as [`criterion`], with rates as shares of a measurement's yardstick.
 pub fn criterion_with(measurement: FlopRate) -> Criterion<FlopRate> {
     Criterion::default()
         .with_measurement(measurement)
@@ -40,15 +40,15 @@ pub fn criterion_with(measurement: FlopRate) -> Criterion<FlopRate> {
         .configure_from_args()
 }
 
-/// Wall-clock time; `Throughput::Elements` counts floating-point operations, and is printed as
-/// GFLOP/s; `BytesDecimal` is printed as GB/s.
+/// Wall-clock time. `Throughput::Elements` counts floating-point operations, and is printed as
+/// GFLOP/s. `BytesDecimal` is printed as GB/s.
 #[derive(Debug, Default)]
 pub struct FlopRate {
     formatter: Formatter,
 }
 
 impl FlopRate {
-    /// The rate that others are printed as a share of.
+    /// The rate that other rates are printed as shares of.
     pub fn yardstick(&self) -> Rc<Cell<Yardstick>> {
         Rc::clone(&self.formatter.yardstick)
     }
@@ -86,9 +86,9 @@ impl Measurement for FlopRate {
 /// A rate, and its name.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Yardstick {
-    /// GFLOP/s; 0 for none.
+    /// GFLOP/s; 0 if there is no yardstick.
     pub gflops: f64,
-    /// As in `90 % of <name>`.
+    /// The name in `90 % of <name>`.
     pub name: &'static str,
 }
 
@@ -98,7 +98,7 @@ struct Formatter {
     yardstick: Rc<Cell<Yardstick>>,
 }
 
-/// The rate in a number of nanoseconds, and its unit.
+/// The rate of a throughput in a number of nanoseconds, and its unit.
 fn rate(throughput: &Throughput, nanoseconds: f64) -> (f64, &'static str) {
     match throughput {
         Throughput::Elements(flops) => (*flops as f64 / nanoseconds, "GFLOP/s"),
@@ -149,12 +149,14 @@ fn layers(op: Op, selection: &[&str]) -> Vec<Layer> {
     layers
 }
 
-/// Multiply-adds up to which the naive loops are timed too: a tenth of a second a run.
+/// Multiply-adds up to which the naive loops are timed too. More would take longer than a tenth
+/// of a second for each run.
 const NAIVE_MACS: u128 = 1 << 25;
 
-/// The layers of an operator by kind, one group each, named `kind/layer`: a row for the planner's
-/// pick, and one for each algorithm that accepts the layer, in f32 on one thread; packing is
-/// outside the timed part. Closes with the geometric means by kind and by network.
+/// Benches the layers of an operator by kind, in f32 on one thread. Each layer is a group with
+/// the name `kind/layer`. It has a row for the planner's pick, and one for each algorithm that
+/// accepts the layer. Packing is not timed. The geometric means by kind and by network come at
+/// the end.
 pub fn bench_layers(op: Op, selection: &[&str]) {
     let rates = FlopRate::default();
     let yardstick = rates.yardstick();
@@ -164,13 +166,13 @@ pub fn bench_layers(op: Op, selection: &[&str]) {
         (layer, geometry)
     };
     let mut layers: Vec<_> = layers(op, selection).into_iter().map(geometry).collect();
-    // Stable: layers of a network stay together.
-    layers.sort_by_key(|(_, geometry)| Kind::of(geometry));
+    // The sort is stable, so that the layers of a network stay together.
+    layers.sort_by_key(|(_, geometry)| LayerKind::of(geometry));
     let mut roofs = BTreeMap::new();
     let mut rows = Vec::new();
     let mut baseline = Baseline::from_args(&op.to_string());
     for (layer, geometry) in layers {
-        let kind = Kind::of(&geometry);
+        let kind = LayerKind::of(&geometry);
         let operands = LazyCell::new(|| Operands::<f32>::new(&geometry));
         let name = format!("{}/{}", kind.to_string().replace(' ', "-"), layer.name);
         let mut group = criterion.benchmark_group(&name);
@@ -190,7 +192,7 @@ pub fn bench_layers(op: Op, selection: &[&str]) {
             let mut run = None;
             let mut best = f64::INFINITY;
             group.bench_function(algorithm.map_or("plan", Algorithm::name), |b| {
-                // Made when the row is first run, which a filter may prevent.
+                // It is made when the row is first run. A filter may prevent that.
                 let run = run.get_or_insert_with(|| {
                     let roof = roofs
                         .entry(plan.isa())
@@ -200,7 +202,7 @@ pub fn bench_layers(op: Op, selection: &[&str]) {
                     yardstick.set(Yardstick { gflops: flops(&geometry) / limit / 1e9, name: "limit" });
                     if algorithm.is_none() {
                         let (layer, picks, rate) = (&layer.name, plan.algorithm(), yardstick.get().gflops);
-                        // Of its own, behind what criterion says of its progress.
+                        // On a line of its own, after criterion's progress.
                         println!(
                             "\n{layer}: {}: {picks}; limit {}, {rate:.0} GFLOP/s",
                             describe(&geometry),
@@ -236,7 +238,7 @@ pub fn bench_layers(op: Op, selection: &[&str]) {
         }
     }
     criterion.final_summary();
-    // Criterion's way to run everything once, as a test.
+    // With `--test`, criterion runs everything once, and there are no times.
     if !std::env::args().any(|argument| argument == "--test") {
         summarise("kind", &rows, |row| &row.kind);
         summarise("network", &rows, |row| &row.network);
@@ -249,9 +251,9 @@ struct Row {
     kind: String,
     network: String,
     flops: f64,
-    /// Seconds at the limit.
+    /// Seconds of a run at the limit.
     limit: f64,
-    /// By the algorithm that was forced; the planner's pick under `None`.
+    /// The best seconds by the algorithm that was forced. The planner's pick has the key `None`.
     seconds: BTreeMap<Option<&'static str>, f64>,
 }
 
@@ -308,7 +310,7 @@ impl<'a> Run<'a> {
             y: tensor(std::iter::repeat_n(0.0, plan.geometry().output_len())),
             workspace: Workspace::for_plan(plan).expect("enough memory"),
         };
-        // Touches every page, and fills the caches: quick mode has no warm-up of its own.
+        // This run touches every page and fills the caches, because quick mode has no warm-up.
         run.once();
         run
     }

@@ -7,19 +7,20 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use super::tasks_of_thread;
 use super::workspace::Line;
 
-/// Who executes a run. Nothing else is used: no global pool that was not given, no thread of the
-/// crate's own.
+/// The threads that execute a run. No others are used: the crate starts no threads, and uses only
+/// the pool that is named here.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, Default)]
 pub enum Threads<'a> {
     /// The calling thread alone.
     #[default]
     Serial,
-    /// The threads of a rayon pool; the calling thread waits for them, unless it is one of them.
+    /// The threads of a rayon pool. The calling thread waits for them, unless it belongs to the
+    /// pool.
     #[cfg(feature = "rayon")]
     Pool(&'a rayon::ThreadPool),
-    /// The rayon pool that the calling thread belongs to, or rayon's global pool where it belongs
-    /// to none.
+    /// The rayon pool that the calling thread belongs to. If it belongs to none, it is rayon's
+    /// global pool.
     #[cfg(feature = "rayon")]
     Current,
     #[doc(hidden)]
@@ -28,7 +29,7 @@ pub enum Threads<'a> {
 }
 
 impl Threads<'_> {
-    /// How many threads there are.
+    /// The number of threads.
     #[must_use]
     pub fn count(&self) -> usize {
         match self {
@@ -42,8 +43,8 @@ impl Threads<'_> {
         }
     }
 
-    /// Calls `task(i, scratch)` for each i below `tasks`, on at most `scratch.len() / share`
-    /// threads at a time, each with `share` lines of scratch of its own.
+    /// Calls `task(i, scratch)` for each `i` below `tasks`. At most `scratch.len() / share`
+    /// threads do so at a time, each with `share` lines of scratch for itself.
     pub(crate) fn for_each(
         self,
         tasks: usize,
@@ -68,22 +69,23 @@ impl Threads<'_> {
     }
 }
 
-/// The tasks, in queues of neighbours. A thread begins with the same queue in every run, so that it
-/// finds what it wrote the run before in its own caches, and goes on with the others' when its own
-/// is empty.
+/// The tasks, in queues of neighbours. A thread begins with the same queue in every run, so that
+/// it finds in its caches what it wrote in the run before. When its queue is empty, it goes on
+/// with the queues of others.
 #[cfg(feature = "rayon")]
 struct Queues {
     tasks: usize,
     count: usize,
-    /// How many tasks of a queue were taken.
+    /// The number of tasks of each queue that were taken.
     taken: [Taken; MOST_QUEUES],
 }
 
-/// Queues, at the most: they are made on the stack in every run.
+/// The number of queues, at the most. They are on the stack in every run, so their memory is
+/// bounded.
 #[cfg(feature = "rayon")]
 const MOST_QUEUES: usize = 32;
 
-/// On a cache line of its own, and its neighbour's that is fetched with it.
+/// A counter with two cache lines of 64 bytes for itself, because CPUs fetch lines in pairs.
 #[cfg(feature = "rayon")]
 #[repr(align(128))]
 struct Taken(AtomicUsize);
@@ -94,7 +96,8 @@ impl Queues {
         Self { tasks, count: slots.min(MOST_QUEUES), taken: [const { Taken(AtomicUsize::new(0)) }; MOST_QUEUES] }
     }
 
-    /// Does all tasks on `slots` threads, by halves: `join` keeps its bookkeeping on the stack.
+    /// Does all tasks on `slots` threads. It splits them by halves, because `join` keeps its
+    /// bookkeeping on the stack and allocates nothing.
     fn run(&self, slots: usize, scratch: &mut [Line], share: usize, task: &(impl Fn(usize, &mut [Line]) + Sync)) {
         if slots == 1 {
             return self.work(&mut scratch[..share], task);
@@ -104,12 +107,12 @@ impl Queues {
         rayon::join(|| self.run(half, left, share, task), || self.run(slots - half, right, share, task));
     }
 
-    /// Does what is left of all tasks.
+    /// Does the tasks that are left in all queues, the thread's own queue first.
     fn work(&self, scratch: &mut [Line], task: &impl Fn(usize, &mut [Line])) {
         let own = rayon::current_thread_index().unwrap_or(0);
         for queue in (0..self.count).map(|i| (own + i) % self.count) {
             let (tasks, taken) = (tasks_of_thread(self.tasks, self.count, queue), &self.taken[queue].0);
-            // An empty queue is only looked at: its counter stays in all caches.
+            // The counter of an empty queue is only read, so that it stays in all caches.
             while taken.load(Ordering::Relaxed) < tasks.len() {
                 let i = tasks.start + taken.fetch_add(1, Ordering::Relaxed);
                 if i < tasks.end {

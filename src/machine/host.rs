@@ -4,17 +4,17 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Isa, Machine};
 
-/// Of a level 3 that many cores share (on a virtual machine strangers too), one core has no more
-/// than so many bytes.
+/// Bytes of a level 3 cache that one core can count on, at the most. Many cores share a large
+/// level 3 cache, and on a virtual machine so do other guests.
 #[cfg(any(test, target_arch = "x86_64"))]
 const MOST_L3_BYTES: usize = 96 << 20;
 
-/// What a CPU tells of itself.
+/// What the CPU says about itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Answers {
     l1_bytes: usize,
     l2_bytes: usize,
-    /// 0 where there is none.
+    /// 0 without a level 3 cache.
     l3_bytes: usize,
     is_intel: bool,
 }
@@ -23,12 +23,13 @@ impl Machine {
     /// The machine that the program runs on, with the best instruction set that its CPU and the
     /// build have.
     ///
-    /// The CPU is asked for its caches on x86-64, once. On other architectures, and what it does
-    /// not tell, is taken to be as on [`zen5`](Self::zen5).
+    /// On x86-64, the CPU is asked once for its caches. On other architectures, and for what the
+    /// CPU does not say, the values of [`zen5`](Self::zen5) are used.
     #[must_use]
     pub fn host() -> Self {
         let Answers { l1_bytes, l2_bytes, l3_bytes, is_intel } = Answers::known();
-        // Rates cannot be asked for: they are those of the measured machine that is most like it.
+        // A CPU cannot be asked for rates. They are those of the measured machine that is most
+        // like it.
         let alike = if is_intel { Self::emerald_rapids() } else { Self::zen5() };
         let l3_bytes_per_cycle = if l3_bytes == 0 { alike.memory_bytes_per_cycle } else { alike.l3_bytes_per_cycle };
         let host = Self { name: "host".into(), l1_bytes, l2_bytes, l3_bytes, l3_bytes_per_cycle, ..alike };
@@ -37,10 +38,11 @@ impl Machine {
 }
 
 impl Answers {
-    /// The answers, asked for once: on a virtual machine, each `cpuid` costs microseconds.
+    /// The answers. The CPU is asked once, because on a virtual machine each `cpuid` costs
+    /// microseconds.
     fn known() -> Self {
-        // Zeros stand for what is not known yet, so that numbers that may be 0 are kept with 1
-        // added. Two threads that come first find the same.
+        // 0 stands for "not known yet". Numbers that may be 0 are stored with 1 added. If two
+        // threads ask at the same time, both get the same answers.
         static KNOWN: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
         let known = KNOWN.each_ref().map(|value| value.load(Ordering::Relaxed));
         if !known.contains(&0) {
@@ -55,7 +57,7 @@ impl Answers {
         found
     }
 
-    /// Where the CPU does not tell.
+    /// The values where the CPU does not say.
     fn unknown() -> Self {
         let Machine { l1_bytes, l2_bytes, l3_bytes, .. } = Machine::zen5();
         Self { l1_bytes, l2_bytes, l3_bytes, is_intel: false }
@@ -76,7 +78,7 @@ impl Answers {
         };
         let l1_bytes = bytes_of(1).unwrap_or(unknown.l1_bytes).clamp(16 << 10, 256 << 10);
         let l2_bytes = bytes_of(2).unwrap_or(unknown.l2_bytes).clamp(256 << 10, 4 << 20);
-        // A CPU that tells of a level 2 and of no level 3 has none.
+        // A CPU that names a level 2 cache and no level 3 cache has no level 3 cache.
         let l3_bytes = match (bytes_of(2), bytes_of(3)) {
             (Some(_), None) => 0,
             (_, l3_bytes) => l3_bytes.unwrap_or(unknown.l3_bytes).clamp(l2_bytes, MOST_L3_BYTES),

@@ -1,9 +1,9 @@
-//! The machine that a plan is made for: a plain value, and the environment variables that the
+//! The machine that a plan is made for, as a plain value, and the environment variables that the
 //! crate reads.
 //!
-//! [`Machine::host`] alone asks the CPU ([`host`](mod@host)). All that a lowering decides by a
-//! cache, a rate or a price it reads from the machine of its request, so that a plan is the same
-//! wherever it is made.
+//! Only [`Machine::host`] asks the CPU ([`host`](mod@host)). Lowerings take every cache size,
+//! rate and price from the machine of their request. So a plan for a machine is the same wherever
+//! it is made.
 
 mod host;
 mod named;
@@ -21,25 +21,27 @@ pub(crate) use prices::Prices;
 pub(crate) use work::{Item, Kind, Work};
 
 /// Names the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`.
-/// Read when a [`Planner`](crate::Planner) is made; a name that is not known, and an ISA that the
-/// CPU or the build lacks, is an error of [`Planner::plan`](crate::Planner::plan). Needs the
-/// feature `std`. Empty is as unset, here and in [`ENV_MAX_ISA`].
+///
+/// It is read when a [`Planner`](crate::Planner) is made, and needs the feature `std`. If the
+/// name is unknown, or the CPU or the build lacks the ISA,
+/// [`Planner::plan`](crate::Planner::plan) fails. An empty value counts as unset, here and in
+/// [`ENV_MAX_ISA`].
 pub const ENV_ISA: &str = "CONVOKE_ISA";
 
-/// Names the most capable instruction set that plans use by default: the best one up to it is
-/// taken, in the order `portable`, `neon`, `avx2`, `avx512`. Read when a
-/// [`Planner`](crate::Planner) is made; a name that is not known is an error of
-/// [`Planner::plan`](crate::Planner::plan). [`ENV_ISA`] overrides it. Needs the feature `std`.
+/// Caps the instruction set that plans use by default: they use the best one up to this one, in
+/// the order `portable`, `neon`, `avx2`, `avx512`.
+///
+/// It is read when a [`Planner`](crate::Planner) is made, and needs the feature `std`. If the
+/// name is unknown, [`Planner::plan`](crate::Planner::plan) fails. [`ENV_ISA`] overrides it.
 pub const ENV_MAX_ISA: &str = "CONVOKE_MAX_ISA";
 
-/// The machine that a plan is made for: what the planner asks of a CPU when it picks algorithms
-/// and blocking.
+/// The machine that a plan is made for: cache sizes, rates and prices, by which the planner picks
+/// algorithms and blocking.
 ///
-/// [`host`](Self::host) is the one that the program runs on. The [named](Self::named) ones are
-/// for tests, and for plans that are made for another CPU, with
-/// [`Planner::machine`](crate::Planner::machine). The sizes and rates can be changed; the prices
-/// of single steps of work belong to the instruction set, which [`with_isa`](Self::with_isa)
-/// changes.
+/// [`host`](Self::host) is the machine that the program runs on. The [named](Self::named)
+/// machines are for tests, and for plans that are made on one CPU for another, with
+/// [`Planner::machine`](crate::Planner::machine). Sizes and rates can be changed. The prices of
+/// single steps of work belong to the instruction set; [`with_isa`](Self::with_isa) changes both.
 ///
 /// ```
 /// use convoke::{Isa, Machine};
@@ -56,28 +58,28 @@ pub const ENV_MAX_ISA: &str = "CONVOKE_MAX_ISA";
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
-    /// The name, for [`explain`](crate::Plan::explain) alone.
+    /// The name. Only [`explain`](crate::Plan::explain) uses it.
     pub name: Cow<'static, str>,
     /// Bytes of the level 1 data cache.
     pub l1_bytes: usize,
     /// Bytes of the level 2 cache, private to a core.
     pub l2_bytes: usize,
-    /// Bytes of the level 3 cache that one core may hope for; 0 where there is none.
+    /// Bytes of the level 3 cache that one core can count on; 0 without a level 3 cache.
     pub l3_bytes: usize,
-    /// Bytes a cycle that one core reads from level 2, with prefetching.
+    /// Bytes a cycle that one core reads from the level 2 cache, with prefetching.
     pub l2_bytes_per_cycle: f64,
-    /// The same from level 3; that of memory where there is none.
+    /// Bytes a cycle that one core reads from the level 3 cache; without one, the rate of memory.
     pub l3_bytes_per_cycle: f64,
-    /// The same from memory.
+    /// Bytes a cycle that one core reads from memory.
     pub memory_bytes_per_cycle: f64,
-    /// Multiply-adds of registers that a core begins in a cycle.
+    /// Multiply-adds of vector registers that a core begins in a cycle.
     pub fmas_per_cycle: f64,
-    /// Cycles until the sum of a multiply-add can be added to.
+    /// Latency of a multiply-add in cycles: until its sum can be added to.
     pub fma_latency_cycles: f64,
-    /// Loads of registers a cycle.
+    /// Vector loads a cycle.
     pub loads_per_cycle: f64,
-    /// Cycles of a nanosecond. It turns estimates into nanoseconds, those of all candidates
-    /// alike. Runs that are estimated at a few microseconds stay on one thread.
+    /// Cycles a nanosecond. It converts all estimates alike from cycles into nanoseconds. A run
+    /// that is estimated at a few microseconds stays on one thread.
     pub clock_ghz: f64,
     isa: Isa,
     prices: &'static Prices,
@@ -90,8 +92,8 @@ impl Machine {
         Self { isa, prices: Prices::of(isa), ..self }
     }
 
-    /// Bytes of the level 2 cache that blocks are fractions of: not more than were measured to
-    /// gain. (A Xeon with 2 MiB was slower with larger slabs.)
+    /// Bytes of the level 2 cache that blocks are sized by. They are capped, because larger
+    /// blocks were not faster on a CPU with a larger cache.
     pub(crate) fn block_l2_bytes(&self) -> usize {
         self.l2_bytes.min(MOST_BLOCK_L2_BYTES)
     }
@@ -102,12 +104,12 @@ impl Machine {
         self.isa
     }
 
-    /// What single steps of work cost.
+    /// The cycles that single steps of work cost.
     pub(crate) fn prices(&self) -> &'static Prices {
         self.prices
     }
 
-    /// Why no plan can be made for it: a value that no machine has.
+    /// Why no plan can be made for this machine: the first value that no machine has.
     pub(crate) fn mistake(&self) -> Option<String> {
         let sizes = [("l1_bytes", self.l1_bytes), ("l2_bytes", self.l2_bytes)];
         let rates = [
@@ -129,47 +131,48 @@ impl Machine {
     }
 }
 
-/// Bytes of the caches of levels 1 and 2: with less, blocks that are fractions of them would be
-/// empty; more exceeds the numbers of 32-bit hosts.
+/// Bytes of the level 1 and level 2 caches, at the least and at the most. Blocks are fractions of
+/// a cache; with less they would be empty. More would overflow the sizes of 32-bit hosts.
 const LEAST_BYTES: usize = 4 << 10;
 const MOST_BYTES: usize = 1 << 30;
-/// Bytes of level 2 that blocks are made for, at the most.
+/// Bytes of the level 2 cache that blocks are made for, at the most: see
+/// [`Machine::block_l2_bytes`].
 const MOST_BLOCK_L2_BYTES: usize = 1 << 20;
-/// Rates, latency and clock: estimates stay finite, and whole numbers of bytes fit.
+/// Bounds of rates, latency and clock, each in its own unit. Within them estimates stay finite.
 const LEAST_RATE: f64 = 0.001;
 const MOST_RATE: f64 = 1000.0;
 
-/// What estimates have in common.
+/// What the estimates of several lowerings have in common.
 impl Machine {
-    /// To fetch `read` bytes of weights that take `all` bytes: nothing where the L2 cache keeps
-    /// them.
+    /// The work to fetch weights: `read` bytes in all, of weights that take `all` bytes. It is
+    /// nothing if the L2 cache keeps the weights.
     pub(crate) fn fetch_weights(&self, read: f64, all: f64) -> Work {
         let is_resident = all <= self.l2_bytes as f64 * self.prices.l2_share;
         Work::of(Kind::Fetches, if is_resident { 0.0 } else { read * self.cycles_beyond_l2(all) })
     }
 
-    /// Cycles to read a byte that the L2 cache does not have, of `resident` bytes that are used
-    /// again and again: as much as the L3 cache keeps of them is there.
+    /// Cycles to read one byte that is not in the L2 cache, out of `resident` bytes that are read
+    /// again and again. The L3 cache keeps a part of them, and the rest comes from memory.
     pub(crate) fn cycles_beyond_l2(&self, resident: f64) -> f64 {
         let kept = (self.l3_kept_bytes() / resident).min(1.0);
         kept / self.l3_bytes_per_cycle + (1.0 - kept) / self.memory_bytes_per_cycle
     }
 
-    /// What the cost of weights of `bytes` that take `packed` bytes is multiplied by:
-    /// `far_weights` where packing drives them out of the L3 cache.
+    /// The factor on an estimate for weights of `bytes` that take `packed` bytes when packed: the
+    /// price `far_weights` if packing makes them exceed the L3 cache, else 1.
     pub(crate) fn far_weights(&self, bytes: usize, packed: usize) -> f64 {
         let kept = self.l3_kept_bytes();
         if packed as f64 > kept && bytes as f64 <= kept { self.prices.far_weights } else { 1.0 }
     }
 
-    /// Bytes that the L3 cache keeps of whatever exceeds it.
+    /// Bytes that the L3 cache keeps of data that exceed it.
     fn l3_kept_bytes(&self) -> f64 {
         self.l3_bytes as f64 * self.prices.l3_share
     }
 
-    /// How much longer arithmetic takes on shifted views in tiles of `mr` rows. `is_shifted` says
-    /// that taps are shifts of one another's views, and that there are more steps than stores
-    /// hide.
+    /// How much longer arithmetic on shifted views takes in tiles of `mr` rows. `is_shifted` says
+    /// that taps are shifts of one another's views, and that the steps are too many to hide
+    /// behind stores.
     pub(crate) fn shifted_views(&self, mr: usize, is_shifted: bool) -> f64 {
         match mr {
             0..=2 => self.prices.shifted_two_rows,
@@ -179,11 +182,11 @@ impl Machine {
         }
     }
 
-    /// Estimated cycles of one step of k: the multiply-adds and loads that a core begins in a
-    /// cycle, and at least as many multiply-adds in flight as their latency asks for.
+    /// Estimated cycles of one step of K. They are the time of its multiply-adds or of its loads,
+    /// whichever is longer, and at least the latency: enough multiply-adds must be in flight.
     pub(crate) fn tile_cycles(&self, fmas: usize, loads: usize) -> f64 {
         let fma = fmas as f64 / self.fmas_per_cycle;
-        // The loads and the offset table's.
+        // One load more than the tile's, for the table of offsets.
         let loads = (loads + 1) as f64 / self.loads_per_cycle * self.prices.load_slots;
         fma.max(loads).max(self.fma_latency_cycles) + self.prices.step_cycles
     }
@@ -202,7 +205,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// A number of bytes, in the largest unit that it is a whole number of.
+/// A number of bytes, printed in the largest unit that divides it.
 struct Bytes(usize);
 
 impl fmt::Display for Bytes {
@@ -215,11 +218,11 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The ISA that plans use where the caller names none.
+/// The ISA that plans use if the caller names none.
 pub(crate) fn default_isa() -> Result<Isa, alloc::string::String> {
     #[cfg(feature = "std")]
     {
-        // Both are read, so that a mistake in one does not hide behind the other.
+        // Both variables are read first, so that a mistake in either is reported.
         let (isa, cap) = (named(ENV_ISA)?, named(ENV_MAX_ISA)?);
         if let Some(isa) = isa {
             return match isa.absence() {
@@ -234,7 +237,7 @@ pub(crate) fn default_isa() -> Result<Isa, alloc::string::String> {
     Ok(Isa::detect())
 }
 
-/// The ISA that an environment variable names; none where it is unset or empty.
+/// The ISA that an environment variable names; none if it is unset or empty.
 #[cfg(feature = "std")]
 fn named(variable: &str) -> Result<Option<Isa>, alloc::string::String> {
     match std::env::var_os(variable) {

@@ -1,15 +1,16 @@
-//! Machines with names: for tests, and for plans that are made without the machine.
+//! Machines with names. They are for tests, and for plans that are made on one machine for
+//! another.
 
 use alloc::vec::Vec;
 
 use super::{Isa, Machine, Prices};
 
 impl Machine {
-    /// AMD Zen 5, of servers: AVX-512.
+    /// AMD Zen 5, as in servers: AVX-512.
     ///
-    /// Cache sizes are those of a core of its data sheet; rates were measured with one core
-    /// reading. It is what the prices were measured on. 4 GHz stands for a core's clock under
-    /// full vectors, here and on the others, so that estimates compare.
+    /// Cache sizes are those of its data sheet for one core. Rates were measured with one core
+    /// reading. All prices were measured on it. The clock of 4 GHz stands for a core under full
+    /// vectors. The other named machines have the same clock, so that estimates can be compared.
     #[must_use]
     pub fn zen5() -> Self {
         Self {
@@ -31,9 +32,9 @@ impl Machine {
 
     /// Intel Emerald Rapids: AVX-512.
     ///
-    /// Cache sizes are those of its data sheet, but of its level 3 a core has no more than a
-    /// third. Rates from level 3 and memory were measured on a virtual machine. What was not
-    /// measured is as on [`zen5`](Self::zen5).
+    /// Cache sizes are those of its data sheet, except that one core counts on at most a third of
+    /// the level 3 cache. The rates of level 3 and memory were measured on a virtual machine. All
+    /// other values are those of [`zen5`](Self::zen5).
     #[must_use]
     pub fn emerald_rapids() -> Self {
         Self {
@@ -48,18 +49,18 @@ impl Machine {
 
     /// Arm Neoverse N1, as in servers: NEON.
     ///
-    /// Cache sizes, ports and latencies are those of its technical reference manual and software
-    /// optimisation guide. There was no machine to measure: rates and prices are as on
-    /// [`zen5`](Self::zen5).
+    /// Cache sizes, ports and latencies are those of its technical reference manual and its
+    /// software optimisation guide. No machine was available to measure on, so rates and prices
+    /// are those of [`zen5`](Self::zen5).
     #[must_use]
     pub fn neoverse_n1() -> Self {
         Self { name: "neoverse-n1".into(), l1_bytes: 64 << 10, ..Self::zen5() }.with_isa(Isa::Neon)
     }
 
-    /// A small x86-64 machine without a level 3: AVX2.
+    /// A small x86-64 machine without a level 3 cache: AVX2.
     ///
-    /// No CPU in particular. It stands for all whose memory lies right behind the level 2, and
-    /// keeps plans honest about small caches.
+    /// It is no CPU in particular. It stands for machines whose memory comes right behind the
+    /// level 2 cache, and tests plans for small caches.
     #[must_use]
     pub fn no_l3() -> Self {
         Self {

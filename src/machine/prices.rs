@@ -1,174 +1,184 @@
 //! The prices of the cost model: one table, with a row for each instruction set.
 //!
-//! Estimates only rank the candidates of a layer, so that the ratios of prices matter and not
-//! their sizes. They were measured on a Zen 5 core with AVX-512. The other rows differ where that
-//! was measured too. Prices are cycles of a vector, of a register or of a call where their names
-//! do not say otherwise.
+//! Estimates only rank the algorithms for a layer, so the ratios of prices matter, not their
+//! sizes. They were measured on a Zen 5 core with AVX-512. A row of another instruction set
+//! differs only where that was measured too. `docs/journal.md`, "Prices", has the measured cases.
+//!
+//! A price is in cycles if its name says so. The cycles are those of one vector, register,
+//! element or call, as its comment says. A factor multiplies the time of something. Other units
+//! are named.
 
 use convoke_kernels::Isa;
 
 /// What each kind of work costs with the kernels of one instruction set.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Prices {
-    /// Cycles that a task costs beside its arithmetic.
+    /// Cycles of a task in addition to its arithmetic: a thread takes it from a queue, and its
+    /// tables are looked up.
     pub(crate) task_cycles: f64,
-    /// Cycles of a call of a micro-kernel beside its steps.
+    /// Cycles of a call of a micro-kernel in addition to its steps: arguments, checks of lengths,
+    /// and the start of the pipeline.
     pub(crate) kernel_call_cycles: f64,
-    /// Cycles of a call of a kernel for the products of Winograd's values beside its steps.
+    /// Cycles of the same for the products of one of Winograd's values, whose calls are longer
+    /// than plain ones.
     pub(crate) gemm_call_cycles: f64,
-    /// Cycles of a step of k beside its multiply-adds and loads.
+    /// Cycles of a step of K in addition to its multiply-adds and loads: its counter and its
+    /// jump.
     pub(crate) step_cycles: f64,
-    /// How many slots of loads a load takes, as not all slots can be filled.
+    /// Slots of a load port that one load takes. It is more than 1 because no core fills all
+    /// slots.
     pub(crate) load_slots: f64,
 
     /// Cycles to copy one element into a padded plane, edges and strides included.
     pub(crate) plane_cycles: f64,
-    /// Cycles to find where a row of a plane comes from.
+    /// Cycles to find where a row of a plane comes from, for each row.
     pub(crate) plane_row_cycles: f64,
-    /// Cycles to pack one element of a panel of B.
+    /// Cycles to pack one element into a panel of B.
     pub(crate) pack_cycles: f64,
-    /// Cycles to move one element to or from a place that has no neighbours.
+    /// Cycles to move one element to or from a place without neighbours, where no vector helps.
     pub(crate) scatter_cycles: f64,
 
-    /// Cycles to keep a vector of sums in scratch memory between two blocks of K: a store and a
+    /// Cycles to keep a vector of sums in scratch between two blocks of K: one store and one
     /// load.
     pub(crate) sum_cycles: f64,
     /// Cycles to store a finished vector of sums into Y.
     pub(crate) store_cycles: f64,
-    /// Cycles to finish a vector of sums with channels along its lanes: transposed, and stored in
-    /// short rows.
+    /// Cycles to finish a vector of sums along channels: it is transposed, and stored in short
+    /// rows.
     pub(crate) transposed_store_cycles: f64,
-    /// Cycles to add a vector of sums to others, or to copy it.
+    /// Cycles to add a vector of sums to another, or to copy it.
     pub(crate) added_cycles: f64,
-    /// Cycles to interleave and store a vector of sums of several phases.
+    /// Cycles to interleave a vector of sums with those of other phases, and to store it.
     pub(crate) weave_cycles: f64,
 
-    /// How much longer arithmetic takes on shifted views, whose loads cross cache lines: in tiles
-    /// of up to 2 rows, of up to 4, and of more rows, of which the fewer share a load the more
-    /// that counts.
+    /// Factor on arithmetic over shifted views in tiles of up to 2 rows. Such loads cross cache
+    /// lines, and few rows share each load.
     pub(crate) shifted_two_rows: f64,
+    /// Factor of the same in tiles of 3 or 4 rows.
     pub(crate) shifted_four_rows: f64,
+    /// Factor of the same in tiles of more rows.
     pub(crate) shifted_rows: f64,
-    /// The same for more than 4 rows where taps are shifts of one another's views, and there are
-    /// more steps than stores hide. (Stride 2, 3x3, 64 to 128 channels at 80x80: 83 % of the
-    /// peak, and with vectors along channels, which load no views, 90 %; 64 to 64 at 75x75 80 and
-    /// 87 %.)
+    /// Factor of the same in tiles of more than 4 rows, where taps are shifts of one another's
+    /// views and the steps are too many to hide behind stores.
     pub(crate) shifted_taps: f64,
-    /// How much longer tiles with vectors along channels take: AVX2 has no multiply-adds with
-    /// broadcasts from memory.
+    /// Factor on arithmetic in tiles along channels. It exceeds 1 for AVX2, which has no
+    /// multiply-add with a broadcast from memory.
     pub(crate) channel_tiles: f64,
-    /// How much longer tiles take whose sums are added to others', beside the phases' tiles.
-    /// (2x2, stride 2, 256 to 128, 512 to 256 and 1024 to 512 channels took 1.14, 1.17 and 1.13
-    /// times the estimate, by phases 1.10, 1.07 and 1.06.)
+    /// Factor on arithmetic in tiles whose sums are added to sums in memory, relative to tiles by
+    /// phases, which store once.
     pub(crate) added_tiles: f64,
-    /// How much longer tiles take whose panel of B leaves the L1 cache. (6x64 instead of 14x32,
-    /// 26x26: 197 instead of 212 GFLOP/s.)
+    /// Factor on arithmetic in tiles whose panel of B does not stay in the L1 cache.
     pub(crate) far_panel: f64,
-    /// Of the time that a panel takes from the L2 cache, the share that a call with few pixels
-    /// waits for. (Two rows of 4, 5 and 6 pixels at once: 1.3, 1.2 and 1.1 times as fast.)
+    /// Share of the time to read a panel from the L2 cache that a call with few pixels waits for.
+    /// More pixels hide it.
     pub(crate) read_share: f64,
-    /// Bytes a cycle that a panel of weights is fetched at ahead of its use. These are what the
-    /// L3 cache of a Zen 5 core gives. It is a price, as all machines fetch alike until that is
+    /// Bytes a cycle at which a panel of weights is fetched ahead of its use. It is the rate of a
+    /// Zen 5 core's L3 cache. It is a price and not a rate of the machine, because it was not
     /// measured on others.
     pub(crate) panel_bytes_per_cycle: usize,
 
-    /// Cycles for one product of a vector of sums without tiles: from planes that stay in the L1
-    /// cache, and from larger ones; and for its way into Y.
+    /// Cycles for one product of a vector of sums without tiles, from planes that stay in the L1
+    /// cache.
     pub(crate) summed_tap_cycles: f64,
+    /// Cycles of the same from larger planes.
     pub(crate) summed_far_cycles: f64,
+    /// Cycles to bring such a vector of sums into Y.
     pub(crate) summed_cycles: f64,
-    /// Cycles of depthwise ConvTranspose of stride 2 beside its multiply-adds: for each pair of
-    /// vectors of a row of Y, and for each channel or band of it.
+    /// Cycles of `upsample` in addition to its multiply-adds, for each pair of vectors of a row
+    /// of Y: they are interleaved and stored.
     pub(crate) upsample_cycles: f64,
+    /// Cycles of `upsample` for each channel or band of Y, to set up its rows.
     pub(crate) upsample_plane_cycles: f64,
 
-    /// Cycles of a multiply-add of registers in the materialised lowerings, and of making or
-    /// adding one element of their matrices.
+    /// Cycles of a multiply-add of registers in `im2col`, loads included.
     pub(crate) im2col_fma_cycles: f64,
+    /// Cycles to write one element of the im2col matrix.
     pub(crate) im2col_element_cycles: f64,
+    /// Cycles of a multiply-add of registers in `col2im`, loads included.
     pub(crate) col2im_fma_cycles: f64,
+    /// Cycles to add one element of the col2im matrix into Y.
     pub(crate) col2im_element_cycles: f64,
-    /// Cycles of a multiply-add of the naive loops.
+    /// Cycles of one multiply-add of the naive loops, which use no vectors.
     pub(crate) naive_fma_cycles: f64,
 
-    /// Cycles of Winograd's transforms: to copy a vector of padded elements into planes, to
-    /// compute a vector of one of a tile's values from them, and to take one back.
+    /// Cycles of Winograd to copy a vector of padded elements into planes.
     pub(crate) split_cycles: f64,
+    /// Cycles of Winograd to compute a vector of one of a tile's values from the planes.
     pub(crate) input_cycles: f64,
+    /// Cycles of Winograd to transform a vector of one of a tile's values back.
     pub(crate) output_cycles: f64,
-    /// How much longer it takes to take back tiles whose outputs do not fill a vector's row of
-    /// pixels. (5 of F(4x5, 3x3) against 4: 1.8 and 1.5 cycles of the 1.45 that both average;
-    /// more where layers of few channels are wide: 32 at 112x112 424 and 450 us.)
+    /// Factor on transforms back where the outputs of tiles do not fill a vector's row of pixels.
     pub(crate) ragged_output: f64,
-    /// How much longer transforms of 8x8 values take, which leave the registers. (F(6x6, 3x3):
-    /// 1.65.)
+    /// Factor on transforms of 8x8 values, which do not fit the registers.
     pub(crate) wide_transform: f64,
-    /// Cycles beside transforms for each channel of a block, and for each row of tiles that a
-    /// vector of output channels is taken back for.
+    /// Cycles of a call of a transform in addition to its vectors: for each channel of a block,
+    /// and for each row of tiles of a vector of output channels.
     pub(crate) transform_call_cycles: f64,
-    /// Cycles to pick one element of a phase of a stride from a row, for tiles.
+    /// Cycles of Winograd to pick one element of a stride's phase from a row.
     pub(crate) pick_cycles: f64,
-    /// Cycles to interleave a vector of pixels that are phases of ConvTranspose.
+    /// Cycles of Winograd to interleave a vector of pixels that are phases of ConvTranspose.
     pub(crate) phase_cycles: f64,
-    /// Share of a task that threads wait for the last one.
+    /// Share of a task's time that threads wait for the last of them.
     pub(crate) idle_share: f64,
 
-    /// How much longer than a plain stream filters take that are fetched ahead, a line or two
-    /// with each step of k.
+    /// Factor on reading filters that are fetched ahead, a line or two with each step of K,
+    /// relative to a plain stream.
     pub(crate) fetch_ahead: f64,
-    /// Share of the shorter of two things done at the same time, as arithmetic and fetching
+    /// Share of the shorter of two things done at the same time, such as arithmetic and fetching
     /// ahead, that the longer does not hide.
     pub(crate) not_hidden: f64,
-    /// Share of the L2 cache in which data stay beside what streams through; of twice that,
-    /// nothing stays.
+    /// Share of the L2 cache in which data stay while other data stream through. Nothing stays of
+    /// data that take twice that.
     pub(crate) l2_share: f64,
-    /// Share of the L3 cache that it keeps of whatever exceeds it.
+    /// Share of the L3 cache that keeps data which exceed it.
     pub(crate) l3_share: f64,
-    /// How much better an estimate must be whose packed weights exceed what the L3 cache keeps,
-    /// where W does not: they come from memory, and drive out those of other layers. (512 to 256
-    /// channels, 4x4, stride 2 at 8x8: Winograd with 27 MB of filters was estimated at 1.12 ms
-    /// and takes 1.19, `channel_gemm` with 8 MB at 1.17 and takes 1.14.)
+    /// Factor on estimates whose packed weights exceed what the L3 cache keeps, where W does not
+    /// exceed it: they come from memory, and push other layers' weights out.
     pub(crate) far_weights: f64,
 
-    /// How much longer direct kernels take on dense layers and on groups of several channels:
-    /// AVX2 has few registers for weights and rows.
+    /// Factor on direct kernels of `depthwise` on dense layers. It exceeds 1 for AVX2, which has
+    /// few registers for weights and rows.
     pub(crate) direct_dense: f64,
+    /// Factor of the same on groups of several channels.
     pub(crate) direct_groups: f64,
-    /// How much longer the direct kernels take on dense layers that are copied than their
-    /// arithmetic and loads. (7x7 stride 2 from three channels: 1.63 ms, by implicit GEMM 1.19.)
+    /// Factor on direct kernels on dense layers that read copies of X: they take longer than
+    /// their arithmetic and loads.
     pub(crate) direct_copied_dense: f64,
-    /// Slots of loads that a vector takes whose shifts cross cache lines, in direct kernels along
+    /// Slots of a load port for a vector whose shifts cross cache lines, in direct kernels along
     /// rows.
     pub(crate) direct_loads: f64,
-    /// Cycles that the sums of one row of a tile wait for one another at each product.
+    /// Cycles at each product that the sums of a tile's row wait for one another.
     pub(crate) direct_wait_cycles: f64,
-    /// Cycles of the direct kernels: to finish a vector of sums, for each unit of work, for each
-    /// row that is copied, and for each vector of it; and to turn one position of a vector's worth
-    /// of channels into a vector, or back.
+    /// Cycles of direct kernels to finish a vector of sums.
     pub(crate) direct_finish_cycles: f64,
+    /// Cycles of direct kernels for each unit of work, in addition to its vectors.
     pub(crate) direct_unit_cycles: f64,
+    /// Cycles of direct kernels for each row that is copied, in addition to its elements.
     pub(crate) row_copy_cycles: f64,
+    /// Cycles of direct kernels for each vector that is copied.
     pub(crate) vector_copy_cycles: f64,
+    /// Cycles of direct kernels to turn one position of a vector's worth of channels into a
+    /// vector, or back.
     pub(crate) gather_cycles: f64,
 
-    /// How much longer the kernels of several output channels take: AVX2 has few registers for
+    /// Factor on the kernels of `grouped`. It exceeds 1 for AVX2, which has few registers for
     /// weights and rows.
     pub(crate) grouped: f64,
-    /// How much longer the kernels of several output channels take than their parts, where planes
-    /// of a stride are written for many channels of a group before they are read, and from how
-    /// many channels on. (24 channels a group, 30x30: 100 GFLOP/s, by implicit GEMM 130; 14x14 70
-    /// and 95; 56x56 108 and 112.)
+    /// Factor on `grouped` where planes of a stride are written for many channels of a group
+    /// before they are read.
     pub(crate) grouped_strided: f64,
+    /// Channels of a group from which `grouped_strided` holds.
     pub(crate) grouped_strided_channels: usize,
-    /// Slots of loads that a vector of X takes whose shifts cross cache lines; and cycles to
-    /// finish a vector of sums of the kernels of several output channels.
+    /// Slots of a load port for a vector of X whose shifts cross cache lines, in `grouped`.
     pub(crate) grouped_loads: f64,
+    /// Cycles of `grouped` to finish a vector of sums.
     pub(crate) grouped_finish_cycles: f64,
-    /// How much longer their tiles take at the borders of planes, where loads have masks.
+    /// Factor, less 1, on the tiles of `grouped` at the borders of planes, where loads have
+    /// masks.
     pub(crate) grouped_border: f64,
 }
 
-/// AVX-512: what was measured.
+/// AVX-512: measured on Zen 5.
 const AVX512: Prices = Prices {
     task_cycles: 300.0,
     kernel_call_cycles: 40.0,
@@ -235,10 +245,8 @@ const AVX512: Prices = Prices {
     grouped_border: 0.3,
 };
 
-/// AVX2, on the same core. (In us, by the algorithm that AVX-512's figures pick and by the other
-/// one: 1x5 of 32 channels at 64x64 640 and 318, 5x1 516 and 310; 3x3, 32 groups of 256 at 56x56
-/// 1580 and 1100, of 128 380 and 290; 2 channels of each of 64 at 56x56 152 and 111; 256 to 128,
-/// 1x1 at 56x56 2260 and 2030.)
+/// AVX2, measured on the same core. The prices that differ change which algorithm is picked for
+/// grouped layers, for kernels on one axis and for 1x1 kernels.
 const AVX2: Prices = Prices {
     transposed_store_cycles: 4.5,
     channel_tiles: 1.11,
@@ -251,14 +259,15 @@ const AVX2: Prices = Prices {
     ..AVX512
 };
 
-/// NEON: AVX-512's, as there was no machine to measure on.
+/// NEON has AVX-512's prices, because there was no machine to measure on.
 const NEON: Prices = Prices { ..AVX512 };
 
-/// The portable tier: AVX-512's, as it is whatever the compiler makes of it.
+/// The portable tier has AVX-512's prices, because its speed depends on what the compiler makes
+/// of it.
 const PORTABLE: Prices = Prices { ..AVX512 };
 
-/// The rows, in the order of [`Isa::ALL`]: an ISA without a row does not compile. (`Isa` is
-/// another crate's and non-exhaustive, so that a `match` would ask for a default.)
+/// The rows, in the order of [`Isa::ALL`]. An ISA without a row does not compile. A `match` could
+/// not ensure that: `Isa` is a non-exhaustive type of another crate and would need a default arm.
 static ROWS: [(Isa, Prices); Isa::ALL.len()] =
     [(Isa::Portable, PORTABLE), (Isa::Neon, NEON), (Isa::Avx2, AVX2), (Isa::Avx512, AVX512)];
 

@@ -1,19 +1,20 @@
-//! What a layer takes with one algorithm: counted by the lowerings, priced here.
+//! The estimated work of a layer with one algorithm. Lowerings count it, and the prices are
+//! applied here.
 //!
 //! A lowering counts what it does: calls, elements that it copies, vectors that it stores.
-//! [`Machine::work`] turns a count into cycles, by the prices of the machine's instruction set. No
-//! lowering multiplies by such a price itself.
+//! [`Machine::work`] turns a count into cycles, by the prices of the machine's instruction set.
+//! No lowering multiplies by such a price itself.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Mul};
 
 use super::Machine;
 
-/// Something that lowerings do, and that has a price: each stands for one row of
+/// Something that lowerings do and that has a price. Each item stands for a field of
 /// [`Prices`](super::Prices), or for a rate of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Item {
-    /// Cycles of arithmetic, as [`Machine::tile_cycles`] and its like count them.
+    /// Cycles of arithmetic, counted by [`Machine::tile_cycles`] and similar estimates.
     ArithmeticCycles,
     /// Multiply-adds of registers in the materialised lowerings.
     Im2colFmas,
@@ -27,20 +28,22 @@ pub(crate) enum Item {
     Tasks,
     /// Calls of micro-kernels.
     KernelCalls,
-    /// Elements that are copied into padded planes, and rows of planes whose source is looked up.
+    /// Elements that are copied into padded planes.
     PlaneElements,
+    /// Rows of padded planes. The source of each row in X is looked up.
     PlaneRows,
     /// Elements that are packed into panels of B.
     PackedElements,
-    /// Elements that are moved one by one.
+    /// Elements that are moved one at a time.
     ScatteredElements,
     /// Elements of images that are transposed, one by one, so that images are neighbours.
     ImageElements,
     /// Elements of the matrices of the materialised lowerings.
     Im2colElements,
     Col2imElements,
-    /// Vectors of sums that are kept between two blocks of K, or stored into Y.
+    /// Vectors of sums that are kept in scratch between two blocks of K.
     KeptVectors,
+    /// Vectors of finished sums that are stored into Y.
     StoredVectors,
     /// Vectors of sums along channels that are transposed, and stored into Y.
     TransposedVectors,
@@ -83,7 +86,7 @@ pub(crate) enum Item {
 /// What an item counts as, for those who read a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Multiply-adds, with the loads beside them.
+    /// Multiply-adds and their loads.
     Arithmetic,
     /// Copies of X: planes, panels, transforms.
     Copies,
@@ -105,20 +108,20 @@ impl Kind {
     ];
 }
 
-/// Estimated cycles on one core, by kind. Works add up, and are multiplied by how often they are
-/// done.
+/// Estimated cycles on one core, by kind. Works can be added, and multiplied by how often they
+/// are done.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Work([f64; Kind::ALL.len()]);
 
 impl Work {
-    /// Nothing but `cycles` of one kind.
+    /// A work of `cycles` of one kind.
     pub(crate) fn of(kind: Kind, cycles: f64) -> Self {
         let mut work = Self::default();
         work.0[kind as usize] = cycles;
         work
     }
 
-    /// All cycles.
+    /// The cycles of all kinds together.
     pub(crate) fn cycles(&self) -> f64 {
         self.0.iter().sum()
     }
@@ -149,7 +152,7 @@ impl Mul<f64> for Work {
     }
 }
 
-/// The share of each kind, from a percent on.
+/// Prints the share of each kind that has at least one percent.
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -165,7 +168,7 @@ impl fmt::Display for Work {
 }
 
 impl Machine {
-    /// What `count` of an item take.
+    /// The work of `count` of an item.
     pub(crate) fn work(&self, item: Item, count: f64) -> Work {
         let (kind, price) = self.price(item);
         Work::of(kind, count * price)
@@ -215,7 +218,8 @@ impl Machine {
         }
     }
 
-    /// Two works that are done at the same time: the longer does not hide all of the shorter.
+    /// The work of two works that are done at the same time. The longer one does not hide all of
+    /// the shorter one.
     pub(crate) fn together(&self, one: Work, other: Work) -> Work {
         let (longer, shorter) = if one.cycles() >= other.cycles() { (one, other) } else { (other, one) };
         longer + shorter * self.prices().not_hidden

@@ -1,4 +1,4 @@
-//! Why a plan is what it is.
+//! The explanation of a plan: what was picked, and why not the others.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -9,15 +9,15 @@ use crate::exec::Line;
 use crate::lower::contract::Recipe;
 use crate::machine::Machine;
 
-/// What the planner picked, and what it decided on each other candidate. `Display` prints it as a
-/// short text.
+/// What the planner picked, and its verdict on each candidate. `Display` prints it as a short
+/// text.
 #[derive(Debug, Clone)]
 pub struct Explanation {
     pub(crate) layer: String,
-    /// Which taps are computed, where not all are.
+    /// Which taps are computed, if not all are.
     pub(crate) taps: Option<String>,
     pub(crate) picked: Algorithm,
-    /// Its estimated time on one core, in nanoseconds.
+    /// The pick's estimated time on one core, in nanoseconds.
     pub(crate) cost: f64,
     pub(crate) recipe: Recipe,
     pub(crate) machine: Machine,
@@ -26,14 +26,14 @@ pub struct Explanation {
     pub(crate) verdicts: Vec<Verdict>,
 }
 
-/// The planner's word on one candidate.
+/// The planner's verdict on one candidate.
 #[derive(Debug, Clone)]
 pub struct Verdict {
     /// The candidate.
     pub algorithm: Algorithm,
-    /// Estimated time on one core, in nanoseconds; none if it was rejected.
+    /// Estimated time on one core, in nanoseconds; none if the candidate was rejected.
     pub cost: Option<f64>,
-    /// Why it was rejected, or not picked; empty for the pick.
+    /// Why the candidate was rejected or not picked; empty for the pick.
     pub reason: String,
 }
 
@@ -44,14 +44,14 @@ impl Explanation {
         self.picked
     }
 
-    /// The pick's estimated time on one core, in nanoseconds. It only orders the candidates of a
-    /// layer.
+    /// The pick's estimated time on one core, in nanoseconds. It is only good for comparing the
+    /// candidates of one layer.
     #[must_use]
     pub fn cost(&self) -> f64 {
         self.cost
     }
 
-    /// The pick's tiles and blocking, in a line for a reader.
+    /// The pick's tiles and blocking, in one line of text.
     #[must_use]
     pub fn details(&self) -> &str {
         &self.recipe.details
@@ -63,27 +63,28 @@ impl Explanation {
         self.recipe.kernel
     }
 
-    /// How weights are packed, in words: tiles and blocks, as far as the packed values depend on
-    /// them.
+    /// The layout of the packed weights, as text: the tiles and blocks that the packed values
+    /// depend on.
     #[must_use]
     pub fn layout(&self) -> String {
         self.recipe.layout.to_string()
     }
 
-    /// What a thread's share of the workspace is for: a name and a number of bytes for each piece,
-    /// in words.
+    /// What one thread's share of the workspace holds, as text: a name and a number of bytes for
+    /// each piece.
     #[must_use]
     pub fn scratch(&self) -> String {
         self.recipe.scratch.to_string()
     }
 
-    /// What the estimated time consists of, in words.
+    /// The parts of the estimated time, as text.
     #[must_use]
     pub fn work(&self) -> String {
         self.recipe.work.to_string()
     }
 
-    /// Which taps of the kernel are computed, where not all are: the others see padding alone.
+    /// Which taps of the kernel are computed, as text; none if all are. The others see padding
+    /// alone.
     #[must_use]
     pub fn taps(&self) -> Option<&str> {
         self.taps.as_deref()
@@ -95,19 +96,19 @@ impl Explanation {
         &self.machine
     }
 
-    /// Threads that the plan was made for.
+    /// The number of threads that the plan was made for.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Tasks that a run is split into.
+    /// The number of tasks that a run is split into.
     #[must_use]
     pub fn tasks(&self) -> usize {
         self.recipe.tasks
     }
 
-    /// Bytes of workspace for all threads.
+    /// Bytes of workspace, for all threads together.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         self.recipe.scratch.lines() * size_of::<Line>() * self.threads
@@ -153,7 +154,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// An estimate in nanoseconds, printed with some digits whatever its size.
+/// An estimate in nanoseconds. Long times are printed in microseconds.
 pub(super) struct Time(pub(super) f64);
 
 impl fmt::Display for Time {

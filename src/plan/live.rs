@@ -1,11 +1,12 @@
-//! The taps of a Conv that meet input: the others, which see padding alone whatever the output,
-//! need not be computed.
+//! Leaves out the taps of a Conv that see padding alone at every output.
 //!
-//! Large dilations reach beyond small images (3x3 of dilation 36 on 33x33 is a 1x1 layer), as do
-//! kernels beyond images of a few elements. What is left is an ordinary layer with a smaller
-//! kernel, so that lowerings need not know. A product with padding is zero where the weight is
-//! finite; otherwise it is NaN, and such a tap's is in every output of its channel: the channel's
-//! bias becomes NaN.
+//! Dilated kernels can reach beyond small images: a 3x3 kernel of dilation 36 on a 33x33 image
+//! has one tap that meets input. What is left is an ordinary layer with a smaller kernel, so the
+//! lowerings need not know.
+//!
+//! A product with padding is zero if the weight is finite, and NaN otherwise. A tap that sees
+//! padding alone would add that NaN to every output of its channel, so the channel's bias becomes
+//! NaN instead.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -17,16 +18,16 @@ use crate::error::Error;
 use crate::exec::reserved;
 use crate::{Geometry, Op};
 
-/// Which taps of a layer's kernel meet input, where not all do.
+/// The taps of a layer's kernel that meet input, for a layer in which not all do.
 pub(crate) struct LiveTaps {
-    /// For each spatial axis.
+    /// The taps of each spatial axis.
     pub(crate) ranges: Vec<Range<usize>>,
-    /// The layer with these taps alone.
+    /// The layer with only these taps.
     pub(crate) geometry: Geometry,
 }
 
 impl LiveTaps {
-    /// None where every tap is needed.
+    /// None if every tap meets input.
     pub(crate) fn new(whole: &Geometry) -> Option<Self> {
         if whole.op != Op::Conv || whole.output_len() == 0 || whole.weight_len() == 0 {
             return None;
@@ -36,7 +37,7 @@ impl LiveTaps {
         (geometry.kernel_volume() < whole.kernel_volume()).then_some(Self { ranges, geometry })
     }
 
-    /// Whether a tap, by its place in the kernel, is one of them.
+    /// Whether these taps include `tap`, an index into the kernel.
     fn contain(&self, whole: &Geometry, mut tap: usize) -> bool {
         whole.axes.iter().zip(&self.ranges).rev().all(|(axis, range)| {
             let place = tap % axis.kernel;
@@ -45,8 +46,8 @@ impl LiveTaps {
         })
     }
 
-    /// The part of W that belongs to these taps. Makes the bias NaN for channels that multiply
-    /// padding by a weight that is not finite.
+    /// The weights of these taps. It makes the bias NaN for channels that have a non-finite
+    /// weight at a tap that is left out.
     pub(crate) fn select<T: Element>(&self, whole: &Geometry, w: &[T], bias: &mut [T::Acc]) -> Result<Vec<T>, Error> {
         let mut selected = reserved(self.geometry.weight_len(), format_args!("{}, taps that meet input", whole.op))?;
         let (taps, filter) = (whole.kernel_volume(), whole.in_channels_per_group() * whole.kernel_volume());

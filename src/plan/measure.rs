@@ -13,23 +13,26 @@ use crate::error::Error;
 use crate::exec::reserved;
 use crate::{ErrorKind, Operator, Threads, Workspace};
 
-/// Candidates that are measured: the cheapest ones by estimate, if they are not more than so many
-/// times as long as the pick.
+/// Candidates that are measured, at the most. Each takes time and memory, and the fastest one is
+/// rarely below the fourth place.
 const MOST_CANDIDATES: usize = 4;
-const WORTH_A_TRY: f64 = 2.0;
-/// Rounds in which each candidate runs once, at the least; and how long there are more of them.
+/// The highest estimate of a candidate that is measured, as a multiple of the pick's estimate.
+/// Estimates are rarely further off.
+const MOST_ESTIMATE_RATIO: f64 = 2.0;
+/// Rounds in which each candidate runs once, at the least: one slow run must not decide.
 const LEAST_ROUNDS: usize = 3;
-const LONG_ENOUGH: Duration = Duration::from_millis(150);
-/// Who needs memory, in errors.
+/// How long rounds go on, at the least: short layers need more of them to be told apart.
+const LEAST_DURATION: Duration = Duration::from_millis(150);
+/// What needs the memory, in error messages.
 const WHAT: &str = "tuning";
 
 impl Planner {
-    /// Measures the candidates that are the cheapest by estimate on made-up data, keeps the fastest
-    /// in `tuning`, and gives the plan for it. Takes some tenths of a second, or three runs of each
-    /// candidate where those take longer, and the memory for all of them.
+    /// Measures the candidates with the lowest estimates on made-up data, keeps the fastest in
+    /// `tuning`, and returns the plan for it.
     ///
-    /// Set [`threads`](Planner::threads) to as many as `threads` has: it is what layers are kept
-    /// for.
+    /// It takes some tenths of a second, or three runs of each candidate if they take longer. It
+    /// needs the memory of all candidates at once. Set [`threads`](Planner::threads) to the
+    /// number of threads that `threads` has, because `tuning` keeps picks by it.
     ///
     /// # Errors
     /// Those of [`plan`](Planner::plan); [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
@@ -51,48 +54,48 @@ impl Planner {
             .filter_map(|verdict| Some((verdict.cost?, verdict.algorithm)))
             .collect();
         candidates.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let longest = candidates.first().map_or(0.0, |(cost, _)| cost * WORTH_A_TRY);
+        let longest = candidates.first().map_or(0.0, |(cost, _)| cost * MOST_ESTIMATE_RATIO);
         candidates.retain(|(cost, _)| *cost <= longest);
         candidates.truncate(MOST_CANDIDATES);
 
         let geometry = estimated.geometry();
         let (w, bias) = (made_up::<T>(geometry.weight_len())?, made_up::<T>(geometry.bias_len())?);
         let (x, mut y) = (made_up::<T>(geometry.input_len())?, reserved(geometry.output_len(), WHAT)?);
-        let mut runs = Vec::with_capacity(candidates.len());
+        let mut timed = Vec::with_capacity(candidates.len());
         for (_, algorithm) in candidates {
             match planner.clone().algorithm(algorithm).plan(operator.clone(), x_shape) {
-                Ok(plan) => runs.push(Run::new(plan, &w, &bias)?),
-                // Forced, it computes all taps, also where those that meet input are all that it
-                // can.
+                Ok(plan) => timed.push(TimedCandidate::new(plan, &w, &bias)?),
+                // A forced algorithm gets the layer with all taps. An algorithm that accepts it
+                // only without the taps that see padding alone is not measured.
                 Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Workspace) => {}
                 Err(error) => return Err(error),
             }
         }
         let begin = Instant::now();
         let mut rounds = 0;
-        while runs.len() > 1 && (rounds < LEAST_ROUNDS || begin.elapsed() < LONG_ENOUGH) {
-            for run in &mut runs {
-                run.once(&x, y.spare_capacity_mut(), threads)?;
+        while timed.len() > 1 && (rounds < LEAST_ROUNDS || begin.elapsed() < LEAST_DURATION) {
+            for candidate in &mut timed {
+                candidate.once(&x, y.spare_capacity_mut(), threads)?;
             }
             rounds += 1;
         }
-        let Some(fastest) = runs.into_iter().min_by_key(|run| run.fastest) else { return Ok(estimated) };
-        let layer = self.layer::<T>(geometry, estimated.isa());
-        let picked = Tuning::of(&layer, fastest.plan.algorithm());
+        let Some(fastest) = timed.into_iter().min_by_key(|candidate| candidate.fastest) else { return Ok(estimated) };
+        let key = self.tuning_key::<T>(geometry, estimated.isa());
+        let picked = Tuning::of(&key, fastest.plan.algorithm());
         tuning.merge(picked.clone());
         self.clone().tuning(picked).plan(operator, x_shape)
     }
 }
 
-/// A candidate with all that it needs.
-struct Run<T: Element> {
+/// A candidate with all that its runs need, and its fastest run.
+struct TimedCandidate<T: Element> {
     plan: Plan<T>,
     packed: PackedWeights<T>,
     workspace: Workspace<'static>,
     fastest: Duration,
 }
 
-impl<T: Element> Run<T> {
+impl<T: Element> TimedCandidate<T> {
     fn new(plan: Plan<T>, w: &[T], bias: &[T]) -> Result<Self, Error> {
         let packed = plan.pack(w, Some(bias))?;
         Ok(Self { packed, workspace: Workspace::for_plan(&plan)?, plan, fastest: Duration::MAX })
@@ -107,7 +110,7 @@ impl<T: Element> Run<T> {
     }
 }
 
-/// Values of usual size: zeros, subnormal numbers and overflows would take other ways.
+/// Values of ordinary size. Zeros, subnormal numbers and overflows may take another time.
 fn made_up<T: Element>(len: usize) -> Result<Vec<T>, Error> {
     let mut values = reserved(len, WHAT)?;
     values.extend((0..len).map(|i| T::round_from_f64((i % 61) as f64 / 64.0 - 0.5)));

@@ -1,4 +1,4 @@
-//! Weights in the layout of one plan's kernels.
+//! Weights in the layout of a plan's kernels.
 
 use alloc::format;
 use alloc::string::String;
@@ -16,8 +16,7 @@ use crate::exec::{Line, lines_for, reserved};
 use crate::lower::contract::{Lowering, Recipe};
 use crate::lower::layout::WeightLayout;
 
-/// Everything that the layout of packed weights depends on; the input's spatial size is not among
-/// it.
+/// Everything that packed weights depend on. The batch and the spatial size of X are not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Format {
     pub(crate) op: Op,
@@ -25,14 +24,14 @@ pub(crate) struct Format {
     pub(crate) isa: Isa,
     pub(crate) group: usize,
     pub(crate) weight_shape: Vec<usize>,
-    /// Strides and dilations: layouts by phases depend on them.
+    /// Stride and dilation of each spatial axis, because layouts by phases depend on them.
     pub(crate) steps: Vec<(usize, usize)>,
     pub(crate) layout: WeightLayout,
 }
 
 impl Format {
-    /// How weights of this format differ from those that a plan needs: the first thing, with both
-    /// values. None where they do not.
+    /// The first difference between these weights and those that a plan needs, with both values.
+    /// None if there is no difference.
     pub(crate) fn difference(&self, plan: &Self) -> Option<String> {
         let Self { op, algorithm, isa, group, weight_shape, steps, layout } = self;
         let differ = |what: &str, packed: &dyn fmt::Display, needed: &dyn fmt::Display| {
@@ -71,7 +70,7 @@ impl Format {
     }
 }
 
-/// Values in one format, as a lowering packed them.
+/// Packed weights in one format, as a lowering packed them.
 #[derive(Clone)]
 pub(crate) struct Packing<T: Element> {
     pub(crate) format: Format,
@@ -84,7 +83,7 @@ pub(crate) struct Packing<T: Element> {
 }
 
 impl<T: Element> Packing<T> {
-    /// Packs W by a lowering and its recipe.
+    /// Packs W as a lowering's recipe says.
     pub(crate) fn new(
         lowering: &dyn Lowering<T>,
         recipe: &Recipe,
@@ -111,24 +110,25 @@ impl<T: Element> Packing<T> {
 
 /// Weights and bias, packed by [`Plan::pack`](crate::Plan::pack) for the kernels of a plan.
 ///
-/// They do not depend on the input's batch and spatial size: a plan for another input size accepts
-/// them if it was made by [`Planner::packed_for`](crate::Planner::packed_for). Other plans reject
-/// them.
+/// They do not depend on the batch and the spatial size of X. A plan for another size of X
+/// accepts them if it was made by [`Planner::packed_for`](crate::Planner::packed_for). Other
+/// plans reject them.
 ///
-/// Where the plan that packed them leaves out taps that see padding alone, they hold the taps that
-/// it keeps as well as all of them.
+/// If the plan that packed them leaves out taps that see padding alone, they hold two copies: the
+/// taps that it keeps, and all taps.
 #[derive(Clone)]
 pub struct PackedWeights<T: Element> {
     /// All taps.
     pub(crate) whole: Packing<T>,
-    /// Those that meet input at the size that they were packed for, where not all do.
+    /// Only the taps that meet input at the size of X that they were packed for. None if all taps
+    /// do.
     pub(crate) live: Option<Live<T>>,
 }
 
 /// The taps that meet input, packed.
 #[derive(Clone)]
 pub(crate) struct Live<T: Element> {
-    /// For each spatial axis.
+    /// The taps of each spatial axis.
     pub(crate) taps: Vec<Range<usize>>,
     pub(crate) packing: Packing<T>,
 }

@@ -12,7 +12,7 @@ use convoke_kernels::isa::Absence;
 use super::explain::{Explanation, Time, Verdict};
 use super::live::LiveTaps;
 use super::packed::Format;
-use super::tune::Layer;
+use super::tune::TuningKey;
 use super::{Method, PackedWeights, Plan, Tuning};
 use crate::choice::{Accuracy, Algorithm};
 use crate::element::Element;
@@ -243,7 +243,7 @@ impl Planner {
         let wish = |packed: Option<&Format>| match (self.algorithm, packed) {
             (Some(algorithm), _) => Wish::Force(algorithm),
             (None, Some(format)) => Wish::Packed(format.algorithm),
-            (None, None) => self.tuning.pick(&self.layer::<T>(&geometry, isa)).map_or(Wish::None, Wish::Prefer),
+            (None, None) => self.tuning.pick(&self.tuning_key::<T>(&geometry, isa)).map_or(Wish::None, Wish::Prefer),
         };
         let choose = |geometry: &Geometry, packed: Option<&Format>| {
             let request = Request::<T> {
@@ -273,8 +273,8 @@ impl Planner {
     }
 
     /// What a measured pick for a geometry is kept under.
-    pub(super) fn layer<'a, T: Element>(&self, geometry: &'a Geometry, isa: Isa) -> Layer<'a> {
-        Layer { geometry, dtype: T::DTYPE, isa, threads: self.threads, accuracy: self.accuracy }
+    pub(super) fn tuning_key<'a, T: Element>(&self, geometry: &'a Geometry, isa: Isa) -> TuningKey<'a> {
+        TuningKey { geometry, dtype: T::DTYPE, isa, threads: self.threads, accuracy: self.accuracy }
     }
 
     /// Takes the cheapest offer within the limits, and builds it.

@@ -1,4 +1,5 @@
-//! Picks by measurement, in place of the cost model's: kept, saved as text, and loaded.
+//! A table of algorithms that were measured to be the fastest. The planner prefers them to its
+//! estimates.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -11,16 +12,16 @@ use crate::choice::{Accuracy, Algorithm};
 use crate::error::{Error, bail};
 use crate::{DType, Geometry};
 
-/// The first line of a saved tuning; the number is that of the form of the lines behind it.
+/// The first line of a saved tuning. The number is the version of the form of the lines after it.
 const HEAD: &str = "convoke tuning 1";
 
-/// Which algorithm was the fastest, layer by layer: made by
-/// [`Planner::tune`](super::Planner::tune), used by [`Planner::tuning`](super::Planner::tuning).
+/// The fastest algorithm of each layer that was measured. [`Planner::tune`](super::Planner::tune)
+/// fills it, and [`Planner::tuning`](super::Planner::tuning) uses it.
 ///
-/// A layer is an operator with its sizes, an element type, an ISA, a number of threads and an
-/// accuracy. `Display` and `FromStr` save it as text, a line a layer, and load it: on a machine of
-/// the same kind, since another one's figures are others. What is loaded only orders algorithms:
-/// whatever it says, results are right.
+/// A layer here is an operator with its sizes, an element type, an ISA, a number of threads and
+/// an accuracy. `Display` saves a tuning as text, one line for each layer, and `FromStr` loads
+/// it. Load it on machines of the same kind, because on another kind other algorithms may be the
+/// fastest. A tuning only chooses among algorithms: results are right whatever it says.
 ///
 /// ```
 /// # #[cfg(feature = "std")] {
@@ -56,22 +57,22 @@ impl Tuning {
         self.picks.is_empty()
     }
 
-    /// Takes over what `other` knows, which counts where both know a layer.
+    /// Adds all layers of `other`. Where both have a layer, `other`'s algorithm is kept.
     pub fn merge(&mut self, other: Self) {
         self.picks.extend(other.picks);
     }
 
-    /// One measured layer.
+    /// A tuning of one measured layer.
     #[cfg(feature = "std")]
-    pub(super) fn of(layer: &Layer<'_>, algorithm: Algorithm) -> Self {
-        Self { picks: [(layer.to_string(), algorithm)].into() }
+    pub(super) fn of(key: &TuningKey<'_>, algorithm: Algorithm) -> Self {
+        Self { picks: [(key.to_string(), algorithm)].into() }
     }
 
-    pub(super) fn pick(&self, layer: &Layer<'_>) -> Option<Algorithm> {
+    pub(super) fn pick(&self, key: &TuningKey<'_>) -> Option<Algorithm> {
         if self.is_empty() {
             return None; // Without making the text.
         }
-        self.picks.get(&layer.to_string()).copied()
+        self.picks.get(&key.to_string()).copied()
     }
 }
 
@@ -86,8 +87,8 @@ impl FromStr for Tuning {
     type Err = Error;
 
     /// # Errors
-    /// [`InvalidTuning`](crate::ErrorKind::InvalidTuning) with the number of the line. Empty lines
-    /// are skipped.
+    /// [`InvalidTuning`](crate::ErrorKind::InvalidTuning) with the number of the line. Empty
+    /// lines are skipped.
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut lines = text.lines().zip(1..);
         match lines.next() {
@@ -110,9 +111,9 @@ impl FromStr for Tuning {
     }
 }
 
-/// What a pick depends on, but for the limit of the workspace: a plan within a limit that the pick
-/// exceeds falls back on estimates.
-pub(super) struct Layer<'a> {
+/// What the fastest algorithm depends on, and so the key of a [`Tuning`]. The workspace limit is
+/// not in it: if a pick exceeds the limit, the plan falls back on estimates.
+pub(super) struct TuningKey<'a> {
     pub(super) geometry: &'a Geometry,
     pub(super) dtype: DType,
     pub(super) isa: Isa,
@@ -120,7 +121,7 @@ pub(super) struct Layer<'a> {
     pub(super) accuracy: Accuracy,
 }
 
-impl fmt::Display for Layer<'_> {
+impl fmt::Display for TuningKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { geometry, dtype, isa, threads, accuracy } = self;
         let Geometry { op, batch, group, in_channels, out_channels, ref axes } = **geometry;

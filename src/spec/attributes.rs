@@ -1,8 +1,8 @@
-//! The attributes that Conv and ConvTranspose share, raw as given, and their checks.
+//! The attributes that Conv and ConvTranspose share, as given, and their checks.
 
 use alloc::vec::Vec;
 
-use super::axis::{AxisName, Window, narrow};
+use super::axis::{AxisName, UnpaddedAxis, narrow};
 use super::op::{MAX_SIZE, Op};
 use super::padding::{AutoPad, Pads};
 use crate::error::{Error, bail};
@@ -10,7 +10,7 @@ use crate::error::{Error, bail};
 /// The newest version of both operators.
 pub(super) const LATEST_OPSET: u32 = 22;
 
-/// What both builders hold.
+/// The attributes that both operators' builders hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Attributes {
     pub(super) op: Op,
@@ -39,10 +39,10 @@ impl Attributes {
         }
     }
 
-    /// The version of the operator that the opset holds: 1, 11 or 22.
+    /// The version of the operator that holds for the opset: 1, 11 or 22.
     ///
-    /// The versions differ in the element types only (and in wording: see `docs/design.md` for
-    /// where the texts disagree).
+    /// The versions allow different element types and compute the same. `docs/design.md` lists
+    /// where their texts disagree.
     pub(super) fn since_version(&self) -> Result<u32, Error> {
         match self.opset {
             0 => bail!(UnsupportedOperator, "{}: opset 0 does not exist, the first is 1", self.op),
@@ -52,8 +52,8 @@ impl Attributes {
         }
     }
 
-    /// Ranks of X and W, and dimensions that fit `isize`. Returns the number of spatial axes, at
-    /// least 1.
+    /// Checks the ranks of X and W, and that all dimensions fit `isize`. Returns the number of
+    /// spatial axes, which is at least 1.
     pub(super) fn spatial_rank(&self, x_shape: &[usize]) -> Result<usize, Error> {
         let (op, w_shape) = (self.op, &self.weight_shape);
         if x_shape.len() < 3 {
@@ -80,8 +80,8 @@ impl Attributes {
         at_least(1, "group", self.group, format_args!("{}", self.op))
     }
 
-    /// Kernel, strides and dilations of every spatial axis, checked.
-    pub(super) fn windows(&self, x_shape: &[usize]) -> Result<Vec<Window>, Error> {
+    /// Kernel, stride and dilation of every spatial axis, checked.
+    pub(super) fn unpadded(&self, x_shape: &[usize]) -> Result<Vec<UnpaddedAxis>, Error> {
         let spatial = x_shape.len() - 2;
         let kernel = self.list("kernel_shape", self.kernel_shape.as_deref(), spatial)?;
         let strides = self.list("strides", self.strides.as_deref(), spatial)?;
@@ -102,13 +102,13 @@ impl Attributes {
                 }
                 let stride = at_least(1, "strides", strides.map_or(1, |s| s[index]), format_args!("{name}"))?;
                 let dilation = at_least(1, "dilations", dilations.map_or(1, |d| d[index]), format_args!("{name}"))?;
-                Window::new(self.op, index, x_shape[2 + index], w_dim, stride, dilation)
+                UnpaddedAxis::new(self.op, index, x_shape[2 + index], w_dim, stride, dilation)
             })
             .collect()
     }
 
-    /// `pads` of every spatial axis: zero if absent, and none but zeros beside an `auto_pad` other
-    /// than NOTSET.
+    /// The `pads` of every spatial axis; zero if the attribute is absent. If `auto_pad` is not
+    /// NOTSET, only zeros are accepted.
     pub(super) fn pads(&self, spatial: usize) -> Result<Vec<Pads>, Error> {
         let op = self.op;
         let Some(pads) = self.pads.as_deref() else {
@@ -135,8 +135,8 @@ impl Attributes {
         (0..spatial).map(|i| Ok(Pads { begin: pad(i)?, end: pad(i + spatial)? })).collect()
     }
 
-    /// A list with one entry per spatial axis, if it is given. An empty list is given, and of the
-    /// wrong length.
+    /// The list, which must have one entry per spatial axis, or none if the attribute is absent.
+    /// An empty list is not absent: its length is wrong.
     pub(super) fn list<'a>(
         &self,
         name: &str,
@@ -155,7 +155,7 @@ impl Attributes {
     }
 }
 
-/// An attribute's value as a size.
+/// An attribute's value as a size, which must be at least `minimum`.
 pub(super) fn at_least(
     minimum: i64,
     attribute: &str,
@@ -171,16 +171,16 @@ pub(super) fn at_least(
     }
 }
 
-/// The builder methods and accessors that both operators have, over their field `attributes:
-/// Attributes`.
+/// The builder methods and accessors that both operators have. They use the operator's field
+/// `attributes: Attributes`.
 macro_rules! shared_attributes {
     ($operator:ident) => {
         impl $operator {
-            /// The model's opset (of the domain `ai.onnx`), 22 if not called.
+            /// The model's opset (of the domain `ai.onnx`); 22 if not called.
             ///
-            /// Any from 1 on is taken and means the newest version of the operator up to there: 1,
-            /// 11 or 22. All three compute the same; they differ in the element types that
-            /// [`check_dtype`](Self::check_dtype) lets pass.
+            /// Every opset from 1 on is accepted. It means the newest version of the operator up
+            /// to that opset: 1, 11 or 22. All three compute the same. They differ in the element
+            /// types that [`check_dtype`](Self::check_dtype) accepts.
             #[must_use]
             pub fn opset(mut self, opset: u32) -> Self {
                 self.attributes.opset = opset;
@@ -194,8 +194,8 @@ macro_rules! shared_attributes {
                 self
             }
 
-            /// The attribute `dilations`: distance between taps, one per spatial axis, each at
-            /// least 1; 1 if not called.
+            /// The attribute `dilations`: the distance between taps, one per spatial axis, each
+            /// at least 1; 1 if not called.
             #[must_use]
             pub fn dilations(mut self, dilations: impl Into<Vec<i64>>) -> Self {
                 self.attributes.dilations = Some(dilations.into());
@@ -209,16 +209,16 @@ macro_rules! shared_attributes {
                 self
             }
 
-            /// The attribute `kernel_shape`: redundant beside W's shape, and an error where it
-            /// differs.
+            /// The attribute `kernel_shape`. W's shape says the same; it is an error if they
+            /// differ.
             #[must_use]
             pub fn kernel_shape(mut self, kernel_shape: impl Into<Vec<i64>>) -> Self {
                 self.attributes.kernel_shape = Some(kernel_shape.into());
                 self
             }
 
-            /// The attribute `pads`: the beginnings of all spatial axes, then the ends of all, none
-            /// negative; 0 if not called. Beside an `auto_pad` other than NOTSET only zeros are
+            /// The attribute `pads`: the beginnings of all spatial axes, then the ends of all,
+            /// none negative; 0 if not called. If `auto_pad` is not NOTSET, only zeros are
             /// accepted.
             #[must_use]
             pub fn pads(mut self, pads: impl Into<Vec<i64>>) -> Self {

@@ -1,8 +1,8 @@
-//! One spatial axis: every size formula of the two operators stands in this file.
+//! One spatial axis. Every size formula of the two operators is in this file.
 //!
-//! Formulas are evaluated in `i128`, where no product or sum of the 64-bit sizes involved can
-//! overflow, and narrowed once at the end. What passes fits `isize`, so the positions that a kernel
-//! computes from an [`Axis`] do too.
+//! Formulas are evaluated in `i128`, where no product or sum of these 64-bit sizes can overflow,
+//! and narrowed once at the end. Accepted sizes fit `isize`, so the positions that a kernel
+//! computes from an [`Axis`] fit too.
 
 use core::{fmt, ops::Range};
 
@@ -11,14 +11,16 @@ use crate::error::{Error, bail};
 
 /// One spatial axis of a validated convolution.
 ///
-/// With `x` an input position, `o` an output position and `k` a kernel tap along this axis: Conv
-/// reads `x = o * stride + k * dilation - pad_begin`; ConvTranspose adds to `o = x * stride + k *
-/// dilation - pad_begin`.
+/// Let `x` be an input position, `o` an output position and `k` a kernel tap along this axis.
+/// Conv reads `x = o * stride + k * dilation - pad_begin`. ConvTranspose adds to `o = x * stride
+/// + k * dilation - pad_begin`.
 ///
-/// In an axis that [`Conv::geometry`](super::Conv::geometry) or [`ConvTranspose::geometry`](super::ConvTranspose::geometry)
-/// returned, `kernel`, `output`, `stride` and `dilation` are at least 1, and [`effective_kernel`](Axis::effective_kernel),
-/// `input + pad_begin + pad_end` and, for ConvTranspose, `output + pad_begin + pad_end` are at most `isize::MAX`. The
-/// methods rely on that: on an axis put together by hand they may panic.
+/// An axis that [`Conv::geometry`](super::Conv::geometry) or
+/// [`ConvTranspose::geometry`](super::ConvTranspose::geometry) returned has these properties:
+/// `kernel`, `output`, `stride` and `dilation` are at least 1.
+/// [`effective_kernel`](Axis::effective_kernel), `input + pad_begin + pad_end` and, for
+/// ConvTranspose, `output + pad_begin + pad_end` are at most `isize::MAX`. The methods rely on
+/// them, and may panic on an axis without them.
 ///
 /// ```
 /// let g = convoke::Conv::new([8, 3, 3]).strides([2]).pads([1, 1]).geometry(&[1, 3, 10])?;
@@ -40,16 +42,17 @@ pub struct Axis {
     pub stride: usize,
     /// Distance between taps, at least 1.
     pub dilation: usize,
-    /// Elements of padding before the first input element (Conv), or cut from the output's head
-    /// (ConvTranspose).
+    /// Elements of padding before the first input element (Conv), or elements that are cut from
+    /// the output's head (ConvTranspose).
     pub pad_begin: usize,
-    /// Likewise at the end. For ConvTranspose with a zero tail this is 0, and `output` exceeds the
-    /// natural size.
+    /// The same at the end. If ConvTranspose has a tail of zeros, this is 0, and `output` exceeds
+    /// the natural size.
     pub pad_end: usize,
 }
 
 impl Axis {
-    /// An axis that is not there: one element, one tap.
+    /// An axis that changes nothing: one element, one tap. It stands for an axis that a layer
+    /// lacks.
     pub(crate) const UNIT: Self =
         Self { input: 1, kernel: 1, output: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
 
@@ -59,8 +62,8 @@ impl Axis {
         (self.kernel - 1) * self.dilation + 1
     }
 
-    /// Whether Y's position `o` depends on X's position `o` and on no other (one tap, stride 1, no
-    /// padding, no tail).
+    /// Whether Y's position `o` depends on X's position `o` and on no other: one tap, stride 1,
+    /// no padding, no tail.
     #[must_use]
     pub fn is_unit(&self) -> bool {
         self.kernel == 1 && self.stride == 1 && self.pad_begin == 0 && self.pad_end == 0 && self.output == self.input
@@ -72,14 +75,14 @@ impl Axis {
         self.pad_begin != 0 || self.pad_end != 0
     }
 
-    /// Conv: the position in X that tap `tap` of output `output` reads, or `None` where that is
+    /// Conv: the position in X that tap `tap` of output `output` reads; `None` if that is
     /// padding.
     #[must_use]
     pub fn input_position(&self, output: usize, tap: usize) -> Option<usize> {
         (output * self.stride + tap * self.dilation).checked_sub(self.pad_begin).filter(|&x| x < self.input)
     }
 
-    /// Conv: the taps through which output `output` reads X and not padding.
+    /// Conv: the taps through which output `output` reads X and no padding.
     pub(crate) fn taps_of_output(&self, output: usize) -> Range<usize> {
         let at = output * self.stride;
         let first = self.pad_begin.saturating_sub(at).div_ceil(self.dilation).min(self.kernel);
@@ -87,49 +90,48 @@ impl Axis {
         first..end
     }
 
-    /// ConvTranspose: the position in Y that input `input` adds to through tap `tap`, or `None`
-    /// where that is cut off.
+    /// ConvTranspose: the position in Y that input `input` adds to through tap `tap`; `None` if
+    /// that is cut off.
     #[must_use]
     pub fn output_position(&self, input: usize, tap: usize) -> Option<usize> {
         (input * self.stride + tap * self.dilation).checked_sub(self.pad_begin).filter(|&o| o < self.output)
     }
 
-    /// Conv: the outputs for which tap `tap` reads X and not padding. Found by division, not by a
-    /// search.
+    /// Conv: the outputs for which tap `tap` reads X and no padding. They are computed by
+    /// division, without a search.
     #[must_use]
     pub fn outputs_of_tap(&self, tap: usize) -> Range<usize> {
         self.steps_inside(tap * self.dilation, 1, self.input, self.output)
     }
 
-    /// ConvTranspose: the inputs whose contribution through tap `tap` lands in Y and is not cut
-    /// off.
+    /// ConvTranspose: the inputs whose product with tap `tap` is added to Y and not cut off.
     #[must_use]
     pub fn inputs_of_tap(&self, tap: usize) -> Range<usize> {
         self.steps_inside(tap * self.dilation, 1, self.output, self.input)
     }
 
-    /// Conv: the outputs all of whose taps read X, none padding.
+    /// Conv: the outputs that read X through all of their taps, and no padding.
     #[must_use]
     pub fn interior_outputs(&self) -> Range<usize> {
         self.steps_inside(0, self.effective_kernel(), self.input, self.output)
     }
 
-    /// ConvTranspose: the inputs all of whose contributions land in Y.
+    /// ConvTranspose: the inputs whose products with all taps are added to Y.
     #[must_use]
     pub fn interior_inputs(&self) -> Range<usize> {
         self.steps_inside(0, self.effective_kernel(), self.output, self.input)
     }
 
-    /// Conv: the axis without the taps at either end that see padding alone, at every output; and
-    /// the taps that it keeps.
+    /// Conv: removes the taps at either end that see padding alone, at every output. Returns the
+    /// taps that are kept, and the axis with only them.
     ///
-    /// What is left is an axis of Conv, too, on the same X and with the same outputs: taps whose
-    /// removal would leave a negative padding stay, and so do those in the middle that a long
-    /// stride carries past a short X. Steps that lead nowhere, of one output or between one tap and
-    /// the next, are 1.
+    /// The axis has the same X and the same outputs. Some taps that see padding alone stay: those
+    /// without which the padding would be negative, and those in the middle of the kernel that a
+    /// long stride carries past a short X. The stride of a single output and the dilation of a
+    /// single tap have no meaning, and become 1.
     pub(crate) fn cropped(&self) -> (Range<usize>, Self) {
-        // Tap k of output o reads o * stride + k * dilation - pad_begin: before X for all outputs
-        // if for the last, behind it if for the first.
+        // Tap k of output o reads o * stride + k * dilation - pad_begin. A tap is before X at all
+        // outputs if it is at the last one, and behind X if it is at the first one.
         let last = (self.output - 1) * self.stride;
         let before = self.pad_begin.saturating_sub(last).div_ceil(self.dilation);
         let behind = self.kernel.saturating_sub((self.pad_begin + self.input).div_ceil(self.dilation));
@@ -152,12 +154,12 @@ impl Axis {
         (taps, axis)
     }
 
-    /// The steps `i` in `0..steps` for which the `span` positions from `i * stride + offset -
-    /// pad_begin` on all lie in `0..extent`. Empty ranges come back as `0..0`.
+    /// The steps `i` in `0..steps` for which all of the `span` positions from `i * stride +
+    /// offset - pad_begin` on are in `0..extent`. An empty range is returned as `0..0`.
     fn steps_inside(&self, offset: usize, span: usize, extent: usize, steps: usize) -> Range<usize> {
         let start = self.pad_begin.saturating_sub(offset).div_ceil(self.stride);
-        // The last step begins at `extent - span`; written without a subtraction that could go
-        // below zero.
+        // The last step begins at `extent - span`. The sum is arranged so that no subtraction
+        // goes below zero.
         let end = match (extent + self.pad_begin).checked_sub(offset + span) {
             Some(last) => (last / self.stride + 1).min(steps),
             None => 0,
@@ -166,7 +168,7 @@ impl Axis {
     }
 }
 
-/// How every message about one axis begins: "Conv: spatial axis 0".
+/// The name of an axis, with which every message about one axis begins: "Conv: spatial axis 0".
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AxisName {
     pub(super) op: Op,
@@ -179,10 +181,10 @@ impl fmt::Display for AxisName {
     }
 }
 
-/// An axis before its padding is chosen: what the formulas of `auto_pad` and `output_shape` start
-/// from.
+/// An axis before its padding is known. The formulas of `auto_pad` and `output_shape` start from
+/// it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Window {
+pub(super) struct UnpaddedAxis {
     op: Op,
     index: usize,
     pub(super) input: usize,
@@ -192,8 +194,8 @@ pub(super) struct Window {
     effective: usize,
 }
 
-impl Window {
-    /// `input` and `kernel` at most `isize::MAX`; the others at least 1.
+impl UnpaddedAxis {
+    /// `input` and `kernel` must be at most `isize::MAX`, the others at least 1.
     pub(super) fn new(
         op: Op,
         index: usize,
@@ -226,11 +228,11 @@ impl Window {
         self.input.div_ceil(self.stride)
     }
 
-    /// Conv, SAME: the padding in total that gives [`conv_same_output`](Self::conv_same_output),
+    /// Conv, SAME: the total padding that gives [`conv_same_output`](Self::conv_same_output),
     /// never negative.
     ///
-    /// A kernel shorter than the stride would ask for negative padding. Clamped to zero, the
-    /// sampling grid keeps starting at X's first element.
+    /// A kernel shorter than the stride would need negative padding. It is clamped to zero, and
+    /// the sampling grid still starts at X's first element.
     pub(super) fn conv_same_total(&self) -> Result<usize, Error> {
         let output = wide(self.conv_same_output());
         let total = (output - 1) * wide(self.stride) + wide(self.effective) - wide(self.input);
@@ -240,8 +242,8 @@ impl Window {
     /// Conv with explicit padding: `floor((input + begin + end - effective kernel) / stride) + 1`.
     pub(super) fn conv(&self, begin: usize, end: usize) -> Result<Axis, Error> {
         let padded = self.size("padded input", wide(self.input) + wide(begin) + wide(end))?;
-        // Before the division: it would round a negative quotient towards zero, and 1 output come
-        // out.
+        // This check comes before the division, which would round a negative quotient towards
+        // zero and give 1 output.
         if padded < self.effective {
             bail!(
                 InvalidShape,
@@ -258,7 +260,7 @@ impl Window {
     }
 
     /// ConvTranspose without padding: `stride * (input - 1) + output_padding + effective kernel`.
-    /// At most `isize::MAX`; not positive if `input` is 0 and the stride large.
+    /// It is at most `isize::MAX`, and not positive if `input` is 0 and the stride large.
     pub(super) fn transposed_natural(&self, output_padding: usize) -> Result<i128, Error> {
         let natural = wide(self.stride) * (wide(self.input) - 1) + wide(output_padding) + wide(self.effective);
         self.size("output size", natural.max(0))?;
@@ -283,7 +285,7 @@ impl Window {
         self.size("output size", output)
     }
 
-    /// ConvTranspose with everything chosen.
+    /// ConvTranspose with output size and padding chosen.
     pub(super) fn transposed(&self, output: usize, begin: usize, end: usize) -> Result<Axis, Error> {
         self.size("output size with padding", wide(output) + wide(begin) + wide(end))?;
         self.size("input size with padding", wide(self.input) + wide(begin) + wide(end))?;
@@ -307,7 +309,7 @@ pub(super) fn wide(value: usize) -> i128 {
     value as i128
 }
 
-/// The value as a size, if it is one: `0..=isize::MAX`.
+/// The value as a size, if it is in `0..=isize::MAX`.
 pub(super) fn narrow(value: i128) -> Option<usize> {
     isize::try_from(value).ok().and_then(|v| usize::try_from(v).ok())
 }

@@ -9,19 +9,19 @@ use super::op::Op;
 use super::padding::{self, AutoPad};
 use crate::error::{Error, bail};
 
-/// ONNX `Conv`: attributes by their ONNX names over the shape of W.
+/// ONNX `Conv`: W's shape, and the attributes by their ONNX names.
 ///
 /// X is (N, C, D1, D2, ...), W is (M, C/group, k1, k2, ...), B is (M), Y is (N, M, O1, O2, ...),
-/// for any number of spatial axes from one on. The builder stores what it is given;
+/// with one or more spatial axes. The builder stores what it is given;
 /// [`geometry`](Conv::geometry) checks everything.
 ///
-/// With `e = (k - 1) * dilation + 1`, per spatial axis:
-/// - `auto_pad` NOTSET: `O = floor((D + begin + end - e) / stride) + 1`, and VALID the same without
-///   padding;
-/// - SAME_UPPER and SAME_LOWER: `O = ceil(D / stride)` with `max(0, (O - 1) * stride + e - D)` of
-///   padding in total.
+/// With `e = (k - 1) * dilation + 1`, the output size of a spatial axis is:
+/// - `auto_pad` NOTSET: `O = floor((D + begin + end - e) / stride) + 1`; VALID is the same
+///   without padding;
+/// - SAME_UPPER and SAME_LOWER: `O = ceil(D / stride)`, with a total padding of `max(0, (O - 1) *
+///   stride + e - D)`.
 ///
-/// A list attribute that is given must have its full length: an empty list is an error, not a
+/// A list attribute must have its full length if it is given: an empty list is an error, not the
 /// default.
 ///
 /// ```
@@ -46,29 +46,29 @@ impl Conv {
         Self { attributes: Attributes::new(Op::Conv, w_shape.into()) }
     }
 
-    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and resolves
+    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and computes
     /// every size.
     ///
-    /// An empty batch, no channels (C = 0 or M = 0) and spatial axes of 0 elements with enough
-    /// padding are defined.
+    /// An empty batch, no channels (C = 0 or M = 0), and spatial axes of 0 elements with enough
+    /// padding are allowed.
     ///
     /// # Errors
-    /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset 0),
-    /// [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
-    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or the padded input is
-    /// smaller than the kernel) and [`Overflow`](crate::ErrorKind::Overflow).
+    /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset
+    /// 0), [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
+    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or the padded input
+    /// is smaller than the kernel) and [`Overflow`](crate::ErrorKind::Overflow).
     pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         let a = &self.attributes;
         a.since_version()?;
         let spatial = a.spatial_rank(x_shape)?;
         let group = a.group()?;
         self.check_channels(x_shape[1], group)?;
-        let windows = a.windows(x_shape)?;
+        let unpadded = a.unpadded(x_shape)?;
         let pads = a.pads(spatial)?;
-        let axes = windows
+        let axes = unpadded
             .iter()
             .zip(pads)
-            .map(|(window, pads)| padding::conv_axis(window, a.auto_pad, pads))
+            .map(|(unpadded, pads)| padding::conv_axis(unpadded, a.auto_pad, pads))
             .collect::<Result<_, _>>()?;
         Geometry {
             op: Op::Conv,

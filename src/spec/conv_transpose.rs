@@ -3,31 +3,31 @@
 use alloc::vec::Vec;
 
 use super::attributes::{Attributes, at_least, shared_attributes};
-use super::axis::{AxisName, Window};
+use super::axis::{AxisName, UnpaddedAxis};
 use super::dtype::DType;
 use super::geometry::Geometry;
 use super::op::{MAX_SIZE, Op};
 use super::padding::{self, AutoPad};
 use crate::error::{Error, bail};
 
-/// ONNX `ConvTranspose`: attributes by their ONNX names over the shape of W.
+/// ONNX `ConvTranspose`: W's shape, and the attributes by their ONNX names.
 ///
 /// X is (N, C, D1, D2, ...), W is (C, M/group, k1, k2, ...), B is (M), Y is (N, M, O1, O2, ...),
-/// for any number of spatial axes from one on. The builder stores what it is given;
+/// with one or more spatial axes. The builder stores what it is given;
 /// [`geometry`](ConvTranspose::geometry) checks everything.
 ///
-/// The natural size of an axis is `n = stride * (D - 1) + output_padding + (k - 1) * dilation + 1`.
-/// Then
-/// - with `output_shape`, `O` is that, and `pads` do not count;
-/// - else with `auto_pad` SAME_UPPER or SAME_LOWER, `O = D * stride`;
-/// - else `O = n - begin - end` (VALID: `O = n`).
+/// The natural size of an axis is `n = stride * (D - 1) + output_padding + (k - 1) * dilation +
+/// 1`. The output size `O` is:
+/// - with `output_shape`: the size that it gives; `pads` do not count;
+/// - else with `auto_pad` SAME_UPPER or SAME_LOWER: `O = D * stride`;
+/// - else: `O = n - begin - end` (VALID: `O = n`).
 ///
-/// In the first two cases `n - O` elements are cut off, an odd one at the end with SAME_UPPER and
-/// else at the beginning; where `O` exceeds `n`, by less than `stride`, the rest is a tail of zeros
-/// (plus bias). The split of an odd total is that of opset 11 in every opset, as the formula in
-/// opset 1's text contradicts its own description.
+/// In the first two cases, `n - O` elements are cut off. If their number is odd, the extra one is
+/// cut at the end with SAME_UPPER, and else at the beginning. Every opset follows opset 11 in
+/// this, because the formula in opset 1's text contradicts its own description. If `O` exceeds
+/// `n`, by less than `stride`, the rest is a tail of zeros (plus bias).
 ///
-/// A list attribute that is given must have its full length: an empty list is an error, not a
+/// A list attribute must have its full length if it is given: an empty list is an error, not the
 /// default.
 ///
 /// ```
@@ -59,56 +59,58 @@ impl ConvTranspose {
         }
     }
 
-    /// The attribute `output_padding`: elements more at the end of the natural size, one per
-    /// spatial axis, not negative and less than the larger of stride and dilation; 0 if not called.
+    /// The attribute `output_padding`: extra elements at the end of the natural size, one number
+    /// per spatial axis. Each is not negative and less than the larger of stride and dilation; 0
+    /// if not called.
     #[must_use]
     pub fn output_padding(mut self, output_padding: impl Into<Vec<i64>>) -> Self {
         self.output_padding = Some(output_padding.into());
         self
     }
 
-    /// The attribute `output_shape`: Y's sizes, one per spatial axis, each at least 1. `pads` do
-    /// not count beside it.
+    /// The attribute `output_shape`: Y's sizes, one per spatial axis, each at least 1. With it,
+    /// `pads` do not count.
     ///
-    /// A list with two entries more is read as Y's whole shape, and the first two must be N and M.
+    /// A list that is longer by two is read as Y's whole shape. Its first two entries must be N
+    /// and M.
     #[must_use]
     pub fn output_shape(mut self, output_shape: impl Into<Vec<i64>>) -> Self {
         self.output_shape = Some(output_shape.into());
         self
     }
 
-    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and resolves
+    /// Checks all attributes against the shapes of W and of X, (N, C, D1, D2, ...), and computes
     /// every size.
     ///
-    /// An empty batch and no channels (C = 0 or M = 0) are defined; so is a spatial axis of 0
-    /// elements where the size of Y comes out positive.
+    /// An empty batch and no channels (C = 0 or M = 0) are allowed, and so is a spatial axis of 0
+    /// elements if its size in Y is positive.
     ///
     /// # Errors
-    /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset 0),
-    /// [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
-    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or an axis of Y comes
-    /// out empty) and [`Overflow`](crate::ErrorKind::Overflow).
+    /// The kind is one of [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) (opset
+    /// 0), [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute),
+    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or an axis of Y is
+    /// empty) and [`Overflow`](crate::ErrorKind::Overflow).
     pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         let a = &self.attributes;
         a.since_version()?;
         let spatial = a.spatial_rank(x_shape)?;
         let group = a.group()?;
         let out_channels = self.check_channels(x_shape[1], group)?;
-        let windows = a.windows(x_shape)?;
+        let unpadded = a.unpadded(x_shape)?;
         let pads = a.pads(spatial)?;
-        let output_padding = self.checked_output_padding(&windows)?;
+        let output_padding = self.checked_output_padding(&unpadded)?;
         let output_shape = self.checked_output_shape(x_shape[0], out_channels, spatial)?;
         let axes = (0..spatial)
             .map(|i| {
                 let output = output_shape.as_ref().map(|shape| shape[i]);
-                padding::transposed_axis(&windows[i], a.auto_pad, pads[i], output_padding[i], output)
+                padding::transposed_axis(&unpadded[i], a.auto_pad, pads[i], output_padding[i], output)
             })
             .collect::<Result<_, _>>()?;
         Geometry { op: Op::ConvTranspose, batch: x_shape[0], group, in_channels: x_shape[1], out_channels, axes }
             .bounded()
     }
 
-    /// M, output channels over all groups.
+    /// Checks the channels of X and W. Returns M, the output channels of all groups.
     fn check_channels(&self, c: usize, group: usize) -> Result<usize, Error> {
         let [w_c, per_group] = [self.attributes.weight_shape[0], self.attributes.weight_shape[1]];
         if w_c != c {
@@ -126,24 +128,24 @@ impl ConvTranspose {
         }
     }
 
-    fn checked_output_padding(&self, windows: &[Window]) -> Result<Vec<usize>, Error> {
-        let list = self.attributes.list("output_padding", self.output_padding.as_deref(), windows.len())?;
+    fn checked_output_padding(&self, unpadded: &[UnpaddedAxis]) -> Result<Vec<usize>, Error> {
+        let list = self.attributes.list("output_padding", self.output_padding.as_deref(), unpadded.len())?;
         let Some(list) = list else {
-            return Ok(alloc::vec![0; windows.len()]);
+            return Ok(alloc::vec![0; unpadded.len()]);
         };
-        windows
+        unpadded
             .iter()
             .zip(list)
-            .map(|(window, &value)| {
-                let size = at_least(0, "output_padding", value, format_args!("{}", window.name()))?;
-                let limit = window.stride.max(window.dilation);
+            .map(|(unpadded, &value)| {
+                let size = at_least(0, "output_padding", value, format_args!("{}", unpadded.name()))?;
+                let limit = unpadded.stride.max(unpadded.dilation);
                 if size >= limit {
                     bail!(
                         InvalidAttribute,
                         "{}: output_padding {size} must be less than max(stride {}, dilation {}) = {limit}",
-                        window.name(),
-                        window.stride,
-                        window.dilation
+                        unpadded.name(),
+                        unpadded.stride,
+                        unpadded.dilation
                     );
                 }
                 Ok(size)
@@ -151,7 +153,7 @@ impl ConvTranspose {
             .collect()
     }
 
-    /// The spatial entries of `output_shape`.
+    /// The spatial entries of `output_shape`, checked.
     fn checked_output_shape(&self, n: usize, m: usize, spatial: usize) -> Result<Option<Vec<usize>>, Error> {
         let Some(list) = self.output_shape.as_deref() else {
             return Ok(None);

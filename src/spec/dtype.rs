@@ -29,7 +29,7 @@ impl DType {
     /// Every type, in the order of declaration.
     pub const ALL: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
-    /// ONNX's name of the type.
+    /// The type's name in ONNX.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,8 +60,8 @@ impl DType {
         }
     }
 
-    /// The type with this number in ONNX's `TensorProto.DataType` (float 1, float16 10, double 11,
-    /// bfloat16 16).
+    /// The type with this number in ONNX's `TensorProto.DataType`: float 1, float16 10, double
+    /// 11, bfloat16 16.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidType`](crate::ErrorKind::InvalidType) for any other number: neither
@@ -79,7 +79,7 @@ impl DType {
         }
     }
 
-    /// The opset check behind `check_dtype` of the operators.
+    /// The operators' `check_dtype`: whether the opset allows this type.
     pub(super) fn check(self, op: Op, opset: u32) -> Result<(), Error> {
         let since = self.allowed_since();
         if opset < since {

@@ -1,4 +1,4 @@
-//! The resolved sizes of a convolution, and which of the two operators it is.
+//! The sizes of a convolution, all known and checked.
 
 use alloc::vec::Vec;
 
@@ -6,20 +6,21 @@ use super::axis::Axis;
 use super::op::{MAX_SIZE, Op};
 use crate::error::{Error, bail};
 
-/// The most elements a tensor may have: at 8 bytes each they still fit an allocation.
+/// The most elements that a tensor may have. With 8 bytes each they still fit an allocation.
 const MAX_ELEMENTS: usize = MAX_SIZE / 8;
 
-/// The resolved sizes of one convolution on one input shape: plain numbers, all checked.
+/// The sizes of one convolution on one input shape: plain numbers, all checked.
 ///
-/// Comes from [`Conv::geometry`](super::Conv::geometry) or
-/// [`ConvTranspose::geometry`](super::ConvTranspose::geometry), which hold these bounds:
+/// [`Conv::geometry`](super::Conv::geometry) and
+/// [`ConvTranspose::geometry`](super::ConvTranspose::geometry) return it, within these bounds:
 /// - X, W and Y have at most `isize::MAX / 8` elements each, so that they can be addressed in any
-///   element type; a tensor with a dimension of 0 has none, however large the others are;
-/// - the products over the spatial axes alone, and of one filter (W without its first axis), keep
-///   the same bound, even beside a dimension of 0.
+///   element type. A tensor with a dimension of 0 has no elements, however large the other
+///   dimensions are.
+/// - The product of the spatial sizes, and the elements of one filter (W without its first axis),
+///   keep the same bound, even if another dimension is 0.
 ///
-/// The fields are public to be read. The methods do not check anew: on a geometry put together by
-/// hand that breaks these bounds, lengths come out as `usize::MAX`.
+/// The fields are public for reading. The methods do not check them again: if a geometry was made
+/// by hand and breaks these bounds, lengths are `usize::MAX`.
 ///
 /// ```
 /// let g = convoke::Conv::new([6, 2, 3, 3]).group(2).geometry(&[1, 4, 8, 8])?;
@@ -34,11 +35,11 @@ pub struct Geometry {
     pub op: Op,
     /// N, the batch.
     pub batch: usize,
-    /// Groups, at least 1.
+    /// Number of groups, at least 1.
     pub group: usize,
-    /// C, input channels over all groups.
+    /// C, the input channels of all groups.
     pub in_channels: usize,
-    /// M, output channels over all groups.
+    /// M, the output channels of all groups.
     pub out_channels: usize,
     /// The spatial axes, outermost first; at least one.
     pub axes: Vec<Axis>,
@@ -65,7 +66,7 @@ impl Geometry {
         shape(first, second, self.kernel_sizes())
     }
 
-    /// Elements of B: M.
+    /// Elements of B, which is M.
     #[must_use]
     pub fn bias_len(&self) -> usize {
         self.out_channels
@@ -119,12 +120,12 @@ impl Geometry {
         self.out_channels / self.group
     }
 
-    /// Multiply-adds by the definition, the common measure of work; twice as many floating-point
-    /// operations.
+    /// Multiply-adds by the definition, each of two floating-point operations. This is the usual
+    /// measure of work.
     ///
     /// Conv: `N * M * (C / group) * kernel volume * output spatial`. ConvTranspose: `N * M * (C /
-    /// group) * kernel volume * input spatial`. Taps that meet padding, or whose contribution is
-    /// cut off, count too.
+    /// group) * kernel volume * input spatial`. Products with padding, and products that are cut
+    /// off, count too.
     #[must_use]
     pub fn macs(&self) -> u128 {
         let positions = match self.op {
@@ -132,15 +133,16 @@ impl Geometry {
             Op::ConvTranspose => self.input_spatial(),
         };
         let factors = [self.batch, self.out_channels, self.in_channels_per_group(), self.kernel_volume(), positions];
-        // Positive factors multiply to less than 2^120 (elements of W times elements of X or Y);
-        // those beside a zero may saturate before it makes them 0.
+        // Positive factors have a product below 2^120, because they are elements of W times
+        // elements of X or Y. If a factor is 0, the others may saturate before the product
+        // becomes 0.
         factors.into_iter().fold(1, |product: u128, factor| product.saturating_mul(factor as u128))
     }
 
     /// Checks the shape of B: one dimension of M elements.
     ///
     /// # Errors
-    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) for another rank, a scalar among them, or
+    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) for another rank (also for a scalar) or
     /// another length.
     pub fn validate_bias(&self, dims: &[usize]) -> Result<(), Error> {
         let (op, m) = (self.op, self.out_channels);
@@ -163,7 +165,7 @@ impl Geometry {
         self.axes.iter().map(|axis| axis.kernel)
     }
 
-    /// W's first two dimensions.
+    /// The first two dimensions of W.
     fn weight_channels(&self) -> [usize; 2] {
         match self.op {
             Op::Conv => [self.out_channels, self.in_channels_per_group()],
@@ -171,7 +173,7 @@ impl Geometry {
         }
     }
 
-    /// The last step of validation: the bounds that the type's documentation promises.
+    /// The last step of validation: checks the bounds that the type's documentation promises.
     pub(super) fn bounded(self) -> Result<Self, Error> {
         let filter = elements([self.weight_channels()[1]].into_iter().chain(self.kernel_sizes()));
         let checks = [
@@ -196,8 +198,7 @@ fn shape(first: usize, second: usize, spatial: impl Iterator<Item = usize>) -> V
     [first, second].into_iter().chain(spatial).collect()
 }
 
-/// The product of dimensions, 0 if one of them is 0 whatever the others are; `None` if it does not
-/// fit.
+/// The product of dimensions. It is 0 if one of them is 0, and `None` if it does not fit.
 fn elements(dims: impl Iterator<Item = usize>) -> Option<usize> {
     let mut product = Some(1_usize);
     for dim in dims {

@@ -1,9 +1,10 @@
-//! Validated geometry of the operators, from attributes by their ONNX names.
+//! Attributes by their ONNX names, and the validated geometry that follows from them.
 //!
-//! [`Conv`] and [`ConvTranspose`] hold the attributes; their `geometry` checks them against X's
-//! shape and returns a [`Geometry`] of plain sizes, with `auto_pad` and `output_shape` turned into
-//! explicit padding. [`Operator`] is either, and can be read from the parts of an ONNX node. No
-//! function here allocates or loops in proportion to a size.
+//! [`Conv`] and [`ConvTranspose`] hold the attributes. Their method `geometry` checks them
+//! against X's shape and returns a [`Geometry`] of plain sizes, in which `auto_pad` and
+//! `output_shape` have become explicit padding. [`Operator`] is either of the two, and can be
+//! made from the parts of an ONNX node. No function here allocates or loops in proportion to a
+//! size.
 
 mod attributes;
 mod axis;

@@ -1,4 +1,4 @@
-//! The dynamic route: from the parts of an ONNX node to a validated operator.
+//! From the parts of an ONNX node to a validated operator.
 
 use alloc::vec::Vec;
 
@@ -28,8 +28,8 @@ pub enum Attribute<'a> {
     String(&'a str),
     /// `STRINGS`
     Strings(&'a [&'a str]),
-    /// Any other type, by a name for the error message: neither operator has an attribute of such a
-    /// type.
+    /// Any other type, by a name for the error message. Neither operator has an attribute of
+    /// another type.
     Other(&'a str),
 }
 
@@ -47,16 +47,17 @@ impl<'a> Attribute<'a> {
     }
 }
 
-/// One input of a node: its element type and shape, as a model's loader knows them.
+/// One input of a node: element type and shape, as the loader of a model knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeInput<'a> {
     /// The element type.
     pub dtype: DType,
-    /// The dimensions. A negative one stands for a symbolic or unknown size, and is an error here.
+    /// The dimensions. A negative one stands for a symbolic or unknown size, which is an error
+    /// here.
     pub dims: &'a [i64],
 }
 
-/// Either operator.
+/// A Conv or a ConvTranspose.
 ///
 /// ```
 /// use convoke::{Attribute, DType, NodeInput, Operator};
@@ -90,19 +91,19 @@ impl From<ConvTranspose> for Operator {
 }
 
 impl Operator {
-    /// An operator from a node's type (domain `ai.onnx`), the model's opset, the node's attributes
-    /// and W's shape, where X's shape is not known yet. Values are checked by
-    /// [`geometry`](Operator::geometry).
+    /// Makes an operator if X's shape is not known yet: from a node's type (domain `ai.onnx`),
+    /// the model's opset, the node's attributes and W's shape. [`geometry`](Operator::geometry)
+    /// checks the values.
     ///
-    /// `auto_pad` may be the empty string, which is NOTSET. An empty list of an attribute is not
-    /// its default, but of the wrong length.
+    /// An empty string for `auto_pad` means NOTSET. An empty list for an attribute is not its
+    /// default: its length is wrong.
     ///
     /// # Errors
     /// [`UnsupportedOperator`](crate::ErrorKind::UnsupportedOperator) for an unknown operator,
     /// opset or attribute, or an attribute of the wrong type;
-    /// [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute) for one that is given twice and for
-    /// an unknown `auto_pad`; [`InvalidShape`](crate::ErrorKind::InvalidShape) for a negative
-    /// dimension of W.
+    /// [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute) for an attribute that is given
+    /// twice and for an unknown `auto_pad`; [`InvalidShape`](crate::ErrorKind::InvalidShape) for
+    /// a negative dimension of W.
     pub fn from_attributes(
         op_type: &str,
         opset: i64,
@@ -135,17 +136,18 @@ impl Operator {
         }
     }
 
-    /// An operator and its geometry from a whole node:
-    /// [`from_attributes`](Operator::from_attributes), and the inputs X, W and B in this order. An
-    /// optional input with an empty name is `None`, as is one that is absent; only B may be.
+    /// Makes an operator and its geometry from a whole node: what
+    /// [`from_attributes`](Operator::from_attributes) takes, and the inputs X, W and B in this
+    /// order. B may be missing: it is absent from the list or, like an input with an empty name,
+    /// `None`.
     ///
     /// # Errors
     /// Besides those of [`from_attributes`](Operator::from_attributes) and
-    /// [`geometry`](Operator::geometry): [`InvalidInput`](crate::ErrorKind::InvalidInput) if X or W
-    /// is missing or there are more than three inputs,
+    /// [`geometry`](Operator::geometry): [`InvalidInput`](crate::ErrorKind::InvalidInput) if X or
+    /// W is missing or there are more than three inputs,
     /// [`InvalidType`](crate::ErrorKind::InvalidType) if the element types differ or the opset
-    /// lacks them, [`InvalidShape`](crate::ErrorKind::InvalidShape) for a negative dimension or a B
-    /// that is not of shape (M).
+    /// lacks them, [`InvalidShape`](crate::ErrorKind::InvalidShape) for a negative dimension or a
+    /// B that is not of shape (M).
     pub fn from_node(
         op_type: &str,
         opset: i64,
@@ -170,10 +172,11 @@ impl Operator {
         Ok((operator, geometry))
     }
 
-    /// Checks everything against X's shape: see [`Conv::geometry`] and [`ConvTranspose::geometry`].
+    /// Checks everything against X's shape: see [`Conv::geometry`] and
+    /// [`ConvTranspose::geometry`].
     ///
     /// # Errors
-    /// As theirs.
+    /// Those of the two.
     pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         match self {
             Operator::Conv(conv) => conv.geometry(x_shape),
@@ -181,7 +184,7 @@ impl Operator {
         }
     }
 
-    /// Which of the two.
+    /// Which of the two operators it is.
     #[must_use]
     pub fn op(&self) -> Op {
         self.attributes().op
@@ -229,7 +232,7 @@ fn op_named(op_type: &str) -> Result<Op, Error> {
     }
 }
 
-/// Opsets beyond `u32` mean the newest version too.
+/// An opset that exceeds `u32` also means the newest version.
 fn checked_opset(op: Op, opset: i64) -> Result<u32, Error> {
     if opset < 1 {
         bail!(UnsupportedOperator, "{op}: opset {opset} does not exist, the first is 1");
@@ -260,7 +263,7 @@ fn split_inputs<'a>(op: Op, inputs: &[Option<NodeInput<'a>>]) -> Result<Inputs<'
     }
 }
 
-/// Dimensions as sizes.
+/// The dimensions as sizes.
 fn sizes(op: Op, name: &str, dims: &[i64]) -> Result<Vec<usize>, Error> {
     dims.iter()
         .enumerate()

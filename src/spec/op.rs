@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The largest size of one dimension.
+/// The largest size of one dimension, in elements: an index of it fits `isize`.
 pub(super) const MAX_SIZE: usize = isize::MAX as usize;
 
 /// Which of the two operators.

@@ -1,11 +1,11 @@
-//! From `auto_pad`, `pads` and `output_shape` to explicit padding of each axis.
+//! Turns `auto_pad`, `pads` and `output_shape` into explicit padding of each axis.
 
 use core::{fmt, str::FromStr};
 
-use super::axis::{Axis, Window, wide};
+use super::axis::{Axis, UnpaddedAxis, wide};
 use crate::error::{Error, bail};
 
-/// The attribute `auto_pad`: who chooses the padding.
+/// The attribute `auto_pad`, which says how the padding is chosen.
 ///
 /// | value | Conv | ConvTranspose without `output_shape` |
 /// |---|---|---|
@@ -13,8 +13,8 @@ use crate::error::{Error, bail};
 /// | `Valid` | none | none |
 /// | `SameUpper`, `SameLower` | output = ceil(input / stride) | output = input * stride |
 ///
-/// An odd total of padding puts the extra element at the end with `SameUpper`, at the beginning
-/// with `SameLower`.
+/// If the total padding is odd, the extra element is at the end with `SameUpper`, and at the
+/// beginning with `SameLower`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum AutoPad {
     /// ONNX `NOTSET`, the default: the padding is given by `pads`.
@@ -22,11 +22,11 @@ pub enum AutoPad {
     NotSet,
     /// ONNX `VALID`: no padding.
     Valid,
-    /// ONNX `SAME_UPPER`: the output size follows from the stride; an odd element of padding goes
-    /// to the end.
+    /// ONNX `SAME_UPPER`: the output size follows from the stride. If the padding is odd, the
+    /// extra element is at the end.
     SameUpper,
-    /// ONNX `SAME_LOWER`: the output size follows from the stride; an odd element of padding goes
-    /// to the beginning.
+    /// ONNX `SAME_LOWER`: the output size follows from the stride. If the padding is odd, the
+    /// extra element is at the beginning.
     SameLower,
 }
 
@@ -70,7 +70,7 @@ impl FromStr for AutoPad {
     }
 }
 
-/// The rule that an unknown name of `auto_pad` breaks.
+/// How the message about an unknown name of `auto_pad` ends.
 pub(super) const UNKNOWN_AUTO_PAD: &str = "none of NOTSET, VALID, SAME_UPPER, SAME_LOWER (case-sensitive)";
 
 /// Explicit padding of one axis, from the attribute `pads`.
@@ -81,71 +81,73 @@ pub(super) struct Pads {
 }
 
 impl Pads {
-    /// Splits a total: the odd element goes to the end if `upper`, else to the beginning.
+    /// Splits a total. If it is odd, the extra element goes to the end if `upper`, else to the
+    /// beginning.
     fn split(total: usize, upper: bool) -> Self {
         let (less, more) = (total / 2, total - total / 2);
         if upper { Self { begin: less, end: more } } else { Self { begin: more, end: less } }
     }
 }
 
-/// One axis of Conv. `pads` counts only for `NOTSET`.
-pub(super) fn conv_axis(window: &Window, auto_pad: AutoPad, pads: Pads) -> Result<Axis, Error> {
+/// One axis of Conv. `pads` only counts for `NOTSET`.
+pub(super) fn conv_axis(unpadded: &UnpaddedAxis, auto_pad: AutoPad, pads: Pads) -> Result<Axis, Error> {
     let pads = match auto_pad {
         AutoPad::NotSet => pads,
         AutoPad::Valid => Pads::default(),
         AutoPad::SameUpper | AutoPad::SameLower => {
-            Pads::split(window.conv_same_total()?, auto_pad == AutoPad::SameUpper)
+            Pads::split(unpadded.conv_same_total()?, auto_pad == AutoPad::SameUpper)
         }
     };
-    window.conv(pads.begin, pads.end)
+    unpadded.conv(pads.begin, pads.end)
 }
 
-/// One axis of ConvTranspose. `output_shape` counts before `auto_pad`, and `pads` only for `NOTSET`
-/// without it.
+/// One axis of ConvTranspose. `output_shape` has precedence over `auto_pad`. `pads` only counts
+/// for `NOTSET` without `output_shape`.
 pub(super) fn transposed_axis(
-    window: &Window,
+    unpadded: &UnpaddedAxis,
     auto_pad: AutoPad,
     pads: Pads,
     output_padding: usize,
     output_shape: Option<usize>,
 ) -> Result<Axis, Error> {
-    let natural = window.transposed_natural(output_padding)?;
+    let natural = unpadded.transposed_natural(output_padding)?;
     let wanted = match output_shape {
         Some(output) => {
-            check_output_shape(window, natural, output)?;
+            check_output_shape(unpadded, natural, output)?;
             Some(output)
         }
-        None if auto_pad.is_same() => Some(window.transposed_same_output()?),
+        None if auto_pad.is_same() => Some(unpadded.transposed_same_output()?),
         None => None,
     };
     let (output, pads) = match wanted {
-        // What exceeds the natural size is a tail that no input reaches, not negative padding.
+        // Elements beyond the natural size are a tail that no input reaches, not negative
+        // padding.
         Some(output) => {
             let surplus = usize::try_from((natural - wide(output)).max(0)).unwrap_or(usize::MAX);
             (output, Pads::split(surplus, auto_pad == AutoPad::SameUpper))
         }
         None => {
             let pads = if auto_pad == AutoPad::Valid { Pads::default() } else { pads };
-            (window.transposed_output(natural, pads.begin, pads.end)?, pads)
+            (unpadded.transposed_output(natural, pads.begin, pads.end)?, pads)
         }
     };
     if output == 0 {
-        bail!(InvalidShape, "{}: output size 0 (auto_pad {auto_pad}) must be at least 1", window.name());
+        bail!(InvalidShape, "{}: output size 0 (auto_pad {auto_pad}) must be at least 1", unpadded.name());
     }
-    window.transposed(output, pads.begin, pads.end)
+    unpadded.transposed(output, pads.begin, pads.end)
 }
 
-/// An output size that some padding less than one stride of tail can give.
-fn check_output_shape(window: &Window, natural: i128, output: usize) -> Result<(), Error> {
-    let limit = natural + wide(window.stride) - 1;
+/// Checks that the output size exceeds the natural size by less than one stride.
+fn check_output_shape(unpadded: &UnpaddedAxis, natural: i128, output: usize) -> Result<(), Error> {
+    let limit = natural + wide(unpadded.stride) - 1;
     if wide(output) > limit {
         bail!(
             InvalidAttribute,
             "{}: output_shape {output} would need negative padding: the natural size is {natural}, and at most \
              {} (stride {} - 1) elements of tail are allowed, {} in all",
-            window.name(),
-            window.stride - 1,
-            window.stride,
+            unpadded.name(),
+            unpadded.stride - 1,
+            unpadded.stride,
             limit.max(0)
         );
     }

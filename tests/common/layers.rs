@@ -1,4 +1,4 @@
-//! Layers: one operator on one input shape, drawn by proptest or written in a table.
+//! Layers: one operator on one input shape. Proptest draws them, or tests list them.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -20,10 +20,10 @@ impl Layer {
         Self { operator: operator.into(), x_shape: x_shape.into() }
     }
 
-    /// The resolved sizes.
+    /// The checked sizes.
     ///
     /// # Panics
-    /// If the operator rejects the shape: layers of tests are valid.
+    /// If the operator rejects the shape. Layers of tests must be valid.
     pub fn geometry(&self) -> Geometry {
         self.operator.geometry(&self.x_shape).unwrap_or_else(|error| panic!("{self:?}: {error}"))
     }
@@ -35,8 +35,8 @@ impl fmt::Display for Layer {
     }
 }
 
-/// One spatial axis as it is drawn: sizes are put together from it so that the operator accepts
-/// them.
+/// One spatial axis as proptest draws it. Sizes are computed from it such that the operator
+/// accepts them.
 #[derive(Debug, Clone)]
 struct DrawnAxis {
     kernel: usize,
@@ -44,10 +44,10 @@ struct DrawnAxis {
     stride: usize,
     pad_begin: usize,
     pad_end: usize,
-    /// Elements beyond the least that the operator needs.
+    /// Elements of X beyond the least number that the operator needs.
     extra: usize,
     output_padding: usize,
-    /// For `output_shape`: how far the output stays behind the largest that is allowed.
+    /// For `output_shape`: the difference to the largest size that is allowed.
     shortfall: usize,
 }
 
@@ -61,11 +61,11 @@ impl DrawnAxis {
     }
 }
 
-/// An axis of a layer with `rank` spatial axes; more axes are shorter.
+/// An axis of a layer with `rank` spatial axes. Axes are shorter if there are more of them.
 fn axis(rank: usize) -> impl Strategy<Value = DrawnAxis> {
     let (kernel, extra): (usize, usize) = [(5, 40), (5, 14), (3, 6), (3, 3), (2, 3)][rank - 1];
     let sizes = (1..=kernel, 1..=3_usize, 1..=4_usize, 0..=4_usize, 0..=4_usize);
-    // Now and then beyond two of the longest vectors.
+    // Some axes are longer than two of the longest vectors.
     let most = if rank <= 2 { 80 } else { extra };
     let rest = (prop_oneof![4 => 0..=extra, 1 => extra..=most], 0..=3_usize, 0..=6_usize);
     (sizes, rest).prop_map(|((kernel, dilation, stride, pad_begin, pad_end), (extra, output_padding, shortfall))| {
@@ -78,7 +78,7 @@ fn axes() -> impl Strategy<Value = Vec<DrawnAxis>> {
         .prop_flat_map(|rank: usize| vec(axis(rank), rank))
 }
 
-/// Batch, groups, channels of X and of Y in a group.
+/// Batch, groups, and the channels of X and of Y in each group.
 #[derive(Debug, Clone)]
 struct DrawnChannels {
     batch: usize,
@@ -87,8 +87,8 @@ struct DrawnChannels {
     m: usize,
 }
 
-/// Mostly odd numbers of channels in few groups; depthwise with a multiplier; now and then no image
-/// or no channel.
+/// Draws mostly odd numbers of channels in few groups, depthwise layers with a multiplier, and
+/// rarely no image or no channel.
 fn channels() -> impl Strategy<Value = DrawnChannels> {
     let dense = (1..=2_usize, 1..=3_usize, 0..=19_usize, 1..=37_usize);
     let depthwise = (1..=2_usize, 1..=19_usize, Just(1), 1..=3_usize);
@@ -101,7 +101,8 @@ fn channels() -> impl Strategy<Value = DrawnChannels> {
     })
 }
 
-/// Multiply-adds of a drawn layer, at the most: the reference takes some nanoseconds for each.
+/// Multiply-adds of a drawn layer, at the most, because the reference takes some nanoseconds for
+/// each.
 const MACS: u128 = 60_000;
 
 /// Any Conv.
@@ -127,12 +128,13 @@ pub fn pointwise() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A Conv for Winograd's algorithm: at most three axes, the outer one not dilated, the inner two of
-/// stride 1 or of a stride that is shorter than the kernel, of which there is more than one tap for
-/// each of its phases.
+/// A Conv for Winograd's algorithm. It has at most three axes, and the outer one is not dilated.
+/// The stride of the inner two is 1, or so much shorter than the kernel that each phase has more
+/// than one tap.
 pub fn winograd() -> impl Strategy<Value = Layer> {
     let axes = prop_oneof![2 => Just(1), 5 => Just(2), 2 => Just(3)].prop_flat_map(|rank: usize| {
-        // Pads of up to 8, kernels of up to 9: several filters an axis, tiles of padding only.
+        // Pads of up to 8 and kernels of up to 9 give several filters an axis, and tiles with
+        // only padding.
         let axis = (1..=9_usize, 0..=5_usize, 0..=8_usize, 0..=[60_usize, 14, 5][rank - 1]);
         let axis = (
             axis,
@@ -158,8 +160,8 @@ pub fn winograd() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A Conv on one or two axes whose rows of Y are as long as those of X, or of its phases, with two
-/// output channels a group at the least.
+/// A Conv on one or two axes with at least two output channels in each group. Its rows of Y are
+/// as long as the rows of X, or as the rows of X's phases.
 pub fn grouped() -> impl Strategy<Value = Layer> {
     let axes = prop_oneof![1 => Just(1), 5 => Just(2)].prop_flat_map(|rank: usize| {
         let stride = prop_oneof![3 => Just(1_usize), 2 => Just(2_usize), 1 => 3..=5_usize];
@@ -188,7 +190,7 @@ pub fn grouped() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A Conv whose kernel is as large as X, with more images than others have.
+/// A Conv whose kernel is as large as X, with more images than other layers have.
 pub fn covered() -> impl Strategy<Value = Layer> {
     let channels = (0..=40_usize, 1..=3_usize, 0..=70_usize, 1..=70_usize);
     let channels = channels.prop_map(|(batch, group, c, m)| DrawnChannels { batch, group, c, m });
@@ -203,8 +205,8 @@ pub fn covered() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A ConvTranspose of one input position, all of whose outputs have a tap, with more images than
-/// others have.
+/// A ConvTranspose of one input position in which each output has a tap, with more images than
+/// other layers have.
 pub fn one_position() -> impl Strategy<Value = Layer> {
     let channels = (0..=40_usize, 1..=3_usize, 0..=70_usize, 1..=70_usize);
     let channels = channels.prop_map(|(batch, group, c, m)| DrawnChannels { batch, group, c, m });
@@ -221,9 +223,9 @@ pub fn one_position() -> impl Strategy<Value = Layer> {
     })
 }
 
-/// A ConvTranspose for Winograd's algorithm: at most three axes without dilation, phases along the
-/// last one that are a part of a vector, more than one tap a phase, and pads that crop no cell that
-/// sees all taps.
+/// A ConvTranspose for Winograd's algorithm. It has at most three axes without dilation and more
+/// than one tap in each phase. The phases of the last axis divide a vector. The pads crop no cell
+/// that sees all taps.
 pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
     let axes = prop_oneof![2 => Just(1), 5 => Just(2), 2 => Just(3)].prop_flat_map(|rank: usize| {
         let axis = (1..=9_usize, 0..=8_usize, 0..=8_usize, 0..=[40_usize, 11, 4][rank - 1]);
@@ -231,7 +233,8 @@ pub fn winograd_transposed() -> impl Strategy<Value = Layer> {
         let axis =
             axis.prop_map(move |((kernel, pad_begin, pad_end, extra), stride, log, output_padding, shortfall)| {
                 let kernel = if rank == 3 { kernel.min(5) } else { kernel };
-                // Both are kept: the last axis takes the power of two.
+                // Both values are kept, because only the last axis takes the power of two as its
+                // stride.
                 let drawn =
                     DrawnAxis { kernel, dilation: 1, stride, pad_begin, pad_end, extra, output_padding, shortfall };
                 (drawn, 1 << log)
@@ -266,7 +269,7 @@ pub fn upsample() -> impl Strategy<Value = Layer> {
     (channels, axes, sizing).prop_map(|(channels, (kernel, axes), sizing)| {
         let last = axes.len() - 1;
         let draw = |(i, (pad_begin, pad_end, extra, output_padding, shortfall))| {
-            // Now and then, rows are too short for kernels.
+            // Some rows are too short for the kernels.
             let extra = if i == last { extra + 2 } else { extra + 1 };
             DrawnAxis { kernel, dilation: 1, stride: 2, pad_begin, pad_end, extra, output_padding, shortfall }
         };
@@ -279,8 +282,8 @@ fn conv_layer(channels: DrawnChannels, axes: &[DrawnAxis], mode: AutoPad) -> Lay
     let is_same = matches!(mode, AutoPad::SameUpper | AutoPad::SameLower);
     let pads = |axis: &DrawnAxis| if mode == AutoPad::NotSet { axis.pad_begin + axis.pad_end } else { 0 };
     shrunk(channels, |DrawnChannels { batch, group, c, m }| {
-        // SAME pads a kernel that is larger than the input; the others ask for an input that it
-        // fits into, perhaps an empty one.
+        // With SAME, a kernel may be larger than the input. Otherwise the kernel must fit the
+        // padded input, which may be empty.
         let least = |axis: &DrawnAxis| if is_same { 1 } else { axis.reach().saturating_sub(pads(axis)) };
         let w_shape = [group * m, c].into_iter().chain(axes.iter().map(|a| a.kernel));
         let x_shape = [batch, group * c].into_iter().chain(axes.iter().map(|a| least(a) + a.extra));
@@ -316,12 +319,12 @@ pub fn conv_transpose() -> impl Strategy<Value = Layer> {
 }
 
 fn transposed_layer(channels: DrawnChannels, axes: &[DrawnAxis], sizing: Sizing) -> Layer {
-    // An empty axis of X is defined where the output is not empty; the automatic sizes are not,
-    // there.
+    // An empty axis of X is defined if the output is not empty. The automatic sizes are not
+    // defined there.
     let empty = |a: &DrawnAxis| a.extra == 0 && sizing == Sizing::Pads && a.reach() + a.output_padding() > a.stride;
     let input = |a: &DrawnAxis| if empty(a) { 0 } else { a.extra.max(1) };
     let natural = |a: &DrawnAxis| (a.stride * input(a) + a.output_padding() + a.reach()) - a.stride;
-    // As much padding as leaves one output.
+    // At most as much padding as leaves one output.
     let pads = |a: &DrawnAxis| {
         let begin = a.pad_begin.min(natural(a) - 1);
         (begin, a.pad_end.min(natural(a) - 1 - begin))
@@ -367,19 +370,19 @@ fn list(axes: &[DrawnAxis], value: impl Fn(&DrawnAxis) -> usize) -> Vec<i64> {
     axes.iter().map(|axis| value(axis) as i64).collect()
 }
 
-/// ONNX's order: all beginnings, then all ends.
+/// The pads in ONNX's order: all beginnings, then all ends.
 fn pad_list(axes: &[DrawnAxis], pads: impl Fn(&DrawnAxis) -> (usize, usize)) -> Vec<i64> {
     let mut all = list(axes, |axis| pads(axis).0);
     all.extend(list(axes, |axis| pads(axis).1));
     all
 }
 
-/// What a run may be asked for beside its layer.
+/// The options of a run besides its layer.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     pub has_bias: bool,
     pub has_residual: bool,
-    /// Threads that the plan splits the work for: the run itself may be serial.
+    /// Threads that the plan splits the work for. The run itself may be serial.
     pub threads: usize,
     pub seed: u64,
 }
@@ -394,12 +397,12 @@ pub fn options(threads: RangeInclusive<usize>) -> impl Strategy<Value = Options>
     })
 }
 
-/// Shapes at which blocking, tails, borders and offsets go wrong first.
+/// Layers with sizes at which plans and kernels are most likely to be wrong.
 pub fn hard() -> Vec<Layer> {
     convoke_tools::hard::layers().into_iter().map(|case| Layer::new(case.operator, case.x_shape)).collect()
 }
 
-/// Layers that are shared among threads.
+/// Layers that are large enough to be shared among threads.
 pub fn shared_layers() -> [Layer; 3] {
     [
         Layer::new(Conv::new([24, 20, 3, 3]).pads([1, 1, 1, 1]), [1, 20, 30, 31]),

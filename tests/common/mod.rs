@@ -1,5 +1,5 @@
-//! What the tests of runs share: layers, operands, every combination of algorithm and ISA, and the
-//! comparison with the reference.
+//! What the tests of runs share: layers, operands, every combination of algorithm and ISA, and
+//! the comparison with the reference.
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of this module")]
 
@@ -15,7 +15,7 @@ pub use layers::Layer;
 pub use operands::Operands;
 pub use oracle::Oracle;
 
-/// An algorithm on an ISA: what a test forces, and what a failure names.
+/// An algorithm on an ISA. Tests force it, and failures name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Combination {
     pub algorithm: Algorithm,
@@ -34,17 +34,17 @@ impl Combination {
         algorithms().flat_map(|algorithm| isas().map(move |isa| Self { algorithm, isa }))
     }
 
-    /// A planner that is forced to it.
+    /// A planner that is forced to this combination.
     pub fn planner(self) -> Planner {
         Planner::new().isa(self.isa).algorithm(self.algorithm)
     }
 
-    /// Plans a layer; none where the algorithm may reject it. A plan made is of the algorithm and
-    /// ISA that were forced.
+    /// Plans a layer. None if the algorithm may reject the layer. The plan has the algorithm and
+    /// the ISA that were forced.
     ///
     /// # Panics
-    /// If the algorithm rejects what it is documented to accept, or with an error that does not say
-    /// so.
+    /// If the algorithm rejects a layer that it must accept, or rejects a layer with an error of
+    /// another kind.
     pub fn plan<T: Element>(self, layer: &Layer, tune: impl FnOnce(Planner) -> Planner) -> Option<Plan<T>> {
         let accepts = accepts(self.algorithm, &layer.geometry());
         match tune(self.planner()).plan::<T>(layer.operator.clone(), &layer.x_shape) {
@@ -81,7 +81,7 @@ pub fn algorithms() -> impl Iterator<Item = Algorithm> {
     })
 }
 
-/// The ISAs that this CPU and this build have.
+/// The ISAs that this CPU has and this build includes.
 pub fn isas() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.is_available())
 }
@@ -160,27 +160,27 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
     }
 }
 
-/// Whether an algorithm allocates in a run, because the crate that multiplies for it does.
+/// Whether an algorithm allocates in a run. It does if it multiplies by another crate.
 pub fn has_foreign_blas(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::Im2col(blas) | Algorithm::Col2im(blas) if blas != Blas::Native)
 }
 
-/// Random layers for each algorithm, ISA and element type, where the environment variable
-/// `CONVOKE_CASES` asks for no other number.
+/// Random layers for each algorithm, ISA and element type, unless the environment variable
+/// `CONVOKE_CASES` sets another number.
 const CASES: u32 = 128;
 
-/// How many random layers there shall be.
+/// The number of random layers.
 pub fn cases() -> u32 {
     std::env::var("CONVOKE_CASES").map_or(CASES, |cases| cases.parse().expect("CONVOKE_CASES is a number"))
 }
 
-/// Whether fewer cases than usual are asked for, as for an emulator: tests that repeat what they do
-/// for many sizes take the least and the largest.
+/// Whether fewer cases than usual are requested, as for an emulator. Tests that repeat the same
+/// for many sizes then use only the smallest and the largest.
 pub fn is_short() -> bool {
     cases() < CASES
 }
 
-/// Every activation, with parameters that make each of their branches count for values about 1.
+/// Every activation, with parameters that make each of its branches matter for values around 1.
 pub const ACTIVATIONS: [Activation; 7] = [
     Activation::None,
     Activation::Relu,
@@ -207,7 +207,7 @@ pub fn layer(operator: impl Into<Operator>, x_shape: impl Into<Vec<usize>>) -> L
     Layer::new(operator, x_shape)
 }
 
-/// Says what was being done if the scope that holds it is left by a panic.
+/// Prints what was being done if a panic leaves the scope that holds it.
 pub struct Context<F: Fn() -> String>(pub F);
 
 impl<F: Fn() -> String> Drop for Context<F> {

@@ -15,21 +15,21 @@ pub struct Operands<T> {
 }
 
 impl<T: Scalar> Operands<T> {
-    /// X and W, and neither bias nor residual, from a generator of values.
+    /// X and W from a generator of values, without bias and residual.
     pub fn generate(geometry: &Geometry, mut value: impl FnMut() -> f64) -> Self {
         let mut tensor = |len: usize| (0..len).map(|_| T::from_f64(value())).collect::<Vec<_>>();
         let (x, w) = (tensor(geometry.input_len()), tensor(geometry.weight_len()));
         Self { x, w, bias: None, residual: None }
     }
 
-    /// Numbers of -1..1.
+    /// Numbers in -1..1.
     pub fn uniform(geometry: &Geometry, seed: u64) -> Self {
         let mut random = Random::new(seed);
         Self::generate(geometry, || random.uniform())
     }
 
-    /// Small integers: sums of their products are exact in any order, in f32 too, as long as there
-    /// are fewer than 2^24 / `limit`^2 of them.
+    /// Small integers. Sums of their products are exact in any order, in f32 too, up to 2^24 /
+    /// `limit`^2 products.
     pub fn integers(geometry: &Geometry, limit: usize, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let operands = Self::generate(geometry, || random.below(2 * limit + 1) as f64 - limit as f64);
@@ -38,13 +38,13 @@ impl<T: Scalar> Operands<T> {
         Self { bias: Some(tensor(geometry.out_channels)), residual: Some(tensor(geometry.output_len())), ..operands }
     }
 
-    /// With a bias of -1..1.
+    /// Adds a bias in -1..1.
     #[must_use]
     pub fn with_bias(self, geometry: &Geometry) -> Self {
         Self { bias: Some(uniform(geometry.out_channels, 1.0, 101)), ..self }
     }
 
-    /// With a residual of -1..1.
+    /// Adds a residual in -1..1.
     #[must_use]
     pub fn with_residual(self, geometry: &Geometry) -> Self {
         Self { residual: Some(uniform(geometry.output_len(), 1.0, 102)), ..self }
@@ -58,7 +58,7 @@ impl<T: Scalar> Operands<T> {
         plan.pack(&self.w, self.bias.as_deref()).unwrap_or_else(|error| panic!("{plan:?}: {error}"))
     }
 
-    /// Packs and runs on the calling thread.
+    /// Packs the weights, and runs on the calling thread.
     ///
     /// # Panics
     /// If anything is rejected.
@@ -66,8 +66,9 @@ impl<T: Scalar> Operands<T> {
         self.run_packed(plan, &self.pack(plan), Threads::Serial).unwrap_or_else(|error| panic!("{plan:?}: {error}"))
     }
 
-    /// Runs with a workspace of the least size that serves all threads, full of NaN, into an output
-    /// that is full of NaN: what is read before it is written shows, and what is not written.
+    /// Runs with the smallest workspace that is enough for all threads. Workspace and output are
+    /// full of NaN before, so that the result shows what is read before it is written, or not
+    /// written.
     ///
     /// # Errors
     /// As [`Plan::run`].
@@ -79,10 +80,10 @@ impl<T: Scalar> Operands<T> {
     }
 }
 
-/// A byte of which NaNs of every element type consist.
+/// The byte with which NaNs of every element type can be filled.
 pub const NAN_BYTE: u8 = 0xff;
 
-/// The bits of values, for comparisons that tell zeros and NaNs apart.
+/// The bits of values, for comparisons that distinguish zeros and NaNs.
 pub fn bits<T: Scalar>(values: &[T]) -> Vec<u64> {
     values.iter().map(|v| v.to_f64().to_bits()).collect()
 }

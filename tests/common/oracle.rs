@@ -1,4 +1,4 @@
-//! What a run must give, and within which bound.
+//! The expected result of a run, and the bound of its error.
 
 use convoke::kernels::stream::Storage;
 use convoke::{Activation, Algorithm, DType, Geometry, Op, reference};
@@ -6,17 +6,18 @@ use convoke_tools::data::Scalar;
 
 use super::Operands;
 
-/// The result of a layer on its operands by the definition, before the activation.
+/// The result of a layer by the definition, before the activation.
 pub struct Oracle {
     geometry: Geometry,
     /// Sum, bias and residual of each output element.
-    elements: Vec<reference::Element>,
-    /// What algorithms with transforms err in proportion to, for each channel of a Conv.
+    elements: Vec<reference::ReferenceElement>,
+    /// For each channel of a Conv, the magnitude that errors of algorithms with transforms are
+    /// proportional to.
     wide: Vec<f64>,
 }
 
 impl Oracle {
-    /// Computes it.
+    /// Computes the result of a layer on its operands.
     pub fn new<T: Scalar>(geometry: &Geometry, operands: &Operands<T>) -> Self {
         let Operands { x, w, bias, residual } = operands;
         let mut elements = reference::all(geometry, x, w, bias.as_deref());
@@ -29,12 +30,12 @@ impl Oracle {
     }
 
     /// The elements before the activation.
-    pub fn elements(&self) -> &[reference::Element] {
+    pub fn elements(&self) -> &[reference::ReferenceElement] {
         &self.elements
     }
 
-    /// Compares a result: not finite where the definition is not, in the same way, and elsewhere
-    /// within [`bound`](Self::bound).
+    /// Compares a result. Where the definition is not finite, the result must be the same;
+    /// elsewhere it must be within [`bound`](Self::bound).
     ///
     /// # Errors
     /// The first element that differs.
@@ -60,8 +61,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// The largest error of an element: that of the sum, carried through the activation, the
-    /// activation's own, and that of storing.
+    /// The largest error of an element: the error of the sum after the activation, the
+    /// activation's own error, and the rounding of the store.
     fn bound<T: Scalar>(&self, algorithm: Algorithm, activation: Activation, index: usize) -> f64 {
         let element = self.elements[index];
         let (mut sum, roundoff) = if T::DTYPE == DType::F64 {
@@ -83,7 +84,7 @@ impl Oracle {
     }
 }
 
-/// Half the distance between the subnormal numbers of f16; of bf16 it is far less.
+/// Half the distance between the subnormal numbers of f16. For bf16 it is far less.
 const SMALLEST_HALF_STEP: f64 = 1.0 / (1_u64 << 25) as f64;
 
 /// The activation by its definition.
@@ -103,7 +104,7 @@ pub fn apply(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// The activation's greatest slope: how much it may magnify an error.
+/// The activation's greatest slope, by which it may magnify an error.
 fn slope(activation: Activation) -> f64 {
     match activation {
         Activation::LeakyRelu { alpha } => f64::from(alpha).abs().max(1.0),
@@ -118,10 +119,10 @@ fn own_error(activation: Activation, x: f64) -> f64 {
     let value = apply(activation, x).abs();
     match activation {
         Activation::LeakyRelu { .. } => value,
-        // x / 6 + 1/2 is of terms below 1 where it counts, so that its error is a few units even
-        // near its zero; x magnifies it.
+        // x / 6 + 1/2 has terms below 1 where it matters, so its error is a few units even near
+        // its zero. x magnifies it.
         Activation::HardSwish => 4.0 * (value + x.abs()),
-        // An exponential within 4 units, an addition, a division.
+        // An exponential with an error of 4 units, an addition, and a division.
         Activation::Silu => 8.0 * value,
         _ => 0.0,
     }

@@ -1,5 +1,5 @@
-//! The same bits for any number of threads, for plans that split the work differently, and from run
-//! to run.
+//! The same bits for any number of threads, for plans that split the work differently, and from
+//! run to run.
 
 use crate::common::operands::bits;
 use crate::common::{Combination, Context, Layer, Operands, is_short, layer};
@@ -7,7 +7,7 @@ use convoke::{Activation, Algorithm, Conv, ConvTranspose, Isa, Planner, Threads,
 use convoke_tools::data::Scalar;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// Estimated nanoseconds below which a run is serial whatever it is given.
+/// Estimated nanoseconds below which a run stays on one thread.
 const LEAST_COST: f64 = 4e3;
 
 /// Layers that are shared among threads, each along something else.
@@ -18,30 +18,32 @@ fn layers() -> Vec<Layer> {
         layer(Conv::new([9, 150, 3, 3]).pads([1, 1, 1, 1]), [1, 150, 10, 11]),
         // Panels of weights: one row of positions, many output channels.
         layer(Conv::new([300, 40, 3, 3]), [1, 40, 5, 6]),
-        // Rows of few pixels, two of them at once in slabs of more than one.
+        // Rows of few pixels, two of which are multiplied at once in slabs of more than one row.
         layer(Conv::new([96, 80, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 80, 9, 8]),
         layer(Conv::new([96, 48, 3, 3]).dilations([4, 4]).pads([4, 4, 4, 4]), [1, 48, 11, 14]),
-        // Panels that are not as many as threads, and tiles of pixels that dilation interleaves.
+        // Panels whose number differs from the number of threads, and tiles of pixels that
+        // dilation interleaves.
         layer(Conv::new([96, 24, 3, 3]).pads([1, 1, 1, 1]), [1, 24, 14, 14]),
         layer(Conv::new([20, 12, 3, 3]).dilations([3, 3]).pads([3, 3, 3, 3]), [1, 12, 26, 27]),
         // Images and groups.
         layer(Conv::new([24, 7, 3, 3]).group(4).strides([2, 2]), [5, 28, 30, 29]),
         layer(Conv::new([12, 6, 9]).pads([4, 4]), [1, 6, 2500]),
-        // Rows of few channels, in tiles of which two share vectors where they are not cut for
+        // Rows of few channels, in tiles. Two tiles share vectors unless they are cut for
         // threads.
         layer(Conv::new([6, 1, 7, 7]).group(6).pads([3, 3, 3, 3]), [2, 6, 84, 40]),
         layer(Conv::new([1, 1, 31, 31]).pads([15, 15, 15, 15]), [1, 1, 34, 40]),
-        // Columns, panels and blocks of K of a plain product.
+        // Columns, panels and blocks of K of a 1x1 kernel.
         layer(Conv::new([70, 96, 1, 1]), [1, 96, 17, 16]),
         layer(Conv::new([600, 300, 1]), [1, 300, 11]),
         layer(Conv::new([8, 6, 3, 3, 3]).pads([1; 6]), [1, 6, 10, 11, 9]),
-        // Bands of the output, with and without an input position that reaches two of them.
+        // Bands of the output, with and without an input position that contributes to two of
+        // them.
         layer(ConvTranspose::new([30, 17, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 30, 18, 17]),
         layer(ConvTranspose::new([24, 11, 3, 3]), [1, 24, 31, 29]),
         layer(ConvTranspose::new([24, 11, 5, 3]).dilations([2, 2]), [1, 24, 61, 19]),
         layer(ConvTranspose::new([20, 6, 9]).strides([2]).pads([3, 4]), [1, 20, 2000]),
         layer(ConvTranspose::new([32, 9, 2, 2]).group(2).strides([2, 2]), [2, 32, 21, 24]),
-        // One position: panels of weights in one call, or in one for each thread.
+        // One position: panels of weights in one call, or in one call for each thread.
         layer(Conv::new([560, 500, 1, 1]), [1, 500, 1, 1]),
         layer(ConvTranspose::new([500, 90, 3, 3]), [1, 500, 1, 1]),
     ]
@@ -56,7 +58,7 @@ fn pools() -> Vec<ThreadPool> {
     counts().iter().map(|&threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap()).collect()
 }
 
-/// Every way to run a plan.
+/// Runs the layer in every way, and compares the bits.
 fn run_all<T: Scalar>(combination: Combination, layer: &Layer, operands: &Operands<T>, pools: &[ThreadPool]) {
     let mut expected: Option<Vec<u64>> = None;
     for &threads in counts() {
@@ -87,7 +89,7 @@ fn check<T: Scalar>(isas: impl Fn(Isa) -> bool) {
         let geometry = layer.geometry();
         let operands = Operands::<T>::uniform(&geometry, 11).with_bias(&geometry).with_residual(&geometry);
         for combination in Combination::all().filter(|c| isas(c.isa)) {
-            // The naive algorithm is slow, and has nothing to do with ISAs.
+            // The naive algorithm is slow, and does not depend on the ISA.
             if combination.algorithm != Algorithm::Naive || combination.isa == Isa::Portable {
                 run_all(combination, &layer, &operands, &pools);
             }
@@ -117,7 +119,8 @@ fn bf16_gives_the_same_bits_for_any_number_of_threads() {
 
 #[test]
 fn the_place_of_x_in_memory_changes_no_bit() {
-    // Rows of whole cache lines, and panels enough for pointwise to pack what begins beside a line.
+    // Rows of whole cache lines, and so many panels that pointwise packs X if it does not begin
+    // at a cache line.
     let layer = layer(Conv::new([200, 40, 1, 1]), [1, 40, 8, 16]);
     let geometry = layer.geometry();
     let operands = Operands::<f32>::uniform(&geometry, 3);

@@ -1,10 +1,10 @@
 //! Requests that break a rule of the operators are refused, with a message that names operator,
 //! axis, value and rule.
 //!
-//! One test per case. The numbers in their names are those of the list of cases that the crate's
-//! design started from. Those about buffers (33, 34), workspace (40, 41), allocation (43), packed
-//! weights (48) and threads (49) need a plan and are in `errors_run.rs`. Y overlapping X or W (42)
-//! cannot be written in safe Rust: Y is a `&mut` slice.
+//! There is one test for each case. The numbers in their names are those of the list of cases
+//! from which the crate was designed. Cases that need a plan are in `errors_run.rs`: buffers (33,
+//! 34), workspace (40, 41), allocation (43), packed weights (48) and threads (49). Y overlapping
+//! X or W (42) cannot be written in safe Rust, because Y is a `&mut` slice.
 
 use convoke::{
     Attribute::{self, Float, Floats, Int, Ints, Other, String, Strings},
@@ -52,7 +52,7 @@ fn f32_input(dims: &[i64]) -> Option<NodeInput<'_>> {
     Some(NodeInput { dtype: DType::F32, dims })
 }
 
-/// A node on a fitting X and W of one axis.
+/// A node of one axis, with X and W that fit it.
 fn node(op_type: &str, opset: i64, attributes: &[(&str, Attribute<'_>)]) -> Result<Operator, Error> {
     let inputs = [f32_input(&[1, 1, 5]), f32_input(&[1, 1, 3])];
     Operator::from_node(op_type, opset, attributes, &inputs).map(|(operator, _)| operator)
@@ -70,14 +70,14 @@ fn typed_node(op_type: &str, opset: i64, x: DType, w: DType, b: Option<DType>) -
 
 const OPERATORS: [&str; 2] = ["Conv", "ConvTranspose"];
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Ranks, types, versions
 
 #[test]
 fn case_01_x_of_rank_below_3() {
     expect(conv().geometry(&[1, 5]), InvalidShape, &["Conv:", "X", "at least 3", "[1, 5]"]);
     expect(transposed().geometry(&[]), InvalidShape, &["ConvTranspose:", "X", "at least 3", "[]"]);
-    // Even where W has the same rank.
+    // This holds even if W has the same rank.
     expect(Conv::new([1, 1]).geometry(&[1, 1]), InvalidShape, &["Conv:", "at least 3", "[1, 1]"]);
 }
 
@@ -135,7 +135,7 @@ fn case_05_unknown_operator() {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Channels
 
 #[test]
@@ -143,7 +143,7 @@ fn case_06_group_below_1() {
     for (group, value) in [(0, "0"), (-1, "-1"), (i64::MIN, "-9223372036854775808")] {
         expect(conv().group(group).geometry(&X), InvalidAttribute, &["Conv:", "group", value, "at least 1"]);
         expect(transposed().group(group).geometry(&X), InvalidAttribute, &["ConvTranspose:", "group", value]);
-        // Beside C = 0, where a division by it was once reached.
+        // With C = 0, a division by the group was once reached.
         let empty = Conv::new([1, 0, 3]).group(group).geometry(&[1, 0, 5]);
         expect(empty, InvalidAttribute, &["Conv:", "group", value]);
     }
@@ -174,7 +174,7 @@ fn case_10_convtranspose_c_is_not_a_multiple_of_group() {
     expect(op.geometry(&[1, 5, 9]), InvalidShape, &["ConvTranspose:", "axis 1", "C = 5", "multiple of group (2)"]);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Kernel, strides, dilations
 
 #[test]
@@ -261,7 +261,7 @@ fn empty_lists_are_of_the_wrong_length() {
     expect(node("Conv", 22, &[("pads", Ints(&[]))]), InvalidAttribute, &["Conv:", "pads []", "0 entries"]);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Padding
 
 #[test]
@@ -282,7 +282,7 @@ fn case_19_pads_below_0() {
     expect(conv_2d().pads([0, -1, 0, 0]).geometry(&X_2D), InvalidAttribute, &["Conv:", "axis 1", "pads", "-1"]);
     expect(conv_2d().pads([1, 1, -2, 1]).geometry(&X_2D), InvalidAttribute, &["Conv:", "axis 0", "pads", "-2"]);
     expect(transposed().pads([0, -1]).geometry(&X), InvalidAttribute, &["ConvTranspose:", "axis 0", "pads", "-1"]);
-    // Even where they would not count.
+    // This holds even if the pads would not count.
     let result = transposed().pads([0, -1]).output_shape([7]).geometry(&X);
     expect(result, InvalidAttribute, &["ConvTranspose:", "axis 0", "pads", "-1"]);
 }
@@ -309,12 +309,12 @@ fn case_21_pads_beside_auto_pad() {
         let result = transposed_2d().auto_pad(mode).pads([0, 0, 0, 1]).geometry(&X_2D);
         expect(result, InvalidAttribute, &[&["ConvTranspose:"], &words[..]].concat());
     }
-    // `output_shape` makes pads count for nothing, but not this contradiction acceptable.
+    // With `output_shape` the pads do not count, but this contradiction is still an error.
     let result = transposed().auto_pad(SameUpper).pads([1, 0]).output_shape([5]).geometry(&X);
     expect(result, InvalidAttribute, &["ConvTranspose:", "pads", "SAME_UPPER"]);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Bias
 
 #[test]
@@ -342,14 +342,14 @@ fn case_23_bias_length() {
     expect(Operator::from_node("Conv", 22, &[], &inputs), InvalidShape, &["Conv:", "B has 5", "M = 4"]);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Output sizes
 
 #[test]
 fn case_24_conv_padded_input_is_smaller_than_the_kernel() {
     let words = ["Conv:", "axis 1", "padded input 2", "effective kernel 3"];
     expect(conv_2d().geometry(&[1, 1, 5, 2]), InvalidShape, &words);
-    // A division that truncates would give (2 - 3) / 3 + 1 = 1 output.
+    // A truncating division would give (2 - 3) / 3 + 1 = 1 output.
     expect(conv().strides([3]).geometry(&[1, 1, 2]), InvalidShape, &["Conv:", "axis 0", "padded input 2", "kernel 3"]);
     let result = conv().dilations([4]).pads([1, 2]).geometry(&X);
     expect(result, InvalidShape, &["Conv:", "axis 0", "padded input 8", "effective kernel 9", "dilation 4"]);
@@ -365,7 +365,7 @@ fn case_25_convtranspose_output_is_not_positive() {
     expect(result, InvalidShape, &["ConvTranspose:", "axis 1", "output size 0", "natural size 7", "3", "4"]);
     let result = transposed().pads([9, 9]).geometry(&X);
     expect(result, InvalidShape, &["ConvTranspose:", "axis 0", "output size -11", "at least 1"]);
-    // No input, and not enough kernel for the stride.
+    // There is no input, and the kernel is too short for the stride.
     let result = transposed().strides([4]).geometry(&[1, 1, 0]);
     expect(result, InvalidShape, &["ConvTranspose:", "axis 0", "output size -1"]);
     let result = transposed().auto_pad(SameLower).geometry(&[1, 1, 0]);
@@ -398,7 +398,7 @@ fn case_29_output_shape_length() {
         let words = ["ConvTranspose:", &format!("output_shape {list:?}"), &format!("{} entries", list.len()), "(2)"];
         expect(transposed_2d().output_shape(list).geometry(&X_2D), InvalidAttribute, &words);
     }
-    // With N and M, these must be right.
+    // If N and M are given, they must be right.
     let result = transposed().output_shape([2, 1, 7]).geometry(&X);
     expect(result, InvalidAttribute, &["ConvTranspose:", "output_shape [2, 1, 7]", "N = 2", "must be 1"]);
     let result = transposed().output_shape([1, -1, 7]).geometry(&X);
@@ -453,7 +453,7 @@ fn attributes_given_twice() {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Overflow
 
 #[test]
@@ -463,7 +463,7 @@ fn case_35_product_of_a_shape_in_32_bits() {
     let half = 1 << 16;
     let result = Conv::new([1, 1, 1, 1]).geometry(&[1, 1, half, half]);
     expect(result, Overflow, &["Conv:", "X of shape [1, 1, 65536, 65536]"]);
-    // Elements that could be counted, but not their bytes.
+    // The elements could be counted, but their bytes could not.
     let result = Conv::new([1, 1, 1]).geometry(&[1, 1, 1 << 28]);
     expect(result, Overflow, &["Conv:", "X of shape [1, 1, 268435456]"]);
     assert!(Conv::new([1, 1, 1]).geometry(&[1, 1, (1 << 28) - 1]).is_ok());
@@ -486,7 +486,7 @@ fn case_35_product_of_a_shape() {
     // The product wraps to 0 in 64 bits.
     let result = Conv::new([1, half, 1, 1]).geometry(&[1 << 2, half, half, 1]);
     expect(result, Overflow, &["Conv:", "X of shape [4, 2147483648, 2147483648, 1]"]);
-    // Elements that could be counted, but not their bytes.
+    // The elements could be counted, but their bytes could not.
     let result = Conv::new([1, 1, 1]).geometry(&[1, 1, 1 << 60]);
     expect(result, Overflow, &["Conv:", "X of shape [1, 1, 1152921504606846976]"]);
     assert!(Conv::new([1, 1, 1]).geometry(&[1, 1, (1 << 60) - 1]).is_ok());
@@ -522,7 +522,8 @@ fn case_36_effective_kernel() {
 
 #[test]
 fn case_36_huge_effective_kernel_that_still_fits() {
-    // Twice (2^62 - 1) plus 1 is isize::MAX: an input smaller than the kernel, not an overflow.
+    // Twice (2^62 - 1) plus 1 is isize::MAX. The input is smaller than the kernel, and nothing
+    // overflows.
     #[cfg(target_pointer_width = "64")]
     expect(
         conv().dilations([(1 << 62) - 1]).geometry(&X),
@@ -546,7 +547,7 @@ fn case_37_sum_of_pads() {
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn case_38_output_size() {
-    // Paddings that fit an axis, but whose output does not fit an allocation.
+    // The padding fits an axis, but the output does not fit an allocation.
     let result = conv().pads([1 << 61, 0]).geometry(&X);
     expect(result, Overflow, &["Conv:", "Y of shape", "2305843009213693955"]);
     // stride * (input - 1)
@@ -557,7 +558,7 @@ fn case_38_output_size() {
     // SAME: input * stride, a little more than the natural size.
     let result = ConvTranspose::new([1, 1, 1]).strides([i64::MAX - 1]).auto_pad(SameUpper).geometry(&[1, 1, 2]);
     expect(result, Overflow, &["ConvTranspose:", "axis 0", "input * stride"]);
-    // The same where one size fits an axis but all together nothing.
+    // Each size fits an axis, but their product does not fit.
     let result = transposed_2d().strides([1 << 40, 1 << 40]).geometry(&X_2D);
     expect(result, Overflow, &["ConvTranspose:", "Y of shape", "4398046511107"]);
 }
@@ -565,7 +566,7 @@ fn case_38_output_size() {
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn case_38_conv_same_padding() {
-    // A total of padding that is fine alone, but not with the input.
+    // The total padding fits alone, but not together with the input.
     let result = Conv::new([1, 1, 2]).dilations([i64::MAX - 1]).auto_pad(SameUpper).geometry(&X);
     expect(result, Overflow, &["Conv:", "axis 0", "padded input"]);
 }
@@ -577,12 +578,12 @@ fn case_39_channels_times_group() {
     expect(result, Overflow, &["Conv:", "axis 1 (1099511627776)", "group (1099511627776)"]);
     let result = ConvTranspose::new([1 << 40, 1 << 40, 1]).group(1 << 40).geometry(&[1, 1 << 40, 1]);
     expect(result, Overflow, &["ConvTranspose:", "M", "axis 1 (1099511627776)", "group (1099511627776)"]);
-    // It fits usize but not isize, and no tensor has an element.
+    // M fits usize but not isize, and no tensor has an element.
     let result = ConvTranspose::new([0, 2, 1]).group(1 << 62).geometry(&[0, 0, 1]);
     expect(result, Overflow, &["ConvTranspose:", "M", "axis 1 (2)", "group (4611686018427387904)"]);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Nodes
 
 #[test]

@@ -1,6 +1,7 @@
-//! Errors of packing, workspace and running: the right kind, a message with operator, value and
-//! rule, and nothing written into Y. Case numbers are those of a list of cases: 33 and 34 buffers,
-//! 40 and 41 workspace, 43 allocation, 48 packed weights, 49 threads.
+//! Errors of packing, workspace and running. Each has the right kind, a message with operator,
+//! value and rule, and leaves Y untouched. The numbers of cases are explained in `errors.rs`: 33
+//! and 34 are about buffers, 40 and 41 about workspace, 43 about allocation, 48 about packed
+//! weights, 49 about threads.
 
 use crate::common::{Combination, Operands, Oracle, isas, layer};
 use convoke::{
@@ -36,7 +37,7 @@ impl Fixture {
         Self::new(&Planner::new(), Conv::new([4, 3, 3, 3]), &[2, 3, 8, 8])
     }
 
-    /// Runs into a Y of `y_len` elements, and asserts that an error leaves it alone.
+    /// Runs into a Y of `y_len` elements, and asserts that an error leaves it untouched.
     fn run(&self, x: &[f32], packed: &PackedWeights<f32>, residual: Option<&[f32]>, y_len: usize) -> Result<(), Error> {
         let mut workspace = Workspace::for_plan(&self.plan).unwrap();
         let mut y = vec![7.0; y_len];
@@ -90,7 +91,7 @@ fn case_34_lengths_of_w_and_b() {
 #[cfg(target_pointer_width = "64")]
 fn case_34_lengths_in_one_shot_calls() {
     let conv = Conv::new([1, 1, 1, 1]).pads([1 << 20, 1 << 19, 1 << 20, 1 << 19]);
-    // X is checked before the output, of terabytes, is allocated.
+    // X is checked before the output of terabytes is allocated.
     let result = convoke::conv(&conv, &[1, 1, 2, 2], &[0.0_f32; 3], &[1.0], None);
     assert_error(result, ErrorKind::BufferLength, &["Conv", "X", "3", "4"]);
     let transposed = ConvTranspose::new([1, 1, 2]);
@@ -113,7 +114,7 @@ fn case_40_workspace_limit() {
             assert_error(planner.plan::<f32>(conv, &[1, 64, 56, 56]), ErrorKind::Workspace, &parts);
         }
     }
-    // More threads than there can be shares of workspace for: an error, not an overflow.
+    // Shares of workspace for so many threads are an error, not an overflow.
     for combination in Combination::all().filter(|c| c.algorithm == Algorithm::Im2col(Blas::Native)) {
         let planner = combination.planner().threads(usize::MAX).workspace_limit(usize::MAX - 1);
         let parts = ["Conv", "workspace"];
@@ -137,13 +138,13 @@ fn case_41_workspace_too_small() {
         let mut memory = vec![0; bytes + 128];
         let aligned = memory.as_ptr().align_offset(64);
         let (parts, mut y) = (["Conv", "workspace", &bytes.to_string()], vec![7.0; plan.geometry().output_len()]);
-        // Too short; empty; long enough, but not where it is aligned.
+        // Memory that is too short, empty, or long enough but not aligned.
         for (offset, len) in [(0, bytes - 64), (0, bytes - 1), (0, 0), (1, bytes), (63, bytes)] {
             let memory = &mut memory[aligned + offset..][..len];
             assert_error(run(&mut Workspace::borrowed(memory), &mut y), ErrorKind::Workspace, &parts);
             assert!(y.iter().all(|&y| y == 7.0), "{combination}: Y was written in spite of the error");
         }
-        // Aligned or not, a whole workspace's worth of aligned bytes will do.
+        // Aligned or not, memory is accepted if it contains a whole workspace of aligned bytes.
         for (offset, len) in [(0, bytes), (1, bytes + 63), (63, bytes + 1)] {
             let memory = &mut memory[aligned + offset..][..len];
             run(&mut Workspace::borrowed(memory), &mut y).unwrap();
@@ -165,8 +166,8 @@ fn case_43_exabytes_cannot_be_had() {
 
     let bytes = 1 << 60;
     assert_error(Workspace::with_bytes(bytes), ErrorKind::OutOfMemory, &["workspace", &bytes.to_string()]);
-    // An output of exabytes out of an input of one element: planning takes no time, and allocating
-    // it fails.
+    // An output of exabytes from an input of one element. Planning takes no time, and allocating
+    // the output fails.
     let begin = Instant::now();
     let pad = 1_i64 << 28;
     let conv = Conv::new([1, 1, 1, 1]).pads([pad, pad, pad, pad]);
@@ -218,7 +219,7 @@ fn case_48_packed_weights_of_another_plan() {
     let dense = implicit(Conv::new([4, 2, 3, 3]), &[1, 2, 8, 8]);
     let result = grouped.run(&grouped.operands.x, &dense.packed, None, grouped.plan.geometry().output_len());
     assert_error(result, ErrorKind::PackedMismatch, &["Conv", "packed for group 1, the plan needs 2"]);
-    // The same operator, packed by another plan of the same kind: accepted.
+    // Weights that another plan of the same kind packed are accepted.
     let same = implicit(Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
     f.run(&f.operands.x, &same.packed, None, f.plan.geometry().output_len()).unwrap();
 }
@@ -255,8 +256,8 @@ impl<T: Scalar> Sizes<T> {
         Self { inputs: shapes.into_iter().map(input).collect(), operator }
     }
 
-    /// Packs with a plan for size number `first`, and runs at all sizes. False where the algorithm
-    /// rejects the operator.
+    /// Packs with a plan for size number `first`, and runs at all sizes. Returns false if the
+    /// algorithm rejects the operator.
     fn check(&self, combination: Combination, first: usize) -> bool {
         let (x_shape, weights, _) = &self.inputs[first];
         let packing = layer(self.operator.clone(), x_shape.clone());
@@ -294,7 +295,7 @@ fn packed_weights_serve_every_batch_and_spatial_size() {
         ];
         let operators = operators.map(|(operator, channels)| Sizes::<T>::new(operator, channels));
         for combination in Combination::all() {
-            // Packed for a small, the smallest and the largest output.
+            // The weights are packed for a small, the smallest and the largest output.
             let orders = operators.iter().flat_map(|operator| [0, 1, 3].map(|first| (operator, first)));
             let accepted = orders.filter(|(operator, first)| operator.check(combination, *first)).count();
             assert!(accepted >= 6, "{combination}, {}: only {accepted} weights were packed", T::DTYPE);

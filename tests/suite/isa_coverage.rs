@@ -1,8 +1,8 @@
-//! The ISA tiers: what the CPU has is executed, what is not there is an error. What the environment
-//! asks for is in `processes`.
+//! The ISA tiers. Every tier that the CPU has is executed, and asking for any other is an error.
+//! `processes` tests the environment variables.
 //!
-//! `CONVOKE_ENSURE_ISA`, a comma-separated list of tiers, makes the suite fail where one of them
-//! was not executed: for CI machines that are chosen for what they have.
+//! `CONVOKE_ENSURE_ISA` is a comma-separated list of tiers. The suite fails if one of them was
+//! not executed. It is for CI machines that must have certain CPUs.
 
 use crate::common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
 use convoke::kernels::{
@@ -15,7 +15,7 @@ use convoke_tools::kernels;
 
 pub(crate) const ENSURE: &str = "CONVOKE_ENSURE_ISA";
 
-/// The tiers that the standard library sees and the build includes.
+/// The tiers that the standard library detects and the build includes.
 pub(crate) fn expected() -> Vec<Isa> {
     #[allow(unused_mut, reason = "only x86-64 and AArch64 have more")]
     let mut tiers = vec![Isa::Portable];
@@ -52,8 +52,8 @@ fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
     upsample || spatial || channel || winograd || direct || grouped || weave
 }
 
-/// Runs one Conv and one ConvTranspose on a tier with every algorithm: right results, from a kernel
-/// of that tier.
+/// Runs one Conv and one ConvTranspose on a tier with every algorithm. The results must be right,
+/// and the kernels must belong to that tier.
 fn execute<T: Scalar>(isa: Isa) {
     let layers = [
         layer(Conv::new([20, 9, 3, 3]).pads([1, 1, 1, 1]), [1, 9, 12, 12]),
@@ -130,8 +130,8 @@ fn forcing_a_tier_that_is_not_there_is_an_error() {
     }
 }
 
-/// What an error must say of a tier that is not there, from the build's configuration and the
-/// standard library's view of the CPU.
+/// What the error must say about a missing tier, from the build's configuration and from what the
+/// standard library detects.
 pub(crate) fn absence(isa: Isa) -> Option<String> {
     let (is_architecture, is_built) = match isa {
         Isa::Portable => (true, true),

@@ -1,4 +1,4 @@
-//! Every algorithm on every ISA in every element type, by force, against the reference.
+//! Every algorithm is forced on every ISA in every element type, and compared with the reference.
 
 use std::cell::Cell;
 
@@ -11,10 +11,10 @@ use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-/// The bytes that a proptest generator starts from: a run can be had again.
+/// The seed of proptest's generator. It is fixed, so that runs can be repeated.
 const SEED: [u8; 32] = *b"convoke: one seed for all tests.";
 
-/// Layers for an algorithm, nearly all of which it accepts.
+/// Layers for an algorithm. It accepts nearly all of them.
 fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
     match algorithm {
         Algorithm::Naive => prop_oneof![layers::conv(), layers::conv_transpose()].boxed(),
@@ -39,8 +39,8 @@ fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED))
 }
 
-/// Random layers, biases, residuals and splits on one combination: at least nine tenths of them
-/// must run, or half where they are few.
+/// Random layers, biases, residuals and splits on one combination. At least nine tenths of them
+/// must run, or half in short runs.
 fn check_random<T: Scalar>(combination: Combination) {
     let (cases, executed) = (cases(), Cell::new(0));
     let inputs = (layers_for(combination.algorithm), layers::options(1..=4), 0..ACTIVATIONS.len());
@@ -67,12 +67,13 @@ fn check_random<T: Scalar>(combination: Combination) {
         panic!("{combination}, {}: {error}", T::DTYPE);
     }
     let executed = executed.get();
-    // Of few layers, more than a tenth may be rejected by chance.
+    // In short runs, more than a tenth may be rejected by chance.
     let least = if is_short() { cases / 2 } else { cases * 9 / 10 };
     assert!(executed >= least, "{combination}, {}: only {executed} of {cases} cases ran", T::DTYPE);
 }
 
-/// One test an algorithm, so that a failure names it, and all algorithms are seen to be there.
+/// Defines one test for each algorithm, so that a failure names it. A list checks that no
+/// algorithm is missing.
 macro_rules! random_layers {
     ($($name:ident: $algorithm:literal;)+) => {
         mod random_layers {
@@ -119,7 +120,7 @@ fn check_algorithm(name: &str) {
 }
 
 /// Runs one layer on every combination with each activation of `activations`, with bias and
-/// residual. Returns what ran.
+/// residual. Returns the combinations that ran.
 fn check_layer<T: Scalar>(layer: &Layer, activations: &[Activation], executed: &mut Vec<Combination>) {
     let geometry = layer.geometry();
     let plain = Operands::<T>::uniform(&geometry, 7);
@@ -208,23 +209,24 @@ fn a_planner_that_is_free_to_choose_is_right() {
     for_each_type!(check(&layers::hard()));
 }
 
-/// Where rows have few pixels, `channel-gemm` multiplies two at once, on padded planes and on X's own
-/// rows: not the last of an odd number, nor where their taps differ much.
+/// If rows have few pixels, `channel-gemm` multiplies two rows at once. It does not if a single
+/// row is left, or if the rows' taps differ much.
 #[test]
 fn rows_of_few_pixels_are_multiplied_two_at_a_time() {
     fn check<T: Scalar>() {
         let (mut two_rows, mut all) = (0, 0);
         let layers = [
             layer(Conv::new([37, 9, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 9, 8, 8]),
-            // An odd number of rows, K in several blocks, the last of few channels.
+            // An odd number of rows, and K in several blocks with a last one of few channels.
             layer(Conv::new([20, 130, 3, 3]).pads([1, 1, 1, 1]), [1, 130, 5, 4]),
             layer(Conv::new([70, 5, 2, 3]).group(2).pads([0, 2, 1, 0]), [2, 10, 6, 4]),
-            // Taps along the rows' axis that differ from row to row, one row that sees none.
+            // Taps along the axis of the rows that differ from row to row, and one row without
+            // taps.
             layer(Conv::new([33, 8, 7, 1]).pads([3, 0, 3, 0]), [1, 8, 7, 5]),
             layer(Conv::new([16, 6, 1, 1]).strides([1, 2]).pads([1, 0, 2, 0]), [1, 6, 3, 11]),
-            // Rows of several planes; the pitch between planes is another one.
+            // Rows of several planes, with another pitch between the planes.
             layer(Conv::new([18, 4, 2, 2, 2]).pads([1, 0, 1, 0, 1, 0]), [1, 4, 3, 4, 3]),
-            // Parts of rows, whose taps differ.
+            // Parts of rows with different taps.
             layer(Conv::new([40, 7, 3, 3]).dilations([4, 4]).pads([4, 4, 4, 4]), [1, 7, 11, 14]),
             layer(Conv::new([35, 200, 3, 3]).dilations([3, 2]).pads([3, 2, 3, 2]), [1, 200, 9, 4]),
         ];
@@ -248,8 +250,8 @@ fn rows_of_few_pixels_are_multiplied_two_at_a_time() {
                 assert_eq!(checked, Ok(()), "{combination}, {threads} threads, {layer}: {plan:?}");
             }
         }
-        // The fewest have f64 on NEON and in portable code, where only rows of two or three pixels
-        // are.
+        // f64 on NEON and in portable code has the fewest such layers: only those with rows of
+        // two or three pixels.
         assert!(two_rows >= 6, "{two_rows} of {all}");
     }
     for_each_type!(check());

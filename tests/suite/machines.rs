@@ -1,4 +1,5 @@
-//! Plans for machines that are values: the named ones on any host, and machines that no one has.
+//! Plans for machines that are values: the named machines on any host, and machines that do not
+//! exist.
 
 use convoke::kernels::isa::Absence;
 use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Machine, Operator, Planner};
@@ -15,8 +16,8 @@ fn layers() -> [(Operator, Vec<usize>); 6] {
     ]
 }
 
-/// The named machines with their own ISA where the build has it, and with the portable one, which
-/// every build has.
+/// The named machines, each with its own ISA if the build has it, and with the portable ISA,
+/// which every build has.
 fn machines() -> Vec<Machine> {
     let built =
         Machine::named().into_iter().filter(|machine| matches!(machine.isa().absence(), None | Some(Absence::Cpu)));
@@ -33,7 +34,7 @@ fn named_machines_have_plans_on_every_host() {
                 assert_eq!(plan.isa(), machine.isa());
                 let text = plan.explain().to_string();
                 assert!(text.contains(&format!("\n  machine {machine}\n")), "{text}");
-                // What was asked for before leaves no trace.
+                // Earlier calls of the builder leave no trace.
                 let again = planner().isa(Isa::Portable).machine(machine.clone()).plan::<f32>(operator.clone(), &x);
                 assert_eq!(text, again.unwrap().explain().to_string());
             }
@@ -41,15 +42,15 @@ fn named_machines_have_plans_on_every_host() {
     }
 }
 
-/// The line of `explain` on the pick, of a portable plan for one thread.
+/// The line of `explain` about the pick, from a portable plan for one thread.
 fn pick(machine: Machine, algorithm: Algorithm, conv: Conv, x: [usize; 4]) -> String {
     let planner = Planner::new().machine(machine.with_isa(Isa::Portable)).algorithm(algorithm);
     let text = planner.plan::<f32>(conv, &x).unwrap().explain().to_string();
     text.lines().find(|line| line.starts_with("picked ")).unwrap().to_string()
 }
 
-/// What the four named machines have of a layer that differs: the words of each one's pick that
-/// begin with `begin`.
+/// What differs in the picks of the four named machines for a layer: from each pick, the part
+/// that begins with `begin`.
 fn blocking(algorithm: Algorithm, conv: &Conv, x: [usize; 4], begin: &str) -> Vec<String> {
     let part = |machine: Machine| {
         let line = pick(machine, algorithm, conv.clone(), x);
@@ -58,23 +59,24 @@ fn blocking(algorithm: Algorithm, conv: &Conv, x: [usize; 4], begin: &str) -> Ve
     Machine::named().into_iter().map(part).collect()
 }
 
-/// Not by comparison with another plan of the same host, but as written here: so they are the same
-/// on every host.
+/// The expected values are written here rather than taken from another plan of this host, so that
+/// they must be the same on every host.
 #[test]
 fn caches_of_other_sizes_are_blocked_for() {
-    // The level 1 bounds blocks of K, and up to 1 MiB of the level 2 the sums of a block of columns.
+    // The L1 cache bounds the blocks of K. Up to 1 MiB of the L2 cache bounds the sums of a block
+    // of columns.
     let pointwise = blocking(Algorithm::Pointwise, &Conv::new([256, 512, 1, 1]), [1, 512, 28, 28], "K in blocks");
     let blocks =
         |k: usize, columns: usize| format!("K in blocks of {k}, {columns} blocks of columns, panels in 1 shares");
     assert_eq!(pointwise, [blocks(256, 4), blocks(256, 4), blocks(512, 4), blocks(256, 7)]);
 
-    // Slabs are parts of the level 2.
+    // Slabs are sized by the L2 cache.
     let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
     let implicit = blocking(Algorithm::ImplicitGemm, &conv, [1, 64, 112, 112], "K in blocks");
     let slabs = |count: usize| format!("K in blocks of 288, {count} slabs, panels in 1 shares");
     assert_eq!(implicit, [slabs(13), slabs(11), slabs(13), slabs(38)]);
 
-    // Planes of a unit are parts of the level 1.
+    // The planes of a unit are sized by the L1 cache.
     let conv = Conv::new([32, 1, 5, 5]).group(32).strides([4, 4]).pads([2, 2, 2, 2]);
     let depthwise = blocking(Algorithm::Depthwise, &conv, [1, 32, 112, 112], "groups a unit");
     let strips =
@@ -84,7 +86,8 @@ fn caches_of_other_sizes_are_blocked_for() {
 
 #[test]
 fn an_isa_that_the_cpu_lacks_can_be_planned_for_and_not_run() {
-    // Which there are depends on the host; those of another architecture are on every one.
+    // The available ISAs depend on the host. ISAs of another architecture are missing on every
+    // host.
     for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
         for (operator, x) in layers() {
             let name = operator.op_name();

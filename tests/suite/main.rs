@@ -1,8 +1,8 @@
-//! The tests of convoke through its public API, one module for each thing that is checked.
+//! The tests of convoke through its public API, with one module for each thing that is checked.
 //!
-//! One program: each one that plans layers compiles every lowering for every element type anew,
-//! which takes the compiler longer than the tests take to run. `tests/memory.rs` and
-//! `tests/threads.rs` are programs of their own, because they replace the allocator.
+//! They are one program: each program that plans layers compiles every lowering for every element
+//! type again, which takes longer than its tests. `tests/memory.rs` and `tests/threads.rs` are
+//! programs of their own, because they replace the allocator.
 
 #[macro_use]
 #[path = "../common/mod.rs"]

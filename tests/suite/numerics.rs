@@ -1,5 +1,5 @@
-//! Values at the edges: NaN, infinities, zeros, subnormal numbers, rounding; the same on every
-//! algorithm and ISA.
+//! Special values: NaN, infinities, zeros, subnormal numbers, and rounding. Results are the same
+//! on every algorithm and ISA.
 
 use crate::common::{ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, layer};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, DType, Op, bf16, f16};
@@ -40,7 +40,8 @@ fn on_every_path<T: Scalar>(
     assert!(runs >= 3, "{layer}: only {runs} combinations ran");
 }
 
-/// As [`on_every_path`], on those that sum up the products themselves: exact sums come out exactly.
+/// The same as [`on_every_path`], for algorithms that sum the products themselves. With them,
+/// exact sums have exact results.
 fn on_every_direct_path<T: Scalar>(
     layer: &Layer,
     activation: Activation,
@@ -53,7 +54,8 @@ fn on_every_direct_path<T: Scalar>(
     });
 }
 
-/// Puts special values at random places of X and W: few, so that finite results are left.
+/// Puts special values at random places of X and W. They are few, so that some results stay
+/// finite.
 fn sprinkle<T: Scalar>(operands: &mut Operands<T>, random: &mut Random) {
     let specials = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 0.0, -0.0].map(T::from_f64);
     for (tensor, count) in [(&mut operands.x, 3), (&mut operands.w, 2)] {
@@ -150,8 +152,8 @@ fn a_single_weight_that_is_not_finite_is_seen_wherever_it_stands() {
 #[test]
 fn conv_transpose_has_only_the_contributions_that_exist() {
     fn check<T: Scalar>() {
-        // Output 3 i + {0, 1} gets one product each, output 3 i + 2 none: not even a zero times the
-        // infinite weight.
+        // Outputs 3 i + {0, 1} get one product each, and output 3 i + 2 gets none: not even zero
+        // times the infinite weight.
         let layer = layer(ConvTranspose::new([1, 2, 2]).strides([3]).output_shape([3 * 11]), [1, 1, 11]);
         let mut operands = Operands::<T>::generate(&layer.geometry(), || 1.0);
         operands.w.fill(T::from_f64(f64::INFINITY));
@@ -189,7 +191,7 @@ fn nan_passes_through_every_activation() {
     for_each_type!(check());
 }
 
-/// The result where every sum is exact in the computing type: the sum, rounded once.
+/// The result if every sum is exact in the computing type: the sum, rounded once.
 fn exactly<T: Scalar>(oracle: &Oracle, y: &[T]) -> Result<(), String> {
     for (index, (element, y)) in oracle.elements().iter().zip(y).enumerate() {
         let want = T::from_f64(element.value);
@@ -216,8 +218,8 @@ fn sums_of_integers_are_exact_and_rounded_once() {
     for_each_type!(check());
 }
 
-/// A Conv and a ConvTranspose of one output that sums up products of x and 1: what is summed is
-/// chosen freely.
+/// A Conv and a ConvTranspose of one output, which is a sum of products of x and 1. So any values
+/// can be summed.
 fn sums<T: Scalar>(x: &[f64], bias: f64) -> [(Layer, Operands<T>); 4] {
     let n = x.len();
     let operands = Operands {
@@ -235,7 +237,7 @@ fn sums<T: Scalar>(x: &[f64], bias: f64) -> [(Layer, Operands<T>); 4] {
     .map(|layer| (layer, operands.clone()))
 }
 
-/// Asserts that the sum of `x` and the bias comes out as `want` on every path.
+/// Asserts that the sum of `x` and the bias is `want` on every path.
 fn assert_sum<T: Scalar>(x: &[f64], bias: f64, want: f64) {
     for (layer, operands) in sums::<T>(x, bias) {
         on_every_direct_path(&layer, Activation::None, &operands, |y| {
@@ -255,7 +257,7 @@ fn sixteen_bit_sums_are_kept_in_f32_and_rounded_behind_the_bias() {
     assert_sum::<f16>(&[2048.0, 3.0], 0.0, 2052.0);
     assert_sum::<bf16>(&[256.0, 1.0], 0.0, 256.0);
     assert_sum::<bf16>(&[256.0, 3.0], 0.0, 260.0);
-    // What lies beyond the type in between is not lost.
+    // Partial sums beyond the range of the type are not lost.
     assert_sum::<f16>(&[60_000.0, 60_000.0, -60_000.0], 0.0, 60_000.0);
 }
 

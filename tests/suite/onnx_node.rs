@@ -1,4 +1,4 @@
-//! ONNX's own test vectors (`tests/data/onnx`, see the README there), on every algorithm that
+//! ONNX's own test vectors (`tests/data/onnx`, see the README there), with every algorithm that
 //! accepts them and every ISA.
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use convoke_tools::onnx::{self, Model};
 const RELATIVE: f64 = 1e-3;
 const ABSOLUTE: f64 = 1e-7;
 
-/// Folders of tests by collection: none may get lost.
+/// The number of test folders of each collection, so that none can be lost.
 const COLLECTIONS: [(&str, usize); 4] =
     [("node_opset11", 15), ("node_opset22", 17), ("pytorch-converted", 28), ("pytorch-operator", 1)];
 
@@ -19,8 +19,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/onnx")
 }
 
-/// Compares as numpy's `assert_allclose` does; with the channels' `slack` for what transforms err
-/// where sums cancel out.
+/// Compares as numpy's `assert_allclose` does. `slack` is added for each channel: the errors of
+/// transforms may be large relative to sums that cancel.
 fn compare(y: &[f32], expected: &[f32], slack: &[f64]) -> Result<(), String> {
     if y.len() != expected.len() {
         return Err(format!("{} elements instead of {}", y.len(), expected.len()));
@@ -61,7 +61,7 @@ fn check_folder(folder: &Path) -> usize {
             assert_eq!(compare(&operands.run(&plan), expected, &slack), Ok(()), "{name}: {combination}");
             runs += 1;
         }
-        // And as a user has it: whatever the planner picks.
+        // Also with the planner's pick, as a user would run it.
         let plan = Planner::new().plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
         assert_eq!(compare(&operands.run(&plan), expected, &slack(None)), Ok(()), "{name}: {plan:?}");
     }

@@ -1,15 +1,15 @@
-//! Layers whose taps see padding at many outputs, or at all of them: what is left out must not show
-//! in the results.
+//! Layers whose taps see padding at many or all outputs. Leaving such taps out must not change
+//! the results.
 
 use crate::common::{ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, is_short, layer};
 use convoke::{Activation, Algorithm, Conv, ErrorKind, Planner, Threads};
 use convoke_tools::data::Scalar;
 
-/// Taps that never meet input, at either end or between; taps that meet it at some outputs; outputs
-/// that see nothing but padding.
+/// Taps that never meet input, at either end or in the middle; taps that meet it at some outputs;
+/// outputs that see only padding.
 fn layers() -> Vec<Layer> {
     vec![
-        // Dilations beyond the image, and almost.
+        // Dilations that reach beyond the image, or almost.
         layer(Conv::new([5, 7, 3, 3]).dilations([36, 36]).pads([36; 4]), [1, 7, 33, 33]),
         layer(Conv::new([5, 4, 3, 3]).dilations([24, 18]).pads([24, 18, 24, 18]), [1, 4, 33, 33]),
         layer(Conv::new([34, 60, 3, 3]).dilations([6, 5]).pads([6, 5, 6, 5]), [2, 60, 8, 7]),
@@ -31,16 +31,17 @@ fn layers() -> Vec<Layer> {
         layer(Conv::new([8, 1, 5, 5]).group(8).pads([2; 4]), [1, 8, 1, 2]),
         // A stride carries taps in the middle past an image of one element.
         layer(Conv::new([3, 2, 6]).strides([4]).pads([5, 5]), [1, 2, 1]),
-        // Padding is shorter than the dilation: what is left would begin before its padding.
+        // Padding that is shorter than the dilation. Without the tap, the padding would be
+        // negative.
         layer(Conv::new([3, 2, 2]).dilations([36]).pads([1, 0]), [1, 2, 36]),
         layer(Conv::new([3, 2, 2]).dilations([10]).pads([5, 4]), [1, 2, 2]),
-        // Padding beyond the kernel's reach, on one side and on both.
+        // Padding beyond the kernel's reach, on one side and on both sides.
         layer(Conv::new([5, 3, 3, 3]).pads([10, 9, 8, 7]), [1, 3, 4, 3]),
         layer(Conv::new([5, 3, 2, 2]).dilations([3, 3]).pads([0, 9, 9, 0]), [1, 3, 4, 3]),
     ]
 }
 
-/// The plans of a layer: of every combination, and of a planner that is free to choose.
+/// The plans of a layer: one of every combination, and one whose algorithm the planner chooses.
 fn plans<T: Scalar>(layer: &Layer, activation: Activation, threads: usize) -> Vec<convoke::Plan<T>> {
     let tune = |planner: Planner| planner.activation(activation).threads(threads);
     let free = tune(Planner::new()).plan::<T>(layer.operator.clone(), &layer.x_shape).expect("a plan");
@@ -74,8 +75,8 @@ fn a_weight_that_is_not_finite_is_seen_on_padding() {
             let geometry = layer.geometry();
             let plans = plans::<T>(&layer, Activation::Relu, 1);
             let taps = geometry.kernel_volume();
-            // Every tap of some filter: with a stride that is prime to the number of taps, as many
-            // filters as there are taps.
+            // One place for each tap. The filters differ from place to place, so that as many
+            // filters as possible have such a weight.
             let places = (0..taps).map(|tap| (tap * 31 * taps + tap) % geometry.weight_len());
             for (i, at) in places.enumerate().step_by(if is_short() { 5 } else { 1 }) {
                 let mut operands = Operands::<T>::uniform(&geometry, 3).with_bias(&geometry);
@@ -126,7 +127,7 @@ fn weights_packed_without_some_taps_serve_other_sizes() {
 #[test]
 fn weights_without_the_taps_that_a_plan_leaves_out_are_rejected() {
     let conv = Conv::new([4, 4, 3, 3]).pads([1; 4]);
-    // Whose panels and blocks are the same for both sizes, on every ISA.
+    // The algorithm has the same panels and blocks for both sizes, on every ISA.
     let planner = || Planner::new().algorithm(Algorithm::ChannelGemm);
     let plan = |x_shape: &[usize]| planner().plan::<f32>(conv.clone(), x_shape).unwrap();
     let (small, large) = (plan(&[1, 4, 1, 2]), plan(&[1, 4, 8, 8]));
@@ -136,7 +137,7 @@ fn weights_without_the_taps_that_a_plan_leaves_out_are_rejected() {
     let message = "Conv: the weights were not packed for the taps [1..2, 0..3], which alone meet input: pack with this plan, \
                    or plan with Planner::packed_for";
     assert_eq!(error.to_string(), message);
-    // All taps are among the small plan's.
+    // The small plan's weights contain all taps.
     weights(&large).run_packed(&large, &weights(&small).pack(&small), Threads::Serial).unwrap();
 }
 

@@ -1,9 +1,9 @@
-//! What only a process of its own can show: the environment variables, and rayon's global pool. The
-//! tests run this program again.
+//! Tests that need a process of their own: the environment variables, and rayon's global pool.
+//! They run this program again.
 //!
-//! In an emulator they run after the others, one at a time (`processes:: --test-threads=1`): a
-//! process that qemu forks while another of its threads works may wait for ever for a lock which
-//! that thread held.
+//! In an emulator they run after the other tests, one at a time (`processes:: --test-threads=1`).
+//! If qemu forks a process while another of its threads holds a lock, the new process may wait
+//! for that lock for ever.
 
 use std::process::{Command, Output};
 
@@ -19,8 +19,8 @@ use crate::isa_coverage::ENSURE;
 #[cfg(feature = "std")]
 use crate::isa_coverage::{absence, expected};
 
-/// A command that runs this program again: by the program that `CONVOKE_RUNNER` names, with its
-/// arguments, for binaries of another architecture.
+/// A command that runs this program again. For binaries of another architecture, `CONVOKE_RUNNER`
+/// names the program that runs them, with its arguments.
 fn this_binary() -> Command {
     let binary = std::env::current_exe().unwrap();
     let runner = std::env::var("CONVOKE_RUNNER").unwrap_or_default();
@@ -52,7 +52,7 @@ fn a_tier_that_is_asked_for_and_not_executed_fails_the_suite() {
     assert!(!run("sse9"));
 }
 
-/// A plan with an ISA by default, and one with an ISA by force.
+/// The ISA of a plan by default, or by force.
 fn plans(isa: Option<Isa>) -> Result<Isa, convoke::Error> {
     let planner = isa.map_or_else(Planner::new, |isa| Planner::new().isa(isa));
     Ok(planner.plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 8, 8])?.isa())
@@ -68,7 +68,7 @@ fn print_the_tier() {
     println!("forced={}", plans(Some(Isa::detect())).unwrap());
 }
 
-/// What [`print_the_tier`] prints under these variables.
+/// The output of [`print_the_tier`] with these environment variables.
 #[cfg(feature = "std")]
 fn print(variables: &[(&str, &str)]) -> String {
     let output = child("processes::print_the_tier", variables);
@@ -88,7 +88,7 @@ fn the_environment_names_the_tier() {
             Some(absence) => format!("error=Unavailable: Conv: CONVOKE_ISA={isa}: {absence}\n"),
         };
         assert!(text.contains(&expected), "{isa}: {text}");
-        // What the program asks for counts more than the environment.
+        // The program's choice overrides the environment.
         assert!(text.contains(&format!("forced={best}\n")), "{isa}: {text}");
     }
     let text = print(&[(convoke::ENV_ISA, "sse9")]);
@@ -110,7 +110,7 @@ fn the_environment_caps_the_tier() {
     }
     let best = format!("tier={}\n", Isa::detect());
     assert!(print(&[(convoke::ENV_MAX_ISA, "")]).contains(&best), "empty is as unset");
-    // A tier by name counts more than the cap, but a cap that is not one is an error all the same.
+    // A named tier overrides the cap, but an unknown name in the cap is still an error.
     let named = [(convoke::ENV_ISA, Isa::detect().name()), (convoke::ENV_MAX_ISA, "portable")];
     assert!(print(&named).contains(&best));
     for variables in
@@ -137,7 +137,7 @@ fn run_without_the_global_pool() {
             pool.install(|| operands.run_packed(&plan, &packed, Threads::Current)).unwrap();
         }
     }
-    // The global pool can be built once only: here, if nobody did before.
+    // The global pool can be built only once. This works only if no run has built it.
     ThreadPoolBuilder::new().num_threads(1).build_global().expect("the global pool was initialised by a run");
 }
 

@@ -1,11 +1,11 @@
-//! One test for each bug that was found, with its story.
+//! One test for each bug that was found, with a description of the bug.
 
 use crate::common::operands::bits;
 use crate::common::{Combination, Layer, Operands, Oracle, has_foreign_blas, is_short, isas, layer};
 use convoke::{Activation, Algorithm, Blas, Conv, ConvTranspose, ErrorKind, Planner, Threads, Workspace, f16};
 use convoke_tools::data::Scalar;
 
-/// Every algorithm that accepts the layer is right on it, in every element type.
+/// Asserts that every algorithm that accepts the layer is right on it, in every element type.
 fn check(layer: &Layer) {
     fn check_type<T: Scalar>(layer: &Layer) {
         let geometry = layer.geometry();
@@ -23,7 +23,8 @@ fn check(layer: &Layer) {
     for_each_type!(check_type(layer));
 }
 
-/// The native GEMM sliced B, which has no rows without channels, at the tile's first column.
+/// Without channels B has no rows. The native GEMM sliced it at the tile's first column all the
+/// same.
 #[test]
 fn layers_without_input_channels_and_more_than_one_vector_of_columns() {
     check(&layer(Conv::new([3, 0, 1]), [1, 0, 9]));
@@ -31,16 +32,16 @@ fn layers_without_input_channels_and_more_than_one_vector_of_columns() {
     check(&layer(ConvTranspose::new([0, 3, 3, 3]), [1, 0, 8, 8]));
 }
 
-/// Pointwise handed a panel of the last block's rows to a kernel together with the offsets of a
-/// full block's: 257 channels are blocks of 129 and 128.
+/// Pointwise used the offsets of a full block of K for the smaller last block. 257 channels are
+/// blocks of 129 and 128.
 #[test]
 fn pointwise_with_a_last_block_of_channels_that_is_smaller_than_the_others() {
     check(&layer(Conv::new([17, 257, 1, 1]), [1, 257, 7, 7]));
     check(&layer(Conv::new([40, 769, 1]), [2, 769, 50]));
 }
 
-/// The native BLAS chose the tile that weights are packed for by the width of the product, so that
-/// plans for other input sizes rejected them.
+/// The native BLAS chose the tile that weights are packed for by the width of the product. So
+/// plans for other input sizes rejected the weights.
 #[test]
 fn weights_packed_for_a_small_product_fit_a_wide_one() {
     let planner = Planner::new().algorithm(Algorithm::Im2col(Blas::Native));
@@ -53,8 +54,8 @@ fn weights_packed_for_a_small_product_fit_a_wide_one() {
     }
 }
 
-/// The tiles of positions that col2im multiplies began where its band of the output did, so that
-/// plans for another number of threads, which have other bands, summed up in another order.
+/// col2im's tiles of positions began at its band of the output. Plans for another number of
+/// threads have other bands, and summed in another order.
 #[test]
 fn col2im_sums_in_one_order_whatever_its_bands() {
     let conv = ConvTranspose::new([24, 11, 3, 3]);
@@ -67,7 +68,7 @@ fn col2im_sums_in_one_order_whatever_its_bands() {
     assert!((2..=8).all(|threads| run(threads) == run(1)));
 }
 
-/// A one-shot call allocated Y, and touched it, before it looked at X: a wrong shape of terabytes
+/// A one-shot call allocated Y, and touched it, before it checked X. A wrong shape of terabytes
 /// ended the process instead of being reported.
 #[test]
 #[cfg(target_pointer_width = "64")]
@@ -77,7 +78,7 @@ fn one_shot_calls_check_x_before_they_allocate() {
     assert_eq!(error.kind(), ErrorKind::BufferLength);
 }
 
-/// Without input channels, a tile's columns began beyond the end of B where tails of several widths
+/// Without input channels, a tile's columns began beyond the end of B if tails of several widths
 /// followed one another.
 #[test]
 fn no_channels_at_any_width() {
@@ -108,7 +109,8 @@ fn absurd_channel_counts_are_planned_or_refused_at_once() {
     }
 }
 
-/// The workspace of a GEMM with 2^57 channels wrapped around to a few bytes, below every limit.
+/// The workspace of a GEMM with 2^57 channels overflowed to a few bytes, which is below every
+/// limit.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn absurd_workspaces_exceed_the_limit() {
@@ -119,7 +121,8 @@ fn absurd_workspaces_exceed_the_limit() {
     }
 }
 
-/// The length of the planes wrapped around to 16 elements where dilations made it 2^64 - 1.
+/// With dilations that make planes 2^64 - 1 elements long, their length overflowed to 16
+/// elements.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn planes_of_wrapping_size_are_refused() {
@@ -130,7 +133,7 @@ fn planes_of_wrapping_size_are_refused() {
     }
 }
 
-/// Twice a thread count near 2^63 wrapped around to zero, by which the work was divided.
+/// Twice a thread count near 2^63 overflowed to zero, and the work was divided by it.
 #[test]
 fn plans_for_absurd_thread_counts_are_made() {
     for threads in [usize::MAX, usize::MAX / 2 + 1, usize::MAX / 4 + 1] {
@@ -144,15 +147,15 @@ fn plans_for_absurd_thread_counts_are_made() {
     }
 }
 
-/// The products of spatial sizes beside an axis without positions overflowed.
+/// The products of spatial sizes overflowed if an axis had no positions.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn huge_axes_beside_an_empty_one() {
     let huge = 1 << 40;
     for algorithm in Algorithm::ALL {
         let conv = Conv::new([2, 1, 1, 1, 1]).pads([1, 0, 0, 1, 0, 0]);
-        // Two images' worth of padding, too large to be stored: only planned; and an empty one,
-        // which is run.
+        // Two images are too large to be stored with their padding, and are only planned. An
+        // empty image is run.
         let _ = Planner::new().algorithm(algorithm).plan::<f32>(conv.clone(), &[1, 1, 0, huge, huge]);
         let Ok(plan) = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[0, 1, 0, huge, 1]) else { continue };
         let packed = plan.pack(&[1.0, 1.0], None).unwrap();
@@ -160,7 +163,7 @@ fn huge_axes_beside_an_empty_one() {
     }
 }
 
-/// A kernel beyond the address space was accepted beside zero channels.
+/// With zero channels, a kernel beyond the address space was accepted.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn absurd_kernels_beside_zero_channels_are_refused() {
@@ -168,8 +171,8 @@ fn absurd_kernels_beside_zero_channels_are_refused() {
     assert_eq!(conv.geometry(&[1, 0, 1]).unwrap_err().kind(), ErrorKind::Overflow);
 }
 
-/// The layout of packed weights was handed to an algorithm that another call had chosen, which
-/// looked for more in it.
+/// The layout of packed weights was passed to an algorithm that another call had chosen, and that
+/// read another layout from it.
 #[test]
 fn packed_for_followed_by_another_algorithm() {
     let conv = Conv::new([4, 4, 1, 1]);
@@ -185,8 +188,8 @@ fn packed_for_followed_by_another_algorithm() {
 /// The naive lowering rounded to f32 before it rounded to the 16-bit type.
 #[test]
 fn naive_rounds_once() {
-    // 1 + 2^-11 + 2^-40 lies just above the middle of two f16; rounded to f32 first, it lies on it,
-    // and goes down.
+    // 1 + 2^-11 + 2^-40 is just above the middle of two f16. Rounded to f32 first, it is the
+    // middle, and would be rounded down.
     let (x, w) = (
         [f16::from_f64(1.0), f16::from_f64(2.0_f64.powi(-11)), f16::from_f64(2.0_f64.powi(-20))],
         [1.0, 1.0, 2.0_f64.powi(-20)],
@@ -199,7 +202,7 @@ fn naive_rounds_once() {
     assert_eq!(y[0].to_f64(), 1.0 + 2.0_f64.powi(-10));
 }
 
-/// Each tap's phase was searched for among the phases that taps before it had met: hours for
+/// The phase of each tap was searched for among the phases of earlier taps. That took hours for
 /// strides of millions.
 #[test]
 #[cfg(target_pointer_width = "64")]
@@ -210,21 +213,21 @@ fn phases_of_long_strides_are_not_searched_for() {
         let conv = Conv::new([1, 1, kernel]).strides([kernel as i64]);
         let _ = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[1, 1, 2 * kernel]).unwrap();
     }
-    // Of the search, each would take 20 seconds; of a quarter of the taps, about as long on an
-    // emulator.
+    // The search would take 20 seconds for each of these. With a quarter of the taps it would
+    // take about as long on an emulator.
     assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
 }
 
-/// The phases of taps come back after stride / gcd(stride, dilation) taps, here inside of the
-/// kernel, on one axis or on both.
+/// The phases of taps repeat after stride / gcd(stride, dilation) taps. Here they repeat within
+/// the kernel, on one axis or on both.
 #[test]
 fn phases_that_come_back_within_the_kernel() {
     check(&layer(Conv::new([3, 2, 7, 5]).strides([6, 4]).dilations([4, 6]), [1, 2, 40, 43]));
     check(&layer(Conv::new([3, 2, 7, 5]).strides([4, 3]).dilations([4, 2]), [1, 2, 40, 43]));
 }
 
-/// col2im held at least one whole position of the outermost axis: rows and planes too large for
-/// that are cut along the next axis.
+/// col2im held at least one whole position of the outermost axis. Now rows and planes that are
+/// too large are cut along the next axis.
 #[test]
 fn col2im_with_slices_too_large_for_one_band() {
     for layer in [
@@ -246,8 +249,8 @@ fn col2im_with_slices_too_large_for_one_band() {
     }
 }
 
-/// Where no input reaches a band of the output, col2im took the first position that could for a
-/// place in X: beyond it by a dilation, and times the positions of the axes behind, it overflowed.
+/// If no input reached a band of the output, col2im computed with a position outside of X. It was
+/// beyond X by a dilation, and multiplying it by the positions of the other axes overflowed.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn col2im_with_bands_that_no_input_reaches() {
@@ -275,8 +278,9 @@ fn col2im_with_bands_that_no_input_reaches() {
     }
 }
 
-/// Only Winograd looked at the workspace limit: the others sized slabs and tiles by the caches
-/// alone, were dropped where those did not fit, and left ordinary layers to the naive loops.
+/// Only Winograd considered the workspace limit. The others sized slabs and tiles by the caches
+/// alone. If those did not fit, they were dropped, and ordinary layers were left to the naive
+/// loops.
 #[test]
 fn a_moderate_workspace_limit_does_not_lead_to_the_naive_loops() {
     const LIMIT: usize = 200_000;
@@ -305,7 +309,7 @@ fn a_workspace_limit_does_not_change_a_bit() {
         layer(Conv::new([24, 300, 1, 1]), [2, 300, 30, 31]),
         layer(Conv::new([48, 2, 3, 3]).group(24).pads([1, 1, 1, 1]), [1, 48, 60, 61]),
         layer(ConvTranspose::new([70, 24, 3, 3]).strides([2, 2]), [1, 70, 21, 33]),
-        // Images as pixels, of which a limit takes fewer at a time.
+        // Images are the pixels of these layers. With a limit, fewer images are taken at a time.
         layer(Conv::new([600, 1000, 1, 1]), [12, 1000, 1, 1]),
         layer(ConvTranspose::new([1000, 70, 3, 3]), [12, 1000, 1, 1]),
     ];
@@ -313,8 +317,8 @@ fn a_workspace_limit_does_not_change_a_bit() {
     let parts: &[usize] = if is_short() { &[3] } else { &[2, 3, 5, 8] };
     for layer in &layers {
         let operands = Operands::<f32>::uniform(&layer.geometry(), 7);
-        // Winograd may take other tiles; the foreign backends promise nothing; the naive loops have
-        // no scratch.
+        // Winograd may take other tiles under a limit, the foreign backends promise nothing, and
+        // the naive loops have no scratch.
         let is_free =
             |algorithm| matches!(algorithm, Algorithm::Winograd | Algorithm::Naive) || has_foreign_blas(algorithm);
         let is_held = |c: &Combination| !is_free(c.algorithm);
@@ -333,8 +337,8 @@ fn a_workspace_limit_does_not_change_a_bit() {
     assert!(smaller > 0, "no plan took less than it wanted");
 }
 
-/// The pick's verdict said that it was not picked, and estimates of small layers were all of 0 or 1
-/// us.
+/// The verdict on the pick said that it was not picked, and all estimates of small layers were
+/// printed as 0 or 1 us.
 #[test]
 fn verdicts_tell_small_estimates_apart_and_have_nothing_against_the_pick() {
     let plan = Planner::new().plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 8, 8]).unwrap();
@@ -349,12 +353,12 @@ fn verdicts_tell_small_estimates_apart_and_have_nothing_against_the_pick() {
     assert!(verdicts.iter().any(|v| v.reason.contains(" ns,")), "a small layer");
 }
 
-/// Tiles that share vectors multiplied rows of padding, which other tiles leave out: the sign of a
-/// zero then depended on how rows are shared among threads.
+/// Tiles that share vectors multiplied rows of padding, which other tiles leave out. So the sign
+/// of a zero depended on how rows are shared among threads.
 #[test]
 fn zeros_keep_their_sign_however_rows_are_shared() {
     let conv = Conv::new([1, 1, 5, 5]).pads([2, 2, 2, 2]);
-    // Of a row at the top, the taps that are there make -0 of 0, the others would make 0.
+    // At the top row, the taps on X give -0 for an input of 0, and the other taps would give 0.
     let w: Vec<_> = (0..25).map(|tap| if tap < 10 { 1.0 } else { -1.0 }).collect();
     let x = vec![0.0_f32; 56 * 40];
     for isa in isas() {

@@ -1,5 +1,5 @@
-//! The geometry of Conv and ConvTranspose: ONNX's own test shapes, the decisions of semantics,
-//! invariants.
+//! The geometry of Conv and ConvTranspose: the shapes of ONNX's own tests, the choices where ONNX
+//! leaves one, and invariants.
 //!
 //! Requests that are refused are in `errors.rs`.
 
@@ -31,10 +31,10 @@ fn transposed(kernel: usize) -> ConvTranspose {
     ConvTranspose::new([1, 1, kernel])
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // ONNX's test models
 
-/// Shapes and attributes of one of the single-node models that ONNX tests the operators with.
+/// Shapes and attributes of one of the single-node models with which ONNX tests the operators.
 struct Model {
     name: &'static str,
     op_type: &'static str,
@@ -144,7 +144,7 @@ fn onnx_models_have_the_same_shapes_in_every_opset() {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Decision 1: opsets
 
 #[test]
@@ -188,7 +188,7 @@ fn convtranspose_splits_odd_padding_by_the_text_of_opset_11_in_every_opset() {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Decision 2: Conv SAME
 
 #[test]
@@ -200,8 +200,8 @@ fn conv_same_splits_an_odd_total_by_its_mode() {
 #[test]
 fn conv_same_total_is_clamped_at_zero() {
     for mode in [SameUpper, SameLower] {
-        // A kernel shorter than the stride: the grid starts at the first element, not before or
-        // after it.
+        // The kernel is shorter than the stride. The grid starts at the first element, not before
+        // or after it.
         for (kernel, stride, input, output) in [(1, 4, 8, 2), (1, 5, 10, 2), (2, 5, 10, 2), (1, 3, 7, 3)] {
             let geometry = conv(kernel).auto_pad(mode).strides([stride]).geometry(&[1, 1, input]);
             assert_eq!(resolved(geometry), (output, 0, 0));
@@ -234,7 +234,7 @@ fn conv_rounds_the_quotient_down() {
     assert_eq!(resolved(conv(3).strides([i64::MAX]).pads([2, 0]).geometry(&[1, 1, 8])), (1, 2, 0));
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Decision 3: ConvTranspose SAME and output_shape
 
 #[test]
@@ -249,7 +249,8 @@ fn convtranspose_same_output_is_input_times_stride() {
 #[test]
 fn convtranspose_same_output_is_input_times_stride_even_beyond_natural() {
     for mode in [SameUpper, SameLower] {
-        // Natural sizes 5 and 7: the last stride - 1 elements are a tail that no input reaches.
+        // The natural sizes are 5 and 7. The last stride - 1 elements are a tail that no input
+        // reaches.
         assert_eq!(resolved(transposed(1).strides([2]).auto_pad(mode).geometry(&[1, 1, 3])), (6, 0, 0));
         assert_eq!(resolved(transposed(1).strides([3]).auto_pad(mode).geometry(&[1, 1, 3])), (9, 0, 0));
     }
@@ -258,7 +259,7 @@ fn convtranspose_same_output_is_input_times_stride_even_beyond_natural() {
 #[test]
 fn convtranspose_same_with_output_padding_stays_input_times_stride() {
     let op = transposed(3).strides([2]).output_padding([1]);
-    // Natural size 8 with the output padding in it: a total of 2 is cut.
+    // The natural size is 8 with the output padding. 2 elements are cut.
     assert_eq!(resolved(op.clone().auto_pad(SameUpper).geometry(&[1, 1, 3])), (6, 1, 1));
     assert_eq!(resolved(op.auto_pad(SameLower).geometry(&[1, 1, 3])), (6, 1, 1));
 }
@@ -272,7 +273,7 @@ fn convtranspose_output_shape_ignores_pads() {
 
 #[test]
 fn convtranspose_output_shape_cuts_an_odd_surplus_at_the_head_unless_same_upper() {
-    // Natural size 7.
+    // The natural size is 7.
     for mode in [NotSet, Valid, SameLower] {
         let geometry = transposed(3).strides([2]).output_shape([6]).auto_pad(mode).geometry(&[1, 1, 3]);
         assert_eq!(resolved(geometry), (6, 1, 0), "{mode}");
@@ -285,7 +286,7 @@ fn convtranspose_output_shape_cuts_an_odd_surplus_at_the_head_unless_same_upper(
 
 #[test]
 fn convtranspose_output_shape_beyond_natural_is_a_tail_in_every_mode() {
-    // Natural size 9: with stride 3, 10 and 11 are a tail, 12 is an error.
+    // The natural size is 9. With stride 3, the sizes 10 and 11 have a tail, and 12 is an error.
     for mode in [NotSet, Valid, SameUpper, SameLower] {
         let op = |size| transposed(3).strides([3]).output_shape([size]).auto_pad(mode).geometry(&[1, 1, 3]);
         assert_eq!(resolved(op(9)), (9, 0, 0), "{mode}");
@@ -321,13 +322,14 @@ fn convtranspose_valid_is_no_padding() {
     assert_eq!(resolved(transposed(3).strides([2]).auto_pad(Valid).geometry(&[1, 1, 3])), (7, 0, 0));
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Decision 4: output_padding, pads
 
 #[test]
 fn convtranspose_output_padding_is_less_than_the_larger_of_stride_and_dilation() {
     assert_eq!(resolved(transposed(3).strides([3]).output_padding([2]).geometry(&[1, 1, 3])), (11, 0, 0));
-    // PyTorch exports this one: at least the stride, less than the dilation.
+    // PyTorch exports this case: `output_padding` is at least the stride, and less than the
+    // dilation.
     let op = transposed(3).dilations([4]).strides([2]);
     assert_eq!(resolved(op.clone().output_padding([3]).geometry(&[1, 1, 3])), (16, 0, 0));
     assert!(op.output_padding([4]).geometry(&[1, 1, 3]).is_err());
@@ -363,13 +365,13 @@ fn pads_are_all_beginnings_then_all_ends() {
 #[test]
 fn convtranspose_pads_may_exceed_the_kernel() {
     assert_eq!(resolved(transposed(3).strides([3]).pads([4, 0]).geometry(&[1, 1, 4])), (8, 4, 0));
-    // Everything that is left lies between two contributions: defined, and zero.
+    // All outputs that are left lie between two contributions. They are defined, and zero.
     let geometry = transposed(1).strides([4]).pads([1, 1]).geometry(&[1, 1, 2]).unwrap();
     assert_eq!(resolved(Ok(geometry.clone())), (3, 1, 1));
     assert!(geometry.axes[0].inputs_of_tap(0).is_empty());
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Decision 5: sizes of zero
 
 #[test]
@@ -430,14 +432,14 @@ fn convtranspose_of_zero_elements_is_defined_where_the_output_is_positive() {
 fn a_zero_beside_huge_sizes_is_no_elements() {
     let geometry = Conv::new([1, 1 << 40, 1]).geometry(&[0, 1 << 40, 1 << 40]).unwrap();
     assert_eq!((geometry.input_len(), geometry.output_len(), geometry.macs()), (0, 0, 0));
-    // The zero comes after the product has overflowed.
+    // The dimension of zero comes after the product has overflowed.
     let geometry = Conv::new([1, 1 << 40, 1]).pads([1, 0]).geometry(&[1 << 40, 1 << 40, 0]).unwrap();
     assert_eq!((geometry.input_len(), geometry.output_len()), (0, 1 << 40));
     let geometry = Conv::new([0, 1 << 40, 1]).geometry(&[1, 1 << 40, 1]).unwrap();
     assert_eq!((geometry.weight_len(), geometry.output_len(), geometry.macs()), (0, 0, 0));
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Other rules of shapes
 
 #[test]
@@ -555,21 +557,21 @@ fn a_huge_dilation_reaches_only_padding() {
     assert_eq!((axis.outputs_of_tap(0), axis.outputs_of_tap(1)), (0..0, 0..5));
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------
 // Invariants
 
-/// How many steps of the kernel fit the padded input, counted one by one.
+/// The number of steps of the kernel that fit the padded input, counted one by one.
 fn counted_conv_output(padded: usize, effective_kernel: usize, stride: usize) -> usize {
     (0..).step_by(stride).take_while(|start| start + effective_kernel <= padded).count()
 }
 
-/// The length up to the last position that a contribution reaches, found by visiting all.
+/// The length up to the last position that an input contributes to, found by visiting all.
 fn counted_transposed_extent(input: usize, kernel: usize, stride: usize, dilation: usize) -> usize {
     let reached = (0..input).flat_map(|i| (0..kernel).map(move |k| i * stride + k * dilation));
     reached.max().map_or(0, |last| last + 1)
 }
 
-/// The steps that `position` maps inside for all taps of `taps`; must be one run.
+/// The steps for which `inside` is true. They must be one range.
 fn counted_range(steps: usize, inside: impl Fn(usize) -> bool) -> std::ops::Range<usize> {
     let hits: Vec<_> = (0..steps).filter(|&step| inside(step)).collect();
     match hits[..] {
@@ -591,7 +593,7 @@ fn check_ranges(axis: &Axis, op: Op) {
         };
         assert_eq!(range, counted, "{op} {axis:?} tap {tap}");
     }
-    // "All taps inside" is decided by the first and the last.
+    // All taps are inside if the first and the last are.
     let taps = [0, axis.kernel - 1];
     let (range, counted) = match op {
         Op::Conv => (
@@ -640,7 +642,7 @@ proptest! {
         prop_assert_eq!(axis.output, input.div_ceil(stride));
         let (less, more) = if mode == SameUpper { (axis.pad_begin, axis.pad_end) } else { (axis.pad_end, axis.pad_begin) };
         prop_assert!(more == less || more == less + 1);
-        // The explicit padding means the same to NOTSET.
+        // NOTSET with this explicit padding must give the same sizes.
         let explicit = conv(kernel)
             .strides([stride as i64]).dilations([dilation as i64]).pads([axis.pad_begin as i64, axis.pad_end as i64])
             .geometry(&[1, 1, input]).unwrap();
@@ -713,8 +715,8 @@ proptest! {
         output in 1_usize..30, kernel in 1_usize..7, stride in 1_usize..6, dilation in 1_usize..5, pad in 0_usize..4,
         rest in 0_usize..6,
     ) {
-        // An input whose last `rest` elements Conv's stride leaves over is what output_padding
-        // gives back.
+        // If Conv's stride leaves over the last `rest` elements of the input, `output_padding`
+        // restores them.
         let rest = rest.min(stride - 1);
         let padded = (output - 1) * stride + (kernel - 1) * dilation + 1 + rest;
         prop_assume!(padded > 2 * pad);
@@ -767,8 +769,8 @@ proptest! {
         input in 0_usize..1 << 62, kernel in 1_usize..1 << 62, stride in 1_i64..i64::MAX, dilation in 1_i64..i64::MAX,
         begin in 0_i64..i64::MAX, end in 0_i64..i64::MAX, shrink in 0_u32..62, batch in 0_usize..2,
     ) {
-        // The ranges are uniform, so the sizes are shifted down to meet the accepting side of the
-        // bounds too.
+        // The ranges are uniform. The sizes are shifted down, so that some are within the bounds
+        // too.
         let kernel = (kernel >> shrink).max(1);
         let (stride, dilation) = ((stride >> shrink).max(1), (dilation >> (61 - shrink)).max(1));
         let (begin, end) = (begin >> (shrink / 2), end >> (shrink / 2));

@@ -1,12 +1,12 @@
-//! ConvTranspose where phases, borders and tails meet: every algorithm on every ISA against the
+//! ConvTranspose with phases, borders and tails: every algorithm on every ISA, compared with the
 //! reference.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
 use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, Isa, Planner, Threads};
 use convoke_tools::data::Scalar;
 
-/// Runs layers on every combination that accepts them, with bias and residual, on plans for 1 and 3
-/// threads.
+/// Runs layers on every combination that accepts them, with bias and residual, with plans for 1
+/// and 3 threads.
 fn check<T: Scalar>(layers: &[Layer], prepare: impl Fn(&mut Operands<T>)) {
     for layer in layers {
         let geometry = layer.geometry();
@@ -24,33 +24,33 @@ fn check<T: Scalar>(layers: &[Layer], prepare: impl Fn(&mut Operands<T>)) {
     }
 }
 
-/// Kernels interleave the two phases of a stride of 2 straight into Y, where there is no residual
-/// and a tile's vectors lie in one row each; the rest goes through scratch.
+/// Kernels interleave the two phases of a stride of 2 straight into Y if there is no residual and
+/// each vector of a tile lies in one row. Other tiles go through scratch.
 #[test]
 fn pairs_of_phases() {
     let layers = [
-        // Rows of whole vectors, of parts of them, of several rows a vector; panels of unequal
-        // height.
+        // Rows of whole vectors, of parts of vectors, and several rows in a vector; panels of
+        // unequal height.
         layer(two([200, 24, 2, 2], 2), [2, 200, 5, 32]),
         layer(two([201, 20, 2, 2], 2), [1, 201, 6, 57]),
         layer(two([230, 64, 2, 2], 2), [1, 230, 9, 28]),
         layer(two([200, 27, 2, 2], 2), [1, 200, 11, 5]),
-        // Rows cut at both ends, beginning with the second phase; bias beyond the last output of
-        // the taps; groups; one row, one column.
+        // Rows that are cut at both ends and begin with the second phase; only bias beyond the
+        // last output of the taps; groups; one row, one column.
         layer(two([60, 24, 4, 4], 2).pads([1; 4]), [1, 60, 4, 50]),
         layer(two([205, 24, 2, 2], 2).pads([0, 1, 1, 0]), [1, 205, 4, 50]),
         layer(two([205, 24, 2, 2], 2).output_padding([1, 1]), [1, 205, 3, 48]),
         layer(two([400, 12, 2, 2], 2).group(2), [3, 400, 1, 40]),
         layer(ConvTranspose::new([203, 24, 2]).strides([2]), [2, 203, 130]),
         layer(ConvTranspose::new([204, 21, 2, 2, 2]).strides([2, 2, 2]), [1, 204, 3, 4, 16]),
-        // Panels that leave the L2 cache pass one by one over all strips.
+        // The panels exceed the L2 cache, and pass one by one over all strips.
         layer(two([340, 100, 2, 2], 2), [1, 340, 3, 32]),
-        // Two blocks of K, whose sums are kept: no pairs.
+        // K has two blocks, whose sums are kept, so that no pairs are made.
         layer(two([370, 12, 2, 2], 2), [1, 370, 3, 32]),
     ];
     fn check<T: Scalar>(layers: &[Layer]) {
         for combination in Combination::all().filter(|c| c.algorithm == Algorithm::Transposed) {
-            // How many layers had pairs, without an activation that kernels lack.
+            // The number of layers with pairs, without an activation that kernels lack.
             let mut paired = 0;
             for layer in layers {
                 let geometry = layer.geometry();
@@ -75,11 +75,11 @@ fn pairs_of_phases() {
     for_each_type!(check(&layers));
 }
 
-/// The lines of a large Y are fetched before pairs are stored, and all panels pass over a strip
-/// before the next one.
+/// If Y is large, its lines are fetched before pairs are stored, and all panels pass over a strip
+/// before the next strip.
 #[test]
 fn pairs_of_phases_of_a_large_output() {
-    // Rows of X that are no multiple of vectors.
+    // Rows of X that are not a multiple of vectors.
     let layer = layer(two([104, 17, 2, 2], 2), [1, 104, 132, 122]);
     let geometry = layer.geometry();
     assert!(geometry.output_len() * 4 > 4 << 20);
@@ -119,12 +119,12 @@ fn one_pixel_in() {
         layer(two([20, 33, 4, 4], 1), [1, 20, 1, 1]),
         layer(two([20, 33, 4, 4], 2).pads([1; 4]), [1, 20, 1, 1]),
         layer(two([6, 4, 3, 3], 2).output_padding([1, 1]), [3, 6, 1, 1]),
-        // Y is covered, of several images and groups; taps apart.
+        // The kernels cover Y, of several images and groups, with each tap apart.
         layer(two([20, 37, 3, 2], 2).group(2), [71, 20, 1, 1]),
         layer(two([9, 35, 3, 4], 2).pads([1, 1, 0, 1]).output_padding([1, 1]), [3, 9, 5, 1]),
         layer(two([6, 9, 3, 3], 1).dilations([1, 2]), [2, 6, 1, 1]),
-        // Images as positions: several blocks of K, shares of many outputs, bands of images, crops
-        // that differ at both ends.
+        // Images are the positions: several blocks of K, shares of many outputs, bands of images,
+        // crops that differ at both ends.
         layer(two([600, 130, 4, 4], 1), [1, 600, 1, 1]),
         layer(two([6, 9, 5, 3], 2).group(3).pads([2, 0, 1, 1]), [40, 6, 1, 1]),
         layer(ConvTranspose::new([3, 5, 7]).strides([4]).pads([0, 2]), [9, 3, 1]),
@@ -136,8 +136,8 @@ fn one_pixel_in() {
 #[test]
 fn small_maps() {
     let layers = [
-        // Several blocks of K, the last of another size; panels of which the last is narrow; runs
-        // of rows; bands of images.
+        // Several blocks of K with a smaller last one, panels with a narrow last one, runs of
+        // rows, and bands of images.
         layer(two([300, 40, 4, 4], 2).pads([1; 4]), [1, 300, 4, 5]),
         layer(two([9, 35, 3, 3], 2).pads([1, 0, 0, 1]).output_padding([1, 1]), [19, 9, 5, 3]),
         layer(ConvTranspose::new([18, 17, 11]).strides([5]).pads([3, 2]).group(2), [2, 18, 31]),
@@ -157,7 +157,7 @@ fn phases_without_taps_have_the_bias() {
     let layers = [
         layer(two([5, 15, 1, 1], 3), [1, 5, 6, 7]),
         layer(two([5, 15, 2, 2], 5).pads([1, 0, 0, 1]), [1, 5, 6, 7]),
-        // With a dilation that shares a divisor with the stride, whatever the kernel's length.
+        // A dilation that shares a divisor with the stride, with any length of the kernel.
         layer(two([5, 3, 4, 4], 4).dilations([2, 4]).pads([3, 5, 1, 2]), [1, 5, 6, 7]),
         layer(ConvTranspose::new([3, 2, 2, 1, 2]).strides([3, 4, 5]), [2, 3, 2, 3, 4]),
     ];
@@ -170,7 +170,7 @@ fn long_strides_and_kernels() {
         layer(ConvTranspose::new([9, 1, 512]).strides([128]), [1, 9, 40]),
         layer(ConvTranspose::new([9, 2, 12]).strides([6]).pads([3, 3]).output_padding([1]), [1, 9, 300]),
         layer(two([21, 21, 16, 16], 8), [1, 21, 5, 6]),
-        // One tap a phase: blocks of channels instead of steps.
+        // One tap in each phase: blocks of K divide the channels rather than the steps.
         layer(two([370, 9, 2, 2], 2), [1, 370, 7, 40]),
         layer(two([6, 1, 9, 9], 4).pads([4; 4]).output_padding([3, 3]), [1, 6, 13, 20]),
     ];
@@ -193,8 +193,7 @@ fn few_products_an_output() {
 #[test]
 fn depthwise_upsampling() {
     let mut layers = Vec::new();
-    // One vector and its neighbours, rows that are narrower, asymmetric crops, tails, several
-    // images.
+    // Widths next to one vector, narrower rows, asymmetric crops, tails, several images.
     for width in [4, 7, 8, 13, 15, 16, 17, 30, 33] {
         layers.push(layer(two([3, 1, 4, 4], 2).group(3).pads([1; 4]), [2, 3, 5, width]));
         layers.push(layer(two([5, 1, 3, 3], 2).group(5).pads([1; 4]).output_padding([1, 1]), [1, 5, 9, width]));
@@ -209,7 +208,7 @@ fn depthwise_upsampling() {
         layer(ConvTranspose::new([3, 1, 5]).group(3).strides([2]).pads([3, 2]), [1, 3, 300]),
         // Bands of one channel.
         layer(two([1, 1, 4, 4], 2).pads([1; 4]), [1, 1, 90, 70]),
-        // What its kernels do not take, for short rows or other reasons.
+        // Layers that the kernels do not accept, because of short rows or for other reasons.
         layer(two([4, 1, 4, 3], 2).group(4).pads([1; 4]), [1, 4, 6, 9]),
         layer(two([4, 1, 4, 4], 2).group(4).dilations([1, 2]), [1, 4, 6, 9]),
         layer(two([4, 1, 4, 4], 2).group(4).pads([1; 4]), [1, 4, 6, 3]),
@@ -265,7 +264,7 @@ fn weights_packed_for_other_pads_are_rejected_not_misread() {
     assert!(planner.plan::<f32>(operator(2), &[1, 3, 8, 8]).is_err());
 
     let planner = Planner::new().algorithm(Algorithm::ChannelGemmAdded);
-    // Products of whole taps serve every size and crop.
+    // The weights of whole taps are the same for every size and crop.
     let plan = planner.plan::<f32>(operator(1), &[2, 3, 5, 6]).unwrap();
     let whole = Operands::<f32>::uniform(plan.geometry(), 3);
     let packed = whole.pack(&plan);

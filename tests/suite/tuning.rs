@@ -1,5 +1,5 @@
-//! Picks by measurement: that they are kept, saved, loaded, used where they apply, and nowhere
-//! else.
+//! Picks by measurement: they are kept, saved, loaded, and used only for the layers that they
+//! belong to.
 
 use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Planner, Threads, Tuning, f16};
 
@@ -9,7 +9,7 @@ fn conv() -> Conv {
     Conv::new([10, 6, 3, 3]).pads([1, 1, 1, 1])
 }
 
-/// A tuning that says what the planner would not.
+/// A tuning with an algorithm that the planner would not pick.
 fn with(planner: &Planner, algorithm: Algorithm) -> Tuning {
     let mut tuning = Tuning::default();
     let plan = planner.tune::<f32>(conv(), &X, Threads::Serial, &mut tuning).unwrap();
@@ -28,7 +28,7 @@ fn what_is_measured_is_kept_saved_and_loaded() {
     picks.push(planner.tune::<f16>(conv(), &X, Threads::Serial, &mut tuning).unwrap().algorithm());
     let transposed = || ConvTranspose::new([6, 4, 4, 4]).strides([2, 2]);
     picks.push(planner.tune::<f64>(transposed(), &X, Threads::Serial, &mut tuning).unwrap().algorithm());
-    // Of these taps, only the one in the middle meets input.
+    // Only the middle one of these taps meets input.
     let wide = || Conv::new([10, 6, 3, 3]).dilations([20, 20]).pads([20, 20, 20, 20]);
     picks.push(planner.tune::<f32>(wide(), &X, Threads::Serial, &mut tuning).unwrap().algorithm());
     assert_eq!(tuning.len(), 4, "{tuning}");

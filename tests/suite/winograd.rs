@@ -1,5 +1,4 @@
-//! Winograd's algorithm beyond what every algorithm is tested for: its accuracy, its fallbacks, its
-//! sizes.
+//! Tests of Winograd's algorithm alone: its accuracy, its fallbacks, and its sizes.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, is_short, isas, layer};
 use convoke::{Accuracy, Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Op, Plan, Planner, Threads, reference};
@@ -10,14 +9,14 @@ fn combinations() -> impl Iterator<Item = Combination> {
     isas().map(|isa| Combination { algorithm: Algorithm::Winograd, isa })
 }
 
-/// Values of one kind.
+/// How the values of a sample are distributed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Inputs {
     Uniform,
     Normal,
-    /// Normal values of which the negative ones became zeros: what layers behind a ReLU see.
+    /// Normal values with the negative ones replaced by zeros, as after a ReLU.
     Relu,
-    /// Uniform values, and weights that are all positive: sums that grow.
+    /// Uniform values with positive weights, so that sums grow.
     Growing,
 }
 
@@ -55,8 +54,8 @@ impl Sample {
         Self { operands, exact, rms }
     }
 
-    /// The error of a plan's results, over the root mean square of the exact ones: its root mean
-    /// square, and its maximum.
+    /// The error of a plan's results relative to the root mean square of the exact results: its
+    /// own root mean square, and its maximum.
     fn error(&self, plan: &Plan<f32>) -> (f64, f64) {
         let y = self.operands.run(plan);
         let errors = y.iter().zip(&self.exact).map(|(y, exact)| (f64::from(*y) - exact).abs() / self.rms);
@@ -69,8 +68,8 @@ fn root_mean_square(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     (values.map(|value| value * value).sum::<f64>() / count).sqrt()
 }
 
-/// The table in docs/journal.md comes from this test's output: `cargo test --release --test suite
-/// -- --nocapture winograd::the_error`.
+/// This test prints the table in docs/journal.md: `cargo test --release --test suite --
+/// --nocapture winograd::the_error`.
 #[test]
 fn the_error_stays_within_what_each_accuracy_promises() {
     let layers = |channels: usize| {
@@ -90,7 +89,7 @@ fn the_error_stays_within_what_each_accuracy_promises() {
     let mut kernels = std::collections::BTreeSet::new();
     let channels: &[usize] = if is_short() { &[3, 64] } else { &[3, 64, 256, 2048] };
     for &channels in channels {
-        // The sums of the longest layers take the reference long.
+        // The reference takes long for the sums of the longest layers.
         let count = if channels > 256 { 2 } else { 9 };
         for layer in layers(channels).into_iter().take(count) {
             for inputs in [Inputs::Uniform, Inputs::Normal, Inputs::Relu, Inputs::Growing] {
@@ -164,7 +163,7 @@ fn the_large_tiles_of_fast_accuracy_convolve() {
                 for (index, (y, exact)) in operands.run(&plan).iter().zip(exact).enumerate() {
                     let channel = index / geometry.output_spatial() % geometry.out_channels;
                     let tolerance = reference::tolerance::<T>(&geometry, exact.magnitude)
-                        // Tiles of 8 values err some five times as much as those of 6.
+                        // Tiles of 8 values have about five times the error of tiles of 6.
                         + 10.0 * reference::transform_tolerance::<T>(Algorithm::Winograd, wide[channel]);
                     assert!((y.to_f64() - exact.value).abs() <= tolerance, "{combination}, {layer}: {y:?}, {exact:?}");
                 }
@@ -215,8 +214,8 @@ fn special_values_at_every_place_of_a_tile_come_out_where_the_definition_has_the
 
 #[test]
 fn finite_results_of_values_that_overflow_the_transforms_are_right() {
-    // The transforms add values up that the definition multiplies by zeros: they overflow where the
-    // result does not.
+    // The transforms add values that the definition multiplies by zeros. They can overflow while
+    // the result does not.
     let layer = layer(Conv::new([4, 1, 3, 3]).pads([1, 1, 1, 1]), [1, 1, 8, 8]);
     let geometry = layer.geometry();
     let mut operands = Operands::<f32>::uniform(&geometry, 2);
@@ -239,11 +238,11 @@ fn weights_that_are_not_finite_are_summed_directly() {
     fn check<T: Scalar>() {
         let layers = [
             layer(Conv::new([20, 5, 3, 3]).pads([1, 1, 1, 1]), [2, 5, 13, 9]),
-            // Phases that have a tile less, at the end of the residual.
+            // Phases with one tile fewer, at the end of the residual.
             layer(Conv::new([20, 5, 7]).pads([9, 9]).dilations([3]), [1, 5, 100]),
             layer(Conv::new([20, 3, 5, 7]).strides([2, 4]).pads([1, 2, 0, 1]), [2, 3, 9, 21]),
-            // Contributions that do not exist are not zeros times an infinity: at the border, and
-            // of taps that a phase has less.
+            // Contributions that do not exist must not become zero times infinity: at the border,
+            // and for taps that one phase has and another lacks.
             layer(ConvTranspose::new([5, 4, 5, 3]).strides([3, 2]).pads([1, 1, 2, 0]), [2, 5, 4, 9]),
         ];
         for (special, layer) in [f64::NAN, f64::INFINITY].into_iter().flat_map(|s| layers.iter().map(move |l| (s, l))) {
@@ -254,7 +253,7 @@ fn weights_that_are_not_finite_are_summed_directly() {
             let oracle = Oracle::new(&geometry, &operands);
             for combination in combinations() {
                 let plan = combination.plan::<T>(layer, |planner| planner).unwrap();
-                // The bound of direct sums: nothing is transformed.
+                // The bound of direct sums holds, because nothing is transformed.
                 let difference = oracle.check(Algorithm::ImplicitGemm, Activation::None, &operands.run(&plan));
                 assert_eq!(difference, Ok(()), "{combination}, {}", T::DTYPE);
             }
@@ -307,13 +306,13 @@ fn hostile_sizes_are_planned_and_packed_at_once() {
         let plan = forced.plan::<f32>(conv, &x).unwrap();
         assert!(plan.geometry().output_len() > 100 || plan.explain().to_string().contains(" tasks"), "{plan:?}");
     }
-    // A long kernel is cut into many filters, each of which has a few taps only.
+    // A long kernel is cut into many filters with a few taps each.
     let layer = layer(Conv::new([2, 1, 6000]), [1, 1, 6100]);
     let plan = forced.plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
     let operands = Operands::<f32>::uniform(&layer.geometry(), 3);
     let oracle = Oracle::new(&layer.geometry(), &operands);
     assert_eq!(oracle.check(Algorithm::Winograd, Activation::None, &operands.run(&plan)), Ok(()));
-    // Beyond some steps of k the tables would be large.
+    // Beyond some number of steps of K, the tables would be large.
     let error = forced.plan::<f32>(Conv::new([2, 1 << 24, 3, 3]), &[1, 1 << 24, 9, 9]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
@@ -321,7 +320,8 @@ fn hostile_sizes_are_planned_and_packed_at_once() {
 
 #[test]
 fn large_outputs_are_written_past_the_caches() {
-    // Rows that are whole lines, and rows that are not: Y of more than 4 MiB either way.
+    // Rows that are whole cache lines, and rows that are not. Y has more than 4 MiB in both
+    // cases.
     for width in [128, 129] {
         let layer = layer(Conv::new([70, 2, 3, 3]).pads([1, 1, 1, 1]), [1, 2, 128, width]);
         let geometry = layer.geometry();
@@ -387,22 +387,22 @@ fn small_images_share_blocks_and_the_last_block_may_have_fewer() {
     }
 }
 
-/// The outputs that dilation interleaves are images of a block: of one axis or two, with paddings
-/// that differ from phase to phase, and fewer in the last block.
+/// The outputs that dilation interleaves are images of a block: on one axis or two, with paddings
+/// that differ from phase to phase, and fewer images in the last block.
 #[test]
 fn phases_of_a_dilation_share_blocks_and_the_last_block_may_have_fewer() {
     fn check<T: Scalar>() {
         let mut shared = 0;
         for (conv, shape) in [
             (Conv::new([20, 6, 3, 3]).dilations([3, 3]).pads([3, 3, 3, 3]), vec![1, 6, 13, 14]),
-            // More than one image, other distances on each axis, pads that are no multiples of
-            // them.
+            // More than one image, different distances on each axis, and pads that are not
+            // multiples of them.
             (Conv::new([18, 4, 3, 3]).dilations([2, 5]).pads([1, 7, 4, 2]), vec![3, 4, 9, 15]),
             (Conv::new([9, 5, 3, 3]).dilations([1, 4]).pads([2, 0, 1, 9]), vec![2, 5, 6, 11]),
             (Conv::new([9, 5, 3, 3]).dilations([4, 1]).pads([6, 1, 0, 1]), vec![1, 5, 11, 6]),
-            // Phases that see padding alone.
+            // Phases that see only padding.
             (Conv::new([6, 3, 3, 3]).dilations([5, 5]).pads([14, 14, 14, 14]), vec![1, 3, 2, 2]),
-            // Groups; several filters an axis; one axis; an outer axis.
+            // Groups; several filters on an axis; one axis; an outer axis.
             (Conv::new([16, 3, 5, 5]).dilations([2, 3]).pads([4, 6, 4, 6]).group(2), vec![1, 6, 8, 12]),
             (Conv::new([17, 3, 3]).dilations([6]).pads([6, 5]), vec![2, 3, 40]),
             (Conv::new([7, 4, 2, 3, 3]).dilations([1, 2, 2]).pads([1, 2, 2, 1, 2, 2]), vec![1, 4, 3, 6, 7]),
@@ -418,7 +418,7 @@ fn phases_of_a_dilation_share_blocks_and_the_last_block_may_have_fewer() {
                 let oracle = Oracle::new(&geometry, &operands);
                 for (combination, threads) in combinations().flat_map(|c| [(c, 1), (c, 2)]) {
                     let plan = combination.plan::<T>(&layer, |planner| planner.threads(threads)).unwrap();
-                    // Images, rows and columns of tiles.
+                    // The block's images, rows and columns of tiles.
                     let explanation = plan.explain().to_string();
                     let block = explanation.split("blocks of ").nth(1).and_then(|rest| rest.split(" tiles").next());
                     shared += usize::from(block.is_some_and(|block| block.split(" x ").count() == 3));
@@ -427,14 +427,15 @@ fn phases_of_a_dilation_share_blocks_and_the_last_block_may_have_fewer() {
                 }
             }
         }
-        // Nearly all of them.
+        // Nearly all of them share blocks.
         let all = 8 * 2 * 2 * combinations().count();
         assert!(shared * 4 > all * 3, "{shared} of {all}");
     }
     for_each_type!(check());
 }
 
-/// Of kernels of about twice their stride, each phase has two taps, of some of which one is zero.
+/// If kernels are about twice as long as their stride, each phase has two taps. In some phases
+/// one of them is zero.
 #[test]
 fn long_strides_are_multiplied_by_phases() {
     fn check<T: Scalar>() {
@@ -463,17 +464,17 @@ fn long_strides_are_multiplied_by_phases() {
     for_each_type!(check());
 }
 
-/// Where panels are not as many as the threads' shares, or a multiple of them, shares have some
-/// rows of tiles of a panel.
+/// If the number of panels is not a multiple of the threads' shares, shares take some rows of
+/// tiles of a panel.
 #[test]
 fn threads_share_a_panel_by_its_rows_of_tiles() {
     fn check<T: Scalar>() {
         let mut cut = 0;
         for (conv, shape) in [
-            // The last row of tiles has fewer outputs, which some products are left out for.
+            // The last row of tiles has fewer outputs, and some of its products are left out.
             (Conv::new([96, 24, 3, 3]).pads([1, 1, 1, 1]), vec![1, 24, 14, 14]),
             (Conv::new([20, 40, 3, 3]).pads([1, 1, 1, 1]), vec![1, 40, 13, 9]),
-            // Several filters an axis: rows of transformed tiles that blocks have more.
+            // Several filters on an axis: blocks have extra rows of transformed tiles.
             (Conv::new([40, 30, 7, 7]).pads([3, 3, 3, 3]), vec![1, 30, 11, 12]),
             // Strides; taps of an outer axis.
             (Conv::new([72, 20, 3, 3]).strides([2, 2]).pads([1, 1, 1, 1]), vec![1, 20, 22, 26]),
@@ -491,8 +492,8 @@ fn threads_share_a_panel_by_its_rows_of_tiles() {
                 for (combination, threads) in combinations().flat_map(|c| [2, 3, 5, 16].map(|threads| (c, threads))) {
                     let plan = combination.plan::<T>(&layer, |planner| planner.threads(threads)).unwrap();
                     let explanation = plan.explain().to_string();
-                    // "... by f32_gemmt_32x12, ... panels in 2 shares ...": 32 channels are a
-                    // panel.
+                    // The text is "... by f32_gemmt_32x12, ... panels in 2 shares ...". A panel
+                    // has 32 channels.
                     let number_behind = |words: &str| -> usize {
                         let rest = explanation.split(words).nth(1).expect("it says so");
                         rest.chars().map_while(|c| c.to_digit(10)).fold(0, |n, digit| 10 * n + digit as usize)
@@ -518,7 +519,8 @@ fn packed_weights_serve_other_sizes() {
     let large = planner.plan::<f32>(conv(), &[1, 24, 56, 56]).unwrap();
     let operands = Operands::<f32>::uniform(large.geometry(), 1);
     let packed = operands.pack(&large);
-    // Weights for tiles that only Fast allows serve plans of any accuracy but Strict.
+    // Weights for tiles that only Fast allows also serve plans of other accuracies, except
+    // Strict.
     let wide = || Conv::new([128, 128, 3, 3]).pads([1, 1, 1, 1]);
     let fast = planner.clone().accuracy(Accuracy::Fast).plan::<f32>(wide(), &[1, 128, 48, 48]).unwrap();
     assert!(fast.kernel().contains("f6x6"), "{fast:?}");

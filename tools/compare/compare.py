@@ -1,13 +1,13 @@
 """Times convoke beside other libraries, layer by layer, on this machine.
 
-    tools/compare/run                       # what the README's table shows, one thread (tools/compare/run --help for the options)
+    tools/compare/run                       # the table of docs/figures.md, one thread (tools/compare/run --help for the options)
 
-For each layer, all implementations run in turn, round by round, so that a drift of the machine's speed hits all alike; the fastest run of all rounds counts.
-Everywhere: f32, plain NCHW in and out, weights packed outside of the timing, each library's fastest setting. Outputs are compared; what differs by more
-than the tolerance is marked, and does not count as fast. A library that dies or hangs is started anew, and given up after three times in a row.
-Ahead of the layers, one of a single multiply-add tells what a call of each library costs: these microseconds are in all of its times.
+For each layer, all implementations run in turn, round by round, so that a drift of the machine's speed affects all alike. The fastest run of all rounds
+counts. All use f32, plain NCHW in and out, weights packed outside of the timing, and the library's fastest setting. Outputs are compared: if one differs by
+more than the tolerance, it is marked, and does not count as fast. A library that dies or hangs is started again, and given up after three times in a row.
+Before the layers, a layer of a single multiply-add measures what a call of each library costs. These microseconds are in all of its times.
 
-Results are written after each layer, so that nothing that was measured is lost; Ctrl-C ends it with table and picture of what there is.
+Results are written after each layer, so that nothing that was measured is lost. Ctrl-C ends the program, with table and picture of the results so far.
 """
 
 import argparse
@@ -35,7 +35,7 @@ LABELS = {
     "convoke": "convoke", "onnxruntime": "onnxruntime", "openvino": "OpenVINO", "ncnn": "ncnn", "mnn": "MNN", "rten": "rten", "tract": "tract",
     "candle": "candle",
 }
-# How each is called; the first line of the results says what all have in common.
+# How each library is called. The first line of the results says what all have in common.
 SETTINGS = {
     "convoke": "the planner's pick with its default accuracy",
     "onnxruntime": "CPU provider, input and output bound, the faster of its blocked layout with conversions and none (levels ALL and EXTENDED)",
@@ -46,20 +46,21 @@ SETTINGS = {
     "tract": "built for this CPU, optimised plan",
     "candle": "built for this CPU; nothing is packed, and the bias is a second pass, which counts",
 }
-# What is measured for the cost of a call: one multiply-add.
+# The layer that measures the cost of a call: one multiply-add.
 CALL = {
     "name": "call", "op": "Conv", "x": [1, 1, 1, 1], "w": [1, 1, 1, 1], "y": [1, 1, 1, 1], "strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [1, 1],
     "group": 1, "output_padding": [0, 0], "flop": 2,
 }
-# Packages of Python; crates, each with a program that drives it.
+# Packages of Python, and crates, each with a program that runs it.
 PYTHON = ["onnxruntime", "openvino", "ncnn", "mnn"]
 RUST = {"rten": "rten", "tract": "tract-onnx", "candle": "candle-core"}
-# Largest error, relative to the root mean square of the output. Direct sums in f32 and small Winograd tiles stay within NOTED; large Winograd tiles reach
-# 1e-2, which counts, with a mark.
+# Largest error, relative to the root mean square of the output. Direct sums in f32 and small
+# Winograd tiles stay within NOTED. Large Winograd tiles reach 1e-2, which is accepted with a
+# mark.
 NOTED, TOLERANCE = 1e-4, 2e-2
 # Deaths and time-outs in a row after which a library is given up.
 PATIENCE = 3
-# Exit status after Ctrl-C, as shells have it.
+# Exit status after Ctrl-C, as in shells.
 INTERRUPTED = 130
 
 
@@ -86,9 +87,9 @@ def parse():
     parser.add_argument("--filter", default="", help="only layers whose names contain one of these, joined by commas")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "target/compare", help="folder for JSON, CSV and picture")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-    parser.add_argument("--readme", action="store_true", help="also write the table into README.md, and the picture beside it")
+    parser.add_argument("--readme", action="store_true", help="also write the summary into README.md, the table into docs/figures.md, and the picture")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="measure nothing: table and picture of an earlier results.json")
-    # Set by `run`.
+    # `run` passes these.
     parser.add_argument("--worker", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--rust", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -106,7 +107,7 @@ def parse():
 
 
 def layers(options):
-    """The layers to measure, as convoke's worker has them: it reads and checks the files."""
+    """The layers to measure, in the form of requests to convoke's worker, which reads and checks the files."""
     files = ["--shapes", *options.shapes] if options.shapes else []
     rows = json.loads(tool(options, "report", "--list", "--json", *files))
     if not options.all and not options.shapes:
@@ -124,7 +125,7 @@ def layers(options):
 
 
 def tool(options, *arguments):
-    """What convoke's tools print."""
+    """The output of convoke's tools."""
     done = subprocess.run([options.worker, *arguments], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"convoke-tools {arguments[0]}: {done.stderr.strip()}")
@@ -132,7 +133,7 @@ def tool(options, *arguments):
 
 
 def write_operands(row, folder):
-    """Input, weights and bias as files, and the layer as a model."""
+    """Writes input, weights and bias as files, and the layer as a model."""
     from onnx import TensorProto, helper, numpy_helper, save
 
     random = np.random.default_rng(0)
@@ -156,7 +157,7 @@ def write_operands(row, folder):
 
 
 class Worker:
-    """A program that answers requests; started anew where it died or hung, and given up where it does that again and again."""
+    """A program that answers requests. If it dies or hangs, it is started again; after several times in a row it is given up."""
 
     def __init__(self, command, options):
         self.command, self.threads, self.timeout = command, options.threads, options.timeout
@@ -185,9 +186,9 @@ class Worker:
         return answer
 
     def fail(self, what):
-        """Ends what is left of the program; the reason, with the last line that it printed."""
+        """Ends what is left of the program. Returns the reason, with the last line that the program printed."""
         self.failures += 1
-        # Its output ends a moment before it does.
+        # Its output ends a moment before the process does.
         status = self.end(0.5)
         self.log.seek(0)
         said = self.log.read().decode(errors="replace").strip().splitlines()
@@ -198,12 +199,12 @@ class Worker:
         threads = str(self.threads)
         environment = os.environ | {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}
         self.log = tempfile.TemporaryFile()
-        # In a session of its own, so that Ctrl-C ends this program alone.
+        # The program gets a session of its own, so that Ctrl-C ends only this program.
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment, start_new_session=True,
             preexec_fn=self.pin,
         )
-        # A thread of its own reads the answers, as reading from a pipe knows no time-out.
+        # A separate thread reads the answers, because reading from a pipe has no time-out.
         self.answers = queue.Queue()
         threading.Thread(target=self.read, args=(self.process.stdout, self.answers), daemon=True).start()
 
@@ -215,12 +216,12 @@ class Worker:
         answers.put("")
 
     def pin(self):
-        """To as many CPUs as there are threads: the same for all."""
+        """Binds the program to as many CPUs as there are threads, the same CPUs for all libraries."""
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.threads])
 
     def end(self, patience):
-        """The exit status of the program, which has so many seconds to end by itself."""
+        """The exit status of the program. It has so many seconds to end by itself."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
@@ -283,18 +284,18 @@ def measure_layer(options, row, workers):
 
 
 def judge(outputs):
-    """For each output its status, and its largest error by the root mean square of the right one (None where that is no number).
+    """For each output its status, and its largest error relative to the root mean square of the right output (None if that is not a number).
 
-    `good`; `rough`, beyond what direct sums reach; `wrong`; `differs`, where two outputs disagree, so that nobody knows which one is wrong. (Beside these
-    there are `failed`, a library that died or hung, and `absent`, one that says that it cannot.)
+    `good`; `rough` is beyond what direct sums reach; `wrong`; `differs` means that two outputs disagree, and nobody knows which one is wrong. Elsewhere
+    there are also `failed` (the library died or hung) and `absent` (the library says that it cannot run the layer).
     """
     if not outputs:
         return {}
-    # Outputs that are not numbers are wrong for sure, and would make the median no number.
+    # Outputs that are not finite are wrong, and the median of them would be NaN.
     finite = [y for y in outputs.values() if np.isfinite(y).all()]
     if not finite:
         return {name: ("wrong", None) for name in outputs}
-    # The median of three or more is right if most are.
+    # The median of three or more outputs is right if most of them are.
     right = np.median(np.stack(finite), axis=0).astype(np.float64)
     scale = float(np.sqrt(np.mean(right**2))) or 1.0
 
@@ -317,7 +318,7 @@ def status(result, name):
 
 
 def rate(result, name):
-    """GFLOP/s, where the result is right."""
+    """GFLOP/s, if the result is right."""
     return result["answers"][name]["gflops"] if status(result, name) in ("good", "rough") else None
 
 
@@ -326,7 +327,7 @@ def best_peer(result, names):
 
 
 def table(data):
-    """Markdown, and what sums it up: a paragraph each."""
+    """The table as Markdown, and the paragraphs that sum it up."""
     names = data["names"]
     lines = ["| layer | " + " | ".join(LABELS[name] for name in names) + " | of the best |", "|---|" + "---:|" * (len(names) + 1)]
     ratios = []
@@ -344,7 +345,7 @@ def summary(ratios, names):
     if not ratios:
         return []
     mean = math.exp(sum(math.log(ratio) for ratio, _ in ratios) / len(ratios))
-    # As the table shows them: what it shows as 1.00 is equal.
+    # The ratios are rounded as the table shows them. A ratio shown as 1.00 counts as equal.
     shown = [(round(ratio, 2), name) for ratio, name in sorted(ratios)]
     ahead, equal = sum(ratio > 1 for ratio, _ in shown), sum(ratio == 1 for ratio, _ in shown)
     behind = [f"{name} ({ratio:.2f})" for ratio, name in shown if ratio < 1]
@@ -359,7 +360,7 @@ def summary(ratios, names):
 
 
 def faults(data):
-    """Results that are wrong, or of which one is, and libraries that died or hung."""
+    """Wrong results, pairs of results of which one must be wrong, and libraries that died or hung."""
 
     def reason(answer):
         off = answer.get("error_of_rms")
@@ -376,7 +377,7 @@ def faults(data):
 
 
 def overhead(data):
-    """What a call costs, which no library's figures are rid of."""
+    """What a call of each library costs. Its figures include that."""
     calls = ", ".join(f"{LABELS[name]} {seconds * 1e6:.1f}" for name, seconds in data["overhead"].items())
     return [f"Call overhead, in all of these times (microseconds for a layer of one multiply-add): {calls}."] if calls else []
 
@@ -402,7 +403,7 @@ def conditions(data):
 
 
 def write_results(data, folder):
-    """JSON and CSV, each replaced as a whole, so that there is a complete file at any time."""
+    """Writes JSON and CSV. Each file is replaced as a whole, so that there is a complete file at any time."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, write in [("results.json", lambda file: json.dump(data, file, indent=1)), ("table.csv", lambda file: write_csv(data, file))]:
         with open(folder / f"{name}.new", "w", newline="") as file:
@@ -420,7 +421,7 @@ def write_csv(data, file):
 
 
 def picture(data, path):
-    """For each layer a line from the fastest other library to convoke, on a logarithmic axis."""
+    """A picture that has for each layer a line from the fastest other library to convoke, on a logarithmic axis."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -436,7 +437,8 @@ def picture(data, path):
     axes.hlines(*zip(*lines) if lines else ([], [], []), "#0072b2", linewidth=1.2, zorder=1)
     for name, colour, marker in zip(names, colours, markers):
         points = [(rate(r, name), h) for r, h in zip(results, heights) if rate(r, name)]
-        # convoke's is a ring beneath the others, as what is as fast would be hidden by a disc.
+        # convoke is a ring below the others, because a disc would hide a library of the same
+        # speed.
         look = {"s": 60, "c": "white", "edgecolors": colour, "linewidths": 1.8, "zorder": 2} if name == "convoke" else {"s": 18, "c": colour, "zorder": 3}
         axes.scatter([p[0] for p in points], [p[1] for p in points], marker=marker, label=LABELS[name], **look)
     wrong = [(r["answers"][name]["gflops"], h) for name in names for r, h in zip(results, heights) if status(r, name) in ("wrong", "differs")]
@@ -460,23 +462,39 @@ def picture(data, path):
 
 
 def readme(data):
-    """Replaces what stands between the markers of README.md."""
-    path, target = ROOT / "README.md", ROOT / "benches/figures"
-    text = path.read_text()
-    begin, end = "<!-- figures -->", "<!-- /figures -->"
-    head, rest = text.split(begin, 1)
-    _, tail = rest.split(end, 1)
+    """Replaces the text between the markers of README.md and of docs/figures.md."""
+    target = ROOT / "benches/figures"
     rows, summary = table(data)
     target.mkdir(exist_ok=True)
     picture(data, target / "compare.svg")
-    facts = "\n".join(f"* {line}" for line in conditions(data))
-    paragraphs = [
-        f"{facts}\n* With Winograd, the multiply-adds of the definition are counted, so that figures exceed the FMA peak.",
-        *summary,
-        "![GFLOP/s of each layer with each library](benches/figures/compare.svg)",
-        rows,
-        "This block is written by `tools/compare/run --readme`.",
-    ]
+    facts = [f"* {line}" for line in conditions(data)]
+    image = "![GFLOP/s of each layer with each library]"
+    replace(
+        ROOT / "README.md",
+        [
+            "\n".join([*facts[:3], *facts[6:]]),  # the machine, the versions, what was timed; whether it was interrupted
+            *summary,
+            f"{image}(benches/figures/compare.svg)",
+            "[All figures](docs/figures.md), and how each library was called. `tools/compare/run --readme` writes this block and that page.",
+        ],
+    )
+    replace(
+        ROOT / "docs/figures.md",
+        [
+            "\n".join([*facts, "* With Winograd, the multiply-adds of the definition are counted, so that figures exceed the FMA peak."]),
+            *summary,
+            f"{image}(../benches/figures/compare.svg)",
+            rows,
+            "This block is written by `tools/compare/run --readme`.",
+        ],
+    )
+
+
+def replace(path, paragraphs):
+    """Replaces the text between the markers of a page."""
+    begin, end = "<!-- figures -->", "<!-- /figures -->"
+    head, rest = path.read_text().split(begin, 1)
+    _, tail = rest.split(end, 1)
     path.write_text(f"{head}{begin}\n" + "\n\n".join(paragraphs) + f"\n{end}{tail}")
 
 
@@ -485,7 +503,7 @@ def program(options, name):
 
 
 def facts(options):
-    """The machine, as convoke's report states it, and the versions of the libraries."""
+    """The machine as in convoke's report, and the versions of the libraries."""
     lock = (HERE / "rust/Cargo.lock").read_text()
     versions = {}
     for name in options.peers:
@@ -526,7 +544,7 @@ def main():
             "date": date, "machine": machine, "versions": versions, "threads": options.threads, "rounds": options.rounds,
             "names": ["convoke", *options.peers], "overhead": {}, "results": [], "interrupted": True, "load": os.getloadavg()[1],
         }
-        # The system's wish to end this program is Ctrl-C, too.
+        # A request of the system to end the program is handled like Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         measure(options, data, rows)
         if not data["results"]:

@@ -1,7 +1,7 @@
-"""A worker that times layers with one of the libraries that come as Python packages: `python peers.py onnxruntime`.
+"""A worker that times layers with one of the libraries that are Python packages: `python peers.py onnxruntime`.
 
-It speaks the protocol of `convoke-tools worker --help`: a request a line on standard input, an answer a line on standard output. Weights are constants of
-the model, and are packed before the clock starts; input and output are plain NCHW in f32.
+Its protocol is that of `convoke-tools worker --help`: each line of standard input is a request, and each line of standard output is an answer. Weights are
+constants of the model, and are packed before timing starts. Input and output are plain NCHW in f32.
 """
 
 import json
@@ -16,8 +16,8 @@ import numpy as np
 
 
 class OnnxRuntime:
-    """The faster of two levels of optimisation: with its blocked layout (and the conversions to it) and without. Input and output are bound to memory of
-    its own, so that no run allocates or copies them."""
+    """The faster of two levels of optimisation: one with its blocked layout (and conversions to it), and one without. Input and output are bound to its own
+    memory, so that no run allocates or copies them."""
 
     def __init__(self, row, folder, x, w, b, threads):
         import onnxruntime as ort
@@ -46,7 +46,7 @@ class OnnxRuntime:
 
 
 class OpenVino:
-    """Held to f32: on CPUs with bf16 arithmetic it would compute in bf16."""
+    """Restricted to f32. By default it computes in bf16 on CPUs with bf16 arithmetic."""
 
     def __init__(self, row, folder, x, w, b, threads):
         import openvino
@@ -62,7 +62,7 @@ class OpenVino:
         self.request.set_input_tensor(openvino.Tensor(x, shared_memory=True))
 
     def run(self):
-        # Otherwise each call copies the outputs into new arrays.
+        # Without this option each call copies the outputs into new arrays.
         self.request.infer(share_outputs=True)
 
     def output(self):
@@ -71,12 +71,13 @@ class OpenVino:
 
 
 class Ncnn:
-    """Its layers, without half-precision storage and arithmetic. It knows no batches: images run one after the other.
+    """Its layers, without half-precision storage and arithmetic. It has no batches, so images run one after the other.
 
-    Memory is from pools that are given to it, as its own benchmark does: out of a pool that it makes itself, it copies each output.
+    It gets memory pools, as in its own benchmark. From a pool that it makes itself, it would copy each output.
     """
 
-    # Parameters of an axis, from the innermost: kernel, dilation, stride, padding at the begin and at the end, output padding.
+    # Numbers of an axis' parameters, from the innermost axis: kernel, dilation, stride, padding
+    # at the beginning and at the end, output padding.
     AXES = [(1, 2, 3, 4, 15, 18), (11, 12, 13, 14, 16, 19), (21, 22, 23, 24, 17, 20)]
 
     def __init__(self, row, folder, x, w, b, threads):
@@ -95,7 +96,7 @@ class Ncnn:
             parameters.update(zip(ids, values))
             if transposed:
                 parameters[ids[5]] = row["output_padding"][axis]
-            # The end's padding is a parameter of its own only where it differs.
+            # The padding at the end is a separate parameter only if it differs.
             if values[3] == values[4]:
                 del parameters[ids[4]]
         if transposed:  # (C, M/group) in each group becomes (M/group, C/group)
@@ -108,7 +109,8 @@ class Ncnn:
         options = self.net.opt
         options.num_threads, options.use_vulkan_compute = threads, False
         options.use_fp16_storage = options.use_fp16_arithmetic = options.use_fp16_packed = options.use_bf16_storage = False
-        # The options hold bare pointers. Attributes end in the order in which they were set, so that the pools outlive the network.
+        # The options hold bare pointers. Python deletes attributes in the order in which they
+        # were set, so the pools must be set after the network to outlive it.
         self.pools = options.blob_allocator, options.workspace_allocator = ncnn.UnlockedPoolAllocator(), ncnn.PoolAllocator()
         if self.net.load_param(str(folder / "ncnn.param")) or self.net.load_model(str(folder / "ncnn.bin")):
             raise ValueError("ncnn does not load the layer")
@@ -133,7 +135,7 @@ class Ncnn:
 class Mnn:
     """High precision: f32 sums and storage. The copies in and out, from and to NCHW, are part of a run.
 
-    The converter is called directly: the program `mnnconvert` also sends a usage report, and installs a package for that by pip in every call.
+    The converter is called directly, because the program `mnnconvert` also sends a usage report, and installs a package for that in every call.
     """
 
     def __init__(self, row, folder, x, w, b, threads):
@@ -176,7 +178,7 @@ def best_of(run, times):
 
 
 def measure(run, duration):
-    """Two runs that do not count, then as many as fit, at least three."""
+    """Two untimed runs, then as many timed runs as fit the duration, and at least three."""
     run()
     run()
     seconds, end = [], time.perf_counter() + duration
@@ -189,7 +191,7 @@ def measure(run, duration):
 
 
 def read(path, shape):
-    """A tensor that begins at a cache line, as engines' allocators have it: OpenVINO reads the input where it stands."""
+    """A tensor that begins at a cache line, as with the allocators of engines. OpenVINO reads the input in place."""
     size, line = 4 * math.prod(shape), 64
     memory = np.empty(size + line, np.uint8)
     begin = -memory.ctypes.data % line
@@ -201,7 +203,7 @@ def read(path, shape):
 def answer(peer, request):
     row, folder = request["row"], pathlib.Path(request["dir"])
     x, w, b = read(folder / "x.bin", row["x"]), read(folder / "w.bin", row["w"]), read(folder / "b.bin", [row["y"][1]])
-    # Files of its own: several workers share the layer's folder.
+    # Each worker has its own files, because several workers share the layer's folder.
     with tempfile.TemporaryDirectory() as own:
         own = pathlib.Path(own)
         (own / "model.onnx").symlink_to(folder / "model.onnx")
@@ -216,7 +218,7 @@ def answer(peer, request):
 
 
 def main():
-    # What the libraries print must not mix with the answers.
+    # Text that the libraries print must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Tests of compare.py with workers that answer, die, hang and talk nonsense: `python -m unittest discover tools/compare`, where numpy and tqdm are installed."""
+"""Tests of compare.py with workers that answer, die, hang and answer nonsense: `python -m unittest discover tools/compare`. They need numpy and tqdm."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ import unittest
 import compare
 import numpy as np
 
-# Answers each request as its field `do` says.
+# A worker that answers each request as the request's field `do` says.
 WORKER = """
 import json, os, sys, time
 for line in sys.stdin:
@@ -31,7 +31,7 @@ def worker():
 
 
 def result(name="layer", **answers):
-    """A result, whose answers are (status, GFLOP/s, error)."""
+    """A result. Its answers are (status, GFLOP/s, error)."""
     fields = lambda status, gflops, error: {"status": status, "gflops": gflops, "error_of_rms": error, "seconds": 1e-3}
     return {"row": {"name": name}, "answers": {name: fields(*answer) for name, answer in answers.items()}}
 

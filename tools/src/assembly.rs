@@ -1,5 +1,5 @@
-//! Reads a disassembly: functions, their innermost loops, and what each instruction does there.
-//! x86-64 in Intel's syntax, and AArch64, as `llvm-objdump` prints them.
+//! Reads a disassembly: its functions, their innermost loops, and what each instruction does
+//! there. It reads what `llvm-objdump` prints for x86-64 (in Intel's syntax) and for AArch64.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -8,13 +8,13 @@ use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::NodeFiltered;
 
-/// What `llvm-objdump` is asked for, beside the file.
+/// The options that `llvm-objdump` is called with, besides the file.
 pub(crate) const OBJDUMP_OPTIONS: [&str; 5] =
     ["--disassemble", "--demangle", "--no-show-raw-insn", "--show-all-symbols", "--x86-asm-syntax=intel"];
 
-/// What an instruction is to a loop.
+/// What an instruction does in a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum InstructionKind {
     /// A multiply-add into a vector register.
     MultiplyAdd,
     /// A load into a register, plain or broadcast.
@@ -23,7 +23,7 @@ pub(crate) enum Kind {
     Prefetch,
     /// Arithmetic on general registers, comparisons and jumps: counters and pointers.
     Counter,
-    /// A call; a jump out of the function is one.
+    /// A call. A jump out of the function counts as one.
     Call,
     /// Anything else: stores, shuffles, copies of registers, other arithmetic.
     Other,
@@ -34,9 +34,9 @@ pub(crate) enum Kind {
 pub(crate) enum Stack {
     /// Nothing.
     Untouched,
-    /// It moves a general register: an address or a counter that found no register.
+    /// It moves a general register: an address or a counter for which no register was left.
     Scalar,
-    /// It moves or reads a vector: a spill, its reload, or an array that is in memory.
+    /// It moves or reads a vector: a spill, its reload, or an array in memory.
     Vector,
 }
 
@@ -45,32 +45,32 @@ pub(crate) enum Stack {
 pub(crate) struct Instruction {
     /// Its address.
     pub(crate) address: u64,
-    /// As the disassembler prints it, without comments.
+    /// The text that the disassembler prints, without comments.
     pub(crate) text: String,
     /// What it is.
-    pub(crate) kind: Kind,
+    pub(crate) kind: InstructionKind,
     /// Whether it reads or writes the stack.
     pub(crate) stack: Stack,
     /// Whether it names a vector register.
     pub(crate) is_vector: bool,
-    /// Where it may jump to.
+    /// The address that it may jump to.
     target: Option<u64>,
 }
 
 /// One function.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Function {
-    /// Several where the compiler found that functions are the same.
+    /// Its names. There are several if the compiler merged equal functions.
     pub(crate) names: Vec<String>,
-    /// In order of address.
+    /// The instructions, in order of address.
     pub(crate) instructions: Vec<Instruction>,
 }
 
 impl Function {
-    /// The loops that hold no other loop, each with its instructions in order of address.
+    /// The loops that contain no other loop, each with its instructions in order of address.
     ///
-    /// A loop is a set of instructions each of which leads to every other; the loops in it are
-    /// those that are left without the instructions where it is entered.
+    /// A loop is a set of instructions that all lead to one another. The loops inside it are
+    /// those that remain when the instructions at which it is entered are removed.
     pub(crate) fn inner_loops(&self) -> Vec<Vec<&Instruction>> {
         let graph = self.flow();
         let mut inner = Vec::new();
@@ -80,7 +80,7 @@ impl Function {
                 |node: &NodeIndex| graph.neighbors_directed(*node, Incoming).any(|from| !nodes.contains(&from));
             let mut rest: BTreeSet<_> = nodes.iter().copied().filter(|node| !is_entry(node)).collect();
             if rest.len() == nodes.len() {
-                // Entered from nowhere that is known.
+                // If no entry is known, the loop's first instruction is taken for it.
                 rest.pop_first();
             }
             let nested = loops_among(&graph, &rest);
@@ -93,8 +93,8 @@ impl Function {
         inner
     }
 
-    /// Which instruction may follow which. Those that none leads to are what computed jumps lead
-    /// to.
+    /// Which instruction may follow which. Instructions that nothing leads to are taken for the
+    /// targets of computed jumps.
     fn flow(&self) -> DiGraph<(), ()> {
         let count = self.instructions.len();
         let mut graph = DiGraph::with_capacity(count, count);
@@ -117,7 +117,7 @@ impl Function {
     }
 }
 
-/// The outermost loops that stay among some nodes.
+/// The outermost loops that remain among some nodes.
 fn loops_among(graph: &DiGraph<(), ()>, nodes: &BTreeSet<NodeIndex>) -> Vec<BTreeSet<NodeIndex>> {
     let among = NodeFiltered::from_fn(graph, |node| nodes.contains(&node));
     let components = kosaraju_scc(&among).into_iter();
@@ -125,7 +125,7 @@ fn loops_among(graph: &DiGraph<(), ()>, nodes: &BTreeSet<NodeIndex>) -> Vec<BTre
     loops.map(BTreeSet::from_iter).collect()
 }
 
-/// The architectures whose instructions are understood.
+/// The architectures that are supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Architecture {
     X86,
@@ -165,14 +165,15 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Function>, String> {
     Ok(functions)
 }
 
-/// The name in `0000000000036a60 <name>:`. The marks `$x` and `$d` in AArch64 objects are none.
+/// The name in `0000000000036a60 <name>:`. The marks `$x` and `$d` in AArch64 objects are not
+/// names.
 fn symbol(line: &str) -> Option<&str> {
     let (address, name) = line.strip_suffix(">:")?.split_once(" <")?;
     (u64::from_str_radix(address, 16).is_ok() && !name.starts_with('$')).then_some(name)
 }
 
 impl Instruction {
-    /// `rest` is what stands behind the address.
+    /// `rest` is the text after the address.
     fn parse(architecture: Architecture, address: u64, rest: &str) -> Self {
         // Comments begin with `# ` (x86-64), `// ` or `; ` (AArch64, where `#` is a number's sign).
         let comment = match architecture {
@@ -186,7 +187,8 @@ impl Instruction {
             Architecture::X86 => (x86(name, operands), name.starts_with('j')),
             Architecture::Arm => (arm(name, is_vector), is_arm_jump(name)),
         };
-        // `0x30c <function+0x30c>`, in AArch64 also behind a register and a bit.
+        // The target is written as `0x30c <function+0x30c>`. In AArch64 a register and a bit may
+        // come before it.
         let target = operands.split(" <").next().and_then(|all| all.rsplit(' ').next()).unwrap_or_default();
         let target = target.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
         let target = if is_jump { target } else { None };
@@ -202,7 +204,7 @@ impl Instruction {
         self.text.split_once(' ').map_or("", |(_, operands)| operands)
     }
 
-    /// Whether what follows in memory does not follow in time.
+    /// Whether the next instruction in memory cannot be the next one in time.
     fn ends_flow(&self) -> bool {
         matches!(self.name(), "jmp" | "ret" | "ud2" | "int3" | "b" | "br" | "udf" | "brk")
     }
@@ -212,15 +214,15 @@ impl Instruction {
         self.name() == "br" || self.name() == "jmp" && self.target.is_none()
     }
 
-    /// How many vector registers a load fills; those that stand before the address.
+    /// The number of vector registers that a load fills. They come before the address.
     pub(crate) fn loaded_registers(&self) -> usize {
         let (registers, _) = self.operands().split_once('[').unwrap_or_default();
         let is_vector =
             |word: &&str| [Architecture::X86, Architecture::Arm].iter().any(|a| is_vector_register(*a, word));
-        if self.kind == Kind::Load { words(registers).filter(is_vector).count() } else { 0 }
+        if self.kind == InstructionKind::Load { words(registers).filter(is_vector).count() } else { 0 }
     }
 
-    /// What stands in brackets: the registers and numbers of an address.
+    /// The text in brackets: the registers and numbers of an address.
     fn memory(&self) -> Option<&str> {
         let (_, rest) = self.text.split_once('[')?;
         rest.split(']').next()
@@ -241,36 +243,40 @@ fn is_vector_register(architecture: Architecture, word: &str) -> bool {
     number.is_some_and(|number| number.parse::<u8>().is_ok())
 }
 
-/// What an x86-64 instruction is.
-fn x86(name: &str, operands: &str) -> Kind {
+/// The kind of an x86-64 instruction.
+fn x86(name: &str, operands: &str) -> InstructionKind {
     let first = operands.split(',').next().unwrap_or_default();
     let writes_memory = first.contains('[');
     match name {
-        _ if name.starts_with("call") => Kind::Call,
-        _ if name.starts_with("prefetch") => Kind::Prefetch,
-        _ if name.starts_with('j') => Kind::Counter,
-        "cmp" | "test" | "nop" => Kind::Counter,
-        _ if writes_memory => Kind::Other,
-        _ if name.starts_with("vfmadd") || name.starts_with("vfnmadd") => Kind::MultiplyAdd,
+        _ if name.starts_with("call") => InstructionKind::Call,
+        _ if name.starts_with("prefetch") => InstructionKind::Prefetch,
+        _ if name.starts_with('j') => InstructionKind::Counter,
+        "cmp" | "test" | "nop" => InstructionKind::Counter,
+        _ if writes_memory => InstructionKind::Other,
+        _ if name.starts_with("vfmadd") || name.starts_with("vfnmadd") => InstructionKind::MultiplyAdd,
         _ if ["mov", "vmov", "vbroadcast"].iter().any(|load| name.starts_with(load)) && operands.contains('[') => {
-            Kind::Load
+            InstructionKind::Load
         }
-        "add" | "sub" | "inc" | "dec" | "lea" | "and" | "shl" | "mov" => Kind::Counter,
-        _ => Kind::Other,
+        "add" | "sub" | "inc" | "dec" | "lea" | "and" | "shl" | "mov" => InstructionKind::Counter,
+        _ => InstructionKind::Other,
     }
 }
 
-/// What an AArch64 instruction is. Vectors are added, subtracted and masked by instructions of the
-/// same names as counters are.
-fn arm(name: &str, is_vector: bool) -> Kind {
+/// The kind of an AArch64 instruction. Instructions on vectors and on counters have the same
+/// names.
+fn arm(name: &str, is_vector: bool) -> InstructionKind {
     match name {
-        "bl" | "blr" => Kind::Call,
-        "prfm" | "prfum" => Kind::Prefetch,
-        _ if is_arm_jump(name) => Kind::Counter,
-        _ if ["fmla", "fmls", "bfmla", "bfmmla", "bfdot"].iter().any(|fma| name.starts_with(fma)) => Kind::MultiplyAdd,
-        _ if name.starts_with("ld") => Kind::Load,
-        "add" | "adds" | "sub" | "subs" | "cmp" | "cmn" | "lsl" | "and" | "nop" if !is_vector => Kind::Counter,
-        _ => Kind::Other,
+        "bl" | "blr" => InstructionKind::Call,
+        "prfm" | "prfum" => InstructionKind::Prefetch,
+        _ if is_arm_jump(name) => InstructionKind::Counter,
+        _ if ["fmla", "fmls", "bfmla", "bfmmla", "bfdot"].iter().any(|fma| name.starts_with(fma)) => {
+            InstructionKind::MultiplyAdd
+        }
+        _ if name.starts_with("ld") => InstructionKind::Load,
+        "add" | "adds" | "sub" | "subs" | "cmp" | "cmn" | "lsl" | "and" | "nop" if !is_vector => {
+            InstructionKind::Counter
+        }
+        _ => InstructionKind::Other,
     }
 }
 
@@ -293,20 +299,20 @@ fn full_width(register: &str) -> String {
 }
 
 impl Function {
-    /// A jump out of the function is a call in its last place.
+    /// Marks a jump out of the function at its end as a call.
     fn find_tail_calls(&mut self) {
         let (Some(first), Some(last)) = (self.instructions.first(), self.instructions.last()) else { return };
         let inside = first.address..=last.address;
         for instruction in &mut self.instructions {
             if instruction.target.is_some_and(|target| !inside.contains(&target)) {
-                instruction.kind = Kind::Call;
+                instruction.kind = InstructionKind::Call;
             }
         }
     }
 
-    /// Marks the instructions that use the stack: through the stack pointer, or through a register
-    /// whose last value, in order of address, was computed from it (a frame pointer, or the address
-    /// of an array that stands on the stack).
+    /// Marks the instructions that use the stack. They do so through the stack pointer, or
+    /// through a register that was last computed from it (in order of address): a frame pointer,
+    /// or the address of an array on the stack.
     fn follow_stack_pointers(&mut self) {
         let mut pointers: HashSet<String> = ["rsp", "sp"].map(String::from).into();
         let is_pointer =
@@ -319,7 +325,7 @@ impl Function {
             }
             let (register, sources) = instruction.operands().split_once(',').unwrap_or((instruction.operands(), ""));
             let register = full_width(register);
-            // AArch64's stores name what they read first.
+            // AArch64's stores name the register that they read first.
             let only_reads =
                 matches!(name.as_str(), "cmp" | "test" | "push" | "nop" | "cmn" | "tst" | "ccmp" | "stp" | "stur")
                     || name.starts_with("str")
@@ -330,12 +336,12 @@ impl Function {
                 continue;
             }
             let computes = match name.as_str() {
-                // The base comes first.
+                // The base is the first register of the address.
                 "lea" => instruction
                     .memory()
                     .is_some_and(|memory| is_pointer(&pointers, memory.split(' ').next().unwrap_or_default())),
                 "mov" | "add" | "sub" if !sources.contains('[') => {
-                    // x86-64's have two operands, the first of which is also read.
+                    // x86-64's instructions have two operands, and the first one is also read.
                     let keeps = name != "mov" && !sources.contains(',') && pointers.contains(&register);
                     keeps || is_pointer(&pointers, sources.split(',').next().unwrap_or_default())
                 }
@@ -401,7 +407,7 @@ a.o:\tfile format elf64-littleaarch64
       28:      \tret
 ";
 
-    fn kinds(instructions: &[&Instruction]) -> Vec<Kind> {
+    fn kinds(instructions: &[&Instruction]) -> Vec<InstructionKind> {
         instructions.iter().map(|i| i.kind).collect()
     }
 
@@ -411,7 +417,7 @@ a.o:\tfile format elf64-littleaarch64
 
     #[test]
     fn x86_loops_and_stack() {
-        use Kind::{Call, Counter, Load, MultiplyAdd, Other, Prefetch};
+        use InstructionKind::{Call, Counter, Load, MultiplyAdd, Other, Prefetch};
         let functions = parse(X86).unwrap();
         assert_eq!(functions.len(), 2);
         assert_eq!(functions[0].names, ["tile", "same_tile"]);
@@ -428,7 +434,7 @@ a.o:\tfile format elf64-littleaarch64
 
     #[test]
     fn arm_loops_and_stack() {
-        use Kind::{Counter, Load, MultiplyAdd, Other, Prefetch};
+        use InstructionKind::{Counter, Load, MultiplyAdd, Other, Prefetch};
         let functions = parse(ARM).unwrap();
         assert_eq!(functions[0].names, ["tile"]);
         let loops = functions[0].inner_loops();
@@ -442,8 +448,8 @@ a.o:\tfile format elf64-littleaarch64
     fn vectors_are_no_counters() {
         let arm = |text: &str| Instruction::parse(Architecture::Arm, 0, text);
         for name in ["add", "sub", "and"] {
-            assert_eq!(arm(&format!("{name}\tv0.4s, v1.4s, v2.4s")).kind, Kind::Other, "{name}");
-            assert_eq!(arm(&format!("{name}\tx0, x1, x2")).kind, Kind::Counter, "{name}");
+            assert_eq!(arm(&format!("{name}\tv0.4s, v1.4s, v2.4s")).kind, InstructionKind::Other, "{name}");
+            assert_eq!(arm(&format!("{name}\tx0, x1, x2")).kind, InstructionKind::Counter, "{name}");
         }
     }
 
@@ -460,8 +466,8 @@ a.o:\tfile format elf64-littleaarch64
         assert_eq!(load.loaded_registers(), 1);
     }
 
-    /// A loop that is entered at its test, in the middle, and a jump back to a block that does not
-    /// lead there again.
+    /// A loop that is entered at its test in the middle, and a jump back to a block that does not
+    /// lead to the jump again.
     #[test]
     fn loops_are_found_by_flow_not_by_address() {
         let text = "

@@ -1,4 +1,4 @@
-//! A result against the reference, on a sample of its elements.
+//! Compares a result with the reference, at a sample of its elements.
 
 use std::collections::BTreeSet;
 
@@ -6,17 +6,16 @@ use convoke::{Algorithm, Geometry, reference};
 
 use crate::data::{Operands, Random, Scalar};
 
-/// The worst of the elements that were looked at.
+/// The worst of the elements that were compared.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Worst {
     /// Largest distance from the reference.
     pub error: f64,
-    /// Largest error as a share of the bound that holds for its element; above 1 the result is
-    /// wrong.
+    /// Largest error as a share of its element's bound. If it is above 1, the result is wrong.
     pub of_tolerance: f64,
     /// Linear index of the element with the largest share.
     pub index: usize,
-    /// Number of elements looked at.
+    /// Number of elements that were compared.
     pub samples: usize,
 }
 
@@ -28,8 +27,8 @@ impl Worst {
     }
 }
 
-/// Compares `y` with the reference at the elements of [`sample`], each against its own bound: `K *
-/// eps * sum |x| |w|`, and what the algorithm's transforms may add.
+/// Compares `y` with the reference at the elements of [`sample`]. Each element has its own bound:
+/// `K * eps * sum |x| |w|`, plus what the algorithm's transforms may add.
 #[must_use]
 pub fn against_reference<T: Scalar>(
     geometry: &Geometry,
@@ -49,7 +48,8 @@ pub fn against_reference<T: Scalar>(
         let of_tolerance = if error == 0.0 { 0.0 } else { error / tolerance };
         worst.samples += 1;
         worst.error = worst.error.max(error);
-        // A bound of 0 with an error makes an infinite share; a NaN bound must not hide an error.
+        // If a bound is 0, any error makes the share infinite. A NaN bound must not hide an
+        // error.
         if of_tolerance > worst.of_tolerance || of_tolerance.is_nan() {
             worst.of_tolerance = if of_tolerance.is_nan() { f64::INFINITY } else { of_tolerance };
             worst.index = index;
@@ -58,7 +58,8 @@ pub fn against_reference<T: Scalar>(
     worst
 }
 
-/// `|a - b|`, where NaN equals NaN and an infinity equals itself; infinite where only one of the two is such a value.
+/// `|a - b|`. NaN equals NaN, and an infinity equals itself. The distance is infinite if only one
+/// of the two is such a value.
 #[must_use]
 pub fn distance(a: f64, b: f64) -> f64 {
     if a == b || (a.is_nan() && b.is_nan()) {
@@ -70,12 +71,12 @@ pub fn distance(a: f64, b: f64) -> f64 {
     }
 }
 
-/// Linear indices of about `count` elements of a tensor, in order: every corner, some of every face
-/// (where edge tiles and padding are), and the rest scattered over all of it. All elements, where
-/// there are not more than `count`.
+/// Linear indices of about `count` elements of a tensor, in order: every corner, some elements of
+/// every face (for edge tiles and padding), and others scattered over the whole tensor. If there
+/// are no more than `count` elements, all are in it.
 #[must_use]
 pub fn sample(shape: &[usize], count: usize) -> Vec<usize> {
-    /// Of each of the two faces of an axis.
+    /// Elements of each of the two faces of an axis.
     const FACE: usize = 8;
     let len: usize = shape.iter().product();
     if len <= count {

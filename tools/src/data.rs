@@ -7,7 +7,7 @@ use convoke::{Element, Geometry, bf16, f16};
 pub trait Scalar: Element {
     /// The nearest value of the type.
     fn from_f64(value: f64) -> Self;
-    /// The value, exactly.
+    /// The value, without rounding.
     fn to_f64(self) -> f64;
 }
 
@@ -32,8 +32,8 @@ scalar! {
     bf16: bf16::from_f64, bf16::to_f64;
 }
 
-/// SplitMix64: a tiny generator whose stream never changes, so that a figure or a failure can be
-/// had again.
+/// SplitMix64: a small random generator whose stream never changes, so that figures and failures
+/// can be reproduced.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -53,7 +53,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number of `-1.0..1.0`, evenly distributed.
+    /// A number in `-1.0..1.0`, uniformly distributed.
     pub fn uniform(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * (2.0 / (1_u64 << 53) as f64) - 1.0
     }
@@ -64,15 +64,15 @@ impl Random {
     }
 }
 
-/// `len` numbers of `-scale..scale`.
+/// `len` numbers in `-scale..scale`.
 #[must_use]
 pub fn uniform<T: Scalar>(len: usize, scale: f64, seed: u64) -> Vec<T> {
     let mut random = Random::new(seed);
     (0..len).map(|_| T::from_f64(scale * random.uniform())).collect()
 }
 
-/// A tensor whose memory begins at a multiple of 128 bytes, as engines' allocators have it: vectors
-/// that begin elsewhere cross cache lines.
+/// A tensor whose memory begins at a multiple of 128 bytes, as the allocators of engines do.
+/// Vectors at other addresses would cross cache lines.
 pub type Tensor<T> = AVec<T>;
 
 /// A tensor of these values.
@@ -84,19 +84,20 @@ pub fn tensor<T>(values: impl IntoIterator<Item = T>) -> Tensor<T> {
 /// X, W and B of one layer.
 #[derive(Debug, Clone)]
 pub struct Operands<T> {
-    /// The input, of `-1..1`.
+    /// The input, in `-1..1`.
     pub x: Tensor<T>,
-    /// The weights, scaled so that the output is of the input's order, as trained weights are.
+    /// The weights, scaled so that the output has the input's order of magnitude, as trained
+    /// weights do.
     pub w: Vec<T>,
-    /// The bias, of `-1..1`.
+    /// The bias, in `-1..1`.
     pub b: Vec<T>,
 }
 
 impl<T: Scalar> Operands<T> {
-    /// Operands for a layer, the same for the same geometry.
+    /// The operands of a layer. The same geometry always gets the same ones.
     #[must_use]
     pub fn new(geometry: &Geometry) -> Self {
-        // The number of products that an output element sums up; NaN for an empty output.
+        // The number of products in the sum of an output element; NaN for an empty output.
         let terms = geometry.macs() as f64 / geometry.output_len() as f64;
         let scale = if terms >= 1.0 { (3.0 / terms).sqrt() } else { 1.0 };
         Self {

@@ -1,4 +1,4 @@
-//! Shapes that a model does not say, inferred by tract.
+//! Infers the shapes that a model lacks, with tract.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
@@ -12,10 +12,9 @@ use tract_onnx::tract_hir::infer::{Factoid, InferenceModelExt};
 /// Adds the shapes of all values that the model's convolutions need.
 ///
 /// # Errors
-/// An input of the model whose sizes are not all known, or a model that tract cannot read.
+/// The call fails if an input of the model has unknown sizes, or if tract cannot read the model.
 pub(crate) fn shapes(path: &Path, graph: &mut Graph) -> Result<()> {
-    // The library panics on some models that are not valid: what it says of its own code helps
-    // nobody.
+    // The library panics on some invalid models. Its messages about its own code help no user.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let result = panic::catch_unwind(AssertUnwindSafe(|| infer(path, graph)));
@@ -35,7 +34,7 @@ fn infer(path: &Path, graph: &mut Graph) -> Result<()> {
             model.set_outlet_fact(outlet, fact).map_err(library)?;
         }
     }
-    // What cannot be inferred is found missing below, with the node that needs it.
+    // A shape that cannot be inferred is reported below, with the node that needs it.
     let _ = model.analyse(true);
     let missing = graph.missing();
     for node in model.nodes() {

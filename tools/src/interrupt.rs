@@ -1,5 +1,5 @@
-//! Ctrl-C, and the system's wish to end the program: the first one ends a long measurement after
-//! the run at hand, and the layers that were measured are kept; the second ends the program.
+//! Handles Ctrl-C and termination signals. The first one ends a long measurement after the
+//! current run, and keeps the layers that were measured. The second one ends the program.
 
 use std::error::Error;
 use std::fmt;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Exit status of a program that was interrupted, as shells have it: 128 + SIGINT.
+/// Exit status of an interrupted program: 128 + SIGINT, as in shells.
 pub(crate) const STATUS: u8 = 130;
 
-/// From here on, [`requested`] tells of Ctrl-C.
+/// Starts to watch: from here on, [`requested`] reports Ctrl-C.
 pub(crate) fn watch() -> Result<()> {
     let handler = || {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
@@ -36,7 +36,7 @@ impl fmt::Display for Interrupted {
 
 impl Error for Interrupted {}
 
-/// An error after Ctrl-C.
+/// An error if Ctrl-C was pressed.
 pub(crate) fn check() -> Result<(), Interrupted> {
     if INTERRUPTED.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
 }

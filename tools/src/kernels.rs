@@ -1,5 +1,5 @@
-//! The table of micro-kernels: from the crate, as `kernels/README.md` has it, and read back from
-//! there.
+//! The table of micro-kernels: written from the crate in the form of `kernels/README.md`, and
+//! read back from there.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use convoke::kernels::{
 
 use crate::peak;
 
-/// The streaming passes of `kernels/src/stream.rs`: each is compiled for every ISA, for the types
-/// that it is called for.
+/// The streaming passes of `kernels/src/stream.rs`. Each is compiled for every ISA, and for the
+/// types with which it is called.
 pub const PASSES: [&str; 7] = ["Widen", "WidenStrided", "Narrow", "PackRows", "Interleave", "AddAssign", "Finish"];
 
-/// What a tile computes, and along what its vectors run.
+/// What a tile computes, and what its vectors run along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// A GEMM, vectors along output positions.
     Gemm,
     /// A GEMM, vectors along output channels.
     Gemmt,
-    /// The same, for two rows of pixels.
+    /// A GEMM for two rows of pixels, vectors along output channels.
     Gemmt2,
     /// Direct sums, vectors along output rows.
     Dw,
@@ -58,7 +58,7 @@ impl Op {
         format!("{family}_{dtype}")
     }
 
-    /// The name of a tile: `f32_gemm_8x48`.
+    /// The name of a tile, such as `f32_gemm_8x48`.
     fn name(self, dtype: &str, mr: usize, nr: usize) -> String {
         match self {
             Self::Gemm => format!("{dtype}_gemm_{mr}x{nr}"),
@@ -73,7 +73,7 @@ impl Op {
 
 /// A tile: one micro-kernel of GEMMs or direct sums.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tile {
+pub struct KernelTile {
     /// The kernel's name.
     pub name: String,
     /// Its ISA.
@@ -82,25 +82,26 @@ pub struct Tile {
     pub dtype: &'static str,
     /// What it computes.
     pub op: Op,
-    /// Broadcasts.
+    /// MR: broadcasts of a step.
     pub mr: usize,
-    /// Elements of its vectors.
+    /// NR: elements of the tile's vectors.
     pub nr: usize,
     /// GFLOP/s, if measured.
     pub rate: Option<f64>,
 }
 
-/// The tiles of an ISA in this build, each measured for that long; none where the CPU lacks the
-/// ISA.
+/// The tiles of an ISA in this build; none if the CPU lacks the ISA. Each is measured for the
+/// given time.
 #[must_use]
-pub fn tiles(isa: Isa, measure: Option<Duration>) -> Vec<Tile> {
+pub fn tiles(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
     let mut tiles = tiles_of::<f32>(isa, measure);
     tiles.extend(tiles_of::<f64>(isa, measure));
     tiles
 }
 
-fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Tile> {
-    let tile = |name: &str, op, (mr, nr), rate| Tile { name: name.to_owned(), isa, dtype: T::NAME, op, mr, nr, rate };
+fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<KernelTile> {
+    let tile =
+        |name: &str, op, (mr, nr), rate| KernelTile { name: name.to_owned(), isa, dtype: T::NAME, op, mr, nr, rate };
     let spatial = spatial_kernels::<T>(isa).iter().map(|k| {
         let rate = measure.map(|duration| peak::spatial(k, duration));
         tile(k.name(), Op::Gemm, (k.mr(), k.nr()), rate)
@@ -124,13 +125,14 @@ fn tiles_of<T: Real>(isa: Isa, measure: Option<Duration>) -> Vec<Tile> {
     spatial.chain(channel).chain(direct).chain(grouped).collect()
 }
 
-/// The part after `winograd_` of the names of an ISA's Winograd transforms.
+/// The names of an ISA's Winograd transforms, without the prefix up to `winograd_`.
 #[must_use]
 pub fn transforms<T: Real>(isa: Isa) -> Vec<&'static str> {
     winograd_kernels::<T>(isa).iter().filter_map(|k| k.name().rsplit("winograd_").next()).collect()
 }
 
-/// The tables of this build and CPU, of one ISA or all of them, as `kernels/README.md` has them.
+/// The tables for this build and CPU in the form of `kernels/README.md`, for one ISA or all of
+/// them.
 #[must_use]
 pub fn markdown(only: Option<Isa>) -> String {
     let isas = || Isa::ALL.into_iter().filter(|isa| only.is_none_or(|only| only == *isa));
@@ -187,8 +189,8 @@ fn weaving_rows<T: Real>(isa: Isa) -> impl Iterator<Item = String> {
     weave_kernels::<T>(isa).iter().map(move |k| row(k.name(), k.lanes()))
 }
 
-/// The part after `upsample_` of the names of an ISA's kernels for depthwise transposed
-/// convolution.
+/// The names of an ISA's kernels for depthwise ConvTranspose, without the prefix up to
+/// `upsample_`.
 #[must_use]
 pub fn upsampling<T: Real>(isa: Isa) -> Vec<&'static str> {
     upsample_kernels::<T>(isa).iter().filter_map(|k| k.name().rsplit("upsample_").next()).collect()
@@ -200,7 +202,7 @@ fn upsampling_row<T: Real>(isa: Isa) -> Option<String> {
     Some(format!("| {isa} | {} | {} | {lanes} | `{source}` |\n", T::NAME, names.join(", ")))
 }
 
-/// The file of a module of an ISA.
+/// The source file of a module of an ISA.
 fn source(isa: Isa, module: &str) -> String {
     let folder = match isa {
         Isa::Portable => "portable",
@@ -213,33 +215,34 @@ fn source(isa: Isa, module: &str) -> String {
 }
 
 /// One row for the tiles that differ only in MR.
-fn summary(tiles: &[Tile]) -> String {
+fn summary(tiles: &[KernelTile]) -> String {
     let mut text = String::from("| ISA | type | vectors along | NR | MR | source |\n|---|---|---|---|---|---|\n");
     for tiles in tiles.chunk_by(|a, b| (a.isa, a.dtype, a.op, a.nr) == (b.isa, b.dtype, b.op, b.nr)) {
-        let Tile { isa, dtype, op, nr, .. } = tiles[0];
+        let KernelTile { isa, dtype, op, nr, .. } = tiles[0];
         let (mr, source) = (tiles.iter().map(|t| t.mr).collect::<Vec<_>>(), source(isa, &op.module(dtype)));
         text += &format!("| {isa} | {dtype} | {} | {nr} | {} | `{source}` |\n", op.vectors(), ranges(&mr));
     }
     text
 }
 
-/// The tiles of an ISA in tables that [`markdown`] wrote: for an ISA that this build lacks.
+/// The tiles of an ISA, read from tables that [`markdown`] wrote, for an ISA that this build
+/// lacks.
 #[must_use]
-pub fn read_tiles(isa: Isa, table: &str) -> Vec<Tile> {
+pub fn read_tiles(isa: Isa, table: &str) -> Vec<KernelTile> {
     table.lines().filter_map(|line| read_row(isa, line)).flatten().collect()
 }
 
-/// The tiles of a row; none if it is another ISA's or another table's.
-fn read_row(isa: Isa, line: &str) -> Option<Vec<Tile>> {
+/// The tiles of a row; none if the row belongs to another ISA or another table.
+fn read_row(isa: Isa, line: &str) -> Option<Vec<KernelTile>> {
     let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
     let [name, dtype, vectors, nr, mr, _] = cells[..] else { return None };
     let dtype = [f32::NAME, f64::NAME].into_iter().find(|known| *known == dtype)?;
     let (op, nr) = (Op::ALL.into_iter().find(|op| op.vectors() == vectors)?, nr.parse().ok()?);
-    let tile = |mr| Tile { name: op.name(dtype, mr, nr), isa, dtype, op, mr, nr, rate: None };
+    let tile = |mr| KernelTile { name: op.name(dtype, mr, nr), isa, dtype, op, mr, nr, rate: None };
     (name == isa.name()).then(|| numbers(mr).into_iter().map(tile).collect())
 }
 
-/// `1-4, 6` for `[1, 2, 3, 4, 6]`.
+/// Writes `[1, 2, 3, 4, 6]` as `1-4, 6`.
 fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
         [one] => one.to_string(),
@@ -248,7 +251,7 @@ fn ranges(numbers: &[usize]) -> String {
     runs.collect::<Vec<_>>().join(", ")
 }
 
-/// `[1, 2, 3, 4, 6]` for `1-4, 6`; what is no number is left out.
+/// Reads `1-4, 6` as `[1, 2, 3, 4, 6]`. Text that is not a number is skipped.
 fn numbers(ranges: &str) -> Vec<usize> {
     let run = |run: &str| {
         let (from, to) = run.split_once('-').unwrap_or((run, run));
@@ -257,13 +260,13 @@ fn numbers(ranges: &str) -> Vec<usize> {
     ranges.split(", ").filter_map(run).flatten().collect()
 }
 
-/// One row a tile, with its rate and its share of the fastest of its ISA and type.
+/// One row for each tile, with its rate, and its share of the fastest tile of its ISA and type.
 #[must_use]
-pub fn rates(tiles: &[Tile]) -> String {
+pub fn rates(tiles: &[KernelTile]) -> String {
     let mut text = String::from("| kernel | ISA | tile | GFLOP/s | of the fastest |\n|---|---|---|---:|---:|\n");
     for group in tiles.chunk_by(|a, b| (a.isa, a.dtype) == (b.isa, b.dtype)) {
         let fastest = group.iter().filter_map(|t| t.rate).fold(0.0, f64::max);
-        for Tile { name, isa, mr, nr, rate, .. } in group {
+        for KernelTile { name, isa, mr, nr, rate, .. } in group {
             let rate = rate.unwrap_or(f64::NAN);
             text += &format!("| `{name}` | {isa} | {mr} x {nr} | {rate:.1} | {:.0} % |\n", 100.0 * rate / fastest);
         }

@@ -1,15 +1,15 @@
-//! What bounds a layer's time on this machine: arithmetic, or reading and writing its data.
+//! The limits of a layer's time on this machine: arithmetic, or reading and writing its data.
 //!
-//! [`Roof::measure`] measures the FMA peak and the read bandwidth of each level of the memory,
-//! [`Roof::bound`] holds a layer against them: the operations of the definition at the FMA peak, or
-//! the compulsory bytes (what is used of X, W and B once, Y once) at the bandwidth of the level
-//! that holds them all when the layer is run again and again. The larger of the two times is the
+//! [`Roof::measure`] measures the FMA peak and the read bandwidth of each memory level.
+//! [`Roof::bound`] computes two times for a layer: its operations by the definition at the FMA
+//! peak, and its compulsory bytes (the used part of X, W and B once, Y once) at the bandwidth of
+//! the level that holds them all when the layer runs again and again. The longer time is the
 //! layer's limit.
 //!
-//! It is a limit of direct arithmetic on all that the definition counts. Winograd's minimal
-//! filtering needs fewer multiply-adds, and taps that see padding alone may be left out, so both
-//! may exceed the FMA limit. Reading is the faster half of memory traffic (writes cost more), so
-//! the limits by bandwidth are never too low.
+//! This limits direct arithmetic on everything that the definition counts. Two methods can exceed
+//! the FMA limit: Winograd's minimal filtering needs fewer multiply-adds, and taps that see
+//! padding alone may be left out. The bandwidth limits are never too low, because they are
+//! measured by reading, and writing is slower.
 
 use std::fmt;
 use std::hint::black_box;
@@ -24,12 +24,12 @@ use crate::data::{Tensor, tensor};
 use crate::peak::peak;
 use crate::shapes::flops;
 
-/// A level of the memory.
+/// A level of the memory hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// The first data cache of a core.
+    /// The level 1 data cache of a core.
     L1,
-    /// The second cache of a core.
+    /// The level 2 cache of a core.
     L2,
     /// The last cache, which cores share.
     L3,
@@ -38,7 +38,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// From the fastest to the slowest.
+    /// All levels, from the fastest to the slowest.
     pub const ALL: [Self; 4] = [Self::L1, Self::L2, Self::L3, Self::Dram];
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// What a layer's time is bound by.
+/// What limits a layer's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Limit {
     /// The rate of fused multiply-adds.
@@ -74,44 +74,44 @@ impl fmt::Display for Limit {
 /// The limit of one layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bound {
-    /// Which limit is nearer.
+    /// The limit that takes longer.
     pub limit: Limit,
     /// The seconds that a run takes at that limit.
     pub seconds: f64,
     /// The compulsory bytes.
     pub bytes: f64,
-    /// The level that they live in.
+    /// The level that holds them.
     pub level: Level,
 }
 
-/// Sizes of the caches in bytes: data caches of one core, and the last one, which all cores share.
+/// Sizes of the caches in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caches {
-    /// Of one core.
+    /// The level 1 data cache of one core.
     pub l1: usize,
-    /// Of one core.
+    /// The level 2 cache of one core.
     pub l2: usize,
-    /// Of all cores.
+    /// The last cache, which all cores share.
     pub l3: usize,
 }
 
 impl Caches {
-    /// Taken where the system does not tell: common sizes of current cores.
+    /// Sizes for systems that do not report any: common sizes of current cores.
     const ASSUMED: Self = Self { l1: 32 << 10, l2: 1 << 20, l3: 32 << 20 };
 
-    /// As Linux reports them; `None` elsewhere.
+    /// The sizes that Linux reports; `None` on other systems.
     #[must_use]
     pub fn reported() -> Option<Self> {
         Self::from_sysfs(Path::new("/sys/devices/system/cpu/cpu0/cache"))
     }
 
-    /// As the system reports them, or else common sizes.
+    /// The sizes that the system reports, or else common ones.
     #[must_use]
     pub fn of_this_machine() -> Self {
         Self::reported().unwrap_or(Self::ASSUMED)
     }
 
-    /// From the folder of one CPU's caches; `None` where it does not have all three.
+    /// The sizes from the folder of one CPU's caches; `None` if not all three are there.
     fn from_sysfs(folder: &Path) -> Option<Self> {
         let size = |level: &str| {
             std::fs::read_dir(folder).ok()?.flatten().find_map(|entry| {
@@ -123,7 +123,7 @@ impl Caches {
         Some(Self { l1: size("1")?, l2: size("2")?, l3: size("3")? })
     }
 
-    /// The first level that holds `bytes` when `threads` cores share them out.
+    /// The first level that holds `bytes` that are shared out among `threads` cores.
     #[must_use]
     pub fn level_of(&self, bytes: f64, threads: usize) -> Level {
         let holds = |size: usize| bytes <= size as f64;
@@ -136,7 +136,7 @@ impl Caches {
     }
 }
 
-/// `48K` or `2M`, in bytes.
+/// Reads `48K` or `2M` as bytes.
 fn parse_size(text: &str) -> Option<usize> {
     let (number, unit) = match text.split_at_checked(text.len().checked_sub(1)?)? {
         (number, "K") => (number, 1 << 10),
@@ -146,21 +146,22 @@ fn parse_size(text: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_mul(unit)
 }
 
-/// The measured limits of a number of threads with the instructions of an ISA.
+/// The measured limits of a number of threads with an ISA.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Roof {
-    /// How many cores they are for: one for each thread, but no more than there are.
+    /// The number of cores that they hold for: one for each thread, but no more than the machine
+    /// has.
     pub threads: usize,
-    /// GFLOP/s of all threads together: the fastest micro-kernel from the L1 cache.
+    /// GFLOP/s of all threads together: the fastest micro-kernel, with operands in the L1 cache.
     pub fma: f64,
     /// GB/s of all threads together, read from each of [`Level::ALL`].
     pub bandwidth: [f64; 4],
-    /// The caches that the levels were told apart by.
+    /// The cache sizes by which the levels were told apart.
     pub caches: Caches,
 }
 
 impl Roof {
-    /// Measures all limits, in about a second; `None` where the CPU or the build lacks the ISA.
+    /// Measures all limits, in about a second; `None` if the CPU or the build lacks the ISA.
     ///
     /// # Panics
     /// If `threads` is 0.
@@ -168,8 +169,8 @@ impl Roof {
     pub fn measure(dtype: DType, isa: Isa, threads: usize) -> Option<Self> {
         assert!(threads > 0, "at least one thread");
         peak(dtype, isa)?;
-        // More threads than cores would take turns, each with the whole speed of its core while it
-        // runs: the sum would exceed what the machine has.
+        // More threads than cores would take turns. Each would measure the whole speed of its
+        // core while it runs, and the sum would exceed the speed of the machine.
         let threads = threads.min(std::thread::available_parallelism().map_or(threads, usize::from));
         let caches = Caches::of_this_machine();
         let fma = on_all(threads, || (), |()| peak(dtype, isa).unwrap_or(0.0));
@@ -189,8 +190,8 @@ impl Roof {
     }
 }
 
-/// The bytes that a run has to move at least: what it uses of X, W and B once, and Y once. Rows of
-/// X that a stride jumps over do not count; within a row, everything does, because memory moves in
+/// The bytes that a run has to move at least: the used part of X, W and B once, and Y once. Rows
+/// of X that a stride skips do not count. Within a row everything counts, because memory moves in
 /// cache lines.
 #[must_use]
 pub fn compulsory_bytes(geometry: &Geometry, element_bytes: usize) -> f64 {
@@ -203,7 +204,7 @@ pub fn compulsory_bytes(geometry: &Geometry, element_bytes: usize) -> f64 {
     (x + rest as f64) * element_bytes as f64
 }
 
-/// Of Conv's input along an axis, the share that some tap reads.
+/// Conv: the share of the input along an axis that some tap reads.
 fn share_read(axis: &convoke::Axis) -> f64 {
     if axis.stride <= 1 || axis.input == 0 {
         return 1.0;
@@ -214,27 +215,30 @@ fn share_read(axis: &convoke::Axis) -> f64 {
     read.into_iter().filter(|&is_read| is_read).count() as f64 / axis.input as f64
 }
 
-/// Bytes that each thread reads again and again to see a level's bandwidth: well within it, and
-/// well beyond the one before.
+/// Bytes that each thread reads again and again to measure a level's bandwidth: well within that
+/// level, and well beyond the level before it.
 fn per_thread(level: Level, caches: &Caches, threads: usize) -> usize {
-    /// Of all threads together; more would take too long to fill.
-    const MOST: usize = 1 << 30;
+    /// Bytes of all threads together, at the most. More would take too long to fill.
+    const MOST_BYTES: usize = 1 << 30;
     match level {
         Level::L1 => caches.l1 / 2,
         Level::L2 => caches.l2 / 2,
         Level::L3 => (caches.l3 / 4 / threads).clamp(2 * caches.l2, 8 * caches.l2),
-        Level::Dram => (2 * caches.l3).min(MOST) / threads,
+        Level::Dram => (2 * caches.l3).min(MOST_BYTES) / threads,
     }
 }
 
-/// GB/s that `threads` threads read together, each from `bytes` of its own.
+/// GB/s that `threads` threads read together, each from its own `bytes`.
 fn bandwidth(isa: Isa, threads: usize, bytes: usize) -> f64 {
+    /// The time to read, at the least. Only the fastest burst counts, so there must be many.
     const DURATION: Duration = Duration::from_millis(120);
+    /// Bursts, at the least, for data that take longer than that.
     const FEWEST_PASSES: usize = 3;
-    // A burst is long enough for the clock.
+    // Reads of the data between two looks at the clock. Small data are read often enough for its
+    // resolution.
     let burst = 1 + (1 << 20) / bytes.max(1);
     let fill = || {
-        // Aligned, because vectors that cross cache lines are read at half the rate.
+        // The data are aligned, because vectors that cross cache lines are read at half the rate.
         let data = tensor(std::iter::repeat_n(1.0_f32, bytes / size_of::<f32>()));
         read(isa, &data);
         data
@@ -254,8 +258,8 @@ fn bandwidth(isa: Isa, threads: usize, bytes: usize) -> f64 {
     on_all(threads, fill, rate)
 }
 
-/// The sum of what `work` gives on each of `threads` threads, which all start it at the same time,
-/// when each has prepared its part.
+/// The sum of the results of `work` on `threads` threads. All start it at the same time, after
+/// each has prepared its part.
 fn on_all<P>(threads: usize, prepare: impl Fn() -> P + Sync, work: impl Fn(P) -> f64 + Sync) -> f64 {
     let barrier = Barrier::new(threads);
     let run = || {
@@ -292,7 +296,8 @@ fn read(isa: Isa, data: &[f32]) {
     black_box(Simd::vectorize(pulp::Scalar128b, sum));
 }
 
-/// The sum of all values: one load and one addition a vector, which no core's loads outrun.
+/// The sum of all values. It takes one load and one addition for each vector, so that loads are
+/// the limit.
 struct Sum<'a>(&'a [f32]);
 
 impl WithSimd for Sum<'_> {
@@ -300,7 +305,7 @@ impl WithSimd for Sum<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> f32 {
-        /// Independent sums: two additions a cycle, each of four cycles.
+        /// Independent sums. A core begins two additions a cycle, and each takes four cycles.
         const SUMS: usize = 8;
         let (vectors, rest) = S::as_simd_f32s(self.0);
         let (blocks, tail) = vectors.as_chunks::<SUMS>();
@@ -335,12 +340,13 @@ mod tests {
 
     #[test]
     fn arithmetic_or_bandwidth_whichever_takes_longer() {
-        // 512 x 512 pointwise on 28x28: 411 MFLOP, 4.3 MB in the L3 cache.
+        // A pointwise layer of 512 x 512 channels on 28x28: 411 MFLOP, and 4.3 MB in the L3
+        // cache.
         let dense = Conv::new([512, 512, 1, 1]).geometry(&[1, 512, 28, 28]).unwrap();
         let bound = ROOF.bound(&dense, 4);
         assert_eq!((bound.limit, bound.level), (Limit::Fma, Level::L3));
         assert!((bound.seconds - 2.0 * (512 * 512 * 784) as f64 / 100e9).abs() < 1e-9);
-        // Depthwise 1x1: one operation for each four bytes read and written.
+        // A depthwise 1x1 layer: one operation for every four bytes that are read and written.
         let thin = Conv::new([64, 1, 1, 1]).group(64).geometry(&[1, 64, 28, 28]).unwrap();
         let bound = ROOF.bound(&thin, 4);
         assert_eq!(bound.limit, Limit::Bandwidth(Level::L2));

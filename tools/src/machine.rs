@@ -1,4 +1,4 @@
-//! What figures hold for: the CPU, the versions, the day, and the measured limits.
+//! What figures were measured on: the CPU, the versions, the day, and the measured limits.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,23 +16,23 @@ use crate::output::text::bytes;
 /// Where, when and with what something was measured.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
-    /// Its name, and the numbers that tell CPUs of the same name apart.
+    /// The CPU's name, and the numbers that tell apart CPUs of the same name.
     pub(crate) cpu: String,
     /// Threads that the system offers.
     pub(crate) cores: usize,
-    /// UTC, as in `2026-11-21T14:00:00Z`.
+    /// The time in UTC, such as `2026-11-21T14:00:00Z`.
     pub(crate) date: String,
     pub(crate) os: String,
     pub(crate) convoke: String,
-    /// The commit that was built, where that is known.
+    /// The commit that was built, if it is known.
     pub(crate) commit: Option<String>,
     pub(crate) rustc: String,
     pub(crate) dtype: String,
     pub(crate) threads: usize,
-    /// Whether the caches were emptied before each run, but for X.
+    /// Whether the caches were emptied before each run, except for X.
     pub(crate) cold: bool,
     pub(crate) caches: CacheSizes,
-    /// The load average of the minute before the measurement began, where the system tells.
+    /// The load average of the minute before the measurement began, if the system reports it.
     pub(crate) load: Option<f64>,
     /// GFLOP/s of all threads together, by instruction set.
     pub(crate) fma_peak: BTreeMap<String, f64>,
@@ -40,18 +40,18 @@ pub(crate) struct Machine {
     pub(crate) read_bandwidth: BTreeMap<String, BTreeMap<String, f64>>,
 }
 
-/// Bytes: data caches of one core, and the last one of all cores.
+/// Sizes in bytes: the data caches of one core, and the last cache, which all cores share.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct CacheSizes {
     pub(crate) l1: usize,
     pub(crate) l2: usize,
     pub(crate) l3: usize,
-    /// Whether they are common sizes, because the system does not tell.
+    /// Whether they are common sizes, because the system reports none.
     pub(crate) assumed: bool,
 }
 
 impl Machine {
-    /// This machine, now, with the limits that were measured, and the [`load`] when that began.
+    /// This machine now, with the measured limits, and the [`load`] when the measurement began.
     pub(crate) fn new(dtype: DType, threads: usize, roofs: &BTreeMap<convoke::Isa, Roof>, load: Option<f64>) -> Self {
         let Caches { l1, l2, l3 } = Caches::of_this_machine();
         let levels = |roof: &Roof| Level::ALL.map(|level| (level.to_string(), roof.bandwidth[level as usize]));
@@ -83,13 +83,13 @@ impl Machine {
         self.fma_peak.iter().map(line).collect()
     }
 
-    /// What was measured on what, by what: a few lines.
+    /// The machine, the setting and the versions of a measurement, one in each line.
     pub(crate) fn headline(&self) -> [String; 3] {
         let isas: Vec<_> = self.fma_peak.keys().map(String::as_str).collect();
         self.headline_for(&isas, self.threads..=self.threads)
     }
 
-    /// The same for what compares several instruction sets or numbers of threads.
+    /// The same for a comparison of several instruction sets or numbers of threads.
     pub(crate) fn headline_for(&self, isas: &[&str], threads: RangeInclusive<usize>) -> [String; 3] {
         [self.hardware(), self.setting(isas, threads), self.versions()]
     }
@@ -121,12 +121,13 @@ impl Machine {
     }
 }
 
-/// The load average of the last minute, where the system tells.
+/// The load average of the last minute, if the system reports it.
 pub(crate) fn load() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
-/// What to warn of where others use so much of the machine that figures would be theirs too.
+/// The text of a warning if other programs use so much of the machine that figures would be
+/// wrong.
 pub(crate) fn busy(load: f64) -> Option<String> {
     let cores = cores();
     (load > cores as f64 / 2.0).then(|| {
@@ -134,28 +135,29 @@ pub(crate) fn busy(load: f64) -> Option<String> {
     })
 }
 
-/// Threads that the system offers.
+/// The number of threads that the system offers.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Bytes that can be allocated before the system has to swap or to end programs, within the limits
-/// of a container; all there can be where the system does not tell.
+/// Bytes that can be allocated before the system has to swap or to end programs, within the
+/// limits of a container. If the system reports nothing, it is the largest number.
 pub(crate) fn free_memory() -> u64 {
     let mut system = System::new();
     system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
     if system.total_memory() == 0 {
         return u64::MAX;
     }
-    // Not what the container's own count says is free: that takes files that are only cached for
+    // The container's own count of free memory is not used, because it counts cached files as
     // used.
     let container = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory.saturating_sub(limits.rss));
     system.available_memory().min(container)
 }
 
-/// The CPU's name and numbers in the text of `/proc/cpuinfo`; without it, the architecture.
+/// The CPU's name and numbers from the text of `/proc/cpuinfo`; without it, the architecture.
 fn cpu(cpuinfo: &str) -> String {
-    /// What x86 tells apart by, and what Arm does, which has no name.
+    /// The keys of numbers that identify a CPU: those of x86, and those of Arm, which has no name
+    /// there.
     const NUMBERS: [(&str, &str); 6] = [
         ("cpu family", "family"),
         ("model", "model"),
@@ -164,7 +166,7 @@ fn cpu(cpuinfo: &str) -> String {
         ("CPU part", "part"),
         ("CPU revision", "revision"),
     ];
-    // The first CPU's: others repeat the keys.
+    // Each CPU repeats the keys. Only the first CPU's values are used.
     let value = |key: &str| {
         let of_key =
             |line: &'_ str| line.split_once(':').filter(|(k, _)| k.trim() == key).map(|(_, v)| v.trim().to_owned());

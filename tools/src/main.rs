@@ -1,4 +1,4 @@
-//! `convoke-tools`: reports, ONNX tests, timing for comparisons, and what a plan decides.
+//! `convoke-tools`: reports, ONNX tests, timing for comparisons, and the explanation of plans.
 //!
 //! Exit status: 0 if all is well, 1 if a result was wrong, 2 for bad input or a layer that could
 //! not be run, 130 if interrupted.
@@ -34,14 +34,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Report(report::Args),
-    Profile(profile::Args),
-    OnnxTest(onnx_test::Args),
-    Worker(worker::Args),
-    Explain(explain::Args),
-    Kernels(kernels::Args),
-    Plans(plans::Args),
-    Disasm(disasm::Args),
+    Report(report::ReportArgs),
+    Profile(profile::ProfileArgs),
+    OnnxTest(onnx_test::OnnxTestArgs),
+    Worker(worker::WorkerArgs),
+    Explain(explain::ExplainArgs),
+    Kernels(kernels::KernelsArgs),
+    Plans(plans::PlansArgs),
+    Disasm(disasm::DisasmArgs),
 }
 
 fn main() -> ExitCode {

@@ -1,9 +1,9 @@
 //! ONNX test folders: `model.onnx` with a single Conv or ConvTranspose node, and
 //! `test_data_set_*/{input,output}_*.pb`.
 //!
-//! [`find`] lists the folders, [`Model::load`] reads one, [`Model::cases`] its data sets, and
-//! [`Case::operator`] takes a node's attributes and inputs through the crate's dynamic route.
-//! [`graph`] reads the convolutions of any model.
+//! [`find`] lists the folders, [`Model::load`] reads one, and [`Model::cases`] reads its data
+//! sets. [`OnnxCase::operator`] makes an operator from a node's attributes and inputs. [`graph`]
+//! reads the convolutions of any model.
 
 pub mod graph;
 pub mod proto;
@@ -53,21 +53,21 @@ macro_rules! stored {
 }
 stored!(f16: F16, bf16: BF16, f32: F32, f64: F64);
 
-/// A tensor with its shape.
+/// A tensor of a model or of a test, with its shape.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tensor {
-    /// The shape, as the file gives it.
+pub struct OnnxTensor {
+    /// The shape, as in the file.
     pub dims: Vec<i64>,
-    /// Row-major elements, as many as the shape asks for.
+    /// The elements, row-major. Their number is that of the shape.
     pub elements: Elements,
 }
 
-impl Tensor {
+impl OnnxTensor {
     /// Decodes a `TensorProto`.
     ///
     /// # Errors
-    /// An element type that the operators do not have, negative dimensions, a number of elements
-    /// that is not the shape's.
+    /// The call fails if the operators do not have the element type, if a dimension is negative,
+    /// or if the number of elements is not that of the shape.
     pub fn from_proto(proto: &TensorProto) -> Result<Self> {
         ensure!(proto.data_location == 0, "tensor {:?}: its data is in another file", proto.name);
         let TensorProto { raw_data, float_data, int32_data, double_data, .. } = proto;
@@ -94,7 +94,7 @@ impl Tensor {
     /// The elements, as `T`.
     ///
     /// # Errors
-    /// Elements of another type.
+    /// The call fails if they have another type.
     pub fn slice<T: Stored>(&self) -> Result<&[T]> {
         T::slice(&self.elements).with_context(|| format!("the elements are {}, which differs", self.dtype()))
     }
@@ -130,14 +130,14 @@ impl Tensor {
     /// The shape, as sizes.
     ///
     /// # Errors
-    /// A negative dimension.
+    /// The call fails if a dimension is negative.
     pub fn shape(&self) -> Result<Vec<usize>> {
         let sizes = self.dims.iter().map(|&dim| usize::try_from(dim)).collect::<Result<_, _>>();
         sizes.map_err(|_| anyhow!("the shape {:?} has a negative dimension", self.dims))
     }
 }
 
-/// The elements of a tensor: `raw` where there is any, else `typed`.
+/// The elements of a tensor: `raw` if it is not empty, else `typed`.
 fn decode<const BYTES: usize, P: Copy, T>(
     raw: &[u8],
     typed: &[P],
@@ -152,15 +152,15 @@ fn decode<const BYTES: usize, P: Copy, T>(
     Ok(elements.iter().map(|&bytes| from_bytes(bytes)).collect())
 }
 
-/// A model with a single Conv or ConvTranspose node, and where it was read from.
+/// A model with a single Conv or ConvTranspose node, and the folder that it was read from.
 #[derive(Debug, Clone)]
 pub struct Model {
     folder: PathBuf,
     opset: i64,
     node: NodeProto,
-    initializers: HashMap<String, Tensor>,
-    /// Names of the graph inputs that are not initializers: what `input_0.pb`, `input_1.pb`, ...
-    /// hold.
+    initializers: HashMap<String, OnnxTensor>,
+    /// Names of the graph inputs that are not initializers. `input_0.pb`, `input_1.pb`, ... hold
+    /// their values.
     inputs: Vec<String>,
 }
 
@@ -168,17 +168,19 @@ impl Model {
     /// Reads the folder's model; `None` if it is not a single Conv or ConvTranspose node.
     ///
     /// # Errors
-    /// A file that cannot be read or decoded, or an initializer of another element type.
+    /// The call fails if a file cannot be read or decoded, or if an initializer has another
+    /// element type.
     pub fn load(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(MODEL);
         let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
         Self::decode(folder, &bytes).with_context(|| path.display().to_string())
     }
 
-    /// As [`load`](Self::load), from the bytes of `model.onnx`.
+    /// The same as [`load`](Self::load), from the bytes of `model.onnx`.
     ///
     /// # Errors
-    /// Bytes that are not a model, or an initializer of another element type.
+    /// The call fails if the bytes are not a model, or if an initializer has another element
+    /// type.
     pub fn decode(folder: &Path, bytes: &[u8]) -> Result<Option<Self>> {
         let model = ModelProto::decode(bytes).context("not an ONNX model")?;
         let graph = model.graph.context("the model has no graph")?;
@@ -188,7 +190,7 @@ impl Model {
         }
         let opset = model.opset_import.iter().find(|set| is_onnx_domain(&set.domain));
         let opset = opset.context("the model imports no ONNX operator set")?.version;
-        let tensor = |t: &TensorProto| Ok((t.name.clone(), Tensor::from_proto(t)?));
+        let tensor = |t: &TensorProto| Ok((t.name.clone(), OnnxTensor::from_proto(t)?));
         let initializers: HashMap<_, _> = graph.initializer.iter().map(tensor).collect::<Result<_>>()?;
         let inputs = graph.input.into_iter().map(|i| i.name).filter(|name| !initializers.contains_key(name)).collect();
         Ok(Some(Self { folder: folder.to_owned(), opset, node, initializers, inputs }))
@@ -197,15 +199,15 @@ impl Model {
     /// Reads the data sets.
     ///
     /// # Errors
-    /// No data set, or one that is incomplete or does not decode.
-    pub fn cases(&self) -> Result<Vec<Case<'_>>> {
+    /// The call fails if there is no data set, or if one is incomplete or cannot be decoded.
+    pub fn cases(&self) -> Result<Vec<OnnxCase<'_>>> {
         let mut sets = sorted_entries(&self.folder)?;
         sets.retain(|path| path.is_dir() && file_name(path).starts_with("test_data_set_"));
         ensure!(!sets.is_empty(), "{}: no test_data_set_* folder", self.folder.display());
         sets.iter().map(|set| self.case(set).with_context(|| set.display().to_string())).collect()
     }
 
-    fn case(&self, set: &Path) -> Result<Case<'_>> {
+    fn case(&self, set: &Path) -> Result<OnnxCase<'_>> {
         let mut values = self.initializers.clone();
         for (index, name) in self.inputs.iter().enumerate() {
             values.insert(name.clone(), read_tensor(&set.join(format!("input_{index}.pb")))?);
@@ -216,23 +218,23 @@ impl Model {
             None => bail!("the node's input {name:?} has no value"),
         };
         let inputs = self.node.input.iter().map(input).collect::<Result<_>>()?;
-        Ok(Case { name: file_name(set), model: self, inputs, expected: read_tensor(&set.join("output_0.pb"))? })
+        Ok(OnnxCase { name: file_name(set), model: self, inputs, expected: read_tensor(&set.join("output_0.pb"))? })
     }
 }
 
 /// One data set of a model.
 #[derive(Debug, Clone)]
-pub struct Case<'a> {
+pub struct OnnxCase<'a> {
     /// The data set's folder name.
     pub name: String,
-    /// The node's inputs: X, W and perhaps B; `None` for an optional one that is absent.
-    pub inputs: Vec<Option<Tensor>>,
+    /// The node's inputs: X, W and perhaps B; `None` for an optional input that is absent.
+    pub inputs: Vec<Option<OnnxTensor>>,
     /// The output that the test expects.
-    pub expected: Tensor,
+    pub expected: OnnxTensor,
     model: &'a Model,
 }
 
-impl Case<'_> {
+impl OnnxCase<'_> {
     /// The node's operator: `Conv` or `ConvTranspose`.
     #[must_use]
     pub fn op_type(&self) -> &str {
@@ -245,13 +247,14 @@ impl Case<'_> {
         self.model.opset
     }
 
-    /// The operator and its geometry, from the node's attributes and the inputs' types and shapes.
+    /// The operator and its geometry, from the node's attributes and the inputs' types and
+    /// shapes.
     ///
     /// # Errors
-    /// Whatever the operator rejects.
+    /// The errors of [`Operator::from_node`].
     pub fn operator(&self) -> Result<(Operator, Geometry)> {
         let attributes = self.model.node.attribute.iter().map(attribute).collect::<Result<Vec<_>>>()?;
-        let input = |tensor| Option::as_ref(tensor).map(|t: &Tensor| NodeInput { dtype: t.dtype(), dims: &t.dims });
+        let input = |tensor| Option::as_ref(tensor).map(|t: &OnnxTensor| NodeInput { dtype: t.dtype(), dims: &t.dims });
         let inputs: Vec<_> = self.inputs.iter().map(input).collect();
         let opset = self.opset();
         Ok(Operator::from_node(self.op_type(), opset, &attributes, &inputs)?)
@@ -266,7 +269,7 @@ fn attribute(proto: &AttributeProto) -> Result<(&str, Attribute<'_>)> {
         AttributeType::String => string(proto)?,
         AttributeType::Floats => Attribute::Floats(&proto.floats),
         AttributeType::Ints => Attribute::Ints(&proto.ints),
-        // Files of the format's first version give no type: the field that is set tells.
+        // Files of the format's first version give no type. The field that is set shows it.
         AttributeType::Undefined if proto.r#type == 0 && !proto.ints.is_empty() => Attribute::Ints(&proto.ints),
         AttributeType::Undefined if proto.r#type == 0 && !proto.s.is_empty() => string(proto)?,
         AttributeType::Undefined if proto.r#type == 0 => Attribute::Int(proto.i),
@@ -284,19 +287,19 @@ fn is_onnx_domain(domain: &str) -> bool {
     matches!(domain, "" | "ai.onnx")
 }
 
-/// Reads a `.pb` file: one `TensorProto`.
+/// Reads a `.pb` file with one `TensorProto`.
 ///
 /// # Errors
-/// A file that cannot be read or decoded.
-pub fn read_tensor(path: &Path) -> Result<Tensor> {
-    let read = || Tensor::from_proto(&TensorProto::decode(fs::read(path)?.as_slice())?);
+/// The call fails if the file cannot be read or decoded.
+pub fn read_tensor(path: &Path) -> Result<OnnxTensor> {
+    let read = || OnnxTensor::from_proto(&TensorProto::decode(fs::read(path)?.as_slice())?);
     read().with_context(|| path.display().to_string())
 }
 
 /// The folders at or below `root` that hold a `model.onnx`, in order.
 ///
 /// # Errors
-/// A folder that cannot be read.
+/// The call fails if a folder cannot be read.
 pub fn find(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut pending = vec![root.to_owned()];
@@ -305,7 +308,7 @@ pub fn find(root: &Path) -> Result<Vec<PathBuf>> {
             found.push(folder);
             continue;
         }
-        // Links are not followed: they could lead round in circles.
+        // Links are not followed, because they could form a circle.
         pending.extend(sorted_entries(&folder)?.into_iter().filter(|path| path.is_dir() && !path.is_symlink()));
     }
     found.sort();

@@ -8,20 +8,19 @@ use clap::{Args, ValueEnum};
 use convoke::{Accuracy, Algorithm, Conv, DType, Isa, Machine, Planner, Threads};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// Style of what is well.
+/// Style of good results.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// Style of what is wrong.
+/// Style of errors and wrong results.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// What may be asked of the planner.
+/// The choices that can be passed to the planner.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Choice {
     /// Instruction set of the kernels: portable, neon, avx2 or avx512 [default: the best of this
     /// CPU]
     #[arg(long)]
     pub(crate) isa: Option<Isa>,
-    /// Plan for a machine with a name: zen5, emerald-rapids, neoverse-n1 or no-l3 [default: this
-    /// one]
+    /// Plan for a named machine: zen5, emerald-rapids, neoverse-n1 or no-l3 [default: this one]
     #[arg(long, value_parser = parse_machine)]
     pub(crate) machine: Option<Machine>,
     /// Force an algorithm, such as im2col:native or pointwise [default: the planner's pick]
@@ -52,7 +51,7 @@ impl Choice {
         Ok(planner)
     }
 
-    /// The instruction set that plans will have.
+    /// The instruction set of the plans.
     pub(crate) fn isa(&self) -> Result<Isa> {
         match self.isa.or(self.machine.as_ref().map(Machine::isa)) {
             Some(isa) => Ok(isa),
@@ -61,20 +60,20 @@ impl Choice {
     }
 }
 
-/// A machine with a name.
+/// Finds a machine by its name.
 fn parse_machine(name: &str) -> Result<Machine, String> {
     let machines = Machine::named();
     let names = machines.iter().map(|machine| &*machine.name).collect::<Vec<_>>().join(", ");
     machines.into_iter().find(|machine| machine.name == name).ok_or_else(|| format!("expected one of {names}"))
 }
 
-/// The instruction sets to choose from.
+/// The names of the instruction sets that can be chosen.
 fn available() -> String {
     let names = Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(|isa| isa.to_string());
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// `convoke::Accuracy`, as the command line names it.
+/// `convoke::Accuracy`, by the names on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AccuracyName {
     /// No algorithm that trades accuracy for speed
@@ -95,7 +94,7 @@ impl From<AccuracyName> for Accuracy {
     }
 }
 
-/// `convoke::DType`, as the command line names it.
+/// `convoke::DType`, by the names on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DTypeName {
     F32,
@@ -115,8 +114,8 @@ impl From<DTypeName> for DType {
     }
 }
 
-/// An element type as these tools name it: as Rust does. ONNX's names, which the type prints
-/// itself, call f32 "float".
+/// The name of an element type in these tools, which is Rust's name. ONNX's name, which the type
+/// itself prints, is "float" for f32.
 pub(crate) fn dtype_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "f32",
@@ -126,7 +125,8 @@ pub(crate) fn dtype_name(dtype: DType) -> &'static str {
     }
 }
 
-/// Evaluates an expression with a type parameter set to the element type that a `DTypeName` names.
+/// Evaluates an expression with a type parameter that is set to the element type of a
+/// `DTypeName`.
 macro_rules! with_element {
     ($dtype:expr, $type:ident => $body:expr) => {
         match $dtype {
@@ -156,12 +156,12 @@ pub(crate) use with_element;
 pub(crate) enum Team {
     /// The calling thread alone.
     Serial,
-    /// The threads of a pool, which are kept.
+    /// The threads of a pool that is kept.
     Pool(ThreadPool),
 }
 
 impl Team {
-    /// A team of `threads`, at least 1.
+    /// A team of `threads`, which must be at least 1.
     pub(crate) fn new(threads: usize) -> Result<Self> {
         if threads == 1 {
             return Ok(Self::Serial);
@@ -170,8 +170,8 @@ impl Team {
         Ok(Self::Pool(pool.with_context(|| format!("no pool of {threads} threads"))?))
     }
 
-    /// Calls `work` on a thread of the team. Inside a pool a run need not wake a sleeping pool
-    /// first, which costs microseconds.
+    /// Calls `work` on a thread of the team. A run that starts inside the pool need not wake it
+    /// first, which would cost microseconds.
     pub(crate) fn install<R: Send>(&self, work: impl FnOnce(Threads<'_>) -> R + Send) -> R {
         match self {
             Self::Serial => work(Threads::Serial),
@@ -190,17 +190,18 @@ impl Team {
     }
 }
 
-/// A number of threads: at least 1.
+/// Parses a number of threads, at least 1.
 pub(crate) fn parse_threads(text: &str) -> Result<usize, String> {
-    /// Far more than any machine has; keeps a slip of the finger from exhausting the system.
-    const MAX: usize = 1024;
+    /// Threads, at the most. It is far more than any machine has, and protects the system from a
+    /// typing error.
+    const MOST_THREADS: usize = 1024;
     match text.parse() {
-        Ok(threads @ 1..=MAX) => Ok(threads),
-        _ => Err(format!("expected a number of 1..={MAX}")),
+        Ok(threads @ 1..=MOST_THREADS) => Ok(threads),
+        _ => Err(format!("expected a number of 1..={MOST_THREADS}")),
     }
 }
 
-/// A time in seconds.
+/// Parses a time in seconds.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration> {
     Ok(Duration::try_from_secs_f64(text.parse()?)?)
 }

@@ -1,8 +1,9 @@
-//! How fast the micro-kernels are when every operand is in the L1 cache: the yardstick for whole
-//! layers.
+//! Measures how fast the micro-kernels are when every operand is in the L1 cache. Whole layers
+//! are compared with that.
 //!
-//! The fastest micro-kernel's rate is the *FMA peak* of the reports. It is measured, not computed
-//! from the clock, because the clock moves with the load, the neighbours and the instruction set.
+//! The rate of the fastest micro-kernel is the *FMA peak* of the reports. It is measured rather
+//! than computed from the clock, because the clock depends on the load, on other programs and on
+//! the instruction set.
 
 use std::time::{Duration, Instant};
 
@@ -14,16 +15,16 @@ use convoke::{DType, Isa};
 
 use crate::data::Random;
 
-/// Bytes of the operand that is streamed: with the other one and the tile it fits any current L1
-/// data cache (32 KiB).
+/// Bytes of the operand that is streamed. Together with the other operand and the tile, it fits
+/// any current L1 data cache (32 KiB).
 const STREAMED_BYTES: usize = 16 << 10;
-/// Longest dot product of one call.
+/// Steps of one call, at the most.
 const MAX_DEPTH: usize = 1024;
-/// Rows of the operand that is walked round and round.
+/// Rows of the other operand, which is read again and again.
 const ROWS: usize = 16;
 
-/// GFLOP/s of one core with the fastest kernel of an ISA, in the type that `dtype` is computed in;
-/// `None` where the CPU or the build lacks it.
+/// GFLOP/s of one core with the fastest kernel of an ISA, in the type in which `dtype` is
+/// computed; `None` if the CPU or the build lacks the ISA.
 #[must_use]
 pub fn peak(dtype: DType, isa: Isa) -> Option<f64> {
     match dtype {
@@ -33,7 +34,7 @@ pub fn peak(dtype: DType, isa: Isa) -> Option<f64> {
 }
 
 fn fastest<T: Real>(isa: Isa) -> Option<f64> {
-    /// Kernels that a first glance puts in front, and that are then measured with care.
+    /// Kernels that are measured for longer: the fastest of a short measurement of all.
     const FINALISTS: usize = 3;
     let glance = |kernel: &'static SpatialKernel<T>| (spatial(kernel, Duration::from_millis(1)), kernel);
     let mut rates: Vec<_> = spatial_kernels::<T>(isa).iter().map(glance).collect();
@@ -41,10 +42,10 @@ fn fastest<T: Real>(isa: Isa) -> Option<f64> {
     rates.iter().take(FINALISTS).map(|(_, kernel)| spatial(kernel, Duration::from_millis(60))).reduce(f64::max)
 }
 
-/// GFLOP/s of one spatial-vector kernel from the L1 cache.
+/// GFLOP/s of one kernel with vectors along positions, from the L1 cache.
 #[must_use]
 pub fn spatial<T: Real>(kernel: &SpatialKernel<T>, duration: Duration) -> f64 {
-    let mut operands = Operands::spatial(kernel);
+    let mut operands = GemmOperands::spatial(kernel);
     rate(operands.flops(), duration, || operands.call_spatial(kernel))
 }
 
@@ -62,33 +63,33 @@ pub fn grouped<T: Real>(kernel: &GroupedKernel<T>, duration: Duration) -> f64 {
     rate(operands.flops(), duration, || operands.call(kernel))
 }
 
-/// GFLOP/s of one channel-vector kernel from the L1 cache.
+/// GFLOP/s of one kernel with vectors along channels, from the L1 cache.
 #[must_use]
 pub fn channel<T: Real>(kernel: &ChannelKernel<T>, duration: Duration) -> f64 {
-    let mut operands = Operands::channel(kernel);
+    let mut operands = GemmOperands::channel(kernel);
     rate(operands.flops(), duration, || operands.call_channel(kernel))
 }
 
-/// Operands of a micro-kernel that fit the L1 cache together.
+/// Operands of a GEMM kernel that fit the L1 cache together.
 #[derive(Debug)]
-pub struct Operands<T> {
-    /// The packed panel, one step of k after the other.
+pub struct GemmOperands<T> {
+    /// The packed panel, one step of K after the other.
     panel: Vec<T>,
-    /// The other operand, whose rows `offsets` go round again and again, so that a long dot product
-    /// needs a short operand.
+    /// The other operand. `offsets` goes through its rows again and again, so that a long sum
+    /// needs only few rows.
     rows: Vec<T>,
     offsets: RowOffsets,
     tile: Vec<T>,
 }
 
-impl<T: Real> Operands<T> {
-    /// For a spatial-vector kernel.
+impl<T: Real> GemmOperands<T> {
+    /// Operands for a kernel with vectors along positions.
     #[must_use]
     pub fn spatial(kernel: &SpatialKernel<T>) -> Self {
         Self::new(kernel.mr(), kernel.nr())
     }
 
-    /// For a channel-vector kernel.
+    /// Operands for a kernel with vectors along channels.
     #[must_use]
     pub fn channel(kernel: &ChannelKernel<T>) -> Self {
         Self::new(kernel.nr(), kernel.mr())
@@ -128,7 +129,7 @@ impl<T: Real> Operands<T> {
 #[derive(Debug)]
 pub struct Direct<T> {
     taps: TapTable,
-    /// For kernels that read X itself.
+    /// The table for kernels that read X itself.
     table: Option<DirectTable>,
     w: Vec<T>,
     x: Vec<T>,
@@ -139,9 +140,10 @@ pub struct Direct<T> {
 }
 
 impl<T: Real> Direct<T> {
+    /// Taps of the kernel along each axis.
     const TAPS: usize = 5;
 
-    /// For a direct kernel of either orientation.
+    /// Operands for a direct kernel of either orientation.
     #[must_use]
     pub fn new(kernel: &DepthwiseKernel<T>) -> Self {
         let (width, rows) = (4 * kernel.nr(), kernel.mr());
@@ -151,7 +153,7 @@ impl<T: Real> Direct<T> {
         Self {
             table: table.filter(|table| table.serves(width, kernel)),
             taps: TapTable::new(&[(Self::TAPS, (0..Self::TAPS as u32).collect())], step),
-            // Large enough for kernels whose weights are vectors, too.
+            // The weights are also enough for kernels whose weights are vectors.
             w: values(Self::TAPS * Self::TAPS * kernel.nr()),
             x: values((rows + Self::TAPS) * step),
             y: vec![T::ZERO; rows * width],
@@ -184,8 +186,8 @@ impl<T: Real> Direct<T> {
         self.table.is_some()
     }
 
-    /// The same sums by the kernel's loops that read X itself, all of whose rows and positions are
-    /// there; nothing where it has none.
+    /// Computes the same sums by the kernel's loops that read X itself, without padding. It does
+    /// nothing if the kernel has no such loops.
     pub fn call_on_x(&mut self, kernel: &DepthwiseKernel<T>) {
         let Self { table: Some(table), w, x, y, width, rows, .. } = self else { return };
         let (height, planes, tiles) = (*rows + Self::TAPS, 1, 1);
@@ -209,14 +211,16 @@ pub struct Grouped<T> {
 }
 
 impl<T: Real> Grouped<T> {
+    /// Tiles of the planes, at the least.
     const TILES: usize = 12;
 
-    /// For a kernel: planes of twelve tiles at least, in rows that begin within vectors.
+    /// Operands for a kernel: planes of at least twelve tiles, in rows that begin within vectors.
     ///
     /// # Panics
-    /// Never: the table of such planes is small.
+    /// Never, because the table of such planes is small.
     #[must_use]
     pub fn new(kernel: &GroupedKernel<T>) -> Self {
+        /// Input channels of a group.
         const CHANNELS: usize = 4;
         let width = kernel.lanes() * 7 / 2;
         let height = (Self::TILES * kernel.nr()).div_ceil(width);
@@ -263,10 +267,11 @@ fn values<T: Real>(len: usize) -> Vec<T> {
     (0..len).map(|_| T::from_f64(random.uniform())).collect()
 }
 
-/// GFLOP/s of calls of `flops` operations each: the best of many short bursts, each long enough for
-/// the clock.
+/// GFLOP/s of calls with `flops` operations each: the best of many short bursts, each long enough
+/// for the clock's resolution.
 fn rate(flops: usize, duration: Duration, mut call: impl FnMut()) -> f64 {
-    /// Operations of a burst: some 10 microseconds, so that reading the clock costs nothing.
+    /// Operations of a burst. It takes about 10 microseconds, so that reading the clock takes a
+    /// negligible part.
     const BURST: usize = 2_000_000;
     let burst = BURST / flops + 1;
     let mut best = f64::INFINITY;

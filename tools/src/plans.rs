@@ -1,10 +1,10 @@
-//! What is planned for each layer, as text: a change of any plan is a difference that a reader
-//! sees.
+//! Writes what is planned for each layer as text, so that any change of a plan shows up as a
+//! difference.
 //!
 //! The layers are the built-in ones and the [`hard`] ones. Each is planned for all named machines
-//! and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have the ISA: plans
-//! depend on the machine that they are made for alone. Beside them stand hashes of the outputs,
-//! because kernels can change where plans do not.
+//! and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have the ISA,
+//! because plans depend only on the machine that they are made for. Hashes of the outputs are
+//! written too, because kernels can change while plans do not.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,36 +16,37 @@ use convoke::{Activation, Algorithm, Blas, Isa, Machine, Operator, Plan, Planner
 use crate::data::{Operands, Scalar, uniform};
 use crate::{hard, shapes};
 
-/// Threads that each layer is planned for.
+/// Numbers of threads that each layer is planned for.
 const THREADS: [usize; 3] = [1, 2, 16];
 
-/// Multiply-adds up to which a layer is run for its output: the portable tier is slow.
+/// Multiply-adds of a layer that is run for its output, at the most. The portable tier is slow,
+/// and has a lower limit.
 const MOST_MACS: u128 = 250_000_000;
 const MOST_MACS_PORTABLE: u128 = 10_000_000;
 
-/// The ISAs whose kernels this build has, whether or not the CPU has the ISA.
+/// The ISAs whose kernels are in this build, whether or not the CPU has the ISA.
 pub fn isas() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| matches!(isa.absence(), None | Some(Absence::Cpu)))
 }
 
 /// A layer with its name.
-struct Layer {
+struct PlannedLayer {
     name: String,
     operator: Operator,
     x_shape: Vec<usize>,
-    /// Whether it is one of those at which plans go wrong first, which are small.
+    /// Whether it is one of the [`hard`] layers, which are small.
     is_hard: bool,
 }
 
 /// All layers: the built-in ones, then the hard ones by number.
-fn layers() -> Vec<Layer> {
-    let built_in = shapes::built_in().into_iter().map(|layer| Layer {
+fn layers() -> Vec<PlannedLayer> {
+    let built_in = shapes::built_in().into_iter().map(|layer| PlannedLayer {
         operator: layer.operator(),
         name: layer.name,
         x_shape: layer.x,
         is_hard: false,
     });
-    let hard = hard::layers().into_iter().enumerate().map(|(i, case)| Layer {
+    let hard = hard::layers().into_iter().enumerate().map(|(i, case)| PlannedLayer {
         name: format!("hard.{i}"),
         operator: case.operator,
         x_shape: case.x_shape,
@@ -54,12 +55,13 @@ fn layers() -> Vec<Layer> {
     built_in.chain(hard).collect()
 }
 
-/// The plans of all layers with the kernels of one ISA. A paragraph a layer and element type: a
-/// line that names it, and for each plan a line of what it is and one of the machines, numbers of
-/// threads and estimates in nanoseconds that it is for.
+/// The plans of all layers with the kernels of one ISA. There is a paragraph for each layer and
+/// element type. Its first line names them. Each plan has one line with what it decides, and one
+/// line with the machines, the numbers of threads and the estimates in nanoseconds for which it
+/// is made.
 ///
 /// # Errors
-/// A layer that cannot be planned.
+/// The call fails if a layer cannot be planned.
 pub fn plans(isa: Isa) -> Result<String> {
     let mut text = String::new();
     for layer in layers() {
@@ -77,41 +79,41 @@ pub fn plans(isa: Isa) -> Result<String> {
     Ok(text)
 }
 
-/// What a plan is for, and its cost: a machine, a number of threads, nanoseconds.
-type Case = (String, usize, String);
+/// What a plan is made for, and its cost: a machine, a number of threads, nanoseconds.
+type PlannedCase = (String, usize, String);
 
 /// The plans of a layer with one element type.
-fn paragraph<T: Scalar>(layer: &Layer, isa: Isa) -> Result<String> {
-    // In the order in which they are found.
-    let mut plans: Vec<(String, Vec<Case>)> = Vec::new();
+fn paragraph<T: Scalar>(layer: &PlannedLayer, isa: Isa) -> Result<String> {
+    // The plans in the order in which they are found.
+    let mut plans: Vec<(String, Vec<PlannedCase>)> = Vec::new();
     for machine in Machine::named() {
         for threads in THREADS {
             let plan = plan::<T>(layer, &machine, isa, threads, Activation::None)?;
             let case = (machine.name.to_string(), threads, format!("{:.3e}", plan.explain().cost()));
-            match plans.iter_mut().find(|(known, _)| *known == what(&plan)) {
+            match plans.iter_mut().find(|(known, _)| *known == decisions(&plan)) {
                 Some((_, cases)) => cases.push(case),
-                None => plans.push((what(&plan), vec![case])),
+                None => plans.push((decisions(&plan), vec![case])),
             }
         }
     }
     let mut text = String::new();
-    for (what, cases) in plans {
-        writeln!(text, "  {what}\n    {}", gathered(cases))?;
+    for (plan, cases) in plans {
+        writeln!(text, "  {plan}\n    {}", gathered(cases))?;
     }
     Ok(text)
 }
 
-/// Machines, threads and costs in a short form: `zen5 no-l3 t1 t2 8.205e3`, and the next such
+/// Machines, threads and costs in a short form: `zen5 no-l3 t1 t2 8.205e3`, then the next such
 /// group.
-fn gathered(cases: Vec<Case>) -> String {
+fn gathered(cases: Vec<PlannedCase>) -> String {
     let of_machine = merged(cases, |(machine, threads, cost)| ((machine, cost), threads_name(threads)));
     let groups = merged(of_machine, |((machine, cost), threads)| ((cost, threads), machine));
     let groups = groups.into_iter().map(|((cost, threads), machines)| format!("{machines} {threads} {cost}"));
     groups.collect::<Vec<_>>().join(", ")
 }
 
-/// The names of the items that have equal keys, joined by spaces, in the order of the first of
-/// each.
+/// Joins the names of items with equal keys by spaces. The groups are in the order of their first
+/// items.
 fn merged<I, K: PartialEq>(items: Vec<I>, split: impl Fn(I) -> (K, String)) -> Vec<(K, String)> {
     let mut groups: Vec<(K, String)> = Vec::new();
     for (key, name) in items.into_iter().map(split) {
@@ -128,7 +130,7 @@ fn threads_name(threads: usize) -> String {
 }
 
 fn plan<T: Scalar>(
-    layer: &Layer,
+    layer: &PlannedLayer,
     machine: &Machine,
     isa: Isa,
     threads: usize,
@@ -138,32 +140,33 @@ fn plan<T: Scalar>(
     planner.plan::<T>(layer.operator.clone(), &layer.x_shape).with_context(|| layer.name.clone())
 }
 
-/// All that a plan has decided.
-fn what<T: Scalar>(plan: &Plan<T>) -> String {
-    let why = plan.explain();
-    let taps = why.taps().map_or(String::new(), |taps| format!("; {taps}"));
+/// Everything that a plan decides.
+fn decisions<T: Scalar>(plan: &Plan<T>) -> String {
+    let explanation = plan.explain();
+    let taps = explanation.taps().map_or(String::new(), |taps| format!("; {taps}"));
     format!(
         "{}: {}; kernel {}; weights {}, {} bytes; {} tasks, {} bytes each ({}){taps}",
-        why.picked(),
-        why.details(),
-        why.kernel(),
-        why.layout(),
-        why.packed_bytes(),
-        why.tasks(),
-        why.workspace_bytes() / why.threads(),
-        why.scratch(),
+        explanation.picked(),
+        explanation.details(),
+        explanation.kernel(),
+        explanation.layout(),
+        explanation.packed_bytes(),
+        explanation.tasks(),
+        explanation.workspace_bytes() / explanation.threads(),
+        explanation.scratch(),
     )
 }
 
-/// A line for each layer of moderate size with hashes of its output on fixed data: with the plans
-/// for [`Machine::zen5`] and for 1, 2 and 16 threads, and the kernels of an ISA that the CPU has.
-/// The same on every CPU, as multiply-adds are rounded correctly. Hard layers have two lines more:
-/// with a residual and an activation, in two element types.
+/// Hashes of the outputs of all layers of moderate size, on fixed data. There is a line for each
+/// layer, with the plans for [`Machine::zen5`] and for 1, 2 and 16 threads, and the kernels of an
+/// ISA that the CPU has. The hashes are the same on every CPU, because multiply-adds are rounded
+/// correctly. Hard layers have two more lines, with a residual and an activation, in two element
+/// types.
 ///
-/// Each plan is run on the calling thread, and on `team`, which must give the same bits.
+/// Each plan is run on the calling thread and on `team`, which must give the same bits.
 ///
 /// # Errors
-/// A layer that cannot be planned or run, and one whose output depends on who runs it.
+/// The call fails if a layer cannot be planned or run, or if its output depends on the threads.
 pub fn outputs(isa: Isa, team: Threads<'_>) -> Result<String> {
     let most = if isa == Isa::Portable { MOST_MACS_PORTABLE } else { MOST_MACS };
     let mut text = String::new();
@@ -175,7 +178,7 @@ pub fn outputs(isa: Isa, team: Threads<'_>) -> Result<String> {
         let name = &layer.name;
         writeln!(text, "{name}: {}", hashes::<f32>(&layer, isa, Activation::None, team)?)?;
         if layer.is_hard {
-            // Its arithmetic is the same everywhere, which that of a system's `exp` need not be.
+            // Its arithmetic is the same everywhere. A system's `exp` may differ.
             let activation = Activation::HardSwish;
             writeln!(text, "{name} finished: {}", hashes::<f32>(&layer, isa, activation, team)?)?;
             writeln!(text, "{name} f16 finished: {}", hashes::<f16>(&layer, isa, activation, team)?)?;
@@ -184,9 +187,9 @@ pub fn outputs(isa: Isa, team: Threads<'_>) -> Result<String> {
     Ok(text)
 }
 
-/// The hashes of a layer's output for each number of threads that it is planned for; with a
-/// residual where there is an activation.
-fn hashes<T: Scalar>(layer: &Layer, isa: Isa, activation: Activation, team: Threads<'_>) -> Result<String> {
+/// The hashes of a layer's output for each number of threads that it is planned for. If there is
+/// an activation, there is a residual too.
+fn hashes<T: Scalar>(layer: &PlannedLayer, isa: Isa, activation: Activation, team: Threads<'_>) -> Result<String> {
     let geometry = layer.operator.geometry(&layer.x_shape)?;
     let operands = Operands::<T>::new(&geometry);
     let residual = (activation != Activation::None).then(|| uniform(geometry.output_len(), 1.0, 4));
@@ -194,7 +197,7 @@ fn hashes<T: Scalar>(layer: &Layer, isa: Isa, activation: Activation, team: Thre
     for threads in THREADS {
         let plan = plan::<T>(layer, &Machine::zen5(), isa, threads, activation)?;
         let hash = match plan.algorithm() {
-            // Another library's products may differ from version to version.
+            // The products of another library may differ between its versions.
             Algorithm::Im2col(blas) | Algorithm::Col2im(blas) if blas != Blas::Native => "not hashed".to_owned(),
             _ => {
                 let alone = output_hash(&plan, &operands, residual.as_deref(), Threads::Serial)?;
@@ -221,7 +224,7 @@ fn output_hash<T: Scalar>(
     threads: Threads<'_>,
 ) -> Result<u64> {
     let packed = plan.pack(&operands.w, Some(&operands.b))?;
-    // What is not written is seen.
+    // NaN shows elements that are not written.
     let mut y = vec![T::from_f64(f64::NAN); plan.geometry().output_len()];
     let workspace = &mut Workspace::for_plan(plan)?;
     match residual {
@@ -231,14 +234,14 @@ fn output_hash<T: Scalar>(
     Ok(hash(y.iter().flat_map(|y| y.to_f64().to_bits().to_le_bytes())))
 }
 
-/// FNV-1a, which never changes.
+/// FNV-1a, a hash that never changes.
 fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// Where two texts of this module differ: for each layer that is not the same in both, its name,
-/// the plans that only the old one has with `-`, and those that only the new one has with `+`.
-/// Empty where there is no such layer.
+/// The difference of two texts of this module. For each layer that differs, it has the layer's
+/// name, the plans that only the old text has with `-`, and those that only the new text has with
+/// `+`. It is empty if no layer differs.
 #[must_use]
 pub fn difference(old: &str, new: &str) -> String {
     let (old, new) = (paragraphs(old), paragraphs(new));
@@ -258,8 +261,8 @@ pub fn difference(old: &str, new: &str) -> String {
     text
 }
 
-/// What is said of each layer, by its name: the rest of the line that begins with it, and its
-/// plans, of two lines each.
+/// The plans of each layer, by the layer's name: the rest of the line that begins with the name,
+/// and its plans, each of two lines.
 fn paragraphs(text: &str) -> BTreeMap<&str, Vec<String>> {
     let mut paragraphs: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut name = "";

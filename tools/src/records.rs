@@ -1,4 +1,4 @@
-//! What `report` measures: the command fills it in, the page and the pictures show it.
+//! What `report` measures. The command fills it in, and the page and the pictures show it.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::session::{Failure, Figures, partial};
 /// All figures of one report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// What the figures hold for.
+    /// The machine and the setting of the figures.
     pub(crate) machine: Machine,
     pub(crate) layers: Vec<Record>,
     /// Layers that the forced algorithm does not accept.
@@ -23,7 +23,7 @@ pub(crate) struct Report {
     pub(crate) comparisons: Vec<Series>,
     /// Number of layers that were asked for.
     pub(crate) asked: usize,
-    /// Whether it ended before the last layer.
+    /// Whether the command ended before the last layer.
     pub(crate) interrupted: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Report {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Record {
     pub(crate) name: String,
-    /// As [`Layer::network`](convoke_tools::shapes::Layer::network) has it.
+    /// The layer's [`network`](convoke_tools::shapes::Layer::network).
     pub(crate) network: String,
     #[serde(flatten)]
     pub(crate) figures: Figures,
@@ -58,15 +58,15 @@ pub(crate) struct Series {
 }
 
 impl Report {
-    /// How much of what was asked for it has, where that is not all.
+    /// How many of the layers were measured; none if all were.
     pub(crate) fn partial(&self) -> Option<String> {
         partial(self.layers.len(), self.asked, "layers", self.interrupted, &self.failed)
     }
 
-    /// What is wrong with which results, those of the comparisons too, one a line.
+    /// The wrong results, those of the comparisons included, one in each line.
     pub(crate) fn wrong(&self) -> Vec<String> {
         let own = self.layers.iter().filter(|r| !r.figures.within_bound).map(|r| r.figures.wrong(&r.name));
-        // The last one is the report itself.
+        // The last comparison is the report itself.
         let others = self.comparisons.split_last().map_or(&[][..], |(_, others)| others);
         let of_series = |s: &Series| {
             let how = format!("with {}, threads: {}", s.isa, s.threads);
@@ -94,12 +94,12 @@ impl Summary {
 }
 
 impl Series {
-    /// Without figures yet.
+    /// A series without figures.
     pub(crate) fn new(isa: String, threads: usize) -> Self {
         Self { isa, threads, gflops: BTreeMap::new(), wrong: BTreeMap::new() }
     }
 
-    /// Adds those of a layer.
+    /// Adds the figures of a layer.
     pub(crate) fn add(&mut self, layer: &str, figures: &Figures) {
         self.gflops.insert(layer.to_owned(), figures.gflops);
         if !figures.within_bound {

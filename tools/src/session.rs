@@ -1,5 +1,5 @@
-//! Planning, running, timing and checking one layer after the other, with one choice of instruction
-//! set, algorithm and threads.
+//! Plans, runs, times and checks one layer after the other, with one choice of instruction set,
+//! algorithm and threads.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,7 +10,7 @@ use convoke::{Algorithm, DType, Explanation, Isa, Operator, Plan, Planner, Works
 use convoke_tools::check;
 use convoke_tools::data::{Operands, Scalar, tensor};
 use convoke_tools::limits::{Caches, Roof};
-use convoke_tools::shapes::{Kind, describe, flops};
+use convoke_tools::shapes::{LayerKind, describe, flops};
 use convoke_tools::timing::{Evictor, Timing, touch};
 use serde::Serialize;
 
@@ -19,11 +19,12 @@ use crate::machine::free_memory;
 use crate::options::Team;
 use crate::output::text::{bytes, percent, seconds};
 
-/// Elements of each output that are compared with the reference.
+/// Elements of each output that are compared with the reference. More would make the reports
+/// slow.
 const SAMPLES: usize = 500;
-/// Seconds that one run may take, even if it reached its limit. A layer has at least five runs,
-/// none of which Ctrl-C can stop.
-const LONGEST_RUN: f64 = 20.0;
+/// Seconds that one run may take if it reaches its limit. A layer has at least five runs, and
+/// Ctrl-C cannot stop a run.
+const LONGEST_RUN_SECONDS: f64 = 20.0;
 
 /// The columns that `report` and `profile` have in common, for the end of their help.
 pub(crate) const COLUMNS: &str = "\
@@ -38,19 +39,19 @@ The columns:
   FMA           share of the FMA peak: the rate of the fastest micro-kernel from the L1 cache on
                 that many threads
   limit         what bounds direct arithmetic: FMA, or the read bandwidth of the cache level (L1,
-                L2, L3) or memory (DRAM) that input, weights and output live in
+                L2, L3) or memory (DRAM) that holds input, weights and output
   of limit      the time at that limit as a share of the best time
   workspace     bytes that a run borrows
   packed        bytes of the packed weights and bias
 
-Both shares may exceed 100 % where fewer multiply-adds are made than the definition has: by
-Winograd, or by leaving out taps where they see padding alone. So may the share of the limit, by
-a little, of a layer that just exceeds a cache: a part of it is there.";
+Both shares may exceed 100 % if fewer multiply-adds are made than the definition has: by
+Winograd, or by leaving out taps that see padding alone. The share of the limit may also exceed
+it by a little if a layer just exceeds a cache, because a part of its data is in the cache.";
 
-/// What makes shares exceed 100 %, for all that shows them.
-pub(crate) const ABOVE_100: &str = "Above 100 % are layers that make fewer multiply-adds than the definition has, by Winograd or by leaving out taps \
-    where they see padding alone (large dilations, small images); and, by a little, layers that just exceed a cache, and find a part of their data \
-    there.";
+/// What makes shares exceed 100 %. It is printed with all such shares.
+pub(crate) const ABOVE_100: &str = "Shares above 100 % have two causes. Some layers make fewer multiply-adds than the definition has, by Winograd or by leaving \
+    out taps that see padding alone (large dilations, small images). Layers that just exceed a cache find a part of their data there, and exceed the limit \
+    by a little.";
 
 /// The figures of one layer.
 #[derive(Debug, Clone, Serialize)]
@@ -66,9 +67,9 @@ pub(crate) struct Figures {
     /// Operations of the definition.
     pub(crate) flop: f64,
     pub(crate) gflops: f64,
-    /// Of the FMA peak.
+    /// Share of the FMA peak.
     pub(crate) share_of_peak: f64,
-    /// What is used of X, W and B, and Y.
+    /// Bytes of Y, and of the used part of X, W and B.
     pub(crate) compulsory_bytes: f64,
     /// `FMA`, `L1`, `L2`, `L3` or `DRAM`.
     pub(crate) limit: String,
@@ -120,12 +121,12 @@ impl Figures {
         format!("{name}: error {:.1e}, {:.1} times its bound", self.max_error, self.error_of_bound)
     }
 
-    /// Whether a share is such that [`ABOVE_100`] has to explain it.
+    /// Whether a share needs the explanation [`ABOVE_100`].
     pub(crate) fn is_above_100(&self) -> bool {
         self.share_of_peak.max(self.share_of_limit) > 1.0
     }
 
-    /// Whether it is Winograd that was run.
+    /// Whether the layer was run by Winograd.
     pub(crate) fn is_winograd(&self) -> bool {
         self.algorithm == Algorithm::Winograd.name()
     }
@@ -144,8 +145,8 @@ impl Failure {
     }
 }
 
-/// How much of what was asked for was measured, where a measurement was interrupted or some could
-/// not be run.
+/// How many of the layers were measured, if the measurement was interrupted or some could not be
+/// run.
 pub(crate) fn partial(
     measured: usize,
     asked: usize,
@@ -161,9 +162,9 @@ pub(crate) fn partial(
     Some(format!("{why}: {measured} of {asked} {what}"))
 }
 
-/// An error where this machine has not the memory to run a plan: operands, output, packed weights
-/// and workspace. Systems hand out more memory than they have, and end the program when it is used,
-/// so that allocating does not tell.
+/// An error if this machine has too little memory to run a plan: operands, output, packed weights
+/// and workspace. It is checked before, because systems promise more memory than they have, and
+/// end the program when it is used.
 pub(crate) fn ensure_fits<T: Scalar>(plan: &Plan<T>) -> Result<()> {
     let geometry = plan.geometry();
     let lens = [geometry.input_len(), geometry.weight_len(), geometry.bias_len(), geometry.output_len()];
@@ -180,14 +181,14 @@ pub(crate) fn ensure_fits<T: Scalar>(plan: &Plan<T>) -> Result<()> {
     Ok(())
 }
 
-/// One choice of how to run layers, and the limits that go with it.
+/// One choice of how to run layers, and the limits that belong to it.
 pub(crate) struct Session {
     planner: Planner,
     dtype: DType,
     threads: usize,
     team: Team,
     seconds: Duration,
-    /// Empties the caches before each run, if it is there.
+    /// If it is there, it empties the caches before each run.
     evictor: Option<Evictor>,
     roofs: BTreeMap<Isa, Roof>,
 }
@@ -200,8 +201,8 @@ impl Session {
         Ok(Self { planner, dtype, threads, team, seconds, evictor: None, roofs: BTreeMap::new() })
     }
 
-    /// Whether the caches are emptied before each run; X is read again then, as if the layer before
-    /// had just written it.
+    /// Whether the caches are emptied before each run. X is then read again, as if the layer
+    /// before had just written it.
     pub(crate) fn cold(mut self, is_cold: bool) -> Self {
         self.evictor = is_cold.then(|| {
             let Caches { l1, l2, l3 } = Caches::of_this_machine();
@@ -212,8 +213,8 @@ impl Session {
 
     /// Plans, packs, runs, times and checks one layer.
     ///
-    /// An error where the planner rejects the layer, where it is too large for this machine, and
-    /// ([`interrupt::Interrupted`]) after Ctrl-C.
+    /// It fails if the planner rejects the layer, if the layer is too large for this machine, and
+    /// after Ctrl-C ([`interrupt::Interrupted`]).
     pub(crate) fn run<T: Scalar>(&mut self, operator: &Operator, x: &[usize]) -> Result<(Figures, Explanation)> {
         let plan = self.planner.plan::<T>(operator.clone(), x)?;
         let geometry = plan.geometry();
@@ -221,15 +222,15 @@ impl Session {
         let roof = self.roof(plan.isa())?;
         let (peak, bound) = (roof.fma, roof.bound(geometry, size_of::<T>()));
         ensure!(
-            bound.seconds <= LONGEST_RUN,
+            bound.seconds <= LONGEST_RUN_SECONDS,
             "{}: one run takes {} at least, and {} are the most",
             describe(geometry),
             seconds(bound.seconds),
-            seconds(LONGEST_RUN)
+            seconds(LONGEST_RUN_SECONDS)
         );
         let operands = Operands::<T>::new(geometry);
         let packed = plan.pack(&operands.w, Some(&operands.b))?;
-        // NaN, so that an element that is not written is seen.
+        // NaN shows elements that are not written.
         let mut y = tensor(std::iter::repeat_n(T::from_f64(f64::NAN), geometry.output_len()));
         let mut workspace = Workspace::for_plan(&plan)?;
         let prepare = || {
@@ -248,7 +249,7 @@ impl Session {
         let flop = flops(geometry);
         let gflops = flop / timing.min / 1e9;
         let figures = Figures {
-            kind: Kind::of(geometry).to_string(),
+            kind: LayerKind::of(geometry).to_string(),
             geometry: format!("{} {}", geometry.op, describe(geometry)),
             algorithm: plan.algorithm().to_string(),
             isa: plan.isa().to_string(),
@@ -272,7 +273,7 @@ impl Session {
         Ok((figures, plan.explain().clone()))
     }
 
-    /// Threads that layers run on.
+    /// The number of threads that layers run on.
     pub(crate) fn threads(&self) -> usize {
         self.threads
     }
@@ -282,7 +283,7 @@ impl Session {
         &self.roofs
     }
 
-    /// The limits of an ISA, measured when they are first asked for.
+    /// The limits of an ISA. They are measured when they are first needed.
     fn roof(&mut self, isa: Isa) -> Result<&Roof> {
         match self.roofs.entry(isa) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),

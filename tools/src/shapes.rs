@@ -1,4 +1,4 @@
-//! The layers of published networks, and some beside them: the CSV files of `benches/shapes`, and
+//! The layers of published networks, and some others: the CSV files of `benches/shapes`, and
 //! other files in the same form.
 
 use std::fmt;
@@ -22,10 +22,9 @@ const FILES: [(&str, &str); 11] = [
     ("transposed.csv", include_str!("../../benches/shapes/transposed.csv")),
 ];
 
-/// First parts of built-in layers' names that say what the layer is for, and not which network it
-/// is from.
+/// First parts of the names of built-in layers that do not name a network.
 const NO_NETWORKS: [&str; 6] = ["bilinear", "dw", "dw27x27", "dw3x3", "dw3x3x3", "dw5x5s2"];
-/// What stands in the place of their network.
+/// The network of such layers in reports.
 pub const OTHER: &str = "other";
 
 /// The columns of a file, in order.
@@ -35,7 +34,7 @@ const COLUMNS: [&str; 10] =
 /// One layer: an operator with its attributes, and the shape of X.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layer {
-    /// Network, place in it, and what is particular.
+    /// The name: the network, the place in it, and what is special about the layer.
     pub name: String,
     /// The operator.
     pub op: Op,
@@ -43,20 +42,20 @@ pub struct Layer {
     pub x: Vec<usize>,
     /// Shape of W: Conv `(M, C/group, kernel...)`, ConvTranspose `(C, M/group, kernel...)`.
     pub w: Vec<usize>,
-    /// One entry a spatial axis.
+    /// One entry for each spatial axis.
     pub strides: Vec<i64>,
-    /// All begins, then all ends.
+    /// All beginnings, then all ends.
     pub pads: Vec<i64>,
-    /// One entry a spatial axis.
+    /// One entry for each spatial axis.
     pub dilations: Vec<i64>,
     /// At least 1.
     pub group: i64,
-    /// One entry a spatial axis; of ConvTranspose.
+    /// One entry for each spatial axis; only for ConvTranspose.
     pub output_padding: Vec<i64>,
 }
 
 impl Layer {
-    /// The name's first part, or [`OTHER`] where that is no network.
+    /// The first part of the name, or [`OTHER`] if it does not name a network.
     #[must_use]
     pub fn network(&self) -> &str {
         let first = self.first_part();
@@ -87,7 +86,7 @@ impl Layer {
         }
     }
 
-    /// The resolved sizes.
+    /// The checked sizes.
     ///
     /// # Errors
     /// Those of the operator: attributes or shapes that do not fit.
@@ -96,35 +95,35 @@ impl Layer {
     }
 }
 
-/// The floating-point operations of one run, two for each multiply-add; taps on padding count, as
-/// is the custom.
+/// The floating-point operations of one run, two for each multiply-add. Taps on padding count, as
+/// is usual.
 #[must_use]
 pub fn flops(geometry: &Geometry) -> f64 {
     2.0 * geometry.macs() as f64
 }
 
-/// Kinds of layers that call for kernels of their own; figures are averaged by kind.
+/// Kinds of layers that need different kernels. Figures are averaged by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// 2-D, one group, 3x3 with stride and dilation 1: where Winograd applies.
+pub enum LayerKind {
+    /// Two axes, one group, 3x3 with stride and dilation 1: the layers that Winograd is best for.
     Dense3x3,
-    /// 2-D, one group, any other kernel.
+    /// Two axes, one group, any other kernel.
     DenseOther,
-    /// One group, a kernel of ones.
+    /// One group, one tap.
     Pointwise,
     /// One spatial axis, one group.
     OneAxis,
     /// Three or more spatial axes, one group.
     Volumetric,
-    /// One input channel a group.
+    /// One input channel in each group.
     Depthwise,
-    /// Several groups of several channels.
+    /// Several groups with several channels each.
     Grouped,
     /// ConvTranspose, whatever its shape.
     Transposed,
 }
 
-impl Kind {
+impl LayerKind {
     /// In the order of their declaration.
     pub const ALL: [Self; 8] = [
         Self::Dense3x3,
@@ -137,7 +136,7 @@ impl Kind {
         Self::Transposed,
     ];
 
-    /// The kind that a geometry falls into.
+    /// The kind of a geometry.
     #[must_use]
     pub fn of(geometry: &Geometry) -> Self {
         let axes = &geometry.axes;
@@ -159,7 +158,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for LayerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Dense3x3 => "3x3 stride 1",
@@ -183,11 +182,11 @@ pub fn built_in() -> Vec<Layer> {
     FILES.iter().flat_map(|(name, text)| read(name, text).expect("a test reads the built-in files")).collect()
 }
 
-/// Reads a file's text; `file` is the name that errors give.
+/// Reads the text of a file. `file` is its name in error messages.
 ///
 /// # Errors
-/// A wrong header, a line with a wrong number of columns, an entry that does not parse, lists of
-/// different lengths, a name that occurs twice, or attributes that the operator rejects.
+/// The call fails for a wrong header, a wrong number of columns, an entry that does not parse,
+/// lists of different lengths, a name that occurs twice, or attributes that the operator rejects.
 pub fn read(file: &str, text: &str) -> Result<Vec<Layer>> {
     let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(text.as_bytes());
     let header = reader.headers().with_context(|| file.to_owned())?;
@@ -241,7 +240,7 @@ fn layer(record: &csv::StringRecord) -> Result<Layer> {
 /// An operator by its ONNX name.
 ///
 /// # Errors
-/// Any other name.
+/// The call fails for any other name.
 pub fn parse_op(name: &str) -> Result<Op> {
     match name {
         "Conv" => Ok(Op::Conv),
@@ -256,14 +255,14 @@ fn one<T: FromStr>(record: &csv::StringRecord, column: usize) -> Result<T> {
     text.parse().map_err(|_| anyhow!("{}: {text:?} is not a number", COLUMNS[column]))
 }
 
-/// A column that holds one number an axis.
+/// A column that holds one number for each axis.
 fn list<T: FromStr>(record: &csv::StringRecord, column: usize) -> Result<Vec<T>> {
     let text = &record[column];
     let numbers = text.split('x').map(str::parse).collect::<Result<_, _>>();
     numbers.map_err(|_| anyhow!("{}: {text:?} is not a list of numbers joined by 'x'", COLUMNS[column]))
 }
 
-/// A shape as people write it: `1x64x56x56`.
+/// A shape in the usual form: `1x64x56x56`.
 #[must_use]
 pub fn join(dims: &[impl fmt::Display]) -> String {
     dims.iter().map(ToString::to_string).collect::<Vec<_>>().join("x")
@@ -313,8 +312,8 @@ mod tests {
         let names: HashSet<_> = layers.iter().map(|l| &l.name).collect();
         assert_eq!(names.len(), layers.len());
         assert!(layers.len() >= 97, "{}", layers.len());
-        let kinds: HashSet<_> = layers.iter().map(|l| Kind::of(&l.geometry().unwrap())).collect();
-        assert_eq!(kinds, Kind::ALL.into(), "every kind of layer occurs");
+        let kinds: HashSet<_> = layers.iter().map(|l| LayerKind::of(&l.geometry().unwrap())).collect();
+        assert_eq!(kinds, LayerKind::ALL.into(), "every kind of layer occurs");
     }
 
     #[test]
@@ -346,7 +345,7 @@ mod tests {
         assert_eq!(geometry.output_shape(), [2, 4, 5, 8]);
         assert_eq!(flops(&geometry), f64::from(2 * 2 * 4 * 3 * 3 * 5 * 8));
         assert_eq!(describe(&geometry), "2x6x9x8 -> 2x4x5x8 k3x1 s2x1 p1x0 g2");
-        assert_eq!(Kind::of(&geometry), Kind::Grouped);
+        assert_eq!(LayerKind::of(&geometry), LayerKind::Grouped);
     }
 
     #[test]
@@ -357,18 +356,18 @@ mod tests {
         assert_eq!(geometry.output_shape(), [1, 4, 2 * 4 + 1 + 4 - 3]);
         assert_eq!(flops(&geometry), f64::from(2 * 6 * 2 * 4 * 5));
         assert_eq!(describe(&geometry), "1x6x5 -> 1x4x10 k4 s2 p1:2 g2");
-        assert_eq!(Kind::of(&geometry), Kind::Transposed);
+        assert_eq!(LayerKind::of(&geometry), LayerKind::Transposed);
     }
 
     #[test]
     fn kinds() {
-        let kind = |line: &str| Kind::of(&read_line(line).unwrap()[0].geometry().unwrap());
-        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,1x1,1x1,1x1,1,0x0"), Kind::Dense3x3);
-        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,2x2,1x1,1x1,1,0x0"), Kind::DenseOther);
-        assert_eq!(kind("a,Conv,1x4x8x8,4,1x1,2x2,0x0,1x1,1,0x0"), Kind::Pointwise);
-        assert_eq!(kind("a,Conv,1x4x8,4,3,1,1,1,1,0"), Kind::OneAxis);
-        assert_eq!(kind("a,Conv,1x4x8x8x8,4,3x3x3,1x1x1,1x1x1,1x1x1,1,0x0x0"), Kind::Volumetric);
-        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,1x1,1x1,1x1,4,0x0"), Kind::Depthwise);
+        let kind = |line: &str| LayerKind::of(&read_line(line).unwrap()[0].geometry().unwrap());
+        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,1x1,1x1,1x1,1,0x0"), LayerKind::Dense3x3);
+        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,2x2,1x1,1x1,1,0x0"), LayerKind::DenseOther);
+        assert_eq!(kind("a,Conv,1x4x8x8,4,1x1,2x2,0x0,1x1,1,0x0"), LayerKind::Pointwise);
+        assert_eq!(kind("a,Conv,1x4x8,4,3,1,1,1,1,0"), LayerKind::OneAxis);
+        assert_eq!(kind("a,Conv,1x4x8x8x8,4,3x3x3,1x1x1,1x1x1,1x1x1,1,0x0x0"), LayerKind::Volumetric);
+        assert_eq!(kind("a,Conv,1x4x8x8,4,3x3,1x1,1x1,1x1,4,0x0"), LayerKind::Depthwise);
     }
 
     #[test]

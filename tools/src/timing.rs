@@ -1,4 +1,4 @@
-//! Repeated runs of one computation, and the mean of what they give.
+//! Repeated runs of one computation, and the mean of their results.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 pub struct Timing {
     /// The fastest run.
     pub min: f64,
-    /// The run in the middle (the upper one of an even number).
+    /// The median run. If their number is even, it is the upper of the two in the middle.
     pub median: f64,
     /// Number of timed runs.
     pub reps: usize,
 }
 
 impl Timing {
-    /// Fewest timed runs, however long each takes.
+    /// Timed runs, at the least, however long each takes.
     pub const MIN_REPS: usize = 3;
-    /// Runs before the clock starts: they touch every page, fill the caches and wake the threads.
+    /// Runs before timing starts. They touch every page, fill the caches and wake the threads.
     const WARM_UP: usize = 2;
 
     /// Runs `run` twice untimed, then again and again for `duration`, at least
@@ -28,8 +28,7 @@ impl Timing {
         Self::measure_after(duration, || {}, run)
     }
 
-    /// As [`measure`](Self::measure), with `prepare` before each timed run; its time does not
-    /// count.
+    /// The same as [`measure`](Self::measure), with an untimed `prepare` before each timed run.
     ///
     /// # Errors
     /// The first error of `run`; no further run is made.
@@ -54,15 +53,15 @@ impl Timing {
     }
 }
 
-/// Memory that leaves nothing else in the caches once it is read.
+/// Memory that pushes everything else out of the caches when it is read.
 #[derive(Debug)]
 pub struct Evictor(Vec<usize>);
 
 impl Evictor {
-    /// For caches of `bytes` in all.
+    /// Memory for caches of `bytes` in all.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        // Values of their own: pages of zeros may all be one.
+        // The values differ, because a system may map all pages of zeros to one page.
         Self((0..4 * bytes / size_of::<usize>()).collect())
     }
 
@@ -74,13 +73,14 @@ impl Evictor {
 
 /// Reads every cache line of `data`.
 pub fn touch<T: Copy>(data: &[T]) {
-    const LINE: usize = 64;
-    for element in data.iter().step_by((LINE / size_of::<T>()).max(1)) {
+    /// Bytes of a cache line on all current CPUs. On CPUs with longer lines, more reads do no harm.
+    const LINE_BYTES: usize = 64;
+    for element in data.iter().step_by((LINE_BYTES / size_of::<T>()).max(1)) {
         std::hint::black_box(*element);
     }
 }
 
-/// The geometric mean, which is that of rates and ratios; NaN of nothing.
+/// The geometric mean, which is the right mean of rates and ratios; NaN if there are no values.
 #[must_use]
 pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> f64 {
     let (count, sum) = values.into_iter().fold((0, 0.0), |(count, sum), value| (count + 1, sum + value.ln()));

@@ -1,4 +1,4 @@
-//! The binary, as its users call it.
+//! Tests of the binary on its command line.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn run_with_input(args: &[&str], input: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-tools"));
     let command = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // A command that reads nothing may have ended already.
+    // A command that reads nothing may already have ended.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -29,7 +29,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Asserts that a command failed as bad input does, with this in its message.
+/// Asserts that a command fails with the status of bad input, and with this message.
 fn assert_bad_input(args: &[&str], message: &str) {
     let output = run(args);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -173,7 +173,7 @@ fn report_as_files() {
         assert!(picture.contains("</svg>") && picture.contains("rustc") && picture.contains(date), "{picture}");
     }
     assert!(pictures.len() >= 2, "a roofline and the networks at least");
-    // Other instruction sets and numbers of threads have the same layers.
+    // The other instruction sets and numbers of threads have the same layers.
     for series in report["comparisons"].as_array().unwrap() {
         assert_eq!(series["gflops"].as_object().unwrap().len(), layers, "{series}");
     }
@@ -182,8 +182,8 @@ fn report_as_files() {
     assert_bad_input(&["report", "--output", path(&file)], "file");
 }
 
-/// Ctrl-C in the middle of a long report: later and later, until a layer was measured, however busy
-/// the machine is.
+/// Ctrl-C in the middle of a long report. It comes later and later until a layer was measured,
+/// because the machine may be busy.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_report_keeps_what_was_measured() {
@@ -192,7 +192,7 @@ fn an_interrupted_report_keeps_what_was_measured() {
     assert!(layers.into_iter().any(|layers| (1..90).contains(&layers)));
 }
 
-/// The number of layers that a report has whose program is told to end after some seconds.
+/// The number of layers in a report that is told to end after some seconds.
 #[cfg(unix)]
 fn layers_until_interrupted(dir: &Path, seconds: u64) -> usize {
     let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-tools"));
@@ -245,8 +245,8 @@ fn profile_of_a_model() {
     assert_bad_input(&without_batch, "not an ONNX model");
 }
 
-/// Says nothing of what is between the nodes: each convolution behind the first needs the shapes of
-/// what is before it, pooled and joined.
+/// A network that says nothing about the values between its nodes. Each convolution after the
+/// first needs the shape of its pooled and joined input.
 fn network_without_shapes() -> GraphProto {
     let weights = |name: &str, dims: &[i64]| {
         let elements = usize::try_from(dims.iter().product::<i64>()).unwrap();
@@ -330,7 +330,7 @@ fn report_of_a_file() {
     assert_bad_input(&["report", "--shapes", path(&file)], "mine.csv");
 }
 
-/// Sizes that no machine has memory for, and a layer that would take minutes a run.
+/// Sizes that no machine has memory for, and a layer that would take minutes for one run.
 #[test]
 fn layers_that_are_too_large_are_listed_and_the_others_go_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -372,7 +372,7 @@ fn layers_that_are_too_large_are_listed_and_the_others_go_on() {
     assert_eq!((&profile["totals"]["nodes"], profile["failed"].as_array().unwrap().len()), (&json!(3), 2));
 }
 
-/// What `tools/compare` reads.
+/// The list is read by `tools/compare`.
 #[test]
 fn layers_are_listed_as_requests() {
     let text = stdout(&run(&["report", "--list", "--filter", "bilinear"]));
@@ -385,7 +385,7 @@ fn layers_are_listed_as_requests() {
         (&json!("ConvTranspose"), &json!([1, 32, 64, 64]), &json!([2, 2]))
     );
     assert_eq!(row["y"].as_array().unwrap().len(), 4);
-    // 4x4 taps of each input element.
+    // Each input element has 4x4 taps.
     assert_eq!(row["flop"].as_f64().unwrap(), f64::from(2 * 32 * 64 * 64 * 16));
 }
 
@@ -461,7 +461,7 @@ fn plans_that_differ_are_named() {
     let output = plans(["--write", path(&folder)]);
     assert_eq!((output.status.code(), stdout(&output)), (Some(0), String::new()));
 
-    // One cost, and one hash.
+    // Changes one cost and one hash.
     let change = |file: &str, layer: &str, from: &str, to: &str| {
         let text = fs::read_to_string(folder.join(file)).unwrap();
         let begin = text.find(&format!("\n{layer}: ")).unwrap();
@@ -474,7 +474,7 @@ fn plans_that_differ_are_named() {
     let output = plans(["--check", path(&folder)]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    // The plan, its machines and threads: the old ones, and the new ones.
+    // The plan, with the old and the new line of its machines and threads.
     let lines: Vec<_> = text.lines().collect();
     let ["portable.txt", "resnet50.c5.3x3", plan, old, same, new, "portable.outputs.txt", "hard.7", old_hash, new_hash] =
         lines[..]

@@ -1,4 +1,5 @@
-//! Convolutions of whole models: what is found, what is said of what is not known.
+//! Convolutions of whole models: which are found, and what is reported about those that are not
+//! understood.
 
 mod common;
 
@@ -14,12 +15,12 @@ fn graph(of: GraphProto, batch: Option<i64>) -> Graph {
     Graph::decode(&model(of), batch.into_iter().map(|size| ("batch".to_owned(), size)).collect()).unwrap()
 }
 
-/// The nodes, all of which are well.
+/// The nodes, none of which may have an error.
 fn nodes(graph: &Graph) -> Vec<(String, ConvNode)> {
     graph.nodes().into_iter().map(|(name, node)| (name, node.unwrap())).collect()
 }
 
-/// What is wrong with the first node that is not well.
+/// The error of the first node that has one.
 fn error(of: GraphProto, batch: Option<i64>) -> String {
     let nodes = graph(of, batch).nodes();
     nodes.into_iter().find_map(|(name, node)| Some(format!("node {name}: {:#}", node.err()?))).unwrap()

@@ -1,11 +1,12 @@
-//! The files of a crate import each other in no circle, so that each can be read, moved and tested
-//! without those above it.
+//! The files of a crate must not import each other in a circle, so that each can be read, moved
+//! and tested without the files that use it.
 //!
 //! The test reads the sources as text. These are its rules:
 //!
 //! * The modules are those that `mod` declares, from `lib.rs` or `main.rs` on.
 //! * A `use` is an arrow to the file that defines what it names. So is a path in code, whether it
-//!   begins with `crate`, `super`, `self` or a name in scope. Re-exports are followed to that file.
+//!   begins with `crate`, `super`, `self` or a name in scope. Re-exports are followed to that
+//!   file.
 //! * Importing a whole module is no arrow, but each name that is then taken from it is.
 //! * Declaring a module is no arrow. A re-export is one only if its own file also uses the name.
 //! * Comments, strings, tests (`#[cfg(test)]`) and the rules of macros are left out.
@@ -18,10 +19,10 @@ use std::path::Path;
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::DiGraph;
 
-/// The sources of some crates that stand in one folder, by their paths from there.
+/// The sources of some crates in one folder, by their paths relative to the folder.
 type Sources = BTreeMap<String, String>;
 
-/// For a file and another one, the names that the first takes from the second.
+/// For each pair of files, the names that the first takes from the second.
 type Arrows = BTreeMap<(String, String), BTreeSet<String>>;
 
 #[test]
@@ -66,7 +67,7 @@ fn read(folder: &Path) -> Sources {
     sources
 }
 
-/// The circles, as text: their files, and what ties each to which.
+/// The circles as text: their files, and the names that tie them.
 fn circles(arrows: &Arrows) -> Vec<String> {
     let mut graph = DiGraph::<&str, ()>::new();
     let mut nodes = BTreeMap::new();
@@ -93,7 +94,7 @@ fn circles(arrows: &Arrows) -> Vec<String> {
     circles
 }
 
-/// The arrows among the files of all crates of a folder, and the files that their modules are in.
+/// The arrows between the files of all crates in a folder, and the files of their modules.
 fn arrows(sources: &Sources) -> (Arrows, BTreeSet<String>) {
     let (mut arrows, mut files) = (Arrows::new(), BTreeSet::new());
     for root in ["lib.rs", "main.rs"] {
@@ -113,19 +114,19 @@ struct Crate<'a> {
     modules: Vec<Module>,
 }
 
-/// What a module says that arrows depend on.
+/// Everything in a module that arrows depend on.
 #[derive(Default)]
 struct Module {
     file: String,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
-    /// What it defines, by name.
+    /// The names that it defines.
     items: BTreeSet<String>,
-    /// What `use` brings in.
+    /// The names that `use` brings in.
     imports: Vec<Import>,
     /// The paths in its code.
     paths: Vec<Vec<String>>,
-    /// The words of its code, but for those of `use`.
+    /// The words of its code, except those of `use`.
     words: BTreeSet<String>,
 }
 
@@ -136,7 +137,7 @@ struct Import {
     is_public: bool,
 }
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Clone, Copy)]
 enum Found<'p> {
     Module(usize),
@@ -145,7 +146,7 @@ enum Found<'p> {
 }
 
 impl Crate<'_> {
-    /// Adds a module of `file`, whose children stand in `folder`, and all below it.
+    /// Adds a module of `file`, whose children are in `folder`, and all modules below it.
     fn add(&mut self, file: &str, folder: &str, parent: Option<usize>, tokens: &[String]) -> usize {
         let index = self.modules.len();
         self.modules.push(Module { file: file.to_owned(), parent, ..Module::default() });
@@ -154,7 +155,7 @@ impl Crate<'_> {
             let token = |offset: usize| tokens.get(i + offset).map_or("", String::as_str);
             match token(0) {
                 "#" => {
-                    // `#![..]` stands for the whole module.
+                    // `#![..]` applies to the whole module.
                     let open = i + 1 + usize::from(token(1) == "!");
                     let end = behind_group(tokens, open);
                     let is_test =
@@ -236,7 +237,7 @@ impl Crate<'_> {
         }
     }
 
-    /// What a path in a module leads to. There is nothing for a name that is not the crate's.
+    /// The target of a path in a module. None if the name is not defined in the crate.
     fn find<'p>(&self, from: usize, path: &'p [String], depth: usize) -> Option<Found<'p>> {
         let (mut at, mut is_anchored) = (from, false);
         for (i, name) in path.iter().enumerate() {
@@ -258,7 +259,7 @@ impl Crate<'_> {
         Some(Found::Module(at))
     }
 
-    /// What a name in a module stands for.
+    /// The target of a name in a module.
     fn member(&self, module: usize, name: &str, depth: usize) -> Option<Found<'static>> {
         let Module { children, items, imports, .. } = &self.modules[module];
         if let Some(child) = children.get(name) {
@@ -321,7 +322,7 @@ fn tree(tokens: &[String], prefix: &[String], is_public: bool, imports: &mut Vec
     }
 }
 
-/// Where the tokens go on behind the group that opens at `open`.
+/// The index of the token after the group that opens at `open`.
 fn behind_group(tokens: &[String], open: usize) -> usize {
     let mut depth = 0_usize;
     for (i, token) in tokens.iter().enumerate().skip(open) {
@@ -337,7 +338,7 @@ fn behind_group(tokens: &[String], open: usize) -> usize {
     tokens.len()
 }
 
-/// Where the tokens go on behind an item, which ends with a semicolon or with its braces.
+/// The index of the token after an item, which ends with a semicolon or with its braces.
 fn behind_item(tokens: &[String], begin: usize) -> usize {
     let is_use = tokens[begin..].iter().find(|token| !matches!(token.as_str(), "pub" | "(" | ")" | "crate" | "super"));
     let is_use = is_use.is_some_and(|token| token == "use");
@@ -353,7 +354,7 @@ fn behind_item(tokens: &[String], begin: usize) -> usize {
     i
 }
 
-/// Whether a keyword defines an item, which it does not in `*const T` or in `<const N: usize>`.
+/// Whether a keyword defines an item. It does not in `*const T` or in `<const N: usize>`.
 fn begins_item(tokens: &[String], at: usize) -> bool {
     let before = at.checked_sub(1).map_or(";", |before| tokens[before].as_str());
     matches!(before, ";" | "{" | "}" | "]" | ")" | "pub" | "unsafe" | "const" | "async" | "extern" | "\"\"")
@@ -363,7 +364,7 @@ fn is_word(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// The words, numbers and signs of a text, with `::` as one sign and each string as `""`. Comments,
+/// The words, numbers and signs of a text. `::` is one sign, and each string is `""`. Comments,
 /// characters and lifetimes are dropped.
 fn tokens(text: &str) -> Vec<String> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -409,7 +410,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// The bytes of a comment, which may contain other comments.
+/// The length of a comment in bytes. It may contain other comments.
 fn len_of_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0_usize, 0);
     while at < text.len() {
@@ -427,7 +428,7 @@ fn len_of_comment(text: &str) -> usize {
     at
 }
 
-/// The bytes of what stands between two quotes, with the quotes.
+/// The length in bytes of a text between two quotes, including the quotes.
 fn len_of_quoted(text: &str, quote: char) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -468,7 +469,7 @@ fn a_circle_is_found_and_named() {
     plan.rs -> low/mod.rs: run
 ";
     assert_eq!(circles(&arrows(&sources(&files)).0), [circle]);
-    // Without the arrow back there is none.
+    // Without the arrow back there is no circle.
     let files = files.map(|(path, text)| (path, if path == "low/tile.rs" { "pub struct Tile;" } else { text }));
     assert!(circles(&arrows(&sources(&files)).0).is_empty());
 }
@@ -480,7 +481,7 @@ fn a_child_and_its_module_are_a_circle_where_each_uses_the_other() {
     let found = |module| circles(&arrows(&sources(&files(module))).0).len();
     assert_eq!(found("mod child; pub struct Shared; fn f() { child::offer(Shared) }"), 1);
     assert_eq!(found("mod child; pub(crate) use child::offer; pub struct Shared; fn f() { offer(Shared) }"), 1);
-    // A module that only hands the name on does not use it.
+    // A module that only re-exports the name does not use it.
     assert_eq!(found("mod child; pub(crate) use child::offer; pub struct Shared;"), 0);
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use common::{Folder, cast, floats, ints};
 use convoke::{DType, bf16, f16};
 use convoke_tools::onnx::proto::{AttributeProto, DataType};
-use convoke_tools::onnx::{self, Elements, Model, Tensor};
+use convoke_tools::onnx::{self, Elements, Model, OnnxTensor};
 use prost::Message;
 
 const TYPES: [(DataType, DType); 4] = [
@@ -18,8 +18,8 @@ const TYPES: [(DataType, DType); 4] = [
     (DataType::Double, DType::F64),
 ];
 
-/// Loads a folder that holds a test, and hands its only case to `look`.
-fn with_case(folder: &Folder, look: impl FnOnce(&onnx::Case<'_>)) {
+/// Loads a folder with a test, and passes its only case to `look`.
+fn with_case(folder: &Folder, look: impl FnOnce(&onnx::OnnxCase<'_>)) {
     let dir = tempfile::tempdir().unwrap();
     folder.write(dir.path());
     let model = Model::load(dir.path()).unwrap().expect("a Conv or ConvTranspose");
@@ -56,7 +56,7 @@ fn raw_data_equals_typed_data() {
     let values = [1.0, -2.5, f32::INFINITY, 0.0];
     for (to, _) in TYPES {
         let typed = cast(&floats("t", &[2, 2], &values), to);
-        let raw_data = match Tensor::from_proto(&typed).unwrap().elements {
+        let raw_data = match OnnxTensor::from_proto(&typed).unwrap().elements {
             Elements::F16(v) => v.iter().flat_map(|v: &f16| v.to_le_bytes()).collect::<Vec<u8>>(),
             Elements::BF16(v) => v.iter().flat_map(|v: &bf16| v.to_le_bytes()).collect(),
             Elements::F32(v) => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
@@ -64,9 +64,9 @@ fn raw_data_equals_typed_data() {
         };
         let mut raw = typed.clone();
         (raw.raw_data, raw.float_data, raw.int32_data, raw.double_data) = (raw_data, vec![], vec![], vec![]);
-        assert_eq!(Tensor::from_proto(&raw).unwrap(), Tensor::from_proto(&typed).unwrap());
+        assert_eq!(OnnxTensor::from_proto(&raw).unwrap(), OnnxTensor::from_proto(&typed).unwrap());
         raw.raw_data.pop();
-        assert!(Tensor::from_proto(&raw).unwrap_err().to_string().contains("whole number"));
+        assert!(OnnxTensor::from_proto(&raw).unwrap_err().to_string().contains("whole number"));
     }
 }
 

@@ -1,7 +1,7 @@
-//! convoke without std: a program with an allocator and a panic handler of its own, which runs both
-//! operators on every algorithm, ISA and element type, and checks each result. It cannot be
-//! compiled with std, because that brings a second panic handler. The C runtime calls its `main`; a
-//! wrong result is a panic, which aborts with a message.
+//! convoke without std. This program has its own allocator and panic handler. It runs both
+//! operators with every algorithm, ISA and element type, and checks each result. It cannot be
+//! compiled with std, which would bring a second panic handler. The C runtime calls its `main`. A
+//! wrong result panics, which aborts with a message.
 
 #![no_std]
 #![no_main]
@@ -21,8 +21,7 @@ use convoke::{
     Algorithm, Blas, Conv, ConvTranspose, Element, ErrorKind, Isa, Operator, Planner, Threads, Workspace, bf16, f16,
 };
 
-/// A layer of ones or small numbers, and its result as ONNX's documentation of the operators has
-/// it.
+/// A layer of ones or small numbers, and its result from ONNX's documentation of the operators.
 struct Case {
     operator: Operator,
     x_shape: &'static [usize],
@@ -30,7 +29,7 @@ struct Case {
     y: &'static [f32],
 }
 
-/// The layers; X is 0, 1, 2 and so on in all of them.
+/// The layers. X is 0, 1, 2 and so on in all of them.
 fn cases() -> [Case; 4] {
     [
         Case {
@@ -67,7 +66,7 @@ fn cases() -> [Case; 4] {
     ]
 }
 
-/// Runs every case on every ISA and algorithm in one element type; the number of runs.
+/// Runs every case with every ISA and algorithm in one element type. Returns the number of runs.
 fn run_all<T: Element>() -> usize {
     let mut runs = 0;
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
@@ -81,7 +80,7 @@ fn run_all<T: Element>() -> usize {
     runs
 }
 
-/// Runs one case and checks its result; whether the algorithm accepts the layer.
+/// Runs one case and checks its result. Returns whether the algorithm accepts the layer.
 fn run<T: Element>(case: &Case, isa: Isa, algorithm: Algorithm) -> bool {
     let store = |values: &[f32]| values.iter().map(|v| T::round_from_f64(f64::from(*v))).collect::<Vec<T>>();
     let planner = Planner::new().isa(isa).algorithm(algorithm);
@@ -100,14 +99,14 @@ fn run<T: Element>(case: &Case, isa: Isa, algorithm: Algorithm) -> bool {
     plan.run(&store(&x), &packed, &mut y, &mut workspace, Threads::Serial).unwrap();
     assert_eq!(y.len(), case.y.len());
     for (i, (y, expected)) in y.iter().zip(case.y).enumerate() {
-        // All sums are exact but Winograd's.
+        // All sums are exact except Winograd's.
         let difference = (convoke::kernels::Real::to_f64(y.to_acc()) - f64::from(*expected)).abs();
         assert!(difference < 1e-3, "{algorithm} on {isa}, {}: element {i} is {y:?}, expected {expected}", T::DTYPE);
     }
     true
 }
 
-/// Everything; the number of runs.
+/// Runs all cases. Returns the number of runs.
 fn check() -> usize {
     run_all::<f32>() + run_all::<f64>() + run_all::<f16>() + run_all::<bf16>()
 }
@@ -115,8 +114,8 @@ fn check() -> usize {
 // --- What std would bring
 // --------------------------------------------------------------------------------------------
 
-/// Hands out a fixed block from its start to its end, and from its start again when nothing is
-/// allocated.
+/// Hands out a fixed block from its start to its end, and from its start again whenever nothing
+/// is allocated.
 struct Bump {
     used: AtomicUsize,
     live: AtomicUsize,
@@ -128,8 +127,8 @@ static mut HEAP: [u8; HEAP_BYTES] = [0; HEAP_BYTES];
 #[global_allocator]
 static ALLOCATOR: Bump = Bump { used: AtomicUsize::new(0), live: AtomicUsize::new(0) };
 
-// SAFETY: the program has one thread. Blocks are disjoint pieces of HEAP, which nothing else uses:
-// `used` only goes back when no block is live.
+// SAFETY: The program has one thread. Blocks are disjoint pieces of HEAP, which nothing else
+// uses. `used` only goes back when no block is live.
 unsafe impl GlobalAlloc for Bump {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let heap = &raw mut HEAP;
@@ -159,7 +158,7 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     halt()
 }
 
-/// Where messages go.
+/// Writes messages to standard output.
 struct Console;
 
 impl Write for Console {
@@ -181,22 +180,22 @@ fn halt() -> ! {
     unsafe { abort() }
 }
 
-// `alloc` is compiled for unwinding: it names two functions of std's that nothing calls in a
-// program that aborts.
+// `alloc` is compiled for unwinding. It refers to two functions of std, which are never called in
+// a program that aborts.
 
-// SAFETY: the one function of this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() -> ! {
     halt()
 }
 
-// SAFETY: the one function of this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_Resume() -> ! {
     halt()
 }
 
-// SAFETY: the C runtime calls the one function of this name, with these arguments.
+// SAFETY: no other function has this name, and the C runtime calls it with these arguments.
 #[unsafe(no_mangle)]
 extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
     let runs = check();

@@ -1,11 +1,11 @@
-//! `disasm`: the inner loops of the micro-kernels, from their machine code.
+//! `disasm`: checks the inner loops of the micro-kernels in compiled machine code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Verdict;
-use crate::assembly::{self, Function, Instruction, Kind, Stack};
+use crate::assembly::{self, Function, Instruction, InstructionKind, Stack};
 use crate::output::text::show;
 use anyhow::{Context, Result, bail, ensure};
 use convoke::Isa;
@@ -15,39 +15,40 @@ use convoke_tools::kernels::{self, Op, PASSES};
 /// Check the inner loops of the micro-kernels in a compiled program or library
 ///
 /// Disassembles it with the compiler's own llvm-objdump, and finds each micro-kernel by its name
-/// and each streaming pass by its type. Fails where the loop over k of a GEMM tile holds anything
-/// but its FMAs, loads, prefetches and a few counters, and where the inner loop of another kernel
-/// calls a function or uses the stack more than the list of exceptions in the source allows. Prints
-/// the FMAs' share of each tile's loop. Streaming passes are generic: their names say whose they
-/// are where the program is compiled with `-C symbol-mangling-version=v0`.
+/// and each streaming pass by its type. Fails if the loop over k of a GEMM tile holds anything
+/// but its FMAs, loads, prefetches and a few counters. Fails if the inner loop of another kernel
+/// calls a function or uses the stack more than the list of exceptions in the source allows.
+/// Prints the FMAs' share of each tile's loop. Streaming passes are generic: their names contain
+/// their types if the program is compiled with `-C symbol-mangling-version=v0`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DisasmArgs {
     /// The program, archive or object
     file: PathBuf,
-    /// Instruction sets whose kernels the file must hold, all of them where this CPU can list them
+    /// Instruction sets that the file must hold: all of their kernels, as far as this CPU can
+    /// list them
     #[arg(long, value_delimiter = ',')]
     expect: Vec<Isa>,
-    /// The disassembler; that of the component `llvm-tools` if not given
+    /// The disassembler [default: llvm-objdump of the component `llvm-tools`]
     #[arg(long, value_name = "PROGRAM")]
     objdump: Option<PathBuf>,
     /// Print the stack traffic and the calls of every kernel that has any
     #[arg(long)]
     exceptions: bool,
-    /// Fail where the table of NEON's tiles in kernels/README.md, as it was when these tools were
-    /// built, is not what the file has
+    /// Fail if the table of NEON's tiles in kernels/README.md differs from the file. The README
+    /// is the one of the time when these tools were built
     #[arg(long)]
     readme: bool,
 }
 
-/// Holds the tables of micro-kernels of every ISA.
+/// The page with the tables of micro-kernels of every ISA.
 const README: &str = include_str!("../../../kernels/README.md");
 
-/// Where the table of NEON's tiles begins and ends there.
+/// The lines before and after the table of NEON's tiles in that page.
 const NEON_TABLE: (&str, &str) = ("<!-- neon -->\n", "<!-- /neon -->");
 
-/// The most counters, pointers, comparisons and jumps for each step of k: what counts the steps,
-/// the pointers to both operands and to what is fetched ahead; and for a second row of pixels its
-/// pointer.
+/// Instructions for counters, pointers, comparisons and jumps in each step of K, at the most.
+/// They count the steps, and advance the pointers to both operands, to a second row of pixels,
+/// and to what is fetched ahead.
 const MOST_COUNTERS: usize = 5;
 
 /// What one inner loop of some kernels may do beyond registers.
@@ -55,11 +56,11 @@ struct Exception {
     isa: Isa,
     /// Paths of kernels; `*` stands for any text.
     kernels: &'static str,
-    /// The most vectors that it moves to or from the stack.
+    /// Vectors that it moves to or from the stack, at the most.
     vectors: usize,
-    /// The most addresses and counters that it moves to or from the stack.
+    /// Addresses and counters that it moves to or from the stack, at the most.
     scalars: usize,
-    /// The most calls.
+    /// Calls, at the most.
     calls: usize,
 }
 
@@ -73,8 +74,9 @@ impl Exception {
     }
 }
 
-/// Why loops use the stack, and which: each count is the most that a kernel of the pattern has. The
-/// loops over k of GEMM tiles have no exceptions.
+/// The kernels whose loops use the stack or call a function, grouped by the reason. Each count is
+/// the highest of the kernels that its pattern matches. Loops over K of GEMM tiles have no
+/// exceptions.
 const EXCEPTIONS: &[(&str, &[Exception])] = {
     use Isa::{Avx2, Avx512, Neon};
     &[
@@ -96,7 +98,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "the addresses of a tile's rows, where there are more than general registers; sums of tiles of many rows",
+            "addresses of a tile's rows, if they are more than general registers; sums of tiles of many rows",
             &[
                 Exception::new(Avx512, "depthwise_*::*_dw_*x16", 0, 4),
                 Exception::new(Avx512, "depthwise_*::*_dw_*x8", 0, 4),
@@ -105,8 +107,8 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "a table of the border's masks, and at the border addresses of rows; sums, in AVX2's 16 registers and in NEON's short ones; rows at the border of high tiles \
-             that share vectors",
+            "a table of the border's masks, and addresses of rows at the border; sums that exceed AVX2's 16 registers and NEON's short ones; rows at the border of high \
+             tiles that share vectors",
             &[
                 Exception::new(Avx512, "depthwise_*::*_direct", 16, 61),
                 Exception::new(Avx2, "depthwise_*::*_direct", 7, 58),
@@ -114,7 +116,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "the masks of a column of taps, in AVX2's 16 registers; the end of a column; the epilogue of a tile whose parts of rows NEON stores by halves",
+            "the masks of a column of taps, with AVX2's 16 registers; the end of a column; the epilogue of tiles with parts of rows, which NEON stores by halves",
             &[
                 Exception::new(Avx512, "grouped_*::*_group_*", 0, 1),
                 Exception::new(Avx2, "grouped_*::*_group_*", 2, 0),
@@ -122,7 +124,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "rows of a transpose that is not full, which are indexed; a call of memset clears them, once for each",
+            "rows of a partial transpose, which are indexed; a call of memset for each transpose clears them",
             &[
                 Exception::new(Avx512, "depthwise_*::gather", 4, 0),
                 Exception::new(Avx512, "depthwise_*::scatter", 44, 37).with_calls(1),
@@ -133,7 +135,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "eight phases and their results, beside AVX-512; bounds of a run",
+            "eight phases and their results, except with AVX-512; bounds of a run",
             &[
                 Exception::new(Avx512, "weave::*_weave", 0, 2),
                 Exception::new(Avx2, "weave::*_weave", 12, 2),
@@ -142,7 +144,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "choices of rows and masks for pairs of vectors at an edge; rows of X and weights, beside AVX-512",
+            "choices of rows and masks for pairs of vectors at an edge; rows of X and weights, except with AVX-512",
             &[
                 Exception::new(Avx512, "upsample::*", 0, 50),
                 Exception::new(Avx2, "upsample::*", 8, 41),
@@ -150,7 +152,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "where a tile's rows begin, for each pair of rows of values; two rows of values, beside AVX-512",
+            "the beginnings of a tile's rows, for each pair of rows of values; two rows of values, except with AVX-512",
             &[
                 Exception::new(Avx512, "winograd_*::f*::input", 0, 28),
                 Exception::new(Avx512, "winograd_*::f6x6_3x3::input", 0, 94),
@@ -162,11 +164,11 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "where a tile's rows are, and which of them have a row of X",
+            "the places of a tile's rows, and which of them have a row of X",
             &[Exception::new(Avx512, "winograd_*::f*_3x3::straight", 0, 38)],
         ),
         (
-            "half of the transform, which is indexed by what of the tile is inside of Y; addresses of planes and rows; the epilogue of tiles at an edge",
+            "half of the transform, which is indexed by the part of the tile inside Y; addresses of planes and rows; the epilogue of tiles at an edge",
             &[
                 Exception::new(Avx512, "winograd_*::f1x*::output", 28, 168),
                 Exception::new(Avx512, "winograd_*::f*x1_*::output", 16, 46),
@@ -191,7 +193,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "six vectors taken apart an element at a time, through memory; twice five vectors of joined rows; where rows that are live and free begin and end",
+            "six vectors that are split through memory, one element at a time; twice five vectors of joined rows; the bounds of live and free rows",
             &[
                 Exception::new(Avx512, "winograd_*::f*::split", 0, 4),
                 Exception::new(Avx2, "winograd_*::f*::split", 0, 4),
@@ -202,7 +204,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "conversions go through a buffer on the stack, those of `half` through arrays of eight values; and a call copies what is left of them",
+            "conversions through a buffer on the stack, and those of `half` through arrays of eight values; a call that copies the rest",
             &[
                 Exception::new(Avx512, "stream::Narrow<*", 4, 1),
                 Exception::new(Avx2, "stream::Narrow<*", 12, 1).with_calls(1),
@@ -212,7 +214,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "rows of 48 and 64 values, which LLVM unrolls, and a call for each row of another length",
+            "rows of 48 and 64 values, which LLVM unrolls; a call for each row of another length",
             &[
                 Exception::new(Avx512, "stream::PackRows<f16>*", 0, 13).with_calls(1),
                 Exception::new(Avx2, "stream::PackRows<f16>*", 15, 14).with_calls(3),
@@ -222,7 +224,7 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             ],
         ),
         (
-            "the exponential's coefficients are more than registers; residuals of 16 bits are widened through a buffer",
+            "coefficients of the exponential, which are more than registers; residuals of 16 bits, which are widened through a buffer",
             &[
                 Exception::new(Avx512, "stream::Finish<*", 4, 1),
                 Exception::new(Avx2, "stream::Finish<*", 15, 8).with_calls(1),
@@ -232,23 +234,23 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
     ]
 };
 
-/// A kernel of the file: `gemm_f32::f32_gemm_8x48` of an ISA.
+/// A kernel in the file, such as `gemm_f32::f32_gemm_8x48` of an ISA.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     isa: Isa,
     path: String,
 }
 
-/// Counts over the instructions of a loop.
+/// How many instructions of each kind a loop has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     all: usize,
     fmas: usize,
     /// Counters and pointers.
     counters: usize,
-    /// Neither FMA, load, prefetch nor counter.
+    /// Instructions that are neither FMA, load, prefetch nor counter.
     others: usize,
-    /// As in [`Exception`].
+    /// Counted as in [`Exception`].
     vectors: usize,
     scalars: usize,
     calls: usize,
@@ -259,16 +261,16 @@ impl Counts {
         let count = |is: &dyn Fn(&Instruction) -> bool| instructions.iter().filter(|i| is(i)).count();
         Self {
             all: instructions.len(),
-            fmas: count(&|i| i.kind == Kind::MultiplyAdd),
-            counters: count(&|i| i.kind == Kind::Counter),
-            others: count(&|i| matches!(i.kind, Kind::Other | Kind::Call)),
+            fmas: count(&|i| i.kind == InstructionKind::MultiplyAdd),
+            counters: count(&|i| i.kind == InstructionKind::Counter),
+            others: count(&|i| matches!(i.kind, InstructionKind::Other | InstructionKind::Call)),
             vectors: count(&|i| i.stack == Stack::Vector),
             scalars: count(&|i| i.stack == Stack::Scalar),
-            calls: count(&|i| i.kind == Kind::Call),
+            calls: count(&|i| i.kind == InstructionKind::Call),
         }
     }
 
-    /// The greater of each count that an exception limits.
+    /// The larger of the two for each count that an exception limits.
     fn max(self, other: Self) -> Self {
         Self {
             vectors: self.vectors.max(other.vectors),
@@ -280,10 +282,10 @@ impl Counts {
 }
 
 /// Checks one file.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &DisasmArgs) -> Result<Verdict> {
     let text = disassemble(args.objdump.as_deref(), &args.file)?;
     let functions = assembly::parse(&text).map_err(anyhow::Error::msg)?;
-    let mut report = Report::default();
+    let mut report = DisasmReport::default();
     for function in &functions {
         for name in function.names.iter().filter_map(|name| Name::of_symbol(name)) {
             report.add(&name, function);
@@ -332,7 +334,7 @@ fn disassemble(objdump: Option<&Path>, file: &Path) -> Result<String> {
 impl Name {
     /// The kernel that a symbol names, if it is one.
     fn of_symbol(symbol: &str) -> Option<Self> {
-        // ` (.llvm.123)` marks symbols that were made visible to another unit,
+        // ` (.llvm.123)` marks symbols that were made visible to another compilation unit.
         // `::h0123456789abcdef` ends symbols of the legacy mangling.
         let symbol = symbol.split(" (.llvm.").next().unwrap_or(symbol);
         let symbol = match symbol.rsplit_once("::h") {
@@ -340,7 +342,8 @@ impl Name {
             _ => symbol,
         };
         let arch = [("x86_64::avx512::", Isa::Avx512), ("x86_64::avx2::", Isa::Avx2), ("aarch64::neon::", Isa::Neon)];
-        // A pass is a type parameter: of pulp's function for x86-64, of the crate's own for NEON.
+        // A pass is a type parameter: of a function of pulp for x86-64, of a function of the
+        // crate for NEON.
         let pass = symbol.split_once("::vectorize::Impl<convoke_kernels::stream::");
         let pass =
             pass.or_else(|| symbol.split_once("convoke_kernels::aarch64::neon::pass::<convoke_kernels::stream::"));
@@ -352,13 +355,14 @@ impl Name {
         }
         arch.into_iter().find_map(|(prefix, isa)| {
             let path = symbol.strip_prefix("convoke_kernels::")?.strip_prefix(prefix)?;
-            // A register's methods are inlined; what is left of them is no kernel.
+            // Methods of vector types are inlined. If a symbol is left of one, it is not a
+            // kernel.
             (!path.starts_with("vector::")).then(|| Self { isa, path: String::from(path) })
         })
     }
 
-    /// The MR x NR of a GEMM tile, with the number of its accumulators.
-    fn tile(&self) -> Option<Tile> {
+    /// The size of a GEMM tile, MR x NR, with the number of its accumulators.
+    fn tile(&self) -> Option<LoopTile> {
         let (family, kernel) = self.path.split_once("::")?;
         let dtype = family.strip_prefix("gemm_")?;
         let rest = kernel.strip_prefix(dtype)?;
@@ -379,27 +383,27 @@ impl Name {
         };
         let lanes = register_bits / if dtype == "f64" { 64 } else { 32 };
         let group = format!("{dtype} {kind}");
-        Some(Tile { group, mr, nr, rows, accumulators: mr * nr.div_ceil(lanes) })
+        Some(LoopTile { group, mr, nr, rows, accumulators: mr * nr.div_ceil(lanes) })
     }
 
-    /// What a summary has one line for: the module, or `stream`.
+    /// The family that the summary has one line for: the module, or `stream`.
     fn family(&self) -> &str {
         self.path.split("::").next().unwrap_or_default()
     }
 }
 
 /// A GEMM tile.
-struct Tile {
+struct LoopTile {
     /// Type and orientation.
     group: String,
     mr: usize,
     nr: usize,
-    /// Of pixels.
+    /// Rows of pixels.
     rows: usize,
     accumulators: usize,
 }
 
-/// A loop over k.
+/// A loop over K.
 #[derive(Debug, Clone)]
 struct Step {
     kernel: String,
@@ -417,25 +421,26 @@ impl Step {
     }
 }
 
-/// All that was found.
+/// Everything that was found in a file.
 #[derive(Debug, Default)]
-struct Report {
+struct DisasmReport {
     kernels: BTreeSet<Name>,
-    /// A tile's loop over k, by ISA, group, NR and MR; of several the one with the smallest share
-    /// of FMAs.
+    /// Each tile's loop over K, by ISA, group, NR and MR. If a tile has several loops, it is the
+    /// one with the smallest share of FMAs.
     tiles: BTreeMap<(Isa, String, usize), BTreeMap<usize, Step>>,
-    /// For each family of an ISA: kernels, inner loops, and the worst of them.
+    /// For each family of an ISA: the number of kernels, the number of inner loops, and the worst
+    /// counts.
     families: BTreeMap<(Isa, String), (usize, usize, Counts)>,
-    /// Kernels that use the stack, or call.
+    /// Kernels that use the stack or make calls.
     exceptions: BTreeMap<Name, Counts>,
     problems: Vec<String>,
 }
 
-impl Report {
+impl DisasmReport {
     /// Looks at one kernel.
     fn add(&mut self, name: &Name, function: &Function) {
         self.kernels.insert(name.clone());
-        // Loops without vectors keep books of runs, or finish a few elements.
+        // Loops without vectors count runs, or finish a few elements.
         let loops: Vec<_> =
             function.inner_loops().into_iter().filter(|body| body.iter().any(|i| i.is_vector)).collect();
         if let Some(tile) = name.tile() {
@@ -446,19 +451,19 @@ impl Report {
         for body in &loops {
             worst = worst.max(Counts::of(body));
         }
-        type Count = fn(&Counts) -> usize;
-        let limits: [(&str, Count); 3] = [
+        type CountOf = fn(&Counts) -> usize;
+        let limits: [(&str, CountOf); 3] = [
             ("vectors to or from the stack", |counts| counts.vectors),
             ("addresses or counters to or from the stack", |counts| counts.scalars),
             ("calls", |counts| counts.calls),
         ];
         for (what, count) in limits {
-            // The worst loop speaks for all of them.
+            // Only the worst loop is reported.
             if count(&worst) > count(&allowed)
                 && let Some(body) = loops.iter().max_by_key(|body| count(&Counts::of(body)))
             {
                 let text = format!("a loop has {} {what}, {} allowed", count(&worst), count(&allowed));
-                self.problem(name, &text, body, |i| i.stack != Stack::Untouched || i.kind == Kind::Call);
+                self.problem(name, &text, body, |i| i.stack != Stack::Untouched || i.kind == InstructionKind::Call);
             }
         }
         if worst != Counts::default() {
@@ -469,7 +474,7 @@ impl Report {
     }
 
     /// Looks at the loop over k of a GEMM tile.
-    fn add_tile(&mut self, name: &Name, tile: &Tile, loops: &[Vec<&Instruction>]) {
+    fn add_tile(&mut self, name: &Name, tile: &LoopTile, loops: &[Vec<&Instruction>]) {
         let steps: Vec<_> = loops.iter().filter(|body| Counts::of(body).fmas > 0).collect();
         if steps.is_empty() {
             self.problems.push(format!("{}/{}: no loop with FMAs", name.isa, name.path));
@@ -478,7 +483,7 @@ impl Report {
             let counts = Counts::of(body);
             if !counts.fmas.is_multiple_of(tile.accumulators) {
                 let text = format!("a loop has {} FMAs, no multiple of {}", counts.fmas, tile.accumulators);
-                self.problem(name, &text, body, |i| i.kind == Kind::MultiplyAdd);
+                self.problem(name, &text, body, |i| i.kind == InstructionKind::MultiplyAdd);
             }
             if counts.vectors + counts.scalars > 0 {
                 self.problem(name, "a loop over k uses the stack", body, |i| i.stack != Stack::Untouched);
@@ -488,11 +493,11 @@ impl Report {
             if counts.counters > steps * most {
                 let text =
                     format!("{} counters and pointers in {steps} steps of k, {most} a step allowed", counts.counters);
-                self.problem(name, &text, body, |i| i.kind == Kind::Counter);
+                self.problem(name, &text, body, |i| i.kind == InstructionKind::Counter);
             }
             if counts.others > 0 {
                 let text = "a loop over k holds more than FMAs, loads, prefetches and counters";
-                self.problem(name, text, body, |i| matches!(i.kind, Kind::Other | Kind::Call));
+                self.problem(name, text, body, |i| matches!(i.kind, InstructionKind::Other | InstructionKind::Call));
             }
             let step = Step {
                 instructions: counts.all,
@@ -517,16 +522,16 @@ impl Report {
         self.problems.push(text);
     }
 
-    /// Complains of kernels that are not there. Which there are, the crate says of the ISAs that
-    /// this CPU has, and its README of the others.
+    /// Reports kernels that are missing. The crate lists the kernels of the ISAs that this CPU
+    /// has, and its README lists those of the others.
     fn expect(&mut self, isa: Isa) {
         let paths = [paths_of::<f32>(isa), paths_of::<f64>(isa)].concat();
         let is_there = |is: &dyn Fn(&str) -> bool| self.kernels.iter().any(|k| k.isa == isa && is(&k.path));
         let mut missing: Vec<_> = paths.into_iter().filter(|path| !is_there(&|found| found == path)).collect();
-        // Which types a pass is compiled for is the program's choice.
+        // The program chooses the types for which a pass is compiled.
         let passes = PASSES.map(|pass| format!("stream::{pass}<"));
         missing.extend(passes.into_iter().filter(|pass| !is_there(&|found| found.starts_with(pass))));
-        // AVX-512's are inlined into the passes.
+        // AVX-512's conversions are inlined into the passes.
         let conversions = ["convert::widen", "convert::narrow"].map(String::from);
         missing.extend(conversions.into_iter().filter(|path| isa == Isa::Neon && !is_there(&|found| found == path)));
         self.problems.extend(missing.iter().map(|path| format!("{isa}/{path}: not in the file")));
@@ -550,8 +555,8 @@ impl Report {
         text
     }
 
-    /// NEON's tiles as kernels/README.md has them: the tallest of each width, and those of 24
-    /// accumulators.
+    /// NEON's tiles as kernels/README.md lists them: the tallest tile of each width, and those
+    /// with 24 accumulators.
     fn neon_table(&self) -> String {
         let mut text = String::from(
             "| kernel | instructions | multiply-adds | share | for each register loaded |\n|---|---:|---:|---:|---:|\n",
@@ -567,7 +572,7 @@ impl Report {
         text
     }
 
-    /// Complains where the table of NEON's tiles is not what a text says.
+    /// Reports a difference between the table of NEON's tiles and the table in a text.
     fn compare(&mut self, readme: &str) -> Result<()> {
         let (begin, end) = NEON_TABLE;
         let written = readme.split_once(begin).and_then(|(_, rest)| rest.split_once(end));
@@ -579,7 +584,7 @@ impl Report {
         Ok(())
     }
 
-    /// One line a family.
+    /// One line for each family.
     fn kernels_table(&self) -> String {
         let mut text = String::from(
             "| ISA | kernels | functions | inner loops | most vectors on the stack | scalars | calls |\n|---|---|---:|---:|---:|---:|---:|\n",
@@ -590,7 +595,7 @@ impl Report {
         text
     }
 
-    /// One line for each kernel that has any.
+    /// One line for each kernel with exceptions.
     fn exceptions_table(&self) -> String {
         let mut text = String::from("| kernel | vectors on the stack | scalars | calls |\n|---|---:|---:|---:|\n");
         for (Name { isa, path }, Counts { vectors, scalars, calls, .. }) in &self.exceptions {
@@ -600,7 +605,7 @@ impl Report {
     }
 }
 
-/// What the exceptions allow a kernel: the most of all that name it.
+/// The counts that the exceptions allow for a kernel: the highest of all entries that match it.
 fn allowed(name: &Name) -> Counts {
     let all = EXCEPTIONS.iter().flat_map(|(_, exceptions)| *exceptions);
     let own = all.filter(|e| e.isa == name.isa && matches(e.kernels, &name.path));
@@ -609,7 +614,7 @@ fn allowed(name: &Name) -> Counts {
     })
 }
 
-/// Whether `text` is what `pattern` says, in which `*` stands for any text.
+/// Whether `text` matches `pattern`, in which `*` stands for any text.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
@@ -619,7 +624,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// Where the functions of the crate's tables are expected.
+/// The paths at which the functions of the crate's tables are expected.
 fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
     let dtype = T::NAME;
     let tiles = if isa.is_available() { kernels::tiles(isa, None) } else { kernels::read_tiles(isa, README) };
@@ -631,7 +636,7 @@ fn paths_of<T: Real>(isa: Isa) -> Vec<String> {
     }
     paths.extend(["copy", "split", "gather", "scatter"].map(|pass| format!("depthwise_{dtype}::{pass}")));
     paths.extend((isa == Isa::Avx512).then(|| format!("depthwise_{dtype}::threes")));
-    // The same on every ISA.
+    // They are the same on every ISA.
     for name in kernels::transforms::<T>(Isa::Portable) {
         paths.extend(["split", "input", "output"].map(|part| format!("winograd_{dtype}::{name}::{part}")));
         let is_straight = isa == Isa::Avx512 && ["f2x2_3x3", "f4x2_3x3", "f4x4_3x3"].contains(&name);
@@ -692,7 +697,7 @@ mod tests {
         assert!(!matches("a*b", "abc") && !matches("a", "ab"));
     }
 
-    /// The check of a function that is called `symbol` and has this loop.
+    /// The problems that are found in a function with the name `symbol` and this loop.
     fn problems(symbol: &str, body: &[&str]) -> Vec<String> {
         let mut text = format!("a.o: file format elf64-x86-64\n\n0000000000000000 <{symbol}>:\n");
         let jump = ["inc\trax", "jne\t0x0 <f>"];
@@ -700,7 +705,7 @@ mod tests {
             text += &format!("       {i:x}:      \t{instruction}\n");
         }
         let functions = assembly::parse(&text).unwrap();
-        let mut report = Report::default();
+        let mut report = DisasmReport::default();
         report.add(&Name::of_symbol(symbol).unwrap(), &functions[0]);
         report.problems
     }
@@ -733,7 +738,7 @@ mod tests {
                     \x20      8:      \tfmla\tv1.4s, v3.4s, v2.s[1]\n\
                     \x20      c:      \tcbnz\tx12, 0x0 <f>\n";
         let functions = assembly::parse(text).unwrap();
-        let mut report = Report::default();
+        let mut report = DisasmReport::default();
         report.add(&Name::of_symbol(&functions[0].names[0]).unwrap(), &functions[0]);
         let (begin, end) = NEON_TABLE;
         let head =
@@ -749,7 +754,7 @@ mod tests {
     #[test]
     fn passes_are_listed_and_there() {
         let problems = |pass: &str| {
-            let mut report = Report::default();
+            let mut report = DisasmReport::default();
             report.kernels.insert(Name { isa: Isa::Neon, path: format!("stream::{pass}<f32>") });
             report.expect(Isa::Neon);
             report.problems.into_iter().filter(|problem| problem.contains("stream::")).collect::<Vec<_>>()
@@ -779,7 +784,7 @@ mod tests {
 
     #[test]
     fn kernels_that_are_not_in_the_file_are_missed() {
-        let mut report = Report::default();
+        let mut report = DisasmReport::default();
         report.expect(Isa::Neon);
         for kernel in [
             "gemm_f32::f32_gemm_8x12",

@@ -1,10 +1,11 @@
-//! `explain`: what the plan of one layer picks and rejects.
+//! `explain`: shows what the planner picks for one layer, and why it rejects the other
+//! algorithms.
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Operator};
 use convoke_tools::data::Scalar;
-use convoke_tools::shapes::{self, Kind, describe, flops};
+use convoke_tools::shapes::{self, LayerKind, describe, flops};
 
 use super::Verdict;
 use crate::options::{Choice, DTypeName, parse_threads, with_element};
@@ -19,7 +20,7 @@ use crate::output::text::show;
 ///   explain --layer resnet50.c2.3x3
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Args {
+pub(crate) struct ExplainArgs {
     /// The operator
     #[arg(required_unless_present = "layer", ignore_case = true)]
     op: Option<OpName>,
@@ -42,12 +43,13 @@ pub(crate) struct Args {
     /// Threads that will run the layer
     #[arg(long, default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
-    /// Most bytes of workspace that an algorithm may take [default: the planner's]
+    /// Bytes of workspace that an algorithm may take, at the most [default: the planner's]
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<usize>,
 }
 
-/// The operators' attributes by their ONNX names; what is not given has ONNX's default.
+/// The operators' attributes by their ONNX names. An attribute that is not given has ONNX's
+/// default.
 #[derive(Debug, clap::Args)]
 struct Attributes {
     /// One stride an axis
@@ -87,7 +89,7 @@ enum OpName {
     ConvTranspose,
 }
 
-/// Calls each builder method whose attribute is given.
+/// Calls the builder method of each attribute that is given.
 macro_rules! apply {
     ($builder:ident, $from:ident: $($attribute:ident),+) => {
         $(if let Some(value) = &$from.$attribute {
@@ -96,7 +98,7 @@ macro_rules! apply {
     };
 }
 
-impl Args {
+impl ExplainArgs {
     /// The layer: its operator and the shape of X.
     fn layer(&self) -> Result<(Operator, Vec<usize>)> {
         if let Some(name) = &self.layer {
@@ -135,14 +137,14 @@ impl Args {
     }
 }
 
-/// The layer in one line, with the padding that it comes to.
+/// The layer in one line, with its explicit padding.
 fn headline(geometry: &Geometry) -> String {
     let mflop = flops(geometry) / 1e6;
-    format!("{} {}: {mflop:.1} MFLOP, {}", geometry.op, describe(geometry), Kind::of(geometry))
+    format!("{} {}: {mflop:.1} MFLOP, {}", geometry.op, describe(geometry), LayerKind::of(geometry))
 }
 
 /// Prints the plan's explanation.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &ExplainArgs) -> Result<Verdict> {
     let text = with_element!(args.dtype, T => args.explain::<T>())?;
     show(|out| writeln!(out, "{}", text.trim_end()))?;
     Ok(Verdict::Good)
@@ -154,13 +156,13 @@ mod tests {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
-    struct Command {
+    struct ExplainCommand {
         #[command(flatten)]
-        args: Args,
+        args: ExplainArgs,
     }
 
     fn explain(line: &str) -> Result<String> {
-        let args = Command::try_parse_from(std::iter::once("explain").chain(line.split(' ')))?.args;
+        let args = ExplainCommand::try_parse_from(std::iter::once("explain").chain(line.split(' ')))?.args;
         with_element!(args.dtype, T => args.explain::<T>())
     }
 

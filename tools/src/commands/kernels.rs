@@ -11,10 +11,10 @@ use crate::output::text::show;
 
 /// Print the table of micro-kernels, as Markdown
 ///
-/// Lists what this build has and this CPU can run. With --measure, every tile stands on a line of
-/// its own, with its speed when all operands are in the L1 cache.
+/// Lists the kernels that are in this build and that this CPU can run. With --measure, each tile
+/// has a line of its own, with its speed when all operands are in the L1 cache.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct KernelsArgs {
     /// Measure each tile (some seconds)
     #[arg(long)]
     measure: bool,
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 }
 
 /// Prints the table.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &KernelsArgs) -> Result<Verdict> {
     let text = if args.measure {
         let isas = Isa::ALL.into_iter().filter(|isa| args.isa.is_none_or(|only| only == *isa));
         let tiles: Vec<_> = isas.flat_map(|isa| kernels::tiles(isa, Some(Duration::from_millis(15)))).collect();

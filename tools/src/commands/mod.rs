@@ -1,4 +1,4 @@
-//! The sub-commands, one a file.
+//! The sub-commands, one in each file.
 
 pub(crate) mod disasm;
 pub(crate) mod explain;
@@ -13,10 +13,10 @@ use crate::machine;
 use crate::options::BAD;
 use crate::session::Failure;
 
-/// What a command found.
+/// The result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing wrong.
+    /// Nothing was wrong.
     Good,
     /// A result was wrong: exit status 1.
     Wrong,
@@ -32,7 +32,8 @@ impl Verdict {
         if good { Self::Good } else { Self::Wrong }
     }
 
-    /// Of many layers: whether all were asked for and run, and what was wrong with those that were.
+    /// The verdict on many layers, from what went wrong: an interruption, layers that failed, and
+    /// wrong results.
     pub(crate) fn of_layers(interrupted: bool, failed: &[Failure], right: bool) -> Self {
         match () {
             () if interrupted => Self::Interrupted,
@@ -43,7 +44,7 @@ impl Verdict {
     }
 }
 
-/// The load when a measurement begins; warns where it is high.
+/// The load of the machine when a measurement begins. It prints a warning if the load is high.
 fn load_at_start() -> Option<f64> {
     let load = machine::load();
     if let Some(warning) = load.and_then(machine::busy) {
@@ -52,7 +53,7 @@ fn load_at_start() -> Option<f64> {
     load
 }
 
-/// Whether an error says that the algorithm that was asked for does not accept the layer.
+/// Whether the error says that a forced algorithm does not accept the layer.
 fn is_rejection(error: &anyhow::Error) -> bool {
     error.downcast_ref::<convoke::Error>().is_some_and(|e| e.kind() == convoke::ErrorKind::Unavailable)
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use convoke::{Algorithm, DType, Geometry, Isa, Planner, Threads, Workspace, bf16, f16, reference};
 use convoke_tools::check::distance;
-use convoke_tools::onnx::{self, Case, Model, Stored, Tensor};
+use convoke_tools::onnx::{self, Model, OnnxCase, OnnxTensor, Stored};
 use convoke_tools::shapes::describe;
 
 use super::{Verdict, is_rejection};
@@ -22,7 +22,7 @@ use crate::output::text::show;
 ///
 /// Prints one line a data set, and a closing count. The exit status is 1 if any failed.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct OnnxTestArgs {
     /// Folders to search
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
@@ -31,11 +31,11 @@ pub(crate) struct Args {
     /// Run every algorithm that accepts the node, not the planner's pick only
     #[arg(long, conflicts_with = "algorithm")]
     all_algorithms: bool,
-    /// Largest error, relative to the expected value [default: 1e-3, of bfloat16 8e-3: one unit in
-    /// its last place]
+    /// Largest error, relative to the expected value [default: 1e-3; for bfloat16 8e-3, which is
+    /// one unit in its last place]
     #[arg(long, value_parser = parse_tolerance, allow_negative_numbers = true)]
     rtol: Option<f64>,
-    /// Largest error beyond that
+    /// Largest absolute error that is allowed in addition
     #[arg(long, default_value = "1e-7", value_parser = parse_tolerance, allow_negative_numbers = true)]
     atol: f64,
     /// Print failures and the count only
@@ -49,9 +49,9 @@ fn parse_tolerance(text: &str) -> Result<f64> {
     Ok(value)
 }
 
-/// How often what came out.
+/// How often each outcome occurred.
 #[derive(Debug, Default)]
-struct Count {
+struct OutcomeCounts {
     passed: usize,
     failed: usize,
     /// Folders with other models.
@@ -60,7 +60,7 @@ struct Count {
     rejected: usize,
 }
 
-/// How a data set was run, and how far off the result is.
+/// How a data set was run, and its error.
 #[derive(Debug)]
 struct Outcome {
     geometry: Geometry,
@@ -74,9 +74,9 @@ struct Outcome {
 }
 
 /// Runs all folders.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &OnnxTestArgs) -> Result<Verdict> {
     let planner = args.choice.planner()?;
-    let mut count = Count::default();
+    let mut count = OutcomeCounts::default();
     for dir in &args.dirs {
         for folder in onnx::find(dir)? {
             args.run_folder(&planner, &folder, &mut count)?;
@@ -95,8 +95,8 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::from_good(count.failed == 0))
 }
 
-impl Args {
-    fn run_folder(&self, planner: &Planner, folder: &Path, count: &mut Count) -> Result<()> {
+impl OnnxTestArgs {
+    fn run_folder(&self, planner: &Planner, folder: &Path, count: &mut OutcomeCounts) -> Result<()> {
         let name = folder.display();
         let model = match Model::load(folder) {
             Ok(Some(model)) => model,
@@ -116,8 +116,8 @@ impl Args {
         Ok(())
     }
 
-    /// Runs one data set with each algorithm that is asked for.
-    fn run_case(&self, planner: &Planner, name: &str, case: &Case<'_>, count: &mut Count) -> Result<()> {
+    /// Runs one data set with each algorithm that was asked for.
+    fn run_case(&self, planner: &Planner, name: &str, case: &OnnxCase<'_>, count: &mut OutcomeCounts) -> Result<()> {
         let algorithms = match self.all_algorithms {
             true => Algorithm::ALL.iter().copied().map(Some).collect(),
             false => vec![self.choice.algorithm],
@@ -140,18 +140,18 @@ impl Args {
         Ok(())
     }
 
-    /// Runs one data set, and compares with the expected output. An algorithm by force may err by
-    /// what its transforms do, where sums cancel out.
-    fn check<T: Stored>(&self, case: &Case<'_>, planner: &Planner, is_forced: bool) -> Result<Outcome> {
+    /// Runs one data set, and compares the output with the expected one. A forced algorithm may
+    /// also have the errors of its transforms, which are large relative to sums that cancel.
+    fn check<T: Stored>(&self, case: &OnnxCase<'_>, planner: &Planner, is_forced: bool) -> Result<Outcome> {
         let (operator, geometry) = case.operator()?;
         let input = |index: usize| case.inputs.get(index).and_then(Option::as_ref);
         let x = input(0).context("no X")?.slice::<T>()?;
         let w = input(1).context("no W")?.slice::<T>()?;
-        let bias = input(2).map(Tensor::slice::<T>).transpose()?;
+        let bias = input(2).map(OnnxTensor::slice::<T>).transpose()?;
 
         let plan = planner.plan::<T>(operator, &geometry.input_shape())?;
         let packed = plan.pack(w, bias)?;
-        // NaN, so that an element that is not written is seen.
+        // NaN shows elements that are not written.
         let mut y = vec![T::from_f64(f64::NAN); geometry.output_len()];
         plan.run(x, &packed, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
 
@@ -165,12 +165,13 @@ impl Args {
         Ok(Outcome { dtype: T::DTYPE, algorithm: plan.algorithm(), isa: plan.isa(), geometry, error, failure })
     }
 
-    /// The largest error, and what is wrong: beyond the tolerance, and the channel's `slack`.
+    /// The largest error, and the text of the failure if an error exceeds the tolerance plus the
+    /// channel's `slack`.
     fn compare<T: Stored>(
         &self,
         geometry: &Geometry,
         y: &[T],
-        expected: &Tensor,
+        expected: &OnnxTensor,
         slack: &[f64],
     ) -> Result<(f64, Option<String>)> {
         let (shape, expected_shape) = (geometry.output_shape(), expected.shape()?);
@@ -192,8 +193,8 @@ impl Args {
         Ok((largest, failure))
     }
 
-    /// Prints a line, and counts.
-    fn report(&self, name: &dyn fmt::Display, outcome: Result<Outcome>, count: &mut Count) -> Result<()> {
+    /// Prints a line, and counts the outcome.
+    fn report(&self, name: &dyn fmt::Display, outcome: Result<Outcome>, count: &mut OutcomeCounts) -> Result<()> {
         let (failure, what) = match outcome {
             Ok(o) => {
                 let shapes = describe(&o.geometry);

@@ -1,4 +1,4 @@
-//! `plans`: what is planned for every layer, on named machines.
+//! `plans`: lists the plans of every layer on the named machines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use crate::output::text::show;
 
 /// List what is planned for every layer on the named machines, or compare it with files
 ///
-/// For each instruction set of this build, there is a file of plans, and one with hashes of the
-/// outputs where this CPU has the instruction set. A change of the planner or of a kernel that
-/// changes them shows the layers that it changes.
+/// For each instruction set of this build, there is a file of plans, and a file with hashes of
+/// the outputs if this CPU has the instruction set. If the planner or a kernel changes, the
+/// differences show which layers it changes.
 ///
 /// A plan stands on two lines. The first has the algorithm, its tiles and blocking, the kernel,
 /// layout and bytes of the packed weights, the tasks, and the bytes of workspace of one task. The
@@ -24,7 +24,7 @@ use crate::output::text::show;
 ///
 /// Exit status: 1 where the files differ.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct PlansArgs {
     /// Only this instruction set: portable, neon, avx2 or avx512 [default: all of this build]
     #[arg(long)]
     isa: Option<Isa>,
@@ -36,8 +36,8 @@ pub(crate) struct Args {
     write: Option<PathBuf>,
 }
 
-/// Prints, writes or compares.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+/// Prints, writes or compares the plans.
+pub(crate) fn run(args: &PlansArgs) -> Result<Verdict> {
     let team = Team::new(2)?;
     let mut texts = Vec::new();
     for isa in plans::isas().filter(|isa| args.isa.is_none_or(|only| only == *isa)) {
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::Good)
 }
 
-/// Compares texts with the files of their names.
+/// Compares texts with the files of the same names.
 fn check(folder: &Path, texts: &[(String, String)]) -> Result<Verdict> {
     let mut are_same = true;
     for (name, text) in texts {

@@ -1,4 +1,4 @@
-//! `profile`: what convoke does for the convolutions of a model.
+//! `profile`: plans and times the convolutions of a model.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -22,28 +22,28 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, partial};
 
 /// Time every Conv and ConvTranspose node of an ONNX model
 ///
-/// Reads a model, plans each of its convolutions, and times it with random weights: what convoke
-/// would do for this model. Activations behind the nodes are not fused. Layers of the same shape
-/// are timed once. Shapes come from the model; those that it lacks can be inferred, if these
-/// tools were built with the Cargo feature `infer`. Weights in other files are not needed.
+/// Reads a model, plans each of its convolutions, and times them with random weights. It shows
+/// what convoke would do for this model. Activations after the nodes are not fused. Layers of the
+/// same shape are timed once. Shapes come from the model. Shapes that it lacks can be inferred if
+/// these tools were built with the Cargo feature `infer`. Weights in other files are not needed.
 ///
-/// Beside the columns that are explained at the end:
+/// Two columns are not explained at the end:
 ///
-///   node          its name, or its output's
-///   why           what the planner's cost model expected of the pick, and of the next best
+///   node          its name, or the name of its output if it has none
+///   why           the estimates of the planner's pick and of the next best algorithm
 ///
 /// A node that is not understood, or that needs more memory than is free or more than 20 s a run,
 /// is listed with the reason, and the others go on.
 ///
-/// Ctrl-C ends it after the run at hand; the layers that were measured are printed.
+/// Ctrl-C ends it after the current run; the layers that were measured are printed.
 /// The exit status is 1 if a result was wrong, 2 if a node was not run, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_long_help = COLUMNS)]
-pub(crate) struct Args {
+pub(crate) struct ProfileArgs {
     /// The model
     #[arg(value_name = "MODEL.onnx")]
     model: PathBuf,
-    /// Size of a dimension that has a name in place of a size, as in batch=1
+    /// Size of a dimension for which the model has only a name, such as batch=1
     #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = parse_dim)]
     dims: Vec<(String, i64)>,
     /// Number of threads
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Seconds to spend on timing each layer
     #[arg(long, default_value = "0.2", value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: Duration,
-    /// Print JSON, with the planner's word on each algorithm
+    /// Print JSON, with the planner's verdict on each algorithm
     #[arg(long)]
     json: bool,
 }
@@ -69,27 +69,27 @@ fn parse_dim(text: &str) -> Result<(String, i64)> {
 #[derive(Debug, Serialize)]
 struct Profile {
     model: String,
-    /// What the figures hold for, by element type.
+    /// The machine and the settings of the figures, by element type.
     machines: BTreeMap<String, Machine>,
-    nodes: Vec<Record>,
+    nodes: Vec<NodeRecord>,
     /// Nodes that were not run.
     failed: Vec<Failure>,
-    /// Whether shapes that could be inferred are a reason for that.
+    /// Whether nodes failed because shapes are missing that could be inferred.
     lacks_shapes: bool,
     totals: Totals,
-    /// The same by algorithm.
+    /// The totals by algorithm.
     by_algorithm: BTreeMap<String, Totals>,
-    /// Number of nodes by operators that are other kinds of convolution.
+    /// Number of nodes by operator, for operators that are other kinds of convolution.
     other_operators: BTreeMap<String, usize>,
-    /// Number of nodes that the model has.
+    /// Number of convolution nodes in the model.
     asked: usize,
-    /// Whether it ended before the last node.
+    /// Whether the command ended before the last node.
     interrupted: bool,
 }
 
 /// The figures of one node.
 #[derive(Debug, Clone, Serialize)]
-struct Record {
+struct NodeRecord {
     name: String,
     dtype: String,
     #[serde(flatten)]
@@ -98,11 +98,11 @@ struct Record {
     candidates: Vec<Candidate>,
 }
 
-/// The planner's word on one algorithm.
+/// The planner's verdict on one algorithm.
 #[derive(Debug, Clone, Serialize)]
 struct Candidate {
     algorithm: String,
-    /// None if it does not accept the layer.
+    /// None if the algorithm does not accept the layer.
     estimated_seconds: Option<f64>,
     reason: String,
 }
@@ -117,7 +117,7 @@ struct Totals {
     gflops: f64,
     share_of_limit: f64,
     packed_bytes: usize,
-    /// The largest: nodes run one after the other share it.
+    /// The largest workspace of any node. Nodes run one after the other, and share it.
     workspace_bytes: usize,
 }
 
@@ -141,7 +141,7 @@ impl Totals {
 }
 
 /// Reads the model, runs its nodes, and prints the profile.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &ProfileArgs) -> Result<Verdict> {
     let graph = args.graph().with_context(|| args.model.display().to_string())?;
     interrupt::watch()?;
     let profile = args.measure(&graph)?;
@@ -161,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::of_layers(profile.interrupted, &profile.failed, right))
 }
 
-impl Args {
+impl ProfileArgs {
     fn graph(&self) -> Result<Graph> {
         let sizes: BTreeMap<_, _> = self.dims.iter().cloned().collect();
         ensure!(sizes.len() == self.dims.len(), "--dim names a dimension twice");
@@ -171,7 +171,7 @@ impl Args {
         if !graph.missing().is_empty()
             && let Err(error) = crate::infer::shapes(&self.model, &mut graph)
         {
-            // Nodes whose shapes the model says can be run all the same.
+            // Nodes with known shapes can be run without inference.
             anstream::eprintln!("{BAD}warning:{BAD:#} no shapes are inferred: {error:#}");
         }
         Ok(graph)
@@ -180,7 +180,7 @@ impl Args {
     fn measure(&self, graph: &Graph) -> Result<Profile> {
         let load = load_at_start();
         let mut sessions = HashMap::<DType, Session>::new();
-        let mut known = HashMap::<String, Record>::new();
+        let mut known = HashMap::<String, NodeRecord>::new();
         let (mut records, mut failed) = (Vec::new(), Vec::new());
         let nodes = graph.nodes();
         let (count, bar) = (nodes.len(), progress_bar(nodes.len()));
@@ -213,18 +213,18 @@ impl Args {
         })
     }
 
-    /// Runs a node, or takes the figures of an earlier one of the same shape.
+    /// Runs a node, or takes the figures of an earlier node of the same shape.
     fn measure_node(
         &self,
         sessions: &mut HashMap<DType, Session>,
-        known: &mut HashMap<String, Record>,
+        known: &mut HashMap<String, NodeRecord>,
         name: &str,
         node: &ConvNode,
-    ) -> Result<Record> {
+    ) -> Result<NodeRecord> {
         interrupt::check()?;
         let key = format!("{} {:?}", node.dtype, node.geometry);
         if let Some(record) = known.get(&key) {
-            return Ok(Record { name: name.to_owned(), ..record.clone() });
+            return Ok(NodeRecord { name: name.to_owned(), ..record.clone() });
         }
         let session = match sessions.entry(node.dtype) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -238,7 +238,7 @@ impl Args {
     }
 }
 
-fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<Record> {
+fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<NodeRecord> {
     let (operator, x) = (&node.operator, node.geometry.input_shape());
     let (figures, explanation) = match node.dtype {
         DType::F32 => session.run::<f32>(operator, &x),
@@ -251,17 +251,17 @@ fn run_node(session: &mut Session, name: &str, node: &ConvNode) -> Result<Record
         estimated_seconds: v.cost.map(|nanoseconds| nanoseconds / 1e9),
         reason: v.reason.clone(),
     };
-    Ok(Record {
+    Ok(NodeRecord {
         name: name.to_owned(),
         dtype: dtype_name(node.dtype).to_owned(),
-        why: why(&explanation, &figures.algorithm),
+        why: estimates(&explanation, &figures.algorithm),
         candidates: explanation.verdicts().iter().map(candidate).collect(),
         figures,
     })
 }
 
-/// What the planner expected of its pick, and of the next best.
-fn why(explanation: &Explanation, picked: &str) -> String {
+/// The estimates of the planner's pick and of the next best algorithm.
+fn estimates(explanation: &Explanation, picked: &str) -> String {
     let costs = explanation.verdicts().iter().filter_map(|v| Some((v.cost?, v.algorithm.name())));
     let (mine, others): (Vec<_>, Vec<_>) = costs.partition(|(_, name)| *name == picked);
     let text = |(nanoseconds, name): &(f64, &str)| format!("{name} {}", seconds(nanoseconds / 1e9));
@@ -283,7 +283,7 @@ fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\n{BAD}{partial}{BAD:#}")?;
     }
     let header = [&["node"][..], &Figures::HEADS, &["why"]].concat();
-    let row = |r: &Record| [from_ref(&r.name), &r.figures.cells(), from_ref(&r.why)].concat();
+    let row = |r: &NodeRecord| [from_ref(&r.name), &r.figures.cells(), from_ref(&r.why)].concat();
     let mut nodes = table(&header, profile.nodes.iter().map(row), 4);
     if let Some(column) = nodes.column_mut(header.len() - 1) {
         column.set_cell_alignment(comfy_table::CellAlignment::Left);

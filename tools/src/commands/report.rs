@@ -1,4 +1,4 @@
-//! `report`: the speed, the limit and the error of each layer.
+//! `report`: prints the speed, the limit and the error of each layer.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use convoke_tools::data::Scalar;
 use convoke_tools::shapes::{self, Layer, describe};
 use convoke_tools::timing::geometric_mean;
 
-use super::worker::Row;
+use super::worker::WorkerRow;
 use super::{Verdict, is_rejection, load_at_start};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
@@ -25,28 +25,28 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session};
 /// Time the layers of published networks, and check each against the reference
 ///
 /// Each layer is planned, its weights are packed, and then it is run again and again. Planning
-/// and packing are outside the timed part; input and output are plain NCHW, caches are warm
-/// (with --cold, all but X come from memory).
+/// and packing are not timed. Input and output are plain NCHW. Caches are warm (with --cold,
+/// everything except X comes from memory).
 ///
-/// Beside the columns that are explained at the end:
+/// Two columns are not explained at the end:
 ///
 ///   error         largest distance from the double-precision reference, over a sample of
 ///                 some 500 output elements with all corners and every face
-///   of bound      largest share of the error that rounding can explain,
-///                 K * eps * sum |x| |w|; above 1 is wrong
+///   of bound      largest error as a share of the bound of rounding errors,
+///                 K * eps * sum |x| |w|; above 1 the result is wrong
 ///
 /// With --output DIR, the layers are also run with the other instruction sets and numbers of
 /// threads of this machine, and DIR gets report.json, layers.csv, the pictures as SVG files, and
-/// index.html with all of it in one file.
+/// index.html with everything in one file.
 ///
 /// A layer that needs more memory than is free, or more than 20 s a run, is listed with the reason,
 /// and the others go on.
 ///
-/// Ctrl-C ends it after the run at hand; the layers that were measured are printed and written.
+/// Ctrl-C ends it after the current run; the layers that were measured are printed and written.
 /// The exit status is 1 if a result was wrong, 2 if a layer was not run, 130 if it was interrupted.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_long_help = COLUMNS)]
-pub(crate) struct Args {
+pub(crate) struct ReportArgs {
     /// Number of threads
     #[arg(long, default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
@@ -61,11 +61,11 @@ pub(crate) struct Args {
     /// Seconds to spend on timing each layer
     #[arg(long, default_value = "0.2", value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: Duration,
-    /// Empty the caches before each run, and read X again: weights, output and workspace come from
-    /// memory, as inside a large network
+    /// Empty the caches before each run, and read X again: weights, output and workspace come
+    /// from memory, as inside a large network
     #[arg(long)]
     cold: bool,
-    /// Print JSON; with --list, the layers as requests of the sub-command worker have them
+    /// Print JSON; with --list, the layers in the form of requests to the sub-command worker
     #[arg(long)]
     json: bool,
     /// Write a page, pictures, JSON and CSV into this folder; compare instruction sets and threads
@@ -80,11 +80,11 @@ pub(crate) struct Args {
 }
 
 /// Runs the layers, and prints the report.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &ReportArgs) -> Result<Verdict> {
     let layers = args.layers()?;
     if args.list {
         let list = if args.json {
-            let rows = layers.iter().map(Row::new).collect::<Result<Vec<_>>>()?;
+            let rows = layers.iter().map(WorkerRow::new).collect::<Result<Vec<_>>>()?;
             serde_json::to_string_pretty(&rows)? + "\n"
         } else {
             let line = |layer: &Layer| Ok(format!("{}: {} {}\n", layer.name, layer.op, describe(&layer.geometry()?)));
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     Ok(Verdict::of_layers(report.interrupted, &report.failed, report.wrong().is_empty()))
 }
 
-impl Args {
+impl ReportArgs {
     /// The layers that are asked for.
     fn layers(&self) -> Result<Vec<Layer>> {
         let mut layers = Vec::new();
@@ -175,8 +175,8 @@ impl Args {
         })
     }
 
-    /// What the layers are compared with: other instruction sets on as many threads, other numbers
-    /// of threads with the same instructions.
+    /// What the layers are compared with: other instruction sets with the same number of threads,
+    /// and other numbers of threads with the same instruction set.
     fn others(&self, dtype: DType) -> Result<Vec<(Series, Session)>> {
         if self.output.is_none() {
             return Ok(Vec::new());
@@ -196,8 +196,8 @@ impl Args {
     }
 }
 
-/// Runs a layer in all ways at once, so that a drift of the machine's speed hits what is compared
-/// alike. It is kept in all of them, or in none.
+/// Runs a layer in all settings, one right after the other, so that a drift of the machine's
+/// speed affects all alike. Its figures are kept for all settings or for none.
 fn measure_layer<T: Scalar>(layer: &Layer, main: &mut Session, others: &mut [(Series, Session)]) -> Result<Record> {
     let operator = layer.operator();
     let run = |session: &mut Session| {
@@ -212,8 +212,8 @@ fn measure_layer<T: Scalar>(layer: &Layer, main: &mut Session, others: &mut [(Se
     Ok(Record { name: layer.name.clone(), network: layer.network().to_owned(), figures })
 }
 
-/// The geometric means of each kind of layers that occurs, and of all. A layer without operations
-/// has no speed: it would make each mean 0.
+/// The geometric means of each kind of layer that occurs, and of all layers. Layers without
+/// operations are left out: their speed of 0 would make each mean 0.
 fn summarise(records: &[Record]) -> Vec<Summary> {
     let all: Vec<_> = records.iter().map(|r| &r.figures).filter(|f| f.flop > 0.0).collect();
     let mut kinds = BTreeMap::<&str, Vec<&Figures>>::new();
@@ -264,7 +264,7 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes everything that `--output` promises.
+/// Writes all files of `--output`.
 fn write(report: &Report, folder: &Path) -> Result<()> {
     fs::write(folder.join("report.json"), serde_json::to_string_pretty(report)?)?;
     write_csv(report, &folder.join("layers.csv"))?;
@@ -276,7 +276,7 @@ fn write(report: &Report, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The layers, one a line.
+/// Writes the layers, one in each line.
 fn write_csv(report: &Report, path: &Path) -> Result<()> {
     let mut writer = csv::Writer::from_path(path)?;
     writer.write_record([

@@ -1,4 +1,4 @@
-//! `worker`: times layers that another program asks for.
+//! `worker`: times the layers that another program sends.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,9 +20,9 @@ use crate::session::ensure_fits;
 
 /// Time layers on request: one JSON object a line in, one out
 ///
-/// Lets a program that compares several implementations run this one beside the others.
-/// It reads requests from standard input until that ends; each is one line with a JSON object,
-/// and is answered by one line with a JSON object on standard output.
+/// It is for programs that compare several implementations. It reads requests from standard
+/// input until that ends. Each request is one line with a JSON object, and is answered by one
+/// line with a JSON object on standard output.
 ///
 /// A request (in one line):
 ///
@@ -45,7 +45,7 @@ use crate::session::ensure_fits;
 /// input and output are plain NCHW.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Args {
+pub(crate) struct WorkerArgs {
     #[command(flatten)]
     choice: Choice,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 /// A line of input.
 #[derive(Debug, Deserialize)]
 struct Request {
-    row: Row,
+    row: WorkerRow,
     dir: PathBuf,
     threads: usize,
     secs: f64,
@@ -63,7 +63,7 @@ struct Request {
 
 /// The layer of a request.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct WorkerRow {
     #[serde(default)]
     name: String,
     op: String,
@@ -80,7 +80,7 @@ pub(crate) struct Row {
     group: i64,
     #[serde(default)]
     output_padding: Vec<i64>,
-    /// Operations of the definition; not asked for in a request.
+    /// Operations of the definition. Requests need not have it.
     #[serde(default)]
     flop: f64,
 }
@@ -89,8 +89,8 @@ fn one_group() -> i64 {
     1
 }
 
-impl Row {
-    /// A layer as a request has it.
+impl WorkerRow {
+    /// The layer in the form of a request.
     pub(crate) fn new(layer: &Layer) -> Result<Self> {
         let geometry = layer.geometry()?;
         Ok(Self {
@@ -134,7 +134,7 @@ enum Answer {
 }
 
 /// Answers requests until standard input ends.
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &WorkerArgs) -> Result<Verdict> {
     let mut worker = Worker { choice: args.choice.clone(), teams: HashMap::new() };
     let mut output = io::stdout().lock();
     for line in io::stdin().lock().lines() {
@@ -155,7 +155,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
 /// What is kept from one request to the next.
 struct Worker {
     choice: Choice,
-    /// Teams by their number of threads.
+    /// The teams, by their number of threads.
     teams: HashMap<usize, Team>,
 }
 
@@ -223,7 +223,7 @@ mod tests {
             "name": "t", "op": "ConvTranspose", "x": [2, 3, 5], "w": [3, 4, 3], "y": [2, 4, 10], "strides": [2],
             "pads": [1, 1], "dilations": [1], "group": 1, "output_padding": [1], "flop": 1
         });
-        let layer = serde_json::from_value::<Row>(row.clone()).unwrap().layer().unwrap();
+        let layer = serde_json::from_value::<WorkerRow>(row.clone()).unwrap().layer().unwrap();
         let geometry = layer.geometry().unwrap();
         let operands = Operands::<f32>::new(&geometry);
         write(&dir.join("x.bin"), &operands.x);
@@ -252,7 +252,8 @@ mod tests {
 
     #[test]
     fn defaults_of_attributes() {
-        let row: Row = serde_json::from_str(r#"{"op": "Conv", "x": [1,2,5], "w": [4,2,3], "y": [1,4,3]}"#).unwrap();
+        let row: WorkerRow =
+            serde_json::from_str(r#"{"op": "Conv", "x": [1,2,5], "w": [4,2,3], "y": [1,4,3]}"#).unwrap();
         assert_eq!(row.layer().unwrap().geometry().unwrap().output_shape(), [1, 4, 3]);
     }
 

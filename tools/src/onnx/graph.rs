@@ -1,8 +1,8 @@
 //! The Conv and ConvTranspose nodes of any model, with their shapes.
 //!
-//! Only shapes and types are needed, so weights may stand in other files. Shapes of values between
-//! nodes come from the model's `value_info`; what is [`missing`](Graph::missing) there can be
-//! [`insert`](Graph::insert)ed by whoever infers it.
+//! Only shapes and types are needed, so weights may be in other files. Shapes of values between
+//! nodes come from the model's `value_info`. Shapes that it lacks ([`missing`](Graph::missing))
+//! can be inferred elsewhere and added with [`insert`](Graph::insert).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -25,18 +25,18 @@ enum Dim {
     Unknown,
 }
 
-/// What a model says of one value.
+/// What a model says about one value.
 #[derive(Debug, Clone, Default)]
 struct Value {
     dtype: Option<DType>,
-    /// Absent where not even the rank is known.
+    /// None if not even the rank is known.
     dims: Option<Vec<Dim>>,
 }
 
 /// An input of the whole model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    /// Its place among the model's inputs, initializers not counted.
+    /// Its index among the model's inputs. Initializers do not count.
     pub index: usize,
     /// Its name.
     pub name: String,
@@ -44,7 +44,7 @@ pub struct Input {
     pub shape: Option<Vec<usize>>,
 }
 
-/// A model's convolutions, and what is known of all values.
+/// A model's convolutions, and what is known about all values.
 #[derive(Debug, Clone)]
 pub struct Graph {
     opset: i64,
@@ -68,11 +68,12 @@ pub struct ConvNode {
 }
 
 impl Graph {
-    /// Decodes a model. `sizes` are those of dimensions that have names in place of sizes, such as
+    /// Decodes a model. `sizes` gives the sizes of dimensions that have only a name, such as
     /// `batch`.
     ///
     /// # Errors
-    /// Bytes that are not a model; a model without graph, opset or convolution.
+    /// The call fails if the bytes are not a model, or if it has no graph, no opset or no
+    /// convolution.
     pub fn decode(bytes: &[u8], sizes: BTreeMap<String, i64>) -> Result<Self> {
         let model = ModelProto::decode(bytes).context("not an ONNX model")?;
         let root = model.graph.context("the model has no graph")?;
@@ -94,7 +95,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Takes what a graph knows, the branches and bodies in it too.
+    /// Collects what a graph says, including the branches and loop bodies in it.
     fn collect(&mut self, graph: GraphProto) {
         for info in graph.input.iter().chain(&graph.output).chain(&graph.value_info) {
             self.note_info(info);
@@ -152,35 +153,34 @@ impl Graph {
         self.values.get(name)?.dims.as_ref()?.iter().map(size).collect()
     }
 
-    /// The values whose shapes the convolutions need and the model does not say.
+    /// The values whose shapes the convolutions need and the model lacks.
     #[must_use]
     pub fn missing(&self) -> BTreeSet<String> {
         let needed = self.nodes.iter().flat_map(|node| &node.input).filter(|name| !name.is_empty());
         needed.filter(|name| self.shape(name).is_none()).cloned().collect()
     }
 
-    /// Whether the convolutions need shapes that neither the model says nor names of sizes stand in
-    /// for: [`HOW_TO_INFER`] helps.
+    /// Whether the convolutions need shapes that the model lacks altogether, rather than sizes
+    /// that have only a name. [`HOW_TO_INFER`] says how to add them.
     #[must_use]
     pub fn lacks_shapes(&self) -> bool {
         self.missing().iter().any(|name| self.open_size(name).is_none())
     }
 
-    /// The name that stands in a value's shape where a size should.
+    /// The name of a dimension of a value for which a size is missing.
     fn open_size(&self, name: &str) -> Option<&String> {
         let dims = self.values.get(name)?.dims.as_ref()?;
         dims.iter().find_map(|dim| if let Dim::Name(name) = dim { Some(name) } else { None })
     }
 
-    /// Says the shape of a value, and the element type where it is one of the four that convoke
-    /// has.
+    /// Adds the shape of a value, and its element type if it is one of the four that convoke has.
     pub fn insert(&mut self, name: &str, dtype: Option<DType>, shape: &[i64]) {
         let value = self.values.entry(name.to_owned()).or_default();
         value.dtype = value.dtype.or(dtype);
         value.dims = Some(shape.iter().map(|&size| Dim::Size(size)).collect());
     }
 
-    /// The model's inputs, those that are weights left out.
+    /// The model's inputs without weights.
     #[must_use]
     pub fn inputs(&self) -> Vec<Input> {
         let input = |(index, name): (usize, &String)| {
@@ -190,8 +190,8 @@ impl Graph {
         self.inputs.iter().enumerate().map(input).collect()
     }
 
-    /// Number of nodes by operators that are convolutions of another kind, such as `ConvInteger`,
-    /// or out of reach, in functions.
+    /// Number of nodes by operator, for convolutions of another kind, such as `ConvInteger`, and
+    /// for convolutions inside functions, which are not read.
     #[must_use]
     pub fn others(&self) -> &BTreeMap<String, usize> {
         &self.others
@@ -203,9 +203,9 @@ impl Graph {
         if list.is_empty() { String::new() } else { format!(" (but {}, which is not covered)", list.join(", ")) }
     }
 
-    /// The convolutions, in the model's order: each node's name, and what it is, or the reason why
-    /// that is not known: a shape that is missing, a type or an attribute that the operators do not
-    /// have.
+    /// The convolutions in the model's order. Each has the node's name, and its description or
+    /// the reason why there is none: a missing shape, or a type or an attribute that the
+    /// operators do not have.
     #[must_use]
     pub fn nodes(&self) -> Vec<(String, Result<ConvNode>)> {
         self.nodes.iter().map(|node| (name(node), self.node(node))).collect()
@@ -213,7 +213,8 @@ impl Graph {
 
     fn node(&self, node: &NodeProto) -> Result<ConvNode> {
         let shapes = node.input.iter().map(|input| self.input(input)).collect::<Result<Vec<_>>>()?;
-        // Where a value's type is not noted, it is that of the others: the operators have one type.
+        // If the type of a value is not noted, it is that of the other inputs, because the
+        // operators have only one type.
         let mut types = node.input.iter().filter_map(|input| self.values.get(input)?.dtype);
         let dtype = types.next().context("none of its inputs has a known element type of the four that convoke has")?;
         let input = |shape| Option::as_ref(shape).map(|dims: &Vec<i64>| NodeInput { dtype, dims });
@@ -223,7 +224,7 @@ impl Graph {
         Ok(ConvNode { dtype, operator, geometry })
     }
 
-    /// The shape of a node's input; `None` for an optional one that is absent.
+    /// The shape of a node's input; `None` for an optional input that is absent.
     fn input(&self, name: &str) -> Result<Option<Vec<i64>>> {
         if name.is_empty() {
             return Ok(None);
@@ -238,7 +239,7 @@ impl Graph {
     }
 }
 
-/// The node's name, or its first output's.
+/// The node's name, or the name of its first output if it has none.
 fn name(node: &NodeProto) -> String {
     if node.name.is_empty() { node.output.first().cloned().unwrap_or_default() } else { node.name.clone() }
 }

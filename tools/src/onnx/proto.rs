@@ -1,6 +1,6 @@
-//! The messages of ONNX's `onnx.proto` that test folders and the shapes of a graph need, with the
-//! field numbers of that file. Fields that are not listed are skipped by the decoder, so newer
-//! models can be read too.
+//! The messages of ONNX's `onnx.proto` that are needed for test folders and for the shapes of a
+//! graph, with the field numbers of that file. The decoder skips fields that are not listed, so
+//! newer models can be read too.
 
 /// A model: operator sets, and the graph.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -19,7 +19,7 @@ pub struct ModelProto {
     pub functions: Vec<FunctionProto>,
 }
 
-/// An operator that a model defines by others.
+/// An operator that a model defines by other operators.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FunctionProto {
     /// The nodes that it stands for.
@@ -47,13 +47,13 @@ pub struct GraphProto {
     /// Constants, by name.
     #[prost(message, repeated, tag = "5")]
     pub initializer: Vec<TensorProto>,
-    /// Inputs; those of old models list the initializers too.
+    /// Inputs. Old models list the initializers here too.
     #[prost(message, repeated, tag = "11")]
     pub input: Vec<ValueInfoProto>,
     /// Outputs.
     #[prost(message, repeated, tag = "12")]
     pub output: Vec<ValueInfoProto>,
-    /// Types of values between nodes, where the model's writer noted them.
+    /// Types of values between nodes, as far as the writer of the model noted them.
     #[prost(message, repeated, tag = "13")]
     pub value_info: Vec<ValueInfoProto>,
 }
@@ -64,12 +64,12 @@ pub struct ValueInfoProto {
     /// The name that nodes use.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its type, where it is known.
+    /// Its type, if it is known.
     #[prost(message, optional, tag = "2")]
     pub r#type: Option<TypeProto>,
 }
 
-/// The type of a value; of the kinds that ONNX has, tensors only.
+/// The type of a value. Only tensors are supported, not ONNX's other kinds of types.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TypeProto {
     /// A tensor.
@@ -83,7 +83,7 @@ pub struct TensorTypeProto {
     /// The element type.
     #[prost(enumeration = "DataType", tag = "1")]
     pub elem_type: i32,
-    /// The shape; absent where not even the rank is known.
+    /// The shape; absent if not even the rank is known.
     #[prost(message, optional, tag = "2")]
     pub shape: Option<TensorShapeProto>,
 }
@@ -91,7 +91,7 @@ pub struct TensorTypeProto {
 /// A shape.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TensorShapeProto {
-    /// One entry an axis.
+    /// One entry for each axis.
     #[prost(message, repeated, tag = "1")]
     pub dim: Vec<DimensionProto>,
 }
@@ -110,7 +110,7 @@ pub struct DimensionProto {
 /// One operator.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NodeProto {
-    /// Names of the inputs; empty for an optional one that is absent.
+    /// Names of the inputs. The name is empty for an optional input that is absent.
     #[prost(string, repeated, tag = "1")]
     pub input: Vec<String>,
     /// Names of the outputs.
@@ -130,7 +130,7 @@ pub struct NodeProto {
     pub domain: String,
 }
 
-/// One attribute: `type` says which field holds the value.
+/// One attribute. `type` says which field holds the value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AttributeProto {
     /// The attribute's name.
@@ -180,7 +180,7 @@ pub enum AttributeType {
     Ints = 7,
 }
 
-/// A tensor: `data_type` says which of the data fields is used, unless `raw_data` is.
+/// A tensor. `data_type` says which data field is used, unless `raw_data` is not empty.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TensorProto {
     /// The shape.
@@ -204,7 +204,7 @@ pub struct TensorProto {
     /// Elements of DOUBLE.
     #[prost(double, repeated, tag = "10")]
     pub double_data: Vec<f64>,
-    /// 1: the elements stand in another file, which is not read here.
+    /// 1 if the elements are in another file. Such files are not read.
     #[prost(int32, tag = "14")]
     pub data_location: i32,
 }

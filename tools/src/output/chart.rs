@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
 use convoke_tools::limits::Level;
-use convoke_tools::shapes::{Kind, OTHER};
+use convoke_tools::shapes::{LayerKind, OTHER};
 use convoke_tools::timing::geometric_mean;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, Ranged};
@@ -16,17 +16,17 @@ use super::text::percent;
 use crate::records::{Record, Report, Series};
 use crate::session::ABOVE_100;
 
-/// Pixels across; SVG scales. Narrow, so that the text can still be read where a telephone or half
-/// a window scales it down.
+/// Width of a picture in pixels. SVG can be scaled. The width is small, so that the text is still
+/// legible when a telephone or a small window scales it down.
 const WIDTH: u32 = 700;
 const FONT: &str = "sans-serif";
-/// Pixels above and below what a picture shows: its title, and what was measured on what.
+/// Pixels above and below the plot: for the title, and for the machine and the setting.
 const FRAME: (u32, u32) = (44, 66);
 const GREY: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(222, 222, 222);
 const WRONG: RGBColor = RGBColor(214, 0, 0);
-/// Colours that are told apart with any colour vision (Okabe and Ito), and a dark grey. Each kind
-/// of layer has its own, in the order of [`Kind::ALL`].
+/// Colours that are distinct for any colour vision (Okabe and Ito), and a dark grey. Each kind of
+/// layer has its own, in the order of [`LayerKind::ALL`].
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -50,7 +50,7 @@ pub(crate) struct Picture {
     pub(crate) svg: String,
 }
 
-/// All pictures that the figures suffice for.
+/// All pictures for which the report has the figures.
 pub(crate) fn all(report: &Report) -> Result<Vec<Picture>> {
     if report.layers.is_empty() {
         return Ok(Vec::new());
@@ -63,12 +63,13 @@ pub(crate) fn all(report: &Report) -> Result<Vec<Picture>> {
     Ok(pictures)
 }
 
-/// Every layer under the limits of the machine.
+/// Every layer, below the limits of the machine.
 fn roofline(report: &Report) -> Result<Picture> {
+    /// Height of the plot in pixels.
     const PLOT: u32 = 470;
-    /// To the right of the plot, where the FMA line's name stands.
+    /// Pixels to the right of the plot, for the name of the FMA line.
     const NAME: i32 = 100;
-    /// Of the plot's height, what is kept for the names of the other lines, above the FMA line.
+    /// Share of the plot's height above the FMA line, for the names of the other lines.
     const NAMES: f64 = 0.22;
     let isa = &report.layers[0].figures.isa;
     let (peak, bandwidth) = (report.machine.fma_peak[isa], &report.machine.read_bandwidth[isa]);
@@ -88,7 +89,7 @@ fn roofline(report: &Report) -> Result<Picture> {
         let intensity = |r: &Record| r.figures.flop / r.figures.compulsory_bytes;
         let place = |r: &Record| (intensity(r), r.figures.gflops);
         let levels = Level::ALL.map(|level| (level, bandwidth[&level.to_string()]));
-        // The lines bend at peak / rate: those points belong to the picture even where no layer is
+        // The lines bend at peak / rate. Those points belong to the picture even if no layer is
         // near them.
         let x = range(report.layers.iter().map(intensity).chain(levels.map(|(_, rate)| peak / rate)));
         let y = range(report.layers.iter().map(|r| r.figures.gflops).chain([peak]));
@@ -114,8 +115,8 @@ fn roofline(report: &Report) -> Result<Picture> {
             .map_err(drawing)?;
 
         for (line, (level, rate)) in (1..).zip(levels.into_iter().rev()) {
-            // From the left edge, or from where the line enters the picture, to where arithmetic
-            // takes over.
+            // The line runs from the left edge, or from where it enters the picture, to the point
+            // where arithmetic becomes the limit.
             let (from, to) = (x.0.max(y.0 / rate), peak / rate);
             let points = [(from, from * rate), (to, to * rate)];
             chart.draw_series(LineSeries::new(points, GREY.stroke_width(2))).map_err(drawing)?;
@@ -146,14 +147,14 @@ fn roofline(report: &Report) -> Result<Picture> {
     Ok(Picture { file: "roofline.svg", caption, svg })
 }
 
-/// Writes the name of a limit by bandwidth, whose line ends at this point of the FMA line. The
-/// lines end close to each other: each name stands in a line of its own (the first is the lowest),
-/// with a stalk from the end of the limit's line. The left most has the highest, so that no name
-/// meets a stalk.
+/// Writes the name of a bandwidth limit above the point where its line ends at the FMA line. The
+/// ends are close to each other, so each name has a text line of its own (the first is the
+/// lowest) and a stalk from the end of its limit. The leftmost limit has the highest text line,
+/// so that no stalk crosses a name.
 fn name_above(root: &Area<'_>, end: (i32, i32), line: i32, name: &str) -> Result<()> {
     let y = end.1 - 16 * line;
     root.draw(&PathElement::new([end, (end.0, y - 6)], GREY)).map_err(drawing)?;
-    // The grid's lines would run through the letters.
+    // The lines of the grid would run through the letters.
     let width = 6 + 6 * name.chars().count() as i32;
     root.draw(&Rectangle::new([(end.0 + 1, y - 7), (end.0 + width, y + 7)], WHITE.filled())).map_err(drawing)?;
     text(root, name, (end.0 + 5, y), 12, BLACK, HPos::Left)
@@ -163,7 +164,7 @@ type Chart = Option<(&'static str, String, Bars)>;
 
 /// A bar for each network.
 fn networks(report: &Report) -> Chart {
-    // What is from no network comes last.
+    // Layers that are from no network come last.
     let mut by_network = BTreeMap::<(bool, &str), (usize, [f64; 3])>::new();
     for record in with_operations(report) {
         let f = &record.figures;
@@ -171,7 +172,7 @@ fn networks(report: &Report) -> Chart {
         *layers += 1;
         [f.flop, f.seconds_best, f.seconds_at_limit].iter().zip(sums).for_each(|(value, sum)| *sum += value);
     }
-    let row = |((_, network), (layers, [flop, best, at_limit])): ((bool, &str), (usize, [f64; 3]))| Row {
+    let row = |((_, network), (layers, [flop, best, at_limit])): ((bool, &str), (usize, [f64; 3]))| ChartRow {
         label: format!("{network} ({layers} layer{})", if layers == 1 { "" } else { "s" }),
         values: vec![flop / best / 1e9],
         mark: Some(flop / at_limit / 1e9),
@@ -206,7 +207,7 @@ fn instruction_sets(report: &Report) -> Chart {
     let row = |kind: String| {
         let values: Vec<f64> = series.iter().map(|s| mean_of_kind(report, &kind, |name| s.gflops[name])).collect();
         let note = format!("x {:.2}", values[values.len() - 1] / values[0]);
-        Row { label: kind, values, mark: None, note }
+        ChartRow { label: kind, values, mark: None, note }
     };
     let caption = "The same layers with each instruction set: the geometric mean of each kind of layer, and the last by the first.".to_owned();
     let (isas, threads) = (series.iter().map(|s| s.isa.as_str()).collect::<Vec<_>>(), report.machine.threads);
@@ -234,7 +235,7 @@ fn threads(report: &Report) -> Chart {
         let speedup = |s: &&Series| mean_of_kind(report, &kind, |name| s.gflops[name] / one.gflops[name]);
         let values: Vec<f64> = more.iter().map(speedup).collect();
         let note = format!("{:.2} of {most}", values[values.len() - 1]);
-        Row { label: kind, values, mark: Some(most as f64), note }
+        ChartRow { label: kind, values, mark: Some(most as f64), note }
     };
     let caption = format!(
         "How many times as fast as on one thread: the geometric mean of each kind of layer, with {isa}. The mark is the largest number of threads. Batch \
@@ -257,68 +258,72 @@ fn mean_of_kind(report: &Report, kind: &str, value: impl Fn(&str) -> f64) -> f64
     geometric_mean(with_operations(report).filter(|r| r.figures.kind == kind).map(|r| value(&r.name)))
 }
 
-/// The layers that have operations: empty ones have no speed, and no place on a logarithmic axis.
+/// The layers that have operations. Empty layers have no speed, and no place on a logarithmic
+/// axis.
 fn with_operations(report: &Report) -> impl Iterator<Item = &Record> {
     report.layers.iter().filter(|r| r.figures.flop > 0.0)
 }
 
-/// The kinds that occur, and their colours: the same ones, whichever occur.
+/// The kinds that occur, with their colours. A kind's colour does not depend on which others
+/// occur.
 fn kinds(report: &Report) -> impl Iterator<Item = (String, RGBColor)> {
-    let named = Kind::ALL.into_iter().map(|kind| kind.to_string()).zip(COLOURS);
+    let named = LayerKind::ALL.into_iter().map(|kind| kind.to_string()).zip(COLOURS);
     named.filter(|(kind, _)| with_operations(report).any(|r| r.figures.kind == *kind))
 }
 
-/// Instruction sets in order of capability.
+/// The order of instruction sets by capability.
 fn rank(isa: &str) -> Option<convoke::Isa> {
     isa.parse().ok()
 }
 
-/// A little more than the values above 0 span, for an axis with a logarithmic scale: it has no
-/// place for others.
+/// A range that is a little wider than the values above 0. Other values have no place on a
+/// logarithmic axis.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let above_0 = values.filter(|&v| v > 0.0);
     let (low, high) = above_0.fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
     (low / 1.5, high * 1.5)
 }
 
-/// A number of a logarithmic axis.
+/// A number on a logarithmic axis.
 fn plain(value: f64) -> String {
     if value < 1.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// Bars to the right, in groups.
+/// Horizontal bars, in groups.
 #[derive(Debug)]
 struct Bars {
     title: &'static str,
-    /// What was measured on what.
+    /// The machine and the setting.
     headline: [String; 3],
     unit: &'static str,
     /// One name for each bar of a group.
     series: Vec<String>,
     /// What the marks mean.
     mark: Option<&'static str>,
-    rows: Vec<Row>,
+    rows: Vec<ChartRow>,
     /// Height of a bar.
     bar: i32,
 }
 
 /// A group of bars.
 #[derive(Debug)]
-struct Row {
+struct ChartRow {
     label: String,
     values: Vec<f64>,
     mark: Option<f64>,
-    /// What stands to the right of the bars.
+    /// The text to the right of the bars.
     note: String,
 }
 
 impl Bars {
     fn draw(&self, report: &Report) -> Result<String> {
+        /// Pixels to the right of the bars, for the notes.
         const NOTES: i32 = 100;
+        /// Pixels between two groups of bars.
         const GAP: i32 = 8;
-        /// Below the bars: the axis.
+        /// Pixels below the bars, for the axis.
         const AXIS: i32 = 48;
-        // Names in files of the user's own may be long.
+        // Names in files of the user may be long.
         let longest = self.rows.iter().map(|row| row.label.chars().count()).max().unwrap_or(0);
         let labels = (24 + 7 * longest as i32).clamp(80, WIDTH as i32 / 2);
         let legend_height = self.legend(None, labels)?;
@@ -363,9 +368,10 @@ impl Bars {
         Ok(svg)
     }
 
-    /// The names of the bars and of the mark, in as many lines as they need; gives their height,
-    /// and draws them only if it is given an area.
+    /// The names of the bars and of the mark, in as many lines as they need. It returns their
+    /// height, and draws them only if it is given an area.
     fn legend(&self, area: Option<&Area<'_>>, left: i32) -> Result<i32> {
+        /// Height of a line of names in pixels.
         const LINE: i32 = 20;
         let (mut x, mut y) = (left, 12);
         let bars = self.series.iter().zip(COLOURS).map(|(name, colour)| (name.as_str(), Some(colour)));
@@ -388,7 +394,7 @@ impl Bars {
     }
 }
 
-/// About eight labels on an axis.
+/// Asks for about eight labels on an axis.
 struct Ticks;
 
 impl KeyPointHint for Ticks {
@@ -408,7 +414,7 @@ enum Key {
     Wrong,
 }
 
-/// All that the roofline's points need.
+/// All entries that the roofline's legend needs.
 fn keys(report: &Report) -> Vec<Key> {
     let any = |is: fn(&Record) -> bool| with_operations(report).any(is);
     let winograd = any(|r| r.figures.is_winograd()).then_some(Key::Winograd);
@@ -417,15 +423,17 @@ fn keys(report: &Report) -> Vec<Key> {
 }
 
 impl Key {
+    /// Entries of the legend in one line.
     const COLUMNS: usize = 4;
+    /// Height of a line of the legend in pixels.
     const LINE: i32 = 22;
 
-    /// Of so many, with a margin.
+    /// Height in pixels of so many entries, with a margin.
     fn height(keys: usize) -> u32 {
         Self::LINE as u32 * (keys.div_ceil(Self::COLUMNS) as u32 + 1)
     }
 
-    /// In the place of its number among the others.
+    /// Draws the entry in its place, the one with number `index`.
     fn draw(self, area: &Area<'_>, index: usize) -> Result<()> {
         let (column, line) = ((index % Self::COLUMNS) as i32, (index / Self::COLUMNS) as i32);
         let (x, y) = (70 + 150 * column, 18 + Self::LINE * line);
@@ -447,8 +455,8 @@ impl Key {
     }
 }
 
-/// A white sheet with the title above, and what was measured on what, when, below; gives what is
-/// between.
+/// A white sheet with the title at the top, and the machine, setting and time at the bottom. It
+/// returns the area between them.
 fn frame<'a>(root: &Area<'a>, title: &str, headline: &[String; 3], report: &Report) -> Result<Area<'a>> {
     root.fill(&WHITE).map_err(drawing)?;
     let height = root.dim_in_pixel().1 as i32;
@@ -462,13 +470,13 @@ fn frame<'a>(root: &Area<'a>, title: &str, headline: &[String; 3], report: &Repo
     Ok(root.margin(FRAME.0, FRAME.1, 0, 0))
 }
 
-/// Text whose middle is at the height `y`.
+/// Text that is centred at the height `y`.
 fn text(area: &Area<'_>, text: &str, at: (i32, i32), size: i32, colour: RGBColor, anchor: HPos) -> Result<()> {
     let style = (FONT, size).into_font().color(&colour).pos(Pos::new(anchor, VPos::Center));
     area.draw(&Text::new(text.to_owned(), at, style)).map_err(drawing)
 }
 
-/// A drawing error borrows the backend's type; its text is kept.
+/// Converts a drawing error to text, because its type borrows from the backend.
 fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("drawing: {error}")
 }
@@ -572,7 +580,7 @@ pub(super) mod tests {
         let both = report(vec![layer("b", "transposed", 5e4, 1e4), grouped()]);
         let alone = kinds(&report(vec![grouped()])).collect::<Vec<_>>();
         assert_eq!(alone, kinds(&both).take(1).collect::<Vec<_>>());
-        assert!(Kind::ALL.len() <= COLOURS.len());
+        assert!(LayerKind::ALL.len() <= COLOURS.len());
     }
 
     #[test]

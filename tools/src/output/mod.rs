@@ -1,4 +1,4 @@
-//! How figures are shown: as text, as pictures, as a page.
+//! Shows figures: as text, as pictures, and as a page.
 
 pub(crate) mod chart;
 pub(crate) mod page;

@@ -1,4 +1,4 @@
-//! A report as one HTML page that needs no other file.
+//! Writes a report as one HTML page that needs no other file.
 
 use std::fmt::{Result, Write};
 
@@ -6,8 +6,8 @@ use super::chart::Picture;
 use crate::records::{Report, Summary};
 use crate::session::{Failure, Figures};
 
-/// Nothing scrolls sideways: on a narrow screen a row of the layers' table becomes a block, and
-/// each number stands beside the head of its column.
+/// The page never scrolls sideways. On a narrow screen, each row of the layers' table becomes a
+/// block, with the name of its column beside each number.
 const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;color:#1a1a1a;background:#fff;max-width:1180px;margin:2em auto;padding:0 1em}\
 h1{font-size:1.6em;margin-bottom:.2em}h2{font-size:1.2em;margin-top:2em}\
@@ -67,8 +67,8 @@ fn write_page(page: &mut String, report: &Report, pictures: &[Picture]) -> Resul
         cells(page, &Summary::HEADS[1..], &numbers)?;
     }
     page.push_str("</table>\n<h2>All layers</h2>\n<table class=\"layers\">\n");
-    // The first three columns of the figures are two here, below each other: geometry under the
-    // layer's name, kernel under the algorithm.
+    // The first three columns of the figures are two here: the geometry is below the layer's
+    // name, and the kernel is below the algorithm.
     let [_, algorithm, _, heads @ ..] = Figures::HEADS;
     let heads = [&["layer", algorithm][..], &heads, &["error of bound"]].concat();
     head(page, &heads, 2)?;
@@ -84,7 +84,7 @@ fn write_page(page: &mut String, report: &Report, pictures: &[Picture]) -> Resul
     Ok(())
 }
 
-/// What is not as it should be, if there is any.
+/// A list of what went wrong; nothing if all is well.
 fn list(page: &mut String, title: &str, lines: Vec<String>) -> Result {
     if lines.is_empty() {
         return Ok(());
@@ -96,7 +96,7 @@ fn list(page: &mut String, title: &str, lines: Vec<String>) -> Result {
     page.write_str("</ul>\n")
 }
 
-/// The heads of a table whose columns up to `numbers` are text.
+/// The heads of a table. The columns up to `numbers` are text.
 fn head(page: &mut String, heads: &[&str], numbers: usize) -> Result {
     page.push_str("<tr>");
     for (column, name) in heads.iter().enumerate() {
@@ -106,7 +106,7 @@ fn head(page: &mut String, heads: &[&str], numbers: usize) -> Result {
     page.write_str("</tr>\n")
 }
 
-/// The numbers that end a row, each with its head for narrow screens.
+/// The numbers at the end of a row. Each has its head, for narrow screens.
 fn cells(page: &mut String, heads: &[&str], numbers: &[String]) -> Result {
     for (head, number) in heads.iter().zip(numbers) {
         write!(page, "<td data-head=\"{head}\">{number}</td>")?;
@@ -114,7 +114,7 @@ fn cells(page: &mut String, heads: &[&str], numbers: &[String]) -> Result {
     page.write_str("</tr>\n")
 }
 
-/// Text that HTML does not take for markup.
+/// Text in which HTML finds no markup.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
-/// Prints what `text` writes to standard output, with colours where that is a terminal. A reader
-/// that has seen enough (`| head`) ends the output, not the program: its exit status still tells
-/// what was found.
+/// Prints what `text` writes to standard output, in colour if that is a terminal. If the reader
+/// closes the pipe (`| head`), the output ends but not the program, so that its exit status still
+/// tells the result.
 pub(crate) fn show(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     match text(&mut out).and_then(|()| out.flush()) {
@@ -16,10 +16,11 @@ pub(crate) fn show(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::R
     }
 }
 
-/// A bar on standard error, with the time left; invisible where that is not a terminal.
+/// A progress bar on standard error, with the remaining time. It is invisible if standard error
+/// is not a terminal.
 pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:32} {pos}/{len}, {left}  {msg}").expect("a valid template");
-    // Before the first step, the bar's own estimate is 0.
+    // Before the first step, the bar's own estimate would be 0.
     let style = style.with_key("left", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
         let _ = match state.pos() {
             0 => write!(out, "measuring the time left"),
@@ -29,7 +30,7 @@ pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
     ProgressBar::new(steps as u64).with_style(style)
 }
 
-/// A table whose columns from `numbers` on are aligned to the right.
+/// A table. The columns from `numbers` on are aligned to the right.
 pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = impl Into<Row>>, numbers: usize) -> Table {
     let mut table = Table::new();
     table
@@ -43,7 +44,7 @@ pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = impl Into<Row>>,
     table
 }
 
-/// A time in the unit that suits it.
+/// A time in a suitable unit.
 pub(crate) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.1} us", s * 1e6),
@@ -53,7 +54,7 @@ pub(crate) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// A size in the unit that suits it.
+/// A size in a suitable unit.
 pub(crate) fn bytes(bytes: usize) -> String {
     match bytes as f64 {
         b if b < 1024.0 => format!("{b} B"),
@@ -65,7 +66,7 @@ pub(crate) fn bytes(bytes: usize) -> String {
 
 /// A share as a whole percentage.
 pub(crate) fn percent(share: f64) -> String {
-    // Of nothing: a run that was interrupted before its first layer.
+    // A share of nothing, if a run was interrupted before its first layer.
     if share.is_finite() { format!("{:.0} %", 100.0 * share) } else { String::from("-") }
 }
 

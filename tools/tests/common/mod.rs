@@ -1,4 +1,4 @@
-//! ONNX test folders and models written on the spot.
+//! ONNX test folders and models that tests write.
 
 #![allow(dead_code, reason = "each test program uses a part of this module")]
 
@@ -53,8 +53,7 @@ pub(crate) struct Folder {
     pub(crate) opset: i64,
     pub(crate) attributes: Vec<AttributeProto>,
     pub(crate) inputs: Vec<TensorProto>,
-    /// How many of the inputs, from the first on, come from `input_*.pb`; the others are
-    /// initializers.
+    /// How many inputs, from the first on, come from `input_*.pb`. The others are initializers.
     pub(crate) fed: usize,
     pub(crate) output: TensorProto,
 }
@@ -117,7 +116,7 @@ impl Folder {
     }
 }
 
-/// A value of floats whose sizes are numbers or names.
+/// A value of type float whose sizes are numbers or names.
 pub(crate) fn value(name: &str, dims: &[&str]) -> ValueInfoProto {
     let dim = |text: &&str| match text.parse() {
         Ok(size) => DimensionProto { dim_value: Some(size), dim_param: None },
@@ -128,7 +127,7 @@ pub(crate) fn value(name: &str, dims: &[&str]) -> ValueInfoProto {
     ValueInfoProto { name: name.into(), r#type: Some(TypeProto { tensor_type }) }
 }
 
-/// A node of ONNX's own operators; its name is that of its output.
+/// A node of one of ONNX's own operators. Its name is that of its output.
 pub(crate) fn node(op_type: &str, inputs: &[&str], output: &str, attributes: &[AttributeProto]) -> NodeProto {
     NodeProto {
         input: inputs.iter().map(|&name| name.to_owned()).collect(),
@@ -140,13 +139,13 @@ pub(crate) fn node(op_type: &str, inputs: &[&str], output: &str, attributes: &[A
     }
 }
 
-/// Weights of which only the shape is there: the values are in another file.
+/// Weights with only a shape, because their values are in another file.
 pub(crate) fn external(name: &str, dims: &[i64]) -> TensorProto {
     TensorProto { data_location: 1, ..floats(name, dims, &[]) }
 }
 
-/// Two convolutions with an activation between them, then an upsampling; the batch is called
-/// `batch`.
+/// Two convolutions with an activation between them, then an upsampling. The name of the batch
+/// dimension is `batch`.
 pub(crate) fn network() -> GraphProto {
     GraphProto {
         node: vec![

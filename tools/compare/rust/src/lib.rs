@@ -1,5 +1,5 @@
-//! The protocol of `convoke-tools worker --help`: a request a line on standard input, an answer a
-//! line on standard output.
+//! The protocol of `convoke-tools worker --help`: each line of standard input is a request, and
+//! each line of standard output is an answer.
 
 #![forbid(unsafe_code)]
 
@@ -11,12 +11,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-/// What is to be timed.
+/// A layer to be timed.
 #[derive(Debug, Deserialize)]
 pub struct Request {
     /// The layer.
     pub row: Row,
-    /// Folder of its operands, and of the layer as `model.onnx` with input `x` and output `y`.
+    /// The folder with its operands, and with the layer as `model.onnx` with input `x` and output
+    /// `y`.
     pub dir: PathBuf,
     /// Threads that run it.
     pub threads: usize,
@@ -57,9 +58,9 @@ enum Answer {
 
 /// A layer that is ready to run.
 pub trait Layer {
-    /// What a run gives: an output that the library owns.
+    /// The result of a run: an output that the library owns.
     type Output;
-    /// Runs it once: the timed part.
+    /// Runs the layer once. This is the timed part.
     ///
     /// # Errors
     /// The library's.
@@ -74,7 +75,7 @@ pub trait Layer {
 /// Answers requests until standard input ends. `prepare` is not timed.
 ///
 /// # Errors
-/// Standard input or output.
+/// The errors of standard input and output.
 pub fn serve<L: Layer>(prepare: impl Fn(&Request, Operands) -> Result<L>) -> Result<()> {
     for line in io::stdin().lock().lines() {
         let answer = match answer(&line?, &prepare) {

@@ -1,5 +1,5 @@
-//! candle: its functions on tensors, which keep nothing packed, and the bias as an addition behind
-//! them. Equal values on all axes only.
+//! candle, by its functions on tensors. They pack nothing, and the bias is a second pass. They
+//! take only equal strides, pads and dilations on all axes.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! rten: weights prepacked, a thread pool of the size that is asked for.
+//! rten, with prepacked weights and a thread pool of the requested size.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! tract: the optimised plan. One thread, as its plans run on.
+//! tract, by its optimised plan. Its plans run on one thread.
 
 #![forbid(unsafe_code)]
 
