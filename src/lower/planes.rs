@@ -7,9 +7,9 @@
 //!
 //! An axis with stride s is split into s phases, so that the positions of one phase are
 //! neighbours. Tap k of an axis with dilation d reads phase `k * d % s`, shifted by `k * d / s`.
-//! All planes have the same pitches, and so output position o of the slab reads element `sum(o_i
-//! * pitch_i) + offset(tap)`. The columns of the im2col matrix are then neighbours, and its rows
-//! are offsets.
+//! All planes have the same pitches, and so output position o of the slab reads element
+//! `sum(o_i * pitch_i) + offset(tap)`. The columns of the im2col matrix are then neighbours, and
+//! its rows are offsets.
 //!
 //! Between two rows of the slab there are as many garbage columns as the shifts are long. They
 //! are dropped when tiles are stored.

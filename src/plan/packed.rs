@@ -134,7 +134,8 @@ pub(crate) struct Live<T: Element> {
 }
 
 impl<T: Element> PackedWeights<T> {
-    /// The algorithm that they are packed for.
+    /// The algorithm of the plan that packed them. Others may pack alike:
+    /// [`Planner::packed_for`](crate::Planner::packed_for) takes the cheapest of these.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         self.live.as_ref().map_or(&self.whole, |live| &live.packing).format.algorithm

@@ -198,9 +198,9 @@ impl Planner {
     }
 
     /// Makes plans that accept these weights, for another batch or spatial size than the plan that
-    /// packed them: of the algorithms that pack as theirs does, the cheapest, with the same ISA and
-    /// layout. Where the plan that packed them leaves out taps that see padding alone, and other
-    /// taps do here, it is the weights of the whole kernel that are accepted.
+    /// packed them. They have the same ISA and layout, and the cheapest of the algorithms that pack
+    /// weights alike. The plan that packed them may leave out taps that see padding alone. Where
+    /// other taps do here, the plan reads the weights of the whole kernel.
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
         self.algorithm = self.algorithm.filter(|forced| forced.packs_like(packed.whole.format.algorithm));
         let machine = self.machine.unwrap_or_else(|_| Machine::host());

@@ -504,17 +504,17 @@ impl<T: Element> Added<T> {
                 // While the first tiles are multiplied, the weights of the next tap are fetched.
                 let next = &next[..next.len().min(tap.len())];
                 let mut fetch = Fetch::behind(next, calls, tiles.kernel(tiles.pixels(0).len(), live), tiles.rate());
-                for (image, (run, behind)) in
-                    (0..task.count).flat_map(|image| self.runs.iter().enumerate().map(move |run| (image, run)))
-                {
-                    for t in 0..tiles.count {
-                        let tile = tiles.pixels(t);
-                        let kernel = tiles.kernel(tile.len(), live);
-                        let to = (image * self.layer.lens.sums + (at + behind) * task.step + tile.start) * width;
-                        let koff = task.row.koff(tile.len(), k.len() != self.weights.block);
-                        let x = &x[task.x_at(&k, image, run, tile.start)..][..k.len() * tile.len()];
-                        let sums = &mut sums[to..to + tile.len() * width];
-                        kernel.partial(x, koff.rows(0..k.len()), tap, fetch.during(k.len()), sums, true);
+                for image in 0..task.count {
+                    for (run, behind) in self.runs.iter().enumerate() {
+                        for t in 0..tiles.count {
+                            let tile = tiles.pixels(t);
+                            let kernel = tiles.kernel(tile.len(), live);
+                            let to = (image * self.layer.lens.sums + (at + behind) * task.step + tile.start) * width;
+                            let koff = task.row.koff(tile.len(), k.len() != self.weights.block);
+                            let x = &x[task.x_at(&k, image, run, tile.start)..][..k.len() * tile.len()];
+                            let sums = &mut sums[to..to + tile.len() * width];
+                            kernel.partial(x, koff.rows(0..k.len()), tap, fetch.during(k.len()), sums, true);
+                        }
                     }
                 }
             }
