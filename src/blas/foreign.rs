@@ -14,9 +14,9 @@ pub(crate) struct Foreign<A> {
 
 /// A product of row-major matrices with unit column strides.
 ///
-/// Memory: `a` is readable for `rows` rows of `lda` elements. `b` is readable for `k` rows of `ld`
-/// elements. `c` is readable and writable for `rows` rows of `ld` elements. `k` is at most `lda`,
-/// and `n` is at most `ld`.
+/// Memory: `a` is readable for `rows` rows of `lda` elements. `b` is readable for `k` rows of
+/// `ld` elements. `c` is readable and writable for `rows` rows of `ld` elements. `k` is at most
+/// `lda`, and `n` is at most `ld`.
 struct Raw<A> {
     rows: usize,
     k: usize,
@@ -71,8 +71,8 @@ impl<A: Compute> Gemm<A> for Foreign<A> {
         assert!(holds(c, rows, ld), "C is too short");
         // The strides fit isize: they are at most the length of a slice.
         let (a, lda, b, c, ld) = (packed.as_ptr(), k as isize, b.as_ptr(), c.as_mut_ptr(), ld as isize);
-        // SAFETY: the assertions cover the memory that Raw asks for. C is exclusively borrowed, so
-        // that it overlaps neither operand.
+        // SAFETY: the assertions cover the memory that Raw asks for. C is exclusively borrowed,
+        // so that it overlaps neither operand.
         unsafe { (self.multiply)(&Raw { rows, k, n, a, lda, b, c, ld, accumulate }) };
     }
 }
@@ -116,8 +116,8 @@ unsafe fn gemm<A: Compute>(raw: &Raw<A>) {
 unsafe fn matrixmultiply<A: Compute>(raw: &Raw<A>) {
     use core::any::TypeId;
     let Raw { rows, k, n, a, lda, b, c, ld, accumulate } = *raw;
-    // SAFETY: the caller promises the memory. The type is compared before the pointers are cast to
-    // it. With a factor of 0 the crate does not read C.
+    // SAFETY: the caller promises the memory. The type is compared before the pointers are cast
+    // to it. With a factor of 0 the crate does not read C.
     unsafe {
         if TypeId::of::<A>() == TypeId::of::<f32>() {
             let old = if accumulate { 1.0 } else { 0.0 };

@@ -230,8 +230,8 @@ impl<'a> BandSums<'a> {
         (self.outer * self.axes[self.axis].output + self.origin) * behind
     }
 
-    /// The number of phases of the last axis, and elements of each. Position r of a row is element
-    /// `r / stride` of phase `r % stride`.
+    /// The number of phases of the last axis, and elements of each. Position r of a row is
+    /// element `r / stride` of phase `r % stride`.
     fn phases(&self) -> (usize, usize) {
         let (_, extent) = self.range(self.axes.len() - 1);
         (self.last().stride.min(extent), extent.div_ceil(self.last().stride))
@@ -268,8 +268,8 @@ impl<'a> BandSums<'a> {
         if first < axis.input { first..end.min(axis.input).max(first) } else { 0..0 }
     }
 
-    /// The number of runs of input positions that reach the band. Each position on the axes before
-    /// the band's axis has its own run.
+    /// The number of runs of input positions that reach the band. Each position on the axes
+    /// before the band's axis has its own run.
     fn runs(&self) -> usize {
         (0..self.axis).map(|i| self.reaching(i).len()).product()
     }
@@ -288,8 +288,8 @@ impl<'a> BandSums<'a> {
         (first + reaching.start) * behind..(first + reaching.end) * behind
     }
 
-    /// The row of sums that a row of inputs reaches through a tap. Inputs and tap are indices over
-    /// the axes before the last. None if that row is outside the band.
+    /// The row of sums that a row of inputs reaches through a tap. Inputs and tap are indices
+    /// over the axes before the last. None if that row is outside the band.
     fn row(&self, mut inputs: usize, mut tap: usize) -> Option<usize> {
         let (mut at, mut step) = (0, 1);
         for (i, axis) in self.axes[..self.axes.len() - 1].iter().enumerate().rev() {

@@ -1,10 +1,10 @@
 //! Takes finished sums into Y: adds bias and residual, applies the activation, converts and
 //! stores.
 //!
-//! There are two ways. Kernels store straight into Y if sums have the type of Y and the activation
-//! is a clamp. Otherwise (16-bit types, other activations) sums go to scratch memory, and rows of
-//! them are finished here. Only this file chooses between the two: [`Sink::direct`] and
-//! [`Sink::pairs`] say whether kernels may store. So a new activation concerns this file, the
+//! There are two ways. Kernels store straight into Y if sums have the type of Y and the
+//! activation is a clamp. Otherwise (16-bit types, other activations) sums go to scratch memory,
+//! and rows of them are finished here. Only this file chooses between the two: [`Sink::direct`]
+//! and [`Sink::pairs`] say whether kernels may store. So a new activation concerns this file, the
 //! kernels' [`Epilogue`] and their clamp.
 
 use convoke_kernels::stream::{self, Activation};
@@ -69,8 +69,8 @@ pub(crate) fn no_epilogue<A: Real>(zeros: &[A]) -> Epilogue<'_, A> {
 }
 
 impl<'a, T: Element> Sink<'a, '_, T> {
-    /// Y from element `at` on and the epilogue, for a kernel that stores what `stores` lists. None
-    /// if kernels do not store into Y.
+    /// Y from element `at` on and the epilogue, for a kernel that stores what `stores` lists.
+    /// None if kernels do not store into Y.
     #[inline(always)]
     pub(crate) fn direct<'s>(
         &'s self,
@@ -84,16 +84,16 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         Some((y, Epilogue { bias, residual, lo, hi }))
     }
 
-    /// Y from element `at` on, for a kernel that stores what `stores` lists. None if the sums have
-    /// another type than Y.
+    /// Y from element `at` on, for a kernel that stores what `stores` lists. None if the sums
+    /// have another type than Y.
     #[inline(always)]
     pub(crate) fn dest(&self, at: usize, stores: impl IntoIterator<Item = Stores>) -> Option<Dest<'a, T::Acc>> {
         T::dest_as_acc(self.io.y.dest(at, stores))
     }
 
     /// The epilogue of a kernel that stores pairs of phases straight into Y. The caller sets the
-    /// bias, panel by panel. None if kernels do not store into Y, or if there is a residual, which
-    /// those kernels do not add.
+    /// bias, panel by panel. None if kernels do not store into Y, or if there is a residual,
+    /// which those kernels do not add.
     pub(crate) fn pairs(&self) -> Option<Epilogue<'a, T::Acc>> {
         let (lo, hi) = self.finish.clamp.filter(|_| self.io.residual.is_none())?;
         Some(Epilogue { bias: &[], residual: None, lo, hi })

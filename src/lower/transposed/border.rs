@@ -32,8 +32,8 @@ struct PackedRow {
 }
 
 impl<T: Element> Transposed<T> {
-    /// Computes outputs of a task anew if one of their taps has no input. Their sums have only the
-    /// contributions that exist.
+    /// Computes outputs of a task anew if one of their taps has no input. Their sums have only
+    /// the contributions that exist.
     pub(super) fn redo_borders(
         &self,
         sink: &Sink<'_, '_, T>,

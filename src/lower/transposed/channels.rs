@@ -1,4 +1,5 @@
-//! Sums without tiles: a kernel sums all phases of one channel in registers, and interleaves them.
+//! Sums without tiles: a kernel sums all phases of one channel in registers, and interleaves
+//! them.
 
 use convoke_kernels::weave::{MOST_SUMS, Run, Sum};
 use convoke_kernels::{Dest, Real};

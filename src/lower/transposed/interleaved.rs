@@ -1,4 +1,5 @@
-//! Sums that go to scratch first, and are interleaved from there: tile by tile, or panel by panel.
+//! Sums that go to scratch first, and are interleaved from there: tile by tile, or panel by
+//! panel.
 
 use core::ops::Range;
 
@@ -159,8 +160,8 @@ impl<T: Element> Transposed<T> {
                     for sub in 0..subs.count() {
                         let (row, height) = (subs.start(sub), subs.height(sub));
                         // While the first strip is multiplied, the weights that come next are
-                        // fetched, a line with each step of K: those of the next block of K, or of
-                        // the next panel.
+                        // fetched, a line with each step of K: those of the next block of K, or
+                        // of the next panel.
                         let ahead = match vector {
                             0 if to < k_total => a.get(row * k_total + to * height..),
                             0 => next.get(row * k_total..),

@@ -1,8 +1,8 @@
 //! Pairs of phases. If both phases of a stride of 2 read the same inputs, the rows of a tile are
 //! pairs, and a kernel interleaves them from registers straight into Y.
 //!
-//! These tiles are short, so that whatever a call does beside its products counts. What the panels
-//! share is found once for each strip.
+//! These tiles are short, so that whatever a call does beside its products counts. What the
+//! panels share is found once for each strip.
 
 use core::ops::Range;
 

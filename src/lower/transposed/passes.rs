@@ -10,8 +10,8 @@ use super::tiles::block_channels;
 use crate::lower::engine::RowPanels;
 use crate::lower::planes::{for_each_position, step_of};
 
-/// Channels whose taps follow each other in K. The rows of B that taps share are then still in the
-/// L1 cache.
+/// Channels whose taps follow each other in K. The rows of B that taps share are then still in
+/// the L1 cache.
 const INNER_CHANNELS: usize = 16;
 
 /// One phase of the axes before the last.

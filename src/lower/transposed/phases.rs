@@ -1,13 +1,15 @@
 //! The phases of one axis of ConvTranspose.
 //!
 //! Outputs that are a stride apart form a phase. A phase reads the input as a convolution of
-//! stride 1 does. Output o = v * stride + r - cropped is position v of phase r. It uses the taps k
-//! for which o + pad - k * dilation is a multiple of the stride, and through each of them it reads
-//! input v + shift. The phase r alone decides which taps these are, and what their shifts are.
+//! stride 1 does. Output o = v * stride + r - cropped is position v of phase r. It uses the taps
+//! k for which o + pad - k * dilation is a multiple of the stride, and through each of them it
+//! reads input v + shift. The phase r alone decides which taps these are, and what their shifts
+//! are.
 //!
 //! Positions v can be counted from two places. With `cropped` 0 they are counted from the first
-//! output. With `cropped` = pad % stride they are counted from the output as it was before padding
-//! cropped it: then all phases of a kernel that is a multiple of the stride read the same inputs.
+//! output. With `cropped` = pad % stride they are counted from the output as it was before
+//! padding cropped it: then all phases of a kernel that is a multiple of the stride read the same
+//! inputs.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -92,8 +94,8 @@ pub(super) struct PhaseSlots {
     /// The phases with taps. Those of a class have equal shifts: they read the same inputs.
     pub(super) classes: Vec<Vec<usize>>,
     /// The slot of each phase, which is its place among the sums. Phases with taps have slots of
-    /// their own, in the order of the classes. Phases without taps share the last slot, whose sums
-    /// are zero.
+    /// their own, in the order of the classes. Phases without taps share the last slot, whose
+    /// sums are zero.
     pub(super) of_phase: Vec<usize>,
     /// Slots of phases with taps.
     pub(super) with_taps: usize,

@@ -1,5 +1,5 @@
-//! What is decided for a layer: where positions are counted from, planes, tiles, how sums get into
-//! Y, tasks and scratch.
+//! What is decided for a layer: where positions are counted from, planes, tiles, how sums get
+//! into Y, tasks and scratch.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -30,9 +30,9 @@ const MOST_SUMMED_CHANNELS: usize = 8;
 /// Bytes of Y up to which its lines are in the caches when pairs are stored. Lines of a larger Y
 /// are fetched before the tile. It is an absolute size until it is measured with other caches.
 const NEAR_Y_BYTES: usize = 4 << 20;
-/// Cycles that the products of a tile must take for pairs to be stored from registers. Below that,
-/// what pairs cost is more than they save: panels have no more rows than one kernel, so that there
-/// are more tiles.
+/// Cycles that the products of a tile must take for pairs to be stored from registers. Below
+/// that, what pairs cost is more than they save: panels have no more rows than one kernel, so
+/// that there are more tiles.
 const PAIRED_CYCLES: usize = 600;
 /// The most vectors of a strip whose pairs are stored: a list of their places is on the stack.
 pub(super) const MOST_PAIRED_VECTORS: usize = 16;
@@ -58,8 +58,8 @@ pub(super) enum PhaseMode {
     /// The sums of a tile go to scratch, and are interleaved before the next tile is computed. K
     /// is one block.
     TileByTile,
-    /// K has several blocks. The sums of a panel for a whole slab stay in scratch until all blocks
-    /// are added. Then they are interleaved.
+    /// K has several blocks. The sums of a panel for a whole slab stay in scratch until all
+    /// blocks are added. Then they are interleaved.
     PanelByPanel,
     /// A tile has both phases of a stride of 2. A kernel interleaves them from registers, as
     /// pairs. K is one block. Some sums go tile by tile all the same: those of strips with a

@@ -12,13 +12,13 @@ use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::sink::Sink;
 
-/// The most runs of outputs that one call interleaves, for a strip and for a slab: their lists are
-/// on the stack.
+/// The most runs of outputs that one call interleaves, for a strip and for a slab: their lists
+/// are on the stack.
 pub(super) const STRIP_RUNS: usize = 8;
 pub(super) const SLAB_RUNS: usize = 32;
 
-/// One phase of the outer axes, for one slab of one group of one image: what its panels and strips
-/// share.
+/// One phase of the outer axes, for one slab of one group of one image: what its panels and
+/// strips share.
 pub(super) struct SlabPhase<'t, A> {
     pub(super) image: usize,
     pub(super) group: usize,
@@ -52,8 +52,8 @@ pub(super) struct PairStores<'t, 'a, 'b, T: Element> {
     pub(super) epilogue: Epilogue<'a, T::Acc>,
 }
 
-/// A strip of a slab's columns, as wide as a tile. It is changed in place and never moved, for the
-/// same reason as [`PhasePanel`] has no slices.
+/// A strip of a slab's columns, as wide as a tile. It is changed in place and never moved, for
+/// the same reason as [`PhasePanel`] has no slices.
 #[derive(Default)]
 pub(super) struct PhaseStrip {
     pub(super) vectors: Range<usize>,

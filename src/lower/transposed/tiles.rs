@@ -10,8 +10,8 @@ use crate::lower::engine::RowPanels;
 use crate::lower::planes::channels_per_block;
 use crate::machine::{Item, Machine, Work};
 
-/// Rows of a tile, which are phases times channels, about: the sums of a strip then stay in the L1
-/// cache.
+/// Rows of a tile, which are phases times channels, about: the sums of a strip then stay in the
+/// L1 cache.
 pub(super) const TILE_ROWS: usize = 64;
 /// The most channels of a panel.
 const MOST_PANEL_CHANNELS: usize = 32;
@@ -80,9 +80,9 @@ impl<T: Real> PhaseWidth<T> {
 }
 
 impl<T: Real> PhaseTiles<T> {
-    /// The panels and kernels that take the fewest cycles for `vectors` vectors of columns. If the
-    /// phases `can_pair`, a panel has no more rows than one kernel. Packed weights leave a single
-    /// choice.
+    /// The panels and kernels that take the fewest cycles for `vectors` vectors of columns. If
+    /// the phases `can_pair`, a panel has no more rows than one kernel. Packed weights leave a
+    /// single choice.
     pub(super) fn choose(
         machine: &Machine,
         products: &PhaseProducts,
