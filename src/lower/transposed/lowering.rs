@@ -104,15 +104,12 @@ impl<T: Element> Transposed<T> {
                     self.sum_channel(sink, here, &self.panel(here, p, panels.end), sums.outputs);
                 }
             }
-            PhaseMode::TileByTile => self.store_tiles(sink, here, panels, sums),
             PhaseMode::PanelByPanel => self.store_panels(sink, here, panels, sums),
-            PhaseMode::Paired(mode) => match sink.pairs() {
-                Some(epilogue) => {
-                    let mut pairs = PairStores { sink, mode, end: panels.end, epilogue };
-                    self.store_pairs(here, panels, &mut pairs, sums);
-                }
-                None => self.store_tiles(sink, here, panels, sums),
-            },
+            PhaseMode::Paired(mode) if sink.pairs().is_some() => {
+                let pairs = PairStores { sink, mode, end: panels.end };
+                self.store_pairs(here, panels, &pairs, sums);
+            }
+            PhaseMode::Paired(_) | PhaseMode::TileByTile => self.store_tiles(sink, here, panels, sums),
         }
     }
 }

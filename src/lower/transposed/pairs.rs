@@ -21,7 +21,7 @@ impl<T: Element> Transposed<T> {
         &self,
         here: &SlabPhase<'_, T::Acc>,
         panels: Range<usize>,
-        pairs: &mut PairStores<'_, '_, '_, T>,
+        pairs: &PairStores<'_, '_, '_, T>,
         sums: &mut PhaseSums<'_, T::Acc>,
     ) {
         let together = match pairs.mode.loops {
@@ -53,7 +53,7 @@ impl<T: Element> Transposed<T> {
         here: &SlabPhase<'_, T::Acc>,
         panels: Range<usize>,
         strip: &PhaseStrip,
-        pairs: &mut PairStores<'_, '_, '_, T>,
+        pairs: &PairStores<'_, '_, '_, T>,
         tile: &mut [T::Acc],
     ) {
         let (geometry, all) = (&self.geometry, &self.tiles.panels);
@@ -68,9 +68,9 @@ impl<T: Element> Transposed<T> {
                 (here.group * rows + all.start(p)) * self.channel_weights + pass.before * channels * all.height(p);
             &io.weights[begin..begin + all.height(p) * pass.phases * k]
         };
-        // The bounds of the epilogue are not written here. A kernel reads them as one value: if
+        // The epilogue is made once, before the panels. A kernel reads some of its values as one: if
         // they had just been written one by one, it would wait for all stores before them.
-        let epilogue = &mut pairs.epilogue;
+        let mut epilogue = pairs.sink.pairs().expect("checked before: kernels store pairs");
         for p in panels {
             let (first, height) = (here.group * rows + all.start(p), all.height(p));
             // While the first strip is multiplied, the next panel is fetched, a line with each
@@ -88,7 +88,7 @@ impl<T: Element> Transposed<T> {
             }
             let kernel = kernels.of_height(height * pass.phases);
             let ldy = self.positions;
-            kernel.finish_pairs(weights_of(p), b, koff, ahead, tile, false, &mut y, ldy, &strip.places, epilogue);
+            kernel.finish_pairs(weights_of(p), b, koff, ahead, tile, false, &mut y, ldy, &strip.places, &epilogue);
         }
     }
 }

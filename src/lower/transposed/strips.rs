@@ -2,7 +2,6 @@
 
 use core::ops::Range;
 
-use convoke_kernels::Epilogue;
 use convoke_kernels::weave::Run;
 
 use super::passes::OuterPhase;
@@ -48,8 +47,6 @@ pub(super) struct PairStores<'t, 'a, 'b, T: Element> {
     pub(super) mode: PairMode,
     /// The number of the panel behind the task's last one.
     pub(super) end: usize,
-    /// Its bias is set for each panel.
-    pub(super) epilogue: Epilogue<'a, T::Acc>,
 }
 
 /// A strip of a slab's columns, as wide as a tile. It is changed in place and never moved, for
