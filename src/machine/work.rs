@@ -115,6 +115,7 @@ pub(crate) struct Work([f64; Kind::ALL.len()]);
 
 impl Work {
     /// A work of `cycles` of one kind.
+    #[inline]
     pub(crate) fn of(kind: Kind, cycles: f64) -> Self {
         let mut work = Self::default();
         work.0[kind as usize] = cycles;
@@ -122,6 +123,7 @@ impl Work {
     }
 
     /// The cycles of all kinds together.
+    #[inline]
     pub(crate) fn cycles(&self) -> f64 {
         self.0.iter().sum()
     }
@@ -130,6 +132,7 @@ impl Work {
 impl Add for Work {
     type Output = Self;
 
+    #[inline]
     fn add(mut self, other: Self) -> Self {
         self += other;
         self
@@ -137,6 +140,7 @@ impl Add for Work {
 }
 
 impl AddAssign for Work {
+    #[inline]
     fn add_assign(&mut self, other: Self) {
         for (cycles, other) in self.0.iter_mut().zip(other.0) {
             *cycles += other;
@@ -147,6 +151,7 @@ impl AddAssign for Work {
 impl Mul<f64> for Work {
     type Output = Self;
 
+    #[inline]
     fn mul(self, times: f64) -> Self {
         Self(self.0.map(|cycles| cycles * times))
     }
@@ -169,12 +174,14 @@ impl fmt::Display for Work {
 
 impl Machine {
     /// The work of `count` of an item.
+    #[inline]
     pub(crate) fn work(&self, item: Item, count: f64) -> Work {
         let (kind, price) = self.price(item);
         Work::of(kind, count * price)
     }
 
     /// The kind of an item, and the cycles that one of it takes.
+    #[inline]
     fn price(&self, item: Item) -> (Kind, f64) {
         let prices = self.prices();
         match item {

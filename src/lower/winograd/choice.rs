@@ -32,7 +32,7 @@ pub(super) fn best_blocking<E: Element>(
         return None;
     }
     let mut search = BlockingSearch {
-        model: CostModel::new(request.machine, view, scheme, threads),
+        model: CostModel::new(request.machine, view, scheme, threads)?,
         view,
         scheme,
         threads,

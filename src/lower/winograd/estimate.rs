@@ -11,7 +11,7 @@ use super::scheme::{STANDARD_VALUES, Scheme, is_ragged};
 use super::shares::{self, PanelPiece};
 use super::steps::TileSteps;
 use super::view::{WinogradView, depth_tasks, distance};
-use crate::lower::channel_tiles::ChannelTiles;
+use crate::lower::channel_tiles::ChannelPanels;
 use crate::machine::{Item, Kind, Machine, Work};
 
 /// How a layer is cut: the tile, the blocks of tiles, and the shares of the panels.
@@ -51,13 +51,16 @@ pub(super) struct CostModel<'a, T: Real> {
     scheme: Scheme<T>,
     /// Steps of k of all values of a slice.
     slice_steps: usize,
+    panels: ChannelPanels,
     threads: usize,
 }
 
 impl<'a, T: Real> CostModel<'a, T> {
-    pub(super) fn new(machine: &'a Machine, view: &'a WinogradView, scheme: Scheme<T>, threads: usize) -> Self {
+    /// None if a kernel is lacking.
+    pub(super) fn new(machine: &'a Machine, view: &'a WinogradView, scheme: Scheme<T>, threads: usize) -> Option<Self> {
+        let panels = ChannelPanels::new::<T>(machine.isa())?;
         let slice_steps = TileSteps::new(view, &scheme).all();
-        Self { machine, view, scheme, slice_steps, threads }
+        Some(Self { machine, view, scheme, slice_steps, panels, threads })
     }
 
     /// What a blocking takes, with the scratch of a task in at most `most_bytes` where that can be.
@@ -65,7 +68,7 @@ impl<'a, T: Real> CostModel<'a, T> {
     pub(super) fn estimate(&self, blocks: TileBlocks, splits: usize, most_bytes: usize) -> Option<BlockingEstimate<T>> {
         let Self { machine, view, scheme, threads, .. } = *self;
         let largest = blocks.largest()?;
-        let nr = ChannelTiles::<T>::new(machine, largest.run_len())?.nr();
+        let nr = self.panels.wide;
         let panels = view.rows.div_ceil(nr).max(1);
         let splits = splits.min(panels.saturating_mul(shares::parts(&largest, splits)));
         let together = BlockTraffic::new(self, &largest, nr)
@@ -83,7 +86,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let sampled = if panels.is_multiple_of(splits) { 1 } else { splits.min(3) };
         let mut all = AllTasks::default();
         blocks.for_each_size(|size, count| {
-            let block = BlockWork::new(self, size, blocks.of_image(), together)?;
+            let block = BlockWork::new(self, size, blocks.of_image(), together);
             let count = count.checked_mul(repeats)?;
             let (mut sum, mut most) = (Work::default(), 0.0_f64);
             for index in [0, splits - 1, splits / 2].into_iter().take(sampled) {
@@ -214,24 +217,23 @@ struct BlockWork<'a, T: Real> {
 }
 
 impl<'a, T: Real> BlockWork<'a, T> {
-    /// A block of this size is one of `blocks` that use the same filters, one after the other. None
-    /// where a kernel is lacking.
-    fn new(model: &'a CostModel<'a, T>, size: BlockSize, blocks: usize, together: usize) -> Option<Self> {
-        let CostModel { machine, view, scheme, .. } = model;
-        let tiles = ChannelTiles::<T>::new(machine, size.run_len())?;
-        let (panels, channels) = (view.rows.div_ceil(tiles.nr()), tiles.padded(view.rows));
+    /// A block of this size is one of `blocks` that use the same filters, one after the other.
+    fn new(model: &'a CostModel<'a, T>, size: BlockSize, blocks: usize, together: usize) -> Self {
+        let CostModel { view, scheme, panels, .. } = model;
+        let (nr, channels) = (panels.wide, panels.padded(view.rows));
+        let panels = view.rows.div_ceil(nr);
         let padded = |tiles: usize, tile: Tile| tiles * tile.outputs + tile.values - tile.outputs;
         let padded = (size.images
             * padded(size.input_rows, scheme.down.tile)
             * padded(size.input_columns, scheme.along.tile)) as f64;
-        let traffic = BlockTraffic::new(model, &size, tiles.nr());
+        let traffic = BlockTraffic::new(model, &size, nr);
         let pixels = size.own_tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs;
         // The pixels of a phase of a dilation are not neighbours.
         let scattered = match distance(&view.roles.along) {
             1 => [0.0; 2],
             _ => [view.channels as f64 * padded, (pixels * view.rows) as f64],
         };
-        Some(Self {
+        Self {
             model,
             size,
             panels,
@@ -240,7 +242,7 @@ impl<'a, T: Real> BlockWork<'a, T> {
             waiting: traffic.waiting(panels, together),
             output: model.output(&size, channels),
             scattered,
-        })
+        }
     }
 
     /// What a task with these pieces of the panels takes. None where a kernel is lacking.
