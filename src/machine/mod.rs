@@ -144,13 +144,6 @@ const MOST_RATE: f64 = 1000.0;
 
 /// What the estimates of several lowerings have in common.
 impl Machine {
-    /// The work to fetch weights: `read` bytes in all, of weights that take `all` bytes. It is
-    /// nothing if the L2 cache keeps the weights.
-    pub(crate) fn fetch_weights(&self, read: f64, all: f64) -> Work {
-        let is_resident = all <= self.l2_bytes as f64 * self.prices.l2_share;
-        Work::of(Kind::Fetches, if is_resident { 0.0 } else { read * self.cycles_beyond_l2(all) })
-    }
-
     /// Cycles to read one byte that is not in the L2 cache, out of `resident` bytes that are read
     /// again and again. The L3 cache keeps a part of them, and the rest comes from memory.
     pub(crate) fn cycles_beyond_l2(&self, resident: f64) -> f64 {

@@ -232,6 +232,13 @@ impl Machine {
         longer + shorter * self.prices().not_hidden
     }
 
+    /// The work to fetch weights: `read` bytes in all, of weights that take `all` bytes. It is
+    /// nothing if the L2 cache keeps the weights.
+    pub(crate) fn fetch_weights(&self, read: f64, all: f64) -> Work {
+        let is_resident = all <= self.l2_bytes as f64 * self.prices().l2_share;
+        Work::of(Kind::Fetches, if is_resident { 0.0 } else { read * self.cycles_beyond_l2(all) })
+    }
+
     /// Nanoseconds that a work takes on one core.
     pub(crate) fn nanoseconds(&self, work: &Work) -> f64 {
         work.cycles() / self.clock_ghz
