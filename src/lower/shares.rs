@@ -156,7 +156,7 @@ const MOST_EVENED: usize = 1 << 10;
 mod tests {
     use alloc::vec::Vec;
 
-    use super::{GemmSplit, Range, even_share, tasks_of_thread};
+    use super::{GemmSplit, even_share, tasks_of_thread};
 
     /// The pieces of the busiest of `threads` threads with tasks of `size` pieces, counted one by
     /// one.
