@@ -4,12 +4,16 @@
 //! images, channels and positions. A task is handed a [`Region`], the right to write its part, and
 //! Y can be written through it alone.
 //!
-//! Three things are checked:
-//! - every access lies within Y, by a bound that is always checked;
-//! - where debug assertions are on, every access lies within the task's patches, of tasks that have
-//!   no more than some thousands;
-//! - where debug assertions are on, the patches of all tasks are disjoint and together are Y
-//!   ([`prove`]), for every plan whose Y is not very large.
+//! These things are checked:
+//!
+//! - Every access lies within Y. This bound is always checked.
+//! - The patches of all tasks have as many elements as Y, within Y ([`count`]). That is checked
+//!   whenever a layer is planned, and a split without tasks is refused in every run.
+//! - The patches of all tasks are disjoint, and together they are Y ([`prove`]). With debug
+//!   assertions this is checked whenever a layer is planned, unless its Y is very large. The
+//!   command `convoke-tools plans`, which CI runs, checks it for all its plans, whatever their Y.
+//! - Every access lies within the task's patches. With debug assertions this is checked, unless a
+//!   task has more than [`MOST_PATCHES`] patches.
 #![expect(
     unsafe_code,
     reason = "tasks on several threads write interleaved rows of one slice, which no safe split of it can express"
@@ -59,6 +63,11 @@ impl Span {
     /// All places of an axis.
     pub(crate) fn whole(size: usize) -> Self {
         Self::new(0..size, size)
+    }
+
+    /// Whether the places exist on the axis.
+    fn is_within(&self) -> bool {
+        self.count == 0 || self.start + (self.count - 1) * self.step < self.size
     }
 
     fn contains(&self, place: usize) -> bool {
@@ -111,6 +120,15 @@ impl Patch {
             let outer = Span { size: places * inner.size, start: place * inner.size + inner.start, ..inner };
             patch(Self { images: images.clone(), channels: channels.clone(), axes: [outer, axis(1), axis(0)] });
         }
+    }
+
+    /// Whether all its places exist in Y.
+    fn is_within(&self, shape: &Shape) -> bool {
+        let positions: usize = self.axes.iter().map(|span| span.size).product();
+        self.images.end <= shape.images
+            && self.channels.end <= shape.channels
+            && positions == shape.positions
+            && self.axes.iter().all(Span::is_within)
     }
 
     /// Whether elements `at..at + len` belong to it: each row that they lie in is looked at.
@@ -166,6 +184,29 @@ pub(crate) trait Split: Send + Sync {
 
     /// Calls `patch` with each part of Y that task number `task` writes.
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch));
+}
+
+/// Checks that the patches of a split lie within Y, and have as many elements. It takes a step for
+/// each patch.
+///
+/// # Errors
+/// The first patch that is not within Y, or both numbers of elements.
+pub(crate) fn count(split: &dyn Split, shape: &Shape) -> Result<(), String> {
+    let (mut elements, mut outside) = (0_usize, None);
+    for task in 0..split.tasks() {
+        split.patches(task, &mut |patch| {
+            if !patch.is_within(shape) {
+                outside.get_or_insert_with(|| format!("{patch:?} of task {task} is not within {shape:?}"));
+            }
+            let places: usize = patch.axes.iter().map(|span| span.count).product();
+            elements += patch.images.len() * patch.channels.len() * places;
+        });
+    }
+    match (outside, shape.images * shape.channels * shape.positions) {
+        (Some(outside), _) => Err(outside),
+        (None, len) if elements != len => Err(format!("the tasks have {elements} elements, Y has {len}")),
+        (None, _) => Ok(()),
+    }
 }
 
 /// Checks that the patches of a split are disjoint and cover Y. Takes a byte of memory for each
@@ -239,6 +280,7 @@ impl<'y, T: Copy + Send> Target<'y, T> {
             Self::Uninit(y) => (y.as_mut_ptr().cast(), y.len()),
         };
         assert_eq!(len, shape.images * shape.channels * shape.positions, "the shape is that of Y");
+        assert!(split.tasks() > 0 || len == 0, "without tasks nothing would be written");
         let y = Shared(y);
         threads.for_each(split.tasks(), scratch, share, &|task, scratch: &mut [Line]| {
             let is_checked = cfg!(debug_assertions) && has_few_patches(split, task);
@@ -328,6 +370,7 @@ impl<T: Copy> Region<'_, T> {
     }
 
     /// Y from element `at` on, for a kernel call that stores what `stores` lists, and nothing else.
+    /// A call that only prefetches lists nothing.
     #[inline(always)]
     pub(crate) fn dest(&self, at: usize, stores: impl IntoIterator<Item = Stores>) -> Dest<'_, T> {
         if cfg!(debug_assertions) && self.is_checked {
@@ -352,7 +395,7 @@ impl<T: Copy> Region<'_, T> {
         unsafe { self.y.add(at).write(value) };
     }
 
-    /// Whether `len` neighbouring elements from `at` on are this task's.
+    /// Asserts that `len` neighbouring elements from `at` on are this task's.
     fn check(&self, at: usize, len: usize) {
         if cfg!(debug_assertions) && self.is_checked && len > 0 {
             let mut is_own = false;
@@ -407,10 +450,17 @@ mod tests {
         let overlap =
             prove(&listed(&[core::slice::from_ref(&whole), &[Patch::rows(1..2, 2..3, 3..4, 4)]]), &SHAPE).unwrap_err();
         assert_eq!(overlap, "element 23 has two owners, the later is task 1");
-        let gap = prove(&listed(&[&[every_second(0)], &[]]), &SHAPE).unwrap_err();
-        assert_eq!(gap, "element 1 has no task");
+        let gap = listed(&[&[every_second(0)], &[]]);
+        assert_eq!(prove(&gap, &SHAPE).unwrap_err(), "element 1 has no task");
+        assert_eq!(count(&gap, &SHAPE).unwrap_err(), "the tasks have 12 elements, Y has 24");
         let outside = prove(&listed(&[&[whole], &[Patch::rows(2..3, 0..1, 0..1, 4)]]), &SHAPE).unwrap_err();
         assert_eq!(outside, "element 24 of task 1 is outside Y");
+        let beyond = Patch::rows(0..2, 0..3, 1..5, 4);
+        assert!(
+            count(&listed(&[&[beyond]]), &SHAPE)
+                .unwrap_err()
+                .ends_with("of task 0 is not within Shape { images: 2, channels: 3, positions: 4 }")
+        );
     }
 
     #[test]

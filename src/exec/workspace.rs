@@ -181,7 +181,7 @@ impl<'a> Arena<'a> {
     }
 
     /// The next `count` values, aligned to a cache line; what they hold is unspecified.
-    pub(crate) fn take<T: Pod>(&mut self, count: usize) -> &'a mut [T] {
+    fn take<T: Pod>(&mut self, count: usize) -> &'a mut [T] {
         let lines = lines_for::<T>(count);
         let (head, tail) = core::mem::take(&mut self.rest).split_at_mut(lines);
         (self.rest, self.passed) = (tail, self.passed + lines);

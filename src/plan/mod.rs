@@ -25,7 +25,7 @@ use crate::Geometry;
 use crate::choice::Algorithm;
 use crate::element::Element;
 use crate::error::{Error, bail};
-use crate::exec::region::{Region, Shape, Target};
+use crate::exec::region::{self, Region, Shape, Target};
 use crate::exec::{Line, Threads, Workspace, reserved};
 use crate::lower::contract::{Io, Lowering, Recipe};
 use live::LiveTaps;
@@ -124,6 +124,17 @@ impl<T: Element> Plan<T> {
     #[must_use]
     pub fn explain(&self) -> &Explanation {
         &self.explanation
+    }
+
+    /// Checks that the tasks of the plan write each element of Y once: for tests, as it takes a byte
+    /// and a step for each element.
+    ///
+    /// # Errors
+    /// The first element that no task has, or two have.
+    #[doc(hidden)]
+    pub fn prove_tasks(&self) -> Result<(), String> {
+        let method = self.method();
+        region::prove(&*method.lowering, &Shape::of(&self.geometry))
     }
 
     /// Packs W, `(M, C/group, k...)` for Conv and `(C, M/group, k...)` for ConvTranspose, and the

@@ -90,9 +90,13 @@ pub fn isas() -> impl Iterator<Item = Isa> {
 /// Whether an algorithm must accept a layer of a moderate size: by its own rules, which the planner
 /// reads too.
 pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
-    // The sums of larger maps may exceed the limit of their bytes, which is no rule of shapes.
-    let is_moderate = algorithm != Algorithm::ChannelGemmAdded || geometry.input_spatial() <= 2048;
-    is_moderate && algorithm.accepts(geometry).is_ok()
+    // What a task keeps of larger maps may exceed a limit of bytes, which is no rule of shapes.
+    let most_positions = match algorithm {
+        Algorithm::ChannelGemmAdded => 1 << 11,
+        Algorithm::ChannelGemmUnpadded => 1 << 16,
+        _ => usize::MAX,
+    };
+    geometry.input_spatial() <= most_positions && algorithm.accepts(geometry).is_ok()
 }
 
 /// Whether an algorithm allocates in a run. It does if it multiplies by another crate.

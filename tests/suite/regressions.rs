@@ -376,3 +376,35 @@ fn zeros_keep_their_sign_however_rows_are_shared() {
         }
     }
 }
+
+/// Rows of pixels of 3-D layers are counted over all outer axes. Where the padded output exceeds the
+/// input, the next row can begin before the one before it, whose distance was subtracted
+/// nevertheless.
+#[test]
+fn rows_that_go_backwards_are_not_paired() {
+    let dilated = Conv::new([1, 3, 2, 1, 2]).dilations([3, 1, 4]).pads([2, 1, 0, 2, 1, 3]);
+    let plain = Conv::new([1, 26, 1, 1, 1]).pads([0, 1, 0, 1, 1, 0]);
+    for (conv, shape) in [(dilated, [1, 3, 2, 1, 4]), (plain, [2, 26, 2, 1, 2])] {
+        check(&layer(conv, shape));
+    }
+}
+
+/// A kernel of one tap lets any dilation pass. `depthwise` multiplied it by the rows of a tile.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn a_huge_dilation_of_a_single_tap() {
+    for (stride, dilation) in [(2, 1_i64 << 62), (3, 6 << 60), (1, i64::MAX), (2, i64::MAX - 1)] {
+        check(&layer(Conv::new([2, 1, 1]).strides([stride]).dilations([dilation]), [1, 1, 5]));
+        check(&layer(Conv::new([2, 1, 1, 1]).strides([stride, 1]).dilations([dilation, 1]), [1, 1, 5, 3]));
+        check(&layer(ConvTranspose::new([1, 2, 1]).strides([stride]).dilations([dilation]), [1, 1, 5]));
+    }
+}
+
+/// Winograd tried an even number of images for each thread that was more than a block may have.
+#[test]
+fn winograd_tries_no_more_images_than_a_block_has() {
+    let padded = Conv::new([1, 16, 2, 6]).dilations([1, 31]).pads([0, 128, 0, 128]);
+    check(&layer(padded, [1, 16, 2, 1000]));
+    let grouped = Conv::new([6, 4, 2, 2]).group(3).pads([1, 3, 1, 1]);
+    check(&layer(grouped, [15, 12, 2, 38]));
+}

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use convoke::kernels::isa::Absence;
 use convoke::{Activation, Algorithm, Blas, Isa, Machine, Operator, Plan, Planner, Threads, Workspace, f16};
 
@@ -89,6 +89,7 @@ fn paragraph<T: Scalar>(layer: &PlannedLayer, isa: Isa) -> Result<String> {
     for machine in Machine::named() {
         for threads in THREADS {
             let plan = plan::<T>(layer, &machine, isa, threads, Activation::None)?;
+            plan.prove_tasks().map_err(|error| anyhow!("{}: {error}: {}", layer.name, plan.explain()))?;
             let case = (machine.name.to_string(), threads, format!("{:.3e}", plan.explain().cost()));
             match plans.iter_mut().find(|(known, _)| *known == decisions(&plan)) {
                 Some((_, cases)) => cases.push(case),

@@ -501,8 +501,10 @@ impl<T: Element> Unpadded<T> {
                 let (at, len) = known.unwrap_or_else(|| self.row(row, task.origin, live));
                 let outer = &live[..len];
                 let next = (can_pair && row + 1 < rows.end).then(|| self.row(row + 1, task.origin, live_of_next));
-                // Two rows are multiplied at once where they have the same taps.
-                let pitch = next.and_then(|(next, len)| (outer == &live_of_next[..len]).then_some(next - at));
+                // Two rows are multiplied at once if they have the same taps, and the second begins
+                // behind the first: where an outer axis goes on, it can begin before it.
+                let pitch = next.filter(|(_, len)| outer == &live_of_next[..*len]);
+                let pitch = pitch.and_then(|(next, _)| next.checked_sub(at));
                 // Pixels before this row, of all panels.
                 let before = ((p - task.panels.start) * rows.len() + row - rows.start) * width;
                 let of_rows = UnpaddedRows { outer, x: &planes[at..], pitch, at: y + row * width };

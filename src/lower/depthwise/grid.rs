@@ -120,9 +120,10 @@ impl Grid {
     }
 
     /// Output rows from one row of a tile to the next one. The rows of X that these two see lie a
-    /// multiple of the dilation apart, so that their taps share them.
+    /// multiple of the dilation apart, so that their taps share them. A step beyond the output,
+    /// which has no such row, counts as the output: the dilation of a single tap may be any number.
     pub(super) fn tile_step(&self) -> usize {
-        self.h.dilation / gcd(self.h.stride, self.h.dilation)
+        (self.h.dilation / gcd(self.h.stride, self.h.dilation)).min(self.h.output)
     }
 
     /// Sets the strips, `strips` of them at the least. They are as high as [`planes_bytes`] allows,

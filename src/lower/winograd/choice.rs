@@ -107,10 +107,11 @@ impl<T: Real> BlockingSearch<'_, T> {
         let most = batch.div_ceil(self.threads).min(of_block);
         let (mut images, mut last) = (2, 1);
         while last < most {
-            self.consider(images.min(most), BlockCut::Rows, 1);
+            let tried = images.min(most);
+            self.consider(tried, BlockCut::Rows, 1);
             // As many for each thread.
-            let even = batch.div_ceil(batch.div_ceil(images).next_multiple_of(self.threads));
-            if even > last && even < images {
+            let even = batch.div_ceil(batch.div_ceil(tried).next_multiple_of(self.threads));
+            if even > last && even < tried {
                 self.consider(even, BlockCut::Rows, 1);
             }
             last = images;
