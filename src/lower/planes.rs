@@ -262,20 +262,16 @@ const LEAST_COLUMNS: usize = 192;
 /// Channels of a block from which on the rows of the next channel are fetched ahead. The CPU's
 /// prefetchers follow fewer channels by themselves.
 pub(crate) const FETCHED_CHANNELS: usize = 8;
-/// Bytes of the L2 cache that a slab, its sums and a block of A take, at the most, however large
-/// the cache is. What streams by would drive out more before it is read again, and a CPU with a
-/// cache of 2 MiB was slower with larger slabs.
-const MOST_L2_BYTES: usize = 512 << 10;
-
 /// The bytes of the L2 cache that a slab, its sums and a block of A take.
 pub(crate) fn slab_bytes(machine: &Machine) -> usize {
-    (machine.l2_bytes / 2).min(MOST_L2_BYTES)
+    machine.block_l2_bytes() / 2
 }
 
 /// The bytes that a slab and its sums should not exceed beside a block of A of `a_bytes`, so that
 /// all are in the L2 cache.
 pub(crate) fn budget_beside(machine: &Machine, a_bytes: usize) -> usize {
-    slab_bytes(machine).saturating_sub(a_bytes.min(a_block_bytes(machine))).max(machine.l2_bytes / 4)
+    let most_bytes = slab_bytes(machine);
+    most_bytes.saturating_sub(a_bytes.min(a_block_bytes(machine))).max((machine.l2_bytes / 4).min(most_bytes))
 }
 
 impl SlabLimits {
