@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::{FlopRate, Yardstick};
 use convoke::kernels::weave::{MOST_VECTORS, PhasePick, Picks, RowPick, Run, Strands, Sum};
-use convoke::kernels::winograd::{Border, Pixels, Planes, Products, Source};
+use convoke::kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke::kernels::{
     Dest, Epilogue, Real, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels, grouped_kernels,
     spatial_kernels, two_row_kernels, weave_kernels, winograd_kernels,
@@ -93,7 +93,7 @@ fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, ke
     group.throughput(Throughput::BytesDecimal((kernel.values() * shape.tiles() * size_of::<T>()) as u64));
     group.bench_function(format!("{}/input", kernel.name()), |b| {
         b.iter(|| {
-            let source = Source { x: black_box(&x), row_stride: shape.row_len(), next: 0 };
+            let source = TileSource { x: black_box(&x), row_stride: shape.row_len(), next: 0 };
             kernel.input(&source, &border, &mut planes, black_box(&mut v), v_plane);
         });
     });

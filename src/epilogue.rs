@@ -5,6 +5,10 @@ use convoke_kernels::stream;
 
 /// The activation that is applied to each output element, after bias and residual. Every
 /// activation keeps NaN.
+///
+/// It is what a caller chooses, with bounds in `f32`. Kernels take
+/// [`convoke_kernels::stream::Activation`], which it is turned into when a layer is planned:
+/// there, `None`, `Relu` and `Clip` are one clamp, in the computing type.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Activation {

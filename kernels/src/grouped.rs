@@ -19,7 +19,7 @@ const MOST_TILE: usize = 512;
 
 /// A tap of one channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tap {
+pub(crate) struct FlatTap {
     /// The element of X that output position 0 sees, counted from the first element of X. It may
     /// lie outside of the channel's plane.
     pub(crate) offset: i32,
@@ -33,7 +33,7 @@ pub(crate) struct Tap {
 pub struct FlatTaps {
     /// The taps, column after column. The taps of a column lie below one another; for each column
     /// they are listed for all channels.
-    taps: Box<[Tap]>,
+    taps: Box<[FlatTap]>,
     column_len: usize,
     columns: usize,
     /// For each column, masks of the lanes that do not see padding beside a row. Vector v takes
@@ -138,7 +138,7 @@ impl FlatTaps {
         let mut taps = Vec::with_capacity(channels * positions().count());
         for (c, column) in columns.iter().enumerate() {
             for channel in 0..channels {
-                taps.extend(rows.iter().enumerate().map(|(r, row)| Tap {
+                taps.extend(rows.iter().enumerate().map(|(r, row)| FlatTap {
                     offset: ((channel * pitch + row.0 + column.0) as isize + row.1 * width as isize + column.1) as i32,
                     masks: ((c * rows.len() + r) * count) as u32,
                 }));
@@ -206,7 +206,7 @@ impl FlatTaps {
 /// the masks at `border_masks + masks + vector`, or `gap.1` masks before that place if `vector`
 /// is not before `gap.0`.
 pub(crate) struct FlatArgs<T> {
-    pub(crate) taps: *const Tap,
+    pub(crate) taps: *const FlatTap,
     pub(crate) columns: usize,
     pub(crate) column_len: usize,
     pub(crate) masks: *const u32,

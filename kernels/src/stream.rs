@@ -223,7 +223,11 @@ fn narrow_bf16(_: Isa, src: &[f32], dst: &mut [bf16]) {
     }
 }
 
-/// The activation at the end of the epilogue. NaN stays NaN in all of them.
+/// The activation at the end of the epilogue, as kernels compute it: in the computing type, with
+/// one clamp for all activations that are clamps. NaN stays NaN in all of them.
+///
+/// `convoke::Activation` is what a caller of that crate chooses. It is turned into this type when
+/// a layer is planned.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation<T> {
     /// `min(max(x, lo), hi)`. It is the identity if the bounds are infinite.

@@ -594,7 +594,7 @@ name_and_isa!(WinogradKernel, "Name, as `<dtype>_winograd_f<m>x<m>_<r>x<r>`: out
 
 /// The rows of a channel that a block of tiles reads.
 #[derive(Debug, Clone)]
-pub struct Source<'a, T> {
+pub struct TileSource<'a, T> {
     /// The rows from the first one that is not padding, from its first element on that is not
     /// padding.
     pub x: &'a [T],
@@ -670,8 +670,8 @@ impl<T: Real> WinogradKernel<T> {
     ///
     /// # Panics
     /// If a slice is too short.
-    pub fn input(&self, source: &Source<'_, T>, border: &Border, planes: &mut [T], v: &mut [T], v_plane: usize) {
-        let Source { x, row_stride, next } = *source;
+    pub fn input(&self, source: &TileSource<'_, T>, border: &Border, planes: &mut [T], v: &mut [T], v_plane: usize) {
+        let TileSource { x, row_stride, next } = *source;
         let Border { rows, elements, shape, .. } = border;
         assert!(shape.is_of(self), "the border of another kernel");
         assert!(planes.len() >= shape.len(), "the planes are too short");

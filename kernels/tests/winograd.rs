@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Numbers, UNTOUCHED};
-use convoke_kernels::winograd::{Border, Pixels, Planes, Products, Source, Spare, Tile, filter_rows};
+use convoke_kernels::winograd::{Border, Pixels, Planes, Products, Spare, Tile, TileSource, filter_rows};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, WinogradKernel, winograd_kernels};
 
 fn for_each_kernel<T: Real>(mut check: impl FnMut(&'static WinogradKernel<T>)) {
@@ -43,7 +43,7 @@ impl<T: Real> Input<T> {
             })
             .collect();
         let mut planes = vec![T::from_f64(f64::NAN); shape.len()];
-        let source = Source { x: &x, row_stride: stride, next: 1 << 20 };
+        let source = TileSource { x: &x, row_stride: stride, next: 1 << 20 };
         let border = Border::new(kernel, &shape, live_rows, live);
         let v_plane = shape.tiles() + kernel.lanes() + 4;
         let mut v = vec![T::from_f64(UNTOUCHED); kernel.values() * v_plane];
@@ -279,7 +279,7 @@ fn transformed<T: Real>(
     let (mut planes, v_plane) = (vec![T::ZERO; shape.len()], shape.tiles() + kernel.lanes());
     let mut v = vec![T::ZERO; kernel.values() * v_plane];
     // Any address may be prefetched.
-    let source = Source { x: &flat, row_stride: inside.len(), next: usize::MAX };
+    let source = TileSource { x: &flat, row_stride: inside.len(), next: usize::MAX };
     kernel.input(&source, &border, &mut planes, &mut v, v_plane);
     v.chunks(v_plane).map(|values| values[..shape.tiles()].to_vec()).collect()
 }
@@ -332,7 +332,7 @@ fn masks_of_another_way_through_the_rows_are_refused() {
                 let x = vec![B::ZERO; shape.rows() * shape.row_len()];
                 let (mut planes, v_plane) = (vec![B::ZERO; shape.len()], shape.tiles() + kernel.lanes());
                 let mut v = vec![B::from_f64(UNTOUCHED); kernel.values() * v_plane];
-                let source = Source { x: &x, row_stride: shape.row_len(), next: 0 };
+                let source = TileSource { x: &x, row_stride: shape.row_len(), next: 0 };
                 let refused = panics(std::panic::AssertUnwindSafe(|| {
                     foreign.input(&source, &border, &mut planes, &mut v, v_plane);
                 }));
@@ -365,7 +365,7 @@ fn planes_and_borders_of_other_kernels_are_refused() {
                 let foreign = Planes::new(other, 2, 3, 0);
                 let foreign_border = Border::new(other, &foreign, 0..foreign.rows(), 0..foreign.row_len());
                 let len = shape.len().max(foreign.len());
-                let source = || Source { x: &x, row_stride: 0, next: 0 };
+                let source = || TileSource { x: &x, row_stride: 0, next: 0 };
                 let (mut planes, mut v) = (vec![0.0; len], vec![0.0; 1 << 16]);
                 assert!(
                     panics(move || kernel.input(&source(), &foreign_border, &mut planes, &mut v, 64)),
@@ -379,7 +379,7 @@ fn planes_and_borders_of_other_kernels_are_refused() {
             let v_plane = shape.tiles() + kernel.lanes();
             let v_len = (kernel.values() - 1) * v_plane + shape.tiles() + kernel.lanes() - 1;
             let refuses = |x: &[f32], planes: usize, v: usize| {
-                let source = Source { x, row_stride: shape.row_len(), next: 0 };
+                let source = TileSource { x, row_stride: shape.row_len(), next: 0 };
                 let (mut planes, mut v) = (vec![0.0; planes], vec![0.0; v]);
                 panics(std::panic::AssertUnwindSafe(|| kernel.input(&source, &border, &mut planes, &mut v, v_plane)))
             };

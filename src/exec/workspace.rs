@@ -65,7 +65,7 @@ impl Workspace<'static> {
 }
 
 impl<'a> Workspace<'a> {
-    /// Memory of the caller's, of which the part that is aligned to 64 bytes is used.
+    /// Memory of the caller. The part of it that is aligned to 64 bytes is used.
     #[must_use]
     pub fn borrowed(memory: &'a mut [u8]) -> Self {
         let (_, lines, _) = bytemuck::pod_align_to_mut::<u8, Line>(memory);

@@ -5,6 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+use convoke_kernels::winograd::Tile;
+
 /// What packed weights depend on, besides operator, shape of W, element type, ISA and algorithm:
 /// two plans share packed weights only if their layouts are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,13 +36,6 @@ pub(crate) enum WeightLayout {
     Depthwise { along: Along },
     /// Panels of so many output channels of a group.
     Grouped { heights: Vec<usize> },
-}
-
-/// A tile of Winograd's along one axis: F(outputs, taps) has `values` values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tile {
-    pub(crate) values: usize,
-    pub(crate) outputs: usize,
 }
 
 /// What the vectors of depthwise kernels run along.

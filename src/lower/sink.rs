@@ -3,9 +3,13 @@
 //!
 //! There are two ways. Kernels store straight into Y if sums have the type of Y and the
 //! activation is a clamp. Otherwise (16-bit types, other activations) sums go to scratch memory,
-//! and rows of them are finished here. Only this file chooses between the two: [`Sink::direct`]
-//! and [`Sink::pairs`] say whether kernels may store. So a new activation concerns this file, the
-//! kernels' [`Epilogue`] and their clamp.
+//! and rows of them are finished here.
+//!
+//! Whether kernels may store is decided in this file alone. A lowering asks, and goes the second
+//! way where the answer is no: for its plan [`Finish::is_direct`], for a kernel call
+//! [`Sink::direct`], [`Sink::dest`] or [`Sink::pairs`]. It may also go the second way where the
+//! answer is yes, if its kernels cannot store what it has. So a new activation concerns this file,
+//! the kernels' [`Epilogue`] and their clamp.
 
 use convoke_kernels::stream::{self, Activation};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, StoreMap};

@@ -11,7 +11,7 @@ const MOST_L3_BYTES: usize = 96 << 20;
 
 /// What the CPU says about itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Answers {
+struct CpuAnswers {
     l1_bytes: usize,
     l2_bytes: usize,
     /// 0 without a level 3 cache.
@@ -27,7 +27,7 @@ impl Machine {
     /// CPU does not say, the values of [`zen5`](Self::zen5) are used.
     #[must_use]
     pub fn host() -> Self {
-        let Answers { l1_bytes, l2_bytes, l3_bytes, is_intel } = Answers::known();
+        let CpuAnswers { l1_bytes, l2_bytes, l3_bytes, is_intel } = CpuAnswers::known();
         // A CPU cannot be asked for rates. They are those of the measured machine that is most
         // like it.
         let alike = if is_intel { Self::emerald_rapids() } else { Self::zen5() };
@@ -37,7 +37,7 @@ impl Machine {
     }
 }
 
-impl Answers {
+impl CpuAnswers {
     /// The answers. The CPU is asked once, because on a virtual machine each `cpuid` costs
     /// microseconds.
     fn known() -> Self {

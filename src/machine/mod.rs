@@ -51,7 +51,8 @@ pub const ENV_MAX_ISA: &str = "CONVOKE_MAX_ISA";
 /// machine.l2_bytes /= 2;
 /// assert_eq!(
 ///     machine.to_string(),
-///     "half of the level 2: portable, L1 48 KiB, L2 512 KiB, L3 32 MiB, 26/16/9 bytes a cycle, 4.0 GHz"
+///     "half of the level 2: portable, L1 48 KiB, L2 512 KiB, L3 32 MiB, 26/16/9 bytes a cycle, \
+///      2 FMAs and 2 loads a cycle, FMA latency 4 cycles, 4.0 GHz"
 /// );
 /// assert!(Machine::named().iter().any(|machine| machine.name == "emerald-rapids"));
 /// ```
@@ -189,12 +190,13 @@ impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, isa, l2_bytes_per_cycle: l2, l3_bytes_per_cycle: l3, memory_bytes_per_cycle: memory, .. } =
             self;
+        let Self { fmas_per_cycle: fmas, loads_per_cycle: loads, fma_latency_cycles: latency, .. } = self;
         write!(f, "{name}: {isa}, L1 {}, L2 {}, ", Bytes(self.l1_bytes), Bytes(self.l2_bytes))?;
         match self.l3_bytes {
             0 => write!(f, "no L3, {l2}/{memory} bytes a cycle")?,
             bytes => write!(f, "L3 {}, {l2}/{l3}/{memory} bytes a cycle", Bytes(bytes))?,
         }
-        write!(f, ", {:.1} GHz", self.clock_ghz)
+        write!(f, ", {fmas} FMAs and {loads} loads a cycle, FMA latency {latency} cycles, {:.1} GHz", self.clock_ghz)
     }
 }
 
@@ -279,6 +281,10 @@ mod tests {
     fn without_a_level_3_what_leaves_level_2_is_in_memory() {
         let machine = Machine::no_l3();
         assert_eq!(machine.cycles_beyond_l2(1e6), 1.0 / machine.memory_bytes_per_cycle);
-        assert_eq!(machine.to_string(), "no-l3: avx2, L1 32 KiB, L2 512 KiB, no L3, 26/9 bytes a cycle, 4.0 GHz");
+        assert_eq!(
+            machine.to_string(),
+            "no-l3: avx2, L1 32 KiB, L2 512 KiB, no L3, 26/9 bytes a cycle, \
+             2 FMAs and 2 loads a cycle, FMA latency 4 cycles, 4.0 GHz"
+        );
     }
 }

@@ -169,9 +169,11 @@ impl<T: Element> Plan<T> {
         Ok(PackedWeights { whole, live })
     }
 
-    /// Computes Y from X, `(N, C, spatial...)`. Allocates nothing (entering a rayon pool from
-    /// outside it, rayon's own queue now and then allocates a block; the BLAS backends `gemm` and
-    /// `matrixmultiply` allocate in every call), and never panics once the arguments are accepted.
+    /// Computes Y from X, `(N, C, spatial...)`. It never panics once the arguments are accepted.
+    ///
+    /// It allocates nothing, with two exceptions. A run that enters a rayon pool from outside may
+    /// make rayon's queue allocate a block. The BLAS backends `gemm` and `matrixmultiply` allocate
+    /// in every run.
     ///
     /// The result is the same, bit for bit, for any number of threads.
     ///

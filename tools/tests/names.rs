@@ -1,32 +1,55 @@
-//! In one crate, one name stands for one type: a reader who meets a name again may trust that it
-//! is the same thing.
+//! One name stands for one type, in convoke and its kernels together, and in the tools: a reader who
+//! meets a name again may trust that it is the same thing.
+//!
+//! There are two exceptions. The ISAs of the kernels are twins: each has a folder, and its types may
+//! have the names of their counterparts in other ISAs' folders. And `Activation` is two types: the
+//! one that callers choose, and the form of it that kernels take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The folders of the kernels' ISAs, whose types are twins.
+const ISA_FOLDERS: [&str; 4] = ["portable", "aarch64/neon", "x86_64/avx2", "x86_64/avx512"];
+
+/// What callers choose, and the form of it that kernels take: their comments say how they relate.
+const TWO_FORMS: &str = "Activation";
+
 #[test]
-fn types_of_convoke_have_names_of_their_own() {
-    check("src");
+fn types_of_convoke_and_its_kernels_have_names_of_their_own() {
+    check(&["src", "kernels/src"]);
 }
 
 #[test]
 fn types_of_the_tools_have_names_of_their_own() {
-    check("tools/src");
+    check(&["tools/src"]);
 }
 
 #[track_caller]
-fn check(folder: &str) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder);
+fn check(folders: &[&str]) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut files_of: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for file in files(&folder) {
-        for name in types(&fs::read_to_string(&file).unwrap()) {
-            files_of.entry(name).or_default().push(file.strip_prefix(&folder).unwrap().to_owned());
+    for folder in folders {
+        let types_before = files_of.len();
+        for file in files(&root.join(folder)) {
+            for name in types(&fs::read_to_string(&file).unwrap()) {
+                files_of.entry(name).or_default().push(file.strip_prefix(&root).unwrap().to_owned());
+            }
         }
+        assert!(files_of.len() > types_before + 20, "{folder}: the types were not found");
     }
-    assert!(files_of.len() > 20, "{}: the types were not found", folder.display());
-    files_of.retain(|_, files| files.len() > 1);
+    files_of.retain(|name, files| files.len() > 1 && name != TWO_FORMS && !are_twins(files));
     assert!(files_of.is_empty(), "names of several types: {files_of:#?}");
+}
+
+/// Whether the files are those of ISAs, and of a different one each.
+fn are_twins(files: &[PathBuf]) -> bool {
+    let isa_of = |file: &PathBuf| {
+        let file = file.strip_prefix("kernels/src").ok()?;
+        ISA_FOLDERS.iter().find(|folder| file.starts_with(folder))
+    };
+    let isas: BTreeSet<_> = files.iter().filter_map(isa_of).collect();
+    isas.len() == files.len()
 }
 
 /// All Rust files below a folder.
@@ -56,4 +79,12 @@ fn defined(line: &str) -> Option<String> {
 fn definitions_are_found() {
     let text = "pub(crate) struct One<'a> {\n    type Inner = u8;\nenum Two {}\npub trait Three: Send {\n#[cfg(test)]\nmod tests {\nstruct Four;";
     assert_eq!(types(text), ["One", "Two", "Three"]);
+}
+
+#[test]
+fn twins_are_of_different_isas() {
+    let files = |files: &[&str]| -> Vec<PathBuf> { files.iter().map(PathBuf::from).collect() };
+    assert!(are_twins(&files(&["kernels/src/x86_64/avx2/vector.rs", "kernels/src/portable/vector.rs"])));
+    assert!(!are_twins(&files(&["kernels/src/x86_64/avx2/vector.rs", "kernels/src/x86_64/avx2/weave.rs"])));
+    assert!(!are_twins(&files(&["kernels/src/x86_64/avx2/vector.rs", "kernels/src/simd.rs"])));
 }

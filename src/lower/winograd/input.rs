@@ -4,7 +4,7 @@ use core::array;
 use core::ops::Range;
 
 use convoke_kernels::weave::{PhasePick, Picks, RowPick};
-use convoke_kernels::winograd::{Border, Planes, Source};
+use convoke_kernels::winograd::{Border, Planes, TileSource};
 use convoke_kernels::{Isa, Real, WinogradKernel};
 
 use super::choice::MOST_TILES;
@@ -213,11 +213,11 @@ impl<T: Element> WinogradCore<T> {
                 let source = match T::as_acc(rows_of_x.window(window, c)).filter(|_| in_place) {
                     Some(x) => {
                         let x = x.get(window.first as usize..).unwrap_or(&[]);
-                        Source { x, row_stride: rows_of_x.row_stride, next: rows_of_x.next }
+                        TileSource { x, row_stride: rows_of_x.row_stride, next: rows_of_x.next }
                     }
                     None => {
                         let x = &picked[(image * stride + phase_along) * picked_len..][..window.len()];
-                        Source { x, row_stride: window.elements, next: 0 }
+                        TileSource { x, row_stride: window.elements, next: 0 }
                     }
                 };
                 let channel = (phase * channels + c) * stride + phase_along;

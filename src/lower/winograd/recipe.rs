@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::String;
 
 use convoke_kernels::catalogue::winograd_kernels;
-use convoke_kernels::{Real, WinogradKernel, winograd};
+use convoke_kernels::{Real, WinogradKernel};
 
 use super::blocks::BlockCut;
 use super::choice::best_blocking;
@@ -22,7 +22,7 @@ use crate::element::Element;
 use crate::exec::Ledger;
 use crate::lower::channel_tiles::ChannelTiles;
 use crate::lower::contract::{Answer, Build, Offer, Recipe, Request};
-use crate::lower::layout::{Tile, WeightLayout};
+use crate::lower::layout::WeightLayout;
 
 /// The offer for a view of the layer. `operator` makes the operator for the chosen tile, and says
 /// what it needs; it fails where a kernel is lacking.
@@ -104,8 +104,7 @@ fn is_allowed<T: Element>(request: &Request<'_, T>, view: &WinogradView, kernel:
 }
 
 fn weight_layout<T: Real>(kernel: &WinogradKernel<T>) -> WeightLayout {
-    let tile = |tile: winograd::Tile| Tile { values: tile.values, outputs: tile.outputs };
-    WeightLayout::Winograd { down: tile(kernel.down()), along: tile(kernel.along()) }
+    WeightLayout::Winograd { down: kernel.down(), along: kernel.along() }
 }
 
 /// The blocking in a line.
