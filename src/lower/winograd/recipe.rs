@@ -8,7 +8,7 @@ use convoke_kernels::catalogue::winograd_kernels;
 use convoke_kernels::{Real, WinogradKernel, winograd};
 
 use super::blocks::BlockCut;
-use super::choice::best_blocking;
+use super::choice::{MOST_SCRATCH_BYTES, best_blocking};
 use super::common::WinogradCore;
 use super::estimate::{BlockingEstimate, WinogradBlocking};
 use super::lowering::Winograd;
@@ -32,12 +32,14 @@ pub(super) fn offer_view<'a, T: Element>(
     operator: impl FnOnce(&Scheme<T::Acc>, &ChannelTiles<T::Acc>) -> Option<(Box<dyn WinogradOperator<T>>, OperatorNeeds)>,
 ) -> Answer<'a, T> {
     let no_kernel = || String::from("no kernel for this block of tiles");
-    let single = best_tile(request, &view)?;
-    let scheme = single.blocking.scheme;
-    let blocking = match request.threads {
-        1 => single.blocking,
-        threads => best_blocking(request, &view, scheme, threads).ok_or_else(no_kernel)?.blocking,
+    let free = best_tile(request, &view)?;
+    let scheme = free.blocking.scheme;
+    let estimate = if request.threads == 1 && request.task_bytes >= MOST_SCRATCH_BYTES {
+        free
+    } else {
+        best_blocking(request.machine, &view, scheme, request.threads, request.task_bytes).ok_or_else(no_kernel)?
     };
+    let blocking = estimate.blocking;
     let run_len = blocking.blocks.place(0, 0).size.run_len();
     let tiles = ChannelTiles::<T::Acc>::new(request.machine, run_len).ok_or_else(no_kernel)?;
     if blocking.blocks.for_each_size(|size, _| size.fits(&scheme, &view).then_some(())).is_none() {
@@ -59,7 +61,7 @@ pub(super) fn offer_view<'a, T: Element>(
         packed_len,
         tasks: blocking.tasks(&view),
         scratch,
-        work: single.work * far,
+        work: estimate.work * far,
     };
     let build: Build<'a, T> = Box::new(move || {
         let core = WinogradCore::new(request, view, blocking, tiles, layout, pieces);
@@ -68,8 +70,9 @@ pub(super) fn offer_view<'a, T: Element>(
     Ok(Offer { recipe, build })
 }
 
-/// The tile whose work is least, with its best blocking for one thread. More threads take the same
-/// tile, because results must not depend on their number.
+/// The tile whose work is least, with its best blocking for one thread and without a limit of the
+/// workspace. Other numbers of threads and other limits take the same tile, because results must
+/// not depend on them.
 fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Result<BlockingEstimate<T::Acc>, String> {
     let mut best: Option<BlockingEstimate<T::Acc>> = None;
     for kernel in winograd_kernels::<T::Acc>(request.isa()) {
@@ -77,7 +80,7 @@ fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Resul
             continue;
         }
         let Some(scheme) = Scheme::new(kernel, &view.roles) else { continue };
-        if let Some(estimate) = best_blocking(request, view, scheme, 1)
+        if let Some(estimate) = best_blocking(request.machine, view, scheme, 1, usize::MAX)
             && best.as_ref().is_none_or(|best| estimate.work.cycles() < best.work.cycles())
         {
             best = Some(estimate);
