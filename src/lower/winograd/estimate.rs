@@ -10,7 +10,7 @@ use super::blocks::TileBlocks;
 use super::scheme::{STANDARD_VALUES, Scheme, is_ragged};
 use super::shares::{self, PanelPiece};
 use super::steps::TileSteps;
-use super::view::{WinogradView, depth_tasks, distance};
+use super::view::{PixelStores, WinogradView, depth_tasks, distance};
 use crate::lower::channel_tiles::ChannelPanels;
 use crate::machine::{Item, Kind, Machine, Work};
 
@@ -119,7 +119,10 @@ impl<'a, T: Real> CostModel<'a, T> {
         let Self { machine, view, scheme, .. } = self;
         let (tiles, kernel) = (size.own_tiles(), scheme.kernel);
         let ragged = if is_ragged(kernel) { machine.prices().ragged_output } else { 1.0 };
-        let pixels = if view.has_phases { scheme.down.tile.outputs * scheme.along.tile.outputs } else { 0 };
+        let pixels = match view.stores {
+            PixelStores::Interleaved => scheme.down.tile.outputs * scheme.along.tile.outputs,
+            PixelStores::Rows | PixelStores::RowsPastCache => 0,
+        };
         let of_vector = machine.work(Item::TransformCalls, (size.images * size.rows) as f64)
             + machine.work(Item::TakenVectors, (tiles * kernel.values()) as f64) * (self.wide_transform() * ragged)
             + machine.work(Item::PhaseVectors, (tiles * pixels) as f64);

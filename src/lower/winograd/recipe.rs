@@ -16,7 +16,7 @@ use super::operator::WinogradOperator;
 use super::pack::PackedLayout;
 use super::scheme::{STANDARD_VALUES, Scheme, has_whole_rows, is_ragged};
 use super::scratch::{OperatorNeeds, ScratchPieces};
-use super::view::WinogradView;
+use super::view::{AxisRoles, MOST_STEPS, PixelStores, WinogradView};
 use crate::choice::Accuracy;
 use crate::element::Element;
 use crate::exec::Ledger;
@@ -75,24 +75,38 @@ pub(super) fn offer_view<'a, T: Element>(
 /// not depend on them.
 fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Result<BlockingEstimate<T::Acc>, String> {
     let mut best: Option<BlockingEstimate<T::Acc>> = None;
+    let mut suitable: Option<Scheme<T::Acc>> = None;
     for kernel in winograd_kernels::<T::Acc>(request.isa()) {
         if !is_allowed(request, view, kernel) {
             continue;
         }
         let Some(scheme) = Scheme::new(kernel, &view.roles) else { continue };
+        if suitable.is_none_or(|other| scheme.filters() < other.filters()) {
+            suitable = Some(scheme);
+        }
         if let Some(estimate) = best_blocking(request.machine, view, scheme, 1, usize::MAX)
             && best.as_ref().is_none_or(|best| estimate.work.cycles() < best.work.cycles())
         {
             best = Some(estimate);
         }
     }
-    best.ok_or_else(|| {
-        let (roles, channels) = (&view.roles, view.channels);
-        let (depth, down, along) = (roles.depth.kernel, roles.down.kernel, roles.along.kernel);
-        format!(
-            "no tile suits a kernel of {down}x{along} taps, or {channels} channels times {depth} taps of an outer axis are too many"
-        )
-    })
+    best.ok_or_else(|| no_tile(view, suitable.as_ref()))
+}
+
+/// Why no tile is taken. `suitable` is the scheme with the fewest filters, if tiles suit the kernel.
+fn no_tile<T: Real>(view: &WinogradView, suitable: Option<&Scheme<T>>) -> String {
+    let AxisRoles { depth, down, along } = &view.roles;
+    match suitable {
+        None => format!("no tile suits a kernel of {}x{} taps", down.kernel, along.kernel),
+        Some(scheme) if !scheme.has_few_steps(view) => format!(
+            "{} channels times {} filters of a tile times {} taps of an outer axis are too many, at most {MOST_STEPS} \
+             steps can be",
+            view.channels,
+            scheme.filters(),
+            depth.kernel
+        ),
+        Some(_) => format!("no block of tiles has kernels and fits {MOST_SCRATCH_BYTES} bytes"),
+    }
 }
 
 /// Whether a tile suits the packed weights, the accuracy and the way that Y is written.
@@ -102,7 +116,8 @@ fn is_allowed<T: Element>(request: &Request<'_, T>, view: &WinogradView, kernel:
         return *packed == weight_layout(kernel);
     }
     let is_accurate = request.accuracy == Accuracy::Fast || kernel.values() <= STANDARD_VALUES;
-    let is_in_lines = view.past_cache && view.roles.along.output.is_multiple_of(kernel.lanes());
+    let is_in_lines =
+        view.stores == PixelStores::RowsPastCache && view.roles.along.output.is_multiple_of(kernel.lanes());
     is_accurate && !(is_in_lines && is_ragged(kernel) && has_whole_rows(kernel))
 }
 
