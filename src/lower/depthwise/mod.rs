@@ -77,10 +77,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
             ("along channels", blocks.saturating_mul(grid.taps()).saturating_mul(grid.lanes))
         }
     };
+    let source = if plan.direct_table.is_some() { "X" } else { "planes" };
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
-            "{kernel} {along}, {} groups a unit, {} strips of {} rows, {} units",
+            "{kernel} {along} from {source}, {} groups a unit, {} strips of {} rows, {} units",
             plan.unit_groups,
             grid.strips(),
             grid.extent,

@@ -158,7 +158,9 @@ impl<A: Real> fmt::Display for PhasePlan<A> {
             PhaseMode::Paired(PairMode { loops: PairLoops::PanelsOutside, .. }) => "stored in pairs",
             PhaseMode::Paired(PairMode { loops: PairLoops::StripsOutside, .. }) => "stored in pairs, strips outside",
         };
-        write!(f, "{channels} channels by {phases} phases a tile, {interleaved}")
+        let is_fetched = matches!(self.mode, PhaseMode::Paired(PairMode { is_fetched: true, .. }));
+        let fetched = if is_fetched { ", lines of Y are fetched" } else { "" };
+        write!(f, "{channels} channels by {phases} phases a tile, {interleaved}{fetched}")
     }
 }
 

@@ -171,7 +171,7 @@ struct AllTasks {
 }
 
 impl AllTasks {
-    /// Adds `count` tasks that take `work` together, and of which the longest take `most_cycles`.
+    /// Adds `count` tasks, which take `work` together. The longest of them take `most_cycles` each.
     /// None if there are more tasks than can be counted.
     fn add(&mut self, count: usize, work: Work, most_cycles: f64) -> Option<()> {
         self.tasks = self.tasks.checked_add(count)?;
@@ -304,7 +304,7 @@ impl<'a> BlockTraffic<'a> {
         let of_group = self.filters / self.nr as f64 * channels as f64;
         let fetched = |filters: f64| {
             let resident = filters + self.tiles + self.products;
-            machine.prices().fetch_ahead * from_beyond_l2(machine, resident, self.filters)
+            machine.prices().fetch_ahead * machine.refetch_cycles(self.filters, resident)
         };
         // The first task of a group finds its filters where those of all groups are kept.
         let (first, later) = (fetched(of_group * groups as f64), (blocks - 1) as f64 * fetched(of_group));
@@ -312,14 +312,14 @@ impl<'a> BlockTraffic<'a> {
         Work::of(Kind::Fetches, cycles.max(self.filters / machine.l2_bytes_per_cycle))
     }
 
-    /// The time of waiting for transformed tiles and products that left the L2 cache, while `panels`
+    /// The work of fetching transformed tiles and products that left the L2 cache, while `panels`
     /// panels are multiplied, `together` of them by each value. Tiles are read once for these. The
-    /// products of more than one panel leave the cache until they are taken back.
+    /// products of more than one panel leave the cache before they are taken back.
     fn waiting(&self, panels: usize, together: usize) -> Work {
         let resident = self.tiles + together as f64 * self.products + 2.0 * self.filters / self.values;
         let tiles = panels.div_ceil(together) as f64 * self.tiles;
         let products = 2.0 * (panels - panels.div_ceil(together)) as f64 * self.products;
-        Work::of(Kind::Fetches, from_beyond_l2(self.machine, resident, tiles + products))
+        Work::of(Kind::Fetches, self.machine.refetch_cycles(tiles + products, resident))
     }
 
     /// How many panels to multiply together, so that the [waiting](Self::waiting) is shortest: the
@@ -337,12 +337,4 @@ impl<'a> BlockTraffic<'a> {
         }
         best
     }
-}
-
-/// Cycles to read `traffic` bytes from the level behind the L2 cache, as far as `resident` bytes
-/// exceed it. What exceeds it does not leave it all at once.
-fn from_beyond_l2(machine: &Machine, resident: f64, traffic: f64) -> f64 {
-    let l2_share = machine.prices().l2_share;
-    let missing = (resident / machine.l2_bytes as f64 - l2_share) / l2_share;
-    missing.clamp(0.0, 1.0) * traffic * machine.cycles_beyond_l2(resident)
 }

@@ -56,7 +56,7 @@ pub(super) fn offer_view<'a, T: Element>(
     let far = request.machine.far_weights(bytes(request.geometry.weight_len()), bytes(packed_len));
     let recipe = Recipe {
         kernel: scheme.kernel.name(),
-        details: details(&blocking, &tiles),
+        details: details(&view, &blocking, &tiles),
         layout: weight_layout(scheme.kernel),
         packed_len,
         tasks: blocking.tasks(&view),
@@ -93,7 +93,8 @@ fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Resul
     best.ok_or_else(|| no_tile(view, suitable.as_ref()))
 }
 
-/// Why no tile is taken. `suitable` is the scheme with the fewest filters, if tiles suit the kernel.
+/// Why no tile is taken. `suitable` is the scheme with the fewest filters, if a tile suits the
+/// kernel.
 fn no_tile<T: Real>(view: &WinogradView, suitable: Option<&Scheme<T>>) -> String {
     let AxisRoles { depth, down, along } = &view.roles;
     match suitable {
@@ -127,7 +128,7 @@ fn weight_layout<T: Real>(kernel: &WinogradKernel<T>) -> WeightLayout {
 }
 
 /// The blocking in a line.
-fn details<T: Real>(blocking: &WinogradBlocking<T>, tiles: &ChannelTiles<T>) -> String {
+fn details<T: Real>(view: &WinogradView, blocking: &WinogradBlocking<T>, tiles: &ChannelTiles<T>) -> String {
     let WinogradBlocking { scheme, blocks, splits, together } = blocking;
     let size = blocks.place(0, 0).size;
     let tiles_of_block = match blocks.cut() {
@@ -135,8 +136,9 @@ fn details<T: Real>(blocking: &WinogradBlocking<T>, tiles: &ChannelTiles<T>) -> 
         BlockCut::Rows if size.images > 1 => format!("{} x {} x {}", size.images, size.rows, size.columns),
         BlockCut::Rows | BlockCut::Columns => format!("{} x {}", size.rows, size.columns),
     };
+    let past_cache = if view.stores == PixelStores::RowsPastCache { ", past the caches" } else { "" };
     format!(
-        "{} by {}, {} filters, blocks of {tiles_of_block} tiles, {} blocks, panels in {splits} shares, {together} together",
+        "{} by {}, {} filters, blocks of {tiles_of_block} tiles, {} blocks, panels in {splits} shares, {together} together{past_cache}",
         scheme.kernel.name(),
         tiles.name(),
         scheme.filters(),
