@@ -99,9 +99,18 @@ pub(crate) struct ChannelTiles<T: Real> {
     /// For wide panels and for narrow ones: the kernels of two rows at once, where rows have so
     /// few pixels.
     two_rows: Option<[&'static ChannelKernel<T>; 2]>,
-    /// For wide panels and for narrow ones: cycles of a step of two rows at once, and of one row.
-    joining: [[f64; 2]; 2],
+    /// For wide panels and for narrow ones: what a step of two rows takes.
+    joining: [JoiningCycles; 2],
     rate: Rate,
+}
+
+/// Cycles of one step of k for two rows of pixels, with the reading of the panel.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct JoiningCycles {
+    /// For both rows in one call.
+    at_once: f64,
+    /// For each of the rows in a call of its own.
+    one_row: f64,
 }
 
 impl<T: Real> ChannelTiles<T> {
@@ -118,14 +127,17 @@ impl<T: Real> ChannelTiles<T> {
         let panels = ChannelPanels::new::<T>(isa)?;
         let two_rows = two_rows(isa, width, panels);
         let rate = Rate::new(machine);
-        let joining = [[0.0; 2]; 2];
+        let joining = [JoiningCycles::default(); 2];
         let mut tiles = Self { panels, width, count, narrow, wider: width % count, kernels, two_rows, joining, rate };
         tiles.joining = [tiles.nr(), 1].map(|channels| {
-            let Some(kernel) = tiles.two_rows(channels) else { return [0.0; 2] };
+            let Some(kernel) = tiles.two_rows(channels) else { return JoiningCycles::default() };
             // Each call reads the panel.
             let row_bytes = (kernel.nr() * size_of::<T>()) as f64;
             let read = machine.prices().read_share * row_bytes / machine.l2_bytes_per_cycle;
-            [kernel_cycles(machine, kernel) + read, tiles.row_cycles(machine, channels) + read]
+            JoiningCycles {
+                at_once: kernel_cycles(machine, kernel) + read,
+                one_row: tiles.row_cycles(machine, channels) + read,
+            }
         });
         Some(tiles)
     }
@@ -188,9 +200,9 @@ impl<T: Real> ChannelTiles<T> {
     ) -> Option<(&'static ChannelKernel<T>, Range<usize>)> {
         let kernel = self.two_rows(channels)?;
         let joined = taps[0].start.min(taps[1].start)..taps[0].end.max(taps[1].end);
-        let [at_once, apart] = self.joining[usize::from(self.panels.panel(channels).1)];
-        let (at_once, apart) = (joined.len() as f64 * at_once, (taps[0].len() + taps[1].len()) as f64 * apart);
-        (at_once <= apart).then_some((kernel, joined))
+        let JoiningCycles { at_once, one_row } = self.joining[usize::from(self.panels.panel(channels).1)];
+        let apart = (taps[0].len() + taps[1].len()) as f64 * one_row;
+        (joined.len() as f64 * at_once <= apart).then_some((kernel, joined))
     }
 
     /// Estimated cycles of one step of k for a row of pixels and all channels.
@@ -228,7 +240,7 @@ impl<T: Real> ChannelTiles<T> {
 }
 
 /// Estimated cycles of one step of k of a tile.
-fn kernel_cycles<T: Real>(machine: &Machine, kernel: &ChannelKernel<T>) -> f64 {
+pub(crate) fn kernel_cycles<T: Real>(machine: &Machine, kernel: &ChannelKernel<T>) -> f64 {
     machine.tile_cycles(kernel.fmas(), kernel.loads()) * machine.prices().channel_tiles
 }
 

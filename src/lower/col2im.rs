@@ -26,7 +26,7 @@ use convoke_kernels::{Isa, Real};
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
 use super::engine::products_work;
 use super::layout::WeightLayout;
-use super::shares::{GemmSplit, Part, TASKS_PER_THREAD};
+use super::shares::{GemmSplit, Part, ROWS_FOR_SHARED_ROW, TASKS_PER_THREAD};
 use super::sink::Finish;
 use crate::blas::{self, Blocks, Gemm, Product, Size};
 use crate::choice::Blas;
@@ -180,7 +180,8 @@ impl OutputBands {
             1 => usize::MAX,
             threads => (cut.output * tasks).div_ceil(TASKS_PER_THREAD * threads),
         };
-        let least = (cut.kernel - 1).saturating_mul(cut.dilation).saturating_mul(4).saturating_add(cut.stride);
+        let overlap = (cut.kernel - 1).saturating_mul(cut.dilation);
+        let least = overlap.saturating_mul(ROWS_FOR_SHARED_ROW).saturating_add(cut.stride);
         let extent = fitting.min(shared.max(least)).clamp(1, cut.output);
         // Bands have nearly equal extents, which are whole strides.
         let even = cut.output.div_ceil(cut.output.div_ceil(extent));

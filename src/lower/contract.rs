@@ -14,7 +14,7 @@ use crate::choice::Accuracy;
 use crate::exec::region::{Region, Split};
 use crate::exec::{Ledger, Line};
 use crate::machine::{Machine, Work};
-use crate::{Element, Geometry, Op};
+use crate::{Axis, Element, Geometry, Op};
 
 /// What a lowering is asked for.
 pub(crate) struct Request<'a, T: Element> {
@@ -54,6 +54,19 @@ pub(crate) fn check_op(geometry: &Geometry, op: Op) -> Result<(), String> {
         return Err(String::from("the output is empty"));
     }
     Ok(())
+}
+
+/// The axes of rows and of elements of a row, for algorithms on one or two axes. An axis alone is
+/// that of elements.
+///
+/// # Errors
+/// The number of axes, if there are more.
+pub(crate) fn last_axes(geometry: &Geometry) -> Result<(Axis, Axis), String> {
+    match geometry.axes[..] {
+        [w] => Ok((Axis::UNIT, w)),
+        [h, w] => Ok((h, w)),
+        _ => Err(alloc::format!("{} spatial axes, only one or two", geometry.axes.len())),
+    }
 }
 
 /// What a lowering decided for a layer, as plain data.

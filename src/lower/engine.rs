@@ -25,9 +25,10 @@ pub(crate) fn a_block_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
 }
 
-/// Steps of k up to which stores take longer than products.
+/// The most steps of k for which stores take longer than products.
 pub(crate) const FEW_STEPS: usize = 96;
-/// Rows of Y from which on their pages are too many for the first level of the TLB.
+/// The fewest rows of Y that exceed the first level of the TLB, if each row is in a page of its
+/// own.
 const MANY_ROWS: usize = 64;
 
 /// Rows of A, cut into panels of nearly equal height: the first `taller` panels have one row more

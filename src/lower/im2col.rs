@@ -4,7 +4,7 @@
 //! M = M/group, K = C/group * kernel volume (channels, then taps, as W lies), N = output positions,
 //! for each image and group; M and K in blocks of at most [`BLOCK`]. Accepts every Conv. Scratch
 //! for a task: a tile of the im2col matrix and one of the product, each of at most [`tile_bytes`]
-//! or 64 columns.
+//! or [`LEAST_COLUMNS`] columns.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -31,9 +31,17 @@ use crate::{Geometry, Op};
 fn tile_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
-/// Rows of a product and steps of K, at the most, so that tiles of 64 columns take half a MiB (in
-/// f64 twice that): a layer may have millions of channels. Packed weights depend on it, and so it
-/// depends on no machine. Each row block makes the im2col matrix again, which then costs little
+/// The fewest columns of a tile. With fewer, a product would be too narrow for the kernels of a
+/// BLAS to share their loads.
+const LEAST_COLUMNS: usize = 64;
+/// The fewest columns of a tile under a limit of the workspace that excludes wider ones: a slow
+/// product is better than none.
+const LEAST_LIMITED_COLUMNS: usize = 16;
+/// The most columns of a tile. They bound the tiles of layers with few rows and steps of K.
+const MOST_COLUMNS: usize = 4096;
+/// The most rows of a product and steps of K, so that tiles of [`LEAST_COLUMNS`] take half a MiB
+/// (in f64 twice that): a layer may have millions of channels. Packed weights depend on it, and so
+/// it depends on no machine. Each row block makes the im2col matrix again, which then costs little
 /// beside the product.
 const BLOCK: usize = 2048;
 
@@ -49,7 +57,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let positions = geometry.output_spatial();
     let tile_bytes = tile_bytes(machine);
     let columns = tile_bytes.min(most_bytes) / size_of::<T::Acc>() / rows.size().max(k.size());
-    let columns = Blocks::new(positions, columns.clamp(if most_bytes < tile_bytes { 16 } else { 64 }, 4096));
+    let least = if most_bytes < tile_bytes { LEAST_LIMITED_COLUMNS } else { LEAST_COLUMNS };
+    let columns = Blocks::new(positions, columns.clamp(least, MOST_COLUMNS));
     let ld = blas::leading_dimension(columns.size());
 
     let packed = match request.layout {
@@ -170,8 +179,8 @@ impl<T: Element> Im2col<T> {
         &*self.gemms[usize::from(index + 1 == self.rows.count())]
     }
 
-    /// Of a block of rows of a group: the rows of W, and where its packed weights of a block of K
-    /// are.
+    /// Returns the rows of W that block `index` of a group has, and where the packed weights of
+    /// these rows are for the block `k` of K.
     fn packed_range(&self, group: usize, index: usize, k: &Range<usize>) -> (Range<usize>, Range<usize>) {
         let (rows, k_total) = (self.rows.range(index), self.k.last().end);
         let first = group * self.geometry.out_channels_per_group() + rows.start;

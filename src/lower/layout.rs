@@ -24,9 +24,9 @@ pub(crate) enum WeightLayout {
     Blas { panels: [usize; 2] },
     /// The same for blocks of `channels` output channels, each with all taps.
     BlasColumns { channels: usize, panels: [usize; 2] },
-    /// The phases of a ConvTranspose's strides, in panels of at most `channels` output channels,
-    /// whose rows are in tiles of at most `mr` rows. The taps of the phases of each axis are counted
-    /// from `origins`.
+    /// The phases of a ConvTranspose's strides, in panels of at most `channels` output channels.
+    /// The rows of a panel are in tiles of at most `mr` rows. The taps of the phases of each axis
+    /// are counted from `origins`.
     PhasePanels { channels: usize, mr: usize, origins: Vec<usize> },
     /// The same, but one output channel after the other.
     PhaseChannels { origins: Vec<usize> },

@@ -2,8 +2,9 @@
 //!
 //! A lowering answers a [`contract::Request`] with an offer or with the reason why not. The offer,
 //! once taken, becomes a [`contract::Lowering`], which splits the output into independent tasks. To
-//! add one: its file here, its name in [`Algorithm`](crate::Algorithm), and a line in
-//! [`registry::candidates`].
+//! add one: its file here, its name in [`Algorithm`](crate::Algorithm), and its lines in
+//! `registry::rules`, which says what it accepts, and in [`registry::candidates`]. `docs/design.md`
+//! has all steps.
 
 mod channel_gemm;
 mod channel_tiles;

@@ -255,8 +255,8 @@ pub(crate) const PER_THREAD: [usize; 2] = [2, 1];
 pub(crate) const MOST_BYTES: usize = 32 << 20;
 /// Columns of a slab, at the most: more gain nothing, and tables grow with them.
 const MOST_COLUMNS: usize = 8192;
-/// Columns of a slab down to which it is made smaller to give every thread one: the borders of
-/// smaller planes would weigh too much.
+/// The fewest columns of a slab that is made smaller so that every thread has one. The borders of
+/// smaller planes would cost too much.
 const LEAST_COLUMNS: usize = 192;
 
 /// Channels of a block from which on the rows of the next channel are fetched ahead. The CPU's

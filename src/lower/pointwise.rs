@@ -39,9 +39,8 @@ const PACK_PANELS_OFF_LINE: usize = 8;
 const CONFLICT_BYTES: usize = 1024;
 /// Rows of X whose lines stay in the L1 cache, even if they fall into the same set.
 const FEW_ROWS: usize = 8;
-/// Steps of k up to which more than one tile's width of columns is multiplied in one call (3 to 64
-/// channels, 225x225: 66 instead of 55 GFLOP/s; from 24 steps on nothing is gained, and with 64 it
-/// is 5 % slower).
+/// The most steps of k for which one call multiplies more columns than a tile is wide. With so few
+/// steps, the setup of a call counts. With more, nothing is gained.
 const STRIP_STEPS: usize = 16;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
 fn sums_bytes(machine: &Machine) -> usize {

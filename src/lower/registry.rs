@@ -129,8 +129,9 @@ fn rules(algorithm: Algorithm) -> fn(&Geometry) -> Result<(), String> {
 
 impl Algorithm {
     /// Whether the algorithm can compute a layer, by its shapes and attributes. A plan can still
-    /// be refused: for sizes beyond its tables' reach, for the limit of the workspace, or because
-    /// the build or the ISA lacks kernels.
+    /// be refused: for sizes beyond its tables' reach, for the limit of the workspace, because the
+    /// build or the ISA lacks kernels, because weights are packed otherwise, or, for
+    /// [`Winograd`](Self::Winograd), because of [`Accuracy::Strict`](crate::Accuracy::Strict).
     ///
     /// # Errors
     /// The rule that the layer breaks, with the value that breaks it.

@@ -6,6 +6,10 @@ use crate::Geometry;
 use crate::exec::region::Patch;
 use crate::exec::tasks_of_thread;
 
+/// Rows that a strip or band should have for each row that it has in common with the next one. At
+/// most a quarter of the rows is then read, or added up, twice.
+pub(crate) const ROWS_FOR_SHARED_ROW: usize = 4;
+
 /// What a task of a GEMM lowering computes: a share of the panels of weights, for one block of
 /// columns of one group of one image.
 pub(crate) struct Part {

@@ -17,7 +17,7 @@ use convoke_kernels::catalogue::upsample_kernels;
 use convoke_kernels::stream;
 use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput};
 
-use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
+use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op, last_axes};
 use super::layout::WeightLayout;
 use super::shares::TASKS_PER_THREAD;
 use super::sink::{Finish, no_epilogue};
@@ -33,7 +33,8 @@ const TAPS: RangeInclusive<usize> = 2..=5;
 /// The stride of those kernels.
 const STRIDE: usize = 2;
 
-/// Rows, and elements of a row, are fewer than this: kernels compute places from them.
+/// An axis has fewer positions than this, with its padding. Kernels find places by the product of
+/// two such numbers, which must not overflow.
 const MOST_PLACES: usize = UpsampleKernel::<f32>::MOST_PLACES;
 
 /// Bytes of the sums of a band where kernels cannot store into Y: they stay in the L1 cache,
@@ -48,6 +49,10 @@ const MOST_BYTES: usize = 4 << 20;
 /// Output rows of a band, at the least, where a channel is cut into bands: the first rows of a band
 /// read rows of X that the band before has read as well.
 const LEAST_BAND_ROWS: usize = 8;
+
+/// How often sums count as stored if kernels cannot store them into Y: they go to scratch, are
+/// loaded and are stored again.
+const STORES_OF_STAGED_SUMS: f64 = 3.0;
 
 /// ConvTranspose with one channel a group, on one or two axes, of stride 2, without dilation, and
 /// with 2 to 5 taps: as many along both axes, or along W alone.
@@ -77,15 +82,6 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
         return Err(alloc::format!("an axis has {most} places, only fewer than {MOST_PLACES} can be"));
     }
     Ok(())
-}
-
-/// The axes of rows and of elements of a row; an axis alone is that of elements.
-fn last_axes(geometry: &Geometry) -> Result<(Axis, Axis), String> {
-    match geometry.axes[..] {
-        [w] => Ok((Axis::UNIT, w)),
-        [h, w] => Ok((h, w)),
-        _ => Err(alloc::format!("{} spatial axes, only one or two", geometry.axes.len())),
-    }
 }
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
@@ -170,8 +166,7 @@ impl UpsampleBands {
     fn work(&self, machine: &Machine, (h, w): (&Axis, &Axis), lanes: usize, is_direct: bool) -> Work {
         // A step makes the phases of rows, of a pair of vectors each.
         let steps = (h.output + h.pad_begin % h.stride).div_ceil(h.stride) * w.output.div_ceil(2 * lanes);
-        // Sums that are not stored into Y are stored, loaded and stored again.
-        let stores = if is_direct { 1.0 } else { 3.0 };
+        let stores = if is_direct { 1.0 } else { STORES_OF_STAGED_SUMS };
         let step = machine.work(Item::ArithmeticCycles, (h.kernel * w.kernel) as f64 / machine.fmas_per_cycle)
             + machine.work(Item::UpsampledPairs, stores * h.stride as f64);
         let channel = step * steps as f64 + machine.work(Item::UpsampledBands, self.count as f64);

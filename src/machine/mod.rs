@@ -176,13 +176,31 @@ impl Machine {
         }
     }
 
+    /// How much longer copies of rows take where only every `stride`-th element is taken: strides
+    /// of 1 and 2 are copied in whole vectors.
+    pub(crate) fn strided_copy(&self, stride: usize) -> f64 {
+        if stride > 2 { self.prices.strided_copy } else { 1.0 }
+    }
+
     /// Estimated cycles of one step of K. They are the time of its multiply-adds or of its loads,
     /// whichever is longer, and at least the latency: enough multiply-adds must be in flight.
     pub(crate) fn tile_cycles(&self, fmas: usize, loads: usize) -> f64 {
-        let fma = fmas as f64 / self.fmas_per_cycle;
         // One load more than the tile's, for the table of offsets.
-        let loads = (loads + 1) as f64 / self.loads_per_cycle * self.prices.load_slots;
-        fma.max(loads).max(self.fma_latency_cycles) + self.prices.step_cycles
+        let load_slots = (loads + 1) as f64 * self.prices.load_slots;
+        self.longest_cycles(fmas as f64, load_slots, self.fma_latency_cycles) + self.prices.step_cycles
+    }
+
+    /// Estimated cycles of a vector of sums in a direct kernel, in a tile of `rows` rows: `taps`
+    /// multiply-adds, and loads that take `load_slots` slots. A row's sum waits after each product
+    /// until it can take the next one. The other rows of the tile use that time.
+    pub(crate) fn direct_tile_cycles(&self, taps: f64, load_slots: f64, rows: f64) -> f64 {
+        self.longest_cycles(taps, load_slots, taps * self.prices.direct_wait_cycles / rows)
+    }
+
+    /// Cycles of multiply-adds, of loads that take `load_slots` slots of the ports, and of waiting
+    /// for sums. All three go on at the same time, so that the longest one counts.
+    pub(crate) fn longest_cycles(&self, fmas: f64, load_slots: f64, wait_cycles: f64) -> f64 {
+        (fmas / self.fmas_per_cycle).max(load_slots / self.loads_per_cycle).max(wait_cycles)
     }
 }
 

@@ -19,8 +19,8 @@ pub(crate) struct Prices {
     /// Cycles of a call of a micro-kernel in addition to its steps: arguments, checks of lengths,
     /// and the start of the pipeline.
     pub(crate) kernel_call_cycles: f64,
-    /// Cycles of the same for the products of one of Winograd's values, whose calls are longer
-    /// than plain ones.
+    /// Cycles of a call for the products of one of Winograd's values, in addition to its steps.
+    /// These calls take longer than others.
     pub(crate) gemm_call_cycles: f64,
     /// Cycles of a step of K in addition to its multiply-adds and loads: its counter and its
     /// jump.
@@ -37,6 +37,9 @@ pub(crate) struct Prices {
     pub(crate) pack_cycles: f64,
     /// Cycles to move one element to or from a place without neighbours, where no vector helps.
     pub(crate) scatter_cycles: f64,
+    /// Cycles to move one element of a batch of images that is transposed, so that images are
+    /// neighbours.
+    pub(crate) image_element_cycles: f64,
 
     /// Cycles to keep a vector of sums in scratch between two blocks of K: one store and one
     /// load.
@@ -157,6 +160,9 @@ pub(crate) struct Prices {
     pub(crate) row_copy_cycles: f64,
     /// Cycles of direct kernels for each vector that is copied.
     pub(crate) vector_copy_cycles: f64,
+    /// Factor on copies of rows for direct kernels where a stride is longer than 2, for which
+    /// there are no kernels that copy whole vectors.
+    pub(crate) strided_copy: f64,
     /// Cycles of direct kernels to turn one position of a vector's worth of channels into a
     /// vector, or back.
     pub(crate) gather_cycles: f64,
@@ -189,6 +195,7 @@ const AVX512: Prices = Prices {
     plane_row_cycles: 30.0,
     pack_cycles: 0.1,
     scatter_cycles: 3.5,
+    image_element_cycles: 1.0,
     sum_cycles: 2.0,
     store_cycles: 1.5,
     transposed_store_cycles: 6.0,
@@ -236,6 +243,7 @@ const AVX512: Prices = Prices {
     direct_unit_cycles: 60.0,
     row_copy_cycles: 3.0,
     vector_copy_cycles: 2.0,
+    strided_copy: 2.0,
     gather_cycles: 10.0,
     grouped: 1.0,
     grouped_strided: 1.16,

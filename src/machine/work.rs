@@ -25,6 +25,10 @@ pub(crate) enum Item {
     /// cache, and from larger ones.
     SummedTaps,
     SummedFarTaps,
+    /// Tasks. The work of a layer is compared as on one core, and not all lowerings count all of
+    /// their tasks: the tiled ones count one for each slab or block of columns, `pointwise` one
+    /// for each image and group, and `depthwise`, `grouped` and `upsample` one for the layer,
+    /// because they cut it by the number of threads alone.
     Tasks,
     /// Calls of micro-kernels.
     KernelCalls,
@@ -197,7 +201,7 @@ impl Machine {
             Item::PlaneRows => (Kind::Copies, prices.plane_row_cycles),
             Item::PackedElements => (Kind::Copies, prices.pack_cycles),
             Item::ScatteredElements => (Kind::Copies, prices.scatter_cycles),
-            Item::ImageElements => (Kind::Copies, 1.0),
+            Item::ImageElements => (Kind::Copies, prices.image_element_cycles),
             Item::Im2colElements => (Kind::Copies, prices.im2col_element_cycles),
             Item::Col2imElements => (Kind::Stores, prices.col2im_element_cycles),
             Item::KeptVectors => (Kind::Stores, prices.sum_cycles),
@@ -237,6 +241,14 @@ impl Machine {
     pub(crate) fn fetch_weights(&self, read: f64, all: f64) -> Work {
         let is_resident = all <= self.l2_bytes as f64 * self.prices().l2_share;
         Work::of(Kind::Fetches, if is_resident { 0.0 } else { read * self.cycles_beyond_l2(all) })
+    }
+
+    /// Cycles to fetch `bytes` bytes of data that are used again, so far as they have left the L2
+    /// cache. `resident` bytes compete for the cache; those that exceed it do not all leave it.
+    pub(crate) fn refetch_cycles(&self, bytes: f64, resident: f64) -> f64 {
+        let l2_share = self.prices().l2_share;
+        let missing = (resident / self.l2_bytes as f64 - l2_share) / l2_share;
+        missing.clamp(0.0, 1.0) * bytes * self.cycles_beyond_l2(resident)
     }
 
     /// Nanoseconds that a work takes on one core.

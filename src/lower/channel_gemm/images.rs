@@ -62,8 +62,8 @@ pub(super) fn check_not_covered(geometry: &Geometry) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether an image is a row of the product's matrix as it is in memory, as far as this axis
-/// goes.
+/// Whether the kernel covers X along an axis. If it covers all axes, the elements of an image lie
+/// in memory as the steps of k do, so that an image is a row of the product's matrix.
 fn is_covered(axis: &Axis) -> bool {
     axis.input == axis.kernel && axis.pad_begin + axis.pad_end == 0 && (axis.dilation == 1 || axis.kernel == 1)
 }

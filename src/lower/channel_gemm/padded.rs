@@ -53,9 +53,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
-            "{kernel}, rows of {} pixels in {} tiles, K in blocks of {}, {} slabs, panels in {} shares",
+            "{kernel}, rows of {} pixels in {} tiles, {} positions of axis {} a slab, K in blocks of {}, {} slabs, panels in {} shares",
             most.width,
             most.count,
+            blocking.cut.extent,
+            blocking.cut.axis,
             weights.block * weights.taps,
             split.columns,
             split.shares

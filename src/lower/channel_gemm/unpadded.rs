@@ -24,7 +24,7 @@ use super::weights::ChannelWeights;
 use crate::element::{Compute, Element};
 use crate::exec::region::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece, share};
-use crate::lower::channel_tiles::{ChannelPanels, two_rows};
+use crate::lower::channel_tiles::{ChannelPanels, kernel_cycles, two_rows};
 use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
 use crate::lower::planes;
 use crate::lower::shares::{GemmSplit, Part};
@@ -257,16 +257,14 @@ impl UnpaddedBlocking {
         for tile in tiles {
             // Most rows have a neighbour with the same taps.
             let kernels = tile.two_rows.unwrap_or(tile.kernels);
-            let cycles = |kernel: &ChannelKernel<T::Acc>| {
-                machine.tile_cycles(kernel.fmas(), kernel.loads()) / kernel.rows() as f64
-            };
+            let cycles = |kernel: &ChannelKernel<T::Acc>| kernel_cycles(machine, kernel) / kernel.rows() as f64;
             step_cycles +=
                 tile.taps.len() as f64 * panels.sum(weights.rows, |narrow| cycles(kernels[usize::from(narrow)]));
             let runs = if tile.taps.len() == last[0].kernel { rows } else { live_rows };
             calls += runs * weights.count() as f64;
             kept += runs * panels.sum(weights.rows, |narrow| tile.kernels[usize::from(narrow)].fmas() as f64);
         }
-        let arithmetic = machine.prices().channel_tiles * step_cycles * live_rows * weights.channels as f64;
+        let arithmetic = step_cycles * live_rows * weights.channels as f64;
         let vectors = rows * last[0].output as f64 * weights.rows as f64 / panels.lanes as f64;
         let copied = (weights.channels * self.channel_len * split.columns * split.shares) as f64;
         let of_image = machine.work(Item::ArithmeticCycles, arithmetic)

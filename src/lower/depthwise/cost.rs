@@ -72,9 +72,7 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
         // which loads less than this estimate has it.
         let longer = if geometry.group == 1 { machine.prices().direct_copied_dense } else { 1.0 };
         let vectors = geometry.out_channels_per_group() as f64 * self.vectors_of_rows(true);
-        // Only strides of 1 and 2 are copied in whole vectors.
-        let strided = if grid.w.stride > 2 { 2.0 } else { 1.0 };
-        let rows = self.plane_rows() * strided;
+        let rows = self.plane_rows() * machine.strided_copy(grid.w.stride);
         let row_vectors: usize = grid.phases.iter().map(|phase| (phase.to - phase.from).div_ceil(grid.lanes)).sum();
         let group = self.vector(sums) * (vectors * longer * self.groups_factor())
             + machine.work(Item::CopiedRows, rows * grid.phases.len() as f64)
@@ -102,13 +100,11 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
     /// Cycles of the multiply-adds and loads of a vector of sums, where a vector of X takes
     /// `load_slots` slots of loads.
     fn tile_cycles(&self, load_slots: f64) -> f64 {
-        let (machine, grid) = (self.machine, self.grid);
+        let grid = self.grid;
         let (taps, rows) = (grid.taps() as f64, self.tile_rows as f64);
-        // Sums of few rows wait for one another; short ones overlap with the next tile's.
-        let fmas = (taps / machine.fmas_per_cycle).max(taps * machine.prices().direct_wait_cycles / rows);
         let column_rows: f64 = self.column_taps.iter().map(|taps| rows + *taps as f64 - 1.0).sum();
         let vectors = column_rows * (grid.planes() * grid.w.kernel) as f64;
-        fmas.max((vectors * load_slots + taps) / rows / machine.loads_per_cycle)
+        self.machine.direct_tile_cycles(taps, (vectors * load_slots + taps) / rows, rows)
     }
 
     /// Tap columns for each row of a tile: each takes about a cycle.

@@ -9,6 +9,7 @@ use convoke_kernels::{DepthwiseKernel, DirectTable, MOST_TAPS, Real, Slots, TapT
 use crate::lower::engine::RowPanels;
 pub(super) use crate::lower::layout::Along;
 use crate::lower::planes::period;
+use crate::lower::shares::ROWS_FOR_SHARED_ROW;
 use crate::machine::Machine;
 use crate::{Axis, Geometry};
 
@@ -144,7 +145,7 @@ impl Grid {
         let mut extent = highest(planes_bytes(machine));
         if extent < output {
             let shared = self.h.effective_kernel() / self.h.stride;
-            let wanted = (4 * shared).max(tile).min(output);
+            let wanted = (ROWS_FOR_SHARED_ROW * shared).max(tile).min(output);
             if extent < wanted {
                 extent = if fits(wanted, machine.l2_bytes / 2) { wanted } else { highest(machine.l2_bytes / 2).max(1) };
             }
@@ -229,8 +230,8 @@ impl Grid {
         TapTable::new(&groups, self.tile_step() * self.h.stride * self.pitch)
     }
 
-    /// The table by which `kernel` reads X itself. There is one for short layer kernels on one or
-    /// two axes, along rows, with equal strides of 1 or 2 and no dilation along H.
+    /// The table by which `kernel` reads X itself. None if it cannot: it does so along rows, for
+    /// layers on one or two axes with few taps, equal strides of 1 or 2, and no dilation along H.
     pub(super) fn direct_table<A: Real>(&self, kernel: &DepthwiseKernel<A>) -> Option<DirectTable> {
         let (taps, stride) = (self.h.kernel, self.h.stride);
         let is_plain = self.along == Along::Rows && self.outer.is_empty();

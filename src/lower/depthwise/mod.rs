@@ -77,10 +77,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
             ("along channels", blocks.saturating_mul(grid.taps()).saturating_mul(grid.lanes))
         }
     };
+    let source = if plan.direct_table.is_some() { "X" } else { "planes" };
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
-            "{kernel} {along}, {} groups a unit, {} strips of {} rows, {} units",
+            "{kernel} {along} from {source}, {} groups a unit, {} strips of {} rows, {} units",
             plan.unit_groups,
             grid.strips(),
             grid.extent,
@@ -97,8 +98,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
 }
 
 /// The plan of the cheaper orientation, or of the one that weights are packed for; none if the
-/// planes are too large. Orientations are compared as for one thread, because the order of the sums
-/// depends on them, and results must not depend on the number of threads.
+/// planes are too large. Orientations are compared as for one thread and without a limit of the
+/// workspace: the order of the sums depends on them, and results must depend on neither.
 fn best_plan<T: Element>(
     request: &Request<'_, T>,
     kernels: &'static DepthwiseKernels<T::Acc>,
@@ -119,7 +120,7 @@ fn best_plan<T: Element>(
             request.layout.is_none_or(|layout| *layout == WeightLayout::Depthwise { along: *along })
         })
         .filter_map(|orientation| {
-            let plan = DepthwisePlan::new(&alone, kernels, orientation, is_direct, most_bytes)?;
+            let plan = DepthwisePlan::new(&alone, kernels, orientation, is_direct, usize::MAX)?;
             Some((plan.work.cycles(), orientation))
         })
         .reduce(|a, b| if b.0 < a.0 { b } else { a })?;

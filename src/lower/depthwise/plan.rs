@@ -196,8 +196,8 @@ impl<T: Element> DepthwiseDraft<'_, T> {
             Along::Rows if self.reads_x() => unit_groups * self.widened_len,
             _ => 0,
         };
-        // Where weights are not finite, kernels that would have read X have the planes of one group
-        // at a time.
+        // If weights are not finite, planes are read where X would have been read, and they are
+        // made for one group at a time.
         let groups = if grid.along == Along::Rows && !self.reads_x() { unit_groups } else { 1 };
         let planes = (grid.planes() * grid.plane).checked_mul(groups)?;
         Some(DepthwiseScratch { planes, sums, staged })

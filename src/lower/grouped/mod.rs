@@ -25,7 +25,7 @@ use convoke_kernels::{FlatTaps, Real};
 use self::lowering::Grouped;
 use self::plan::{GroupedBlocks, GroupedPanels, GroupedTiles};
 use self::planes::GroupedPlanes;
-use super::contract::{Answer, Build, Offer, Recipe, Request, check_op};
+use super::contract::{Answer, Build, Offer, Recipe, Request, check_op, last_axes};
 use super::layout::WeightLayout;
 use super::sink::Finish;
 use crate::element::Element;
@@ -97,15 +97,6 @@ fn check_rows(w: &Axis, last: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// The axes of rows and of elements of a row; an axis alone is that of elements.
-fn last_axes(geometry: &Geometry) -> Result<(Axis, Axis), String> {
-    match geometry.axes[..] {
-        [w] => Ok((Axis::UNIT, w)),
-        [h, w] => Ok((h, w)),
-        _ => Err(alloc::format!("{} spatial axes, only one or two", geometry.axes.len())),
-    }
-}
-
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let (geometry, machine) = (request.geometry, request.machine);
     let inputs = geometry.in_channels_per_group();
@@ -173,7 +164,7 @@ fn heights<T: Element>(
         Some(other) => Err(other.mismatch()),
         None => tiles
             .heights(request.geometry.out_channels_per_group(), vectors)
-            .ok_or_else(|| String::from("no kernels for so many")),
+            .ok_or_else(|| String::from("no panels of the kernels' heights have as many output channels as a group")),
     }
 }
 

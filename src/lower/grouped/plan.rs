@@ -26,6 +26,9 @@ fn sums_bytes(machine: &Machine) -> usize {
 /// Vectors of a block, at the least: fewer leave no choice of tiles.
 const LEAST_BLOCK_VECTORS: usize = 6;
 
+/// Calls that a tile counts as. One call computes a run of tiles, and sets up each of them.
+const CALLS_OF_TILE: f64 = 0.25;
+
 /// How Y is cut: the positions of each group of each image into blocks, and the blocks into units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct GroupedBlocks {
@@ -150,12 +153,10 @@ impl<A: Real> GroupedTiles<'_, A> {
     fn tile_work(&self, kernel: &GroupedKernel<A>) -> Work {
         let machine = self.machine;
         let load_slots = kernel.nrv() as f64 * machine.prices().grouped_loads + kernel.mr() as f64;
-        let loads = load_slots / machine.loads_per_cycle;
-        let step = (kernel.fmas() as f64 / machine.fmas_per_cycle).max(loads).max(machine.fma_latency_cycles);
-        // A call computes a run of tiles, so that each of them counts for a part of a call.
+        let step = machine.longest_cycles(kernel.fmas() as f64, load_slots, machine.fma_latency_cycles);
         machine.work(Item::ArithmeticCycles, step * self.steps)
             + machine.work(Item::GroupedVectors, (kernel.mr() * kernel.nrv()) as f64)
-            + machine.work(Item::KernelCalls, 0.25)
+            + machine.work(Item::KernelCalls, CALLS_OF_TILE)
     }
 
     /// The cheapest tiles of `height` rows that cover `vectors` vectors, and what they take. None
@@ -166,8 +167,8 @@ impl<A: Real> GroupedTiles<'_, A> {
         let costs: Vec<_> = works.iter().map(Work::cycles).collect();
         let cost_of_a_vector = |i: &usize| costs[*i] / kernels[*i].nrv() as f64;
         let bulk = (0..kernels.len()).min_by(|a, b| cost_of_a_vector(a).total_cmp(&cost_of_a_vector(b)))?;
-        // The first tiles have the width that is cheapest for a vector. The rest, which would be
-        // about `width` such tiles, is covered by the cheapest combination of widths.
+        // The first tiles have the width that is cheapest for a vector. The rest has the vectors of
+        // about `width` such tiles, and is covered by the cheapest combination of widths.
         let width = kernels[bulk].nrv();
         let many = (vectors / width).saturating_sub(width);
         let rest = vectors - many * width;

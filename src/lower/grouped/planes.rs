@@ -53,8 +53,8 @@ impl GroupedPlanes {
         (phase, axis.input.saturating_sub(phase).div_ceil(axis.stride))
     }
 
-    /// Whether some phases have fewer rows than their planes, or fewer elements than a row of Y. The
-    /// rest of the planes is zero then.
+    /// Whether some phases have fewer rows than their planes, or fewer elements than a row of Y.
+    /// The rest of the planes is zero then.
     pub(super) fn is_ragged(&self) -> bool {
         let (rows, width) = (self.h.input.div_ceil(self.h.stride), self.w.output);
         (0..self.counts[0]).any(|i| Self::phase(&self.h, i).1 < rows)
@@ -65,9 +65,8 @@ impl GroupedPlanes {
     pub(super) fn work(&self, machine: &Machine, lanes: usize) -> Work {
         let rows = (self.counts[0] * self.h.input.div_ceil(self.h.stride) * self.counts[1]) as f64;
         let vectors = self.w.input.div_ceil(self.w.stride).div_ceil(lanes) as f64;
-        // Only strides of 1 and 2 are copied in whole vectors.
-        let strided = if self.w.stride > 2 { 2.0 } else { 1.0 };
-        (machine.work(Item::CopiedRows, 1.0) + machine.work(Item::CopiedVectors, vectors)) * (rows * strided)
+        let row = machine.work(Item::CopiedRows, 1.0) + machine.work(Item::CopiedVectors, vectors);
+        row * (rows * machine.strided_copy(self.w.stride))
     }
 
     /// Copies a channel of X into its planes, of which only the rows `rows` are needed. `kernels`

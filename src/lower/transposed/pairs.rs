@@ -68,8 +68,9 @@ impl<T: Element> Transposed<T> {
                 (here.group * rows + all.start(p)) * self.channel_weights + pass.before * channels * all.height(p);
             &io.weights[begin..begin + all.height(p) * pass.phases * k]
         };
-        // The epilogue is made once, before the panels. A kernel reads some of its values as one: if
-        // they had just been written one by one, it would wait for all stores before them.
+        // The epilogue is made once, before the panels. A kernel reads several of its values by one
+        // load. If they had just been written one by one, that load would wait for all stores
+        // before them.
         let mut epilogue = pairs.sink.pairs().expect("checked before: kernels store pairs");
         for p in panels {
             let (first, height) = (here.group * rows + all.start(p), all.height(p));

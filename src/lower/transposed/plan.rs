@@ -33,7 +33,7 @@ const NEAR_Y_BYTES: usize = 4 << 20;
 /// Cycles that the products of a tile must take for pairs to be stored from registers. Below
 /// that, what pairs cost is more than they save: panels have no more rows than one kernel, so
 /// that there are more tiles.
-const PAIRED_CYCLES: usize = 600;
+const PAIRED_CYCLES: f64 = 600.0;
 /// The most vectors of a strip whose pairs are stored: a list of their places is on the stack.
 pub(super) const MOST_PAIRED_VECTORS: usize = 16;
 /// The most groups of a task: more of them gain nothing.
@@ -155,10 +155,14 @@ impl<A: Real> fmt::Display for PhasePlan<A> {
             PhaseMode::ChannelByChannel => return write!(f, "{phases} phases summed channel by channel"),
             PhaseMode::TileByTile => "interleaved tile by tile",
             PhaseMode::PanelByPanel => "interleaved panel by panel",
-            PhaseMode::Paired(PairMode { loops: PairLoops::PanelsOutside, .. }) => "stored in pairs",
-            PhaseMode::Paired(PairMode { loops: PairLoops::StripsOutside, .. }) => "stored in pairs, strips outside",
+            PhaseMode::Paired(PairMode { loops: PairLoops::PanelsOutside, .. }) => "stored in pairs without a residual",
+            PhaseMode::Paired(PairMode { loops: PairLoops::StripsOutside, .. }) => {
+                "stored in pairs without a residual, strips outside"
+            }
         };
-        write!(f, "{channels} channels by {phases} phases a tile, {interleaved}")
+        let is_fetched = matches!(self.mode, PhaseMode::Paired(PairMode { is_fetched: true, .. }));
+        let fetched = if is_fetched { ", lines of Y are fetched" } else { "" };
+        write!(f, "{channels} channels by {phases} phases a tile, {interleaved}{fetched}")
     }
 }
 
@@ -188,10 +192,11 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         };
         let most_taps = phases.iter().map(|p| p.taps.iter().map(Vec::len).max().unwrap_or(0)).product::<usize>();
         let k_blocks = channels.div_ceil(tiles::block_channels(channels, most_taps.max(1))).max(1);
-        // A step of the largest tile takes half as many cycles as it has multiply-adds.
+        // The products of the largest tile.
         let most_fmas = spatial_kernels::<T::Acc>(request.isa()).iter().map(SpatialKernel::fmas).max().unwrap_or(0);
+        let tile_cycles = (most_fmas * channels * most_taps) as f64 / request.machine.fmas_per_cycle;
         let can_pair = k_blocks == 1
-            && most_fmas / 2 * channels * most_taps >= PAIRED_CYCLES
+            && tile_cycles >= PAIRED_CYCLES
             && Finish::new(request).is_direct()
             && along.axis.stride == 2
             && slots.classes == [[0, 1]];

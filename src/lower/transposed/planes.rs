@@ -36,10 +36,7 @@ pub(super) struct PhasePlanes {
     pub(super) channel_len: usize,
     /// The shift of each copy.
     copies: Vec<usize>,
-    /// Whether each shift along the last axis has a copy of its own.
-    is_dense: bool,
-    /// Whether a slab of a channel is one run of X: nothing is shifted or padded.
-    is_plain: bool,
+    kind: PlaneKind,
     /// Columns and rows of positions of a full slab, and slabs of an image.
     pub(super) columns: usize,
     pub(super) rows: usize,
@@ -48,7 +45,19 @@ pub(super) struct PhasePlanes {
     tables: PhaseTables,
 }
 
-/// PhaseTables that take memory in proportion to the rows.
+/// How the planes of a channel lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PlaneKind {
+    /// There is one copy, and a slab of it is one run of X: nothing is shifted or padded.
+    OneRun,
+    /// There is one copy, with columns of garbage between its rows.
+    OneCopy,
+    /// Each shift along the last axis has a copy of its own.
+    CopyForEachShift,
+}
+
+/// Places that are looked up for each row. They take memory in proportion to the number of rows,
+/// and so they are made only for the plan that is taken.
 #[derive(Default)]
 struct PhaseTables {
     /// The rows of a plane: positions along the axes before the last.
@@ -123,8 +132,14 @@ impl PhasePlanes {
             _ => p.positions <= p.axis.input,
         };
         let is_unmoved = |p: &AxisPhases| p.reach == 0 && p.low == 0;
+        let is_one_run = phases.iter().all(is_unmoved) && phases.iter().enumerate().all(is_whole);
+        let kind = match (is_dense, is_one_run) {
+            (true, _) => PlaneKind::CopyForEachShift,
+            (false, true) => PlaneKind::OneRun,
+            (false, false) => PlaneKind::OneCopy,
+        };
         Some(Self {
-            is_plain: !is_dense && phases.iter().all(is_unmoved) && phases.iter().enumerate().all(is_whole),
+            kind,
             rows: (0..last).map(here).product(),
             axis,
             extent,
@@ -133,7 +148,6 @@ impl PhasePlanes {
             plane,
             channel_len,
             copies,
-            is_dense,
             columns: sizes.columns,
             slabs: sizes.slabs,
             axes,
@@ -178,7 +192,7 @@ impl PhasePlanes {
     /// The element of a channel's planes where the view of a shift along the last axis begins.
     pub(super) fn last_offset(&self, shift: usize) -> usize {
         match self.copies.iter().position(|copy| *copy == shift) {
-            Some(copy) if self.is_dense => copy * self.plane,
+            Some(copy) if self.kind == PlaneKind::CopyForEachShift => copy * self.plane,
             _ => shift,
         }
     }
@@ -282,7 +296,7 @@ impl PhasePlanes {
             len: self.span,
             ahead: if channels < FETCHED_CHANNELS { 0 } else { src_pitch },
         };
-        if self.is_plain {
+        if self.kind == PlaneKind::OneRun {
             // The slab is copied as a single row.
             let at = slab.origin.iter().zip(phases).fold(0, |at, (v, p)| at * p.axis.input + v);
             let len = (self.axis + 1..=last).fold(slab.extent, |len, i| len * phases[i].axis.input);
@@ -291,7 +305,7 @@ impl PhasePlanes {
         }
         let rows = || (0..self.plane / self.span).filter_map(|row| self.row(phases, slab, row));
         for (copy, shift) in self.copies.iter().enumerate() {
-            let shift = if self.is_dense { *shift } else { 0 };
+            let shift = if self.kind == PlaneKind::CopyForEachShift { *shift } else { 0 };
             let first = (slab.origin[last] + shift) as isize + phases[last].low;
             let rows = rows().map(|row| RowPick { dst: copy * self.plane + row.dst, ..row });
             pick_rows(isa, x, &Picks { first, ..picks }, rows, planes);

@@ -15,10 +15,12 @@ use crate::machine::{Item, Machine, Work};
 pub(super) const TILE_ROWS: usize = 64;
 /// The most channels of a panel.
 const MOST_PANEL_CHANNELS: usize = 32;
-/// The most steps of a block of K, unless the taps of one channel are more.
+/// The most steps of a block of K, unless the taps of one channel are more. It is an absolute
+/// number, because packed weights and the order of sums depend on it.
 const MOST_STEPS: usize = 512;
 /// The most channels of a block of K. If K has one tap, no taps share the rows of B, and those of
-/// a tile of 32 columns then fill the L1 cache.
+/// a tile of 32 columns then fill an L1 cache of 48 KiB. It is an absolute number, because packed
+/// weights and the order of sums depend on it.
 const MOST_BLOCK_CHANNELS: usize = 352;
 
 /// Channels of a block of K, for `taps` taps.

@@ -7,11 +7,11 @@ use super::estimate::{BlockingEstimate, CostModel};
 use super::scheme::Scheme;
 use super::shares;
 use super::view::{SubImage, WinogradView};
-use crate::element::Element;
-use crate::lower::contract::Request;
+use crate::machine::Machine;
 
-/// The most bytes of a task's scratch. More bytes gain nothing, and memory is limited.
-const MOST_SCRATCH_BYTES: usize = 8 << 20;
+/// The most bytes of a task's scratch. More bytes gain nothing, and memory is limited. A limit of
+/// the workspace changes nothing if it leaves a task so many.
+pub(super) const MOST_SCRATCH_BYTES: usize = 8 << 20;
 /// The numbers of rows, or of columns, of tiles that blocks are tried with.
 const LENGTHS: [usize; 22] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256];
 /// The most tiles of a block. More tiles gain nothing, and memory is limited.
@@ -20,23 +20,24 @@ pub(super) const MOST_TILES: usize = 256;
 /// size of its own, and so tables of its own.
 const MOST_PARTS: usize = 32;
 
-/// The best blocking of a scheme for a number of threads. None where the layer has too many steps,
-/// or a kernel is lacking.
-pub(super) fn best_blocking<E: Element>(
-    request: &Request<'_, E>,
+/// The best blocking of a scheme for a number of threads, with at most `task_bytes` of scratch for
+/// a task where that can be. None where the layer has too many steps, or a kernel is lacking.
+pub(super) fn best_blocking<T: Real>(
+    machine: &Machine,
     view: &WinogradView,
-    scheme: Scheme<E::Acc>,
+    scheme: Scheme<T>,
     threads: usize,
-) -> Option<BlockingEstimate<E::Acc>> {
+    task_bytes: usize,
+) -> Option<BlockingEstimate<T>> {
     if !scheme.has_few_steps(view) {
         return None;
     }
     let mut search = BlockingSearch {
-        model: CostModel::new(request.machine, view, scheme, threads)?,
+        model: CostModel::new(machine, view, scheme, threads)?,
         view,
         scheme,
         threads,
-        task_bytes: request.task_bytes,
+        task_bytes,
         best: None,
         smallest: None,
     };

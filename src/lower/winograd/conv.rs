@@ -18,7 +18,7 @@ use super::operator::{OutputBox, WinogradOperator};
 use super::pack::PanelFilters;
 use super::recipe::offer_view;
 use super::scratch::OperatorNeeds;
-use super::view::{AxisRoles, MOST_STRIDE, WinogradPhase, WinogradView, tiled_kernel};
+use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView, tiled_kernel};
 use crate::element::Element;
 use crate::exec::region::{Patch, Span, Stores};
 use crate::lower::contract::{Answer, Io, Request};
@@ -26,7 +26,7 @@ use crate::lower::sink::Finish;
 use crate::{Axis, Geometry};
 
 /// Bytes of Y from which on it is written past the caches: its reader will not find it in the L2
-/// cache anyway.
+/// cache anyway. It is an absolute size until it is measured with other caches.
 const PAST_CACHE_BYTES: usize = 4 << 20;
 
 pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
@@ -62,16 +62,16 @@ fn view(geometry: &Geometry) -> Result<WinogradView, String> {
         strides,
         taps: tiled_kernel(geometry),
         rows: geometry.out_channels_per_group(),
-        has_phases: false,
-        past_cache: false,
+        stores: PixelStores::Rows,
         roles: AxisRoles::new(&axes)?,
     })
 }
 
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;
-    let past_cache = geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES;
-    let view = WinogradView { past_cache, ..view(geometry)? };
+    let is_large = geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES;
+    let stores = if is_large { PixelStores::RowsPastCache } else { PixelStores::Rows };
+    let view = WinogradView { stores, ..view(geometry)? };
     offer_view(request, view, |scheme, tiles| {
         let direct = DirectTiles::new(request, &view, scheme)?;
         let steps = geometry.in_channels_per_group().checked_mul(geometry.kernel_volume())?;
@@ -169,7 +169,7 @@ impl<T: Element> WinogradOperator<T> for WinogradConv<T> {
             row_step,
             width: strip.width,
             height: strip.height,
-            past_cache: core.view.past_cache,
+            past_cache: core.view.stores == PixelStores::RowsPastCache,
         };
         let sink = self.finish.sink(io);
         let stores = [Stores::row(at, strip.width).times(count, pixels.channel_step).times(strip.height, row_step)];

@@ -10,7 +10,7 @@ use super::blocks::TileBlocks;
 use super::scheme::{STANDARD_VALUES, Scheme, is_ragged};
 use super::shares::{self, PanelPiece};
 use super::steps::TileSteps;
-use super::view::{WinogradView, depth_tasks, distance};
+use super::view::{PixelStores, WinogradView, depth_tasks, distance};
 use crate::lower::channel_tiles::ChannelPanels;
 use crate::machine::{Item, Kind, Machine, Work};
 
@@ -119,7 +119,10 @@ impl<'a, T: Real> CostModel<'a, T> {
         let Self { machine, view, scheme, .. } = self;
         let (tiles, kernel) = (size.own_tiles(), scheme.kernel);
         let ragged = if is_ragged(kernel) { machine.prices().ragged_output } else { 1.0 };
-        let pixels = if view.has_phases { scheme.down.tile.outputs * scheme.along.tile.outputs } else { 0 };
+        let pixels = match view.stores {
+            PixelStores::Interleaved => scheme.down.tile.outputs * scheme.along.tile.outputs,
+            PixelStores::Rows | PixelStores::RowsPastCache => 0,
+        };
         let of_vector = machine.work(Item::TransformCalls, (size.images * size.rows) as f64)
             + machine.work(Item::TakenVectors, (tiles * kernel.values()) as f64) * (self.wide_transform() * ragged)
             + machine.work(Item::PhaseVectors, (tiles * pixels) as f64);
@@ -168,7 +171,7 @@ struct AllTasks {
 }
 
 impl AllTasks {
-    /// Adds `count` tasks that take `work` together, and of which the longest take `most_cycles`.
+    /// Adds `count` tasks, which take `work` together. The longest of them take `most_cycles` each.
     /// None if there are more tasks than can be counted.
     fn add(&mut self, count: usize, work: Work, most_cycles: f64) -> Option<()> {
         self.tasks = self.tasks.checked_add(count)?;
@@ -301,7 +304,7 @@ impl<'a> BlockTraffic<'a> {
         let of_group = self.filters / self.nr as f64 * channels as f64;
         let fetched = |filters: f64| {
             let resident = filters + self.tiles + self.products;
-            machine.prices().fetch_ahead * from_beyond_l2(machine, resident, self.filters)
+            machine.prices().fetch_ahead * machine.refetch_cycles(self.filters, resident)
         };
         // The first task of a group finds its filters where those of all groups are kept.
         let (first, later) = (fetched(of_group * groups as f64), (blocks - 1) as f64 * fetched(of_group));
@@ -309,14 +312,14 @@ impl<'a> BlockTraffic<'a> {
         Work::of(Kind::Fetches, cycles.max(self.filters / machine.l2_bytes_per_cycle))
     }
 
-    /// The time of waiting for transformed tiles and products that left the L2 cache, while `panels`
+    /// The work of fetching transformed tiles and products that left the L2 cache, while `panels`
     /// panels are multiplied, `together` of them by each value. Tiles are read once for these. The
-    /// products of more than one panel leave the cache until they are taken back.
+    /// products of more than one panel leave the cache before they are taken back.
     fn waiting(&self, panels: usize, together: usize) -> Work {
         let resident = self.tiles + together as f64 * self.products + 2.0 * self.filters / self.values;
         let tiles = panels.div_ceil(together) as f64 * self.tiles;
         let products = 2.0 * (panels - panels.div_ceil(together)) as f64 * self.products;
-        Work::of(Kind::Fetches, from_beyond_l2(self.machine, resident, tiles + products))
+        Work::of(Kind::Fetches, self.machine.refetch_cycles(tiles + products, resident))
     }
 
     /// How many panels to multiply together, so that the [waiting](Self::waiting) is shortest: the
@@ -334,12 +337,4 @@ impl<'a> BlockTraffic<'a> {
         }
         best
     }
-}
-
-/// Cycles to read `traffic` bytes from the level behind the L2 cache, as far as `resident` bytes
-/// exceed it. What exceeds it does not leave it all at once.
-fn from_beyond_l2(machine: &Machine, resident: f64, traffic: f64) -> f64 {
-    let l2_share = machine.prices().l2_share;
-    let missing = (resident / machine.l2_bytes as f64 - l2_share) / l2_share;
-    missing.clamp(0.0, 1.0) * traffic * machine.cycles_beyond_l2(resident)
 }

@@ -8,9 +8,9 @@
 //! each panel of filters or for some panels together, it multiplies all values and takes the
 //! products back into Y.
 //!
-//! Accepts Conv and ConvTranspose with one to three spatial axes, of which the last two have more
-//! than one tap. The outermost of three axes has no dilation. Its taps are steps of k, of which
-//! there are at most [`MOST_STEPS`](view::MOST_STEPS).
+//! Accepts Conv and ConvTranspose with one to three spatial axes. The last two have more than one
+//! tap together. The outermost of three axes has no dilation, and its taps are steps of k. There
+//! are at most [`MOST_STEPS`](view::MOST_STEPS) steps, counted over all filters.
 //!
 //! * [`conv`]: on the last two axes a stride is at most [`MOST_STRIDE`](view::MOST_STRIDE), shorter
 //!   than the kernel, and without dilation; its phases are channels. The outermost of three axes

@@ -8,7 +8,7 @@ use convoke_kernels::catalogue::winograd_kernels;
 use convoke_kernels::{Real, WinogradKernel};
 
 use super::blocks::BlockCut;
-use super::choice::best_blocking;
+use super::choice::{MOST_SCRATCH_BYTES, best_blocking};
 use super::common::WinogradCore;
 use super::estimate::{BlockingEstimate, WinogradBlocking};
 use super::lowering::Winograd;
@@ -16,7 +16,7 @@ use super::operator::WinogradOperator;
 use super::pack::PackedLayout;
 use super::scheme::{STANDARD_VALUES, Scheme, has_whole_rows, is_ragged};
 use super::scratch::{OperatorNeeds, ScratchPieces};
-use super::view::WinogradView;
+use super::view::{AxisRoles, MOST_STEPS, PixelStores, WinogradView};
 use crate::choice::Accuracy;
 use crate::element::Element;
 use crate::exec::Ledger;
@@ -32,12 +32,14 @@ pub(super) fn offer_view<'a, T: Element>(
     operator: impl FnOnce(&Scheme<T::Acc>, &ChannelTiles<T::Acc>) -> Option<(Box<dyn WinogradOperator<T>>, OperatorNeeds)>,
 ) -> Answer<'a, T> {
     let no_kernel = || String::from("no kernel for this block of tiles");
-    let single = best_tile(request, &view)?;
-    let scheme = single.blocking.scheme;
-    let blocking = match request.threads {
-        1 => single.blocking,
-        threads => best_blocking(request, &view, scheme, threads).ok_or_else(no_kernel)?.blocking,
+    let free = best_tile(request, &view)?;
+    let scheme = free.blocking.scheme;
+    let estimate = if request.threads == 1 && request.task_bytes >= MOST_SCRATCH_BYTES {
+        free
+    } else {
+        best_blocking(request.machine, &view, scheme, request.threads, request.task_bytes).ok_or_else(no_kernel)?
     };
+    let blocking = estimate.blocking;
     let run_len = blocking.blocks.place(0, 0).size.run_len();
     let tiles = ChannelTiles::<T::Acc>::new(request.machine, run_len).ok_or_else(no_kernel)?;
     if blocking.blocks.for_each_size(|size, _| size.fits(&scheme, &view).then_some(())).is_none() {
@@ -54,12 +56,12 @@ pub(super) fn offer_view<'a, T: Element>(
     let far = request.machine.far_weights(bytes(request.geometry.weight_len()), bytes(packed_len));
     let recipe = Recipe {
         kernel: scheme.kernel.name(),
-        details: details(&blocking, &tiles),
+        details: details(&view, &blocking, &tiles),
         layout: weight_layout(scheme.kernel),
         packed_len,
         tasks: blocking.tasks(&view),
         scratch,
-        work: single.work * far,
+        work: estimate.work * far,
     };
     let build: Build<'a, T> = Box::new(move || {
         let core = WinogradCore::new(request, view, blocking, tiles, layout, pieces);
@@ -68,28 +70,44 @@ pub(super) fn offer_view<'a, T: Element>(
     Ok(Offer { recipe, build })
 }
 
-/// The tile whose work is least, with its best blocking for one thread. More threads take the same
-/// tile, because results must not depend on their number.
+/// The tile whose work is least, with its best blocking for one thread and without a limit of the
+/// workspace. Other numbers of threads and other limits take the same tile, because results must
+/// not depend on them.
 fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Result<BlockingEstimate<T::Acc>, String> {
     let mut best: Option<BlockingEstimate<T::Acc>> = None;
+    let mut suitable: Option<Scheme<T::Acc>> = None;
     for kernel in winograd_kernels::<T::Acc>(request.isa()) {
         if !is_allowed(request, view, kernel) {
             continue;
         }
         let Some(scheme) = Scheme::new(kernel, &view.roles) else { continue };
-        if let Some(estimate) = best_blocking(request, view, scheme, 1)
+        if suitable.is_none_or(|other| scheme.filters() < other.filters()) {
+            suitable = Some(scheme);
+        }
+        if let Some(estimate) = best_blocking(request.machine, view, scheme, 1, usize::MAX)
             && best.as_ref().is_none_or(|best| estimate.work.cycles() < best.work.cycles())
         {
             best = Some(estimate);
         }
     }
-    best.ok_or_else(|| {
-        let (roles, channels) = (&view.roles, view.channels);
-        let (depth, down, along) = (roles.depth.kernel, roles.down.kernel, roles.along.kernel);
-        format!(
-            "no tile suits a kernel of {down}x{along} taps, or {channels} channels times {depth} taps of an outer axis are too many"
-        )
-    })
+    best.ok_or_else(|| no_tile(view, suitable.as_ref()))
+}
+
+/// Why no tile is taken. `suitable` is the scheme with the fewest filters, if a tile suits the
+/// kernel.
+fn no_tile<T: Real>(view: &WinogradView, suitable: Option<&Scheme<T>>) -> String {
+    let AxisRoles { depth, down, along } = &view.roles;
+    match suitable {
+        None => format!("no tile suits a kernel of {}x{} taps", down.kernel, along.kernel),
+        Some(scheme) if !scheme.has_few_steps(view) => format!(
+            "{} channels times {} filters of a tile times {} taps of an outer axis are too many, at most {MOST_STEPS} \
+             steps can be",
+            view.channels,
+            scheme.filters(),
+            depth.kernel
+        ),
+        Some(_) => format!("no block of tiles has kernels and fits {MOST_SCRATCH_BYTES} bytes"),
+    }
 }
 
 /// Whether a tile suits the packed weights, the accuracy and the way that Y is written.
@@ -99,7 +117,8 @@ fn is_allowed<T: Element>(request: &Request<'_, T>, view: &WinogradView, kernel:
         return *packed == weight_layout(kernel);
     }
     let is_accurate = request.accuracy == Accuracy::Fast || kernel.values() <= STANDARD_VALUES;
-    let is_in_lines = view.past_cache && view.roles.along.output.is_multiple_of(kernel.lanes());
+    let is_in_lines =
+        view.stores == PixelStores::RowsPastCache && view.roles.along.output.is_multiple_of(kernel.lanes());
     is_accurate && !(is_in_lines && is_ragged(kernel) && has_whole_rows(kernel))
 }
 
@@ -108,7 +127,7 @@ fn weight_layout<T: Real>(kernel: &WinogradKernel<T>) -> WeightLayout {
 }
 
 /// The blocking in a line.
-fn details<T: Real>(blocking: &WinogradBlocking<T>, tiles: &ChannelTiles<T>) -> String {
+fn details<T: Real>(view: &WinogradView, blocking: &WinogradBlocking<T>, tiles: &ChannelTiles<T>) -> String {
     let WinogradBlocking { scheme, blocks, splits, together } = blocking;
     let size = blocks.place(0, 0).size;
     let tiles_of_block = match blocks.cut() {
@@ -116,8 +135,9 @@ fn details<T: Real>(blocking: &WinogradBlocking<T>, tiles: &ChannelTiles<T>) -> 
         BlockCut::Rows if size.images > 1 => format!("{} x {} x {}", size.images, size.rows, size.columns),
         BlockCut::Rows | BlockCut::Columns => format!("{} x {}", size.rows, size.columns),
     };
+    let past_cache = if view.stores == PixelStores::RowsPastCache { ", past the caches" } else { "" };
     format!(
-        "{} by {}, {} filters, blocks of {tiles_of_block} tiles, {} blocks, panels in {splits} shares, {together} together",
+        "{} by {}, {} filters, blocks of {tiles_of_block} tiles, {} blocks, panels in {splits} shares, {together} together{past_cache}",
         scheme.kernel.name(),
         tiles.name(),
         scheme.filters(),

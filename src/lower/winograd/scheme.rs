@@ -2,8 +2,9 @@
 
 use core::ops::Range;
 
+use convoke_kernels::catalogue::winograd_kernels;
 use convoke_kernels::winograd::Tile;
-use convoke_kernels::{Real, WinogradKernel, winograd_kernels};
+use convoke_kernels::{Real, WinogradKernel};
 
 use super::view::{AxisRoles, MOST_STEPS, WinogradView, phases};
 use crate::Axis;

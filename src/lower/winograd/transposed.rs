@@ -28,14 +28,14 @@ use super::direct::DirectTile;
 use super::operator::{OutputBox, WinogradOperator};
 use super::recipe::offer_view;
 use super::scratch::OperatorNeeds;
-use super::view::{AxisRoles, WinogradView};
+use super::view::{AxisRoles, PixelStores, WinogradView};
 use crate::Geometry;
 use crate::element::Element;
 use crate::exec::region::{Patch, Stores};
 use crate::lower::contract::{Answer, Io, Request};
 use crate::lower::sink::{Finish, no_epilogue};
 
-/// The most lanes of a vector.
+/// The lanes of the widest vectors that any instruction set has.
 const MOST_LANES: usize = 16;
 /// The places of a row's phases: one after the other.
 const SLOTS: [usize; MOST_LANES] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -45,7 +45,7 @@ const MOST_FILTERS: usize = 1 << 20;
 pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
     let cells = cells(geometry)?;
     view(geometry, &cells)?.check_steps()?;
-    check_lanes(&cells[2], MOST_LANES)
+    check_lanes(&cells[2], MOST_LANES, "the widest vectors")
 }
 
 /// The axes by cells.
@@ -81,21 +81,21 @@ fn view(geometry: &Geometry, cells: &[CellAxis; 3]) -> Result<WinogradView, Stri
         strides: [1, 1],
         taps: [roles.down.kernel, roles.along.kernel],
         rows,
-        has_phases: true,
-        past_cache: false,
+        stores: PixelStores::Interleaved,
         roles,
     })
 }
 
-/// Checks that the phases of the last axis fill whole vectors of `lanes` lanes.
+/// Checks that the phases of the last axis fill whole vectors of `lanes` lanes. `vectors` says in
+/// words which vectors these are.
 ///
 /// # Errors
-/// The stride that does not.
-fn check_lanes(cells: &CellAxis, lanes: usize) -> Result<(), String> {
+/// The stride that does not divide the lanes.
+fn check_lanes(cells: &CellAxis, lanes: usize, vectors: &str) -> Result<(), String> {
     match lanes.is_multiple_of(cells.stride) {
         true => Ok(()),
         false => Err(format!(
-            "spatial axis {} has stride {}, which does not divide a vector's {lanes} lanes",
+            "spatial axis {} has stride {}, which does not divide the {lanes} lanes of {vectors}",
             cells.index, cells.stride
         )),
     }
@@ -108,7 +108,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let Some(weave) = weave_kernels::<T::Acc>(request.isa()).first() else {
         return Err(String::from("no kernel that interleaves"));
     };
-    check_lanes(&cells[2], weave.lanes())?;
+    check_lanes(&cells[2], weave.lanes(), "this instruction set's vectors")?;
     offer_view(request, view, |scheme, _| {
         let direct_len = geometry.weight_len() / geometry.group;
         let finish = Finish::new(request);

@@ -27,11 +27,19 @@ pub(super) struct WinogradView {
     pub(super) taps: [usize; 2],
     /// Filters of a group.
     pub(super) rows: usize,
-    /// Whether filters are phases of ConvTranspose, which are interleaved on their way into Y.
-    pub(super) has_phases: bool,
-    /// Whether Y is so large that it is written past the caches.
-    pub(super) past_cache: bool,
+    pub(super) stores: PixelStores,
     pub(super) roles: AxisRoles,
+}
+
+/// How pixels get into Y.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PixelStores {
+    /// Filters are channels of Y, whose rows are stored as they are.
+    Rows,
+    /// The same, but Y is so large that it is written past the caches.
+    RowsPastCache,
+    /// Filters are phases of ConvTranspose, which are interleaved on their way into Y.
+    Interleaved,
 }
 
 impl WinogradView {
@@ -40,7 +48,9 @@ impl WinogradView {
         self.taps[axis].saturating_sub(phase).div_ceil(self.strides[axis])
     }
 
-    /// Checks that the steps of k are not too many for every tile.
+    /// Checks that the steps of k are not too many, even for a tile whose taps are all of the
+    /// kernel's. Where a tile's taps are fewer, the kernel is cut into filters, each of which adds
+    /// its steps: the tiles of the build decide that, when they are chosen.
     ///
     /// # Errors
     /// The number of steps.
