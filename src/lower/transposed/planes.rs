@@ -56,6 +56,19 @@ enum PlaneKind {
     CopyForEachShift,
 }
 
+impl PlaneKind {
+    /// The kind of planes with one copy, where slabs are cut along axis `cut`.
+    fn of_one_copy(phases: &[AxisPhases], cut: usize) -> Self {
+        let is_whole = |(i, p): (usize, &AxisPhases)| match i > cut {
+            true => p.positions == p.axis.input,
+            false => p.positions <= p.axis.input,
+        };
+        let is_unmoved = |p: &AxisPhases| p.reach == 0 && p.low == 0;
+        let is_one_run = phases.iter().all(is_unmoved) && phases.iter().enumerate().all(is_whole);
+        if is_one_run { Self::OneRun } else { Self::OneCopy }
+    }
+}
+
 /// Places that are looked up for each row. They take memory in proportion to the number of rows,
 /// and so they are made only for the plan that is taken.
 #[derive(Default)]
@@ -127,16 +140,9 @@ impl PhasePlanes {
         let plane = pitches[0] * spans[0];
         let channel_len = crate::lower::planes::padded(plane * copies.len())?;
         u32::try_from(channel_len.checked_mul(channels)?).ok()?;
-        let is_whole = |(i, p): (usize, &AxisPhases)| match i.cmp(&axis) {
-            core::cmp::Ordering::Greater => p.positions == p.axis.input,
-            _ => p.positions <= p.axis.input,
-        };
-        let is_unmoved = |p: &AxisPhases| p.reach == 0 && p.low == 0;
-        let is_one_run = phases.iter().all(is_unmoved) && phases.iter().enumerate().all(is_whole);
-        let kind = match (is_dense, is_one_run) {
-            (true, _) => PlaneKind::CopyForEachShift,
-            (false, true) => PlaneKind::OneRun,
-            (false, false) => PlaneKind::OneCopy,
+        let kind = match is_dense {
+            true => PlaneKind::CopyForEachShift,
+            false => PlaneKind::of_one_copy(phases, axis),
         };
         Some(Self {
             kind,

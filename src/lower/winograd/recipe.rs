@@ -34,12 +34,14 @@ pub(super) fn offer_view<'a, T: Element>(
     let no_kernel = || String::from("no kernel for this block of tiles");
     let free = best_tile(request, &view)?;
     let scheme = free.blocking.scheme;
-    let estimate = if request.threads == 1 && request.task_bytes >= MOST_SCRATCH_BYTES {
-        free
-    } else {
-        best_blocking(request.machine, &view, scheme, request.threads, request.task_bytes).ok_or_else(no_kernel)?
+    let best = |threads: usize| {
+        best_blocking(request.machine, &view, scheme, threads, request.task_bytes).ok_or_else(no_kernel)
     };
-    let blocking = estimate.blocking;
+    let alone = if request.task_bytes >= MOST_SCRATCH_BYTES { free } else { best(1)? };
+    let blocking = match request.threads {
+        1 => alone.blocking,
+        threads => best(threads)?.blocking,
+    };
     let run_len = blocking.blocks.place(0, 0).size.run_len();
     let tiles = ChannelTiles::<T::Acc>::new(request.machine, run_len).ok_or_else(no_kernel)?;
     if blocking.blocks.for_each_size(|size, _| size.fits(&scheme, &view).then_some(())).is_none() {
@@ -61,7 +63,10 @@ pub(super) fn offer_view<'a, T: Element>(
         packed_len,
         tasks: blocking.tasks(&view),
         scratch,
-        work: estimate.work * far,
+        // The blocking for one thread, whatever the number of threads. The blocking for several
+        // threads takes more in all, but ends sooner: its work would be compared wrongly with that
+        // of lowerings whose work does not grow with the number of threads.
+        work: alone.work * far,
     };
     let build: Build<'a, T> = Box::new(move || {
         let core = WinogradCore::new(request, view, blocking, tiles, layout, pieces);
