@@ -10,14 +10,14 @@ use crate::choice::{Algorithm, Blas};
 use crate::exec::Line;
 use crate::{Element, Geometry};
 
-/// Rows, steps of k or channels of a GEMM, at the most: products of two of them, and of one of them
-/// with a slab's columns, fit the address space, so that the lowerings need not check each.
-const MOST: usize = 1 << (usize::BITS / 2 - 1);
+/// The most rows, steps of k or channels of a GEMM. The product of two of these sizes fits the
+/// address space, and so does that of one and a slab's columns: lowerings need not check each.
+const MOST_SIZE: usize = 1 << (usize::BITS / 2 - 1);
 
-/// Taps of a kernel, at the most: tables have entries for each.
+/// The most taps of a kernel: tables have entries for each.
 const MOST_TAPS: usize = 1 << 24;
 
-/// Whether the sizes are of this world, for every lowering but the naive one.
+/// Checks that the sizes are within the reach of all lowerings but the naive one.
 ///
 /// # Errors
 /// The reason why not.
@@ -27,10 +27,10 @@ pub(crate) fn check_sizes(geometry: &Geometry) -> Result<(), String> {
     if geometry.kernel_volume() > MOST_TAPS {
         return Err(alloc::format!("the kernel has {} taps, more than {MOST_TAPS}", geometry.kernel_volume()));
     }
-    match sizes.iter().all(|size| size.is_some_and(|size| size <= MOST)) {
+    match sizes.iter().all(|size| size.is_some_and(|size| size <= MOST_SIZE)) {
         true => Ok(()),
         false => Err(alloc::format!(
-            "{} input and {} output channels, or channels times {} taps, exceed {MOST}",
+            "{} input and {} output channels, or channels times {} taps, exceed {MOST_SIZE}",
             geometry.in_channels,
             geometry.out_channels,
             geometry.kernel_volume()
@@ -61,8 +61,8 @@ fn fitting<'a, T: Element>(request: &'a Request<'a, T>, offer: impl Fn(usize) ->
 pub(crate) struct Candidate<T: Element> {
     pub(crate) algorithm: Algorithm,
     /// Whether the algorithm can compute a layer at all: rules of shapes and attributes.
-    accepts: fn(&Geometry) -> Result<(), String>,
-    offer: for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>,
+    accepts: Rules,
+    offer: OfferOf<T>,
 }
 
 impl<T: Element> Candidate<T> {
@@ -76,54 +76,59 @@ impl<T: Element> Candidate<T> {
     }
 }
 
+/// Rules of shapes and attributes.
+type Rules = fn(&Geometry) -> Result<(), String>;
+
+/// What a lowering offers for a request.
+type OfferOf<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
+
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
-pub(crate) fn candidates<T: Element>() -> [Candidate<T>; 18] {
+pub(crate) fn candidates<T: Element>() -> [Candidate<T>; Algorithm::ALL.len()] {
     Algorithm::ALL.map(|algorithm| {
-        let offer: for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T> = match algorithm {
-            Algorithm::Winograd => winograd::offer,
-            Algorithm::Pointwise => |r| fitting(r, |bytes| pointwise::offer(r, bytes)),
-            Algorithm::ImplicitGemm => |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes)),
-            Algorithm::ChannelGemm => |r| fitting(r, |bytes| channel_gemm::padded::offer(r, bytes)),
-            Algorithm::ChannelGemmUnpadded => |r| fitting(r, |bytes| channel_gemm::unpadded::offer(r, bytes)),
-            Algorithm::ChannelGemmImages => |r| fitting(r, |bytes| channel_gemm::images::offer(r, bytes)),
-            Algorithm::ChannelGemmAdded => |r| fitting(r, |bytes| channel_gemm::added::offer(r, bytes)),
-            Algorithm::Im2col(Blas::Native) => |r| fitting(r, |bytes| im2col::offer(r, Blas::Native, bytes)),
-            Algorithm::Im2col(Blas::Gemm) => |r| fitting(r, |bytes| im2col::offer(r, Blas::Gemm, bytes)),
-            Algorithm::Im2col(Blas::Matrixmultiply) => {
-                |r| fitting(r, |bytes| im2col::offer(r, Blas::Matrixmultiply, bytes))
-            }
-            Algorithm::Transposed => |r| fitting(r, |bytes| transposed::offer(r, bytes)),
-            Algorithm::Col2im(Blas::Native) => |r| fitting(r, |bytes| col2im::offer(r, Blas::Native, bytes)),
-            Algorithm::Col2im(Blas::Gemm) => |r| fitting(r, |bytes| col2im::offer(r, Blas::Gemm, bytes)),
-            Algorithm::Col2im(Blas::Matrixmultiply) => {
-                |r| fitting(r, |bytes| col2im::offer(r, Blas::Matrixmultiply, bytes))
-            }
-            Algorithm::Naive => naive::offer,
-            Algorithm::Depthwise => |r| fitting(r, |bytes| depthwise::offer(r, bytes)),
-            Algorithm::Grouped => grouped::offer,
-            Algorithm::Upsample => |r| fitting(r, |bytes| upsample::offer(r, bytes)),
-        };
-        Candidate { algorithm, accepts: rules(algorithm), offer }
+        let (accepts, offer) = entry(algorithm);
+        Candidate { algorithm, accepts, offer }
     })
 }
 
-/// The rules of each algorithm.
-fn rules(algorithm: Algorithm) -> fn(&Geometry) -> Result<(), String> {
+/// The lowering of an algorithm.
+fn entry<T: Element>(algorithm: Algorithm) -> (Rules, OfferOf<T>) {
     match algorithm {
-        Algorithm::Pointwise => pointwise::accepts,
-        Algorithm::ImplicitGemm => implicit_gemm::accepts,
-        Algorithm::ChannelGemm => channel_gemm::padded::accepts,
-        Algorithm::ChannelGemmUnpadded => channel_gemm::unpadded::accepts,
-        Algorithm::ChannelGemmImages => channel_gemm::images::accepts,
-        Algorithm::ChannelGemmAdded => channel_gemm::added::accepts,
-        Algorithm::Im2col(_) => im2col::accepts,
-        Algorithm::Transposed => transposed::accepts,
-        Algorithm::Col2im(_) => col2im::accepts,
-        Algorithm::Naive => |_| Ok(()),
-        Algorithm::Depthwise => depthwise::accepts,
-        Algorithm::Grouped => grouped::accepts,
-        Algorithm::Upsample => upsample::accepts,
-        Algorithm::Winograd => winograd::accepts,
+        Algorithm::Winograd => (winograd::accepts, winograd::offer),
+        Algorithm::Pointwise => (pointwise::accepts, |r| fitting(r, |bytes| pointwise::offer(r, bytes))),
+        Algorithm::ImplicitGemm => (implicit_gemm::accepts, |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes))),
+        Algorithm::ChannelGemm => {
+            (channel_gemm::padded::accepts, |r| fitting(r, |bytes| channel_gemm::padded::offer(r, bytes)))
+        }
+        Algorithm::ChannelGemmUnpadded => {
+            (channel_gemm::unpadded::accepts, |r| fitting(r, |bytes| channel_gemm::unpadded::offer(r, bytes)))
+        }
+        Algorithm::ChannelGemmImages => {
+            (channel_gemm::images::accepts, |r| fitting(r, |bytes| channel_gemm::images::offer(r, bytes)))
+        }
+        Algorithm::ChannelGemmAdded => {
+            (channel_gemm::added::accepts, |r| fitting(r, |bytes| channel_gemm::added::offer(r, bytes)))
+        }
+        Algorithm::Im2col(blas) => (
+            im2col::accepts,
+            match blas {
+                Blas::Native => |r| fitting(r, |bytes| im2col::offer(r, Blas::Native, bytes)),
+                Blas::Gemm => |r| fitting(r, |bytes| im2col::offer(r, Blas::Gemm, bytes)),
+                Blas::Matrixmultiply => |r| fitting(r, |bytes| im2col::offer(r, Blas::Matrixmultiply, bytes)),
+            },
+        ),
+        Algorithm::Transposed => (transposed::accepts, |r| fitting(r, |bytes| transposed::offer(r, bytes))),
+        Algorithm::Col2im(blas) => (
+            col2im::accepts,
+            match blas {
+                Blas::Native => |r| fitting(r, |bytes| col2im::offer(r, Blas::Native, bytes)),
+                Blas::Gemm => |r| fitting(r, |bytes| col2im::offer(r, Blas::Gemm, bytes)),
+                Blas::Matrixmultiply => |r| fitting(r, |bytes| col2im::offer(r, Blas::Matrixmultiply, bytes)),
+            },
+        ),
+        Algorithm::Naive => (|_| Ok(()), naive::offer),
+        Algorithm::Depthwise => (depthwise::accepts, |r| fitting(r, |bytes| depthwise::offer(r, bytes))),
+        Algorithm::Grouped => (grouped::accepts, grouped::offer),
+        Algorithm::Upsample => (upsample::accepts, |r| fitting(r, |bytes| upsample::offer(r, bytes))),
     }
 }
 
@@ -149,6 +154,7 @@ impl Algorithm {
     /// # Ok(()) }
     /// ```
     pub fn accepts(self, geometry: &Geometry) -> Result<(), String> {
-        rules(self)(geometry)
+        let (accepts, _) = entry::<f32>(self);
+        accepts(geometry)
     }
 }

@@ -8,8 +8,8 @@
 //! Whether kernels may store is decided in this file alone. A lowering asks, and goes the second
 //! way where the answer is no: for its plan [`Finish::is_direct`], for a kernel call
 //! [`Sink::direct`], [`Sink::dest`] or [`Sink::pairs`]. It may also go the second way where the
-//! answer is yes, if its kernels cannot store what it has. So a new activation concerns this file,
-//! the kernels' [`Epilogue`] and their clamp.
+//! answer is yes, if its kernels cannot store what it has. A new activation changes nothing here,
+//! unless kernels shall apply it in registers: then it concerns this file and their [`Epilogue`].
 
 use convoke_kernels::stream::{self, Activation};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, StoreMap};

@@ -96,7 +96,11 @@ pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
         Algorithm::ChannelGemmUnpadded => 1 << 16,
         _ => usize::MAX,
     };
-    geometry.input_spatial() <= most_positions && algorithm.accepts(geometry).is_ok()
+    // Winograd interleaves phases within vectors, and the shortest vectors have four lanes.
+    let is_woven = algorithm != Algorithm::Winograd
+        || geometry.op == Op::Conv
+        || geometry.axes.last().is_some_and(|axis| 4_usize.is_multiple_of(axis.stride));
+    is_woven && geometry.input_spatial() <= most_positions && algorithm.accepts(geometry).is_ok()
 }
 
 /// Whether an algorithm allocates in a run. It does if it multiplies by another crate.

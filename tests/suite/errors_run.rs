@@ -270,9 +270,13 @@ impl<T: Scalar> Sizes<T> {
                 let planner = Planner::new().threads(threads).packed_for(&packed);
                 let plan = planner.plan::<T>(self.operator.clone(), x_shape);
                 let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
-                assert_eq!((plan.algorithm(), plan.isa()), (combination.algorithm, combination.isa), "{what}");
+                // Algorithms that pack alike serve each other's weights.
+                let family = |algorithm: Algorithm| algorithm.name().split(':').next() == Some("channel-gemm");
+                let is_alike = family(plan.algorithm()) && family(combination.algorithm);
+                assert!(plan.algorithm() == combination.algorithm || is_alike, "{what}: {}", plan.algorithm());
+                assert_eq!(plan.isa(), combination.isa, "{what}");
                 let y = operands.run_packed(&plan, &packed, Threads::Serial).unwrap_or_else(|e| panic!("{what}: {e}"));
-                assert_eq!(oracle.check(combination.algorithm, Activation::None, &y), Ok(()), "{what}");
+                assert_eq!(oracle.check(plan.algorithm(), Activation::None, &y), Ok(()), "{what}");
             }
         }
         true
@@ -298,7 +302,9 @@ fn packed_weights_serve_every_batch_and_spatial_size() {
             // The weights are packed for a small, the smallest and the largest output.
             let orders = operators.iter().flat_map(|operator| [0, 1, 3].map(|first| (operator, first)));
             let accepted = orders.filter(|(operator, first)| operator.check(combination, *first)).count();
-            assert!(accepted >= 6, "{combination}, {}: only {accepted} weights were packed", T::DTYPE);
+            // Kernels that cover X are those of one or two of the sizes.
+            let least = if combination.algorithm == Algorithm::ChannelGemmImages { 2 } else { 6 };
+            assert!(accepted >= least, "{combination}, {}: only {accepted} weights were packed", T::DTYPE);
         }
     }
     check::<f32>();

@@ -52,12 +52,13 @@ fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
     upsample || spatial || channel || winograd || direct || grouped || weave
 }
 
-/// Runs one Conv and one ConvTranspose on a tier with every algorithm. The results must be right,
+/// Runs layers of both operators on a tier with every algorithm that accepts them. The results must be right,
 /// and the kernels must belong to that tier.
 fn execute<T: Scalar>(isa: Isa) {
     let layers = [
         layer(Conv::new([20, 9, 3, 3]).pads([1, 1, 1, 1]), [1, 9, 12, 12]),
         layer(Conv::new([20, 9, 1, 1]), [1, 9, 12, 12]),
+        layer(Conv::new([20, 9, 4, 5]), [3, 9, 4, 5]),
         layer(ConvTranspose::new([9, 20, 4, 4]).strides([2, 2]), [1, 9, 6, 6]),
         layer(ConvTranspose::new([9, 1, 4, 4]).strides([2, 2]).group(9), [1, 9, 6, 6]),
     ];

@@ -130,11 +130,11 @@ fn weights_without_the_taps_that_a_plan_leaves_out_are_rejected() {
     // The algorithm has the same panels and blocks for both sizes, on every ISA.
     let planner = || Planner::new().algorithm(Algorithm::ChannelGemm);
     let plan = |x_shape: &[usize]| planner().plan::<f32>(conv.clone(), x_shape).unwrap();
-    let (small, large) = (plan(&[1, 4, 1, 2]), plan(&[1, 4, 8, 8]));
+    let (small, large) = (plan(&[1, 4, 3, 1]), plan(&[1, 4, 8, 8]));
     let weights = |plan: &convoke::Plan<f32>| Operands::uniform(plan.geometry(), 1);
     let error = weights(&small).run_packed(&small, &weights(&large).pack(&large), Threads::Serial).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PackedMismatch);
-    let message = "Conv: the weights were not packed for the taps [1..2, 0..3], which alone meet input: pack with this plan, \
+    let message = "Conv: the weights were not packed for the taps [0..3, 1..2], which alone meet input: pack with this plan, \
                    or plan with Planner::packed_for";
     assert_eq!(error.to_string(), message);
     // The small plan's weights contain all taps.
