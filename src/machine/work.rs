@@ -25,10 +25,10 @@ pub(crate) enum Item {
     /// cache, and from larger ones.
     SummedTaps,
     SummedFarTaps,
-    /// Tasks. The work of a layer is compared as on one core, and not all lowerings count all of
-    /// their tasks: the tiled ones count one for each slab or block of columns, `pointwise` one
-    /// for each image and group, and `depthwise`, `grouped` and `upsample` one for the layer,
-    /// because they cut it by the number of threads alone.
+    /// Tasks, but not all lowerings count all of theirs. `winograd` counts each of them;
+    /// `implicit-gemm`, `transposed` and the `channel-gemm` algorithms count by slabs or bands of
+    /// images; `pointwise` counts one for each image and group; `depthwise`, `grouped` and
+    /// `upsample` count one for the layer; `im2col` and `col2im` count none.
     Tasks,
     /// Calls of micro-kernels.
     KernelCalls,
