@@ -121,10 +121,11 @@ impl Grid {
     }
 
     /// Output rows from one row of a tile to the next one. The rows of X that these two see lie a
-    /// multiple of the dilation apart, so that their taps share them. A step beyond the output,
-    /// which has no such row, counts as the output: the dilation of a single tap may be any number.
+    /// multiple of the dilation apart, so that their taps share them. A single tap shares nothing,
+    /// and its dilation may be any number.
     pub(super) fn tile_step(&self) -> usize {
-        (self.h.dilation / gcd(self.h.stride, self.h.dilation)).min(self.h.output)
+        let step = self.h.dilation / gcd(self.h.stride, self.h.dilation);
+        if self.h.kernel == 1 { step.min(self.h.output) } else { step }
     }
 
     /// Sets the strips, `strips` of them at the least. They are as high as [`planes_bytes`] allows,
@@ -141,7 +142,7 @@ impl Grid {
             }
             low
         };
-        let tile = mr * self.tile_step();
+        let tile = mr.saturating_mul(self.tile_step());
         let mut extent = highest(planes_bytes(machine));
         if extent < output {
             let shared = self.h.effective_kernel() / self.h.stride;
