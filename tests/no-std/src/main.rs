@@ -30,7 +30,7 @@ struct Case {
 }
 
 /// The layers. X is 0, 1, 2 and so on in all of them.
-fn cases() -> [Case; 4] {
+fn cases() -> [Case; 5] {
     [
         Case {
             operator: Conv::new([1, 1, 3, 3]).pads([1, 1, 1, 1]).into(),
@@ -46,6 +46,13 @@ fn cases() -> [Case; 4] {
             x_shape: &[1, 2, 3],
             w: &[1.0, 10.0, -1.0, 0.5],
             y: &[30.0, 41.0, 52.0, 1.5, 1.0, 0.5],
+        },
+        // The kernel covers X.
+        Case {
+            operator: Conv::new([2, 1, 3]).into(),
+            x_shape: &[2, 1, 3],
+            w: &[1.0, 10.0, -1.0, 1.0, 0.5, 2.0],
+            y: &[8.0, 4.5, 38.0, 15.0],
         },
         Case {
             operator: ConvTranspose::new([1, 2, 3, 3]).into(),
