@@ -192,8 +192,7 @@ enum Source {
     Packed,
     /// In X itself.
     InPlace,
-    /// In X itself, if the caller's X begins at a cache line. Its address is the one thing that
-    /// only a run knows.
+    /// In X itself, if the caller's X begins at a cache line. Only a run knows that address.
     InPlaceIfAligned,
 }
 

@@ -26,12 +26,7 @@ impl<T: Element> Transposed<T> {
         let mut strip = PhaseStrip::default();
         for p in panels.clone() {
             let panel = self.panel(here, p, panels.end);
-            let mut vector = 0;
-            while vector < here.vectors {
-                self.set_strip(here, vector, &mut strip);
-                self.store_tile(sink, here, &panel, &strip, sums);
-                vector = strip.vectors.end;
-            }
+            self.for_each_strip(here, &mut strip, |strip| self.store_tile(sink, here, &panel, strip, sums));
         }
     }
 
@@ -48,17 +43,28 @@ impl<T: Element> Transposed<T> {
         for p in panels.clone() {
             let panel = self.panel(here, p, panels.end);
             self.multiply(sink.io, here, &panel, 0..here.vectors, sums.sums);
-            let mut vector = 0;
-            while vector < here.vectors {
-                self.set_strip(here, vector, &mut strip);
-                self.interleave(sink, here, &panel, &strip, sums);
-                vector = strip.vectors.end;
-            }
+            self.for_each_strip(here, &mut strip, |strip| self.interleave(sink, here, &panel, strip, sums));
+        }
+    }
+
+    /// Sets `strip` to each strip of the slab in turn, and calls `store` with it.
+    #[inline(always)]
+    pub(super) fn for_each_strip(
+        &self,
+        here: &SlabPhase<'_, T::Acc>,
+        strip: &mut PhaseStrip,
+        mut store: impl FnMut(&mut PhaseStrip),
+    ) {
+        let mut vector = 0;
+        while vector < here.vectors {
+            self.set_strip(here, vector, strip);
+            store(strip);
+            vector = strip.vectors.end;
         }
     }
 
     /// Sets `strip` to the one that begins with vector `first` of the slab.
-    pub(super) fn set_strip(&self, here: &SlabPhase<'_, T::Acc>, first: usize, strip: &mut PhaseStrip) {
+    fn set_strip(&self, here: &SlabPhase<'_, T::Acc>, first: usize, strip: &mut PhaseStrip) {
         let lanes = self.tiles.lanes;
         strip.vectors = first..first + self.tiles.width(here.vectors - first).nrv;
         let columns = first * lanes..strip.vectors.end * lanes;

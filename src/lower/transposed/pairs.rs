@@ -31,19 +31,15 @@ impl<T: Element> Transposed<T> {
         let mut strip = PhaseStrip::default();
         for first in panels.clone().step_by(together) {
             let part = first..(first + together).min(panels.end);
-            let mut vector = 0;
-            while vector < here.vectors {
-                self.set_strip(here, vector, &mut strip);
+            self.for_each_strip(here, &mut strip, |strip| {
                 if strip.find_pairs(self.tiles.lanes) {
-                    self.store_strip(here, part.clone(), &strip, pairs, sums.sums);
-                } else {
-                    for p in part.clone() {
-                        let panel = self.panel(here, p, pairs.end);
-                        self.store_tile(pairs.sink, here, &panel, &strip, sums);
-                    }
+                    return self.store_strip(here, part.clone(), strip, pairs, sums.sums);
                 }
-                vector = strip.vectors.end;
-            }
+                for p in part.clone() {
+                    let panel = self.panel(here, p, pairs.end);
+                    self.store_tile(pairs.sink, here, &panel, strip, sums);
+                }
+            });
         }
     }
 
