@@ -15,8 +15,8 @@ use common::{FlopRate, Yardstick};
 use convoke::kernels::weave::{MOST_VECTORS, PhasePick, Picks, RowPick, Run, Strands, Sum};
 use convoke::kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
 use convoke::kernels::{
-    Dest, Epilogue, Real, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels, grouped_kernels,
-    spatial_kernels, two_row_kernels, weave_kernels, winograd_kernels,
+    Dest, Epilogue, Real, Residual, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels,
+    grouped_kernels, spatial_kernels, two_row_kernels, weave_kernels, winograd_kernels,
 };
 use convoke::{DType, Isa};
 use convoke_tools::peak::{self, Direct, GemmOperands, Grouped};
@@ -105,7 +105,7 @@ fn bench_winograd<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, ke
     let pixels =
         Pixels { channels: lanes, channel_step: height * width, row_step: width, width, height, past_cache: false };
     let (mut y, bias, mut bad) = (vec![T::ZERO; lanes * height * width], vec![T::ZERO; lanes], [0; COLUMNS]);
-    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+    let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
     group.throughput(Throughput::BytesDecimal(size_of_val(&values[..]) as u64));
     group.bench_function(format!("{}/output", kernel.name()), |b| {
         b.iter(|| kernel.output(black_box(&products), &pixels, &mut Dest::from_slice(&mut y), &epilogue, &mut bad));
@@ -123,7 +123,7 @@ fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kerne
     let values = vec![T::from_f64(0.5); PHASES * LEN + MOST_VECTORS * LANES];
     let strands = Strands { sums: &values, slots: &[0, 1], step: LEN / PHASES, pitch: 0 };
     let (mut y, bias) = (vec![T::ZERO; LEN], [T::ZERO]);
-    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+    let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
     let runs = [Run { from: 0, phase: 0, at: 0, len: LEN }];
     group.throughput(Throughput::BytesDecimal((LEN * size_of::<T>()) as u64));
     group.bench_function(format!("{}/weave", kernel.name()), |b| {

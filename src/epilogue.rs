@@ -24,7 +24,7 @@ pub enum Activation {
         /// Upper bound.
         max: f32,
     },
-    /// `x` if it is not negative, else `alpha * x`.
+    /// `x` if it is not negative, else `alpha * x`. It is also ONNX's PRelu with a single slope.
     LeakyRelu {
         /// Slope of the negative part.
         alpha: f32,
@@ -33,6 +33,10 @@ pub enum Activation {
     HardSwish,
     /// `x / (1 + e^-x)`.
     Silu,
+    /// `1 / (1 + e^-x)`.
+    Sigmoid,
+    /// The hyperbolic tangent.
+    Tanh,
 }
 
 impl Activation {
@@ -46,6 +50,8 @@ impl Activation {
             Self::LeakyRelu { alpha } => stream::Activation::LeakyRelu(real(alpha)),
             Self::HardSwish => stream::Activation::HardSwish,
             Self::Silu => stream::Activation::Silu,
+            Self::Sigmoid => stream::Activation::Sigmoid,
+            Self::Tanh => stream::Activation::Tanh,
         }
     }
 }

@@ -23,12 +23,16 @@ pub enum ErrorKind {
     BufferLength,
     /// A plan needs more workspace than the caller's limit allows, or than was given.
     Workspace,
+    /// A run has more threads than its plan was made for, or none.
+    Threads,
     /// Memory could not be allocated.
     OutOfMemory,
-    /// The packed weights are for another operator, element type, layout or kernel.
+    /// The packed weights are not those of the plan, or not for the layer that is planned.
     PackedMismatch,
     /// A forced algorithm, ISA or number of threads is not available for this request.
     Unavailable,
+    /// Bytes are not saved [`PackedWeights`](crate::PackedWeights) that can be used here.
+    InvalidPacked,
     /// A text is not a saved [`Tuning`](crate::Tuning).
     InvalidTuning,
 }

@@ -58,10 +58,10 @@ pub use convoke_kernels as kernels;
 pub use element::{Element, bf16, f16};
 pub use epilogue::Activation;
 pub use error::{Error, ErrorKind};
-pub use exec::{Threads, Workspace};
+pub use exec::{Executor, Threads, Workspace};
 pub use machine::{ENV_ISA, ENV_MAX_ISA, Isa, Machine};
 pub use oneshot::{conv, conv_transpose};
-pub use plan::{Explanation, PackedWeights, Plan, Planner, Tuning, Verdict};
+pub use plan::{Explanation, PackedWeights, Plan, PlanCache, Planner, Tuning, Verdict};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, NodeInput, Op, Operator};
 
 /// Compiles and runs the README's examples as doc tests.

@@ -1,5 +1,5 @@
-//! The definition of the operators, summed in f64. The naive lowering computes by it, and tests
-//! and tools compare with it.
+//! The definition of the operators, summed in f64. Tests and tools compare with it. Lowerings
+//! compute by it where padding counts: if a weight is not finite.
 
 use alloc::vec::Vec;
 
@@ -80,13 +80,15 @@ pub fn wide_magnitudes<T: Element>(geometry: &Geometry, x: &[T], w: &[T]) -> Vec
 /// The error that an algorithm's transforms may add to [`tolerance`], for a magnitude `wide` from
 /// [`wide_magnitudes`]. It is 0 for algorithms without transforms.
 ///
-/// A bound on each step of Winograd's F(4x4, 3x3) gives more than 10^4 units of round-off. But
-/// errors have signs and cancel: they stayed below 20 units in ten thousand random layers of each
-/// type on each ISA. The bound is twice that.
+/// It is not proven: bounds on each step of Winograd's F(4x4, 3x3) give more than 10^4 units of
+/// round-off, because they ignore that errors have signs and cancel. It is twice the largest error
+/// that was seen in random layers, dense, grouped and depthwise, of tiles that
+/// [`Accuracy::Standard`](crate::Accuracy::Standard) allows. A test repeats the measurement
+/// (`errors_of_random_layers_stay_below_half_of_the_bound`).
 #[must_use]
 pub fn transform_tolerance<T: Element>(algorithm: crate::Algorithm, wide: f64) -> f64 {
     match algorithm {
-        crate::Algorithm::Winograd => 40.0 * <T::Acc as Real>::UNIT_ROUNDOFF * wide,
+        crate::Algorithm::Winograd => 160.0 * <T::Acc as Real>::UNIT_ROUNDOFF * wide,
         _ => 0.0,
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::layers::shared_layers;
 use common::operands::bits;
 use common::{Combination, Operands, layer};
-use convoke::{Algorithm, Blas, Conv, Isa, Plan, Planner, Threads, Workspace};
+use convoke::{Algorithm, Blas, Conv, ErrorKind, Isa, Plan, Planner, Threads, Workspace};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// An allocator that shows which threads work, because the `matrixmultiply` crate allocates when
@@ -155,7 +155,7 @@ fn many_callers_share_a_pool_and_a_plan() {
 }
 
 #[test]
-fn fewer_shares_of_workspace_than_threads_are_enough() {
+fn fewer_threads_than_planned_need_fewer_shares_of_workspace() {
     let pool = ThreadPoolBuilder::new().num_threads(4).build().unwrap();
     for combination in Combination::all().filter(|c| c.isa == Isa::detect()) {
         for layer in shared_layers() {
@@ -166,7 +166,12 @@ fn fewer_shares_of_workspace_than_threads_are_enough() {
             for shares in 1..=4 {
                 let mut workspace = Workspace::with_bytes(plan.workspace_bytes() / 4 * shares).unwrap();
                 let mut y = vec![f32::NAN; expected.len()];
-                plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Pool(&pool)).unwrap();
+                let threads = Threads::Pool(&pool);
+                let mut run = |threads| plan.run(&operands.x, &packed, &mut y, &mut workspace, threads);
+                run(threads.at_most(shares)).unwrap();
+                if plan.workspace_bytes() > 0 && shares < plan.threads_with(threads).unwrap() {
+                    assert_eq!(run(threads).unwrap_err().kind(), ErrorKind::Workspace);
+                }
                 assert_eq!(y, expected, "{combination}, {shares} shares: {layer}");
             }
         }

@@ -34,6 +34,18 @@ macro_rules! kernels_or_descriptions {
 }
 kernel_kinds!(kernels_or_descriptions);
 
+/// The kernels with vectors along positions, by width: in a list of one width, kernel i has a tile
+/// of i + 1 rows. The narrowest come first.
+pub fn spatial_widths<T: Real>(isa: Isa) -> impl Iterator<Item = &'static [SpatialKernel<T>]> {
+    spatial_kernels::<T>(isa).chunk_by(|a, b| a.nrv() == b.nrv())
+}
+
+/// The kernels with vectors along channels, by width: in a list of one width, kernel i has a tile
+/// of i + 1 pixels. The narrowest come first.
+pub fn channel_widths<T: Real>(isa: Isa) -> impl Iterator<Item = &'static [ChannelKernel<T>]> {
+    channel_kernels::<T>(isa).chunk_by(|a, b| a.nrv() == b.nrv())
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -42,6 +54,30 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+
+    #[test]
+    fn kernels_are_in_the_order_of_width_and_height() {
+        fn check<T: Real>() -> usize {
+            let mut lists = 0;
+            let mut check = |last: &mut usize, heights: Vec<usize>, nrv: usize| {
+                assert!(heights.iter().copied().eq(1..=heights.len()), "{heights:?}");
+                assert!(nrv > *last);
+                (*last, lists) = (nrv, lists + 1);
+            };
+            for isa in Isa::ALL {
+                let mut last = 0;
+                for list in spatial_widths::<T>(isa) {
+                    check(&mut last, list.iter().map(SpatialKernel::mr).collect(), list[0].nrv());
+                }
+                last = 0;
+                for list in channel_widths::<T>(isa) {
+                    check(&mut last, list.iter().map(ChannelKernel::mr).collect(), list[0].nrv());
+                }
+            }
+            lists
+        }
+        assert!(check::<f32>() > 4 && check::<f64>() > 4);
+    }
 
     /// Whether this CPU and the build have the ISA. If so, asserts that descriptions say what the
     /// kernels say.

@@ -541,7 +541,7 @@ impl<T: Real> DepthwiseKernel<T> {
         let written = end(planes, plane, end(rows, row, width));
         assert!(written <= y.len(), "the destination is too short");
         assert!(epilogue.bias.len() >= planes, "one bias a plane");
-        assert!(epilogue.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
+        assert!(epilogue.residual.reaches(written), "the residual is too short");
         Some(TileOutput {
             planes,
             tiles,
@@ -551,7 +551,7 @@ impl<T: Real> DepthwiseKernel<T> {
             y_plane: plane,
             y_row: row,
             bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            residual: epilogue.residual.as_ptr(),
             lo: epilogue.lo,
             hi: epilogue.hi,
             is_plain: epilogue.lo == T::NEG_INFINITY && epilogue.hi == T::INFINITY,
@@ -740,13 +740,13 @@ impl<T: Real> DepthwiseKernels<T> {
         }
         let written = end(channels, ldy, len);
         assert!(written <= y.len(), "the destination is too short");
-        assert!(epilogue.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
+        assert!(epilogue.residual.reaches(written), "the residual is too short");
         let store = ChannelStore {
             y: y.as_mut_ptr(),
             ldy,
             channels,
             bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            residual: epilogue.residual.as_ptr(),
             lo: epilogue.lo,
             hi: epilogue.hi,
         };

@@ -309,7 +309,7 @@ impl<T: Real> GroupedKernel<T> {
         let written = (self.mr - 1).saturating_mul(ldy).saturating_add(len);
         assert!(written <= y.len(), "the destination is too short");
         assert!(epilogue.bias.len() >= self.mr, "one bias a channel");
-        assert!(epilogue.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
+        assert!(epilogue.residual.reaches(written), "the residual is too short");
         let mut tile = [const { MaybeUninit::<T>::uninit() }; MOST_TILE];
         let (ahead, ahead_step) = ahead.or(w);
         let args = FlatArgs {
@@ -334,7 +334,7 @@ impl<T: Real> GroupedKernel<T> {
             ldy,
             len,
             bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            residual: epilogue.residual.as_ptr(),
             lo: epilogue.lo,
             hi: epilogue.hi,
             is_finite,

@@ -47,7 +47,9 @@ pub use table::{
     channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels, upsample_kernels,
     weave_kernels, winograd_kernels,
 };
-pub use ukernel::{Ahead, ChannelKernel, Column, Dest, Epilogue, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap};
+pub use ukernel::{
+    Ahead, ChannelKernel, Column, Dest, Epilogue, Residual, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap,
+};
 pub use upsample::{UpsampleInput, UpsampleKernel, UpsampleOutput};
 pub use weave::WeaveKernel;
 pub use winograd::WinogradKernel;

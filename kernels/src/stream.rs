@@ -238,7 +238,31 @@ pub enum Activation<T> {
     HardSwish,
     /// `x / (1 + e^-x)`.
     Silu,
+    /// `1 / (1 + e^-x)`.
+    Sigmoid,
+    /// The hyperbolic tangent.
+    Tanh,
 }
+
+/// Where the hyperbolic tangent changes from its Taylor series to exponentials, of which too little
+/// would be left near zero.
+const SMALL_TANH: f64 = 0.25;
+
+/// The Taylor series of `tanh(x) / x` in x^2. Below [`SMALL_TANH`] its rest is beyond the precision
+/// of f64.
+const TANH: [f64; 11] = [
+    1.0,
+    -1.0 / 3.0,
+    2.0 / 15.0,
+    -17.0 / 315.0,
+    62.0 / 2_835.0,
+    -1_382.0 / 155_925.0,
+    21_844.0 / 6_081_075.0,
+    -929_569.0 / 638_512_875.0,
+    6_404_582.0 / 10_854_718_875.0,
+    -443_861_162.0 / 1_856_156_927_625.0,
+    18_888_466_084.0 / 194_896_477_400_625.0,
+];
 
 impl<T: Real> Activation<T> {
     /// No activation.
@@ -252,6 +276,8 @@ impl<T: Real> Activation<T> {
             Self::LeakyRelu(alpha) => Activation::LeakyRelu(alpha.to_f64()),
             Self::HardSwish => Activation::HardSwish,
             Self::Silu => Activation::Silu,
+            Self::Sigmoid => Activation::Sigmoid,
+            Self::Tanh => Activation::Tanh,
         }
     }
 
@@ -277,6 +303,25 @@ impl<T: Real> Activation<T> {
                 let is_below = x < T::ZERO;
                 let e = if is_below { x } else { x.negated() }.exp();
                 (if is_below { x * e } else { x }).over(T::ONE + e)
+            }
+            Self::Sigmoid => {
+                // Of -|x|, as above.
+                let is_below = x < T::ZERO;
+                let e = if is_below { x } else { x.negated() }.exp();
+                (if is_below { e } else { T::ONE }).over(T::ONE + e)
+            }
+            Self::Tanh => {
+                let is_below = x < T::ZERO;
+                let twice = if is_below { x + x } else { (x + x).negated() };
+                let e = twice.exp();
+                let far = (T::ONE + e.negated()).over(T::ONE + e);
+                let far = if is_below { far.negated() } else { far };
+                let square = x * x;
+                let mut near = T::ZERO;
+                for coefficient in TANH.iter().rev() {
+                    near = near * square + T::from_f64(*coefficient);
+                }
+                if square < T::from_f64(SMALL_TANH * SMALL_TANH) { near * x } else { far }
             }
         }
     }
@@ -375,6 +420,7 @@ pass!(Widen<T: Storage> { isa: Isa, src: &'a [T], dst: &'a mut [T::Acc] } {
 /// # Panics
 /// If `src` ends before the last element that is read, or `stride` is 0.
 pub fn widen_strided<T: Storage>(isa: Isa, src: &[T], stride: usize, dst: &mut [T::Acc]) {
+    assert!(stride > 0, "a stride of 0");
     match stride {
         1 => widen(isa, &src[..dst.len()], dst),
         2 => with_isa(isa, WidenStrided::<T, 2> { src, dst }),
@@ -539,6 +585,8 @@ pass!(Finish<T: Storage> {
         Activation::LeakyRelu(alpha) => apply(Activation::LeakyRelu(alpha), row),
         Activation::HardSwish => apply(Activation::HardSwish, row),
         Activation::Silu => apply(Activation::Silu, row),
+        Activation::Sigmoid => apply(Activation::Sigmoid, row),
+        Activation::Tanh => apply(Activation::Tanh, row),
     }
 });
 

@@ -326,13 +326,76 @@ impl<'a, T> Dest<'a, T> {
     }
 }
 
+/// What is added to finished sums: nothing, a tensor with the layout of the destination, or what
+/// the destination itself holds.
+///
+/// Kernels read an element of it before they write that element of the destination, and write
+/// none twice.
+#[derive(Debug, Clone, Copy)]
+pub struct Residual<'a, T> {
+    /// Null if there is none.
+    first: *const T,
+    len: usize,
+    life: core::marker::PhantomData<&'a T>,
+}
+
+impl<'a, T> Residual<'a, T> {
+    /// Nothing is added.
+    pub const NONE: Self = Self { first: core::ptr::null(), len: 0, life: core::marker::PhantomData };
+
+    /// What a destination holds.
+    ///
+    /// # Safety
+    /// Memory: those elements of the destination that the holder is going to write are initialised.
+    #[must_use]
+    pub unsafe fn of_dest(dest: &Dest<'a, T>) -> Self {
+        Self { first: dest.y, len: dest.len, life: core::marker::PhantomData }
+    }
+
+    /// Whether nothing is added.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.first.is_null()
+    }
+
+    /// Whether a kernel can read `len` elements, or has none to read.
+    pub(crate) fn reaches(&self, len: usize) -> bool {
+        self.is_none() || len <= self.len
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const T {
+        self.first
+    }
+
+    /// The residual of a destination that begins `offset` elements later.
+    fn behind(&self, offset: usize) -> Self {
+        assert!(self.reaches(offset), "the offset is beyond the end of the residual");
+        match self.is_none() {
+            true => Self::NONE,
+            false => Self { first: self.first.wrapping_add(offset), len: self.len - offset, ..Self::NONE },
+        }
+    }
+}
+
+impl<'a, T> From<&'a [T]> for Residual<'a, T> {
+    fn from(values: &'a [T]) -> Self {
+        Self { first: values.as_ptr(), len: values.len(), life: core::marker::PhantomData }
+    }
+}
+
+impl<'a, T> From<Option<&'a [T]>> for Residual<'a, T> {
+    fn from(values: Option<&'a [T]>) -> Self {
+        values.map_or(Self::NONE, Into::into)
+    }
+}
+
 /// What happens to finished sums: bias and residual are added, the result is clamped and stored.
 #[derive(Debug)]
 pub struct Epilogue<'a, T> {
     /// One value for each row of a tile, or for each channel.
     pub bias: &'a [T],
-    /// Added after the bias. It has the layout of the destination, and at least its length.
-    pub residual: Option<&'a [T]>,
+    /// Added after the bias. It has at least the length of the destination.
+    pub residual: Residual<'a, T>,
     /// Lower bound of the result; NaN passes.
     pub lo: T,
     /// Upper bound of the result; NaN passes.
@@ -346,7 +409,7 @@ impl<T: Copy> Epilogue<'_, T> {
     /// If the residual has fewer than `offset` elements.
     #[must_use]
     pub fn from(&self, offset: usize) -> Epilogue<'_, T> {
-        Epilogue { bias: self.bias, residual: self.residual.map(|r| &r[offset..]), lo: self.lo, hi: self.hi }
+        Epilogue { bias: self.bias, residual: self.residual.behind(offset), lo: self.lo, hi: self.hi }
     }
 }
 
@@ -395,8 +458,7 @@ impl<T: Copy> TileStore<T> {
     #[inline]
     fn new(y: &Dest<'_, T>, ldy: usize, places: Places, epilogue: &Epilogue<'_, T>) -> Self {
         let Epilogue { bias, residual, lo, hi } = *epilogue;
-        let residual = residual.map_or(core::ptr::null(), <[T]>::as_ptr);
-        Self { y: y.y, ldy, places, bias: bias.as_ptr(), residual, lo, hi }
+        Self { y: y.y, ldy, places, bias: bias.as_ptr(), residual: residual.as_ptr(), lo, hi }
     }
 
     /// The same destination for the rows from `row` on.
@@ -681,7 +743,7 @@ impl<T: Real> SpatialKernel<T> {
         assert!(map.lanes == self.lanes, "the map is for vectors of another length");
         assert!(end <= y.len, "the destination is too short");
         assert!(epilogue.bias.len() >= rows, "one bias a row");
-        assert!(epilogue.residual.is_none_or(|r| end <= r.len()), "the residual is too short");
+        assert!(epilogue.residual.reaches(end), "the residual is too short");
         let is_plain = epilogue.residual.is_none() && first + self.nrv <= map.plain_until(first);
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
         let store = TileStore::new(y, ldy, places, epilogue);
@@ -827,13 +889,13 @@ impl<T: Real> ChannelKernel<T> {
         let end = (channels - 1).saturating_mul(ldy).saturating_add(self.mr);
         assert!(end <= y.len, "the destination is too short");
         assert!(epilogue.bias.len() >= channels, "one bias a channel");
-        assert!(epilogue.residual.is_none_or(|r| end <= r.len()), "the residual is too short");
+        assert!(epilogue.residual.reaches(end), "the residual is too short");
         let store = ChannelStore {
             y: y.y,
             ldy,
             channels,
             bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            residual: epilogue.residual.as_ptr(),
             lo: epilogue.lo,
             hi: epilogue.hi,
         };

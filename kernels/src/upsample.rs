@@ -151,7 +151,7 @@ impl<T: Real> UpsampleKernel<T> {
         assert!(end(taps, taps) <= w.len(), "too few weights");
         assert!(written <= y.len(), "the destination is too short");
         assert!(planes <= epilogue.bias.len(), "one bias a plane");
-        assert!(epilogue.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
+        assert!(epilogue.residual.reaches(written), "the residual is too short");
         let args = UpsampleArgs {
             planes,
             x: x.as_ptr(),
@@ -167,7 +167,7 @@ impl<T: Real> UpsampleKernel<T> {
             y: y.as_mut_ptr(),
             y_plane: output.plane,
             bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            residual: epilogue.residual.as_ptr(),
             lo: epilogue.lo,
             hi: epilogue.hi,
         };

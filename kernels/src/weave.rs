@@ -263,13 +263,13 @@ impl<T: Real> WeaveKernel<T> {
             assert!(sum.koff.is_empty() || read.saturating_add(sum.koff.max()) <= x.len(), "the rows are too short");
         }
         assert!(written <= y.len(), "the destination is too short");
-        assert!(epilogue.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
+        assert!(epilogue.residual.reaches(written), "the residual is too short");
         let args = SumArgs {
             x: x.as_ptr(),
             sums,
             runs,
             bias: epilogue.bias[0],
-            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            residual: epilogue.residual.as_ptr(),
             lo: epilogue.lo,
             hi: epilogue.hi,
             y: y.as_mut_ptr(),
@@ -307,7 +307,7 @@ impl<T: Real> WeaveKernel<T> {
         let written = last.saturating_mul(ldy).saturating_add(written);
         assert!(before.saturating_add(read) <= strands.sums.len(), "the strands are too short");
         assert!(written <= y.len(), "the destination is too short");
-        assert!(epilogue.residual.is_none_or(|r| written <= r.len()), "the residual is too short");
+        assert!(epilogue.residual.reaches(written), "the residual is too short");
         let args = WeaveArgs {
             sums: strands.sums.as_ptr(),
             slots: strands.slots,
@@ -316,7 +316,7 @@ impl<T: Real> WeaveKernel<T> {
             rows,
             runs,
             bias: epilogue.bias.as_ptr(),
-            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            residual: epilogue.residual.as_ptr(),
             lo: epilogue.lo,
             hi: epilogue.hi,
             y: y.as_mut_ptr(),

@@ -741,7 +741,10 @@ impl<T: Real> WinogradKernel<T> {
         assert!(bad.len() >= tiles, "one mark a tile");
         let end = last([(channels, channel_step), (height, row_step)]).and_then(|at| at.checked_add(width));
         assert!(end.is_some_and(|end| end <= y.len()), "the destination is too short");
-        assert!(epilogue.residual.is_none_or(|r| end.is_some_and(|end| end <= r.len())), "the residual is too short");
+        assert!(
+            epilogue.residual.is_none() || end.is_some_and(|end| epilogue.residual.reaches(end)),
+            "the residual is too short"
+        );
         let vector = self.lanes * size_of::<T>();
         let is_aligned = self.lanes.is_multiple_of(self.along.outputs)
             && (y.as_mut_ptr() as usize).is_multiple_of(vector)
@@ -756,7 +759,7 @@ impl<T: Real> WinogradKernel<T> {
             bias: epilogue.bias.as_ptr(),
             channels,
             y: y.as_mut_ptr(),
-            residual: epilogue.residual.map_or(core::ptr::null(), <[T]>::as_ptr),
+            residual: epilogue.residual.as_ptr(),
             channel_step,
             row_step,
             width,

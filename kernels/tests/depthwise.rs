@@ -3,7 +3,7 @@
 
 use convoke_kernels::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, Isa,
-    MOST_TAPS, Real, RowCopy, Slots, TapTable, depthwise_kernels,
+    MOST_TAPS, Real, Residual, RowCopy, Slots, TapTable, depthwise_kernels,
 };
 
 /// Deterministic values in (-1, 1).
@@ -82,7 +82,7 @@ fn tile<T: Real>(kernel: &DepthwiseKernel<T>, weight: usize, groups: &[(usize, u
     let (bias, residual) = (values::<T>(planes, 3), values::<T>(planes * plane, 4));
     let mut y = vec![T::from_f64(UNTOUCHED); planes * plane];
     let (lo, hi) = (T::from_f64(-1.5), T::from_f64(2.5));
-    let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()), lo, hi };
+    let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()).into(), lo, hi };
     let input = DepthwiseInput {
         taps: &taps,
         groups: 0..groups.len(),
@@ -180,9 +180,9 @@ fn direct<T: Real>(
     let bias = values::<T>(planes, 3);
     let mut y = vec![T::from_f64(UNTOUCHED); planes * rows * outputs];
     let residual = values::<T>(y.len(), 4);
-    let mut epilogue = Epilogue { bias: &bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+    let mut epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
     if is_finished {
-        epilogue = Epilogue { residual: Some(&residual), lo: T::ZERO, hi: T::ONE, ..epilogue };
+        epilogue = Epilogue { residual: residual[..].into(), lo: T::ZERO, hi: T::ONE, ..epilogue };
     }
     let input = DirectInput {
         table: &table,
@@ -292,7 +292,7 @@ fn channels_are_gathered_and_scattered() {
             let ldy = len + 2;
             let residual = values::<T>(channels * ldy, 9);
             let mut y = vec![T::from_f64(UNTOUCHED); channels * ldy];
-            let epilogue = Epilogue { bias: &bias, residual: Some(&residual), lo: T::from_f64(-1.0), hi: T::ONE };
+            let epilogue = Epilogue { bias: &bias, residual: residual[..].into(), lo: T::from_f64(-1.0), hi: T::ONE };
             family.scatter(&vectors, &mut Dest::from_slice(&mut y), ldy, &epilogue);
             for (at, got) in y.iter().enumerate() {
                 let (c, i) = (at / ldy, at % ldy);
@@ -327,7 +327,7 @@ fn short_slices_are_refused() {
                 planes: 1,
                 tiles: 1,
             };
-            let epilogue = Epilogue { bias: &[0.0], residual: None, lo: 0.0, hi: 1.0 };
+            let epilogue = Epilogue { bias: &[0.0], residual: Residual::NONE, lo: 0.0, hi: 1.0 };
             let output = DepthwiseOutput { width: lanes, row: lanes, plane: 0 };
             kernel.run(&input, &mut Dest::from_slice(&mut y), &output, &epilogue);
         };
@@ -371,7 +371,7 @@ fn calls_that_would_read_beside_x_are_refused() {
                             planes,
                             tiles,
                         };
-                        let epilogue = Epilogue { bias: &bias, residual: Some(&residual), lo: T::ZERO, hi: T::ONE };
+                        let epilogue = Epilogue { bias: &bias, residual: residual[..].into(), lo: T::ZERO, hi: T::ONE };
                         let output = DepthwiseOutput { width: outputs, row: outputs, plane: mr * outputs };
                         kernel.run_direct(&input, &mut Dest::from_slice(&mut y), &output, &epilogue);
                     };

@@ -1,7 +1,9 @@
 //! Checks every kernel of several output channels of the table, on every ISA of this CPU, against
 //! loops by the definition.
 
-use convoke_kernels::{Ahead, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, grouped_kernels};
+use convoke_kernels::{
+    Ahead, Dest, Epilogue, FlatInput, FlatTaps, GroupedKernel, Isa, Real, Residual, grouped_kernels,
+};
 
 /// Deterministic values in (-1, 1).
 fn values<T: Real>(len: usize, seed: usize) -> Vec<T> {
@@ -95,7 +97,7 @@ fn tiles<T: Real>(kernel: &GroupedKernel<T>, layer: &Layer, with_residual: bool,
     let (bias, ldy) = (values::<T>(mr, 3), len + 3);
     let residual = values::<T>(mr * ldy, 4);
     let (lo, hi) = (T::from_f64(-1.5), T::from_f64(2.5));
-    let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()), lo, hi };
+    let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()).into(), lo, hi };
     let mut y = vec![T::from_f64(UNTOUCHED); mr * ldy];
     // The first call may end within a tile.
     let count = len.div_ceil(kernel.lanes());
@@ -143,7 +145,7 @@ fn padding_is_zero_whatever_lies_there() {
             (0..width * height).map(|i| if i % width == width - 1 { T::INFINITY } else { T::ONE }).collect();
         let (w, zeros) = (vec![T::ONE; kernel.mr()], vec![T::ZERO; kernel.mr()]);
         let vectors = (width * height).div_ceil(kernel.lanes());
-        let epilogue = Epilogue { bias: &zeros, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+        let epilogue = Epilogue { bias: &zeros, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
         for is_finite in [true, false] {
             let mut y = vec![T::ZERO; kernel.mr() * width * height];
             let input = FlatInput { taps: &taps, w: &w, is_finite, x: &x, ahead: Ahead::NONE, first: 0, vectors };
@@ -206,7 +208,7 @@ fn short_slices_are_refused() {
                     vectors: kernel.nrv().min(vectors - first.min(vectors - 1)),
                 };
                 let residual = Some(residual.as_slice());
-                let epilogue = Epilogue { bias: &bias, residual, lo: T::ZERO, hi: T::ONE };
+                let epilogue = Epilogue { bias: &bias, residual: residual.into(), lo: T::ZERO, hi: T::ONE };
                 kernel.run(&input, &mut Dest::from_slice(&mut y), 2 * width, &epilogue);
             };
             std::panic::catch_unwind(call).is_err()

@@ -211,16 +211,51 @@ fn silu_is_right_where_its_definition_overflows() {
     }
 }
 
+/// Few units of round-off of the result itself, also near zero and far from it.
+#[test]
+fn sigmoid_and_tanh_are_precise_everywhere() {
+    fn check<T: Real + Storage<Acc = T>>(isa: Isa, activation: Activation<T>, definition: fn(f64) -> f64) {
+        // From tiny magnitudes to where e^x is subnormal, and around the change of method.
+        let magnitudes =
+            (0..2000).map(|i| 1e-6 * 1.0095_f64.powi(i)).chain((0..200).map(|i| 0.24 + f64::from(i) * 1e-4));
+        let x: Vec<T> = magnitudes.filter(|x| *x < 80.0).flat_map(|x| [T::from_f64(x), T::from_f64(-x)]).collect();
+        let mut y = x.clone();
+        stream::epilogue::<T>(isa, activation, T::from_f64(-0.0), None, &mut y);
+        for (x, y) in x.iter().zip(&y) {
+            let want = definition(x.to_f64());
+            let bound = 8.0 * <T as Real>::UNIT_ROUNDOFF * want.abs();
+            assert!(
+                (y.to_f64() - want).abs() <= bound,
+                "{isa} {activation:?}({:e}): {:e}, not {want:e}",
+                x.to_f64(),
+                y.to_f64()
+            );
+        }
+        let mut special = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY].map(T::from_f64);
+        stream::epilogue::<T>(isa, activation, T::from_f64(-0.0), None, &mut special);
+        assert_eq!(special.map(Real::to_f64), [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY].map(definition));
+    }
+    for isa in available() {
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        check::<f32>(isa, Activation::Sigmoid, sigmoid);
+        check::<f64>(isa, Activation::Sigmoid, sigmoid);
+        check::<f32>(isa, Activation::Tanh, f64::tanh);
+        check::<f64>(isa, Activation::Tanh, f64::tanh);
+    }
+}
+
 #[test]
 fn the_epilogue_adds_bias_and_residual_then_activates() {
     type Definition = fn(f64) -> f64;
-    let activations: [(Activation<f32>, Definition); 6] = [
+    let activations: [(Activation<f32>, Definition); 8] = [
         (Activation::IDENTITY, |x| x),
         (Activation::Clamp(0.0, f32::INFINITY), |x| x.max(0.0)),
         (Activation::Clamp(-1.0, 2.0), |x| x.clamp(-1.0, 2.0)),
         (Activation::LeakyRelu(0.25), |x| if x < 0.0 { 0.25 * x } else { x }),
         (Activation::HardSwish, |x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0)),
         (Activation::Silu, |x| x / (1.0 + (-x).exp())),
+        (Activation::Sigmoid, |x| 1.0 / (1.0 + (-x).exp())),
+        (Activation::Tanh, f64::tanh),
     ];
     for isa in available() {
         for (activation, definition) in activations {

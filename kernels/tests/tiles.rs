@@ -5,8 +5,8 @@ mod common;
 
 use common::{Numbers, UNTOUCHED};
 use convoke_kernels::{
-    Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, RowOffsets, SpatialKernel, StoreMap, channel_kernels,
-    spatial_kernels, two_row_kernels,
+    Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, SpatialKernel, StoreMap,
+    channel_kernels, spatial_kernels, two_row_kernels,
 };
 
 /// Steps of k: none, one, an odd number, and many.
@@ -124,7 +124,7 @@ fn spatial_finish<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gaps:
     let mut y = vec![T::from_f64(UNTOUCHED); mr * ldy];
     let mut tile = vec![T::ZERO; mr * nr];
     let (lo, hi) = (T::from_f64(-0.75), T::from_f64(1.25));
-    let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()), lo, hi };
+    let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()).into(), lo, hi };
     let rows = RowOffsets::packed(depth, nr);
     kernel.finish(
         &a,
@@ -187,7 +187,7 @@ fn spatial_pairs<T: Real>(kernel: &SpatialKernel<T>, depth: usize, accumulate: b
     let (bias, before): (Vec<T>, Vec<T>) = (numbers.vec(pairs), numbers.vec(mr * nr));
     let mut tile = if accumulate { before.clone() } else { vec![T::from_f64(f64::NAN); mr * nr] };
     let mut y = vec![T::from_f64(UNTOUCHED); pairs * ldy];
-    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::from_f64(-0.75), hi: T::from_f64(1.25) };
+    let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: T::from_f64(-0.75), hi: T::from_f64(1.25) };
     let rows = RowOffsets::packed(depth, nr);
     let mut dest = Dest::from_slice(&mut y);
     kernel.finish_pairs(
@@ -227,7 +227,7 @@ fn pairs_that_do_not_fit_are_refused() {
             kernels.iter().find(|kernel| kernel.mr() == mr && kernel.nrv() == 1).expect("a kernel of one vector");
         let (lanes, bias, mut y) = (kernel.lanes(), vec![0.0; mr], vec![0.0; 2 * kernel.lanes() + 1]);
         let other = y.clone();
-        let epilogue = Epilogue { bias: &bias, residual: residual.then_some(&other[..]), lo: 0.0, hi: 1.0 };
+        let epilogue = Epilogue { bias: &bias, residual: residual.then_some(&other[..]).into(), lo: 0.0, hi: 1.0 };
         let (a, b, mut tile, rows) =
             (vec![1.0; mr], vec![1.0; lanes], vec![0.0; mr * lanes], RowOffsets::packed(1, lanes));
         let run = std::panic::AssertUnwindSafe(|| {
@@ -242,6 +242,38 @@ fn pairs_that_do_not_fit_are_refused() {
     refused(2, 2, false, "the destination is too short");
     refused(2, usize::MAX - 3, false, "the destination is too short");
     refused(2, 0, true, "no residual");
+}
+
+/// Each slice of a call in turn is one element too short.
+#[test]
+fn spatial_tiles_refuse_slices_that_are_too_short() {
+    let kernel = spatial_kernels::<f32>(Isa::Portable).iter().find(|kernel| kernel.mr() == 3).expect("a kernel");
+    let (mr, nr, depth, ldy) = (kernel.mr(), kernel.nr(), 4, kernel.nr() + 3);
+    let map = StoreMap::contiguous(nr, kernel.lanes());
+    let lengths = [depth * mr, depth * nr, mr * nr, 2 * ldy + nr, mr, 2 * ldy + nr];
+    let call = |lengths: [usize; 6]| {
+        let [a, b, mut tile, mut y, bias, residual] = lengths.map(|len| vec![1.0; len]);
+        let rows = RowOffsets::packed(depth, nr);
+        let epilogue = Epilogue { bias: &bias, residual: residual[..].into(), lo: 0.0, hi: 9.0 };
+        let dest = &mut Dest::from_slice(&mut y);
+        kernel.finish(&a, &b, rows.rows(0..depth), Ahead::NONE, &mut tile, false, dest, ldy, &map, 0, &epilogue);
+    };
+    call(lengths);
+    let reasons = [
+        "the panels of A are too short",
+        "the rows of B end beyond its slice",
+        "the tile is too short",
+        "the destination is too short",
+        "one bias a row",
+        "the residual is too short",
+    ];
+    for (i, reason) in reasons.into_iter().enumerate() {
+        let mut lengths = lengths;
+        lengths[i] -= 1;
+        let panic = std::panic::catch_unwind(|| call(lengths)).expect_err(reason);
+        let message = panic.downcast_ref::<&str>().expect("a message");
+        assert!(message.contains(reason), "{message}, not {reason}");
+    }
 }
 
 #[test]
@@ -294,7 +326,7 @@ fn channel<T: Real>(kernel: &ChannelKernel<T>, depth: usize, channels: usize, wi
     let (bias, residual): (Vec<T>, Vec<T>) = (numbers.vec(channels), numbers.vec(channels * ldy));
     let mut y = vec![T::from_f64(UNTOUCHED); channels * ldy];
     let (lo, hi) = (T::from_f64(-0.75), T::from_f64(1.25));
-    let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()), lo, hi };
+    let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(residual.as_slice()).into(), lo, hi };
     let mut tile = before.clone();
     kernel.finish(
         &x,
@@ -415,7 +447,7 @@ fn spatial_panels<T: Real>(kernel: &SpatialKernel<T>, depth: usize, panels: usiz
     let run = |y: &mut [T], panels: usize, panel: usize| {
         let row = panel * mr;
         let residual = with_residual.then_some(&residual[row * ldy..]);
-        let epilogue = Epilogue { bias: &bias[row..], residual, lo, hi };
+        let epilogue = Epilogue { bias: &bias[row..], residual: residual.into(), lo, hi };
         let mut y = Dest::from_slice(&mut y[row * ldy..]);
         let (koff, ahead, mut tile) = (koff.rows(0..depth), Ahead::lines(&b), vec![T::ZERO; mr * nr]);
         kernel.finish_panels(panels, &a[row * depth..], &b, koff, ahead, &mut tile, &mut y, ldy, &map, 1, &epilogue);
@@ -438,7 +470,7 @@ fn panels_that_do_not_fit_are_refused() {
     let refused = |panels: usize, [a, y, bias, residual]: [usize; 4]| {
         let (a, b, mut y) = (vec![0.0; a], vec![0.0; 2 * nr], vec![0.0; y]);
         let (bias, residual) = (vec![0.0; bias], vec![0.0; residual]);
-        let epilogue = Epilogue { bias: &bias, residual: Some(&residual), lo: 0.0, hi: 1.0 };
+        let epilogue = Epilogue { bias: &bias, residual: residual[..].into(), lo: 0.0, hi: 1.0 };
         let (koff, map, mut tile) =
             (RowOffsets::packed(2, nr), StoreMap::contiguous(nr, kernel.lanes()), vec![0.0; mr * nr]);
         let (koff, mut y) = (koff.rows(0..2), Dest::from_slice(&mut y));
@@ -474,7 +506,7 @@ fn nan_passes_the_clamp() {
             for residual in [None, Some(vec![1.0; mr * nr])] {
                 let mut y = vec![0.0; mr * nr];
                 let bias = vec![0.0; mr];
-                let epilogue = Epilogue { bias: &bias, residual: residual.as_deref(), lo: 0.0, hi: 6.0 };
+                let epilogue = Epilogue { bias: &bias, residual: residual.as_deref().into(), lo: 0.0, hi: 6.0 };
                 let (rows, map) = (RowOffsets::packed(1, nr), StoreMap::contiguous(nr, kernel.lanes()));
                 let mut dest = Dest::from_slice(&mut y);
                 kernel.finish(

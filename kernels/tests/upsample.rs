@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Numbers, UNTOUCHED};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput, upsample_kernels};
+use convoke_kernels::{
+    Dest, Epilogue, Isa, Real, Residual, UpsampleInput, UpsampleKernel, UpsampleOutput, upsample_kernels,
+};
 
 fn on_every_kernel<T: Real>(mut check: impl FnMut(&'static UpsampleKernel<T>)) {
     for isa in Isa::ALL {
@@ -65,7 +67,7 @@ fn check<T: Real>(widths: &[usize]) {
                 let bounds = (T::from_f64(-0.5), T::from_f64(0.75));
                 for (residual, (lo, hi)) in [(None, infinite), (Some(&residual[..]), bounds)] {
                     let mut y = vec![T::from_f64(UNTOUCHED); len];
-                    let epilogue = Epilogue { bias: &bias, residual, lo, hi };
+                    let epilogue = Epilogue { bias: &bias, residual: residual.into(), lo, hi };
                     kernel.run(&input, &mut Dest::from_slice(&mut y), &output, &epilogue);
                     for (i, y) in y.iter().enumerate() {
                         let (p, rest) = (i / plane, i % plane);
@@ -107,7 +109,7 @@ fn values_that_are_not_finite_stay_where_the_definition_has_them() {
             x[at] = value;
             let input = UpsampleInput { planes: 1, x: &x, x_plane: 0, height, width, w: &w };
             let mut y = vec![0.0; kh * 2 * width];
-            let epilogue = Epilogue { bias: &bias, residual: None, lo: f32::NEG_INFINITY, hi: f32::INFINITY };
+            let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: f32::NEG_INFINITY, hi: f32::INFINITY };
             kernel.run(&input, &mut Dest::from_slice(&mut y), &output, &epilogue);
             for (i, y) in y.iter().enumerate() {
                 let want = element(kernel, &input, &output, [0, i / (2 * width), i % (2 * width)]);
@@ -127,8 +129,12 @@ fn calls_that_do_not_fit_are_refused() {
         let (mut input, mut output) = (fits, whole);
         change(&mut input, &mut output);
         let residual = vec![0.0; residual];
-        let epilogue =
-            Epilogue { bias: &[0.0; 2][..planes], residual: Some(&residual), lo: f32::NEG_INFINITY, hi: f32::INFINITY };
+        let epilogue = Epilogue {
+            bias: &[0.0; 2][..planes],
+            residual: residual[..].into(),
+            lo: f32::NEG_INFINITY,
+            hi: f32::INFINITY,
+        };
         let call = || kernel.run(&input, &mut Dest::from_slice(&mut [0.0; 160]), &output, &epilogue);
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err()
     };

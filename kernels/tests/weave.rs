@@ -64,7 +64,7 @@ fn weave<T: Real>() {
                     let (lo, hi) = (T::from_f64(-2.0), T::from_f64(2.5));
                     let mut y = vec![T::from_f64(UNTOUCHED); rows * ldy];
                     let strands = Strands { sums: &sums, slots: &slots, step: rows * nr, pitch: nr };
-                    let finish = Epilogue { bias: &bias, residual, lo, hi };
+                    let finish = Epilogue { bias: &bias, residual: residual.into(), lo, hi };
                     kernel.run(&strands, &runs, &finish, &mut Dest::from_slice(&mut y), ldy);
                     let context = format!("{kernel:?}, {phases} phases, {len} elements");
                     compare(&y, ldy, &runs, rows, &context, |c, r, i| {
@@ -98,7 +98,7 @@ fn sum<T: Real>() {
                 for residual in [None, Some(&residual[..])] {
                     let (bias, lo, hi) = (T::from_f64(0.5), T::from_f64(-5.0), T::from_f64(6.0));
                     let mut y = vec![T::from_f64(UNTOUCHED); 2 * len + 7];
-                    let finish = Epilogue { bias: &[bias], residual, lo, hi };
+                    let finish = Epilogue { bias: &[bias], residual: residual.into(), lo, hi };
                     kernel.sum(&x, &sums, &runs, &finish, &mut Dest::from_slice(&mut y));
                     let context = format!("{kernel:?}, {phases} phases, {len} elements");
                     compare(&y, 0, &runs, 1, &context, |_, r, i| {

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Numbers, UNTOUCHED};
 use convoke_kernels::winograd::{Border, Pixels, Planes, Products, Spare, Tile, TileSource, filter_rows};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, WinogradKernel, winograd_kernels};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, Residual, WinogradKernel, winograd_kernels};
 
 fn for_each_kernel<T: Real>(mut check: impl FnMut(&'static WinogradKernel<T>)) {
     for isa in Isa::ALL {
@@ -151,7 +151,7 @@ fn check_pixels<T: Real>(
         let (bias, residual): (Vec<T>, Vec<T>) = (numbers.vec(channels), numbers.vec(len));
         let (lo, hi) = (T::from_f64(-0.5), T::from_f64(0.75));
         let pixels = Pixels { channels, channel_step, row_step, width, height, past_cache };
-        let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(&residual), lo, hi };
+        let epilogue = Epilogue { bias: &bias, residual: with_residual.then_some(&residual[..]).into(), lo, hi };
         let mut bad = vec![0; products.tiles];
         let is_good = kernel.output(products, &pixels, &mut Dest::from_slice(&mut y[..len]), &epilogue, &mut bad);
         assert!(is_good && bad.iter().all(|b| *b == 0), "{kernel:?}: finite products are marked");
@@ -225,7 +225,7 @@ fn tiles_that_are_not_finite_are_marked_and_no_others() {
                     let mut y = vec![T::ZERO; lanes * width * height];
                     let bias = vec![T::ZERO; lanes];
                     // A clamp hides an infinity from the pixels, but not from the mark.
-                    let epilogue = Epilogue { bias: &bias, residual: None, lo: T::ZERO, hi: T::ONE };
+                    let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: T::ZERO, hi: T::ONE };
                     let mut bad = vec![0; tiles];
                     let is_good = kernel.output(&products, &pixels, &mut Dest::from_slice(&mut y), &epilogue, &mut bad);
                     let marked: Vec<_> = bad.iter().enumerate().filter(|(_, b)| **b != 0).map(|(t, _)| t).collect();

@@ -4,10 +4,11 @@
 use core::ops::Range;
 
 pub(crate) mod region;
+pub(crate) mod split;
 mod threads;
 mod workspace;
 
-pub use threads::Threads;
+pub use threads::{Executor, Threads};
 pub use workspace::Workspace;
 pub(crate) use workspace::{Arena, Ledger, Line, Piece, lines_for, reserved};
 

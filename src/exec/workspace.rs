@@ -1,5 +1,7 @@
 //! Caller-owned scratch memory.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
@@ -34,7 +36,11 @@ pub(crate) fn lines_for<T>(count: usize) -> usize {
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-pub struct Workspace<'a>(Memory<'a>);
+pub struct Workspace<'a> {
+    memory: Memory<'a>,
+    /// Bytes of a borrowed slice that are not whole lines.
+    unaligned: usize,
+}
 
 enum Memory<'a> {
     Owned(Vec<Line>),
@@ -60,29 +66,48 @@ impl Workspace<'static> {
         let lines = bytes.div_ceil(size_of::<Line>());
         let mut memory = reserved(lines, format_args!("workspace of {bytes} bytes"))?;
         memory.resize(lines, Line::zeroed());
-        Ok(Self(Memory::Owned(memory)))
+        Ok(Self { memory: Memory::Owned(memory), unaligned: 0 })
     }
 }
 
 impl<'a> Workspace<'a> {
-    /// Memory of the caller. The part of it that is aligned to 64 bytes is used.
+    /// The alignment of the memory that runs use, in bytes.
+    pub const ALIGNMENT: usize = align_of::<Line>();
+
+    /// Memory of the caller, of which the part is used that is aligned to
+    /// [`ALIGNMENT`](Self::ALIGNMENT).
+    ///
+    /// A slice that begins there needs [`Plan::workspace_bytes`](crate::Plan::workspace_bytes)
+    /// bytes. A slice that begins anywhere needs `ALIGNMENT - 1` bytes more. With less, a run
+    /// fails.
     #[must_use]
     pub fn borrowed(memory: &'a mut [u8]) -> Self {
-        let (_, lines, _) = bytemuck::pod_align_to_mut::<u8, Line>(memory);
-        Self(Memory::Borrowed(lines))
+        let (head, lines, tail) = bytemuck::pod_align_to_mut::<u8, Line>(memory);
+        Self { unaligned: head.len() + tail.len(), memory: Memory::Borrowed(lines) }
     }
 
     /// Usable bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        match &self.0 {
+        match &self.memory {
             Memory::Owned(lines) => size_of_val(lines.as_slice()),
             Memory::Borrowed(lines) => size_of_val(*lines),
         }
     }
 
+    /// What it has, for error messages.
+    pub(crate) fn description(&self) -> String {
+        let bytes = self.bytes();
+        match self.unaligned {
+            0 => format!("the workspace has {bytes} bytes"),
+            lost => {
+                format!("the workspace has {bytes} bytes in lines of 64, of the {} that were borrowed", bytes + lost)
+            }
+        }
+    }
+
     pub(crate) fn lines(&mut self) -> &mut [Line] {
-        match &mut self.0 {
+        match &mut self.memory {
             Memory::Owned(lines) => lines,
             Memory::Borrowed(lines) => lines,
         }

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use convoke_kernels::catalogue::{channel_kernels, two_row_kernels};
+use convoke_kernels::catalogue::{channel_kernels, channel_widths, two_row_kernels};
 use convoke_kernels::{Ahead, ChannelKernel, Isa, Real};
 
 use crate::machine::Machine;
@@ -116,15 +116,17 @@ struct JoiningCycles {
 impl<T: Real> ChannelTiles<T> {
     pub(crate) fn new(machine: &Machine, width: usize) -> Option<Self> {
         let isa = machine.isa();
-        let kernels = channel_kernels::<T>(isa);
-        let wide = kernels.iter().map(ChannelKernel::nrv).max()?;
-        let most = |nrv: usize| kernels.iter().filter(|k| k.nrv() == nrv).map(ChannelKernel::mr).max();
-        let count = width.div_ceil(most(wide)?.min(most(1)?));
-        let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr.max(1) && k.nrv() == nrv);
+        let mut widths = channel_widths::<T>(isa);
+        let least = widths.next()?;
+        let wide = widths.last().unwrap_or(least);
+        let count = width.div_ceil(wide.len().min(least.len()));
         let narrow = width / count;
-        let pair = |nrv: usize| Some([find(width.div_ceil(count), nrv)?, find(narrow, nrv)?]);
-        let kernels = [pair(wide)?, pair(1)?];
-        let panels = ChannelPanels::new::<T>(isa)?;
+        let pair = |kernels: &'static [ChannelKernel<T>]| {
+            let of_height = |mr: usize| kernels.get(mr.max(1) - 1);
+            Some([of_height(width.div_ceil(count))?, of_height(narrow)?])
+        };
+        let kernels = [pair(wide)?, pair(least)?];
+        let panels = ChannelPanels { lanes: least[0].lanes(), wide: wide[0].nr() };
         let two_rows = two_rows(isa, width, panels);
         let rate = Rate::new(machine);
         let joining = [JoiningCycles::default(); 2];
@@ -267,7 +269,7 @@ impl ChannelPanels {
     /// None if there are no kernels.
     pub(crate) fn new<T: Real>(isa: Isa) -> Option<Self> {
         let kernels = channel_kernels::<T>(isa);
-        Some(Self { lanes: kernels.first()?.lanes(), wide: kernels.iter().map(ChannelKernel::nr).max()? })
+        Some(Self { lanes: kernels.first()?.lanes(), wide: kernels.last()?.nr() })
     }
 
     /// Channels of the panel that begins where `channels` are left, with those that fill it up;

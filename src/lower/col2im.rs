@@ -1,8 +1,9 @@
 //! ConvTranspose as GEMM + col2im: multiply every input position by every tap, and add each
 //! product to the output that it belongs to.
 //!
-//! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each
-//! image and group. K is in blocks of at most [`STEPS`], and so are the taps of larger kernels.
+//! M = a block of output channels * kernel volume, K = C/group, N = input positions, for each image
+//! and group. K is in blocks of at most [`MOST_BLOCK_STEPS`], and so are the taps of larger
+//! kernels.
 //!
 //! The output is cut into bands. A band is a run of positions on one axis, with one position of
 //! the axes before it and all positions of the axes behind it. That axis is the outermost one
@@ -31,19 +32,20 @@ use super::sink::Finish;
 use crate::blas::{self, Blocks, Gemm, Product, Size};
 use crate::choice::Blas;
 use crate::element::Element;
-use crate::exec::region::{Patch, Split};
+use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine};
 use crate::{Axis, Geometry, Op};
 
 /// Rows of a GEMM, about: tiles of 64 positions are then small beside the sums.
-const ROWS: usize = 256;
+const ROWS_OF_GEMM: usize = 256;
 /// The most steps of a block of K, and the most rows of a GEMM of one channel. Tiles of 64
 /// positions then take 256 KiB, in f64 twice that. Packed weights depend on it, so that it must
 /// not depend on the machine.
-const STEPS: usize = 1024;
-/// Positions of a tile. Fewer make poor columns of a GEMM; more gain nothing.
+const MOST_BLOCK_STEPS: usize = 1024;
+/// The fewest positions of a tile. Fewer make poor columns of a GEMM.
 const LEAST_POSITIONS: usize = 64;
+/// The most positions of a tile. More gain nothing.
 const MOST_POSITIONS: usize = 4096;
 /// Bytes of a slice of an axis from which on bands are cut along the next axis. It bounds the
 /// scratch of a task. It is far above [`band_bytes`], because bands of a single slice multiply
@@ -129,9 +131,9 @@ struct Col2imBlocking {
 impl Col2imBlocking {
     fn new<T: Element>(request: &Request<'_, T>, most_bytes: usize) -> Self {
         let (geometry, machine) = (request.geometry, request.machine);
-        let k = Blocks::new(geometry.in_channels_per_group(), STEPS);
-        let taps = Blocks::new(geometry.kernel_volume(), STEPS);
-        let channels = Blocks::new(geometry.out_channels_per_group(), (ROWS / geometry.kernel_volume()).max(1));
+        let k = Blocks::new(geometry.in_channels_per_group(), MOST_BLOCK_STEPS);
+        let taps = Blocks::new(geometry.kernel_volume(), MOST_BLOCK_STEPS);
+        let channels = Blocks::new(geometry.out_channels_per_group(), (ROWS_OF_GEMM / geometry.kernel_volume()).max(1));
         let rows = channels.size() * taps.size();
         let positions = tile_bytes(machine) / size_of::<T::Acc>() / rows.max(k.size());
         let positions = positions.clamp(LEAST_POSITIONS, MOST_POSITIONS).min(geometry.input_spatial().max(1));

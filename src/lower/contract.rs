@@ -7,11 +7,12 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use convoke_kernels::{Isa, stream};
+use convoke_kernels::{Isa, Real, stream};
 
 use super::layout::WeightLayout;
 use crate::choice::Accuracy;
-use crate::exec::region::{Region, Split};
+use crate::exec::region::Region;
+use crate::exec::split::Split;
 use crate::exec::{Ledger, Line};
 use crate::machine::{Machine, Work};
 use crate::{Axis, Element, Geometry, Op};
@@ -104,9 +105,34 @@ pub(crate) struct Io<'a, T: Element> {
     pub(crate) bias: &'a [T::Acc],
     /// Whether all weights are finite: then a product with padding is zero, and may be left out.
     pub(crate) is_finite: bool,
-    pub(crate) residual: Option<&'a [T]>,
+    pub(crate) residual: Addend<'a, T>,
     /// The part of Y that the task writes.
     pub(crate) y: Region<'a, T>,
+}
+
+impl<T: Element> Io<'_, T> {
+    /// What is added to element `at` of Y, which the task has not written yet.
+    pub(crate) fn residual_at(&self, at: usize) -> T::Acc {
+        match self.residual {
+            Addend::None => T::Acc::ZERO,
+            Addend::Tensor(residual) => residual[at].to_acc(),
+            Addend::Output => {
+                let mut residual = [T::default()];
+                self.y.read(at, &mut residual);
+                residual[0].to_acc()
+            }
+        }
+    }
+}
+
+/// The residual: what is added to finished sums before the activation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Addend<'a, T> {
+    None,
+    /// A tensor of Y's shape.
+    Tensor(&'a [T]),
+    /// What Y holds before the run.
+    Output,
 }
 
 /// A configured lowering: immutable, shared by threads.
@@ -114,7 +140,9 @@ pub(crate) trait Lowering<T: Element>: Split {
     /// Packs W into the recipe's `packed_len` values.
     fn pack(&self, w: &[T], packed: &mut [T::Acc]);
 
-    /// Executes one task: writes every element of its region, with computed values. `scratch` has
-    /// the lines of the recipe's ledger.
+    /// Executes one task. It must write every element of its region with computed values, and no
+    /// other element: memory safety rests on it. It takes the residual of an element before it
+    /// writes the element, because Y may hold the residual. `scratch` has the lines of the recipe's
+    /// ledger.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]);
 }

@@ -11,7 +11,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::catalogue::spatial_kernels;
+use convoke_kernels::catalogue::{spatial_kernels, spatial_widths};
 use convoke_kernels::{Ahead, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap};
 
 use super::sink::{DirectStore, Sink, TilePlace};
@@ -112,21 +112,18 @@ struct TileWidth<T: Real> {
 }
 
 impl<T: Real> SpatialTiles<T> {
-    /// The kernels of panels with at most `mr` rows each, in widths of at most `max_nrv` vectors.
-    /// None if a kernel is lacking.
-    fn new(machine: &Machine, rows: usize, mr: usize, max_nrv: usize) -> Option<Self> {
+    /// The kernels of panels with at most `mr` rows each, in some widths. None if a kernel is
+    /// lacking.
+    fn new(machine: &Machine, rows: usize, mr: usize, widths: &[&'static [SpatialKernel<T>]]) -> Option<Self> {
         let panels = RowPanels::new(rows, mr);
-        let kernels = spatial_kernels::<T>(machine.isa());
-        let find = |mr: usize, nrv: usize| kernels.iter().find(|k| k.mr() == mr && k.nrv() == nrv);
         let (tall, low) = panels.heights();
-        let mut widths: Vec<_> = (1..=max_nrv)
-            .filter_map(|nrv| {
-                let tall = find(tall, nrv)?;
-                Some(TileWidth { nrv, tall, low: find(low, nrv).unwrap_or(tall) })
-            })
-            .collect();
-        widths.reverse();
-        let lanes = kernels.first()?.lanes();
+        let of_width = |kernels: &&'static [SpatialKernel<T>]| {
+            let tall = kernels.get(tall.checked_sub(1)?)?;
+            let low = low.checked_sub(1).and_then(|low| kernels.get(low)).unwrap_or(tall);
+            Some(TileWidth { nrv: tall.nrv(), tall, low })
+        };
+        let lanes = widths.first()?[0].lanes();
+        let widths: Vec<_> = widths.iter().rev().filter_map(of_width).collect();
         let (a_block_bytes, far_bytes) = (a_block_bytes(machine), machine.l2_bytes / 4 * 3);
         (!widths.is_empty()).then_some(Self { panels, lanes, widths, a_block_bytes, far_bytes })
     }
@@ -142,11 +139,12 @@ impl<T: Real> SpatialTiles<T> {
         factor: impl Fn(&SpatialKernel<T>) -> f64,
     ) -> Option<Self> {
         let mut best: Option<(f64, Self)> = None;
-        for kernel in spatial_kernels::<T>(machine.isa()) {
+        let widths: Vec<_> = spatial_widths::<T>(machine.isa()).collect();
+        for (i, kernel) in widths.iter().enumerate().flat_map(|(i, kernels)| kernels.iter().map(move |k| (i, k))) {
             if mr.is_some_and(|mr| kernel.mr() != mr) || kernel.mr() > rows.max(1) {
                 continue;
             }
-            let Some(tiles) = Self::new(machine, rows, kernel.mr(), kernel.nrv()) else { continue };
+            let Some(tiles) = Self::new(machine, rows, kernel.mr(), &widths[..=i]) else { continue };
             if tiles.widths[0].nrv != kernel.nrv() {
                 continue;
             }

@@ -2,9 +2,9 @@
 //! textbook lowering.
 //!
 //! M = M/group, K = C/group * kernel volume (channels, then taps, as W lies), N = output positions,
-//! for each image and group; M and K in blocks of at most [`BLOCK`]. Accepts every Conv. Scratch
-//! for a task: a tile of the im2col matrix and one of the product, each of at most [`tile_bytes`]
-//! or [`LEAST_COLUMNS`] columns.
+//! for each image and group; M and K in blocks of at most [`MOST_ROWS_AND_STEPS`]. Accepts every
+//! Conv. Scratch for a task: a tile of the im2col matrix and one of the product, each of at most
+//! [`tile_bytes`] or [`LEAST_COLUMNS`] columns.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -21,7 +21,7 @@ use super::sink::Finish;
 use crate::blas::{self, Blocks, Gemm, Product, Size};
 use crate::choice::Blas;
 use crate::element::Element;
-use crate::exec::region::{Patch, Split};
+use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine};
 use crate::{Geometry, Op};
@@ -43,7 +43,7 @@ const MOST_COLUMNS: usize = 4096;
 /// (in f64 twice that): a layer may have millions of channels. Packed weights depend on it, and so
 /// it depends on no machine. Each row block makes the im2col matrix again, which then costs little
 /// beside the product.
-const BLOCK: usize = 2048;
+const MOST_ROWS_AND_STEPS: usize = 2048;
 
 /// Every Conv with an output.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
@@ -53,7 +53,10 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most_bytes: usize) -> Answer<'a, T> {
     let (geometry, machine) = (request.geometry, request.machine);
     let k_total = geometry.in_channels_per_group() * geometry.kernel_volume();
-    let (rows, k) = (Blocks::new(geometry.out_channels_per_group(), BLOCK), Blocks::new(k_total, BLOCK));
+    let (rows, k) = (
+        Blocks::new(geometry.out_channels_per_group(), MOST_ROWS_AND_STEPS),
+        Blocks::new(k_total, MOST_ROWS_AND_STEPS),
+    );
     let positions = geometry.output_spatial();
     let tile_bytes = tile_bytes(machine);
     let columns = tile_bytes.min(most_bytes) / size_of::<T::Acc>() / rows.size().max(k.size());

@@ -18,7 +18,7 @@ use super::planes::{self, PER_THREAD, PaddedPlanes, PlaneSizes, SlabCut, SlabLim
 use super::shares::{GemmSplit, Part};
 use super::sink::Finish;
 use crate::element::Element;
-use crate::exec::region::{Patch, Split};
+use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Work};
 use crate::{Geometry, Op};

@@ -10,6 +10,7 @@ use convoke_kernels::winograd::Tile;
 /// What packed weights depend on, besides operator, shape of W, element type, ISA and algorithm:
 /// two plans share packed weights only if their layouts are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "save", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) enum WeightLayout {
     /// The values of W in their own order.
     AsGiven,
@@ -31,7 +32,12 @@ pub(crate) enum WeightLayout {
     /// The same, but one output channel after the other.
     PhaseChannels { origins: Vec<usize> },
     /// Filters transformed for Winograd's tiles.
-    Winograd { down: Tile, along: Tile },
+    Winograd {
+        #[cfg_attr(feature = "save", serde(with = "SavedTile"))]
+        down: Tile,
+        #[cfg_attr(feature = "save", serde(with = "SavedTile"))]
+        along: Tile,
+    },
     /// Taps in the order in which depthwise kernels take them, for vectors along rows or channels.
     Depthwise { along: Along },
     /// Panels of so many output channels of a group.
@@ -40,9 +46,19 @@ pub(crate) enum WeightLayout {
 
 /// What the vectors of depthwise kernels run along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "save", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) enum Along {
     Rows,
     Channels,
+}
+
+/// The fields of [`Tile`], which are what is saved.
+#[cfg(feature = "save")]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(remote = "Tile")]
+struct SavedTile {
+    values: usize,
+    outputs: usize,
 }
 
 impl WeightLayout {

@@ -24,6 +24,7 @@ use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, gcd, weave_kernels};
 
 use super::engine::a_block_bytes;
+use crate::exec::Line;
 use crate::lower::shares::even_share;
 use crate::machine::Machine;
 use crate::{Axis, Element, Geometry};
@@ -167,12 +168,12 @@ pub(crate) fn positions_on(axes: &[Axis], cut: SlabCut, i: usize) -> usize {
 /// `is_aligned`, rows begin at cache lines if that adds few elements: stores that cross into the
 /// next line take half as long again.
 fn row_len(len: usize, is_aligned: bool) -> Option<usize> {
-    let whole = len.checked_next_multiple_of(LINE)?;
+    let whole = len.checked_next_multiple_of(LINE_ELEMENTS)?;
     Some(if is_aligned && whole - len <= len / MOST_SLACK { whole } else { len })
 }
 
 /// Elements of `f32` of a cache line.
-const LINE: usize = 16;
+const LINE_ELEMENTS: usize = size_of::<Line>() / size_of::<f32>();
 /// A row may become longer by one part in so many, to begin at a cache line: more would cost more
 /// than it saves.
 const MOST_SLACK: usize = 4;
@@ -211,8 +212,8 @@ pub(crate) fn too_large(axes: &[Axis], bytes: usize) -> String {
 /// A length of at least `len` that is an odd number of cache lines of `f32`, so that equal
 /// positions of many channels do not share a cache set.
 pub(crate) fn padded(len: usize) -> Option<usize> {
-    let lines = len.div_ceil(LINE);
-    (lines + 1 - lines % 2).checked_mul(LINE)
+    let lines = len.div_ceil(LINE_ELEMENTS);
+    (lines + 1 - lines % 2).checked_mul(LINE_ELEMENTS)
 }
 
 /// Channels of a block of K of at most `most_steps` steps, and at least one channel. It depends

@@ -18,7 +18,7 @@ use super::layout::WeightLayout;
 use super::shares::{GemmSplit, Part, TASKS_PER_THREAD, even_share};
 use super::sink::Finish;
 use crate::element::Element;
-use crate::exec::region::{Patch, Split};
+use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine, Work};
 use crate::{Axis, Geometry, Op};

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use crate::Geometry;
-use crate::exec::region::Patch;
+use crate::exec::split::Patch;
 use crate::exec::tasks_of_thread;
 
 /// Rows that a strip or band should have for each row that it has in common with the next one. At

@@ -7,19 +7,23 @@
 //!
 //! Whether kernels may store is decided in this file alone. A lowering asks, and goes the second
 //! way where the answer is no: for its plan [`Finish::is_direct`], for a kernel call
-//! [`Sink::direct`], [`Sink::dest`] or [`Sink::pairs`]. It may also go the second way where the
-//! answer is yes, if its kernels cannot store what it has. A new activation changes nothing here,
-//! unless kernels shall apply it in registers: then it concerns this file and their [`Epilogue`].
+//! [`Sink::direct`], [`Sink::direct_at_first`], [`Sink::dest`] or [`Sink::pairs`]. It may also go
+//! the second way where the answer is yes, if its kernels cannot store what it has. Sums of
+//! `naive`, and of `upsample` where it computes by the definition, go neither way: they are in f64,
+//! and are rounded once.
+//!
+//! A new activation changes nothing here, unless kernels shall apply it in registers: then it
+//! concerns this file and their [`Epilogue`].
 
 use convoke_kernels::stream::{self, Activation};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, StoreMap};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, Residual, StoreMap};
 
-use super::contract::{Io, Request};
+use super::contract::{Addend, Io, Request};
 use crate::element::Element;
 use crate::exec::region::Stores;
 
-/// Elements of a row that [`Sink::interleaved`] puts in order at a time: they are on the stack.
-const INTERLEAVED_ELEMENTS: usize = 256;
+/// Elements of a row that are on the stack at a time: put in order, or read from Y.
+const BUFFERED_ELEMENTS: usize = 256;
 
 /// The most pixels of a tile whose vectors run along channels: a row of them is on the stack.
 const MOST_PIXELS: usize = 32;
@@ -69,7 +73,7 @@ pub(crate) struct Sink<'a, 'b, T: Element> {
 /// An epilogue that changes nothing, for sums that are finished later. `zeros` has one value for
 /// each row of sums.
 pub(crate) fn no_epilogue<A: Real>(zeros: &[A]) -> Epilogue<'_, A> {
-    Epilogue { bias: zeros, residual: None, lo: A::NEG_INFINITY, hi: A::INFINITY }
+    Epilogue { bias: zeros, residual: Residual::NONE, lo: A::NEG_INFINITY, hi: A::INFINITY }
 }
 
 impl<'a, T: Element> Sink<'a, '_, T> {
@@ -84,8 +88,24 @@ impl<'a, T: Element> Sink<'a, '_, T> {
     ) -> Option<DirectStore<'s, T::Acc>> {
         let (lo, hi) = self.finish.clamp?;
         let y = self.dest(at, stores)?;
-        let residual = self.io.residual.and_then(T::as_acc).map(|residual| &residual[at..]);
+        let residual = match self.io.residual {
+            Addend::None => Residual::NONE,
+            Addend::Tensor(residual) => T::as_acc(residual).map(|residual| &residual[at..]).into(),
+            Addend::Output => self.io.y.residual(&y),
+        };
         Some((y, Epilogue { bias, residual, lo, hi }))
+    }
+
+    /// As [`direct`](Self::direct), for a kernel that may store sums which are computed anew. None
+    /// also if Y holds the residual: it must be read before it is overwritten.
+    #[inline(always)]
+    pub(crate) fn direct_at_first<'s>(
+        &'s self,
+        at: usize,
+        bias: &'s [T::Acc],
+        stores: impl IntoIterator<Item = Stores>,
+    ) -> Option<DirectStore<'s, T::Acc>> {
+        if matches!(self.io.residual, Addend::Output) { None } else { self.direct(at, bias, stores) }
     }
 
     /// Y from element `at` on, for a kernel that stores what `stores` lists. None if the sums
@@ -99,16 +119,29 @@ impl<'a, T: Element> Sink<'a, '_, T> {
     /// bias, panel by panel. None if kernels do not store into Y, or if there is a residual,
     /// which those kernels do not add.
     pub(crate) fn pairs(&self) -> Option<Epilogue<'a, T::Acc>> {
-        let (lo, hi) = self.finish.clamp.filter(|_| self.io.residual.is_none())?;
-        Some(Epilogue { bias: &[], residual: None, lo, hi })
+        let (lo, hi) = self.finish.clamp.filter(|_| matches!(self.io.residual, Addend::None))?;
+        Some(Epilogue { bias: &[], residual: Residual::NONE, lo, hi })
     }
 
     /// Finishes one row of sums: adds bias and residual, applies the activation, rounds, and
     /// stores from element `at` of Y on. Overwrites the sums.
     pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
-        let residual = self.io.residual.map(|r| &r[at..at + sums.len()]);
-        stream::epilogue(self.finish.isa, self.finish.activation, bias, residual, sums);
-        self.io.y.store(self.finish.isa, sums, at);
+        let Finish { isa, activation, .. } = self.finish;
+        match self.io.residual {
+            Addend::None => stream::epilogue::<T>(isa, activation, bias, None, sums),
+            Addend::Tensor(residual) => {
+                stream::epilogue(isa, activation, bias, Some(&residual[at..at + sums.len()]), sums);
+            }
+            Addend::Output => {
+                let mut buffer = [T::default(); BUFFERED_ELEMENTS];
+                for (i, sums) in sums.chunks_mut(BUFFERED_ELEMENTS).enumerate() {
+                    let residual = &mut buffer[..sums.len()];
+                    self.io.y.read(at + i * BUFFERED_ELEMENTS, residual);
+                    stream::epilogue(isa, activation, bias, Some(residual), sums);
+                }
+            }
+        }
+        self.io.y.store(isa, sums, at);
     }
 
     /// Does the same as [`row`](Self::row), but stores to every `step`-th element.
@@ -116,9 +149,9 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         if step == 1 {
             return self.row(sums, bias, at);
         }
-        if let Some(residual) = self.io.residual {
-            for (sum, r) in sums.iter_mut().zip(residual[at..].iter().step_by(step)) {
-                *sum = *sum + r.to_acc();
+        if !matches!(self.io.residual, Addend::None) {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = *sum + self.io.residual_at(at + i * step);
             }
         }
         stream::epilogue::<T>(self.finish.isa, self.finish.activation, bias, None, sums);
@@ -140,17 +173,17 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         if phases == 1 || span == 1 {
             return self.row(&mut sums[..len], bias, at);
         }
-        let mut buffer = [T::Acc::ZERO; INTERLEAVED_ELEMENTS];
-        for first in (0..len).step_by(INTERLEAVED_ELEMENTS) {
-            let buffer = &mut buffer[..INTERLEAVED_ELEMENTS.min(len - first)];
+        let mut buffer = [T::Acc::ZERO; BUFFERED_ELEMENTS];
+        for first in (0..len).step_by(BUFFERED_ELEMENTS) {
+            let buffer = &mut buffer[..BUFFERED_ELEMENTS.min(len - first)];
             stream::interleave(self.finish.isa, sums, (phases, span), first, buffer);
             self.row(buffer, bias, at + first);
         }
     }
 
-    /// Finishes a tile `[pixels][nr]` of sums whose vectors run along channels. It stores the
-    /// first `bias.len()` channels: pixel p of channel c goes to element `at + c * ldy + p *
-    /// step` of Y.
+    /// Finishes a tile of sums whose vectors run along channels: channel c of pixel p is element
+    /// `p * nr + c`. It stores the first `bias.len()` channels: pixel p of channel c goes to
+    /// element `at + c * ldy + p * step` of Y.
     pub(crate) fn transposed(
         &self,
         tile: &[T::Acc],
@@ -160,9 +193,9 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         (ldy, step): (usize, usize),
     ) {
         let mut row = [T::Acc::ZERO; MOST_PIXELS];
-        let row = &mut row[..tile.len() / nr];
+        let row = &mut row[..tile.len().div_ceil(nr)];
         for (c, bias) in bias.iter().enumerate() {
-            for (value, pixel) in row.iter_mut().zip(tile.chunks_exact(nr)) {
+            for (value, pixel) in row.iter_mut().zip(tile.chunks(nr)) {
                 *value = pixel[c];
             }
             self.strided(row, *bias, at + c * ldy, step);

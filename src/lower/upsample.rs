@@ -3,7 +3,8 @@
 //!
 //! There is no GEMM: an output is a sum of few products (of 4 where the kernel is 4x4). Kernels
 //! read X where it lies, and write Y once, in whole vectors. Rows of X that are shorter than
-//! [`UpsampleKernel::LEAST_WIDTH`] are summed by the definition.
+//! [`UpsampleKernel::LEAST_WIDTH`] are summed by the definition, and so is everything if a weight
+//! is not finite.
 //!
 //! A unit of work is a band of output rows of one channel of one image; with one thread, a band has
 //! all rows. A task's scratch holds the rows of X that a band sees, where X is of a 16-bit type,
@@ -22,7 +23,8 @@ use super::layout::WeightLayout;
 use super::shares::TASKS_PER_THREAD;
 use super::sink::{Finish, no_epilogue};
 use crate::element::Element;
-use crate::exec::region::{Patch, Split, Stores};
+use crate::exec::region::Stores;
+use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece, share};
 use crate::machine::{Item, Machine, Work};
 use crate::{Axis, Geometry, Op, reference};
@@ -49,10 +51,6 @@ const MOST_BYTES: usize = 4 << 20;
 /// Output rows of a band, at the least, where a channel is cut into bands: the first rows of a band
 /// read rows of X that the band before has read as well.
 const LEAST_BAND_ROWS: usize = 8;
-
-/// How often sums count as stored if kernels cannot store them into Y: they go to scratch, are
-/// loaded and are stored again.
-const STORES_OF_STAGED_SUMS: f64 = 3.0;
 
 /// ConvTranspose with one channel a group, on one or two axes, of stride 2, without dilation, and
 /// with 2 to 5 taps: as many along both axes, or along W alone.
@@ -166,7 +164,7 @@ impl UpsampleBands {
     fn work(&self, machine: &Machine, (h, w): (&Axis, &Axis), lanes: usize, is_direct: bool) -> Work {
         // A step makes the phases of rows, of a pair of vectors each.
         let steps = (h.output + h.pad_begin % h.stride).div_ceil(h.stride) * w.output.div_ceil(2 * lanes);
-        let stores = if is_direct { 1.0 } else { STORES_OF_STAGED_SUMS };
+        let stores = if is_direct { 1.0 } else { machine.prices().upsample_staged };
         let step = machine.work(Item::ArithmeticCycles, (h.kernel * w.kernel) as f64 / machine.fmas_per_cycle)
             + machine.work(Item::UpsampledPairs, stores * h.stride as f64);
         let channel = step * steps as f64 + machine.work(Item::UpsampledBands, self.count as f64);
@@ -197,9 +195,19 @@ impl<T: Element> Upsample<T> {
         (channel, band * rows..((band + 1) * rows).min(self.h.output))
     }
 
-    /// The units of a task.
-    fn units(&self, task: usize) -> Range<usize> {
-        share(self.bands.units(), self.bands.tasks, task)
+    /// What a task computes: output rows of some channels of one image at a time. These are as many
+    /// whole channels as there are, or a band of one channel.
+    fn parts(&self, task: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+        let mut units = share(self.bands.units(), self.bands.tasks, task);
+        core::iter::from_fn(move || {
+            let (plane, rows) = self.unit(units.next()?);
+            let mut planes = plane..plane + 1;
+            if self.bands.count == 1 {
+                planes.end = units.end.min((plane / self.geometry.group + 1) * self.geometry.group);
+                units.start = planes.end;
+            }
+            Some((planes, rows))
+        })
     }
 
     /// Computes output rows `rows` of the channels `planes` of one image; channels are counted over
@@ -254,22 +262,18 @@ impl<T: Element> Upsample<T> {
         UpsampleInput { planes, x, x_plane: self.geometry.input_spatial(), height, width: self.w.input, w }
     }
 
-    /// Computes outputs by the definition: all of them if rows are short. Otherwise it computes
-    /// those anew that have a tap without an input: kernels multiply that tap by zero, which is not
-    /// zero if the weight is not finite.
+    /// Computes outputs by the definition. Kernels cannot if rows are short, or if a weight is not
+    /// finite: they multiply taps that have no input by zero.
     fn define(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>) {
         let activation = self.finish.activation().to_f64();
         for plane in planes {
             let bias = io.bias[plane % self.geometry.out_channels].to_f64();
-            for row in rows.clone() {
-                let is_inside = !self.is_short && has_all_inputs(&self.h, row);
-                for column in (0..self.w.output).filter(|o| !is_inside || !has_all_inputs(&self.w, *o)) {
-                    let index = plane * self.geometry.output_spatial() + row * self.w.output + column;
-                    let x = |at: usize| io.x[at].to_acc().to_f64();
-                    let sum = reference::sum(&self.geometry, index, bias, x, |at| io.weights[at].to_f64());
-                    let residual = io.residual.map_or(0.0, |r| r[index].to_acc().to_f64());
-                    io.y.write(index, T::round_from_f64(activation.apply(sum.value + residual)));
-                }
+            let first = plane * self.geometry.output_spatial();
+            for index in first + rows.start * self.w.output..first + rows.end * self.w.output {
+                let x = |at: usize| io.x[at].to_acc().to_f64();
+                let sum = reference::sum(&self.geometry, index, bias, x, |at| io.weights[at].to_f64());
+                let residual = io.residual_at(index).to_f64();
+                io.y.write(index, T::round_from_f64(activation.apply(sum.value + residual)));
             }
         }
     }
@@ -285,13 +289,6 @@ fn rows_seen(axis: &Axis, outputs: usize) -> usize {
     (outputs / axis.stride + 2 + rows_before(axis)).min(axis.input)
 }
 
-/// Whether all taps of the phase of output `o` have an input.
-fn has_all_inputs(axis: &Axis, o: usize) -> bool {
-    let at = o + axis.pad_begin;
-    let mut taps = (at % axis.stride..axis.kernel).step_by(axis.stride);
-    taps.all(|k| at.checked_sub(k).is_some_and(|reach| reach / axis.stride < axis.input))
-}
-
 impl<T: Element> Split for Upsample<T> {
     fn tasks(&self) -> usize {
         self.bands.tasks
@@ -299,10 +296,11 @@ impl<T: Element> Split for Upsample<T> {
 
     fn patches(&self, task: usize, patch: &mut dyn FnMut(Patch)) {
         let (channels, width) = (self.geometry.out_channels, self.w.output);
-        for (plane, rows) in self.units(task).map(|unit| self.unit(unit)) {
-            let (image, channel) = (plane / channels, plane % channels);
+        for (planes, rows) in self.parts(task) {
+            let (image, first) = (planes.start / channels, planes.start % channels);
             let positions = rows.start * width..rows.end * width;
-            patch(Patch::rows(image..image + 1, channel..channel + 1, positions, self.geometry.output_spatial()));
+            let channels = first..first + planes.len();
+            patch(Patch::rows(image..image + 1, channels, positions, self.geometry.output_spatial()));
         }
     }
 }
@@ -318,19 +316,11 @@ impl<T: Element> Lowering<T> for Upsample<T> {
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let mut arena = Arena::new(scratch);
         let (seen, sums) = (arena.get(self.seen), arena.get(self.sums));
-        let units = self.units(task);
-        let mut unit = units.start;
-        while unit < units.end {
-            let (plane, rows) = self.unit(unit);
-            // A call computes as many whole channels of an image as it can.
-            let image = (plane / self.geometry.group + 1) * self.geometry.group;
-            let planes = plane..if self.bands.count == 1 { units.end.min(image) } else { plane + 1 };
-            unit += planes.len();
-            if !self.is_short {
-                self.planes(io, planes.clone(), rows.clone(), [&mut *seen, &mut *sums]);
-            }
+        for (planes, rows) in self.parts(task) {
             if self.is_short || !io.is_finite {
                 self.define(io, planes, rows);
+            } else {
+                self.planes(io, planes, rows, [&mut *seen, &mut *sums]);
             }
         }
     }
@@ -341,8 +331,8 @@ mod tests {
     use convoke_kernels::Isa;
     use convoke_kernels::catalogue::upsample_kernels;
 
-    use super::{accepts, has_all_inputs};
-    use crate::{Axis, ConvTranspose};
+    use super::accepts;
+    use crate::ConvTranspose;
 
     #[test]
     fn accepts_what_there_are_kernels_for() {
@@ -353,22 +343,6 @@ mod tests {
             for kernels in Isa::ALL.map(upsample_kernels::<f32>).into_iter().filter(|kernels| !kernels.is_empty()) {
                 let is_there = kernels.iter().any(|k| (k.stride() as i64, k.kernel(), w.1) == (h.1, (h.0, w.0), 2));
                 assert_eq!(is_accepted, is_there, "{h:?} {w:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn outputs_have_all_inputs_where_the_definition_has() {
-        for (kernel, pad_begin) in (2..=5).flat_map(|kernel| (0..7).map(move |pad| (kernel, pad))) {
-            let axis = Axis { input: 4, kernel, output: 12, stride: 2, dilation: 1, pad_begin, pad_end: 0 };
-            // As if X went on at both ends.
-            let wide = Axis { input: 40, output: 40, pad_begin: pad_begin + 20, ..axis };
-            let taps = |axis: &Axis, o: usize| {
-                let has_input = |k: &usize| (0..axis.input).any(|x| axis.output_position(x, *k) == Some(o));
-                (0..kernel).filter(has_input).count()
-            };
-            for o in 0..axis.output {
-                assert_eq!(has_all_inputs(&axis, o), taps(&axis, o) == taps(&wide, o), "{axis:?}, output {o}");
             }
         }
     }

@@ -99,6 +99,13 @@ impl Machine {
         self.l2_bytes.min(MOST_BLOCK_L2_BYTES)
     }
 
+    /// Bytes of Y up to which a run finds its lines in the caches, and its reader too. A larger Y
+    /// is fetched ahead, or written past the caches. The size is absolute, because it was not
+    /// measured with other caches.
+    pub(crate) fn near_y_bytes(&self) -> usize {
+        4 << 20
+    }
+
     /// The instruction set of the kernels.
     #[must_use]
     pub fn isa(&self) -> Isa {

@@ -90,8 +90,16 @@ pub(crate) struct Prices {
     /// Cycles of `upsample` in addition to its multiply-adds, for each pair of vectors of a row
     /// of Y: they are interleaved and stored.
     pub(crate) upsample_cycles: f64,
+    /// Factor on `upsample_cycles` where kernels cannot store sums into Y: the sums go to scratch,
+    /// are loaded and are stored again.
+    pub(crate) upsample_staged: f64,
     /// Cycles of `upsample` for each channel or band of Y, to set up its rows.
     pub(crate) upsample_plane_cycles: f64,
+
+    /// Cycles that the products of a tile of `transposed` must take for pairs of phases to be stored
+    /// from registers. With fewer, what pairs cost is more than they save: panels have no more rows
+    /// than one kernel, so that there are more tiles.
+    pub(crate) paired_tile_cycles: f64,
 
     /// Cycles of a multiply-add of registers in `im2col`, loads included.
     pub(crate) im2col_fma_cycles: f64,
@@ -177,6 +185,8 @@ pub(crate) struct Prices {
     pub(crate) grouped_strided_channels: usize,
     /// Slots of a load port for a vector of X whose shifts cross cache lines, in `grouped`.
     pub(crate) grouped_loads: f64,
+    /// Cycles to set up a tile of `grouped`: one call computes a run of tiles.
+    pub(crate) grouped_tile_cycles: f64,
     /// Cycles of `grouped` to finish a vector of sums.
     pub(crate) grouped_finish_cycles: f64,
     /// Factor, less 1, on the tiles of `grouped` at the borders of planes, where loads have
@@ -214,7 +224,9 @@ const AVX512: Prices = Prices {
     summed_far_cycles: 2.0,
     summed_cycles: 8.0,
     upsample_cycles: 3.0,
+    upsample_staged: 3.0,
     upsample_plane_cycles: 60.0,
+    paired_tile_cycles: 600.0,
     im2col_fma_cycles: 1.28,
     im2col_element_cycles: 2.0,
     col2im_fma_cycles: 0.544,
@@ -249,6 +261,7 @@ const AVX512: Prices = Prices {
     grouped_strided: 1.16,
     grouped_strided_channels: 16,
     grouped_loads: 1.9,
+    grouped_tile_cycles: 10.0,
     grouped_finish_cycles: 2.0,
     grouped_border: 0.3,
 };

@@ -66,8 +66,9 @@ pub(crate) enum Item {
     /// Vectors of sums that `depthwise` finishes, and its units of work.
     DepthwiseVectors,
     DepthwiseUnits,
-    /// Vectors of sums that `grouped` finishes.
+    /// Vectors of sums that `grouped` finishes, and its tiles.
     GroupedVectors,
+    GroupedTiles,
     /// Pairs of vectors of rows of Y that `upsample` loads for and stores, and its bands of rows.
     UpsampledPairs,
     UpsampledBands,
@@ -217,6 +218,7 @@ impl Machine {
             Item::DepthwiseVectors => (Kind::Stores, prices.direct_finish_cycles),
             Item::DepthwiseUnits => (Kind::Calls, prices.direct_unit_cycles),
             Item::GroupedVectors => (Kind::Stores, prices.grouped_finish_cycles),
+            Item::GroupedTiles => (Kind::Calls, prices.grouped_tile_cycles),
             Item::UpsampledPairs => (Kind::Stores, prices.upsample_cycles),
             Item::UpsampledBands => (Kind::Calls, prices.upsample_plane_cycles),
             Item::GemmCalls => (Kind::Calls, prices.gemm_call_cycles),

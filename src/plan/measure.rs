@@ -9,7 +9,7 @@ use super::planner::Planner;
 use super::tune::Tuning;
 use super::{PackedWeights, Plan};
 use crate::element::Element;
-use crate::error::Error;
+use crate::error::{Error, bail};
 use crate::exec::reserved;
 use crate::{ErrorKind, Operator, Threads, Workspace};
 
@@ -31,11 +31,12 @@ impl Planner {
     /// `tuning`, and returns the plan for it.
     ///
     /// It takes some tenths of a second, or three runs of each candidate if they take longer. It
-    /// needs the memory of all candidates at once. Set [`threads`](Planner::threads) to the
-    /// number of threads that `threads` has, because `tuning` keeps picks by it.
+    /// needs the memory of all candidates at once. The planner's [`threads`](Planner::threads) must
+    /// be as many as `threads` has, because `tuning` keeps picks by their number.
     ///
     /// # Errors
-    /// Those of [`plan`](Planner::plan); [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    /// Those of [`plan`](Planner::plan); [`OutOfMemory`](crate::ErrorKind::OutOfMemory);
+    /// [`Threads`](crate::ErrorKind::Threads) if the numbers of threads differ.
     pub fn tune<T: Element>(
         &self,
         operator: impl Into<Operator>,
@@ -47,6 +48,10 @@ impl Planner {
         let planner = self.clone().tuning(Tuning::default());
         let estimated = planner.plan::<T>(operator.clone(), x_shape)?;
         estimated.check_runnable()?;
+        let (planned, count) = (estimated.threads(), threads.count());
+        if planned != count {
+            bail!(Threads, "tuning for {planned} threads is measured on {count}: set Planner::threads({count})");
+        }
         let mut candidates: Vec<_> = estimated
             .explain()
             .verdicts()

@@ -1,21 +1,26 @@
 //! Plans: what is decided once for an operator and an input shape, and run many times.
 
+#[cfg(feature = "save")]
+mod by_name;
+mod cache;
 mod explain;
 mod live;
 #[cfg(feature = "std")]
 mod measure;
+mod memory;
 mod packed;
 mod planner;
+#[cfg(feature = "save")]
+mod saved;
 mod tune;
 
-use alloc::boxed::Box;
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
 use convoke_kernels::{Isa, Real};
 
+pub use cache::PlanCache;
 pub use explain::{Explanation, Verdict};
 pub use packed::PackedWeights;
 pub use planner::Planner;
@@ -25,11 +30,12 @@ use crate::Geometry;
 use crate::choice::Algorithm;
 use crate::element::Element;
 use crate::error::{Error, bail};
-use crate::exec::region::{self, Region, Shape, Target};
+use crate::exec::region::{Region, Target};
+use crate::exec::split::{self, Tasks};
 use crate::exec::{Line, Threads, Workspace, reserved};
-use crate::lower::contract::{Io, Lowering, Recipe};
+use crate::lower::contract::{Addend, Io, Lowering, Recipe};
 use live::LiveTaps;
-use packed::{Format, Live, Packing};
+use packed::{Format, Lineage, Live, Packing};
 
 /// Nanoseconds, as estimated for one core, below which a run is not shared among threads: handing
 /// over would cost as much as it saves.
@@ -53,8 +59,39 @@ const SERIAL_COST: f64 = 4e3;
 /// assert_eq!(y[9], 0.5 * 27.0 + 0.25);
 /// # Ok(()) }
 /// ```
+///
+/// # Into the buffer of a concatenation
+/// X and Y are contiguous. The channels of one image are contiguous in a larger tensor, too, so a
+/// plan for one image can write them there, and read them likewise. A run for each image costs
+/// little more than one run for all, unless images are small.
+///
+/// ```
+/// use convoke::{Conv, Planner, Threads, Workspace};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let (images, channels, positions) = (2, [4, 6], 8 * 8);
+/// let x = vec![1.0; images * 3 * positions];
+/// let mut joined = vec![0.0; images * (channels[0] + channels[1]) * positions];
+/// for (first, count) in [(0, channels[0]), (channels[0], channels[1])] {
+///     let conv = Conv::new([count, 3, 1, 1]);
+///     let plan = Planner::new().plan::<f32>(conv, &[1, 3, 8, 8])?;
+///     let packed = plan.pack(&vec![count as f32; count * 3], None)?;
+///     let mut workspace = Workspace::for_plan(&plan)?;
+///     for (x, joined) in x.chunks(3 * positions).zip(joined.chunks_mut((channels[0] + channels[1]) * positions)) {
+///         let y = &mut joined[first * positions..(first + count) * positions];
+///         plan.run(x, &packed, y, &mut workspace, Threads::Serial)?;
+///     }
+/// }
+/// assert_eq!(joined[..4 * positions], [12.0; 4 * 64]);
+/// assert_eq!(joined[14 * positions..], [18.0; 6 * 64]);
+/// # Ok(()) }
+/// ```
 #[must_use]
 pub struct Plan<T: Element> {
+    /// That of the weights that it packs.
+    lineage: Lineage,
+    /// That of the weights that it was made for.
+    packed_for: Option<Lineage>,
     geometry: Geometry,
     /// The layer with all its taps: what every plan can pack.
     whole: Method<T>,
@@ -70,7 +107,7 @@ pub struct Plan<T: Element> {
 /// How a layer is computed, and its weights packed.
 struct Method<T: Element> {
     format: Format,
-    lowering: Box<dyn Lowering<T>>,
+    lowering: Tasks<dyn Lowering<T>>,
     recipe: Recipe,
     /// Estimated time on one core, in nanoseconds.
     cost: f64,
@@ -107,8 +144,53 @@ impl<T: Element> Plan<T> {
         self.method().recipe.kernel
     }
 
-    /// Bytes of workspace for a run with the number of threads that the plan was made for. A run
-    /// that is given less uses fewer threads, and needs at least one thread's share.
+    /// The number of threads that the plan was made for, by
+    /// [`Planner::threads`](Planner::threads). A run has no more.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The number of threads that a run on `threads` uses.
+    ///
+    /// It is that of `threads`, but a run uses no more threads than the plan has tasks, and a short
+    /// run uses one. A run on fewer threads than the plan was made for gives the same bits. Its
+    /// tasks are shaped for more threads, which can make it slower than a plan for fewer.
+    ///
+    /// ```
+    /// use convoke::{Conv, ErrorKind, Planner, Threads};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    /// let threads = Threads::Pool(&pool);
+    /// let plan = |count| Planner::new().threads(count).plan::<f32>(Conv::new([64, 64, 3, 3]), &[1, 64, 56, 56]);
+    /// assert_eq!(plan(threads.count())?.threads_with(threads)?, 2);
+    /// // One thread is what a planner plans for if it is told nothing.
+    /// assert_eq!(plan(1)?.threads_with(threads).unwrap_err().kind(), ErrorKind::Threads);
+    /// assert_eq!(plan(1)?.threads_with(threads.at_most(1))?, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Threads`](crate::ErrorKind::Threads) if there are more than the plan was made for, or
+    /// none.
+    pub fn threads_with(&self, threads: Threads<'_>) -> Result<usize, Error> {
+        let (op, count, planned) = (self.geometry.op, threads.count(), self.threads);
+        if count == 0 {
+            bail!(Threads, "{op}: a run on 0 threads; there must be at least 1");
+        }
+        if count > planned {
+            bail!(
+                Threads,
+                "{op}: the plan was made for {planned} threads, the run has {count}: plan with Planner::threads({count}), or run with at_most({planned})"
+            );
+        }
+        let method = self.method();
+        Ok(if method.cost < SERIAL_COST { 1 } else { count.min(method.recipe.tasks).max(1) })
+    }
+
+    /// Bytes of workspace for a run with the number of threads that the plan was made for. A run on
+    /// fewer threads needs as much for each of them. A run that is given less fails.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         self.method().recipe.scratch.lines() * self.threads * size_of::<Line>()
@@ -126,15 +208,15 @@ impl<T: Element> Plan<T> {
         &self.explanation
     }
 
-    /// Checks that the tasks of the plan write each element of Y once: for tests, as it takes a byte
-    /// and a step for each element.
+    /// Checks that the tasks of the plan write each element of Y once: for tests, as it takes a
+    /// byte and a step for each element.
     ///
     /// # Errors
     /// The first element that no task has, or two have.
     #[doc(hidden)]
     pub fn prove_tasks(&self) -> Result<(), String> {
         let method = self.method();
-        region::prove(&*method.lowering, &Shape::of(&self.geometry))
+        split::prove(&*method.lowering, method.lowering.shape())
     }
 
     /// Packs W, `(M, C/group, k...)` for Conv and `(C, M/group, k...)` for ConvTranspose, and the
@@ -166,10 +248,44 @@ impl<T: Element> Plan<T> {
             }
         };
         let whole = Packing::new(&*self.whole.lowering, &self.whole.recipe, &self.whole.format, w, values)?;
-        Ok(PackedWeights { whole, live })
+        Ok(PackedWeights { whole, live, lineage: self.lineage.clone() })
     }
 
-    /// Computes Y from X, `(N, C, spatial...)`. It never panics once the arguments are accepted.
+    /// Checks that a run accepts these weights: this plan packed them, or was made for them by
+    /// [`Planner::packed_for`].
+    ///
+    /// ```
+    /// use convoke::{Conv, Planner};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let (conv, planner) = (Conv::new([8, 4, 3, 3]), Planner::new());
+    /// let small = planner.plan::<f32>(conv.clone(), &[1, 4, 16, 16])?;
+    /// let packed = small.pack(&vec![0.5; 8 * 4 * 3 * 3], None)?;
+    /// assert!(small.accepts(&packed).is_ok());
+    /// // Another plan might read another layout. It is refused although its layer is the same.
+    /// assert!(planner.plan::<f32>(conv.clone(), &[1, 4, 16, 16])?.accepts(&packed).is_err());
+    /// let large = planner.packed_for(&packed).plan::<f32>(conv, &[2, 4, 64, 64])?;
+    /// assert!(large.accepts(&packed).is_ok());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch), which names what differs.
+    pub fn accepts(&self, packed: &PackedWeights<T>) -> Result<(), Error> {
+        if packed.lineage == self.lineage || Some(&packed.lineage) == self.packed_for.as_ref() {
+            return Ok(());
+        }
+        let (op, format) = (self.geometry.op, &packed.whole.format);
+        match format.difference_of_layer::<T>(&self.geometry, self.isa()) {
+            Some(difference) => bail!(PackedMismatch, "{op}: {difference}"),
+            None => bail!(
+                PackedMismatch,
+                "{op}: another plan packed the weights: pack with this plan, or plan with Planner::packed_for"
+            ),
+        }
+    }
+
+    /// Computes Y from X, `(N, C, spatial...)`.
     ///
     /// It allocates nothing, with two exceptions. A run that enters a rayon pool from outside may
     /// make rayon's queue allocate a block. The BLAS backends `gemm` and `matrixmultiply` allocate
@@ -179,8 +295,9 @@ impl<T: Element> Plan<T> {
     ///
     /// # Errors
     /// [`BufferLength`](crate::ErrorKind::BufferLength),
-    /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch) if the weights were packed by a plan
-    /// with other kernels, [`Workspace`](crate::ErrorKind::Workspace) if it is too small,
+    /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch) if the plan does not
+    /// [accept](Plan::accepts) the weights, [`Threads`](crate::ErrorKind::Threads) if there are more threads than
+    /// the plan was made for, [`Workspace`](crate::ErrorKind::Workspace) if it is too small,
     /// [`Unavailable`](crate::ErrorKind::Unavailable) if the plan is [for a
     /// machine](Planner::machine) whose ISA this CPU lacks. Y is untouched then.
     pub fn run(
@@ -191,7 +308,7 @@ impl<T: Element> Plan<T> {
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<(), Error> {
-        self.fill(x, packed, None, Target::Init(y), workspace, threads).map(|_| ())
+        self.fill(x, packed, Addend::None, Target::Init(y), workspace, threads).map(|_| ())
     }
 
     /// As [`run`](Self::run), with a tensor of Y's shape added before the activation.
@@ -207,7 +324,35 @@ impl<T: Element> Plan<T> {
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<(), Error> {
-        self.fill(x, packed, Some(residual), Target::Init(y), workspace, threads).map(|_| ())
+        self.fill(x, packed, Addend::Tensor(residual), Target::Init(y), workspace, threads).map(|_| ())
+    }
+
+    /// As [`run_residual`](Self::run_residual), with what Y holds before as the residual:
+    /// `y = activation(conv(x) + y)`. The bits are the same.
+    ///
+    /// ```
+    /// use convoke::{Activation, Conv, Planner, Threads, Workspace};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let plan = Planner::new().activation(Activation::Relu).plan::<f32>(Conv::new([1, 1, 1]), &[1, 1, 3])?;
+    /// let packed = plan.pack(&[2.0], None)?;
+    /// let mut y = [10.0, 20.0, -30.0];
+    /// plan.run_in_place(&[1.0, 2.0, 3.0], &packed, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
+    /// assert_eq!(y, [12.0, 24.0, 0.0]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_in_place(
+        &self,
+        x: &[T],
+        packed: &PackedWeights<T>,
+        y: &mut [T],
+        workspace: &mut Workspace<'_>,
+        threads: Threads<'_>,
+    ) -> Result<(), Error> {
+        self.fill(x, packed, Addend::Output, Target::Init(y), workspace, threads).map(|_| ())
     }
 
     /// As [`run`](Self::run), into memory that need not be initialised: every element is written,
@@ -224,14 +369,14 @@ impl<T: Element> Plan<T> {
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
     ) -> Result<&'y mut [T], Error> {
-        self.fill(x, packed, residual, Target::Uninit(y), workspace, threads)
+        self.fill(x, packed, residual.map_or(Addend::None, Addend::Tensor), Target::Uninit(y), workspace, threads)
     }
 
     fn fill<'y>(
         &self,
         x: &[T],
         packed: &PackedWeights<T>,
-        residual: Option<&[T]>,
+        residual: Addend<'_, T>,
         y: Target<'y, T>,
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
@@ -240,28 +385,24 @@ impl<T: Element> Plan<T> {
         let (geometry, op) = (&self.geometry, self.geometry.op);
         self.check_input(x)?;
         self.check_len("Y", y.len(), geometry.output_len(), || geometry.output_shape())?;
-        if let Some(residual) = residual {
+        if let Addend::Tensor(residual) = residual {
             self.check_len("the residual", residual.len(), geometry.output_len(), || geometry.output_shape())?;
         }
-        let packed = match self.packing_in(packed) {
-            Ok(packed) => packed,
-            Err(difference) => {
-                bail!(PackedMismatch, "{op}: {difference}: pack with this plan, or plan with Planner::packed_for")
-            }
-        };
-        let (method, lines) = (self.method(), workspace.lines());
+        let packed = self.packing_in(packed)?;
+        let (method, slots) = (self.method(), self.threads_with(threads)?);
         let of_thread = method.recipe.scratch.lines();
-        if lines.len() < of_thread {
-            let (has, needs) = (size_of_val(lines), of_thread * size_of::<Line>());
-            bail!(Workspace, "{op}: the workspace has {has} bytes, one thread needs {needs}");
+        let (has, needs) = (workspace.bytes(), slots * of_thread * size_of::<Line>());
+        if has < needs {
+            let has = workspace.description();
+            bail!(Workspace, "{op}: {has}, {slots} threads need {needs}, as Plan::workspace_bytes says");
         }
-        let threads = if method.cost < SERIAL_COST { Threads::Serial } else { threads };
         let (weights, bias, is_finite) = (packed.values(), &*packed.bias, packed.is_finite);
-        let lowering = &*method.lowering;
+        let lowering = &method.lowering;
         let run = |task: usize, region: Region<'_, T>, scratch: &mut [Line]| {
             lowering.run(task, &Io { x, weights, bias, is_finite, residual, y: region }, scratch);
         };
-        Ok(y.fill(lowering, &Shape::of(geometry), threads, (lines, of_thread), &run))
+        let proven = lowering.proven().unwrap_or_else(|error| panic!("{geometry:?}: {}: {error}", self.explanation));
+        Ok(y.fill(&proven, (threads, slots), (workspace.lines(), of_thread), &run))
     }
 
     /// What is run.
@@ -269,20 +410,13 @@ impl<T: Element> Plan<T> {
         self.live.as_ref().map_or(&self.whole, |(_, method)| method)
     }
 
-    /// The part of packed weights that a run reads; otherwise how they differ from what the plan
-    /// needs.
-    fn packing_in<'a>(&self, packed: &'a PackedWeights<T>) -> Result<&'a Packing<T>, String> {
-        if let Some(difference) = packed.whole.format.difference(&self.whole.format) {
-            return Err(difference);
-        }
-        let Some((needed, method)) = &self.live else { return Ok(&packed.whole) };
-        let Some(live) = packed.live.as_ref().filter(|live| live.taps == needed.ranges) else {
-            return Err(format!(
-                "the weights were not packed for the taps {:?}, which alone meet input",
-                needed.ranges
-            ));
-        };
-        live.packing.format.difference(&method.format).map_or(Ok(&live.packing), Err)
+    /// The part of packed weights that a run reads.
+    fn packing_in<'a>(&self, packed: &'a PackedWeights<T>) -> Result<&'a Packing<T>, Error> {
+        self.accepts(packed)?;
+        Ok(match &self.live {
+            None => &packed.whole,
+            Some(_) => &packed.live.as_ref().expect("accepted weights have what the plan reads").packing,
+        })
     }
 
     /// Whether this CPU can run the kernels.
@@ -329,6 +463,19 @@ impl Workspace<'static> {
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if it cannot be allocated.
     pub fn for_plan<T: Element>(plan: &Plan<T>) -> Result<Self, Error> {
         Self::with_bytes(plan.workspace_bytes())
+    }
+
+    /// Makes it as large as a plan needs, if it is smaller: for plans that are made when shapes
+    /// become known.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if it cannot be allocated. It is as before
+    /// then.
+    pub fn grow_for<T: Element>(&mut self, plan: &Plan<T>) -> Result<(), Error> {
+        if self.bytes() < plan.workspace_bytes() {
+            *self = Self::with_bytes(plan.workspace_bytes())?;
+        }
+        Ok(())
     }
 }
 

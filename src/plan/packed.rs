@@ -2,80 +2,142 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
 use convoke_kernels::Isa;
 
-use crate::Op;
+use super::memory::PackedMemory;
 use crate::choice::Algorithm;
 use crate::element::{Compute, Element};
 use crate::error::Error;
-use crate::exec::{Line, lines_for, reserved};
+use crate::exec::{lines_for, reserved};
 use crate::lower::contract::{Lowering, Recipe};
 use crate::lower::layout::WeightLayout;
+use crate::{DType, Geometry, Op};
+
+/// The plan that packed some weights. It accepts them, and so does a plan that
+/// [`Planner::packed_for`](crate::Planner::packed_for) made for them: both know their layout.
+#[derive(Debug, Clone)]
+pub(crate) struct Lineage(Arc<()>);
+
+impl Lineage {
+    /// One that nothing else is of.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(()))
+    }
+}
+
+impl PartialEq for Lineage {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
 
 /// Everything that packed weights depend on. The batch and the spatial size of X are not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "save", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct Format {
+    #[cfg_attr(feature = "save", serde(with = "super::by_name"))]
+    pub(crate) dtype: DType,
+    #[cfg_attr(feature = "save", serde(with = "super::by_name"))]
     pub(crate) op: Op,
+    #[cfg_attr(feature = "save", serde(with = "super::by_name"))]
     pub(crate) algorithm: Algorithm,
+    #[cfg_attr(feature = "save", serde(with = "super::by_name"))]
     pub(crate) isa: Isa,
     pub(crate) group: usize,
     pub(crate) weight_shape: Vec<usize>,
     /// Stride and dilation of each spatial axis, because layouts by phases depend on them.
     pub(crate) steps: Vec<(usize, usize)>,
     pub(crate) layout: WeightLayout,
+    /// Number of packed values.
+    pub(crate) len: usize,
 }
 
 impl Format {
-    /// The first difference between these weights and those that a plan needs, with both values.
-    /// None if there is no difference.
-    pub(crate) fn difference(&self, plan: &Self) -> Option<String> {
-        let Self { op, algorithm, isa, group, weight_shape, steps, layout } = self;
+    /// The format of weights for a layer.
+    pub(crate) fn new<T: Element>(geometry: &Geometry, isa: Isa, algorithm: Algorithm, recipe: &Recipe) -> Self {
+        Self {
+            dtype: T::DTYPE,
+            op: geometry.op,
+            algorithm,
+            isa,
+            group: geometry.group,
+            weight_shape: geometry.weight_shape(),
+            steps: steps(geometry),
+            layout: recipe.layout.clone(),
+            len: recipe.packed_len,
+        }
+    }
+
+    /// Number of output channels, which is that of biases.
+    ///
+    /// None if the shape of W is none, which only a forged file says.
+    #[cfg(feature = "save")]
+    pub(crate) fn out_channels(&self) -> Option<usize> {
+        match self.op {
+            Op::Conv => self.weight_shape.first().copied(),
+            Op::ConvTranspose => self.weight_shape.get(1)?.checked_mul(self.group),
+        }
+    }
+
+    /// The first difference between these weights and those of a layer, by what a caller states:
+    /// operator, W, attributes, type and ISA.
+    pub(crate) fn difference_of_layer<T: Element>(&self, geometry: &Geometry, isa: Isa) -> Option<String> {
         let differ = |what: &str, packed: &dyn fmt::Display, needed: &dyn fmt::Display| {
             Some(format!("the weights were packed for {what} {packed}, the plan needs {needed}"))
         };
-        let lists = |what: &str, packed: &[usize], needed: &[usize]| {
-            Some(format!("the weights were packed for {what} {packed:?}, the plan needs {needed:?}"))
-        };
-        if *op != plan.op {
-            return differ("the operator", op, &plan.op);
+        let weight_shape = geometry.weight_shape();
+        if self.dtype != T::DTYPE {
+            return differ("the element type", &self.dtype, &T::DTYPE);
         }
-        if *weight_shape != plan.weight_shape {
-            return lists("W of shape", weight_shape, &plan.weight_shape);
+        if self.op != geometry.op {
+            return differ("the operator", &self.op, &geometry.op);
         }
-        if *group != plan.group {
-            return differ("group", group, &plan.group);
+        if self.weight_shape != weight_shape {
+            let packed = &self.weight_shape;
+            return Some(format!("the weights were packed for W of shape {packed:?}, the plan needs {weight_shape:?}"));
         }
-        for (axis, ((stride, dilation), (plan_stride, plan_dilation))) in steps.iter().zip(&plan.steps).enumerate() {
-            if stride != plan_stride {
-                return differ(&format!("spatial axis {axis} with stride"), stride, plan_stride);
+        if self.group != geometry.group {
+            return differ("group", &self.group, &geometry.group);
+        }
+        for (axis, (packed, needed)) in self.steps.iter().zip(steps(geometry)).enumerate() {
+            if packed.0 != needed.0 {
+                return differ(&format!("spatial axis {axis} with stride"), &packed.0, &needed.0);
             }
-            if dilation != plan_dilation {
-                return differ(&format!("spatial axis {axis} with dilation"), dilation, plan_dilation);
+            if packed.1 != needed.1 {
+                return differ(&format!("spatial axis {axis} with dilation"), &packed.1, &needed.1);
             }
         }
-        if !algorithm.packs_like(plan.algorithm) {
-            return differ("the algorithm", algorithm, &plan.algorithm);
-        }
-        if *isa != plan.isa {
-            return differ("the ISA", isa, &plan.isa);
-        }
-        if *layout != plan.layout {
-            return differ(&format!("{algorithm} as"), layout, &plan.layout);
+        if self.isa != isa {
+            return differ("the ISA", &self.isa, &isa);
         }
         None
     }
+
+    /// Whether a plan that needs weights of the other format can read these. Both are of layers
+    /// with the same attributes.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.algorithm.packs_like(other.algorithm)
+            && self.weight_shape == other.weight_shape
+            && self.layout == other.layout
+            && self.len == other.len
+    }
+}
+
+/// Stride and dilation of each spatial axis.
+fn steps(geometry: &Geometry) -> Vec<(usize, usize)> {
+    geometry.axes.iter().map(|axis| (axis.stride, axis.dilation)).collect()
 }
 
 /// Packed weights in one format, as a lowering packed them.
 #[derive(Clone)]
 pub(crate) struct Packing<T: Element> {
     pub(crate) format: Format,
-    lines: Vec<Line>,
-    len: usize,
+    pub(crate) memory: PackedMemory,
     /// One value for each output channel.
     pub(crate) bias: Vec<T::Acc>,
     /// Whether all weights are finite.
@@ -96,23 +158,24 @@ impl<T: Element> Packing<T> {
         lines.resize(lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());
         lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
         let is_finite = w.iter().all(|w| w.to_acc().is_finite_value());
-        Ok(Self { format: format.clone(), lines, len, bias, is_finite })
+        Ok(Self { format: format.clone(), memory: PackedMemory::Owned(lines), bias, is_finite })
     }
 
     pub(crate) fn values(&self) -> &[T::Acc] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
+        &bytemuck::cast_slice(self.memory.lines())[..self.format.len]
     }
 
     fn bytes(&self) -> usize {
-        size_of_val(self.lines.as_slice()) + size_of_val(self.bias.as_slice())
+        size_of_val(self.memory.lines()) + size_of_val(self.bias.as_slice())
     }
 }
 
 /// Weights and bias, packed by [`Plan::pack`](crate::Plan::pack) for the kernels of a plan.
 ///
-/// They do not depend on the batch and the spatial size of X. A plan for another size of X
-/// accepts them if it was made by [`Planner::packed_for`](crate::Planner::packed_for). Other
-/// plans reject them.
+/// They are accepted by the plan that packed them, and by plans that
+/// [`Planner::packed_for`](crate::Planner::packed_for) made for them: for X of another batch and
+/// spatial size. All other plans reject them, also those of the same layer
+/// ([`Plan::accepts`](crate::Plan::accepts)).
 ///
 /// If the plan that packed them leaves out taps that see padding alone, they hold two copies: the
 /// taps that it keeps, and all taps.
@@ -123,6 +186,7 @@ pub struct PackedWeights<T: Element> {
     /// Only the taps that meet input at the size of X that they were packed for. None if all taps
     /// do.
     pub(crate) live: Option<Live<T>>,
+    pub(crate) lineage: Lineage,
 }
 
 /// The taps that meet input, packed.
@@ -155,5 +219,36 @@ impl<T: Element> core::fmt::Debug for PackedWeights<T> {
             .field("live", &self.live.as_ref().map(|live| (&live.taps, &live.packing.format)))
             .field("bytes", &self.bytes())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A plan that took weights of another layout, shape or length would read other values.
+    #[test]
+    fn formats_that_differ_are_not_alike() {
+        let format = Format {
+            dtype: DType::F32,
+            op: Op::Conv,
+            algorithm: Algorithm::ImplicitGemm,
+            isa: Isa::Portable,
+            group: 1,
+            weight_shape: alloc::vec![8, 4, 3, 3],
+            steps: alloc::vec![(1, 1); 2],
+            layout: WeightLayout::Panels { mr: 4 },
+            len: 288,
+        };
+        assert!(format.is_like(&format.clone()));
+        let others = [
+            Format { algorithm: Algorithm::Pointwise, ..format.clone() },
+            Format { weight_shape: alloc::vec![8, 4, 9], ..format.clone() },
+            Format { layout: WeightLayout::Panels { mr: 6 }, ..format.clone() },
+            Format { len: 320, ..format.clone() },
+        ];
+        for other in others {
+            assert!(!format.is_like(&other) && !other.is_like(&format), "{other:?}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use convoke_kernels::isa::Absence;
 
 use super::explain::{Explanation, Time, Verdict};
 use super::live::LiveTaps;
-use super::packed::Format;
+use super::packed::{Format, Lineage};
 use super::tune::TuningKey;
 use super::{Method, PackedWeights, Plan, Tuning};
 use crate::choice::{Accuracy, Algorithm};
@@ -19,7 +19,7 @@ use crate::element::Element;
 use crate::epilogue::Activation;
 use crate::error::{Error, bail};
 use crate::exec::Line;
-use crate::exec::region::{self, Shape};
+use crate::exec::split::{self, Shape, Tasks};
 use crate::lower::contract::{Lowering, Offer, Recipe, Request};
 use crate::lower::registry;
 use crate::machine::{self, Isa, Machine};
@@ -52,7 +52,7 @@ pub struct Planner {
     workspace_limit: usize,
     threads: usize,
     activation: Activation,
-    packed: Option<Formats>,
+    packed: Option<PackedFor>,
     tuning: Arc<Tuning>,
 }
 
@@ -64,7 +64,8 @@ enum Wish {
     Prefer(Algorithm),
     /// Taken, or the plan fails.
     Force(Algorithm),
-    /// The weights are packed by this algorithm: one that packs like it is taken, or the plan fails.
+    /// The weights are packed by this algorithm: one that packs like it is taken, or the plan
+    /// fails.
     Packed(Algorithm),
 }
 
@@ -89,12 +90,13 @@ impl Wish {
     }
 }
 
-/// The formats of weights that are packed: of all taps, and, where they were packed too, of the taps
-/// that meet input, with the ranges of those taps.
+/// What is known of weights that are packed: their formats for all taps, and, where they were
+/// packed too, for the taps that meet input, with the ranges of those taps.
 #[derive(Debug, Clone)]
-struct Formats {
+struct PackedFor {
     whole: Format,
     live: Option<(Vec<Range<usize>>, Format)>,
+    lineage: Lineage,
 }
 
 impl Default for Planner {
@@ -156,11 +158,6 @@ impl Planner {
 
     /// Uses one algorithm; an error of [`plan`](Planner::plan) where it does not accept the layer.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        let is_alike = |format: &Format| format.algorithm.packs_like(algorithm);
-        self.packed = self
-            .packed
-            .filter(|packed| is_alike(&packed.whole))
-            .map(|packed| Formats { live: packed.live.filter(|(_, format)| is_alike(format)), ..packed });
         self.algorithm = Some(algorithm);
         self
     }
@@ -177,7 +174,8 @@ impl Planner {
         self
     }
 
-    /// Threads that the work is split for. A run may have more or fewer: the result is the same.
+    /// Threads that the work is split for: [`Threads::count`](crate::Threads::count) of those that
+    /// will run it. Runs on more threads are errors.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
@@ -199,15 +197,25 @@ impl Planner {
 
     /// Makes plans that accept these weights, for another batch or spatial size than the plan that
     /// packed them. They have the same ISA and layout, and the cheapest of the algorithms that pack
-    /// weights alike. The plan that packed them may leave out taps that see padding alone. Where
-    /// other taps do here, the plan reads the weights of the whole kernel.
+    /// weights alike.
+    ///
+    /// Another algorithm may be faster at the new size. From half to twice the size, most layers
+    /// lose nothing by estimate, and few lose more than a tenth; but layers of a few positions may
+    /// take several times as long. Where the size differs that much, pack again. An algorithm may
+    /// also have a limit that the new size exceeds, which is an error of [`plan`](Planner::plan).
+    ///
+    /// The operator, W's shape, group, strides, dilations and the element type must be those that
+    /// the weights were packed for, and a [forced](Planner::algorithm) algorithm must pack like
+    /// theirs. [`plan`](Planner::plan) checks this first, and names what differs.
+    ///
+    /// The plan that packed them may leave out taps that see padding alone. Where other taps do
+    /// here, the plan reads the weights of the whole kernel.
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
-        self.algorithm = self.algorithm.filter(|forced| forced.packs_like(packed.whole.format.algorithm));
-        let machine = self.machine.unwrap_or_else(|_| Machine::host());
-        self.machine = Ok(machine.with_isa(packed.whole.format.isa));
-        self.packed = Some(Formats {
+        self.machine = self.machine.map(|machine| machine.with_isa(packed.whole.format.isa));
+        self.packed = Some(PackedFor {
             whole: packed.whole.format.clone(),
             live: packed.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone())),
+            lineage: packed.lineage.clone(),
         });
         self
     }
@@ -218,7 +226,8 @@ impl Planner {
     /// What breaks a rule of the operator ([`Conv::geometry`](crate::Conv::geometry));
     /// [`Unavailable`](crate::ErrorKind::Unavailable) where the forced algorithm or ISA cannot be
     /// had; [`Workspace`](crate::ErrorKind::Workspace) where every algorithm needs more than the
-    /// limit.
+    /// limit; [`PackedMismatch`](crate::ErrorKind::PackedMismatch) where the layer is not that of
+    /// the weights of [`packed_for`](Planner::packed_for).
     pub fn plan<T: Element>(&self, operator: impl Into<Operator>, x_shape: &[usize]) -> Result<Plan<T>, Error> {
         let operator = operator.into();
         let name = operator.op_name();
@@ -239,6 +248,9 @@ impl Planner {
             Some(Absence::Cpu) if self.may_lack_isa => {}
             Some(absence) => bail!(Unavailable, "{name}: the ISA {isa} was asked for: {absence}"),
             None => {}
+        }
+        if let Some(packed) = &self.packed {
+            self.check_packed_for::<T>(packed, &geometry, isa)?;
         }
         let wish = |packed: Option<&Format>| match (self.algorithm, packed) {
             (Some(algorithm), _) => Wish::Force(algorithm),
@@ -266,10 +278,36 @@ impl Planner {
                 return (choice.cost() < whole.cost()).then_some((taps, choice));
             };
             let (_, format) = packed.live.as_ref().filter(|(ranges, _)| *ranges == taps.ranges)?;
+            // Only a forged file has others than the whole kernel's operator, group and so on.
+            if format.difference_of_layer::<T>(&taps.geometry, isa).is_some() {
+                return None;
+            }
             let choice = choose(&taps.geometry, Some(format)).ok()?;
-            format.difference(&choice.format(&taps.geometry, isa)).is_none().then_some((taps, choice))
+            format.is_like(&choice.format(&taps.geometry, isa)).then_some((taps, choice))
         });
+        if let Some(packed) = &self.packed
+            && !packed.whole.is_like(&whole.format(&geometry, isa))
+        {
+            let (has, needs) = (&packed.whole.layout, &whole.recipe.layout);
+            bail!(PackedMismatch, "{name}: the weights are packed as {has}, the plan needs {needs}: pack them again");
+        }
         Ok(self.finish(name, geometry, machine, whole, live))
+    }
+
+    /// The rules of [`packed_for`](Planner::packed_for).
+    fn check_packed_for<T: Element>(&self, packed: &PackedFor, geometry: &Geometry, isa: Isa) -> Result<(), Error> {
+        let (op, whole) = (geometry.op, &packed.whole);
+        if let Some(difference) = whole.difference_of_layer::<T>(geometry, isa) {
+            bail!(PackedMismatch, "{op}, packed_for: {difference}");
+        }
+        match self.algorithm {
+            Some(forced) if !forced.packs_like(whole.algorithm) => bail!(
+                PackedMismatch,
+                "{op}, packed_for: the algorithm {forced} is forced, which does not pack like {}, by which the weights are packed",
+                whole.algorithm
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// What a measured pick for a geometry is kept under.
@@ -288,7 +326,11 @@ impl Planner {
             let asked = |verdict: &&Verdict| wish.is_binding() && wish.exclusion(verdict.algorithm).is_none();
             let refusal = |verdict: &Verdict| format!("{} cannot be used: {}", verdict.algorithm, verdict.reason);
             let refusals = verdicts.iter().filter(asked).map(refusal).collect::<Vec<_>>().join("; ");
-            bail!(Unavailable, "{name}: {}", if refusals.is_empty() { "no algorithm can be used" } else { &refusals });
+            let refusals = if refusals.is_empty() { "no algorithm can be used" } else { &refusals };
+            if let Wish::Packed(_) = wish {
+                bail!(PackedMismatch, "{name}, packed_for: {refusals}: pack the weights again");
+            }
+            bail!(Unavailable, "{name}: {refusals}");
         };
         let is_preferred = wish.prefers(verdicts[index].algorithm);
         let why = if is_preferred { ", which was measured to be faster" } else { "" };
@@ -298,8 +340,7 @@ impl Planner {
                 verdict.reason = format!("estimated at {}, the pick at {}{why}", Time(cost), Time(least));
             }
         }
-        let lowering = build();
-        check_split(&*lowering, &recipe, request.geometry);
+        let lowering = tasks(build(), &recipe, request.geometry);
         Ok(Pick { index, verdicts, recipe, lowering })
     }
 
@@ -361,7 +402,7 @@ impl Planner {
     ) -> Plan<T> {
         let isa = machine.isa();
         let picked = live.as_ref().map_or(&whole, |(_, choice)| choice);
-        let packed_len = |choice: &Pick<T>| choice.recipe.packed_len + geometry.out_channels;
+        let packed_len = |choice: &Pick<T>| choice.recipe.packed_len.saturating_add(geometry.out_channels);
         let beside = if live.is_some() { packed_len(&whole) } else { 0 };
         let explanation = Explanation {
             layer: format!(
@@ -386,7 +427,7 @@ impl Planner {
             recipe: picked.recipe.clone(),
             machine: machine.clone(),
             threads: self.threads,
-            packed_bytes: (packed_len(picked) + beside) * size_of::<T::Acc>(),
+            packed_bytes: packed_len(picked).saturating_add(beside).saturating_mul(size_of::<T::Acc>()),
             verdicts: picked.verdicts.clone(),
         };
         let whole = whole.method(&geometry, isa);
@@ -394,28 +435,34 @@ impl Planner {
             let method = choice.method(&taps.geometry, isa);
             (taps, method)
         });
-        Plan { geometry, whole, live, threads: self.threads, is_runnable: isa.is_available(), explanation }
+        Plan {
+            lineage: Lineage::new(),
+            packed_for: self.packed.as_ref().map(|packed| packed.lineage.clone()),
+            geometry,
+            whole,
+            live,
+            threads: self.threads,
+            is_runnable: isa.is_available(),
+            explanation,
+        }
     }
 }
 
-/// Elements of Y, and tasks, up to which the tasks of a new plan are proved to share out Y: that
-/// takes a byte and a step for each.
-const MOST_PROVED: usize = 1 << 20;
-/// Tasks up to which the elements of their patches are counted: planning takes time, too.
-const MOST_COUNTED_TASKS: usize = 1 << 12;
+/// Elements of Y, and tasks, up to which debug builds look at each element of a new plan.
+const MOST_LOOKED_AT: usize = 1 << 20;
 
-/// Checks that the tasks of a lowering are those of its recipe, and that they share out Y: memory
-/// safety rests on that.
-fn check_split<T: Element>(lowering: &dyn Lowering<T>, recipe: &Recipe, geometry: &Geometry) {
+/// Makes the tasks of a lowering. Debug builds look at each element of small ones.
+///
+/// # Panics
+/// If their number is not the recipe's; in debug builds, if an element has two tasks or none.
+fn tasks<T: Element>(lowering: Box<dyn Lowering<T>>, recipe: &Recipe, geometry: &Geometry) -> Tasks<dyn Lowering<T>> {
     let (tasks, shape) = (lowering.tasks(), Shape::of(geometry));
     assert_eq!(tasks, recipe.tasks, "{geometry:?}: {}", recipe.details);
-    if tasks <= MOST_COUNTED_TASKS {
-        assert_eq!(region::count(lowering, &shape), Ok(()), "{geometry:?}: {}", recipe.details);
-    }
-    if cfg!(debug_assertions) && geometry.output_len() <= MOST_PROVED && tasks <= MOST_PROVED {
-        let proved = region::prove(lowering, &shape);
+    if cfg!(debug_assertions) && geometry.output_len() <= MOST_LOOKED_AT && tasks <= MOST_LOOKED_AT {
+        let proved = split::prove(&*lowering, &shape);
         debug_assert_eq!(proved, Ok(()), "{geometry:?}: {}", recipe.details);
     }
+    Tasks::new(lowering, shape)
 }
 
 /// What the candidates answered.
@@ -434,7 +481,7 @@ struct Pick<T: Element> {
     index: usize,
     verdicts: Vec<Verdict>,
     recipe: Recipe,
-    lowering: Box<dyn Lowering<T>>,
+    lowering: Tasks<dyn Lowering<T>>,
 }
 
 impl<T: Element> Pick<T> {
@@ -449,15 +496,7 @@ impl<T: Element> Pick<T> {
 
     /// The format of weights for it; `geometry` is that of its request, as is the ISA.
     fn format(&self, geometry: &Geometry, isa: Isa) -> Format {
-        Format {
-            op: geometry.op,
-            algorithm: self.algorithm(),
-            isa,
-            group: geometry.group,
-            weight_shape: geometry.weight_shape(),
-            steps: geometry.axes.iter().map(|a| (a.stride, a.dilation)).collect(),
-            layout: self.recipe.layout.clone(),
-        }
+        Format::new::<T>(geometry, isa, self.algorithm(), &self.recipe)
     }
 
     fn method(self, geometry: &Geometry, isa: Isa) -> Method<T> {

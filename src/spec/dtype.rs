@@ -1,6 +1,7 @@
 //! The element types of the two operators.
 
 use core::fmt;
+use core::str::FromStr;
 
 use super::op::Op;
 use crate::error::{Error, bail};
@@ -86,6 +87,18 @@ impl DType {
             bail!(InvalidType, "{op}: element type {self} needs opset {since}, the operator is of opset {opset}");
         }
         Ok(())
+    }
+}
+
+impl FromStr for DType {
+    type Err = Error;
+
+    /// The type of a name in ONNX.
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match Self::ALL.into_iter().find(|dtype| dtype.name() == name) {
+            Some(dtype) => Ok(dtype),
+            None => bail!(InvalidType, "element type {name}: it must be float16, bfloat16, float or double"),
+        }
     }
 }
 

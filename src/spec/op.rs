@@ -1,6 +1,9 @@
 //! The two operators, and the largest size of one dimension of their tensors.
 
 use core::fmt;
+use core::str::FromStr;
+
+use crate::error::{Error, bail};
 
 /// The largest size of one dimension, in elements: an index of it fits `isize`.
 pub(super) const MAX_SIZE: usize = isize::MAX as usize;
@@ -21,6 +24,18 @@ impl Op {
         match self {
             Op::Conv => "Conv",
             Op::ConvTranspose => "ConvTranspose",
+        }
+    }
+}
+
+impl FromStr for Op {
+    type Err = Error;
+
+    /// The operator of an ONNX name.
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match [Op::Conv, Op::ConvTranspose].into_iter().find(|op| op.name() == name) {
+            Some(op) => Ok(op),
+            None => bail!(UnsupportedOperator, "operator {name}: only Conv and ConvTranspose are supported"),
         }
     }
 }

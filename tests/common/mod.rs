@@ -124,7 +124,7 @@ pub fn is_short() -> bool {
 }
 
 /// Every activation, with parameters that make each of its branches matter for values around 1.
-pub const ACTIVATIONS: [Activation; 7] = [
+pub const ACTIVATIONS: [Activation; 9] = [
     Activation::None,
     Activation::Relu,
     Activation::Clip { min: -0.75, max: 1.25 },
@@ -132,6 +132,8 @@ pub const ACTIVATIONS: [Activation; 7] = [
     Activation::LeakyRelu { alpha: -1.5 },
     Activation::HardSwish,
     Activation::Silu,
+    Activation::Sigmoid,
+    Activation::Tanh,
 ];
 
 /// Calls a generic function once for each element type.

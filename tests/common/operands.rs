@@ -66,6 +66,19 @@ impl<T: Scalar> Operands<T> {
         self.run_packed(plan, &self.pack(plan), Threads::Serial).unwrap_or_else(|error| panic!("{plan:?}: {error}"))
     }
 
+    /// As [`run`](Self::run). If there is a residual, it also runs with the residual in Y, which
+    /// must give the same bits.
+    pub fn run_both_ways(&self, plan: &Plan<T>) -> Vec<T> {
+        let packed = self.pack(plan);
+        let y = self.run_packed(plan, &packed, Threads::Serial).unwrap_or_else(|error| panic!("{plan:?}: {error}"));
+        if let Some(residual) = &self.residual {
+            let (mut in_place, mut workspace) = (residual.clone(), Workspace::for_plan(plan).unwrap());
+            plan.run_in_place(&self.x, &packed, &mut in_place, &mut workspace, Threads::Serial).unwrap();
+            assert_eq!(bits(&in_place), bits(&y), "with the residual in Y: {plan:?}");
+        }
+        y
+    }
+
     /// Runs with the smallest workspace that is enough for all threads. Workspace and output are
     /// full of NaN before, so that the result shows what is read before it is written, or not
     /// written.

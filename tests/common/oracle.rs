@@ -100,6 +100,8 @@ pub fn apply(activation: Activation, x: f64) -> f64 {
         Activation::LeakyRelu { .. } => x,
         Activation::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
         Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Activation::Tanh => x.tanh(),
         _ => panic!("tests/common/oracle.rs: say what {activation:?} is"),
     }
 }
@@ -123,7 +125,7 @@ fn own_error(activation: Activation, x: f64) -> f64 {
         // its zero. x magnifies it.
         Activation::HardSwish => 4.0 * (value + x.abs()),
         // An exponential with an error of 4 units, an addition, and a division.
-        Activation::Silu => 8.0 * value,
+        Activation::Silu | Activation::Sigmoid | Activation::Tanh => 8.0 * value,
         _ => 0.0,
     }
 }

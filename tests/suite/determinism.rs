@@ -1,9 +1,11 @@
 //! The same bits for any number of threads, for plans that split the work differently, and from
 //! run to run.
 
+use std::ops::Range;
+
 use crate::common::operands::bits;
 use crate::common::{Combination, Context, Layer, Operands, is_short, layer};
-use convoke::{Activation, Algorithm, Conv, ConvTranspose, Isa, Planner, Threads, Workspace};
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, Executor, Isa, Planner, Threads, Workspace};
 use convoke_tools::data::Scalar;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -49,6 +51,45 @@ fn layers() -> Vec<Layer> {
     ]
 }
 
+/// Threads of the standard library, started for each run.
+struct Scoped(usize);
+
+impl Executor for Scoped {
+    fn width(&self) -> usize {
+        self.0
+    }
+
+    fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
+        std::thread::scope(|scope| {
+            for i in 1..count {
+                scope.spawn(move || call(i));
+            }
+            call(0);
+        });
+    }
+}
+
+/// The global pool of the crate chili, which begins a call elsewhere only if its thread is late.
+struct Chili(usize);
+
+impl Executor for Chili {
+    fn width(&self) -> usize {
+        self.0
+    }
+
+    fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
+        fn by_halves(scope: &mut chili::Scope<'_>, calls: Range<usize>, call: &(dyn Fn(usize) + Sync)) {
+            if calls.len() <= 1 {
+                return calls.for_each(call);
+            }
+            let middle = calls.start + calls.len() / 2;
+            let (left, right) = (calls.start..middle, middle..calls.end);
+            scope.join(|scope| by_halves(scope, left, call), |scope| by_halves(scope, right, call));
+        }
+        by_halves(&mut chili::Scope::global(), 0..count, call);
+    }
+}
+
 /// The numbers of threads that plans are made for, and that run them.
 fn counts() -> &'static [usize] {
     if is_short() { &[1, 3] } else { &[1, 2, 3, 4] }
@@ -75,9 +116,17 @@ fn run_all<T: Scalar>(combination: Combination, layer: &Layer, operands: &Operan
         assert_eq!(*expected, serial, "planned for {threads} threads, run by one");
         for pool in pools {
             let running = pool.current_num_threads();
-            assert_eq!(*expected, run(Threads::Pool(pool)), "planned for {threads} threads, run by {running}");
-            let installed = pool.install(|| run(Threads::Current));
+            let (given, current) = (Threads::Pool(pool), Threads::Current);
+            assert_eq!(*expected, run(given.at_most(threads)), "planned for {threads} threads, run by {running}");
+            let installed = pool.install(|| run(current.at_most(threads)));
             assert_eq!(*expected, installed, "planned for {threads} threads, run by the current {running}");
+        }
+        for executor in [&Scoped(threads) as &dyn Executor, &Chili(threads)] {
+            assert_eq!(
+                *expected,
+                run(Threads::Executor(executor)),
+                "planned for {threads} threads, run by another pool"
+            );
         }
         assert_eq!(*expected, run(Threads::Serial), "run again");
     }

@@ -5,8 +5,8 @@
 
 use crate::common::{Combination, Operands, Oracle, isas, layer};
 use convoke::{
-    Activation, Algorithm, Blas, Conv, ConvTranspose, Error, ErrorKind, Isa, Operator, PackedWeights, Plan, Planner,
-    Threads, Workspace,
+    Activation, Algorithm, Blas, Conv, ConvTranspose, Error, ErrorKind, Executor, Isa, Operator, PackedWeights, Plan,
+    Planner, Threads, Workspace,
 };
 use convoke_tools::data::Scalar;
 
@@ -68,6 +68,9 @@ fn case_34_lengths_of_y_and_the_residual() {
     for len in [0, y_len - 1, y_len + 1] {
         let parts = [&len.to_string(), "[2, 4, 6, 6]", &y_len.to_string()];
         assert_error(f.run(x, &f.packed, None, len), ErrorKind::BufferLength, &[&parts[..], &["Conv", "Y"]].concat());
+        let mut workspace = Workspace::for_plan(&f.plan).unwrap();
+        let result = f.plan.run_in_place(x, &f.packed, &mut vec![0.0; len], &mut workspace, Threads::Serial);
+        assert_error(result, ErrorKind::BufferLength, &[&parts[..], &["Conv", "Y"]].concat());
         let residual = vec![0.0; len];
         let result = f.run(x, &f.packed, Some(&residual), y_len);
         assert_error(result, ErrorKind::BufferLength, &[&parts[..], &["Conv", "residual"]].concat());
@@ -187,8 +190,13 @@ fn case_48_packed_weights_of_another_plan() {
     let rejects = |other: &Fixture, difference: &str| {
         let error = f.run(&f.operands.x, &other.packed, None, f.plan.geometry().output_len()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PackedMismatch);
-        let rest = "pack with this plan, or plan with Planner::packed_for";
-        assert_eq!(error.to_string(), format!("Conv: the weights were packed for {difference}: {rest}"));
+        assert_eq!(error.to_string(), format!("Conv: the weights were packed for {difference}"));
+        assert_eq!(f.plan.accepts(&other.packed), Err(error));
+        // The planner finds the same at once.
+        let planner = Planner::new().isa(f.plan.isa()).packed_for(&other.packed).isa(f.plan.isa());
+        let error = planner.plan::<f32>(Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PackedMismatch);
+        assert_eq!(error.to_string(), format!("Conv, packed_for: the weights were packed for {difference}"));
     };
     // Another shape of W, stride, dilation, algorithm, operator, ISA, group.
     let implicit = |conv: Conv, x_shape: &[usize]| Fixture::new(&planner(), conv, x_shape);
@@ -206,9 +214,6 @@ fn case_48_packed_weights_of_another_plan() {
         &implicit(Conv::new([4, 4, 3, 3]).dilations([1, 2]), &[1, 4, 8, 8]),
         "spatial axis 1 with dilation 2, the plan needs 1",
     );
-    let im2col = Planner::new().algorithm(Algorithm::Im2col(Blas::Native));
-    let im2col = Fixture::new(&im2col, Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
-    rejects(&im2col, "the algorithm im2col:native, the plan needs implicit-gemm");
     let transposed = Fixture::new(&Planner::new(), ConvTranspose::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
     rejects(&transposed, "the operator ConvTranspose, the plan needs Conv");
     for isa in isas().filter(|&isa| isa != f.plan.isa()) {
@@ -219,19 +224,60 @@ fn case_48_packed_weights_of_another_plan() {
     let dense = implicit(Conv::new([4, 2, 3, 3]), &[1, 2, 8, 8]);
     let result = grouped.run(&grouped.operands.x, &dense.packed, None, grouped.plan.geometry().output_len());
     assert_error(result, ErrorKind::PackedMismatch, &["Conv", "packed for group 1, the plan needs 2"]);
-    // Weights that another plan of the same kind packed are accepted.
-    let same = implicit(Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
-    f.run(&f.operands.x, &same.packed, None, f.plan.geometry().output_len()).unwrap();
+}
+
+/// Whether two plans of one layer have the same layout is luck. It does not count.
+#[test]
+fn case_48_packed_weights_of_another_plan_of_the_layer() {
+    let fixture = |planner: &Planner| Fixture::new(planner, Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
+    let (f, same) = (fixture(&Planner::new()), fixture(&Planner::new()));
+    let im2col = fixture(&Planner::new().algorithm(Algorithm::Im2col(Blas::Native)));
+    for other in [&same, &im2col] {
+        let error = f.run(&f.operands.x, &other.packed, None, f.plan.geometry().output_len()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PackedMismatch);
+        let expected = "Conv: another plan packed the weights: pack with this plan, or plan with Planner::packed_for";
+        assert_eq!(error.to_string(), expected);
+    }
+    assert_eq!(f.plan.accepts(&f.packed), Ok(()));
 }
 
 #[test]
 fn case_48_a_plan_for_packed_weights_is_of_their_operator() {
     let f = Fixture::conv();
-    let result = Planner::new().packed_for(&f.packed).plan::<f32>(Conv::new([5, 3, 3, 3]), &[2, 3, 8, 8]);
-    if let Ok(plan) = result {
-        let operands = Operands::uniform(plan.geometry(), 43);
-        let result = operands.run_packed(&plan, &f.packed, Threads::Serial);
-        assert_error(result, ErrorKind::PackedMismatch, &["Conv", "pack"]);
+    let planner = Planner::new().packed_for(&f.packed);
+    let rejects = |operator: Operator, x_shape: &[usize], message: &str| {
+        assert_error(planner.plan::<f32>(operator, x_shape), ErrorKind::PackedMismatch, &[message]);
+    };
+    let x_shape = [2, 3, 8, 8];
+    rejects(
+        Conv::new([5, 3, 3, 3]).into(),
+        &x_shape,
+        "Conv, packed_for: the weights were packed for W of shape [4, 3, 3, 3], the plan needs [5, 3, 3, 3]",
+    );
+    rejects(
+        Conv::new([4, 3, 3, 3]).strides([1, 3]).into(),
+        &x_shape,
+        "Conv, packed_for: the weights were packed for spatial axis 1 with stride 1, the plan needs 3",
+    );
+    rejects(
+        ConvTranspose::new([4, 3, 3, 3]).into(),
+        &[2, 4, 8, 8],
+        "ConvTranspose, packed_for: the weights were packed for the operator Conv, the plan needs ConvTranspose",
+    );
+    let result = planner.plan::<f64>(Conv::new([4, 3, 3, 3]), &x_shape);
+    assert_error(result, ErrorKind::PackedMismatch, &["packed for the element type float, the plan needs double"]);
+}
+
+#[test]
+fn case_48_an_algorithm_that_packs_otherwise_is_forced() {
+    let f = Fixture::new(&Planner::new().algorithm(Algorithm::ImplicitGemm), Conv::new([4, 3, 3, 3]), &[2, 3, 8, 8]);
+    let forced = Planner::new().algorithm(Algorithm::Naive);
+    for planner in
+        [forced.clone().packed_for(&f.packed), Planner::new().packed_for(&f.packed).algorithm(Algorithm::Naive)]
+    {
+        let result = planner.plan::<f32>(Conv::new([4, 3, 3, 3]), &[2, 3, 8, 8]);
+        let parts = ["Conv, packed_for: the algorithm naive is forced", "implicit-gemm"];
+        assert_error(result, ErrorKind::PackedMismatch, &parts);
     }
 }
 
@@ -310,6 +356,84 @@ fn packed_weights_serve_every_batch_and_spatial_size() {
     check::<f32>();
     check::<f64>();
     check::<convoke::bf16>();
+}
+
+/// A pool of eight that ran a plan for one thread on one thread, without a word.
+#[test]
+fn case_49_more_threads_than_the_plan_is_for() {
+    /// Calls from the calling thread, as many as it likes to have threads.
+    struct Wide(usize);
+
+    impl Executor for Wide {
+        fn width(&self) -> usize {
+            self.0
+        }
+
+        fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
+            (0..count).for_each(call);
+        }
+    }
+
+    let plan = Planner::new().threads(2).plan::<f32>(Conv::new([32, 32, 3, 3]), &[1, 32, 30, 30]).unwrap();
+    let operands = Operands::uniform(plan.geometry(), 44);
+    let packed = operands.pack(&plan);
+    let expected = operands.run(&plan);
+    assert_eq!(plan.threads(), 2);
+    let eight = Wide(8);
+    let threads = Threads::Executor(&eight);
+    let parts = ["Conv", "made for 2 threads, the run has 8", "Planner::threads(8)", "at_most(2)"];
+    assert_error(plan.threads_with(threads), ErrorKind::Threads, &parts);
+    let mut y = vec![7.0; expected.len()];
+    let mut workspace = Workspace::for_plan(&plan).unwrap();
+    assert_error(plan.run(&operands.x, &packed, &mut y, &mut workspace, threads), ErrorKind::Threads, &parts);
+    assert!(y.iter().all(|y| *y == 7.0), "Y was written in spite of the error");
+    assert_error(plan.threads_with(threads.at_most(0)), ErrorKind::Threads, &["Conv", "0 threads"]);
+    for (threads, count) in [(threads.at_most(2), 2), (Threads::Executor(&Wide(2)), 2), (Threads::Serial, 1)] {
+        assert_eq!(plan.threads_with(threads), Ok(count));
+        assert_eq!(operands.run_packed(&plan, &packed, threads).unwrap(), expected);
+    }
+    // A share for one thread is not enough for two. They are not left out silently.
+    let share = plan.workspace_bytes() / 2;
+    assert!(share > 0);
+    let mut memory = Workspace::with_bytes(share).unwrap();
+    let result = plan.run(&operands.x, &packed, &mut y, &mut memory, threads.at_most(2));
+    let parts = ["Conv", &format!("has {share} bytes"), &format!("2 threads need {}", plan.workspace_bytes())];
+    assert_error(result, ErrorKind::Workspace, &parts);
+    plan.run(&operands.x, &packed, &mut y, &mut memory, threads.at_most(1)).unwrap();
+    assert_eq!(y, expected);
+}
+
+/// A borrowed workspace that is not aligned lost a share, and the run used fewer threads.
+#[test]
+#[cfg(feature = "rayon")]
+fn case_41_an_unaligned_workspace_says_so() {
+    let plan = Planner::new().threads(2).plan::<f32>(Conv::new([32, 32, 3, 3]), &[1, 32, 30, 30]).unwrap();
+    let operands = Operands::uniform(plan.geometry(), 44);
+    let packed = operands.pack(&plan);
+    let mut y = vec![7.0; plan.geometry().output_len()];
+    let bytes = plan.workspace_bytes();
+    let mut memory = vec![0; bytes + 2 * Workspace::ALIGNMENT];
+    let aligned = memory.as_ptr().align_offset(Workspace::ALIGNMENT);
+    let mut workspace = Workspace::borrowed(&mut memory[aligned + 1..][..bytes]);
+    let pair = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let result = plan.run(&operands.x, &packed, &mut y, &mut workspace, Threads::Pool(&pair));
+    let parts =
+        [&format!("has {} bytes in lines of 64, of the {bytes} that were borrowed", bytes - 64), "2 threads need"];
+    assert_error(result, ErrorKind::Workspace, &parts.map(|part| part as &str));
+}
+
+#[test]
+fn a_workspace_grows_for_plans_and_does_not_shrink() {
+    let plan = |size| Planner::new().plan::<f32>(Conv::new([32, 32, 3, 3]), &[1, 32, size, size]).unwrap();
+    let (small, large) = (plan(5), plan(60));
+    assert!(small.workspace_bytes() < large.workspace_bytes());
+    let mut workspace = Workspace::with_bytes(0).unwrap();
+    for (plan, bytes) in
+        [(&small, small.workspace_bytes()), (&large, large.workspace_bytes()), (&small, large.workspace_bytes())]
+    {
+        workspace.grow_for(plan).unwrap();
+        assert_eq!(workspace.bytes(), bytes);
+    }
 }
 
 #[test]

@@ -52,8 +52,8 @@ fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
     upsample || spatial || channel || winograd || direct || grouped || weave
 }
 
-/// Runs layers of both operators on a tier with every algorithm that accepts them. The results must be right,
-/// and the kernels must belong to that tier.
+/// Runs layers of both operators on a tier with every algorithm that accepts them. The results must
+/// be right, and the kernels must belong to that tier.
 fn execute<T: Scalar>(isa: Isa) {
     let layers = [
         layer(Conv::new([20, 9, 3, 3]).pads([1, 1, 1, 1]), [1, 9, 12, 12]),

@@ -56,7 +56,7 @@ fn check_random<T: Scalar>(combination: Combination) {
         if options.has_residual {
             operands = operands.with_residual(&geometry);
         }
-        let y = operands.run(&plan);
+        let y = operands.run_both_ways(&plan);
         executed.set(executed.get() + 1);
         let oracle = Oracle::new(&geometry, &operands);
         oracle
@@ -132,7 +132,8 @@ fn check_layer<T: Scalar>(layer: &Layer, activations: &[Activation], executed: &
             executed.push(combination);
             let _context = Context(|| format!("{combination}, {}: {layer}", T::DTYPE));
             for (oracle, operands) in &cases {
-                if let Err(difference) = oracle.check(combination.algorithm, activation, &operands.run(&plan)) {
+                let y = operands.run_both_ways(&plan);
+                if let Err(difference) = oracle.check(combination.algorithm, activation, &y) {
                     panic!("{combination}, {}: {layer}: {difference}\n{plan:?}", T::DTYPE);
                 }
             }

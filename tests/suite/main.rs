@@ -17,10 +17,14 @@ mod lowerings;
 mod machines;
 mod numerics;
 mod onnx_node;
+mod packed;
 mod padding;
+mod plan_cache;
+mod plans;
 mod processes;
 mod regressions;
 mod spec;
+mod tiny;
 mod transposed;
 #[cfg(feature = "std")]
 mod tuning;

@@ -383,8 +383,8 @@ fn zeros_keep_their_sign_however_rows_are_shared() {
     }
 }
 
-/// Rows of pixels of 3-D layers are counted over all outer axes. Where the padded output exceeds the
-/// input, the next row can begin before the one before it, whose distance was subtracted
+/// Rows of pixels of 3-D layers are counted over all outer axes. Where the padded output exceeds
+/// the input, the next row can begin before the one before it, whose distance was subtracted
 /// nevertheless.
 #[test]
 fn rows_that_go_backwards_are_not_paired() {
@@ -413,4 +413,45 @@ fn winograd_tries_no_more_images_than_a_block_has() {
     check(&layer(padded, [1, 16, 2, 1000]));
     let grouped = Conv::new([6, 4, 2, 2]).group(3).pads([1, 3, 1, 1]);
     check(&layer(grouped, [15, 12, 2, 38]));
+}
+
+/// The naive loops, which a tiny workspace limit leaves alone, tried every tap for every output. Of
+/// a long stride's taps nearly all contribute nothing.
+#[test]
+fn the_naive_loops_take_the_time_of_products_that_exist() {
+    let begin = std::time::Instant::now();
+    let layer = layer(ConvTranspose::new([1, 1, 30_000]).strides([30_000]), [1, 1, 4]);
+    let plan = Planner::new().algorithm(Algorithm::Naive).plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+    let operands = Operands::uniform(plan.geometry(), 71);
+    let y = operands.run(&plan);
+    assert_eq!((y[0], y[119_999]), (operands.x[0] * operands.w[0], operands.x[3] * operands.w[29_999]));
+    assert!(begin.elapsed().as_millis() < 1000, "{:?}", begin.elapsed());
+}
+
+/// Where values are not finite, some lowerings stored an output, and then stored it again, computed
+/// directly. With the residual in Y, the second sum had the first one added.
+#[test]
+fn a_residual_in_y_is_added_once_where_values_are_not_finite() {
+    let winograd = layer(Conv::new([40, 3, 3, 3]).pads([1, 1, 1, 1]), [1, 3, 23, 29]);
+    let winograd_transposed =
+        layer(ConvTranspose::new([16, 5, 4, 4]).strides([2, 2]).pads([1, 1, 1, 1]), [1, 16, 9, 21]);
+    let transposed = layer(ConvTranspose::new([3, 6, 3, 3]).strides([3, 2]).output_shape([22, 20]), [1, 3, 7, 9]);
+    let upsample = layer(ConvTranspose::new([3, 1, 4, 4]).group(3).strides([2, 2]).pads([1, 1, 1, 1]), [1, 3, 9, 40]);
+    for (layer, is_weight) in [(winograd, false), (winograd_transposed, false), (transposed, true), (upsample, true)] {
+        let geometry = layer.geometry();
+        let mut operands = Operands::<f32>::uniform(&geometry, 83).with_bias(&geometry).with_residual(&geometry);
+        let poisoned = if is_weight { &mut operands.w } else { &mut operands.x };
+        let middle = poisoned.len() / 2;
+        poisoned[middle] = f32::INFINITY;
+        let oracle = Oracle::new(&geometry, &operands);
+        for combination in Combination::all() {
+            for activation in [Activation::None, Activation::Tanh] {
+                let Some(plan) = combination.plan::<f32>(&layer, |planner| planner.activation(activation)) else {
+                    continue;
+                };
+                let y = operands.run_both_ways(&plan);
+                assert_eq!(oracle.check(combination.algorithm, activation, &y), Ok(()), "{combination}: {layer}");
+            }
+        }
+    }
 }

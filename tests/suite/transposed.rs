@@ -2,7 +2,7 @@
 //! reference.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
-use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, Isa, Planner, Threads};
+use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, ErrorKind, Isa, Planner, Threads};
 use convoke_tools::data::Scalar;
 
 /// Runs layers on every combination that accepts them, with bias and residual, with plans for 1
@@ -261,7 +261,9 @@ fn weights_packed_for_other_pads_are_rejected_not_misread() {
     let packed = Operands::<f32>::uniform(plan.geometry(), 3).pack(&plan);
     let planner = Planner::new().packed_for(&packed);
     assert!(planner.plan::<f32>(operator(1), &[2, 3, 30, 7]).is_ok());
-    assert!(planner.plan::<f32>(operator(2), &[1, 3, 8, 8]).is_err());
+    let error = planner.plan::<f32>(operator(2), &[1, 3, 8, 8]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PackedMismatch);
+    assert!(error.to_string().contains("the weights are packed for other pads or tiles"), "{error}");
 
     let planner = Planner::new().algorithm(Algorithm::ChannelGemmAdded);
     // The weights of whole taps are the same for every size and crop.

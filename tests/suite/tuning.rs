@@ -22,7 +22,7 @@ fn with(planner: &Planner, algorithm: Algorithm) -> Tuning {
 #[test]
 fn what_is_measured_is_kept_saved_and_loaded() {
     let mut tuning = Tuning::default();
-    let planner = Planner::new().threads(2);
+    let planner = Planner::new();
     let mut picks = Vec::new();
     picks.push(planner.tune::<f32>(conv(), &X, Threads::Serial, &mut tuning).unwrap().algorithm());
     picks.push(planner.tune::<f16>(conv(), &X, Threads::Serial, &mut tuning).unwrap().algorithm());
@@ -85,6 +85,10 @@ fn tuning_measures_what_is_forced_too() {
     let planner = Planner::new().algorithm(Algorithm::ImplicitGemm);
     let plan = planner.tune::<f32>(conv(), &X, Threads::Serial, &mut tuning).unwrap();
     assert_eq!((plan.algorithm(), tuning.len()), (Algorithm::ImplicitGemm, 1));
+    // Picks are kept by the number of threads, and must have been measured on as many.
+    let other = planner.threads(2).tune::<f32>(conv(), &X, Threads::Serial, &mut tuning).unwrap_err();
+    assert_eq!((other.kind(), tuning.len()), (ErrorKind::Threads, 1));
+    assert!(other.to_string().contains("for 2 threads is measured on 1"), "{other}");
     let bad = Planner::new().tune::<f32>(conv(), &[1, 5, 12, 12], Threads::Serial, &mut tuning).unwrap_err();
     assert_eq!((bad.kind(), tuning.len()), (ErrorKind::InvalidShape, 1));
 }

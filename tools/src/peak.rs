@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use convoke::kernels::{
     Ahead, ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue,
-    FlatInput, FlatTaps, GroupedKernel, Real, RowOffsets, SpatialKernel, TapTable, spatial_kernels,
+    FlatInput, FlatTaps, GroupedKernel, Real, Residual, RowOffsets, SpatialKernel, TapTable, spatial_kernels,
 };
 use convoke::{DType, Isa};
 
@@ -176,7 +176,7 @@ impl<T: Real> Direct<T> {
         let input =
             DepthwiseInput { taps, groups: 0..1, w, w_plane: 0, x, x_plane: 0, x_vector: *x_vector, planes, tiles };
         let output = DepthwiseOutput { width: *width, row: *width, plane: 0 };
-        let epilogue = Epilogue { bias: &[T::ZERO], residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+        let epilogue = Epilogue { bias: &[T::ZERO], residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
         kernel.run(&input, &mut Dest::from_slice(y), &output, &epilogue);
     }
 
@@ -193,7 +193,7 @@ impl<T: Real> Direct<T> {
         let (height, planes, tiles) = (*rows + Self::TAPS, 1, 1);
         let input = DirectInput { table, row: 0, height, w, w_plane: 0, x, x_plane: 0, planes, tiles };
         let output = DepthwiseOutput { width: *width, row: *width, plane: 0 };
-        let epilogue = Epilogue { bias: &[T::ZERO], residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+        let epilogue = Epilogue { bias: &[T::ZERO], residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
         kernel.run_direct(&input, &mut Dest::from_slice(y), &output, &epilogue);
     }
 }
@@ -257,7 +257,7 @@ impl<T: Real> Grouped<T> {
             first: 0,
             vectors: Self::TILES * kernel.nrv(),
         };
-        let epilogue = Epilogue { bias, residual: None, lo: T::NEG_INFINITY, hi: T::INFINITY };
+        let epilogue = Epilogue { bias, residual: Residual::NONE, lo: T::NEG_INFINITY, hi: T::INFINITY };
         kernel.run(&input, &mut Dest::from_slice(y), ldy, &epilogue);
     }
 }

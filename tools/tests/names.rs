@@ -1,9 +1,9 @@
-//! One name stands for one type, in convoke and its kernels together, and in the tools: a reader who
-//! meets a name again may trust that it is the same thing.
+//! One name stands for one type, in convoke and its kernels together, and in the tools: a reader
+//! who meets a name again may trust that it is the same thing.
 //!
-//! There are two exceptions. The ISAs of the kernels are twins: each has a folder, and its types may
-//! have the names of their counterparts in other ISAs' folders. And `Activation` is two types: the
-//! one that callers choose, and the form of it that kernels take.
+//! There are two exceptions. The ISAs of the kernels are twins: each has a folder, and its types
+//! may have the names of their counterparts in other ISAs' folders. And `Activation` is two types:
+//! the one that callers choose, and the form of it that kernels take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

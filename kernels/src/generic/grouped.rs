@@ -97,7 +97,8 @@ unsafe fn sum<V: Simd, const MR: usize, const NRV: usize, const ZEROS: bool>(
                 }
                 (taps, w) = (taps.add(1), w.add(MR));
             }
-            masks = masks.add(args.mask_pitch);
+            // Behind the last channel there may be less than a pitch.
+            masks = masks.wrapping_add(args.mask_pitch);
         }
         acc
     }

@@ -17,7 +17,7 @@ use super::weights::ChannelWeights;
 use crate::blas::Blocks;
 use crate::choice::Algorithm;
 use crate::element::Element;
-use crate::exec::region::{Patch, Split};
+use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::lower::channel_tiles::{ChannelTiles, Fetch};
 use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};

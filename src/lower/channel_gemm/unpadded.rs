@@ -22,7 +22,7 @@ use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, RowOffsetsRef
 use super::last_steps::LastSteps;
 use super::weights::ChannelWeights;
 use crate::element::{Compute, Element};
-use crate::exec::region::{Patch, Split};
+use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece, share};
 use crate::lower::channel_tiles::{ChannelPanels, kernel_cycles, two_rows};
 use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};

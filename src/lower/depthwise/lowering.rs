@@ -10,7 +10,7 @@ use super::grid::{Along, ColumnGroup};
 use super::plan::DepthwisePlan;
 use crate::Geometry;
 use crate::element::Element;
-use crate::exec::region::{Patch, Split};
+use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Line, Piece, share};
 use crate::lower::contract::{Io, Lowering, Request};
 use crate::lower::planes::period;

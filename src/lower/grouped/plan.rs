@@ -26,9 +26,6 @@ fn sums_bytes(machine: &Machine) -> usize {
 /// Vectors of a block, at the least: fewer leave no choice of tiles.
 const LEAST_BLOCK_VECTORS: usize = 6;
 
-/// Calls that a tile counts as. One call computes a run of tiles, and sets up each of them.
-const CALLS_OF_TILE: f64 = 0.25;
-
 /// How Y is cut: the positions of each group of each image into blocks, and the blocks into units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct GroupedBlocks {
@@ -156,7 +153,7 @@ impl<A: Real> GroupedTiles<'_, A> {
         let step = machine.longest_cycles(kernel.fmas() as f64, load_slots, machine.fma_latency_cycles);
         machine.work(Item::ArithmeticCycles, step * self.steps)
             + machine.work(Item::GroupedVectors, (kernel.mr() * kernel.nrv()) as f64)
-            + machine.work(Item::KernelCalls, CALLS_OF_TILE)
+            + machine.work(Item::GroupedTiles, 1.0)
     }
 
     /// The cheapest tiles of `height` rows that cover `vectors` vectors, and what they take. None

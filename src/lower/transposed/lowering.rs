@@ -13,7 +13,7 @@ use super::strips::{PairStores, PhasePanel, PhaseSums, SlabPhase};
 use super::tiles::PhaseTiles;
 use crate::Geometry;
 use crate::element::Element;
-use crate::exec::region::{Patch, Span, Split};
+use crate::exec::split::{Patch, Span, Split};
 use crate::exec::{Arena, Line};
 use crate::lower::contract::{Io, Lowering, Request};
 use crate::lower::shares::Part;
@@ -174,11 +174,17 @@ impl<T: Element> Lowering<T> for Transposed<T> {
         let slab = self.planes.slab(columns, arena.get(self.scratch.origin));
         let places = &mut arena.get(self.scratch.places)[..self.planes.rows_of(&slab)];
 
+        let sink = self.finish.sink(io);
+        if !io.is_finite {
+            for group in groups {
+                self.compute_directly(&sink, image, group, panels.clone(), &slab);
+            }
+            return;
+        }
         let channels = geometry.in_channels_per_group();
         let x = &io.x[(image * geometry.in_channels + groups.start * channels) * geometry.input_spatial()..];
         let group_len = channels * self.planes.channel_len;
         self.planes.fill(self.isa, &self.phases, &slab, x, &mut planes[..groups.len() * group_len]);
-        let sink = self.finish.sink(io);
         let vectors = self.planes.columns_of(&slab).div_ceil(self.tiles.lanes);
         for outer in &self.outers {
             self.planes.places(&self.phases, &slab, &outer.r, places);
@@ -189,11 +195,6 @@ impl<T: Element> Lowering<T> for Transposed<T> {
                 let planes = &planes[(group - groups.start) * group_len..];
                 let here = SlabPhase { image, group, outer, slab: &slab, places, planes, vectors };
                 self.store_phase(&sink, &here, panels.clone(), &mut sums);
-            }
-        }
-        if !io.is_finite {
-            for group in groups {
-                self.redo_borders(&sink, image, group, panels.clone(), &slab);
             }
         }
     }

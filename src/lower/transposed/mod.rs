@@ -17,8 +17,8 @@
 //! the planes of a slab fit 32 MiB. Scratch of a task: the padded planes of all channels for one
 //! slab of the positions, and the sums of one panel.
 
-mod border;
 mod channels;
+mod direct;
 mod interleaved;
 mod lowering;
 mod pairs;

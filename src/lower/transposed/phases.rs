@@ -75,11 +75,6 @@ impl AxisPhases {
         (v + tap.shift).checked_add_signed(self.low).filter(|x| *x < self.axis.input)
     }
 
-    /// Whether all taps of phase `r` have an input at position `v`.
-    pub(super) fn is_inside(&self, v: usize, r: usize) -> bool {
-        self.taps[r].iter().all(|tap| self.input(v, tap).is_some())
-    }
-
     /// A convolution of stride 1 whose planes are as large as those of the phases: its two taps
     /// lie `reach` apart.
     pub(super) fn as_conv(&self, reach: usize) -> Axis {

@@ -27,13 +27,6 @@ use crate::{Axis, Geometry};
 /// The most output channels of a group that are summed channel by channel. More channels share
 /// what tiles load.
 const MOST_SUMMED_CHANNELS: usize = 8;
-/// Bytes of Y up to which its lines are in the caches when pairs are stored. Lines of a larger Y
-/// are fetched before the tile. It is an absolute size until it is measured with other caches.
-const NEAR_Y_BYTES: usize = 4 << 20;
-/// Cycles that the products of a tile must take for pairs to be stored from registers. Below
-/// that, what pairs cost is more than they save: panels have no more rows than one kernel, so
-/// that there are more tiles.
-const PAIRED_CYCLES: f64 = 600.0;
 /// The most vectors of a strip whose pairs are stored: a list of their places is on the stack.
 pub(super) const MOST_PAIRED_VECTORS: usize = 16;
 /// The most groups of a task: more of them gain nothing.
@@ -196,7 +189,7 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         let most_fmas = spatial_kernels::<T::Acc>(request.isa()).iter().map(SpatialKernel::fmas).max().unwrap_or(0);
         let tile_cycles = (most_fmas * channels * most_taps) as f64 / request.machine.fmas_per_cycle;
         let can_pair = k_blocks == 1
-            && tile_cycles >= PAIRED_CYCLES
+            && tile_cycles >= request.machine.prices().paired_tile_cycles
             && Finish::new(request).is_direct()
             && along.axis.stride == 2
             && slots.classes == [[0, 1]];
@@ -305,7 +298,7 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         let is_small = weights * size_of::<T::Acc>() <= a_block_bytes(machine);
         PhaseMode::Paired(PairMode {
             loops: if is_small { PairLoops::StripsOutside } else { PairLoops::PanelsOutside },
-            is_fetched: geometry.output_len() * size_of::<T>() > NEAR_Y_BYTES,
+            is_fetched: geometry.output_len() * size_of::<T>() > self.request.machine.near_y_bytes(),
         })
     }
 }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::{Add, Mul};
 
-use convoke_kernels::catalogue::spatial_kernels;
+use convoke_kernels::catalogue::spatial_widths;
 use convoke_kernels::{Real, SpatialKernel};
 
 use crate::lower::engine::RowPanels;
@@ -69,15 +69,16 @@ pub(super) struct PhaseTiles<T: Real> {
 }
 
 /// The kernels of one width. There is one of each height.
+#[derive(Clone, Copy)]
 pub(super) struct PhaseWidth<T: Real> {
     /// The width in vectors.
     pub(super) nrv: usize,
-    kernels: Vec<&'static SpatialKernel<T>>,
+    kernels: &'static [SpatialKernel<T>],
 }
 
 impl<T: Real> PhaseWidth<T> {
     pub(super) fn of_height(&self, height: usize) -> &'static SpatialKernel<T> {
-        self.kernels[height - 1]
+        &self.kernels[height - 1]
     }
 }
 
@@ -92,14 +93,11 @@ impl<T: Real> PhaseTiles<T> {
         can_pair: bool,
         packed: Option<PackedTiles>,
     ) -> Option<Self> {
-        let kernels = spatial_kernels::<T>(machine.isa());
-        let widest = kernels.iter().map(SpatialKernel::nrv).max()?;
+        let all: Vec<_> = spatial_widths::<T>(machine.isa()).collect();
         let phases = products.classes.iter().map(|class| class.phases).sum::<usize>();
         let mut best: Option<(f64, Self)> = None;
-        for nrv in 1..=widest {
-            let Some(tallest) = kernels.iter().filter(|k| k.nrv() == nrv).map(SpatialKernel::mr).max() else {
-                continue;
-            };
+        for (i, kernels) in all.iter().enumerate() {
+            let tallest = kernels.len();
             for channels in 1..=products.rows.min(MOST_PANEL_CHANNELS) {
                 let is_too_tall = channels > 1 && channels * phases > TILE_ROWS;
                 let is_cut = can_pair && phases * channels > tallest.max(phases);
@@ -111,9 +109,7 @@ impl<T: Real> PhaseTiles<T> {
                 if mr > tallest || packed.is_some_and(|packed| packed.channels != channels) {
                     continue;
                 }
-                let Some(tiles) = Self::new(kernels, RowPanels::new(products.rows, channels), mr, nrv) else {
-                    continue;
-                };
+                let tiles = Self::new(&all[..=i], RowPanels::new(products.rows, channels), mr);
                 // Panels of nearly equal height may be lower than `channels`. Such a choice is
                 // another one's double, unless packed weights ask for it.
                 if packed.is_none() && tiles.panels.height(0) != channels {
@@ -129,13 +125,16 @@ impl<T: Real> PhaseTiles<T> {
         best.map(|(_, tiles)| tiles)
     }
 
-    /// The kernels of up to `mr` rows and `nrv` vectors. None if there is no kernel at all.
-    fn new(kernels: &'static [SpatialKernel<T>], panels: RowPanels, mr: usize, nrv: usize) -> Option<Self> {
-        let widths = (1..=nrv).rev().filter_map(|nrv| {
-            let find = |mr: usize| kernels.iter().find(|k| k.mr() == mr && k.nrv() == nrv);
-            Some(PhaseWidth { nrv, kernels: (1..=mr).map(find).collect::<Option<Vec<_>>>()? })
-        });
-        Some(Self { panels, mr, lanes: kernels.first()?.lanes(), widths: widths.collect() })
+    /// The kernels of up to `mr` rows, in those of the widths that have them.
+    fn new(widths: &[&'static [SpatialKernel<T>]], panels: RowPanels, mr: usize) -> Self {
+        let lanes = widths[0][0].lanes();
+        let has_all = widths.iter().rev().filter(|kernels| kernels.len() >= mr);
+        Self {
+            panels,
+            mr,
+            lanes,
+            widths: has_all.map(|kernels| PhaseWidth { nrv: kernels[0].nrv(), kernels }).collect(),
+        }
     }
 
     /// The widest kernels of at most `vectors` vectors.

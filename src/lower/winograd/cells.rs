@@ -8,7 +8,7 @@ use alloc::string::String;
 use core::ops::Range;
 
 use crate::Axis;
-use crate::exec::region::Span;
+use crate::exec::split::Span;
 
 /// A spatial axis by cells.
 #[derive(Debug, Clone, Copy, PartialEq)]

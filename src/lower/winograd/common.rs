@@ -142,6 +142,22 @@ impl<T: Element> WinogradCore<T> {
         self.blocking.scheme.kernel.output(&strip.products, &pixels, &mut Dest::from_slice(rows), &epilogue, marks)
     }
 
+    /// The pixels of a strip's tiles that are not marked, in runs of neighbours. They are counted
+    /// from the strip's first one.
+    pub(super) fn good_pixels<'m>(
+        &self,
+        strip: &TileStrip<'_, T::Acc>,
+        marks: &'m [u8],
+    ) -> impl Iterator<Item = Range<usize>> + use<'m, T> {
+        let (m, width) = (self.blocking.scheme.along.tile.outputs, strip.width);
+        let mut tile = 0;
+        marks.chunk_by(|a, b| a == b).filter_map(move |run| {
+            let first = tile;
+            tile += run.len();
+            (run[0] == 0).then(|| first * m..(tile * m).min(width))
+        })
+    }
+
     /// The packed weights of a group.
     pub(super) fn group<'w>(&self, weights: &'w [T::Acc], group: usize) -> &'w [T::Acc] {
         &weights[group * self.layout.group_len()..][..self.layout.group_len()]

@@ -20,14 +20,11 @@ use super::recipe::offer_view;
 use super::scratch::OperatorNeeds;
 use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView, tiled_kernel};
 use crate::element::Element;
-use crate::exec::region::{Patch, Span, Stores};
+use crate::exec::region::Stores;
+use crate::exec::split::{Patch, Span};
 use crate::lower::contract::{Answer, Io, Request};
 use crate::lower::sink::Finish;
 use crate::{Axis, Geometry};
-
-/// Bytes of Y from which on it is written past the caches: its reader will not find it in the L2
-/// cache anyway. It is an absolute size until it is measured with other caches.
-const PAST_CACHE_BYTES: usize = 4 << 20;
 
 pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
     view(geometry)?.check_steps()
@@ -69,7 +66,7 @@ fn view(geometry: &Geometry) -> Result<WinogradView, String> {
 
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
     let geometry = request.geometry;
-    let is_large = geometry.output_len() * size_of::<T>() >= PAST_CACHE_BYTES;
+    let is_large = geometry.output_len() * size_of::<T>() >= request.machine.near_y_bytes();
     let stores = if is_large { PixelStores::RowsPastCache } else { PixelStores::Rows };
     let view = WinogradView { stores, ..view(geometry)? };
     offer_view(request, view, |scheme, tiles| {
@@ -174,26 +171,29 @@ impl<T: Element> WinogradOperator<T> for WinogradConv<T> {
         let sink = self.finish.sink(io);
         let stores = [Stores::row(at, strip.width).times(count, pixels.channel_step).times(strip.height, row_step)];
         if sub.along.step == 1
-            && let Some((mut dest, epilogue)) = sink.direct(at, bias, stores)
+            && let Some((mut dest, epilogue)) = sink.direct_at_first(at, bias, stores)
         {
             return core.blocking.scheme.kernel.output(&strip.products, &pixels, &mut dest, &epilogue, scratch.marks);
         }
         // The bias is added below, with whatever else the kernel cannot do.
         let is_good = core.store_rows(strip, &mut *scratch.rows, scratch.marks);
-        for (c, bias) in bias.iter().enumerate() {
-            for i in 0..strip.height {
-                let row = &mut scratch.rows[core.row_at(c, i)..][..strip.width];
-                let at = at + c * pixels.channel_step + i * row_step;
-                sink.strided(row, *bias, at, sub.along.step);
+        for good in core.good_pixels(strip, scratch.marks) {
+            for (c, bias) in bias.iter().enumerate() {
+                for i in 0..strip.height {
+                    let row = &mut scratch.rows[core.row_at(c, i)..][good.clone()];
+                    let at = at + c * pixels.channel_step + i * row_step + good.start * sub.along.step;
+                    sink.strided(row, *bias, at, sub.along.step);
+                }
             }
         }
         is_good
     }
 
     fn compute(&self, core: &WinogradCore<T>, io: &Io<'_, T>, tile: &DirectTile, scratch: &mut [T::Acc]) {
-        let nr = core.tiles.panel(core.view.rows - tile.filters.start);
+        let first = tile.panel;
+        let nr = core.tiles.panel(core.view.rows - first);
         let weights = &core.group(io.weights, tile.group)[core.layout.direct()];
-        let weights = &weights[tile.filters.start * self.steps..(tile.filters.start + nr) * self.steps];
+        let weights = &weights[first * self.steps..(first + nr) * self.steps];
         self.direct.compute(&core.view, tile, PanelFilters { weights, nr }, scratch, &self.finish.sink(io));
     }
 }

@@ -43,7 +43,8 @@ pub(super) struct DirectTile {
     pub(super) slice: usize,
     pub(super) y: usize,
     pub(super) x: usize,
-    /// The filters of a panel of the group.
+    /// The first filter of a panel of the group, and some filters of the panel.
+    pub(super) panel: usize,
     pub(super) filters: Range<usize>,
 }
 
@@ -79,7 +80,7 @@ impl<T: Real> DirectTiles<T> {
         self.patch_len + self.width * nr
     }
 
-    /// Computes the tile with the direct filters of its panel.
+    /// Computes the tile with the direct filters of its panel, and stores those of the tile.
     pub(super) fn compute<E: Element<Acc = T>>(
         &self,
         view: &WinogradView,
@@ -107,7 +108,7 @@ impl<T: Real> DirectTiles<T> {
                 let pixels = self.pixels.pixels(t);
                 // Without channels there are no steps of k, and the patch is empty.
                 let x = patch.get(i * s_down * s_along * self.columns + pixels.start..).unwrap_or(&[]);
-                let kernel = self.pixels.kernel(pixels.len(), tile.filters.len());
+                let kernel = self.pixels.kernel(pixels.len(), nr);
                 let sums = &mut sums[pixels.start * nr..pixels.end * nr];
                 kernel.partial(x, koff, weights, Ahead::NONE, sums, false);
             }
@@ -115,7 +116,13 @@ impl<T: Real> DirectTiles<T> {
             let row = plane * down.output + sub.down.place(tile.y + i);
             let at = row * along.output + sub.along.place(tile.x);
             let positions = depth.output * down.output * along.output;
-            sink.transposed(&sums[..width * nr], nr, bias, at, (positions, sub.along.step));
+            sink.transposed(
+                &sums[tile.filters.start - tile.panel..width * nr],
+                nr,
+                bias,
+                at,
+                (positions, sub.along.step),
+            );
         }
     }
 

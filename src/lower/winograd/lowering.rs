@@ -1,7 +1,6 @@
 //! The tasks of a layer: a block of tiles is transformed, multiplied and taken back into Y.
 
 use alloc::boxed::Box;
-use core::mem;
 use core::ops::Range;
 
 use convoke_kernels::winograd::Products;
@@ -17,7 +16,7 @@ use super::tables::TileTask;
 use super::view::SubImage;
 use crate::element::Element;
 use crate::exec::Line;
-use crate::exec::region::{Patch, Split};
+use crate::exec::split::{Patch, Split};
 use crate::lower::contract::{Io, Lowering};
 
 pub(super) struct Winograd<T: Element> {
@@ -89,9 +88,6 @@ impl<T: Element> Winograd<T> {
                 continue;
             }
             let tiles = width.div_ceil(m_along);
-            let marks = &mut scratch.marks[..tiles];
-            marks.fill(0);
-            let mut is_good = true;
             for vector in (0..live).step_by(lanes) {
                 let products = Products {
                     values: &scratch.products[products + (row * block.size.columns + columns.start) * nr + vector..],
@@ -100,14 +96,13 @@ impl<T: Element> Winograd<T> {
                     tiles,
                 };
                 let filters = first + vector..first + live.min(vector + lanes);
-                let strip = TileStrip { products, task, sub, slice, y, x, height, width, filters };
+                let marks = &mut scratch.marks[..tiles];
+                marks.fill(0);
+                let strip = TileStrip { products, task, sub, slice, y, x, height, width, filters: filters.clone() };
                 let rows = StripScratch { rows: scratch.rows_out, row: scratch.row, marks };
-                is_good &= self.operator.store(core, io, &strip, rows);
-            }
-            if !is_good {
-                for (tile, mark) in marks.iter_mut().enumerate() {
-                    if mem::take(mark) != 0 {
-                        self.recompute(run, panel, row, columns.start + tile, scratch.direct);
+                if !self.operator.store(core, io, &strip, rows) {
+                    for tile in (0..tiles).filter(|tile| scratch.marks[*tile] != 0) {
+                        self.compute_directly(run, filters.clone(), row, columns.start + tile, scratch.direct);
                     }
                 }
             }
@@ -115,21 +110,30 @@ impl<T: Element> Winograd<T> {
     }
 
     /// Computes one slice of Y directly, tile by tile.
-    fn recompute_slice(&self, run: &SliceRun<'_, '_, T>, scratch: &mut [T::Acc]) {
+    fn compute_slice_directly(&self, run: &SliceRun<'_, '_, T>, scratch: &mut [T::Acc]) {
         let size = &run.task.block.size;
         for PanelPiece { panels, rows } in self.core.pieces(run.task) {
             for (panel, row) in panels.flat_map(|panel| rows.clone().map(move |row| (panel, row))) {
+                let first = panel * self.core.tiles.nr();
+                let filters = first..(first + self.core.tiles.nr()).min(self.core.view.rows);
                 for column in size.own_columns(row % size.rows) {
-                    self.recompute(run, panel, row, column, scratch);
+                    self.compute_directly(run, filters.clone(), row, column, scratch);
                 }
             }
         }
     }
 
-    /// Computes one tile of one panel directly. Its row is counted over the block's images.
-    fn recompute(&self, run: &SliceRun<'_, '_, T>, panel: usize, row: usize, column: usize, scratch: &mut [T::Acc]) {
+    /// Computes one tile directly, for some filters of a panel. Its row is counted over the block's
+    /// images.
+    fn compute_directly(
+        &self,
+        run: &SliceRun<'_, '_, T>,
+        filters: Range<usize>,
+        row: usize,
+        column: usize,
+        scratch: &mut [T::Acc],
+    ) {
         let (core, &SliceRun { io, task, slice }) = (&self.core, run);
-        let first = panel * core.tiles.nr();
         let (rows, scheme) = (task.block.size.rows, &core.blocking.scheme);
         let tile = DirectTile {
             sub: SubImage::new(&core.view.roles, task.first + row / rows),
@@ -137,7 +141,8 @@ impl<T: Element> Winograd<T> {
             slice,
             y: (task.row + row % rows) * scheme.down.tile.outputs,
             x: (task.column + column) * scheme.along.tile.outputs,
-            filters: first..(first + core.tiles.nr()).min(core.view.rows),
+            panel: filters.start / core.tiles.nr() * core.tiles.nr(),
+            filters,
         };
         self.operator.compute(core, io, &tile, scratch);
     }
@@ -203,7 +208,7 @@ impl<T: Element> Lowering<T> for Winograd<T> {
             if io.is_finite {
                 self.run_slice(&run, &mut next, &mut scratch);
             } else {
-                self.recompute_slice(&run, scratch.direct);
+                self.compute_slice_directly(&run, scratch.direct);
             }
         }
     }

@@ -6,7 +6,7 @@ use super::common::{StripScratch, TileStrip, WinogradCore};
 use super::direct::DirectTile;
 use super::view::SubImage;
 use crate::element::Element;
-use crate::exec::region::Patch;
+use crate::exec::split::Patch;
 use crate::lower::contract::Io;
 
 /// An operator over the view: where the taps of filters come from, and where the values of Y go.
@@ -22,7 +22,8 @@ pub(super) trait WinogradOperator<T: Element>: Send + Sync {
     fn patches(&self, core: &WinogradCore<T>, part: &OutputBox, patch: &mut dyn FnMut(Patch));
 
     /// Takes the products of a strip back into Y. Returns whether all sums were finite. The tiles
-    /// whose sums were not are marked.
+    /// whose sums were not are marked. They are not stored if Y holds the residual, which is still
+    /// needed.
     fn store(
         &self,
         core: &WinogradCore<T>,

@@ -15,7 +15,7 @@ use crate::lower::channel_tiles::Fetch;
 
 /// The most steps of k that are summed in one go. The sums of such blocks are then added: one long
 /// running sum would err more, and the filters of a block stay in the L1 cache for all tiles.
-const KC: usize = 192;
+const MOST_STEPS: usize = 192;
 
 /// The taps of the depth axis that meet X, and the slot of the first one's slice.
 pub(super) struct SliceTaps {
@@ -95,13 +95,13 @@ fn multiply_value<T: Real>(
     products: &mut [T],
 ) {
     let steps = koff.len();
-    let kc = if steps <= KC { steps.max(1) } else { steps.div_ceil(steps.div_ceil(KC)) };
+    let kc = if steps <= MOST_STEPS { steps.max(1) } else { steps.div_ceil(steps.div_ceil(MOST_STEPS)) };
     let Some(first) = calls.all.first() else { return };
     let mut fetch = Fetch::new(next, calls.all.len(), first.kernel(nr), calls.rate);
     for run in calls.all.chunks(calls.of_run) {
         for k in (0..steps.max(1)).step_by(kc) {
             let block_of_k = k..(k + kc).min(steps);
-            let koff = if steps <= KC { koff } else { koff.rows(block_of_k.clone()) };
+            let koff = if steps <= MOST_STEPS { koff } else { koff.rows(block_of_k.clone()) };
             let w = &weights[k * nr..block_of_k.end * nr];
             for call in run {
                 // Without steps of k nothing is read.

@@ -31,7 +31,8 @@ use super::scratch::OperatorNeeds;
 use super::view::{AxisRoles, PixelStores, WinogradView};
 use crate::Geometry;
 use crate::element::Element;
-use crate::exec::region::{Patch, Stores};
+use crate::exec::region::Stores;
+use crate::exec::split::Patch;
 use crate::lower::contract::{Answer, Io, Request};
 use crate::lower::sink::{Finish, no_epilogue};
 
@@ -211,47 +212,8 @@ impl<T: Element> WinogradOperator<T> for WinogradTransposed<T> {
         scratch: StripScratch<'_, T::Acc>,
     ) -> bool {
         let is_good = core.store_rows(strip, &mut *scratch.rows, scratch.marks);
-        let [depth, down, along] = &self.cells;
-        let outer = depth.stride * down.stride;
-        // The elements of Y's rows, and the phase of the first one.
-        let begin = (strip.x * along.stride).saturating_sub(along.cropped);
-        let end = ((strip.x + strip.width) * along.stride - along.cropped).min(along.output);
-        let phase = begin + along.cropped - strip.x * along.stride;
-        let run = [Run { from: 0, phase, at: begin, len: end.saturating_sub(begin) }];
-        // Whole rows: their phases are neighbours, and no vector ends among them.
-        let heads = strip.filters.start / along.stride..strip.filters.end / along.stride;
-        let lane = core.row_at(1, 0);
-        let sink = self.finish.sink(io);
-        for phase in 0..outer {
-            // The channels of Y whose row of this phase is here.
-            let channels = channels_of_phase(&heads, phase, outer);
-            if channels.is_empty() {
-                continue;
-            }
-            let Some(slice) = depth.element(strip.slice, phase / down.stride) else { continue };
-            let first = (channels.start * outer + phase - heads.start) * along.stride;
-            for i in 0..strip.height {
-                let Some(row) = down.element(strip.y + i, phase % down.stride) else { continue };
-                let sums = &scratch.rows[core.row_at(first, i)..];
-                let slots = &SLOTS[..along.stride];
-                let strands = Strands { sums, slots, step: lane, pitch: outer * along.stride * lane };
-                let channel = strip.task.group * self.geometry.out_channels_per_group() + channels.start;
-                let at = self.row_of_y(strip.sub.image, channel, (slice, row));
-                let bias = &io.bias[channel..channel + channels.len()];
-                let stores = [Stores::row(at + begin, run[0].len).times(bias.len(), self.geometry.output_spatial())];
-                if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
-                    self.weave.run(&strands, &run, &epilogue, &mut y, self.geometry.output_spatial());
-                    continue;
-                }
-                for (c, bias) in bias.iter().enumerate() {
-                    let sums = &strands.sums[c * strands.pitch..];
-                    let row = &mut scratch.row[..run[0].len];
-                    let plain = no_epilogue(&core.zeros[..1]);
-                    let runs = [Run { at: 0, ..run[0] }];
-                    self.weave.run(&Strands { sums, ..strands }, &runs, &plain, &mut Dest::from_slice(row), 0);
-                    sink.row(row, *bias, at + c * self.geometry.output_spatial() + begin);
-                }
-            }
+        for good in core.good_pixels(strip, scratch.marks) {
+            self.interleave(core, io, strip, good, (scratch.rows, scratch.row));
         }
         is_good
     }
@@ -290,6 +252,61 @@ impl<T: Element> WinogradOperator<T> for WinogradTransposed<T> {
 }
 
 impl<T: Element> WinogradTransposed<T> {
+    /// Interleaves the phases of some cells of a strip, and stores them. The cells are counted from
+    /// the strip's first one. There is scratch for a row of Y.
+    fn interleave(
+        &self,
+        core: &WinogradCore<T>,
+        io: &Io<'_, T>,
+        strip: &TileStrip<'_, T::Acc>,
+        cells: Range<usize>,
+        (rows, scratch): (&[T::Acc], &mut [T::Acc]),
+    ) {
+        let [depth, down, along] = &self.cells;
+        let outer = depth.stride * down.stride;
+        // The elements of Y's rows, and the phase of the first one.
+        let (first, last) = ((strip.x + cells.start) * along.stride, (strip.x + cells.end) * along.stride);
+        let begin = first.saturating_sub(along.cropped);
+        let end = (last - along.cropped).min(along.output);
+        let phase = begin + along.cropped - first;
+        let run = [Run { from: cells.start, phase, at: begin, len: end.saturating_sub(begin) }];
+        // Whole rows: their phases are neighbours, and no vector ends among them.
+        let heads = strip.filters.start / along.stride..strip.filters.end / along.stride;
+        let lane = core.row_at(1, 0);
+        let sink = self.finish.sink(io);
+        for phase in 0..outer {
+            // The channels of Y whose row of this phase is here.
+            let channels = channels_of_phase(&heads, phase, outer);
+            if channels.is_empty() {
+                continue;
+            }
+            let Some(slice) = depth.element(strip.slice, phase / down.stride) else { continue };
+            let first = (channels.start * outer + phase - heads.start) * along.stride;
+            for i in 0..strip.height {
+                let Some(row) = down.element(strip.y + i, phase % down.stride) else { continue };
+                let sums = &rows[core.row_at(first, i)..];
+                let slots = &SLOTS[..along.stride];
+                let strands = Strands { sums, slots, step: lane, pitch: outer * along.stride * lane };
+                let channel = strip.task.group * self.geometry.out_channels_per_group() + channels.start;
+                let at = self.row_of_y(strip.sub.image, channel, (slice, row));
+                let bias = &io.bias[channel..channel + channels.len()];
+                let stores = [Stores::row(at + begin, run[0].len).times(bias.len(), self.geometry.output_spatial())];
+                if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
+                    self.weave.run(&strands, &run, &epilogue, &mut y, self.geometry.output_spatial());
+                    continue;
+                }
+                for (c, bias) in bias.iter().enumerate() {
+                    let sums = &strands.sums[c * strands.pitch..];
+                    let row = &mut scratch[..run[0].len];
+                    let plain = no_epilogue(&core.zeros[..1]);
+                    let runs = [Run { at: 0, ..run[0] }];
+                    self.weave.run(&Strands { sums, ..strands }, &runs, &plain, &mut Dest::from_slice(row), 0);
+                    sink.row(row, *bias, at + c * self.geometry.output_spatial() + begin);
+                }
+            }
+        }
+    }
+
     /// Adds the products of one filter with a group's X and W of one image to `sums`, for the cells
     /// of a row from `cell` on (its slice, row and column).
     fn sum(&self, (x, w): (&[T], &[T::Acc]), filter: PhaseFilter, cell: [usize; 3], sums: &mut [T::Acc]) {

@@ -1,5 +1,5 @@
-//! Outputs at the borders, if a weight is not finite. Then its product with padding is not zero,
-//! and must be left out.
+//! Direct sums, if a weight is not finite. Then its product with padding is not zero, and must be
+//! left out.
 
 use core::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::element::Element;
 use crate::lower::sink::Sink;
 
 /// An output of every channel of a group.
-struct BorderOutput<'t> {
+struct DirectOutput<'t> {
     group: usize,
     slab: &'t PhaseSlab<'t>,
     outer: &'t OuterPhase,
@@ -32,9 +32,9 @@ struct PackedRow {
 }
 
 impl<T: Element> Transposed<T> {
-    /// Computes outputs of a task anew if one of their taps has no input. Their sums have only
-    /// the contributions that exist.
-    pub(super) fn redo_borders(
+    /// Computes the outputs of some panels of a task one by one. Their sums have only the
+    /// contributions that exist.
+    pub(super) fn compute_directly(
         &self,
         sink: &Sink<'_, '_, T>,
         image: usize,
@@ -49,20 +49,19 @@ impl<T: Element> Transposed<T> {
         let x = &sink.io.x[plane * geometry.input_spatial()..];
         for (outer, row) in self.outers.iter().flat_map(|o| (0..self.planes.rows_of(slab)).map(move |row| (o, row))) {
             let Some(place) = self.planes.place(&self.phases, slab, &outer.r, row) else { continue };
-            let position = |i: usize| self.planes.position(slab, row, i);
-            let is_inside = (0..last).all(|i| self.phases[i].is_inside(position(i), outer.r[i]));
-            let members = |pass: &PhasePass| self.slots.classes[pass.class].iter().copied().enumerate();
-            for (pass, (member, r)) in outer.passes.iter().flat_map(|pass| members(pass).map(move |m| (pass, m))) {
+            for r in 0..along.taps.len() {
+                let member = |pass: &PhasePass| self.slots.classes[pass.class].iter().position(|phase| *phase == r);
+                // None if the phase has no taps.
+                let pass = outer.passes.iter().find_map(|pass| Some((pass, member(pass)?)));
                 for w in slab.origin[last]..slab.origin[last] + slab.width {
                     let Some(o) = along.output(w, r) else { continue };
-                    if is_inside && along.is_inside(w, r) {
-                        continue;
-                    }
-                    let output = BorderOutput { group, slab, outer, pass, row, w, r, member };
                     for m in rows.clone() {
                         let channel = group * geometry.out_channels_per_group() + m;
                         let at = (image * geometry.out_channels + channel) * geometry.output_spatial() + place + o;
-                        let sum = self.border_sum(&output, m, x, sink.io.weights);
+                        let sum = pass.map_or(T::Acc::ZERO, |(pass, member)| {
+                            let output = DirectOutput { group, slab, outer, pass, row, w, r, member };
+                            self.direct_sum(&output, m, x, sink.io.weights)
+                        });
                         sink.row(&mut [sum], sink.io.bias[channel], at);
                     }
                 }
@@ -72,7 +71,7 @@ impl<T: Element> Transposed<T> {
 
     /// The sum of an output's contributions, for channel `m` of the group. `x` begins with the
     /// first channel of the group.
-    fn border_sum(&self, output: &BorderOutput<'_>, m: usize, x: &[T], weights: &[T::Acc]) -> T::Acc {
+    fn direct_sum(&self, output: &DirectOutput<'_>, m: usize, x: &[T], weights: &[T::Acc]) -> T::Acc {
         let (channels, positions) = (self.geometry.in_channels_per_group(), self.geometry.input_spatial());
         let (pass, row) = (output.pass, self.packed_row(output, m));
         let mut sum = T::Acc::ZERO;
@@ -87,7 +86,7 @@ impl<T: Element> Transposed<T> {
     }
 
     /// The input position that tap `t` of an output reads. None if X has no such input.
-    fn source(&self, output: &BorderOutput<'_>, t: usize) -> Option<usize> {
+    fn source(&self, output: &DirectOutput<'_>, t: usize) -> Option<usize> {
         let (along, before) = self.phases.split_last().expect("at least one axis");
         let along_taps = &along.taps[output.r];
         let mut rest = t / along_taps.len();
@@ -104,7 +103,7 @@ impl<T: Element> Transposed<T> {
     }
 
     /// Where the weights of an output are packed, for channel `m` of the group.
-    fn packed_row(&self, output: &BorderOutput<'_>, m: usize) -> PackedRow {
+    fn packed_row(&self, output: &DirectOutput<'_>, m: usize) -> PackedRow {
         let (geometry, panels, pass) = (&self.geometry, &self.tiles.panels, output.pass);
         let p = panels.panel_of(m);
         let (start, height) = (panels.start(p), panels.height(p));

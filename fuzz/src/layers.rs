@@ -1,0 +1,95 @@
+//! Layers of any kind that are small enough to be run.
+
+use arbitrary::{Result, Unstructured};
+use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Op, Operator};
+
+/// Multiply-adds of a layer that is run, at the most.
+const MOST_MACS: u128 = 1 << 19;
+/// Elements of X, W and Y, at the most.
+const MOST_ELEMENTS: usize = 1 << 16;
+
+/// An operator with the shape of X.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    pub operator: Operator,
+    pub x_shape: Vec<usize>,
+}
+
+impl Layer {
+    /// None if the bytes are of a layer that breaks a rule, or is too large.
+    pub fn arbitrary(u: &mut Unstructured<'_>) -> Result<Option<Self>> {
+        let rank = *u.choose(&[2, 2, 2, 1, 1, 3, 4])?;
+        let group = *u.choose(&[1, 1, 1, 2, 3, 8])?;
+        let (c, m) = (channels(u)?, channels(u)?);
+        let axis = |u: &mut Unstructured<'_>, most: usize| u.int_in_range(0..=most);
+        let list = |u: &mut Unstructured<'_>, count: usize, least: usize, most: usize| -> Result<Vec<i64>> {
+            (0..count).map(|_| Ok((least + axis(u, most)?) as i64)).collect()
+        };
+        let kernel = list(u, rank, 1, if rank > 2 { 2 } else { 6 })?;
+        let strides = list(u, rank, 1, 3)?;
+        let dilations = if u.ratio(1, 4)? { list(u, rank, 1, 4)? } else { vec![1; rank] };
+        let pads = list(u, 2 * rank, 0, 4)?;
+        let auto_pad = *u.choose(&[AutoPad::NotSet, AutoPad::NotSet, AutoPad::SameUpper, AutoPad::SameLower])?;
+        let is_auto = auto_pad != AutoPad::NotSet;
+        let spatial = list(u, rank, 0, [300, 40, 12, 6][rank - 1])?;
+        let sizes = |sizes: &[i64]| sizes.iter().map(|size| *size as usize).collect::<Vec<_>>();
+        let x_shape = [vec![u.int_in_range(0..=3)?, group * c], sizes(&spatial)].concat();
+        let operator: Operator = if u.arbitrary()? {
+            let w_shape = [vec![group * m, c], sizes(&kernel)].concat();
+            let conv = Conv::new(w_shape).group(group as i64).strides(strides).dilations(dilations).auto_pad(auto_pad);
+            if is_auto { conv } else { conv.pads(pads) }.into()
+        } else {
+            let output_padding = list(u, rank, 0, 2)?;
+            let w_shape = [vec![group * c, m], sizes(&kernel)].concat();
+            let conv = ConvTranspose::new(w_shape).group(group as i64).strides(strides).dilations(dilations);
+            let conv = conv.auto_pad(auto_pad).output_padding(output_padding);
+            if is_auto { conv } else { conv.pads(pads) }.into()
+        };
+        let layer = Self { operator, x_shape };
+        Ok(layer.geometry().map(|_| layer))
+    }
+
+    /// The same operator on X of another batch and spatial size.
+    pub fn resized(&self, u: &mut Unstructured<'_>) -> Result<Option<Self>> {
+        let mut x_shape = self.x_shape.clone();
+        for (axis, size) in x_shape.iter_mut().enumerate().filter(|(axis, _)| *axis != 1) {
+            *size = u.int_in_range(0..=if axis == 0 { 3 } else { 20 })?;
+        }
+        let layer = Self { x_shape, ..self.clone() };
+        Ok(layer.geometry().map(|_| layer))
+    }
+
+    /// The sizes, if they are legal and the layer is small.
+    pub fn geometry(&self) -> Option<Geometry> {
+        let geometry = self.operator.geometry(&self.x_shape).ok()?;
+        let is_small = geometry.macs() <= MOST_MACS
+            && [geometry.input_len(), geometry.weight_len(), geometry.output_len()]
+                .iter()
+                .all(|len| *len <= MOST_ELEMENTS);
+        is_small.then_some(geometry)
+    }
+}
+
+fn channels(u: &mut Unstructured<'_>) -> Result<usize> {
+    Ok(match u.int_in_range(0..=5)? {
+        0 => 1,
+        1 => u.int_in_range(0..=4)?,
+        2 | 3 => u.int_in_range(1..=20)?,
+        4 => u.int_in_range(1..=70)?,
+        _ => *u.choose(&[1, 8, 16, 32, 64, 100])?,
+    })
+}
+
+/// Whole numbers in `-4..=4`, of which sums of products are exact.
+pub fn integers(len: usize, seed: u64) -> Vec<i64> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as i64 % 9 - 4
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+pub fn is_transposed(geometry: &Geometry) -> bool {
+    geometry.op == Op::ConvTranspose
+}

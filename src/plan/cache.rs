@@ -1,0 +1,134 @@
+//! Plans for inputs of many shapes, over one set of weights.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::num::NonZeroUsize;
+
+use lru::LruCache;
+use spin::Mutex;
+
+use super::{PackedWeights, Plan, Planner};
+use crate::Operator;
+use crate::element::Element;
+use crate::error::Error;
+
+/// Plans of one layer by the shape of X, over one set of packed weights: for networks whose input
+/// shapes vary.
+///
+/// It keeps as many plans as it is told, and forgets the one that was not asked for the longest.
+/// Threads share it by reference. Two of them can plan for different shapes at the same time.
+///
+/// All plans read the weights as the first one packed them: see [`Planner::packed_for`] for what
+/// that means for the choice of the algorithm.
+///
+/// ```
+/// use core::num::NonZeroUsize;
+/// use convoke::{Conv, PlanCache, Planner, Threads, Workspace};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let (conv, w) = (Conv::new([8, 3, 3, 3]).pads([1, 1, 1, 1]), vec![0.5; 8 * 3 * 3 * 3]);
+/// let usual = [1, 3, 64, 64];
+/// let most = NonZeroUsize::new(16).unwrap();
+/// let cache = PlanCache::new(Planner::new(), conv, &usual, &w, None, most)?;
+/// let mut workspace = Workspace::with_bytes(0)?;
+/// for size in [64, 80, 64, 48] {
+///     let plan = cache.plan(&[1, 3, size, size])?;
+///     workspace.grow_for(&plan)?;
+///     let (x, mut y) = (vec![1.0_f32; 3 * size * size], vec![0.0; plan.geometry().output_len()]);
+///     plan.run(&x, cache.packed(), &mut y, &mut workspace, Threads::Serial)?;
+/// }
+/// assert_eq!(cache.len(), 3);
+/// # Ok(()) }
+/// ```
+pub struct PlanCache<T: Element> {
+    planner: Planner,
+    operator: Operator,
+    packed: PackedWeights<T>,
+    plans: Mutex<Plans<T>>,
+}
+
+/// Plans by the shape of X.
+type Plans<T> = LruCache<Box<[usize]>, Arc<Plan<T>>>;
+
+impl<T: Element> PlanCache<T> {
+    /// Plans for X of shape `usual`, packs W and the bias, and keeps that plan. `most` is the
+    /// number of plans that are kept.
+    ///
+    /// # Errors
+    /// Those of [`Planner::plan`] and [`Plan::pack`].
+    pub fn new(
+        planner: Planner,
+        operator: impl Into<Operator>,
+        usual: &[usize],
+        w: &[T],
+        bias: Option<&[T]>,
+        most: NonZeroUsize,
+    ) -> Result<Self, Error> {
+        let operator = operator.into();
+        let plan = planner.plan::<T>(operator.clone(), usual)?;
+        let cache = Self::with_packed(planner, operator, plan.pack(w, bias)?, most);
+        cache.keep(usual, plan);
+        Ok(cache)
+    }
+
+    /// A cache without plans, over weights that are packed.
+    pub fn with_packed(
+        planner: Planner,
+        operator: impl Into<Operator>,
+        packed: PackedWeights<T>,
+        most: NonZeroUsize,
+    ) -> Self {
+        let planner = planner.packed_for(&packed);
+        // It grows as plans are added: `LruCache::new` would allocate for `most` of them at once.
+        let mut plans = LruCache::unbounded();
+        plans.resize(most);
+        Self { planner, operator: operator.into(), packed, plans: Mutex::new(plans) }
+    }
+
+    /// The plan for X of a shape, made if it is not there.
+    ///
+    /// # Errors
+    /// Those of [`Planner::plan`]. Errors are not kept. Where the algorithm that packed the weights
+    /// cannot have this shape, that is [`PackedMismatch`](crate::ErrorKind::PackedMismatch): such
+    /// shapes need a cache of their own.
+    pub fn plan(&self, x_shape: &[usize]) -> Result<Arc<Plan<T>>, Error> {
+        if let Some(plan) = self.plans.lock().get(x_shape) {
+            return Ok(plan.clone());
+        }
+        // Other threads go on meanwhile. If one makes the same plan, the first one is kept.
+        let plan = self.planner.plan::<T>(self.operator.clone(), x_shape)?;
+        Ok(self.keep(x_shape, plan))
+    }
+
+    fn keep(&self, x_shape: &[usize], plan: Plan<T>) -> Arc<Plan<T>> {
+        let (key, plan) = (Box::from(x_shape), Arc::new(plan));
+        let mut plans = self.plans.lock();
+        let kept = plans.get_or_insert(key, || plan).clone();
+        drop(plans);
+        kept
+    }
+
+    /// The weights, which all plans accept.
+    #[must_use]
+    pub fn packed(&self) -> &PackedWeights<T> {
+        &self.packed
+    }
+
+    /// Number of plans that are kept at the moment.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.plans.lock().len()
+    }
+
+    /// Whether no plan is kept at the moment.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T: Element> core::fmt::Debug for PlanCache<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("PlanCache").field("plans", &self.len()).field("packed", &self.packed).finish_non_exhaustive()
+    }
+}

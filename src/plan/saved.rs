@@ -1,0 +1,244 @@
+//! Packed weights as bytes: to save them, and to read or map them in another process.
+//!
+//! ```text
+//! bytes       what
+//! 0..8        "convoke\n"
+//! 8..16       XXH3 of everything from byte 16 on
+//! 16..20      version of this form, in the machine's order of bytes
+//! 20..24      bytes of the description
+//! 24..        the description (postcard), then zeros up to a multiple of 64
+//! then        for each packing its bias, its values: each from a multiple of 64 on
+//! ```
+//!
+//! The checksum finds damage, not forgery. A forged file can make results wrong, but not unsafe:
+//! its lengths are those that the plan computes, or the file is refused.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use bytemuck::Pod;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::PackedWeights;
+use super::memory::{PackedMemory, SharedLines};
+use super::packed::{Format, Lineage, Live, Packing};
+use crate::element::Element;
+use crate::error::{Error, bail};
+use crate::exec::{Line, lines_for, reserved};
+
+/// The first bytes, by which a file is known.
+const MAGIC: [u8; 8] = *b"convoke\n";
+
+/// Changes whenever the form or the layout of any kernel's weights does.
+const VERSION: u32 = 1;
+
+/// Where the part begins whose checksum is kept.
+const CHECKED: usize = 16;
+
+/// Where the description begins.
+const HEAD: usize = 24;
+
+/// Bytes of a line.
+const LINE: usize = size_of::<Line>();
+
+/// What is known of the weights, before their values.
+#[derive(Serialize, Deserialize)]
+struct Description {
+    whole: SavedPacking,
+    live: Option<(Vec<Range<usize>>, SavedPacking)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedPacking {
+    format: Format,
+    is_finite: bool,
+}
+
+impl SavedPacking {
+    fn of<T: Element>(packing: &Packing<T>) -> Self {
+        Self { format: packing.format.clone(), is_finite: packing.is_finite }
+    }
+}
+
+impl<T: Element> PackedWeights<T> {
+    /// The packed weights as bytes, for [`from_bytes`](Self::from_bytes) and
+    /// [`from_shared`](Self::from_shared) on a CPU with the same ISA and order of bytes, by the
+    /// same version of this form. Their length is a multiple of 64.
+    ///
+    /// ```
+    /// use convoke::{Conv, PackedWeights, Planner};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let conv = Conv::new([8, 4, 3, 3]);
+    /// let plan = Planner::new().plan::<f32>(conv.clone(), &[1, 4, 16, 16])?;
+    /// let saved = plan.pack(&vec![0.5; 8 * 4 * 3 * 3], None)?.to_bytes()?;
+    ///
+    /// // In another process:
+    /// let loaded = PackedWeights::<f32>::from_bytes(&saved)?;
+    /// let plan = Planner::new().packed_for(&loaded).plan::<f32>(conv, &[1, 4, 16, 16])?;
+    /// assert!(plan.accepts(&loaded).is_ok());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        let description = Description {
+            whole: SavedPacking::of(&self.whole),
+            live: self.live.as_ref().map(|live| (live.taps.clone(), SavedPacking::of(&live.packing))),
+        };
+        let Ok(description) = postcard::to_allocvec(&description) else {
+            bail!(OutOfMemory, "packed weights: the description of their layout cannot be allocated");
+        };
+        let packings = [Some(&self.whole), self.live.as_ref().map(|live| &live.packing)];
+        let head = (HEAD + description.len()).next_multiple_of(LINE);
+        let of_packing = |packing: &Packing<T>| {
+            size_of_val(packing.bias.as_slice()).next_multiple_of(LINE) + size_of_val(packing.memory.lines())
+        };
+        let len = packings.iter().flatten().fold(head, |len, packing| len + of_packing(packing));
+        let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
+        bytes.extend(MAGIC);
+        bytes.extend([0; CHECKED - MAGIC.len()]);
+        bytes.extend(VERSION.to_ne_bytes());
+        bytes.extend((description.len() as u32).to_ne_bytes());
+        bytes.extend(&description);
+        for packing in packings.into_iter().flatten() {
+            for part in [bytemuck::cast_slice(&packing.bias), bytemuck::cast_slice(packing.memory.lines())] {
+                bytes.resize(bytes.len().next_multiple_of(LINE), 0);
+                bytes.extend::<&[u8]>(part);
+            }
+        }
+        bytes.resize(bytes.len().next_multiple_of(LINE), 0);
+        let sum = xxh3_64(&bytes[CHECKED..]).to_ne_bytes();
+        bytes[MAGIC.len()..CHECKED].copy_from_slice(&sum);
+        Ok(bytes)
+    }
+
+    /// Weights that [`to_bytes`](Self::to_bytes) wrote. They are copied.
+    ///
+    /// Make plans for them by [`Planner::packed_for`](crate::Planner::packed_for), which also
+    /// checks that the layer is theirs.
+    ///
+    /// # Errors
+    /// [`InvalidPacked`](crate::ErrorKind::InvalidPacked) if they were changed or cut, are of
+    /// another version, order of bytes or element type, or of an ISA that this CPU or build lacks;
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        Self::read(bytes, |range| Ok(PackedMemory::Owned(copied(&bytes[range])?)))
+    }
+
+    /// As [`from_bytes`](Self::from_bytes), without a copy: the weights stay where they are, for
+    /// example in a mapped file, which several processes share. The bytes must begin at a multiple
+    /// of [`Workspace::ALIGNMENT`](crate::Workspace::ALIGNMENT), as mapped files do.
+    ///
+    /// The owner must return the same bytes each time. If it returns fewer later, a run panics.
+    ///
+    /// # Errors
+    /// As [`from_bytes`](Self::from_bytes); [`InvalidPacked`](crate::ErrorKind::InvalidPacked) also
+    /// if the bytes are not aligned.
+    pub fn from_shared(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self, Error> {
+        let owner: Arc<dyn AsRef<[u8]> + Send + Sync> = Arc::new(owner);
+        let bytes = (*owner).as_ref();
+        let misaligned = bytes.as_ptr().addr() % LINE;
+        if misaligned != 0 {
+            bail!(InvalidPacked, "packed weights: they begin {misaligned} bytes behind a multiple of {LINE}");
+        }
+        Self::read(bytes, |range| Ok(PackedMemory::Shared(SharedLines::new(owner.clone(), range))))
+    }
+
+    /// Reads weights whose values at some bytes become what `memory` returns.
+    fn read(bytes: &[u8], memory: impl Fn(Range<usize>) -> Result<PackedMemory, Error>) -> Result<Self, Error> {
+        let (description, behind) = checked(bytes)?;
+        let mut rest = Rest { passed: behind, bytes };
+        let mut packing = |described: SavedPacking| {
+            let format = &described.format;
+            if format.dtype != T::DTYPE {
+                bail!(InvalidPacked, "packed weights: they are of {}, not of {}", format.dtype, T::DTYPE);
+            }
+            if let Some(absence) = format.isa.absence() {
+                bail!(InvalidPacked, "packed weights: they are for the ISA {}: {absence}", format.isa);
+            }
+            let Some(channels) = format.out_channels() else {
+                bail!(InvalidPacked, "packed weights: the shape {:?} is not that of a W", format.weight_shape);
+            };
+            let bias = rest.values::<T::Acc>(channels)?;
+            let bias = copied(&bytes[bias])?;
+            let memory = memory(rest.lines(lines_for::<T::Acc>(format.len))?)?;
+            Ok(Packing { format: described.format, memory, bias, is_finite: described.is_finite })
+        };
+        let whole = packing(description.whole)?;
+        let live = match description.live {
+            Some((taps, described)) => Some(Live { taps, packing: packing(described)? }),
+            None => None,
+        };
+        if rest.passed != bytes.len() {
+            let (needed, len) = (rest.passed, bytes.len());
+            bail!(InvalidPacked, "packed weights: {len} bytes, where their layout has {needed}");
+        }
+        Ok(Self { whole, live, lineage: Lineage::new() })
+    }
+}
+
+/// The values that bytes are of.
+fn copied<V: Pod>(bytes: &[u8]) -> Result<Vec<V>, Error> {
+    let len = bytes.len() / size_of::<V>();
+    let mut values = reserved(len, "packed weights")?;
+    values.resize(len, V::zeroed());
+    bytemuck::cast_slice_mut(&mut values).copy_from_slice(bytes);
+    Ok(values)
+}
+
+/// The description and where it ends, if the bytes are what was written.
+fn checked(bytes: &[u8]) -> Result<(Description, usize), Error> {
+    let len = bytes.len();
+    let Some((head, body)) = bytes.split_at_checked(HEAD) else {
+        bail!(InvalidPacked, "packed weights: {len} bytes are too few");
+    };
+    let number = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    if head[..MAGIC.len()] != MAGIC {
+        bail!(InvalidPacked, "packed weights: the bytes are something else");
+    }
+    match number(16) {
+        VERSION => {}
+        other if other.swap_bytes() == VERSION => {
+            bail!(InvalidPacked, "packed weights: they were written on a machine with another order of bytes")
+        }
+        other => bail!(InvalidPacked, "packed weights: their form has version {other}, this one is {VERSION}"),
+    }
+    if head[MAGIC.len()..CHECKED] != xxh3_64(&bytes[CHECKED..]).to_ne_bytes() {
+        bail!(InvalidPacked, "packed weights: the checksum of {len} bytes is wrong, they were changed or cut");
+    }
+    let described = number(20) as usize;
+    match body.get(..described).map(postcard::take_from_bytes) {
+        Some(Ok((description, []))) => Ok((description, HEAD + described)),
+        _ => bail!(InvalidPacked, "packed weights: their layout cannot be read"),
+    }
+}
+
+/// The bytes that were not read yet.
+struct Rest<'a> {
+    passed: usize,
+    bytes: &'a [u8],
+}
+
+impl Rest<'_> {
+    /// The places of the next values, which begin at a multiple of 64.
+    fn values<V>(&mut self, len: usize) -> Result<Range<usize>, Error> {
+        let lines = self.lines(lines_for::<V>(len))?;
+        Ok(lines.start..lines.start + len * size_of::<V>())
+    }
+
+    /// The places of the next lines.
+    fn lines(&mut self, lines: usize) -> Result<Range<usize>, Error> {
+        let begin = self.passed.next_multiple_of(LINE);
+        match lines.checked_mul(LINE).and_then(|len| begin.checked_add(len)) {
+            Some(end) if end <= self.bytes.len() => {
+                self.passed = end;
+                Ok(begin..end)
+            }
+            _ => bail!(InvalidPacked, "packed weights: {} bytes are fewer than their layout has", self.bytes.len()),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Packed weights that are saved and loaded.
+
+#![cfg(feature = "save")]
+
+use std::sync::Arc;
+
+use crate::common::operands::bits;
+use crate::common::{Combination, Context, Layer, Operands, isas, layer};
+use convoke::{Conv, ConvTranspose, ErrorKind, Isa, PackedWeights, Planner, Threads, bf16, f16};
+use convoke_tools::data::Scalar;
+
+/// Layers of every layout, and one whose outer taps see padding alone.
+fn layers() -> [Layer; 7] {
+    [
+        layer(Conv::new([20, 6, 3, 3]).pads([1; 4]), [1, 6, 9, 9]),
+        layer(Conv::new([20, 6, 3, 3]).dilations([4, 4]).pads([4; 4]), [1, 6, 3, 4]),
+        layer(Conv::new([130, 6, 1, 1]), [1, 6, 7, 5]),
+        layer(Conv::new([6, 1, 3, 3]).group(6).pads([1; 4]), [1, 6, 9, 9]),
+        layer(Conv::new([8, 4, 3, 3]).group(2).pads([1; 4]), [1, 8, 9, 9]),
+        layer(ConvTranspose::new([6, 20, 4, 4]).strides([2, 2]).pads([1; 4]), [1, 6, 7, 9]),
+        layer(ConvTranspose::new([6, 1, 4, 4]).group(6).strides([2, 2]).pads([1; 4]), [1, 6, 7, 9]),
+    ]
+}
+
+/// Bytes at a multiple of 64, as those of a mapped file.
+struct Mapped {
+    memory: Vec<u8>,
+    begin: usize,
+    len: usize,
+}
+
+impl Mapped {
+    fn new(bytes: &[u8], offset: usize) -> Self {
+        let mut memory = vec![0; bytes.len() + 128];
+        let begin = memory.as_ptr().align_offset(64) + offset;
+        memory[begin..][..bytes.len()].copy_from_slice(bytes);
+        Self { memory, begin, len: bytes.len() }
+    }
+}
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory[self.begin..][..self.len]
+    }
+}
+
+#[test]
+fn saved_weights_of_every_algorithm_give_the_same_bits() {
+    fn check<T: Scalar>() {
+        for layer in layers() {
+            let geometry = layer.geometry();
+            let operands = Operands::<T>::uniform(&geometry, 51).with_bias(&geometry);
+            for combination in Combination::all() {
+                let Some(plan) = combination.plan::<T>(&layer, |planner| planner) else { continue };
+                let _context = Context(|| format!("{combination}, {}: {layer}", T::DTYPE));
+                let packed = operands.pack(&plan);
+                let expected = bits(&operands.run_packed(&plan, &packed, Threads::Serial).unwrap());
+                let saved = packed.to_bytes().unwrap();
+                assert_eq!(saved.len() % 64, 0);
+                let copied = PackedWeights::<T>::from_bytes(&saved).unwrap();
+                let shared = PackedWeights::<T>::from_shared(Mapped::new(&saved, 0)).unwrap();
+                for loaded in [copied, shared] {
+                    assert_eq!((loaded.algorithm(), loaded.bytes()), (packed.algorithm(), packed.bytes()));
+                    assert_eq!(loaded.to_bytes().unwrap(), saved);
+                    let error = plan.accepts(&loaded).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::PackedMismatch);
+                    let planner = combination.planner().packed_for(&loaded);
+                    let plan = planner.plan::<T>(layer.operator.clone(), &layer.x_shape).unwrap();
+                    let y = operands.run_packed(&plan, &loaded, Threads::Serial).unwrap();
+                    assert_eq!(bits(&y), expected);
+                }
+            }
+        }
+    }
+    check::<f32>();
+    check::<f64>();
+    check::<f16>();
+    check::<bf16>();
+}
+
+fn saved() -> Vec<u8> {
+    saved_of(&layer(Conv::new([4, 3, 3, 3]).pads([1; 4]), [1, 3, 5, 5]))
+}
+
+fn saved_of(layer: &Layer) -> Vec<u8> {
+    let plan = Planner::new().plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+    Operands::uniform(plan.geometry(), 52).pack(&plan).to_bytes().unwrap()
+}
+
+/// A layer of which most taps see padding alone, so that the taps are packed twice.
+fn layer_with_dead_taps() -> Layer {
+    layer(Conv::new([4, 3, 3, 3]).pads([9; 4]).dilations([9, 9]), [1, 3, 5, 5])
+}
+
+/// Replaces the `nth` occurrence of a name in the description, and corrects lengths and checksum.
+fn renamed(saved: &[u8], from: &str, to: &str, nth: usize) -> Vec<u8> {
+    let name = |name: &str| [&[name.len() as u8], name.as_bytes()].concat();
+    let (from, to) = (name(from), name(to));
+    let described = u32::from_ne_bytes(saved[20..24].try_into().unwrap()) as usize;
+    let found = saved.windows(from.len()).enumerate().filter(|(_, window)| *window == from);
+    let (at, _) = found.clone().nth(nth).unwrap();
+    let mut forged = [&saved[..at], &to, &saved[at + from.len()..24 + described]].concat();
+    let len = forged.len() - 24;
+    forged.resize(forged.len().next_multiple_of(64), 0);
+    forged.extend(&saved[(24 + described).next_multiple_of(64)..]);
+    forged[20..24].copy_from_slice(&(len as u32).to_ne_bytes());
+    with_checksum(forged)
+}
+
+fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = xxhash_rust::xxh3::xxh3_64(&bytes[16..]);
+    bytes[8..16].copy_from_slice(&sum.to_ne_bytes());
+    bytes
+}
+
+/// Both ways to load agree on the error.
+fn error_of(bytes: &[u8]) -> String {
+    let copied = PackedWeights::<f32>::from_bytes(bytes).unwrap_err();
+    let shared = PackedWeights::<f32>::from_shared(Mapped::new(bytes, 0)).unwrap_err();
+    assert_eq!((copied.kind(), &copied), (ErrorKind::InvalidPacked, &shared));
+    copied.to_string()
+}
+
+#[test]
+fn saved_weights_that_were_cut_are_refused() {
+    let saved = saved();
+    for len in 0..saved.len() {
+        error_of(&saved[..len]);
+    }
+    assert!(error_of(&saved[..10]).contains("10 bytes are too few"));
+    assert!(error_of(&saved[..saved.len() - 64]).contains("changed or cut"));
+    assert!(error_of(&[&saved[..], &[0; 64]].concat()).contains("changed or cut"));
+}
+
+#[test]
+fn saved_weights_that_were_changed_are_refused() {
+    let mut saved = saved();
+    for at in 0..saved.len() {
+        for bit in 0..8 {
+            saved[at] ^= 1 << bit;
+            assert_eq!(PackedWeights::<f32>::from_bytes(&saved).unwrap_err().kind(), ErrorKind::InvalidPacked);
+            saved[at] ^= 1 << bit;
+        }
+    }
+    PackedWeights::<f32>::from_bytes(&saved).unwrap();
+    let mut other = saved.clone();
+    other[0] = b'C';
+    assert!(error_of(&other).contains("something else"));
+    let mut other = saved.clone();
+    other[16..20].reverse();
+    assert!(error_of(&other).contains("another order of bytes"));
+    saved[16..20].copy_from_slice(&77_u32.to_ne_bytes());
+    assert!(error_of(&saved).contains("version 77"));
+}
+
+/// Checksums are no secret. Lengths that a forger states are not trusted.
+#[test]
+fn saved_weights_that_were_forged_are_refused() {
+    let saved = saved();
+    assert_eq!(with_checksum(saved.clone()), saved);
+    for len in (24..saved.len()).step_by(8) {
+        error_of(&with_checksum(saved[..len].to_vec()));
+    }
+    error_of(&with_checksum([&saved[..], &[0; 64]].concat()));
+    let mut longer = saved.clone();
+    longer[20..24].copy_from_slice(&u32::MAX.to_ne_bytes());
+    assert!(error_of(&with_checksum(longer)).contains("layout cannot be read"));
+    // Whatever the description says, loading, planning and running end in an error or a result.
+    for layer in [layer(Conv::new([4, 3, 3, 3]).pads([1; 4]), [1, 3, 5, 5]), layer_with_dead_taps()] {
+        let saved = saved_of(&layer);
+        let described = u32::from_ne_bytes(saved[20..24].try_into().unwrap()) as usize;
+        for at in 24..24 + described {
+            for value in [0, 1, 2, 3, 0x7f, 0x80, 0xff] {
+                let mut other = saved.clone();
+                other[at] = value;
+                run_if_accepted(&layer, &with_checksum(other));
+            }
+        }
+    }
+}
+
+/// Returns whether the bytes are accepted for a layer.
+fn run_if_accepted(layer: &Layer, bytes: &[u8]) -> bool {
+    let Ok(loaded) = PackedWeights::<f32>::from_bytes(bytes) else { return false };
+    let planner = Planner::new().packed_for(&loaded);
+    let Ok(plan) = planner.plan::<f32>(layer.operator.clone(), &layer.x_shape) else { return false };
+    let operands = Operands::uniform(plan.geometry(), 53);
+    operands.run_packed(&plan, &loaded, Threads::Serial).unwrap();
+    true
+}
+
+/// The second packing of a file, that of the taps that meet input, was not compared with the layer.
+/// As one of ConvTranspose, with fewer channels, it had a shorter bias than the run read.
+#[test]
+fn saved_weights_whose_second_operator_is_forged_are_not_read_beyond_their_bias() {
+    let layer = layer_with_dead_taps();
+    let saved = saved_of(&layer);
+    assert!(run_if_accepted(&layer, &saved));
+    assert!(!run_if_accepted(&layer, &renamed(&saved, "Conv", "ConvTranspose", 0)));
+    assert!(run_if_accepted(&layer, &renamed(&saved, "Conv", "ConvTranspose", 1)));
+}
+
+#[test]
+fn saved_weights_of_another_type_or_isa_are_refused() {
+    let saved = saved();
+    let error = PackedWeights::<f64>::from_bytes(&saved).unwrap_err();
+    assert_eq!(error.to_string(), "packed weights: they are of float, not of double");
+    // The name of an ISA that this build lacks, of the same length as the one it has.
+    let missing = Isa::ALL.into_iter().find(|isa| isa.absence().is_some()).unwrap();
+    let of_isa = |isa: Isa| {
+        let plan = Planner::new().isa(isa).plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 5, 5]).unwrap();
+        Operands::uniform(plan.geometry(), 52).pack(&plan).to_bytes().unwrap()
+    };
+    for isa in isas() {
+        let forged = renamed(&of_isa(isa), isa.name(), missing.name(), 0);
+        assert!(error_of(&forged).contains(&format!("they are for the ISA {missing}: ")), "{}", error_of(&forged));
+    }
+}
+
+#[test]
+fn mapped_weights_must_be_aligned() {
+    let error = PackedWeights::<f32>::from_shared(Mapped::new(&saved(), 8)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidPacked);
+    assert_eq!(error.to_string(), "packed weights: they begin 8 bytes behind a multiple of 64");
+}
+
+/// An owner whose bytes change must not make a run read past them.
+#[test]
+#[should_panic(expected = "out of range")]
+fn mapped_weights_that_vanish_stop_a_run() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    struct Vanishing(Mapped, Arc<AtomicBool>);
+
+    impl AsRef<[u8]> for Vanishing {
+        fn as_ref(&self) -> &[u8] {
+            if self.1.load(Ordering::Relaxed) { &[] } else { self.0.as_ref() }
+        }
+    }
+
+    let has_vanished = Arc::new(AtomicBool::new(false));
+    let owner = Vanishing(Mapped::new(&saved(), 0), has_vanished.clone());
+    let loaded = PackedWeights::<f32>::from_shared(owner).unwrap();
+    let planner = Planner::new().packed_for(&loaded);
+    let plan = planner.plan::<f32>(Conv::new([4, 3, 3, 3]).pads([1; 4]), &[1, 3, 5, 5]).unwrap();
+    has_vanished.store(true, Ordering::Relaxed);
+    _ = Operands::uniform(plan.geometry(), 53).run_packed(&plan, &loaded, Threads::Serial);
+}
