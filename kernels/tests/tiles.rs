@@ -246,7 +246,7 @@ fn pairs_that_do_not_fit_are_refused() {
 
 /// Each slice of a call in turn is one element too short.
 #[test]
-fn spatial_tiles_refuse_slices_that_are_too_short() {
+fn slices_too_short_for_spatial_tiles_are_refused() {
     let kernel = spatial_kernels::<f32>(Isa::Portable).iter().find(|kernel| kernel.mr() == 3).expect("a kernel");
     let (mr, nr, depth, ldy) = (kernel.mr(), kernel.nr(), 4, kernel.nr() + 3);
     let map = StoreMap::contiguous(nr, kernel.lanes());
