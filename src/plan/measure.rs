@@ -27,6 +27,16 @@ const LEAST_DURATION: Duration = Duration::from_millis(150);
 const WHAT: &str = "tuning";
 
 impl Planner {
+    /// Whether the planner's [`tuning`](Planner::tuning) has this layer, so that it need not be
+    /// measured.
+    ///
+    /// # Errors
+    /// Those of [`plan`](Planner::plan).
+    pub fn is_tuned<T: Element>(&self, operator: impl Into<Operator>, x_shape: &[usize]) -> Result<bool, Error> {
+        let plan = self.plan::<T>(operator, x_shape)?;
+        Ok(self.measured_pick(&self.tuning_key::<T>(plan.geometry(), plan.isa())).is_some())
+    }
+
     /// Measures the candidates with the lowest estimates on made-up data, keeps the fastest in
     /// `tuning`, and returns the plan for it.
     ///

@@ -255,7 +255,7 @@ impl Planner {
         let wish = |packed: Option<&Format>| match (self.algorithm, packed) {
             (Some(algorithm), _) => Wish::Force(algorithm),
             (None, Some(format)) => Wish::Packed(format.algorithm),
-            (None, None) => self.tuning.pick(&self.tuning_key::<T>(&geometry, isa)).map_or(Wish::None, Wish::Prefer),
+            (None, None) => self.measured_pick(&self.tuning_key::<T>(&geometry, isa)).map_or(Wish::None, Wish::Prefer),
         };
         let choose = |geometry: &Geometry, packed: Option<&Format>| {
             let request = Request::<T> {
@@ -313,6 +313,11 @@ impl Planner {
     /// What a measured pick for a geometry is kept under.
     pub(super) fn tuning_key<'a, T: Element>(&self, geometry: &'a Geometry, isa: Isa) -> TuningKey<'a> {
         TuningKey { geometry, dtype: T::DTYPE, isa, threads: self.threads, accuracy: self.accuracy }
+    }
+
+    /// The tuning's pick for a layer.
+    pub(super) fn measured_pick(&self, key: &TuningKey<'_>) -> Option<Algorithm> {
+        self.tuning.pick(key)
     }
 
     /// Takes the cheapest offer within the limits, and builds it.

@@ -1,0 +1,174 @@
+//! onnxruntime's functions, its statuses and its log.
+
+use std::any::Any;
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{NonNull, null_mut};
+
+use ort_sys::{OrtApi, OrtErrorCode, OrtLogger, OrtLoggingLevel, OrtStatusPtr, os_char};
+
+use crate::abi::EpApi;
+
+/// What a callback returns to onnxruntime if it fails.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: OrtErrorCode,
+    message: String,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// A mistake of the user.
+    pub(crate) fn invalid(message: impl fmt::Display) -> Self {
+        Self { code: OrtErrorCode::ORT_INVALID_ARGUMENT, message: message.to_string() }
+    }
+
+    /// Something else that went wrong.
+    pub(crate) fn other(message: impl fmt::Display) -> Self {
+        Self { code: OrtErrorCode::ORT_EP_FAIL, message: message.to_string() }
+    }
+
+    /// From what a panic carries.
+    fn of_panic(payload: &(dyn Any + Send)) -> Self {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("without a message");
+        Self::other(format_args!("internal error, please report it: {text}"))
+    }
+
+    /// The message begins with `what`.
+    pub(crate) fn context(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<convoke::Error> for Failure {
+    fn from(error: convoke::Error) -> Self {
+        match error.kind() {
+            convoke::ErrorKind::OutOfMemory => Self::other(error),
+            _ => Self::invalid(error),
+        }
+    }
+}
+
+/// The functions of the onnxruntime that loaded this library.
+#[derive(Clone, Copy)]
+pub(crate) struct Api {
+    pub(crate) ort: &'static OrtApi,
+    pub(crate) ep: &'static EpApi,
+}
+
+impl Api {
+    /// Turns a status that one of onnxruntime's functions returned into a result.
+    pub(crate) fn check(self, OrtStatusPtr(status): OrtStatusPtr) -> Result<()> {
+        if status.is_null() {
+            return Ok(());
+        }
+        // SAFETY: a status that is not null is one of onnxruntime's, and this is its only use.
+        let (code, message) = unsafe {
+            let message = CStr::from_ptr((self.ort.GetErrorMessage)(status)).to_string_lossy().into_owned();
+            let code = (self.ort.GetErrorCode)(status);
+            (self.ort.ReleaseStatus)(status);
+            (code, message)
+        };
+        Err(Failure { code, message })
+    }
+
+    /// Runs a callback's body. A failure or a panic becomes a status.
+    pub(crate) fn guard(self, body: impl FnOnce() -> Result<()>) -> OrtStatusPtr {
+        match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(Ok(())) => OrtStatusPtr(null_mut()),
+            Ok(Err(failure)) => status(self.ort, &failure),
+            Err(panic) => status(self.ort, &Failure::of_panic(&*panic)),
+        }
+    }
+}
+
+/// A status for onnxruntime. Its message says who speaks.
+pub(crate) fn status(ort: &OrtApi, failure: &Failure) -> OrtStatusPtr {
+    let message = c_string(&format!("convoke: {failure}"));
+    // SAFETY: the message is a C string; onnxruntime copies it.
+    unsafe { (ort.CreateStatus)(failure.code, message.as_ptr()) }
+}
+
+/// As a C string, which ends at the first zero.
+pub(crate) fn c_string(text: &str) -> CString {
+    let text = text.split('\0').next().unwrap_or_default();
+    CString::new(text).expect("no zero is left")
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    Verbose,
+    Info,
+    Warning,
+    Error,
+}
+
+impl Level {
+    pub(crate) const ALL: [(&'static str, Self); 4] =
+        [("verbose", Self::Verbose), ("info", Self::Info), ("warning", Self::Warning), ("error", Self::Error)];
+}
+
+/// The log of a session.
+#[derive(Clone, Copy)]
+pub(crate) struct Log {
+    api: Api,
+    logger: NonNull<OrtLogger>,
+    /// What the user asked to see, if he did.
+    level: Option<Level>,
+}
+
+// SAFETY: onnxruntime's loggers may be used by any thread.
+unsafe impl Send for Log {}
+// SAFETY: as above.
+unsafe impl Sync for Log {}
+
+impl Log {
+    /// # Safety
+    /// The logger must be that of a session, which outlives the log and its copies.
+    pub(crate) unsafe fn new(api: Api, logger: NonNull<OrtLogger>, level: Option<Level>) -> Self {
+        Self { api, logger, level }
+    }
+
+    /// Logs a message, whose text is made only if it is seen.
+    ///
+    /// onnxruntime hides what is below its own level, by default warnings. What the user asked
+    /// for by the option `log_level` is therefore logged as a warning at the least.
+    pub(crate) fn write(self, level: Level, text: impl FnOnce() -> String) {
+        let shown = match self.level {
+            Some(least) if level < least => return,
+            Some(_) => level.max(Level::Warning),
+            None => level,
+        };
+        let severity = match shown {
+            Level::Verbose => OrtLoggingLevel::ORT_LOGGING_LEVEL_VERBOSE,
+            Level::Info => OrtLoggingLevel::ORT_LOGGING_LEVEL_INFO,
+            Level::Warning => OrtLoggingLevel::ORT_LOGGING_LEVEL_WARNING,
+            Level::Error => OrtLoggingLevel::ORT_LOGGING_LEVEL_ERROR,
+        };
+        let mut least = OrtLoggingLevel::ORT_LOGGING_LEVEL_FATAL;
+        // SAFETY: the session's logger lives, says `new`. Its level is one of the enumeration.
+        let known = unsafe { (self.api.ort.Logger_GetLoggingSeverityLevel)(self.logger.as_ptr(), &mut least) };
+        if self.api.check(known).is_err() || (severity as i32) < least as i32 {
+            return;
+        }
+        let (text, file) = (c_string(&format!("convoke: {}", text())), b"convoke\0".map(|c| c as os_char));
+        // SAFETY: the logger lives, and the texts are C strings, which onnxruntime copies.
+        let status = unsafe {
+            let (logger, function) = (self.logger.as_ptr(), c"".as_ptr());
+            (self.api.ort.Logger_LogMessage)(logger, severity, text.as_ptr(), file.as_ptr(), 0, function)
+        };
+        // There is nowhere to tell it.
+        _ = self.api.check(status);
+    }
+}

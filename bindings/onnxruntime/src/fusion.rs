@@ -1,0 +1,393 @@
+//! Which nodes become one layer: a Conv or ConvTranspose, with a Pad in front of it, and
+//! normalisation, addition and activation behind it.
+
+use std::collections::{HashMap, HashSet};
+
+use convoke::{Activation, DType, Operator};
+
+use crate::api::Result;
+use crate::graph::{AttributeValue, Attributes, Node, Tensor, TensorType, Value};
+
+/// A layer and the nodes that it replaces.
+pub(crate) struct Fusion<'g> {
+    pub(crate) node: Node<'g>,
+    pub(crate) op: String,
+    /// Those of the convolution, with the pads of a Pad in front added to its own.
+    pub(crate) attributes: Attributes,
+    /// All nodes, the convolution included.
+    pub(crate) nodes: Vec<Node<'g>>,
+    pub(crate) x: Value<'g>,
+    pub(crate) w: Value<'g>,
+    pub(crate) bias: Option<Value<'g>>,
+    pub(crate) normalisation: Option<Normalisation<'g>>,
+    pub(crate) residual: Option<Value<'g>>,
+    pub(crate) activation: Activation,
+    pub(crate) dtype: DType,
+}
+
+/// A BatchNormalization of constants.
+pub(crate) struct Normalisation<'g> {
+    /// `scale`, `B`, `input_mean` and `input_var`.
+    pub(crate) constants: [Value<'g>; 4],
+    pub(crate) epsilon: f32,
+}
+
+impl<'g> Fusion<'g> {
+    /// W and the bias, if both are the same in every run.
+    pub(crate) fn constants(&self) -> Result<Option<(Tensor<'g>, Option<Tensor<'g>>)>> {
+        let Some(w) = self.w.constant()? else { return Ok(None) };
+        let Some(bias) = self.bias else { return Ok(Some((w, None))) };
+        Ok(bias.constant()?.map(|bias| (w, Some(bias))))
+    }
+
+    /// The node's name and the operators, for the log.
+    pub(crate) fn title(&self) -> Result<String> {
+        let ops = self.nodes.iter().map(|node| node.op()).collect::<Result<Vec<_>>>()?.join(" + ");
+        Ok(format!("node {:?} ({ops})", self.node.name()?))
+    }
+
+    /// Checks what is known before a run. If convoke cannot compute the layer, this is the reason.
+    pub(crate) fn check(&self) -> Result<std::result::Result<(), String>> {
+        for value in [Some(self.w), self.bias, self.residual].into_iter().flatten() {
+            let ty = value.tensor_type()?;
+            if ty.as_ref().and_then(TensorType::dtype) != Some(self.dtype) {
+                return Ok(Err(format!("{} and {} are of different types", self.x.name()?, value.name()?)));
+            }
+        }
+        let known = self.w.tensor_type()?.and_then(|ty| ty.shape());
+        let w_dims = match self.w.constant()? {
+            Some(w) => w.dims().to_vec(),
+            None => match known {
+                Some(shape) => shape.into_iter().map(|size| size as i64).collect(),
+                None => return Ok(Ok(())),
+            },
+        };
+        let since = self.node.since_version()?;
+        let x_shape = self.x.tensor_type()?.and_then(|ty| ty.shape());
+        let bias = self.bias.map(Value::constant).transpose()?.flatten();
+        let check = || -> std::result::Result<(), convoke::Error> {
+            let operator = Operator::from_attributes(&self.op, since, &self.attributes.for_convoke(), &w_dims)?;
+            operator.check_dtype(self.dtype)?;
+            if let Some(x_shape) = &x_shape {
+                let geometry = operator.geometry(x_shape)?;
+                if let Some(bias) = &bias {
+                    geometry.validate_bias(&bias.shape().unwrap_or_default())?;
+                }
+            }
+            Ok(())
+        };
+        Ok(check().map_err(|error| error.to_string()))
+    }
+}
+
+/// Finds layers in a graph, each with nodes that no other layer has.
+pub(crate) struct Finder<'g> {
+    /// Those that pad, by the name of their output.
+    pads: HashMap<String, Node<'g>>,
+    /// Nodes of layers.
+    taken: HashSet<Node<'g>>,
+}
+
+impl<'g> Finder<'g> {
+    pub(crate) fn new(nodes: &[Node<'g>]) -> Result<Self> {
+        let mut pads = HashMap::new();
+        for node in nodes {
+            if node.op()? == "Pad" {
+                pads.insert(node.output()?.name()?, *node);
+            }
+        }
+        Ok(Self { pads, taken: HashSet::new() })
+    }
+
+    /// The nodes of a layer are no other layer's.
+    pub(crate) fn take(&mut self, layer: &Fusion<'g>) {
+        self.taken.extend(&layer.nodes);
+    }
+
+    /// The layer of a node.
+    ///
+    /// The inner result is the reason if convoke leaves the node alone. `None` if it is no
+    /// convolution.
+    pub(crate) fn layer(&self, node: Node<'g>) -> Result<Option<std::result::Result<Fusion<'g>, String>>> {
+        let op = node.op()?;
+        if !matches!(&*op, "Conv" | "ConvTranspose") {
+            return Ok(None);
+        }
+        let inputs = node.inputs()?;
+        let input = |i: usize| -> Result<Option<Value<'g>>> {
+            let Some(value) = inputs.get(i).copied().flatten() else { return Ok(None) };
+            Ok(if value.is_left_out()? { None } else { Some(value) })
+        };
+        let (Some(x), Some(w)) = (input(0)?, input(1)?) else { return Ok(Some(Err("X or W is missing".into()))) };
+        let Some(type_of_x) = x.tensor_type()? else { return Ok(Some(Err("X is not a tensor".into()))) };
+        let Some(dtype) = type_of_x.dtype() else {
+            return Ok(Some(Err(format!("X is of ONNX's type {}", type_of_x.code))));
+        };
+        let mut layer = Fusion {
+            node,
+            op,
+            attributes: node.attributes()?,
+            nodes: vec![node],
+            x,
+            w,
+            bias: input(2)?,
+            normalisation: None,
+            residual: None,
+            activation: Activation::None,
+            dtype,
+        };
+        self.take_pad(&mut layer)?;
+        let mut end = node.output()?;
+        self.take_normalisation(&mut layer, &mut end)?;
+        self.take_residual(&mut layer, &mut end)?;
+        self.take_activation(&mut layer, &mut end)?;
+        Ok(Some(Ok(layer)))
+    }
+
+    /// The only node behind a value, if it is free.
+    fn next(&self, value: Value<'g>) -> Result<Option<Node<'g>>> {
+        Ok(value.only_consumer()?.filter(|node| !self.taken.contains(node)))
+    }
+
+    /// A Pad with zeros in front. ConvTranspose has none to take: its pads cut off.
+    fn take_pad(&self, layer: &mut Fusion<'g>) -> Result<()> {
+        let Some(&pad) = self.pads.get(&layer.x.name()?) else { return Ok(()) };
+        let explicit = matches!(layer.attributes.string("auto_pad"), None | Some("" | "NOTSET" | "VALID"));
+        if layer.op != "Conv" || !explicit || self.taken.contains(&pad) {
+            return Ok(());
+        }
+        // Another reader of the padded tensor needs it.
+        if layer.x.only_consumer()? != Some(layer.node) {
+            return Ok(());
+        }
+        let (Some(zeros), Some(Some(data))) = (pad_of_zeros(pad)?, pad.inputs()?.first().copied()) else {
+            return Ok(());
+        };
+        let Some(added) = spatial_pads(&zeros) else { return Ok(()) };
+        let own = match layer.attributes.get("pads") {
+            Some(AttributeValue::Ints(own)) if own.len() == added.len() => own.clone(),
+            // VALID ignores pads, which are an error otherwise.
+            None => vec![0; added.len()],
+            _ => return Ok(()),
+        };
+        let Some(pads) = own.iter().zip(&added).map(|(own, added)| own.checked_add(*added)).collect() else {
+            return Ok(());
+        };
+        layer.attributes.set("auto_pad", AttributeValue::String("NOTSET".into()));
+        layer.attributes.set("pads", AttributeValue::Ints(pads));
+        layer.nodes.insert(0, pad);
+        layer.x = data;
+        Ok(())
+    }
+
+    /// A BatchNormalization, whose factors go into W. In short types the products would be rounded
+    /// where the sums are not, so these are left alone.
+    fn take_normalisation(&self, layer: &mut Fusion<'g>, end: &mut Value<'g>) -> Result<()> {
+        let Some(next) = self.next(*end)? else { return Ok(()) };
+        let is_wide = matches!(layer.dtype, DType::F32 | DType::F64);
+        // Version 9 is the first without the attribute `spatial`.
+        if !is_wide || next.op()? != "BatchNormalization" || next.since_version()? < 9 {
+            return Ok(());
+        }
+        let (attributes, inputs, outputs) = (next.attributes()?, next.inputs()?, next.outputs()?);
+        // In training it computes mean and variance itself, and has outputs for them.
+        if attributes.int("training_mode", 0) != 0 || outputs.iter().skip(1).any(Option::is_some) {
+            return Ok(());
+        }
+        let [Some(_), Some(scale), Some(shift), Some(mean), Some(variance)] = inputs[..] else { return Ok(()) };
+        let constants = [scale, shift, mean, variance];
+        for value in constants {
+            if value.constant()?.is_none() || value.tensor_type()?.and_then(|ty| ty.dtype()) != Some(layer.dtype) {
+                return Ok(());
+            }
+        }
+        if layer.constants()?.is_some() {
+            layer.normalisation = Some(Normalisation { constants, epsilon: attributes.float("epsilon", 1e-5) });
+            layer.nodes.push(next);
+            *end = next.output()?;
+        }
+        Ok(())
+    }
+
+    /// An Add of a tensor of the same shape.
+    fn take_residual(&self, layer: &mut Fusion<'g>, end: &mut Value<'g>) -> Result<()> {
+        let Some(next) = self.next(*end)? else { return Ok(()) };
+        if next.op()? != "Add" {
+            return Ok(());
+        }
+        let (Some(sum), name) = (end.tensor_type()?, end.name()?) else { return Ok(()) };
+        for value in next.inputs()?.into_iter().flatten() {
+            if value.name()? == name {
+                continue;
+            }
+            if value.tensor_type()?.is_some_and(|ty| ty.is_same_as(&sum)) {
+                layer.residual = Some(value);
+                layer.nodes.push(next);
+                *end = next.output()?;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn take_activation(&self, layer: &mut Fusion<'g>, end: &mut Value<'g>) -> Result<()> {
+        let Some(consumers) = end.consumers()? else { return Ok(()) };
+        if consumers.iter().any(|node| self.taken.contains(node)) {
+            return Ok(());
+        }
+        let (activation, nodes) = match consumers[..] {
+            [node] => (activation_of_node(node)?, vec![node]),
+            [one, other] => match gated(*end, one, other)? {
+                Some((activation, gate, product)) => (Some(activation), vec![gate, product]),
+                None => return Ok(()),
+            },
+            _ => return Ok(()),
+        };
+        if let Some(activation) = activation
+            && !nodes.iter().any(|node| self.taken.contains(node))
+        {
+            layer.activation = activation;
+            *end = nodes[nodes.len() - 1].output()?;
+            layer.nodes.extend(nodes);
+        }
+        Ok(())
+    }
+}
+
+/// The pads of all axes, first those before and then those behind, if the node adds zeros.
+fn pad_of_zeros(pad: Node<'_>) -> Result<Option<Vec<i64>>> {
+    let (attributes, inputs) = (pad.attributes()?, pad.inputs()?);
+    if !matches!(attributes.string("mode"), None | Some("constant")) {
+        return Ok(None);
+    }
+    if pad.since_version()? < 11 {
+        let pads =
+            if let Some(AttributeValue::Ints(pads)) = attributes.get("pads") { Some(pads.clone()) } else { None };
+        return Ok(pads.filter(|_| attributes.float("value", 0.0) == 0.0));
+    }
+    let given = |i: usize| -> Result<Option<Value<'_>>> {
+        let Some(value) = inputs.get(i).copied().flatten() else { return Ok(None) };
+        Ok(if value.is_left_out()? { None } else { Some(value) })
+    };
+    let is_zero = match given(2)? {
+        None => true,
+        Some(value) => value.scalar()? == Some(0.0),
+    };
+    // With a list of axes the pads would be those of these axes alone.
+    if !is_zero || given(3)?.is_some() {
+        return Ok(None);
+    }
+    let Some(pads) = given(1)?.map(Value::constant).transpose()?.flatten() else { return Ok(None) };
+    Ok(pads.ints()?.map(<[_]>::to_vec))
+}
+
+/// The pads of the spatial axes, if the other two have none and nothing is cut off.
+fn spatial_pads(pads: &[i64]) -> Option<Vec<i64>> {
+    let (before, behind) = pads.split_at(pads.len() / 2);
+    let fits = pads.len().is_multiple_of(2) && before.len() > 2 && pads.iter().all(|pad| *pad >= 0);
+    let is_spatial = || before[..2].iter().chain(&behind[..2]).all(|pad| *pad == 0);
+    (fits && is_spatial()).then(|| [&before[2..], &behind[2..]].concat())
+}
+
+/// The activation that a node computes of its first input.
+fn activation_of_node(node: Node<'_>) -> Result<Option<Activation>> {
+    let attributes = node.attributes()?;
+    Ok(match &*node.op()? {
+        "Relu" => Some(Activation::Relu),
+        "Sigmoid" => Some(Activation::Sigmoid),
+        "Tanh" => Some(Activation::Tanh),
+        "HardSwish" => Some(Activation::HardSwish),
+        "Swish" => (attributes.float("alpha", 1.0) == 1.0).then_some(Activation::Silu),
+        "LeakyRelu" => Some(Activation::LeakyRelu { alpha: attributes.float("alpha", 0.01) }),
+        "PRelu" => {
+            let slope = node.inputs()?.get(1).copied().flatten();
+            let alpha = slope.map(Value::scalar).transpose()?.flatten().and_then(exact);
+            alpha.map(|alpha| Activation::LeakyRelu { alpha })
+        }
+        "Clip" => clip(node, &attributes)?,
+        _ => None,
+    })
+}
+
+/// A Clip by constants.
+fn clip(node: Node<'_>, attributes: &Attributes) -> Result<Option<Activation>> {
+    let [mut min, mut max] = [f32::NEG_INFINITY, f32::INFINITY];
+    if node.since_version()? < 11 {
+        min = attributes.float("min", min);
+        max = attributes.float("max", max);
+    } else {
+        for (i, bound) in [(1, &mut min), (2, &mut max)] {
+            let Some(value) = node.inputs()?.get(i).copied().flatten() else { continue };
+            if value.is_left_out()? {
+                continue;
+            }
+            let Some(known) = value.scalar()?.and_then(exact) else { return Ok(None) };
+            *bound = known;
+        }
+    }
+    Ok((!min.is_nan() && !max.is_nan()).then_some(Activation::Clip { min, max }))
+}
+
+/// As an `f32`, if it is one.
+fn exact(value: f64) -> Option<f32> {
+    let short = value as f32;
+    (f64::from(short) == value).then_some(short)
+}
+
+/// A product of a value with an activation of itself: the activation, the node that computes the
+/// factor, and the product.
+fn gated<'g>(value: Value<'g>, one: Node<'g>, other: Node<'g>) -> Result<Option<(Activation, Node<'g>, Node<'g>)>> {
+    for (gate, product) in [(one, other), (other, one)] {
+        let activation = match &*gate.op()? {
+            "Sigmoid" => Activation::Silu,
+            "HardSigmoid" => {
+                let attributes = gate.attributes()?;
+                let (alpha, beta) = (attributes.float("alpha", 0.2), attributes.float("beta", 0.5));
+                if (alpha, beta) != (1.0 / 6.0, 0.5) {
+                    continue;
+                }
+                Activation::HardSwish
+            }
+            _ => continue,
+        };
+        let factor = gate.output()?;
+        if product.op()? != "Mul" || factor.only_consumer()? != Some(product) {
+            continue;
+        }
+        let mut names = product.inputs()?.into_iter().flatten().map(Value::name).collect::<Result<Vec<_>>>()?;
+        let mut wanted = vec![value.name()?, factor.name()?];
+        names.sort();
+        wanted.sort();
+        if names == wanted {
+            return Ok(Some((activation, gate, product)));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pads_of_other_axes_and_negative_ones_are_not_taken() {
+        assert_eq!(spatial_pads(&[0, 0, 1, 2, 0, 0, 3, 4]), Some(vec![1, 2, 3, 4]));
+        assert_eq!(spatial_pads(&[0, 0, 1, 0, 0, 3]), Some(vec![1, 3]));
+        for pads in [
+            &[0, 1, 1, 2, 0, 0, 3, 4][..],
+            &[0, 0, 1, 2, 1, 0, 3, 4],
+            &[0, 0, -1, 0, 0, 3],
+            &[0, 0, 0],
+            &[0, 0, 0, 0],
+            &[],
+        ] {
+            assert_eq!(spatial_pads(pads), None, "{pads:?}");
+        }
+    }
+
+    #[test]
+    fn bounds_that_are_no_f32_are_not_taken() {
+        assert_eq!((exact(6.0), exact(0.1), exact(f64::INFINITY)), (Some(6.0), None, Some(f32::INFINITY)));
+        assert_eq!((exact(f64::from(0.1_f32)), exact(f64::NAN)), (Some(0.1), None));
+    }
+}

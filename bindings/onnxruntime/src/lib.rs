@@ -1,0 +1,23 @@
+//! An execution provider for onnxruntime: the nodes Conv and ConvTranspose of any model run on
+//! [convoke](convoke).
+//!
+//! It is a library that onnxruntime loads
+//! (`register_execution_provider_library`), and has no Rust interface. The README says how to use
+//! it.
+//!
+//! * [`provider`](mod@provider): what onnxruntime calls.
+//! * [`fusion`](mod@fusion): which nodes become one layer.
+//! * [`layer`](mod@layer): how a layer runs; [`weights`](mod@weights): how it is packed.
+//! * [`graph`](mod@graph), [`api`](mod@api), [`abi`](mod@abi): onnxruntime's C interface.
+#![allow(rustdoc::private_intra_doc_links, reason = "the crate has no public items, and exports two functions of C")]
+
+mod abi;
+mod api;
+mod fusion;
+mod graph;
+mod layer;
+mod options;
+mod pool;
+mod provider;
+mod session;
+mod weights;

@@ -1,0 +1,476 @@
+//! The provider as onnxruntime sees it: a factory, a provider for each session, and a function for
+//! each layer.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ort_sys::{
+    OrtAllocator, OrtApi, OrtApiBase, OrtEpDevice, OrtGraph, OrtHardwareDevice, OrtHardwareDeviceType,
+    OrtKernelContext, OrtKeyValuePairs, OrtLogger, OrtMemoryInfo, OrtNode, OrtSessionOptions, OrtStatusPtr,
+};
+
+use crate::abi::{
+    API_VERSION, Ep, EpApi, EpFactory, FIRST_RELEASE, GraphSupportInfo, NodeComputeContext, NodeComputeInfo,
+    NodeFusionOptions,
+};
+use crate::api::{Api, Failure, Level, Log, Result, status};
+use crate::fusion::Finder;
+use crate::graph::{Graph, Node, non_null};
+use crate::layer::{self, Layer, Packing, Run};
+use crate::options::Options;
+use crate::session::Session;
+
+/// The provider's name. onnxruntime makes [`PREFIX`](crate::options::PREFIX) of it.
+const NAME: &CStr = c"Convoke";
+const VENDOR: &CStr = c"convoke";
+const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+    Ok(version) => version,
+    Err(_) => panic!("a version with a zero"),
+};
+
+const OK: OrtStatusPtr = OrtStatusPtr(null_mut());
+
+/// What onnxruntime knows as an [`EpFactory`]: that is its first member.
+#[repr(C)]
+struct Factory {
+    base: EpFactory,
+    api: Api,
+}
+
+/// What onnxruntime knows as an [`Ep`]: that is its first member.
+#[repr(C)]
+struct Provider {
+    base: Ep,
+    api: Api,
+    session: Arc<Session>,
+}
+
+/// What onnxruntime knows as a [`NodeComputeInfo`]: that is its first member.
+#[repr(C)]
+struct Compiled {
+    base: NodeComputeInfo,
+    api: Api,
+    layer: Box<dyn Layer>,
+}
+
+/// Makes the factory.
+///
+/// # Safety
+/// onnxruntime calls it when the library is registered, with pointers as its C interface says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "system" fn CreateEpFactories(
+    _registered_name: *const c_char,
+    base: *const OrtApiBase,
+    _logger: *const OrtLogger,
+    factories: *mut *mut EpFactory,
+    most: usize,
+    made: *mut usize,
+) -> OrtStatusPtr {
+    // SAFETY: onnxruntime's table of versions, whose functions any version has.
+    let (ort, release) = unsafe {
+        let release = CStr::from_ptr(((*base).GetVersionString)()).to_string_lossy();
+        (((*base).GetApi)(API_VERSION), release)
+    };
+    // SAFETY: null, or a table that lives as long as the process.
+    let Some(ort) = (unsafe { ort.as_ref() }) else {
+        // The first members of the table, which make statuses, are those of every version.
+        // SAFETY: as above.
+        let oldest: Option<&OrtApi> = unsafe { ((*base).GetApi)(1).as_ref() };
+        let failure = Failure::invalid(format_args!(
+            "this provider needs onnxruntime {FIRST_RELEASE} or newer (version {API_VERSION} of its C interface), and this is {release}"
+        ));
+        return oldest.map_or(OK, |ort| status(ort, &failure));
+    };
+    // SAFETY: the table of this version, of which `EpApi` is the beginning.
+    let Some(ep) = (unsafe { (ort.GetEpApi)().cast::<EpApi>().as_ref() }) else {
+        return status(ort, &Failure::invalid("this onnxruntime is built without execution providers as plugins"));
+    };
+    let api = Api { ort, ep };
+    api.guard(|| {
+        if most < 1 {
+            return Err(Failure::other("no room for a factory"));
+        }
+        let factory = Box::new(Factory {
+            base: EpFactory {
+                ort_version_supported: API_VERSION,
+                GetName: factory_name,
+                GetVendor: factory_vendor,
+                GetSupportedDevices: supported_devices,
+                CreateEp: create_provider,
+                ReleaseEp: release_provider,
+                GetVendorId: vendor_id,
+                GetVersion: version,
+                ValidateCompiledModelCompatibilityInfo: None,
+                CreateAllocator: no_allocator,
+                ReleaseAllocator: release_no_allocator,
+                CreateDataTransfer: no_data_transfer,
+                IsStreamAware: is_stream_aware,
+                CreateSyncStreamForDevice: None,
+                GetHardwareDeviceIncompatibilityDetails: None,
+                CreateExternalResourceImporterForDevice: None,
+                GetNumCustomOpDomains: None,
+                GetCustomOpDomains: None,
+            },
+            api,
+        });
+        // SAFETY: onnxruntime gives room for `most` factories, and for their number.
+        unsafe {
+            *factories = Box::into_raw(factory).cast();
+            *made = 1;
+        }
+        Ok(())
+    })
+}
+
+/// Frees the factory.
+///
+/// # Safety
+/// onnxruntime calls it once, with what [`CreateEpFactories`] made.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "system" fn ReleaseEpFactory(factory: *mut EpFactory) -> OrtStatusPtr {
+    // SAFETY: as promised, it is a `Factory` from a box.
+    drop(unsafe { Box::from_raw(factory.cast::<Factory>()) });
+    OK
+}
+
+// --- The factory --------------------------------------------------------------------------------
+
+extern "system" fn factory_name(_: *const EpFactory) -> *const c_char {
+    NAME.as_ptr()
+}
+
+extern "system" fn factory_vendor(_: *const EpFactory) -> *const c_char {
+    VENDOR.as_ptr()
+}
+
+/// It is that of PCI, which a library has none of.
+extern "system" fn vendor_id(_: *const EpFactory) -> u32 {
+    0
+}
+
+extern "system" fn version(_: *const EpFactory) -> *const c_char {
+    VERSION.as_ptr()
+}
+
+extern "system" fn is_stream_aware(_: *const EpFactory) -> bool {
+    false
+}
+
+/// Tensors are in onnxruntime's own memory.
+///
+/// # Safety
+/// onnxruntime calls it.
+unsafe extern "system" fn no_allocator(
+    _: *mut EpFactory,
+    _: *const OrtMemoryInfo,
+    _: *const OrtKeyValuePairs,
+    out: *mut *mut OrtAllocator,
+) -> OrtStatusPtr {
+    // SAFETY: onnxruntime gives room for the result.
+    unsafe { *out = null_mut() };
+    OK
+}
+
+extern "system" fn release_no_allocator(_: *mut EpFactory, _: *mut OrtAllocator) {}
+
+/// # Safety
+/// onnxruntime calls it.
+unsafe extern "system" fn no_data_transfer(_: *mut EpFactory, out: *mut *mut c_void) -> OrtStatusPtr {
+    // SAFETY: onnxruntime gives room for the result.
+    unsafe { *out = null_mut() };
+    OK
+}
+
+/// The CPU.
+///
+/// # Safety
+/// onnxruntime calls it, with a factory of this library.
+unsafe extern "system" fn supported_devices(
+    factory: *mut EpFactory,
+    devices: *const *const OrtHardwareDevice,
+    count: usize,
+    out: *mut *mut OrtEpDevice,
+    most: usize,
+    made: *mut usize,
+) -> OrtStatusPtr {
+    // SAFETY: as promised.
+    let api = unsafe { (*factory.cast::<Factory>()).api };
+    api.guard(|| {
+        // SAFETY: onnxruntime gives room for the number.
+        unsafe { *made = 0 };
+        // SAFETY: the number of devices is onnxruntime's.
+        for &device in unsafe { slice(devices, count) } {
+            // SAFETY: the device lives. Types beyond those of the enumeration do not exist in this
+            // version of the interface, which the runtime was asked for.
+            let kind = unsafe { (api.ort.HardwareDevice_Type)(device) };
+            // SAFETY: there is room for `most` devices.
+            unsafe {
+                if kind == OrtHardwareDeviceType::OrtHardwareDeviceType_CPU && *made < most {
+                    api.check((api.ep.CreateEpDevice)(factory, device, null(), null(), out.add(*made)))?;
+                    *made += 1;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// onnxruntime calls it, with a factory of this library.
+unsafe extern "system" fn create_provider(
+    factory: *mut EpFactory,
+    _devices: *const *const OrtHardwareDevice,
+    _metadata: *const *const OrtKeyValuePairs,
+    _count: usize,
+    options: *const OrtSessionOptions,
+    logger: *const OrtLogger,
+    out: *mut *mut Ep,
+) -> OrtStatusPtr {
+    // SAFETY: as promised.
+    let api = unsafe { (*factory.cast::<Factory>()).api };
+    api.guard(|| {
+        // SAFETY: the options live for the call.
+        let options = Options::parse(&unsafe { config_entries(api, options) }?)?;
+        // SAFETY: the session's logger outlives its provider.
+        let log = unsafe { Log::new(api, non_null(logger, "logger")?, options.log_level) };
+        let provider = Box::new(Provider {
+            base: Ep {
+                ort_version_supported: API_VERSION,
+                GetName: provider_name,
+                GetCapability: capability,
+                Compile: compile,
+                ReleaseNodeComputeInfos: release_compiled,
+                GetPreferredDataLayout: None,
+                ShouldConvertDataLayoutForOp: None,
+                SetDynamicOptions: None,
+                OnRunStart: None,
+                OnRunEnd: None,
+                CreateAllocator: None,
+                CreateSyncStreamForDevice: None,
+                GetCompiledModelCompatibilityInfo: None,
+                GetKernelRegistry: None,
+                IsConcurrentRunSupported: None,
+            },
+            api,
+            session: Arc::new(Session::new(options, log)?),
+        });
+        // SAFETY: onnxruntime gives room for the result.
+        unsafe { *out = Box::into_raw(provider).cast() };
+        Ok(())
+    })
+}
+
+/// The configuration of a session.
+///
+/// # Safety
+/// The options must live for the call.
+unsafe fn config_entries(api: Api, options: *const OrtSessionOptions) -> Result<BTreeMap<String, String>> {
+    let (mut pairs, mut keys, mut values, mut count) = (null_mut(), null(), null(), 0);
+    // SAFETY: as promised.
+    api.check(unsafe { (api.ort.GetSessionOptionsConfigEntries)(options, &mut pairs) })?;
+    // SAFETY: the pairs are this function's, until it releases them. Keys and values are C strings
+    // of theirs, as many as onnxruntime says.
+    unsafe {
+        (api.ort.GetKeyValuePairs)(pairs, &mut keys, &mut values, &mut count);
+        let text = |raw: *const c_char| CStr::from_ptr(raw).to_string_lossy().into_owned();
+        let (keys, values) = (slice(keys, count), slice(values, count));
+        let entries = keys.iter().zip(values).map(|(key, value)| (text(*key), text(*value))).collect();
+        (api.ort.ReleaseKeyValuePairs)(pairs);
+        Ok(entries)
+    }
+}
+
+/// # Safety
+/// onnxruntime calls it once, with what [`create_provider`] made.
+unsafe extern "system" fn release_provider(_: *mut EpFactory, provider: *mut Ep) {
+    // SAFETY: as promised, it is a `Provider` from a box.
+    drop(unsafe { Box::from_raw(provider.cast::<Provider>()) });
+}
+
+// --- The provider of a session ------------------------------------------------------------------
+
+extern "system" fn provider_name(_: *const Ep) -> *const c_char {
+    NAME.as_ptr()
+}
+
+/// Claims the layers of a graph.
+///
+/// # Safety
+/// onnxruntime calls it, with a provider of this library.
+unsafe extern "system" fn capability(
+    provider: *mut Ep,
+    graph: *const OrtGraph,
+    info: *mut GraphSupportInfo,
+) -> OrtStatusPtr {
+    // SAFETY: as promised.
+    let Provider { api, session, .. } = unsafe { &*provider.cast::<Provider>() };
+    api.guard(|| {
+        // SAFETY: the graph lives for the call.
+        let graph = unsafe { Graph::new(*api, non_null(graph, "graph")?) };
+        let nodes = graph.nodes()?;
+        let mut finder = Finder::new(&nodes)?;
+        for node in nodes {
+            let Some(layer) = finder.layer(node)? else { continue };
+            let checked = match layer {
+                Ok(layer) => layer.check()?.map(|()| layer),
+                Err(reason) => Err(reason),
+            };
+            let layer = match checked {
+                Ok(layer) => layer,
+                Err(reason) => {
+                    let (op, name) = (node.op()?, node.name()?);
+                    session
+                        .log()
+                        .write(Level::Warning, || format!("node {name:?} ({op}) is left to onnxruntime: {reason}"));
+                    continue;
+                }
+            };
+            let nodes: Vec<*const OrtNode> = layer.nodes.iter().map(|node| node.as_ptr()).collect();
+            let options = NodeFusionOptions { ort_version_supported: API_VERSION, drop_constant_initializers: true };
+            // SAFETY: the nodes are of the graph, which lives for the call as `info` does.
+            let fused =
+                unsafe { (api.ep.EpGraphSupportInfo_AddNodesToFuse)(info, nodes.as_ptr(), nodes.len(), &options) };
+            api.check(fused)?;
+            finder.take(&layer);
+        }
+        Ok(())
+    })
+}
+
+/// Compiles the layers that [`capability`] claimed.
+///
+/// # Safety
+/// onnxruntime calls it, with a provider of this library.
+unsafe extern "system" fn compile(
+    provider: *mut Ep,
+    graphs: *const *const OrtGraph,
+    fused_nodes: *const *const OrtNode,
+    count: usize,
+    infos: *mut *mut NodeComputeInfo,
+    _ep_context_nodes: *mut *mut OrtNode,
+) -> OrtStatusPtr {
+    // SAFETY: as promised.
+    let Provider { api, session, .. } = unsafe { &*provider.cast::<Provider>() };
+    api.guard(|| {
+        // SAFETY: there are `count` graphs and nodes.
+        let (graphs, fused_nodes) = unsafe { (slice(graphs, count), slice(fused_nodes, count)) };
+        let mut packings = Vec::with_capacity(count);
+        for (&graph, &fused) in graphs.iter().zip(fused_nodes) {
+            // SAFETY: both live for the call.
+            let (graph, fused) = unsafe {
+                (Graph::new(*api, non_null(graph, "graph")?), Node::new(*api, non_null(fused, "fused node")?))
+            };
+            packings.push(read_layer(session, graph, fused)?);
+        }
+        let layers = pack_all(packings, session.compiling_threads())?;
+        session.save_tuning()?;
+        session.log().write(Level::Info, || format!("{count} layers are convoke's"));
+        for (i, layer) in layers.into_iter().enumerate() {
+            let compiled = Box::new(Compiled {
+                base: NodeComputeInfo {
+                    ort_version_supported: API_VERSION,
+                    CreateState: create_state,
+                    Compute: compute,
+                    ReleaseState: release_state,
+                },
+                api: *api,
+                layer,
+            });
+            // SAFETY: onnxruntime gives room for `count` results.
+            unsafe { *infos.add(i) = Box::into_raw(compiled).cast() };
+        }
+        Ok(())
+    })
+}
+
+/// Reads the layer of a fused node. The nodes of its graph are those that [`capability`] claimed.
+fn read_layer<'g>(session: &Arc<Session>, graph: Graph<'g>, fused: Node<'g>) -> Result<Packing<'g>> {
+    let nodes = graph.nodes()?;
+    let finder = Finder::new(&nodes)?;
+    for node in &nodes {
+        if let Some(Ok(fusion)) = finder.layer(*node)? {
+            if fusion.nodes.len() != nodes.len() {
+                return Err(Failure::other(format_args!("{} is not what was claimed", fusion.title()?)));
+            }
+            return layer::read(session, &fusion, fused);
+        }
+    }
+    Err(Failure::other("a fused node without a convolution"))
+}
+
+/// Packs the weights of all layers, on some threads.
+fn pack_all(packings: Vec<Packing<'_>>, threads: usize) -> Result<Vec<Box<dyn Layer>>> {
+    let next = AtomicUsize::new(0);
+    let slots: Vec<_> = packings.into_iter().map(|packing| Mutex::new((Some(packing), None))).collect();
+    let work = || {
+        while let Some(slot) = slots.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            slot.1 = slot.0.take().map(|pack| pack());
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(slots.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let done = |slot: Mutex<(_, Option<_>)>| slot.into_inner().unwrap_or_else(PoisonError::into_inner).1;
+    slots.into_iter().map(|slot| done(slot).expect("every layer was packed")).collect()
+}
+
+/// # Safety
+/// onnxruntime calls it once for each layer, with what [`compile`] made.
+unsafe extern "system" fn release_compiled(_: *mut Ep, infos: *mut *mut NodeComputeInfo, count: usize) {
+    // SAFETY: as promised, each is a `Compiled` from a box.
+    for &info in unsafe { slice(infos.cast_const(), count) } {
+        // SAFETY: as above.
+        drop(unsafe { Box::from_raw(info.cast::<Compiled>()) });
+    }
+}
+
+// --- A layer ------------------------------------------------------------------------------------
+
+/// Layers have no state of a session besides themselves.
+///
+/// # Safety
+/// onnxruntime calls it.
+unsafe extern "system" fn create_state(
+    info: *mut NodeComputeInfo,
+    _context: *mut NodeComputeContext,
+    state: *mut *mut c_void,
+) -> OrtStatusPtr {
+    // SAFETY: onnxruntime gives room for the result.
+    unsafe { *state = info.cast() };
+    OK
+}
+
+extern "system" fn release_state(_: *mut NodeComputeInfo, _: *mut c_void) {}
+
+/// Computes one run of a layer.
+///
+/// # Safety
+/// onnxruntime calls it, with a layer of this library.
+unsafe extern "system" fn compute(
+    info: *mut NodeComputeInfo,
+    _state: *mut c_void,
+    context: *mut OrtKernelContext,
+) -> OrtStatusPtr {
+    // SAFETY: as promised.
+    let Compiled { api, layer, .. } = unsafe { &*info.cast::<Compiled>() };
+    api.guard(|| {
+        // SAFETY: the context lives for the call.
+        layer.run(unsafe { Run::new(*api, non_null(context.cast_const(), "context")?) })
+    })
+}
+
+/// A slice of onnxruntime's, which may be null where it is empty.
+///
+/// # Safety
+/// `count` elements must be there, and live for `'a`.
+unsafe fn slice<'a, E>(first: *const E, count: usize) -> &'a [E] {
+    // SAFETY: as promised.
+    if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(first, count) } }
+}

@@ -1,0 +1,149 @@
+//! What the layers of a session share.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use convoke::{Activation, Element, Executor, Operator, Planner, Threads, Tuning, Workspace};
+
+use crate::api::{Failure, Level, Log, Result};
+use crate::options::Options;
+use crate::weights::{Constants, PackedLayer, pack, pack_shared};
+
+/// A session's options, log and memory.
+pub(crate) struct Session {
+    options: Options,
+    log: Log,
+    /// The tuning file, and what is measured beside it.
+    tuning: Mutex<TuningFile>,
+    /// Workspaces that no run uses at the moment: as many as runs were active at the same time.
+    workspaces: Mutex<Vec<Workspace<'static>>>,
+}
+
+/// A file of measured picks.
+#[derive(Default)]
+struct TuningFile {
+    path: Option<PathBuf>,
+    known: Arc<Tuning>,
+    /// What was measured since the file was read or written.
+    measured: Tuning,
+}
+
+impl Session {
+    pub(crate) fn new(options: Options, log: Log) -> Result<Self> {
+        let path = options.tuning_file.clone();
+        let known = path.as_deref().map_or_else(|| Ok(Tuning::default()), read)?;
+        log.write(Level::Info, || format!("{options:?}, {} layers in the tuning file", known.len()));
+        let tuning = TuningFile { path, known: known.into(), measured: Tuning::default() };
+        Ok(Self { options, log, tuning: Mutex::new(tuning), workspaces: Mutex::default() })
+    }
+
+    pub(crate) fn log(&self) -> Log {
+        self.log
+    }
+
+    /// Threads that may compile at the same time. Layers are measured one at a time.
+    pub(crate) fn compiling_threads(&self) -> usize {
+        if self.options.tune { 1 } else { self.options.threads }
+    }
+
+    /// A planner for the session's layers.
+    pub(crate) fn planner(&self) -> Planner {
+        self.options.planner().tuning(lock(&self.tuning).known.clone())
+    }
+
+    /// Plans a layer for X of a shape, measures it if the user asked for it, and packs.
+    pub(crate) fn pack<T: Element>(
+        &self,
+        title: &str,
+        operator: Operator,
+        activation: Activation,
+        x_shape: &[usize],
+        constants: &Constants<'_, T>,
+    ) -> Result<PackedLayer<T>> {
+        if self.options.tune {
+            self.measure::<T>(&operator, activation, x_shape)?;
+        }
+        let planner = self.planner().activation(activation);
+        let cache = if self.options.share_weights {
+            // Sessions with other options must not share.
+            let description = format!("{:?} {activation:?}", self.options);
+            pack_shared((&planner, description), &operator, x_shape, constants)?
+        } else {
+            Arc::new(pack(&planner, &operator, x_shape, constants)?)
+        };
+        let plan = cache.plan(x_shape)?;
+        self.log.write(Level::Verbose, || format!("{title}: {}", plan.explain()));
+        Ok(PackedLayer::of_size(cache, planner, operator, x_shape))
+    }
+
+    /// Measures a layer that the tuning file lacks.
+    fn measure<T: Element>(&self, operator: &Operator, activation: Activation, x_shape: &[usize]) -> Result<()> {
+        let mut file = lock(&self.tuning);
+        let planner = self.options.planner().activation(activation).tuning(file.known.clone());
+        if planner.is_tuned::<T>(operator.clone(), x_shape)? {
+            return Ok(());
+        }
+        let (pool, mut measured) = (ScopedThreads(self.options.threads), Tuning::default());
+        _ = planner.tune::<T>(operator.clone(), x_shape, Threads::Executor(&pool), &mut measured)?;
+        Arc::make_mut(&mut file.known).merge(measured.clone());
+        file.measured.merge(measured);
+        Ok(())
+    }
+
+    /// Writes what was measured. Layers that others wrote meanwhile stay.
+    pub(crate) fn save_tuning(&self) -> Result<()> {
+        let mut file = lock(&self.tuning);
+        let Some(path) = file.path.clone().filter(|_| !file.measured.is_empty()) else { return Ok(()) };
+        let mut all = read(&path)?;
+        all.merge(std::mem::take(&mut file.measured));
+        // Renaming replaces a file at once: a reader sees the old one or the new one.
+        let beside = path.with_extension(format!("{}.new", std::process::id()));
+        let written = fs::write(&beside, all.to_string()).and_then(|()| fs::rename(&beside, &path));
+        written
+            .map_err(|error| Failure::other(format_args!("cannot write the tuning file {}: {error}", path.display())))
+    }
+
+    /// Lends a workspace that no other run uses. It keeps the size that it grows to.
+    pub(crate) fn with_workspace<R>(&self, body: impl FnOnce(&mut Workspace<'static>) -> Result<R>) -> Result<R> {
+        let free = lock(&self.workspaces).pop();
+        let mut workspace = free.map_or_else(|| Workspace::with_bytes(0), Ok)?;
+        let result = body(&mut workspace);
+        lock(&self.workspaces).push(workspace);
+        result
+    }
+}
+
+fn lock<V>(mutex: &Mutex<V>) -> std::sync::MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads a tuning file. One that does not exist is empty.
+fn read(path: &Path) -> Result<Tuning> {
+    let failure = |what: &str, error: &dyn std::fmt::Display| {
+        Failure::invalid(format_args!("cannot {what} the tuning file {}: {error}", path.display()))
+    };
+    match fs::read_to_string(path) {
+        Ok(text) => text.parse().map_err(|error| failure("understand", &error)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Tuning::default()),
+        Err(error) => Err(failure("read", &error)),
+    }
+}
+
+/// Threads for a measurement: onnxruntime lends its pool only to nodes that run.
+struct ScopedThreads(usize);
+
+impl Executor for ScopedThreads {
+    fn width(&self) -> usize {
+        self.0
+    }
+
+    fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
+        std::thread::scope(|scope| {
+            for i in 1..count {
+                scope.spawn(move || call(i));
+            }
+            call(0);
+        });
+    }
+}
