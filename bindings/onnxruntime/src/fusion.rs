@@ -209,23 +209,20 @@ impl<'g> Finder<'g> {
         Ok(())
     }
 
-    /// An Add of a tensor of the same shape.
+    /// An Add of a tensor of the same shape, or a Sum of two.
     fn take_residual(&self, layer: &mut Fusion<'g>, end: &mut Value<'g>) -> Result<()> {
         let Some(next) = self.next(*end)? else { return Ok(()) };
-        if next.op()? != "Add" {
+        if !matches!(&*next.op()?, "Add" | "Sum") {
             return Ok(());
         }
-        let (Some(sum), name) = (end.tensor_type()?, end.name()?) else { return Ok(()) };
-        for value in next.inputs()?.into_iter().flatten() {
-            if value.name()? == name {
-                continue;
-            }
-            if value.tensor_type()?.is_some_and(|ty| ty.is_same_as(&sum)) {
-                layer.residual = Some(value);
-                layer.nodes.push(next);
-                *end = next.output()?;
-                return Ok(());
-            }
+        let (sum, name) = (end.tensor_type()?, end.name()?);
+        let [Some(one), Some(other)] = next.inputs()?[..] else { return Ok(()) };
+        let value = if one.name()? == name { other } else { one };
+        let same = sum.zip(value.tensor_type()?).is_some_and(|(sum, ty)| ty.is_same_as(&sum));
+        if same && value.name()? != name {
+            layer.residual = Some(value);
+            layer.nodes.push(next);
+            *end = next.output()?;
         }
         Ok(())
     }

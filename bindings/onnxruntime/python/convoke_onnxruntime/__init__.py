@@ -1,0 +1,97 @@
+"""Conv and ConvTranspose of any ONNX model on convoke, inside onnxruntime.
+
+    import onnxruntime
+    import convoke_onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    convoke_onnxruntime.add_to(options)
+    session = onnxruntime.InferenceSession("model.onnx", options)
+"""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+
+import onnxruntime
+
+__all__ = ["PROVIDER", "add_to", "devices", "library_path", "register", "unregister"]
+
+PROVIDER = "Convoke"
+"""The provider's name, as in ``InferenceSession.get_providers()``."""
+
+_REGISTERED_AS = "convoke"
+_lock = threading.Lock()
+_registered = False
+
+
+def library_path() -> pathlib.Path:
+    """The library, for programs that register it themselves."""
+    folder = pathlib.Path(__file__).parent
+    for name in ("libconvoke_onnxruntime.so", "libconvoke_onnxruntime.dylib", "convoke_onnxruntime.dll"):
+        if (folder / name).exists():
+            return folder / name
+    raise FileNotFoundError(f"{folder} has no library of convoke: was the package built for this platform?")
+
+
+def register() -> None:
+    """Makes the provider known to onnxruntime. Further calls do nothing."""
+    global _registered
+    with _lock:
+        if not _registered:
+            if not hasattr(onnxruntime, "register_execution_provider_library"):
+                raise RuntimeError(f"convoke needs onnxruntime 1.24 or newer, and this is {onnxruntime.__version__}")
+            onnxruntime.register_execution_provider_library(_REGISTERED_AS, str(library_path()))
+            _registered = True
+
+
+def unregister() -> None:
+    """Unloads the library. No session may use it any more."""
+    global _registered
+    with _lock:
+        if _registered:
+            onnxruntime.unregister_execution_provider_library(_REGISTERED_AS)
+            _registered = False
+
+
+def devices() -> list[onnxruntime.OrtEpDevice]:
+    """The provider's devices, which is the CPU. Registers the provider."""
+    register()
+    return [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
+
+
+def add_to(
+    session_options: onnxruntime.SessionOptions,
+    *,
+    threads: int | None = None,
+    accuracy: str | None = None,
+    isa: str | None = None,
+    workspace_limit: int | None = None,
+    tuning_file: str | pathlib.Path | None = None,
+    tune: bool | None = None,
+    share_weights: bool | None = None,
+    log_level: str | None = None,
+) -> onnxruntime.SessionOptions:
+    """Adds the provider to the options of a session, in front of onnxruntime's own.
+
+    Nodes that convoke does not take run on onnxruntime's own provider. The README describes the
+    options. What is ``None`` has its default; ``threads`` is then the options'
+    ``intra_op_num_threads``, which must be set before.
+
+    Returns the same options.
+    """
+    if threads is None and session_options.intra_op_num_threads > 0:
+        threads = session_options.intra_op_num_threads
+    chosen = {
+        "threads": threads,
+        "accuracy": accuracy,
+        "isa": isa,
+        "workspace_limit": workspace_limit,
+        "tuning_file": tuning_file,
+        "tune": None if tune is None else int(tune),
+        "share_weights": None if share_weights is None else int(share_weights),
+        "log_level": log_level,
+    }
+    texts = {name: str(value) for name, value in chosen.items() if value is not None}
+    session_options.add_provider_for_devices(devices(), texts)
+    return session_options
