@@ -252,6 +252,9 @@ impl Planner {
         if let Some(packed) = &self.packed {
             self.check_packed_for::<T>(packed, &geometry, isa)?;
         }
+        // Where Y is empty, nothing reads the weights: any layout will do.
+        let is_empty = geometry.output_len() == 0;
+        let packed = self.packed.as_ref().filter(|_| !is_empty);
         let wish = |packed: Option<&Format>| match (self.algorithm, packed) {
             (Some(algorithm), _) => Wish::Force(algorithm),
             (None, Some(format)) => Wish::Packed(format.algorithm),
@@ -269,11 +272,11 @@ impl Planner {
             };
             self.choose(name, &request, wish(packed))
         };
-        let whole = choose(&geometry, self.packed.as_ref().map(|packed| &packed.whole))?;
+        let whole = choose(&geometry, packed.map(|packed| &packed.whole))?;
         // Where an algorithm is forced that cannot do without the other taps, or the weights were
         // packed for others, all are computed.
-        let live = LiveTaps::new(&geometry).and_then(|taps| {
-            let Some(packed) = &self.packed else {
+        let live = LiveTaps::new(&geometry).filter(|_| !is_empty).and_then(|taps| {
+            let Some(packed) = packed else {
                 let choice = choose(&taps.geometry, None).ok()?;
                 return (choice.cost() < whole.cost()).then_some((taps, choice));
             };
@@ -285,7 +288,7 @@ impl Planner {
             let choice = choose(&taps.geometry, Some(format)).ok()?;
             format.is_like(&choice.format(&taps.geometry, isa)).then_some((taps, choice))
         });
-        if let Some(packed) = &self.packed
+        if let Some(packed) = packed
             && !packed.whole.is_like(&whole.format(&geometry, isa))
         {
             let (has, needs) = (&packed.whole.layout, &whole.recipe.layout);

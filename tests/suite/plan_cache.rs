@@ -4,7 +4,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use crate::common::{Operands, Oracle};
-use convoke::{Activation, Algorithm, Conv, ErrorKind, PlanCache, Planner, Threads, Workspace};
+use convoke::{
+    Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Operator, PlanCache, Planner, Threads, Workspace,
+};
 
 fn conv() -> Conv {
     Conv::new([12, 6, 3, 3]).pads([1; 4])
@@ -46,6 +48,25 @@ fn eight_threads_get_right_results_for_a_hundred_shapes() {
         }
     });
     assert_eq!(cache.len(), 40);
+}
+
+#[test]
+fn an_empty_batch_runs_over_weights_of_any_layout() {
+    let layers: [(Operator, [usize; 4]); 4] = [
+        (conv().into(), [1, 6, 16, 16]),
+        (Conv::new([32, 32, 3, 3]).pads([1; 4]).into(), [1, 32, 56, 56]),
+        // Only some taps meet input.
+        (Conv::new([8, 8, 3, 3]).pads([1; 4]).into(), [1, 8, 1, 40]),
+        (ConvTranspose::new([16, 8, 2, 2]).strides([2, 2]).into(), [1, 16, 20, 20]),
+    ];
+    for (operator, usual) in layers {
+        let w = vec![0.5_f32; operator.weight_shape().iter().product()];
+        let most = NonZeroUsize::new(4).unwrap();
+        let cache = PlanCache::new(Planner::new(), operator, &usual, &w, None, most).unwrap();
+        let empty = cache.plan(&[0, usual[1], usual[2], usual[3]]).unwrap();
+        let mut workspace = Workspace::for_plan(&empty).unwrap();
+        empty.run(&[], cache.packed(), &mut [], &mut workspace, Threads::Serial).unwrap();
+    }
 }
 
 #[test]
