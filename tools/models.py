@@ -61,7 +61,8 @@ class Builder:
     def model(self, y):
         output = helper.make_tensor_value_info(y, TensorProto.FLOAT, [None] * 4)
         graph = helper.make_graph(self.nodes, self.name, [self.input], [output], self.weights)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
+        # The version of opset 22: onnxruntime refuses the newest ones.
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
 
 
 def resnet50():

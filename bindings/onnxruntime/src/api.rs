@@ -64,6 +64,8 @@ impl From<convoke::Error> for Failure {
 pub(crate) struct Api {
     pub(crate) ort: &'static OrtApi,
     pub(crate) ep: &'static EpApi,
+    /// Whether this release can have layers in the graphs of branches and loops.
+    pub(crate) fuses_in_branches: bool,
 }
 
 impl Api {

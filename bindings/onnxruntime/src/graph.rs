@@ -115,6 +115,14 @@ impl<'g> Graph<'g> {
         Self { api, raw, of_callback: PhantomData }
     }
 
+    /// Whether it is the graph of a branch or a loop.
+    pub(crate) fn is_nested(self) -> Result<bool> {
+        let mut parent = null();
+        // SAFETY: the graph lives.
+        self.api.check(unsafe { (self.api.ort.Graph_GetParentNode)(self.raw.as_ptr(), &mut parent) })?;
+        Ok(!parent.is_null())
+    }
+
     /// The nodes in an order in which they can run.
     pub(crate) fn nodes(self) -> Result<Vec<Node<'g>>> {
         let (ort, mut count) = (self.api.ort, 0);

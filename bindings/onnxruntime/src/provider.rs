@@ -31,6 +31,9 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => panic!("a version with a zero"),
 };
 
+/// Releases that give layers in two branches of a model the same name, and then refuse the model.
+const WITHOUT_BRANCHES: [&str; 4] = ["1.24.0", "1.24.1", "1.24.2", "1.24.3"];
+
 const OK: OrtStatusPtr = OrtStatusPtr(null_mut());
 
 /// What onnxruntime knows as an [`EpFactory`]: that is its first member.
@@ -88,7 +91,7 @@ pub(crate) unsafe extern "system" fn CreateEpFactories(
     let Some(ep) = (unsafe { (ort.GetEpApi)().cast::<EpApi>().as_ref() }) else {
         return status(ort, &Failure::invalid("this onnxruntime is built without execution providers as plugins"));
     };
-    let api = Api { ort, ep };
+    let api = Api { ort, ep, fuses_in_branches: !WITHOUT_BRANCHES.contains(&&*release) };
     api.guard(|| {
         if most < 1 {
             return Err(Failure::other("no room for a factory"));
@@ -310,6 +313,9 @@ unsafe extern "system" fn capability(
     api.guard(|| {
         // SAFETY: the graph lives for the call.
         let graph = unsafe { Graph::new(*api, non_null(graph, "graph")?) };
+        if !api.fuses_in_branches && graph.is_nested()? {
+            return Ok(());
+        }
         let nodes = graph.nodes()?;
         let mut finder = Finder::new(&nodes)?;
         for node in nodes {
@@ -329,7 +335,9 @@ unsafe extern "system" fn capability(
                 }
             };
             let nodes: Vec<*const OrtNode> = layer.nodes.iter().map(|node| node.as_ptr()).collect();
-            let options = NodeFusionOptions { ort_version_supported: API_VERSION, drop_constant_initializers: true };
+            // Where W or the bias is an input, the other one is read in every run, too.
+            let drop_constant_initializers = layer.constants()?.is_some();
+            let options = NodeFusionOptions { ort_version_supported: API_VERSION, drop_constant_initializers };
             // SAFETY: the nodes are of the graph, which lives for the call as `info` does.
             let fused =
                 unsafe { (api.ep.EpGraphSupportInfo_AddNodesToFuse)(info, nodes.as_ptr(), nodes.len(), &options) };

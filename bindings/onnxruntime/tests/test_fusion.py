@@ -1,0 +1,172 @@
+"""Which nodes become part of a layer, and that results stay the same."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from conftest import assert_close, run, run_plain
+from onnx import TensorProto, helper, numpy_helper
+
+NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+RNG = np.random.default_rng(5)
+
+
+def normal(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def model(nodes, constants, inputs=(), opset=22, outputs=("y",), x_shape=(2, 6, 9, 8)):
+    """A graph from x, by nodes given as (operator, inputs, output, attributes)."""
+    values = {"x": normal(*x_shape)} | dict(inputs)
+    made = [helper.make_node(op, ins.split(" "), [out], **attributes) for op, ins, out, attributes in nodes]
+    graph = helper.make_graph(
+        made,
+        "fusion",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape) for name, value in values.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), values
+
+
+W = {"w": normal(4, 6, 3, 3), "b": normal(4)}
+CONV = ("Conv", "x w b", "c", {"pads": [1, 1, 1, 1]})
+NORM = {"scale": normal(4), "shift": normal(4), "mean": normal(4), "var": np.abs(normal(4)) + 0.5}
+
+
+def f(value):
+    return np.array(value, np.float32)
+
+
+FUSED = {
+    "relu": ([CONV, ("Relu", "c", "y", {})], W, {}),
+    "clip": ([CONV, ("Clip", "c lo hi", "y", {})], W | {"lo": f(-0.5), "hi": f(0.75)}, {}),
+    "clip-above": ([CONV, ("Clip", "c  hi", "y", {})], W | {"hi": f(0.75)}, {}),
+    "leaky": ([CONV, ("LeakyRelu", "c", "y", {"alpha": 0.2})], W, {}),
+    "leaky-default": ([CONV, ("LeakyRelu", "c", "y", {})], W, {}),
+    "prelu": ([CONV, ("PRelu", "c slope", "y", {})], W | {"slope": f([0.3])}, {}),
+    "hardswish": ([CONV, ("HardSwish", "c", "y", {})], W, {}),
+    "sigmoid": ([CONV, ("Sigmoid", "c", "y", {})], W, {}),
+    "tanh": ([CONV, ("Tanh", "c", "y", {})], W, {}),
+    "silu": ([CONV, ("Sigmoid", "c", "s", {}), ("Mul", "c s", "y", {})], W, {}),
+    "silu-swapped": ([CONV, ("Sigmoid", "c", "s", {}), ("Mul", "s c", "y", {})], W, {}),
+    "hardsigmoid-mul": ([CONV, ("HardSigmoid", "c", "s", {"alpha": 1 / 6, "beta": 0.5}), ("Mul", "c s", "y", {})], W, {}),
+    "add": ([CONV, ("Add", "c r", "y", {})], W, {"r": normal(2, 4, 9, 8)}),
+    "add-swapped-relu": ([CONV, ("Add", "r c", "a", {}), ("Relu", "a", "y", {})], W, {"r": normal(2, 4, 9, 8)}),
+    "sum-relu": ([CONV, ("Sum", "r c", "a", {}), ("Relu", "a", "y", {})], W, {"r": normal(2, 4, 9, 8)}),
+    "norm": ([CONV, ("BatchNormalization", "c scale shift mean var", "y", {})], W | NORM, {}),
+    "norm-no-bias": ([("Conv", "x w", "c", {}), ("BatchNormalization", "c scale shift mean var", "y", {"epsilon": 0.1})], W | NORM, {}),
+    "norm-add-relu": (
+        [CONV, ("BatchNormalization", "c scale shift mean var", "n", {}), ("Add", "n r", "a", {}), ("Relu", "a", "y", {})],
+        W | NORM,
+        {"r": normal(2, 4, 9, 8)},
+    ),
+    "pad": ([("Pad", "x pads", "p", {}), ("Conv", "p w b", "y", {"pads": [0, 1, 0, 0], "strides": [2, 1]})], W | {"pads": np.array([0, 0, 1, 2, 0, 0, 0, 3])}, {}),
+    "pad-zero-relu": (
+        [("Pad", "x pads zero", "p", {"mode": "constant"}), ("Conv", "p w b", "c", {"auto_pad": "VALID"}), ("Relu", "c", "y", {})],
+        W | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "zero": f(0)},
+        {},
+    ),
+    "transposed-norm-relu": (
+        [("ConvTranspose", "x wt", "c", {"group": 2, "strides": [2, 2]}), ("BatchNormalization", "c scale shift mean var", "n", {}), ("Relu", "n", "y", {})],
+        {"wt": normal(6, 2, 2, 3)} | NORM,
+        {},
+    ),
+    "weights-as-inputs": ([("Conv", "x wi", "c", {}), ("Relu", "c", "y", {})], {}, {"wi": normal(4, 6, 3, 3)}),
+    "bias-as-input": ([("Conv", "x w bi", "c", {}), ("Relu", "c", "y", {})], W, {"bi": normal(4)}),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_nodes_become_one_layer(name):
+    nodes, constants, inputs = FUSED[name]
+    made, feeds = model(nodes, constants, inputs)
+    wanted = run_plain(made, feeds, NONE)
+    for threads in (1, 2):
+        result = run(made, feeds, level=NONE, threads=threads, pool=threads)
+        assert [sorted(layer) for layer in result.layers] == [sorted(node[0] for node in nodes)]
+        assert_close(result.outputs, wanted, 1e-5)
+    assert_close(run(made, feeds).outputs, wanted, 1e-5)
+
+
+APART = {
+    # What is between is read elsewhere, or leaves the graph.
+    "two-readers": ([CONV, ("Relu", "c", "r", {}), ("Add", "c r", "y", {})], W, {}, ["Conv"]),
+    "output": ([CONV, ("Relu", "c", "y", {})], W, {}, ["Conv"]),
+    # Of another shape.
+    "add-broadcast": ([CONV, ("Add", "c r", "y", {})], W, {"r": normal(1, 4, 1, 1)}, ["Conv"]),
+    "add-larger": ([("Conv", "x w b", "c", {}), ("Add", "c r", "y", {})], W, {"r": normal(3, 1, 4, 7, 6)}, ["Conv"]),
+    "sum-of-three": ([CONV, ("Sum", "c r r", "y", {})], W, {"r": normal(2, 4, 9, 8)}, ["Conv"]),
+    "sum-of-itself": ([CONV, ("Add", "c c", "y", {})], W, {}, ["Conv"]),
+    # Not what convoke computes.
+    "clip-by-input": ([CONV, ("Clip", "c lo", "y", {})], W, {"lo": f(0.1)}, ["Conv"]),
+    "prelu-of-channels": ([CONV, ("PRelu", "c slope", "y", {})], W | {"slope": normal(4, 1, 1)}, {}, ["Conv"]),
+    "hardsigmoid-default-mul": ([CONV, ("HardSigmoid", "c", "s", {}), ("Mul", "c s", "y", {})], W, {}, ["Conv"]),
+    "gelu": ([CONV, ("Gelu", "c", "y", {})], W, {}, ["Conv"]),
+    "norm-of-inputs": ([CONV, ("BatchNormalization", "c scale shift mean v", "y", {})], W | NORM, {"v": NORM["var"]}, ["Conv"]),
+    "norm-of-free-weights": ([("Conv", "x wi", "c", {}), ("BatchNormalization", "c scale shift mean var", "y", {})], NORM, {"wi": normal(4, 6, 3, 3)}, ["Conv"]),
+    "pad-of-ones": ([("Pad", "x pads one", "p", {}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "one": f(1)}, {}, ["Conv"]),
+    "pad-reflect": ([("Pad", "x pads", "p", {"mode": "reflect"}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, {}, ["Conv"]),
+    "pad-batch": ([("Pad", "x pads", "p", {}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([1, 0, 1, 1, 0, 0, 1, 1])}, {}, ["Conv"]),
+    "pad-crop": ([("Pad", "x pads", "p", {}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([0, 0, -1, 1, 0, 0, 1, 1])}, {}, ["Conv"]),
+    "pad-same": ([("Pad", "x pads", "p", {}), ("Conv", "p w b", "y", {"auto_pad": "SAME_UPPER", "strides": [2, 2]})], W | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, {}, ["Conv"]),
+    "pad-transposed": ([("Pad", "x pads", "p", {}), ("ConvTranspose", "p wt", "y", {})], {"wt": normal(6, 4, 2, 2), "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, {}, ["ConvTranspose"]),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_nodes_stay_apart(name):
+    nodes, constants, inputs, alone = APART[name]
+    made, feeds = model(nodes, constants, inputs, outputs=("y", "c") if name == "output" else ("y",))
+    result = run(made, feeds, level=NONE)
+    assert result.layers == [alone]
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+def test_one_sum_of_two_layers_is_taken_by_one_of_them():
+    second = ("Conv", "x w2", "d", {"pads": [1, 1, 1, 1]})
+    made, feeds = model([CONV, second, ("Add", "c d", "a", {}), ("Relu", "a", "y", {})], W | {"w2": normal(4, 6, 3, 3)})
+    result = run(made, feeds, level=NONE)
+    assert sorted(map(len, result.layers)) == [1, 3]
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+def test_a_residual_of_a_shape_that_is_not_known_is_added_only_if_it_is_the_same():
+    """The same names of dimensions are the same shape, others may be broadcast."""
+    for names, taken in (("nhw", True), ("abc", False)):
+        made, feeds = model([CONV, ("Add", "c r", "y", {})], W, {"r": normal(2, 4, 9, 8)})
+        for value, dims in zip(made.graph.input, ("nhw", names)):
+            for at, name in zip((0, 2, 3), dims):
+                value.type.tensor_type.shape.dim[at].dim_param = name
+        result = run(made, feeds, level=NONE)
+        # Shape inference keeps the names of a layer's output only where it knows it: the batch.
+        assert result.layers in ([["Conv", "Add"]], [["Conv"]]) if taken else result.layers == [["Conv"]]
+        assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+        if not taken:
+            feeds["r"] = feeds["r"][:, :, :1, :1]
+            assert_close(run(made, feeds, level=NONE).outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+def test_a_layer_in_a_branch():
+    """Graphs in an If are claimed, too."""
+    branch = lambda name, negative: helper.make_graph(
+        [helper.make_node("Conv", ["x", "w", "b"], ["c"]), helper.make_node("Neg" if negative else "Relu", ["c"], [name])],
+        name,
+        [],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
+    )
+    node = helper.make_node("If", ["choose"], ["y"], then_branch=branch("t", False), else_branch=branch("e", True))
+    graph = helper.make_graph(
+        [node],
+        "branches",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 6, 9, 8)), helper.make_tensor_value_info("choose", TensorProto.BOOL, [])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in W.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    for choose in (True, False):
+        feeds = {"x": normal(1, 6, 9, 8), "choose": np.array(choose)}
+        result = run(made, feeds, level=NONE)
+        # Older releases refuse a model with layers in two branches, so they get none there.
+        first = tuple(map(int, onnxruntime.__version__.split("."))) >= (1, 24, 4)
+        assert sorted(result.layers) == ([["Conv"], ["Conv", "Relu"]] if first else [])
+        assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)

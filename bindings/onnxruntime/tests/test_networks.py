@@ -1,0 +1,57 @@
+"""Whole networks beside onnxruntime's own provider."""
+
+import collections
+
+import models
+import numpy as np
+import pytest
+from conftest import assert_close, layers, run_plain, session
+
+TOOLS = models.of_tools()
+NETWORKS = {
+    **{f"light-{name}": (lambda name=name: models.light(name)) for name in models.LIGHT},
+    **{f"tools-{name}": getattr(TOOLS, name) for name in ("resnet50", "mobilenetv2", "unet")},
+    "yolo": models.yolo,
+    "vocoder": models.vocoder,
+    "unet3d": models.unet3d,
+}
+# A size where one is free: small, then larger, then the first again.
+FREE = {"vocoder": [24, 51, 24]}
+
+
+def test_the_light_networks_are_there():
+    assert len(models.LIGHT) >= 9
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network(name, rng):
+    model = NETWORKS[name]()
+    convolutions = sum(node.op_type in ("Conv", "ConvTranspose") for node in model.graph.node)
+    data = model.serialize() if hasattr(model, "serialize") else model.SerializeToString()
+    dims = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    # One plan for two threads, on a pool of one and of two; and a plan for one.
+    sessions = {(pool, threads): session(data, pool=pool, threads=threads) for pool, threads in ((1, 2), (2, 2), (1, 1))}
+    for made in sessions.values():
+        ops = collections.Counter(op for layer in layers(made) for op in layer)
+        assert ops["Conv"] + ops["ConvTranspose"] == convolutions
+    for size in FREE.get(name, [None]):
+        feeds = {model.graph.input[0].name: rng.standard_normal([dim or size for dim in dims]).astype(np.float32)}
+        wanted = run_plain(data, feeds)
+        got = {key: made.run(None, feeds) for key, made in sessions.items()}
+        for outputs in got.values():
+            assert_close(outputs, wanted)
+        for one, other in zip(got[1, 2], got[2, 2]):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_fusions_of_a_network():
+    """The number of nodes that a residual network has left beside its layers."""
+    made = session(TOOLS.resnet50().SerializeToString())
+    found = collections.Counter(tuple(sorted(layer)) for layer in layers(made))
+    assert found == {("Conv", "Relu"): 33, ("Add", "Conv", "Relu"): 16, ("Conv",): 4}
+    made = session(models.yolo().SerializeToString())
+    ops = {tuple(sorted(layer)) for layer in layers(made)}
+    assert ops == {("Conv", "Mul", "Sigmoid"), ("Conv", "Sigmoid")}
+    made = session(models.vocoder().SerializeToString())
+    ops = {tuple(sorted(layer)) for layer in layers(made)}
+    assert ("Conv", "Tanh") in ops and ("Conv", "LeakyRelu") in ops and ("ConvTranspose", "LeakyRelu") not in ops

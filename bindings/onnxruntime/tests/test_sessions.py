@@ -1,0 +1,258 @@
+"""Options, threads, several sessions, memory."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+
+import convoke_onnxruntime
+import models
+import numpy as np
+import onnxruntime
+import pytest
+from conftest import assert_close, layers, options, run_plain, session
+from onnx import TensorProto, helper
+
+
+def small(m=16, size=20, layers=3, free=False):
+    net = models.Network("small", ["n" if free else 1, 8, "h" if free else size, "w" if free else size])
+    x, c = "x", 8
+    for _ in range(layers):
+        x, c = net.node("Relu", net.conv(x, m, c, [3, 3], pads=[1] * 4)), m
+    return net.model(x).SerializeToString()
+
+
+def feeds(rng, *shape):
+    return {"x": rng.standard_normal(shape or (1, 8, 20, 20)).astype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"threads": 1},
+        {"threads": 3},
+        {"accuracy": "strict"},
+        {"accuracy": "standard"},
+        {"accuracy": "fast"},
+        {"isa": "portable"},
+        {"workspace_limit": 0},
+        {"share_weights": True},
+        {"log_level": "error"},
+    ],
+    ids=str,
+)
+def test_options(chosen, rng):
+    x = feeds(rng)
+    made = session(small(), **chosen)
+    assert len(layers(made)) == 3
+    assert_close(made.run(None, x), run_plain(small(), x), 1e-5)
+
+
+@pytest.mark.parametrize("name, value", [("threads", "0"), ("thread", "1"), ("accuracy", "exact"), ("isa", "sse"), ("workspace_limit", "1G"), ("tune", "1"), ("log_level", "debug")])
+@pytest.mark.parametrize("by", ["provider", "configuration"])
+def test_a_mistyped_option_is_an_error(name, value, by):
+    made = options()
+    if by == "provider":
+        made.add_provider_for_devices(convoke_onnxruntime.devices(), {name: value})
+    else:
+        made.add_session_config_entry(f"ep.convoke.{name}", value)
+        made.add_provider_for_devices(convoke_onnxruntime.devices(), {})
+    # The class below `InferenceSession`, which in 1.24 falls back to onnxruntime's own provider.
+    inner = onnxruntime.capi.onnxruntime_pybind11_state.InferenceSession(made, small(), False, False)
+    with pytest.raises(Exception, match=f"convoke: .*{name}"):
+        inner.initialize_session([], [], set())
+
+
+def test_the_pool_of_the_session_is_what_layers_are_split_for():
+    made = convoke_onnxruntime.add_to(options(pool=3))
+    assert made.get_session_config_entry("ep.convoke.threads") == "3"
+
+
+def output_of(code, *arguments):
+    """What a process of its own writes, standard error included: onnxruntime's log goes there."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, cwd=os.path.dirname(__file__), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_the_log_says_what_runs_how_and_what_does_not():
+    code = """
+from test_sessions import *
+from onnx import numpy_helper
+onnxruntime.set_default_logger_severity(2)
+made = convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), log_level="verbose")
+onnxruntime.InferenceSession(small(), made)
+# A group that does not divide: onnxruntime's own shape inference lets it pass where X is unknown.
+graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], "odd", group=2)], "odd",
+    [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "c", "h", "w"])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    [numpy_helper.from_array(np.ones((5, 2, 3, 3), np.float32), "w")])
+made = convoke_onnxruntime.add_to(onnxruntime.SessionOptions())
+try:
+    onnxruntime.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString(), made).run(None, {"x": np.ones((1, 4, 8, 8), np.float32)})
+    print("it ran")
+except Exception as error:
+    print("an error:", error)
+"""
+    text = output_of(code)
+    assert "(Conv + Relu): Conv float: X [1, 8, 20, 20]" in text
+    assert "picked" in text and "not naive" in text
+    assert "3 layers are convoke's" in text
+    assert "an error:" in text and "it ran" not in text
+
+
+def test_a_tuning_file_is_written_and_read(tmp_path, rng):
+    path = tmp_path / "tuning.txt"
+    x = feeds(rng)
+    made = session(small(), tuning_file=path, tune=True, threads=1)
+    text = path.read_text()
+    assert len(text.splitlines()) == 1 + 2, "two of the three layers are the same"
+    assert_close(made.run(None, x), run_plain(small(), x), 1e-5)
+    # Layers that are known are not measured again, and others are added.
+    session(small(), tuning_file=path, tune=True, threads=1)
+    assert path.read_text() == text
+    session(small(m=24), tuning_file=path, tune=True, threads=1)
+    assert set(path.read_text().splitlines()) > set(text.splitlines())
+    # A pick in the file is what runs.
+    forced = [" ".join([*line.split(" ")[:-1], "naive"]) if i else line for i, line in enumerate(text.splitlines())]
+    path.write_text("\n".join(forced) + "\n")
+    log = output_of(
+        """
+from test_sessions import *
+onnxruntime.set_default_logger_severity(2)
+onnxruntime.InferenceSession(small(), convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), threads=1, tuning_file=sys.argv[1], log_level="verbose"))
+""",
+        path,
+    )
+    assert log.count("picked naive") == 3
+    path.write_text("nonsense")
+    with pytest.raises(Exception):
+        made = onnxruntime.capi.onnxruntime_pybind11_state.InferenceSession(convoke_onnxruntime.add_to(options(), tuning_file=path), small(), False, False)
+        made.initialize_session([], [], set())
+    assert path.read_text() == "nonsense"
+
+
+def test_shapes_that_change(rng):
+    model = small(free=True)
+    made = session(model, threads=2, pool=2)
+    plain = onnxruntime.InferenceSession(model, options(), providers=["CPUExecutionProvider"])
+    for n, h, w in [(1, 20, 20), (3, 20, 20), (1, 64, 50), (1, 20, 20), (2, 5, 7), (1, 1, 1), (1, 200, 160), (1, 3, 300), (0, 9, 9), (1, 20, 21)]:
+        x = feeds(rng, n, 8, h, w)
+        assert_close(made.run(None, x), plain.run(None, x), 1e-5)
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_many_threads_run_one_session(free, rng):
+    made = session(small(free=free, layers=4), threads=2, pool=2)
+    inputs = [feeds(rng, 1 + (i % 2 if free else 0), 8, *([20 + i, 20] if free else [20, 20])) for i in range(6)]
+    wanted = [made.run(None, x) for x in inputs]
+    failures = []
+
+    def work(first):
+        for i in range(60):
+            at = (first + i) % len(inputs)
+            if not all(np.array_equal(*pair) for pair in zip(made.run(None, inputs[at]), wanted[at])):
+                failures.append(at)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_two_sessions_at_once(rng):
+    one, other = session(small(), threads=2, pool=2), session(small(m=24), threads=2, pool=2)
+    x = feeds(rng)
+    wanted = one.run(None, x), other.run(None, x)
+    failures = []
+
+    def work(made, outputs):
+        for _ in range(200):
+            if not np.array_equal(made.run(None, x)[0], outputs[0]):
+                failures.append(made)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in ((one, wanted[0]), (other, wanted[1]))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_global_pool():
+    """Sessions share the pool of the process."""
+    code = """
+from test_sessions import *
+onnxruntime.set_global_thread_pool_sizes(2, 1)
+x = feeds(np.random.default_rng(1))
+def shared():
+    made = options(pool=0)
+    made.use_per_session_threads = False
+    return made
+wanted = onnxruntime.InferenceSession(small(), shared(), providers=["CPUExecutionProvider"]).run(None, x)
+for made in [onnxruntime.InferenceSession(small(), convoke_onnxruntime.add_to(shared(), threads=2)) for _ in range(2)]:
+    assert len(layers(made)) == 3
+    assert_close(made.run(None, x), wanted, 1e-5)
+print("done")
+"""
+    assert "done" in output_of(code)
+
+
+def resident():
+    """Bytes of memory of this process."""
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
+def test_sessions_free_their_memory(rng):
+    model, x = small(m=64), feeds(rng)
+    for i in range(1000):
+        session(model, threads=1).run(None, x)
+        if i == 199:
+            before = resident()
+    # A session has over 300 KiB of packed weights: 800 that leaked would be 240 MiB.
+    assert resident() - before < 8 << 20
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
+@pytest.mark.parametrize("share", [False, True])
+def test_sessions_of_one_model_share_weights_if_they_are_told_to(share):
+    net = models.Network("wide", [1, 1024, 7, 7])
+    x = net.conv("x", 1024, 1024, [3, 3], pads=[1] * 4)
+    model = net.model(x).SerializeToString()
+    w = 4 * 9 * 1024 * 1024
+    kept = [session(model, threads=1, accuracy="strict", share_weights=share)]
+    before = resident()
+    kept += [session(model, threads=1, accuracy="strict", share_weights=share) for _ in range(4)]
+    grown = resident() - before
+    assert grown < w if share else grown > 3 * w
+    del kept[1:]
+
+
+def test_an_older_onnxruntime_is_told_what_is_missing():
+    """The library asks for its version of the interface, and says so where it is missing."""
+    import ctypes
+
+    class Base(ctypes.Structure):
+        _fields_ = [("get_api", ctypes.c_void_p), ("get_version", ctypes.c_void_p)]
+
+    library = ctypes.CDLL(str(convoke_onnxruntime.library_path()))
+    messages = []
+    create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)(lambda code, text: messages.append(text.decode()) or 1)
+    # CreateStatus is the first function of every version of the interface.
+    table = (ctypes.c_void_p * 400)(ctypes.cast(create, ctypes.c_void_p))
+    get_api = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(lambda version: ctypes.addressof(table) if version <= 23 else None)
+    get_version = ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.cast(text, ctypes.c_void_p).value)
+    text = ctypes.c_char_p(b"1.23.2")
+    base = Base(ctypes.cast(get_api, ctypes.c_void_p), ctypes.cast(get_version, ctypes.c_void_p))
+    create_factories = library.CreateEpFactories
+    create_factories.restype = ctypes.c_void_p
+    factories, made = (ctypes.c_void_p * 1)(), ctypes.c_size_t(0)
+    status = create_factories(b"convoke", ctypes.byref(base), None, factories, ctypes.c_size_t(1), ctypes.byref(made))
+    assert status == 1 and made.value == 0
+    assert messages == ["convoke: this provider needs onnxruntime 1.24 or newer (version 24 of its C interface), and this is 1.23.2"]
