@@ -184,8 +184,8 @@ struct ConstantLayer<T: Element> {
 
 impl<T: Element> Layer for ConstantLayer<T> {
     fn run(&self, run: Run) -> Result<()> {
-        let (plan, cache) = self.packed.plan(&run.input(self.places.x)?.shape()?)?;
-        self.places.compute(&self.session, run, (&plan, cache.packed()))
+        let planned = self.packed.plan(&run.input(self.places.x)?.shape()?)?;
+        self.places.compute(&self.session, run, (&planned.plan, planned.cache.packed()))
     }
 }
 
@@ -199,6 +199,8 @@ struct VersionedNode {
 /// Plans that a layer with weights of any shape keeps, at the most.
 const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 
+type PlansByShapes<T> = LruCache<[Vec<usize>; 2], Arc<Plan<T>>>;
+
 /// A layer whose weights are inputs: they are packed in every run.
 struct FreeLayer<T: Element> {
     session: Arc<Session>,
@@ -208,7 +210,7 @@ struct FreeLayer<T: Element> {
     w: usize,
     bias: Option<usize>,
     /// By the shapes of X and W.
-    plans: Mutex<LruCache<[Vec<usize>; 2], Arc<Plan<T>>>>,
+    plans: Mutex<PlansByShapes<T>>,
 }
 
 impl<T: Element> FreeLayer<T> {

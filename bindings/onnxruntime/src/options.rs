@@ -1,8 +1,8 @@
 //! The options of a session: `ep.convoke.NAME` in its configuration.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use convoke::{Accuracy, Isa, Planner};
 
@@ -74,16 +74,9 @@ impl Options {
 
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
-            "threads" => {
-                self.threads = number(name, value).and_then(|n| if n == 0 { bad(name, value) } else { Ok(n) })?
-            }
+            "threads" => self.threads = threads(name, value)?,
             "accuracy" => self.accuracy = choice(name, value, &ACCURACIES)?,
-            "isa" => {
-                self.isa = Some(
-                    Isa::from_str(value)
-                        .map_err(|error| Failure::invalid(format_args!("the option {name}: {error}")))?,
-                )
-            }
+            "isa" => self.isa = Some(isa(name, value)?),
             "workspace_limit" => self.workspace_limit = number(name, value)?,
             "tuning_file" => self.tuning_file = Some(value.into()),
             "tune" => self.tune = choice(name, value, &SWITCH)?,
@@ -104,6 +97,14 @@ impl Options {
 
 fn number(name: &str, value: &str) -> Result<usize> {
     value.parse().or_else(|_| bad(name, value))
+}
+
+fn threads(name: &str, value: &str) -> Result<usize> {
+    NonZeroUsize::new(number(name, value)?).map_or_else(|| bad(name, value), |threads| Ok(threads.get()))
+}
+
+fn isa(name: &str, value: &str) -> Result<Isa> {
+    value.parse().map_err(|error| Failure::invalid(format_args!("the option {name} is {value:?}: {error}")))
 }
 
 fn choice<V: Copy>(name: &str, value: &str, choices: &[(&str, V)]) -> Result<V> {

@@ -46,6 +46,12 @@ pub(crate) struct PackedLayer<T: Element> {
     sets: RwLock<Vec<(usize, Arc<PlanCache<T>>)>>,
 }
 
+/// A plan, and the cache whose weights it reads.
+pub(crate) struct Planned<T: Element> {
+    pub(crate) plan: Arc<Plan<T>>,
+    pub(crate) cache: Arc<PlanCache<T>>,
+}
+
 /// The number of elements of one image of X.
 fn image_len(x_shape: &[usize]) -> usize {
     x_shape.iter().skip(1).product()
@@ -66,8 +72,8 @@ impl<T: Element> PackedLayer<T> {
         Self { planner, operator, constants: Some(constants.into_owned()), sets: RwLock::default() }
     }
 
-    /// The plan for X of a shape, and the cache whose weights it reads.
-    pub(crate) fn plan(&self, x_shape: &[usize]) -> Result<(Arc<Plan<T>>, Arc<PlanCache<T>>)> {
+    /// The plan for X of a shape.
+    pub(crate) fn plan(&self, x_shape: &[usize]) -> Result<Planned<T>> {
         let len = image_len(x_shape);
         let near = |sets: &[(usize, Arc<PlanCache<T>>)]| {
             let nearest = sets.iter().min_by_key(|(usual, _)| len.max(*usual) / len.min(*usual).max(1))?;
@@ -78,7 +84,7 @@ impl<T: Element> PackedLayer<T> {
         if let Some(cache) = found {
             match (cache.plan(x_shape), &self.constants) {
                 (Err(error), Some(_)) if error.kind() == ErrorKind::PackedMismatch => {}
-                (plan, _) => return Ok((plan?, cache)),
+                (plan, _) => return Ok(Planned { plan: plan?, cache }),
             }
         }
         let Some(constants) = &self.constants else { return Err(Failure::other("a layer without weights")) };
@@ -92,7 +98,7 @@ impl<T: Element> PackedLayer<T> {
         }
         sets.push((len, cache.clone()));
         drop(sets);
-        Ok((plan, cache))
+        Ok(Planned { plan, cache })
     }
 }
 
@@ -280,7 +286,7 @@ mod tests {
         let constants = Constants { w: vec![0.5_f32; 8 * 8 * 9].into(), bias: None };
         let operator = Operator::from(Conv::new([8, 8, 3, 3]).pads([1, 1, 1, 1]));
         let layer = PackedLayer::of_any_size(Planner::new(), operator, constants);
-        let set = |size: usize| layer.plan(&[1, 8, size, size]).unwrap().1;
+        let set = |size: usize| layer.plan(&[1, 8, size, size]).unwrap().cache;
         let small = set(8);
         assert!(Arc::ptr_eq(&small, &set(10)) && Arc::ptr_eq(&small, &set(16)));
         assert!(!Arc::ptr_eq(&small, &set(40)));
