@@ -250,9 +250,28 @@ unsafe fn channel_sums<V: Simd, const ROWS: usize, const PIXELS: usize, const NR
     args: &ChannelArgs<V::Elem>,
 ) {
     let (mut w, mut ahead) = (args.w, args.ahead);
+    // What the tile will be added to and stored to is fetched row by row, as in `spatial`. Tiles
+    // of few pixels take less time than their rows take to arrive.
+    let (mut y, mut residual, mut ldy, mut rows) = (core::ptr::null(), core::ptr::null(), 0, 0);
+    if const { ROWS * PIXELS >= Ahead::STREAM_PIXELS }
+        && let Some(store) = &args.store
+    {
+        (y, residual, ldy, rows) = (store.y.cast_const(), store.residual, store.ldy, store.channels);
+    }
     for k in 0..args.kc {
         // SAFETY: the caller's promise. The offsets end at kc, and so do the panel's rows.
         unsafe {
+            if const { ROWS * PIXELS >= Ahead::STREAM_PIXELS } && k < rows {
+                let last = ROWS * PIXELS - 1;
+                V::prefetch(y);
+                V::prefetch(y.wrapping_add(last));
+                y = y.wrapping_add(ldy);
+                if !residual.is_null() {
+                    V::prefetch(residual);
+                    V::prefetch(residual.wrapping_add(last));
+                    residual = residual.wrapping_add(ldy);
+                }
+            }
             for line in 0..LINES {
                 V::prefetch(ahead.wrapping_add(line * Ahead::LINE).cast());
             }
