@@ -211,7 +211,7 @@ def summary(ratios, unit, who, others):
     behind = [f"{name} ({ratio:.2f})" for ratio, name in shown if ratio < 1]
     least, where = shown[0]
     return [
-        f"Over these {len(ratios)} {unit}s {who} is {mean([ratio for ratio, _ in ratios]):.2f} times as fast as {others} in geometric mean, ahead on {ahead}, "
+        f"Over {f'these {len(ratios)} {unit}s' if len(ratios) > 1 else f'this {unit}'} {who} is {mean([ratio for ratio, _ in ratios]):.2f} times as fast as {others} in geometric mean, ahead on {ahead}, "
         f"equal (1.00) on {equal}, behind on {len(behind)}; the least is {least:.2f}, on {where}."
         + (f" Behind on: {', '.join(behind)}." if behind else "")
     ]

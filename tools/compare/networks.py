@@ -248,8 +248,9 @@ def faults(data):
         off = answer.get("error_of_max")
         return answer.get("error") or ("not numbers, or of another size" if off is None else f"off by {off:.2g} of the largest element")
 
+    titles = {"wrong": "Wrong results, which do not count", "unknown": "Not comparable", "failed": "Failed", "absent": "Not converted, or refused"}
     paragraphs = []
-    for what, title in [("wrong", "Wrong results, which do not count"), ("unknown", "Not comparable"), ("failed", "Failed"), ("absent", "Not converted, or refused")]:
+    for what, title in titles.items():
         found = [
             f"{TITLES[name]} on {result['network']}" + ("" if what == "unknown" else f" ({reason(answer)})")
             for result in data["results"] for name, answer in result["answers"].items() if answer["status"] == what

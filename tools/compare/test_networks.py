@@ -104,7 +104,7 @@ class Tables(unittest.TestCase):
     def test_the_mean_is_geometric(self):
         self.assertAlmostEqual(common.mean([0.5, 8.0]), 2.0)
         _, paragraphs = networks.table(data(result("one", 8.0, 1.0), result("two", 1.0, 2.0)))
-        self.assertIn("is 2.00 times as fast as onnxruntime alone", paragraphs[0])
+        self.assertIn("Over these 2 networks onnxruntime with convoke is 2.00 times as fast as onnxruntime alone", paragraphs[0])
 
     def test_a_provider_without_layers_has_no_figures(self):
         refused = {"status": "absent", "error": "ValueError: no node ran on convoke"}
