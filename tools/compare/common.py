@@ -210,9 +210,11 @@ def summary(ratios, unit, who, others):
     ahead, equal = sum(ratio > 1 for ratio, _ in shown), sum(ratio == 1 for ratio, _ in shown)
     behind = [f"{name} ({ratio:.2f})" for ratio, name in shown if ratio < 1]
     least, where = shown[0]
+    over = f"these {len(ratios)} {unit}s" if len(ratios) > 1 else f"this {unit}"
+    average = mean([ratio for ratio, _ in ratios])
     return [
-        f"Over {f'these {len(ratios)} {unit}s' if len(ratios) > 1 else f'this {unit}'} {who} is {mean([ratio for ratio, _ in ratios]):.2f} times as fast as {others} in geometric mean, ahead on {ahead}, "
-        f"equal (1.00) on {equal}, behind on {len(behind)}; the least is {least:.2f}, on {where}."
+        f"Over {over} {who} is {average:.2f} times as fast as {others} in geometric mean, ahead on {ahead}, equal (1.00) on {equal}, "
+        f"behind on {len(behind)}; the least is {least:.2f}, on {where}."
         + (f" Behind on: {', '.join(behind)}." if behind else "")
     ]
 
