@@ -11,30 +11,23 @@ Results are written after each layer, so that nothing that was measured is lost.
 """
 
 import argparse
-import contextlib
 import csv
 import datetime
-import importlib.metadata
 import json
 import math
 import os
 import pathlib
-import queue
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 
 import numpy as np
+from common import (
+    HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, check_options, earlier, installed, load_line, machine, machine_line, plots, replace, summary,
+    tool, versions_line, write_files,
+)
 from tqdm import tqdm
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-LABELS = {
-    "convoke": "convoke", "onnxruntime": "onnxruntime", "openvino": "OpenVINO", "ncnn": "ncnn", "mnn": "MNN", "rten": "rten", "tract": "tract",
-    "candle": "candle",
-}
 # How each library is called. The first line of the results says what all have in common.
 SETTINGS = {
     "convoke": "the planner's pick with its default accuracy",
@@ -58,48 +51,20 @@ RUST = {"rten": "rten", "tract": "tract-onnx", "candle": "candle-core"}
 # Winograd tiles stay within NOTED. Large Winograd tiles reach 1e-2, which is accepted with a
 # mark.
 NOTED, TOLERANCE = 1e-4, 2e-2
-# Deaths and time-outs in a row after which a library is given up.
-PATIENCE = 3
-# Exit status after Ctrl-C, as in shells.
-INTERRUPTED = 130
 
 
 def parse():
-    def number(type_, least):
-        def convert(text):
-            value = type_(text)
-            if not (least <= value < math.inf):
-                raise ValueError
-            return value
-
-        convert.__name__ = f"number of {least} or more"  # for argparse's message
-        return convert
-
     names = PYTHON + list(RUST)
     parser = argparse.ArgumentParser(prog="tools/compare/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default=",".join(PYTHON), help=f"libraries, joined by commas, from: {', '.join(names)}; or all")
-    parser.add_argument("--threads", type=number(int, 1), default=1)
-    parser.add_argument("--rounds", type=number(int, 1), default=3)
-    parser.add_argument("--seconds", type=number(float, 0), default=0.1, help="time for each layer, library and round")
-    parser.add_argument("--timeout", type=number(float, 1), default=120, help="seconds after which a library that does not answer is ended")
+    add_options(parser, "layer", names, PYTHON, seconds=0.1, timeout=120, results="results.json")
     parser.add_argument("--all", action="store_true", help="all layers of benches/shapes, not only those of layers.txt")
     parser.add_argument("--shapes", type=pathlib.Path, nargs="+", metavar="FILE", help="layers of your own, in the form of benches/shapes/*.csv")
-    parser.add_argument("--filter", default="", help="only layers whose names contain one of these, joined by commas")
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "target/compare", help="folder for JSON, CSV and picture")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument("--readme", action="store_true", help="also write the summary into README.md, the table into docs/figures.md, and the picture")
-    parser.add_argument("--from", dest="source", type=pathlib.Path, help="measure nothing: table and picture of an earlier results.json")
-    # `run` passes these.
-    parser.add_argument("--worker", type=pathlib.Path, help=argparse.SUPPRESS)
+    # `run` passes this.
     parser.add_argument("--rust", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.peers = names if options.peers == "all" else [name for name in options.peers.split(",") if name]
-    unknown = [name for name in options.peers if name not in names]
-    if unknown or not options.peers or len(set(options.peers)) < len(options.peers):
-        parser.error(f"--peers: {f'no library {unknown[0]}' if unknown else 'none, or one twice'}; there are {', '.join(names)}")
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if options.threads > cpus:
-        parser.error(f"--threads: {options.threads}, but this process may use {cpus} CPUs")
+    check_options(parser, options, names)
     return options
 
 
@@ -124,14 +89,6 @@ def layers(options):
     return [row for row in rows if any(part in row["name"] for part in parts)]
 
 
-def tool(options, *arguments):
-    """The output of convoke's tools."""
-    done = subprocess.run([options.worker, *arguments], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"convoke-tools {arguments[0]}: {done.stderr.strip()}")
-    return done.stdout
-
-
 def write_operands(row, folder):
     """Writes input, weights and bias as files, and the layer as a model."""
     from onnx import TensorProto, helper, numpy_helper, save
@@ -154,86 +111,6 @@ def write_operands(row, folder):
 
 
 # --- Measuring -------------------------------------------------------------------------------------------------------
-
-
-class Worker:
-    """A program that answers requests. If it dies or hangs, it is started again; after several times in a row it is given up."""
-
-    def __init__(self, command, options):
-        self.command, self.threads, self.timeout = command, options.threads, options.timeout
-        self.process, self.failures = None, 0
-
-    def ask(self, request):
-        if self.failures == PATIENCE:
-            return {"status": "failed", "error": f"given up after {PATIENCE} failures in a row"}
-        if self.process is None or self.process.poll() is not None:
-            self.start()
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-            line = self.answers.get(timeout=self.timeout)
-        except queue.Empty:
-            return self.fail(f"no answer within {self.timeout:g} s")
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            return self.fail("died")
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            return self.fail(f"not an answer: {line[:200]!r}")
-        self.failures = 0
-        return answer
-
-    def fail(self, what):
-        """Ends what is left of the program. Returns the reason, with the last line that the program printed."""
-        self.failures += 1
-        # Its output ends a moment before the process does.
-        status = self.end(0.5)
-        self.log.seek(0)
-        said = self.log.read().decode(errors="replace").strip().splitlines()
-        self.log.close()
-        return {"status": "failed", "error": f"{what} (exit status {status})" + (f": {said[-1][:200]}" if said else "")}
-
-    def start(self):
-        threads = str(self.threads)
-        environment = os.environ | {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}
-        self.log = tempfile.TemporaryFile()
-        # The program gets a session of its own, so that Ctrl-C ends only this program.
-        self.process = subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment, start_new_session=True,
-            preexec_fn=self.pin,
-        )
-        # A separate thread reads the answers, because reading from a pipe has no time-out.
-        self.answers = queue.Queue()
-        threading.Thread(target=self.read, args=(self.process.stdout, self.answers), daemon=True).start()
-
-    @staticmethod
-    def read(output, answers):
-        with output:
-            for line in output:
-                answers.put(line)
-        answers.put("")
-
-    def pin(self):
-        """Binds the program to as many CPUs as there are threads, the same CPUs for all libraries."""
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.threads])
-
-    def end(self, patience):
-        """The exit status of the program. It has so many seconds to end by itself."""
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        try:
-            return self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            return self.process.wait()
-
-    def close(self):
-        if self.process is not None and self.process.returncode is None:
-            self.end(5)
-            self.log.close()
 
 
 def measure(options, data, rows):
@@ -338,25 +215,9 @@ def table(data):
         ratios += [(mine / best, result["row"]["name"])] if mine and best else []
         cells.append(f"{mine / best:.2f}" if mine and best else "-")
         lines.append(f"| {result['row']['name']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines), summary(ratios, names) + faults(data) + overhead(data)
-
-
-def summary(ratios, names):
-    if not ratios:
-        return []
-    mean = math.exp(sum(math.log(ratio) for ratio, _ in ratios) / len(ratios))
-    # The ratios are rounded as the table shows them. A ratio shown as 1.00 counts as equal.
-    shown = [(round(ratio, 2), name) for ratio, name in sorted(ratios)]
-    ahead, equal = sum(ratio > 1 for ratio, _ in shown), sum(ratio == 1 for ratio, _ in shown)
-    behind = [f"{name} ({ratio:.2f})" for ratio, name in shown if ratio < 1]
-    least, where = shown[0]
     count = len(names) - 1
-    others = f"fastest of the {count} others" if count > 1 else LABELS[names[1]]
-    return [
-        f"Over these {len(ratios)} layers convoke is {mean:.2f} times as fast as the {others} in geometric mean, ahead on {ahead}, "
-        f"equal (1.00) on {equal}, behind on {len(behind)}; the least is {least:.2f}, on {where}."
-        + (f" Behind on: {', '.join(behind)}." if behind else "")
-    ]
+    others = f"the fastest of the {count} others" if count > 1 else LABELS[names[1]]
+    return "\n".join(lines), summary(ratios, "layer", "convoke", others) + faults(data) + overhead(data)
 
 
 def faults(data):
@@ -383,32 +244,19 @@ def overhead(data):
 
 
 def conditions(data):
-    machine, versions = data["machine"], data["versions"]
-    crowded = data["load"] > 2 * machine["cores"]
-    cores = "one core" if data["threads"] == 1 else f"{data['threads']} cores"
-    peaks = ", ".join(f"{isa} {peak:.0f}" for isa, peak in machine["fma_peak"].items())
-    levels = next(iter(machine["read_bandwidth"].values()))
-    bandwidth = ", ".join(f"{level} {levels[level]:.0f}" for level in ("L1", "L2", "L3", "DRAM"))
-    peers = ", ".join(f"{LABELS[name]} {versions[name]}" for name in data["names"] if name != "convoke")
     return [
-        f"{machine['cpu']}, {cores} of {machine['cores']}; FMA peak (GFLOP/s): {peaks}; read bandwidth (GB/s): {bandwidth}.",
-        f"convoke {machine['convoke']} ({machine['rustc']}); {peers}; {data['date']}.",
+        machine_line(data),
+        versions_line(data),
         f"f32, plain NCHW in and out, weights packed outside of the timing; GFLOP/s of the fastest run of {data['rounds']} rounds that took all in turn.",
         "How each is called: " + "; ".join(f"{LABELS[name]}: {SETTINGS[name]}" for name in data["names"]) + ".",
-        f"Load of the machine while measuring: {data['load']:.1f}"
-        + (" runnable threads, many more than its cores: layers that take milliseconds were interrupted all the time" if crowded else "") + ".",
+        load_line(data, "layers that take milliseconds"),
         f"Outputs agree within {NOTED:g} of their root mean square; `~`: within {TOLERANCE:g}; `wrong`: beyond; `differs`: two outputs that disagree; "
         "`failed`: the library died or hung; `-`: it says that it has no such layer (table.csv has its words).",
     ] + (["Interrupted: not all layers were measured."] if data["interrupted"] else [])
 
 
 def write_results(data, folder):
-    """Writes JSON and CSV. Each file is replaced as a whole, so that there is a complete file at any time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, write in [("results.json", lambda file: json.dump(data, file, indent=1)), ("table.csv", lambda file: write_csv(data, file))]:
-        with open(folder / f"{name}.new", "w", newline="") as file:
-            write(file)
-        os.replace(folder / f"{name}.new", folder / name)
+    write_files(folder, {"results.json": lambda file: json.dump(data, file, indent=1), "table.csv": lambda file: write_csv(data, file)})
 
 
 def write_csv(data, file):
@@ -422,12 +270,7 @@ def write_csv(data, file):
 
 def picture(data, path):
     """A picture that has for each layer a line from the fastest other library to convoke, on a logarithmic axis."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "convoke"  # the same picture from the same figures
-    import matplotlib.pyplot as plt
-
+    plt = plots()
     names, results = data["names"], data["results"]
     figure, axes = plt.subplots(figsize=(10, 1.9 + 0.19 * len(results)), layout="constrained")
     colours = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#a09600", "#777777"]
@@ -447,9 +290,9 @@ def picture(data, path):
     peak = max(data["machine"]["fma_peak"].values())
     axes.axvline(peak, color="black", linewidth=1, linestyle="--", label="FMA peak")
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
+    axes.xaxis.set_major_formatter(plt.ScalarFormatter())
     axes.set_xticks([t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if axes.get_xlim()[0] <= t <= axes.get_xlim()[1]])
-    axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+    axes.xaxis.set_minor_formatter(plt.NullFormatter())
     axes.set_yticks(list(heights), [r["row"]["name"] for r in results], fontsize=8)
     axes.set_ylim(0.2, len(results) + 0.8)
     axes.set_xlabel("GFLOP/s, multiply-adds of the definition (Winograd makes fewer, and may exceed the FMA peak)")
@@ -471,6 +314,7 @@ def readme(data):
     image = "![GFLOP/s of each layer with each library]"
     replace(
         ROOT / "README.md",
+        "figures",
         [
             "\n".join([*facts[:3], *facts[6:]]),  # the machine, the versions, what was timed; whether it was interrupted
             *summary,
@@ -480,6 +324,7 @@ def readme(data):
     )
     replace(
         ROOT / "docs/figures.md",
+        "figures",
         [
             "\n".join([*facts, "* With Winograd, the multiply-adds of the definition are counted, so that figures exceed the FMA peak."]),
             *summary,
@@ -488,14 +333,6 @@ def readme(data):
             "This block is written by `tools/compare/run --readme`.",
         ],
     )
-
-
-def replace(path, paragraphs):
-    """Replaces the text between the markers of a page."""
-    begin, end = "<!-- figures -->", "<!-- /figures -->"
-    head, rest = path.read_text().split(begin, 1)
-    _, tail = rest.split(end, 1)
-    path.write_text(f"{head}{begin}\n" + "\n\n".join(paragraphs) + f"\n{end}{tail}")
 
 
 def program(options, name):
@@ -512,30 +349,14 @@ def facts(options):
                 sys.exit(f"{name} is not built: tools/compare/run --peers {name} builds it")
             versions[name] = lock.split(f'name = "{RUST[name]}"\nversion = "')[1].split('"')[0]
         else:
-            try:
-                versions[name] = importlib.metadata.version(name)
-            except importlib.metadata.PackageNotFoundError:
-                sys.exit(f"{name} is not installed: tools/compare/run installs what requirements.txt lists")
-    layer = ["--seconds", "0", "--filter", "bilinear"]
-    return json.loads(tool(options, "report", "--json", *layer, "--threads", str(options.threads)))["machine"], versions
-
-
-def earlier(path):
-    """The data of an earlier run."""
-    try:
-        data = json.loads(path.read_text())
-        table(data), conditions(data)
-    except OSError as error:
-        sys.exit(f"{path}: {error.strerror}")
-    except (ValueError, KeyError, TypeError) as error:
-        sys.exit(f"{path} is not a results.json of this version: {error!r}")
-    return data
+            versions[name] = installed(name)
+    return machine(options), versions
 
 
 def main():
     options = parse()
     if options.source:
-        data = earlier(options.source)
+        data = earlier(options.source, table, conditions)
     else:
         rows = layers(options)
         machine, versions = facts(options)

@@ -25,11 +25,7 @@ class OnnxRuntime:
         levels = ort.GraphOptimizationLevel
         candidates = []
         for level in (levels.ORT_ENABLE_EXTENDED, levels.ORT_ENABLE_ALL):
-            options = ort.SessionOptions()
-            options.graph_optimization_level = level
-            options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-            options.log_severity_level = 3
-            session = ort.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(str(folder / "model.onnx"), session_options(level, threads), providers=["CPUExecutionProvider"])
             source = ort.OrtValue.ortvalue_from_shape_and_type(row["x"], np.float32)
             source.update_inplace(x)
             sink = ort.OrtValue.ortvalue_from_shape_and_type(row["y"], np.float32)
@@ -46,18 +42,10 @@ class OnnxRuntime:
 
 
 class OpenVino:
-    """Restricted to f32. By default it computes in bf16 on CPUs with bf16 arithmetic."""
-
     def __init__(self, row, folder, x, w, b, threads):
         import openvino
 
-        settings = {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,
-            "INFERENCE_NUM_THREADS": threads,
-        }
-        model = openvino.Core().compile_model(str(folder / "model.onnx"), "CPU", settings)
+        model = openvino.Core().compile_model(str(folder / "model.onnx"), "CPU", openvino_settings(threads))
         self.request = model.create_infer_request()
         self.request.set_input_tensor(openvino.Tensor(x, shared_memory=True))
 
@@ -71,10 +59,7 @@ class OpenVino:
 
 
 class Ncnn:
-    """Its layers, without half-precision storage and arithmetic. It has no batches, so images run one after the other.
-
-    It gets memory pools, as in its own benchmark. From a pool that it makes itself, it would copy each output.
-    """
+    """Its layers. It has no batches, so images run one after the other."""
 
     # Numbers of an axis' parameters, from the innermost axis: kernel, dilation, stride, padding
     # at the beginning and at the end, output padding.
@@ -106,12 +91,9 @@ class Ncnn:
         flag = np.zeros(1, np.uint32)  # weights follow as f32
         (folder / "ncnn.bin").write_bytes(flag.tobytes() + np.ascontiguousarray(w, np.float32).tobytes() + b.tobytes())
         self.net = ncnn.Net()
-        options = self.net.opt
-        options.num_threads, options.use_vulkan_compute = threads, False
-        options.use_fp16_storage = options.use_fp16_arithmetic = options.use_fp16_packed = options.use_bf16_storage = False
-        # The options hold bare pointers. Python deletes attributes in the order in which they
-        # were set, so the pools must be set after the network to outlive it.
-        self.pools = options.blob_allocator, options.workspace_allocator = ncnn.UnlockedPoolAllocator(), ncnn.PoolAllocator()
+        # Python deletes attributes in the order in which they were set, so the pools must be set
+        # after the network to outlive it.
+        self.pools = ncnn_options(self.net, threads)
         if self.net.load_param(str(folder / "ncnn.param")) or self.net.load_model(str(folder / "ncnn.bin")):
             raise ValueError("ncnn does not load the layer")
         self.images = [ncnn.Mat(np.ascontiguousarray(image)).clone() for image in x]
@@ -133,26 +115,18 @@ class Ncnn:
 
 
 class Mnn:
-    """High precision: f32 sums and storage. The copies in and out, from and to NCHW, are part of a run.
-
-    The converter is called directly, because the program `mnnconvert` also sends a usage report, and installs a package for that in every call.
-    """
+    """The copies in and out, from and to NCHW, are part of a run."""
 
     def __init__(self, row, folder, x, w, b, threads):
         import MNN
-        import _tools
 
-        model = folder / "model.mnn"
-        _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", str(folder / "model.onnx"), "--MNNModel", str(model), "--bizCode", "x"])
-        if not model.exists():
-            raise ValueError("MNN does not convert the layer")
-        self.interpreter = MNN.Interpreter(str(model))
-        self.session = self.interpreter.createSession({"backend": "CPU", "numThread": threads, "precision": "high"})
+        mnn_convert(folder / "model.onnx", folder / "model.mnn")
+        self.interpreter = MNN.Interpreter(str(folder / "model.mnn"))
+        self.session = mnn_session(self.interpreter, threads)
         source, sink = self.interpreter.getSessionInput(self.session), self.interpreter.getSessionOutput(self.session)
         self.interpreter.resizeTensor(source, tuple(row["x"]))
         self.interpreter.resizeSession(self.session)
-        plain = lambda shape, values: MNN.Tensor(tuple(shape), MNN.Halide_Type_Float, values, MNN.Tensor_DimensionType_Caffe)
-        self.x, self.y = plain(row["x"], x), plain(row["y"], np.zeros(row["y"], np.float32))
+        self.x, self.y = mnn_tensor(x), mnn_tensor(np.zeros(row["y"], np.float32))
         self.source, self.sink = source, sink
 
     def run(self):
@@ -163,6 +137,57 @@ class Mnn:
     def output(self):
         self.run()
         return self.y.getNumpyData()
+
+
+# --- What engines.py uses too ----------------------------------------------------------------------------------------
+
+
+def session_options(level, threads):
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = level
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    return options
+
+
+def openvino_settings(threads):
+    """Restricted to f32. By default it computes in bf16 on CPUs with bf16 arithmetic."""
+    return {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": threads}
+
+
+def ncnn_options(net, threads):
+    """Sets a network's options: no half-precision storage and arithmetic; and memory pools, as in its own benchmark. From a pool that it makes itself, it
+    would copy each output. Returns the pools, which must live longer than the network, because it has bare pointers to them."""
+    import ncnn
+
+    options = net.opt
+    options.num_threads, options.use_vulkan_compute = threads, False
+    options.use_fp16_storage = options.use_fp16_arithmetic = options.use_fp16_packed = options.use_bf16_storage = False
+    pools = options.blob_allocator, options.workspace_allocator = ncnn.UnlockedPoolAllocator(), ncnn.PoolAllocator()
+    return pools
+
+
+def mnn_convert(model, path):
+    """The converter is called directly, because the program `mnnconvert` also sends a usage report, and installs a package for that in every call."""
+    import _tools
+
+    _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", str(model), "--MNNModel", str(path), "--bizCode", "x"])
+    if not path.exists():
+        raise ValueError("MNN does not convert the model")
+
+
+def mnn_session(interpreter, threads):
+    """High precision: f32 sums and storage."""
+    return interpreter.createSession({"backend": "CPU", "numThread": threads, "precision": "high"})
+
+
+def mnn_tensor(values):
+    """A tensor in plain NCHW."""
+    import MNN
+
+    return MNN.Tensor(values.shape, MNN.Halide_Type_Float, values, MNN.Tensor_DimensionType_Caffe)
 
 
 PEERS = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "ncnn": Ncnn, "mnn": Mnn}
@@ -217,17 +242,18 @@ def answer(peer, request):
     return timing
 
 
-def main():
+def serve(answer):
+    """Answers the requests."""
     # Text that the libraries print must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
         try:
-            reply = answer(sys.argv[1], json.loads(line))
+            reply = answer(json.loads(line))
         except Exception as error:
             reply = {"error": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(reply), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda request: answer(sys.argv[1], request))

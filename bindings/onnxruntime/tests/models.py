@@ -162,3 +162,14 @@ def of_tools():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+TOOLS = of_tools()
+NETWORKS = {
+    **{f"light-{name}": (lambda name=name: light(name)) for name in LIGHT},
+    **{f"tools-{name}": getattr(TOOLS, name) for name in ("resnet50", "mobilenetv2", "unet")},
+    "yolo": yolo,
+    "vocoder": vocoder,
+    "unet3d": unet3d,
+}
+"""All networks by name. tools/compare measures them too."""

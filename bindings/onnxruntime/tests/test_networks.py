@@ -7,14 +7,6 @@ import numpy as np
 import pytest
 from conftest import assert_close, layers, run_plain, session
 
-TOOLS = models.of_tools()
-NETWORKS = {
-    **{f"light-{name}": (lambda name=name: models.light(name)) for name in models.LIGHT},
-    **{f"tools-{name}": getattr(TOOLS, name) for name in ("resnet50", "mobilenetv2", "unet")},
-    "yolo": models.yolo,
-    "vocoder": models.vocoder,
-    "unet3d": models.unet3d,
-}
 # A size where one is free: small, then larger, then the first again.
 FREE = {"vocoder": [24, 51, 24]}
 
@@ -23,9 +15,9 @@ def test_the_light_networks_are_there():
     assert len(models.LIGHT) >= 9
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", models.NETWORKS)
 def test_network(name, rng):
-    model = NETWORKS[name]()
+    model = models.NETWORKS[name]()
     convolutions = sum(node.op_type in ("Conv", "ConvTranspose") for node in model.graph.node)
     data = model.serialize() if hasattr(model, "serialize") else model.SerializeToString()
     dims = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
@@ -46,7 +38,7 @@ def test_network(name, rng):
 
 def test_fusions_of_a_network():
     """The number of nodes that a residual network has left beside its layers."""
-    made = session(TOOLS.resnet50().SerializeToString())
+    made = session(models.TOOLS.resnet50().SerializeToString())
     found = collections.Counter(tuple(sorted(layer)) for layer in layers(made))
     assert found == {("Conv", "Relu"): 33, ("Add", "Conv", "Relu"): 16, ("Conv",): 4}
     made = session(models.yolo().SerializeToString())

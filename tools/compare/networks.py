@@ -1,0 +1,403 @@
+"""Times whole networks with onnxruntime, with onnxruntime and convoke's execution provider, and with other engines, on this machine.
+
+    tools/compare/run --networks            # all networks, one thread (tools/compare/run --networks --help for the options)
+
+The networks are those of bindings/onnxruntime/tests/models.py, with random weights and inputs of a usual size: the `light` ones of the package onnx, those of
+tools/models.py, a detector, a vocoder and a segmentation of volumes. A time is that of one inference from input to output. For each network, all engines run
+in turn, round by round, so that a drift of the machine's speed affects all alike. The fastest run of all rounds counts. All use f32 and their fastest setting.
+
+Outputs are compared with those of onnxruntime alone: if one differs by more than the tolerance, it is marked, and does not count. An engine whose converter
+does not take a network is left out there. An engine that dies or hangs is started again, and given up after three times in a row. If the provider has no
+layer of a network, that is an error.
+
+Results are written after each network, so that nothing that was measured is lost. Ctrl-C ends the program, with table and picture of the results so far.
+"""
+
+import argparse
+import csv
+import datetime
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+
+import numpy as np
+from common import (
+    HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, check_options, earlier, installed, load_line, machine, machine_line, mean, plots, replace, summary,
+    versions_line, write_files,
+)
+from tqdm import tqdm
+
+# The engines beside onnxruntime with convoke. onnxruntime is what all are compared with.
+PEERS = ["onnxruntime", "openvino", "ncnn", "mnn"]
+TITLES = LABELS | {"convoke": "onnxruntime with convoke"}
+# How each engine is called.
+SETTINGS = {
+    "onnxruntime": "input and outputs bound, the faster of levels ALL and EXTENDED",
+    "convoke": "the provider with its defaults, level ALL, input and outputs bound",
+    "openvino": "held to f32 (it would take bf16 where the CPU has it), latency hint, one stream, input and outputs shared",
+    "ncnn": "converted by pnnx, half-precision storage and arithmetic off, memory from pools that are kept",
+    "mnn": "converted by its own converter, precision high, the copies from and to plain NCHW count",
+}
+# What the makers of the networks take for sizes that are usual in practice; their defaults are for tests.
+SIZES = {"yolo": {"size": 640}, "unet3d": {"size": 64}}
+# The frames of sound of the network whose length is free: about a second.
+FREE = 100
+# Largest difference from onnxruntime's output, relative to its largest element.
+TOLERANCE = 1e-3
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="tools/compare/run --networks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser, "network", PEERS, PEERS, seconds=1, timeout=600, results="networks.json")
+    parser.add_argument("--readme", action="store_true", help="also write table and picture into README.md")
+    options = parser.parse_args()
+    check_options(parser, options, PEERS)
+    if "onnxruntime" not in options.peers:
+        parser.error("--peers: all are compared with onnxruntime, which is not among them")
+    return options
+
+
+# --- Networks --------------------------------------------------------------------------------------------------------
+
+
+def networks(options):
+    """Functions that make the networks, by name."""
+    path = ROOT / "bindings/onnxruntime/tests/models.py"
+    spec = importlib.util.spec_from_file_location("models", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    parts = options.filter.split(",")
+    for part in parts:
+        if not any(part in name for name in module.NETWORKS):
+            sys.exit(f"no network's name contains {part!r}; there are {', '.join(module.NETWORKS)}")
+    return {name: make for name, make in module.NETWORKS.items() if any(part in name for part in parts)}
+
+
+def write_network(name, make, folder):
+    """Writes the network as a model, and an input. Returns what the workers have to know, and the number of convolutions."""
+    import onnx
+
+    model = make(**SIZES.get(name, {}))
+    graph = model.graph
+    # With random weights a softmax rounds all elements but one to zero, which hides errors.
+    if graph.node[-1].op_type == "Softmax":
+        last = graph.node.pop()
+        graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(last.input[0], onnx.TensorProto.FLOAT, None))
+    # Engines that plan ahead get a size to plan for.
+    dims = graph.input[0].type.tensor_type.shape.dim
+    for dim in dims:
+        dim.dim_value = dim.dim_value or FREE
+    onnx.save(model, folder / "model.onnx")
+    shape = [dim.dim_value for dim in dims]
+    np.random.default_rng(0).standard_normal(shape, np.float32).tofile(folder / "x.bin")
+    convolutions = sum(node.op_type in ("Conv", "ConvTranspose") for node in graph.node)
+    return {"x": shape, "outputs": [output.name for output in graph.output]}, {"convolutions": convolutions, "nodes": len(graph.node)}
+
+
+# --- Measuring -------------------------------------------------------------------------------------------------------
+
+
+def measure(options, data, makers):
+    """Adds the results to the data, network by network."""
+    workers = {name: Worker([sys.executable, str(HERE / "engines.py"), name], options) for name in data["names"]}
+    try:
+        for name, make in tqdm(makers.items(), unit="network", disable=not sys.stderr.isatty()):
+            data["results"].append(measure_network(options, name, make, workers))
+            data["load"] = os.getloadavg()[1]
+            write_results(data, options.output)
+        data["interrupted"] = False
+        write_results(data, options.output)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted: {len(data['results'])} of {len(makers)} networks were measured", file=sys.stderr)
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
+def measure_network(options, name, make, workers):
+    answers, outputs = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        request, size = write_network(name, make, folder)
+        request |= {"dir": str(folder), "threads": options.threads, "secs": options.seconds}
+        for round_ in range(options.rounds):
+            for engine, worker in workers.items():
+                if "error" in answers.get(engine, {}):
+                    continue
+                out = folder / f"y.{engine}.npz"
+                answer = worker.ask(request | {"out": str(out) if round_ == 0 else None})
+                if "error" in answer:
+                    answers[engine] = answer
+                else:
+                    answers[engine] = better(answers.get(engine), answer)
+                    if round_ == 0:
+                        with np.load(out) as arrays:
+                            outputs[engine] = list(arrays.values())
+    for engine, (status, error) in judge(outputs).items():
+        if "error" not in answers[engine]:
+            answers[engine] |= {"status": status, "error_of_max": error}
+    for answer in answers.values():
+        answer.setdefault("status", "absent")
+    return {"network": name, **size, "answers": answers}
+
+
+def better(best, answer):
+    """The faster of two rounds, and the shorter of their times to load."""
+    answer = {"seconds": answer["min"], **{key: answer[key] for key in ("load", "level", "nodes", "convolutions") if key in answer}}
+    if best is None:
+        return answer
+    load = min(best["load"], answer["load"])
+    return min(best, answer, key=lambda one: one["seconds"]) | {"load": load}
+
+
+def judge(outputs):
+    """For each engine its status, and its largest error relative to the largest element of onnxruntime's outputs (None if there is no such number).
+
+    `good`; `wrong` is beyond the tolerance, or of another size; `unknown` means that onnxruntime has no outputs to compare with, or some that are not finite.
+    Elsewhere there are also `failed` (the engine died or hung) and `absent` (the engine, or its converter, says that it cannot run the network).
+    """
+    right = outputs.get("onnxruntime")
+    if right is None or not all(np.isfinite(y).all() for y in right):
+        return {name: ("unknown", None) for name in outputs}
+
+    def verdict(found):
+        # Engines without batches leave out axes of one element.
+        if [y.size for y in found] != [y.size for y in right] or not all(np.isfinite(y).all() for y in found):
+            return "wrong", None
+        pairs = [(y.astype(np.float64).ravel(), r.astype(np.float64).ravel()) for y, r in zip(found, right)]
+        error = max(float(np.abs(y - r).max(initial=0)) / (float(np.abs(r).max(initial=0)) or 1.0) for y, r in pairs)
+        return "good" if error <= TOLERANCE else "wrong", error
+
+    return {name: verdict(found) for name, found in outputs.items()}
+
+
+# --- Showing ---------------------------------------------------------------------------------------------------------
+
+
+def status(result, name):
+    return result["answers"].get(name, {}).get("status", "absent")
+
+
+def seconds(result, name):
+    """The time of an inference, if the outputs are right."""
+    return result["answers"][name]["seconds"] if status(result, name) == "good" else None
+
+
+def speed(result, name):
+    """How many times as fast as onnxruntime alone an engine is, if both are right."""
+    mine, plain = seconds(result, name), seconds(result, "onnxruntime")
+    return plain / mine if mine and plain else None
+
+
+def best_other(result, names):
+    """The shortest time without convoke."""
+    return min((seconds(result, name) for name in names if name != "convoke" and seconds(result, name)), default=None)
+
+
+def milliseconds(value):
+    """Three digits, but no exponents."""
+    value *= 1e3
+    return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}"
+
+
+def cell(result, name):
+    what = status(result, name)
+    if what in ("failed", "absent"):
+        return {"failed": "failed", "absent": "-"}[what]
+    return milliseconds(result["answers"][name]["seconds"]) + ("" if what == "good" else f" {what}")
+
+
+def table(data):
+    """The table as Markdown, and the paragraphs that sum it up."""
+    names, results = data["names"], data["results"]
+    heads = [TITLES[name] for name in names] + ["speed-up", "of the best", "convolutions on convoke", "nodes on convoke", "load", "load with convoke"]
+    lines = ["| network | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
+    ratios = []
+    for result in results:
+        cells = [cell(result, name) for name in names]
+        mine, best, gain = seconds(result, "convoke"), best_other(result, names), speed(result, "convoke")
+        ratios += [(best / mine, result["network"])] if mine and best else []
+        cells += [f"{gain:.2f}" if gain else "-", f"{best / mine:.2f}" if mine and best else "-"]
+        has = result["answers"].get("convoke", {})
+        cells += [f"{has[key]} of {result[key]}" if key in has else "-" for key in ("convolutions", "nodes")]
+        loads = [result["answers"].get(name, {}).get("load") for name in ("onnxruntime", "convoke")]
+        cells += ["-" if load is None else milliseconds(load) for load in loads]
+        lines.append(f"| {result['network']} | " + " | ".join(cells) + " |")
+    gains = [(speed(result, "convoke"), result["network"]) for result in results if speed(result, "convoke")]
+    paragraphs = summary(gains, "network", TITLES["convoke"], "onnxruntime alone")
+    if len(names) > 2:
+        paragraphs += summary(ratios, "network", TITLES["convoke"], f"the fastest of the {len(names) - 1} others")
+    return "\n".join(lines), paragraphs + means(data) + faults(data)
+
+
+def means(data):
+    """The speed of the other engines."""
+    speeds = {name: [speed(result, name) for result in data["results"] if speed(result, name)] for name in data["names"]}
+    found = [f"{TITLES[name]} {mean(speeds[name]):.2f} ({len(speeds[name])})" for name in data["names"][2:] if speeds[name]]
+    return [f"The others relative to onnxruntime alone, in geometric mean (of so many networks): {', '.join(found)}."] if found else []
+
+
+def faults(data):
+    """Outputs that are wrong or that nothing could be compared with, and engines that died, hung, or do not take a network."""
+
+    def reason(answer):
+        off = answer.get("error_of_max")
+        return answer.get("error") or ("not numbers, or of another size" if off is None else f"off by {off:.2g} of the largest element")
+
+    titles = {"wrong": "Wrong results, which do not count", "unknown": "Not comparable", "failed": "Failed", "absent": "Not converted, or refused"}
+    paragraphs = []
+    for what, title in titles.items():
+        found = [
+            f"{TITLES[name]} on {result['network']}" + ("" if what == "unknown" else f" ({reason(answer)})")
+            for result in data["results"] for name, answer in result["answers"].items() if answer["status"] == what
+        ]
+        paragraphs += [f"{title}: {', '.join(found)}."] if found else []
+    return paragraphs
+
+
+def conditions(data):
+    return [
+        machine_line(data),
+        versions_line(data),
+        f"Milliseconds of one inference in f32, batch 1, random weights; the fastest run of {data['rounds']} rounds that took all in turn. Speed-up: over "
+        "onnxruntime alone. Of the best: relative to the fastest of all others. Load: milliseconds to make a session, without convoke and with it.",
+        f"Outputs agree with onnxruntime's within {TOLERANCE:g} of the largest element; `wrong`: beyond; `unknown`: onnxruntime's are missing or not finite; "
+        "`failed`: the engine died or hung; `-`: it, or its converter, does not take the network (networks.csv has its words).",
+        "How each is called: " + "; ".join(f"{TITLES[name]}: {SETTINGS[name]}" for name in data["names"]) + ".",
+        load_line(data, "inferences"),
+    ] + (["Interrupted: not all networks were measured."] if data["interrupted"] else [])
+
+
+def write_results(data, folder):
+    write_files(folder, {"networks.json": lambda file: json.dump(data, file, indent=1), "networks.csv": lambda file: write_csv(data, file)})
+
+
+def write_csv(data, file):
+    writer = csv.writer(file)
+    keys = ["seconds", "load", "level", "convolutions", "nodes", "error_of_max", "status", "error"]
+    writer.writerow(["network", "engine", "threads", "seconds", "load_seconds", *keys[2:-1], "reason"])
+    for result in data["results"]:
+        for name, answer in result["answers"].items():
+            writer.writerow([result["network"], name, data["threads"], *(answer.get(key, "") for key in keys)])
+
+
+def bars(data):
+    """What the picture shows: for each network and engine beside onnxruntime alone (network, engine, speed or None, text)."""
+    words = {"absent": "not taken", "good": "onnxruntime alone is not right"}
+    found = []
+    for result in data["results"]:
+        for name in data["names"]:
+            if name != "onnxruntime":
+                value, what = speed(result, name), status(result, name)
+                found.append((result["network"], name, value, f"{value:.2f}" if value else words.get(what, what)))
+    return found
+
+
+def picture(data, path):
+    """A picture that has for each network a bar of each engine, from the speed of onnxruntime alone to that of the engine, on a logarithmic axis.
+
+    It is legible at a width of 500 pixels, which is about what a page has on a small screen.
+    """
+    plt = plots()
+    networks = [result["network"] for result in data["results"]]
+    names = [name for name in data["names"] if name != "onnxruntime"]
+    colours = {"convoke": "#0072b2", "openvino": "#e69f00", "ncnn": "#009e73", "mnn": "#cc79a7"}
+    figure, axes = plt.subplots(figsize=(5.2, 1.1 + (0.13 * len(names) + 0.09) * len(networks)), layout="constrained")
+    group = 0.86  # of the distance from network to network
+    thickness = group / len(names)
+    shown = bars(data)
+    for network, name, value, text in shown:
+        height = networks.index(network) - group / 2 + (names.index(name) + 0.5) * thickness
+        # Numbers are at the free end of a bar.
+        side, align = (-1, "right") if value and value < 1 else (1, "left")
+        colour = "black" if value else "#aa0000" if text == "wrong" else "#666666"
+        weight = "bold" if name == "convoke" else "normal"
+        if value:
+            axes.barh(height, value - 1, thickness * 0.92, left=1, color=colours[name])
+        axes.annotate(
+            text, (value or 1, height), (3 * side, 0), textcoords="offset points", ha=align, va="center_baseline", fontsize=7, color=colour, weight=weight
+        )
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xscale("log")
+    # Room for the numbers beside the bars, and for words beside the line.
+    values = [value for _, _, value, _ in shown if value]
+    axes.set_xlim(min([*values, 1]) / 1.3, max([*values, 1.2]) * 1.3)
+    axes.set_xticks([t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if axes.get_xlim()[0] <= t <= axes.get_xlim()[1]])
+    axes.xaxis.set_major_formatter(plt.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(plt.NullFormatter())
+    axes.tick_params(axis="x", labelsize=8)
+    axes.set_yticks(range(len(networks)), networks, fontsize=8)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(networks) - 0.45, -0.55)
+    axes.set_xlabel("times as fast as onnxruntime alone", fontsize=8)
+    axes.grid(axis="x", color="#dddddd")
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colours[name], label=TITLES[name]) for name in names]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(names), frameon=False, fontsize=8, columnspacing=1, handlelength=1.2)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def readme(data):
+    """Replaces the text between the markers of README.md."""
+    target = ROOT / "benches/figures"
+    rows, summed = table(data)
+    target.mkdir(exist_ok=True)
+    picture(data, target / "networks.svg")
+    facts = [f"* {line}" for line in conditions(data)]
+    replace(
+        ROOT / "README.md",
+        "networks",
+        [
+            "\n".join([*facts[:4], *facts[5:]]),  # all but how each is called, which docs/measuring.md says
+            *summed,
+            "![How many times as fast as onnxruntime alone each engine is on each network](benches/figures/networks.svg)",
+            rows,
+            "[How it was measured](docs/measuring.md#whole-networks). `tools/compare/run --networks --readme` writes this block.",
+        ],
+    )
+
+
+def main():
+    options = parse()
+    if options.source:
+        data = earlier(options.source, table, conditions)
+    else:
+        makers = networks(options)
+        versions = {name: installed(name) for name in options.peers}
+        installed("convoke-onnxruntime")
+        data = {
+            "date": datetime.date.today().isoformat(), "machine": machine(options), "versions": versions, "threads": options.threads, "rounds": options.rounds,
+            "names": ["onnxruntime", "convoke", *(name for name in options.peers if name != "onnxruntime")], "results": [], "interrupted": True,
+            "load": os.getloadavg()[1],
+        }
+        # A request of the system to end the program is handled like Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        measure(options, data, makers)
+        if not data["results"]:
+            sys.exit(INTERRUPTED)
+    write_results(data, options.output)
+    picture(data, options.output / "networks.svg")
+    rows, summed = table(data)
+    print("\n".join(conditions(data)) + "\n\n" + "\n\n".join([rows, *summed]))
+    print(f"written: {options.output}", file=sys.stderr)
+    if data["interrupted"]:
+        sys.exit(0 if options.source else INTERRUPTED)
+    if options.readme:
+        readme(data)
+    bad = [f"{result['network']} ({status(result, 'convoke')})" for result in data["results"] if status(result, "convoke") != "good"]
+    if bad:
+        sys.exit(f"onnxruntime with convoke is not good on: {', '.join(bad)}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
