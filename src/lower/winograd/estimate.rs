@@ -3,14 +3,14 @@
 use core::ops::Range;
 
 use convoke_kernels::Real;
-use convoke_kernels::winograd::Tile;
 
 use super::block_size::BlockSize;
 use super::blocks::TileBlocks;
+use super::runs::RunCosts;
 use super::scheme::{STANDARD_VALUES, Scheme, is_ragged};
 use super::shares::{self, PanelPiece};
 use super::steps::TileSteps;
-use super::view::{PixelStores, WinogradView, depth_tasks, distance};
+use super::view::{PixelStores, SubImage, WinogradView, depth_tasks, distance};
 use crate::lower::channel_tiles::ChannelPanels;
 use crate::machine::{Item, Kind, Machine, Work};
 
@@ -47,26 +47,60 @@ pub(super) struct BlockingEstimate<T: Real> {
 /// A layer with a tile on a machine: what blockings are estimated for.
 pub(super) struct CostModel<'a, T: Real> {
     machine: &'a Machine,
-    view: &'a WinogradView,
-    scheme: Scheme<T>,
+    pub(super) view: &'a WinogradView,
+    pub(super) scheme: Scheme<T>,
+    costs: &'a RunCosts<'a, T>,
     /// Steps of k of all values of a slice.
     slice_steps: usize,
     panels: ChannelPanels,
-    threads: usize,
 }
 
 impl<'a, T: Real> CostModel<'a, T> {
-    /// None if a kernel is lacking.
-    pub(super) fn new(machine: &'a Machine, view: &'a WinogradView, scheme: Scheme<T>, threads: usize) -> Option<Self> {
+    /// None where the layer has too many steps, or a kernel is lacking.
+    pub(super) fn new(view: &'a WinogradView, scheme: Scheme<T>, costs: &'a RunCosts<'a, T>) -> Option<Self> {
+        if !scheme.has_few_steps(view) {
+            return None;
+        }
+        let machine = costs.machine;
         let panels = ChannelPanels::new::<T>(machine.isa())?;
         let slice_steps = TileSteps::new(view, &scheme).all();
-        Some(Self { machine, view, scheme, slice_steps, panels, threads })
+        Some(Self { machine, view, scheme, costs, slice_steps, panels })
     }
 
-    /// What a blocking takes, with the scratch of a task in at most `most_bytes` where that can be.
-    /// None where a kernel is lacking.
-    pub(super) fn estimate(&self, blocks: TileBlocks, splits: usize, most_bytes: usize) -> Option<BlockingEstimate<T>> {
-        let Self { machine, view, scheme, threads, .. } = *self;
+    /// Cycles that no blocking undercuts: those of blocks of a whole image, with the best runs of
+    /// tiles, and without what depends on caches and tasks. They are rounded down, because a
+    /// blocking's are summed in another order.
+    pub(super) fn least_cycles(&self) -> f64 {
+        let Self { view, scheme, costs, .. } = self;
+        let (values, steps) = (scheme.kernel.values(), self.value_steps());
+        let (rows, columns) = scheme.grid(&view.roles);
+        let tiles = |rows: usize| rows as f64 * columns as f64;
+        let dropped = scheme.spare(&view.roles) * scheme.kernel.along().values;
+        let products = tiles(rows) * (values - dropped) as f64 + tiles(rows.saturating_sub(1)) * dropped as f64;
+        let panels = view.rows.div_ceil(self.panels.wide) as f64;
+
+        let (input_rows, input_columns) = (rows + scheme.down.count - 1, columns + scheme.along.count - 1);
+        let vectors = (input_rows as f64 * input_columns as f64 / scheme.kernel.lanes() as f64).ceil();
+        let input = self.input(1.0, vectors, scheme.down.padded(input_rows) * scheme.along.padded(input_columns));
+        let output = self.output(rows as f64, tiles(rows), self.panels.padded(view.rows));
+
+        let (slices_in, slices_out) = self.slices();
+        let of_slice_out = products * costs.least_tile_cycles(steps) * panels + output.cycles();
+        let of_image = input.cycles() * slices_in + of_slice_out * slices_out;
+        let images = (SubImage::count(&view.roles, view.batch) * view.groups * depth_tasks(&view.roles)) as f64;
+        of_image * images * (1.0 - 1e-9)
+    }
+
+    /// What a blocking takes on `threads` threads, with the scratch of a task in at most
+    /// `most_bytes` where that can be. None where a kernel is lacking.
+    pub(super) fn estimate(
+        &self,
+        blocks: TileBlocks,
+        splits: usize,
+        threads: usize,
+        most_bytes: usize,
+    ) -> Option<BlockingEstimate<T>> {
+        let Self { machine, view, scheme, .. } = *self;
         let largest = blocks.largest()?;
         let nr = self.panels.wide;
         let panels = view.rows.div_ceil(nr).max(1);
@@ -98,52 +132,56 @@ impl<'a, T: Real> CostModel<'a, T> {
         Some(all)
     }
 
-    /// The work of transforming the tiles of one slice of X, which has `padded` elements in each
-    /// channel, with padding.
-    fn input(&self, size: &BlockSize, padded: f64) -> Work {
+    /// The work of transforming the tiles of one slice of X: in each channel `vectors` vectors of
+    /// tiles of `images` images, which have `padded` elements with padding.
+    fn input(&self, images: f64, vectors: f64, padded: f64) -> Work {
         let Self { machine, view, scheme, .. } = self;
-        let vectors = size.images * size.image_input_tiles().div_ceil(scheme.kernel.lanes());
-        let values = (vectors * scheme.kernel.values()) as f64;
+        let values = vectors * scheme.kernel.values() as f64;
         let transforms = machine.work(Item::SplitVectors, padded / scheme.kernel.lanes() as f64)
             + machine.work(Item::TransformedVectors, values);
         // Phases of a stride are picked before they are split.
         let picked = if view.strides[1] == 1 { 0.0 } else { padded };
-        let of_channel = machine.work(Item::TransformCalls, size.images as f64)
+        let of_channel = machine.work(Item::TransformCalls, images)
             + machine.work(Item::PickedElements, picked)
             + transforms * self.wide_transform();
         of_channel * view.channels as f64
     }
 
-    /// The work of taking the products of all `channels` filters back into one slice of Y.
-    fn output(&self, size: &BlockSize, channels: usize) -> Work {
+    /// The work of taking the products of all `channels` filters back into one slice of Y: of
+    /// `tiles` tiles in `rows` rows.
+    fn output(&self, rows: f64, tiles: f64, channels: usize) -> Work {
         let Self { machine, view, scheme, .. } = self;
-        let (tiles, kernel) = (size.own_tiles(), scheme.kernel);
+        let kernel = scheme.kernel;
         let ragged = if is_ragged(kernel) { machine.prices().ragged_output } else { 1.0 };
         let pixels = match view.stores {
             PixelStores::Interleaved => scheme.down.tile.outputs * scheme.along.tile.outputs,
             PixelStores::Rows | PixelStores::RowsPastCache => 0,
         };
-        let of_vector = machine.work(Item::TransformCalls, (size.images * size.rows) as f64)
-            + machine.work(Item::TakenVectors, (tiles * kernel.values()) as f64) * (self.wide_transform() * ragged)
-            + machine.work(Item::PhaseVectors, (tiles * pixels) as f64);
+        let of_vector = machine.work(Item::TransformCalls, rows)
+            + machine.work(Item::TakenVectors, tiles * kernel.values() as f64) * (self.wide_transform() * ragged)
+            + machine.work(Item::PhaseVectors, tiles * pixels as f64);
         of_vector * (channels as f64 / kernel.lanes() as f64)
     }
 
     /// The work of multiplying all values by one panel, for some rows of tiles. None where a kernel
     /// is lacking.
     fn products(&self, size: &BlockSize, rows: &Range<usize>) -> Option<Work> {
-        let Self { machine, view, scheme, slice_steps, .. } = *self;
-        let values = scheme.kernel.values();
-        let steps = (view.roles.depth.kernel * slice_steps) as f64 / values as f64;
-        let all = size.gemm_work::<T>(machine, rows, false, steps)?;
+        let Self { scheme, costs, .. } = self;
+        let (values, steps) = (scheme.kernel.values(), self.value_steps());
+        let all = size.gemm_work(costs, rows, false, steps)?;
         // Down the column, as many values are dropped in the last row of tiles as outputs.
         let dropped = size.spare * scheme.kernel.along().values;
         if dropped == 0 {
             return Some(all * values as f64);
         }
-        let short = size.gemm_work::<T>(machine, rows, true, steps)?;
+        let short = size.gemm_work(costs, rows, true, steps)?;
         let short = if short.cycles() < all.cycles() { short } else { all };
         Some(all * (values - dropped) as f64 + short * dropped as f64)
+    }
+
+    /// Steps of k of a value, on average.
+    fn value_steps(&self) -> f64 {
+        (self.view.roles.depth.kernel * self.slice_steps) as f64 / self.scheme.kernel.values() as f64
     }
 
     /// How much longer the transforms of this tile take.
@@ -225,10 +263,9 @@ impl<'a, T: Real> BlockWork<'a, T> {
         let CostModel { view, scheme, panels, .. } = model;
         let (nr, channels) = (panels.wide, panels.padded(view.rows));
         let panels = view.rows.div_ceil(nr);
-        let padded = |tiles: usize, tile: Tile| tiles * tile.outputs + tile.values - tile.outputs;
-        let padded = (size.images
-            * padded(size.input_rows, scheme.down.tile)
-            * padded(size.input_columns, scheme.along.tile)) as f64;
+        let padded =
+            size.images as f64 * scheme.down.padded(size.input_rows) * scheme.along.padded(size.input_columns);
+        let vectors = size.images * size.image_input_tiles().div_ceil(scheme.kernel.lanes());
         let traffic = BlockTraffic::new(model, &size, nr);
         let pixels = size.own_tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs;
         // The pixels of a phase of a dilation are not neighbours.
@@ -240,10 +277,10 @@ impl<'a, T: Real> BlockWork<'a, T> {
             model,
             size,
             panels,
-            input: model.input(&size, padded) + traffic.waiting(1, 1),
+            input: model.input(size.images as f64, vectors as f64, padded) + traffic.waiting(1, 1),
             fetching: traffic.fetching(view.groups, channels, blocks),
             waiting: traffic.waiting(panels, together),
-            output: model.output(&size, channels),
+            output: model.output((size.images * size.rows) as f64, size.own_tiles() as f64, channels),
             scattered,
         }
     }
