@@ -263,8 +263,7 @@ impl<'a, T: Real> BlockWork<'a, T> {
         let CostModel { view, scheme, panels, .. } = model;
         let (nr, channels) = (panels.wide, panels.padded(view.rows));
         let panels = view.rows.div_ceil(nr);
-        let padded =
-            size.images as f64 * scheme.down.padded(size.input_rows) * scheme.along.padded(size.input_columns);
+        let padded = size.images as f64 * scheme.down.padded(size.input_rows) * scheme.along.padded(size.input_columns);
         let vectors = size.images * size.image_input_tiles().div_ceil(scheme.kernel.lanes());
         let traffic = BlockTraffic::new(model, &size, nr);
         let pixels = size.own_tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs;
