@@ -109,12 +109,13 @@ impl<T: Real> PhaseTiles<T> {
                 if mr > tallest || packed.is_some_and(|packed| packed.channels != channels) {
                     continue;
                 }
-                let tiles = Self::new(&all[..=i], RowPanels::new(products.rows, channels), mr);
+                let panels = RowPanels::new(products.rows, channels);
                 // Panels of nearly equal height may be lower than `channels`. Such a choice is
                 // another one's double, unless packed weights ask for it.
-                if packed.is_none() && tiles.panels.height(0) != channels {
+                if packed.is_none() && panels.height(0) != channels {
                     continue;
                 }
+                let tiles = Self::new(&all[..=i], panels, mr);
                 // Cycles alone are added up faster than a work.
                 let cycles = tiles.total(products, vectors, |k, steps| tile_work(machine, k, steps).cycles());
                 if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
