@@ -98,7 +98,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
             k.size(),
             blocking.bands.count
         ),
-        layout: WeightLayout::BlasColumns { channels: channels.size(), panels: [backends[0].layout, backends[1].layout] },
+        layout: WeightLayout::BlasColumns {
+            channels: channels.size(),
+            panels: [backends[0].layout, backends[1].layout],
+        },
         packed_len: geometry.weight_len(),
         tasks: split.tasks(),
         scratch,

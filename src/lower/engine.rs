@@ -59,7 +59,12 @@ impl RowPanels {
     }
 
     pub(crate) fn height(&self, p: usize) -> usize {
-        self.height + usize::from(p < self.taller)
+        self.height + usize::from(self.is_taller(p))
+    }
+
+    /// Whether panel `p` is one of the taller ones.
+    pub(crate) fn is_taller(&self, p: usize) -> bool {
+        p < self.taller
     }
 
     /// The rows of some panels.

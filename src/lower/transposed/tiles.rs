@@ -162,13 +162,15 @@ impl<T: Real> PhaseTiles<T> {
     /// Adds up `tile` over these tiles: it is given the kernel and the steps of K of a tile.
     fn total<V>(&self, products: &PhaseProducts, vectors: usize, tile: impl Fn(&SpatialKernel<T>, f64) -> V) -> V
     where
-        V: Default + Add<Output = V> + Mul<f64, Output = V>,
+        V: Copy + Default + Add<Output = V> + Mul<f64, Output = V>,
     {
         let strip = |width: &PhaseWidth<T>, channels: usize| {
             let class = |class: &ClassSize| {
                 let subpanels = RowPanels::new(class.phases * channels, self.mr);
                 let steps = (class.taps * products.outer_taps * products.channels) as f64;
-                let subpanel = |index: usize| tile(width.of_height(subpanels.height(index)), steps);
+                let of_height = |index: usize| tile(width.of_height(subpanels.height(index)), steps);
+                let (taller, lower) = (of_height(0), of_height(subpanels.count() - 1));
+                let subpanel = |index: usize| if subpanels.is_taller(index) { taller } else { lower };
                 (0..subpanels.count()).map(subpanel).fold(V::default(), V::add)
             };
             products.classes.iter().map(class).fold(V::default(), V::add)

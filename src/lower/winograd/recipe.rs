@@ -6,6 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use convoke_kernels::catalogue::winograd_kernels;
+use convoke_kernels::stream::Storage;
 use convoke_kernels::{Real, WinogradKernel};
 
 use super::blocks::BlockCut;
@@ -26,12 +27,16 @@ use crate::lower::channel_tiles::ChannelTiles;
 use crate::lower::contract::{Answer, Build, Offer, Recipe, Request};
 use crate::lower::layout::WeightLayout;
 
-/// The offer for a view of the layer. `operator` makes the operator for the chosen tile, and says
-/// what it needs; it fails where a kernel is lacking.
+/// Makes the operator for the chosen tile, with its tables.
+pub(super) type BuildOperator<'a, T> =
+    Box<dyn FnOnce(&Scheme<<T as Storage>::Acc>) -> Box<dyn WinogradOperator<T>> + 'a>;
+
+/// The offer for a view of the layer. `operator` says what the operator needs for the chosen tile;
+/// it fails where a kernel is lacking.
 pub(super) fn offer_view<'a, T: Element>(
     request: &'a Request<'a, T>,
     view: WinogradView,
-    operator: impl FnOnce(&Scheme<T::Acc>, &ChannelTiles<T::Acc>) -> Option<(Box<dyn WinogradOperator<T>>, OperatorNeeds)>,
+    operator: impl FnOnce(&Scheme<T::Acc>, &ChannelTiles<T::Acc>) -> Option<(BuildOperator<'a, T>, OperatorNeeds)>,
 ) -> Answer<'a, T> {
     let no_kernel = || String::from("no kernel for this block of tiles");
     let costs = RunCosts::new(request.machine).ok_or_else(no_kernel)?;
@@ -71,7 +76,7 @@ pub(super) fn offer_view<'a, T: Element>(
     };
     let build: Build<'a, T> = Box::new(move || {
         let core = WinogradCore::new(request, view, blocking, tiles, layout, pieces);
-        Box::new(Winograd { core, operator })
+        Box::new(Winograd { core, operator: operator(&scheme) })
     });
     Ok(Offer { recipe, build })
 }
