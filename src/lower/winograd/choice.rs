@@ -61,6 +61,12 @@ impl<T: Real> BlockingSearch<'_, T> {
     fn consider(&mut self, images: usize, cut: BlockCut, parts: usize) {
         debug_assert!(images == 1 || self.grid().0 * self.grid().1 * images <= MOST_TILES, "{images} images");
         let Some(blocks) = TileBlocks::new(self.view, &self.scheme, images, cut, parts) else { return };
+        // Threads together take at least as long as they work.
+        if let Some(best) = &self.best
+            && self.model.least_cycles(&blocks) > best.latency_cycles * self.threads as f64
+        {
+            return;
+        }
         let bytes = blocks.scratch_bytes(self.view, &self.scheme, 1);
         if bytes > MOST_SCRATCH_BYTES {
             return;

@@ -53,6 +53,8 @@ pub(super) struct CostModel<'a, T: Real> {
     /// Steps of k of all values of a slice.
     slice_steps: usize,
     panels: ChannelPanels,
+    /// See [`least_products`](Self::least_products).
+    least_products: f64,
 }
 
 impl<'a, T: Real> CostModel<'a, T> {
@@ -64,31 +66,48 @@ impl<'a, T: Real> CostModel<'a, T> {
         let machine = costs.machine;
         let panels = ChannelPanels::new::<T>(machine.isa())?;
         let slice_steps = TileSteps::new(view, &scheme).all();
-        Some(Self { machine, view, scheme, costs, slice_steps, panels })
+        let mut model = Self { machine, view, scheme, costs, slice_steps, panels, least_products: 0.0 };
+        model.least_products = model.least_products();
+        Some(model)
     }
 
-    /// Cycles that no blocking undercuts: those of blocks of a whole image, with the best runs of
-    /// tiles, and without what depends on caches and tasks. They are rounded down, because a
-    /// blocking's are summed in another order.
-    pub(super) fn least_cycles(&self) -> f64 {
-        let Self { view, scheme, costs, .. } = self;
-        let (values, steps) = (scheme.kernel.values(), self.value_steps());
-        let (rows, columns) = scheme.grid(&view.roles);
-        let tiles = |rows: usize| rows as f64 * columns as f64;
+    /// Cycles that no runs of tiles undercut for the products of a slice of Y, over all images.
+    fn least_products(&self) -> f64 {
+        let Self { view, scheme, .. } = self;
+        let values = scheme.kernel.values();
         let dropped = scheme.spare(&view.roles) * scheme.kernel.along().values;
-        let products = tiles(rows) * (values - dropped) as f64 + tiles(rows.saturating_sub(1)) * dropped as f64;
-        let panels = view.rows.div_ceil(self.panels.wide) as f64;
+        let tiles = self.tiles(0) * (values - dropped) as f64 + self.tiles(1) * dropped as f64;
+        tiles * self.costs.least_tile_cycles(self.value_steps()) * view.rows.div_ceil(self.panels.wide) as f64
+    }
 
-        let (input_rows, input_columns) = (rows + scheme.down.count - 1, columns + scheme.along.count - 1);
-        let vectors = (input_rows as f64 * input_columns as f64 / scheme.kernel.lanes() as f64).ceil();
-        let input = self.input(1.0, vectors, scheme.down.padded(input_rows) * scheme.along.padded(input_columns));
-        let output = self.output(rows as f64, tiles(rows), self.panels.padded(view.rows));
+    /// The tiles of a slice of Y, over all images, without `left_out` rows of each.
+    fn tiles(&self, left_out: usize) -> f64 {
+        let roles = &self.view.roles;
+        let (rows, columns) = self.scheme.grid(roles);
+        SubImage::count(roles, self.view.batch) as f64 * rows.saturating_sub(left_out) as f64 * columns as f64
+    }
 
+    /// Cycles that no blocking with these blocks undercuts: those of its transforms, and of
+    /// products in the best runs of tiles, without what depends on caches and shares. For a block
+    /// of a whole image, no blocking at all undercuts them. They are rounded down, because a
+    /// blocking's are summed in another order.
+    pub(super) fn least_cycles(&self, blocks: &TileBlocks) -> f64 {
+        let Self { view, scheme, .. } = self;
+        let (mut images, mut rows, mut vectors, mut padded) = (0.0, 0.0, 0.0, 0.0);
+        blocks.for_each_size(|size, count| {
+            let (count, BlockSize { input_rows, input_columns, .. }) = ((count * size.images) as f64, size);
+            images += count;
+            rows += count * size.rows as f64;
+            vectors += count * (input_rows as f64 * input_columns as f64 / scheme.kernel.lanes() as f64).ceil();
+            padded += count * (scheme.down.padded(input_rows) * scheme.along.padded(input_columns));
+            Some(())
+        });
         let (slices_in, slices_out) = self.slices();
-        let of_slice_out = products * costs.least_tile_cycles(steps) * panels + output.cycles();
-        let of_image = input.cycles() * slices_in + of_slice_out * slices_out;
-        let images = (SubImage::count(&view.roles, view.batch) * view.groups * depth_tasks(&view.roles)) as f64;
-        of_image * images * (1.0 - 1e-9)
+        let input = self.input(images, vectors, padded).cycles();
+        let output = self.output(rows, self.tiles(0), self.panels.padded(view.rows)).cycles();
+        let of_slice_out = self.least_products + output;
+        let repeats = view.groups as f64 * depth_tasks(&view.roles) as f64;
+        (input * slices_in + of_slice_out * slices_out) * repeats * (1.0 - 1e-9)
     }
 
     /// What a blocking takes on `threads` threads, with the scratch of a task in at most

@@ -9,7 +9,7 @@ use convoke_kernels::catalogue::winograd_kernels;
 use convoke_kernels::stream::Storage;
 use convoke_kernels::{Real, WinogradKernel};
 
-use super::blocks::BlockCut;
+use super::blocks::{BlockCut, TileBlocks};
 use super::choice::{MOST_SCRATCH_BYTES, best_blocking};
 use super::common::WinogradCore;
 use super::estimate::{BlockingEstimate, CostModel, WinogradBlocking};
@@ -99,8 +99,10 @@ fn best_tile<'a, T: Element>(
         if suitable.is_none_or(|other| scheme.filters() < other.filters()) {
             suitable = Some(scheme);
         }
-        if let Some(model) = CostModel::new(view, scheme, costs) {
-            models.push((model.least_cycles(), models.len(), model));
+        if let Some(model) = CostModel::new(view, scheme, costs)
+            && let Some(whole) = TileBlocks::new(view, &scheme, 1, BlockCut::Rows, 1)
+        {
+            models.push((model.least_cycles(&whole), models.len(), model));
         }
     }
     // The most promising tiles first: the search ends where no other tile can be better. Of equals,
