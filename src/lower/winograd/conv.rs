@@ -34,7 +34,7 @@ pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
 ///
 /// # Errors
 /// The rule that the layer breaks.
-fn view(geometry: &Geometry) -> Result<WinogradView, String> {
+pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
     let mut axes = geometry.axes.to_vec();
     let mut strides = [1, 1];
     for ((index, axis), stride) in axes.iter_mut().enumerate().rev().zip(strides.iter_mut().rev()) {

@@ -393,3 +393,49 @@ impl<'a> BlockTraffic<'a> {
         best
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use convoke_kernels::catalogue::winograd_kernels;
+
+    use super::super::{blocks::BlockCut, conv};
+    use super::*;
+    use crate::Conv;
+
+    #[test]
+    fn no_blocking_undercuts_the_least_cycles() {
+        let same = |dilation: i64| [dilation; 4];
+        let layers = [
+            (Conv::new([64, 32, 3, 3]).pads(same(1)), [1, 32, 30, 41]),
+            (Conv::new([48, 1, 3, 3]).group(48).pads(same(1)), [2, 48, 13, 13]),
+            (Conv::new([20, 24, 5, 5]).strides([2, 2]), [3, 24, 27, 19]),
+            (Conv::new([7, 200, 3, 3]).pads(same(2)).dilations([2, 2]), [1, 200, 9, 17]),
+        ];
+        let (machine, threads) = (Machine::zen5().with_isa(crate::Isa::Portable), 3);
+        let costs = RunCosts::<f32>::new(&machine).unwrap();
+        let mut compared = 0;
+        for (conv, x) in layers {
+            let view = conv::view(&conv.geometry(&x).unwrap()).unwrap();
+            for kernel in winograd_kernels::<f32>(machine.isa()) {
+                let Some(scheme) = Scheme::new(kernel, &view.roles) else { continue };
+                let model = CostModel::new(&view, scheme, &costs).unwrap();
+                let blocks = |images: usize, cut, parts| TileBlocks::new(&view, &scheme, images, cut, parts);
+                let of_any = model.least_cycles(&blocks(1, BlockCut::Rows, 1).unwrap());
+                let cuts = [BlockCut::Rows, BlockCut::Columns, BlockCut::Tiles];
+                let cut = cuts.into_iter().flat_map(|cut| (1..20).filter_map(move |parts| blocks(1, cut, parts)));
+                for blocks in cut.chain(blocks(view.batch, BlockCut::Rows, 1)) {
+                    let least = model.least_cycles(&blocks);
+                    for splits in [1, threads] {
+                        let estimate = model.estimate(blocks, splits, threads, usize::MAX).unwrap();
+                        let cycles = estimate.work.cycles();
+                        assert!(of_any <= cycles && least <= cycles, "{of_any} {least} {cycles} {view:?} {blocks:?}");
+                        assert!(cycles <= estimate.latency_cycles * threads as f64 * (1.0 + 1e-9), "{blocks:?}");
+                        // A bound far below would leave out nothing.
+                        compared += usize::from(least > 0.5 * cycles);
+                    }
+                }
+            }
+        }
+        assert!(compared > 100, "{compared} bounds are near");
+    }
+}
