@@ -103,21 +103,27 @@ impl FlatTaps {
         // No offset is greater than that of the last position of the last channel.
         let last = isize::try_from(channels.checked_mul(pitch)?).ok()?.checked_add(most)?;
         i32::try_from(last).ok()?;
-        // Whether output position `at` sees padding beside a row through a tap, and whether it
-        // sees an element of X.
-        let is_beside = |at: usize, column: isize| !(0..width as isize).contains(&((at % width) as isize + column));
-        let is_there = |at: usize, row: isize, column: isize| {
-            let seen = at as isize + row * width as isize + column;
-            at < outputs && !is_beside(at, column) && (0..plane as isize).contains(&seen)
+        // The lanes of a vector that do not see padding beside a row through a column of taps.
+        let inside = |vector: usize, column: isize| {
+            let mut at = vector * lanes % width;
+            (0..lanes).fold(0_u32, |mask, lane| {
+                let is_inside = (0..width as isize).contains(&(at as isize + column));
+                at = if at + 1 == width { 0 } else { at + 1 };
+                mask | u32::from(is_inside) << lane
+            })
         };
-        let mask = |vector: usize, is_set: &dyn Fn(usize) -> bool| {
-            (0..lanes).fold(0_u32, |mask, lane| mask | u32::from(is_set(vector * lanes + lane)) << lane)
+        // The lanes of a vector that are output positions, and see X's plane or padding beside its
+        // rows, if position 0 sees position `shift` of the plane.
+        let within = |vector: usize, shift: isize| {
+            let lane = |at: isize| (at - (vector * lanes) as isize).clamp(0, lanes as isize);
+            let (begin, end) = (lane(-shift), lane((plane as isize - shift).min(outputs as isize)));
+            ((1_u64 << end.max(begin)) - (1_u64 << begin)) as u32
         };
 
         let period = width / gcd(width, lanes);
         let mut masks = Vec::with_capacity(columns.len() * (period + MOST_VECTORS));
         for &(_, column) in columns {
-            masks.extend((0..period + MOST_VECTORS).map(|vector| mask(vector, &|at| !is_beside(at, column))));
+            masks.extend((0..period + MOST_VECTORS).map(|vector| inside(vector, column)));
         }
         let vectors = outputs.div_ceil(lanes);
         let head = least.unsigned_abs().div_ceil(lanes).min(vectors);
@@ -131,8 +137,11 @@ impl FlatTaps {
             return None;
         }
         let mut border_masks = Vec::with_capacity(positions().count() * count);
-        for (&(_, row), &(_, column)) in positions() {
-            border_masks.extend(near().map(|vector| mask(vector, &|at| is_there(at, row, column))));
+        for (&(_, column), masks) in columns.iter().zip(masks.chunks_exact(period + MOST_VECTORS)) {
+            for &(_, row) in rows {
+                let shift = row * width as isize + column;
+                border_masks.extend(near().map(|vector| masks[vector % period] & within(vector, shift)));
+            }
         }
 
         let mut taps = Vec::with_capacity(channels * positions().count());

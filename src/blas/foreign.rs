@@ -2,6 +2,9 @@
 //! operands, into memory that they allocate.
 #![expect(unsafe_code, reason = "the crates' interfaces are raw pointers")]
 
+use alloc::boxed::Box;
+
+use super::Backend;
 use super::gemm::{Gemm, Product, Size};
 use crate::element::Compute;
 
@@ -41,17 +44,13 @@ impl<A: Compute> Foreign<A> {
     pub(crate) fn matrixmultiply(size: Size) -> Self {
         Self { size, name: "matrixmultiply crate", multiply: matrixmultiply }
     }
+
+    pub(crate) fn backend(self) -> Backend<A> {
+        Backend { kernel: self.name, layout: 0, tile_len: 0, build: Box::new(move || Box::new(self)) }
+    }
 }
 
 impl<A: Compute> Gemm<A> for Foreign<A> {
-    fn kernel(&self) -> &'static str {
-        self.name
-    }
-
-    fn layout(&self) -> usize {
-        0
-    }
-
     /// Packed A is row-major.
     fn pack(&self, k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A) {
         for (i, row) in packed.chunks_exact_mut(k.max(1)).enumerate() {

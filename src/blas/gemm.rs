@@ -31,24 +31,13 @@ pub(crate) struct Product<'a, A> {
 
 /// A GEMM for a fixed number of rows.
 pub(crate) trait Gemm<A>: Send + Sync {
-    /// The name of the kernel, or of the crate that has it.
-    fn kernel(&self) -> &'static str;
-
-    /// What the packed A depends on, besides its size.
-    fn layout(&self) -> usize;
-
     /// Packs A. It has rows x k values: `element` gives the one of a row and a column.
     fn pack(&self, k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A);
 
     /// Computes `c[i * ld + j] = [c[i * ld + j] +] sum over p of A[i][p] * b[p * ld + j]` for j
     /// below `n`. Whole rows of `c`, of `ld` elements, may be written. `tile` is scratch of
-    /// [`tile_len`](Self::tile_len) values.
+    /// [`tile_len`](super::Backend::tile_len) values.
     fn multiply(&self, product: Product<'_, A>, c: &mut [A], tile: &mut [A]);
-
-    /// Values of scratch that [`multiply`](Self::multiply) needs.
-    fn tile_len(&self) -> usize {
-        0
-    }
 }
 
 /// A length in blocks of nearly equal size.

@@ -14,8 +14,20 @@ use crate::element::Compute;
 use crate::machine::Machine;
 pub(crate) use gemm::{Blocks, Gemm, Product, Size, leading_dimension};
 
+/// What is known of a backend for products of one size before its tables are made.
+pub(crate) struct Backend<A> {
+    /// The name of the kernel, or of the crate that has it.
+    pub(crate) kernel: &'static str,
+    /// What the packed A depends on, besides its size.
+    pub(crate) layout: usize,
+    /// Values of scratch that a product needs.
+    pub(crate) tile_len: usize,
+    /// Makes it, with its tables.
+    pub(crate) build: Box<dyn FnOnce() -> Box<dyn Gemm<A>>>,
+}
+
 /// A backend for products of one size. If `layout` is given, it accepts an A that was packed by a
-/// backend of that [`layout`](Gemm::layout).
+/// backend of that [`layout`](Backend::layout).
 ///
 /// # Errors
 /// The reason, if this build or this ISA lacks the backend.
@@ -24,13 +36,13 @@ pub(crate) fn backend<A: Compute>(
     machine: &Machine,
     size: Size,
     layout: Option<usize>,
-) -> Result<Box<dyn Gemm<A>>, String> {
+) -> Result<Backend<A>, String> {
     match blas {
-        Blas::Native => native::Native::new(machine, size, layout).map(|g| Box::new(g) as Box<dyn Gemm<A>>),
+        Blas::Native => native::backend(machine, size, layout),
         #[cfg(feature = "blas-gemm")]
-        Blas::Gemm => Ok(Box::new(foreign::Foreign::gemm(size))),
+        Blas::Gemm => Ok(foreign::Foreign::gemm(size).backend()),
         #[cfg(feature = "blas-matrixmultiply")]
-        Blas::Matrixmultiply => Ok(Box::new(foreign::Foreign::matrixmultiply(size))),
+        Blas::Matrixmultiply => Ok(foreign::Foreign::matrixmultiply(size).backend()),
         #[cfg(not(all(feature = "blas-gemm", feature = "blas-matrixmultiply")))]
         _ => Err(alloc::format!("the build lacks the Cargo feature of {blas:?}")),
     }

@@ -1,17 +1,19 @@
 //! The backend of this crate's own micro-kernels.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use convoke_kernels::{Ahead, Dest, RowOffsets, StoreMap};
 
+use super::Backend;
 use super::gemm::{Gemm, Product, Size};
 use crate::element::Compute;
 use crate::lower::engine::{SpatialTiles, lanes};
 use crate::lower::sink::no_epilogue;
 use crate::machine::Machine;
 
-pub(crate) struct Native<A: Compute> {
+struct Native<A: Compute> {
     size: Size,
     tiles: SpatialTiles<A>,
     koff: RowOffsets,
@@ -20,39 +22,34 @@ pub(crate) struct Native<A: Compute> {
     zeros: Vec<A>,
 }
 
-impl<A: Compute> Native<A> {
-    pub(crate) fn new(machine: &Machine, size: Size, mr: Option<usize>) -> Result<Self, String> {
-        if size.k.checked_mul(size.ld).is_none_or(|len| u32::try_from(len).is_err()) {
-            return Err(alloc::format!("{} rows of B, of {} values each, exceed 32-bit offsets", size.k, size.ld));
-        }
-        let lanes = lanes::<A>(machine.isa());
-        let tiles = SpatialTiles::choose(machine, size.rows, size.ld / lanes, mr, |_| 1.0)
-            .ok_or_else(|| String::from("no kernel for this tile"))?;
-        Ok(Self {
-            size,
-            koff: RowOffsets::packed(size.k, size.ld),
-            map: StoreMap::contiguous(size.ld, lanes),
-            zeros: alloc::vec![A::ZERO; size.rows],
-            tiles,
-        })
+/// # Errors
+/// The reason why the kernels cannot do it.
+pub(crate) fn backend<A: Compute>(machine: &Machine, size: Size, mr: Option<usize>) -> Result<Backend<A>, String> {
+    if size.k.checked_mul(size.ld).is_none_or(|len| u32::try_from(len).is_err()) {
+        return Err(alloc::format!("{} rows of B, of {} values each, exceed 32-bit offsets", size.k, size.ld));
     }
+    let vectors = size.ld / lanes::<A>(machine.isa());
+    let tiles = SpatialTiles::choose(machine, size.rows, vectors, mr, |_| 1.0)
+        .ok_or_else(|| String::from("no kernel for this tile"))?;
+    Ok(Backend {
+        kernel: tiles.name(),
+        layout: tiles.mr(),
+        tile_len: tiles.tile_len(),
+        build: Box::new(move || {
+            Box::new(Native {
+                size,
+                koff: RowOffsets::packed(size.k, size.ld),
+                map: StoreMap::contiguous(size.ld, tiles.lanes),
+                zeros: alloc::vec![A::ZERO; size.rows],
+                tiles,
+            })
+        }),
+    })
 }
 
 impl<A: Compute> Gemm<A> for Native<A> {
-    fn kernel(&self) -> &'static str {
-        self.tiles.name()
-    }
-
-    fn layout(&self) -> usize {
-        self.tiles.mr()
-    }
-
     fn pack(&self, k: usize, packed: &mut [A], element: &dyn Fn(usize, usize) -> A) {
         self.tiles.pack(k, packed, element);
-    }
-
-    fn tile_len(&self) -> usize {
-        self.tiles.tile_len()
     }
 
     fn multiply(&self, product: Product<'_, A>, c: &mut [A], tile: &mut [A]) {

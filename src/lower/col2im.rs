@@ -77,28 +77,31 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
         Some(WeightLayout::BlasColumns { channels: packed, panels }) if *packed == channels.size() => panels.map(Some),
         Some(other) => return Err(other.mismatch()),
     };
-    let gemm = |rows: usize, layout: Option<usize>| {
+    let backend = |rows: usize, layout: Option<usize>| {
         blas::backend::<T::Acc>(blas, machine, Size { rows, k: k.size(), ld }, layout)
     };
-    let gemms = [gemm(blocking.rows(), packed[0])?, gemm(blocking.last_rows(), packed[1])?];
+    let backends = [backend(blocking.rows(), packed[0])?, backend(blocking.last_rows(), packed[1])?];
 
     let mut scratch = Ledger::default();
     let input = scratch.book("input", k.size() * ld);
     let product = scratch.book("product", blocking.rows() * ld);
     let band = BandSums::new(&geometry.axes, &blocking.bands, 0);
     let sums = scratch.book("sums", channels.size() * band.len());
-    let tile = scratch.book("tile", gemms[0].tile_len().max(gemms[1].tile_len()));
+    let tile = scratch.book("tile", backends[0].tile_len.max(backends[1].tile_len));
     let additions = geometry.macs() as f64 / geometry.in_channels_per_group().max(1) as f64;
     let recipe = Recipe {
-        kernel: gemms[0].kernel(),
+        kernel: backends[0].kernel,
         details: alloc::format!(
             "{}, {} output channels and {positions} input positions at a time, K in blocks of {}, {} bands",
-            gemms[0].kernel(),
+            backends[0].kernel,
             channels.size(),
             k.size(),
             blocking.bands.count
         ),
-        layout: WeightLayout::BlasColumns { channels: channels.size(), panels: [gemms[0].layout(), gemms[1].layout()] },
+        layout: WeightLayout::BlasColumns {
+            channels: channels.size(),
+            panels: [backends[0].layout, backends[1].layout],
+        },
         packed_len: geometry.weight_len(),
         tasks: split.tasks(),
         scratch,
@@ -107,6 +110,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     };
     let build: Build<'a, T> = Box::new(move || {
         let (isa, finish) = (request.isa(), Finish::new(request));
+        let gemms = backends.map(|backend| (backend.build)());
         Box::new(Col2im { geometry: geometry.clone(), isa, finish, gemms, blocking, input, product, sums, tile })
     });
     Ok(Offer { recipe, build })

@@ -59,7 +59,12 @@ impl RowPanels {
     }
 
     pub(crate) fn height(&self, p: usize) -> usize {
-        self.height + usize::from(p < self.taller)
+        self.height + usize::from(self.is_taller(p))
+    }
+
+    /// Whether panel `p` is one of the taller ones.
+    pub(crate) fn is_taller(&self, p: usize) -> bool {
+        p < self.taller
     }
 
     /// The rows of some panels.
@@ -141,14 +146,16 @@ impl<T: Real> SpatialTiles<T> {
         let mut best: Option<(f64, Self)> = None;
         let widths: Vec<_> = spatial_widths::<T>(machine.isa()).collect();
         for (i, kernel) in widths.iter().enumerate().flat_map(|(i, kernels)| kernels.iter().map(move |k| (i, k))) {
-            if mr.is_some_and(|mr| kernel.mr() != mr) || kernel.mr() > rows.max(1) {
+            // Panels of nearly equal height may be lower than the tile. Such a choice is another
+            // one's double.
+            let is_double = RowPanels::new(rows, kernel.mr()).heights().0 != kernel.mr();
+            if mr.is_some_and(|mr| kernel.mr() != mr) || kernel.mr() > rows.max(1) || is_double {
                 continue;
             }
             let Some(tiles) = Self::new(machine, rows, kernel.mr(), &widths[..=i]) else { continue };
             if tiles.widths[0].nrv != kernel.nrv() {
                 continue;
             }
-            // Panels of equal height may be lower than the height that was asked for.
             let cycles = tiles.cycles(machine, vectors) * factor(tiles.widths[0].tall);
             if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                 best = Some((cycles, tiles));

@@ -69,10 +69,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
         Some(WeightLayout::Blas { panels }) => panels.map(Some),
         Some(other) => return Err(other.mismatch()),
     };
-    let gemm = |rows: usize, packed: Option<usize>| {
+    let backend = |rows: usize, packed: Option<usize>| {
         blas::backend::<T::Acc>(blas, machine, Size { rows, k: k.size(), ld }, packed)
     };
-    let gemms = [gemm(rows.size(), packed[0])?, gemm(rows.last().len(), packed[1])?];
+    let backends = [backend(rows.size(), packed[0])?, backend(rows.last().len(), packed[1])?];
 
     let (images, groups, panels) = (geometry.batch, geometry.group, rows.count());
     let split = GemmSplit { images, groups, columns: columns.count(), panels, shares: panels };
@@ -80,17 +80,17 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let mut scratch = Ledger::default();
     let matrix = scratch.book("im2col matrix", k.size() * ld);
     let product = scratch.book("product", rows.size() * ld);
-    let tile = scratch.book("tile", gemms[0].tile_len().max(gemms[1].tile_len()));
+    let tile = scratch.book("tile", backends[0].tile_len.max(backends[1].tile_len));
     let elements = k_total as f64 * geometry.output_len() as f64 / rows.size() as f64;
     let recipe = Recipe {
-        kernel: gemms[0].kernel(),
+        kernel: backends[0].kernel,
         details: alloc::format!(
             "{}, {} columns at a time, K in blocks of {}",
-            gemms[0].kernel(),
+            backends[0].kernel,
             columns.size(),
             k.size()
         ),
-        layout: WeightLayout::Blas { panels: [gemms[0].layout(), gemms[1].layout()] },
+        layout: WeightLayout::Blas { panels: [backends[0].layout, backends[1].layout] },
         packed_len: geometry.weight_len(),
         tasks: split.tasks(),
         scratch,
@@ -99,6 +99,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     };
     let build: Build<'a, T> = Box::new(move || {
         let (isa, finish) = (request.isa(), Finish::new(request));
+        let gemms = backends.map(|backend| (backend.build)());
         let geometry = geometry.clone();
         Box::new(Im2col { geometry, isa, finish, gemms, rows, k, columns, split, ld, matrix, product, tile })
     });

@@ -71,10 +71,15 @@ impl GemmSplit {
         if tasks > MOST_TASKS_COUNTED {
             return tasks.div_ceil(threads) as f64 * threads as f64 / tasks as f64;
         }
+        // Without shares, all tasks have the same work.
+        let of_any = (self.shares == 1).then(|| work(0..self.panels) as f64);
         let busiest = (threads - threads.min(tasks)..threads)
             .map(|thread| {
                 let tasks = tasks_of_thread(tasks, threads, thread);
-                tasks.map(|task| work(self.part(task).panels) as f64).sum::<f64>()
+                match of_any {
+                    Some(work) => work * tasks.len() as f64,
+                    None => tasks.map(|task| work(self.part(task).panels) as f64).sum(),
+                }
             })
             .fold(0.0, f64::max);
         let mean = work(0..self.panels) as f64 * self.tasks_of_share() as f64 / threads as f64;

@@ -1,10 +1,13 @@
 //! The explanation of a plan: what was picked, and why not the others.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
+use super::Plan;
 use crate::choice::Algorithm;
+use crate::element::Element;
 use crate::exec::Line;
 use crate::lower::contract::Recipe;
 use crate::machine::Machine;
@@ -13,17 +16,17 @@ use crate::machine::Machine;
 /// text.
 #[derive(Debug, Clone)]
 pub struct Explanation {
-    pub(crate) layer: String,
+    layer: String,
     /// Which taps are computed, if not all are.
-    pub(crate) taps: Option<String>,
-    pub(crate) picked: Algorithm,
+    taps: Option<String>,
+    picked: Algorithm,
     /// The pick's estimated time on one core, in nanoseconds.
-    pub(crate) cost: f64,
-    pub(crate) recipe: Recipe,
-    pub(crate) machine: Machine,
-    pub(crate) threads: usize,
-    pub(crate) packed_bytes: usize,
-    pub(crate) verdicts: Vec<Verdict>,
+    cost: f64,
+    recipe: Recipe,
+    machine: Machine,
+    threads: usize,
+    packed_bytes: usize,
+    verdicts: Vec<Verdict>,
 }
 
 /// The planner's verdict on one candidate.
@@ -37,7 +40,56 @@ pub struct Verdict {
     pub reason: String,
 }
 
+/// What the planner knows of a candidate.
+#[derive(Debug)]
+pub(super) struct Estimate {
+    pub(super) algorithm: Algorithm,
+    /// Estimated time on one core, in nanoseconds, or why the candidate was rejected.
+    pub(super) cost: Result<f64, String>,
+}
+
 impl Explanation {
+    pub(super) fn new<T: Element>(plan: &Plan<T>) -> Self {
+        let (geometry, method) = (&plan.geometry, plan.method());
+        let (picked, cost) = (method.format.algorithm, method.cost);
+        let why = if method.is_measured { ", which was measured to be faster" } else { "" };
+        let verdict = |Estimate { algorithm, cost: estimate }: &Estimate| {
+            let reason = match estimate {
+                Err(reason) => reason.clone(),
+                Ok(_) if *algorithm == picked => String::new(),
+                Ok(estimate) => format!("estimated at {}, the pick at {}{why}", Time(*estimate), Time(cost)),
+            };
+            Verdict { algorithm: *algorithm, cost: estimate.as_ref().ok().copied(), reason }
+        };
+        Self {
+            layer: format!(
+                "{} {}: X {:?}, W {:?}, group {}, Y {:?}, {} multiply-adds",
+                geometry.op,
+                T::DTYPE,
+                geometry.input_shape(),
+                geometry.weight_shape(),
+                geometry.group,
+                geometry.output_shape(),
+                geometry.macs()
+            ),
+            taps: plan.live.as_ref().map(|(taps, _)| {
+                format!(
+                    "only the taps {:?} meet input: {} multiply-adds; all are packed beside them, for other inputs, by {}",
+                    taps.ranges,
+                    taps.geometry.macs(),
+                    plan.whole.format.algorithm
+                )
+            }),
+            picked,
+            cost,
+            recipe: method.recipe.clone(),
+            machine: plan.machine.clone(),
+            threads: plan.threads,
+            packed_bytes: plan.packed_bytes(),
+            verdicts: method.estimates.iter().map(verdict).collect(),
+        }
+    }
+
     /// The algorithm that was picked.
     #[must_use]
     pub fn picked(&self) -> Algorithm {
@@ -155,7 +207,7 @@ impl fmt::Display for Explanation {
 }
 
 /// An estimate in nanoseconds. Long times are printed in microseconds.
-pub(super) struct Time(pub(super) f64);
+struct Time(f64);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

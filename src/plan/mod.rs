@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
 use convoke_kernels::{Isa, Real};
+use spin::Once;
 
 pub use cache::PlanCache;
 pub use explain::{Explanation, Verdict};
@@ -34,6 +35,8 @@ use crate::exec::region::{Region, Target};
 use crate::exec::split::{self, Tasks};
 use crate::exec::{Line, Threads, Workspace, reserved};
 use crate::lower::contract::{Addend, Io, Lowering, Recipe};
+use crate::machine::Machine;
+use explain::Estimate;
 use live::LiveTaps;
 use packed::{Format, Lineage, Live, Packing};
 
@@ -101,7 +104,9 @@ pub struct Plan<T: Element> {
     /// Whether this CPU has the ISA: kernels of another one are descriptions, and panic where
     /// they are called.
     is_runnable: bool,
-    explanation: Explanation,
+    machine: Machine,
+    /// Made when it is asked for, because its words take time.
+    explanation: Once<Explanation>,
 }
 
 /// How a layer is computed, and its weights packed.
@@ -111,11 +116,15 @@ struct Method<T: Element> {
     recipe: Recipe,
     /// Estimated time on one core, in nanoseconds.
     cost: f64,
+    /// Those of all candidates.
+    estimates: Vec<Estimate>,
+    /// Whether it was picked because a measurement says so.
+    is_measured: bool,
 }
 
 impl<T: Element> core::fmt::Debug for Plan<T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Plan({})", self.explanation)
+        write!(f, "Plan({})", self.explain())
     }
 }
 
@@ -199,13 +208,15 @@ impl<T: Element> Plan<T> {
     /// Bytes of the packed weights.
     #[must_use]
     pub fn packed_bytes(&self) -> usize {
-        self.explanation.packed_bytes
+        let packed_len = |method: &Method<T>| method.recipe.packed_len.saturating_add(self.geometry.out_channels);
+        let live = self.live.as_ref().map_or(0, |(_, method)| packed_len(method));
+        packed_len(&self.whole).saturating_add(live).saturating_mul(size_of::<T::Acc>())
     }
 
     /// What was picked, and why each other candidate was not.
     #[must_use]
     pub fn explain(&self) -> &Explanation {
-        &self.explanation
+        self.explanation.call_once(|| Explanation::new(self))
     }
 
     /// Checks that the tasks of the plan write each element of Y once: for tests, as it takes a
@@ -401,7 +412,7 @@ impl<T: Element> Plan<T> {
         let run = |task: usize, region: Region<'_, T>, scratch: &mut [Line]| {
             lowering.run(task, &Io { x, weights, bias, is_finite, residual, y: region }, scratch);
         };
-        let proven = lowering.proven().unwrap_or_else(|error| panic!("{geometry:?}: {}: {error}", self.explanation));
+        let proven = lowering.proven().unwrap_or_else(|error| panic!("{geometry:?}: {}: {error}", self.explain()));
         Ok(y.fill(&proven, (threads, slots), (workspace.lines(), of_thread), &run))
     }
 
@@ -484,7 +495,7 @@ mod tests {
     use alloc::string::ToString;
 
     use super::*;
-    use crate::{Conv, ErrorKind, Machine};
+    use crate::{Conv, ErrorKind};
 
     /// What `Planner::machine` gives on a CPU that lacks the machine's ISA, on CPUs that lack
     /// none too.

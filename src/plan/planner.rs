@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::isa::Absence;
+use spin::Once;
 
-use super::explain::{Explanation, Time, Verdict};
+use super::explain::Estimate;
 use super::live::LiveTaps;
 use super::packed::{Format, Lineage};
 use super::tune::TuningKey;
@@ -294,7 +295,7 @@ impl Planner {
             let (has, needs) = (&packed.whole.layout, &whole.recipe.layout);
             bail!(PackedMismatch, "{name}: the weights are packed as {has}, the plan needs {needs}: pack them again");
         }
-        Ok(self.finish(name, geometry, machine, whole, live))
+        Ok(self.finish(geometry, machine, whole, live))
     }
 
     /// The rules of [`packed_for`](Planner::packed_for).
@@ -325,58 +326,51 @@ impl Planner {
 
     /// Takes the cheapest offer within the limits, and builds it.
     fn choose<T: Element>(&self, name: &str, request: &Request<'_, T>, wish: Wish) -> Result<Pick<T>, Error> {
-        let Answers { mut verdicts, best, too_large } = self.ask(request, wish);
+        let Answers { estimates, best, too_large } = self.ask(request, wish);
         let Some((index, Offer { recipe, build })) = best else {
             if let Some(bytes) = too_large {
                 let limit = self.workspace_limit;
                 bail!(Workspace, "{name}: needs {bytes} bytes of workspace at the least, the limit is {limit}");
             }
-            let asked = |verdict: &&Verdict| wish.is_binding() && wish.exclusion(verdict.algorithm).is_none();
-            let refusal = |verdict: &Verdict| format!("{} cannot be used: {}", verdict.algorithm, verdict.reason);
-            let refusals = verdicts.iter().filter(asked).map(refusal).collect::<Vec<_>>().join("; ");
+            let asked = |algorithm: Algorithm| wish.is_binding() && wish.exclusion(algorithm).is_none();
+            let refusal = |Estimate { algorithm, cost }: &Estimate| {
+                let reason = cost.as_ref().err().filter(|_| asked(*algorithm))?;
+                Some(format!("{algorithm} cannot be used: {reason}"))
+            };
+            let refusals = estimates.iter().filter_map(refusal).collect::<Vec<_>>().join("; ");
             let refusals = if refusals.is_empty() { "no algorithm can be used" } else { &refusals };
             if let Wish::Packed(_) = wish {
                 bail!(PackedMismatch, "{name}, packed_for: {refusals}: pack the weights again");
             }
             bail!(Unavailable, "{name}: {refusals}");
         };
-        let is_preferred = wish.prefers(verdicts[index].algorithm);
-        let why = if is_preferred { ", which was measured to be faster" } else { "" };
-        let least = request.machine.nanoseconds(&recipe.work);
-        for (_, verdict) in verdicts.iter_mut().enumerate().filter(|(i, _)| *i != index) {
-            if let Some(cost) = verdict.cost {
-                verdict.reason = format!("estimated at {}, the pick at {}{why}", Time(cost), Time(least));
-            }
-        }
+        let is_measured = wish.prefers(estimates[index].algorithm);
         let lowering = tasks(build(), &recipe, request.geometry);
-        Ok(Pick { index, verdicts, recipe, lowering })
+        Ok(Pick { index, estimates, is_measured, recipe, lowering })
     }
 
     /// Asks all candidates.
     fn ask<'a, T: Element>(&self, request: &'a Request<'a, T>, wish: Wish) -> Answers<'a, T> {
-        let mut answers = Answers { verdicts: Vec::new(), best: None, too_large: None };
+        let mut answers = Answers { estimates: Vec::with_capacity(Algorithm::ALL.len()), best: None, too_large: None };
         for candidate in registry::candidates::<T>() {
             let algorithm = candidate.algorithm;
-            let answer = match wish.exclusion(algorithm) {
+            let offer = match wish.exclusion(algorithm) {
                 Some(reason) => Err(String::from(reason)),
                 None => candidate.ask(request).and_then(|offer| self.within_limit(offer, &mut answers.too_large)),
             };
-            let (cost, reason) = match answer {
-                Err(reason) => (None, reason),
-                Ok(offer) => {
-                    let cost = request.machine.nanoseconds(&offer.recipe.work);
-                    let is_better = |(index, _): &(usize, Offer<'_, T>)| {
-                        let best = &answers.verdicts[*index];
-                        let is_cheaper = best.cost.is_none_or(|least| cost < least);
-                        wish.prefers(algorithm) || (!wish.prefers(best.algorithm) && is_cheaper)
-                    };
-                    if answers.best.as_ref().is_none_or(is_better) {
-                        answers.best = Some((answers.verdicts.len(), offer));
-                    }
-                    (Some(cost), String::new())
+            let cost = offer.map(|offer| {
+                let cost = request.machine.nanoseconds(&offer.recipe.work);
+                let is_better = |(index, _): &(usize, Offer<'_, T>)| {
+                    let best = &answers.estimates[*index];
+                    let is_cheaper = best.cost.as_ref().map_or(true, |least| cost < *least);
+                    wish.prefers(algorithm) || (!wish.prefers(best.algorithm) && is_cheaper)
+                };
+                if answers.best.as_ref().is_none_or(is_better) {
+                    answers.best = Some((answers.estimates.len(), offer));
                 }
-            };
-            answers.verdicts.push(Verdict { algorithm, cost, reason });
+                cost
+            });
+            answers.estimates.push(Estimate { algorithm, cost });
         }
         answers
     }
@@ -402,42 +396,12 @@ impl Planner {
 
     fn finish<T: Element>(
         &self,
-        name: &str,
         geometry: Geometry,
         machine: &Machine,
         whole: Pick<T>,
         live: Option<(LiveTaps, Pick<T>)>,
     ) -> Plan<T> {
         let isa = machine.isa();
-        let picked = live.as_ref().map_or(&whole, |(_, choice)| choice);
-        let packed_len = |choice: &Pick<T>| choice.recipe.packed_len.saturating_add(geometry.out_channels);
-        let beside = if live.is_some() { packed_len(&whole) } else { 0 };
-        let explanation = Explanation {
-            layer: format!(
-                "{name} {}: X {:?}, W {:?}, group {}, Y {:?}, {} multiply-adds",
-                T::DTYPE,
-                geometry.input_shape(),
-                geometry.weight_shape(),
-                geometry.group,
-                geometry.output_shape(),
-                geometry.macs()
-            ),
-            taps: live.as_ref().map(|(taps, _)| {
-                format!(
-                    "only the taps {:?} meet input: {} multiply-adds; all are packed beside them, for other inputs, by {}",
-                    taps.ranges,
-                    taps.geometry.macs(),
-                    whole.algorithm()
-                )
-            }),
-            picked: picked.algorithm(),
-            cost: picked.cost().expect("the pick was offered"),
-            recipe: picked.recipe.clone(),
-            machine: machine.clone(),
-            threads: self.threads,
-            packed_bytes: packed_len(picked).saturating_add(beside).saturating_mul(size_of::<T::Acc>()),
-            verdicts: picked.verdicts.clone(),
-        };
         let whole = whole.method(&geometry, isa);
         let live = live.map(|(taps, choice)| {
             let method = choice.method(&taps.geometry, isa);
@@ -451,7 +415,8 @@ impl Planner {
             live,
             threads: self.threads,
             is_runnable: isa.is_available(),
-            explanation,
+            machine: machine.clone(),
+            explanation: Once::new(),
         }
     }
 }
@@ -476,7 +441,7 @@ fn tasks<T: Element>(lowering: Box<dyn Lowering<T>>, recipe: &Recipe, geometry: 
 /// What the candidates answered.
 struct Answers<'a, T: Element> {
     /// One for each candidate, in their order.
-    verdicts: Vec<Verdict>,
+    estimates: Vec<Estimate>,
     /// The best offer, and its place in the list.
     best: Option<(usize, Offer<'a, T>)>,
     /// The least bytes of workspace of the offers that exceed the limit.
@@ -487,19 +452,21 @@ struct Answers<'a, T: Element> {
 struct Pick<T: Element> {
     /// Its place in the list.
     index: usize,
-    verdicts: Vec<Verdict>,
+    estimates: Vec<Estimate>,
+    /// Whether it was picked because a measurement says so.
+    is_measured: bool,
     recipe: Recipe,
     lowering: Tasks<dyn Lowering<T>>,
 }
 
 impl<T: Element> Pick<T> {
     fn algorithm(&self) -> Algorithm {
-        self.verdicts[self.index].algorithm
+        self.estimates[self.index].algorithm
     }
 
     /// Estimated time on one core, in nanoseconds.
-    fn cost(&self) -> Option<f64> {
-        self.verdicts[self.index].cost
+    fn cost(&self) -> f64 {
+        *self.estimates[self.index].cost.as_ref().expect("the pick was offered")
     }
 
     /// The format of weights for it; `geometry` is that of its request, as is the ISA.
@@ -508,7 +475,8 @@ impl<T: Element> Pick<T> {
     }
 
     fn method(self, geometry: &Geometry, isa: Isa) -> Method<T> {
-        let cost = self.cost().expect("the pick was offered");
-        Method { format: self.format(geometry, isa), lowering: self.lowering, recipe: self.recipe, cost }
+        let (format, cost) = (self.format(geometry, isa), self.cost());
+        let Self { estimates, is_measured, recipe, lowering, .. } = self;
+        Method { format, lowering, recipe, cost, estimates, is_measured }
     }
 }

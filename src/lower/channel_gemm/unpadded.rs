@@ -156,14 +156,15 @@ fn tiles<T: Real>(isa: Isa, axis: &Axis, panels: ChannelPanels) -> Option<Vec<Un
     let mut tiles = Vec::new();
     for cut in cuts.windows(2) {
         let (start, len) = (cut[0], cut[1] - cut[0]);
-        let count = len.div_ceil(most);
-        for t in 0..count {
+        let (count, taps) = (len.div_ceil(most), axis.taps_of_output(start));
+        let of_len =
+            |len: usize| Some(([find(len, panels.wide)?, find(len, panels.lanes)?], two_rows(isa, len, panels)));
+        let (narrow, wide) = (of_len(len / count)?, of_len(len.div_ceil(count))?);
+        tiles.extend((0..count).map(|t| {
             let pixels = share(len, count, t);
-            let pixels = start + pixels.start..start + pixels.end;
-            let kernels = [find(pixels.len(), panels.wide)?, find(pixels.len(), panels.lanes)?];
-            let two_rows = two_rows(isa, pixels.len(), panels);
-            tiles.push(UnpaddedTile { taps: axis.taps_of_output(start), pixels, kernels, two_rows });
-        }
+            let (kernels, two_rows) = if pixels.len() == len / count { narrow } else { wide };
+            UnpaddedTile { pixels: start + pixels.start..start + pixels.end, taps: taps.clone(), kernels, two_rows }
+        }));
     }
     Some(tiles)
 }

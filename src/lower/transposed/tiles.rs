@@ -1,5 +1,6 @@
 //! How the products of phases are cut: panels of output channels, kernels, and blocks of K.
 
+use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::{Add, Mul};
 
@@ -39,6 +40,13 @@ pub(super) struct PhaseProducts {
     pub(super) outer_taps: usize,
     /// Channels of X in a group.
     pub(super) channels: usize,
+}
+
+impl PhaseProducts {
+    /// Steps of K of a tile of a class.
+    fn steps(&self, class: usize) -> f64 {
+        (self.classes[class].taps * self.outer_taps * self.channels) as f64
+    }
 }
 
 /// The size of a class of phases.
@@ -95,6 +103,7 @@ impl<T: Real> PhaseTiles<T> {
     ) -> Option<Self> {
         let all: Vec<_> = spatial_widths::<T>(machine.isa()).collect();
         let phases = products.classes.iter().map(|class| class.phases).sum::<usize>();
+        let prices = TilePrices::new(machine, products, &all);
         let mut best: Option<(f64, Self)> = None;
         for (i, kernels) in all.iter().enumerate() {
             let tallest = kernels.len();
@@ -109,14 +118,14 @@ impl<T: Real> PhaseTiles<T> {
                 if mr > tallest || packed.is_some_and(|packed| packed.channels != channels) {
                     continue;
                 }
-                let tiles = Self::new(&all[..=i], RowPanels::new(products.rows, channels), mr);
+                let panels = RowPanels::new(products.rows, channels);
                 // Panels of nearly equal height may be lower than `channels`. Such a choice is
                 // another one's double, unless packed weights ask for it.
-                if packed.is_none() && tiles.panels.height(0) != channels {
+                if packed.is_none() && panels.height(0) != channels {
                     continue;
                 }
-                // Cycles alone are added up faster than a work.
-                let cycles = tiles.total(products, vectors, |k, steps| tile_work(machine, k, steps).cycles());
+                let tiles = Self::new(&all[..=i], panels, mr);
+                let cycles = tiles.total(products, vectors, |kernel, class| prices.cycles(kernel, class));
                 if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
                     best = Some((cycles, tiles));
                 }
@@ -155,22 +164,23 @@ impl<T: Real> PhaseTiles<T> {
 
     /// The products of all phases of all axes, for all rows and `vectors` vectors of columns.
     pub(super) fn work(&self, machine: &Machine, products: &PhaseProducts, vectors: usize) -> Work {
-        self.total(products, vectors, |kernel, steps| tile_work(machine, kernel, steps))
+        self.total(products, vectors, |kernel, class| tile_work(machine, kernel, products.steps(class)))
     }
 
-    /// Adds up `tile` over these tiles: it is given the kernel and the steps of K of a tile.
-    fn total<V>(&self, products: &PhaseProducts, vectors: usize, tile: impl Fn(&SpatialKernel<T>, f64) -> V) -> V
+    /// Adds up `tile` over these tiles: it is given the kernel of a tile, and its class of phases.
+    fn total<V>(&self, products: &PhaseProducts, vectors: usize, tile: impl Fn(&SpatialKernel<T>, usize) -> V) -> V
     where
-        V: Default + Add<Output = V> + Mul<f64, Output = V>,
+        V: Copy + Default + Add<Output = V> + Mul<f64, Output = V>,
     {
         let strip = |width: &PhaseWidth<T>, channels: usize| {
-            let class = |class: &ClassSize| {
+            let class = |(index, class): (usize, &ClassSize)| {
                 let subpanels = RowPanels::new(class.phases * channels, self.mr);
-                let steps = (class.taps * products.outer_taps * products.channels) as f64;
-                let subpanel = |index: usize| tile(width.of_height(subpanels.height(index)), steps);
+                let of_height = |panel: usize| tile(width.of_height(subpanels.height(panel)), index);
+                let (taller, lower) = (of_height(0), of_height(subpanels.count() - 1));
+                let subpanel = |index: usize| if subpanels.is_taller(index) { taller } else { lower };
                 (0..subpanels.count()).map(subpanel).fold(V::default(), V::add)
             };
-            products.classes.iter().map(class).fold(V::default(), V::add)
+            products.classes.iter().enumerate().map(class).fold(V::default(), V::add)
         };
         let count = self.panels.count();
         let (tall, low) = (self.panels.height(0), self.panels.height(count - 1));
@@ -185,6 +195,38 @@ impl<T: Real> PhaseTiles<T> {
             at += repeat * width.nrv;
         }
         total
+    }
+}
+
+/// Cycles of the tiles of all kernels: the search asks for the same ones again and again.
+struct TilePrices {
+    /// By class, width in vectors, and rows.
+    cycles: Vec<f64>,
+    widths: usize,
+    heights: usize,
+}
+
+impl TilePrices {
+    fn new<T: Real>(machine: &Machine, products: &PhaseProducts, widths: &[&'static [SpatialKernel<T>]]) -> Self {
+        let all = || widths.iter().copied().flatten();
+        let (nrv, mr) = (all().map(SpatialKernel::nrv).max(), all().map(SpatialKernel::mr).max());
+        let (widths, heights) = (nrv.unwrap_or(0), mr.unwrap_or(0));
+        let mut prices = Self { cycles: vec![0.0; products.classes.len() * widths * heights], widths, heights };
+        for class in 0..products.classes.len() {
+            for kernel in all() {
+                let place = prices.place(kernel, class);
+                prices.cycles[place] = tile_work(machine, kernel, products.steps(class)).cycles();
+            }
+        }
+        prices
+    }
+
+    fn place<T: Real>(&self, kernel: &SpatialKernel<T>, class: usize) -> usize {
+        (class * self.widths + kernel.nrv() - 1) * self.heights + kernel.mr() - 1
+    }
+
+    fn cycles<T: Real>(&self, kernel: &SpatialKernel<T>, class: usize) -> f64 {
+        self.cycles[self.place(kernel, class)]
     }
 }
 

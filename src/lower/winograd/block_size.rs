@@ -5,10 +5,10 @@ use core::ops::Range;
 use convoke_kernels::Real;
 use convoke_kernels::winograd::Planes;
 
+use super::runs::RunCosts;
 use super::scheme::Scheme;
 use super::view::WinogradView;
-use crate::lower::channel_tiles::ChannelTiles;
-use crate::machine::{Item, Machine, Work};
+use crate::machine::Work;
 
 /// Elements that [`spread`] adds at the most, beside a vector.
 const MOST_PADDING: usize = 16 * 8 + 32;
@@ -159,7 +159,7 @@ impl BlockSize {
     /// lacking.
     pub(super) fn gemm_work<T: Real>(
         &self,
-        machine: &Machine,
+        costs: &RunCosts<'_, T>,
         rows: &Range<usize>,
         is_short: bool,
         steps: f64,
@@ -168,14 +168,7 @@ impl BlockSize {
         if runs == 0 {
             return Some(Work::default());
         }
-        let tiles = ChannelTiles::<T>::new(machine, width)?;
-        let step_cycles = |t: usize| {
-            let kernel = tiles.kernel(tiles.pixels(t).len(), tiles.nr());
-            machine.tile_cycles(kernel.fmas(), kernel.loads())
-        };
-        let cycles = (0..tiles.count).map(step_cycles).sum::<f64>() * steps;
-        let of_run = machine.work(Item::ArithmeticCycles, cycles) + machine.work(Item::GemmCalls, tiles.count as f64);
-        Some(of_run * runs as f64)
+        Some(costs.of(width)?.work(costs.machine, steps) * runs as f64)
     }
 
     /// The first row of tiles of GEMM `run` of `rows`.

@@ -182,8 +182,12 @@ impl TileBlocks {
 /// Where part `part` of `parts` begins. Larger parts and smaller ones take turns, and the last part
 /// is a larger one.
 fn part_start(len: usize, parts: usize, part: usize) -> usize {
-    let more = (len % parts) as u128 * part as u128 / parts as u128;
-    len / parts * part + more as usize
+    let rest = len % parts;
+    let more = match rest.checked_mul(part) {
+        Some(product) => product / parts,
+        None => (rest as u128 * part as u128 / parts as u128) as usize,
+    };
+    len / parts * part + more
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use super::estimate::{BlockingEstimate, CostModel};
 use super::scheme::Scheme;
 use super::shares;
 use super::view::{SubImage, WinogradView};
-use crate::machine::Machine;
 
 /// The most bytes of a task's scratch. More bytes gain nothing, and memory is limited. A limit of
 /// the workspace changes nothing if it leaves a task so many.
@@ -20,22 +19,17 @@ pub(super) const MOST_TILES: usize = 256;
 /// size of its own, and so tables of its own.
 const MOST_PARTS: usize = 32;
 
-/// The best blocking of a scheme for a number of threads, with at most `task_bytes` of scratch for
-/// a task where that can be. None where the layer has too many steps, or a kernel is lacking.
+/// The best blocking for a number of threads, with at most `task_bytes` of scratch for a task where
+/// that can be. None where a kernel is lacking.
 pub(super) fn best_blocking<T: Real>(
-    machine: &Machine,
-    view: &WinogradView,
-    scheme: Scheme<T>,
+    model: &CostModel<'_, T>,
     threads: usize,
     task_bytes: usize,
 ) -> Option<BlockingEstimate<T>> {
-    if !scheme.has_few_steps(view) {
-        return None;
-    }
     let mut search = BlockingSearch {
-        model: CostModel::new(machine, view, scheme, threads)?,
-        view,
-        scheme,
+        model,
+        view: model.view,
+        scheme: model.scheme,
         threads,
         task_bytes,
         best: None,
@@ -45,12 +39,12 @@ pub(super) fn best_blocking<T: Real>(
     search.try_rows();
     search.try_columns();
     search.try_tiles();
-    let BlockingSearch { model, best, smallest, .. } = search;
-    best.or_else(|| model.estimate(smallest?.1, 1, 0))
+    let BlockingSearch { best, smallest, .. } = search;
+    best.or_else(|| model.estimate(smallest?.1, 1, threads, 0))
 }
 
 struct BlockingSearch<'a, T: Real> {
-    model: CostModel<'a, T>,
+    model: &'a CostModel<'a, T>,
     view: &'a WinogradView,
     scheme: Scheme<T>,
     threads: usize,
@@ -67,6 +61,12 @@ impl<T: Real> BlockingSearch<'_, T> {
     fn consider(&mut self, images: usize, cut: BlockCut, parts: usize) {
         debug_assert!(images == 1 || self.grid().0 * self.grid().1 * images <= MOST_TILES, "{images} images");
         let Some(blocks) = TileBlocks::new(self.view, &self.scheme, images, cut, parts) else { return };
+        // Threads together take at least as long as they work.
+        if let Some(best) = &self.best
+            && self.model.least_cycles(&blocks) > best.latency_cycles * self.threads as f64
+        {
+            return;
+        }
         let bytes = blocks.scratch_bytes(self.view, &self.scheme, 1);
         if bytes > MOST_SCRATCH_BYTES {
             return;
@@ -87,7 +87,7 @@ impl<T: Real> BlockingSearch<'_, T> {
         };
         let most_bytes = self.task_bytes.min(MOST_SCRATCH_BYTES);
         for splits in [1, self.threads, shares::MOST_CUT].into_iter().take(ways) {
-            if let Some(estimate) = self.model.estimate(blocks, splits, most_bytes)
+            if let Some(estimate) = self.model.estimate(blocks, splits, self.threads, most_bytes)
                 && self.best.as_ref().is_none_or(|best| estimate.latency_cycles < best.latency_cycles)
             {
                 self.best = Some(estimate);

@@ -16,7 +16,7 @@ use super::common::{StripScratch, TileStrip, WinogradCore};
 use super::direct::{DirectTile, DirectTiles};
 use super::operator::{OutputBox, WinogradOperator};
 use super::pack::PanelFilters;
-use super::recipe::offer_view;
+use super::recipe::{BuildOperator, offer_view};
 use super::scratch::OperatorNeeds;
 use super::view::{AxisRoles, MOST_STRIDE, PixelStores, WinogradPhase, WinogradView, tiled_kernel};
 use crate::element::Element;
@@ -34,7 +34,7 @@ pub(super) fn accepts(geometry: &Geometry) -> Result<(), String> {
 ///
 /// # Errors
 /// The rule that the layer breaks.
-fn view(geometry: &Geometry) -> Result<WinogradView, String> {
+pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
     let mut axes = geometry.axes.to_vec();
     let mut strides = [1, 1];
     for ((index, axis), stride) in axes.iter_mut().enumerate().rev().zip(strides.iter_mut().rev()) {
@@ -70,13 +70,15 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let stores = if is_large { PixelStores::RowsPastCache } else { PixelStores::Rows };
     let view = WinogradView { stores, ..view(geometry)? };
     offer_view(request, view, |scheme, tiles| {
-        let direct = DirectTiles::new(request, &view, scheme)?;
         let steps = geometry.in_channels_per_group().checked_mul(geometry.kernel_volume())?;
         let direct_len = tiles.padded(view.rows).checked_mul(steps)?;
-        let needs = OperatorNeeds { direct_len, direct_scratch: direct.scratch_len(tiles.nr()), row: 0 };
-        let finish = Finish::new(request);
-        let (geometry, strides) = (geometry.clone(), view.strides);
-        Some((Box::new(WinogradConv { geometry, finish, strides, direct, steps }), needs))
+        let direct_scratch = DirectTiles::scratch_len(geometry, &view, scheme, tiles.nr())?;
+        let build: BuildOperator<'a, T> = Box::new(move |scheme| {
+            let (geometry, finish) = (geometry.clone(), Finish::new(request));
+            let direct = DirectTiles::new(request, &view, scheme);
+            Box::new(WinogradConv { geometry, finish, strides: view.strides, direct, steps })
+        });
+        Some((build, OperatorNeeds { direct_len, direct_scratch, row: 0 }))
     })
 }
 

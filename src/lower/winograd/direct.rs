@@ -9,6 +9,7 @@ use convoke_kernels::{Ahead, Real, RowOffsets};
 use super::pack::PanelFilters;
 use super::scheme::Scheme;
 use super::view::{AxisRoles, SubImage, WinogradView};
+use crate::Geometry;
 use crate::element::Element;
 use crate::lower::channel_tiles::ChannelTiles;
 use crate::lower::contract::Request;
@@ -49,21 +50,18 @@ pub(super) struct DirectTile {
 }
 
 impl<T: Real> DirectTiles<T> {
-    /// None if a kernel is lacking, or offsets into the patch exceed 32 bits.
-    pub(super) fn new<E: Element<Acc = T>>(
-        request: &Request<'_, E>,
-        view: &WinogradView,
-        scheme: &Scheme<T>,
-    ) -> Option<Self> {
+    /// Makes the tables.
+    ///
+    /// # Panics
+    /// If a kernel is lacking, or there is no [`patch_len`](Self::patch_len).
+    pub(super) fn new<E: Element<Acc = T>>(request: &Request<'_, E>, view: &WinogradView, scheme: &Scheme<T>) -> Self {
         let (height, width) = (scheme.down.tile.outputs, scheme.along.tile.outputs);
-        let AxisRoles { depth, down, along } = &view.roles;
-        let ([s_down, s_along], [k_down, k_along]) = (view.strides, view.taps);
-        let (rows, columns) = ((height + down.kernel - 1) * s_down, width + along.kernel - 1);
-        let pixels = ChannelTiles::new(request.machine, width)?;
+        let ([_, s_along], [k_down, k_along]) = (view.strides, view.taps);
+        let [rows, columns] = Self::patch(view, scheme);
+        let pixels = ChannelTiles::new(request.machine, width).expect("kernels of every width");
         let channels = request.geometry.in_channels_per_group();
-        let slices = channels * depth.kernel;
-        let patch_len = slices.checked_mul(rows * s_along * columns)?;
-        u32::try_from(patch_len).ok()?;
+        let patch_len = Self::patch_len(request.geometry, view, scheme).expect("a length that was asked for");
+        let slices = channels * view.roles.depth.kernel;
         let mut koff = Vec::with_capacity(slices * k_down * k_along);
         for slice in 0..slices {
             for i in 0..k_down {
@@ -72,12 +70,32 @@ impl<T: Real> DirectTiles<T> {
             }
         }
         let (strides, koff) = (view.strides, RowOffsets::new(koff));
-        Some(Self { height, width, channels, strides, rows, columns, patch_len, koff, pixels })
+        Self { height, width, channels, strides, rows, columns, patch_len, koff, pixels }
+    }
+
+    /// Rows of the patch with the phases of the stride down, and columns of one phase along.
+    fn patch(view: &WinogradView, scheme: &Scheme<T>) -> [usize; 2] {
+        let AxisRoles { down, along, .. } = &view.roles;
+        [(scheme.down.tile.outputs + down.kernel - 1) * view.strides[0], scheme.along.tile.outputs + along.kernel - 1]
+    }
+
+    /// Elements of the patch. None if offsets into it exceed 32 bits.
+    fn patch_len(geometry: &Geometry, view: &WinogradView, scheme: &Scheme<T>) -> Option<usize> {
+        let [rows, columns] = Self::patch(view, scheme);
+        let slices = geometry.in_channels_per_group() * view.roles.depth.kernel;
+        let len = slices.checked_mul(rows * view.strides[1] * columns)?;
+        u32::try_from(len).is_ok().then_some(len)
     }
 
     /// Elements of scratch: the patch, and a row of pixels of a panel of at most `nr` channels.
-    pub(super) fn scratch_len(&self, nr: usize) -> usize {
-        self.patch_len + self.width * nr
+    /// None if offsets into the patch exceed 32 bits.
+    pub(super) fn scratch_len(
+        geometry: &Geometry,
+        view: &WinogradView,
+        scheme: &Scheme<T>,
+        nr: usize,
+    ) -> Option<usize> {
+        Some(Self::patch_len(geometry, view, scheme)? + scheme.along.tile.outputs * nr)
     }
 
     /// Computes the tile with the direct filters of its panel, and stores those of the tile.

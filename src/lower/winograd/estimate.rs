@@ -3,14 +3,14 @@
 use core::ops::Range;
 
 use convoke_kernels::Real;
-use convoke_kernels::winograd::Tile;
 
 use super::block_size::BlockSize;
 use super::blocks::TileBlocks;
+use super::runs::RunCosts;
 use super::scheme::{STANDARD_VALUES, Scheme, is_ragged};
 use super::shares::{self, PanelPiece};
 use super::steps::TileSteps;
-use super::view::{PixelStores, WinogradView, depth_tasks, distance};
+use super::view::{PixelStores, SubImage, WinogradView, depth_tasks, distance};
 use crate::lower::channel_tiles::ChannelPanels;
 use crate::machine::{Item, Kind, Machine, Work};
 
@@ -47,26 +47,79 @@ pub(super) struct BlockingEstimate<T: Real> {
 /// A layer with a tile on a machine: what blockings are estimated for.
 pub(super) struct CostModel<'a, T: Real> {
     machine: &'a Machine,
-    view: &'a WinogradView,
-    scheme: Scheme<T>,
+    pub(super) view: &'a WinogradView,
+    pub(super) scheme: Scheme<T>,
+    costs: &'a RunCosts<'a, T>,
     /// Steps of k of all values of a slice.
     slice_steps: usize,
     panels: ChannelPanels,
-    threads: usize,
+    /// See [`least_products`](Self::least_products).
+    least_products: f64,
 }
 
 impl<'a, T: Real> CostModel<'a, T> {
-    /// None if a kernel is lacking.
-    pub(super) fn new(machine: &'a Machine, view: &'a WinogradView, scheme: Scheme<T>, threads: usize) -> Option<Self> {
+    /// None where the layer has too many steps, or a kernel is lacking.
+    pub(super) fn new(view: &'a WinogradView, scheme: Scheme<T>, costs: &'a RunCosts<'a, T>) -> Option<Self> {
+        if !scheme.has_few_steps(view) {
+            return None;
+        }
+        let machine = costs.machine;
         let panels = ChannelPanels::new::<T>(machine.isa())?;
         let slice_steps = TileSteps::new(view, &scheme).all();
-        Some(Self { machine, view, scheme, slice_steps, panels, threads })
+        let mut model = Self { machine, view, scheme, costs, slice_steps, panels, least_products: 0.0 };
+        model.least_products = model.least_products();
+        Some(model)
     }
 
-    /// What a blocking takes, with the scratch of a task in at most `most_bytes` where that can be.
-    /// None where a kernel is lacking.
-    pub(super) fn estimate(&self, blocks: TileBlocks, splits: usize, most_bytes: usize) -> Option<BlockingEstimate<T>> {
-        let Self { machine, view, scheme, threads, .. } = *self;
+    /// Cycles that no runs of tiles undercut for the products of a slice of Y, over all images.
+    fn least_products(&self) -> f64 {
+        let Self { view, scheme, .. } = self;
+        let values = scheme.kernel.values();
+        let dropped = scheme.spare(&view.roles) * scheme.kernel.along().values;
+        let tiles = self.tiles(0) * (values - dropped) as f64 + self.tiles(1) * dropped as f64;
+        tiles * self.costs.least_tile_cycles(self.value_steps()) * view.rows.div_ceil(self.panels.wide) as f64
+    }
+
+    /// The tiles of a slice of Y, over all images, without `left_out` rows of each.
+    fn tiles(&self, left_out: usize) -> f64 {
+        let roles = &self.view.roles;
+        let (rows, columns) = self.scheme.grid(roles);
+        SubImage::count(roles, self.view.batch) as f64 * rows.saturating_sub(left_out) as f64 * columns as f64
+    }
+
+    /// Cycles that no blocking with these blocks undercuts: those of its transforms, and of
+    /// products in the best runs of tiles, without what depends on caches and shares. For a block
+    /// of a whole image, no blocking at all undercuts them. They are rounded down, because a
+    /// blocking's are summed in another order.
+    pub(super) fn least_cycles(&self, blocks: &TileBlocks) -> f64 {
+        let Self { view, scheme, .. } = self;
+        let (mut images, mut rows, mut vectors, mut padded) = (0.0, 0.0, 0.0, 0.0);
+        blocks.for_each_size(|size, count| {
+            let (count, BlockSize { input_rows, input_columns, .. }) = ((count * size.images) as f64, size);
+            images += count;
+            rows += count * size.rows as f64;
+            vectors += count * (input_rows as f64 * input_columns as f64 / scheme.kernel.lanes() as f64).ceil();
+            padded += count * (scheme.down.padded(input_rows) * scheme.along.padded(input_columns));
+            Some(())
+        });
+        let (slices_in, slices_out) = self.slices();
+        let input = self.input(images, vectors, padded).cycles();
+        let output = self.output(rows, self.tiles(0), self.panels.padded(view.rows)).cycles();
+        let of_slice_out = self.least_products + output;
+        let repeats = view.groups as f64 * depth_tasks(&view.roles) as f64;
+        (input * slices_in + of_slice_out * slices_out) * repeats * (1.0 - 1e-9)
+    }
+
+    /// What a blocking takes on `threads` threads, with the scratch of a task in at most
+    /// `most_bytes` where that can be. None where a kernel is lacking.
+    pub(super) fn estimate(
+        &self,
+        blocks: TileBlocks,
+        splits: usize,
+        threads: usize,
+        most_bytes: usize,
+    ) -> Option<BlockingEstimate<T>> {
+        let Self { machine, view, scheme, .. } = *self;
         let largest = blocks.largest()?;
         let nr = self.panels.wide;
         let panels = view.rows.div_ceil(nr).max(1);
@@ -98,52 +151,56 @@ impl<'a, T: Real> CostModel<'a, T> {
         Some(all)
     }
 
-    /// The work of transforming the tiles of one slice of X, which has `padded` elements in each
-    /// channel, with padding.
-    fn input(&self, size: &BlockSize, padded: f64) -> Work {
+    /// The work of transforming the tiles of one slice of X: in each channel `vectors` vectors of
+    /// tiles of `images` images, which have `padded` elements with padding.
+    fn input(&self, images: f64, vectors: f64, padded: f64) -> Work {
         let Self { machine, view, scheme, .. } = self;
-        let vectors = size.images * size.image_input_tiles().div_ceil(scheme.kernel.lanes());
-        let values = (vectors * scheme.kernel.values()) as f64;
+        let values = vectors * scheme.kernel.values() as f64;
         let transforms = machine.work(Item::SplitVectors, padded / scheme.kernel.lanes() as f64)
             + machine.work(Item::TransformedVectors, values);
         // Phases of a stride are picked before they are split.
         let picked = if view.strides[1] == 1 { 0.0 } else { padded };
-        let of_channel = machine.work(Item::TransformCalls, size.images as f64)
+        let of_channel = machine.work(Item::TransformCalls, images)
             + machine.work(Item::PickedElements, picked)
             + transforms * self.wide_transform();
         of_channel * view.channels as f64
     }
 
-    /// The work of taking the products of all `channels` filters back into one slice of Y.
-    fn output(&self, size: &BlockSize, channels: usize) -> Work {
+    /// The work of taking the products of all `channels` filters back into one slice of Y: of
+    /// `tiles` tiles in `rows` rows.
+    fn output(&self, rows: f64, tiles: f64, channels: usize) -> Work {
         let Self { machine, view, scheme, .. } = self;
-        let (tiles, kernel) = (size.own_tiles(), scheme.kernel);
+        let kernel = scheme.kernel;
         let ragged = if is_ragged(kernel) { machine.prices().ragged_output } else { 1.0 };
         let pixels = match view.stores {
             PixelStores::Interleaved => scheme.down.tile.outputs * scheme.along.tile.outputs,
             PixelStores::Rows | PixelStores::RowsPastCache => 0,
         };
-        let of_vector = machine.work(Item::TransformCalls, (size.images * size.rows) as f64)
-            + machine.work(Item::TakenVectors, (tiles * kernel.values()) as f64) * (self.wide_transform() * ragged)
-            + machine.work(Item::PhaseVectors, (tiles * pixels) as f64);
+        let of_vector = machine.work(Item::TransformCalls, rows)
+            + machine.work(Item::TakenVectors, tiles * kernel.values() as f64) * (self.wide_transform() * ragged)
+            + machine.work(Item::PhaseVectors, tiles * pixels as f64);
         of_vector * (channels as f64 / kernel.lanes() as f64)
     }
 
     /// The work of multiplying all values by one panel, for some rows of tiles. None where a kernel
     /// is lacking.
     fn products(&self, size: &BlockSize, rows: &Range<usize>) -> Option<Work> {
-        let Self { machine, view, scheme, slice_steps, .. } = *self;
-        let values = scheme.kernel.values();
-        let steps = (view.roles.depth.kernel * slice_steps) as f64 / values as f64;
-        let all = size.gemm_work::<T>(machine, rows, false, steps)?;
+        let Self { scheme, costs, .. } = self;
+        let (values, steps) = (scheme.kernel.values(), self.value_steps());
+        let all = size.gemm_work(costs, rows, false, steps)?;
         // Down the column, as many values are dropped in the last row of tiles as outputs.
         let dropped = size.spare * scheme.kernel.along().values;
         if dropped == 0 {
             return Some(all * values as f64);
         }
-        let short = size.gemm_work::<T>(machine, rows, true, steps)?;
+        let short = size.gemm_work(costs, rows, true, steps)?;
         let short = if short.cycles() < all.cycles() { short } else { all };
         Some(all * (values - dropped) as f64 + short * dropped as f64)
+    }
+
+    /// Steps of k of a value, on average.
+    fn value_steps(&self) -> f64 {
+        (self.view.roles.depth.kernel * self.slice_steps) as f64 / self.scheme.kernel.values() as f64
     }
 
     /// How much longer the transforms of this tile take.
@@ -225,10 +282,8 @@ impl<'a, T: Real> BlockWork<'a, T> {
         let CostModel { view, scheme, panels, .. } = model;
         let (nr, channels) = (panels.wide, panels.padded(view.rows));
         let panels = view.rows.div_ceil(nr);
-        let padded = |tiles: usize, tile: Tile| tiles * tile.outputs + tile.values - tile.outputs;
-        let padded = (size.images
-            * padded(size.input_rows, scheme.down.tile)
-            * padded(size.input_columns, scheme.along.tile)) as f64;
+        let padded = size.images as f64 * scheme.down.padded(size.input_rows) * scheme.along.padded(size.input_columns);
+        let vectors = size.images * size.image_input_tiles().div_ceil(scheme.kernel.lanes());
         let traffic = BlockTraffic::new(model, &size, nr);
         let pixels = size.own_tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs;
         // The pixels of a phase of a dilation are not neighbours.
@@ -240,10 +295,10 @@ impl<'a, T: Real> BlockWork<'a, T> {
             model,
             size,
             panels,
-            input: model.input(&size, padded) + traffic.waiting(1, 1),
+            input: model.input(size.images as f64, vectors as f64, padded) + traffic.waiting(1, 1),
             fetching: traffic.fetching(view.groups, channels, blocks),
             waiting: traffic.waiting(panels, together),
-            output: model.output(&size, channels),
+            output: model.output((size.images * size.rows) as f64, size.own_tiles() as f64, channels),
             scattered,
         }
     }
@@ -336,5 +391,51 @@ impl<'a> BlockTraffic<'a> {
             together *= 2;
         }
         best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_kernels::catalogue::winograd_kernels;
+
+    use super::super::{blocks::BlockCut, conv};
+    use super::*;
+    use crate::Conv;
+
+    #[test]
+    fn no_blocking_undercuts_the_least_cycles() {
+        let same = |dilation: i64| [dilation; 4];
+        let layers = [
+            (Conv::new([64, 32, 3, 3]).pads(same(1)), [1, 32, 30, 41]),
+            (Conv::new([48, 1, 3, 3]).group(48).pads(same(1)), [2, 48, 13, 13]),
+            (Conv::new([20, 24, 5, 5]).strides([2, 2]), [3, 24, 27, 19]),
+            (Conv::new([7, 200, 3, 3]).pads(same(2)).dilations([2, 2]), [1, 200, 9, 17]),
+        ];
+        let (machine, threads) = (Machine::zen5().with_isa(crate::Isa::Portable), 3);
+        let costs = RunCosts::<f32>::new(&machine).unwrap();
+        let mut compared = 0;
+        for (conv, x) in layers {
+            let view = conv::view(&conv.geometry(&x).unwrap()).unwrap();
+            for kernel in winograd_kernels::<f32>(machine.isa()) {
+                let Some(scheme) = Scheme::new(kernel, &view.roles) else { continue };
+                let model = CostModel::new(&view, scheme, &costs).unwrap();
+                let blocks = |images: usize, cut, parts| TileBlocks::new(&view, &scheme, images, cut, parts);
+                let of_any = model.least_cycles(&blocks(1, BlockCut::Rows, 1).unwrap());
+                let cuts = [BlockCut::Rows, BlockCut::Columns, BlockCut::Tiles];
+                let cut = cuts.into_iter().flat_map(|cut| (1..20).filter_map(move |parts| blocks(1, cut, parts)));
+                for blocks in cut.chain(blocks(view.batch, BlockCut::Rows, 1)) {
+                    let least = model.least_cycles(&blocks);
+                    for splits in [1, threads] {
+                        let estimate = model.estimate(blocks, splits, threads, usize::MAX).unwrap();
+                        let cycles = estimate.work.cycles();
+                        assert!(of_any <= cycles && least <= cycles, "{of_any} {least} {cycles} {view:?} {blocks:?}");
+                        assert!(cycles <= estimate.latency_cycles * threads as f64 * (1.0 + 1e-9), "{blocks:?}");
+                        // A bound far below would leave out nothing.
+                        compared += usize::from(least > 0.5 * cycles);
+                    }
+                }
+            }
+        }
+        assert!(compared > 100, "{compared} bounds are near");
     }
 }

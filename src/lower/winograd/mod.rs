@@ -50,6 +50,7 @@ mod operator;
 mod pack;
 mod products;
 mod recipe;
+mod runs;
 mod scheme;
 mod scratch;
 mod shares;

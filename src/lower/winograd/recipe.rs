@@ -3,17 +3,20 @@
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use convoke_kernels::catalogue::winograd_kernels;
+use convoke_kernels::stream::Storage;
 use convoke_kernels::{Real, WinogradKernel};
 
-use super::blocks::BlockCut;
+use super::blocks::{BlockCut, TileBlocks};
 use super::choice::{MOST_SCRATCH_BYTES, best_blocking};
 use super::common::WinogradCore;
-use super::estimate::{BlockingEstimate, WinogradBlocking};
+use super::estimate::{BlockingEstimate, CostModel, WinogradBlocking};
 use super::lowering::Winograd;
 use super::operator::WinogradOperator;
 use super::pack::PackedLayout;
+use super::runs::RunCosts;
 use super::scheme::{STANDARD_VALUES, Scheme, has_whole_rows, is_ragged};
 use super::scratch::{OperatorNeeds, ScratchPieces};
 use super::view::{AxisRoles, MOST_STEPS, PixelStores, WinogradView};
@@ -24,19 +27,22 @@ use crate::lower::channel_tiles::ChannelTiles;
 use crate::lower::contract::{Answer, Build, Offer, Recipe, Request};
 use crate::lower::layout::WeightLayout;
 
-/// The offer for a view of the layer. `operator` makes the operator for the chosen tile, and says
-/// what it needs; it fails where a kernel is lacking.
+/// Makes the operator for the chosen tile, with its tables.
+pub(super) type BuildOperator<'a, T> =
+    Box<dyn FnOnce(&Scheme<<T as Storage>::Acc>) -> Box<dyn WinogradOperator<T>> + 'a>;
+
+/// The offer for a view of the layer. `operator` says what the operator needs for the chosen tile;
+/// it fails where a kernel is lacking.
 pub(super) fn offer_view<'a, T: Element>(
     request: &'a Request<'a, T>,
     view: WinogradView,
-    operator: impl FnOnce(&Scheme<T::Acc>, &ChannelTiles<T::Acc>) -> Option<(Box<dyn WinogradOperator<T>>, OperatorNeeds)>,
+    operator: impl FnOnce(&Scheme<T::Acc>, &ChannelTiles<T::Acc>) -> Option<(BuildOperator<'a, T>, OperatorNeeds)>,
 ) -> Answer<'a, T> {
     let no_kernel = || String::from("no kernel for this block of tiles");
-    let free = best_tile(request, &view)?;
-    let scheme = free.blocking.scheme;
-    let best = |threads: usize| {
-        best_blocking(request.machine, &view, scheme, threads, request.task_bytes).ok_or_else(no_kernel)
-    };
+    let costs = RunCosts::new(request.machine).ok_or_else(no_kernel)?;
+    let (model, free) = best_tile(request, &view, &costs)?;
+    let scheme = model.scheme;
+    let best = |threads: usize| best_blocking(&model, threads, request.task_bytes).ok_or_else(no_kernel);
     let alone = if request.task_bytes >= MOST_SCRATCH_BYTES { free } else { best(1)? };
     let blocking = match request.threads {
         1 => alone.blocking,
@@ -70,7 +76,7 @@ pub(super) fn offer_view<'a, T: Element>(
     };
     let build: Build<'a, T> = Box::new(move || {
         let core = WinogradCore::new(request, view, blocking, tiles, layout, pieces);
-        Box::new(Winograd { core, operator })
+        Box::new(Winograd { core, operator: operator(&scheme) })
     });
     Ok(Offer { recipe, build })
 }
@@ -78,8 +84,12 @@ pub(super) fn offer_view<'a, T: Element>(
 /// The tile whose work is least, with its best blocking for one thread and without a limit of the
 /// workspace. Other numbers of threads and other limits take the same tile, because results must
 /// not depend on them.
-fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Result<BlockingEstimate<T::Acc>, String> {
-    let mut best: Option<BlockingEstimate<T::Acc>> = None;
+fn best_tile<'a, T: Element>(
+    request: &Request<'_, T>,
+    view: &'a WinogradView,
+    costs: &'a RunCosts<'a, T::Acc>,
+) -> Result<(CostModel<'a, T::Acc>, BlockingEstimate<T::Acc>), String> {
+    let mut models = Vec::new();
     let mut suitable: Option<Scheme<T::Acc>> = None;
     for kernel in winograd_kernels::<T::Acc>(request.isa()) {
         if !is_allowed(request, view, kernel) {
@@ -89,13 +99,27 @@ fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Resul
         if suitable.is_none_or(|other| scheme.filters() < other.filters()) {
             suitable = Some(scheme);
         }
-        if let Some(estimate) = best_blocking(request.machine, view, scheme, 1, usize::MAX)
-            && best.as_ref().is_none_or(|best| estimate.work.cycles() < best.work.cycles())
+        if let Some(model) = CostModel::new(view, scheme, costs)
+            && let Some(whole) = TileBlocks::new(view, &scheme, 1, BlockCut::Rows, 1)
         {
-            best = Some(estimate);
+            models.push((model.least_cycles(&whole), models.len(), model));
         }
     }
-    best.ok_or_else(|| no_tile(view, suitable.as_ref()))
+    // The most promising tiles first: the search ends where no other tile can be better. Of equals,
+    // the first in the list of kernels is taken.
+    models.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut best: Option<(f64, usize, _)> = None;
+    for (least, index, model) in models {
+        if best.as_ref().is_some_and(|(cycles, ..)| least > *cycles) {
+            break;
+        }
+        let Some(estimate) = best_blocking(&model, 1, usize::MAX) else { continue };
+        let cycles = estimate.work.cycles();
+        if best.as_ref().is_none_or(|best| (cycles, index) < (best.0, best.1)) {
+            best = Some((cycles, index, (model, estimate)));
+        }
+    }
+    best.map(|(.., best)| best).ok_or_else(|| no_tile(view, suitable.as_ref()))
 }
 
 /// Why no tile is taken. `suitable` is the scheme with the fewest filters, if a tile suits the

@@ -36,6 +36,12 @@ impl AxisFilters {
         Some(Self { tile, count: 1 + rest.div_ceil(tile.outputs), kernel })
     }
 
+    /// Elements that `tiles` neighbouring tiles read.
+    pub(super) fn padded(&self, tiles: usize) -> f64 {
+        let Tile { outputs, values, .. } = self.tile;
+        tiles as f64 * outputs as f64 + (values - outputs) as f64
+    }
+
     /// The taps of filter `i`. Every tap is in one filter.
     pub(super) fn taps(&self, i: usize) -> Range<usize> {
         let end = if i + 1 == self.count { self.kernel } else { (i + 1) * self.tile.outputs };

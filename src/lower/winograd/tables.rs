@@ -8,6 +8,7 @@ use convoke_kernels::winograd::Planes;
 use convoke_kernels::{ChannelKernel, Real, RowOffsets};
 
 use super::block_size::BlockSize;
+use super::runs::RunCosts;
 use super::scheme::Scheme;
 use super::steps::{StepSegment, TileSteps};
 use super::view::WinogradView;
@@ -72,7 +73,8 @@ impl<T: Real> GemmCalls<T> {
         if size.spare == 0 {
             return Some(Self { all: Vec::new(), of_run: 1, rate: Rate::new(machine) });
         }
-        let cycles = |is_short: bool| Some(size.gemm_work::<T>(machine, rows, is_short, steps)?.cycles());
+        let costs = RunCosts::<T>::new(machine)?;
+        let cycles = |is_short: bool| Some(size.gemm_work(&costs, rows, is_short, steps)?.cycles());
         Self::new(machine, size, rows, cycles(true)? < cycles(false)?)
     }
 }

@@ -26,7 +26,7 @@ use super::cells::CellAxis;
 use super::common::{StripScratch, TileStrip, WinogradCore};
 use super::direct::DirectTile;
 use super::operator::{OutputBox, WinogradOperator};
-use super::recipe::offer_view;
+use super::recipe::{BuildOperator, offer_view};
 use super::scratch::OperatorNeeds;
 use super::view::{AxisRoles, PixelStores, WinogradView};
 use crate::Geometry;
@@ -112,10 +112,13 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     check_lanes(&cells[2], weave.lanes(), "this instruction set's vectors")?;
     offer_view(request, view, |scheme, _| {
         let direct_len = geometry.weight_len() / geometry.group;
-        let finish = Finish::new(request);
-        let row = if finish.is_direct() { 0 } else { cells[2].stride };
+        let row = if Finish::new(request).is_direct() { 0 } else { cells[2].stride };
         let needs = OperatorNeeds { direct_len, direct_scratch: scheme.along.tile.outputs, row };
-        Some((Box::new(WinogradTransposed { geometry: geometry.clone(), finish, cells, weave }), needs))
+        let build: BuildOperator<'a, T> = Box::new(move |_| {
+            let (geometry, finish) = (geometry.clone(), Finish::new(request));
+            Box::new(WinogradTransposed { geometry, finish, cells, weave })
+        });
+        Some((build, needs))
     })
 }
 
