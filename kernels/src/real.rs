@@ -53,7 +53,7 @@ pub trait Real:
 /// Implements [`Real`]. e^x uses Cody and Waite's reduction x = n ln 2 + r and a polynomial in r;
 /// 2^n is written into the exponent field.
 macro_rules! real {
-    ($t:ident, $bits:ident, $mantissa:literal, $bias:literal, $lo:literal, $hi:literal, $shifter:literal, $ln2_hi:literal, $ln2_lo:literal, $terms:literal) => {
+    ($t:ident, $mantissa:literal, $bias:literal, $lo:literal, $hi:literal, $shifter:literal, $ln2_hi:literal, $ln2_lo:literal, $terms:literal) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -78,7 +78,8 @@ macro_rules! real {
                 // polynomial.
                 let x = if self < $lo { $lo } else { self };
                 let x = if x > $hi { $hi } else { x };
-                // Adding and subtracting 1.5 * 2^mantissa rounds to an integer.
+                // Adding 1.5 * 2^mantissa rounds to an integer, which is then in the lowest bits of
+                // the sum; subtracting it again leaves the integer.
                 let n = (x * core::$t::consts::LOG2_E + $shifter) - $shifter;
                 let r = (x - n * $ln2_hi) - n * $ln2_lo;
                 // The Taylor series by Horner's rule, for |r| <= ln 2 / 2.
@@ -99,8 +100,10 @@ macro_rules! real {
                 }
                 // 2^n is applied in two halves, so that results near the limits neither overflow
                 // nor lose their exponent.
-                let half = ((n * 0.5 + $shifter) - $shifter);
-                let scale = |n: $t| $t::from_bits((((n as i32) + $bias) as $bits) << $mantissa);
+                // Bits above the exponent's are shifted out. A conversion to an integer would keep
+                // LLVM from making vectors of it.
+                let half = (n * 0.5 + $shifter) - $shifter;
+                let scale = |n: $t| $t::from_bits((n + $shifter).to_bits().wrapping_add($bias) << $mantissa);
                 p * scale(half) * scale(n - half)
             }
 
@@ -110,16 +113,5 @@ macro_rules! real {
         }
     };
 }
-real!(f32, u32, 23, 127, -104.0, 89.0, 12_582_912.0, 0.693_359_4, -2.121_944_4e-4, 8);
-real!(
-    f64,
-    u64,
-    52,
-    1023,
-    -746.0,
-    710.0,
-    6_755_399_441_055_744.0,
-    0.693_147_180_369_123_8,
-    1.908_214_929_270_587_7e-10,
-    14
-);
+real!(f32, 23, 127, -104.0, 89.0, 12_582_912.0, 0.693_359_4, -2.121_944_4e-4, 8);
+real!(f64, 52, 1023, -746.0, 710.0, 6_755_399_441_055_744.0, 0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10, 14);
