@@ -81,6 +81,9 @@ pub(super) fn offer_view<'a, T: Element>(
     Ok(Offer { recipe, build })
 }
 
+/// A tile, and its best blocking.
+type PricedTile<'a, A> = (CostModel<'a, A>, BlockingEstimate<A>);
+
 /// The tile whose work is least, with its best blocking for one thread and without a limit of the
 /// workspace. Other numbers of threads and other limits take the same tile, because results must
 /// not depend on them.
@@ -88,7 +91,7 @@ fn best_tile<'a, T: Element>(
     request: &Request<'_, T>,
     view: &'a WinogradView,
     costs: &'a RunCosts<'a, T::Acc>,
-) -> Result<(CostModel<'a, T::Acc>, BlockingEstimate<T::Acc>), String> {
+) -> Result<PricedTile<'a, T::Acc>, String> {
     let mut models = Vec::new();
     let mut suitable: Option<Scheme<T::Acc>> = None;
     for kernel in winograd_kernels::<T::Acc>(request.isa()) {
