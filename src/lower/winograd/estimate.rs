@@ -98,7 +98,7 @@ impl<'a, T: Real> CostModel<'a, T> {
             let (count, BlockSize { input_rows, input_columns, .. }) = ((count * size.images) as f64, size);
             images += count;
             rows += count * size.rows as f64;
-            vectors += count * (input_rows as f64 * input_columns as f64 / scheme.kernel.lanes() as f64).ceil();
+            vectors += count * input_rows.saturating_mul(input_columns).div_ceil(scheme.kernel.lanes()) as f64;
             padded += count * (scheme.down.padded(input_rows) * scheme.along.padded(input_columns));
             Some(())
         });
