@@ -109,41 +109,64 @@ pub(super) fn pack<T: Real>(
     // for all filters.
     let rows_of = |parts: &AxisFilters| filter_rows(parts.tile.values, parts.tile.taps());
     let (g_down, g_along) = (rows_of(&scheme.down), rows_of(&scheme.along));
-    let mut half = [[0.0; MOST_VALUES]; MOST_VALUES];
-    let mut taps = vec![T::ZERO; depth * down * along];
+    let (volume, most_rows) = (depth * down * along, tiles.nr().min(view.rows));
+    let mut taps = vec![T::ZERO; volume];
+    // The filters of a panel lie side by side, so that LLVM makes vectors of them, and a panel is
+    // written in the order of memory.
+    let mut sides = vec![0.0; volume * most_rows];
+    let mut half = vec![0.0; MOST_VALUES * MOST_VALUES * most_rows];
+    let mut products = vec![0.0; most_rows];
     packed[..layout.direct().start].fill(T::ZERO);
-    for row in 0..view.rows {
-        let first = row / tiles.nr() * tiles.nr();
+    for first in (0..view.rows).step_by(tiles.nr()) {
         let nr = tiles.panel(view.rows - first);
-        let lane = row - first;
+        let rows = most_rows.min(view.rows - first);
         let panel = layout.panel(first, nr).start;
         for c in 0..view.channels {
-            filter(row, c, &mut taps);
-            for (kd, w) in taps.chunks_exact(down * along).enumerate() {
+            for row in 0..rows {
+                filter(first + row, c, &mut taps);
+                for (tap, w) in taps.iter().enumerate() {
+                    sides[tap * rows + row] = w.to_f64();
+                }
+            }
+            for kd in 0..depth {
+                let side = |kv: usize, kh: usize| &sides[((kd * down + kv) * along + kh) * rows..][..rows];
                 for i in 0..scheme.down.count {
                     let taps_down = scheme.down.taps(i);
                     for j in 0..scheme.along.count {
                         let taps_along = scheme.along.taps(j);
-                        for (half, g) in half.iter_mut().zip(&g_down) {
-                            for (half, kh) in half.iter_mut().zip(taps_along.clone()) {
-                                let column = taps_down.clone().map(|kv| w[kv * along + kh].to_f64());
-                                *half = g.iter().zip(column).map(|(g, w)| g * w).sum();
+                        let place = |v: usize, k: usize| (v * MOST_VALUES + k) * most_rows;
+                        for (v, g) in g_down.iter().enumerate() {
+                            for (k, kh) in taps_along.clone().enumerate() {
+                                let sums = &mut half[place(v, k)..][..rows];
+                                weighted_sums(g, taps_down.clone().map(|kv| side(kv, kh)), sums);
                             }
                         }
-                        for (v, half) in half.iter().take(g_down.len()).enumerate() {
+                        for v in 0..g_down.len() {
                             for (h, g) in g_along.iter().enumerate() {
                                 let value = v * g_along.len() + h;
-                                if let Some(step) = layout.steps.find(value, [i, j], c) {
-                                    let product: f64 =
-                                        half.iter().zip(g).take(taps_along.len()).map(|(half, g)| half * g).sum();
-                                    let at = panel + (layout.value(value).steps(&(kd..kd)).start + step) * nr + lane;
-                                    packed[at] = T::from_f64(product);
+                                let Some(step) = layout.steps.find(value, [i, j], c) else { continue };
+                                let halves = (0..taps_along.len()).map(|k| &half[place(v, k)..][..rows]);
+                                weighted_sums(g, halves, &mut products[..rows]);
+                                let at = panel + (layout.value(value).steps(&(kd..kd)).start + step) * nr;
+                                for (packed, product) in packed[at..].iter_mut().zip(&products[..rows]) {
+                                    *packed = T::from_f64(*product);
                                 }
                             }
                         }
                     }
                 }
             }
+        }
+    }
+}
+
+/// The sums of some columns, each times a factor.
+fn weighted_sums<'a>(factors: &[f64], columns: impl Iterator<Item = &'a [f64]>, sums: &mut [f64]) {
+    // What changes no sum, whatever its sign.
+    sums.fill(-0.0);
+    for (factor, column) in factors.iter().zip(columns) {
+        for (sum, value) in sums.iter_mut().zip(column) {
+            *sum += factor * value;
         }
     }
 }
