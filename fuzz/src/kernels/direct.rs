@@ -135,8 +135,9 @@ pub(super) fn weave<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
                 (rows, end(rows, ldy, written)),
                 |at| is_in_a_run(at % ldy),
                 |y, epilogue| {
-                    kernel.fetch(&runs, rows, y, ldy);
                     kernel.run(&strands, &runs, epilogue, y, ldy);
+                    // To fetch a run that is far too long would take years; it was refused.
+                    kernel.fetch(&runs, rows, y, ldy);
                 },
             )
         }
