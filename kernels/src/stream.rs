@@ -463,8 +463,10 @@ pass!(Narrow<T: Storage> { isa: Isa, src: &'a [T::Acc], dst: &'a mut [MaybeUnini
 /// Packs a panel of B, `[kc][nr]`: row k is `src[k * ld..][..n]`, converted, followed by zeros.
 ///
 /// # Panics
-/// If `n > nr`, `dst` is not a whole number of rows, or `src` ends before the last row's end.
+/// If `n > nr`, `nr` is 0, `dst` is not a whole number of rows, or `src` ends before the last row's
+/// end.
 pub fn pack_rows<T: Storage>(isa: Isa, src: &[T], ld: usize, n: usize, nr: usize, dst: &mut [T::Acc]) {
+    assert!(nr > 0, "rows of no elements");
     assert!(n <= nr && dst.len() % nr == 0);
     let kc = dst.len() / nr;
     assert!(kc == 0 || (kc - 1).saturating_mul(ld).saturating_add(n) <= src.len());
@@ -501,8 +503,9 @@ fn copy_rows<T: Storage, const NR: usize>(isa: Isa, src: &[T], ld: usize, dst: &
 /// `r = first + i`.
 ///
 /// # Panics
-/// If `src` is too short.
+/// If `src` is too short, or there is no phase.
 pub fn interleave<T: Real>(isa: Isa, src: &[T], (phases, span): (usize, usize), first: usize, dst: &mut [T]) {
+    assert!(phases > 0, "there is no phase");
     if phases == 2 && first.is_multiple_of(2) {
         let (even, odd) = src.split_at(span);
         let (even, odd) = (&even[first / 2..], &odd[first / 2..]);

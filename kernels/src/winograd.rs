@@ -736,9 +736,10 @@ impl<T: Real> WinogradKernel<T> {
             channels <= self.lanes && epilogue.bias.len() >= channels,
             "more channels than a vector, or than biases"
         );
+        // It also bounds the tiles, so that the products below do not overflow.
+        assert!(bad.len() >= tiles, "one mark a tile");
         assert!(height <= self.down.outputs && width <= tiles * self.along.outputs, "more pixels than the tiles have");
         assert!(width > (tiles - 1) * self.along.outputs, "tiles without pixels");
-        assert!(bad.len() >= tiles, "one mark a tile");
         let end = last([(channels, channel_step), (height, row_step)]).and_then(|at| at.checked_add(width));
         assert!(end.is_some_and(|end| end <= y.len()), "the destination is too short");
         assert!(

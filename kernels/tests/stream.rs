@@ -278,3 +278,15 @@ fn the_epilogue_adds_bias_and_residual_then_activates() {
         }
     }
 }
+
+#[test]
+#[should_panic(expected = "rows of no elements")]
+fn rows_of_no_elements_are_refused() {
+    stream::pack_rows::<f32>(Isa::Portable, &[1.0; 4], 1, 0, 0, &mut [0.0; 4]);
+}
+
+#[test]
+#[should_panic(expected = "there is no phase")]
+fn a_row_of_no_phases_is_refused() {
+    stream::interleave(Isa::Portable, &[1.0; 4], (0, 1), 0, &mut [0.0; 4]);
+}

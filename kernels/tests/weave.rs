@@ -240,3 +240,13 @@ fn sums_are_woven() {
     sum::<f32>();
     sum::<f64>();
 }
+
+#[test]
+fn any_address_may_be_fetched() {
+    on_every_kernel::<f32>(|kernel| {
+        let runs = [Run { from: 0, phase: 0, at: usize::MAX, len: 40 }, Run { from: 0, phase: 0, at: 9, len: 40 }];
+        let mut y = [UNTOUCHED as f32; 4];
+        kernel.fetch(&runs, 3, &Dest::from_slice(&mut y), usize::MAX / 2);
+        assert_eq!(y, [UNTOUCHED as f32; 4]);
+    });
+}

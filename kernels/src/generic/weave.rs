@@ -137,7 +137,8 @@ pub(crate) unsafe fn fetch<V: Simd>(args: &FetchArgs<'_, V::Elem>) {
     let step = 64 / size_of::<V::Elem>();
     for c in 0..args.rows {
         for run in args.runs {
-            let y = args.y.wrapping_add(c * args.ldy + run.at);
+            // Nobody has compared the runs with the destination.
+            let y = args.y.wrapping_add(c.wrapping_mul(args.ldy)).wrapping_add(run.at);
             for i in 0..run.len.div_ceil(step) {
                 V::prefetch(y.wrapping_add(i * step));
             }

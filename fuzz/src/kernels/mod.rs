@@ -1,0 +1,166 @@
+//! The kernels' public calls with slices of any length: they are refused by a panic, or stay within
+//! the slices. The sanitizer sees any access beyond them.
+
+mod direct;
+
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use arbitrary::{Result, Unstructured};
+use convoke::kernels::stream::{self, Activation, Storage};
+use convoke::kernels::{
+    Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, RowOffsetsRef, StoreMap,
+    channel_kernels, spatial_kernels, two_row_kernels,
+};
+use convoke::{bf16, f16};
+
+use crate::with_bytes;
+
+/// One call, of which a panic is an answer.
+pub fn check(data: &[u8]) {
+    // libFuzzer's hook ends the process at any panic. This one does where arithmetic overflows,
+    // which nobody would see in a release build.
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        std::panic::set_hook(Box::new(|info| {
+            if info.payload_as_str().is_some_and(|message| message.starts_with("attempt to ")) {
+                eprintln!("{info}");
+                std::process::abort();
+            }
+        }));
+    });
+    with_bytes(data, |u| {
+        let isas: Vec<_> = Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect();
+        let isa = *u.choose(&isas)?;
+        let call = AssertUnwindSafe(|| match u.int_in_range(0..=7)? {
+            0 => streams::<f32>(u, isa),
+            1 => streams::<f16>(u, isa),
+            2 => streams::<bf16>(u, isa),
+            3 => tiles::<f32>(u, isa),
+            4 => tiles::<f64>(u, isa),
+            5 => without_gemm::<f32>(u, isa),
+            6 => without_gemm::<f64>(u, isa),
+            _ => streams::<f64>(u, isa),
+        });
+        catch_unwind(call).unwrap_or(Ok(()))
+    });
+}
+
+fn streams<T: Storage + Default>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
+    let src = vec![T::default(); len(u)?];
+    let mut sums = vec![T::Acc::ZERO; len(u)?];
+    let near = len(u)?;
+    match u.int_in_range(0..=6)? {
+        0 => stream::widen(isa, &src, &mut sums),
+        1 => stream::widen_strided(isa, &src, u.int_in_range(0..=9)?, &mut sums),
+        2 => stream::narrow(isa, &sums, &mut vec![MaybeUninit::<T>::uninit(); near]),
+        3 => stream::pack_rows(isa, &src, len(u)?, near, len(u)?, &mut sums),
+        4 => {
+            let from = sums.clone();
+            stream::interleave(isa, &from, (u.int_in_range(0..=9)?, near), len(u)?, &mut sums);
+        }
+        5 => stream::add_assign(isa, &mut sums, &vec![T::Acc::ZERO; near]),
+        _ => {
+            let activations =
+                [Activation::IDENTITY, Activation::LeakyRelu(T::Acc::ONE), Activation::HardSwish, Activation::Silu];
+            let residual = if u.arbitrary()? { Some(&src[..]) } else { None };
+            stream::epilogue::<T>(isa, *u.choose(&activations)?, T::Acc::ONE, residual, &mut sums);
+        }
+    }
+    Ok(())
+}
+
+fn without_gemm<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
+    match u.int_in_range(0..=4)? {
+        0 => direct::grouped::<T>(u, isa),
+        1 => direct::upsample::<T>(u, isa),
+        2 => direct::weave::<T>(u, isa),
+        3 => direct::depthwise::<T>(u, isa),
+        _ => direct::winograd::<T>(u, isa),
+    }
+}
+
+/// About `len` ones, as many as there should be, or off by a little.
+fn near<T: Real>(u: &mut Unstructured<'_>, len: usize) -> Result<Vec<T>> {
+    let len = if u.ratio(3, 4)? { len } else { (len + u.int_in_range(0..=8)?).saturating_sub(4) };
+    Ok(vec![T::ONE; len])
+}
+
+fn tiles<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
+    let depth = u.int_in_range(0..=20)?;
+    let offsets: Vec<u32> = (0..depth).map(|_| Ok(u.int_in_range(0..=200)?)).collect::<Result<_>>()?;
+    let rows = RowOffsets::new(offsets);
+    let koff: RowOffsetsRef<'_> = rows.rows(0..depth);
+    let (lo, hi) = (T::NEG_INFINITY, T::INFINITY);
+    let accumulate = u.arbitrary()?;
+    if u.arbitrary()? {
+        let kernel = u.choose(spatial_kernels::<T>(isa))?;
+        let (mr, nr) = (kernel.mr(), kernel.nr());
+        let panels = u.int_in_range(0..=3)?;
+        let (a, b) = (near::<T>(u, depth * mr * panels.max(1))?, near(u, 200 + nr)?);
+        let mut tile = near(u, mr * nr)?;
+        if u.arbitrary()? {
+            kernel.partial(&a, &b, koff, Ahead::lines(&b), &mut tile, accumulate);
+            return Ok(());
+        }
+        let mut columns = Vec::new();
+        for _ in 0..kernel.nrv() {
+            columns.push(Column { offset: u.int_in_range(0..=60)?, mask: u.arbitrary()? });
+        }
+        let map = StoreMap::new(columns, kernel.lanes());
+        let (ldy, rows) = (u.int_in_range(0..=130)?, mr * panels.max(1));
+        let (bias, residual) = (near(u, rows)?, near(u, map.end() + (rows - 1) * ldy)?);
+        let mut y = near(u, map.end() + (rows - 1) * ldy)?;
+        let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
+        let epilogue = Epilogue { bias: &bias, residual, lo, hi };
+        let mut dest = Dest::from_slice(&mut y);
+        match u.int_in_range(0..=2)? {
+            0 => kernel.finish(&a, &b, koff, Ahead::NONE, &mut tile, accumulate, &mut dest, ldy, &map, 0, &epilogue),
+            1 => {
+                let ahead = Ahead::rows(&b, ldy);
+                kernel.finish_panels(panels, &a, &b, koff, ahead, &mut tile, &mut dest, ldy, &map, 0, &epilogue);
+            }
+            _ => {
+                let places: Vec<_> = (0..kernel.nrv()).map(|_| u.int_in_range(0..=60)).collect::<Result<_>>()?;
+                kernel.finish_pairs(
+                    &a,
+                    &b,
+                    koff,
+                    Ahead::NONE,
+                    &mut tile,
+                    accumulate,
+                    &mut dest,
+                    ldy,
+                    &places,
+                    &epilogue,
+                );
+            }
+        }
+        return Ok(());
+    }
+    let kernels = if u.arbitrary()? { channel_kernels::<T>(isa) } else { two_row_kernels::<T>(isa) };
+    let kernel: &ChannelKernel<T> = u.choose(kernels)?;
+    let (pitch, panels) = (u.int_in_range(0..=60)?, u.int_in_range(0..=3)?);
+    let koff = if u.ratio(1, 32)? { koff.with_pitch(u.arbitrary()?) } else { koff.with_pitch(pitch) };
+    let (mr, nr) = (kernel.mr(), kernel.nr());
+    let (x, w) = (near(u, 200 + pitch + mr)?, near(u, depth * nr * panels.max(1))?);
+    let mut tile = near(u, mr * nr * panels.max(1))?;
+    match u.int_in_range(0..=2)? {
+        0 => kernel.partial(&x, koff, &w, Ahead::lines(&x), &mut tile, accumulate),
+        1 => kernel.panels(panels, &x, koff, &w, &mut tile, accumulate),
+        _ => {
+            let (channels, ldy) = (u.int_in_range(0..=nr + 1)?, u.int_in_range(0..=40)?);
+            let len = channels.saturating_sub(1) * ldy + mr;
+            let (bias, residual, mut y) = (near(u, channels)?, near(u, len)?, near(u, len)?);
+            let residual = if u.arbitrary()? { residual[..].into() } else { Residual::NONE };
+            let (epilogue, mut y) = (Epilogue { bias: &bias, residual, lo, hi }, Dest::from_slice(&mut y));
+            kernel.finish(&x, koff, &w, Ahead::NONE, &mut tile, accumulate, &mut y, ldy, channels, &epilogue);
+        }
+    }
+    Ok(())
+}
+
+fn len(u: &mut Unstructured<'_>) -> Result<usize> {
+    u.int_in_range(0..=200)
+}
