@@ -4,8 +4,7 @@
 
 use alloc::boxed::Box;
 
-use super::Backend;
-use super::gemm::{Gemm, Product, Size};
+use super::gemm::{Backend, Gemm, Product, Size};
 use crate::element::Compute;
 
 /// A backend that takes pointers to row-major operands.

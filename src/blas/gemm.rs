@@ -1,5 +1,6 @@
 //! What a backend offers: products of packed matrices, over one block of K each.
 
+use alloc::boxed::Box;
 use core::ops::Range;
 
 /// The sizes of products.
@@ -100,4 +101,16 @@ mod tests {
             assert_eq!(blocks.last(), blocks.iter().last().unwrap());
         }
     }
+}
+
+/// What is known of a backend for products of one size before its tables are made.
+pub(crate) struct Backend<A> {
+    /// The name of the kernel, or of the crate that has it.
+    pub(crate) kernel: &'static str,
+    /// What the packed A depends on, besides its size.
+    pub(crate) layout: usize,
+    /// Values of scratch that a product needs.
+    pub(crate) tile_len: usize,
+    /// Makes it, with its tables.
+    pub(crate) build: Box<dyn FnOnce() -> Box<dyn Gemm<A>>>,
 }

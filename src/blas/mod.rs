@@ -6,25 +6,12 @@ mod foreign;
 mod gemm;
 mod native;
 
-use alloc::boxed::Box;
 use alloc::string::String;
 
 use crate::choice::Blas;
 use crate::element::Compute;
 use crate::machine::Machine;
-pub(crate) use gemm::{Blocks, Gemm, Product, Size, leading_dimension};
-
-/// What is known of a backend for products of one size before its tables are made.
-pub(crate) struct Backend<A> {
-    /// The name of the kernel, or of the crate that has it.
-    pub(crate) kernel: &'static str,
-    /// What the packed A depends on, besides its size.
-    pub(crate) layout: usize,
-    /// Values of scratch that a product needs.
-    pub(crate) tile_len: usize,
-    /// Makes it, with its tables.
-    pub(crate) build: Box<dyn FnOnce() -> Box<dyn Gemm<A>>>,
-}
+pub(crate) use gemm::{Backend, Blocks, Gemm, Product, Size, leading_dimension};
 
 /// A backend for products of one size. If `layout` is given, it accepts an A that was packed by a
 /// backend of that [`layout`](Backend::layout).

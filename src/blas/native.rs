@@ -6,8 +6,7 @@ use alloc::vec::Vec;
 
 use convoke_kernels::{Ahead, Dest, RowOffsets, StoreMap};
 
-use super::Backend;
-use super::gemm::{Gemm, Product, Size};
+use super::gemm::{Backend, Gemm, Product, Size};
 use crate::element::Compute;
 use crate::lower::engine::{SpatialTiles, lanes};
 use crate::lower::sink::no_epilogue;

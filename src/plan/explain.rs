@@ -1,13 +1,10 @@
 //! The explanation of a plan: what was picked, and why not the others.
 
-use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::Plan;
 use crate::choice::Algorithm;
-use crate::element::Element;
 use crate::exec::Line;
 use crate::lower::contract::Recipe;
 use crate::machine::Machine;
@@ -16,17 +13,17 @@ use crate::machine::Machine;
 /// text.
 #[derive(Debug, Clone)]
 pub struct Explanation {
-    layer: String,
+    pub(super) layer: String,
     /// Which taps are computed, if not all are.
-    taps: Option<String>,
-    picked: Algorithm,
+    pub(super) taps: Option<String>,
+    pub(super) picked: Algorithm,
     /// The pick's estimated time on one core, in nanoseconds.
-    cost: f64,
-    recipe: Recipe,
-    machine: Machine,
-    threads: usize,
-    packed_bytes: usize,
-    verdicts: Vec<Verdict>,
+    pub(super) cost: f64,
+    pub(super) recipe: Recipe,
+    pub(super) machine: Machine,
+    pub(super) threads: usize,
+    pub(super) packed_bytes: usize,
+    pub(super) verdicts: Vec<Verdict>,
 }
 
 /// The planner's verdict on one candidate.
@@ -49,47 +46,6 @@ pub(super) struct Estimate {
 }
 
 impl Explanation {
-    pub(super) fn new<T: Element>(plan: &Plan<T>) -> Self {
-        let (geometry, method) = (&plan.geometry, plan.method());
-        let (picked, cost) = (method.format.algorithm, method.cost);
-        let why = if method.is_measured { ", which was measured to be faster" } else { "" };
-        let verdict = |Estimate { algorithm, cost: estimate }: &Estimate| {
-            let reason = match estimate {
-                Err(reason) => reason.clone(),
-                Ok(_) if *algorithm == picked => String::new(),
-                Ok(estimate) => format!("estimated at {}, the pick at {}{why}", Time(*estimate), Time(cost)),
-            };
-            Verdict { algorithm: *algorithm, cost: estimate.as_ref().ok().copied(), reason }
-        };
-        Self {
-            layer: format!(
-                "{} {}: X {:?}, W {:?}, group {}, Y {:?}, {} multiply-adds",
-                geometry.op,
-                T::DTYPE,
-                geometry.input_shape(),
-                geometry.weight_shape(),
-                geometry.group,
-                geometry.output_shape(),
-                geometry.macs()
-            ),
-            taps: plan.live.as_ref().map(|(taps, _)| {
-                format!(
-                    "only the taps {:?} meet input: {} multiply-adds; all are packed beside them, for other inputs, by {}",
-                    taps.ranges,
-                    taps.geometry.macs(),
-                    plan.whole.format.algorithm
-                )
-            }),
-            picked,
-            cost,
-            recipe: method.recipe.clone(),
-            machine: plan.machine.clone(),
-            threads: plan.threads,
-            packed_bytes: plan.packed_bytes(),
-            verdicts: method.estimates.iter().map(verdict).collect(),
-        }
-    }
-
     /// The algorithm that was picked.
     #[must_use]
     pub fn picked(&self) -> Algorithm {
@@ -207,7 +163,7 @@ impl fmt::Display for Explanation {
 }
 
 /// An estimate in nanoseconds. Long times are printed in microseconds.
-struct Time(f64);
+pub(super) struct Time(pub(super) f64);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,6 +4,7 @@
 mod by_name;
 mod cache;
 mod explain;
+mod explained;
 mod live;
 #[cfg(feature = "std")]
 mod measure;
@@ -216,7 +217,7 @@ impl<T: Element> Plan<T> {
     /// What was picked, and why each other candidate was not.
     #[must_use]
     pub fn explain(&self) -> &Explanation {
-        self.explanation.call_once(|| Explanation::new(self))
+        self.explanation.call_once(|| self.explained())
     }
 
     /// Checks that the tasks of the plan write each element of Y once: for tests, as it takes a

@@ -1,0 +1,52 @@
+//! How the explanation of a plan is made of what the plan knows.
+
+use alloc::format;
+use alloc::string::String;
+
+use super::Plan;
+use super::explain::{Estimate, Explanation, Time, Verdict};
+use crate::element::Element;
+
+impl<T: Element> Plan<T> {
+    /// What [`explain`](Plan::explain) keeps.
+    pub(super) fn explained(&self) -> Explanation {
+        let (geometry, method) = (&self.geometry, self.method());
+        let (picked, cost) = (method.format.algorithm, method.cost);
+        let why = if method.is_measured { ", which was measured to be faster" } else { "" };
+        let verdict = |Estimate { algorithm, cost: estimate }: &Estimate| {
+            let reason = match estimate {
+                Err(reason) => reason.clone(),
+                Ok(_) if *algorithm == picked => String::new(),
+                Ok(estimate) => format!("estimated at {}, the pick at {}{why}", Time(*estimate), Time(cost)),
+            };
+            Verdict { algorithm: *algorithm, cost: estimate.as_ref().ok().copied(), reason }
+        };
+        Explanation {
+            layer: format!(
+                "{} {}: X {:?}, W {:?}, group {}, Y {:?}, {} multiply-adds",
+                geometry.op,
+                T::DTYPE,
+                geometry.input_shape(),
+                geometry.weight_shape(),
+                geometry.group,
+                geometry.output_shape(),
+                geometry.macs()
+            ),
+            taps: self.live.as_ref().map(|(taps, _)| {
+                format!(
+                    "only the taps {:?} meet input: {} multiply-adds; all are packed beside them, for other inputs, by {}",
+                    taps.ranges,
+                    taps.geometry.macs(),
+                    self.whole.format.algorithm
+                )
+            }),
+            picked,
+            cost,
+            recipe: method.recipe.clone(),
+            machine: self.machine.clone(),
+            threads: self.threads,
+            packed_bytes: self.packed_bytes(),
+            verdicts: method.estimates.iter().map(verdict).collect(),
+        }
+    }
+}
