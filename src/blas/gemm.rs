@@ -82,6 +82,18 @@ pub(crate) fn leading_dimension(n: usize) -> usize {
     (n.div_ceil(16) | 1) * 16
 }
 
+/// What is known of a backend for products of one size before its tables are made.
+pub(crate) struct Backend<A> {
+    /// The name of the kernel, or of the crate that has it.
+    pub(crate) kernel: &'static str,
+    /// What the packed A depends on, besides its size.
+    pub(crate) layout: usize,
+    /// Values of scratch that a product needs.
+    pub(crate) tile_len: usize,
+    /// Makes it, with its tables.
+    pub(crate) build: Box<dyn FnOnce() -> Box<dyn Gemm<A>>>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::Blocks;
@@ -101,16 +113,4 @@ mod tests {
             assert_eq!(blocks.last(), blocks.iter().last().unwrap());
         }
     }
-}
-
-/// What is known of a backend for products of one size before its tables are made.
-pub(crate) struct Backend<A> {
-    /// The name of the kernel, or of the crate that has it.
-    pub(crate) kernel: &'static str,
-    /// What the packed A depends on, besides its size.
-    pub(crate) layout: usize,
-    /// Values of scratch that a product needs.
-    pub(crate) tile_len: usize,
-    /// Makes it, with its tables.
-    pub(crate) build: Box<dyn FnOnce() -> Box<dyn Gemm<A>>>,
 }
