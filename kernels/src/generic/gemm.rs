@@ -37,32 +37,11 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
         for panel in 0..args.panels {
             let mut ahead = args.ahead.wrapping_add(args.turns.wrapping_add(panel) % lines * Ahead::LINE);
             let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
-            let mut k = 0;
-            // What the tile will be added to and stored to may be far away: it is fetched row by
-            // row while the tile is computed.
-            if let Some(store) = &args.store
-                && let Places::Consecutive(offset) = store.places
-            {
-                let rows = store.at_row(panel * MR);
-                while k < args.kc.min(MR) {
-                    let at = k * rows.ldy + offset;
-                    fetch_row::<V, NRV>(rows.y.wrapping_add(at));
-                    if !rows.residual.is_null() {
-                        fetch_row::<V, NRV>(rows.residual.wrapping_add(at));
-                    }
-                    V::prefetch(ahead.cast());
-                    ahead = ahead.wrapping_add(args.ahead_step);
-                    step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
-                    a = a.add(MR);
-                    k += 1;
-                }
-            }
-            while k < args.kc {
+            for k in 0..args.kc {
                 V::prefetch(ahead.cast());
                 ahead = ahead.wrapping_add(args.ahead_step);
                 step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
                 a = a.add(MR);
-                k += 1;
             }
             // Hidden from LLVM: it would otherwise read all that follows before the loop over k,
             // and spill it.
@@ -87,17 +66,6 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
             }
         }
     }
-}
-
-/// Prefetches a row of a tile at `row`.
-#[inline(always)]
-fn fetch_row<V: Simd, const NRV: usize>(row: *const V::Elem) {
-    let bytes = NRV * size_of::<V>();
-    for line in 0..bytes / Ahead::LINE {
-        V::prefetch(row.wrapping_byte_add(line * Ahead::LINE));
-    }
-    // Where the row is not aligned, it ends in another line.
-    V::prefetch(row.wrapping_byte_add(bytes - 1));
 }
 
 /// The tile of `MR` pixels times `NRV` vectors of packed weights, along output channels.
@@ -250,28 +218,9 @@ unsafe fn channel_sums<V: Simd, const ROWS: usize, const PIXELS: usize, const NR
     args: &ChannelArgs<V::Elem>,
 ) {
     let (mut w, mut ahead) = (args.w, args.ahead);
-    // What the tile will be added to and stored to is fetched row by row, as in `spatial`. Tiles
-    // of few pixels take less time than their rows take to arrive.
-    let (mut y, mut residual, mut ldy, mut rows) = (core::ptr::null(), core::ptr::null(), 0, 0);
-    if const { ROWS * PIXELS >= Ahead::STREAM_PIXELS }
-        && let Some(store) = &args.store
-    {
-        (y, residual, ldy, rows) = (store.y.cast_const(), store.residual, store.ldy, store.channels);
-    }
     for k in 0..args.kc {
         // SAFETY: the caller's promise. The offsets end at kc, and so do the panel's rows.
         unsafe {
-            if const { ROWS * PIXELS >= Ahead::STREAM_PIXELS } && k < rows {
-                let last = ROWS * PIXELS - 1;
-                V::prefetch(y);
-                V::prefetch(y.wrapping_add(last));
-                y = y.wrapping_add(ldy);
-                if !residual.is_null() {
-                    V::prefetch(residual);
-                    V::prefetch(residual.wrapping_add(last));
-                    residual = residual.wrapping_add(ldy);
-                }
-            }
             for line in 0..LINES {
                 V::prefetch(ahead.wrapping_add(line * Ahead::LINE).cast());
             }
@@ -430,11 +379,12 @@ unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]
     }
 }
 
-/// The epilogue of a finished tile with full columns, straight from the accumulators.
+/// The epilogue of a finished tile with full columns and no residual, straight from the
+/// accumulators.
 ///
 /// Only short, branch-free bodies may loop over the accumulators. LLVM unrolls such loops
 /// completely. If a loop is not unrolled, the array that it indexes lives in memory during the
-/// whole kernel. So a tile without a residual is added to the value that changes nothing, -0.
+/// whole kernel.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: as [`TileStore`] states. The columns are full, and consecutive from
@@ -445,22 +395,15 @@ unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
     store: &TileStore<V::Elem>,
     offset: usize,
 ) {
-    // SAFETY: TileStore promises bias for MR rows, and that row i may be written, and the
-    // residual read, at i * ldy + offset for NRV * LANES elements.
+    // SAFETY: TileStore promises bias for MR rows, and that row i may be written at i * ldy +
+    // offset for NRV * LANES elements.
     unsafe {
-        let none = [V::splat(V::Elem::from_f64(-0.0)); NRV];
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
-        let (residual, step) = if store.residual.is_null() {
-            ((&raw const none).cast(), 0)
-        } else {
-            (store.residual.add(offset), store.ldy)
-        };
         let y = store.y.add(offset);
         for i in 0..MR {
             let bias = V::splat(*store.bias.add(i));
             for j in 0..NRV {
-                let added = V::load(residual.add(i * step + j * V::LANES));
-                acc[i][j].add(bias).add(added).clamp(lo, hi).store(y.add(i * store.ldy + j * V::LANES));
+                acc[i][j].add(bias).clamp(lo, hi).store(y.add(i * store.ldy + j * V::LANES));
             }
         }
     }
