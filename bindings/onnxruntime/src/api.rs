@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null_mut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ort_sys::{OrtApi, OrtErrorCode, OrtLogger, OrtLoggingLevel, OrtStatusPtr, os_char};
 
@@ -99,6 +100,12 @@ pub(crate) fn status(ort: &OrtApi, failure: &Failure) -> OrtStatusPtr {
     let message = c_string(&format!("convoke: {failure}"));
     // SAFETY: the message is a C string; onnxruntime copies it.
     unsafe { (ort.CreateStatus)(failure.code, message.as_ptr()) }
+}
+
+/// Locks, also after a panic of another holder: what is guarded here is whole between any two
+/// statements.
+pub(crate) fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// As a C string, which ends at the first zero.

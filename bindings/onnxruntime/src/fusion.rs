@@ -54,13 +54,12 @@ impl<'g> Fusion<'g> {
                 return Ok(Err(format!("{} and {} are of different types", self.x.name()?, value.name()?)));
             }
         }
-        let known = self.w.tensor_type()?.and_then(|ty| ty.shape());
-        let w_dims = match self.w.constant()? {
-            Some(w) => w.dims().to_vec(),
-            None => match known {
-                Some(shape) => shape.into_iter().map(|size| size as i64).collect(),
-                None => return Ok(Ok(())),
-            },
+        let w_dims = if let Some(w) = self.w.constant()? {
+            w.dims().to_vec()
+        } else if let Some(shape) = self.w.tensor_type()?.and_then(|ty| ty.shape()) {
+            shape.into_iter().map(|size| size as i64).collect()
+        } else {
+            return Ok(Ok(()));
         };
         let since = self.node.since_version()?;
         let x_shape = self.x.tensor_type()?.and_then(|ty| ty.shape());
@@ -113,12 +112,9 @@ impl<'g> Finder<'g> {
         if !matches!(&*op, "Conv" | "ConvTranspose") {
             return Ok(None);
         }
-        let inputs = node.inputs()?;
-        let input = |i: usize| -> Result<Option<Value<'g>>> {
-            let Some(value) = inputs.get(i).copied().flatten() else { return Ok(None) };
-            Ok(if value.is_left_out()? { None } else { Some(value) })
+        let (Some(x), Some(w)) = (node.input(0)?, node.input(1)?) else {
+            return Ok(Some(Err("X or W is missing".into())));
         };
-        let (Some(x), Some(w)) = (input(0)?, input(1)?) else { return Ok(Some(Err("X or W is missing".into()))) };
         let Some(type_of_x) = x.tensor_type()? else { return Ok(Some(Err("X is not a tensor".into()))) };
         let Some(dtype) = type_of_x.dtype() else {
             return Ok(Some(Err(format!("X is of ONNX's type {}", type_of_x.code))));
@@ -130,7 +126,7 @@ impl<'g> Finder<'g> {
             nodes: vec![node],
             x,
             w,
-            bias: input(2)?,
+            bias: node.input(2)?,
             normalisation: None,
             residual: None,
             activation: Activation::None,
@@ -140,7 +136,7 @@ impl<'g> Finder<'g> {
         let mut end = node.output()?;
         self.take_normalisation(&mut layer, &mut end)?;
         self.take_residual(&mut layer, &mut end)?;
-        self.take_activation(&mut layer, &mut end)?;
+        self.take_activation(&mut layer, end)?;
         Ok(Some(Ok(layer)))
     }
 
@@ -160,9 +156,7 @@ impl<'g> Finder<'g> {
         if layer.x.only_consumer()? != Some(layer.node) {
             return Ok(());
         }
-        let (Some(zeros), Some(Some(data))) = (pad_of_zeros(pad)?, pad.inputs()?.first().copied()) else {
-            return Ok(());
-        };
+        let (Some(zeros), Some(data)) = (pad_of_zeros(pad)?, pad.input(0)?) else { return Ok(()) };
         let Some(added) = spatial_pads(&zeros) else { return Ok(()) };
         let own = match layer.attributes.get("pads") {
             Some(AttributeValue::Ints(own)) if own.len() == added.len() => own.clone(),
@@ -227,24 +221,21 @@ impl<'g> Finder<'g> {
         Ok(())
     }
 
-    fn take_activation(&self, layer: &mut Fusion<'g>, end: &mut Value<'g>) -> Result<()> {
+    fn take_activation(&self, layer: &mut Fusion<'g>, end: Value<'g>) -> Result<()> {
         let Some(consumers) = end.consumers()? else { return Ok(()) };
         if consumers.iter().any(|node| self.taken.contains(node)) {
             return Ok(());
         }
         let (activation, nodes) = match consumers[..] {
             [node] => (activation_of_node(node)?, vec![node]),
-            [one, other] => match gated(*end, one, other)? {
+            [one, other] => match gated(end, one, other)? {
                 Some((activation, gate, product)) => (Some(activation), vec![gate, product]),
                 None => return Ok(()),
             },
             _ => return Ok(()),
         };
-        if let Some(activation) = activation
-            && !nodes.iter().any(|node| self.taken.contains(node))
-        {
+        if let Some(activation) = activation {
             layer.activation = activation;
-            *end = nodes[nodes.len() - 1].output()?;
             layer.nodes.extend(nodes);
         }
         Ok(())
@@ -253,7 +244,7 @@ impl<'g> Finder<'g> {
 
 /// The pads of all axes, first those before and then those behind, if the node adds zeros.
 fn pad_of_zeros(pad: Node<'_>) -> Result<Option<Vec<i64>>> {
-    let (attributes, inputs) = (pad.attributes()?, pad.inputs()?);
+    let attributes = pad.attributes()?;
     if !matches!(attributes.string("mode"), None | Some("constant")) {
         return Ok(None);
     }
@@ -262,19 +253,15 @@ fn pad_of_zeros(pad: Node<'_>) -> Result<Option<Vec<i64>>> {
             if let Some(AttributeValue::Ints(pads)) = attributes.get("pads") { Some(pads.clone()) } else { None };
         return Ok(pads.filter(|_| attributes.float("value", 0.0) == 0.0));
     }
-    let given = |i: usize| -> Result<Option<Value<'_>>> {
-        let Some(value) = inputs.get(i).copied().flatten() else { return Ok(None) };
-        Ok(if value.is_left_out()? { None } else { Some(value) })
-    };
-    let is_zero = match given(2)? {
+    let is_zero = match pad.input(2)? {
         None => true,
         Some(value) => value.scalar()? == Some(0.0),
     };
     // With a list of axes the pads would be those of these axes alone.
-    if !is_zero || given(3)?.is_some() {
+    if !is_zero || pad.input(3)?.is_some() {
         return Ok(None);
     }
-    let Some(pads) = given(1)?.map(Value::constant).transpose()?.flatten() else { return Ok(None) };
+    let Some(pads) = pad.input(1)?.map(Value::constant).transpose()?.flatten() else { return Ok(None) };
     Ok(pads.ints()?.map(<[_]>::to_vec))
 }
 
@@ -297,8 +284,7 @@ fn activation_of_node(node: Node<'_>) -> Result<Option<Activation>> {
         "Swish" => (attributes.float("alpha", 1.0) == 1.0).then_some(Activation::Silu),
         "LeakyRelu" => Some(Activation::LeakyRelu { alpha: attributes.float("alpha", 0.01) }),
         "PRelu" => {
-            let slope = node.inputs()?.get(1).copied().flatten();
-            let alpha = slope.map(Value::scalar).transpose()?.flatten().and_then(exact);
+            let alpha = node.input(1)?.map(Value::scalar).transpose()?.flatten().and_then(exact);
             alpha.map(|alpha| Activation::LeakyRelu { alpha })
         }
         "Clip" => clip(node, &attributes)?,
@@ -314,10 +300,7 @@ fn clip(node: Node<'_>, attributes: &Attributes) -> Result<Option<Activation>> {
         max = attributes.float("max", max);
     } else {
         for (i, bound) in [(1, &mut min), (2, &mut max)] {
-            let Some(value) = node.inputs()?.get(i).copied().flatten() else { continue };
-            if value.is_left_out()? {
-                continue;
-            }
+            let Some(value) = node.input(i)? else { continue };
             let Some(known) = value.scalar()?.and_then(exact) else { return Ok(None) };
             *bound = known;
         }

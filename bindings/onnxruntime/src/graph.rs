@@ -63,6 +63,13 @@ pub(crate) enum Dim {
     Unknown,
 }
 
+impl Dim {
+    /// The size, if it is known.
+    pub(crate) fn size(&self) -> Option<usize> {
+        if let Self::Known(size) = self { Some(*size) } else { None }
+    }
+}
+
 /// What is known of a tensor before a run.
 #[derive(Debug, Clone)]
 pub(crate) struct TensorType {
@@ -80,8 +87,7 @@ impl TensorType {
 
     /// The shape, if all of it is known.
     pub(crate) fn shape(&self) -> Option<Vec<usize>> {
-        let known = |dim: &Dim| if let Dim::Known(size) = dim { Some(*size) } else { None };
-        self.dims.as_ref()?.iter().map(known).collect()
+        self.dims.as_ref()?.iter().map(Dim::size).collect()
     }
 
     /// Whether both are sure to have the same type and shape.
@@ -189,7 +195,13 @@ impl<'g> Node<'g> {
         Ok(version.into())
     }
 
-    /// An input that is left out is `None`.
+    /// An input, if the node has it. Some versions give one that is left out a value without a name.
+    pub(crate) fn input(self, index: usize) -> Result<Option<Value<'g>>> {
+        let Some(value) = self.inputs()?.get(index).copied().flatten() else { return Ok(None) };
+        Ok(if value.name()?.is_empty() { None } else { Some(value) })
+    }
+
+    /// All inputs; one that is left out may be `None`.
     pub(crate) fn inputs(self) -> Result<Vec<Option<Value<'g>>>> {
         let (ort, mut count) = (self.api.ort, 0);
         // SAFETY: the node lives.
@@ -216,7 +228,6 @@ impl<'g> Node<'g> {
     }
 
     fn value(self, raw: *const OrtValueInfo) -> Option<Value<'g>> {
-        // An input with an empty name may also come as a value without a type.
         NonNull::new(raw.cast_mut()).map(|raw| Value { api: self.api, raw, of_callback: PhantomData })
     }
 
@@ -336,11 +347,6 @@ impl<'g> Value<'g> {
         self.api.check(unsafe { (self.api.ort.GetValueInfoName)(self.raw.as_ptr(), &mut name) })?;
         // SAFETY: the text is the value's.
         Ok(unsafe { text(name) })
-    }
-
-    /// Whether it is an input that is left out: some versions give these a value without a name.
-    pub(crate) fn is_left_out(self) -> Result<bool> {
-        Ok(self.name()?.is_empty())
     }
 
     /// The tensor, if it is the same in every run.

@@ -1,21 +1,20 @@
 //! A layer that was compiled: what onnxruntime runs instead of the nodes that it was made of.
 
 use std::mem::MaybeUninit;
-use std::num::NonZeroUsize;
 use std::ptr::{NonNull, null, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use convoke::{DType, Element, Operator, PackedWeights, Plan, Planner, Threads, bf16, f16};
 use lru::LruCache;
 use num_traits::AsPrimitive;
 use ort_sys::OrtKernelContext;
 
-use crate::api::{Api, Failure, Level, Result};
+use crate::api::{Api, Failure, Level, Result, lock};
 use crate::fusion::Fusion;
 use crate::graph::{Attributes, Dim, Node, Tensor, TensorType, Value, non_null};
 use crate::pool::Pool;
 use crate::session::Session;
-use crate::weights::{Affine, Constants, PackedLayer};
+use crate::weights::{Affine, Constants, MOST_PLANS, PackedLayer};
 
 /// A run of a node.
 #[derive(Clone, Copy)]
@@ -125,7 +124,7 @@ where
         }
         let packed = match usual {
             Some(x_shape) => session
-                .pack(&title, operator, activation, &x_shape, &constants)
+                .pack(&title, &operator, activation, &x_shape, &constants)
                 .map_err(|failure| failure.context(&title))?,
             None => {
                 session
@@ -142,8 +141,7 @@ where
 /// number is unknown.
 fn usual_shape(ty: &TensorType) -> Option<Vec<usize>> {
     let (batch, image) = ty.dims.as_ref()?.split_first()?;
-    let size = |dim: &Dim| if let Dim::Known(size) = dim { Some(*size) } else { None };
-    std::iter::once(Some(size(batch).unwrap_or(1))).chain(image.iter().map(size)).collect()
+    std::iter::once(Some(batch.size().unwrap_or(1))).chain(image.iter().map(Dim::size)).collect()
 }
 
 /// Where the tensors of a layer are among the inputs of the fused node.
@@ -158,9 +156,10 @@ impl Places {
         &self,
         session: &Session,
         run: Run,
+        x: &Tensor<'_>,
         (plan, packed): (&Plan<T>, &PackedWeights<T>),
     ) -> Result<()> {
-        let x = run.input(self.x)?.elements::<T>()?;
+        let x = x.elements::<T>()?;
         let residual = self.residual.map(|at| run.input(at)?.elements::<T>()).transpose()?;
         let geometry = plan.geometry();
         let y = run.output::<T>(&geometry.output_shape(), geometry.output_len())?;
@@ -184,8 +183,9 @@ struct ConstantLayer<T: Element> {
 
 impl<T: Element> Layer for ConstantLayer<T> {
     fn run(&self, run: Run) -> Result<()> {
-        let planned = self.packed.plan(&run.input(self.places.x)?.shape()?)?;
-        self.places.compute(&self.session, run, (&planned.plan, planned.cache.packed()))
+        let x = run.input(self.places.x)?;
+        let planned = self.packed.plan(&x.shape()?)?;
+        self.places.compute(&self.session, run, &x, (&planned.plan, planned.cache.packed()))
     }
 }
 
@@ -195,9 +195,6 @@ struct VersionedNode {
     since: i64,
     attributes: Attributes,
 }
-
-/// Plans that a layer with weights of any shape keeps, at the most.
-const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 
 type PlansByShapes<T> = LruCache<[Vec<usize>; 2], Arc<Plan<T>>>;
 
@@ -216,14 +213,13 @@ struct FreeLayer<T: Element> {
 impl<T: Element> FreeLayer<T> {
     fn plan(&self, x: &Tensor<'_>, w: &Tensor<'_>) -> Result<Arc<Plan<T>>> {
         let key = [x.shape()?, w.shape()?];
-        let lock = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = lock().get(&key) {
+        if let Some(plan) = lock(&self.plans).get(&key) {
             return Ok(plan.clone());
         }
         let VersionedNode { op, since, attributes } = &self.node;
         let operator = Operator::from_attributes(op, *since, &attributes.for_convoke(), w.dims())?;
         let plan = Arc::new(self.planner.plan::<T>(operator, &key[0])?);
-        lock().put(key, plan.clone());
+        lock(&self.plans).put(key, plan.clone());
         Ok(plan)
     }
 }
@@ -238,6 +234,6 @@ impl<T: Element> Layer for FreeLayer<T> {
         }
         let bias = bias.map(|bias| bias.elements::<T>()).transpose()?;
         let packed = plan.pack(w.elements::<T>()?, bias)?;
-        self.places.compute(&self.session, run, (&plan, &packed))
+        self.places.compute(&self.session, run, &x, (&plan, &packed))
     }
 }

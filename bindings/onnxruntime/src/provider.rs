@@ -16,7 +16,7 @@ use crate::abi::{
     API_VERSION, Ep, EpApi, EpFactory, FIRST_RELEASE, GraphSupportInfo, NodeComputeContext, NodeComputeInfo,
     NodeFusionOptions,
 };
-use crate::api::{Api, Failure, Level, Log, Result, status};
+use crate::api::{Api, Failure, Level, Log, Result, lock, status};
 use crate::fusion::Finder;
 use crate::graph::{Graph, Node, non_null};
 use crate::layer::{self, Layer, Packing, Run};
@@ -96,29 +96,7 @@ pub(crate) unsafe extern "system" fn CreateEpFactories(
         if most < 1 {
             return Err(Failure::other("no room for a factory"));
         }
-        let factory = Box::new(Factory {
-            base: EpFactory {
-                ort_version_supported: API_VERSION,
-                GetName: factory_name,
-                GetVendor: factory_vendor,
-                GetSupportedDevices: supported_devices,
-                CreateEp: create_provider,
-                ReleaseEp: release_provider,
-                GetVendorId: vendor_id,
-                GetVersion: version,
-                ValidateCompiledModelCompatibilityInfo: None,
-                CreateAllocator: no_allocator,
-                ReleaseAllocator: release_no_allocator,
-                CreateDataTransfer: no_data_transfer,
-                IsStreamAware: is_stream_aware,
-                CreateSyncStreamForDevice: None,
-                GetHardwareDeviceIncompatibilityDetails: None,
-                CreateExternalResourceImporterForDevice: None,
-                GetNumCustomOpDomains: None,
-                GetCustomOpDomains: None,
-            },
-            api,
-        });
+        let factory = Box::new(Factory { base: FACTORY, api });
         // SAFETY: onnxruntime gives room for `most` factories, and for their number.
         unsafe {
             *factories = Box::into_raw(factory).cast();
@@ -140,6 +118,27 @@ pub(crate) unsafe extern "system" fn ReleaseEpFactory(factory: *mut EpFactory) -
 }
 
 // --- The factory --------------------------------------------------------------------------------
+
+const FACTORY: EpFactory = EpFactory {
+    ort_version_supported: API_VERSION,
+    GetName: factory_name,
+    GetVendor: factory_vendor,
+    GetSupportedDevices: supported_devices,
+    CreateEp: create_provider,
+    ReleaseEp: release_provider,
+    GetVendorId: vendor_id,
+    GetVersion: version,
+    ValidateCompiledModelCompatibilityInfo: None,
+    CreateAllocator: no_allocator,
+    ReleaseAllocator: release_no_allocator,
+    CreateDataTransfer: no_data_transfer,
+    IsStreamAware: is_stream_aware,
+    CreateSyncStreamForDevice: None,
+    GetHardwareDeviceIncompatibilityDetails: None,
+    CreateExternalResourceImporterForDevice: None,
+    GetNumCustomOpDomains: None,
+    GetCustomOpDomains: None,
+};
 
 extern "system" fn factory_name(_: *const EpFactory) -> *const c_char {
     NAME.as_ptr()
@@ -415,7 +414,7 @@ fn pack_all(packings: Vec<Packing<'_>>, threads: usize) -> Result<Vec<Box<dyn La
     let slots: Vec<_> = packings.into_iter().map(|packing| Mutex::new((Some(packing), None))).collect();
     let work = || {
         while let Some(slot) = slots.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slot = lock(slot);
             slot.1 = slot.0.take().map(|pack| pack());
         }
     };

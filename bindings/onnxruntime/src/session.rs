@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use convoke::{Activation, Element, Executor, Operator, Planner, Threads, Tuning, Workspace};
 
-use crate::api::{Failure, Level, Log, Result};
+use crate::api::{Failure, Level, Log, Result, lock};
 use crate::options::Options;
 use crate::weights::{Constants, PackedLayer, pack, pack_shared};
 
@@ -56,25 +56,25 @@ impl Session {
     pub(crate) fn pack<T: Element>(
         &self,
         title: &str,
-        operator: Operator,
+        operator: &Operator,
         activation: Activation,
         x_shape: &[usize],
         constants: &Constants<'_, T>,
     ) -> Result<PackedLayer<T>> {
         if self.options.tune {
-            self.measure::<T>(&operator, activation, x_shape)?;
+            self.measure::<T>(operator, activation, x_shape)?;
         }
         let planner = self.planner().activation(activation);
         let cache = if self.options.share_weights {
             // Sessions with other options must not share.
             let description = format!("{:?} {activation:?}", self.options);
-            pack_shared((&planner, description), &operator, x_shape, constants)?
+            pack_shared((&planner, description), operator, x_shape, constants)?
         } else {
-            Arc::new(pack(&planner, &operator, x_shape, constants)?)
+            Arc::new(pack(&planner, operator, x_shape, constants)?)
         };
         let plan = cache.plan(x_shape)?;
         self.log.write(Level::Verbose, || format!("{title}: {}", plan.explain()));
-        Ok(PackedLayer::of_size(cache, planner, operator, x_shape))
+        Ok(PackedLayer::of_size(cache, x_shape))
     }
 
     /// Measures a layer that the tuning file lacks.
@@ -112,10 +112,6 @@ impl Session {
         lock(&self.workspaces).push(workspace);
         result
     }
-}
-
-fn lock<V>(mutex: &Mutex<V>) -> std::sync::MutexGuard<'_, V> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads a tuning file. One that does not exist is empty.

@@ -4,18 +4,18 @@ use std::any::{Any, TypeId};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use convoke::{Element, Error, ErrorKind, Operator, Plan, PlanCache, Planner};
 use num_traits::AsPrimitive;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::api::{Failure, Result};
+use crate::api::{Failure, Result, lock};
 use crate::fusion::Normalisation;
 use crate::graph::Value;
 
 /// Plans that a layer keeps, at the most, for each set of packed weights.
-const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
+pub(crate) const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 /// Sets of packed weights that a layer keeps, at the most.
 const MOST_SETS: usize = 4;
 /// How often the size of an image may be that of the usual one before weights are packed anew for
@@ -38,12 +38,17 @@ impl<T: Clone> Constants<'_, T> {
 
 /// The plans of one layer with constant weights.
 pub(crate) struct PackedLayer<T: Element> {
+    /// Missing where the size of an image is the same in every run.
+    source: Option<Source<T>>,
+    /// Each with the number of elements of an image that it was packed for.
+    sets: Mutex<Vec<(usize, Arc<PlanCache<T>>)>>,
+}
+
+/// What weights are packed from when an image of another size comes.
+struct Source<T: Element> {
     planner: Planner,
     operator: Operator,
-    /// Missing where the size of an image is the same in every run.
-    constants: Option<Constants<'static, T>>,
-    /// Each with the number of elements of an image that it was packed for.
-    sets: RwLock<Vec<(usize, Arc<PlanCache<T>>)>>,
+    constants: Constants<'static, T>,
 }
 
 /// A plan, and the cache whose weights it reads.
@@ -62,35 +67,34 @@ fn is_near(len: usize, other: usize) -> bool {
 }
 
 impl<T: Element> PackedLayer<T> {
-    /// Packs for X of a shape whose images all have the same size.
-    pub(crate) fn of_size(cache: Arc<PlanCache<T>>, planner: Planner, operator: Operator, x_shape: &[usize]) -> Self {
-        Self { planner, operator, constants: None, sets: RwLock::new(vec![(image_len(x_shape), cache)]) }
+    /// Of weights that are packed, for X whose images all have the size of this shape's.
+    pub(crate) fn of_size(cache: Arc<PlanCache<T>>, x_shape: &[usize]) -> Self {
+        Self { source: None, sets: Mutex::new(vec![(image_len(x_shape), cache)]) }
     }
 
     /// Packs when X is there.
     pub(crate) fn of_any_size(planner: Planner, operator: Operator, constants: Constants<'_, T>) -> Self {
-        Self { planner, operator, constants: Some(constants.into_owned()), sets: RwLock::default() }
+        let constants = constants.into_owned();
+        Self { source: Some(Source { planner, operator, constants }), sets: Mutex::default() }
     }
 
     /// The plan for X of a shape.
     pub(crate) fn plan(&self, x_shape: &[usize]) -> Result<Planned<T>> {
         let len = image_len(x_shape);
-        let near = |sets: &[(usize, Arc<PlanCache<T>>)]| {
-            let nearest = sets.iter().min_by_key(|(usual, _)| len.max(*usual) / len.min(*usual).max(1))?;
-            let fits = self.constants.is_none() || is_near(nearest.0, len) || sets.len() >= MOST_SETS;
-            fits.then(|| nearest.1.clone())
+        let found = self.nearest(len);
+        let Some(source) = &self.source else {
+            let cache = found.ok_or_else(|| Failure::other("a layer without weights"))?;
+            return Ok(Planned { plan: cache.plan(x_shape)?, cache });
         };
-        let found = near(&self.sets.read().unwrap_or_else(PoisonError::into_inner));
         if let Some(cache) = found {
-            match (cache.plan(x_shape), &self.constants) {
-                (Err(error), Some(_)) if error.kind() == ErrorKind::PackedMismatch => {}
-                (plan, _) => return Ok(Planned { plan: plan?, cache }),
+            match cache.plan(x_shape) {
+                Err(error) if error.kind() == ErrorKind::PackedMismatch => {}
+                plan => return Ok(Planned { plan: plan?, cache }),
             }
         }
-        let Some(constants) = &self.constants else { return Err(Failure::other("a layer without weights")) };
-        let cache = Arc::new(pack(&self.planner, &self.operator, x_shape, constants)?);
+        let cache = Arc::new(pack(&source.planner, &source.operator, x_shape, &source.constants)?);
         let plan = cache.plan(x_shape)?;
-        let mut sets = self.sets.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sets = lock(&self.sets);
         // Another thread may have packed for this size meanwhile. Its set stays, too, and is the
         // first to go.
         if sets.len() >= MOST_SETS {
@@ -99,6 +103,15 @@ impl<T: Element> PackedLayer<T> {
         sets.push((len, cache.clone()));
         drop(sets);
         Ok(Planned { plan, cache })
+    }
+
+    /// The set that was packed for the size nearest to that of an image, unless another one should
+    /// be packed.
+    fn nearest(&self, len: usize) -> Option<Arc<PlanCache<T>>> {
+        let sets = lock(&self.sets);
+        let (usual, cache) = sets.iter().min_by_key(|(usual, _)| len.max(*usual) / len.min(*usual).max(1))?;
+        let fits = self.source.is_none() || is_near(*usual, len) || sets.len() >= MOST_SETS;
+        fits.then(|| cache.clone())
     }
 }
 
@@ -228,14 +241,13 @@ pub(crate) fn pack_shared<T: Element>(
         planner: description,
         hash_of_constants: hash.digest128(),
     };
-    let lock = || SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    let there = lock().get(&key).and_then(Weak::upgrade).and_then(|cache| cache.downcast::<PlanCache<T>>().ok());
+    let there = lock(&SHARED).get(&key).and_then(Weak::upgrade).and_then(|cache| cache.downcast::<PlanCache<T>>().ok());
     if let Some(cache) = there {
         return Ok(cache);
     }
     let cache = Arc::new(pack(planner, operator, x_shape, constants)?);
     let weak: Weak<PlanCache<T>> = Arc::downgrade(&cache);
-    let mut shared = lock();
+    let mut shared = lock(&SHARED);
     shared.retain(|_, cache| cache.strong_count() > 0);
     shared.insert(key, weak);
     Ok(cache)
@@ -293,6 +305,6 @@ mod tests {
         for size in [1, 80, 160, 320, 8] {
             set(size);
         }
-        assert!(layer.sets.read().unwrap().len() <= MOST_SETS);
+        assert!(lock(&layer.sets).len() <= MOST_SETS);
     }
 }

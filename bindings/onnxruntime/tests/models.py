@@ -4,7 +4,6 @@ import glob
 import importlib.util
 import os
 import pathlib
-import tempfile
 
 import numpy as np
 import onnx

@@ -12,7 +12,6 @@ import numpy as np
 import onnxruntime
 import pytest
 from conftest import assert_close, layers, options, run_plain, session
-from onnx import TensorProto, helper
 
 
 def small(m=16, size=20, layers=3, free=False):
@@ -80,7 +79,7 @@ def output_of(code, *arguments):
 def test_the_log_says_what_runs_how_and_what_does_not():
     code = """
 from test_sessions import *
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 onnxruntime.set_default_logger_severity(2)
 made = convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), log_level="verbose")
 onnxruntime.InferenceSession(small(), made)
