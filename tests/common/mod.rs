@@ -9,7 +9,9 @@ pub mod oracle;
 
 use std::fmt;
 
-use convoke::{Activation, Algorithm, Blas, Element, Error, ErrorKind, Geometry, Isa, Op, Operator, Plan, Planner};
+use convoke::{
+    Activation, Algorithm, Blas, Element, Error, ErrorKind, Executor, Geometry, Isa, Op, Operator, Plan, Planner,
+};
 
 pub use layers::Layer;
 pub use operands::Operands;
@@ -150,6 +152,24 @@ macro_rules! for_each_type {
 /// Shorthand for tables of layers.
 pub fn layer(operator: impl Into<Operator>, x_shape: impl Into<Vec<usize>>) -> Layer {
     Layer::new(operator, x_shape)
+}
+
+/// Threads of the standard library, started for each run.
+pub struct Scoped(pub usize);
+
+impl Executor for Scoped {
+    fn width(&self) -> usize {
+        self.0
+    }
+
+    fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
+        std::thread::scope(|scope| {
+            for i in 1..count {
+                scope.spawn(move || call(i));
+            }
+            call(0);
+        });
+    }
 }
 
 /// Prints what was being done if a panic leaves the scope that holds it.

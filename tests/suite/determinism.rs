@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::common::operands::bits;
-use crate::common::{Combination, Context, Layer, Operands, is_short, layer};
+use crate::common::{Combination, Context, Layer, Operands, Scoped, is_short, layer};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, Executor, Isa, Planner, Threads, Workspace};
 use convoke_tools::data::Scalar;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -49,24 +49,6 @@ fn layers() -> Vec<Layer> {
         layer(Conv::new([560, 500, 1, 1]), [1, 500, 1, 1]),
         layer(ConvTranspose::new([500, 90, 3, 3]), [1, 500, 1, 1]),
     ]
-}
-
-/// Threads of the standard library, started for each run.
-struct Scoped(usize);
-
-impl Executor for Scoped {
-    fn width(&self) -> usize {
-        self.0
-    }
-
-    fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
-        std::thread::scope(|scope| {
-            for i in 1..count {
-                scope.spawn(move || call(i));
-            }
-            call(0);
-        });
-    }
 }
 
 /// The global pool of the crate chili, which begins a call elsewhere only if its thread is late.

@@ -1,29 +1,12 @@
 //! Every algorithm on layers of a few elements, with and without threads: small enough for miri,
-//! which interprets the portable tier and sees undefined behaviour. It uses nothing but the crate,
+//! which interprets the portable tier and sees undefined behaviour. It uses little but the crate,
 //! because miri interprets the rest, too.
 
+use crate::common::Scoped;
 use convoke::{
-    Activation, Algorithm, Conv, ConvTranspose, Element, Executor, Isa, Machine, Operator, Planner, Threads, Workspace,
-    bf16, f16, reference,
+    Activation, Algorithm, Conv, ConvTranspose, Element, Isa, Machine, Operator, Planner, Threads, Workspace, bf16,
+    f16, reference,
 };
-
-/// Threads that are started for each run.
-struct Scoped(usize);
-
-impl Executor for Scoped {
-    fn width(&self) -> usize {
-        self.0
-    }
-
-    fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
-        std::thread::scope(|scope| {
-            for i in 1..count {
-                scope.spawn(move || call(i));
-            }
-            call(0);
-        });
-    }
-}
 
 /// Small values that are exact in every type.
 fn numbers<T: Element + From<f16>>(len: usize, seed: usize) -> Vec<T> {
