@@ -149,6 +149,26 @@ class Worker:
             self.log.close()
 
 
+@contextlib.contextmanager
+def measuring(data, workers, total, unit, write):
+    """Gives a function that adds a result and writes all of them. Ctrl-C ends what is measured, and leaves the results so far. The workers end, too."""
+
+    def add(result):
+        data["results"].append(result)
+        data["load"] = os.getloadavg()[1]
+        write()
+
+    try:
+        yield add
+        data["interrupted"] = False
+        write()
+    except KeyboardInterrupt:
+        print(f"\ninterrupted: {len(data['results'])} of {total} {unit}s were measured", file=sys.stderr)
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
 # --- Machine and versions --------------------------------------------------------------------------------------------
 
 

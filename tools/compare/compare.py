@@ -23,8 +23,8 @@ import tempfile
 
 import numpy as np
 from common import (
-    HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, check_options, earlier, installed, load_line, machine, machine_line, plots, replace, summary,
-    tool, versions_line, write_files,
+    HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, check_options, earlier, installed, load_line, machine, machine_line, measuring, plots, replace,
+    summary, tool, versions_line, write_files,
 )
 from tqdm import tqdm
 
@@ -119,20 +119,11 @@ def measure(options, data, rows):
     commands |= {name: [sys.executable, str(HERE / "peers.py"), name] for name in PYTHON}
     commands |= {name: [program(options, name)] for name in RUST if name in options.peers}
     workers = {name: Worker(commands[name], options) for name in data["names"]}
-    try:
+    with measuring(data, workers, len(rows), "layer", lambda: write_results(data, options.output)) as add:
         answers = measure_layer(options, CALL, workers)["answers"]
         data["overhead"] = {name: answer["seconds"] for name, answer in answers.items() if "seconds" in answer}
         for row in tqdm(rows, unit="layer", disable=not sys.stderr.isatty()):
-            data["results"].append(measure_layer(options, row, workers))
-            data["load"] = os.getloadavg()[1]
-            write_results(data, options.output)
-        data["interrupted"] = False
-        write_results(data, options.output)
-    except KeyboardInterrupt:
-        print(f"\ninterrupted: {len(data['results'])} of {len(rows)} layers were measured", file=sys.stderr)
-    finally:
-        for worker in workers.values():
-            worker.close()
+            add(measure_layer(options, row, workers))
 
 
 def measure_layer(options, row, workers):

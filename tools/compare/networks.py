@@ -26,8 +26,8 @@ import tempfile
 
 import numpy as np
 from common import (
-    HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, check_options, earlier, installed, load_line, machine, machine_line, mean, plots, replace, summary,
-    versions_line, write_files,
+    HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, check_options, earlier, installed, load_line, machine, machine_line, mean, measuring, plots,
+    replace, summary, versions_line, write_files,
 )
 from tqdm import tqdm
 
@@ -104,18 +104,9 @@ def write_network(name, make, folder):
 def measure(options, data, makers):
     """Adds the results to the data, network by network."""
     workers = {name: Worker([sys.executable, str(HERE / "engines.py"), name], options) for name in data["names"]}
-    try:
+    with measuring(data, workers, len(makers), "network", lambda: write_results(data, options.output)) as add:
         for name, make in tqdm(makers.items(), unit="network", disable=not sys.stderr.isatty()):
-            data["results"].append(measure_network(options, name, make, workers))
-            data["load"] = os.getloadavg()[1]
-            write_results(data, options.output)
-        data["interrupted"] = False
-        write_results(data, options.output)
-    except KeyboardInterrupt:
-        print(f"\ninterrupted: {len(data['results'])} of {len(makers)} networks were measured", file=sys.stderr)
-    finally:
-        for worker in workers.values():
-            worker.close()
+            add(measure_network(options, name, make, workers))
 
 
 def measure_network(options, name, make, workers):
