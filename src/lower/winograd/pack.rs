@@ -124,9 +124,7 @@ pub(super) fn pack<T: Real>(
         for c in 0..view.channels {
             for row in 0..rows {
                 filter(first + row, c, &mut taps);
-                for (tap, w) in taps.iter().enumerate() {
-                    sides[tap * rows + row] = w.to_f64();
-                }
+                place_beside(&taps, &mut sides, row, rows);
             }
             for kd in 0..depth {
                 let side = |kv: usize, kh: usize| &sides[((kd * down + kv) * along + kh) * rows..][..rows];
@@ -157,6 +155,13 @@ pub(super) fn pack<T: Real>(
                 }
             }
         }
+    }
+}
+
+/// Puts the taps of filter `row` beside those of the other `rows` of a panel.
+fn place_beside<T: Real>(taps: &[T], sides: &mut [f64], row: usize, rows: usize) {
+    for (side, w) in sides.chunks_exact_mut(rows).zip(taps) {
+        side[row] = w.to_f64();
     }
 }
 
