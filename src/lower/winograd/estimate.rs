@@ -383,9 +383,13 @@ impl<'a> BlockTraffic<'a> {
         let waiting = |together: usize| self.waiting(panels, together).cycles();
         let (mut best, mut least) = (1, waiting(1));
         let mut together = 2;
-        while together < 2 * panels && fits(together.min(panels)) {
+        while together < 2 * panels {
             let cycles = waiting(together.min(panels));
             if cycles < least {
+                // Where this many do not fit, more of them do not.
+                if !fits(together.min(panels)) {
+                    break;
+                }
                 (best, least) = (together.min(panels), cycles);
             }
             together *= 2;

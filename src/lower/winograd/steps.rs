@@ -97,7 +97,12 @@ impl TileSteps {
 
     /// The number of steps of a value.
     pub(super) fn count(&self, value: usize) -> usize {
-        self.lists[self.list_of(value)].iter().map(|segment| segment.along * self.channels).sum()
+        self.of_list(&self.lists[self.list_of(value)])
+    }
+
+    /// The number of steps of a list.
+    pub(super) fn of_list(&self, list: &[StepSegment]) -> usize {
+        list.iter().map(|segment| segment.along * self.channels).sum()
     }
 
     /// The number of steps of all values.
