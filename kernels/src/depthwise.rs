@@ -427,14 +427,14 @@ impl<T: Real> DepthwiseKernel<T> {
     #[must_use]
     pub fn vectors(&self, outputs: usize, tiles: usize) -> f64 {
         let shared = if self.halves && tails_fit_in_one(outputs, self.lanes, tiles) { tiles / 2 * 2 } else { 0 };
-        outputs.div_ceil(self.lanes) as f64 - shared as f64 / (2 * tiles.max(1)) as f64
+        outputs.div_ceil(self.lanes) as f64 - shared as f64 / (2.0 * tiles.max(1) as f64)
     }
 
     /// Computes `tiles * MR` rows of sums for each plane, adds bias and residual, clamps and
     /// stores them. There is one bias for each plane.
     ///
     /// # Panics
-    /// If a slice is too short.
+    /// If a slice is too short, or rows of the output overlap.
     pub fn run(
         &self,
         input: &DepthwiseInput<'_, T>,
@@ -446,6 +446,12 @@ impl<T: Real> DepthwiseKernel<T> {
         let Some(output) = self.output(y, output, epilogue, planes, tiles) else { return };
         let read = taps.max.saturating_add(self.lanes);
         let read = end(planes, x_plane, end(tiles * self.mr, taps.step, end(output.vectors, x_vector, read)));
+        // Without taps nothing is read, and no distance has to fit a slice. Products with them could
+        // overflow.
+        let [step, x_plane, x_vector] = match taps.weights {
+            0 => [0; 3],
+            _ => [taps.step, x_plane, x_vector],
+        };
         assert!(taps.weights == 0 || x.len() >= read, "the input is too short");
         assert!(w.len() >= end(planes, w_plane, taps.weights.saturating_mul(self.weight)), "too few weights");
         let groups = &taps.groups[groups.clone()];
@@ -454,7 +460,7 @@ impl<T: Real> DepthwiseKernel<T> {
             groups: groups.as_ptr(),
             groups_len: groups.len(),
             offsets: taps.offsets[first..].as_ptr(),
-            step: taps.step,
+            step,
             w: w[weight * self.weight..].as_ptr(),
             w_plane,
             x: x.as_ptr(),
@@ -471,8 +477,8 @@ impl<T: Real> DepthwiseKernel<T> {
     /// Computes the sums of [`run`](Self::run) straight from rows of X.
     ///
     /// # Panics
-    /// If a slice is too short, the table does not serve this kernel and output, or this is a
-    /// kernel with vectors along channels.
+    /// If a slice is too short, rows of the output overlap, the table does not serve this kernel
+    /// and output, or this is a kernel with vectors along channels.
     pub fn run_direct(
         &self,
         input: &DirectInput<'_, T>,
@@ -538,6 +544,8 @@ impl<T: Real> DepthwiseKernel<T> {
             return None;
         }
         let rows = tiles.checked_mul(self.mr).expect("rows are within the address space");
+        // It also bounds the rows by the destination: a call with more of them would not end.
+        assert!(is_apart(rows, row, width), "rows of the output overlap");
         let written = end(planes, plane, end(rows, row, width));
         assert!(written <= y.len(), "the destination is too short");
         assert!(epilogue.bias.len() >= planes, "one bias a plane");
@@ -562,6 +570,11 @@ impl<T: Real> DepthwiseKernel<T> {
 /// The end of `count` parts that begin `step` apart, if the last part has `len` elements.
 fn end(count: usize, step: usize, len: usize) -> usize {
     (count - 1).saturating_mul(step).saturating_add(len)
+}
+
+/// Whether `count` parts of `len` elements that begin `step` apart do not overlap.
+fn is_apart(count: usize, step: usize, len: usize) -> bool {
+    count <= 1 || step >= len
 }
 
 /// Rows to be copied: `rows` rows of `width` elements for each plane.
@@ -655,9 +668,10 @@ impl<T: Real> DepthwiseKernels<T> {
     /// copy takes a whole number of vectors.
     ///
     /// # Panics
-    /// If a slice is too short.
+    /// If a slice is too short, or rows of the copy overlap.
     pub fn copy(&self, src: &[T], dst: &mut [T], copy: &RowCopy) {
-        let len = copy.width.next_multiple_of(self.lanes);
+        // No slice has as many elements as a width that cannot be rounded up.
+        let len = copy.width.checked_next_multiple_of(self.lanes).unwrap_or(usize::MAX);
         if let Some(args) = self.copy_args(src, dst, copy, len, 0) {
             // SAFETY: copy_args() asserted the memory that CopyArgs asks for. The CPU has the
             // ISA, as the reference to these kernels shows.
@@ -669,7 +683,7 @@ impl<T: Real> DepthwiseKernels<T> {
     /// `dst[odd..]`. Both halves are filled up with zeros to the same number of whole vectors.
     ///
     /// # Panics
-    /// If a slice is too short, or the halves of a row overlap.
+    /// If a slice is too short, or rows of the copy or the halves of a row overlap.
     pub fn split(&self, src: &[T], dst: &mut [T], even: usize, odd: usize, copy: &RowCopy) {
         let len = copy.width.div_ceil(2).next_multiple_of(self.lanes);
         assert!(even.abs_diff(odd) >= len, "the halves of a row overlap");
@@ -690,6 +704,9 @@ impl<T: Real> DepthwiseKernels<T> {
             return None;
         }
         assert!(end(planes, src_plane, end(rows, src_row, width)) <= src.len(), "the rows end beyond their slice");
+        // It also bounds planes and rows by the copy: a call with more of them would not end.
+        let is_apart = is_apart(planes, dst_plane, len) && is_apart(rows, dst_row, len);
+        assert!(is_apart, "rows of the copy overlap");
         assert!(
             end(planes, dst_plane, end(rows, dst_row, len)).saturating_add(at) <= dst.len(),
             "the copy is too short"

@@ -14,6 +14,8 @@ use crate::{Isa, Real, gcd};
 const MOST_VECTORS: usize = 8;
 /// The most masks near the border of a plane: 1 MiB of them.
 const MOST_MASKS: usize = 1 << 18;
+/// The most taps of all channels: 128 MiB of them.
+const MOST_STEPS: usize = 1 << 24;
 /// The most elements of a tile, which are kept on the stack.
 const MOST_TILE: usize = 512;
 
@@ -72,7 +74,7 @@ impl FlatTaps {
     /// output position 0 sees position `columns[c].1` of the row.
     ///
     /// The result is `None` if a size is empty or too wide, if positions are too far apart for 32
-    /// bits, or if a plane ends behind its channel.
+    /// bits, if there are too many taps for a table, or if a plane ends behind its channel.
     #[must_use]
     pub fn new(
         lanes: usize,
@@ -100,6 +102,11 @@ impl FlatTaps {
                 return None;
             }
         }
+        // Without taps nothing is read of any channel.
+        let channels = if rows.is_empty() || columns.is_empty() { 0 } else { channels };
+        if positions().count().checked_mul(channels)? > MOST_STEPS {
+            return None;
+        }
         // No offset is greater than that of the last position of the last channel.
         let last = isize::try_from(channels.checked_mul(pitch)?).ok()?.checked_add(most)?;
         i32::try_from(last).ok()?;
@@ -107,7 +114,7 @@ impl FlatTaps {
         let inside = |vector: usize, column: isize| {
             let mut at = vector * lanes % width;
             (0..lanes).fold(0_u32, |mask, lane| {
-                let is_inside = (0..width as isize).contains(&(at as isize + column));
+                let is_inside = (0..width as isize).contains(&(at as isize).saturating_add(column));
                 at = if at + 1 == width { 0 } else { at + 1 };
                 mask | u32::from(is_inside) << lane
             })
@@ -196,9 +203,9 @@ impl FlatTaps {
     /// `to` see. It may also hold elements that none of them sees.
     #[must_use]
     pub fn window(&self, from: usize, to: usize) -> core::ops::Range<usize> {
-        let clamped = |at: isize| at.clamp(0, self.plane as isize) as usize;
-        let low = clamped(from as isize + self.least);
-        low..clamped(to as isize + self.most).max(low)
+        let seen = |at: usize, shift: isize| at.saturating_add_signed(shift).min(self.plane);
+        let low = seen(from, self.least);
+        low..seen(to, self.most).max(low)
     }
 }
 

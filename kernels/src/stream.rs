@@ -513,7 +513,8 @@ pub fn interleave<T: Real>(isa: Isa, src: &[T], (phases, span): (usize, usize), 
     } else {
         let (mut phase, mut element) = (first % phases, first / phases);
         for dst in dst {
-            *dst = src[phase * span + element];
+            // A product that does not fit is beyond any slice.
+            *dst = src[phase.saturating_mul(span).saturating_add(element)];
             phase += 1;
             if phase == phases {
                 (phase, element) = (0, element + 1);

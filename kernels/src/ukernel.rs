@@ -30,7 +30,10 @@ impl RowOffsets {
     /// If the last offset exceeds `u32`.
     #[must_use]
     pub fn packed(count: usize, step: usize) -> Self {
-        let offset = |k: usize| u32::try_from(k * step).expect("a packed panel is far smaller than 2^32 elements");
+        let offset = |k: usize| {
+            let offset = k.checked_mul(step).and_then(|offset| u32::try_from(offset).ok());
+            offset.expect("a packed panel is far smaller than 2^32 elements")
+        };
         Self::new((0..count).map(offset).collect())
     }
 
@@ -232,10 +235,11 @@ impl StoreMap {
     /// Takes over a list that has one entry for each vector of `lanes` elements.
     ///
     /// # Panics
-    /// If a mask names a lane that does not exist, or an offset is near the end of the address
-    /// space.
+    /// If a mask names a lane that does not exist, there are more lanes than a mask has bits, or an
+    /// offset is near the end of the address space.
     #[must_use]
     pub fn new(columns: Vec<Column>, lanes: usize) -> Self {
+        assert!((1..=Self::MOST_LANES).contains(&lanes), "no lanes, or more than a mask has bits");
         assert!(columns.iter().all(|c| u64::from(c.mask) < 1 << lanes), "a mask is wider than a vector");
         let end = |c: &Column| {
             c.offset.checked_add(c.mask.count_ones() as usize).expect("a column's end fits the address space")
@@ -244,7 +248,8 @@ impl StoreMap {
         let mut plain_until = alloc::vec![0; columns.len()];
         for i in (0..columns.len()).rev() {
             let full = columns[i].mask.count_ones() as usize == lanes;
-            let joins = i + 1 < columns.len() && columns[i + 1].offset == columns[i].offset + lanes;
+            let joins =
+                i + 1 < columns.len() && columns[i].offset.checked_add(lanes) == Some(columns[i + 1].offset);
             plain_until[i] =
                 if full && joins { plain_until[i + 1].max(i as u32 + 1) } else { (i + usize::from(full)) as u32 };
         }
@@ -252,14 +257,21 @@ impl StoreMap {
     }
 
     /// The map of `n` contiguous columns, in vectors of `lanes` elements.
+    ///
+    /// # Panics
+    /// If there are no lanes, or more than a mask has bits.
     #[must_use]
     pub fn contiguous(n: usize, lanes: usize) -> Self {
+        assert!((1..=Self::MOST_LANES).contains(&lanes), "no lanes, or more than a mask has bits");
         let column = |j: usize| {
             let live = (n - j * lanes).min(lanes);
             Column { offset: j * lanes, mask: ((1_u64 << live) - 1) as u32 }
         };
         Self::new((0..n.div_ceil(lanes)).map(column).collect(), lanes)
     }
+
+    /// The most lanes of a vector: the bits of a mask.
+    const MOST_LANES: usize = u32::BITS as usize;
 
     fn plain_until(&self, first: usize) -> usize {
         self.plain_until[first] as usize
@@ -737,7 +749,7 @@ impl<T: Real> SpatialKernel<T> {
     ) {
         debug_assert!(panels == 1 || !accumulate, "panels share the tile");
         self.check(panels, a, b, koff, tile);
-        let columns = &map.columns[first..first + self.nrv];
+        let columns = &map.columns[first..][..self.nrv];
         let rows = self.mr.saturating_mul(panels);
         let end = rows.saturating_sub(1).saturating_mul(ldy).saturating_add(map.end);
         assert!(map.lanes == self.lanes, "the map is for vectors of another length");

@@ -163,11 +163,12 @@ impl Picks<'_> {
     }
 
     /// Whether all positions in rows fit the address space, including those of the elements
-    /// behind the last one that the vectors reach.
+    /// behind the last one that the vectors reach, and so do their distances to the row's end.
     fn is_bounded(&self) -> bool {
         let span = self.len.checked_mul(self.stride).and_then(|span| isize::try_from(span).ok());
-        let end = span.and_then(|span| self.first.checked_add(span));
-        end.is_some_and(|end| end.checked_add(Self::SLACK).is_some()) && self.first.checked_sub(Self::SLACK).is_some()
+        let end = span.and_then(|span| self.first.checked_add(span)?.checked_add(Self::SLACK));
+        let rest = isize::try_from(self.width).ok().and_then(|width| width.checked_sub(self.first));
+        end.is_some() && rest.is_some() && self.first.checked_sub(Self::SLACK).is_some()
     }
 
     /// Elements: more than the vectors of one block of a phase reach beyond the block.
@@ -198,6 +199,12 @@ pub struct WeaveKernel<T: 'static> {
     pub(crate) pick: unsafe fn(&PickArgs<'_, T>),
 }
 
+/// The end of what runs write in `rows` rows that begin `ldy` apart.
+fn end_of_runs(runs: &[Run], rows: usize, ldy: usize) -> usize {
+    let end = runs.iter().map(|run| run.at.saturating_add(run.len)).max().unwrap_or(0);
+    rows.saturating_sub(1).saturating_mul(ldy).saturating_add(end)
+}
+
 impl<T: 'static> WeaveKernel<T> {
     /// A description of the kernel: it has the same sizes and name, and a call of it panics.
     pub(crate) const fn description(&self) -> Self {
@@ -218,7 +225,8 @@ impl<T: Real> WeaveKernel<T> {
     /// elements, as [`Picks`] says.
     ///
     /// # Panics
-    /// If a slice is too short, the stride is 0, or the phases are not in order.
+    /// If a slice is too short, the stride is 0, the phases are not in order, or planes of the
+    /// destination begin at the same element.
     pub fn pick(&self, src: &[T], picks: &Picks<'_>, dst: &mut [T]) {
         if picks.planes == 0 || picks.rows.is_empty() || picks.phases.is_empty() || picks.len == 0 {
             return;
@@ -227,6 +235,8 @@ impl<T: Real> WeaveKernel<T> {
         assert!(picks.phases.is_sorted_by(|a, b| a.offset < b.offset), "the phases are not in order");
         assert!(picks.phases.iter().all(|phase| phase.offset < picks.stride), "a phase is not one of the stride");
         assert!(picks.is_bounded(), "the rows are too long");
+        // It bounds the planes by the destination: a call with more of them would not end.
+        assert!(picks.planes == 1 || picks.dst_pitch > 0, "the planes of the destination are one");
         let fits = picks.needed().is_some_and(|(read, written)| read <= src.len() && written <= dst.len());
         assert!(fits, "a row is outside of the source or the destination");
         // SAFETY: the assertions above cover the memory that PickArgs asks for. A kernel is only
@@ -236,7 +246,14 @@ impl<T: Real> WeaveKernel<T> {
 
     /// Prefetches into the L2 cache what [`run`](Self::run) will write, or does nothing if the
     /// ISA has no such instruction.
+    ///
+    /// # Panics
+    /// If the destination is too short.
     pub fn fetch(&self, runs: &[Run], rows: usize, y: &Dest<'_, T>, ldy: usize) {
+        // Rows at one place are fetched once.
+        let rows = if ldy == 0 { rows.min(1) } else { rows };
+        // Nothing is accessed, but more than there is would be fetched for years.
+        assert!(end_of_runs(runs, rows, ldy) <= y.len(), "the destination is too short");
         // SAFETY: no memory is touched. A kernel is only handed out where the CPU has its ISA.
         unsafe { (self.fetch)(&FetchArgs { rows, runs, y: y.as_mut_ptr(), ldy }) };
     }
@@ -251,13 +268,14 @@ impl<T: Real> WeaveKernel<T> {
     pub fn sum(&self, x: &[T], sums: &[Sum<'_, T>], runs: &[Run], epilogue: &Epilogue<'_, T>, y: &mut Dest<'_, T>) {
         let phases = sums.len();
         assert!(phases <= MOST_SUMS && phases.is_power_of_two(), "there is no kernel for so many phases");
-        let (mut read, mut written) = (0, 0);
+        let (mut read, written) = (0, end_of_runs(runs, 1, 0));
         for run in runs {
             let most = MOST_VECTORS * self.lanes;
             assert!(run.phase < phases, "a run begins with a strand that is not there");
             read = read.max(run.from.saturating_add((run.len / phases).saturating_add(most + 1)));
-            written = written.max(run.at.saturating_add(run.len));
         }
+        // Sums without rows read nothing, but positions are computed for them, too.
+        assert!(read < usize::MAX, "a run begins beyond the address space");
         for sum in sums {
             assert!(sum.w.len() >= sum.koff.len(), "one weight a row");
             assert!(sum.koff.is_empty() || read.saturating_add(sum.koff.max()) <= x.len(), "the rows are too short");
@@ -296,15 +314,14 @@ impl<T: Real> WeaveKernel<T> {
         let (rows, phases) = (epilogue.bias.len(), strands.slots.len());
         assert!(phases > 0, "there is no phase");
         let Some(last) = rows.checked_sub(1) else { return };
+        let written = end_of_runs(runs, rows, ldy);
         let slot = strands.slots.iter().copied().max().unwrap_or(0);
         let before = slot.saturating_mul(strands.step).saturating_add(last.saturating_mul(strands.pitch));
-        let (mut read, mut written) = (0, 0);
+        let mut read = 0;
         for run in runs {
             assert!(run.phase < phases, "a run begins with a strand that is not there");
             read = read.max(run.from.saturating_add(run.phase.saturating_add(run.len).div_ceil(phases)));
-            written = written.max(run.at.saturating_add(run.len));
         }
-        let written = last.saturating_mul(ldy).saturating_add(written);
         assert!(before.saturating_add(read) <= strands.sums.len(), "the strands are too short");
         assert!(written <= y.len(), "the destination is too short");
         assert!(epilogue.residual.reaches(written), "the residual is too short");

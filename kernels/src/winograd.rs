@@ -34,9 +34,13 @@ impl Tile {
     pub const NONE: Self = Self { values: 1, outputs: 1 };
 
     /// r: taps of the filter.
+    ///
+    /// # Panics
+    /// If there are no outputs, or more than values.
     #[must_use]
     pub const fn taps(self) -> usize {
-        self.values + 1 - self.outputs
+        assert!(0 < self.outputs && self.outputs <= self.values, "no outputs, or more than values");
+        self.values - self.outputs + 1
     }
 }
 
@@ -279,15 +283,15 @@ impl Spare {
     /// The last `count` outputs of a tile are not wanted.
     ///
     /// # Panics
-    /// If no output is wanted, or if some output is not wanted and the tile has an odd number of
-    /// values.
+    /// If no output is wanted, or if some output is not wanted and the tile has other than 4, 6 or
+    /// 8 values, or more outputs than values.
     #[must_use]
     pub fn new(tile: Tile, count: usize) -> Self {
         if count == 0 {
             return Self::NONE;
         }
-        assert!(count < tile.outputs, "some output is wanted");
-        assert!(!has_single(tile.values), "the points are 0, pairs and infinity");
+        assert!(count < tile.outputs && tile.outputs <= tile.values, "some output is wanted, of a tile that has it");
+        assert!(matches!(tile.values, 4 | 6 | 8), "the points are 0, pairs and infinity");
         let (points, known, pairs) = (Points::of(tile.values), tile.values - count, pairs(tile.values));
         // The last pairs are kept, and the point 0 if the number of inputs is odd.
         let kept = pairs - known / 2..pairs;

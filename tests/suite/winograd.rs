@@ -572,8 +572,10 @@ fn random_layer(random: &mut Random) -> Layer {
     let kernel: Vec<_> = (0..axes).map(|_| 2 + below(5)).collect();
     let stride = if below(4) == 0 { 2 } else { 1 };
     let dilation = if stride == 1 && !is_transposed && below(4) == 0 { 2 } else { 1 };
-    // Maps are small where there are many channels, so that layers take about as long.
-    let most = (1 << 18) / (group * c * m * kernel.iter().product::<usize>()).max(1);
+    // Maps are small where there are many channels, so that layers take about as long. Most layers
+    // are small: more of them tell more about errors than large maps.
+    let products = 1 << if below(16) == 0 { 18 } else { 12 };
+    let most = products / (group * c * m * kernel.iter().product::<usize>()).max(1);
     let most = if axes == 1 { most.clamp(8, 400) } else { most.isqrt().clamp(6, 40) };
     let least = (kernel[0].max(kernel[axes - 1]) - 1) * dilation + 1;
     let batch = 1 + below(2);
@@ -620,11 +622,11 @@ fn errors_of_layers_that_exceeded_a_bound_stay_below_half_of_it() {
 }
 
 /// The errors of random layers stay below half of the bound. `CONVOKE_CASES` is their number on
-/// each ISA and for each type: 30,000 take a quarter of an hour.
+/// each ISA and for each type, which all have layers of their own.
 #[test]
 fn errors_of_random_layers_stay_below_half_of_the_bound() {
-    fn check<T: Scalar>(combination: Combination) -> f64 {
-        let (mut random, mut ran) = (Random::new(9), 0);
+    fn check<T: Scalar>(combination: Combination, seed: u64) -> f64 {
+        let (mut random, mut ran) = (Random::new(seed), 0);
         let (mut most, mut worst) = (0.0_f64, String::new());
         while ran < crate::common::cases() {
             let layer = random_layer(&mut random);
@@ -640,10 +642,12 @@ fn errors_of_random_layers_stay_below_half_of_the_bound() {
         println!("{combination}, {}: {most:.3} of the bound in {ran} layers; {worst}", T::DTYPE);
         most
     }
-    let mut most = 0.0_f64;
-    for combination in combinations() {
-        most =
-            most.max(check::<f32>(combination)).max(check::<f64>(combination)).max(check::<convoke::f16>(combination));
+    for (seed, combination) in (0..).step_by(3).zip(combinations()) {
+        let shares = [
+            check::<f32>(combination, seed),
+            check::<f64>(combination, seed + 1),
+            check::<convoke::f16>(combination, seed + 2),
+        ];
+        assert!(shares.iter().all(|share| *share <= 0.5), "{combination}: {shares:?}");
     }
-    assert!(most <= 0.5, "{most}");
 }

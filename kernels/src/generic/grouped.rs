@@ -40,7 +40,7 @@ pub(crate) unsafe fn flat<V: Simd, const MR: usize, const NRV: usize>(args: &Fla
                 let acc = sum::<V, MR, NRV, true>(args, vector, is_inside, ahead);
                 finish::<V, MR, NRV>(args, &acc, done);
             }
-            ahead = ahead.wrapping_add(args.ahead_step * args.columns * args.column_len);
+            ahead = ahead.wrapping_add(args.ahead_step.wrapping_mul(args.columns * args.column_len));
         }
     }
 }

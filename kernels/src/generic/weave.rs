@@ -318,7 +318,7 @@ unsafe fn pick_blocks<V: Simd>(args: &PickArgs<'_, V::Elem>) {
                 match row.src {
                     None => here.iter().for_each(|phase| clear::<V>(dst.add(phase.dst), picks.len)),
                     Some(begin) => {
-                        let src = args.src.wrapping_add(plane * picks.src_pitch + begin);
+                        let src = args.src.wrapping_add(plane.wrapping_mul(picks.src_pitch)).wrapping_add(begin);
                         match here {
                             [phase] => pick_one::<V>(picks, src, phase, dst.add(phase.dst)),
                             _ => pick_near::<V>(picks, src, here, dst),
@@ -353,7 +353,8 @@ unsafe fn pick_one<V: Simd>(picks: &Picks<'_>, src: *const V::Elem, phase: &Phas
         let is_inside = usize::try_from(position).is_ok_and(|position| position < picks.width);
         // SAFETY: the caller's promise, of what lies in the row.
         unsafe { *dst.add(i) = if is_inside { *src.offset(position) } else { V::Elem::ZERO } };
-        position += picks.stride as isize;
+        // Behind the last element it is not used.
+        position = position.wrapping_add(picks.stride as isize);
     }
 }
 
@@ -445,11 +446,11 @@ unsafe fn rows<V: Simd, const P: usize>(args: &WeaveArgs<'_, V::Elem>, run: &Run
                     }
                 }
             }
-            // Behind the last row these pointers are not read.
+            // Behind the last row neither is used, and the distances may be of any size.
             for p in 0..P {
                 strands[p] = strands[p].wrapping_add(args.pitch);
             }
-            at += args.ldy;
+            at = at.wrapping_add(args.ldy);
         }
     }
 }

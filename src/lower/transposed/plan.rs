@@ -12,7 +12,7 @@ use convoke_kernels::{Real, SpatialKernel};
 
 use super::phases::{AxisPhases, PhaseSlots};
 use super::planes::PhasePlanes;
-use super::tiles::{self, ClassSize, PackedTiles, PhaseProducts, PhaseTiles};
+use super::tiles::{self, ClassSize, PackedTiles, PhaseProducts, PhaseTiles, TileChoices};
 use crate::element::Element;
 use crate::exec::{Ledger, Piece};
 use crate::lower::contract::Request;
@@ -209,6 +209,8 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
     /// The cheapest planes and tiles. None if planes are too large, or if a kernel is lacking.
     fn cheapest(self, most_bytes: usize) -> Option<PhasePlan<T::Acc>> {
         let mut best: Option<(Work, PhaseWay, PhasePlanes, PhaseTiles<T::Acc>)> = None;
+        // The choices are the same for all ways whose weights are packed alike.
+        let mut known: Option<(Option<PackedTiles>, TileChoices<'_, T::Acc>)> = None;
         for way in [PhaseWay::Tiles, PhaseWay::DenseTiles, PhaseWay::Channels] {
             let packed = match (way, self.request.layout) {
                 (PhaseWay::Channels, None | Some(WeightLayout::PhaseChannels { .. })) if self.can_sum() => {
@@ -227,8 +229,14 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
                 continue;
             };
             let vectors = self.vectors(&planes);
-            let tiles = PhaseTiles::choose(self.request.machine, &self.products, vectors, self.can_pair, packed);
-            let Some(tiles) = tiles else { continue };
+            let (_, choices) = match known.take().filter(|(known, _)| *known == packed) {
+                Some(choices) => known.insert(choices),
+                None => {
+                    let choices = TileChoices::new(self.request.machine, &self.products, self.can_pair, packed);
+                    known.insert((packed, choices))
+                }
+            };
+            let Some(tiles) = choices.cheapest(vectors) else { continue };
             let work = self.work(way, &planes, &tiles);
             if best.as_ref().is_none_or(|(least, ..)| work.cycles() < least.cycles()) {
                 best = Some((work, way, planes, tiles));

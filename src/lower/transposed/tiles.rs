@@ -90,22 +90,39 @@ impl<T: Real> PhaseWidth<T> {
     }
 }
 
-impl<T: Real> PhaseTiles<T> {
-    /// The panels and kernels that take the fewest cycles for `vectors` vectors of columns. If
-    /// the phases `can_pair`, a panel has no more rows than one kernel. Packed weights leave a
+/// The panels and kernels that may be taken, with what they take.
+pub(super) struct TileChoices<'a, T: Real> {
+    products: &'a PhaseProducts,
+    widths: Vec<&'static [SpatialKernel<T>]>,
+    prices: TilePrices,
+    all: Vec<TileChoice>,
+}
+
+/// Panels, and kernels of up to some width and height.
+#[derive(Clone, Copy)]
+struct TileChoice {
+    panels: RowPanels,
+    /// The widths up to this one are taken, as far as they have kernels of `mr` rows.
+    widest: usize,
+    mr: usize,
+    /// Cycles for a vector of columns that no tiles of this choice undercut.
+    least_cycles: f64,
+}
+
+impl<'a, T: Real> TileChoices<'a, T> {
+    /// If the phases `can_pair`, a panel has no more rows than one kernel. Packed weights leave a
     /// single choice.
-    pub(super) fn choose(
+    pub(super) fn new(
         machine: &Machine,
-        products: &PhaseProducts,
-        vectors: usize,
+        products: &'a PhaseProducts,
         can_pair: bool,
         packed: Option<PackedTiles>,
-    ) -> Option<Self> {
-        let all: Vec<_> = spatial_widths::<T>(machine.isa()).collect();
+    ) -> Self {
+        let widths: Vec<_> = spatial_widths::<T>(machine.isa()).collect();
         let phases = products.classes.iter().map(|class| class.phases).sum::<usize>();
-        let prices = TilePrices::new(machine, products, &all);
-        let mut best: Option<(f64, Self)> = None;
-        for (i, kernels) in all.iter().enumerate() {
+        let prices = TilePrices::new(machine, products, &widths);
+        let mut all = Vec::new();
+        for (widest, kernels) in widths.iter().enumerate() {
             let tallest = kernels.len();
             for channels in 1..=products.rows.min(MOST_PANEL_CHANNELS) {
                 let is_too_tall = channels > 1 && channels * phases > TILE_ROWS;
@@ -124,16 +141,40 @@ impl<T: Real> PhaseTiles<T> {
                 if packed.is_none() && panels.height(0) != channels {
                     continue;
                 }
-                let tiles = Self::new(&all[..=i], panels, mr);
-                let cycles = tiles.total(products, vectors, |kernel, class| prices.cycles(kernel, class));
-                if best.as_ref().is_none_or(|(least, _)| cycles < *least) {
-                    best = Some((cycles, tiles));
-                }
+                let least_cycles = prices.least(widest, mr) * products.rows as f64;
+                all.push(TileChoice { panels, widest, mr, least_cycles });
             }
         }
-        best.map(|(_, tiles)| tiles)
+        Self { products, widths, prices, all }
     }
 
+    /// The tiles that take the fewest cycles for `vectors` vectors of columns. Of equals, the first
+    /// ones are taken.
+    pub(super) fn cheapest(&self, vectors: usize) -> Option<PhaseTiles<T>> {
+        let by_bound = |one: &&TileChoice, other: &&TileChoice| one.least_cycles.total_cmp(&other.least_cycles);
+        let promising = self.all.iter().min_by(by_bound)?;
+        let (mut best, mut least) = (None, self.total(promising, vectors).1);
+        for choice in &self.all {
+            // Rounded down, because the cycles of tiles are summed in another order.
+            if choice.least_cycles * vectors as f64 * (1.0 - 1e-9) > least {
+                continue;
+            }
+            let (tiles, cycles) = self.total(choice, vectors);
+            if cycles < least || best.is_none() && cycles == least {
+                (best, least) = (Some(tiles), cycles);
+            }
+        }
+        best
+    }
+
+    fn total(&self, choice: &TileChoice, vectors: usize) -> (PhaseTiles<T>, f64) {
+        let tiles = PhaseTiles::new(&self.widths[..=choice.widest], choice.panels, choice.mr);
+        let cycles = tiles.total(self.products, vectors, |kernel, class| self.prices.cycles(kernel, class));
+        (tiles, cycles)
+    }
+}
+
+impl<T: Real> PhaseTiles<T> {
     /// The kernels of up to `mr` rows, in those of the widths that have them.
     fn new(widths: &[&'static [SpatialKernel<T>]], panels: RowPanels, mr: usize) -> Self {
         let lanes = widths[0][0].lanes();
@@ -204,21 +245,40 @@ struct TilePrices {
     cycles: Vec<f64>,
     widths: usize,
     heights: usize,
+    /// By number of a width, and rows: see [`least`](Self::least).
+    least: Vec<f64>,
 }
 
 impl TilePrices {
-    fn new<T: Real>(machine: &Machine, products: &PhaseProducts, widths: &[&'static [SpatialKernel<T>]]) -> Self {
-        let all = || widths.iter().copied().flatten();
+    fn new<T: Real>(machine: &Machine, products: &PhaseProducts, all_widths: &[&'static [SpatialKernel<T>]]) -> Self {
+        let all = || all_widths.iter().copied().flatten();
         let (nrv, mr) = (all().map(SpatialKernel::nrv).max(), all().map(SpatialKernel::mr).max());
         let (widths, heights) = (nrv.unwrap_or(0), mr.unwrap_or(0));
-        let mut prices = Self { cycles: vec![0.0; products.classes.len() * widths * heights], widths, heights };
-        for class in 0..products.classes.len() {
-            for kernel in all() {
-                let place = prices.place(kernel, class);
-                prices.cycles[place] = tile_work(machine, kernel, products.steps(class)).cycles();
+        let cycles = vec![0.0; products.classes.len() * widths * heights];
+        let mut prices = Self { cycles, widths, heights, least: vec![0.0; all_widths.len() * heights] };
+        for (index, class) in products.classes.iter().enumerate() {
+            let mut least_of_width = vec![f64::INFINITY; heights];
+            for (i, kernels) in all_widths.iter().enumerate() {
+                let mut least = f64::INFINITY;
+                for (height, least_so_far) in least_of_width.iter_mut().enumerate() {
+                    if let Some(kernel) = kernels.get(height) {
+                        let place = prices.place(kernel, index);
+                        let cycles = tile_work(machine, kernel, products.steps(index)).cycles();
+                        prices.cycles[place] = cycles;
+                        least = least.min(cycles / (kernel.mr() * kernel.nrv()) as f64);
+                    }
+                    *least_so_far = least_so_far.min(least);
+                    prices.least[i * heights + height] += *least_so_far * class.phases as f64;
+                }
             }
         }
         prices
+    }
+
+    /// Cycles for a vector of columns of one channel, with the phases of all classes, that no tiles
+    /// undercut which have kernels of up to `mr` rows, and of widths up to number `widest`.
+    fn least(&self, widest: usize, mr: usize) -> f64 {
+        self.least[widest * self.heights + mr - 1]
     }
 
     fn place<T: Real>(&self, kernel: &SpatialKernel<T>, class: usize) -> usize {

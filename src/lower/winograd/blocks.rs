@@ -94,25 +94,27 @@ impl TileBlocks {
         let image = image * self.images;
         let images = self.images.min(self.batch - image);
         let cut = |len: usize, part: usize| part_start(len, self.parts, part)..part_start(len, self.parts, part + 1);
-        let (rows, columns, inside) = match self.cut {
-            BlockCut::Rows => (cut(self.rows, block), 0..self.columns, None),
+        let (rows, columns) = match self.cut {
+            BlockCut::Rows => (cut(self.rows, block), 0..self.columns),
             BlockCut::Columns => {
                 let row = block / self.parts;
-                (row..row + 1, cut(self.columns, block % self.parts), None)
+                (row..row + 1, cut(self.columns, block % self.parts))
             }
             BlockCut::Tiles => {
-                let tiles = cut(self.rows * self.columns, block);
-                (tiles.start / self.columns..tiles.end.div_ceil(self.columns), 0..self.columns, Some(tiles))
+                let (row, size) = self.run(images, cut(self.rows * self.columns, block));
+                return BlockPlace { image, row, column: 0, size };
             }
         };
-        let whole = self.size(images, rows.len(), columns.len(), rows.end == self.rows);
-        let size = match inside {
-            Some(Range { start, end }) => {
-                BlockSize { skipped: start - rows.start * self.columns, left: rows.end * self.columns - end, ..whole }
-            }
-            None => whole,
-        };
+        let size = self.size(images, rows.len(), columns.len(), rows.end == self.rows);
         BlockPlace { image, row: rows.start, column: columns.start, size }
+    }
+
+    /// The first row and the size of a block that multiplies these tiles of an image.
+    fn run(&self, images: usize, tiles: Range<usize>) -> (usize, BlockSize) {
+        let rows = tiles.start / self.columns..tiles.end.div_ceil(self.columns);
+        let whole = self.size(images, rows.len(), self.columns, rows.end == self.rows);
+        let (skipped, left) = (tiles.start - rows.start * self.columns, rows.end * self.columns - tiles.end);
+        (rows.start, BlockSize { skipped, left, ..whole })
     }
 
     fn size(&self, images: usize, rows: usize, columns: usize, is_last: bool) -> BlockSize {
@@ -147,8 +149,15 @@ impl TileBlocks {
                     }
                 }
                 BlockCut::Tiles => {
-                    for block in 0..parts {
-                        visit(BlockSize { images, ..self.place(0, block).size }, 1)?;
+                    // As part_start has them, without its divisions.
+                    let (len, longer) = (rows * columns / parts, rows * columns % parts);
+                    let (mut end, mut carry) = (0, 0);
+                    for _ in 0..parts {
+                        carry += longer;
+                        let tiles = end..end + len + usize::from(carry >= parts);
+                        carry -= if carry >= parts { parts } else { 0 };
+                        end = tiles.end;
+                        visit(self.run(images, tiles).1, 1)?;
                     }
                 }
             }

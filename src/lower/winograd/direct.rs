@@ -62,11 +62,12 @@ impl<T: Real> DirectTiles<T> {
         let channels = request.geometry.in_channels_per_group();
         let patch_len = Self::patch_len(request.geometry, view, scheme).expect("a length that was asked for");
         let slices = channels * view.roles.depth.kernel;
+        let along: Vec<_> = (0..k_along).map(|j| j % s_along * columns + j / s_along).collect();
         let mut koff = Vec::with_capacity(slices * k_down * k_along);
         for slice in 0..slices {
             for i in 0..k_down {
-                let row = (slice * rows + i) * s_along;
-                koff.extend((0..k_along).map(|j| ((row + j % s_along) * columns + j / s_along) as u32));
+                let row = (slice * rows + i) * s_along * columns;
+                koff.extend(along.iter().map(|at| (row + at) as u32));
             }
         }
         let (strides, koff) = (view.strides, RowOffsets::new(koff));

@@ -55,6 +55,8 @@ pub(super) struct CostModel<'a, T: Real> {
     panels: ChannelPanels,
     /// See [`least_products`](Self::least_products).
     least_products: f64,
+    /// Cycles that no block undercuts for the filters that it fetches for a slice of Y.
+    least_fetches: f64,
 }
 
 impl<'a, T: Real> CostModel<'a, T> {
@@ -66,8 +68,11 @@ impl<'a, T: Real> CostModel<'a, T> {
         let machine = costs.machine;
         let panels = ChannelPanels::new::<T>(machine.isa())?;
         let slice_steps = TileSteps::new(view, &scheme).all();
-        let mut model = Self { machine, view, scheme, costs, slice_steps, panels, least_products: 0.0 };
+        let mut model =
+            Self { machine, view, scheme, costs, slice_steps, panels, least_products: 0.0, least_fetches: 0.0 };
         model.least_products = model.least_products();
+        let fetching = FilterTraffic::new(&model, panels.wide).fetching(1, panels.padded(view.rows), 1, [0.0; 2]);
+        model.least_fetches = fetching.cycles() * view.rows.div_ceil(panels.wide) as f64;
         Some(model)
     }
 
@@ -88,13 +93,14 @@ impl<'a, T: Real> CostModel<'a, T> {
     }
 
     /// Cycles that no blocking with these blocks undercuts: those of its transforms, and of
-    /// products in the best runs of tiles, without what depends on caches and shares. For a block
-    /// of a whole image, no blocking at all undercuts them. They are rounded down, because a
-    /// blocking's are summed in another order.
+    /// products in the best runs of tiles while filters are fetched, without tiles and products
+    /// that leave the caches. For one block of all images, no blocking at all undercuts them. They
+    /// are rounded down, because a blocking's are summed in another order.
     pub(super) fn least_cycles(&self, blocks: &TileBlocks) -> f64 {
-        let Self { view, scheme, .. } = self;
-        let (mut images, mut rows, mut vectors, mut padded) = (0.0, 0.0, 0.0, 0.0);
+        let Self { machine, view, scheme, .. } = self;
+        let (mut fetches, mut images, mut rows, mut vectors, mut padded) = (0.0, 0.0, 0.0, 0.0, 0.0);
         blocks.for_each_size(|size, count| {
+            fetches += count as f64 * self.least_fetches;
             let (count, BlockSize { input_rows, input_columns, .. }) = ((count * size.images) as f64, size);
             images += count;
             rows += count * size.rows as f64;
@@ -105,7 +111,8 @@ impl<'a, T: Real> CostModel<'a, T> {
         let (slices_in, slices_out) = self.slices();
         let input = self.input(images, vectors, padded).cycles();
         let output = self.output(rows, self.tiles(0), self.panels.padded(view.rows)).cycles();
-        let of_slice_out = self.least_products + output;
+        let products = Work::of(Kind::Arithmetic, self.least_products);
+        let of_slice_out = machine.together(products, Work::of(Kind::Fetches, fetches)).cycles() + output;
         let repeats = view.groups as f64 * depth_tasks(&view.roles) as f64;
         (input * slices_in + of_slice_out * slices_out) * repeats * (1.0 - 1e-9)
     }
@@ -296,7 +303,7 @@ impl<'a, T: Real> BlockWork<'a, T> {
             size,
             panels,
             input: model.input(size.images as f64, vectors as f64, padded) + traffic.waiting(1, 1),
-            fetching: traffic.fetching(view.groups, channels, blocks),
+            fetching: traffic.filters.fetching(view.groups, channels, blocks, [traffic.tiles, traffic.products]),
             waiting: traffic.waiting(panels, together),
             output: model.output((size.images * size.rows) as f64, size.own_tiles() as f64, channels),
             scattered,
@@ -324,14 +331,42 @@ impl<'a, T: Real> BlockWork<'a, T> {
     }
 }
 
+/// The filters that a slice of a block reads.
+struct FilterTraffic<'a> {
+    machine: &'a Machine,
+    /// Bytes of one panel of `nr` filters, for all values.
+    bytes: f64,
+    nr: usize,
+}
+
+impl<'a> FilterTraffic<'a> {
+    fn new<T: Real>(model: &CostModel<'a, T>, nr: usize) -> Self {
+        let slices = model.view.roles.depth.kernel as f64;
+        Self { machine: model.machine, bytes: slices * (model.slice_steps * nr * size_of::<T>()) as f64, nr }
+    }
+
+    /// The work of fetching the filters of one panel, where a group has `channels` filters, and
+    /// `blocks` tasks use them one after the other. They compete for the caches with these bytes of
+    /// tiles and of products.
+    fn fetching(&self, groups: usize, channels: usize, blocks: usize, [tiles, products]: [f64; 2]) -> Work {
+        let machine = self.machine;
+        let of_group = self.bytes / self.nr as f64 * channels as f64;
+        let fetched = |filters: f64| {
+            machine.prices().fetch_ahead * machine.refetch_cycles(self.bytes, filters + tiles + products)
+        };
+        // The first task of a group finds its filters where those of all groups are kept.
+        let (first, later) = (fetched(of_group * groups as f64), (blocks - 1) as f64 * fetched(of_group));
+        let cycles = (first + later) / blocks as f64;
+        Work::of(Kind::Fetches, cycles.max(self.bytes / machine.l2_bytes_per_cycle))
+    }
+}
+
 /// Bytes that the GEMMs of a slice of a block touch beside Y.
 struct BlockTraffic<'a> {
     machine: &'a Machine,
     /// Transformed tiles of all values.
     tiles: f64,
-    /// Filters of one panel of `nr` filters, for all values.
-    filters: f64,
-    nr: usize,
+    filters: FilterTraffic<'a>,
     /// Products of one panel, of all values.
     products: f64,
     values: f64,
@@ -345,33 +380,17 @@ impl<'a> BlockTraffic<'a> {
         Self {
             machine: model.machine,
             tiles: slices * bytes * model.view.channels as f64 * size.input_tiles() as f64,
-            filters: slices * (model.slice_steps * nr * size_of::<T>()) as f64,
-            nr,
+            filters: FilterTraffic::new(model, nr),
             products: bytes * size.tiles() as f64 * nr as f64,
             values,
         }
-    }
-
-    /// The work of fetching the filters of one panel, where a group has `channels` filters, and
-    /// `blocks` tasks use them one after the other.
-    fn fetching(&self, groups: usize, channels: usize, blocks: usize) -> Work {
-        let machine = self.machine;
-        let of_group = self.filters / self.nr as f64 * channels as f64;
-        let fetched = |filters: f64| {
-            let resident = filters + self.tiles + self.products;
-            machine.prices().fetch_ahead * machine.refetch_cycles(self.filters, resident)
-        };
-        // The first task of a group finds its filters where those of all groups are kept.
-        let (first, later) = (fetched(of_group * groups as f64), (blocks - 1) as f64 * fetched(of_group));
-        let cycles = (first + later) / blocks as f64;
-        Work::of(Kind::Fetches, cycles.max(self.filters / machine.l2_bytes_per_cycle))
     }
 
     /// The work of fetching transformed tiles and products that left the L2 cache, while `panels`
     /// panels are multiplied, `together` of them by each value. Tiles are read once for these. The
     /// products of more than one panel leave the cache before they are taken back.
     fn waiting(&self, panels: usize, together: usize) -> Work {
-        let resident = self.tiles + together as f64 * self.products + 2.0 * self.filters / self.values;
+        let resident = self.tiles + together as f64 * self.products + 2.0 * self.filters.bytes / self.values;
         let tiles = panels.div_ceil(together) as f64 * self.tiles;
         let products = 2.0 * (panels - panels.div_ceil(together)) as f64 * self.products;
         Work::of(Kind::Fetches, self.machine.refetch_cycles(tiles + products, resident))
@@ -383,9 +402,13 @@ impl<'a> BlockTraffic<'a> {
         let waiting = |together: usize| self.waiting(panels, together).cycles();
         let (mut best, mut least) = (1, waiting(1));
         let mut together = 2;
-        while together < 2 * panels && fits(together.min(panels)) {
+        while together < 2 * panels {
             let cycles = waiting(together.min(panels));
             if cycles < least {
+                // Where this many do not fit, more of them do not.
+                if !fits(together.min(panels)) {
+                    break;
+                }
                 (best, least) = (together.min(panels), cycles);
             }
             together *= 2;
@@ -420,7 +443,8 @@ mod tests {
                 let Some(scheme) = Scheme::new(kernel, &view.roles) else { continue };
                 let model = CostModel::new(&view, scheme, &costs).unwrap();
                 let blocks = |images: usize, cut, parts| TileBlocks::new(&view, &scheme, images, cut, parts);
-                let of_any = model.least_cycles(&blocks(1, BlockCut::Rows, 1).unwrap());
+                let images = SubImage::count(&view.roles, view.batch);
+                let of_any = model.least_cycles(&blocks(images, BlockCut::Rows, 1).unwrap());
                 let cuts = [BlockCut::Rows, BlockCut::Columns, BlockCut::Tiles];
                 let cut = cuts.into_iter().flat_map(|cut| (1..20).filter_map(move |parts| blocks(1, cut, parts)));
                 for blocks in cut.chain(blocks(view.batch, BlockCut::Rows, 1)) {

@@ -19,7 +19,7 @@ use super::pack::PackedLayout;
 use super::runs::RunCosts;
 use super::scheme::{STANDARD_VALUES, Scheme, has_whole_rows, is_ragged};
 use super::scratch::{OperatorNeeds, ScratchPieces};
-use super::view::{AxisRoles, MOST_STEPS, PixelStores, WinogradView};
+use super::view::{AxisRoles, MOST_STEPS, PixelStores, SubImage, WinogradView};
 use crate::choice::Accuracy;
 use crate::element::Element;
 use crate::exec::Ledger;
@@ -92,6 +92,7 @@ fn best_tile<'a, T: Element>(
     view: &'a WinogradView,
     costs: &'a RunCosts<'a, T::Acc>,
 ) -> Result<PricedTile<'a, T::Acc>, String> {
+    let images = SubImage::count(&view.roles, view.batch);
     let mut models = Vec::new();
     let mut suitable: Option<Scheme<T::Acc>> = None;
     for kernel in winograd_kernels::<T::Acc>(request.isa()) {
@@ -103,7 +104,7 @@ fn best_tile<'a, T: Element>(
             suitable = Some(scheme);
         }
         if let Some(model) = CostModel::new(view, scheme, costs)
-            && let Some(whole) = TileBlocks::new(view, &scheme, 1, BlockCut::Rows, 1)
+            && let Some(whole) = TileBlocks::new(view, &scheme, images, BlockCut::Rows, 1)
         {
             models.push((model.least_cycles(&whole), models.len(), model));
         }

@@ -48,20 +48,24 @@ impl TileSteps {
     pub(super) fn new<T: Real>(view: &WinogradView, scheme: &Scheme<T>) -> Self {
         let [s_down, s_along] = view.strides;
         let channels = view.channels / (s_down * s_along);
+        // How many phases of an axis meet taps of a filter, and how many meet as many as the tile
+        // allows. Later phases meet fewer taps, never more.
+        let phases = |axis: usize, parts: &AxisFilters| -> Vec<_> {
+            let meet = |part: usize, least: usize| {
+                let taps = parts.taps(part);
+                let present = |phase: usize| taps.end.min(view.phase_taps(axis, phase)).saturating_sub(taps.start);
+                (0..view.strides[axis]).take_while(|phase| present(*phase) >= least).count()
+            };
+            (0..parts.count).map(|part| [meet(part, 1), meet(part, parts.tile.taps())]).collect()
+        };
+        let (phases_down, phases_along) = (phases(0, &scheme.down), phases(1, &scheme.along));
         let mut lists: Vec<Vec<StepSegment>> = Vec::new();
         let list_of = core::array::from_fn(|class| {
-            let is_there = |axis: usize, parts: &AxisFilters, part: usize, phase: usize| {
-                let taps = parts.taps(part);
-                let present = taps.end.min(view.phase_taps(axis, phase)).saturating_sub(taps.start);
-                present > 0 && (class & (2 >> axis) == 0 || present == parts.tile.taps())
-            };
-            let (mut list, mut first) = (Vec::new(), 0);
-            for i in 0..scheme.down.count {
-                for j in 0..scheme.along.count {
-                    // Later phases meet fewer taps, never more.
-                    let phases = (0..s_along).take_while(|phase| is_there(1, &scheme.along, j, *phase)).count();
+            let (mut list, mut first) = (Vec::with_capacity(phases_down.len() * phases_along.len() * s_down), 0);
+            for (i, phases_down) in phases_down.iter().enumerate() {
+                for (j, phases_along) in phases_along.iter().enumerate() {
                     for down in 0..s_down {
-                        let along = if is_there(0, &scheme.down, i, down) { phases } else { 0 };
+                        let along = if down < phases_down[class / 2] { phases_along[class % 2] } else { 0 };
                         list.push(StepSegment { filter: [i, j], down, along, first });
                         first += along * channels;
                     }
@@ -97,7 +101,12 @@ impl TileSteps {
 
     /// The number of steps of a value.
     pub(super) fn count(&self, value: usize) -> usize {
-        self.lists[self.list_of(value)].iter().map(|segment| segment.along * self.channels).sum()
+        self.of_list(&self.lists[self.list_of(value)])
+    }
+
+    /// The number of steps of a list.
+    pub(super) fn of_list(&self, list: &[StepSegment]) -> usize {
+        list.iter().map(|segment| segment.along * self.channels).sum()
     }
 
     /// The number of steps of all values.

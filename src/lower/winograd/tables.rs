@@ -95,8 +95,8 @@ pub(super) struct BlockTables<T: Real> {
     /// The calls for all rows, and for the rows of each [piece](super::shares::PanelPiece) that has
     /// fewer.
     calls: Vec<RowCalls<T>>,
-    /// The row offsets of k, for each list of [`TileSteps`]. The slots of slices form a ring. Each
-    /// slot's offsets are there twice, so that a run of slots around the ring is contiguous.
+    /// The row offsets of k, for each list of [`TileSteps`]. The slots of slices form a ring. All
+    /// slots but the last are there twice, so that a run of slots around the ring is contiguous.
     pub(super) koff: Vec<RowOffsets>,
     /// Elements from one value's transformed tiles to the next value's.
     pub(super) v_plane: usize,
@@ -116,12 +116,12 @@ impl<T: Real> BlockTables<T> {
         let (channels, slots) = (view.channels, view.roles.depth.kernel);
         let slot_len = size.slot_len(scheme, channels);
         let offsets = |list: &Vec<StepSegment>| {
-            let mut koff = Vec::new();
-            for slot in 0..2 * slots {
+            let mut koff = Vec::with_capacity((2 * slots - 1) * steps.of_list(list));
+            for slot in 0..2 * slots - 1 {
                 for segment in list {
                     let [i, j] = segment.filter;
                     let at = slot % slots * slot_len + i * size.input_columns + j;
-                    koff.extend(steps.channels(segment).map(|c| (at + c * size.input_tiles()) as u32));
+                    steps.channels(segment).for_each(|c| koff.push((at + c * size.input_tiles()) as u32));
                 }
             }
             RowOffsets::new(koff)
