@@ -1,8 +1,10 @@
 //! Packed weights, in memory of the caller.
 
 use std::ffi::c_void;
+use std::ptr;
+use std::slice;
 
-use convoke::{PackedWeights, Planner};
+use convoke::{PackedWeights, Planner, Workspace};
 
 use crate::element::{AnyWeights, COf, DType, with_type};
 use crate::plan::Plan;
@@ -50,7 +52,10 @@ impl Memory {
     /// Unless the pointer is null, the memory must live, and nobody may write it, as long as the value and what is made of it.
     /// To be packed into, nobody else may use it meanwhile, and it must not overlap what is packed.
     unsafe fn new(begin: *mut u8, len: usize) -> Result<Self> {
-        Ok(Self { begin: pointers::checked("memory", begin, len)?.cast_mut(), len })
+        let begin = pointers::checked("memory", begin, len)?.cast_mut();
+        // Without bytes, an address that no alignment refuses.
+        let begin = if len == 0 { ptr::without_provenance_mut(Workspace::ALIGNMENT) } else { begin };
+        Ok(Self { begin, len })
     }
 
     fn extent(&self) -> Extent {
@@ -61,14 +66,14 @@ impl Memory {
 impl AsRef<[u8]> for Memory {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: checked by `new`, and nobody writes it, says the caller.
-        unsafe { std::slice::from_raw_parts(self.begin, self.len) }
+        unsafe { slice::from_raw_parts(self.begin, self.len) }
     }
 }
 
 impl AsMut<[u8]> for Memory {
     fn as_mut(&mut self) -> &mut [u8] {
         // SAFETY: checked by `new`. Only packing asks for it, while nobody else uses the memory.
-        unsafe { std::slice::from_raw_parts_mut(self.begin, self.len) }
+        unsafe { slice::from_raw_parts_mut(self.begin, self.len) }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Programs in C and C++ that walk through the whole interface, as a user compiles them: by several
 //! compilers, with sanitizers, and under valgrind.
 //!
-//! A compiler or valgrind that is not installed is left out, and the test says so. If the variable
-//! `CONVOKE_ENSURE_TOOLS` lists it, separated by commas, the test fails.
+//! A compiler, its sanitizers or valgrind that are not installed are left out, and the test says so. If the
+//! variable `CONVOKE_ENSURE_TOOLS` lists the tool, separated by commas, the test fails.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,15 +20,19 @@ fn library_dir() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// Whether a tool can be started.
-fn has(tool: &str) -> bool {
-    let is_there = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !is_there {
+/// Whether a command succeeds, which shows whether a tool can do something.
+fn can(tool: &str, what: &str, command: &mut Command) -> bool {
+    let is_able = command.output().is_ok_and(|output| output.status.success());
+    if !is_able {
         let ensured = std::env::var("CONVOKE_ENSURE_TOOLS").unwrap_or_default();
-        assert!(!ensured.split(',').any(|ensured| ensured == tool), "{tool} is missing");
-        eprintln!("skipped: {tool} is not installed");
+        assert!(!ensured.split(',').any(|ensured| ensured == tool), "{tool} cannot {what}");
+        eprintln!("skipped: {tool} cannot {what}");
     }
-    is_there
+    is_able
+}
+
+fn has(tool: &str) -> bool {
+    can(tool, "be started", Command::new(tool).arg("--version"))
 }
 
 /// Runs a command, and returns what it prints.
@@ -51,6 +55,24 @@ fn compilers() -> impl Iterator<Item = Compilers> {
     known.into_iter().filter(|compilers| has(compilers.c) && has(compilers.cpp))
 }
 
+/// Compilers of which some come without the libraries that sanitizers need.
+const SANITIZERS: [&str; 3] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
+
+fn compilers_with_sanitizers() -> impl Iterator<Item = Compilers> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    compilers().filter(|compilers| {
+        // Tests run at the same time.
+        let stem = format!("empty-{}-{:?}", compilers.c, std::thread::current().id());
+        let (source, program) = (dir.join(format!("{stem}.c")), dir.join(stem));
+        std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+        can(
+            compilers.c,
+            "link sanitizers",
+            Command::new(compilers.c).args(SANITIZERS).arg(source).arg("-o").arg(program),
+        )
+    })
+}
+
 impl Compilers {
     /// The compiler for a source file, with the language's version and warnings.
     fn for_source(self, source: &Path) -> Command {
@@ -65,16 +87,23 @@ impl Compilers {
     fn program(self, source: &Path, kind: &str, link: Link, options: &[&str]) -> PathBuf {
         let stem = source.file_stem().unwrap().to_str().unwrap();
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{stem}-{}-{kind}", self.c));
-        let mut command = self.for_source(source);
+        let (dir, mut command) = (library_dir(), self.for_source(source));
         command.args(["-g", "-O1"]).args(options).arg(source).arg("-o").arg(&program);
         match link {
             Link::Shared => {
-                let dir = library_dir();
                 command.arg(dir.join("libconvoke_capi.so")).arg(format!("-Wl,-rpath,{}", dir.display()));
             }
             Link::Static => {
                 // What `rustc --print native-static-libs` says.
-                command.arg(static_library()).args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"]);
+                command.arg(dir.join("libconvoke_capi.a")).args([
+                    "-lgcc_s",
+                    "-lutil",
+                    "-lrt",
+                    "-lpthread",
+                    "-lm",
+                    "-ldl",
+                    "-lc",
+                ]);
             }
         }
         run(command.args(["-pthread", "-lm"]));
@@ -86,10 +115,6 @@ impl Compilers {
 enum Link {
     Shared,
     Static,
-}
-
-fn static_library() -> PathBuf {
-    library_dir().join("libconvoke_capi.a")
 }
 
 fn sources() -> [PathBuf; 2] {
@@ -104,10 +129,9 @@ fn assert_passed(output: &str) {
 
 #[test]
 fn programs_agree_with_the_definition_under_sanitizers() {
-    let options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
-    for compilers in compilers() {
+    for compilers in compilers_with_sanitizers() {
         for source in sources() {
-            let program = compilers.program(&source, "sanitized", Link::Shared, &options);
+            let program = compilers.program(&source, "sanitized", Link::Shared, &SANITIZERS);
             assert_passed(&run(Command::new(program).env("ASAN_OPTIONS", "detect_leaks=1")));
         }
     }
@@ -145,25 +169,23 @@ fn programs_link_with_the_static_library() {
     }
 }
 
-/// From the oldest versions of both languages on that have the integer types it uses.
+/// From the oldest versions of both languages on that have what it uses.
 #[test]
 fn the_header_compiles_alone() {
     let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("header.c");
     std::fs::write(&source, "#include <convoke.h>\n#include <convoke.h>\nextern int unused;\n").unwrap();
-    for compilers in compilers() {
-        let versions = [(compilers.c, "c", &["c99", "c11", "c17", "c2x"][..])];
-        let of_cpp = [(compilers.cpp, "c++", &["c++11", "c++17", "c++20"][..])];
-        for (compiler, language, versions) in versions.into_iter().chain(of_cpp) {
-            for version in versions {
-                let mut command = Command::new(compiler);
-                command.args(["-x", language, &format!("-std={version}"), "-fsyntax-only", "-Wstrict-prototypes"]);
-                let command = command.args(&WARNINGS[..WARNINGS.len() - 1]).arg("-I").arg(crate_dir().join("include"));
-                let is_cpp = language == "c++";
-                // C++ has no prototypes.
-                let command = if is_cpp { command.arg("-Wno-strict-prototypes") } else { command };
-                run(command.arg("-Wno-error=strict-prototypes").arg(&source));
-            }
+    let versions = |compilers: Compilers| {
+        let c = ["c99", "c11", "c17", "c2x"].map(|version| (compilers.c, "c", version));
+        let cpp = ["c++11", "c++17", "c++20"].map(|version| (compilers.cpp, "c++", version));
+        c.into_iter().chain(cpp)
+    };
+    for (compiler, language, version) in compilers().flat_map(versions) {
+        let mut command = Command::new(compiler);
+        command.args(["-x", language, &format!("-std={version}"), "-fsyntax-only"]).args(WARNINGS);
+        if language == "c" {
+            command.arg("-Wstrict-prototypes");
         }
+        run(command.arg("-I").arg(crate_dir().join("include")).arg(&source));
     }
 }
 
@@ -176,18 +198,14 @@ fn the_library_exports_what_the_header_declares() {
     let symbols = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library_dir().join("libconvoke_capi.so")));
     let mut exported: Vec<_> = symbols.lines().filter_map(|line| line.split(' ').next_back()).collect();
     let header = std::fs::read_to_string(crate_dir().join("include/convoke.h")).unwrap();
-    // Declarations begin a line with their type.
-    let declared = header.lines().filter(|line| line.contains("convoke_") && line.contains('('));
-    let names = declared.filter(|line| !line.starts_with([' ', '/', '#', '*']) && !line.starts_with("typedef"));
-    let mut declared: Vec<_> = names
-        .filter_map(|line| {
-            line.split(['(', ' ', '*'])
-                .find(|word| header.contains(&format!("{word}(")) && word.starts_with("convoke_"))
-        })
-        .collect();
+    // A declaration begins a line with the type that it returns.
+    let begins = ["convoke_status ", "const char *", "void "];
+    let declared = header.lines().filter_map(|line| begins.iter().find_map(|begin| line.strip_prefix(begin)));
+    let mut declared: Vec<_> = declared.filter_map(|line| line.split_once('(')).map(|(name, _)| name).collect();
     exported.sort_unstable();
     declared.sort_unstable();
     assert_eq!(declared, exported);
+    assert!(declared.len() > 15, "{declared:?}");
 }
 
 /// Both have the version as text, because no build writes them.
@@ -210,8 +228,8 @@ fn header_and_cmake_files_have_the_version_of_the_crate() {
 #[test]
 fn the_example_with_pthreads_gives_the_same_bits() {
     let source = crate_dir().join("examples/pthreads.c");
-    for compilers in compilers() {
-        let program = compilers.program(&source, "example", Link::Shared, &["-fsanitize=address,undefined"]);
+    for compilers in compilers_with_sanitizers() {
+        let program = compilers.program(&source, "example", Link::Shared, &SANITIZERS);
         for threads in ["1", "2", "5"] {
             let output = run(Command::new(&program).arg(threads));
             assert!(output.ends_with(&format!(" us on {threads}, the same bits\n")), "{output}");
@@ -234,8 +252,8 @@ fn the_programs_of_the_page_on_linking_run() {
         for (i, block) in blocks.iter().enumerate() {
             let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("linking{i}.{extension}"));
             std::fs::write(&source, block).unwrap();
-            for compilers in compilers() {
-                let program = compilers.program(&source, language, Link::Shared, &["-fsanitize=address,undefined"]);
+            for compilers in compilers_with_sanitizers() {
+                let program = compilers.program(&source, language, Link::Shared, &SANITIZERS);
                 let output = run(&mut Command::new(program));
                 assert!(output.starts_with("y[0] = "), "{output}");
             }
