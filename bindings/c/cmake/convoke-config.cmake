@@ -3,7 +3,8 @@
 #   convoke::convoke         the shared library, or the static one if it is alone
 #   convoke::convoke_static  the static library
 #
-# The files of an installation may be moved together: all paths are found from this file.
+# It needs CMake 3.21. The files of an installation may be moved together: all paths are found from
+# this file.
 get_filename_component(_convoke_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(CMAKE_LIBRARY_ARCHITECTURE)
     set(_convoke_multiarch "lib/${CMAKE_LIBRARY_ARCHITECTURE}")

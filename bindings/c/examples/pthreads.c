@@ -1,6 +1,6 @@
 /* A layer on a small pool of POSIX threads.
  *
- *     cc -O2 pthreads.c $(pkg-config --cflags --libs convoke) -pthread -lm -o pthreads && ./pthreads 2
+ *     cc pthreads.c $(pkg-config --cflags --libs convoke) -pthread -o pthreads && ./pthreads 2
  *
  * The pool's threads wait for work, and the thread that calls the library works with them. Any pool
  * with a loop can take its place: pthreadpool's pthreadpool_parallelize_1d has the same four
@@ -55,7 +55,7 @@ static void *thread_of_pool(void *argument)
     return NULL;
 }
 
-/* The loop that convoke calls. One loop at a time: a pool that several threads call needs a queue. */
+/* The loop that convoke calls, one at a time: a pool that several threads call needs a queue. */
 static void parallel_for(void *context, convoke_task task, void *task_context, size_t count)
 {
     pool *p = context;

@@ -15,13 +15,13 @@
  *
  * - Tensors are contiguous, in ONNX's layout: X (N, C, D1, D2, ...), Y (N, M, O1, O2, ...), W
  *   (M, C/group, k1, k2, ...) for Conv and (C, M/group, k1, k2, ...) for ConvTranspose, bias (M).
- *   Dimensions are int64_t, as ONNX has them. Lengths of tensors are numbers of elements, lengths of
- *   other memory are numbers of bytes.
- * - **Errors.** A function that can fail returns a convoke_status, and writes the reason to its last
- *   argument, which may be NULL. Nothing else is written if it fails, except where a function says
- *   so. There is no state of a thread or of the process.
- * - **Pointers** are checked: for NULL, for alignment, and for overlaps where memory is written. The
- *   memory behind a pointer must have the length that is passed with it.
+ *   Dimensions are int64_t, as ONNX has them. Lengths of tensors are numbers of elements, lengths
+ *   of other memory are numbers of bytes.
+ * - **Errors.** A function that can fail returns a convoke_status, and writes the reason to its
+ *   last argument, which may be NULL. Nothing else is written if it fails, except where a function
+ *   says so. There is no state of a thread or of the process.
+ * - **Pointers** are checked: for NULL, for alignment, and for overlaps where memory is written.
+ *   The memory behind a pointer must have the length that is passed with it.
  * - **Structs** that begin with `struct_size` may grow in later versions. Set it to the size of the
  *   struct, and all fields that you do not need to zero, as `{.struct_size = sizeof args}` does.
  *   Zero is the default of every field.
@@ -401,8 +401,8 @@ typedef struct convoke_plan_options {
      */
     const struct convoke_packed *packed;
     /**
-     * Bytes of workspace of a run, at the most, for all threads together. 0 means no limit. With 1,
-     * the plan needs no workspace, which is far slower for most layers.
+     * Bytes of workspace of a run, at the most, for all threads together. 0 means no limit. With
+     * 1, the plan needs no workspace, which is far slower for most layers.
      */
     size_t workspace_limit;
     /**
@@ -558,8 +558,9 @@ typedef struct convoke_executor {
      */
     size_t width;
     /**
-     * Makes the calls `task(task_context, 0)` to `task(task_context, count - 1)`, on any threads, and
-     * returns when all of them have returned. It must not throw, and must not call `task` later.
+     * Makes the calls `task(task_context, 0)` to `task(task_context, count - 1)`, on any threads,
+     * and returns when all of them have returned. It must not throw, and must not call `task`
+     * later.
      */
     void (*parallel_for)(void *context, convoke_task task, void *task_context, size_t count);
 } convoke_executor;

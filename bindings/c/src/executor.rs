@@ -25,8 +25,9 @@ pub struct Executor {
     /// The number of threads that work at the same time, at least 1. The calling thread is one of
     /// them if it does not only wait.
     pub width: usize,
-    /// Makes the calls `task(task_context, 0)` to `task(task_context, count - 1)`, on any threads, and
-    /// returns when all of them have returned. It must not throw, and must not call `task` later.
+    /// Makes the calls `task(task_context, 0)` to `task(task_context, count - 1)`, on any threads,
+    /// and returns when all of them have returned. It must not throw, and must not call `task`
+    /// later.
     pub parallel_for:
         Option<unsafe extern "C" fn(context: *mut c_void, task: Task, task_context: *mut c_void, count: usize)>,
 }

@@ -39,6 +39,14 @@ pub use plan::{convoke_plan_get_info, convoke_plan_output_shape};
 pub use run::{RunArgs, convoke_plan_run};
 pub use status::{Error, Status, convoke_status_name};
 
+// The header promises that threads may share handles.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Operator>();
+    is_shared::<Plan>();
+    is_shared::<Packed>();
+};
+
 /// The version of the library, as `"0.1.0"`: a text that lives as long as the process.
 #[unsafe(no_mangle)]
 pub extern "C" fn convoke_version() -> *const c_char {

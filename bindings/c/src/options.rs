@@ -63,8 +63,8 @@ pub struct PlanOptions {
     /// Weights that are packed already, perhaps for another batch or spatial size of X. The plan
     /// accepts them, and has their instruction set. They are only read until the call returns.
     pub packed: *const Packed,
-    /// Bytes of workspace of a run, at the most, for all threads together. 0 means no limit. With 1,
-    /// the plan needs no workspace, which is far slower for most layers.
+    /// Bytes of workspace of a run, at the most, for all threads together. 0 means no limit. With
+    /// 1, the plan needs no workspace, which is far slower for most layers.
     pub workspace_limit: usize,
     /// A convoke_accuracy.
     pub accuracy: u32,

@@ -49,8 +49,9 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// # Safety
-    /// Unless the pointer is null, the memory must live, and nobody may write it, as long as the value and what is made of it.
-    /// To be packed into, nobody else may use it meanwhile, and it must not overlap what is packed.
+    /// Unless the pointer is null, the memory must live, and nobody may write it, as long as the value
+    /// and what is made of it. To be packed into, nobody else may use it meanwhile, and it must not
+    /// overlap what is packed.
     unsafe fn new(begin: *mut u8, len: usize) -> Result<Self> {
         let begin = pointers::checked("memory", begin, len)?.cast_mut();
         // Without bytes, an address that no alignment refuses.

@@ -137,8 +137,8 @@ pub(crate) unsafe fn optional_text<'a>(name: &str, pointer: *const c_char) -> Re
 /// caller's version has.
 ///
 /// # Safety
-/// The struct is `repr(C)`, its first field is a `usize`, any bytes are a value of it, and its first
-/// version has `FIRST_BYTES` bytes.
+/// The struct is `repr(C)`, its first field is a `usize`, any bytes are a value of it, and its
+/// first version has `FIRST_BYTES` bytes.
 pub(crate) unsafe trait Versioned: Copy {
     /// Its name in C.
     const NAME: &'static str;
@@ -162,8 +162,8 @@ unsafe fn struct_size<T: Versioned>(pointer: *const T) -> Result<usize> {
     Ok(size)
 }
 
-/// Reads a struct of the caller. The fields that an earlier version of it lacks are zero. Those that
-/// a later version has more must be zero, because this version does not know them.
+/// Reads a struct of the caller. The fields that an earlier version of it lacks are zero. Those
+/// that a later version has more must be zero, because this version does not know them.
 ///
 /// # Safety
 /// The pointer must be null, or point to `struct_size` bytes that nobody changes meanwhile, and

@@ -1,8 +1,8 @@
 //! Programs in C and C++ that walk through the whole interface, as a user compiles them: by several
 //! compilers, with sanitizers, and under valgrind.
 //!
-//! A compiler, its sanitizers or valgrind that are not installed are left out, and the test says so. If the
-//! variable `CONVOKE_ENSURE_TOOLS` lists the tool, separated by commas, the test fails.
+//! A compiler, its sanitizers or valgrind that are not installed are left out, and the test says
+//! so. If the variable `CONVOKE_ENSURE_TOOLS` lists the tool, separated by commas, the test fails.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -292,8 +292,8 @@ static inline definition defined(const layer *l, uint32_t dtype, const void *x, 
         int64_t channel = m / per_group * c_per_group + c;
         int64_t filter = l->is_transposed ? (channel * ws[1] + m % per_group) : (m * ws[1] + c);
         double weight = element(dtype, w, (size_t)((filter * ws[2] + i) * ws[3] + j));
-        /* Conv: Y at (a, b) sees X at (a, b) * stride + tap * dilation - pad. ConvTranspose: the same with X and Y
-         * exchanged. */
+        /* Conv: Y at (a, b) sees X at (a, b) * stride + tap * dilation - pad. ConvTranspose: the
+         * same with X and Y exchanged. */
         const int64_t *small = l->is_transposed ? xs : ys, *large = l->is_transposed ? ys : xs;
         for (int64_t a = 0; a < small[2]; a++)
         for (int64_t b = 0; b < small[3]; b++) {
@@ -314,8 +314,8 @@ static inline definition defined(const layer *l, uint32_t dtype, const void *x, 
     return sums;
 }
 
-/* Whether Y is what `activated` makes of the sums and a residual, which may be NULL. The bound is generous: it is there
- * to find wrong arguments, and the library's own tests have the narrow one. */
+/* Whether Y is what `activated` makes of the sums and a residual, which may be NULL. The bound is
+ * generous: it is there to find wrong arguments, and the library's own tests have the narrow one. */
 static inline bool is_defined(definition sums, const layer *l, uint32_t dtype, const void *y, const void *residual,
                               double (*activated)(double))
 {

@@ -1,5 +1,5 @@
-// Every function and every error of convoke.h, from C++17; handles as unique_ptr, and an executor of
-// std::thread.
+// Every function and every error of convoke.h, from C++17; handles as unique_ptr, and an executor
+// of std::thread.
 #include "errors.h"
 
 #include <memory>

@@ -286,8 +286,8 @@ static inline void check_saved(void)
 
 /* --- Images a stride apart ------------------------------------------------------------------ */
 
-/* Two layers write the parts of a concatenation. The first one reads channels of a larger X, and adds a residual whose
- * images are a stride apart too, also in place. */
+/* Two runs write the parts of a concatenation, from channels of a larger X. The second one adds
+ * what the first one wrote, whose images lie between its own, and a third one adds in place. */
 static inline void check_strides(void)
 {
     const layer *l = &LAYERS[0];
