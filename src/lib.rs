@@ -68,3 +68,8 @@ pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, N
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The same for those in Rust of the page on linking.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/linking.md")]
+struct Linking;

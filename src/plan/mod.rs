@@ -240,16 +240,8 @@ impl<T: Element> Plan<T> {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) if the plan is [for a
     /// machine](Planner::machine) whose ISA this CPU lacks.
     pub fn pack(&self, w: &[T], bias: Option<&[T]>) -> Result<PackedWeights<T>, Error> {
-        self.check_runnable()?;
-        self.check_len("W", w.len(), self.geometry.weight_len(), || self.geometry.weight_shape())?;
-        if let Some(bias) = bias {
-            self.check_len("B", bias.len(), self.geometry.bias_len(), || alloc::vec![self.geometry.bias_len()])?;
-        }
-        let mut values = reserved(self.geometry.out_channels, format_args!("{}, bias", self.geometry.op))?;
-        match bias {
-            Some(bias) => values.extend(bias.iter().map(|b| b.to_acc())),
-            None => values.resize(self.geometry.out_channels, T::Acc::ZERO),
-        }
+        self.check_weights(w, bias)?;
+        let values = self.bias_values(bias)?;
         let live = match &self.live {
             None => None,
             Some((taps, method)) => {
@@ -441,6 +433,28 @@ impl<T: Element> Plan<T> {
             );
         }
         Ok(())
+    }
+
+    /// Whether weights can be packed, and the lengths of W and of the bias.
+    fn check_weights(&self, w: &[T], bias: Option<&[T]>) -> Result<(), Error> {
+        self.check_runnable()?;
+        self.check_len("W", w.len(), self.geometry.weight_len(), || self.geometry.weight_shape())?;
+        match bias {
+            Some(bias) => {
+                self.check_len("B", bias.len(), self.geometry.bias_len(), || alloc::vec![self.geometry.bias_len()])
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The bias, or zeros, as sums are computed.
+    fn bias_values(&self, bias: Option<&[T]>) -> Result<Vec<T::Acc>, Error> {
+        let mut values = reserved(self.geometry.out_channels, format_args!("{}, bias", self.geometry.op))?;
+        match bias {
+            Some(bias) => values.extend(bias.iter().map(|b| b.to_acc())),
+            None => values.resize(self.geometry.out_channels, T::Acc::ZERO),
+        }
+        Ok(values)
     }
 
     /// The length of X.

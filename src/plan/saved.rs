@@ -21,10 +21,10 @@ use bytemuck::Pod;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::PackedWeights;
 use super::memory::{PackedMemory, SharedLines};
 use super::packed::{Format, Lineage, Live, Packing};
-use crate::element::Element;
+use super::{Method, PackedWeights, Plan};
+use crate::element::{Compute, Element};
 use crate::error::{Error, bail};
 use crate::exec::{Line, lines_for, reserved};
 
@@ -44,13 +44,13 @@ const HEAD: usize = 24;
 const LINE: usize = size_of::<Line>();
 
 /// What is known of the weights, before their values.
-#[derive(Serialize, Deserialize)]
+#[derive(PartialEq, Serialize, Deserialize)]
 struct Description {
     whole: SavedPacking,
     live: Option<(Vec<Range<usize>>, SavedPacking)>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(PartialEq, Serialize, Deserialize)]
 struct SavedPacking {
     format: Format,
     is_finite: bool,
@@ -59,6 +59,165 @@ struct SavedPacking {
 impl SavedPacking {
     fn of<T: Element>(packing: &Packing<T>) -> Self {
         Self { format: packing.format.clone(), is_finite: packing.is_finite }
+    }
+}
+
+impl Description {
+    fn encoded(&self) -> Result<Vec<u8>, Error> {
+        let Ok(encoded) = postcard::to_allocvec(self) else {
+            bail!(OutOfMemory, "packed weights: the description of their layout cannot be allocated");
+        };
+        Ok(encoded)
+    }
+
+    /// Bytes of weights with this description; saturates.
+    fn saved_bytes<T: Element>(&self) -> Result<usize, Error> {
+        let head = lines_for::<u8>(HEAD + self.encoded()?.len());
+        let packings = [Some(&self.whole), self.live.as_ref().map(|(_, packing)| packing)];
+        let lines = packings.into_iter().flatten().fold(head, |lines, SavedPacking { format, .. }| {
+            let bias = lines_for::<T::Acc>(format.out_channels().unwrap_or(usize::MAX));
+            lines.saturating_add(bias).saturating_add(lines_for::<T::Acc>(format.len))
+        });
+        Ok(lines.saturating_mul(LINE))
+    }
+
+    /// Writes everything before the values, but for the checksum, into bytes that are zero.
+    fn write<'a>(&self, bytes: &'a mut [u8]) -> Result<Parts<'a>, Error> {
+        let encoded = self.encoded()?;
+        let (head, rest) = bytes.split_at_mut((HEAD + encoded.len()).next_multiple_of(LINE));
+        head[..MAGIC.len()].copy_from_slice(&MAGIC);
+        head[CHECKED..CHECKED + 4].copy_from_slice(&VERSION.to_ne_bytes());
+        head[CHECKED + 4..HEAD].copy_from_slice(&(encoded.len() as u32).to_ne_bytes());
+        head[HEAD..HEAD + encoded.len()].copy_from_slice(&encoded);
+        Ok(Parts { rest })
+    }
+}
+
+/// The parts behind a description that are not written yet.
+struct Parts<'a> {
+    rest: &'a mut [u8],
+}
+
+impl<'a> Parts<'a> {
+    /// The next values, which begin at a multiple of 64 bytes. They are zero.
+    fn next<V: Pod>(&mut self, len: usize) -> &'a mut [V] {
+        let (part, rest) = core::mem::take(&mut self.rest).split_at_mut(lines_for::<V>(len) * LINE);
+        self.rest = rest;
+        &mut bytemuck::cast_slice_mut(part)[..len]
+    }
+}
+
+/// Writes the checksum.
+fn seal(bytes: &mut [u8]) {
+    let sum = xxh3_64(&bytes[CHECKED..]).to_ne_bytes();
+    bytes[MAGIC.len()..CHECKED].copy_from_slice(&sum);
+}
+
+impl<T: Element> Plan<T> {
+    /// Bytes that [`pack_into`](Self::pack_into) writes, a multiple of 64. There are a few hundred
+    /// more than [`packed_bytes`](Self::packed_bytes): the description of the layout.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    pub fn pack_into_bytes(&self) -> Result<usize, Error> {
+        self.description(true, true).saved_bytes::<T>()
+    }
+
+    /// As [`pack`](Self::pack), into memory of the caller, which the weights keep and read. It may
+    /// be a file that is mapped: it then holds what [`to_bytes`](PackedWeights::to_bytes) returns,
+    /// for [`from_shared`](PackedWeights::from_shared).
+    ///
+    /// The memory must have [`pack_into_bytes`](Self::pack_into_bytes) bytes, which begin at a
+    /// multiple of [`Workspace::ALIGNMENT`](crate::Workspace::ALIGNMENT). Its owner must return the
+    /// same bytes each time. If it returns fewer later, a run panics.
+    ///
+    /// ```
+    /// use convoke::{Conv, Planner};
+    ///
+    /// /// Memory that begins at a multiple of 64 bytes.
+    /// #[repr(align(64))]
+    /// struct Memory([u8; 4096]);
+    ///
+    /// struct Part(Box<Memory>, usize);
+    ///
+    /// impl AsRef<[u8]> for Part {
+    ///     fn as_ref(&self) -> &[u8] {
+    ///         &self.0.0[..self.1]
+    ///     }
+    /// }
+    ///
+    /// impl AsMut<[u8]> for Part {
+    ///     fn as_mut(&mut self) -> &mut [u8] {
+    ///         &mut self.0.0[..self.1]
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let plan = Planner::new().plan::<f32>(Conv::new([4, 3, 3, 3]), &[1, 3, 16, 16])?;
+    /// let memory = Part(Box::new(Memory([0; 4096])), plan.pack_into_bytes()?);
+    /// let packed = plan.pack_into(&vec![0.5; 4 * 3 * 3 * 3], None, memory)?;
+    /// assert!(plan.accepts(&packed).is_ok());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`pack`](Self::pack); [`BufferLength`](crate::ErrorKind::BufferLength) also if the memory
+    /// is longer or shorter, [`InvalidPacked`](crate::ErrorKind::InvalidPacked) if it is not
+    /// aligned. The memory is unchanged then.
+    pub fn pack_into(
+        &self,
+        w: &[T],
+        bias: Option<&[T]>,
+        mut memory: impl AsRef<[u8]> + AsMut<[u8]> + Send + Sync + 'static,
+    ) -> Result<PackedWeights<T>, Error> {
+        self.check_weights(w, bias)?;
+        let (op, bytes, needed) = (self.geometry.op, memory.as_mut(), self.pack_into_bytes()?);
+        if bytes.len() != needed {
+            let len = bytes.len();
+            bail!(
+                BufferLength,
+                "{op}: the memory for packed weights has {len} bytes, Plan::pack_into_bytes asks for {needed}"
+            );
+        }
+        let misaligned = bytes.as_ptr().addr() % LINE;
+        if misaligned != 0 {
+            bail!(
+                InvalidPacked,
+                "{op}: the memory for packed weights begins {misaligned} bytes behind a multiple of {LINE}"
+            );
+        }
+        // Everything that can fail comes before the first byte is written.
+        let mut values = self.bias_values(bias)?;
+        let whole = values.clone();
+        let live = match &self.live {
+            Some((taps, method)) => Some((method, taps.select(&self.geometry, w, &mut values)?)),
+            None => None,
+        };
+        let is_finite = |w: &[T]| w.iter().all(|w| w.to_acc().is_finite_value());
+        let description = self.description(is_finite(w), live.as_ref().is_none_or(|(_, w)| is_finite(w)));
+        bytes.fill(0);
+        let mut parts = description.write(bytes)?;
+        let mut write = |method: &Method<T>, bias: &[T::Acc], w: &[T]| {
+            parts.next(bias.len()).copy_from_slice(bias);
+            method.lowering.pack(w, parts.next(method.format.len));
+        };
+        write(&self.whole, &whole, w);
+        if let Some((method, w)) = &live {
+            write(method, &values, w);
+        }
+        seal(bytes);
+        let packed = PackedWeights::from_shared(memory)?;
+        if packed.description() != description {
+            bail!(InvalidPacked, "{op}: the memory for packed weights does not keep what is written");
+        }
+        Ok(PackedWeights { lineage: self.lineage.clone(), ..packed })
+    }
+
+    /// The description of weights that the plan packs.
+    fn description(&self, is_finite: bool, is_live_finite: bool) -> Description {
+        let saved = |method: &Method<T>, is_finite| SavedPacking { format: method.format.clone(), is_finite };
+        let live = self.live.as_ref().map(|(taps, method)| (taps.ranges.clone(), saved(method, is_live_finite)));
+        Description { whole: saved(&self.whole, is_finite), live }
     }
 }
 
@@ -85,34 +244,17 @@ impl<T: Element> PackedWeights<T> {
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        let description = Description {
-            whole: SavedPacking::of(&self.whole),
-            live: self.live.as_ref().map(|live| (live.taps.clone(), SavedPacking::of(&live.packing))),
-        };
-        let Ok(description) = postcard::to_allocvec(&description) else {
-            bail!(OutOfMemory, "packed weights: the description of their layout cannot be allocated");
-        };
         let packings = [Some(&self.whole), self.live.as_ref().map(|live| &live.packing)];
-        let head = (HEAD + description.len()).next_multiple_of(LINE);
-        let of_packing = |packing: &Packing<T>| {
-            size_of_val(packing.bias.as_slice()).next_multiple_of(LINE) + size_of_val(packing.memory.lines())
-        };
-        let len = packings.iter().flatten().fold(head, |len, packing| len + of_packing(packing));
+        let description = self.description();
+        let len = description.saved_bytes::<T>()?;
         let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
-        bytes.extend(MAGIC);
-        bytes.extend([0; CHECKED - MAGIC.len()]);
-        bytes.extend(VERSION.to_ne_bytes());
-        bytes.extend((description.len() as u32).to_ne_bytes());
-        bytes.extend(&description);
+        bytes.resize(len, 0);
+        let mut parts = description.write(&mut bytes)?;
         for packing in packings.into_iter().flatten() {
-            for part in [bytemuck::cast_slice(&packing.bias), bytemuck::cast_slice(packing.memory.lines())] {
-                bytes.resize(bytes.len().next_multiple_of(LINE), 0);
-                bytes.extend::<&[u8]>(part);
-            }
+            parts.next(packing.bias.len()).copy_from_slice(&packing.bias);
+            parts.next(packing.format.len).copy_from_slice(packing.values());
         }
-        bytes.resize(bytes.len().next_multiple_of(LINE), 0);
-        let sum = xxh3_64(&bytes[CHECKED..]).to_ne_bytes();
-        bytes[MAGIC.len()..CHECKED].copy_from_slice(&sum);
+        seal(&mut bytes);
         Ok(bytes)
     }
 
@@ -146,6 +288,11 @@ impl<T: Element> PackedWeights<T> {
             bail!(InvalidPacked, "packed weights: they begin {misaligned} bytes behind a multiple of {LINE}");
         }
         Self::read(bytes, |range| Ok(PackedMemory::Shared(SharedLines::new(owner.clone(), range))))
+    }
+
+    fn description(&self) -> Description {
+        let live = self.live.as_ref().map(|live| (live.taps.clone(), SavedPacking::of(&live.packing)));
+        Description { whole: SavedPacking::of(&self.whole), live }
     }
 
     /// Reads weights whose values at some bytes become what `memory` returns.

@@ -44,6 +44,13 @@ impl AsRef<[u8]> for Mapped {
     }
 }
 
+impl AsMut<[u8]> for Mapped {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.begin..][..self.len]
+    }
+}
+
+/// Also of those that are packed into memory of the caller.
 #[test]
 fn saved_weights_of_every_algorithm_give_the_same_bits() {
     fn check<T: Scalar>() {
@@ -57,6 +64,11 @@ fn saved_weights_of_every_algorithm_give_the_same_bits() {
                 let expected = bits(&operands.run_packed(&plan, &packed, Threads::Serial).unwrap());
                 let saved = packed.to_bytes().unwrap();
                 assert_eq!(saved.len() % 64, 0);
+                let dirty = vec![0xa5; plan.pack_into_bytes().unwrap()];
+                let placed = plan.pack_into(&operands.w, operands.bias.as_deref(), Mapped::new(&dirty, 0)).unwrap();
+                assert_eq!(placed.to_bytes().unwrap(), saved);
+                let y = operands.run_packed(&plan, &placed, Threads::Serial).unwrap();
+                assert_eq!(bits(&y), expected);
                 let copied = PackedWeights::<T>::from_bytes(&saved).unwrap();
                 let shared = PackedWeights::<T>::from_shared(Mapped::new(&saved, 0)).unwrap();
                 for loaded in [copied, shared] {
@@ -222,6 +234,83 @@ fn mapped_weights_must_be_aligned() {
     let error = PackedWeights::<f32>::from_shared(Mapped::new(&saved(), 8)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidPacked);
     assert_eq!(error.to_string(), "packed weights: they begin 8 bytes behind a multiple of 64");
+}
+
+#[test]
+fn weights_are_packed_into_memory_of_the_right_length_and_alignment() {
+    let layer = layer_with_dead_taps();
+    let plan = Planner::new().plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+    let operands = Operands::<f32>::uniform(plan.geometry(), 54);
+    let bytes = plan.pack_into_bytes().unwrap();
+    let pack = |len: usize, offset: usize, w: &[f32], bias: Option<&[f32]>| {
+        let memory = Arc::new(std::sync::Mutex::new(vec![0xa5; len + 128]));
+        let error = plan.pack_into(w, bias, Dirty::new(&memory, len, offset)).unwrap_err();
+        assert!(memory.lock().unwrap().iter().all(|byte| *byte == 0xa5), "{error}");
+        (error.kind(), error.to_string())
+    };
+    for len in [0, bytes - 64, bytes - 1, bytes + 1, bytes + 64] {
+        let message =
+            format!("Conv: the memory for packed weights has {len} bytes, Plan::pack_into_bytes asks for {bytes}");
+        assert_eq!(pack(len, 0, &operands.w, None), (ErrorKind::BufferLength, message));
+    }
+    let message = "Conv: the memory for packed weights begins 8 bytes behind a multiple of 64";
+    assert_eq!(pack(bytes, 8, &operands.w, None), (ErrorKind::InvalidPacked, message.into()));
+    assert_eq!(pack(bytes, 0, &operands.w[1..], None).0, ErrorKind::BufferLength);
+    assert_eq!(pack(bytes, 0, &operands.w, Some(&[1.0])).0, ErrorKind::BufferLength);
+}
+
+/// Memory that a test looks at after its owner is gone.
+struct Dirty {
+    shared: Arc<std::sync::Mutex<Vec<u8>>>,
+    mapped: Mapped,
+}
+
+impl Dirty {
+    fn new(shared: &Arc<std::sync::Mutex<Vec<u8>>>, len: usize, offset: usize) -> Self {
+        Self { shared: shared.clone(), mapped: Mapped::new(&vec![0xa5; len], offset) }
+    }
+}
+
+impl Drop for Dirty {
+    fn drop(&mut self) {
+        self.shared.lock().unwrap()[..self.mapped.len].copy_from_slice(self.mapped.as_ref());
+    }
+}
+
+impl AsRef<[u8]> for Dirty {
+    fn as_ref(&self) -> &[u8] {
+        self.mapped.as_ref()
+    }
+}
+
+impl AsMut<[u8]> for Dirty {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.mapped.as_mut()
+    }
+}
+
+/// Weights of another layer would be accepted as those of the plan.
+#[test]
+fn memory_that_returns_other_bytes_than_were_packed_is_refused() {
+    struct Other(Mapped, Mapped);
+
+    impl AsRef<[u8]> for Other {
+        fn as_ref(&self) -> &[u8] {
+            self.1.as_ref()
+        }
+    }
+
+    impl AsMut<[u8]> for Other {
+        fn as_mut(&mut self) -> &mut [u8] {
+            self.0.as_mut()
+        }
+    }
+
+    let plan = Planner::new().plan::<f32>(Conv::new([9, 3, 1, 1]), &[1, 3, 5, 5]).unwrap();
+    let bytes = vec![0; plan.pack_into_bytes().unwrap()];
+    let memory = Other(Mapped::new(&bytes, 0), Mapped::new(&saved(), 0));
+    let error = plan.pack_into(&[0.5; 9 * 3], None, memory).unwrap_err();
+    assert_eq!(error.to_string(), "Conv: the memory for packed weights does not keep what is written");
 }
 
 /// An owner whose bytes change must not make a run read past them.

@@ -1,0 +1,17 @@
+# Versions of convoke follow Semantic Versioning: below 1.0, a change of the second number may break.
+set(PACKAGE_VERSION "0.1.0")
+
+if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+    set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+    string(REGEX MATCH "^(0\\.[0-9]+|[1-9][0-9]*)" _convoke_series "${PACKAGE_VERSION}")
+    string(REGEX MATCH "^(0\\.[0-9]+|0$|[1-9][0-9]*)" _convoke_wanted "${PACKAGE_FIND_VERSION}")
+    if(NOT PACKAGE_FIND_VERSION OR _convoke_wanted STREQUAL _convoke_series OR _convoke_wanted STREQUAL "0")
+        set(PACKAGE_VERSION_COMPATIBLE TRUE)
+    else()
+        set(PACKAGE_VERSION_COMPATIBLE FALSE)
+    endif()
+    if(PACKAGE_FIND_VERSION STREQUAL PACKAGE_VERSION)
+        set(PACKAGE_VERSION_EXACT TRUE)
+    endif()
+endif()

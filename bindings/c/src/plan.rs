@@ -1,0 +1,369 @@
+//! Plans: what is decided once for an operator and a shape of X.
+
+use std::ffi::{CString, c_char};
+use std::ptr;
+
+use convoke::{Element, Geometry, Workspace};
+
+use crate::element::{COf, DType, with_type};
+use crate::operator::Operator;
+use crate::options::{Choices, PlanOptions};
+use crate::packed::{self, PackArgs, Packed};
+use crate::pointers::{self, Versioned};
+use crate::run::{self, RunArgs};
+use crate::status::{Error, Result, Status, fail, guard};
+
+/// How to compute an operator on X of one shape and element type. Threads may share it.
+pub struct Plan {
+    pub(crate) layer: Box<dyn Layer>,
+    /// With all images.
+    geometry: Geometry,
+    /// Of algorithm, instruction set and kernel.
+    names: [CString; 3],
+}
+
+/// A plan of any element type.
+pub(crate) trait Layer: Send + Sync {
+    fn packed_bytes(&self) -> Result<usize>;
+
+    fn workspace_bytes(&self) -> usize;
+
+    fn threads(&self) -> usize;
+
+    fn explanation(&self) -> String;
+
+    fn accepts(&self, packed: &Packed) -> Result<()>;
+
+    /// # Safety
+    /// As `packed::pack`.
+    unsafe fn pack(&self, args: &PackArgs) -> Result<Packed>;
+
+    /// # Safety
+    /// As `run::run`.
+    unsafe fn run(&self, args: &RunArgs) -> Result<()>;
+}
+
+/// The images of a batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Batch {
+    pub(crate) images: usize,
+    /// Whether the plan is one of a single image.
+    pub(crate) is_separate: bool,
+    /// Elements of an image of X, and of Y.
+    pub(crate) x_image: usize,
+    pub(crate) y_image: usize,
+}
+
+impl Batch {
+    fn new(geometry: &Geometry, is_separate: bool) -> Self {
+        let per_image = |len: usize| len.checked_div(geometry.batch).unwrap_or(0);
+        Self {
+            images: geometry.batch,
+            is_separate,
+            x_image: per_image(geometry.input_len()),
+            y_image: per_image(geometry.output_len()),
+        }
+    }
+}
+
+/// A plan with its element type.
+pub(crate) struct TypedPlan<T: Element> {
+    pub(crate) plan: convoke::Plan<T>,
+    pub(crate) batch: Batch,
+}
+
+impl<T: COf> TypedPlan<T> {
+    /// The weights, if they are of this type. A run checks the rest.
+    pub(crate) fn weights<'p>(&self, packed: &'p Packed) -> Result<&'p convoke::PackedWeights<T>> {
+        match T::of(&packed.weights) {
+            Some(weights) => Ok(weights),
+            None => {
+                let (has, needs) = (packed.weights.dtype(), T::DTYPE_IN_C);
+                fail!(PackedMismatch, "the weights were packed for {}, the plan needs {}", has.name(), needs.name())
+            }
+        }
+    }
+}
+
+impl<T: COf> Layer for TypedPlan<T> {
+    fn packed_bytes(&self) -> Result<usize> {
+        Ok(self.plan.pack_into_bytes()?)
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.plan.workspace_bytes()
+    }
+
+    fn threads(&self) -> usize {
+        self.plan.threads()
+    }
+
+    fn explanation(&self) -> String {
+        self.plan.explain().to_string()
+    }
+
+    fn accepts(&self, packed: &Packed) -> Result<()> {
+        Ok(self.plan.accepts(self.weights(packed)?)?)
+    }
+
+    unsafe fn pack(&self, args: &PackArgs) -> Result<Packed> {
+        // SAFETY: the same.
+        unsafe { packed::pack(&self.plan, args) }
+    }
+
+    unsafe fn run(&self, args: &RunArgs) -> Result<()> {
+        // SAFETY: the same.
+        unsafe { run::run(self, args) }
+    }
+}
+
+fn planned<T: COf>(operator: &convoke::Operator, choices: &Choices, x_shape: &[usize]) -> Result<Plan> {
+    let geometry = operator.geometry(x_shape)?;
+    let is_separate = choices.separates_images && geometry.batch > 1;
+    let mut planned_shape = x_shape.to_vec();
+    if is_separate {
+        planned_shape[0] = 1;
+    }
+    let plan = choices.planner.plan::<T>(operator.clone(), &planned_shape)?;
+    let name = |name: &str| CString::new(name).unwrap_or_default();
+    let names = [name(plan.algorithm().name()), name(plan.isa().name()), name(plan.kernel())];
+    let batch = Batch::new(&geometry, is_separate);
+    Ok(Plan { layer: Box::new(TypedPlan { plan, batch }), geometry, names })
+}
+
+/// The dimensions of X as sizes.
+fn sizes(op: &str, dims: &[i64]) -> Result<Vec<usize>> {
+    let size = |(axis, dim): (usize, &i64)| match usize::try_from(*dim) {
+        Ok(size) => Ok(size),
+        Err(_) if *dim < 0 => {
+            fail!(InvalidShape, "{op}: X has size {dim} on axis {axis}, must be known and not negative")
+        }
+        Err(_) => fail!(Overflow, "{op}: X has size {dim} on axis {axis}, more than the address space"),
+    };
+    dims.iter().enumerate().map(size).collect()
+}
+
+/// Makes a plan: picks the algorithm that is estimated to be the fastest.
+///
+/// It takes tens of microseconds, and allocates. Nothing is measured.
+///
+/// @param op      the operator. The plan does not need it later.
+/// @param options wishes and limits; NULL for none.
+/// @param dtype   a convoke_dtype: the element type of X, W, bias, residual and Y.
+/// @param x_dims  the shape of X, (N, C, D1, D2, ...).
+/// @param x_rank  the number of X's dimensions, at least 3.
+/// @param plan    becomes the plan, or NULL if the call fails. The caller destroys it.
+/// @param error   becomes the reason of a failure; may be NULL.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn convoke_plan_create(
+    op: *const Operator,
+    options: *const PlanOptions,
+    dtype: u32,
+    x_dims: *const i64,
+    x_rank: usize,
+    plan: *mut *mut Plan,
+    error: *mut Error,
+) -> Status {
+    let make = || {
+        // SAFETY: the caller's pointers.
+        let (operator, choices, x_dims) = unsafe {
+            let operator = &pointers::value("op", op)?.operator;
+            (operator, Choices::read(options)?, pointers::values("x_dims", x_dims, x_rank)?)
+        };
+        let x_shape = sizes(operator.op_name(), x_dims)?;
+        with_type!(DType::of(dtype)?, planned(operator, &choices, &x_shape))
+    };
+    // SAFETY: the caller's pointers.
+    unsafe { guard(error, || pointers::hand_over("plan", plan, make)) }
+}
+
+/// What a caller needs to know of a plan to allocate its memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PlanInfo {
+    /// sizeof(convoke_plan_info), set by the caller.
+    pub struct_size: usize,
+    /// Elements of X.
+    pub x_len: usize,
+    /// Elements of W.
+    pub w_len: usize,
+    /// Elements of the bias.
+    pub bias_len: usize,
+    /// Elements of Y, and of a residual.
+    pub y_len: usize,
+    /// The number of Y's dimensions, and X's.
+    pub y_rank: usize,
+    /// Bytes of packed weights. It is a multiple of `packed_alignment`.
+    pub packed_bytes: usize,
+    /// What the address of packed weights must be a multiple of.
+    pub packed_alignment: usize,
+    /// Bytes of workspace of a run on `threads` threads. A run on fewer threads needs as much for
+    /// each of them. It is a multiple of `workspace_alignment`, and may be 0.
+    pub workspace_bytes: usize,
+    /// What the address of a workspace must be a multiple of.
+    pub workspace_alignment: usize,
+    /// The number of threads that the plan was made for. A run has no more.
+    pub threads: usize,
+    /// The name of the algorithm. This and the other texts live as long as the plan.
+    pub algorithm: *const c_char,
+    /// The name of the instruction set.
+    pub isa: *const c_char,
+    /// The name of the kernel that does most of the work.
+    pub kernel: *const c_char,
+}
+
+// SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
+unsafe impl Versioned for PlanInfo {
+    const NAME: &'static str = "convoke_plan_info";
+}
+
+impl Plan {
+    fn info(&self, struct_size: usize) -> Result<PlanInfo> {
+        let [algorithm, isa, kernel] = self.names.each_ref().map(|name| name.as_ptr());
+        Ok(PlanInfo {
+            struct_size,
+            x_len: self.geometry.input_len(),
+            w_len: self.geometry.weight_len(),
+            bias_len: self.geometry.bias_len(),
+            y_len: self.geometry.output_len(),
+            y_rank: 2 + self.geometry.axes.len(),
+            packed_bytes: self.layer.packed_bytes()?,
+            packed_alignment: Workspace::ALIGNMENT,
+            workspace_bytes: self.layer.workspace_bytes(),
+            workspace_alignment: Workspace::ALIGNMENT,
+            threads: self.layer.threads(),
+            algorithm,
+            isa,
+            kernel,
+        })
+    }
+}
+
+/// Writes lengths, numbers of bytes and names of a plan.
+///
+/// @param plan  the plan.
+/// @param info  becomes all this. Its `struct_size` must be set.
+/// @param error becomes the reason of a failure; may be NULL.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn convoke_plan_get_info(plan: *const Plan, info: *mut PlanInfo, error: *mut Error) -> Status {
+    let write = || {
+        // SAFETY: the caller's pointers.
+        unsafe {
+            let plan = pointers::value("plan", plan)?;
+            pointers::write_sized(info, |struct_size| plan.info(struct_size))
+        }
+    };
+    // SAFETY: the caller's pointers.
+    unsafe { guard(error, write) }
+}
+
+/// Memory of the caller for as many values as there are, with their names.
+struct Room<T> {
+    name: &'static str,
+    begin: *mut T,
+    capacity: usize,
+    length_name: &'static str,
+    /// Where their number goes.
+    length: *mut usize,
+}
+
+impl<T: Copy> Room<T> {
+    /// Writes values if there is room for all of them, and in any case the number `length`. Without
+    /// any room, the number is what was asked for.
+    ///
+    /// # Safety
+    /// `begin` must be null or memory for `capacity` values, `length` null or memory for a number.
+    unsafe fn fill(self, values: &[T], length: usize) -> Result<()> {
+        // SAFETY: the same.
+        unsafe { pointers::write(self.length_name, self.length, length)? };
+        if self.capacity == 0 {
+            return Ok(());
+        }
+        if self.capacity < values.len() {
+            let (name, capacity, needed) = (self.name, self.capacity, values.len());
+            fail!(BufferLength, "{name}: there is room for {capacity}, {needed} are needed");
+        }
+        // SAFETY: the same.
+        let room = unsafe { pointers::memory(self.name, self.begin, self.capacity)? };
+        // SAFETY: there is room for them, and the caller's memory is not ours.
+        unsafe { ptr::copy_nonoverlapping(values.as_ptr(), room.as_mut_ptr().cast(), values.len()) };
+        Ok(())
+    }
+}
+
+/// Writes the shape of Y, (N, M, O1, O2, ...).
+///
+/// @param plan     the plan.
+/// @param dims     becomes the shape, if there is room for all of it.
+/// @param capacity the number of dimensions that `dims` has room for. If it is 0, only `rank` is
+///                 written, and `dims` may be NULL.
+/// @param rank     becomes the number of dimensions, which is that of X.
+/// @param error    becomes the reason of a failure; may be NULL.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn convoke_plan_output_shape(
+    plan: *const Plan,
+    dims: *mut i64,
+    capacity: usize,
+    rank: *mut usize,
+    error: *mut Error,
+) -> Status {
+    let write = || {
+        // SAFETY: the caller's pointer.
+        let plan = unsafe { pointers::value("plan", plan)? };
+        // Geometry has checked that sizes have 63 bits.
+        let shape: Vec<i64> = plan.geometry.output_shape().into_iter().map(|size| size as i64).collect();
+        // SAFETY: the caller's pointers.
+        unsafe {
+            Room { name: "dims", begin: dims, capacity, length_name: "rank", length: rank }.fill(&shape, shape.len())
+        }
+    };
+    // SAFETY: the caller's pointers.
+    unsafe { guard(error, write) }
+}
+
+/// Writes a text that says what was picked, and why each other algorithm was not. It is for people:
+/// any version may change it.
+///
+/// For a plan of separate images, it is about one image.
+///
+/// @param plan     the plan.
+/// @param text     becomes the text, with a zero at its end, if there is room for all of it.
+/// @param capacity bytes that `text` has room for. If it is 0, only `length` is written, and `text`
+///                 may be NULL.
+/// @param length   becomes the length of the text in bytes, without the zero at its end.
+/// @param error    becomes the reason of a failure; may be NULL.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn convoke_plan_explain(
+    plan: *const Plan,
+    text: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+    error: *mut Error,
+) -> Status {
+    let write = || {
+        // SAFETY: the caller's pointer.
+        let mut explanation = unsafe { pointers::value("plan", plan)? }.layer.explanation();
+        let len = explanation.len();
+        explanation.push('\0');
+        // SAFETY: the caller's pointers.
+        unsafe {
+            let begin = text.cast();
+            Room { name: "text", begin, capacity, length_name: "length", length }.fill(explanation.as_bytes(), len)
+        }
+    };
+    // SAFETY: the caller's pointers.
+    unsafe { guard(error, write) }
+}
+
+/// Destroys a plan. Weights that it packed stay. NULL is allowed.
+///
+/// It must be one of this library, which is destroyed once, and no run may use it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn convoke_plan_destroy(plan: *mut Plan) {
+    // SAFETY: the same.
+    unsafe { pointers::destroy(plan) };
+}

@@ -1,0 +1,294 @@
+//! Pointers of the caller: checked for null and alignment, and for overlaps.
+
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::slice;
+
+use crate::status::{Result, fail};
+
+/// Checks that a pointer can be one to a value of its type.
+fn check<T>(name: &str, pointer: *const T) -> Result<()> {
+    if pointer.is_null() {
+        fail!(InvalidPointer, "{name} is NULL");
+    }
+    if !pointer.is_aligned() {
+        fail!(InvalidPointer, "{name} is at an address that is not a multiple of {}", align_of::<T>());
+    }
+    Ok(())
+}
+
+/// A value of the caller.
+///
+/// # Safety
+/// The pointer must be null, or point to such a value, which nobody changes in `'a`.
+pub(crate) unsafe fn value<'a, T>(name: &str, pointer: *const T) -> Result<&'a T> {
+    check(name, pointer)?;
+    // SAFETY: the caller's, and neither null nor misaligned.
+    Ok(unsafe { &*pointer })
+}
+
+/// Writes a value to memory of the caller.
+///
+/// # Safety
+/// The pointer must be null, or point to memory for such a value that may be written.
+pub(crate) unsafe fn write<T>(name: &str, pointer: *mut T, value: T) -> Result<()> {
+    check(name, pointer)?;
+    // SAFETY: the caller's, and neither null nor misaligned.
+    unsafe { pointer.write(value) };
+    Ok(())
+}
+
+/// Hands a new handle to the caller, or null if it cannot be made.
+///
+/// # Safety
+/// As [`write`].
+pub(crate) unsafe fn hand_over<T>(name: &str, out: *mut *mut T, make: impl FnOnce() -> Result<T>) -> Result<()> {
+    // SAFETY: the same. It is checked before anything is made, so that nothing is lost.
+    unsafe { write(name, out, ptr::null_mut())? };
+    let handle = Box::into_raw(Box::new(make()?));
+    // SAFETY: the same.
+    unsafe { write(name, out, handle) }
+}
+
+/// Destroys a handle. Null is allowed.
+///
+/// # Safety
+/// It must be null or one of [`hand_over`], which is destroyed once.
+pub(crate) unsafe fn destroy<T>(handle: *mut T) {
+    if !handle.is_null() {
+        // SAFETY: `hand_over` made it of a box.
+        drop(unsafe { Box::from_raw(handle) });
+    }
+}
+
+/// Checks memory of `len` values. Without values any pointer will do, also null. Returns the
+/// pointer, or one that no value is behind.
+pub(crate) fn checked<T>(name: &str, pointer: *const T, len: usize) -> Result<*const T> {
+    if len == 0 {
+        return Ok(ptr::dangling());
+    }
+    check(name, pointer)?;
+    match len.checked_mul(size_of::<T>()) {
+        Some(bytes) if bytes <= isize::MAX as usize && pointer.addr().checked_add(bytes).is_some() => Ok(pointer),
+        _ => fail!(Overflow, "{name} has {len} elements of {} bytes, more than the address space", size_of::<T>()),
+    }
+}
+
+/// Values of the caller.
+///
+/// # Safety
+/// Unless the pointer is null or `len` is 0, it must point to `len` such values, which nobody
+/// changes in `'a`.
+pub(crate) unsafe fn values<'a, T>(name: &str, pointer: *const T, len: usize) -> Result<&'a [T]> {
+    let pointer = checked(name, pointer, len)?;
+    // SAFETY: the caller's, not misaligned, and not too long.
+    Ok(unsafe { slice::from_raw_parts(pointer, len) })
+}
+
+/// Memory of the caller, to be written.
+///
+/// # Safety
+/// Unless the pointer is null or `len` is 0, it must point to memory of `len` such values, which
+/// nobody else uses in `'a`.
+pub(crate) unsafe fn memory<'a, T>(name: &str, pointer: *mut T, len: usize) -> Result<&'a mut [MaybeUninit<T>]> {
+    let pointer = checked(name, pointer, len)?;
+    // SAFETY: the caller's, not misaligned, and not too long.
+    Ok(unsafe { slice::from_raw_parts_mut(pointer.cast_mut().cast(), len) })
+}
+
+/// Bytes of the caller, to be written, at a multiple of an alignment.
+///
+/// # Safety
+/// As [`memory`]. Bytes that are not initialised must be written before they are read.
+pub(crate) unsafe fn bytes_mut<'a>(name: &str, pointer: *mut u8, len: usize, alignment: usize) -> Result<&'a mut [u8]> {
+    let pointer = checked(name, pointer, len)?.cast_mut();
+    if len > 0 && !pointer.addr().is_multiple_of(alignment) {
+        fail!(InvalidPointer, "{name} is at an address that is not a multiple of {alignment}");
+    }
+    // SAFETY: the caller's, and not too long.
+    Ok(unsafe { slice::from_raw_parts_mut(pointer, len) })
+}
+
+/// A text of the caller.
+///
+/// # Safety
+/// The pointer must be null, or point to a text that ends with a zero, which nobody changes in
+/// `'a`.
+pub(crate) unsafe fn text<'a>(name: &str, pointer: *const c_char) -> Result<&'a str> {
+    check(name, pointer)?;
+    // SAFETY: the caller's, and not null.
+    match unsafe { CStr::from_ptr(pointer) }.to_str() {
+        Ok(text) => Ok(text),
+        Err(_) => fail!(InvalidArgument, "{name} is not UTF-8"),
+    }
+}
+
+/// A text of the caller, or none for null.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn optional_text<'a>(name: &str, pointer: *const c_char) -> Result<Option<&'a str>> {
+    // SAFETY: the same.
+    if pointer.is_null() { Ok(None) } else { unsafe { text(name, pointer) }.map(Some) }
+}
+
+/// A struct of the interface whose first field, `struct_size`, says how many bytes of it the
+/// caller's version has.
+///
+/// # Safety
+/// The struct is `repr(C)`, its first field is a `usize`, any bytes are a value of it, and its
+/// first version has `FIRST_BYTES` bytes.
+pub(crate) unsafe trait Versioned: Copy {
+    /// Its name in C.
+    const NAME: &'static str;
+
+    /// Bytes of the first version. Those of later ones stand behind them.
+    const FIRST_BYTES: usize = size_of::<Self>();
+}
+
+/// The caller's `struct_size`, if it is that of a version of the struct.
+///
+/// # Safety
+/// The pointer must be null, or one to a struct whose first field can be read.
+unsafe fn struct_size<T: Versioned>(pointer: *const T) -> Result<usize> {
+    check(T::NAME, pointer)?;
+    // SAFETY: the first field of the caller's struct.
+    let size = unsafe { pointer.cast::<usize>().read() };
+    if size < T::FIRST_BYTES {
+        let (name, needed) = (T::NAME, size_of::<T>());
+        fail!(InvalidArgument, "{name}: struct_size is {size}, it must be sizeof({name}), which is {needed}");
+    }
+    Ok(size)
+}
+
+/// Reads a struct of the caller. The fields that an earlier version of it lacks are zero. Those
+/// that a later version has more must be zero, because this version does not know them.
+///
+/// # Safety
+/// The pointer must be null, or point to `struct_size` bytes that nobody changes meanwhile, and
+/// `struct_size` to its first field.
+pub(crate) unsafe fn sized<T: Versioned>(pointer: *const T) -> Result<T> {
+    // SAFETY: the caller's struct.
+    let size = unsafe { struct_size(pointer)? };
+    let known = size.min(size_of::<T>());
+    // SAFETY: the caller says that there are so many bytes.
+    let more = unsafe { values(T::NAME, pointer.cast::<u8>().add(known), size - known)? };
+    if more.iter().any(|byte| *byte != 0) {
+        fail!(InvalidArgument, "{}: a field is set that this version of the library does not have", T::NAME);
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: both have so many bytes, and zeros or the caller's bytes are a value.
+    unsafe {
+        ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast(), known);
+        Ok(value.assume_init())
+    }
+}
+
+/// Writes a struct of the caller, who has set its `struct_size`: the fields that the caller's
+/// version has. Those that a later version has more become zero.
+///
+/// # Safety
+/// The pointer must be null, or point to `struct_size` bytes that may be written.
+pub(crate) unsafe fn write_sized<T: Versioned>(pointer: *mut T, value: impl FnOnce(usize) -> Result<T>) -> Result<()> {
+    // SAFETY: the caller's struct.
+    let size = unsafe { struct_size(pointer)? };
+    let (value, known) = (value(size)?, size.min(size_of::<T>()));
+    // SAFETY: the caller says that so many bytes may be written.
+    unsafe {
+        ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), pointer.cast(), known);
+        pointer.cast::<u8>().add(known).write_bytes(0, size - known);
+    }
+    Ok(())
+}
+
+/// The addresses of some memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    begin: usize,
+    bytes: usize,
+}
+
+impl Extent {
+    pub(crate) fn new<T>(pointer: *const T, len: usize) -> Self {
+        Self { begin: pointer.addr(), bytes: len.saturating_mul(size_of::<T>()) }
+    }
+
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        let starts_in = |a: Self, b: Self| a.begin >= b.begin && a.begin - b.begin < b.bytes;
+        self.bytes > 0 && other.bytes > 0 && (starts_in(self, other) || starts_in(other, self))
+    }
+
+    /// The same memory so many bytes further on, or back.
+    pub(crate) fn moved(self, bytes: isize) -> Self {
+        Self { begin: self.begin.wrapping_add_signed(bytes), ..self }
+    }
+}
+
+/// Checks that memory that is written is no other memory.
+pub(crate) fn check_apart(written: (&str, Extent), others: &[(&str, Extent)]) -> Result<()> {
+    match others.iter().find(|(_, other)| written.1.overlaps(*other)) {
+        Some((other, _)) => fail!(InvalidPointer, "{} overlaps {other}", written.0),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_overlaps_where_it_shares_a_byte() {
+        let extent = |begin: usize, bytes: usize| Extent { begin, bytes };
+        let overlaps = |a: Extent, b: Extent| {
+            assert_eq!(a.overlaps(b), b.overlaps(a));
+            a.overlaps(b)
+        };
+        assert!(overlaps(extent(100, 8), extent(107, 1)) && overlaps(extent(100, 8), extent(96, 64)));
+        assert!(!overlaps(extent(100, 8), extent(108, 8)) && !overlaps(extent(100, 8), extent(104, 0)));
+        assert!(
+            overlaps(extent(100, 8).moved(8), extent(108, 8)) && !overlaps(extent(100, 8).moved(-8), extent(100, 8))
+        );
+        assert!(!overlaps(extent(usize::MAX - 7, 8), extent(0, 8)));
+    }
+
+    /// As the library has it: its first version had no `b`.
+    #[repr(C)]
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    struct Known {
+        struct_size: usize,
+        a: usize,
+        b: usize,
+    }
+
+    // SAFETY: as the trait asks.
+    unsafe impl Versioned for Known {
+        const NAME: &'static str = "known";
+        const FIRST_BYTES: usize = 2 * size_of::<usize>();
+    }
+
+    /// What is read of a caller's struct of some fields, and what is written to it.
+    fn read_and_written(fields: &[usize]) -> Option<(Known, Vec<usize>)> {
+        let mut theirs = fields.to_vec();
+        let pointer = theirs.as_mut_ptr().cast::<Known>();
+        // SAFETY: the memory has the bytes that its first value says, or is refused.
+        unsafe {
+            let read = sized(pointer).ok()?;
+            write_sized(pointer, |struct_size| Ok(Known { struct_size, a: 8, b: 9 })).unwrap();
+            Some((read, theirs))
+        }
+    }
+
+    #[test]
+    fn structs_of_other_versions_are_read_and_written_as_far_as_both_know_them() {
+        let bytes = |fields: usize| fields * size_of::<usize>();
+        let earlier = Known { struct_size: bytes(2), a: 1, b: 0 };
+        assert_eq!(read_and_written(&[bytes(2), 1]), Some((earlier, vec![bytes(2), 8])));
+        let same = Known { struct_size: bytes(3), a: 1, b: 2 };
+        assert_eq!(read_and_written(&[bytes(3), 1, 2]), Some((same, vec![bytes(3), 8, 9])));
+        let later = Known { struct_size: bytes(4), a: 1, b: 2 };
+        assert_eq!(read_and_written(&[bytes(4), 1, 2, 0]), Some((later, vec![bytes(4), 8, 9, 0])));
+        assert_eq!(read_and_written(&[bytes(4), 1, 2, 1]), None);
+        assert_eq!(read_and_written(&[bytes(2) - 1, 1]), None);
+    }
+}

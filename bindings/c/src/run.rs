@@ -1,0 +1,277 @@
+//! Runs: Y from X. Nothing here allocates, but for the message of an error.
+
+use std::ffi::c_void;
+use std::slice;
+
+use convoke::{Threads, Workspace};
+
+use crate::element::COf;
+use crate::executor::{Executor, Pool};
+use crate::packed::Packed;
+use crate::plan::{Batch, Plan, TypedPlan};
+use crate::pointers::{self, Extent, Versioned, check_apart};
+use crate::status::{Error, Result, Status, fail, guard};
+
+/// The memory of a run. Tensors are of the plan's element type.
+///
+/// The images of X, Y and residual may be a stride apart: channels of larger tensors, for example
+/// the parts of a concatenation. Each image is contiguous. Strides are numbers of elements from the
+/// beginning of an image to that of the next one; 0 means that images are neighbours. A batch of
+/// more than one image needs a plan with `separate_images` for other strides. With a stride, a
+/// tensor may be longer than needed.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RunArgs {
+    /// sizeof(convoke_run_args).
+    pub struct_size: usize,
+    /// X.
+    pub x: *const c_void,
+    /// Elements of X: `x_len` of convoke_plan_info.
+    pub x_len: usize,
+    /// The stride of X's images.
+    pub x_image_stride: usize,
+    /// The weights.
+    pub packed: *const Packed,
+    /// A tensor of Y's shape that is added before the activation. NULL without one. It may be Y
+    /// itself, which must hold values then.
+    pub residual: *const c_void,
+    /// Elements of the residual: `y_len` of convoke_plan_info. 0 without one.
+    pub residual_len: usize,
+    /// The stride of the residual's images.
+    pub residual_image_stride: usize,
+    /// Y. Every element of its images is written. What is between them stays as it is.
+    pub y: *mut c_void,
+    /// Elements of Y: `y_len` of convoke_plan_info.
+    pub y_len: usize,
+    /// The stride of Y's images.
+    pub y_image_stride: usize,
+    /// Scratch memory, for this run alone. What it holds before does not matter, and what it holds
+    /// afterwards neither. Its address must be a multiple of `workspace_alignment` of
+    /// convoke_plan_info. NULL if the plan needs none.
+    pub workspace: *mut c_void,
+    /// Bytes of the workspace, at least those that the run's threads need: `workspace_bytes` of
+    /// convoke_plan_info is enough for all.
+    pub workspace_bytes: usize,
+    /// The threads of the run. NULL for the calling thread.
+    pub executor: *const Executor,
+}
+
+// SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
+unsafe impl Versioned for RunArgs {
+    const NAME: &'static str = "convoke_run_args";
+}
+
+/// A tensor of the caller, as images.
+#[derive(Clone, Copy)]
+struct Tensor<T> {
+    begin: *const T,
+    /// Elements of all of it, with what is between the images.
+    len: usize,
+    /// Elements of an image, and from one to the next.
+    image: usize,
+    stride: usize,
+    images: usize,
+}
+
+impl<T> Tensor<T> {
+    /// Checks the stride, and the length as far as the plan does not.
+    fn new(
+        name: &str,
+        begin: *const c_void,
+        len: usize,
+        (stride, image): (usize, usize),
+        batch: Batch,
+    ) -> Result<Self> {
+        let (images, stride_or_image) = (batch.images, if stride == 0 { image } else { stride });
+        if stride_or_image < image {
+            fail!(InvalidArgument, "{name}_image_stride is {stride}, an image has {image} elements");
+        }
+        if stride_or_image != image && images > 1 && !batch.is_separate {
+            fail!(
+                InvalidArgument,
+                "{name}_image_stride is {stride}, and {images} images of {image} elements are computed together: plan with separate_images"
+            );
+        }
+        let span = images.checked_sub(1).map(|before| before.checked_mul(stride_or_image)?.checked_add(image));
+        let Some(needed) = span.unwrap_or(Some(0)) else {
+            fail!(Overflow, "{name}_image_stride is {stride}: {images} such images exceed the address space");
+        };
+        let is_right = if stride == 0 { len == needed || !batch.is_separate } else { len >= needed };
+        if !is_right {
+            fail!(
+                BufferLength,
+                "{name} has {len} elements, {images} images of {image} elements, {stride_or_image} apart, ask for {needed}"
+            );
+        }
+        let len = if stride == 0 { len } else { needed };
+        Ok(Self { begin: pointers::checked(name, begin.cast(), len)?, len, image, stride: stride_or_image, images })
+    }
+
+    fn extent(&self) -> Extent {
+        Extent::new(self.begin, self.len)
+    }
+
+    /// Whether elements are those of another tensor too. What is between images belongs to nobody,
+    /// if both tensors have the same strides: that is how parts of one tensor lie.
+    fn overlaps<U>(&self, other: &Tensor<U>) -> bool {
+        if !self.extent().overlaps(other.extent()) {
+            return false;
+        }
+        if self.stride != other.stride || self.images < 2 {
+            return true;
+        }
+        let (image, others) = (Extent::new(self.begin, self.image), Extent::new(other.begin, other.image));
+        let step = (self.stride * size_of::<T>()) as isize;
+        let last = self.images as isize - 1;
+        (-last..=last).any(|images| image.moved(images * step).overlaps(others))
+    }
+
+    /// The beginning of an image.
+    ///
+    /// # Safety
+    /// The tensor must have it, and be the caller's memory.
+    unsafe fn image(&self, index: usize) -> *const T {
+        // SAFETY: the same.
+        unsafe { self.begin.add(index * self.stride) }
+    }
+}
+
+/// What is added before the activation.
+#[derive(Clone, Copy)]
+enum Residual<T> {
+    None,
+    Tensor(Tensor<T>),
+    /// What Y holds.
+    Y,
+}
+
+/// The tensors of a run, checked against the plan and each other.
+struct Tensors<T> {
+    x: Tensor<T>,
+    residual: Residual<T>,
+    y: Tensor<T>,
+}
+
+impl<T> Tensors<T> {
+    fn new(args: &RunArgs, batch: Batch) -> Result<Self> {
+        let x = Tensor::new("x", args.x, args.x_len, (args.x_image_stride, batch.x_image), batch)?;
+        let y = Tensor::new("y", args.y, args.y_len, (args.y_image_stride, batch.y_image), batch)?;
+        let mut residual = Residual::None;
+        if !args.residual.is_null() || args.residual_len > 0 {
+            let stride = (args.residual_image_stride, batch.y_image);
+            let tensor = Tensor::<T>::new("residual", args.residual, args.residual_len, stride, batch)?;
+            let is_y = tensor.begin == y.begin && tensor.len == y.len && tensor.stride == y.stride;
+            residual = if is_y { Residual::Y } else { Residual::Tensor(tensor) };
+        }
+        Ok(Self { x, residual, y })
+    }
+
+    /// Checks that Y and workspace are no other memory.
+    fn check_apart(&self, packed: &Packed, workspace: Extent) -> Result<()> {
+        if self.y.overlaps(&self.x) {
+            fail!(InvalidPointer, "y overlaps x");
+        }
+        let mut of_residual = self.y.extent();
+        if let Residual::Tensor(residual) = &self.residual {
+            if self.y.overlaps(residual) {
+                fail!(InvalidPointer, "y overlaps the residual, and is not the same memory");
+            }
+            of_residual = residual.extent();
+        }
+        let (x, y) = (self.x.extent(), self.y.extent());
+        check_apart(("y", y), &[("packed", packed.extent)])?;
+        let others = [("x", x), ("y", y), ("the residual", of_residual), ("packed", packed.extent)];
+        check_apart(("workspace", workspace), &others)
+    }
+}
+
+/// Runs a plan.
+///
+/// # Safety
+/// The pointers must be as the struct says.
+pub(crate) unsafe fn run<T: COf>(layer: &TypedPlan<T>, args: &RunArgs) -> Result<()> {
+    // SAFETY: the caller's weights.
+    let packed = unsafe { pointers::value("packed", args.packed)? };
+    let weights = layer.weights(packed)?;
+    let tensors = Tensors::<T>::new(args, layer.batch)?;
+    tensors.check_apart(packed, Extent::new(args.workspace.cast::<u8>(), args.workspace_bytes))?;
+    // SAFETY: the caller's memory, apart from all other memory of the run.
+    let mut workspace = unsafe { workspace(args)? };
+    if args.executor.is_null() {
+        // SAFETY: the tensors are the caller's.
+        return unsafe { run_images(layer, weights, &tensors, &mut workspace, Threads::Serial) };
+    }
+    // SAFETY: the caller's executor.
+    let pool = unsafe { Pool::new(args.executor)? };
+    // SAFETY: the tensors are the caller's.
+    unsafe { run_images(layer, weights, &tensors, &mut workspace, Threads::Executor(&pool))? };
+    pool.check()
+}
+
+/// The caller's workspace.
+///
+/// # Safety
+/// The memory must be as [`RunArgs`] says, and apart from all other memory.
+unsafe fn workspace<'a>(args: &RunArgs) -> Result<Workspace<'a>> {
+    let (begin, bytes) = (args.workspace.cast::<u8>(), args.workspace_bytes);
+    // SAFETY: the same. Bytes that the caller has not initialised are written before they are read.
+    let memory = unsafe { pointers::bytes_mut("workspace", begin, bytes, Workspace::ALIGNMENT)? };
+    Ok(Workspace::borrowed(memory))
+}
+
+/// # Safety
+/// The tensors must be the caller's memory, and Y apart from the others.
+unsafe fn run_images<T: COf>(
+    layer: &TypedPlan<T>,
+    weights: &convoke::PackedWeights<T>,
+    Tensors { x, residual, y }: &Tensors<T>,
+    workspace: &mut Workspace<'_>,
+    threads: Threads<'_>,
+) -> Result<()> {
+    let (runs, x_len, y_len) = match layer.batch {
+        batch if batch.is_separate => (batch.images, batch.x_image, batch.y_image),
+        _ => (1, x.len, y.len),
+    };
+    for i in 0..runs {
+        // SAFETY: the image is one of the tensor. The pointer is checked, and nobody writes X.
+        let x = unsafe { pointers::values("x", x.image(i), x_len)? };
+        // SAFETY: as above.
+        let y = unsafe { pointers::memory("y", y.image(i).cast_mut(), y_len)? };
+        match residual {
+            Residual::None => layer.plan.run_uninit(x, weights, None, y, workspace, threads)?,
+            Residual::Tensor(residual) => {
+                let len = if layer.batch.is_separate { y_len } else { residual.len };
+                // SAFETY: as for X.
+                let residual = unsafe { pointers::values("residual", residual.image(i), len)? };
+                layer.plan.run_uninit(x, weights, Some(residual), y, workspace, threads)?
+            }
+            Residual::Y => {
+                // SAFETY: the caller says that Y holds values, whose bits are all allowed.
+                let y = unsafe { slice::from_raw_parts_mut(y.as_mut_ptr().cast::<T>(), y.len()) };
+                layer.plan.run_in_place(x, weights, y, workspace, threads)?;
+                y
+            }
+        };
+    }
+    Ok(())
+}
+
+/// Computes Y from X.
+///
+/// It allocates nothing, and starts no threads. The result is the same, bit for bit, for any number
+/// of threads. Threads may run the same plan at the same time, each with its own Y and workspace.
+///
+/// If the call fails, Y is as before, with one exception: if the executor makes no call, Y is
+/// written, and the call fails with CONVOKE_STATUS_THREADS.
+///
+/// @param plan  the plan.
+/// @param args  weights, tensors, workspace and threads.
+/// @param error becomes the reason of a failure; may be NULL.
+#[must_use]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn convoke_plan_run(plan: *const Plan, args: *const RunArgs, error: *mut Error) -> Status {
+    // SAFETY: the caller's pointers.
+    let run = || unsafe { pointers::value("plan", plan)?.layer.run(&pointers::sized(args)?) };
+    // SAFETY: the caller's pointers.
+    unsafe { guard(error, run) }
+}
