@@ -132,11 +132,15 @@ impl<'py, T: Number> Tensor<'py, T> {
     }
 
     /// Whether the elements lie in the order of the shape, at addresses that are multiples of
-    /// their alignment. An array whose strides are all zero is one element that is broadcast: the
-    /// borrows of `numpy` divide by a stride.
+    /// their alignment.
     fn is_plain(&self) -> bool {
-        let array = &self.array;
-        array.is_c_contiguous() && array.is_aligned() && array.strides().iter().any(|stride| *stride != 0)
+        self.array.is_c_contiguous() && self.array.is_aligned()
+    }
+
+    /// Whether it is one element whose strides are all zero, which is contiguous. The borrows of
+    /// `numpy` would divide by a stride.
+    fn is_broadcast_element(&self) -> bool {
+        self.array.len() == 1 && self.array.strides().iter().all(|stride| *stride == 0)
     }
 
     /// # Errors
@@ -154,7 +158,7 @@ impl<'py, T: Number> Tensor<'py, T> {
 
     /// The same array, or a copy whose elements lie in the order of the shape.
     pub(crate) fn or_copied(self) -> PyResult<Self> {
-        if self.is_plain() {
+        if self.is_plain() && !self.is_broadcast_element() {
             return Ok(self);
         }
         let copy = self.array.call_method1("copy", ("C",))?;
@@ -188,12 +192,17 @@ impl<'py, T: Number> Tensor<'py, T> {
     }
 
     /// Keeps others that use this mechanism from writing to the array.
-    pub(crate) fn read(&self) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
-        self.array.try_readonly().map_err(|error| self.refused(&error))
+    pub(crate) fn read(self) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
+        let read = if self.is_broadcast_element() { self.or_copied()? } else { self };
+        read.array.try_readonly().map_err(|error| read.refused(&error))
     }
 
     /// Keeps others that use this mechanism from reading and writing the array.
     pub(crate) fn write(&self) -> PyResult<PyReadwriteArrayDyn<'py, T>> {
+        if self.is_broadcast_element() {
+            let message = format_args!("{} is one element that is broadcast", self.name);
+            return Err(refusal(self.array.py(), ErrorKind::InvalidInput, message));
+        }
         self.array.try_readwrite().map_err(|error| self.refused(&error))
     }
 

@@ -58,8 +58,18 @@ def test_a_broadcast_array_is_not_contiguous(layer):
     plan, packed, x, w, _, _ = layer
     with pytest.raises(convoke.InvalidInputError, match="not C-contiguous"):
         plan.run(np.broadcast_to(x[:1], x.shape), packed)
+
+
+def test_one_element_with_strides_of_zero_is_an_array_like_others():
     one = np.broadcast_to(np.float32(2), (1, 1, 1))
-    assert convoke.conv(one, np.ones([1, 1, 1], np.float32)).item() == 2
+    assert one.flags.c_contiguous and one.strides == (0, 0, 0)
+    assert convoke.conv(one, one, one[0, 0], residual=one).item() == 8
+    plan = convoke.Planner().conv([1, 1, 1], [1, 1, 1])
+    packed = plan.pack(one)
+    assert plan.run(one, packed, residual=one).item() == 6
+    out = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (1, 1, 1), (0, 0, 0))
+    with pytest.raises(convoke.InvalidInputError, match="^Conv: out is one element that is broadcast"):
+        plan.run(one, packed, out=out)
 
 
 def test_parts_of_larger_arrays_that_are_contiguous_need_no_copy(layer):

@@ -4,6 +4,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+__all__ = ["PackedWeights", "Plan", "Planner", "__version__"]
+
 __version__: str
 
 @final
