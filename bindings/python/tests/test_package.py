@@ -32,7 +32,7 @@ def test_the_package_is_typed(tmp_path):
         "shape: tuple[int, ...] = plan.output_shape\n"
     )
     (tmp_path / "wrong.py").write_text("import convoke\nconvoke.Planner(activation='gelu')\nconvoke.Planner().conv((1, 1, 3))\n")
-    mypy = ["-m", "mypy", "--strict", "--no-incremental", "--cache-dir", str(tmp_path / "cache")]
+    mypy = ["-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
     output_of(*mypy, str(tmp_path / "user.py"), cwd=tmp_path)
     output_of(*mypy, "-p", "convoke", cwd=tmp_path)
     wrong = subprocess.run([sys.executable, *mypy, str(tmp_path / "wrong.py")], capture_output=True, text=True, cwd=tmp_path)
