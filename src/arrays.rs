@@ -1,4 +1,5 @@
 //! Arrays of the crate `ndarray` in place of slices and shapes.
+#![allow(clippy::needless_pass_by_value, reason = "views are references, and `ndarray`'s users pass them by value")]
 
 use alloc::vec::Vec;
 
