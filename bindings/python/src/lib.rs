@@ -9,6 +9,7 @@
 //! * [`threads`](mod@threads): pools of threads, and scratch memory.
 //! * [`errors`](mod@errors): the crate's errors as Python's exceptions.
 #![allow(rustdoc::private_intra_doc_links, reason = "the crate has no public items, and exports a Python module")]
+#![allow(clippy::needless_pass_by_value, reason = "what is read from Python's arguments is handed over by value")]
 
 mod arrays;
 mod errors;

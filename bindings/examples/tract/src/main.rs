@@ -46,7 +46,7 @@ fn compare(model: &TypedModel, inputs: &[TValue]) -> Result<([Duration; 2], f64)
     }
     let [own, ours] = [model.clone(), replaced].map(prepare);
     let (own, ours): (Runnable, Runnable) = (own?, ours?);
-    let run = |model: &Runnable| -> Result<TVec<TValue>> { Ok(model.run(inputs.iter().cloned().collect())?) };
+    let run = |model: &Runnable| -> TractResult<TVec<TValue>> { model.run(inputs.iter().cloned().collect()) };
     let mut largest = 0.0_f64;
     for (got, wanted) in run(&ours)?.iter().zip(run(&own)?.iter()) {
         let (got, wanted) = (got.cast_to::<f32>()?, wanted.cast_to::<f32>()?);
