@@ -37,6 +37,8 @@ extern crate alloc;
 #[cfg(any(test, feature = "std"))]
 extern crate std;
 
+#[cfg(feature = "ndarray")]
+mod arrays;
 mod blas;
 mod choice;
 mod element;
@@ -50,6 +52,8 @@ mod plan;
 pub mod reference;
 mod spec;
 
+#[cfg(feature = "ndarray")]
+pub use arrays::{conv_array, conv_transpose_array};
 pub use choice::{Accuracy, Algorithm, Blas};
 /// The micro-kernels, for benches and tests. The promises of this crate's version do not cover
 /// them: any release of [`convoke`](crate) may change their names and signatures. They do cover

@@ -8,6 +8,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[cfg(feature = "ndarray")]
+mod arrays;
 #[cfg(feature = "rayon")]
 mod determinism;
 mod errors;

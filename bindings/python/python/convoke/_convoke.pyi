@@ -1,0 +1,85 @@
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["PackedWeights", "Plan", "Planner", "__version__"]
+
+__version__: str
+
+@final
+class Planner:
+    def __new__(
+        cls,
+        threads: int,
+        activation: tuple[str, Sequence[float]],
+        accuracy: str,
+        algorithm: str | None,
+        isa: str | None,
+        workspace_limit: int | None,
+    ) -> Planner: ...
+    def packed_for(self, packed: PackedWeights) -> Planner: ...
+    def plan(
+        self,
+        op_type: str,
+        opset: int,
+        attributes: Mapping[str, Any],
+        x_shape: Sequence[int],
+        w_shape: Sequence[int],
+        dtype: np.dtype[Any],
+    ) -> Plan: ...
+
+@final
+class Plan:
+    """How to compute one layer on arrays of one shape."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+    @property
+    def output_shape(self) -> tuple[int, ...]: ...
+    @property
+    def weight_shape(self) -> tuple[int, ...]: ...
+    @property
+    def macs(self) -> int: ...
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    @property
+    def packed_bytes(self) -> int: ...
+    def pack(self, w: NDArray[Any], b: NDArray[Any] | None = None) -> PackedWeights: ...
+    def run(
+        self,
+        x: NDArray[Any],
+        packed: PackedWeights,
+        *,
+        residual: NDArray[Any] | None = None,
+        out: NDArray[Any] | None = None,
+    ) -> NDArray[Any]: ...
+    def accepts(self, packed: PackedWeights) -> bool: ...
+    def explain(self) -> str: ...
+
+@final
+class PackedWeights:
+    """The weights and the bias of a layer, as a plan has packed them."""
+
+    @staticmethod
+    def from_bytes(data: bytes, dtype: DTypeLike) -> PackedWeights: ...
+    @staticmethod
+    def from_shared(data: NDArray[np.uint8], dtype: DTypeLike) -> PackedWeights: ...
+    def to_bytes(self) -> bytes: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...

@@ -1,0 +1,293 @@
+"""Layers by keyword arguments: the planner, and both operators in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Union
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from . import _convoke
+from ._convoke import PackedWeights, Plan
+from ._errors import InvalidTypeError, UnavailableError
+
+Activation = Union[
+    Literal["relu", "hard_swish", "silu", "sigmoid", "tanh"],
+    tuple[Literal["clip"], float, float],
+    tuple[Literal["leaky_relu"], float],
+]
+"""What follows bias and residual: a name, or ``("clip", least, most)`` or ``("leaky_relu", slope)``."""
+
+Accuracy = Literal["strict", "standard", "fast"]
+"""``strict`` has direct sums only. ``standard`` has Winograd too, with an error below 3e-5 of the output's root mean
+square. ``fast`` has larger Winograd tiles."""
+
+AutoPad = Literal["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]
+"""How the padding is chosen, as ONNX defines it."""
+
+
+class Planner:
+    """Chooses how layers are computed.
+
+    Without arguments, plans use the best instruction set of the CPU (or what the environment variables ``CONVOKE_ISA``
+    and ``CONVOKE_MAX_ISA`` say), one thread, any algorithm, and as much scratch memory as they like.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int = 1,
+        activation: Activation | None = None,
+        accuracy: Accuracy = "standard",
+        algorithm: str | None = None,
+        isa: str | None = None,
+        workspace_limit: int | None = None,
+    ) -> None:
+        """
+        Args:
+            threads: The number of threads that runs use. Threads are started when they are needed first, and plans
+                for the same number share them.
+            activation: What follows bias and residual.
+            accuracy: How much rounding error may be traded for speed.
+            algorithm: The only algorithm that is allowed, by its name in ``Plan.explain``.
+            isa: The instruction set: ``avx512``, ``avx2``, ``neon`` or ``portable``.
+            workspace_limit: Bytes of scratch memory of a run, at the most.
+
+        Raises:
+            Error: ``UnavailableError`` if a name is not known, ``ThreadsError`` for more than 1024 threads.
+        """
+        kind = _kind(activation)
+        self._planner = _convoke.Planner(threads, kind, accuracy, algorithm, isa, workspace_limit)
+
+    def conv(
+        self,
+        x_shape: Sequence[int],
+        w_shape: Sequence[int],
+        dtype: DTypeLike = np.float32,
+        *,
+        strides: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None,
+        dilations: Sequence[int] | None = None,
+        group: int = 1,
+        auto_pad: AutoPad | bytes = "NOTSET",
+        kernel_shape: Sequence[int] | None = None,
+        opset: int = 22,
+    ) -> Plan:
+        """A plan of Conv on arrays of one shape.
+
+        Args:
+            x_shape: ``(N, C, D1, D2, ...)``, with one or more spatial axes.
+            w_shape: ``(M, C / group, k1, k2, ...)``.
+            dtype: float32, float64, float16 or ml_dtypes.bfloat16.
+            strides: One for each spatial axis; 1 if absent.
+            pads: The beginnings of all spatial axes, then the ends of all; 0 if absent.
+            dilations: One for each spatial axis; 1 if absent.
+            group: The number of groups of channels.
+            auto_pad: How the padding is chosen, if not by ``pads``. ``bytes``, as the package onnx has it, will do.
+            kernel_shape: The spatial sizes of W, which say the same.
+            opset: The model's opset. bfloat16 needs 22.
+
+        Raises:
+            Error: The kind says what is wrong, the message names operator, axis, value and rule.
+        """
+        attributes = {
+            "strides": strides,
+            "pads": pads,
+            "dilations": dilations,
+            "group": group,
+            "auto_pad": auto_pad,
+            "kernel_shape": kernel_shape,
+        }
+        return self._planner.plan("Conv", opset, attributes, x_shape, w_shape, _dtype(dtype))
+
+    def conv_transpose(
+        self,
+        x_shape: Sequence[int],
+        w_shape: Sequence[int],
+        dtype: DTypeLike = np.float32,
+        *,
+        strides: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None,
+        dilations: Sequence[int] | None = None,
+        group: int = 1,
+        auto_pad: AutoPad | bytes = "NOTSET",
+        kernel_shape: Sequence[int] | None = None,
+        output_padding: Sequence[int] | None = None,
+        output_shape: Sequence[int] | None = None,
+        opset: int = 22,
+    ) -> Plan:
+        """A plan of ConvTranspose on arrays of one shape. What is not said here is as for ``conv``.
+
+        Args:
+            x_shape: ``(N, C, D1, D2, ...)``, with one or more spatial axes.
+            w_shape: ``(C, M / group, k1, k2, ...)``.
+            pads: What is cut off at the beginnings of all spatial axes, then at the ends of all; 0 if absent.
+            output_padding: What is added at the end of each spatial axis; 0 if absent.
+            output_shape: The result's size on each spatial axis. With it, ``pads`` do not count.
+        """
+        attributes = {
+            "strides": strides,
+            "pads": pads,
+            "dilations": dilations,
+            "group": group,
+            "auto_pad": auto_pad,
+            "kernel_shape": kernel_shape,
+            "output_padding": output_padding,
+            "output_shape": output_shape,
+        }
+        return self._planner.plan("ConvTranspose", opset, attributes, x_shape, w_shape, _dtype(dtype))
+
+    def packed_for(self, packed: PackedWeights) -> Planner:
+        """The same planner, whose plans accept these weights: for another batch or spatial size than that of the plan
+        that packed them, and for weights that were loaded.
+
+        Its plans have the same instruction set and layout of weights. Where the size differs much, another algorithm
+        may be faster: then pack again.
+        """
+        planner = Planner.__new__(Planner)
+        planner._planner = self._planner.packed_for(packed)
+        return planner
+
+
+def conv(
+    x: NDArray[Any],
+    w: NDArray[Any],
+    b: NDArray[Any] | None = None,
+    *,
+    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    kernel_shape: Sequence[int] | None = None,
+    activation: Activation | None = None,
+    residual: NDArray[Any] | None = None,
+    threads: int = 1,
+    accuracy: Accuracy = "standard",
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Conv of ``x``, ``(N, C, D1, D2, ...)``, by ``w``, ``(M, C / group, k1, k2, ...)``, in one call.
+
+    It plans and packs on every call. To run a layer more than once, keep a ``Plan``.
+
+    All arrays have the dtype of ``x``. Those that are read and are not C-contiguous are copied. The attributes are
+    described at ``Planner.conv``, the other arguments at ``Planner`` and ``Plan.run``.
+
+    Args:
+        x: The input.
+        w: The filters.
+        b: The bias, ``(M,)``.
+        residual: An array of the output's shape that is added before the activation.
+        out: Where the result is written, C-contiguous; a new array if absent. It may be ``residual`` itself.
+
+    Returns:
+        The result, which is ``out`` if that is given.
+
+    Raises:
+        Error: The kind says what is wrong, the message names operator, axis, value and rule.
+    """
+    x, w = _array("Conv", "X", x), _array("Conv", "W", w)
+    planner = Planner(threads=threads, activation=activation, accuracy=accuracy)
+    plan = planner.conv(
+        x.shape,
+        w.shape,
+        x.dtype,
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        group=group,
+        auto_pad=auto_pad,
+        kernel_shape=kernel_shape,
+    )
+    return _run(plan, x, w, b, residual, out)
+
+
+def conv_transpose(
+    x: NDArray[Any],
+    w: NDArray[Any],
+    b: NDArray[Any] | None = None,
+    *,
+    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    activation: Activation | None = None,
+    residual: NDArray[Any] | None = None,
+    threads: int = 1,
+    accuracy: Accuracy = "standard",
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """ConvTranspose of ``x``, ``(N, C, D1, D2, ...)``, by ``w``, ``(C, M / group, k1, k2, ...)``, in one call.
+
+    The attributes are described at ``Planner.conv_transpose``, everything else at ``conv``.
+    """
+    x, w = _array("ConvTranspose", "X", x), _array("ConvTranspose", "W", w)
+    planner = Planner(threads=threads, activation=activation, accuracy=accuracy)
+    plan = planner.conv_transpose(
+        x.shape,
+        w.shape,
+        x.dtype,
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        group=group,
+        auto_pad=auto_pad,
+        kernel_shape=kernel_shape,
+        output_padding=output_padding,
+        output_shape=output_shape,
+    )
+    return _run(plan, x, w, b, residual, out)
+
+
+def _run(
+    plan: Plan,
+    x: NDArray[Any],
+    w: NDArray[Any],
+    b: NDArray[Any] | None,
+    residual: NDArray[Any] | None,
+    out: NDArray[Any] | None,
+) -> NDArray[Any]:
+    if residual is not None and residual is not out:
+        residual = _array(plan.op, "the residual", residual)
+    return plan.run(_in_order(x), plan.pack(w, b), residual=None if residual is None else _in_order(residual), out=out)
+
+
+def _array(op: str, name: str, value: NDArray[Any]) -> NDArray[Any]:
+    """The value, which must be an array that is not masked: nothing is converted."""
+    if not isinstance(value, np.ndarray):
+        raise InvalidTypeError(f"{op}: {name} must be a numpy.ndarray, not {type(value).__name__}")
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidTypeError(f"{op}: {name} has a mask, which would be ignored: pass its method filled()")
+    return value
+
+
+def _in_order(array: NDArray[Any]) -> NDArray[Any]:
+    """The array, or a copy that is C-contiguous and aligned."""
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else array.copy("C")
+
+
+def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype of a name or a type. "bfloat16" is known before ml_dtypes is imported, too."""
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        import ml_dtypes
+
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype(dtype)
+
+
+def _kind(activation: Activation | None) -> tuple[str, list[float]]:
+    """An activation's name and parameters."""
+    if activation is None:
+        return "", []
+    if isinstance(activation, str):
+        return activation, []
+    if isinstance(activation, Sequence) and activation and isinstance(activation[0], str):
+        return activation[0], [float(value) for value in activation[1:]]
+    raise UnavailableError(f"activation {activation!r} is neither a name nor a name with parameters")

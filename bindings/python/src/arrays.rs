@@ -1,0 +1,251 @@
+//! What is asked of numpy arrays before their elements are used.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use convoke::{DType, Element, ErrorKind, Op};
+use numpy::npyffi::{NPY_TYPES, PY_ARRAY_API};
+use numpy::{
+    BorrowError, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
+    PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
+};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+use crate::errors::refusal;
+
+/// An element type of the crate that is one of numpy too.
+pub(crate) trait Number: Element + numpy::Element {}
+
+impl<T: Element + numpy::Element> Number for T {}
+
+/// Which tensor an array is, in messages.
+#[derive(Clone, Copy)]
+pub(crate) struct Name {
+    pub(crate) op: Op,
+    pub(crate) tensor: &'static str,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.op, self.tensor)
+    }
+}
+
+/// The element type of a dtype, if the crate has it in this machine's order of bytes.
+pub(crate) fn element_type(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
+    if !matches!(dtype.byteorder(), b'=' | b'|') {
+        return Ok(None);
+    }
+    let of = |number: NPY_TYPES| dtype.num() == number as i32;
+    Ok(if of(NPY_TYPES::NPY_FLOAT) {
+        Some(DType::F32)
+    } else if of(NPY_TYPES::NPY_DOUBLE) {
+        Some(DType::F64)
+    } else if of(NPY_TYPES::NPY_HALF) {
+        Some(DType::F16)
+    } else if is_bfloat16(dtype)? {
+        Some(DType::BF16)
+    } else {
+        None
+    })
+}
+
+/// numpy's name of an element type.
+pub(crate) fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "float32",
+        DType::F64 => "float64",
+        DType::F16 => "float16",
+        DType::BF16 => "bfloat16",
+    }
+}
+
+/// Whether a dtype is that of ml_dtypes. It is registered when that package is imported, so the
+/// package is there if the dtype is.
+fn is_bfloat16(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<bool> {
+    static NUMBER: PyOnceLock<i32> = PyOnceLock::new();
+    let py = dtype.py();
+    if dtype.num() < NPY_TYPES::NPY_USERDEF as i32 || dtype.itemsize() != DType::BF16.bytes() {
+        return Ok(false);
+    }
+    if let Some(number) = NUMBER.get(py) {
+        return Ok(*number == dtype.num());
+    }
+    let modules = py.import("sys")?.getattr("modules")?;
+    let Ok(module) = modules.get_item("ml_dtypes") else { return Ok(false) };
+    let number = PyArrayDescr::new(py, module.getattr("bfloat16")?)?.num();
+    Ok(*NUMBER.get_or_init(py, || number) == dtype.num())
+}
+
+/// A numpy array of the element type that a plan is for, of any layout.
+pub(crate) struct Tensor<'py, T> {
+    name: Name,
+    array: Bound<'py, PyArrayDyn<T>>,
+}
+
+impl<'py, T: Number> Tensor<'py, T> {
+    /// # Errors
+    /// `InvalidType` if it is no array, has a mask, or is of another element type.
+    pub(crate) fn new(name: Name, value: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let py = value.py();
+        let refuse =
+            |message: fmt::Arguments<'_>| Err(refusal(py, ErrorKind::InvalidType, format_args!("{name} {message}")));
+        let Ok(array) = value.cast::<PyUntypedArray>() else {
+            return refuse(format_args!("must be a numpy.ndarray, not {}", value.get_type().name()?));
+        };
+        if value.is_instance(masked_array(py)?)? {
+            return refuse(format_args!("has a mask, which would be ignored: pass its method filled()"));
+        }
+        let dtype = array.dtype();
+        if element_type(&dtype)? != Some(T::DTYPE) {
+            let wanted = dtype_name(T::DTYPE);
+            return refuse(format_args!(
+                "is of dtype {}, the plan is for {wanted}: convert it by astype()",
+                dtype.str()?
+            ));
+        }
+        // SAFETY: it is an array, and its elements are those of T in the machine's order of bytes.
+        let array = unsafe { array.cast_unchecked::<PyArrayDyn<T>>() }.clone();
+        Ok(Self { name, array })
+    }
+
+    /// # Errors
+    /// `InvalidShape` if the shape is another one.
+    pub(crate) fn of_shape(self, wanted: &[usize]) -> PyResult<Self> {
+        let shape = self.array.shape();
+        if shape != wanted {
+            let message = format_args!("{} has shape {shape:?}, must have {wanted:?}", self.name);
+            return Err(refusal(self.array.py(), ErrorKind::InvalidShape, message));
+        }
+        Ok(self)
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.array.shape()
+    }
+
+    pub(crate) fn array(&self) -> &Bound<'py, PyArrayDyn<T>> {
+        &self.array
+    }
+
+    /// Whether the elements lie in the order of the shape, at addresses that are multiples of
+    /// their alignment.
+    fn is_plain(&self) -> bool {
+        self.array.is_c_contiguous() && self.array.is_aligned()
+    }
+
+    /// Whether it is one element whose strides are all zero, which is contiguous. The borrows of
+    /// `numpy` would divide by a stride.
+    fn is_broadcast_element(&self) -> bool {
+        self.array.len() == 1 && self.array.strides().iter().all(|stride| *stride == 0)
+    }
+
+    /// # Errors
+    /// `InvalidInput` if the elements do not lie in the order of the shape.
+    pub(crate) fn in_order(self) -> PyResult<Self> {
+        if !self.is_plain() {
+            let message = format_args!(
+                "{} is not C-contiguous and aligned: pass numpy.require(array, requirements=\"CA\"), which copies it",
+                self.name
+            );
+            return Err(refusal(self.array.py(), ErrorKind::InvalidInput, message));
+        }
+        Ok(self)
+    }
+
+    /// The same array, or a copy whose elements lie in the order of the shape.
+    pub(crate) fn or_copied(self) -> PyResult<Self> {
+        if self.is_plain() && !self.is_broadcast_element() {
+            return Ok(self);
+        }
+        let copy = self.array.call_method1("copy", ("C",))?;
+        // SAFETY: a copy of an array of T is one of T.
+        Ok(Self { name: self.name, array: unsafe { copy.cast_into_unchecked() } })
+    }
+
+    /// The addresses of its elements.
+    fn addresses(&self) -> Range<usize> {
+        let begin = self.array.data().addr();
+        begin..begin + self.array.len() * size_of::<T>()
+    }
+
+    /// Whether both are the same memory.
+    pub(crate) fn is_same_memory(&self, other: &Self) -> bool {
+        self.addresses() == other.addresses()
+    }
+
+    /// # Errors
+    /// `InvalidInput` if this array, which is written, shares memory with one that is read.
+    pub(crate) fn apart_from(&self, read: &Self) -> PyResult<()> {
+        let (own, other) = (self.addresses(), read.addresses());
+        if own.start < other.end && other.start < own.end {
+            let message = format_args!(
+                "{} shares memory with {}, which is read while it is written",
+                self.name, read.name.tensor
+            );
+            return Err(refusal(self.array.py(), ErrorKind::InvalidInput, message));
+        }
+        Ok(())
+    }
+
+    /// Keeps others that use this mechanism from writing to the array.
+    pub(crate) fn read(self) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
+        let read = if self.is_broadcast_element() { self.or_copied()? } else { self };
+        read.array.try_readonly().map_err(|error| read.refused(&error))
+    }
+
+    /// Keeps others that use this mechanism from reading and writing the array.
+    pub(crate) fn write(&self) -> PyResult<PyReadwriteArrayDyn<'py, T>> {
+        if self.is_broadcast_element() {
+            let message = format_args!("{} is one element that is broadcast", self.name);
+            return Err(refusal(self.array.py(), ErrorKind::InvalidInput, message));
+        }
+        self.array.try_readwrite().map_err(|error| self.refused(&error))
+    }
+
+    fn refused(&self, error: &BorrowError) -> PyErr {
+        let reason = match error {
+            BorrowError::NotWriteable => "is read-only",
+            _ => "is in use by a run of another thread",
+        };
+        refusal(self.array.py(), ErrorKind::InvalidInput, format_args!("{} {reason}", self.name))
+    }
+}
+
+/// A new array whose elements are not initialised.
+pub(crate) fn empty<'py, T: Number>(
+    name: Name,
+    shape: &[usize],
+    dtype: &Bound<'py, PyArrayDescr>,
+) -> PyResult<Tensor<'py, T>> {
+    let py = dtype.py();
+    // Geometry checked that sizes fit an address. numpy refuses more axes than it can have.
+    let mut dims: Vec<isize> = shape.iter().map(|size| *size as isize).collect();
+    // SAFETY: the dimensions are as many as is said, and the reference to the dtype is handed over.
+    let array = unsafe {
+        let dtype = dtype.clone().into_dtype_ptr();
+        let array = PY_ARRAY_API.PyArray_Empty(py, dims.len() as i32, dims.as_mut_ptr(), dtype, 0);
+        Bound::from_owned_ptr_or_err(py, array)?
+    };
+    // SAFETY: numpy made an array of the dtype, which is that of T.
+    Ok(Tensor { name, array: unsafe { array.cast_into_unchecked() } })
+}
+
+/// The elements that a run writes, which need not be initialised.
+pub(crate) fn uninit<'a, T: Number>(array: &'a mut PyReadwriteArrayDyn<'_, T>) -> &'a mut [MaybeUninit<T>] {
+    let (data, len) = (array.data().cast::<MaybeUninit<T>>(), array.len());
+    if len == 0 {
+        return &mut [];
+    }
+    // SAFETY: the array is contiguous and aligned, which `in_order` checked or `empty` made, and is
+    // borrowed for writing while the slice lives.
+    unsafe { std::slice::from_raw_parts_mut(data, len) }
+}
+
+fn masked_array(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    CLASS.import(py, "numpy.ma", "MaskedArray")
+}

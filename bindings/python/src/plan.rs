@@ -1,0 +1,406 @@
+//! Plans and packed weights of any element type.
+
+use std::any::Any;
+
+use convoke::{DType, Element, ErrorKind, Explanation, Geometry, Planner, bf16, f16};
+use numpy::{PyArrayDescr, PyArrayMethods, PyReadonlyArray1, PyUntypedArray};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use crate::arrays::{Name, Number, Tensor, dtype_name, element_type, empty, uninit};
+use crate::errors::{exception, refusal};
+use crate::planner::DTYPES;
+use crate::threads::{Pooled, with_workspace};
+
+/// How to compute one layer on arrays of one shape.
+///
+/// ``convoke.Planner`` makes it. It does not change, and threads may share it.
+#[pyclass(frozen, module = "convoke")]
+pub(crate) struct Plan {
+    plan: Box<dyn AnyPlan>,
+    dtype: Py<PyArrayDescr>,
+}
+
+impl Plan {
+    pub(crate) fn new<T: Number>(plan: convoke::Plan<T>, dtype: &Bound<'_, PyArrayDescr>) -> Self {
+        Self { plan: Box::new(plan), dtype: dtype.clone().unbind() }
+    }
+}
+
+#[pymethods]
+impl Plan {
+    /// Packs the weights, and the bias if there is one.
+    ///
+    /// ``w`` has the shape ``weight_shape``; ``b`` has one element for each output channel.
+    /// The weights are copied, so that ``w`` and ``b`` may change afterwards.
+    #[pyo3(signature = (w, b=None))]
+    fn pack(&self, w: &Bound<'_, PyAny>, b: Option<&Bound<'_, PyAny>>) -> PyResult<PackedWeights> {
+        Ok(PackedWeights { weights: self.plan.pack(w, b)?, dtype: self.dtype.clone_ref(w.py()) })
+    }
+
+    /// Computes the layer on ``x`` and returns the result.
+    ///
+    /// ``residual`` is an array of the output's shape that is added before the activation.
+    /// The result is written into ``out``, if that is given, else into a new array. ``out`` may
+    /// be ``residual`` itself. No other memory may be shared.
+    ///
+    /// No array is copied or converted: all must be C-contiguous, and of the plan's dtype.
+    /// Other Python threads run meanwhile.
+    #[pyo3(signature = (x, packed, *, residual=None, out=None))]
+    fn run<'py>(
+        &self,
+        x: &Bound<'py, PyAny>,
+        packed: &PackedWeights,
+        residual: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let pool = Pooled::of(x.py(), self.plan.explanation().threads())?;
+        self.plan.run(&Arrays { x, residual, out }, packed, self.dtype.bind(x.py()), &pool)
+    }
+
+    /// Whether a run accepts these weights: this plan packed them, or was made for them by
+    /// ``Planner.packed_for``.
+    fn accepts(&self, packed: &PackedWeights) -> bool {
+        self.plan.accepts(packed)
+    }
+
+    /// What was picked, and why not the other algorithms, as text.
+    fn explain(&self) -> String {
+        self.plan.explanation().to_string()
+    }
+
+    /// The operator: "Conv" or "ConvTranspose".
+    #[getter]
+    fn op(&self) -> &'static str {
+        self.plan.geometry().op.name()
+    }
+
+    /// The dtype of all arrays.
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> &Bound<'py, PyArrayDescr> {
+        self.dtype.bind(py)
+    }
+
+    /// The shape of X.
+    #[getter]
+    fn input_shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.plan.geometry().input_shape())
+    }
+
+    /// The shape of the result.
+    #[getter]
+    fn output_shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.plan.geometry().output_shape())
+    }
+
+    /// The shape of W.
+    #[getter]
+    fn weight_shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.plan.geometry().weight_shape())
+    }
+
+    /// Multiply-adds of a run by the definition.
+    #[getter]
+    fn macs(&self) -> u128 {
+        self.plan.geometry().macs()
+    }
+
+    /// The algorithm's name.
+    #[getter]
+    fn algorithm(&self) -> &'static str {
+        self.plan.explanation().picked().name()
+    }
+
+    /// The name of the micro-kernel that does most of the work.
+    #[getter]
+    fn kernel(&self) -> &str {
+        self.plan.explanation().kernel()
+    }
+
+    /// The instruction set of the kernels.
+    #[getter]
+    fn isa(&self) -> &'static str {
+        self.plan.explanation().machine().isa().name()
+    }
+
+    /// The number of threads that the plan was made for.
+    #[getter]
+    fn threads(&self) -> usize {
+        self.plan.explanation().threads()
+    }
+
+    /// Bytes of scratch memory of a run.
+    #[getter]
+    fn workspace_bytes(&self) -> usize {
+        self.plan.explanation().workspace_bytes()
+    }
+
+    /// Bytes of the packed weights.
+    #[getter]
+    fn packed_bytes(&self) -> usize {
+        self.plan.explanation().packed_bytes()
+    }
+
+    fn __repr__(&self) -> String {
+        let text = self.explain();
+        let mut lines = text.lines();
+        format!("<convoke.Plan {}, {}>", lines.next().unwrap_or_default(), lines.next().unwrap_or_default())
+    }
+}
+
+/// The weights and the bias of a layer, as a plan has packed them.
+///
+/// The plan that packed them accepts them, and so do plans of ``Planner.packed_for``.
+#[pyclass(frozen, module = "convoke")]
+pub(crate) struct PackedWeights {
+    weights: Box<dyn AnyPacked>,
+    dtype: Py<PyArrayDescr>,
+}
+
+#[pymethods]
+impl PackedWeights {
+    /// Weights that ``to_bytes`` wrote, which are copied. ``dtype`` is that of the layer.
+    ///
+    /// ``Planner.packed_for`` makes plans for them, and checks that the layer is theirs.
+    #[staticmethod]
+    #[pyo3(signature = (data, dtype))]
+    fn from_bytes(data: &Bound<'_, PyBytes>, dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (py, dtype) = (data.py(), PyArrayDescr::new(data.py(), dtype)?);
+        Self::load(&dtype, Source::Copied(data.as_bytes()), py)
+    }
+
+    /// Weights that ``to_bytes`` wrote, without a copy: they stay in the array, for example
+    /// ``numpy.memmap(path, mode="r")``, which processes share.
+    ///
+    /// ``data`` is a one-dimensional array of uint8 that is read-only and begins at a multiple of
+    /// 64 bytes, as mapped files do. Nothing may write to its memory by another way.
+    #[staticmethod]
+    #[pyo3(signature = (data, dtype))]
+    fn from_shared(data: PyReadonlyArray1<'_, u8>, dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (py, dtype) = (data.py(), PyArrayDescr::new(data.py(), dtype)?);
+        if data.getattr("flags")?.getattr("writeable")?.extract()? {
+            let message = "packed weights: the array is writeable: call its setflags(write=False)";
+            return Err(refusal(py, ErrorKind::InvalidPacked, message));
+        }
+        let Ok(bytes) = data.as_slice() else {
+            return Err(refusal(py, ErrorKind::InvalidPacked, "packed weights: the array is not contiguous"));
+        };
+        let (data_ptr, len) = (bytes.as_ptr(), bytes.len());
+        let owner = SharedBytes { begin: data_ptr, len, _array: data.as_untyped().clone().unbind() };
+        Self::load(&dtype, Source::Shared(owner), py)
+    }
+
+    /// The weights as bytes, to save them.
+    ///
+    /// They can be read on machines with the same instruction set and order of bytes, by the same
+    /// version of convoke.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = py.detach(|| self.weights.to_bytes()).map_err(|error| exception(py, &error))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Bytes of memory that they take.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    /// The dtype of the layer.
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> &Bound<'py, PyArrayDescr> {
+        self.dtype.bind(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("<convoke.PackedWeights of {}, {} bytes>", self.dtype.bind(py), self.nbytes())
+    }
+}
+
+impl PackedWeights {
+    /// A planner whose plans accept them.
+    pub(crate) fn planner(&self, planner: &Planner) -> Planner {
+        self.weights.planner(planner)
+    }
+
+    fn load(dtype: &Bound<'_, PyArrayDescr>, source: Source<'_>, py: Python<'_>) -> PyResult<Self> {
+        let weights = match element_type(dtype)? {
+            Some(DType::F32) => source.load::<f32>(py),
+            Some(DType::F64) => source.load::<f64>(py),
+            Some(DType::F16) => source.load::<f16>(py),
+            Some(DType::BF16) => source.load::<bf16>(py),
+            None => {
+                let message = format!("packed weights: dtype {dtype}, {DTYPES}");
+                return Err(refusal(py, ErrorKind::InvalidType, message));
+            }
+        };
+        Ok(Self { weights: weights.map_err(|error| exception(py, &error))?, dtype: dtype.clone().unbind() })
+    }
+}
+
+/// Where saved weights come from.
+enum Source<'a> {
+    Copied(&'a [u8]),
+    Shared(SharedBytes),
+}
+
+impl Source<'_> {
+    fn load<T: Element>(self, py: Python<'_>) -> Result<Box<dyn AnyPacked>, convoke::Error> {
+        let load = || match self {
+            Source::Copied(bytes) => convoke::PackedWeights::<T>::from_bytes(bytes),
+            Source::Shared(bytes) => convoke::PackedWeights::<T>::from_shared(bytes),
+        };
+        Ok(Box::new(py.detach(load)?))
+    }
+}
+
+/// The elements of a read-only array, and the array, which keeps them.
+struct SharedBytes {
+    begin: *const u8,
+    len: usize,
+    _array: Py<PyUntypedArray>,
+}
+
+// SAFETY: the bytes are only read, by any thread, and the array's count of references is changed
+// when a thread has Python's lock.
+unsafe impl Send for SharedBytes {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for SharedBytes {}
+
+impl AsRef<[u8]> for SharedBytes {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: they are the elements of a contiguous array, which lives. numpy does not move or
+        // free the memory of an array that is referenced from elsewhere, and the documentation of
+        // `from_shared` asks that nothing writes to it.
+        unsafe { std::slice::from_raw_parts(self.begin, self.len) }
+    }
+}
+
+/// The arrays of a run.
+struct Arrays<'a, 'py> {
+    x: &'a Bound<'py, PyAny>,
+    residual: Option<&'a Bound<'py, PyAny>>,
+    out: Option<&'a Bound<'py, PyAny>>,
+}
+
+/// A plan of some element type.
+trait AnyPlan: Send + Sync {
+    fn geometry(&self) -> &Geometry;
+    fn explanation(&self) -> &Explanation;
+    fn accepts(&self, packed: &PackedWeights) -> bool;
+    fn pack(&self, w: &Bound<'_, PyAny>, b: Option<&Bound<'_, PyAny>>) -> PyResult<Box<dyn AnyPacked>>;
+    fn run<'py>(
+        &self,
+        arrays: &Arrays<'_, 'py>,
+        packed: &PackedWeights,
+        dtype: &Bound<'py, PyArrayDescr>,
+        pool: &Pooled,
+    ) -> PyResult<Bound<'py, PyAny>>;
+}
+
+impl<T: Number> AnyPlan for convoke::Plan<T> {
+    fn geometry(&self) -> &Geometry {
+        self.geometry()
+    }
+
+    fn explanation(&self) -> &Explanation {
+        self.explain()
+    }
+
+    fn accepts(&self, packed: &PackedWeights) -> bool {
+        packed.of::<T>().is_some_and(|packed| self.accepts(packed).is_ok())
+    }
+
+    fn pack(&self, w: &Bound<'_, PyAny>, b: Option<&Bound<'_, PyAny>>) -> PyResult<Box<dyn AnyPacked>> {
+        let (py, geometry) = (w.py(), self.geometry());
+        let name = |tensor| Name { op: geometry.op, tensor };
+        let w = Tensor::<T>::new(name("W"), w)?.of_shape(&geometry.weight_shape())?.or_copied()?;
+        let b = b.map(|b| {
+            let b = Tensor::<T>::new(name("B"), b)?;
+            geometry.validate_bias(b.shape()).map_err(|error| exception(py, &error))?;
+            b.or_copied()
+        });
+        let (w, b) = (w.read()?, b.transpose()?.map(|b| b.read()).transpose()?);
+        let (w, b) = (w.as_slice()?, b.as_ref().map(|b| b.as_slice()).transpose()?);
+        let packed = py.detach(|| self.pack(w, b)).map_err(|error| exception(py, &error))?;
+        Ok(Box::new(packed))
+    }
+
+    fn run<'py>(
+        &self,
+        arrays: &Arrays<'_, 'py>,
+        packed: &PackedWeights,
+        dtype: &Bound<'py, PyArrayDescr>,
+        pool: &Pooled,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, geometry) = (dtype.py(), self.geometry());
+        let (op, output_shape) = (geometry.op, geometry.output_shape());
+        let tensor =
+            |tensor, value, shape: &[usize]| Tensor::<T>::new(Name { op, tensor }, value)?.of_shape(shape)?.in_order();
+        let Some(packed) = packed.of::<T>() else {
+            let (packed, needed) = (packed.dtype.bind(py), dtype_name(T::DTYPE));
+            let message = format_args!("{op}: the weights were packed for dtype {packed}, the plan needs {needed}");
+            return Err(refusal(py, ErrorKind::PackedMismatch, message));
+        };
+        let x = tensor("X", arrays.x, &geometry.input_shape())?;
+        let residual = arrays.residual.map(|residual| tensor("the residual", residual, &output_shape)).transpose()?;
+        let y = match arrays.out {
+            Some(out) => tensor("out", out, &output_shape)?,
+            None => empty(Name { op, tensor: "out" }, &output_shape, dtype)?,
+        };
+        y.apart_from(&x)?;
+        let residual = residual.filter(|residual| !y.is_same_memory(residual));
+        let in_place = arrays.residual.is_some() && residual.is_none();
+        if let Some(residual) = &residual {
+            y.apart_from(residual)?;
+        }
+        let (x_read, residual) = (x.read()?, residual.map(|residual| residual.read()).transpose()?);
+        let (x, residual) = (x_read.as_slice()?, residual.as_ref().map(|residual| residual.as_slice()).transpose()?);
+        let mut written = y.write()?;
+        let result = if in_place {
+            let y = written.as_slice_mut()?;
+            py.detach(|| with_workspace(self, |workspace| self.run_in_place(x, packed, y, workspace, pool.threads())))
+        } else {
+            let y = uninit(&mut written);
+            py.detach(|| {
+                with_workspace(self, |workspace| {
+                    self.run_uninit(x, packed, residual, y, workspace, pool.threads()).map(|_| ())
+                })
+            })
+        };
+        result.map_err(|error| exception(py, &error))?;
+        Ok(y.array().as_any().clone())
+    }
+}
+
+/// Packed weights of some element type.
+trait AnyPacked: Send + Sync {
+    fn bytes(&self) -> usize;
+    fn to_bytes(&self) -> Result<Vec<u8>, convoke::Error>;
+    fn planner(&self, planner: &Planner) -> Planner;
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<T: Element> AnyPacked for convoke::PackedWeights<T> {
+    fn bytes(&self) -> usize {
+        self.bytes()
+    }
+
+    fn to_bytes(&self) -> Result<Vec<u8>, convoke::Error> {
+        self.to_bytes()
+    }
+
+    fn planner(&self, planner: &Planner) -> Planner {
+        planner.clone().packed_for(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl PackedWeights {
+    /// The weights, if they are of this element type.
+    fn of<T: Element>(&self) -> Option<&convoke::PackedWeights<T>> {
+        self.weights.as_any().downcast_ref()
+    }
+}

@@ -1,0 +1,189 @@
+//! A planner, and operators from Python values.
+
+use std::fmt;
+
+use convoke::{Accuracy, Activation, Attribute, DType, ErrorKind, Isa, NodeInput, Operator, bf16, f16};
+use numpy::PyArrayDescr;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyString};
+
+use crate::arrays::{Number, element_type};
+use crate::errors::{exception, refusal};
+use crate::plan::{PackedWeights, Plan};
+use crate::threads::check_count;
+
+/// The crate's planner. ``convoke.Planner`` is its interface.
+#[pyclass(frozen, module = "convoke._convoke")]
+pub(crate) struct Planner(convoke::Planner);
+
+#[pymethods]
+impl Planner {
+    /// ``activation`` is a name and its parameters. What is ``None`` has its default.
+    #[new]
+    #[pyo3(signature = (threads, activation, accuracy, algorithm, isa, workspace_limit))]
+    fn new(
+        py: Python<'_>,
+        threads: usize,
+        activation: (String, Vec<f32>),
+        accuracy: &str,
+        algorithm: Option<&str>,
+        isa: Option<&str>,
+        workspace_limit: Option<usize>,
+    ) -> PyResult<Self> {
+        let unavailable = |message: fmt::Arguments<'_>| refusal(py, ErrorKind::Unavailable, message);
+        check_count(py, threads)?;
+        let Some(activation) = activation_of(&activation.0, &activation.1) else {
+            let (name, parameters) = activation;
+            return Err(unavailable(format_args!(
+                "activation {name:?} with parameters {parameters:?} is none of {ACTIVATIONS}"
+            )));
+        };
+        let mut planner = convoke::Planner::new().threads(threads).activation(activation).accuracy(match accuracy {
+            "strict" => Accuracy::Strict,
+            "standard" => Accuracy::Standard,
+            "fast" => Accuracy::Fast,
+            _ => return Err(unavailable(format_args!("accuracy {accuracy:?} is none of strict, standard, fast"))),
+        });
+        if let Some(isa) = isa {
+            let isa: Isa = isa.parse().map_err(|error| unavailable(format_args!("isa {isa:?} is {error}")))?;
+            planner = planner.isa(isa);
+        }
+        if let Some(algorithm) = algorithm {
+            planner = planner.algorithm(algorithm.parse().map_err(|error| exception(py, &error))?);
+        }
+        if let Some(bytes) = workspace_limit {
+            planner = planner.workspace_limit(bytes);
+        }
+        Ok(Self(planner))
+    }
+
+    /// A planner whose plans accept these weights.
+    fn packed_for(&self, packed: &PackedWeights) -> Self {
+        Self(packed.planner(&self.0))
+    }
+
+    /// A plan for a node: its attributes by name, and the shapes and the type of its inputs.
+    fn plan(
+        &self,
+        op_type: &str,
+        opset: i64,
+        attributes: &Bound<'_, PyDict>,
+        x_shape: Vec<i64>,
+        w_shape: Vec<i64>,
+        dtype: &Bound<'_, PyArrayDescr>,
+    ) -> PyResult<Plan> {
+        let node = Node { op_type, opset, attributes: Attributes::read(attributes)?, x: &x_shape, w: &w_shape };
+        match element_type(dtype)? {
+            Some(DType::F32) => self.plan_as::<f32>(&node, dtype),
+            Some(DType::F64) => self.plan_as::<f64>(&node, dtype),
+            Some(DType::F16) => self.plan_as::<f16>(&node, dtype),
+            Some(DType::BF16) => self.plan_as::<bf16>(&node, dtype),
+            None => Err(refusal(
+                dtype.py(),
+                ErrorKind::InvalidType,
+                format_args!("{op_type}: dtype {}, {DTYPES}", dtype.str()?),
+            )),
+        }
+    }
+}
+
+/// How the message about a dtype ends.
+pub(crate) const DTYPES: &str =
+    "must be float32, float64, float16 or ml_dtypes.bfloat16, in the machine's order of bytes";
+
+/// How the message about an activation ends.
+const ACTIVATIONS: &str = "relu, hard_swish, silu, sigmoid, tanh, (clip, least, most), (leaky_relu, slope)";
+
+fn activation_of(name: &str, parameters: &[f32]) -> Option<Activation> {
+    Some(match (name, parameters) {
+        ("", []) => Activation::None,
+        ("relu", []) => Activation::Relu,
+        ("clip", &[min, max]) => Activation::Clip { min, max },
+        ("leaky_relu", &[alpha]) => Activation::LeakyRelu { alpha },
+        ("hard_swish", []) => Activation::HardSwish,
+        ("silu", []) => Activation::Silu,
+        ("sigmoid", []) => Activation::Sigmoid,
+        ("tanh", []) => Activation::Tanh,
+        _ => return None,
+    })
+}
+
+/// A node that is planned.
+struct Node<'a> {
+    op_type: &'a str,
+    opset: i64,
+    attributes: Attributes,
+    x: &'a [i64],
+    w: &'a [i64],
+}
+
+impl Planner {
+    fn plan_as<T: Number>(&self, node: &Node<'_>, dtype: &Bound<'_, PyArrayDescr>) -> PyResult<Plan> {
+        let inputs = [node.x, node.w].map(|dims| Some(NodeInput { dtype: T::DTYPE, dims }));
+        let planned = Operator::from_node(node.op_type, node.opset, &node.attributes.as_onnx(), &inputs)
+            .and_then(|(operator, geometry)| self.0.plan::<T>(operator, &geometry.input_shape()));
+        Ok(Plan::new(planned.map_err(|error| exception(dtype.py(), &error))?, dtype))
+    }
+}
+
+/// A node's attributes, by their ONNX types.
+struct Attributes(Vec<(String, Value)>);
+
+enum Value {
+    Int(i64),
+    Float(f32),
+    Ints(Vec<i64>),
+    Floats(Vec<f32>),
+    String(String),
+}
+
+impl Attributes {
+    /// Attributes from what `onnx.helper.get_attribute_value` returns, or from plain Python values.
+    /// Those that are ``None`` are absent.
+    fn read(attributes: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let given = attributes.iter().filter(|(_, value)| !value.is_none());
+        given.map(|(name, value)| Ok((name.extract()?, Value::read(&name, &value)?))).collect::<PyResult<_>>().map(Self)
+    }
+
+    fn as_onnx(&self) -> Vec<(&str, Attribute<'_>)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_onnx())).collect()
+    }
+}
+
+impl Value {
+    fn read(name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(text) = value.cast::<PyString>() {
+            return Ok(Self::String(text.to_string()));
+        }
+        if let Ok(text) = value.cast::<PyBytes>() {
+            return Ok(Self::String(String::from_utf8_lossy(text.as_bytes()).into_owned()));
+        }
+        if let Ok(value) = value.extract() {
+            return Ok(Self::Int(value));
+        }
+        if let Ok(values) = value.extract() {
+            return Ok(Self::Ints(values));
+        }
+        if let Ok(value) = value.extract() {
+            return Ok(Self::Float(value));
+        }
+        if let Ok(values) = value.extract() {
+            return Ok(Self::Floats(values));
+        }
+        let found = value.get_type().name()?;
+        Err(PyTypeError::new_err(format!(
+            "{name} is of type {found}, must be a number, a string or a sequence of numbers"
+        )))
+    }
+
+    fn as_onnx(&self) -> Attribute<'_> {
+        match self {
+            Self::Int(value) => Attribute::Int(*value),
+            Self::Float(value) => Attribute::Float(*value),
+            Self::Ints(values) => Attribute::Ints(values),
+            Self::Floats(values) => Attribute::Floats(values),
+            Self::String(text) => Attribute::String(text),
+        }
+    }
+}

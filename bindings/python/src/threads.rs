@@ -1,0 +1,104 @@
+//! Threads and scratch memory of runs.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::mem;
+use std::process;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use convoke::{Element, ErrorKind, Plan, Threads, Workspace};
+use pyo3::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::errors::refusal;
+
+/// Threads of a plan, at the most: each of them is started.
+const MOST_THREADS: usize = 1024;
+
+/// A pool, and the process that has its threads.
+struct Pool {
+    process: u32,
+    threads: Arc<ThreadPool>,
+}
+
+/// The pools of this process, by their number of threads. They live as long as the process does.
+///
+/// The lock is held only by threads that hold Python's lock, and so does a thread that forks: a
+/// forked process never finds it locked.
+static POOLS: Mutex<BTreeMap<usize, Pool>> = Mutex::new(BTreeMap::new());
+
+/// The threads of a run by a plan for so many.
+pub(crate) enum Pooled {
+    Caller,
+    Pool(Arc<ThreadPool>),
+}
+
+impl Pooled {
+    /// Starts the threads that are not there yet.
+    pub(crate) fn of(py: Python<'_>, threads: usize) -> PyResult<Self> {
+        if threads <= 1 {
+            return Ok(Self::Caller);
+        }
+        check_count(py, threads)?;
+        let (mut pools, process) = (POOLS.lock().unwrap_or_else(PoisonError::into_inner), process::id());
+        let start = || {
+            let name = move |i| format!("convoke {i} of {threads}");
+            let made = ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
+            let refuse =
+                |error| refusal(py, ErrorKind::Threads, format_args!("{threads} threads cannot be started: {error}"));
+            Ok::<_, PyErr>(Pool { process, threads: Arc::new(made.map_err(refuse)?) })
+        };
+        let pool = match pools.entry(threads) {
+            Entry::Vacant(place) => place.insert(start()?),
+            Entry::Occupied(place) => {
+                let pool = place.into_mut();
+                if pool.process != process {
+                    // This process was forked: it has no threads but the one that forked, and the
+                    // pool must not be asked to end others.
+                    mem::forget(mem::replace(pool, start()?));
+                }
+                pool
+            }
+        };
+        Ok(Self::Pool(pool.threads.clone()))
+    }
+
+    pub(crate) fn threads(&self) -> Threads<'_> {
+        match self {
+            Self::Caller => Threads::Serial,
+            Self::Pool(pool) => Threads::Pool(pool),
+        }
+    }
+}
+
+/// Checks a number of threads before anything is planned for it.
+pub(crate) fn check_count(py: Python<'_>, threads: usize) -> PyResult<()> {
+    if threads > MOST_THREADS {
+        return Err(refusal(
+            py,
+            ErrorKind::Threads,
+            format_args!("threads is {threads}, must be at most {MOST_THREADS}"),
+        ));
+    }
+    Ok(())
+}
+
+/// Calls `run` with the calling thread's workspace, made as large as the plan needs.
+pub(crate) fn with_workspace<T: Element, R>(
+    plan: &Plan<T>,
+    run: impl FnOnce(&mut Workspace<'_>) -> Result<R, convoke::Error>,
+) -> Result<R, convoke::Error> {
+    thread_local! {
+        static WORKSPACE: RefCell<Option<Workspace<'static>>> = const { RefCell::new(None) };
+    }
+    // A run calls nothing of Python, so that a thread is in one run at a time.
+    WORKSPACE.with_borrow_mut(|kept| {
+        let workspace = match kept {
+            Some(workspace) => workspace,
+            None => kept.insert(Workspace::with_bytes(0)?),
+        };
+        workspace.grow_for(plan)?;
+        run(workspace)
+    })
+}

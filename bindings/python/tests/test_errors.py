@@ -1,0 +1,86 @@
+"""Bad input: the kind, and a message that names operator, axis, value and rule."""
+
+import convoke
+import numpy as np
+import pytest
+
+X, W = np.ones([1, 4, 6, 6], np.float32), np.ones([4, 4, 3, 3], np.float32)
+PLANNER = convoke.Planner()
+
+
+def test_every_error_is_a_value_error():
+    classes = [value for name, value in vars(convoke).items() if isinstance(value, type) and issubclass(value, Exception)]
+    assert len(classes) == 14
+    for cls in classes:
+        assert issubclass(cls, convoke.Error) and issubclass(cls, ValueError) and cls.__doc__
+    assert issubclass(convoke.OutOfMemoryError, MemoryError) and issubclass(convoke.InvalidTypeError, TypeError)
+    assert len({cls.kind for cls in classes}) == 14
+
+
+CASES = [
+    (lambda: convoke.conv(X, W, strides=[0, 1]), convoke.InvalidAttributeError, "Conv: spatial axis 0: strides is 0, must be at least 1"),
+    (lambda: convoke.conv(X, W, strides=[]), convoke.InvalidAttributeError, "Conv: strides [] has 0 entries, must have one per spatial axis of X: 2"),
+    (lambda: convoke.conv(X, W, pads=[1, 1]), convoke.InvalidAttributeError, "Conv: pads [1, 1] has 2 entries"),
+    (lambda: convoke.conv(X, W, pads=[0, 0, 0, -1]), convoke.InvalidAttributeError, "Conv: spatial axis 1: pads is -1"),
+    (lambda: convoke.conv(X, W, kernel_shape=[3, 2]), convoke.InvalidAttributeError, "Conv: spatial axis 1: kernel_shape 2 differs from W's size 3"),
+    (lambda: convoke.conv(X, W, auto_pad="SAME"), convoke.InvalidAttributeError, 'Conv: auto_pad "SAME" is none of NOTSET'),
+    (lambda: convoke.conv(X, W, auto_pad="VALID", pads=[1] * 4), convoke.InvalidAttributeError, "Conv: spatial axis 0: pads [1, 1, 1, 1] together with auto_pad VALID"),
+    (lambda: convoke.conv(X, W, group=0), convoke.InvalidAttributeError, "Conv: group is 0, must be at least 1"),
+    (lambda: convoke.conv_transpose(X, W, output_padding=[1, 0]), convoke.InvalidAttributeError, "ConvTranspose: spatial axis 0: output_padding 1 must be less than"),
+    (lambda: convoke.conv_transpose(X, W, output_shape=[3, 90]), convoke.InvalidAttributeError, "ConvTranspose: spatial axis 1: output_shape 90 would need negative padding"),
+    (lambda: convoke.conv(X, W, group=2), convoke.InvalidShapeError, "Conv: X has C = 4 channels (axis 1), W's axis 1 (4) * group (2) is 8"),
+    (lambda: convoke.conv(X, W, dilations=[1, 3]), convoke.InvalidShapeError, "Conv: spatial axis 1: padded input 6 (6 + pads 0 + 0) is smaller than the effective kernel 7"),
+    (lambda: convoke.conv(X[0, 0], W), convoke.InvalidShapeError, "Conv: X must have at least 3 dimensions"),
+    (lambda: convoke.conv(X, W[0]), convoke.InvalidShapeError, "Conv: W has 3 dimensions"),
+    (lambda: PLANNER.conv([1, 4, -6, 6], W.shape), convoke.InvalidShapeError, "Conv: X has size -6 on axis 2"),
+    (lambda: PLANNER.conv([2**62, 4, 6, 6], W.shape), convoke.SizeOverflowError, "Conv: "),
+    (lambda: PLANNER.conv([1, 4, 2**40, 2**40], W.shape), convoke.SizeOverflowError, "Conv: X of shape"),
+    (lambda: convoke.conv(X, W, pads=[2**62] * 4), convoke.SizeOverflowError, "Conv: "),
+    (lambda: PLANNER.conv(X.shape, W.shape, opset=0), convoke.UnsupportedOperatorError, "Conv: opset 0 does not exist"),
+    (lambda: PLANNER.conv(X.shape, W.shape, "bfloat16", opset=21), convoke.InvalidTypeError, "Conv: element type bfloat16 needs opset 22"),
+    (lambda: convoke.conv(X, W, strides=[1.5, 1]), convoke.UnsupportedOperatorError, 'Conv: attribute "strides" is of type FLOATS, must be INTS'),
+    (lambda: convoke.conv(X, W, strides=2), convoke.UnsupportedOperatorError, 'Conv: attribute "strides" is of type INT, must be INTS'),
+    (lambda: convoke.conv(X, W, group="2"), convoke.UnsupportedOperatorError, 'Conv: attribute "group" is of type STRING, must be INT'),
+    (lambda: convoke.conv(X, W, threads=0), convoke.UnavailableError, "Conv: a plan for 0 threads"),
+    (lambda: convoke.conv(X, W, threads=1025), convoke.ThreadsError, "threads is 1025, must be at most 1024"),
+    (lambda: convoke.conv(X, W, activation="gelu"), convoke.UnavailableError, 'activation "gelu" with parameters [] is none of relu'),
+    (lambda: convoke.conv(X, W, activation=("clip", 0)), convoke.UnavailableError, 'activation "clip" with parameters [0.0]'),
+    (lambda: convoke.conv(X, W, activation=6), convoke.UnavailableError, "activation 6 is neither a name"),
+    (lambda: convoke.conv(X, W, accuracy="exact"), convoke.UnavailableError, 'accuracy "exact" is none of strict'),
+    (lambda: convoke.Planner(algorithm="magic"), convoke.UnavailableError, 'unknown algorithm "magic": expected one of winograd'),
+    (lambda: convoke.Planner(isa="mmx"), convoke.UnavailableError, 'isa "mmx" is not an ISA: expected one of portable'),
+    (lambda: convoke.Planner(algorithm="upsample").conv(X.shape, W.shape), convoke.UnavailableError, "Conv: upsample cannot be used"),
+    (lambda: convoke.Planner(algorithm="winograd", workspace_limit=64).conv([1, 64, 56, 56], [64, 64, 3, 3]), convoke.WorkspaceError, "Conv: needs"),
+]
+
+
+@pytest.mark.parametrize("refused, cls, message", CASES, ids=[case[2] for case in CASES])
+def test_messages(refused, cls, message):
+    with pytest.raises(convoke.Error) as caught:
+        refused()
+    assert caught.type is cls and str(caught.value).startswith(message)
+
+
+def test_huge_layers_need_no_memory_to_be_refused_or_planned():
+    plan = PLANNER.conv([1, 1, 2**40], [1, 1, 1])
+    with pytest.raises(convoke.InvalidShapeError):
+        plan.run(np.ones([1, 1, 8], np.float32), plan.pack(np.ones([1, 1, 1], np.float32)))
+    # 4 TiB of padding: numpy cannot allocate the result.
+    with pytest.raises(MemoryError):
+        convoke.conv(np.ones([1, 1, 1], np.float32), np.ones([1, 1, 1], np.float32), pads=[0, 2**44])
+
+
+@pytest.mark.parametrize("call", [lambda: convoke.conv(X, W, stride=[1, 1]), lambda: convoke.conv(X), lambda: PLANNER.conv(X.shape), lambda: convoke.conv(X, W, None, [1, 1])], ids=["name", "W", "w_shape", "position"])
+def test_wrong_calls_are_type_errors(call):
+    with pytest.raises(TypeError):
+        call()
+
+
+def test_an_error_leaves_out_untouched():
+    plan, out = PLANNER.conv(X.shape, W.shape), np.full([1, 4, 4, 4], 7, np.float32)
+    packed = PLANNER.conv([1, 4, 7, 7], W.shape).pack(W)
+    with pytest.raises(convoke.PackedMismatchError):
+        plan.run(X, packed, out=out)
+    assert (out == 7).all()
+    # Nothing is left in use by the run that failed.
+    assert plan.run(X, plan.pack(W), out=out) is out
