@@ -248,8 +248,7 @@ impl StoreMap {
         let mut plain_until = alloc::vec![0; columns.len()];
         for i in (0..columns.len()).rev() {
             let full = columns[i].mask.count_ones() as usize == lanes;
-            let joins =
-                i + 1 < columns.len() && columns[i].offset.checked_add(lanes) == Some(columns[i + 1].offset);
+            let joins = i + 1 < columns.len() && columns[i].offset.checked_add(lanes) == Some(columns[i + 1].offset);
             plain_until[i] =
                 if full && joins { plain_until[i + 1].max(i as u32 + 1) } else { (i + usize::from(full)) as u32 };
         }

@@ -48,7 +48,8 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
                 let mut row = rows.y.cast_const().wrapping_add(offset);
                 // One pointer and a distance: two pointers would be one register more. Without a
                 // residual, the distance is none.
-                let residual = if rows.residual.is_null() { 0 } else { rows.residual.addr().wrapping_sub(rows.y.addr()) };
+                let residual =
+                    if rows.residual.is_null() { 0 } else { rows.residual.addr().wrapping_sub(rows.y.addr()) };
                 while k < args.kc.min(MR) {
                     fetch_row::<V, NRV>(row);
                     fetch_row::<V, NRV>(row.wrapping_byte_add(residual));
