@@ -129,9 +129,9 @@ fn depthwise_copies_of_huge_sizes_are_refused() {
 fn depthwise_copies_over_one_another_are_refused() {
     let copy = |copy: RowCopy| depthwise_family().copy(&[1.0; 30], &mut [0.0; 120], &copy);
     let planes = RowCopy { planes: HUGE, src_plane: 0, dst_plane: 0, ..COPY };
-    refused("rows of the copy overlap", || copy(planes));
+    refused("rows of the copy begin at one element", || copy(planes));
     let rows = RowCopy { rows: HUGE, src_row: 0, dst_row: 0, ..COPY };
-    refused("rows of the copy overlap", || copy(rows));
+    refused("rows of the copy begin at one element", || copy(rows));
 }
 
 /// Behind the last row, no row is as far away as the distance of rows says.
