@@ -161,7 +161,10 @@ unsafe fn struct_size<T: Versioned>(pointer: *const T) -> Result<usize> {
     }
     if size > MOST_STRUCT_BYTES {
         let (name, needed) = (T::NAME, size_of::<T>());
-        fail!(InvalidArgument, "{name}: struct_size is {size}, it must be sizeof({name}), which is {needed}: is it set?");
+        fail!(
+            InvalidArgument,
+            "{name}: struct_size is {size}, it must be sizeof({name}), which is {needed}: is it set?"
+        );
     }
     Ok(size)
 }
