@@ -434,7 +434,7 @@ impl<T: Real> DepthwiseKernel<T> {
     /// stores them. There is one bias for each plane.
     ///
     /// # Panics
-    /// If a slice is too short, or rows of the output overlap.
+    /// If a slice is too short, or rows of the output begin at one element.
     pub fn run(
         &self,
         input: &DepthwiseInput<'_, T>,
@@ -477,8 +477,8 @@ impl<T: Real> DepthwiseKernel<T> {
     /// Computes the sums of [`run`](Self::run) straight from rows of X.
     ///
     /// # Panics
-    /// If a slice is too short, rows of the output overlap, the table does not serve this kernel
-    /// and output, or this is a kernel with vectors along channels.
+    /// If a slice is too short, rows of the output begin at one element, the table does not serve
+    /// this kernel and output, or this is a kernel with vectors along channels.
     pub fn run_direct(
         &self,
         input: &DirectInput<'_, T>,
@@ -545,7 +545,7 @@ impl<T: Real> DepthwiseKernel<T> {
         }
         let rows = tiles.checked_mul(self.mr).expect("rows are within the address space");
         // It also bounds the rows by the destination: a call with more of them would not end.
-        assert!(is_apart(rows, row, width), "rows of the output overlap");
+        assert!(is_apart(rows, row), "rows of the output begin at one element");
         let written = end(planes, plane, end(rows, row, width));
         assert!(written <= y.len(), "the destination is too short");
         assert!(epilogue.bias.len() >= planes, "one bias a plane");
@@ -572,9 +572,9 @@ fn end(count: usize, step: usize, len: usize) -> usize {
     (count - 1).saturating_mul(step).saturating_add(len)
 }
 
-/// Whether `count` parts of `len` elements that begin `step` apart do not overlap.
-fn is_apart(count: usize, step: usize, len: usize) -> bool {
-    count <= 1 || step >= len
+/// Whether no two of `count` parts that are `step` apart begin at one element.
+fn is_apart(count: usize, step: usize) -> bool {
+    count <= 1 || step > 0
 }
 
 /// Rows to be copied: `rows` rows of `width` elements for each plane.
@@ -668,7 +668,7 @@ impl<T: Real> DepthwiseKernels<T> {
     /// copy takes a whole number of vectors.
     ///
     /// # Panics
-    /// If a slice is too short, or rows of the copy overlap.
+    /// If a slice is too short, or rows of the copy begin at one element.
     pub fn copy(&self, src: &[T], dst: &mut [T], copy: &RowCopy) {
         // No slice has as many elements as a width that cannot be rounded up.
         let len = copy.width.checked_next_multiple_of(self.lanes).unwrap_or(usize::MAX);
@@ -683,7 +683,8 @@ impl<T: Real> DepthwiseKernels<T> {
     /// `dst[odd..]`. Both halves are filled up with zeros to the same number of whole vectors.
     ///
     /// # Panics
-    /// If a slice is too short, or rows of the copy or the halves of a row overlap.
+    /// If a slice is too short, rows of the copy begin at one element, or the halves of a row
+    /// overlap.
     pub fn split(&self, src: &[T], dst: &mut [T], even: usize, odd: usize, copy: &RowCopy) {
         let len = copy.width.div_ceil(2).next_multiple_of(self.lanes);
         assert!(even.abs_diff(odd) >= len, "the halves of a row overlap");
@@ -704,9 +705,10 @@ impl<T: Real> DepthwiseKernels<T> {
             return None;
         }
         assert!(end(planes, src_plane, end(rows, src_row, width)) <= src.len(), "the rows end beyond their slice");
-        // It also bounds planes and rows by the copy: a call with more of them would not end.
-        let is_apart = is_apart(planes, dst_plane, len) && is_apart(rows, dst_row, len);
-        assert!(is_apart, "rows of the copy overlap");
+        // It also bounds planes and rows by the copy: a call with more of them would not end. They
+        // may overlap: what fills up a row is overwritten by the next one.
+        let is_apart = is_apart(planes, dst_plane) && is_apart(rows, dst_row);
+        assert!(is_apart, "rows of the copy begin at one element");
         assert!(
             end(planes, dst_plane, end(rows, dst_row, len)).saturating_add(at) <= dst.len(),
             "the copy is too short"

@@ -100,7 +100,9 @@ fn depthwise_tiles_over_one_another_are_refused() {
     let kernel = &depthwise_family().rows()[1];
     let (taps, tiles) = (TapTable::new(&[], 0), HUGE / kernel.mr());
     let output = DepthwiseOutput { width: 9, row: 0, plane: 99 };
-    refused("rows of the output overlap", || depthwise(kernel, &taps, [0, 0, tiles], output, &mut [0.0; 999]));
+    refused("rows of the output begin at one element", || {
+        depthwise(kernel, &taps, [0, 0, tiles], output, &mut [0.0; 999])
+    });
 }
 
 const COPY: RowCopy = RowCopy { planes: 2, rows: 3, width: 5, src_plane: 15, src_row: 5, dst_plane: 60, dst_row: 20 };
@@ -129,9 +131,13 @@ fn depthwise_copies_of_huge_sizes_are_refused() {
 fn depthwise_copies_over_one_another_are_refused() {
     let copy = |copy: RowCopy| depthwise_family().copy(&[1.0; 30], &mut [0.0; 120], &copy);
     let planes = RowCopy { planes: HUGE, src_plane: 0, dst_plane: 0, ..COPY };
-    refused("rows of the copy overlap", || copy(planes));
+    refused("rows of the copy begin at one element", || copy(planes));
     let rows = RowCopy { rows: HUGE, src_row: 0, dst_row: 0, ..COPY };
-    refused("rows of the copy overlap", || copy(rows));
+    refused("rows of the copy begin at one element", || copy(rows));
+    // The next row overwrites what fills up a row.
+    let (copy, mut dst) = (RowCopy { planes: 1, dst_row: COPY.width, ..COPY }, [0.0; 120]);
+    depthwise_family().copy(&[1.0; 15], &mut dst, &copy);
+    assert!(dst[..15].iter().all(|x| *x == 1.0) && dst[15..].iter().all(|x| *x == 0.0));
 }
 
 /// Behind the last row, no row is as far away as the distance of rows says.
