@@ -41,7 +41,7 @@ fn main() {
 
     let conv = Conv::new([CHANNELS, CHANNELS, 3, 3]).pads([1; 4]);
     let plan = Planner::new().plan::<f32>(conv, &[1, CHANNELS, SIZE, SIZE]).expect("the layer is valid");
-    let packed = plan.pack(&vec![0.25; CHANNELS * CHANNELS * 9], None).expect("lengths are the geometry's");
+    let packed = plan.pack(&[0.25; CHANNELS * CHANNELS * 9], None).expect("lengths are the geometry's");
     let mut workspace = Workspace::for_plan(&plan).expect("enough memory");
     let x = vec![0.5; plan.geometry().input_len()];
     let mut y = vec![0.0; plan.geometry().output_len()];

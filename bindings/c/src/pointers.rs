@@ -159,8 +159,18 @@ unsafe fn struct_size<T: Versioned>(pointer: *const T) -> Result<usize> {
         let (name, needed) = (T::NAME, size_of::<T>());
         fail!(InvalidArgument, "{name}: struct_size is {size}, it must be sizeof({name}), which is {needed}");
     }
+    if size > MOST_STRUCT_BYTES {
+        let (name, needed) = (T::NAME, size_of::<T>());
+        fail!(
+            InvalidArgument,
+            "{name}: struct_size is {size}, it must be sizeof({name}), which is {needed}: is it set?"
+        );
+    }
     Ok(size)
 }
+
+/// More bytes than any version of a struct will have: such a `struct_size` was never set.
+const MOST_STRUCT_BYTES: usize = 4096;
 
 /// Reads a struct of the caller. The fields that an earlier version of it lacks are zero. Those
 /// that a later version has more must be zero, because this version does not know them.

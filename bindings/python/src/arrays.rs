@@ -162,8 +162,8 @@ impl<'py, T: Number> Tensor<'py, T> {
             return Ok(self);
         }
         let copy = self.array.call_method1("copy", ("C",))?;
-        // SAFETY: a copy of an array of T is one of T.
-        Ok(Self { name: self.name, array: unsafe { copy.cast_into_unchecked() } })
+        // A subclass may have a method `copy` of its own.
+        Self::new(self.name, &copy)?.of_shape(self.array.shape())?.in_order()
     }
 
     /// The addresses of its elements.

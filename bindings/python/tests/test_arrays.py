@@ -150,6 +150,17 @@ class Named(np.ndarray):
     """A subclass that would notice if it were copied through numpy."""
 
 
+@pytest.mark.parametrize("copied", [5, np.zeros((2, 2)), np.zeros(3, np.float32)])
+def test_a_copy_method_of_a_subclass_is_not_trusted(copied):
+    class Copies(np.ndarray):
+        def copy(self, order="C"):
+            return copied
+
+    w = np.zeros((8, 4, 3, 3), np.float32).transpose(0, 1, 3, 2).view(Copies)
+    with pytest.raises(convoke.Error):
+        convoke.conv(np.zeros((1, 4, 6, 6), np.float32), w)
+
+
 def test_subclasses_are_arrays_and_results_are_plain(layer, tmp_path):
     plan, packed, x, _, _, wanted = layer
     mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=x.shape)

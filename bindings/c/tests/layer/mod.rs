@@ -11,7 +11,7 @@ use convoke_capi::*;
 struct Line(#[expect(dead_code, reason = "memory of the library")] [u8; 64]);
 
 /// A Conv of 3x3 with padding 1, on square images of float, without a bias.
-pub struct Layer {
+pub(crate) struct Layer {
     operator: *mut Operator,
     pub plan: *mut Plan,
     packed: *mut Packed,
@@ -22,7 +22,7 @@ pub struct Layer {
 }
 
 impl Layer {
-    pub fn new(channels: usize, size: usize, threads: usize) -> Self {
+    pub(crate) fn new(channels: usize, size: usize, threads: usize) -> Self {
         let (w_dims, x_dims) =
             ([channels as i64, channels as i64, 3, 3], [1, channels as i64, size as i64, size as i64]);
         let pads = [1; 4];
@@ -51,7 +51,7 @@ impl Layer {
     }
 
     /// The arguments of a run, which live as long as the layer.
-    pub fn args(&mut self, executor: Option<&Executor>) -> RunArgs {
+    pub(crate) fn args(&mut self, executor: Option<&Executor>) -> RunArgs {
         // SAFETY: all bytes zero are a value of the struct.
         let mut args = unsafe { zeroed::<RunArgs>() };
         args.struct_size = size_of::<RunArgs>();
@@ -76,6 +76,6 @@ impl Drop for Layer {
     }
 }
 
-pub fn ok(status: Status) {
+pub(crate) fn ok(status: Status) {
     assert_eq!(status, Status::Ok);
 }
