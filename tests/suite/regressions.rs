@@ -455,3 +455,12 @@ fn a_residual_in_y_is_added_once_where_values_are_not_finite() {
         }
     }
 }
+
+/// A check of copied rows refused rows whose zeros, which fill up the last vector, reach into the
+/// next row. `grouped` copies the phases of stride 2 so.
+#[test]
+fn grouped_rows_of_stride_two_that_end_within_a_vector() {
+    let conv = |stride: i64| Conv::new([8, 4, 3, 3]).group(2).strides([stride, 2]).pads([1, 1, 1, 1]);
+    check(&layer(conv(1), [1, 8, 9, 10]));
+    check(&layer(conv(2), [2, 8, 28, 28]));
+}

@@ -1,6 +1,7 @@
 //! The caller's threads.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -56,8 +57,9 @@ impl Pool {
     /// # Safety
     /// The pointer must be null, or one to an executor whose function does what its type says.
     pub(crate) unsafe fn new(executor: *const Executor) -> Result<Self> {
+        let mut room = MaybeUninit::uninit();
         // SAFETY: the same.
-        let Executor { context, width, parallel_for, .. } = unsafe { pointers::sized(executor)? };
+        let Executor { context, width, parallel_for, .. } = *unsafe { pointers::sized(executor, &mut room)? };
         let Some(parallel_for) = parallel_for else {
             fail!(InvalidPointer, "parallel_for of convoke_executor is NULL");
         };

@@ -1,6 +1,7 @@
 //! Operators, from attributes by their ONNX names or from a struct.
 
 use std::ffi::c_char;
+use std::mem::MaybeUninit;
 
 use convoke::Attribute;
 
@@ -201,8 +202,9 @@ pub unsafe extern "C" fn convoke_operator_create_from_desc(
     op: *mut *mut Operator,
     error: *mut Error,
 ) -> Status {
+    let mut room = MaybeUninit::uninit();
     // SAFETY: the caller's pointers.
-    unsafe { guard(error, || pointers::hand_over("op", op, || Operator::of_desc(&pointers::sized(desc)?))) }
+    unsafe { guard(error, || pointers::hand_over("op", op, || Operator::of_desc(pointers::sized(desc, &mut room)?))) }
 }
 
 /// Sets an attribute.

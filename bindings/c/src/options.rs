@@ -1,6 +1,7 @@
 //! What a caller can choose when a plan is made.
 
 use std::ffi::c_char;
+use std::mem::MaybeUninit;
 
 use convoke::{Algorithm, Isa, Planner};
 
@@ -103,8 +104,9 @@ impl Choices {
         if options.is_null() {
             return Ok(Self { planner: Planner::new(), separates_images: false });
         }
+        let mut room = MaybeUninit::uninit();
         // SAFETY: the caller's options.
-        let options = unsafe { pointers::sized(options)? };
+        let options = unsafe { pointers::sized(options, &mut room)? };
         // SAFETY: the caller's texts.
         let (isa, max_isa, algorithm) = unsafe {
             let text = |name, pointer| pointers::optional_text(name, pointer);

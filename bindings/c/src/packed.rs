@@ -1,6 +1,7 @@
 //! Packed weights, in memory of the caller.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::slice;
 
@@ -110,8 +111,9 @@ unsafe impl Versioned for PackArgs {
 /// The pointers must be as the struct says.
 pub(crate) unsafe fn pack<T: COf>(plan: &convoke::Plan<T>, args: &PackArgs) -> Result<Packed> {
     let (w, bias) = (args.w.cast::<T>(), args.bias.cast::<T>());
-    let read = [("w", Extent::new(w, args.w_len)), ("bias", Extent::new(bias, args.bias_len))];
-    check_apart(("memory", Extent::new(args.memory.cast::<u8>(), args.memory_bytes)), &read)?;
+    let written = ("memory", Extent::new(args.memory.cast::<u8>(), args.memory_bytes));
+    check_apart(written, ("w", Extent::new(w, args.w_len)))?;
+    check_apart(written, ("bias", Extent::new(bias, args.bias_len)))?;
     // SAFETY: the caller's.
     let (w, bias, memory) = unsafe {
         let w = pointers::values("w", w, args.w_len)?;
@@ -141,8 +143,9 @@ pub unsafe extern "C" fn convoke_plan_pack(
     packed: *mut *mut Packed,
     error: *mut Error,
 ) -> Status {
+    let mut room = MaybeUninit::uninit();
     // SAFETY: the caller's pointers.
-    let make = || unsafe { pointers::value("plan", plan)?.layer.pack(&pointers::sized(args)?) };
+    let make = || unsafe { pointers::value("plan", plan)?.layer.pack(pointers::sized(args, &mut room)?) };
     // SAFETY: the caller's pointers.
     unsafe { guard(error, || pointers::hand_over("packed", packed, make)) }
 }

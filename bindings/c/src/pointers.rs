@@ -5,17 +5,31 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::slice;
 
-use crate::status::{Result, fail};
+use crate::status::{Failure, Result, Status, fail};
 
 /// Checks that a pointer can be one to a value of its type.
+#[inline]
 fn check<T>(name: &str, pointer: *const T) -> Result<()> {
-    if pointer.is_null() {
-        fail!(InvalidPointer, "{name} is NULL");
-    }
-    if !pointer.is_aligned() {
-        fail!(InvalidPointer, "{name} is at an address that is not a multiple of {}", align_of::<T>());
+    if pointer.is_null() || !pointer.is_aligned() {
+        return Err(wrong(name, pointer.addr(), align_of::<T>()));
     }
     Ok(())
+}
+
+/// What is wrong with an address. It is apart, so that the checks are small enough to be inlined.
+#[cold]
+fn wrong(name: &str, address: usize, alignment: usize) -> Failure {
+    let what = match address {
+        0 => format!("{name} is NULL"),
+        _ => format!("{name} is at an address that is not a multiple of {alignment}"),
+    };
+    Failure::new(Status::InvalidPointer, what)
+}
+
+/// What is wrong with a number of elements.
+#[cold]
+fn too_long(name: &str, len: usize, size: usize) -> Failure {
+    Failure::new(Status::Overflow, format!("{name} has {len} elements of {size} bytes, more than the address space"))
 }
 
 /// A value of the caller.
@@ -64,6 +78,7 @@ pub(crate) unsafe fn destroy<T>(handle: *mut T) {
 
 /// Checks memory of `len` values. Without values any pointer will do, also null. Returns the
 /// pointer, or one that no value is behind.
+#[inline]
 pub(crate) fn checked<T>(name: &str, pointer: *const T, len: usize) -> Result<*const T> {
     if len == 0 {
         return Ok(ptr::dangling());
@@ -71,7 +86,7 @@ pub(crate) fn checked<T>(name: &str, pointer: *const T, len: usize) -> Result<*c
     check(name, pointer)?;
     match len.checked_mul(size_of::<T>()) {
         Some(bytes) if bytes <= isize::MAX as usize && pointer.addr().checked_add(bytes).is_some() => Ok(pointer),
-        _ => fail!(Overflow, "{name} has {len} elements of {} bytes, more than the address space", size_of::<T>()),
+        _ => Err(too_long(name, len, size_of::<T>())),
     }
 }
 
@@ -104,7 +119,7 @@ pub(crate) unsafe fn memory<'a, T>(name: &str, pointer: *mut T, len: usize) -> R
 pub(crate) unsafe fn bytes_mut<'a>(name: &str, pointer: *mut u8, len: usize, alignment: usize) -> Result<&'a mut [u8]> {
     let pointer = checked(name, pointer, len)?.cast_mut();
     if len > 0 && !pointer.addr().is_multiple_of(alignment) {
-        fail!(InvalidPointer, "{name} is at an address that is not a multiple of {alignment}");
+        return Err(wrong(name, pointer.addr(), alignment));
     }
     // SAFETY: the caller's, and not too long.
     Ok(unsafe { slice::from_raw_parts_mut(pointer, len) })
@@ -159,39 +174,45 @@ unsafe fn struct_size<T: Versioned>(pointer: *const T) -> Result<usize> {
         let (name, needed) = (T::NAME, size_of::<T>());
         fail!(InvalidArgument, "{name}: struct_size is {size}, it must be sizeof({name}), which is {needed}");
     }
-    if size > MOST_STRUCT_BYTES {
-        let (name, needed) = (T::NAME, size_of::<T>());
-        fail!(
-            InvalidArgument,
-            "{name}: struct_size is {size}, it must be sizeof({name}), which is {needed}: is it set?"
-        );
-    }
     Ok(size)
 }
 
-/// More bytes than any version of a struct will have: such a `struct_size` was never set.
-const MOST_STRUCT_BYTES: usize = 4096;
-
-/// Reads a struct of the caller. The fields that an earlier version of it lacks are zero. Those
-/// that a later version has more must be zero, because this version does not know them.
+/// A struct of the caller. The fields that an earlier version of it lacks are zero. Those that a
+/// later version has more must be zero, because this version does not know them. A struct of another
+/// version is copied to `room`.
 ///
 /// # Safety
-/// The pointer must be null, or point to `struct_size` bytes that nobody changes meanwhile, and
+/// The pointer must be null, or point to `struct_size` bytes that nobody changes in `'a`, and
 /// `struct_size` to its first field.
-pub(crate) unsafe fn sized<T: Versioned>(pointer: *const T) -> Result<T> {
+#[inline]
+pub(crate) unsafe fn sized<T: Versioned>(pointer: *const T, room: &mut MaybeUninit<T>) -> Result<&T> {
     // SAFETY: the caller's struct.
     let size = unsafe { struct_size(pointer)? };
+    if size == size_of::<T>() {
+        // SAFETY: the caller says that there are so many bytes, and any are a value.
+        return Ok(unsafe { &*pointer });
+    }
+    // SAFETY: the same.
+    unsafe { copied(pointer, size, room) }
+}
+
+/// A struct of another version.
+///
+/// # Safety
+/// As [`sized`].
+#[cold]
+unsafe fn copied<T: Versioned>(pointer: *const T, size: usize, room: &mut MaybeUninit<T>) -> Result<&T> {
     let known = size.min(size_of::<T>());
     // SAFETY: the caller says that there are so many bytes.
     let more = unsafe { values(T::NAME, pointer.cast::<u8>().add(known), size - known)? };
     if more.iter().any(|byte| *byte != 0) {
         fail!(InvalidArgument, "{}: a field is set that this version of the library does not have", T::NAME);
     }
-    let mut value = MaybeUninit::<T>::zeroed();
+    *room = MaybeUninit::zeroed();
     // SAFETY: both have so many bytes, and zeros or the caller's bytes are a value.
     unsafe {
-        ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast(), known);
-        Ok(value.assume_init())
+        ptr::copy_nonoverlapping(pointer.cast::<u8>(), room.as_mut_ptr().cast(), known);
+        Ok(room.assume_init_ref())
     }
 }
 
@@ -216,31 +237,35 @@ pub(crate) unsafe fn write_sized<T: Versioned>(pointer: *mut T, value: impl FnOn
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
     begin: usize,
-    bytes: usize,
+    end: usize,
 }
 
 impl Extent {
+    #[inline]
     pub(crate) fn new<T>(pointer: *const T, len: usize) -> Self {
-        Self { begin: pointer.addr(), bytes: len.saturating_mul(size_of::<T>()) }
+        Self { begin: pointer.addr(), end: pointer.addr().saturating_add(len.saturating_mul(size_of::<T>())) }
     }
 
+    #[inline]
     pub(crate) fn overlaps(self, other: Self) -> bool {
-        let starts_in = |a: Self, b: Self| a.begin >= b.begin && a.begin - b.begin < b.bytes;
-        self.bytes > 0 && other.bytes > 0 && (starts_in(self, other) || starts_in(other, self))
+        self.begin.max(other.begin) < self.end.min(other.end)
     }
 
     /// The same memory so many bytes further on, or back.
     pub(crate) fn moved(self, bytes: isize) -> Self {
-        Self { begin: self.begin.wrapping_add_signed(bytes), ..self }
+        Self { begin: self.begin.saturating_add_signed(bytes), end: self.end.saturating_add_signed(bytes) }
     }
 }
 
-/// Checks that memory that is written is no other memory.
-pub(crate) fn check_apart(written: (&str, Extent), others: &[(&str, Extent)]) -> Result<()> {
-    match others.iter().find(|(_, other)| written.1.overlaps(*other)) {
-        Some((other, _)) => fail!(InvalidPointer, "{} overlaps {other}", written.0),
-        None => Ok(()),
-    }
+/// Checks that memory that is written is not some other memory.
+#[inline]
+pub(crate) fn check_apart(written: (&str, Extent), other: (&str, Extent)) -> Result<()> {
+    if written.1.overlaps(other.1) { Err(overlapping(written.0, other.0)) } else { Ok(()) }
+}
+
+#[cold]
+fn overlapping(written: &str, other: &str) -> Failure {
+    Failure::new(Status::InvalidPointer, format!("{written} overlaps {other}"))
 }
 
 #[cfg(test)]
@@ -249,7 +274,7 @@ mod tests {
 
     #[test]
     fn memory_overlaps_where_it_shares_a_byte() {
-        let extent = |begin: usize, bytes: usize| Extent { begin, bytes };
+        let extent = |begin: usize, bytes: usize| Extent::new(ptr::without_provenance::<u8>(begin), bytes);
         let overlaps = |a: Extent, b: Extent| {
             assert_eq!(a.overlaps(b), b.overlaps(a));
             a.overlaps(b)
@@ -260,6 +285,7 @@ mod tests {
             overlaps(extent(100, 8).moved(8), extent(108, 8)) && !overlaps(extent(100, 8).moved(-8), extent(100, 8))
         );
         assert!(!overlaps(extent(usize::MAX - 7, 8), extent(0, 8)));
+        assert!(overlaps(extent(100, usize::MAX), extent(usize::MAX - 1, 1)));
     }
 
     /// As the library has it: its first version had no `b`.
@@ -281,9 +307,10 @@ mod tests {
     fn read_and_written(fields: &[usize]) -> Option<(Known, Vec<usize>)> {
         let mut theirs = fields.to_vec();
         let pointer = theirs.as_mut_ptr().cast::<Known>();
+        let mut room = MaybeUninit::uninit();
         // SAFETY: the memory has the bytes that its first value says, or is refused.
         unsafe {
-            let read = sized(pointer).ok()?;
+            let read = *sized(pointer, &mut room).ok()?;
             write_sized(pointer, |struct_size| Ok(Known { struct_size, a: 8, b: 9 })).unwrap();
             Some((read, theirs))
         }

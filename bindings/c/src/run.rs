@@ -1,6 +1,7 @@
 //! Runs: Y from X. Nothing here allocates, but for the message of an error.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::slice;
 
 use convoke::{Threads, Workspace};
@@ -74,8 +75,24 @@ struct Tensor<T> {
 }
 
 impl<T> Tensor<T> {
-    /// Checks the stride, and the length as far as the plan does not.
+    /// Checks the pointer and the stride, and the length as far as the plan does not.
+    #[inline]
     fn new(
+        name: &str,
+        begin: *const c_void,
+        len: usize,
+        (stride, image): (usize, usize),
+        batch: Batch,
+    ) -> Result<Self> {
+        if stride == 0 && !batch.is_separate {
+            let begin = pointers::checked(name, begin.cast(), len)?;
+            return Ok(Self { begin, len, image, stride: image, images: batch.images });
+        }
+        Self::of_images(name, begin, len, (stride, image), batch)
+    }
+
+    /// The same for images that are a stride apart, or for a plan of one image.
+    fn of_images(
         name: &str,
         begin: *const c_void,
         len: usize,
@@ -96,27 +113,29 @@ impl<T> Tensor<T> {
         let Some(needed) = span.unwrap_or(Some(0)) else {
             fail!(Overflow, "{name}_image_stride is {stride}: {images} such images exceed the address space");
         };
-        let is_right = if stride == 0 { len == needed || !batch.is_separate } else { len >= needed };
-        if !is_right {
+        if len < needed || (stride == 0 && len > needed) {
             fail!(
                 BufferLength,
                 "{name} has {len} elements, {images} images of {image} elements, {stride_or_image} apart, ask for {needed}"
             );
         }
-        let len = if stride == 0 { len } else { needed };
-        Ok(Self { begin: pointers::checked(name, begin.cast(), len)?, len, image, stride: stride_or_image, images })
+        let begin = pointers::checked(name, begin.cast(), needed)?;
+        Ok(Self { begin, len: needed, image, stride: stride_or_image, images })
     }
 
+    #[inline]
     fn extent(&self) -> Extent {
         Extent::new(self.begin, self.len)
     }
 
     /// Whether elements are those of another tensor too. What is between images belongs to nobody,
     /// if both tensors have the same strides: that is how parts of one tensor lie.
-    fn overlaps<U>(&self, other: &Tensor<U>) -> bool {
-        if !self.extent().overlaps(other.extent()) {
-            return false;
-        }
+    #[inline]
+    fn overlaps(&self, other: &Self) -> bool {
+        self.extent().overlaps(other.extent()) && self.images_overlap(other)
+    }
+
+    fn images_overlap(&self, other: &Self) -> bool {
         if self.stride != other.stride || self.images < 2 {
             return true;
         }
@@ -126,13 +145,24 @@ impl<T> Tensor<T> {
         (-last..=last).any(|images| image.moved(images * step).overlaps(others))
     }
 
-    /// The beginning of an image.
+    /// Elements from the beginning of an image on.
     ///
     /// # Safety
-    /// The tensor must have it, and be the caller's memory.
-    unsafe fn image(&self, index: usize) -> *const T {
-        // SAFETY: the same.
-        unsafe { self.begin.add(index * self.stride) }
+    /// The tensor must have them, and be the caller's memory, which nobody changes in `'a`.
+    unsafe fn values<'a>(&self, image: usize, len: usize) -> &'a [T] {
+        // SAFETY: the same. `new` has checked pointer and length.
+        unsafe { slice::from_raw_parts(self.begin.add(image * self.stride), len) }
+    }
+
+    /// The same, to be written.
+    ///
+    /// # Safety
+    /// The tensor must have them, and be the caller's memory, which nobody else uses in `'a`.
+    unsafe fn memory<'a>(&self, image: usize, len: usize) -> &'a mut [MaybeUninit<T>] {
+        // SAFETY: the same. `new` has checked pointer and length.
+        unsafe {
+            slice::from_raw_parts_mut(self.begin.cast_mut().cast::<MaybeUninit<T>>().add(image * self.stride), len)
+        }
     }
 }
 
@@ -167,21 +197,22 @@ impl<T> Tensors<T> {
     }
 
     /// Checks that Y and workspace are no other memory.
+    #[inline]
     fn check_apart(&self, packed: &Packed, workspace: Extent) -> Result<()> {
+        let (y, packed) = (self.y.extent(), ("packed", packed.extent));
         if self.y.overlaps(&self.x) {
             fail!(InvalidPointer, "y overlaps x");
         }
-        let mut of_residual = self.y.extent();
+        check_apart(("y", y), packed)?;
         if let Residual::Tensor(residual) = &self.residual {
             if self.y.overlaps(residual) {
                 fail!(InvalidPointer, "y overlaps the residual, and is not the same memory");
             }
-            of_residual = residual.extent();
+            check_apart(("workspace", workspace), ("the residual", residual.extent()))?;
         }
-        let (x, y) = (self.x.extent(), self.y.extent());
-        check_apart(("y", y), &[("packed", packed.extent)])?;
-        let others = [("x", x), ("y", y), ("the residual", of_residual), ("packed", packed.extent)];
-        check_apart(("workspace", workspace), &others)
+        check_apart(("workspace", workspace), ("x", self.x.extent()))?;
+        check_apart(("workspace", workspace), ("y", y))?;
+        check_apart(("workspace", workspace), packed)
     }
 }
 
@@ -233,16 +264,14 @@ unsafe fn run_images<T: COf>(
         _ => (1, x.len, y.len),
     };
     for i in 0..runs {
-        // SAFETY: the image is one of the tensor. The pointer is checked, and nobody writes X.
-        let x = unsafe { pointers::values("x", x.image(i), x_len)? };
-        // SAFETY: as above.
-        let y = unsafe { pointers::memory("y", y.image(i).cast_mut(), y_len)? };
+        // SAFETY: the image is one of the tensors, and Y is apart from the others.
+        let (x, y) = unsafe { (x.values(i, x_len), y.memory(i, y_len)) };
         match residual {
             Residual::None => layer.plan.run_uninit(x, weights, None, y, workspace, threads)?,
             Residual::Tensor(residual) => {
                 let len = if layer.batch.is_separate { y_len } else { residual.len };
                 // SAFETY: as for X.
-                let residual = unsafe { pointers::values("residual", residual.image(i), len)? };
+                let residual = unsafe { residual.values(i, len) };
                 layer.plan.run_uninit(x, weights, Some(residual), y, workspace, threads)?
             }
             Residual::Y => {
@@ -270,8 +299,9 @@ unsafe fn run_images<T: COf>(
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn convoke_plan_run(plan: *const Plan, args: *const RunArgs, error: *mut Error) -> Status {
+    let mut room = MaybeUninit::uninit();
     // SAFETY: the caller's pointers.
-    let run = || unsafe { pointers::value("plan", plan)?.layer.run(&pointers::sized(args)?) };
+    let run = || unsafe { pointers::value("plan", plan)?.layer.run(pointers::sized(args, &mut room)?) };
     // SAFETY: the caller's pointers.
     unsafe { guard(error, run) }
 }

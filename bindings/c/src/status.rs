@@ -156,29 +156,48 @@ pub(crate) unsafe fn guard(error: *mut Error, body: impl FnOnce() -> Result<()>)
         return Status::InvalidPointer;
     }
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => None,
-        Ok(Err(failure)) => Some(failure),
-        Err(panic) => Some(Failure::of_panic(&*panic)),
+        Ok(Ok(())) => {
+            if !error.is_null() {
+                // SAFETY: the caller may have it written, and it is aligned.
+                unsafe { clear(error) };
+            }
+            return Status::Ok;
+        }
+        Ok(Err(failure)) => failure,
+        Err(panic) => Failure::of_panic(&*panic),
     };
-    let (status, message) = failure.as_ref().map_or((Status::Ok, ""), |failure| (failure.status, &*failure.message));
     if !error.is_null() {
         // SAFETY: the caller may have it written, and it is aligned.
-        unsafe { report(error, status, message) };
+        unsafe { report(error, &failure) };
     }
-    status
+    failure.status
 }
 
-/// Writes a status, and as much of a message as there is room for.
+/// Writes that a call succeeded, with an empty message.
 ///
 /// # Safety
 /// `error` must point to aligned memory of an [`Error`] that this call may write.
-unsafe fn report(error: *mut Error, status: Status, message: &str) {
+unsafe fn clear(error: *mut Error) {
+    // SAFETY: the fields are those of memory that may be written.
+    unsafe {
+        (&raw mut (*error).status).write(Status::Ok);
+        (&raw mut (*error).length).write(0);
+        (&raw mut (*error).message).cast::<u8>().write(0);
+    }
+}
+
+/// Writes a status, and as much of its message as there is room for.
+///
+/// # Safety
+/// `error` must point to aligned memory of an [`Error`] that this call may write.
+#[cold]
+unsafe fn report(error: *mut Error, Failure { status, message }: &Failure) {
     let room = message.len().min(MESSAGE_BYTES - 1);
     let copied = (0..=room).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
     // SAFETY: the fields are those of memory that may be written. The message has more bytes than
     // are copied, one of them for the zero.
     unsafe {
-        (&raw mut (*error).status).write(status);
+        (&raw mut (*error).status).write(*status);
         (&raw mut (*error).length).write(message.len());
         let text = (&raw mut (*error).message).cast::<u8>();
         ptr::copy_nonoverlapping(message.as_ptr(), text, copied);

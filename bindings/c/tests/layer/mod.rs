@@ -13,12 +13,12 @@ struct Line(#[expect(dead_code, reason = "memory of the library")] [u8; 64]);
 /// A Conv of 3x3 with padding 1, on square images of float, without a bias.
 pub(crate) struct Layer {
     operator: *mut Operator,
-    pub plan: *mut Plan,
+    pub(crate) plan: *mut Plan,
     packed: *mut Packed,
     memory: Vec<Line>,
     workspace: Vec<Line>,
-    pub x: Vec<f32>,
-    pub y: Vec<f32>,
+    pub(crate) x: Vec<f32>,
+    pub(crate) y: Vec<f32>,
 }
 
 impl Layer {
