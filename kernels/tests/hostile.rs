@@ -101,7 +101,7 @@ fn depthwise_tiles_over_one_another_are_refused() {
     let (taps, tiles) = (TapTable::new(&[], 0), HUGE / kernel.mr());
     let output = DepthwiseOutput { width: 9, row: 0, plane: 99 };
     refused("rows of the output begin at one element", || {
-        depthwise(kernel, &taps, [0, 0, tiles], output, &mut [0.0; 999])
+        depthwise(kernel, &taps, [0, 0, tiles], output, &mut [0.0; 999]);
     });
 }
 
