@@ -141,7 +141,11 @@ fn one_shot<T: Element, D: Dimension>(
     let mut workspace = Workspace::for_plan(&plan)?;
     y.resize(geometry.output_len(), T::default());
     plan.run(input, &packed, &mut y, &mut workspace, Threads::Serial)?;
-    let y = ArrayD::from_shape_vec(IxDyn(&geometry.output_shape()), y).expect("the length is the shape's");
+    let shape = geometry.output_shape();
+    let Ok(y) = ArrayD::from_shape_vec(IxDyn(&shape), y) else {
+        // The length is the shape's. A shape without elements may have axes that are too long.
+        bail!(Overflow, "{}: Y's shape {shape:?} exceeds what an array can have", geometry.op);
+    };
     Ok(y.into_dimensionality().expect("Y has as many axes as X"))
 }
 

@@ -239,7 +239,7 @@ impl StoreMap {
     /// offset is near the end of the address space.
     #[must_use]
     pub fn new(columns: Vec<Column>, lanes: usize) -> Self {
-        assert!((1..=Self::MOST_LANES).contains(&lanes), "no lanes, or more than a mask has bits");
+        Self::check_lanes(lanes);
         assert!(columns.iter().all(|c| u64::from(c.mask) < 1 << lanes), "a mask is wider than a vector");
         let end = |c: &Column| {
             c.offset.checked_add(c.mask.count_ones() as usize).expect("a column's end fits the address space")
@@ -261,7 +261,7 @@ impl StoreMap {
     /// If there are no lanes, or more than a mask has bits.
     #[must_use]
     pub fn contiguous(n: usize, lanes: usize) -> Self {
-        assert!((1..=Self::MOST_LANES).contains(&lanes), "no lanes, or more than a mask has bits");
+        Self::check_lanes(lanes);
         let column = |j: usize| {
             let live = (n - j * lanes).min(lanes);
             Column { offset: j * lanes, mask: ((1_u64 << live) - 1) as u32 }
@@ -269,8 +269,9 @@ impl StoreMap {
         Self::new((0..n.div_ceil(lanes)).map(column).collect(), lanes)
     }
 
-    /// The most lanes of a vector: the bits of a mask.
-    const MOST_LANES: usize = u32::BITS as usize;
+    fn check_lanes(lanes: usize) {
+        assert!((1..=u32::BITS as usize).contains(&lanes), "no lanes, or more than a mask has bits");
+    }
 
     fn plain_until(&self, first: usize) -> usize {
         self.plain_until[first] as usize

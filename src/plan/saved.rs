@@ -70,27 +70,26 @@ impl Description {
         Ok(encoded)
     }
 
-    /// Bytes of weights with this description; saturates.
-    fn saved_bytes<T: Element>(&self) -> Result<usize, Error> {
-        let head = lines_for::<u8>(HEAD + self.encoded()?.len());
+    /// Bytes of weights with this description, which is `encoded` as so many bytes; saturates.
+    fn saved_bytes<T: Element>(&self, encoded: usize) -> usize {
+        let head = lines_for::<u8>(HEAD + encoded);
         let packings = [Some(&self.whole), self.live.as_ref().map(|(_, packing)| packing)];
         let lines = packings.into_iter().flatten().fold(head, |lines, SavedPacking { format, .. }| {
             let bias = lines_for::<T::Acc>(format.out_channels().unwrap_or(usize::MAX));
             lines.saturating_add(bias).saturating_add(lines_for::<T::Acc>(format.len))
         });
-        Ok(lines.saturating_mul(LINE))
+        lines.saturating_mul(LINE)
     }
+}
 
-    /// Writes everything before the values, but for the checksum, into bytes that are zero.
-    fn write<'a>(&self, bytes: &'a mut [u8]) -> Result<Parts<'a>, Error> {
-        let encoded = self.encoded()?;
-        let (head, rest) = bytes.split_at_mut((HEAD + encoded.len()).next_multiple_of(LINE));
-        head[..MAGIC.len()].copy_from_slice(&MAGIC);
-        head[CHECKED..CHECKED + 4].copy_from_slice(&VERSION.to_ne_bytes());
-        head[CHECKED + 4..HEAD].copy_from_slice(&(encoded.len() as u32).to_ne_bytes());
-        head[HEAD..HEAD + encoded.len()].copy_from_slice(&encoded);
-        Ok(Parts { rest })
-    }
+/// Writes everything before the values, but for the checksum, into bytes that are zero.
+fn write_head<'a>(encoded: &[u8], bytes: &'a mut [u8]) -> Parts<'a> {
+    let (head, rest) = bytes.split_at_mut((HEAD + encoded.len()).next_multiple_of(LINE));
+    head[..MAGIC.len()].copy_from_slice(&MAGIC);
+    head[CHECKED..CHECKED + 4].copy_from_slice(&VERSION.to_ne_bytes());
+    head[CHECKED + 4..HEAD].copy_from_slice(&(encoded.len() as u32).to_ne_bytes());
+    head[HEAD..HEAD + encoded.len()].copy_from_slice(encoded);
+    Parts { rest }
 }
 
 /// The parts behind a description that are not written yet.
@@ -120,7 +119,8 @@ impl<T: Element> Plan<T> {
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn pack_into_bytes(&self) -> Result<usize, Error> {
-        self.description(true, true).saved_bytes::<T>()
+        let description = self.description(true, true);
+        Ok(description.saved_bytes::<T>(description.encoded()?.len()))
     }
 
     /// As [`pack`](Self::pack), into memory of the caller, which the weights keep and read. It may
@@ -163,7 +163,9 @@ impl<T: Element> Plan<T> {
     /// # Errors
     /// As [`pack`](Self::pack); [`BufferLength`](crate::ErrorKind::BufferLength) also if the memory
     /// is longer or shorter, [`InvalidPacked`](crate::ErrorKind::InvalidPacked) if it is not
-    /// aligned. The memory is unchanged then.
+    /// aligned. The memory is unchanged then, unless nothing is left to allocate for the bias
+    /// ([`OutOfMemory`](crate::ErrorKind::OutOfMemory)), or the memory does not keep what is written
+    /// ([`InvalidPacked`](crate::ErrorKind::InvalidPacked)).
     pub fn pack_into(
         &self,
         w: &[T],
@@ -186,7 +188,6 @@ impl<T: Element> Plan<T> {
                 "{op}: the memory for packed weights begins {misaligned} bytes behind a multiple of {LINE}"
             );
         }
-        // Everything that can fail comes before the first byte is written.
         let mut values = self.bias_values(bias)?;
         let whole = values.clone();
         let live = match &self.live {
@@ -195,8 +196,9 @@ impl<T: Element> Plan<T> {
         };
         let is_finite = |w: &[T]| w.iter().all(|w| w.to_acc().is_finite_value());
         let description = self.description(is_finite(w), live.as_ref().is_none_or(|(_, w)| is_finite(w)));
+        let encoded = description.encoded()?;
         bytes.fill(0);
-        let mut parts = description.write(bytes)?;
+        let mut parts = write_head(&encoded, bytes);
         let mut write = |method: &Method<T>, bias: &[T::Acc], w: &[T]| {
             parts.next(bias.len()).copy_from_slice(bias);
             method.lowering.pack(w, parts.next(method.format.len));
@@ -246,10 +248,11 @@ impl<T: Element> PackedWeights<T> {
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         let packings = [Some(&self.whole), self.live.as_ref().map(|live| &live.packing)];
         let description = self.description();
-        let len = description.saved_bytes::<T>()?;
+        let encoded = description.encoded()?;
+        let len = description.saved_bytes::<T>(encoded.len());
         let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
         bytes.resize(len, 0);
-        let mut parts = description.write(&mut bytes)?;
+        let mut parts = write_head(&encoded, &mut bytes);
         for packing in packings.into_iter().flatten() {
             parts.next(packing.bias.len()).copy_from_slice(&packing.bias);
             parts.next(packing.format.len).copy_from_slice(packing.values());

@@ -126,3 +126,12 @@ fn wrong_shapes_and_layouts_are_refused() {
     let huge = broadcast.broadcast((1, 1, 1 << 40)).unwrap();
     assert!(refused(conv_array(&Conv::new([1, 1, 1]), huge, Array3::ones((1, 1, 1)).view(), None)).contains("strides"));
 }
+
+/// Y has no element, but axes that an array cannot have.
+#[test]
+fn an_output_without_elements_whose_axes_are_too_long_is_an_error() {
+    let (x, w) = (Array3::<f32>::zeros((0, 1, 1 << 44)), Array3::<f32>::zeros((1 << 20, 1, 1)));
+    let error = conv_array(&Conv::new([1 << 20, 1, 1]), x.view(), w.view(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Overflow, "{error}");
+    assert!(error.to_string().contains("what an array can have"), "{error}");
+}
