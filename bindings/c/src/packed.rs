@@ -128,7 +128,8 @@ pub(crate) unsafe fn pack<T: COf>(plan: &convoke::Plan<T>, args: &PackArgs) -> R
 /// Packs W and the bias into memory of the caller.
 ///
 /// The plan accepts the weights, and so do plans that are made with them as `packed` of
-/// convoke_plan_options. If the call fails, the memory is as before.
+/// convoke_plan_options. If the call fails, the memory is as before, unless nothing was left to
+/// allocate for the bias (CONVOKE_STATUS_OUT_OF_MEMORY).
 ///
 /// @param plan   how the weights are packed.
 /// @param args   the weights, and the memory that they go to.

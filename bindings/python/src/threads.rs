@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use convoke::{Element, ErrorKind, Plan, Threads, Workspace};
 use pyo3::prelude::*;
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 use crate::errors::refusal;
 
@@ -41,27 +41,12 @@ impl Pooled {
             return Ok(Self::Caller);
         }
         check_count(py, threads)?;
-        let (mut pools, process) = (POOLS.lock().unwrap_or_else(PoisonError::into_inner), process::id());
-        let start = || {
-            let name = move |i| format!("convoke {i} of {threads}");
-            let made = ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
-            let refuse =
-                |error| refusal(py, ErrorKind::Threads, format_args!("{threads} threads cannot be started: {error}"));
-            Ok::<_, PyErr>(Pool { process, threads: Arc::new(made.map_err(refuse)?) })
-        };
-        let pool = match pools.entry(threads) {
-            Entry::Vacant(place) => place.insert(start()?),
-            Entry::Occupied(place) => {
-                let pool = place.into_mut();
-                if pool.process != process {
-                    // This process was forked: it has no threads but the one that forked, and the
-                    // pool must not be asked to end others.
-                    mem::forget(mem::replace(pool, start()?));
-                }
-                pool
+        match pool(threads) {
+            Ok(pool) => Ok(Self::Pool(pool)),
+            Err(error) => {
+                Err(refusal(py, ErrorKind::Threads, format_args!("{threads} threads cannot be started: {error}")))
             }
-        };
-        Ok(Self::Pool(pool.threads.clone()))
+        }
     }
 
     pub(crate) fn threads(&self) -> Threads<'_> {
@@ -70,6 +55,30 @@ impl Pooled {
             Self::Pool(pool) => Threads::Pool(pool),
         }
     }
+}
+
+/// The pool of so many threads. Nothing of Python is called while the lock is held: it could hand
+/// Python's lock to a thread that waits for this one.
+fn pool(threads: usize) -> Result<Arc<ThreadPool>, ThreadPoolBuildError> {
+    let (mut pools, process) = (POOLS.lock().unwrap_or_else(PoisonError::into_inner), process::id());
+    let start = || {
+        let name = move |i| format!("convoke {i} of {threads}");
+        let made = ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build()?;
+        Ok(Pool { process, threads: Arc::new(made) })
+    };
+    let pool = match pools.entry(threads) {
+        Entry::Vacant(place) => place.insert(start()?),
+        Entry::Occupied(place) => {
+            let pool = place.into_mut();
+            if pool.process != process {
+                // This process was forked: it has no threads but the one that forked, and the pool
+                // must not be asked to end others.
+                mem::forget(mem::replace(pool, start()?));
+            }
+            pool
+        }
+    };
+    Ok(pool.threads.clone())
 }
 
 /// Checks a number of threads before anything is planned for it.
