@@ -37,11 +37,36 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
         for panel in 0..args.panels {
             let mut ahead = args.ahead.wrapping_add(args.turns.wrapping_add(panel) % lines * Ahead::LINE);
             let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
-            for k in 0..args.kc {
+            let mut k = 0;
+            // What the tile is added to, and where it goes, may be far away. Each of the first
+            // steps fetches a row of it.
+            if const { V::FETCHES_ROWS && NRV > 1 }
+                && let Some(store) = &args.store
+                && let Places::Consecutive(offset) = store.places
+            {
+                let rows = store.at_row(panel * MR);
+                let mut row = rows.y.cast_const().wrapping_add(offset);
+                // One pointer and a distance: two pointers would be one register more. Without a
+                // residual, the distance is none.
+                let residual =
+                    if rows.residual.is_null() { 0 } else { rows.residual.addr().wrapping_sub(rows.y.addr()) };
+                while k < args.kc.min(MR) {
+                    fetch_row::<V, NRV>(row);
+                    fetch_row::<V, NRV>(row.wrapping_byte_add(residual));
+                    row = row.wrapping_add(rows.ldy);
+                    V::prefetch(ahead.cast());
+                    ahead = ahead.wrapping_add(args.ahead_step);
+                    step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
+                    a = a.add(MR);
+                    k += 1;
+                }
+            }
+            while k < args.kc {
                 V::prefetch(ahead.cast());
                 ahead = ahead.wrapping_add(args.ahead_step);
                 step::<V, MR, NRV>(&mut acc, a, Side(args.b.add(*args.koff.add(k) as usize)));
                 a = a.add(MR);
+                k += 1;
             }
             // Hidden from LLVM: it would otherwise read all that follows before the loop over k,
             // and spill it.
@@ -66,6 +91,17 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
             }
         }
     }
+}
+
+/// Prefetches a row of a tile at `row`.
+#[inline(always)]
+fn fetch_row<V: Simd, const NRV: usize>(row: *const V::Elem) {
+    let bytes = NRV * size_of::<V>();
+    for line in 0..bytes / Ahead::LINE {
+        V::prefetch(row.wrapping_byte_add(line * Ahead::LINE));
+    }
+    // Where the row is not aligned, it ends in another line.
+    V::prefetch(row.wrapping_byte_add(bytes - 1));
 }
 
 /// The tile of `MR` pixels times `NRV` vectors of packed weights, along output channels.
@@ -379,12 +415,11 @@ unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]
     }
 }
 
-/// The epilogue of a finished tile with full columns and no residual, straight from the
-/// accumulators.
+/// The epilogue of a finished tile with full columns, straight from the accumulators.
 ///
 /// Only short, branch-free bodies may loop over the accumulators. LLVM unrolls such loops
 /// completely. If a loop is not unrolled, the array that it indexes lives in memory during the
-/// whole kernel.
+/// whole kernel. So a tile without a residual is added to the value that changes nothing, -0.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: as [`TileStore`] states. The columns are full, and consecutive from
@@ -395,15 +430,22 @@ unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
     store: &TileStore<V::Elem>,
     offset: usize,
 ) {
-    // SAFETY: TileStore promises bias for MR rows, and that row i may be written at i * ldy +
-    // offset for NRV * LANES elements.
+    // SAFETY: TileStore promises bias for MR rows, and that row i may be written, and the
+    // residual read, at i * ldy + offset for NRV * LANES elements.
     unsafe {
+        let none = [V::splat(V::Elem::from_f64(-0.0)); NRV];
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
+        let (residual, step) = if store.residual.is_null() {
+            ((&raw const none).cast(), 0)
+        } else {
+            (store.residual.add(offset), store.ldy)
+        };
         let y = store.y.add(offset);
         for i in 0..MR {
             let bias = V::splat(*store.bias.add(i));
             for j in 0..NRV {
-                acc[i][j].add(bias).clamp(lo, hi).store(y.add(i * store.ldy + j * V::LANES));
+                let added = V::load(residual.add(i * step + j * V::LANES));
+                acc[i][j].add(bias).add(added).clamp(lo, hi).store(y.add(i * store.ldy + j * V::LANES));
             }
         }
     }

@@ -116,6 +116,7 @@ pub(crate) struct F32x4(float32x4_t);
 
 impl Simd for F32x4 {
     type Elem = f32;
+    const FETCHES_ROWS: bool = false;
     type Lanes = uint32x4_t;
     type Mask = Window<1>;
     type Scalars = float32x4_t;
@@ -413,6 +414,7 @@ impl F64x4 {
 
 impl Simd for F64x4 {
     type Elem = f64;
+    const FETCHES_ROWS: bool = false;
     type Lanes = (uint64x2_t, uint64x2_t);
     type Mask = Window<2>;
     type Scalars = float64x2_t;
