@@ -48,8 +48,8 @@ const NEON_TABLE: (&str, &str) = ("<!-- neon -->\n", "<!-- /neon -->");
 
 /// Instructions for counters, pointers, comparisons and jumps in each step of K, at the most.
 /// They count the steps, and advance the pointers to both operands, to a second row of pixels,
-/// and to what is fetched ahead.
-const MOST_COUNTERS: usize = 5;
+/// to what is fetched ahead, and to the rows of Y.
+const MOST_COUNTERS: usize = 6;
 
 /// What one inner loop of some kernels may do beyond registers.
 struct Exception {
@@ -725,7 +725,7 @@ mod tests {
         assert!(with(&["vmovups\tzmmword ptr [rcx], zmm6"])[0].contains("holds more than"));
         assert!(with(&["call\t0x400 <g>"])[0].contains("holds more than"));
         assert_eq!(with(&["add\trdx, 0x40"; MOST_COUNTERS - 2]), [""; 0], "beside the loop's own two");
-        assert!(with(&["add\trdx, 0x40"; MOST_COUNTERS - 1])[0].contains("6 counters and pointers in 1 steps of k"));
+        assert!(with(&["add\trdx, 0x40"; MOST_COUNTERS - 1])[0].contains("7 counters and pointers in 1 steps of k"));
         assert!(with(&fmas[..1])[0].contains("3 FMAs, no multiple of 2"));
         assert!(problems(tile, &[load])[0].contains("no loop with FMAs"));
     }
