@@ -47,6 +47,12 @@ impl Isa {
         }
     }
 
+    /// Whether GEMM tiles can hold pointers to the rows of Y and of a residual beside their sums
+    /// without moving any to the stack. NEON's tiles cannot.
+    pub(crate) const fn has_spare_pointers(self) -> bool {
+        !matches!(self, Self::Neon)
+    }
+
     /// Why the cluster is not available; `None` if it is.
     #[must_use]
     pub fn absence(self) -> Option<Absence> {

@@ -15,9 +15,8 @@ pub(crate) const LEAST_ROW: usize = 4;
 pub(crate) trait Simd: Copy {
     /// The element type.
     type Elem: Real;
-    /// Whether GEMM tiles prefetch the rows of Y that they go to: only where the pointers for it
-    /// leave registers for the tile.
-    const FETCHES_ROWS: bool = true;
+    /// That of its ISA: see [`Isa::has_spare_pointers`](crate::Isa::has_spare_pointers).
+    const SPARE_POINTERS: bool = true;
     /// Elements of a vector: at most 32, so that a mask of lanes fits `u32`.
     const LANES: usize;
     /// Vector registers that the ISA has: 16 unless it says otherwise.

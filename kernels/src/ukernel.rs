@@ -460,7 +460,9 @@ pub(crate) struct TileStore<T> {
     pub(crate) ldy: usize,
     pub(crate) places: Places,
     pub(crate) bias: *const T,
-    /// Null if there is none, and always for [pairs](Places::Pairs).
+    /// Null if there is none, and always for [pairs](Places::Pairs). For
+    /// [consecutive](Places::Consecutive) columns also with an ISA without
+    /// [spare pointers](Isa::has_spare_pointers).
     pub(crate) residual: *const T,
     pub(crate) lo: T,
     pub(crate) hi: T,
@@ -756,7 +758,8 @@ impl<T: Real> SpatialKernel<T> {
         assert!(end <= y.len, "the destination is too short");
         assert!(epilogue.bias.len() >= rows, "one bias a row");
         assert!(epilogue.residual.reaches(end), "the residual is too short");
-        let is_plain = first + self.nrv <= map.plain_until(first);
+        let adds_residual = self.isa.has_spare_pointers() || epilogue.residual.is_none();
+        let is_plain = adds_residual && first + self.nrv <= map.plain_until(first);
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
         let store = TileStore::new(y, ldy, places, epilogue);
         let args = self.args(panels, a, b, koff, ahead, tile, accumulate, Some(store));

@@ -157,8 +157,7 @@ impl<T: Element> Packing<T> {
         let mut lines = reserved(lines_for::<T::Acc>(len), format_args!("{}, packed weights", format.op))?;
         lines.resize(lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());
         lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
-        let is_finite = w.iter().all(|w| w.to_acc().is_finite_value());
-        Ok(Self { format: format.clone(), memory: PackedMemory::Owned(lines), bias, is_finite })
+        Ok(Self { format: format.clone(), memory: PackedMemory::Owned(lines), bias, is_finite: all_finite(w) })
     }
 
     pub(crate) fn values(&self) -> &[T::Acc] {
@@ -168,6 +167,12 @@ impl<T: Element> Packing<T> {
     fn bytes(&self) -> usize {
         size_of_val(self.memory.lines()) + size_of_val(self.bias.as_slice())
     }
+}
+
+/// Whether all weights are finite. It looks at many of them before it decides, because a decision
+/// after each one keeps the compiler from using vectors.
+pub(super) fn all_finite<T: Element>(w: &[T]) -> bool {
+    w.chunks(1024).all(|w| w.iter().fold(true, |all, w| all & w.to_acc().is_finite_value()))
 }
 
 /// Weights and bias, packed by [`Plan::pack`](crate::Plan::pack) for the kernels of a plan.

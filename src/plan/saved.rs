@@ -22,9 +22,9 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::memory::{PackedMemory, SharedLines};
-use super::packed::{Format, Lineage, Live, Packing};
+use super::packed::{Format, Lineage, Live, Packing, all_finite};
 use super::{Method, PackedWeights, Plan};
-use crate::element::{Compute, Element};
+use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::{Line, lines_for, reserved};
 
@@ -194,8 +194,7 @@ impl<T: Element> Plan<T> {
             Some((taps, method)) => Some((method, taps.select(&self.geometry, w, &mut values)?)),
             None => None,
         };
-        let is_finite = |w: &[T]| w.iter().all(|w| w.to_acc().is_finite_value());
-        let description = self.description(is_finite(w), live.as_ref().is_none_or(|(_, w)| is_finite(w)));
+        let description = self.description(all_finite(w), live.as_ref().is_none_or(|(_, w)| all_finite(w)));
         let encoded = description.encoded()?;
         bytes.fill(0);
         let mut parts = write_head(&encoded, bytes);

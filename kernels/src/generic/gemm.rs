@@ -40,7 +40,7 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
             let mut k = 0;
             // What the tile is added to, and where it goes, may be far away. Each of the first
             // steps fetches a row of it.
-            if const { V::FETCHES_ROWS && NRV > 1 }
+            if const { V::SPARE_POINTERS && NRV > 1 }
                 && let Some(store) = &args.store
                 && let Places::Consecutive(offset) = store.places
             {
@@ -419,7 +419,8 @@ unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]
 ///
 /// Only short, branch-free bodies may loop over the accumulators. LLVM unrolls such loops
 /// completely. If a loop is not unrolled, the array that it indexes lives in memory during the
-/// whole kernel. So a tile without a residual is added to the value that changes nothing, -0.
+/// whole kernel. So a tile without a residual is added to the value that changes nothing, -0. An ISA
+/// without spare pointers has no residual here.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: as [`TileStore`] states. The columns are full, and consecutive from
@@ -444,8 +445,11 @@ unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
         for i in 0..MR {
             let bias = V::splat(*store.bias.add(i));
             for j in 0..NRV {
-                let added = V::load(residual.add(i * step + j * V::LANES));
-                acc[i][j].add(bias).add(added).clamp(lo, hi).store(y.add(i * store.ldy + j * V::LANES));
+                let mut sum = acc[i][j].add(bias);
+                if const { V::SPARE_POINTERS } {
+                    sum = sum.add(V::load(residual.add(i * step + j * V::LANES)));
+                }
+                sum.clamp(lo, hi).store(y.add(i * store.ldy + j * V::LANES));
             }
         }
     }

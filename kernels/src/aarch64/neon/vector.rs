@@ -3,6 +3,7 @@
 use core::arch::aarch64::*;
 use core::arch::asm;
 
+use crate::Isa;
 use crate::simd::{Simd, lanes_by_zeros};
 
 /// Prefetches the cache line at `p` into the L2 cache. There is no stable intrinsic.
@@ -116,7 +117,7 @@ pub(crate) struct F32x4(float32x4_t);
 
 impl Simd for F32x4 {
     type Elem = f32;
-    const FETCHES_ROWS: bool = false;
+    const SPARE_POINTERS: bool = Isa::Neon.has_spare_pointers();
     type Lanes = uint32x4_t;
     type Mask = Window<1>;
     type Scalars = float32x4_t;
@@ -414,7 +415,7 @@ impl F64x4 {
 
 impl Simd for F64x4 {
     type Elem = f64;
-    const FETCHES_ROWS: bool = false;
+    const SPARE_POINTERS: bool = Isa::Neon.has_spare_pointers();
     type Lanes = (uint64x2_t, uint64x2_t);
     type Mask = Window<2>;
     type Scalars = float64x2_t;
