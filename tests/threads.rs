@@ -114,6 +114,7 @@ fn the_pool_that_is_given_does_the_work_with_all_its_threads() {
 fn the_current_pool_does_the_work() {
     let (plan, operands) = watched_plan(2);
     let (pool, counters) = watched_pool(2);
+    assert_eq!(pool.install(|| Threads::Current.count()), 2);
     for _ in 0..200 {
         // The calling thread belongs to the pool and is counted too. Both threads must have
         // worked.

@@ -253,6 +253,14 @@ mod tests {
         with_every_second(|region| region.store(Isa::Portable, &[1.0, 2.0], 0));
     }
 
+    /// Kernels assert that what they store is within it.
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "the offset is beyond the end")]
+    fn a_kernels_destination_ends_where_y_does() {
+        with_every_second(|region| _ = region.dest(20, []).from(5));
+    }
+
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "elements 5..6 are not those of task 0")]

@@ -533,6 +533,54 @@ mod tests {
         }
     }
 
+    /// Layers may have any number of spatial axes, of which boxes have three.
+    #[test]
+    fn boxes_of_any_number_of_axes_are_the_product_of_their_spans() {
+        let spans = [
+            Span { size: 3, start: 0, step: 2, count: 2 },
+            Span { size: 5, start: 1, step: 3, count: 2 },
+            Span { size: 4, start: 1, step: 2, count: 2 },
+            Span { size: 2, start: 1, step: 1, count: 1 },
+            Span { size: 6, start: 2, step: 1, count: 3 },
+        ];
+        for first in 0..=spans.len() {
+            let spans = &spans[first..];
+            let shape = Shape { images: 2, channels: 3, positions: spans.iter().map(|span| span.size).product() };
+            let (images, channels) = (1..2, 1..3);
+            let mut elements = Vec::new();
+            Patch::for_each_box(images, &channels, spans.len(), |i| spans[i], &mut |patch| {
+                assert!(patch.is_within(&shape), "{patch:?}");
+                patch.for_each_run(&shape, |at, count| elements.extend(at..at + count));
+            });
+            let mut places = alloc::vec![0];
+            for span in spans {
+                places = places.iter().flat_map(|at| span.places().map(move |place| at * span.size + place)).collect();
+            }
+            let planes = channels.map(|channel| shape.channels + channel);
+            let expected: Vec<_> =
+                planes.flat_map(|plane| places.iter().map(move |place| plane * shape.positions + place)).collect();
+            elements.sort_unstable();
+            assert_eq!(elements, expected, "{} axes", spans.len());
+        }
+    }
+
+    #[test]
+    fn a_patch_contains_its_own_elements_alone() {
+        let shape = Shape { images: 3, channels: 3, positions: 24 };
+        let span = |size, start, step, count| Span { size, start, step, count };
+        let lasts = [span(4, 1, 1, 2), span(4, 0, 1, 4), span(4, 1, 2, 2), span(4, 3, 1, 1)];
+        let inners = [(span(3, 0, 2, 2), 1..2), (span(3, 0, 1, 3), 1..3)];
+        for (last, (inner, channels)) in lasts.into_iter().flat_map(|last| inners.clone().map(|inner| (last, inner))) {
+            let patch = Patch { images: 0..2, channels, axes: [span(2, 1, 1, 1), inner, last] };
+            let mut is_own = alloc::vec![false; shape.len()];
+            patch.for_each_run(&shape, |at, count| is_own[at..at + count].fill(true));
+            for (at, len) in (0..shape.len()).flat_map(|at| (0..=12.min(shape.len() - at)).map(move |len| (at, len))) {
+                let expected = is_own[at..at + len].iter().all(|own| *own);
+                assert_eq!(patch.contains(&shape, at, len), expected, "{patch:?}: {len} elements from {at} on");
+            }
+        }
+    }
+
     /// The sum of a box is that of its elements, and boxes of other elements have other sums.
     #[test]
     fn fingerprints_tell_boxes_apart() {

@@ -342,6 +342,11 @@ mod tests {
     }
 
     #[test]
+    fn a_single_slot_is_the_calling_thread_whatever_the_executor() {
+        check(Threads::Executor(&Calls(Vec::new())), 1, 100);
+    }
+
+    #[test]
     #[should_panic(expected = "before all tasks were done")]
     fn an_executor_that_calls_nothing_is_found() {
         check(Threads::Executor(&Calls(Vec::new())), 3, 100);
@@ -371,6 +376,28 @@ mod tests {
     fn a_panic_that_an_executor_hides_is_found() {
         let panics = |i: usize, _: &mut [Line]| assert_ne!(i, 5, "a task panics");
         Threads::Executor(&Hiding).for_each(2, 10, &mut [], 0, &panics);
+    }
+
+    /// Between the look at a queue's counter and the count, another thread may take the last task.
+    #[test]
+    #[cfg(feature = "std")]
+    fn the_last_task_is_done_once_where_threads_race_for_it() {
+        const TASKS: usize = 10_000;
+        let start = std::sync::Barrier::new(2);
+        for _ in 0..100 {
+            let (queues, done) = (Queues::new(TASKS, 1), AtomicUsize::new(0));
+            let drain = || {
+                start.wait();
+                let mut own = 0;
+                queues.drain(0, |_| own += 1);
+                done.fetch_add(own, Ordering::Relaxed);
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(drain);
+                drain();
+            });
+            assert_eq!(done.into_inner(), TASKS);
+        }
     }
 
     #[test]

@@ -234,6 +234,14 @@ mod tests {
     }
 
     #[test]
+    fn an_absurd_number_of_values_takes_more_lines_than_memory_has() {
+        assert_eq!((lines_for::<f64>(8), lines_for::<f64>(9)), (1, 2));
+        for count in [usize::MAX, usize::MAX / 8 + 1] {
+            assert_eq!(lines_for::<f64>(count), usize::MAX / 64);
+        }
+    }
+
+    #[test]
     fn pieces_may_be_left_out() {
         let mut ledger = Ledger::default();
         let (_, b) = (ledger.book::<f32>("a", 17), ledger.book::<u8>("b", 5));

@@ -313,3 +313,59 @@ pub(super) fn wide(value: usize) -> i128 {
 pub(super) fn narrow(value: i128) -> Option<usize> {
     isize::try_from(value).ok().and_then(|v| usize::try_from(v).ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Small axes of Conv, many of which have taps that see padding alone.
+    fn axes() -> impl Iterator<Item = Axis> {
+        let sizes = (0..5).flat_map(|input| (1..5).map(move |kernel| (input, kernel)));
+        let steps = (1..4).flat_map(|stride| (1..4).map(move |dilation| (stride, dilation)));
+        let pads = (0..9).flat_map(|begin| (0..9).map(move |end| (begin, end)));
+        let all = sizes.flat_map(move |size| {
+            let pads = pads.clone();
+            steps.clone().flat_map(move |step| pads.clone().map(move |pads| (size, step, pads)))
+        });
+        all.filter_map(|((input, kernel), (stride, dilation), (begin, end))| {
+            UnpaddedAxis::new(Op::Conv, 0, input, kernel, stride, dilation).unwrap().conv(begin, end).ok()
+        })
+    }
+
+    #[test]
+    fn a_cropped_axis_reads_the_same_elements() {
+        for axis in axes() {
+            let (taps, cropped) = axis.cropped();
+            assert!(!taps.is_empty() && taps.end <= axis.kernel, "{axis:?}: {taps:?}");
+            assert_eq!((cropped.kernel, cropped.input, cropped.output), (taps.len(), axis.input, axis.output));
+            let padded = cropped.pad_begin + cropped.input + cropped.pad_end;
+            let output = (padded - cropped.effective_kernel()) / cropped.stride + 1;
+            assert_eq!(output, axis.output, "{axis:?}: {cropped:?}");
+            for o in 0..axis.output {
+                for tap in 0..axis.kernel {
+                    let kept = taps.contains(&tap).then(|| cropped.input_position(o, tap - taps.start)).flatten();
+                    assert_eq!(axis.input_position(o, tap), kept, "{axis:?}: {cropped:?}, output {o}, tap {tap}");
+                }
+            }
+        }
+    }
+
+    /// Of the first taps those that are before X at the last output, of the last taps those that are
+    /// behind X at the first output, as long as padding is left. One tap stays.
+    #[test]
+    fn a_cropped_axis_has_no_tap_that_could_be_left_out() {
+        for axis in axes() {
+            let (taps, _) = axis.cropped();
+            if (0..axis.kernel).all(|tap| axis.outputs_of_tap(tap).is_empty()) {
+                continue;
+            }
+            let is_before = |tap: usize| (axis.output - 1) * axis.stride + tap * axis.dilation < axis.pad_begin;
+            let is_behind = |tap: usize| tap * axis.dilation >= axis.pad_begin + axis.input;
+            let has_padding = |taps: usize, pad: usize| (taps + 1) * axis.dilation <= pad;
+            let message = |end: &str| alloc::format!("{axis:?}: the {end} of {taps:?}");
+            assert!(!(is_before(taps.start) && has_padding(taps.start, axis.pad_begin)), "{}", message("first"));
+            let left_out = axis.kernel - taps.end;
+            assert!(!(is_behind(taps.end - 1) && has_padding(left_out, axis.pad_end)), "{}", message("last"));
+        }
+    }
+}

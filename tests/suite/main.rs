@@ -14,6 +14,7 @@ mod arrays;
 mod determinism;
 mod errors;
 mod errors_run;
+mod explanations;
 mod isa_coverage;
 mod lowerings;
 mod machines;

@@ -101,5 +101,6 @@ fn a_cache_for_any_number_of_plans_is_made_at_once() {
     let cache = PlanCache::with_packed(Planner::new(), conv(), packed, NonZeroUsize::MAX);
     assert!(cache.is_empty());
     assert_eq!(cache.plan(&[1, 6, 9, 9]).unwrap().algorithm(), Algorithm::Naive);
-    assert_eq!(cache.len(), 1);
+    assert!(cache.len() == 1 && !cache.is_empty());
+    assert!(format!("{cache:?}").starts_with("PlanCache { plans: 1, packed: PackedWeights {"), "{cache:?}");
 }

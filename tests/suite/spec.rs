@@ -437,6 +437,10 @@ fn a_zero_beside_huge_sizes_is_no_elements() {
     assert_eq!((geometry.input_len(), geometry.output_len()), (0, 1 << 40));
     let geometry = Conv::new([0, 1 << 40, 1]).geometry(&[1, 1 << 40, 1]).unwrap();
     assert_eq!((geometry.weight_len(), geometry.output_len(), geometry.macs()), (0, 0, 0));
+    // The largest size that there is.
+    let most = isize::MAX as usize;
+    let geometry = Conv::new([0, 1, 1]).pads([1, 0]).geometry(&[most, 1, 0]).unwrap();
+    assert_eq!((geometry.batch, geometry.output_len()), (most, 0));
 }
 
 // -----------------------------------------------------------------------------------------------
@@ -477,6 +481,15 @@ fn a_missing_bias_is_none_or_absent() {
         let absent = Operator::from_node(op_type, 22, &[], &[x, w]).unwrap();
         assert_eq!(Operator::from_node(op_type, 22, &[], &[x, w, None]).unwrap(), absent);
     }
+}
+
+#[test]
+fn a_node_may_have_dimensions_of_zero() {
+    let input = |dims| Some(NodeInput { dtype: DType::F32, dims });
+    let (_, geometry) = Operator::from_node("Conv", 22, &[], &[input(&[0, 2, 5]), input(&[4, 2, 3])]).unwrap();
+    assert_eq!(geometry.output_shape(), [0, 4, 3]);
+    let (_, geometry) = Operator::from_node("Conv", 22, &[], &[input(&[1, 0, 5]), input(&[4, 0, 3])]).unwrap();
+    assert_eq!(geometry.output_shape(), [1, 4, 3]);
 }
 
 #[test]
@@ -532,10 +545,21 @@ fn a_unit_axis_copies() {
     assert!(!axis(conv(1).strides([2])).is_unit());
     assert!(!axis(conv(1).pads([1, 0])).is_unit());
     assert!(!axis(conv(2)).is_unit());
+    // As many outputs as inputs, all the same.
+    assert!(!axis(conv(2).pads([1, 0])).is_unit());
+    assert!(!axis(conv(2).pads([0, 1])).is_unit());
+    assert!(!conv(1).strides([2]).geometry(&[1, 1, 1]).unwrap().axes[0].is_unit());
     let tail = transposed(1).strides([2]).output_padding([1]).geometry(&[1, 1, 1]).unwrap().axes[0];
     assert!(!tail.is_unit());
     let tail = transposed(1).dilations([2]).output_padding([1]).geometry(&[1, 1, 1]).unwrap().axes[0];
     assert!(!tail.is_unit(), "Y has an element that X has not");
+}
+
+#[test]
+fn padding_at_either_end_is_padding() {
+    for (pads, expected) in [([0, 0], false), ([1, 0], true), ([0, 1], true), ([1, 2], true)] {
+        assert_eq!(conv(2).pads(pads).geometry(&[1, 1, 5]).unwrap().axes[0].is_padded(), expected, "{pads:?}");
+    }
 }
 
 #[test]
