@@ -188,14 +188,9 @@ impl<T: Element> Plan<T> {
                 "{op}: the memory for packed weights begins {misaligned} bytes behind a multiple of {LINE}"
             );
         }
-        let mut values = self.bias_values(bias)?;
-        let whole = values.clone();
-        let live = match &self.live {
-            Some((taps, method)) => Some((method, taps.select(&self.geometry, w, &mut values)?)),
-            None => None,
-        };
+        let (whole, live) = self.operands(w, bias)?;
         let is_finite = |w: &[T]| w.iter().all(|w| w.to_acc().is_finite_value());
-        let description = self.description(is_finite(w), live.as_ref().is_none_or(|(_, w)| is_finite(w)));
+        let description = self.description(is_finite(w), live.as_ref().is_none_or(|live| is_finite(&live.w)));
         let encoded = description.encoded()?;
         bytes.fill(0);
         let mut parts = write_head(&encoded, bytes);
@@ -204,8 +199,8 @@ impl<T: Element> Plan<T> {
             method.lowering.pack(w, parts.next(method.format.len));
         };
         write(&self.whole, &whole, w);
-        if let Some((method, w)) = &live {
-            write(method, &values, w);
+        if let Some(live) = &live {
+            write(live.method, &live.bias, &live.w);
         }
         seal(bytes);
         let packed = PackedWeights::from_shared(memory)?;
