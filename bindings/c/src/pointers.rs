@@ -372,8 +372,9 @@ mod tests {
         unsafe { write_sized(pointer, |_| Ok(later)).unwrap() };
         assert!(theirs.iter().all(|word| *word == 0), "{}", T::NAME);
         theirs[0] = first - 1;
+        let mut room = MaybeUninit::uninit();
         // SAFETY: as above.
-        assert!(unsafe { sized(theirs.as_ptr().cast::<Grown<T>>(), &mut MaybeUninit::uninit()) }.is_err());
+        assert!(unsafe { sized(theirs.as_ptr().cast::<Grown<T>>(), &mut room) }.is_err());
     }
 
     /// Sizes of `convoke.h` 0.1.0, on 64 bits: programs that were built with it have these.

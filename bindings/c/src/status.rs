@@ -252,8 +252,7 @@ mod tests {
         assert_eq!(reported(|| Ok(())), (Status::Ok, 0, String::new()));
     }
 
-    /// The kinds are those of the source, because no list of them could be forgotten less easily
-    /// than this one.
+    /// The list is compared with the source, so that a new kind cannot be forgotten here.
     #[test]
     fn every_kind_has_its_status() {
         use ErrorKind as Kind;
