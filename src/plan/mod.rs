@@ -241,18 +241,17 @@ impl<T: Element> Plan<T> {
     /// machine](Planner::machine) whose ISA this CPU lacks.
     pub fn pack(&self, w: &[T], bias: Option<&[T]>) -> Result<PackedWeights<T>, Error> {
         self.check_weights(w, bias)?;
-        let values = self.bias_values(bias)?;
-        let live = match &self.live {
-            None => None,
-            Some((taps, method)) => {
-                let mut values = values.clone();
-                let w = taps.select(&self.geometry, w, &mut values)?;
-                let packing = Packing::new(&*method.lowering, &method.recipe, &method.format, &w, values)?;
-                Some(Live { taps: taps.ranges.clone(), packing })
-            }
+        let (values, live) = self.operands(w, bias)?;
+        let packing = |method: &Method<T>, w: &[T], bias| {
+            Packing::new(&*method.lowering, &method.recipe, &method.format, w, bias)
         };
-        let whole = Packing::new(&*self.whole.lowering, &self.whole.recipe, &self.whole.format, w, values)?;
-        Ok(PackedWeights { whole, live, lineage: self.lineage.clone() })
+        let live = match live {
+            Some(LiveOperands { taps, method, w, bias }) => {
+                Some(Live { taps: taps.ranges.clone(), packing: packing(method, &w, bias)? })
+            }
+            None => None,
+        };
+        Ok(PackedWeights { whole: packing(&self.whole, w, values)?, live, lineage: self.lineage.clone() })
     }
 
     /// Checks that a run accepts these weights: this plan packed them, or was made for them by
@@ -457,6 +456,15 @@ impl<T: Element> Plan<T> {
         Ok(values)
     }
 
+    /// The bias for the whole kernel, and what is packed for the live taps.
+    fn operands(&self, w: &[T], bias: Option<&[T]>) -> Result<(Vec<T::Acc>, Option<LiveOperands<'_, T>>), Error> {
+        let values = self.bias_values(bias)?;
+        let Some((taps, method)) = &self.live else { return Ok((values, None)) };
+        let mut bias = values.clone();
+        let w = taps.select(&self.geometry, w, &mut bias)?;
+        Ok((values, Some(LiveOperands { taps, method, w, bias })))
+    }
+
     /// The length of X.
     pub(crate) fn check_input(&self, x: &[T]) -> Result<(), Error> {
         self.check_len("X", x.len(), self.geometry.input_len(), || self.geometry.input_shape())
@@ -480,6 +488,14 @@ impl<T: Element> Plan<T> {
         }
         Ok(())
     }
+}
+
+/// Weights and bias of the taps that meet input, and how they are packed.
+struct LiveOperands<'a, T: Element> {
+    taps: &'a LiveTaps,
+    method: &'a Method<T>,
+    w: Vec<T>,
+    bias: Vec<T::Acc>,
 }
 
 impl Workspace<'static> {

@@ -188,13 +188,8 @@ impl<T: Element> Plan<T> {
                 "{op}: the memory for packed weights begins {misaligned} bytes behind a multiple of {LINE}"
             );
         }
-        let mut values = self.bias_values(bias)?;
-        let whole = values.clone();
-        let live = match &self.live {
-            Some((taps, method)) => Some((method, taps.select(&self.geometry, w, &mut values)?)),
-            None => None,
-        };
-        let description = self.description(all_finite(w), live.as_ref().is_none_or(|(_, w)| all_finite(w)));
+        let (whole, live) = self.operands(w, bias)?;
+        let description = self.description(all_finite(w), live.as_ref().is_none_or(|live| all_finite(&live.w)));
         let encoded = description.encoded()?;
         bytes.fill(0);
         let mut parts = write_head(&encoded, bytes);
@@ -203,8 +198,8 @@ impl<T: Element> Plan<T> {
             method.lowering.pack(w, parts.next(method.format.len));
         };
         write(&self.whole, &whole, w);
-        if let Some((method, w)) = &live {
-            write(method, &values, w);
+        if let Some(live) = &live {
+            write(live.method, &live.bias, &live.w);
         }
         seal(bytes);
         let packed = PackedWeights::from_shared(memory)?;

@@ -11,7 +11,7 @@ use convoke_capi::{Error, Plan, RunArgs, Status, convoke_plan_run};
 #[path = "../tests/layer/mod.rs"]
 mod layer;
 
-use layer::{Layer, ok};
+use layer::{FLOAT, Layer, ok};
 
 const CHANNELS: usize = 1;
 const SIZE: usize = 1;
@@ -33,7 +33,7 @@ fn main() {
     let is_test = std::env::args().any(|argument| argument == "--test");
     let (rounds, calls) = if is_test { (1, 1) } else { (201, 20_000) };
 
-    let mut layer = Layer::new(CHANNELS, SIZE, 1);
+    let mut layer = Layer::new(FLOAT, 1, CHANNELS, SIZE, 1);
     let args = layer.args(None);
     let mut error = std::mem::MaybeUninit::<Error>::uninit();
     // As a pointer that the compiler knows nothing of, so that nothing is inlined.

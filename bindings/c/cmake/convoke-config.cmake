@@ -17,15 +17,31 @@ find_library(_convoke_shared NAMES "${CMAKE_SHARED_LIBRARY_PREFIX}convoke${CMAKE
 find_library(_convoke_static NAMES "${CMAKE_STATIC_LIBRARY_PREFIX}convoke${CMAKE_STATIC_LIBRARY_SUFFIX}"
     ${_convoke_places} NO_CACHE)
 
+# Whether pointers of the library have as many bytes as those of the project: the fifth byte of an
+# ELF file is 1 for 32 bits and 2 for 64.
+if(CMAKE_SIZEOF_VOID_P AND _convoke_shared)
+    file(READ "${_convoke_shared}" _convoke_begin LIMIT 5 HEX)
+    math(EXPR _convoke_class "${CMAKE_SIZEOF_VOID_P} / 4")
+    if(_convoke_begin MATCHES "^7f454c46" AND NOT _convoke_begin STREQUAL "7f454c460${_convoke_class}")
+        set(convoke_FOUND FALSE)
+        set(convoke_NOT_FOUND_MESSAGE
+            "${_convoke_shared} is for pointers of another size than ${CMAKE_SIZEOF_VOID_P} bytes")
+        return()
+    endif()
+endif()
+
 if(_convoke_static AND NOT TARGET convoke::convoke_static)
     add_library(convoke::convoke_static STATIC IMPORTED)
     set_target_properties(convoke::convoke_static PROPERTIES
         IMPORTED_LOCATION "${_convoke_static}"
         INTERFACE_INCLUDE_DIRECTORIES "${_convoke_include}")
-    if(UNIX)
-        # What Rust's standard library needs.
+    # What Rust's standard library needs. macOS has all of it in its system library.
+    if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
         set_target_properties(convoke::convoke_static PROPERTIES
             INTERFACE_LINK_LIBRARIES "gcc_s;pthread;m;${CMAKE_DL_LIBS}")
+    elseif(UNIX AND NOT APPLE)
+        set_target_properties(convoke::convoke_static PROPERTIES
+            INTERFACE_LINK_LIBRARIES "pthread;m;${CMAKE_DL_LIBS}")
     endif()
 endif()
 

@@ -20,8 +20,9 @@
  * - **Errors.** A function that can fail returns a convoke_status, and writes the reason to its
  *   last argument, which may be NULL. Nothing else is written if it fails, except where a function
  *   says so. There is no state of a thread or of the process.
- * - **Pointers** are checked: for NULL, for alignment, and for overlaps where memory is written.
- *   The memory behind a pointer must have the length that is passed with it.
+ * - **Pointers** are checked by functions that return a status: for NULL and alignment; and Y,
+ *   workspace and the memory of packed weights for overlaps with each other and with tensors. The
+ *   memory behind a pointer must have the length that is passed with it.
  * - **Structs** that begin with `struct_size` may grow in later versions. Set it to the size of the
  *   struct, and all fields that you do not need to zero, as `{.struct_size = sizeof args}` does.
  *   Zero is the default of every field.

@@ -1,7 +1,7 @@
 //! The caller's threads.
 
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -36,6 +36,7 @@ pub struct Executor {
 // SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
 unsafe impl Versioned for Executor {
     const NAME: &'static str = "convoke_executor";
+    const FIRST_BYTES: usize = offset_of!(Self, parallel_for) + size_of::<Option<ParallelFor>>();
 }
 
 /// The function of an [`Executor`].

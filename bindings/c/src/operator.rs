@@ -1,7 +1,7 @@
 //! Operators, from attributes by their ONNX names or from a struct.
 
 use std::ffi::c_char;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 
 use convoke::Attribute;
 
@@ -59,7 +59,7 @@ const MOST_INTS: usize = 1 << 12;
 impl Ints {
     /// # Safety
     /// As [`pointers::values`].
-    unsafe fn get<'a>(self, name: &str) -> Result<&'a [i64]> {
+    pub(crate) unsafe fn get<'a>(self, name: &str) -> Result<&'a [i64]> {
         if self.len > MOST_INTS {
             fail!(InvalidArgument, "{name} has {} entries, more than {MOST_INTS}", self.len);
         }
@@ -102,6 +102,7 @@ pub struct OperatorDesc {
 // SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
 unsafe impl Versioned for OperatorDesc {
     const NAME: &'static str = "convoke_operator_desc";
+    const FIRST_BYTES: usize = offset_of!(Self, group) + size_of::<i64>();
 }
 
 impl Operator {

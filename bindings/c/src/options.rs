@@ -1,7 +1,7 @@
 //! What a caller can choose when a plan is made.
 
 use std::ffi::c_char;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 
 use convoke::{Algorithm, Isa, Planner};
 
@@ -83,12 +83,10 @@ pub struct PlanOptions {
     pub separate_images: u32,
 }
 
-// A field of a later version would be taken for padding of this one, which callers need not zero.
-const _: () = assert!(size_of::<PlanOptions>() == 7 * size_of::<usize>() + 6 * size_of::<u32>());
-
 // SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
 unsafe impl Versioned for PlanOptions {
     const NAME: &'static str = "convoke_plan_options";
+    const FIRST_BYTES: usize = offset_of!(Self, separate_images) + size_of::<u32>();
 }
 
 /// What options say, without pointers.

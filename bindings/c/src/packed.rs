@@ -1,7 +1,7 @@
 //! Packed weights, in memory of the caller.
 
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 use std::slice;
 
@@ -10,7 +10,7 @@ use convoke::{PackedWeights, Planner, Workspace};
 use crate::element::{AnyWeights, COf, DType, with_type};
 use crate::plan::Plan;
 use crate::pointers::{self, Extent, Versioned, check_apart};
-use crate::status::{Error, Result, Status, guard};
+use crate::status::{Error, Result, Status, fail, guard};
 
 /// Weights and bias in the layout of a plan's kernels.
 ///
@@ -103,6 +103,26 @@ pub struct PackArgs {
 // SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
 unsafe impl Versioned for PackArgs {
     const NAME: &'static str = "convoke_pack_args";
+    const FIRST_BYTES: usize = offset_of!(Self, memory_bytes) + size_of::<usize>();
+}
+
+/// Checks all lengths, so that memory does not seem to overlap because its length is wrong.
+fn check_lengths<T: COf>(plan: &convoke::Plan<T>, args: &PackArgs, has_bias: bool) -> Result<()> {
+    let geometry = plan.geometry();
+    let op = geometry.op;
+    if args.w_len != geometry.weight_len() {
+        let (len, shape, needed) = (args.w_len, geometry.weight_shape(), geometry.weight_len());
+        fail!(BufferLength, "{op}: w has {len} elements, its shape {shape:?} asks for {needed}");
+    }
+    if has_bias && args.bias_len != geometry.bias_len() {
+        let (len, needed) = (args.bias_len, geometry.bias_len());
+        fail!(BufferLength, "{op}: bias has {len} elements, the {needed} output channels ask for {needed}");
+    }
+    let (bytes, needed) = (args.memory_bytes, plan.pack_into_bytes()?);
+    if bytes != needed {
+        fail!(BufferLength, "{op}: memory has {bytes} bytes, packed_bytes of convoke_plan_info is {needed}");
+    }
+    Ok(())
 }
 
 /// Packs weights for a plan.
@@ -111,13 +131,14 @@ unsafe impl Versioned for PackArgs {
 /// The pointers must be as the struct says.
 pub(crate) unsafe fn pack<T: COf>(plan: &convoke::Plan<T>, args: &PackArgs) -> Result<Packed> {
     let (w, bias) = (args.w.cast::<T>(), args.bias.cast::<T>());
+    let has_bias = !bias.is_null() || args.bias_len > 0;
+    check_lengths(plan, args, has_bias)?;
     let written = ("memory", Extent::new(args.memory.cast::<u8>(), args.memory_bytes));
     check_apart(written, ("w", Extent::new(w, args.w_len)))?;
     check_apart(written, ("bias", Extent::new(bias, args.bias_len)))?;
     // SAFETY: the caller's.
     let (w, bias, memory) = unsafe {
         let w = pointers::values("w", w, args.w_len)?;
-        let has_bias = !bias.is_null() || args.bias_len > 0;
         let bias = if has_bias { Some(pointers::values("bias", bias, args.bias_len)?) } else { None };
         (w, bias, Memory::new(args.memory.cast(), args.memory_bytes)?)
     };

@@ -1,12 +1,13 @@
 //! Plans: what is decided once for an operator and a shape of X.
 
 use std::ffi::{CString, c_char};
+use std::mem::offset_of;
 use std::ptr;
 
-use convoke::{Element, Geometry, Workspace};
+use convoke::{Element, Geometry, Op, Workspace};
 
 use crate::element::{COf, DType, with_type};
-use crate::operator::Operator;
+use crate::operator::{Ints, Operator};
 use crate::options::{Choices, PlanOptions};
 use crate::packed::{self, PackArgs, Packed};
 use crate::pointers::{self, Versioned};
@@ -46,6 +47,7 @@ pub(crate) trait Layer: Send + Sync {
 /// The images of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batch {
+    pub(crate) op: Op,
     pub(crate) images: usize,
     /// Whether the plan is one of a single image.
     pub(crate) is_separate: bool,
@@ -58,6 +60,7 @@ impl Batch {
     fn new(geometry: &Geometry, is_separate: bool) -> Self {
         let per_image = |len: usize| len.checked_div(geometry.batch).unwrap_or(0);
         Self {
+            op: geometry.op,
             images: geometry.batch,
             is_separate,
             x_image: per_image(geometry.input_len()),
@@ -169,7 +172,8 @@ pub unsafe extern "C" fn convoke_plan_create(
         // SAFETY: the caller's pointers.
         let (operator, choices, x_dims) = unsafe {
             let operator = &pointers::value("op", op)?.operator;
-            (operator, Choices::read(options)?, pointers::values("x_dims", x_dims, x_rank)?)
+            let x_dims = Ints { values: x_dims, len: x_rank }.get("x_dims")?;
+            (operator, Choices::read(options)?, x_dims)
         };
         let x_shape = sizes(operator.op_name(), x_dims)?;
         with_type!(DType::of(dtype)?, planned(operator, &choices, &x_shape))
@@ -216,6 +220,7 @@ pub struct PlanInfo {
 // SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
 unsafe impl Versioned for PlanInfo {
     const NAME: &'static str = "convoke_plan_info";
+    const FIRST_BYTES: usize = offset_of!(Self, kernel) + size_of::<*const c_char>();
 }
 
 impl Plan {

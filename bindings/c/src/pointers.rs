@@ -112,17 +112,14 @@ pub(crate) unsafe fn memory<'a, T>(name: &str, pointer: *mut T, len: usize) -> R
     Ok(unsafe { slice::from_raw_parts_mut(pointer.cast_mut().cast(), len) })
 }
 
-/// Bytes of the caller, to be written, at a multiple of an alignment.
-///
-/// # Safety
-/// As [`memory`]. Bytes that are not initialised must be written before they are read.
-pub(crate) unsafe fn bytes_mut<'a>(name: &str, pointer: *mut u8, len: usize, alignment: usize) -> Result<&'a mut [u8]> {
+/// As [`checked`], for bytes at a multiple of an alignment.
+#[inline]
+pub(crate) fn checked_bytes(name: &str, pointer: *mut u8, len: usize, alignment: usize) -> Result<*mut u8> {
     let pointer = checked(name, pointer, len)?.cast_mut();
     if len > 0 && !pointer.addr().is_multiple_of(alignment) {
         return Err(wrong(name, pointer.addr(), alignment));
     }
-    // SAFETY: the caller's, and not too long.
-    Ok(unsafe { slice::from_raw_parts_mut(pointer, len) })
+    Ok(pointer)
 }
 
 /// A text of the caller.
@@ -152,14 +149,14 @@ pub(crate) unsafe fn optional_text<'a>(name: &str, pointer: *const c_char) -> Re
 /// caller's version has.
 ///
 /// # Safety
-/// The struct is `repr(C)`, its first field is a `usize`, any bytes are a value of it, and its
-/// first version has `FIRST_BYTES` bytes.
+/// The struct is `repr(C)`, its first field is a `usize`, and any bytes are a value of it.
 pub(crate) unsafe trait Versioned: Copy {
     /// Its name in C.
     const NAME: &'static str;
 
-    /// Bytes of the first version. Those of later ones stand behind them.
-    const FIRST_BYTES: usize = size_of::<Self>();
+    /// The end of the last field of the first released version. It stays when fields are added, so
+    /// that programs with an older header go on.
+    const FIRST_BYTES: usize;
 }
 
 /// The caller's `struct_size`, if it is that of a version of the struct.
@@ -167,6 +164,9 @@ pub(crate) unsafe trait Versioned: Copy {
 /// # Safety
 /// The pointer must be null, or one to a struct whose first field can be read.
 unsafe fn struct_size<T: Versioned>(pointer: *const T) -> Result<usize> {
+    // A field of a later version would be taken for padding of the first one, which callers need
+    // not zero.
+    const { assert!(T::FIRST_BYTES <= size_of::<T>() && T::FIRST_BYTES.is_multiple_of(align_of::<T>())) };
     check(T::NAME, pointer)?;
     // SAFETY: the first field of the caller's struct.
     let size = unsafe { pointer.cast::<usize>().read() };
@@ -337,5 +337,66 @@ mod tests {
         assert_eq!(read_and_written(&[bytes(4), 1, 2, 0]), Some((later, vec![bytes(4), 8, 9, 0])));
         assert_eq!(read_and_written(&[bytes(4), 1, 2, 1]), None);
         assert_eq!(read_and_written(&[bytes(2) - 1, 1]), None);
+    }
+
+    /// A struct of the interface as a later version of the library has it, with one field more.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Grown<T> {
+        known: T,
+        more: usize,
+    }
+
+    // SAFETY: as the trait asks, because it is so of T.
+    unsafe impl<T: Versioned> Versioned for Grown<T> {
+        const NAME: &'static str = T::NAME;
+        const FIRST_BYTES: usize = T::FIRST_BYTES;
+    }
+
+    /// Reads and writes a struct of a program that was built with the header of the first version.
+    fn check_oldest<T: Versioned>() {
+        let first = T::FIRST_BYTES;
+        let mut theirs = vec![usize::MAX; first / size_of::<usize>()];
+        theirs[0] = first;
+        let (pointer, mut room) = (theirs.as_mut_ptr().cast::<Grown<T>>(), MaybeUninit::uninit());
+        // SAFETY: the memory has the bytes that its first value says.
+        let read = unsafe { sized(pointer, &mut room) };
+        let read = read.unwrap_or_else(|failure| panic!("{}: {failure:?}", T::NAME));
+        assert_eq!(read.more, 0, "{}", T::NAME);
+        // SAFETY: all of these bytes were read, and T has no padding among them.
+        let known = unsafe { slice::from_raw_parts((&raw const read.known).cast::<usize>(), theirs.len()) };
+        assert_eq!(known, theirs, "{}", T::NAME);
+        // SAFETY: any bytes are a value.
+        let later = Grown { known: unsafe { MaybeUninit::<T>::zeroed().assume_init() }, more: 1 };
+        // SAFETY: as above.
+        unsafe { write_sized(pointer, |_| Ok(later)).unwrap() };
+        assert!(theirs.iter().all(|word| *word == 0), "{}", T::NAME);
+        theirs[0] = first - 1;
+        let mut room = MaybeUninit::uninit();
+        // SAFETY: as above.
+        assert!(unsafe { sized(theirs.as_ptr().cast::<Grown<T>>(), &mut room) }.is_err());
+    }
+
+    /// Sizes of `convoke.h` 0.1.0, on 64 bits: programs that were built with it have these.
+    #[test]
+    fn structs_of_the_oldest_header_stay_valid() {
+        use crate::{Executor, OperatorDesc, PackArgs, PlanInfo, PlanOptions, RunArgs};
+        check_oldest::<Executor>();
+        check_oldest::<OperatorDesc>();
+        check_oldest::<PackArgs>();
+        check_oldest::<PlanInfo>();
+        check_oldest::<PlanOptions>();
+        check_oldest::<RunArgs>();
+        if cfg!(target_pointer_width = "64") {
+            let first = [
+                Executor::FIRST_BYTES,
+                OperatorDesc::FIRST_BYTES,
+                PackArgs::FIRST_BYTES,
+                PlanInfo::FIRST_BYTES,
+                PlanOptions::FIRST_BYTES,
+                RunArgs::FIRST_BYTES,
+            ];
+            assert_eq!(first, [32, 152, 56, 112, 80, 112]);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Runs: Y from X. Nothing here allocates, but for the message of an error.
 
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::slice;
 
 use convoke::{Threads, Workspace};
@@ -60,6 +60,7 @@ pub struct RunArgs {
 // SAFETY: `repr(C)`, with `struct_size` first; numbers and pointers.
 unsafe impl Versioned for RunArgs {
     const NAME: &'static str = "convoke_run_args";
+    const FIRST_BYTES: usize = offset_of!(Self, executor) + size_of::<*const Executor>();
 }
 
 /// A tensor of the caller, as images.
@@ -75,7 +76,7 @@ struct Tensor<T> {
 }
 
 impl<T> Tensor<T> {
-    /// Checks the pointer and the stride, and the length as far as the plan does not.
+    /// Checks stride, length and pointer.
     #[inline]
     fn new(
         name: &str,
@@ -84,14 +85,15 @@ impl<T> Tensor<T> {
         (stride, image): (usize, usize),
         batch: Batch,
     ) -> Result<Self> {
-        if stride == 0 && !batch.is_separate {
+        // Geometry has checked the product.
+        if stride == 0 && len == batch.images * image {
             let begin = pointers::checked(name, begin.cast(), len)?;
             return Ok(Self { begin, len, image, stride: image, images: batch.images });
         }
         Self::of_images(name, begin, len, (stride, image), batch)
     }
 
-    /// The same for images that are a stride apart, or for a plan of one image.
+    /// The same for images that are a stride apart. Or the length is wrong.
     fn of_images(
         name: &str,
         begin: *const c_void,
@@ -99,24 +101,24 @@ impl<T> Tensor<T> {
         (stride, image): (usize, usize),
         batch: Batch,
     ) -> Result<Self> {
-        let (images, stride_or_image) = (batch.images, if stride == 0 { image } else { stride });
+        let (op, images, stride_or_image) = (batch.op, batch.images, if stride == 0 { image } else { stride });
         if stride_or_image < image {
-            fail!(InvalidArgument, "{name}_image_stride is {stride}, an image has {image} elements");
+            fail!(InvalidArgument, "{op}: {name}_image_stride is {stride}, an image has {image} elements");
         }
         if stride_or_image != image && images > 1 && !batch.is_separate {
             fail!(
                 InvalidArgument,
-                "{name}_image_stride is {stride}, and {images} images of {image} elements are computed together: plan with separate_images"
+                "{op}: {name}_image_stride is {stride}, and {images} images of {image} elements are computed together: plan with separate_images"
             );
         }
         let span = images.checked_sub(1).map(|before| before.checked_mul(stride_or_image)?.checked_add(image));
         let Some(needed) = span.unwrap_or(Some(0)) else {
-            fail!(Overflow, "{name}_image_stride is {stride}: {images} such images exceed the address space");
+            fail!(Overflow, "{op}: {name}_image_stride is {stride}: {images} such images exceed the address space");
         };
         if len < needed || (stride == 0 && len > needed) {
             fail!(
                 BufferLength,
-                "{name} has {len} elements, {images} images of {image} elements, {stride_or_image} apart, ask for {needed}"
+                "{op}: {name} has {len} elements, {images} images of {image} elements, {stride_or_image} apart, ask for {needed}"
             );
         }
         let begin = pointers::checked(name, begin.cast(), needed)?;
@@ -190,7 +192,7 @@ impl<T> Tensors<T> {
         if !args.residual.is_null() || args.residual_len > 0 {
             let stride = (args.residual_image_stride, batch.y_image);
             let tensor = Tensor::<T>::new("residual", args.residual, args.residual_len, stride, batch)?;
-            let is_y = tensor.begin == y.begin && tensor.len == y.len && tensor.stride == y.stride;
+            let is_y = tensor.begin == y.begin && tensor.len == y.len && (tensor.stride == y.stride || y.images < 2);
             residual = if is_y { Residual::Y } else { Residual::Tensor(tensor) };
         }
         Ok(Self { x, residual, y })
@@ -225,9 +227,12 @@ pub(crate) unsafe fn run<T: COf>(layer: &TypedPlan<T>, args: &RunArgs) -> Result
     let packed = unsafe { pointers::value("packed", args.packed)? };
     let weights = layer.weights(packed)?;
     let tensors = Tensors::<T>::new(args, layer.batch)?;
-    tensors.check_apart(packed, Extent::new(args.workspace.cast::<u8>(), args.workspace_bytes))?;
-    // SAFETY: the caller's memory, apart from all other memory of the run.
-    let mut workspace = unsafe { workspace(args)? };
+    let (scratch, bytes) = (args.workspace.cast::<u8>(), args.workspace_bytes);
+    let scratch = pointers::checked_bytes("workspace", scratch, bytes, Workspace::ALIGNMENT)?;
+    tensors.check_apart(packed, Extent::new(scratch, bytes))?;
+    // SAFETY: the caller's memory, checked, and apart from all other memory of the run. Bytes that
+    // the caller has not initialised are written before they are read.
+    let mut workspace = Workspace::borrowed(unsafe { slice::from_raw_parts_mut(scratch, bytes) });
     if args.executor.is_null() {
         // SAFETY: the tensors are the caller's.
         return unsafe { run_images(layer, weights, &tensors, &mut workspace, Threads::Serial) };
@@ -237,17 +242,6 @@ pub(crate) unsafe fn run<T: COf>(layer: &TypedPlan<T>, args: &RunArgs) -> Result
     // SAFETY: the tensors are the caller's.
     unsafe { run_images(layer, weights, &tensors, &mut workspace, Threads::Executor(&pool))? };
     pool.check()
-}
-
-/// The caller's workspace.
-///
-/// # Safety
-/// The memory must be as [`RunArgs`] says, and apart from all other memory.
-unsafe fn workspace<'a>(args: &RunArgs) -> Result<Workspace<'a>> {
-    let (begin, bytes) = (args.workspace.cast::<u8>(), args.workspace_bytes);
-    // SAFETY: the same. Bytes that the caller has not initialised are written before they are read.
-    let memory = unsafe { pointers::bytes_mut("workspace", begin, bytes, Workspace::ALIGNMENT)? };
-    Ok(Workspace::borrowed(memory))
 }
 
 /// # Safety
@@ -269,9 +263,8 @@ unsafe fn run_images<T: COf>(
         match residual {
             Residual::None => layer.plan.run_uninit(x, weights, None, y, workspace, threads)?,
             Residual::Tensor(residual) => {
-                let len = if layer.batch.is_separate { y_len } else { residual.len };
                 // SAFETY: as for X.
-                let residual = unsafe { residual.values(i, len) };
+                let residual = unsafe { residual.values(i, y_len) };
                 layer.plan.run_uninit(x, weights, Some(residual), y, workspace, threads)?
             }
             Residual::Y => {

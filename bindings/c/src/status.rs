@@ -62,7 +62,8 @@ impl Status {
             ErrorKind::PackedMismatch => Self::PackedMismatch,
             ErrorKind::Unavailable => Self::Unavailable,
             ErrorKind::InvalidPacked => Self::InvalidPacked,
-            // Of whole nodes and of tunings, which this interface does not have.
+            // Of whole nodes and of tunings, which this interface does not have. The test
+            // `every_kind_has_its_status` fails for a new kind.
             _ => Self::Internal,
         }
     }
@@ -249,6 +250,36 @@ mod tests {
     #[test]
     fn success_clears_the_message() {
         assert_eq!(reported(|| Ok(())), (Status::Ok, 0, String::new()));
+    }
+
+    /// The list is compared with the source, so that a new kind cannot be forgotten here.
+    #[test]
+    fn every_kind_has_its_status() {
+        use ErrorKind as Kind;
+        let kinds = [
+            (Kind::UnsupportedOperator, Status::UnsupportedOperator),
+            (Kind::InvalidAttribute, Status::InvalidAttribute),
+            (Kind::InvalidShape, Status::InvalidShape),
+            (Kind::InvalidType, Status::InvalidType),
+            (Kind::InvalidInput, Status::Internal),
+            (Kind::Overflow, Status::Overflow),
+            (Kind::BufferLength, Status::BufferLength),
+            (Kind::Workspace, Status::Workspace),
+            (Kind::Threads, Status::Threads),
+            (Kind::OutOfMemory, Status::OutOfMemory),
+            (Kind::PackedMismatch, Status::PackedMismatch),
+            (Kind::Unavailable, Status::Unavailable),
+            (Kind::InvalidPacked, Status::InvalidPacked),
+            (Kind::InvalidTuning, Status::Internal),
+        ];
+        for (kind, status) in kinds {
+            assert_eq!(Status::of(kind), status, "{kind:?}");
+        }
+        let source = include_str!("../../../src/error.rs");
+        let body = source.split_once("pub enum ErrorKind {").unwrap().1.split_once("\n}").unwrap().0;
+        let lines = body.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
+        let variants: Vec<_> = lines.map(|line| line.trim_end_matches(',')).collect();
+        assert_eq!(variants, kinds.map(|(kind, _)| format!("{kind:?}")));
     }
 
     #[test]

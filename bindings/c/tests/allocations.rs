@@ -5,11 +5,11 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use convoke_capi::{Error, Executor, Status, Task, convoke_plan_run};
+use convoke_capi::{DType, Error, Executor, RunArgs, Status, Task, convoke_plan_run};
 
 mod layer;
 
-use layer::{Layer, ok};
+use layer::{Elements, FLOAT, Layer, Type, ok};
 
 /// Counts the allocations of each thread: that of the test harness allocates when it likes.
 struct Counting;
@@ -42,26 +42,91 @@ unsafe extern "C" fn one_by_one(_: *mut c_void, task: Task, task_context: *mut c
     }
 }
 
+/// The bits of numbers in each type, as C has them.
+const TYPES: [Type; 4] = [
+    FLOAT,
+    Type { dtype: DType::Double, half: &0.5_f64.to_ne_bytes(), quarter: &0.25_f64.to_ne_bytes() },
+    Type { dtype: DType::Float16, half: &0x3800_u16.to_ne_bytes(), quarter: &0x3400_u16.to_ne_bytes() },
+    Type { dtype: DType::Bfloat16, half: &0x3f00_u16.to_ne_bytes(), quarter: &0x3e80_u16.to_ne_bytes() },
+];
+
+/// An element of its bits.
+fn value(Type { dtype, .. }: Type, bits: &[u8]) -> f64 {
+    match dtype {
+        DType::Float => f64::from(f32::from_ne_bytes(bits.try_into().unwrap())),
+        DType::Double => f64::from_ne_bytes(bits.try_into().unwrap()),
+        DType::Float16 => convoke::f16::from_bits(u16::from_ne_bytes(bits.try_into().unwrap())).to_f64(),
+        DType::Bfloat16 => convoke::bf16::from_bits(u16::from_ne_bytes(bits.try_into().unwrap())).to_f64(),
+    }
+}
+
+/// What a run has beside X, weights and Y.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Case {
+    Plain,
+    Residual,
+    InPlace,
+}
+
+/// Runs a layer, and returns by how much the count of allocations grew.
+fn allocations_of(layer: &Layer, args: &RunArgs) -> usize {
+    let mut error = std::mem::MaybeUninit::<Error>::uninit();
+    let before = ALLOCATIONS.get();
+    // SAFETY: the layer's plan and memory.
+    ok(unsafe { convoke_plan_run(layer.plan, args, error.as_mut_ptr()) });
+    ALLOCATIONS.get() - before
+}
+
 /// The executor makes its calls on the same thread.
+fn executor() -> Executor {
+    Executor { struct_size: size_of::<Executor>(), context: null_mut(), width: 3, parallel_for: Some(one_by_one) }
+}
+
+/// Every type, with a residual of its own, with Y as the residual, and images a stride apart.
 #[test]
 fn runs_allocate_nothing() {
-    let mut layer = Layer::new(32, 28, 3);
-    let executor =
-        Executor { struct_size: size_of::<Executor>(), context: null_mut(), width: 3, parallel_for: Some(one_by_one) };
-    let mut error = std::mem::MaybeUninit::<Error>::uninit();
-    for executor in [None, Some(&executor)] {
-        let mut args = layer.args(executor);
-        let before = ALLOCATIONS.get();
-        for _ in 0..3 {
-            // SAFETY: the layer's plan and memory.
-            ok(unsafe { convoke_plan_run(layer.plan, &args, error.as_mut_ptr()) });
+    let executor = executor();
+    for of in TYPES {
+        for case in [Case::Plain, Case::Residual, Case::InPlace] {
+            for (images, executor) in [(1, None), (1, Some(&executor)), (2, None), (2, Some(&executor))] {
+                let mut layer = Layer::new(of, images, 32, 28, 3);
+                let residual = Elements::new(2 * layer.info.y_len, of.half);
+                let mut args = layer.args(executor);
+                if images > 1 {
+                    let apart = |len: usize| len / images + 3;
+                    (args.x_image_stride, args.y_image_stride) = (apart(args.x_len), apart(args.y_len));
+                    args.residual_image_stride = args.y_image_stride;
+                    (args.x_len, args.y_len) = (2 * args.x_len, 2 * args.y_len);
+                }
+                // Y's first element: 32 channels of 4 taps, and what is added.
+                let added = match case {
+                    Case::Plain => 0.0,
+                    Case::Residual => {
+                        (args.residual, args.residual_len) = (residual.pointer(), args.y_len);
+                        0.5
+                    }
+                    Case::InPlace => {
+                        (args.residual, args.residual_len) = (args.y.cast_const(), args.y_len);
+                        0.5
+                    }
+                };
+                assert_eq!(allocations_of(&layer, &args), 0, "{:?} {case:?} {images}", of.dtype);
+                let y = value(of, layer.y.first(of.half.len()));
+                assert!((y - 16.0 - added).abs() < 1e-3, "{:?} {case:?} {images}: {y}", of.dtype);
+            }
         }
-        assert_eq!(ALLOCATIONS.get(), before);
-        args.workspace_bytes = 0;
-        // SAFETY: the same.
-        let status = unsafe { convoke_plan_run(layer.plan, &args, error.as_mut_ptr()) };
-        assert_eq!(status, Status::Workspace);
-        assert!(ALLOCATIONS.get() > before, "the message of an error is counted");
     }
-    assert!((layer.y[0] - 16.0).abs() < 1e-3, "{}", layer.y[0]);
+}
+
+#[test]
+fn the_message_of_an_error_is_counted() {
+    let mut layer = Layer::new(FLOAT, 1, 32, 28, 3);
+    let mut args = layer.args(None);
+    args.workspace_bytes = 0;
+    let mut error = std::mem::MaybeUninit::<Error>::uninit();
+    let before = ALLOCATIONS.get();
+    // SAFETY: the layer's plan and memory.
+    let status = unsafe { convoke_plan_run(layer.plan, &args, error.as_mut_ptr()) };
+    assert_eq!(status, Status::Workspace);
+    assert!(ALLOCATIONS.get() > before);
 }

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -255,3 +256,18 @@ def test_an_older_onnxruntime_is_told_what_is_missing():
     status = create_factories(b"convoke", ctypes.byref(base), None, factories, ctypes.c_size_t(1), ctypes.byref(made))
     assert status == 1 and made.value == 0
     assert messages == ["convoke: this provider needs onnxruntime 1.24 or newer (version 24 of its C interface), and this is 1.23.2"]
+
+
+@pytest.mark.parametrize("page", ["docs/linking.md", "bindings/onnxruntime/README.md"])
+def test_the_program_of_a_page_runs_its_layers_on_convoke(page, tmp_path):
+    text = (pathlib.Path(__file__).parents[3] / page).read_text()
+    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    (program,) = [block for block in blocks if "import convoke_onnxruntime\n" in block]
+    (tmp_path / "model.onnx").write_bytes(small())
+    made = "onnxruntime.SessionOptions()\n"
+    assert made in program
+    program = program.replace(made, made + 'options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")\n')
+    program += "print([part.ep_name for part in session.get_provider_graph_assignment_info()])\n"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert convoke_onnxruntime.PROVIDER in done.stdout

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::ptr;
 
 use convoke::{DType, Element, ErrorKind, Op};
 use numpy::npyffi::{NPY_TYPES, PY_ARRAY_API};
@@ -10,6 +11,8 @@ use numpy::{
     BorrowError, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
     PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
 };
+use pyo3::PyTypeInfo;
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -81,6 +84,9 @@ fn is_bfloat16(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<bool> {
 }
 
 /// A numpy array of the element type that a plan is for, of any layout.
+///
+/// It is a view that only this module has: another thread can change the shape of the caller's own
+/// array in place, also while a run uses it.
 pub(crate) struct Tensor<'py, T> {
     name: Name,
     array: Bound<'py, PyArrayDyn<T>>,
@@ -107,9 +113,14 @@ impl<'py, T: Number> Tensor<'py, T> {
                 dtype.str()?
             ));
         }
-        // SAFETY: it is an array, and its elements are those of T in the machine's order of bytes.
-        let array = unsafe { array.cast_unchecked::<PyArrayDyn<T>>() }.clone();
-        Ok(Self { name, array })
+        // SAFETY: it is an array. Null means its own dtype, and the class is that of plain arrays.
+        let view = unsafe {
+            let class = PyUntypedArray::type_object_raw(py);
+            let view = PY_ARRAY_API.PyArray_View(py, array.as_array_ptr(), ptr::null_mut(), class);
+            Bound::from_owned_ptr_or_err(py, view)?
+        };
+        // SAFETY: numpy made an array, and its elements are those of T in the machine's order of bytes.
+        Ok(Self { name, array: unsafe { view.cast_into_unchecked() } })
     }
 
     /// # Errors
@@ -127,8 +138,8 @@ impl<'py, T: Number> Tensor<'py, T> {
         self.array.shape()
     }
 
-    pub(crate) fn array(&self) -> &Bound<'py, PyArrayDyn<T>> {
-        &self.array
+    pub(crate) fn array(&self) -> &Bound<'py, PyAny> {
+        self.array.as_any()
     }
 
     /// Whether the elements lie in the order of the shape, at addresses that are multiples of
@@ -162,7 +173,6 @@ impl<'py, T: Number> Tensor<'py, T> {
             return Ok(self);
         }
         let copy = self.array.call_method1("copy", ("C",))?;
-        // A subclass may have a method `copy` of its own.
         Self::new(self.name, &copy)?.of_shape(self.array.shape())?.in_order()
     }
 
@@ -222,14 +232,23 @@ pub(crate) fn empty<'py, T: Number>(
     dtype: &Bound<'py, PyArrayDescr>,
 ) -> PyResult<Tensor<'py, T>> {
     let py = dtype.py();
-    // Geometry checked that sizes fit an address. numpy refuses more axes than it can have.
+    // Geometry checked that sizes fit an address.
     let mut dims: Vec<isize> = shape.iter().map(|size| *size as isize).collect();
     // SAFETY: the dimensions are as many as is said, and the reference to the dtype is handed over.
     let array = unsafe {
         let dtype = dtype.clone().into_dtype_ptr();
         let array = PY_ARRAY_API.PyArray_Empty(py, dims.len() as i32, dims.as_mut_ptr(), dtype, 0);
-        Bound::from_owned_ptr_or_err(py, array)?
+        Bound::from_owned_ptr_or_err(py, array)
     };
+    // It has a limit of axes too.
+    let array = array.map_err(|error| {
+        let has_no_memory = error.is_instance_of::<PyMemoryError>(py);
+        let kind = if has_no_memory { ErrorKind::OutOfMemory } else { ErrorKind::InvalidShape };
+        let message = format_args!("{name} of shape {shape:?} cannot be made: {}", error.value(py));
+        let refusal = refusal(py, kind, message);
+        refusal.set_cause(py, Some(error));
+        refusal
+    })?;
     // SAFETY: numpy made an array of the dtype, which is that of T.
     Ok(Tensor { name, array: unsafe { array.cast_into_unchecked() } })
 }

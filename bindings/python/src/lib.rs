@@ -7,12 +7,14 @@
 //! * [`plan`](mod@plan): a plan and packed weights of any element type.
 //! * [`arrays`](mod@arrays): what is asked of an array before its elements are used.
 //! * [`threads`](mod@threads): pools of threads, and scratch memory.
+//! * [`integers`](mod@integers): integers, which have no limit in Python.
 //! * [`errors`](mod@errors): the crate's errors as Python's exceptions.
 #![allow(rustdoc::private_intra_doc_links, reason = "the crate has no public items, and exports a Python module")]
 #![allow(clippy::needless_pass_by_value, reason = "what is read from Python's arguments is handed over by value")]
 
 mod arrays;
 mod errors;
+mod integers;
 mod plan;
 mod planner;
 mod threads;

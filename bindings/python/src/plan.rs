@@ -368,7 +368,7 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
             })
         };
         result.map_err(|error| exception(py, &error))?;
-        Ok(y.array().as_any().clone())
+        Ok(arrays.out.unwrap_or(y.array()).clone())
     }
 }
 

@@ -10,8 +10,9 @@ use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::arrays::{Number, element_type};
 use crate::errors::{exception, refusal};
+use crate::integers::{fitting, in_range, required};
 use crate::plan::{PackedWeights, Plan};
-use crate::threads::check_count;
+use crate::threads::count;
 
 /// The crate's planner. ``convoke.Planner`` is its interface.
 #[pyclass(frozen, module = "convoke._convoke")]
@@ -24,15 +25,15 @@ impl Planner {
     #[pyo3(signature = (threads, activation, accuracy, algorithm, isa, workspace_limit))]
     fn new(
         py: Python<'_>,
-        threads: usize,
+        threads: &Bound<'_, PyAny>,
         activation: (String, Vec<f32>),
         accuracy: &str,
         algorithm: Option<&str>,
         isa: Option<&str>,
-        workspace_limit: Option<usize>,
+        workspace_limit: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let unavailable = |message: fmt::Arguments<'_>| refusal(py, ErrorKind::Unavailable, message);
-        check_count(py, threads)?;
+        let threads = count(threads)?;
         let Some(activation) = activation_of(&activation.0, &activation.1) else {
             let (name, parameters) = activation;
             return Err(unavailable(format_args!(
@@ -53,7 +54,10 @@ impl Planner {
             planner = planner.algorithm(algorithm.parse().map_err(|error| exception(py, &error))?);
         }
         if let Some(bytes) = workspace_limit {
-            planner = planner.workspace_limit(bytes);
+            match in_range("workspace_limit", bytes, 0, usize::MAX)? {
+                Ok(bytes) => planner = planner.workspace_limit(bytes),
+                Err(rule) => return Err(refusal(py, ErrorKind::Workspace, rule)),
+            }
         }
         Ok(Self(planner))
     }
@@ -67,13 +71,17 @@ impl Planner {
     fn plan(
         &self,
         op_type: &str,
-        opset: i64,
+        opset: &Bound<'_, PyAny>,
         attributes: &Bound<'_, PyDict>,
-        x_shape: Vec<i64>,
-        w_shape: Vec<i64>,
+        x_shape: &Bound<'_, PyAny>,
+        w_shape: &Bound<'_, PyAny>,
         dtype: &Bound<'_, PyArrayDescr>,
     ) -> PyResult<Plan> {
-        let node = Node { op_type, opset, attributes: Attributes::read(attributes)?, x: &x_shape, w: &w_shape };
+        let named = |name: &str| format!("{op_type}: {name}");
+        let opset = required(&named("opset"), opset)?;
+        let x: Vec<i64> = required(&named("x_shape"), x_shape)?;
+        let w: Vec<i64> = required(&named("w_shape"), w_shape)?;
+        let node = Node { op_type, opset, attributes: Attributes::read(op_type, attributes)?, x: &x, w: &w };
         match element_type(dtype)? {
             Some(DType::F32) => self.plan_as::<f32>(&node, dtype),
             Some(DType::F64) => self.plan_as::<f64>(&node, dtype),
@@ -141,9 +149,14 @@ enum Value {
 impl Attributes {
     /// Attributes from what `onnx.helper.get_attribute_value` returns, or from plain Python values.
     /// Those that are ``None`` are absent.
-    fn read(attributes: &Bound<'_, PyDict>) -> PyResult<Self> {
+    fn read(op_type: &str, attributes: &Bound<'_, PyDict>) -> PyResult<Self> {
         let given = attributes.iter().filter(|(_, value)| !value.is_none());
-        given.map(|(name, value)| Ok((name.extract()?, Value::read(&name, &value)?))).collect::<PyResult<_>>().map(Self)
+        let read = |(name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+            let name: String = name.extract()?;
+            let value = Value::read(&format!("{op_type}: {name}"), &value)?;
+            Ok((name, value))
+        };
+        given.map(read).collect::<PyResult<_>>().map(Self)
     }
 
     fn as_onnx(&self) -> Vec<(&str, Attribute<'_>)> {
@@ -152,23 +165,23 @@ impl Attributes {
 }
 
 impl Value {
-    fn read(name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<Self> {
+    fn read(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(text) = value.cast::<PyString>() {
             return Ok(Self::String(text.to_string()));
         }
         if let Ok(text) = value.cast::<PyBytes>() {
             return Ok(Self::String(String::from_utf8_lossy(text.as_bytes()).into_owned()));
         }
-        if let Ok(value) = value.extract() {
+        if let Some(value) = fitting(name, value, value.extract())? {
             return Ok(Self::Int(value));
         }
-        if let Ok(values) = value.extract() {
+        if let Some(values) = fitting(name, value, value.extract())? {
             return Ok(Self::Ints(values));
         }
-        if let Ok(value) = value.extract() {
+        if let Some(value) = fitting(name, value, value.extract())? {
             return Ok(Self::Float(value));
         }
-        if let Ok(values) = value.extract() {
+        if let Some(values) = fitting(name, value, value.extract())? {
             return Ok(Self::Floats(values));
         }
         let found = value.get_type().name()?;

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 use crate::errors::refusal;
+use crate::integers::in_range;
 
 /// Threads of a plan, at the most: each of them is started.
 const MOST_THREADS: usize = 1024;
@@ -40,7 +41,6 @@ impl Pooled {
         if threads <= 1 {
             return Ok(Self::Caller);
         }
-        check_count(py, threads)?;
         match pool(threads) {
             Ok(pool) => Ok(Self::Pool(pool)),
             Err(error) => {
@@ -81,16 +81,12 @@ fn pool(threads: usize) -> Result<Arc<ThreadPool>, ThreadPoolBuildError> {
     Ok(pool.threads.clone())
 }
 
-/// Checks a number of threads before anything is planned for it.
-pub(crate) fn check_count(py: Python<'_>, threads: usize) -> PyResult<()> {
-    if threads > MOST_THREADS {
-        return Err(refusal(
-            py,
-            ErrorKind::Threads,
-            format_args!("threads is {threads}, must be at most {MOST_THREADS}"),
-        ));
+/// A number of threads, checked before anything is planned for it.
+pub(crate) fn count(threads: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match in_range("threads", threads, 1, MOST_THREADS)? {
+        Ok(threads) => Ok(threads),
+        Err(rule) => Err(refusal(threads.py(), ErrorKind::Threads, rule)),
     }
-    Ok(())
 }
 
 /// Calls `run` with the calling thread's workspace, made as large as the plan needs.

@@ -150,15 +150,14 @@ class Named(np.ndarray):
     """A subclass that would notice if it were copied through numpy."""
 
 
-@pytest.mark.parametrize("copied", [5, np.zeros((2, 2)), np.zeros(3, np.float32)])
-def test_a_copy_method_of_a_subclass_is_not_trusted(copied):
+def test_a_copy_method_of_a_subclass_is_not_called():
     class Copies(np.ndarray):
         def copy(self, order="C"):
-            return copied
+            raise AssertionError
 
-    w = np.zeros((8, 4, 3, 3), np.float32).transpose(0, 1, 3, 2).view(Copies)
-    with pytest.raises(convoke.Error):
-        convoke.conv(np.zeros((1, 4, 6, 6), np.float32), w)
+    w = np.arange(288, dtype=np.float32).reshape(8, 4, 3, 3).transpose(0, 1, 3, 2)
+    x = np.ones((1, 4, 6, 6), np.float32)
+    assert np.array_equal(convoke.conv(x, w.view(Copies)), convoke.conv(x, np.ascontiguousarray(w)))
 
 
 def test_subclasses_are_arrays_and_results_are_plain(layer, tmp_path):

@@ -41,8 +41,26 @@ CASES = [
     (lambda: convoke.conv(X, W, strides=[1.5, 1]), convoke.UnsupportedOperatorError, 'Conv: attribute "strides" is of type FLOATS, must be INTS'),
     (lambda: convoke.conv(X, W, strides=2), convoke.UnsupportedOperatorError, 'Conv: attribute "strides" is of type INT, must be INTS'),
     (lambda: convoke.conv(X, W, group="2"), convoke.UnsupportedOperatorError, 'Conv: attribute "group" is of type STRING, must be INT'),
-    (lambda: convoke.conv(X, W, threads=0), convoke.UnavailableError, "Conv: a plan for 0 threads"),
-    (lambda: convoke.conv(X, W, threads=1025), convoke.ThreadsError, "threads is 1025, must be at most 1024"),
+    (lambda: PLANNER.conv([1, 4, 2**63, 6], W.shape), convoke.SizeOverflowError, "Conv: x_shape[2] is 9223372036854775808, must fit 64 bits"),
+    (lambda: PLANNER.conv(X.shape, (4, -(2**64), 3, 3)), convoke.SizeOverflowError, "Conv: w_shape[1] is -18446744073709551616, must fit 64 bits"),
+    (lambda: PLANNER.conv([1, 4, 1 << 20000, 6], W.shape), convoke.SizeOverflowError, "Conv: x_shape[2] is an integer of 20001 bits, must fit 64 bits"),
+    (lambda: convoke.conv(X, W, strides=[1, 2**63]), convoke.SizeOverflowError, "Conv: strides[1] is 9223372036854775808, must fit 64 bits"),
+    (lambda: convoke.conv(X, W, strides=np.array([2**63, 1], np.uint64)), convoke.SizeOverflowError, "Conv: strides[0] is 9223372036854775808, must fit 64 bits"),
+    (lambda: convoke.conv(X, W, strides=[1.5, 1 << 20000]), convoke.SizeOverflowError, "Conv: strides[1] is an integer of 20001 bits"),
+    (lambda: convoke.conv(X, W, strides=2**64), convoke.SizeOverflowError, "Conv: strides is 18446744073709551616, must fit 64 bits"),
+    (lambda: convoke.conv(X, W, group=-(2**70)), convoke.SizeOverflowError, "Conv: group is -1180591620717411303424, must fit 64 bits"),
+    (lambda: convoke.conv(X, W, group=-1), convoke.InvalidAttributeError, "Conv: group is -1, must be at least 1"),
+    (lambda: PLANNER.conv_transpose(X.shape, W.shape, output_shape=[6, 2**63]), convoke.SizeOverflowError, "ConvTranspose: output_shape[1] is 9223372036854775808, must fit 64 bits"),
+    (lambda: PLANNER.conv(X.shape, W.shape, opset=2**63), convoke.SizeOverflowError, "Conv: opset is 9223372036854775808, must fit 64 bits"),
+    (lambda: PLANNER.conv(X.shape, W.shape, opset=-1), convoke.UnsupportedOperatorError, "Conv: opset -1 does not exist"),
+    (lambda: convoke.conv(X, W, threads=0), convoke.ThreadsError, "threads is 0, must be from 1 to 1024"),
+    (lambda: convoke.conv(X, W, threads=-1), convoke.ThreadsError, "threads is -1, must be from 1 to 1024"),
+    (lambda: convoke.conv(X, W, threads=1025), convoke.ThreadsError, "threads is 1025, must be from 1 to 1024"),
+    (lambda: convoke.Planner(threads=2**200), convoke.ThreadsError, "threads is 1606938044258990275541962092341162602522202993782792835301376, must be"),
+    (lambda: convoke.Planner(workspace_limit=-1), convoke.WorkspaceError, "workspace_limit is -1, must be from 0 to"),
+    (lambda: convoke.Planner(workspace_limit=1 << 20000), convoke.WorkspaceError, "workspace_limit is an integer of 20001 bits, must be from 0 to"),
+    (lambda: convoke.Planner(activation=("clip", 0, 10**400)), convoke.UnavailableError, "activation ('clip', 0, 1000"),
+    (lambda: convoke.Planner(activation=("clip", None, 6)), convoke.UnavailableError, "activation ('clip', None, 6) is neither a name nor a name with"),
     (lambda: convoke.conv(X, W, activation="gelu"), convoke.UnavailableError, 'activation "gelu" with parameters [] is none of relu'),
     (lambda: convoke.conv(X, W, activation=("clip", 0)), convoke.UnavailableError, 'activation "clip" with parameters [0.0]'),
     (lambda: convoke.conv(X, W, activation=6), convoke.UnavailableError, "activation 6 is neither a name"),
@@ -66,8 +84,27 @@ def test_huge_layers_need_no_memory_to_be_refused_or_planned():
     with pytest.raises(convoke.InvalidShapeError):
         plan.run(np.ones([1, 1, 8], np.float32), plan.pack(np.ones([1, 1, 1], np.float32)))
     # 4 TiB of padding: numpy cannot allocate the result.
-    with pytest.raises(MemoryError):
+    with pytest.raises(convoke.OutOfMemoryError, match=r"^Conv: out of shape \[1, 1, \d+\] cannot be made: ") as caught:
         convoke.conv(np.ones([1, 1, 1], np.float32), np.ones([1, 1, 1], np.float32), pads=[0, 2**44])
+    assert isinstance(caught.value, MemoryError) and isinstance(caught.value.__cause__, MemoryError)
+
+
+def test_integers_of_another_type_are_type_errors():
+    for refused, name in (
+        (lambda: convoke.Planner(threads="2"), "threads"),
+        (lambda: convoke.Planner(threads=2.0), "threads"),
+        (lambda: convoke.Planner(workspace_limit="1"), "workspace_limit"),
+        (lambda: PLANNER.conv("1468", W.shape), "Conv: x_shape"),
+        (lambda: PLANNER.conv(X.shape, 4), "Conv: w_shape"),
+        (lambda: PLANNER.conv(X.shape, W.shape, opset="22"), "Conv: opset"),
+    ):
+        with pytest.raises(TypeError, match=f"^{name}: "):
+            refused()
+
+
+def test_integers_of_numpy_are_integers():
+    plan = convoke.Planner(threads=np.int64(1), workspace_limit=np.uint64(2**40)).conv(np.array(X.shape), np.array(W.shape), strides=np.array([2, 2]), group=np.int8(1))
+    assert plan.output_shape == (1, 4, 2, 2)
 
 
 @pytest.mark.parametrize("call", [lambda: convoke.conv(X, W, stride=[1, 1]), lambda: convoke.conv(X), lambda: PLANNER.conv(X.shape), lambda: convoke.conv(X, W, None, [1, 1])], ids=["name", "W", "w_shape", "position"])

@@ -63,6 +63,14 @@ def test_the_readme_runs(tmp_path):
     output_of("-c", "\n".join(blocks), cwd=tmp_path)
 
 
+def test_the_page_on_linking_runs(tmp_path):
+    """The program that docs/linking.md has for Python."""
+    text = (HERE.parents[2] / "docs" / "linking.md").read_text()
+    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    (program,) = [block for block in blocks if "import convoke\n" in block]
+    output_of("-c", program, cwd=tmp_path)
+
+
 def test_the_example_draws_its_bars():
     example = HERE.parent / "examples" / "compare_layer.py"
     text = output_of(str(example), "--seconds", "0.02", "--x", "1,8,12,12", "--w", "8,8,3,3", "--pads", "1,1,1,1")

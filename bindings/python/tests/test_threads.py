@@ -123,6 +123,36 @@ def test_an_array_that_is_written_by_a_run_is_in_use(rng):
     assert plan.run(x, packed, out=out) is out
 
 
+def test_an_array_may_get_another_shape_while_a_run_uses_it(rng):
+    """numpy changes a shape in place. What a run keeps of the array must not depend on it."""
+    x, w = normal(rng, [1, 128, 112, 112]), normal(rng, [128, 128, 3, 3])
+    plan = convoke.Planner().conv(x.shape, w.shape, pads=[1] * 4)
+    packed, residual = plan.pack(w), np.ones(plan.output_shape, np.float32)
+    wanted, changes = plan.run(x, packed) + 1, 0
+    for out in (np.empty_like(residual), residual):
+        shapes, running = [array.shape for array in (x, out, residual)], threading.Event()
+
+        def run():
+            running.set()
+            assert plan.run(x, packed, residual=residual, out=out) is out
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        running.wait()
+        time.sleep(0.001)
+        while thread.is_alive():
+            for array in (x, out, residual):
+                array.shape = -1
+                changes += 1
+            time.sleep(0.001)
+        thread.join()
+        for array, shape in zip((x, out, residual), shapes):
+            array.shape = shape
+        assert np.allclose(out, wanted, atol=1e-4)
+    # Nothing is in use any more.
+    assert changes > 0 and plan.run(x, packed, out=out) is out
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own(layer):

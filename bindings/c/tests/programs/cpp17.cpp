@@ -106,7 +106,7 @@ void check_handles()
     try {
         conv(x, w, nullptr);
     } catch (const std::runtime_error &error) {
-        is_thrown = std::string(error.what()).find("BUFFER_LENGTH: Conv: X has 25087 elements") != std::string::npos;
+        is_thrown = std::string(error.what()).find("BUFFER_LENGTH: Conv: x has 25087 elements") != std::string::npos;
     }
     CHECK(is_thrown);
 }

@@ -161,7 +161,10 @@ static inline void check_plan_errors(void)
           convoke_plan_create(f.op, NULL, dtype, bad[1], 4, &plan, error));
     FAILS(CONVOKE_STATUS_OVERFLOW, "exceeds the address space",
           convoke_plan_create(f.op, NULL, dtype, bad[2], 4, &plan, error));
-    FAILS(CONVOKE_STATUS_OVERFLOW, "x_dims has",
+    /* Nothing is read of a list that cannot be so long. */
+    FAILS(CONVOKE_STATUS_INVALID_ARGUMENT, "x_dims has 4097 entries, more than 4096",
+          convoke_plan_create(f.op, NULL, dtype, x, 4097, &plan, error));
+    FAILS(CONVOKE_STATUS_INVALID_ARGUMENT, "x_dims has",
           convoke_plan_create(f.op, NULL, dtype, x, SIZE_MAX / 8, &plan, error));
     convoke_operator *old = NULL;
     OK(convoke_operator_create("Conv", 11, f.l->w, 4, &old, error));
@@ -220,15 +223,19 @@ static inline void check_pack_errors(void)
     WRONG(args.struct_size = 8, CONVOKE_STATUS_INVALID_ARGUMENT, "convoke_pack_args: struct_size is 8");
     WRONG(args.w = NULL, CONVOKE_STATUS_INVALID_POINTER, "w is NULL");
     WRONG(args.w = MISALIGNED(void), CONVOKE_STATUS_INVALID_POINTER, "w is at an address that is not a multiple of 4");
-    WRONG(args.w_len--, CONVOKE_STATUS_BUFFER_LENGTH, "W has 314 elements");
+    WRONG(args.w_len--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: w has 314 elements, its shape [7, 5, 3, 3] asks for 315");
     WRONG(args.bias = NULL, CONVOKE_STATUS_INVALID_POINTER, "bias is NULL");
-    WRONG(args.bias_len = 0, CONVOKE_STATUS_BUFFER_LENGTH, "B has 0 elements");
-    WRONG(args.bias_len = 8, CONVOKE_STATUS_BUFFER_LENGTH, "B has 8 elements");
+    WRONG(args.bias_len = 0, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: bias has 0 elements, the 7 output channels");
+    WRONG(args.bias_len = 8, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: bias has 8 elements");
     WRONG(args.memory = NULL, CONVOKE_STATUS_INVALID_POINTER, "memory is NULL");
     WRONG(args.memory = memory + 4, CONVOKE_STATUS_INVALID_PACKED, "begins 4 bytes behind a multiple of 64");
-    WRONG(args.memory_bytes += 64, CONVOKE_STATUS_BUFFER_LENGTH, "the memory for packed weights has");
-    WRONG(args.memory_bytes--, CONVOKE_STATUS_BUFFER_LENGTH, "the memory for packed weights has");
-    WRONG(args.memory_bytes = 0, CONVOKE_STATUS_BUFFER_LENGTH, "the memory for packed weights has 0 bytes");
+    WRONG(args.memory_bytes += 64, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: memory has");
+    WRONG(args.memory_bytes--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: memory has");
+    WRONG(args.memory_bytes = 0, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: memory has 0 bytes, packed_bytes");
+    /* Lengths are known before memory is compared. */
+    WRONG(args.w_len = SIZE_MAX, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: w has");
+    WRONG(args.bias_len = SIZE_MAX, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: bias has");
+    WRONG(args.memory_bytes = SIZE_MAX, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: memory has");
     WRONG(args.memory = f.w, CONVOKE_STATUS_INVALID_POINTER, "memory overlaps ");
     WRONG(args.memory = f.bias, CONVOKE_STATUS_INVALID_POINTER, "memory overlaps ");
 #undef WRONG
@@ -351,23 +358,26 @@ static inline void check_run_errors(void)
     WRONG(f.args.struct_size = sizeof f.args - 8, CONVOKE_STATUS_INVALID_ARGUMENT, "convoke_run_args: struct_size");
     WRONG(f.args.x = NULL, CONVOKE_STATUS_INVALID_POINTER, "x is NULL");
     WRONG(f.args.x = MISALIGNED(void), CONVOKE_STATUS_INVALID_POINTER, "x is at an address that is not a multiple of 4");
-    WRONG(f.args.x_len--, CONVOKE_STATUS_BUFFER_LENGTH, "X has 719 elements, its shape [2, 5, 9, 8] asks for 720");
-    WRONG(f.args.x_len = SIZE_MAX, CONVOKE_STATUS_OVERFLOW, "x has");
+    WRONG(f.args.x_len--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: x has 719 elements, 2 images of 360 elements, 360 apart, ask for 720");
+    WRONG(f.args.x_len = SIZE_MAX, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: x has");
     WRONG(f.args.x_image_stride = 400, CONVOKE_STATUS_INVALID_ARGUMENT,
-          "x_image_stride is 400, and 2 images of 360 elements are computed together: plan with separate_images");
-    WRONG(f.args.x_image_stride = 359, CONVOKE_STATUS_INVALID_ARGUMENT, "an image has 360 elements");
+          "Conv: x_image_stride is 400, and 2 images of 360 elements are computed together: plan with separate_images");
+    WRONG(f.args.x_image_stride = 359, CONVOKE_STATUS_INVALID_ARGUMENT, "Conv: x_image_stride is 359, an image has 360 elements");
     WRONG(f.args.packed = NULL, CONVOKE_STATUS_INVALID_POINTER, "packed is NULL");
     WRONG(f.args.packed = other.packed, CONVOKE_STATUS_PACKED_MISMATCH, "another plan packed the weights");
     WRONG(f.args.y = NULL, CONVOKE_STATUS_INVALID_POINTER, "y is NULL");
     WRONG(f.args.y = (char *)f.y + 2, CONVOKE_STATUS_INVALID_POINTER, "y is at an address");
-    WRONG(f.args.y_len++, CONVOKE_STATUS_BUFFER_LENGTH, "Y has 1009 elements");
+    WRONG(f.args.y_len++, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: y has 1009 elements");
+    WRONG(f.args.y_len = SIZE_MAX, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: y has");
     /* What is named depends on what the heap has behind this memory. */
     WRONG(f.args.y = f.x, CONVOKE_STATUS_INVALID_POINTER, "y overlaps x");
     WRONG(f.args.x = f.y, CONVOKE_STATUS_INVALID_POINTER, "y overlaps x");
     /* Here and below, it depends on the heap which other memory is reached too, and named first. */
     WRONG(f.args.y = (char *)f.memory + 64, CONVOKE_STATUS_INVALID_POINTER, "y overlaps ");
     WRONG((f.args.residual = other.y, f.args.residual_len = y_len - 1), CONVOKE_STATUS_BUFFER_LENGTH,
-          "the residual has 1007 elements");
+          "Conv: residual has 1007 elements");
+    WRONG((f.args.residual = f.y, f.args.residual_len = y_len - 1), CONVOKE_STATUS_BUFFER_LENGTH,
+          "Conv: residual has 1007 elements");
     WRONG(f.args.residual_len = y_len, CONVOKE_STATUS_INVALID_POINTER, "residual is NULL");
     WRONG((f.args.residual = MISALIGNED(void), f.args.residual_len = y_len), CONVOKE_STATUS_INVALID_POINTER,
           "residual is at an address");

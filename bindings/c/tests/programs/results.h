@@ -333,10 +333,10 @@ static inline void check_strides(void)
           convoke_plan_run(f.plan, &f.args, &last_error));
     f.args.residual = NULL, f.args.residual_len = 0;
     f.args.y_len = y_stride + y_image - 1;
-    FAILS(CONVOKE_STATUS_BUFFER_LENGTH, "y has 1516 elements, 2 images of 504 elements, 1013 apart, ask for 1517",
+    FAILS(CONVOKE_STATUS_BUFFER_LENGTH, "Conv: y has 1516 elements, 2 images of 504 elements, 1013 apart, ask for 1517",
           convoke_plan_run(f.plan, &f.args, &last_error));
     f.args.y_image_stride = y_image - 1;
-    FAILS(CONVOKE_STATUS_INVALID_ARGUMENT, "y_image_stride is 503, an image has 504 elements",
+    FAILS(CONVOKE_STATUS_INVALID_ARGUMENT, "Conv: y_image_stride is 503, an image has 504 elements",
           convoke_plan_run(f.plan, &f.args, &last_error));
     free_fixture(&f);
 
@@ -349,6 +349,15 @@ static inline void check_strides(void)
     f.args.y = joined, f.args.y_image_stride = y_stride, f.args.y_len = 2 * y_stride;
     OK(convoke_plan_run(f.plan, &f.args, &last_error));
     CHECK(!memcmp(joined, f.y, y_image * sizeof(float)));
+    /* As its own residual, and its strides differ: there is no next image. */
+    f.args.residual = joined, f.args.residual_len = y_image;
+    OK(convoke_plan_run(f.plan, &f.args, &last_error));
+    for (size_t i = 0; i < y_image; i++) {
+        float once = ((float *)f.y)[i];
+        CHECK(fabsf(joined[i] - 2 * once) <= 1e-3f * (1 + fabsf(once)));
+    }
+    f.args.residual_image_stride = SIZE_MAX;
+    OK(convoke_plan_run(f.plan, &f.args, &last_error));
     free_fixture(&f);
     free(x), free(joined);
 }

@@ -55,7 +55,8 @@ class Planner:
             workspace_limit: Bytes of scratch memory of a run, at the most.
 
         Raises:
-            Error: ``UnavailableError`` if a name is not known, ``ThreadsError`` for more than 1024 threads.
+            Error: ``UnavailableError`` if a name is not known, ``ThreadsError`` if ``threads`` is not from 1 to 1024,
+                ``WorkspaceError`` if ``workspace_limit`` is negative.
         """
         kind = _kind(activation)
         self._planner = _convoke.Planner(threads, kind, accuracy, algorithm, isa, workspace_limit)
@@ -289,5 +290,8 @@ def _kind(activation: Activation | None) -> tuple[str, list[float]]:
     if isinstance(activation, str):
         return activation, []
     if isinstance(activation, Sequence) and activation and isinstance(activation[0], str):
-        return activation[0], [float(value) for value in activation[1:]]
+        try:
+            return activation[0], [float(value) for value in activation[1:]]
+        except (OverflowError, TypeError, ValueError):
+            pass
     raise UnavailableError(f"activation {activation!r} is neither a name nor a name with parameters")
