@@ -23,7 +23,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::memory::{PackedMemory, SharedLines};
 use super::packed::{Format, Lineage, Live, Packing};
-use super::{Method, PackedWeights, Plan};
+use super::{Method, Operands, PackedWeights, Plan};
 use crate::element::{Compute, Element};
 use crate::error::{Error, bail};
 use crate::exec::{Line, lines_for, reserved};
@@ -188,7 +188,7 @@ impl<T: Element> Plan<T> {
                 "{op}: the memory for packed weights begins {misaligned} bytes behind a multiple of {LINE}"
             );
         }
-        let (whole, live) = self.operands(w, bias)?;
+        let Operands { bias: whole, live } = self.operands(w, bias)?;
         let is_finite = |w: &[T]| w.iter().all(|w| w.to_acc().is_finite_value());
         let description = self.description(is_finite(w), live.as_ref().is_none_or(|live| is_finite(&live.w)));
         let encoded = description.encoded()?;
