@@ -241,7 +241,7 @@ impl<T: Element> Plan<T> {
     /// machine](Planner::machine) whose ISA this CPU lacks.
     pub fn pack(&self, w: &[T], bias: Option<&[T]>) -> Result<PackedWeights<T>, Error> {
         self.check_weights(w, bias)?;
-        let (values, live) = self.operands(w, bias)?;
+        let Operands { bias, live } = self.operands(w, bias)?;
         let packing = |method: &Method<T>, w: &[T], bias| {
             Packing::new(&*method.lowering, &method.recipe, &method.format, w, bias)
         };
@@ -251,7 +251,7 @@ impl<T: Element> Plan<T> {
             }
             None => None,
         };
-        Ok(PackedWeights { whole: packing(&self.whole, w, values)?, live, lineage: self.lineage.clone() })
+        Ok(PackedWeights { whole: packing(&self.whole, w, bias)?, live, lineage: self.lineage.clone() })
     }
 
     /// Checks that a run accepts these weights: this plan packed them, or was made for them by
@@ -456,13 +456,18 @@ impl<T: Element> Plan<T> {
         Ok(values)
     }
 
-    /// The bias for the whole kernel, and what is packed for the live taps.
-    fn operands(&self, w: &[T], bias: Option<&[T]>) -> Result<(Vec<T::Acc>, Option<LiveOperands<'_, T>>), Error> {
-        let values = self.bias_values(bias)?;
-        let Some((taps, method)) = &self.live else { return Ok((values, None)) };
-        let mut bias = values.clone();
-        let w = taps.select(&self.geometry, w, &mut bias)?;
-        Ok((values, Some(LiveOperands { taps, method, w, bias })))
+    /// What is packed beside W.
+    fn operands(&self, w: &[T], bias: Option<&[T]>) -> Result<Operands<'_, T>, Error> {
+        let whole = self.bias_values(bias)?;
+        let live = match &self.live {
+            Some((taps, method)) => {
+                let mut bias = whole.clone();
+                let w = taps.select(&self.geometry, w, &mut bias)?;
+                Some(LiveOperands { taps, method, w, bias })
+            }
+            None => None,
+        };
+        Ok(Operands { bias: whole, live })
     }
 
     /// The length of X.
@@ -488,6 +493,12 @@ impl<T: Element> Plan<T> {
         }
         Ok(())
     }
+}
+
+/// The bias for the whole kernel, and what is packed for the live taps, if they are not all.
+struct Operands<'a, T: Element> {
+    bias: Vec<T::Acc>,
+    live: Option<LiveOperands<'a, T>>,
 }
 
 /// Weights and bias of the taps that meet input, and how they are packed.

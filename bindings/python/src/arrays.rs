@@ -119,7 +119,8 @@ impl<'py, T: Number> Tensor<'py, T> {
             let view = PY_ARRAY_API.PyArray_View(py, array.as_array_ptr(), ptr::null_mut(), class);
             Bound::from_owned_ptr_or_err(py, view)?
         };
-        // SAFETY: numpy made an array, and its elements are those of T in the machine's order of bytes.
+        // SAFETY: numpy made an array, and its elements are those of T in the machine's order of
+        // bytes.
         Ok(Self { name, array: unsafe { view.cast_into_unchecked() } })
     }
 

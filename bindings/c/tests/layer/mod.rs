@@ -27,6 +27,7 @@ impl Elements {
     }
 
     /// The bits of the first one.
+    #[allow(dead_code, reason = "the bench does not look at results")]
     pub(crate) fn first(&self, bytes: usize) -> &[u8] {
         &self.0[0].0[..bytes]
     }
