@@ -118,7 +118,7 @@ fn tuning_runs_several_candidates_several_times() {
     // Several algorithms take about as long, and long enough to be shared among threads.
     let conv = Conv::new([32, 32, 1, 1]);
     let planner = Planner::new().threads(2);
-    planner.tune::<f32>(conv, &[1, 32, 40, 40], Threads::Executor(&threads), &mut tuning).unwrap();
+    _ = planner.tune::<f32>(conv, &[1, 32, 40, 40], Threads::Executor(&threads), &mut tuning).unwrap();
     let runs = threads.0.into_inner();
     assert!(runs >= 6, "{runs} runs");
 }
