@@ -2,7 +2,7 @@
 //! the results.
 
 use crate::common::{ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, is_short, layer};
-use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Planner, Threads};
+use convoke::{Activation, Algorithm, Conv, ErrorKind, Planner, Threads};
 use convoke_tools::data::Scalar;
 
 /// Taps that never meet input, at either end or in the middle; taps that meet it at some outputs;
@@ -154,14 +154,6 @@ fn a_layer_of_which_one_tap_meets_input_is_planned_as_1x1() {
     assert!(explanation.contains(plan.explain().taps().unwrap()), "{explanation}");
     let weights = Operands::<f32>::uniform(plan.geometry(), 1).pack(&plan);
     assert!(plan.packed_bytes() <= weights.bytes() && weights.bytes() < plan.packed_bytes() + 256, "{plan:?}");
-}
-
-/// Their padding is cut off Y, and hides no tap of X.
-#[test]
-fn no_taps_of_conv_transpose_are_left_out() {
-    let operator = ConvTranspose::new([64, 64, 5]).pads([1, 1]);
-    let plan = Planner::new().plan::<f32>(operator, &[1, 64, 2]).unwrap();
-    assert_eq!(plan.explain().taps(), None);
 }
 
 #[test]
