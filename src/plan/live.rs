@@ -64,3 +64,24 @@ impl LiveTaps {
         Ok(selected)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Conv, ConvTranspose, Operator};
+
+    fn has_dead_taps(operator: impl Into<Operator>, x_shape: &[usize]) -> bool {
+        LiveTaps::new(&operator.into().geometry(x_shape).unwrap()).is_some()
+    }
+
+    #[test]
+    fn taps_are_left_out_only_of_conv_with_outputs_and_only_where_they_see_padding_alone() {
+        let dilated = |channels| Conv::new([1, channels, 3]).dilations([9]).pads([9, 9]);
+        assert!(has_dead_taps(dilated(1), &[1, 1, 5]));
+        assert!(!has_dead_taps(dilated(1), &[0, 1, 5]), "no outputs");
+        assert!(!has_dead_taps(dilated(0), &[1, 0, 5]), "no weights");
+        assert!(!has_dead_taps(Conv::new([1, 1, 3]).pads([1, 1]), &[1, 1, 5]), "each tap meets input");
+        // Its padding is cut off Y.
+        assert!(!has_dead_taps(ConvTranspose::new([1, 1, 5]).pads([1, 1]), &[1, 1, 2]));
+    }
+}

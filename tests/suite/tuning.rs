@@ -1,7 +1,9 @@
 //! Picks by measurement: they are kept, saved, loaded, and used only for the layers that they
 //! belong to.
 
-use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Planner, Threads, Tuning, f16};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Executor, Planner, Threads, Tuning, f16};
 
 const X: [usize; 4] = [1, 6, 12, 12];
 
@@ -94,6 +96,31 @@ fn tuning_measures_what_is_forced_too() {
     assert!(other.to_string().contains("for 2 threads is measured on 1"), "{other}");
     let bad = Planner::new().tune::<f32>(conv(), &[1, 5, 12, 12], Threads::Serial, &mut tuning).unwrap_err();
     assert_eq!((bad.kind(), tuning.len()), (ErrorKind::InvalidShape, 1));
+}
+
+/// Makes calls on the calling thread, and counts runs.
+struct Counting(AtomicUsize);
+
+impl Executor for Counting {
+    fn width(&self) -> usize {
+        2
+    }
+
+    fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        (0..count).for_each(call);
+    }
+}
+
+#[test]
+fn tuning_runs_several_candidates_several_times() {
+    let (threads, mut tuning) = (Counting(AtomicUsize::new(0)), Tuning::default());
+    // Several algorithms take about as long, and long enough to be shared among threads.
+    let conv = Conv::new([32, 32, 1, 1]);
+    let planner = Planner::new().threads(2);
+    _ = planner.tune::<f32>(conv, &[1, 32, 40, 40], Threads::Executor(&threads), &mut tuning).unwrap();
+    let runs = threads.0.into_inner();
+    assert!(runs >= 6, "{runs} runs");
 }
 
 #[test]
