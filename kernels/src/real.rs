@@ -42,6 +42,9 @@ pub trait Real:
     fn from_f64(x: f64) -> Self;
     /// Converts to `f64`, exactly.
     fn to_f64(self) -> f64;
+    /// `self` without its sign.
+    #[must_use]
+    fn magnitude(self) -> Self;
     /// e to the power `self`, within 2 units in the last place. NaN stays NaN. It has no
     /// branches, so that loops over it vectorise.
     fn exp(self) -> Self;
@@ -70,6 +73,11 @@ macro_rules! real {
             #[inline(always)]
             fn to_f64(self) -> f64 {
                 self.into()
+            }
+
+            #[inline(always)]
+            fn magnitude(self) -> Self {
+                self.abs()
             }
 
             #[inline(always)]

@@ -299,21 +299,20 @@ impl<T: Real> Activation<T> {
             Self::HardSwish => x * clamp(x * T::from_f64(1.0 / 6.0) + T::from_f64(0.5), T::ZERO, T::ONE),
             Self::Silu => {
                 // The power is computed of -|x|. For x far below zero e^-x would overflow, and
-                // nothing would be left of x e^x.
-                let is_below = x < T::ZERO;
-                let e = if is_below { x } else { x.negated() }.exp();
-                (if is_below { x * e } else { x }).over(T::ONE + e)
+                // nothing would be left of x e^x. A choice between x and -x would make LLVM compute
+                // the powers of both.
+                let e = x.magnitude().negated().exp();
+                (if x < T::ZERO { x * e } else { x }).over(T::ONE + e)
             }
             Self::Sigmoid => {
                 // Of -|x|, as above.
-                let is_below = x < T::ZERO;
-                let e = if is_below { x } else { x.negated() }.exp();
-                (if is_below { e } else { T::ONE }).over(T::ONE + e)
+                let e = x.magnitude().negated().exp();
+                (if x < T::ZERO { e } else { T::ONE }).over(T::ONE + e)
             }
             Self::Tanh => {
                 let is_below = x < T::ZERO;
-                let twice = if is_below { x + x } else { (x + x).negated() };
-                let e = twice.exp();
+                let half = x.magnitude().negated();
+                let e = (half + half).exp();
                 let far = (T::ONE + e.negated()).over(T::ONE + e);
                 let far = if is_below { far.negated() } else { far };
                 let square = x * x;
@@ -549,23 +548,15 @@ pass!(AddAssign<T: Real> { dst: &'a mut [T], src: &'a [T] } {
     }
 });
 
-/// `row[i] = activation(row[i] + bias + residual[i])`.
+/// `row[i] += bias + residual[i]`, in that order.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn epilogue<T: Storage>(
-    isa: Isa,
-    activation: Activation<T::Acc>,
-    bias: T::Acc,
-    residual: Option<&[T]>,
-    row: &mut [T::Acc],
-) {
-    with_isa(isa, Finish { isa, activation, bias, residual, row });
+pub fn add_to_row<T: Storage>(isa: Isa, bias: T::Acc, residual: Option<&[T]>, row: &mut [T::Acc]) {
+    with_isa(isa, AddToRow { isa, bias, residual, row });
 }
 
-pass!(Finish<T: Storage> {
-    isa: Isa, activation: Activation<T::Acc>, bias: T::Acc, residual: Option<&'a [T]>, row: &'a mut [T::Acc]
-} {
+pass!(AddToRow<T: Storage> { isa: Isa, bias: T::Acc, residual: Option<&'a [T]>, row: &'a mut [T::Acc] } {
     if let Some(residual) = residual {
         assert_eq!(residual.len(), row.len());
         if let Some(residual) = T::as_acc(residual) {
@@ -583,18 +574,25 @@ pass!(Finish<T: Storage> {
             *x = *x + bias;
         }
     }
+});
+
+/// `values[i] = activation(values[i])`.
+pub fn activate<T: Arithmetic>(isa: Isa, activation: Activation<T>, values: &mut [T]) {
+    with_isa(isa, Activate { activation, values });
+}
+
+pass!(Activate<T: Arithmetic> { activation: Activation<T>, values: &'a mut [T] } {
     // The match stands outside of the loops, so that each loop vectorises.
     match activation {
-        Activation::Clamp(lo, hi) => apply(Activation::Clamp(lo, hi), row),
-        Activation::LeakyRelu(alpha) => apply(Activation::LeakyRelu(alpha), row),
-        Activation::HardSwish => apply(Activation::HardSwish, row),
-        Activation::Silu => apply(Activation::Silu, row),
-        Activation::Sigmoid => apply(Activation::Sigmoid, row),
-        Activation::Tanh => apply(Activation::Tanh, row),
+        Activation::Clamp(lo, hi) => apply(Activation::Clamp(lo, hi), values),
+        Activation::LeakyRelu(alpha) => apply(Activation::LeakyRelu(alpha), values),
+        Activation::HardSwish => apply(Activation::HardSwish, values),
+        Activation::Silu => apply(Activation::Silu, values),
+        Activation::Sigmoid => apply(Activation::Sigmoid, values),
+        Activation::Tanh => apply(Activation::Tanh, values),
     }
 });
 
-/// `row[i] += bias + residual[i]`, in that order.
 #[inline(always)]
 fn add_two<T: Real>(row: &mut [T], bias: T, residual: &[T]) {
     for (x, r) in row.iter_mut().zip(residual) {
@@ -603,8 +601,8 @@ fn add_two<T: Real>(row: &mut [T], bias: T, residual: &[T]) {
 }
 
 #[inline(always)]
-fn apply<T: Arithmetic>(activation: Activation<T>, row: &mut [T]) {
-    for x in row {
+fn apply<T: Arithmetic>(activation: Activation<T>, values: &mut [T]) {
+    for x in values {
         *x = activation.apply(*x);
     }
 }

@@ -199,7 +199,7 @@ fn silu_is_right_where_its_definition_overflows() {
         let mut row: Vec<f32> = (0..450).map(|i| -60.0 - i as f32 / 10.0).collect();
         row.extend([f32::NAN, 0.0, -0.0, f32::INFINITY]);
         let x = row.clone();
-        stream::epilogue::<f32>(isa, Activation::Silu, -0.0, None, &mut row);
+        stream::activate(isa, Activation::Silu, &mut row);
         for (x, y) in x.iter().zip(&row).take(450) {
             let want = f64::from(*x) / (1.0 + (-f64::from(*x)).exp());
             // Below the normal numbers, an error of one unit in e^x is multiplied by x.
@@ -214,13 +214,13 @@ fn silu_is_right_where_its_definition_overflows() {
 /// Few units of round-off of the result itself, also near zero and far from it.
 #[test]
 fn sigmoid_and_tanh_are_precise_everywhere() {
-    fn check<T: Real + Storage<Acc = T>>(isa: Isa, activation: Activation<T>, definition: fn(f64) -> f64) {
+    fn check<T: stream::Arithmetic>(isa: Isa, activation: Activation<T>, definition: fn(f64) -> f64) {
         // From tiny magnitudes to where e^x is subnormal, and around the change of method.
         let magnitudes =
             (0..2000).map(|i| 1e-6 * 1.0095_f64.powi(i)).chain((0..200).map(|i| 0.24 + f64::from(i) * 1e-4));
         let x: Vec<T> = magnitudes.filter(|x| *x < 80.0).flat_map(|x| [T::from_f64(x), T::from_f64(-x)]).collect();
         let mut y = x.clone();
-        stream::epilogue::<T>(isa, activation, T::from_f64(-0.0), None, &mut y);
+        stream::activate(isa, activation, &mut y);
         for (x, y) in x.iter().zip(&y) {
             let want = definition(x.to_f64());
             let bound = 8.0 * <T as Real>::UNIT_ROUNDOFF * want.abs();
@@ -232,7 +232,7 @@ fn sigmoid_and_tanh_are_precise_everywhere() {
             );
         }
         let mut special = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY].map(T::from_f64);
-        stream::epilogue::<T>(isa, activation, T::from_f64(-0.0), None, &mut special);
+        stream::activate(isa, activation, &mut special);
         assert_eq!(special.map(Real::to_f64), [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY].map(definition));
     }
     for isa in available() {
@@ -245,7 +245,7 @@ fn sigmoid_and_tanh_are_precise_everywhere() {
 }
 
 #[test]
-fn the_epilogue_adds_bias_and_residual_then_activates() {
+fn rows_take_bias_and_residual_then_an_activation() {
     type Definition = fn(f64) -> f64;
     let activations: [(Activation<f32>, Definition); 8] = [
         (Activation::IDENTITY, |x| x),
@@ -262,7 +262,8 @@ fn the_epilogue_adds_bias_and_residual_then_activates() {
             for with_residual in [false, true] {
                 let (row, residual): (Vec<f32>, Vec<f32>) = (numbers(100), numbers(100));
                 let mut got = row.clone();
-                stream::epilogue::<f32>(isa, activation, 0.25, with_residual.then_some(&residual), &mut got);
+                stream::add_to_row(isa, 0.25, with_residual.then_some(&*residual), &mut got);
+                stream::activate(isa, activation, &mut got);
                 for (i, got) in got.iter().enumerate() {
                     let sum = f64::from(row[i]) + 0.25 + if with_residual { f64::from(residual[i]) } else { 0.0 };
                     let want = definition(sum);
@@ -272,7 +273,8 @@ fn the_epilogue_adds_bias_and_residual_then_activates() {
                     );
                 }
                 let mut nan = vec![f32::NAN; 20];
-                stream::epilogue::<f32>(isa, activation, 0.25, None, &mut nan);
+                stream::add_to_row::<f32>(isa, 0.25, None, &mut nan);
+                stream::activate(isa, activation, &mut nan);
                 assert!(nan.iter().all(|x| x.is_nan()), "{isa} {activation:?}");
             }
         }

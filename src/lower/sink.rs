@@ -22,11 +22,9 @@ use super::contract::{Addend, Io, Request};
 use crate::element::Element;
 use crate::exec::region::Stores;
 
-/// Elements of a row that are on the stack at a time: put in order, or read from Y.
+/// Elements that are on the stack at a time: of a row that is put in order, or read from Y, and of
+/// rows of a tile whose vectors run along channels.
 const BUFFERED_ELEMENTS: usize = 256;
-
-/// The most pixels of a tile whose vectors run along channels: a row of them is on the stack.
-const MOST_PIXELS: usize = 32;
 
 /// What the plan says is done with finished sums.
 #[derive(Debug, Clone, Copy)]
@@ -126,37 +124,51 @@ impl<'a, T: Element> Sink<'a, '_, T> {
     /// Finishes one row of sums: adds bias and residual, applies the activation, rounds, and
     /// stores from element `at` of Y on. Overwrites the sums.
     pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
-        let Finish { isa, activation, .. } = self.finish;
-        match self.io.residual {
-            Addend::None => stream::epilogue::<T>(isa, activation, bias, None, sums),
-            Addend::Tensor(residual) => {
-                stream::epilogue(isa, activation, bias, Some(&residual[at..at + sums.len()]), sums);
-            }
-            Addend::Output => {
-                let mut buffer = [T::default(); BUFFERED_ELEMENTS];
-                for (i, sums) in sums.chunks_mut(BUFFERED_ELEMENTS).enumerate() {
-                    let residual = &mut buffer[..sums.len()];
-                    self.io.y.read(at + i * BUFFERED_ELEMENTS, residual);
-                    stream::epilogue(isa, activation, bias, Some(residual), sums);
-                }
-            }
-        }
-        self.io.y.store(isa, sums, at);
+        self.strided(sums, bias, at, 1);
     }
 
     /// Does the same as [`row`](Self::row), but stores to every `step`-th element.
     pub(crate) fn strided(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize, step: usize) {
-        if step == 1 {
-            return self.row(sums, bias, at);
-        }
-        if !matches!(self.io.residual, Addend::None) {
-            for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = *sum + self.io.residual_at(at + i * step);
+        self.add(sums, bias, at, step);
+        self.activate(sums);
+        self.store(sums, at, step);
+    }
+
+    /// Adds a bias, and the residual of every `step`-th element of Y from `at` on.
+    fn add(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize, step: usize) {
+        let isa = self.finish.isa;
+        match self.io.residual {
+            Addend::None => stream::add_to_row::<T>(isa, bias, None, sums),
+            Addend::Tensor(residual) if step == 1 => {
+                stream::add_to_row(isa, bias, Some(&residual[at..at + sums.len()]), sums);
+            }
+            Addend::Output if step == 1 => {
+                let mut buffer = [T::default(); BUFFERED_ELEMENTS];
+                for (i, sums) in sums.chunks_mut(BUFFERED_ELEMENTS).enumerate() {
+                    let residual = &mut buffer[..sums.len()];
+                    self.io.y.read(at + i * BUFFERED_ELEMENTS, residual);
+                    stream::add_to_row(isa, bias, Some(residual), sums);
+                }
+            }
+            Addend::Tensor(_) | Addend::Output => {
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    *sum = *sum + bias + self.io.residual_at(at + i * step);
+                }
             }
         }
-        stream::epilogue::<T>(self.finish.isa, self.finish.activation, bias, None, sums);
-        for (i, sum) in sums.iter().enumerate() {
-            self.io.y.write(at + i * step, T::from_acc(*sum));
+    }
+
+    fn activate(&self, sums: &mut [T::Acc]) {
+        stream::activate(self.finish.isa, self.finish.activation, sums);
+    }
+
+    /// Rounds finished values, and stores them to every `step`-th element of Y from `at` on.
+    fn store(&self, values: &[T::Acc], at: usize, step: usize) {
+        if step == 1 {
+            return self.io.y.store(self.finish.isa, values, at);
+        }
+        for (i, value) in values.iter().enumerate() {
+            self.io.y.write(at + i * step, T::from_acc(*value));
         }
     }
 
@@ -192,46 +204,41 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         at: usize,
         (ldy, step): (usize, usize),
     ) {
-        let mut row = [T::Acc::ZERO; MOST_PIXELS];
-        let row = &mut row[..tile.len().div_ceil(nr)];
-        for (c, bias) in bias.iter().enumerate() {
-            for (value, pixel) in row.iter_mut().zip(tile.chunks(nr)) {
-                *value = pixel[c];
+        let pixels = tile.len().div_ceil(nr);
+        let mut buffer = [T::Acc::ZERO; BUFFERED_ELEMENTS];
+        let most = BUFFERED_ELEMENTS / pixels.max(1);
+        for (i, bias) in bias.chunks(most).enumerate() {
+            let first = i * most;
+            let rows = &mut buffer[..bias.len() * pixels];
+            for (c, (row, bias)) in rows.chunks_mut(pixels).zip(bias).enumerate() {
+                for (value, pixel) in row.iter_mut().zip(tile.chunks(nr)) {
+                    *value = pixel[first + c];
+                }
+                self.add(row, *bias, at + (first + c) * ldy, step);
             }
-            self.strided(row, *bias, at + c * ldy, step);
+            // All at once: an activation takes long to begin.
+            self.activate(rows);
+            for (c, row) in rows.chunks(pixels).enumerate() {
+                self.store(row, at + (first + c) * ldy, step);
+            }
         }
     }
 
     /// Finishes a tile `[rows][columns]` of sums. Row i has bias `bias[i]`.
     pub(crate) fn tile(&self, tile: &mut [T::Acc], columns: usize, bias: &[T::Acc], place: &TilePlace<'_>) {
-        let TilePlace { at, ldy, map, first, lanes } = *place;
-        let mut finish = |run: &LaneRun| {
-            if run.len == 0 {
-                return;
-            }
+        let (at, ldy) = (place.at, place.ldy);
+        place.for_each_run(columns, |LaneRun { from, offset, len }| {
             for ((i, row), bias) in tile.chunks_exact_mut(columns).enumerate().zip(bias) {
-                self.row(&mut row[run.from..run.from + run.len], *bias, at + i * ldy + run.offset);
+                self.add(&mut row[from..from + len], *bias, at + i * ldy + offset, 1);
             }
-        };
-        let mut run = LaneRun::default();
-        for (j, column) in map.columns()[first..first + columns / lanes].iter().enumerate() {
-            let (mut mask, mut offset) = (column.mask, column.offset);
-            while mask != 0 {
-                let lane = mask.trailing_zeros();
-                let len = (mask >> lane).trailing_ones();
-                let next = LaneRun { from: j * lanes + lane as usize, offset, len: len as usize };
-                if run.from + run.len == next.from && run.offset + run.len == next.offset {
-                    run.len += next.len;
-                } else {
-                    finish(&run);
-                    run = next;
-                }
-                offset += len as usize;
-                // A shift by 32 would overflow: then no lane is left.
-                mask &= u32::MAX.checked_shl(lane + len).unwrap_or(0);
+        });
+        // All at once, as above; lanes that are not stored do not matter.
+        self.activate(&mut tile[..bias.len() * columns]);
+        place.for_each_run(columns, |LaneRun { from, offset, len }| {
+            for (i, row) in tile.chunks_exact(columns).enumerate().take(bias.len()) {
+                self.store(&row[from..from + len], at + i * ldy + offset, 1);
             }
-        }
-        finish(&run);
+        });
     }
 }
 
@@ -248,8 +255,33 @@ pub(crate) struct TilePlace<'a> {
     pub(crate) lanes: usize,
 }
 
+impl TilePlace<'_> {
+    /// Calls `f` for each run of a tile's columns that go to neighbouring elements of Y.
+    fn for_each_run(&self, columns: usize, mut f: impl FnMut(LaneRun)) {
+        let mut run = LaneRun::default();
+        for (j, column) in self.map.columns()[self.first..][..columns / self.lanes].iter().enumerate() {
+            let (mut mask, mut offset) = (column.mask, column.offset);
+            while mask != 0 {
+                let lane = mask.trailing_zeros();
+                let len = (mask >> lane).trailing_ones();
+                let next = LaneRun { from: j * self.lanes + lane as usize, offset, len: len as usize };
+                if run.from + run.len == next.from && run.offset + run.len == next.offset {
+                    run.len += next.len;
+                } else {
+                    f(run);
+                    run = next;
+                }
+                offset += len as usize;
+                // A shift by 32 would overflow: then no lane is left.
+                mask &= u32::MAX.checked_shl(lane + len).unwrap_or(0);
+            }
+        }
+        f(run);
+    }
+}
+
 /// Neighbouring columns of a tile that go to neighbouring elements of Y.
-#[derive(Default)]
+#[derive(Default, Clone, Copy)]
 struct LaneRun {
     from: usize,
     offset: usize,

@@ -51,7 +51,7 @@ fn streams<T: Storage + Default>(u: &mut Unstructured<'_>, isa: Isa) -> Result<(
     let src = vec![T::default(); len(u)?];
     let mut sums = vec![T::Acc::ZERO; len(u)?];
     let near = len(u)?;
-    match u.int_in_range(0..=6)? {
+    match u.int_in_range(0..=7)? {
         0 => stream::widen(isa, &src, &mut sums),
         1 => stream::widen_strided(isa, &src, u.int_in_range(0..=9)?, &mut sums),
         2 => stream::narrow(isa, &sums, &mut vec![MaybeUninit::<T>::uninit(); near]),
@@ -61,11 +61,20 @@ fn streams<T: Storage + Default>(u: &mut Unstructured<'_>, isa: Isa) -> Result<(
             stream::interleave(isa, &from, (u.int_in_range(0..=9)?, near), len(u)?, &mut sums);
         }
         5 => stream::add_assign(isa, &mut sums, &vec![T::Acc::ZERO; near]),
-        _ => {
-            let activations =
-                [Activation::IDENTITY, Activation::LeakyRelu(T::Acc::ONE), Activation::HardSwish, Activation::Silu];
+        6 => {
             let residual = if u.arbitrary()? { Some(&src[..]) } else { None };
-            stream::epilogue::<T>(isa, *u.choose(&activations)?, T::Acc::ONE, residual, &mut sums);
+            stream::add_to_row(isa, T::Acc::ONE, residual, &mut sums);
+        }
+        _ => {
+            let activations = [
+                Activation::IDENTITY,
+                Activation::LeakyRelu(T::Acc::ONE),
+                Activation::HardSwish,
+                Activation::Silu,
+                Activation::Sigmoid,
+                Activation::Tanh,
+            ];
+            stream::activate(isa, *u.choose(&activations)?, &mut sums);
         }
     }
     Ok(())
