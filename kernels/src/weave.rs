@@ -145,6 +145,10 @@ pub struct Picks<'a> {
 }
 
 impl Picks<'_> {
+    /// Elements that positions in a row may be beyond its ends, at the most: the vectors of one
+    /// block of a phase reach less far.
+    pub const BEYOND: usize = 1024;
+
     /// The least elements that the source and the destination must have; `None` if these numbers
     /// do not fit the address space.
     fn needed(&self) -> Option<(usize, usize)> {
@@ -166,13 +170,10 @@ impl Picks<'_> {
     /// behind the last one that the vectors reach, and so do their distances to the row's end.
     fn is_bounded(&self) -> bool {
         let span = self.len.checked_mul(self.stride).and_then(|span| isize::try_from(span).ok());
-        let end = span.and_then(|span| self.first.checked_add(span)?.checked_add(Self::SLACK));
+        let end = span.and_then(|span| self.first.checked_add(span)?.checked_add(Self::BEYOND as isize));
         let rest = isize::try_from(self.width).ok().and_then(|width| width.checked_sub(self.first));
-        end.is_some() && rest.is_some() && self.first.checked_sub(Self::SLACK).is_some()
+        end.is_some() && rest.is_some() && self.first.checked_sub(Self::BEYOND as isize).is_some()
     }
-
-    /// Elements: more than the vectors of one block of a phase reach beyond the block.
-    const SLACK: isize = 1024;
 }
 
 /// Raw arguments of a picking kernel.

@@ -194,7 +194,7 @@ impl<'a> Threads<'a> {
         }
         let slots = RunSlots::new(tasks, slots, &mut scratch[..slots * share], share);
         self.executor().for_each(slots.count, &|i| slots.work(i, task));
-        assert_eq!(slots.done.into_inner(), tasks, "the executor returned before all tasks were done");
+        assert_eq!(slots.done.load(Ordering::Acquire), tasks, "the executor returned before all tasks were done");
     }
 }
 

@@ -242,7 +242,7 @@ pub(crate) fn products_work<E: Element>(
     let registers = positions.div_ceil(lanes) as f64 / positions.max(1) as f64;
     // Nothing fetches weights ahead of these products.
     let weights = geometry.weight_len() as f64 * size_of::<E::Acc>() as f64;
-    let reads = (geometry.batch * positions.div_ceil(columns)) as f64;
+    let reads = geometry.batch as f64 * positions.div_ceil(columns) as f64;
     machine.work(fmas, geometry.macs() as f64 * registers) + machine.fetch_weights(weights * reads, weights)
 }
 

@@ -139,6 +139,15 @@ impl Naive {
             Op::Conv => (m * c_group, 1),
             Op::ConvTranspose => (m / m_group * c_group * m_group + m % m_group, m_group),
         };
+        // The taps of an outer axis would all be tried, though an inner axis has none.
+        let mut rest = position;
+        for axis in self.axes.iter().rev() {
+            let (next, _, end) = axis.taps(rest % axis.axis.output);
+            if next >= end {
+                return bias;
+            }
+            rest /= axis.axis.output;
+        }
         let mut sum = 0.0;
         for_each_tap(&self.axes, position, (0, 0), &mut |tap, source| {
             for c in 0..c_group {

@@ -10,7 +10,7 @@ use spin::Mutex;
 use super::{PackedWeights, Plan, Planner};
 use crate::Operator;
 use crate::element::Element;
-use crate::error::Error;
+use crate::error::{Error, bail};
 
 /// Plans of one layer by the shape of X, over one set of packed weights: for networks whose input
 /// shapes vary.
@@ -55,7 +55,9 @@ impl<T: Element> PlanCache<T> {
     /// number of plans that are kept.
     ///
     /// # Errors
-    /// Those of [`Planner::plan`] and [`Plan::pack`].
+    /// Those of [`Planner::plan`] and [`Plan::pack`];
+    /// [`InvalidShape`](crate::ErrorKind::InvalidShape) if Y is empty for that X: its plan would pack
+    /// for the slowest algorithm.
     pub fn new(
         planner: Planner,
         operator: impl Into<Operator>,
@@ -66,6 +68,13 @@ impl<T: Element> PlanCache<T> {
     ) -> Result<Self, Error> {
         let operator = operator.into();
         let plan = planner.plan::<T>(operator.clone(), usual)?;
+        if plan.geometry().output_len() == 0 {
+            let (op, y) = (plan.geometry().op, plan.geometry().output_shape());
+            bail!(
+                InvalidShape,
+                "{op}, PlanCache: the usual X of shape {usual:?} gives a Y of shape {y:?}, which is empty"
+            );
+        }
         let cache = Self::with_packed(planner, operator, plan.pack(w, bias)?, most);
         cache.keep(usual, plan);
         Ok(cache)
@@ -103,9 +112,14 @@ impl<T: Element> PlanCache<T> {
     fn keep(&self, x_shape: &[usize], plan: Plan<T>) -> Arc<Plan<T>> {
         let (key, plan) = (Box::from(x_shape), Arc::new(plan));
         let mut plans = self.plans.lock();
-        let kept = plans.get_or_insert(key, || plan).clone();
+        if let Some(kept) = plans.get(x_shape) {
+            return kept.clone();
+        }
+        let evicted = plans.push(key, plan.clone());
         drop(plans);
-        kept
+        // A plan takes long to be dropped: no other thread shall wait for that.
+        drop(evicted);
+        plan
     }
 
     /// The weights, which all plans accept.

@@ -199,8 +199,9 @@ impl<T: Element> Plan<T> {
         Ok(if method.cost < SERIAL_COST { 1 } else { count.min(method.recipe.tasks).max(1) })
     }
 
-    /// Bytes of workspace for a run with the number of threads that the plan was made for. A run on
-    /// fewer threads needs as much for each of them. A run that is given less fails.
+    /// Bytes of workspace for a run with the number of threads that the plan was made for. A run
+    /// needs an equal share of it for each thread that it uses
+    /// ([`threads_with`](Self::threads_with)), and fails if it is given less.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         self.method().recipe.scratch.lines() * self.threads * size_of::<Line>()
@@ -519,7 +520,8 @@ impl Workspace<'static> {
     }
 
     /// Makes it as large as a plan needs, if it is smaller: for plans that are made when shapes
-    /// become known.
+    /// become known. It has memory of its own then, also if it was
+    /// [borrowed](Workspace::borrowed).
     ///
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if it cannot be allocated. It is as before

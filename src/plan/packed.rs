@@ -104,7 +104,11 @@ impl Format {
         if self.group != geometry.group {
             return differ("group", &self.group, &geometry.group);
         }
-        for (axis, (packed, needed)) in self.steps.iter().zip(steps(geometry)).enumerate() {
+        let needed = steps(geometry);
+        if self.steps.len() != needed.len() {
+            return differ("spatial axes", &self.steps.len(), &needed.len());
+        }
+        for (axis, (packed, needed)) in self.steps.iter().zip(needed).enumerate() {
             if packed.0 != needed.0 {
                 return differ(&format!("spatial axis {axis} with stride"), &packed.0, &needed.0);
             }

@@ -211,6 +211,11 @@ impl Planner {
     ///
     /// The plan that packed them may leave out taps that see padding alone. Where other taps do
     /// here, the plan reads the weights of the whole kernel.
+    ///
+    /// Winograd's weights keep the tiles that they were packed for. So weights that were packed under
+    /// [`Accuracy::Fast`] have its errors also in plans of [`Accuracy::Standard`]; plans of
+    /// [`Accuracy::Strict`] refuse them. A plan whose Y is empty packs weights for the naive loops:
+    /// plans that accept them are slow.
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
         self.machine = self.machine.map(|machine| machine.with_isa(packed.whole.format.isa));
         self.packed = Some(PackedFor {

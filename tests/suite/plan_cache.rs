@@ -104,3 +104,13 @@ fn a_cache_for_any_number_of_plans_is_made_at_once() {
     assert!(cache.len() == 1 && !cache.is_empty());
     assert!(format!("{cache:?}").starts_with("PlanCache { plans: 1, packed: PackedWeights {"), "{cache:?}");
 }
+
+/// A plan whose Y is empty packs for the naive loops, and so would all others compute.
+#[test]
+fn an_empty_usual_shape_is_refused() {
+    let (most, w) = (NonZeroUsize::new(4).unwrap(), [0.0; 8 * 6 * 9]);
+    let conv = Conv::new([8, 6, 3, 3]);
+    let error = PlanCache::<f32>::new(Planner::new(), conv, &[0, 6, 9, 9], &w, None, most).unwrap_err();
+    let expected = "Conv, PlanCache: the usual X of shape [0, 6, 9, 9] gives a Y of shape [0, 8, 7, 7], which is empty";
+    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidShape, expected));
+}

@@ -2,7 +2,9 @@
 
 use crate::common::operands::bits;
 use crate::common::{Combination, Layer, Operands, Oracle, has_foreign_blas, is_short, isas, layer};
-use convoke::{Activation, Algorithm, Blas, Conv, ConvTranspose, ErrorKind, Planner, Threads, Workspace, f16};
+use convoke::{
+    Activation, Algorithm, Blas, Conv, ConvTranspose, ErrorKind, Operator, Planner, Threads, Workspace, f16,
+};
 use convoke_tools::data::Scalar;
 
 /// Asserts that every algorithm that accepts the layer is right on it, in every element type.
@@ -406,6 +408,50 @@ fn a_huge_dilation_of_a_single_tap() {
     }
 }
 
+/// Kernels that copy phases of a stride refused positions near the end of the address space, though
+/// plans had accepted the planes.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn a_stride_near_the_end_of_the_address_space() {
+    let one = Conv::new([4, 16, 3, 3]).pads([1, 1, 1, 1]).strides([1, i64::MAX - 1]);
+    let two = Conv::new([4, 16, 3, 3]).pads([1, 1 << 62, 1, 1]).strides([1, 1 << 62]);
+    for conv in [one, two] {
+        check(&layer(conv, [1, 16, 40, 3]));
+    }
+}
+
+/// Estimates and tables of these layers overflowed, which panicked where overflows are checked.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn estimates_of_huge_layers_do_not_overflow() {
+    check(&layer(Conv::new([1, 1, 2, 1]).dilations([1 << 62, 1]).pads([1 << 62, 0, 0, 0]), [1, 1, 5, 3]));
+    check(&layer(Conv::new([1, 1, 1, 1]).strides([1 << 62, 1]), [1, 1, 5, 64]));
+    let transposed = ConvTranspose::new([0, 8, 2, 7]).group(64).strides([2, 16_384]).dilations([3, 1]).pads([
+        3,
+        8,
+        0,
+        4_611_686_018_427_371_526,
+    ]);
+    let conv = Conv::new([32, 8, 7, 2, 16, 5]).group(2).strides([2, 3, 1 << 54, 3]).dilations([1, 3, 1, 2]).pads([
+        0,
+        0,
+        36_028_797_018_963_981,
+        5,
+        65_539,
+        824_633_720_834,
+        0,
+        4,
+    ]);
+    for algorithm in Algorithm::ALL {
+        // They are too large to be run.
+        let planner = Planner::new().algorithm(algorithm);
+        let _ = planner.plan::<f32>(transposed.clone(), &[1 << 40, 0, 8, 1 << 48]);
+        let _ = planner.plan::<f32>(conv.clone(), &[1, 16, 2, 0, 3, 0]);
+    }
+    let plan = |operator: Operator, x: &[usize]| Planner::new().plan::<f32>(operator, x).is_ok();
+    assert!(plan(transposed.into(), &[1 << 40, 0, 8, 1 << 48]) && plan(conv.into(), &[1, 16, 2, 0, 3, 0]));
+}
+
 /// Winograd tried an even number of images for each thread that was more than a block may have.
 #[test]
 fn winograd_tries_no_more_images_than_a_block_has() {
@@ -425,7 +471,13 @@ fn the_naive_loops_take_the_time_of_products_that_exist() {
     let operands = Operands::uniform(plan.geometry(), 71);
     let y = operands.run(&plan);
     assert_eq!((y[0], y[119_999]), (operands.x[0] * operands.w[0], operands.x[3] * operands.w[29_999]));
-    assert!(begin.elapsed().as_millis() < 1000, "{:?}", begin.elapsed());
+    // The taps of the first axis were tried where the second one had none.
+    let layer = self::layer(ConvTranspose::new([1, 1, 1000, 1]).strides([1, 100]), [1, 1, 1000, 4]);
+    let plan = Planner::new().algorithm(Algorithm::Naive).plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+    let operands = Operands::uniform(plan.geometry(), 72);
+    let y = operands.run(&plan);
+    assert_eq!((y[0], y[1]), (operands.x[0] * operands.w[0], 0.0));
+    assert!(begin.elapsed().as_millis() < 2000, "{:?}", begin.elapsed());
 }
 
 /// Where values are not finite, some lowerings stored an output, and then stored it again, computed

@@ -114,7 +114,7 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
 
     /// Rows of an output channel.
     fn rows(&self) -> f64 {
-        (self.grid.outer_positions() * self.grid.h.output) as f64
+        self.grid.outer_positions() as f64 * self.grid.h.output as f64
     }
 
     /// Vectors of an output channel, along rows, of which two tiles may share some.
@@ -126,13 +126,13 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
     /// Rows of the planes of all strips of a group.
     fn plane_rows(&self) -> f64 {
         let grid = self.grid;
-        let rows = grid.rows(grid.extent).min(grid.h.input + grid.h.kernel) * grid.strips() * grid.outer_positions();
-        (grid.planes() * rows) as f64
+        let of_strip = grid.rows(grid.extent).min(grid.h.input + grid.h.kernel) as f64;
+        grid.planes() as f64 * of_strip * self.units()
     }
 
     /// Units of a group, or of a block of groups.
     fn units(&self) -> f64 {
-        (self.grid.outer_positions() * self.grid.strips()) as f64
+        self.grid.outer_positions() as f64 * self.grid.strips() as f64
     }
 
     /// How much longer sums along rows take where groups have several channels.

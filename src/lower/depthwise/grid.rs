@@ -146,7 +146,7 @@ impl Grid {
         let mut extent = highest(planes_bytes(machine));
         if extent < output {
             let shared = self.h.effective_kernel() / self.h.stride;
-            let wanted = (ROWS_FOR_SHARED_ROW * shared).max(tile).min(output);
+            let wanted = ROWS_FOR_SHARED_ROW.saturating_mul(shared).max(tile).min(output);
             if extent < wanted {
                 extent = if fits(wanted, machine.l2_bytes / 2) { wanted } else { highest(machine.l2_bytes / 2).max(1) };
             }
@@ -228,7 +228,9 @@ impl Grid {
             }
             groups.push((taps, offsets));
         }
-        TapTable::new(&groups, self.tile_step() * self.h.stride * self.pitch)
+        // A strip has no two rows of a tile if a step leaves it; the distance may be any number then.
+        let step = if self.tile_step() < self.extent { self.tile_step() * self.h.stride * self.pitch } else { 0 };
+        TapTable::new(&groups, step)
     }
 
     /// The table by which `kernel` reads X itself. None if it cannot: it does so along rows, for
