@@ -1,9 +1,12 @@
-//! Hostile nodes: any attributes, any sizes. Each is an error or a plan, soon and without much
-//! memory.
+//! Hostile nodes: any attributes, any sizes, and huge ones that fit each other. Each is an error or
+//! a plan, soon and without much memory.
 
 use arbitrary::{Result, Unstructured};
-use convoke::{Activation, Algorithm, Attribute, DType, Isa, Operator, Planner, bf16, f16};
+use convoke::{
+    Activation, Algorithm, Attribute, Conv, ConvTranspose, DType, Isa, Op, Operator, Planner, bf16, f16,
+};
 
+use crate::layers::FarAxis;
 use crate::with_bytes;
 
 const NAMES: [&str; 9] =
@@ -21,6 +24,9 @@ enum Value {
 pub fn check(data: &[u8]) {
     with_bytes(data, |u| {
         let rank = u.int_in_range(0..=5)?;
+        if u.arbitrary()? {
+            return far(u);
+        }
         let op = *u.choose(&["Conv", "ConvTranspose", "ConvInteger"])?;
         let opset = if u.ratio(7, 8)? { u.int_in_range(1..=25)? } else { size(u)? };
         let mut attributes = Vec::new();
@@ -47,6 +53,42 @@ pub fn check(data: &[u8]) {
         assert_eq!(geometry.output_shape().iter().product::<usize>(), geometry.output_len());
         plan(u, &operator, &x_shape)
     });
+}
+
+/// Attributes that are huge, and fit each other: pads make up for strides and dilations.
+fn far(u: &mut Unstructured<'_>) -> Result<()> {
+    let op = *u.choose(&[Op::Conv, Op::ConvTranspose])?;
+    let (mut w_dims, mut x_shape) = (vec![], vec![]);
+    let (mut strides, mut dilations, mut pads) = (vec![], vec![], [vec![], vec![]]);
+    for _ in 0..u.int_in_range(1..=4)? {
+        let (input, kernel) = (size(u)?.saturating_abs(), u.int_in_range(1..=9)?);
+        let Some(axis) = FarAxis::arbitrary(u, op, input, kernel)? else { return Ok(()) };
+        w_dims.push(kernel as usize);
+        x_shape.push(input as usize);
+        strides.push(axis.stride);
+        dilations.push(axis.dilation);
+        pads[0].push(axis.pads[0]);
+        pads[1].push(axis.pads[1]);
+    }
+    let group = u.int_in_range(1..=9)?;
+    let (c, m) = (u.int_in_range(0..=20)?, u.int_in_range(0..=20)?);
+    let batch = size(u)?.unsigned_abs() as usize;
+    let x_shape = [vec![batch, group * c], x_shape].concat();
+    let pads = pads.concat();
+    let operator: Operator = match op {
+        Op::Conv => {
+            let conv = Conv::new([vec![group * m, c], w_dims].concat()).group(group as i64);
+            conv.strides(strides).dilations(dilations).pads(pads).into()
+        }
+        Op::ConvTranspose => {
+            let conv = ConvTranspose::new([vec![group * c, m], w_dims].concat()).group(group as i64);
+            conv.strides(strides).dilations(dilations).pads(pads).into()
+        }
+    };
+    if operator.geometry(&x_shape).is_err() {
+        return Ok(());
+    }
+    plan(u, &operator, &x_shape)
 }
 
 fn plan(u: &mut Unstructured<'_>, operator: &Operator, x_shape: &[usize]) -> Result<()> {

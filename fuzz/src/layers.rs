@@ -26,15 +26,23 @@ impl Layer {
             (0..count).map(|_| Ok((least + axis(u, most)?) as i64)).collect()
         };
         let kernel = list(u, rank, 1, if rank > 2 { 2 } else { 6 })?;
-        let strides = list(u, rank, 1, 3)?;
-        let dilations = if u.ratio(1, 4)? { list(u, rank, 1, 4)? } else { vec![1; rank] };
-        let pads = list(u, 2 * rank, 0, 4)?;
+        let mut strides = list(u, rank, 1, 3)?;
+        let mut dilations = if u.ratio(1, 4)? { list(u, rank, 1, 4)? } else { vec![1; rank] };
+        let mut pads = list(u, 2 * rank, 0, 4)?;
         let auto_pad = *u.choose(&[AutoPad::NotSet, AutoPad::NotSet, AutoPad::SameUpper, AutoPad::SameLower])?;
         let is_auto = auto_pad != AutoPad::NotSet;
         let spatial = list(u, rank, 0, [300, 40, 12, 6][rank - 1])?;
         let sizes = |sizes: &[i64]| sizes.iter().map(|size| *size as usize).collect::<Vec<_>>();
         let x_shape = [vec![u.int_in_range(0..=3)?, group * c], sizes(&spatial)].concat();
-        let operator: Operator = if u.arbitrary()? {
+        let op = *u.choose(&[Op::Conv, Op::ConvTranspose])?;
+        if u.ratio(1, 4)? {
+            let axis = u.int_in_range(0..=rank - 1)?;
+            if let Some(far) = FarAxis::arbitrary(u, op, spatial[axis], kernel[axis])? {
+                (strides[axis], dilations[axis]) = (far.stride, far.dilation);
+                [pads[axis], pads[rank + axis]] = far.pads;
+            }
+        }
+        let operator: Operator = if op == Op::Conv {
             let w_shape = [vec![group * m, c], sizes(&kernel)].concat();
             let conv = Conv::new(w_shape).group(group as i64).strides(strides).dilations(dilations).auto_pad(auto_pad);
             if is_auto { conv } else { conv.pads(pads) }.into()
@@ -68,6 +76,42 @@ impl Layer {
                 .all(|len| *len <= MOST_ELEMENTS);
         is_small.then_some(geometry)
     }
+}
+
+/// A spatial axis with any stride and dilation, whose pads make up for them: Y has a few positions.
+pub struct FarAxis {
+    pub stride: i64,
+    pub dilation: i64,
+    pub pads: [i64; 2],
+}
+
+impl FarAxis {
+    /// None if there are no such pads.
+    pub fn arbitrary(u: &mut Unstructured<'_>, op: Op, input: i64, kernel: i64) -> Result<Option<Self>> {
+        let (stride, dilation) = (far(u)?, far(u)?);
+        let wide = |value: i64| i128::from(value);
+        let (output, reach) = (u.int_in_range(1..=4)?, wide(dilation) * wide(kernel - 1) + 1);
+        let pads = match op {
+            Op::Conv => (output - 1) * wide(stride) + reach - wide(input),
+            Op::ConvTranspose => wide(input - 1) * wide(stride) + reach - output,
+        };
+        let Ok(pads) = i64::try_from(pads) else { return Ok(None) };
+        if pads < 0 {
+            return Ok(None);
+        }
+        let begin = *u.choose(&[0, 1, pads / 2, pads - 1, pads])?;
+        let begin = begin.clamp(0, pads);
+        Ok(Some(Self { stride, dilation, pads: [begin, pads - begin] }))
+    }
+}
+
+/// At least 1; small, or near a power of two, or near the largest number.
+fn far(u: &mut Unstructured<'_>) -> Result<i64> {
+    Ok(match u.int_in_range(0..=3)? {
+        0 => u.int_in_range(1..=5)?,
+        1 => i64::MAX - u.int_in_range(0..=3)?,
+        _ => ((1_i64 << u.int_in_range(0..=62)?) + u.int_in_range(-2..=2)?).max(1),
+    })
 }
 
 fn channels(u: &mut Unstructured<'_>) -> Result<usize> {

@@ -138,22 +138,27 @@ fn planes_of_wrapping_size_are_refused() {
 /// Twice a thread count near 2^63 overflowed to zero, and the work was divided by it.
 #[test]
 fn plans_for_absurd_thread_counts_are_made() {
+    let mut accepted = 0;
     for threads in [usize::MAX, usize::MAX / 2 + 1, usize::MAX / 4 + 1] {
         for algorithm in Algorithm::ALL {
             let planner = Planner::new().threads(threads).algorithm(algorithm);
             let conv = planner.plan::<f32>(Conv::new([8, 8, 1, 1]), &[1, 8, 9, 9]);
             let transposed = planner.plan::<f32>(ConvTranspose::new([8, 8, 2, 2]), &[1, 8, 9, 9]);
-            assert!(conv.is_err() || conv.is_ok_and(|plan| plan.geometry().output_len() == 648));
-            assert!(transposed.is_err() || transposed.is_ok_and(|plan| plan.geometry().output_len() == 800));
+            for (plan, len) in [(conv, 648), (transposed, 800)] {
+                let Ok(plan) = plan else { continue };
+                assert_eq!(plan.geometry().output_len(), len);
+                accepted += 1;
+            }
         }
     }
+    assert!(accepted >= 3 * 8, "{accepted} plans");
 }
 
 /// The products of spatial sizes overflowed if an axis had no positions.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn huge_axes_beside_an_empty_one() {
-    let huge = 1 << 40;
+    let (huge, mut runs) = (1 << 40, 0);
     for algorithm in Algorithm::ALL {
         let conv = Conv::new([2, 1, 1, 1, 1]).pads([1, 0, 0, 1, 0, 0]);
         // Two images are too large to be stored with their padding, and are only planned. An
@@ -162,7 +167,9 @@ fn huge_axes_beside_an_empty_one() {
         let Ok(plan) = Planner::new().algorithm(algorithm).plan::<f32>(conv, &[0, 1, 0, huge, 1]) else { continue };
         let packed = plan.pack(&[1.0, 1.0], None).unwrap();
         plan.run(&[], &packed, &mut [], &mut Workspace::for_plan(&plan).unwrap(), Threads::Serial).unwrap();
+        runs += 1;
     }
+    assert!(runs > 0);
 }
 
 /// With zero channels, a kernel beyond the address space was accepted.
