@@ -40,6 +40,13 @@ impl<'g> Fusion<'g> {
         Ok(bias.constant()?.map(|bias| (w, Some(bias))))
     }
 
+    /// Whether runs read constants as onnxruntime holds them, so that it must keep them. Where W or
+    /// the bias is an input, the other one is read in every run, too.
+    pub(crate) fn reads_constants_in_runs(&self) -> Result<bool> {
+        let residual = self.residual.map(Value::constant).transpose()?.flatten();
+        Ok(self.constants()?.is_none() || self.x.constant()?.is_some() || residual.is_some())
+    }
+
     /// The node's name and the operators, for the log.
     pub(crate) fn title(&self) -> Result<String> {
         let ops = self.nodes.iter().map(|node| node.op()).collect::<Result<Vec<_>>>()?.join(" + ");

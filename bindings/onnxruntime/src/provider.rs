@@ -334,8 +334,7 @@ unsafe extern "system" fn capability(
                 }
             };
             let nodes: Vec<*const OrtNode> = layer.nodes.iter().map(|node| node.as_ptr()).collect();
-            // Where W or the bias is an input, the other one is read in every run, too.
-            let drop_constant_initializers = layer.constants()?.is_some();
+            let drop_constant_initializers = !layer.reads_constants_in_runs()?;
             let options = NodeFusionOptions { ort_version_supported: API_VERSION, drop_constant_initializers };
             // SAFETY: the nodes are of the graph, which lives for the call as `info` does.
             let fused =

@@ -53,6 +53,7 @@ FUSED = {
     "add": ([CONV, ("Add", "c r", "y", {})], W, {"r": normal(2, 4, 9, 8)}),
     "add-swapped-relu": ([CONV, ("Add", "r c", "a", {}), ("Relu", "a", "y", {})], W, {"r": normal(2, 4, 9, 8)}),
     "sum-relu": ([CONV, ("Sum", "r c", "a", {}), ("Relu", "a", "y", {})], W, {"r": normal(2, 4, 9, 8)}),
+    "add-constant": ([CONV, ("Add", "c r", "y", {})], W | {"r": normal(2, 4, 9, 8)}, {}),
     "norm": ([CONV, ("BatchNormalization", "c scale shift mean var", "y", {})], W | NORM, {}),
     "norm-no-bias": ([("Conv", "x w", "c", {}), ("BatchNormalization", "c scale shift mean var", "y", {"epsilon": 0.1})], W | NORM, {}),
     "norm-add-relu": (
@@ -86,6 +87,15 @@ def test_nodes_become_one_layer(name):
         assert [sorted(layer) for layer in result.layers] == [sorted(node[0] for node in nodes)]
         assert_close(result.outputs, wanted, 1e-5)
     assert_close(run(made, feeds).outputs, wanted, 1e-5)
+
+
+def test_x_may_be_a_constant():
+    """onnxruntime computes such a layer when the session is made, but not at the level that optimises nothing."""
+    made, feeds = model([("Conv", "k w b", "c", {}), ("Add", "c x", "y", {})], W | {"k": normal(2, 6, 11, 10)}, x_shape=(2, 4, 9, 8))
+    result = run(made, feeds, level=NONE)
+    assert result.layers == [["Conv", "Add"]]
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+    assert_close(run(made, feeds).outputs, result.outputs, 1e-5)
 
 
 APART = {
