@@ -90,19 +90,23 @@ impl<'g> Fusion<'g> {
 pub(crate) struct Finder<'g> {
     /// Those that pad, by the name of their output.
     pads: HashMap<String, Node<'g>>,
+    /// The names of outputs of DequantizeLinear.
+    dequantised: HashSet<String>,
     /// Nodes of layers.
     taken: HashSet<Node<'g>>,
 }
 
 impl<'g> Finder<'g> {
     pub(crate) fn new(nodes: &[Node<'g>]) -> Result<Self> {
-        let mut pads = HashMap::new();
+        let (mut pads, mut dequantised) = (HashMap::new(), HashSet::new());
         for node in nodes {
-            if node.op()? == "Pad" {
-                pads.insert(node.output()?.name()?, *node);
+            match &*node.op()? {
+                "Pad" => _ = pads.insert(node.output()?.name()?, *node),
+                "DequantizeLinear" => _ = dequantised.insert(node.output()?.name()?),
+                _ => {}
             }
         }
-        Ok(Self { pads, taken: HashSet::new() })
+        Ok(Self { pads, dequantised, taken: HashSet::new() })
     }
 
     /// The nodes of a layer are no other layer's.
@@ -126,6 +130,10 @@ impl<'g> Finder<'g> {
         let Some(dtype) = type_of_x.dtype() else {
             return Ok(Some(Err(format!("X is of ONNX's type {}", type_of_x.code))));
         };
+        // onnxruntime makes an integer convolution of such a Conv, but only after this call.
+        if op == "Conv" && self.dequantised.contains(&x.name()?) && self.dequantised.contains(&w.name()?) {
+            return Ok(Some(Err("X and W are dequantised, so onnxruntime can compute it in int8".into())));
+        }
         let mut layer = Fusion {
             node,
             op,

@@ -69,6 +69,27 @@ def test_the_pool_of_the_session_is_what_layers_are_split_for():
     assert made.get_session_config_entry("ep.convoke.threads") == "3"
 
 
+def quantised():
+    """A Conv between DequantizeLinear and QuantizeLinear, as quantising tools write it."""
+    net = models.Network("quantised", [1, 8, 20, 20])
+    (scale, zero), (small_scale, small_zero) = [(net.constant(np.float32(s)), net.constant(z)) for s, z in ((0.02, np.uint8(128)), (0.01, np.int8(0)))]
+    w = net.constant(np.random.default_rng(3).integers(-20, 20, (16, 8, 3, 3)).astype(np.int8))
+    x = net.node("DequantizeLinear", net.node("QuantizeLinear", "x", scale, zero), scale, zero)
+    x = net.node("Relu", net.node("Conv", x, net.node("DequantizeLinear", w, small_scale, small_zero), pads=[1] * 4))
+    # Of float weights that are not quantised.
+    y = net.conv(net.node("DequantizeLinear", net.node("QuantizeLinear", x, scale, zero), scale, zero), 4, 16, [3, 3])
+    return net.model(y).SerializeToString()
+
+
+def test_a_quantised_conv_stays_with_onnxruntime_which_computes_it_in_int8(rng):
+    made, x = session(quantised()), feeds(rng)
+    assert layers(made) == [["Conv"]]
+    parts = made.get_provider_graph_assignment_info()
+    ops = [node.op_type for part in parts if part.ep_name == "CPUExecutionProvider" for node in part.get_nodes()]
+    assert "Conv" in ops or "QLinearConv" in ops
+    assert_close(made.run(None, x), run_plain(quantised(), x), 1e-5)
+
+
 def output_of(code, *arguments):
     """What a process of its own writes, standard error included: onnxruntime's log goes there."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
@@ -84,9 +105,10 @@ from onnx import TensorProto, helper, numpy_helper
 onnxruntime.set_default_logger_severity(2)
 made = convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), log_level="verbose")
 onnxruntime.InferenceSession(small(), made)
-# A group that does not divide: onnxruntime's own shape inference lets it pass where X is unknown.
+onnxruntime.InferenceSession(quantised(), convoke_onnxruntime.add_to(onnxruntime.SessionOptions()))
+# A group that does not divide: onnxruntime's own shape inference lets it pass.
 graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], "odd", group=2)], "odd",
-    [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "c", "h", "w"])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
     [numpy_helper.from_array(np.ones((5, 2, 3, 3), np.float32), "w")])
 made = convoke_onnxruntime.add_to(onnxruntime.SessionOptions())
 try:
@@ -99,6 +121,8 @@ except Exception as error:
     assert "(Conv + Relu): Conv float: X [1, 8, 20, 20]" in text
     assert "picked" in text and "not naive" in text
     assert "3 layers are convoke's" in text
+    assert "(Conv) is left to onnxruntime: X and W are dequantised" in text
+    assert 'node "odd" (Conv) is left to onnxruntime: Conv: ' in text
     assert "an error:" in text and "it ran" not in text
 
 
