@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::{Arc, Mutex};
 
-use convoke::{DType, Element, Operator, PackedWeights, Plan, Planner, Threads, bf16, f16};
+use convoke::{Accuracy, DType, Element, Operator, PackedWeights, Plan, Planner, Threads, bf16, f16};
 use lru::LruCache;
 use num_traits::AsPrimitive;
 use ort_sys::OrtKernelContext;
@@ -103,7 +103,8 @@ where
     let Some((w, bias)) = fusion.constants()? else {
         let (w, bias) = (place(fusion.w)?, fusion.bias.map(place).transpose()?);
         let (op, attributes) = (fusion.op.clone(), fusion.attributes.clone());
-        let planner = session.planner().activation(fusion.activation);
+        // Transforming W by Winograd takes longer than the run gains from it.
+        let planner = session.planner().activation(fusion.activation).accuracy(Accuracy::Strict);
         session.log().write(Level::Verbose, || format!("{title}: weights that are inputs are packed in every run"));
         let node = VersionedNode { op, since, attributes };
         let plans = Mutex::new(LruCache::new(MOST_PLANS));
@@ -219,6 +220,7 @@ impl<T: Element> FreeLayer<T> {
         let VersionedNode { op, since, attributes } = &self.node;
         let operator = Operator::from_attributes(op, *since, &attributes.for_convoke(), w.dims())?;
         let plan = Arc::new(self.planner.plan::<T>(operator, &key[0])?);
+        self.session.log().write(Level::Verbose, || plan.explain().to_string());
         lock(&self.plans).put(key, plan.clone());
         Ok(plan)
     }

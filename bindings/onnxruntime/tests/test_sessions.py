@@ -126,6 +126,21 @@ except Exception as error:
     assert "an error:" in text and "it ran" not in text
 
 
+def test_weights_that_are_inputs_are_not_transformed_in_every_run():
+    """The layer is one that Winograd computes where the weights are constant."""
+    code = """
+from test_operators import layer
+from test_sessions import *
+onnxruntime.set_default_logger_severity(2)
+for constant in (True, False):
+    model, x = layer("Conv", 1, [1, 64, 28, 28], [64, 64, 3, 3], constant=constant, pads=[1] * 4)
+    onnxruntime.InferenceSession(model.SerializeToString(), convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), threads=1, log_level="verbose")).run(None, x)
+"""
+    picks = [line.split("picked ")[1] for line in output_of(code).splitlines() if "picked " in line]
+    assert len(picks) == 2
+    assert picks[0].startswith("winograd") and not picks[1].startswith("winograd")
+
+
 def test_a_tuning_file_is_written_and_read(tmp_path, rng):
     path = tmp_path / "tuning.txt"
     x = feeds(rng)
