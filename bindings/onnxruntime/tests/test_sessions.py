@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from conftest import assert_close, layers, options, run_plain, session
+from onnx import TensorProto, helper
 
 
 def small(m=16, size=20, layers=3, free=False):
@@ -101,7 +102,7 @@ def output_of(code, *arguments):
 def test_the_log_says_what_runs_how_and_what_does_not():
     code = """
 from test_sessions import *
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 onnxruntime.set_default_logger_severity(2)
 made = convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), log_level="verbose")
 onnxruntime.InferenceSession(small(), made)
@@ -170,6 +171,26 @@ onnxruntime.InferenceSession(small(), convoke_onnxruntime.add_to(onnxruntime.Ses
         made = onnxruntime.capi.onnxruntime_pybind11_state.InferenceSession(convoke_onnxruntime.add_to(options(), tuning_file=path), small(), False, False)
         made.initialize_session([], [], set())
     assert path.read_text() == "nonsense"
+
+
+@pytest.mark.parametrize("bound", ["x", "r"])
+def test_an_output_may_be_bound_to_the_memory_of_an_input(bound, rng):
+    net = models.Network("bound", [1, 8, 20, 20])
+    if bound == "r":
+        net.inputs.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, [1, 8, 20, 20]))
+    y = net.node("Add", net.conv("x", 8, 8, [3, 3], pads=[1] * 4), bound)
+    model = net.model(y).SerializeToString()
+    x = {value.name: rng.standard_normal((1, 8, 20, 20)).astype(np.float32) for value in net.inputs}
+    wanted = run_plain(model, x)
+    made = session(model)
+    assert layers(made) == [["Conv", "Add"]]
+    tensors = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value.copy()) for name, value in x.items()}
+    binding = made.io_binding()
+    for name, tensor in tensors.items():
+        binding.bind_ortvalue_input(name, tensor)
+    binding.bind_ortvalue_output(y, tensors[bound])
+    made.run_with_iobinding(binding)
+    assert_close([tensors[bound].numpy()], wanted, 1e-5)
 
 
 def test_shapes_that_change(rng):
