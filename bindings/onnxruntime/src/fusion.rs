@@ -92,21 +92,24 @@ pub(crate) struct Finder<'g> {
     pads: HashMap<String, Node<'g>>,
     /// The names of outputs of DequantizeLinear.
     dequantised: HashSet<String>,
-    /// Nodes of layers.
+    /// Nodes of layers, and of other providers.
     taken: HashSet<Node<'g>>,
 }
 
 impl<'g> Finder<'g> {
     pub(crate) fn new(nodes: &[Node<'g>]) -> Result<Self> {
-        let (mut pads, mut dequantised) = (HashMap::new(), HashSet::new());
+        let (mut pads, mut dequantised, mut taken) = (HashMap::new(), HashSet::new(), HashSet::new());
         for node in nodes {
+            if node.is_of_another_provider()? {
+                taken.insert(*node);
+            }
             match &*node.op()? {
                 "Pad" => _ = pads.insert(node.output()?.name()?, *node),
                 "DequantizeLinear" => _ = dequantised.insert(node.output()?.name()?),
                 _ => {}
             }
         }
-        Ok(Self { pads, dequantised, taken: HashSet::new() })
+        Ok(Self { pads, dequantised, taken })
     }
 
     /// The nodes of a layer are no other layer's.
@@ -117,10 +120,10 @@ impl<'g> Finder<'g> {
     /// The layer of a node.
     ///
     /// The inner result is the reason if convoke leaves the node alone. `None` if it is no
-    /// convolution.
+    /// convolution, or one that is taken.
     pub(crate) fn layer(&self, node: Node<'g>) -> Result<Option<std::result::Result<Fusion<'g>, String>>> {
         let op = node.op()?;
-        if !matches!(&*op, "Conv" | "ConvTranspose") {
+        if !matches!(&*op, "Conv" | "ConvTranspose") || self.taken.contains(&node) {
             return Ok(None);
         }
         let (Some(x), Some(w)) = (node.input(0)?, node.input(1)?) else {

@@ -24,7 +24,7 @@ use crate::options::Options;
 use crate::session::Session;
 
 /// The provider's name. onnxruntime makes [`PREFIX`](crate::options::PREFIX) of it.
-const NAME: &CStr = c"Convoke";
+pub(crate) const NAME: &CStr = c"Convoke";
 const VENDOR: &CStr = c"convoke";
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,

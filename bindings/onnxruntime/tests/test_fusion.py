@@ -1,9 +1,10 @@
 """Which nodes become part of a layer, and that results stay the same."""
 
+import convoke_onnxruntime
 import numpy as np
 import onnxruntime
 import pytest
-from conftest import assert_close, run, run_plain
+from conftest import assert_close, layers, options, run, run_plain
 from onnx import TensorProto, helper, numpy_helper
 
 NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -138,6 +139,20 @@ def test_one_sum_of_two_layers_is_taken_by_one_of_them():
     result = run(made, feeds, level=NONE)
     assert sorted(map(len, result.layers)) == [1, 3]
     assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+def test_nodes_of_a_provider_in_front_are_left_to_it():
+    """onnxruntime drops all claims if one of them is of such nodes only."""
+    nodes = [CONV, ("Relu", "c", "y", {}), ("Cast", "x", "xd", {"to": TensorProto.DOUBLE}), ("Conv", "xd wd", "d", {}), ("Relu", "d", "e", {})]
+    made, feeds = model([*nodes, ("Cast", "e", "z", {"to": TensorProto.FLOAT})], W | {"wd": normal(4, 6, 3, 3).astype(np.float64)}, outputs=("y", "z"))
+    wanted = run(made, feeds, level=NONE)
+    assert wanted.layers == [["Conv", "Relu"]] * 2
+    settings = options(NONE)
+    settings.add_provider("CPUExecutionProvider", {})
+    behind = onnxruntime.InferenceSession(made.SerializeToString(), convoke_onnxruntime.add_to(settings))
+    # onnxruntime has no Conv of double itself. The Relu behind it is onnxruntime's.
+    assert layers(behind) == [["Conv"]]
+    assert_close(behind.run(None, feeds), wanted.outputs, 1e-5)
 
 
 @pytest.mark.parametrize("of_x, of_r, taken", [("n", "n", True), ("n", "m", False), ("nhw", "abc", False)])
