@@ -203,14 +203,17 @@ unsafe extern "system" fn supported_devices(
     api.guard(|| {
         // SAFETY: onnxruntime gives room for the number.
         unsafe { *made = 0 };
+        // SAFETY: a C enumeration is returned as an `i32`. A newer onnxruntime may return types that
+        // the Rust enumeration lacks.
+        let kind_of: unsafe extern "system" fn(*const OrtHardwareDevice) -> i32 =
+            unsafe { std::mem::transmute(api.ort.HardwareDevice_Type) };
         // SAFETY: the number of devices is onnxruntime's.
         for &device in unsafe { slice(devices, count) } {
-            // SAFETY: the device lives. Types beyond those of the enumeration do not exist in this
-            // version of the interface, which the runtime was asked for.
-            let kind = unsafe { (api.ort.HardwareDevice_Type)(device) };
+            // SAFETY: the device lives.
+            let kind = unsafe { kind_of(device) };
             // SAFETY: there is room for `most` devices.
             unsafe {
-                if kind == OrtHardwareDeviceType::OrtHardwareDeviceType_CPU && *made < most {
+                if kind == OrtHardwareDeviceType::OrtHardwareDeviceType_CPU as i32 && *made < most {
                     api.check((api.ep.CreateEpDevice)(factory, device, null(), null(), out.add(*made)))?;
                     *made += 1;
                 }
