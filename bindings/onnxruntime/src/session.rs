@@ -93,15 +93,22 @@ impl Session {
 
     /// Writes what was measured. Layers that others wrote meanwhile stay.
     pub(crate) fn save_tuning(&self) -> Result<()> {
+        /// One session at a time reads the file, adds to it, and writes it.
+        static WRITER: Mutex<()> = Mutex::new(());
         let mut file = lock(&self.tuning);
         let Some(path) = file.path.clone().filter(|_| !file.measured.is_empty()) else { return Ok(()) };
+        let _writer = lock(&WRITER);
         let mut all = read(&path)?;
         all.merge(std::mem::take(&mut file.measured));
-        // Renaming replaces a file at once: a reader sees the old one or the new one.
+        // Renaming replaces a file at once: a reader sees the old one or the new one. Another
+        // process writes a file of another name.
         let beside = path.with_extension(format!("{}.new", std::process::id()));
         let written = fs::write(&beside, all.to_string()).and_then(|()| fs::rename(&beside, &path));
-        written
-            .map_err(|error| Failure::other(format_args!("cannot write the tuning file {}: {error}", path.display())))
+        written.map_err(|error| {
+            // What is left of it is of no use.
+            _ = fs::remove_file(&beside);
+            Failure::other(format_args!("cannot write the tuning file {}: {error}", path.display()))
+        })
     }
 
     /// Lends a workspace that no other run uses. It keeps the size that it grows to.

@@ -173,6 +173,26 @@ onnxruntime.InferenceSession(small(), convoke_onnxruntime.add_to(onnxruntime.Ses
     assert path.read_text() == "nonsense"
 
 
+def test_sessions_that_are_made_at_the_same_time_share_a_tuning_file(tmp_path):
+    path, failures = tmp_path / "tuning.txt", []
+
+    def work(first):
+        for m in range(first, first + 24, 8):
+            try:
+                session(small(m=m, size=6, layers=1), tuning_file=path, tune=True, threads=1)
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in (8, 32, 56, 80)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(path.read_text().splitlines()) == 1 + 12
+    assert os.listdir(tmp_path) == [path.name]
+
+
 @pytest.mark.parametrize("bound", ["x", "r"])
 def test_an_output_may_be_bound_to_the_memory_of_an_input(bound, rng):
     net = models.Network("bound", [1, 8, 20, 20])
