@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import platform
 import subprocess
 import sys
 import threading
@@ -28,6 +29,10 @@ def feeds(rng, *shape):
     return {"x": rng.standard_normal(shape or (1, 8, 20, 20)).astype(np.float32)}
 
 
+# An instruction set of another architecture.
+ABSENT = "avx2" if platform.machine() in ("aarch64", "arm64") else "neon"
+
+
 @pytest.mark.parametrize(
     "chosen",
     [
@@ -50,7 +55,7 @@ def test_options(chosen, rng):
     assert_close(made.run(None, x), run_plain(small(), x), 1e-5)
 
 
-@pytest.mark.parametrize("name, value", [("threads", "0"), ("thread", "1"), ("accuracy", "exact"), ("isa", "sse"), ("workspace_limit", "1G"), ("tune", "1"), ("log_level", "debug")])
+@pytest.mark.parametrize("name, value", [("threads", "0"), ("thread", "1"), ("accuracy", "exact"), ("isa", "sse"), ("isa", ABSENT), ("workspace_limit", "1G"), ("tune", "1"), ("tuning_file", "absent.txt"), ("log_level", "debug")])
 @pytest.mark.parametrize("by", ["provider", "configuration"])
 def test_a_mistyped_option_is_an_error(name, value, by):
     made = options()
