@@ -70,6 +70,15 @@ def test_a_mistyped_option_is_an_error(name, value, by):
         inner.initialize_session([], [], set())
 
 
+@pytest.mark.parametrize("chosen", [{"threads": 0}, {"accuracy": "exact"}, {"isa": ABSENT}, {"tune": True}, {"tuning_file": "absent.txt"}, {"log_level": "debug"}], ids=str)
+def test_add_to_refuses_what_cannot_be(chosen):
+    """A session may not run on onnxruntime's own provider instead, as 1.24 would have it."""
+    made = options()
+    with pytest.raises(ValueError, match=f"^convoke: .*{next(iter(chosen))}"):
+        convoke_onnxruntime.add_to(made, **chosen)
+    assert not made.has_providers()
+
+
 def test_the_pool_of_the_session_is_what_layers_are_split_for():
     made = convoke_onnxruntime.add_to(options(pool=3))
     assert made.get_session_config_entry("ep.convoke.threads") == "3"
