@@ -295,6 +295,67 @@ print("done")
     assert "done" in output_of(code)
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs Linux")
+def test_runs_start_no_threads_and_use_those_of_onnxruntime():
+    """In a process of its own, where no other session has threads."""
+    code = """
+from test_sessions import *
+import contextlib, time
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+# The processor time of each thread. Those that packed may be about to end.
+def seconds():
+    found = {}
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            fields = pathlib.Path(f"/proc/self/task/{task}/stat").read_text().rsplit(") ")[1].split()
+            found[task] = sum(map(int, fields[11:13])) * TICK
+    return found
+settings = options(pool=2)
+# Threads that wait must not count as threads that compute.
+settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+made = onnxruntime.InferenceSession(small(m=64, size=56, layers=4), convoke_onnxruntime.add_to(settings))
+assert len(layers(made)) == 4
+x = feeds(np.random.default_rng(1), 1, 8, 56, 56)
+made.run(None, x)
+before = seconds()
+deadline = time.monotonic() + 60
+while True:
+    for _ in range(50):
+        made.run(None, x)
+    after = seconds()
+    assert after.keys() <= before.keys()
+    busy = sorted(after[task] - before[task] for task in after)
+    if busy[-2] > 0.1:
+        break
+    assert time.monotonic() < deadline, busy
+print("done")
+"""
+    assert "done" in output_of(code)
+
+
+def test_the_library_can_be_unloaded_and_loaded_again():
+    code = """
+from test_sessions import *
+x = feeds(np.random.default_rng(1))
+def run():
+    made = session(small(), threads=2, pool=2)
+    assert len(layers(made)) == 3
+    return made.run(None, x)
+def there():
+    return [device.ep_name for device in onnxruntime.get_ep_devices()].count(convoke_onnxruntime.PROVIDER)
+first = run()
+assert there() == 1
+gc.collect()
+for _ in range(2):
+    convoke_onnxruntime.unregister()
+    assert there() == 0
+np.testing.assert_array_equal(run(), first)
+assert there() == 1
+print("done")
+"""
+    assert "done" in output_of(code)
+
+
 def resident():
     """Bytes of memory of this process."""
     gc.collect()
