@@ -178,10 +178,13 @@ impl<'g> Finder<'g> {
         let Some(added) = spatial_pads(&zeros) else { return Ok(()) };
         let own = match layer.attributes.get("pads") {
             Some(AttributeValue::Ints(own)) if own.len() == added.len() => own.clone(),
-            // VALID ignores pads, which are an error otherwise.
             None => vec![0; added.len()],
             _ => return Ok(()),
         };
+        // VALID beside pads is a mistake, which onnxruntime refuses.
+        if layer.attributes.string("auto_pad") == Some("VALID") && own.iter().any(|pad| *pad != 0) {
+            return Ok(());
+        }
         let Some(pads) = own.iter().zip(&added).map(|(own, added)| own.checked_add(*added)).collect() else {
             return Ok(());
         };

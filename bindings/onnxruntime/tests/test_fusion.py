@@ -169,6 +169,15 @@ def test_nodes_stay_apart(name):
     assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
 
 
+def test_a_pad_does_not_hide_a_mistake():
+    """VALID beside pads is refused as it is without the Pad in front."""
+    conv = {"auto_pad": "VALID", "pads": [1, 1, 1, 1]}
+    made, feeds = model([("Pad", "x pads", "p", {}), ("Conv", "p w b", "y", conv)], W | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])})
+    for runs in (run_plain, run):
+        with pytest.raises(Exception, match="pads"):
+            runs(made, feeds, level=NONE)
+
+
 def test_one_sum_of_two_layers_is_taken_by_one_of_them():
     second = ("Conv", "x w2", "d", {"pads": [1, 1, 1, 1]})
     made, feeds = model([CONV, second, ("Add", "c d", "a", {}), ("Relu", "a", "y", {})], W | {"w2": normal(4, 6, 3, 3)})
