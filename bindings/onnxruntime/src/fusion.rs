@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use convoke::{Activation, DType, Operator};
+use convoke::{Activation, DType, Operator, bf16, f16};
 
 use crate::api::Result;
 use crate::graph::{AttributeValue, Attributes, Node, Tensor, TensorType, Value};
@@ -248,7 +248,7 @@ impl<'g> Finder<'g> {
             return Ok(());
         }
         let (activation, nodes) = match consumers[..] {
-            [node] => (activation_of_node(node)?, vec![node]),
+            [node] => (activation_of_node(node, layer.dtype)?, vec![node]),
             [one, other] => match gated(end, one, other)? {
                 Some((activation, gate, product)) => (Some(activation), vec![gate, product]),
                 None => return Ok(()),
@@ -294,8 +294,8 @@ fn spatial_pads(pads: &[i64]) -> Option<Vec<i64>> {
     (fits && is_spatial()).then(|| [&before[2..], &behind[2..]].concat())
 }
 
-/// The activation that a node computes of its first input.
-fn activation_of_node(node: Node<'_>) -> Result<Option<Activation>> {
+/// The activation that a node computes of its first input, whose type is given.
+fn activation_of_node(node: Node<'_>, dtype: DType) -> Result<Option<Activation>> {
     let attributes = node.attributes()?;
     Ok(match &*node.op()? {
         "Relu" => Some(Activation::Relu),
@@ -308,25 +308,36 @@ fn activation_of_node(node: Node<'_>) -> Result<Option<Activation>> {
             let alpha = node.input(1)?.map(Value::scalar).transpose()?.flatten().and_then(exact);
             alpha.map(|alpha| Activation::LeakyRelu { alpha })
         }
-        "Clip" => clip(node, &attributes)?,
+        "Clip" => clip(node, &attributes, dtype)?,
         _ => None,
     })
 }
 
-/// A Clip by constants.
-fn clip(node: Node<'_>, attributes: &Attributes) -> Result<Option<Activation>> {
-    let [mut min, mut max] = [f32::NEG_INFINITY, f32::INFINITY];
-    if node.since_version()? < 11 {
-        min = attributes.float("min", min);
-        max = attributes.float("max", max);
+/// A Clip by constants. A bound that is left out is the lowest or largest number of the type, so
+/// that infinity becomes that number.
+fn clip(node: Node<'_>, attributes: &Attributes, dtype: DType) -> Result<Option<Activation>> {
+    let (min, max) = if node.since_version()? < 11 {
+        // The attributes' defaults are the numbers of float for every type.
+        (Some(attributes.float("min", f32::MIN)), Some(attributes.float("max", f32::MAX)))
     } else {
-        for (i, bound) in [(1, &mut min), (2, &mut max)] {
-            let Some(value) = node.input(i)? else { continue };
-            let Some(known) = value.scalar()?.and_then(exact) else { return Ok(None) };
-            *bound = known;
-        }
-    }
+        let bound = |at: usize, default: Option<f32>| -> Result<Option<f32>> {
+            node.input(at)?.map_or(Ok(default), |value| Ok(value.scalar()?.and_then(exact)))
+        };
+        let largest = largest_as_f32(dtype);
+        (bound(1, largest.map(|largest| -largest))?, bound(2, largest)?)
+    };
+    let (Some(min), Some(max)) = (min, max) else { return Ok(None) };
     Ok((!min.is_nan() && !max.is_nan()).then_some(Activation::Clip { min, max }))
+}
+
+/// The largest number of a type, if it is one of `f32`, too.
+fn largest_as_f32(dtype: DType) -> Option<f32> {
+    match dtype {
+        DType::F32 => Some(f32::MAX),
+        DType::F64 => None,
+        DType::F16 => Some(f16::MAX.to_f32()),
+        DType::BF16 => Some(bf16::MAX.to_f32()),
+    }
 }
 
 /// As an `f32`, if it is one.

@@ -115,8 +115,9 @@ def test_nodes_become_one_layer_in_other_types(name, code, kind, tolerance):
         value.type.tensor_type.elem_type = code
     result = run(made, feeds, level=NONE)
     ops = [node[0] for node in nodes]
-    # A normalisation is not folded into short weights.
-    alone = kind is np.float16 and "BatchNormalization" in ops
+    # A normalisation is not folded into short weights. The largest double, which a bound that is
+    # left out stands for, is no float.
+    alone = "BatchNormalization" in ops if kind is np.float16 else name == "clip-above"
     assert [sorted(layer) for layer in result.layers] == [ops[:1] if alone else sorted(ops)]
     assert all(output.dtype == kind for output in result.outputs)
     assert_close([output.astype(np.float32) for output in result.outputs], wanted, tolerance)
@@ -167,6 +168,20 @@ def test_nodes_stay_apart(name):
     result = run(made, feeds, level=NONE)
     assert result.layers == [alone]
     assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+@pytest.mark.parametrize("bounds, opset", [("c lo", 22), ("c  hi", 22), ("c", 22), ("c", 10)])
+def test_a_clip_without_a_bound_makes_infinity_the_largest_number(bounds, opset):
+    constants = {name: f(value) for name, value in (("lo", -0.5), ("hi", 0.75)) if name in bounds}
+    made, feeds = model([CONV, ("Clip", bounds, "y", {})], W | constants, opset=opset)
+    feeds["x"][0, 0, 4, 4] = np.inf
+    result = run(made, feeds, level=NONE)
+    assert result.layers == [["Conv", "Clip"]]
+    (wanted,) = run_plain(made, feeds, NONE)
+    largest = np.abs(wanted) == np.finfo(np.float32).max
+    assert largest.any()
+    np.testing.assert_array_equal(result.outputs[0][largest], wanted[largest])
+    assert_close([result.outputs[0][~largest]], [wanted[~largest]], 1e-5)
 
 
 def test_a_pad_does_not_hide_a_mistake():
