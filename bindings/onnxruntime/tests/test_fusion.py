@@ -4,7 +4,7 @@ import convoke_onnxruntime
 import numpy as np
 import onnxruntime
 import pytest
-from conftest import assert_close, layers, options, run, run_plain
+from conftest import assert_close, layers, options, run, run_plain, session
 from onnx import TensorProto, helper, numpy_helper
 
 NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -228,6 +228,18 @@ def test_a_residual_whose_shape_is_not_known_is_added_only_if_it_is_the_same(of_
         result = run(made, feeds, level=NONE)
         assert result.layers == [["Conv", "Add"] if taken else ["Conv"]]
         assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_residual_of_another_batch_than_its_name_says_is_an_error(batch):
+    made, feeds = model([CONV, ("Add", "c r", "y", {})], W, {"r": normal(2, 4, 9, 8)})
+    for value in made.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    loaded = session(made, level=NONE)
+    assert layers(loaded) == [["Conv", "Add"]]
+    with pytest.raises(Exception, match="convoke: Conv: the residual has"):
+        loaded.run(None, feeds | {"r": normal(batch, 4, 9, 8)})
+    assert_close(loaded.run(None, feeds), run_plain(made, feeds, NONE), 1e-5)
 
 
 def test_a_layer_in_a_branch():
