@@ -228,7 +228,8 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             &[
                 Exception::new(Avx512, "stream::AddToRow<*", 4, 1),
                 Exception::new(Avx2, "stream::AddToRow<*", 15, 8).with_calls(1),
-                Exception::new(Neon, "stream::AddToRow<*", 7, 0),
+                Exception::new(Neon, "stream::AddToRow<*", 2, 0),
+                Exception::new(Neon, "stream::Activate<*", 5, 0),
                 Exception::new(Neon, "pass", 1, 0),
             ],
         ),
