@@ -206,7 +206,7 @@ impl<'a, T: Element> Sink<'a, '_, T> {
     ) {
         let pixels = tile.len().div_ceil(nr);
         let mut buffer = [T::Acc::ZERO; BUFFERED_ELEMENTS];
-        let most = BUFFERED_ELEMENTS / pixels.max(1);
+        let most = BUFFERED_ELEMENTS / pixels;
         for (i, bias) in bias.chunks(most).enumerate() {
             let first = i * most;
             let rows = &mut buffer[..bias.len() * pixels];
@@ -268,7 +268,9 @@ impl TilePlace<'_> {
                 if run.from + run.len == next.from && run.offset + run.len == next.offset {
                     run.len += next.len;
                 } else {
-                    f(run);
+                    if run.len > 0 {
+                        f(run);
+                    }
                     run = next;
                 }
                 offset += len as usize;
@@ -276,7 +278,9 @@ impl TilePlace<'_> {
                 mask &= u32::MAX.checked_shl(lane + len).unwrap_or(0);
             }
         }
-        f(run);
+        if run.len > 0 {
+            f(run);
+        }
     }
 }
 

@@ -226,9 +226,10 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
         (
             "coefficients of the exponential, which are more than registers; residuals of 16 bits, which are widened through a buffer",
             &[
-                Exception::new(Avx512, "stream::Finish<*", 4, 1),
-                Exception::new(Avx2, "stream::Finish<*", 15, 8).with_calls(1),
-                Exception::new(Neon, "stream::Finish<*", 7, 0),
+                Exception::new(Avx512, "stream::AddToRow<*", 4, 0),
+                Exception::new(Avx2, "stream::AddToRow<*", 5, 0).with_calls(1),
+                Exception::new(Neon, "stream::AddToRow<*", 2, 0),
+                Exception::new(Neon, "stream::Activate<*", 5, 0),
                 Exception::new(Neon, "pass", 1, 0),
             ],
         ),
