@@ -153,6 +153,44 @@ def test_an_array_may_get_another_shape_while_a_run_uses_it(rng):
     assert changes > 0 and plan.run(x, packed, out=out) is out
 
 
+def test_an_array_may_get_another_dtype_while_its_bytes_are_loaded():
+    """numpy changes a dtype in place. What is kept of the array must not depend on it."""
+    plan = convoke.Planner().conv([1, 1024, 4, 4], [2048, 1024, 1, 1])
+    weights = np.ones(plan.weight_shape, np.float32)
+    data = plan.pack(weights).to_bytes()
+    memory = np.zeros(len(data) + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    array = memory[begin : begin + len(data)]
+    array[...] = np.frombuffer(data, np.uint8)
+    array.flags.writeable = False
+    during = 0
+    # The thread keeps Python's lock until the package releases it.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        for _ in range(5):
+            loaded, running = [], threading.Event()
+
+            def load():
+                running.set()
+                loaded.append(convoke.PackedWeights.from_shared(array, np.float32))
+
+            thread = threading.Thread(target=load)
+            thread.start()
+            running.wait()
+            array.dtype = np.uint16
+            during += not loaded
+            thread.join()
+            array.dtype = np.uint8
+    finally:
+        sys.setswitchinterval(interval)
+    assert during > 0
+    (packed,) = loaded
+    array.dtype = np.uint16
+    again = convoke.Planner().packed_for(packed).conv(plan.input_shape, plan.weight_shape)
+    assert (again.run(np.ones(plan.input_shape, np.float32), packed) == 1024).all()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own(layer):
