@@ -54,8 +54,7 @@ impl Plan {
         residual: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let pool = Pooled::of(x.py(), self.plan.explanation().threads())?;
-        self.plan.run(&Arrays { x, residual, out }, packed, self.dtype.bind(x.py()), &pool)
+        self.plan.run(&Arrays { x, residual, out }, packed, self.dtype.bind(x.py()))
     }
 
     /// Whether a run accepts these weights: this plan packed them, or was made for them by
@@ -297,7 +296,6 @@ trait AnyPlan: Send + Sync {
         arrays: &Arrays<'_, 'py>,
         packed: &PackedWeights,
         dtype: &Bound<'py, PyArrayDescr>,
-        pool: &Pooled,
     ) -> PyResult<Bound<'py, PyAny>>;
 }
 
@@ -334,7 +332,6 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
         arrays: &Arrays<'_, 'py>,
         packed: &PackedWeights,
         dtype: &Bound<'py, PyArrayDescr>,
-        pool: &Pooled,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, geometry) = (dtype.py(), self.geometry());
         let (op, output_shape) = (geometry.op, geometry.output_shape());
@@ -360,6 +357,9 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
         let (x_read, residual) = (x.read()?, residual.map(|residual| residual.read()).transpose()?);
         let (x, residual) = (x_read.as_slice()?, residual.as_ref().map(|residual| residual.as_slice()).transpose()?);
         let mut written = y.write()?;
+        // The last check of a run comes before threads are started for it.
+        self.accepts(packed).map_err(|error| exception(py, &error))?;
+        let pool = Pooled::of(py, self)?;
         let result = if in_place {
             let y = written.as_slice_mut()?;
             py.detach(|| with_workspace(self, |workspace| self.run_in_place(x, packed, y, workspace, pool.threads())))

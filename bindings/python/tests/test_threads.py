@@ -216,17 +216,24 @@ def test_a_forked_process_has_threads_of_its_own(layer):
     assert np.array_equal(plan.run(x, packed), wanted)
 
 
-def test_a_plan_for_many_threads_starts_them_when_it_runs():
-    if not os.path.exists("/proc/self/task"):
-        pytest.skip("needs Linux")
-
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs Linux")
+def test_threads_are_started_by_the_first_run_that_uses_them():
     def threads():
         return len(os.listdir("/proc/self/task"))
 
-    before = threads()
-    plan = convoke.Planner(threads=5).conv([1, 64, 56, 56], [64, 64, 3, 3])
-    packed = plan.pack(np.ones(plan.weight_shape, np.float32))
+    planner, before = convoke.Planner(threads=5), threads()
+    plan = planner.conv([1, 64, 56, 56], [64, 64, 3, 3])
+    x, w = np.ones(plan.input_shape, np.float32), np.ones(plan.weight_shape, np.float32)
+    packed, other = plan.pack(w), planner.conv(plan.input_shape, plan.weight_shape).pack(w)
+    # Runs that are refused.
+    for refused in (lambda: plan.run(x[0], packed), lambda: plan.run(x, packed, out=x), lambda: plan.run(x, other)):
+        with pytest.raises(convoke.Error):
+            refused()
+    # A run that is too short to be split.
+    short = planner.conv([1, 1, 4], [1, 1, 3])
+    assert short.threads == 5
+    short.run(np.ones([1, 1, 4], np.float32), short.pack(np.ones([1, 1, 3], np.float32)))
     assert threads() == before
     for _ in range(3):
-        plan.run(np.ones(plan.input_shape, np.float32), packed)
+        plan.run(x, packed)
         assert threads() == before + 5
