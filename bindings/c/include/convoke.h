@@ -523,7 +523,7 @@ typedef struct convoke_pack_args {
     size_t bias_len;
     /**
      * Where the packed weights go: at an address that is a multiple of `packed_alignment` of
-     * convoke_plan_info. It must not overlap W and bias.
+     * convoke_plan_info. It must not overlap W and bias. What it holds before does not matter.
      */
     void *memory;
     /**
@@ -824,8 +824,9 @@ void convoke_plan_destroy(struct convoke_plan *plan);
  * Packs W and the bias into memory of the caller.
  *
  * The plan accepts the weights, and so do plans that are made with them as `packed` of
- * convoke_plan_options. If the call fails, the memory is as before, unless nothing was left to
- * allocate for the bias (CONVOKE_STATUS_OUT_OF_MEMORY).
+ * convoke_plan_options. If the call fails, the memory is as before, with three exceptions: it may be
+ * written if nothing is left to allocate for the bias (CONVOKE_STATUS_OUT_OF_MEMORY), if it does not
+ * keep what is written (CONVOKE_STATUS_INVALID_PACKED), and after CONVOKE_STATUS_INTERNAL.
  *
  * @param plan   how the weights are packed.
  * @param args   the weights, and the memory that they go to.
@@ -885,11 +886,13 @@ void convoke_packed_destroy(struct convoke_packed *packed);
 /**
  * Computes Y from X.
  *
- * It allocates nothing, and starts no threads. The result is the same, bit for bit, for any number
- * of threads. Threads may run the same plan at the same time, each with its own Y and workspace.
+ * A run that succeeds allocates nothing; one that fails allocates its message. No run starts threads.
+ * The result is the same, bit for bit, for any number of threads. Threads may run the same plan at
+ * the same time, each with its own Y and workspace.
  *
- * If the call fails, Y is as before, with one exception: if the executor makes no call, Y is
- * written, and the call fails with CONVOKE_STATUS_THREADS.
+ * If the call fails, Y is as before, with two exceptions. If the executor makes no call, all of Y is
+ * written, and the call fails with CONVOKE_STATUS_THREADS. After CONVOKE_STATUS_INTERNAL, a part of Y
+ * may be written.
  *
  * @param plan  the plan.
  * @param args  weights, tensors, workspace and threads.

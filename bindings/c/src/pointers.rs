@@ -122,6 +122,31 @@ pub(crate) fn checked_bytes(name: &str, pointer: *mut u8, len: usize, alignment:
     Ok(pointer)
 }
 
+/// Scratch memory of the caller, whose bytes need not be initialised: they get values, which are any.
+///
+/// # Safety
+/// The pointer must be one of [`checked_bytes`] for `len` bytes, to memory of the caller that nobody
+/// else uses in `'a`.
+#[inline]
+pub(crate) unsafe fn scratch<'a>(pointer: *mut u8, len: usize) -> &'a mut [u8] {
+    // A slice of bytes that nobody has initialised is undefined behaviour, and to zero them in each
+    // run would take longer than some layers. The compiler has to assume that this assembly writes
+    // all bytes behind the address that it is given. It is empty, so that they keep what they hold.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    // SAFETY: there are no instructions.
+    unsafe {
+        std::arch::asm!("/* {0} */", in(reg) pointer, options(nostack, preserves_flags));
+    }
+    // Not all targets have stable assembly.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    // SAFETY: the caller's memory, which may be written.
+    unsafe {
+        pointer.write_bytes(0, len);
+    }
+    // SAFETY: the caller's memory, which nobody else uses, and initialised above.
+    unsafe { slice::from_raw_parts_mut(pointer, len) }
+}
+
 /// A text of the caller.
 ///
 /// # Safety
