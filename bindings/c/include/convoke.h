@@ -20,6 +20,8 @@
  * - **Errors.** A function that can fail returns a convoke_status, and writes the reason to its
  *   last argument, which may be NULL. Nothing else is written if it fails, except where a function
  *   says so. There is no state of a thread or of the process.
+ * - **Memory.** If memory whose size depends on the layer cannot be allocated, the call fails with
+ *   CONVOKE_STATUS_OUT_OF_MEMORY. If not even a handle, a list or a message can be, the process ends.
  * - **Pointers** are checked by functions that return a status: for NULL and alignment; and Y,
  *   workspace and the memory of packed weights for overlaps with each other and with tensors. The
  *   memory behind a pointer must have the length that is passed with it.
@@ -783,7 +785,8 @@ convoke_status convoke_plan_get_info(const struct convoke_plan *plan,
  * @param dims     becomes the shape, if there is room for all of it.
  * @param capacity the number of dimensions that `dims` has room for. If it is 0, only `rank` is
  *                 written, and `dims` may be NULL.
- * @param rank     becomes the number of dimensions, which is that of X.
+ * @param rank     becomes the number of dimensions, which is that of X; also if there is too little room
+ *                 (CONVOKE_STATUS_BUFFER_LENGTH).
  * @param error    becomes the reason of a failure; may be NULL.
  */
 CONVOKE_NODISCARD
@@ -803,7 +806,8 @@ convoke_status convoke_plan_output_shape(const struct convoke_plan *plan,
  * @param text     becomes the text, with a zero at its end, if there is room for all of it.
  * @param capacity bytes that `text` has room for. If it is 0, only `length` is written, and `text`
  *                 may be NULL.
- * @param length   becomes the length of the text in bytes, without the zero at its end.
+ * @param length   becomes the length of the text in bytes, without the zero at its end; also if there
+ *                 is too little room (CONVOKE_STATUS_BUFFER_LENGTH).
  * @param error    becomes the reason of a failure; may be NULL.
  */
 CONVOKE_NODISCARD
