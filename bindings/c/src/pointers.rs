@@ -182,6 +182,9 @@ pub(crate) unsafe trait Versioned: Copy {
     /// The end of the last field of the first released version. It stays when fields are added, so
     /// that programs with an older header go on.
     const FIRST_BYTES: usize;
+
+    /// The end of its last field, which is also its size. A struct that grows says it for itself.
+    const BYTES: usize = Self::FIRST_BYTES;
 }
 
 /// The caller's `struct_size`, if it is that of a version of the struct.
@@ -189,9 +192,10 @@ pub(crate) unsafe trait Versioned: Copy {
 /// # Safety
 /// The pointer must be null, or one to a struct whose first field can be read.
 unsafe fn struct_size<T: Versioned>(pointer: *const T) -> Result<usize> {
-    // A field of a later version would be taken for padding of the first one, which callers need
-    // not zero.
-    const { assert!(T::FIRST_BYTES <= size_of::<T>() && T::FIRST_BYTES.is_multiple_of(align_of::<T>())) };
+    // Without padding at the end of any version. Callers need not zero it, and a later version would
+    // take it for a field.
+    const { assert!(T::FIRST_BYTES.is_multiple_of(align_of::<T>()), "the first version ends in padding") };
+    const { assert!(T::BYTES == size_of::<T>(), "the struct has grown: set BYTES, and let no padding follow") };
     check(T::NAME, pointer)?;
     // SAFETY: the first field of the caller's struct.
     let size = unsafe { pointer.cast::<usize>().read() };
@@ -336,6 +340,7 @@ mod tests {
     unsafe impl Versioned for Known {
         const NAME: &'static str = "known";
         const FIRST_BYTES: usize = 2 * size_of::<usize>();
+        const BYTES: usize = 3 * size_of::<usize>();
     }
 
     /// What is read of a caller's struct of some fields, and what is written to it.
@@ -376,6 +381,7 @@ mod tests {
     unsafe impl<T: Versioned> Versioned for Grown<T> {
         const NAME: &'static str = T::NAME;
         const FIRST_BYTES: usize = T::FIRST_BYTES;
+        const BYTES: usize = size_of::<Self>();
     }
 
     /// Reads and writes a struct of a program that was built with the header of the first version.
