@@ -52,8 +52,8 @@ impl Memory {
     /// Memory that holds packed weights.
     ///
     /// # Safety
-    /// Unless the pointer is null, the memory must be initialised and live, and nobody may write it,
-    /// as long as the value and what is made of it.
+    /// Unless the pointer is null, the memory must be initialised and live, and nobody may write
+    /// it, as long as the value and what is made of it.
     unsafe fn new(begin: *mut u8, len: usize) -> Result<Self> {
         let begin = pointers::checked_bytes("memory", begin, len, Workspace::ALIGNMENT)?;
         // Without bytes, an address that no alignment refuses.
@@ -164,9 +164,10 @@ pub(crate) unsafe fn pack<T: COf>(plan: &convoke::Plan<T>, args: &PackArgs) -> R
 /// Packs W and the bias into memory of the caller.
 ///
 /// The plan accepts the weights, and so do plans that are made with them as `packed` of
-/// convoke_plan_options. If the call fails, the memory is as before, with three exceptions: it may be
-/// written if nothing is left to allocate for the bias (CONVOKE_STATUS_OUT_OF_MEMORY), if it does not
-/// keep what is written (CONVOKE_STATUS_INVALID_PACKED), and after CONVOKE_STATUS_INTERNAL.
+/// convoke_plan_options. If the call fails, the memory is as before, with three exceptions: it may
+/// be written if nothing is left to allocate for the bias (CONVOKE_STATUS_OUT_OF_MEMORY), if it
+/// does not keep what is written (CONVOKE_STATUS_INVALID_PACKED), and after
+/// CONVOKE_STATUS_INTERNAL.
 ///
 /// @param plan   how the weights are packed.
 /// @param args   the weights, and the memory that they go to.

@@ -122,11 +122,12 @@ pub(crate) fn checked_bytes(name: &str, pointer: *mut u8, len: usize, alignment:
     Ok(pointer)
 }
 
-/// Scratch memory of the caller, whose bytes need not be initialised: they get values, which are any.
+/// Scratch memory of the caller, whose bytes need not be initialised: they get values, which are
+/// any.
 ///
 /// # Safety
-/// The pointer must be one of [`checked_bytes`] for `len` bytes, to memory of the caller that nobody
-/// else uses in `'a`.
+/// The pointer must be one of [`checked_bytes`] for `len` bytes, to memory of the caller that
+/// nobody else uses in `'a`.
 #[inline]
 pub(crate) unsafe fn scratch<'a>(pointer: *mut u8, len: usize) -> &'a mut [u8] {
     // A slice of bytes that nobody has initialised is undefined behaviour, and to zero them in each
@@ -192,8 +193,8 @@ pub(crate) unsafe trait Versioned: Copy {
 /// # Safety
 /// The pointer must be null, or one to a struct whose first field can be read.
 unsafe fn struct_size<T: Versioned>(pointer: *const T) -> Result<usize> {
-    // Without padding at the end of any version. Callers need not zero it, and a later version would
-    // take it for a field.
+    // Without padding at the end of any version. Callers need not zero it, and a later version
+    // would take it for a field.
     const { assert!(T::FIRST_BYTES.is_multiple_of(align_of::<T>()), "the first version ends in padding") };
     const { assert!(T::BYTES == size_of::<T>(), "the struct has grown: set BYTES, and let no padding follow") };
     check(T::NAME, pointer)?;
@@ -217,8 +218,8 @@ unsafe fn struct_size<T: Versioned>(pointer: *const T) -> Result<usize> {
 const MOST_STRUCT_BYTES: usize = 4096;
 
 /// A struct of the caller. The fields that an earlier version of it lacks are zero. Those that a
-/// later version has more must be zero, because this version does not know them. A struct of another
-/// version is copied to `room`.
+/// later version has more must be zero, because this version does not know them. A struct of
+/// another version is copied to `room`.
 ///
 /// # Safety
 /// The pointer must be null, or point to `struct_size` bytes that nobody changes while the

@@ -279,13 +279,13 @@ unsafe fn run_images<T: COf>(
 
 /// Computes Y from X.
 ///
-/// A run that succeeds allocates nothing; one that fails allocates its message. No run starts threads.
-/// The result is the same, bit for bit, for any number of threads. Threads may run the same plan at
-/// the same time, each with its own Y and workspace.
+/// A run that succeeds allocates nothing; one that fails allocates its message. No run starts
+/// threads. The result is the same, bit for bit, for any number of threads. Threads may run the
+/// same plan at the same time, each with its own Y and workspace.
 ///
-/// If the call fails, Y is as before, with two exceptions. If the executor makes no call, all of Y is
-/// written, and the call fails with CONVOKE_STATUS_THREADS. After CONVOKE_STATUS_INTERNAL, a part of Y
-/// may be written.
+/// If the call fails, Y is as before, with two exceptions. If the executor makes no call, all of Y
+/// is written, and the call fails with CONVOKE_STATUS_THREADS. After CONVOKE_STATUS_INTERNAL, a
+/// part of Y may be written.
 ///
 /// @param plan  the plan.
 /// @param args  weights, tensors, workspace and threads.

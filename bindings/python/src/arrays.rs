@@ -105,8 +105,8 @@ impl<'py, T: Number> Tensor<'py, T> {
         if value.is_instance(masked_array(py)?)? {
             return refuse(format_args!("has a mask, which would be ignored: pass its method filled()"));
         }
-        // Messages call methods of Python, which lets other threads run: from here on, only the view
-        // is looked at.
+        // Messages call methods of Python, which lets other threads run: from here on, only the
+        // view is looked at.
         let view = private_view(array)?;
         let dtype = view.dtype();
         if element_type(&dtype)? != Some(T::DTYPE) {
@@ -222,12 +222,12 @@ impl<'py, T: Number> Tensor<'py, T> {
     }
 }
 
-/// A view of all of an array, as a plain `numpy.ndarray`, which only the caller has. Other threads can
-/// change shape and dtype of an array in place, but not those of its views.
+/// A view of all of an array, as a plain `numpy.ndarray`, which only the caller has. Other threads
+/// can change shape and dtype of an array in place, but not those of its views.
 pub(crate) fn private_view<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
     let py = array.py();
-    // SAFETY: it is an array. Null means its own dtype, and the class is that of plain arrays, so that
-    // numpy makes an array, or sets an error.
+    // SAFETY: it is an array. Null means its own dtype, and the class is that of plain arrays, so
+    // that numpy makes an array, or sets an error.
     unsafe {
         let class = PyUntypedArray::type_object_raw(py);
         let view = PY_ARRAY_API.PyArray_View(py, array.as_array_ptr(), ptr::null_mut(), class);

@@ -1,5 +1,5 @@
-//! Times ResNet-50's layers by candle's `conv2d` and bias, and by convoke, on one thread: each for 2
-//! seconds, or as many as `--seconds` says.
+//! Times ResNet-50's layers by candle's `conv2d` and bias, and by convoke, on one thread: each for
+//! 2 seconds, or as many as `--seconds` says.
 
 use std::process::{Command, exit};
 

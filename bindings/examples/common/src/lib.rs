@@ -13,8 +13,8 @@ pub use convoke_tools::shapes::Layer;
 use convoke_tools::shapes::{built_in, flops};
 use convoke_tools::timing::geometric_mean;
 
-/// For how long each layer or model is timed, which is `--seconds` of a program's arguments or 2, and
-/// the other arguments.
+/// For how long each layer or model is timed, which is `--seconds` of a program's arguments or 2,
+/// and the other arguments.
 ///
 /// # Errors
 /// If `--seconds` is no time.
