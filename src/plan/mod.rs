@@ -241,12 +241,12 @@ impl<T: Element> Plan<T> {
     /// machine](Planner::machine) whose ISA this CPU lacks.
     pub fn pack(&self, w: &[T], bias: Option<&[T]>) -> Result<PackedWeights<T>, Error> {
         self.check_weights(w, bias)?;
-        let Operands { bias, live } = self.operands(w, bias)?;
+        let PackInput { bias, live } = self.pack_input(w, bias)?;
         let packing = |method: &Method<T>, w: &[T], bias| {
             Packing::new(&*method.lowering, &method.recipe, &method.format, w, bias)
         };
         let live = match live {
-            Some(LiveOperands { taps, method, w, bias }) => {
+            Some(LivePackInput { taps, method, w, bias }) => {
                 Some(Live { taps: taps.ranges.clone(), packing: packing(method, &w, bias)? })
             }
             None => None,
@@ -457,17 +457,17 @@ impl<T: Element> Plan<T> {
     }
 
     /// What is packed beside W.
-    fn operands(&self, w: &[T], bias: Option<&[T]>) -> Result<Operands<'_, T>, Error> {
+    fn pack_input(&self, w: &[T], bias: Option<&[T]>) -> Result<PackInput<'_, T>, Error> {
         let whole = self.bias_values(bias)?;
         let live = match &self.live {
             Some((taps, method)) => {
                 let mut bias = whole.clone();
                 let w = taps.select(&self.geometry, w, &mut bias)?;
-                Some(LiveOperands { taps, method, w, bias })
+                Some(LivePackInput { taps, method, w, bias })
             }
             None => None,
         };
-        Ok(Operands { bias: whole, live })
+        Ok(PackInput { bias: whole, live })
     }
 
     /// The length of X.
@@ -496,13 +496,13 @@ impl<T: Element> Plan<T> {
 }
 
 /// The bias for the whole kernel, and what is packed for the live taps, if they are not all.
-struct Operands<'a, T: Element> {
+struct PackInput<'a, T: Element> {
     bias: Vec<T::Acc>,
-    live: Option<LiveOperands<'a, T>>,
+    live: Option<LivePackInput<'a, T>>,
 }
 
 /// Weights and bias of the taps that meet input, and how they are packed.
-struct LiveOperands<'a, T: Element> {
+struct LivePackInput<'a, T: Element> {
     taps: &'a LiveTaps,
     method: &'a Method<T>,
     w: Vec<T>,

@@ -23,7 +23,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::memory::{PackedMemory, SharedLines};
 use super::packed::{Format, Lineage, Live, Packing, all_finite};
-use super::{Method, Operands, PackedWeights, Plan};
+use super::{Method, PackInput, PackedWeights, Plan};
 use crate::element::Element;
 use crate::error::{Error, bail};
 use crate::exec::{Line, lines_for, reserved};
@@ -188,7 +188,7 @@ impl<T: Element> Plan<T> {
                 "{op}: the memory for packed weights begins {misaligned} bytes behind a multiple of {LINE}"
             );
         }
-        let Operands { bias: whole, live } = self.operands(w, bias)?;
+        let PackInput { bias: whole, live } = self.pack_input(w, bias)?;
         let description = self.description(all_finite(w), live.as_ref().is_none_or(|live| all_finite(&live.w)));
         let encoded = description.encoded()?;
         bytes.fill(0);
