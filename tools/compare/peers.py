@@ -4,6 +4,7 @@ Its protocol is that of `convoke-tools worker --help`: each line of standard inp
 constants of the model, and are packed before timing starts. Input and output are plain NCHW in f32.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -170,10 +171,14 @@ def ncnn_options(net, threads):
 
 
 def mnn_convert(model, path):
-    """The converter is called directly, because the program `mnnconvert` also sends a usage report, and installs a package for that in every call."""
+    """The converter is called directly, because the program `mnnconvert` also sends a usage report, and installs a package for that in every call.
+
+    It leaves files in the working directory, so that is the folder of what it writes."""
     import _tools
 
-    _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", str(model), "--MNNModel", str(path), "--bizCode", "x"])
+    model, path = model.absolute(), path.absolute()
+    with contextlib.chdir(path.parent):
+        _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", str(model), "--MNNModel", str(path), "--bizCode", "x"])
     if not path.exists():
         raise ValueError("MNN does not convert the model")
 

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ort_sys::{OrtApi, OrtErrorCode, OrtLogger, OrtLoggingLevel, OrtStatusPtr, os_char};
+use ort_sys::{OrtApi, OrtErrorCode, OrtLogger, OrtLoggingLevel, OrtStatus, OrtStatusPtr, os_char};
 
 use crate::abi::EpApi;
 
@@ -75,14 +75,18 @@ impl Api {
         if status.is_null() {
             return Ok(());
         }
+        // SAFETY: a C enumeration is returned as an `i32`. A newer onnxruntime may return codes that
+        // the Rust enumeration lacks.
+        let code_of: unsafe extern "system" fn(*const OrtStatus) -> i32 =
+            unsafe { std::mem::transmute(self.ort.GetErrorCode) };
         // SAFETY: a status that is not null is one of onnxruntime's, and this is its only use.
         let (code, message) = unsafe {
             let message = CStr::from_ptr((self.ort.GetErrorMessage)(status)).to_string_lossy().into_owned();
-            let code = (self.ort.GetErrorCode)(status);
+            let code = code_of(status);
             (self.ort.ReleaseStatus)(status);
             (code, message)
         };
-        Err(Failure { code, message })
+        Err(Failure { code: error_code(code), message })
     }
 
     /// Runs a callback's body. A failure or a panic becomes a status.
@@ -93,6 +97,28 @@ impl Api {
             Err(panic) => status(self.ort, &Failure::of_panic(&*panic)),
         }
     }
+}
+
+/// The code of a failure by its number. One that this build does not know is a failure of no
+/// particular kind.
+fn error_code(number: i32) -> OrtErrorCode {
+    use OrtErrorCode::{
+        ORT_ENGINE_ERROR, ORT_EP_FAIL, ORT_FAIL, ORT_INVALID_ARGUMENT, ORT_INVALID_GRAPH, ORT_INVALID_PROTOBUF,
+        ORT_MODEL_LOADED, ORT_NO_MODEL, ORT_NO_SUCHFILE, ORT_NOT_IMPLEMENTED, ORT_RUNTIME_EXCEPTION,
+    };
+    let known = [
+        ORT_INVALID_ARGUMENT,
+        ORT_NO_SUCHFILE,
+        ORT_NO_MODEL,
+        ORT_ENGINE_ERROR,
+        ORT_RUNTIME_EXCEPTION,
+        ORT_INVALID_PROTOBUF,
+        ORT_MODEL_LOADED,
+        ORT_NOT_IMPLEMENTED,
+        ORT_INVALID_GRAPH,
+        ORT_EP_FAIL,
+    ];
+    known.into_iter().find(|code| *code as i32 == number).unwrap_or(ORT_FAIL)
 }
 
 /// A status for onnxruntime. Its message says who speaks.
@@ -165,10 +191,11 @@ impl Log {
             Level::Warning => OrtLoggingLevel::ORT_LOGGING_LEVEL_WARNING,
             Level::Error => OrtLoggingLevel::ORT_LOGGING_LEVEL_ERROR,
         };
-        let mut least = OrtLoggingLevel::ORT_LOGGING_LEVEL_FATAL;
-        // SAFETY: the session's logger lives, says `new`. Its level is one of the enumeration.
-        let known = unsafe { (self.api.ort.Logger_GetLoggingSeverityLevel)(self.logger.as_ptr(), &mut least) };
-        if self.api.check(known).is_err() || (severity as i32) < least as i32 {
+        let mut least = 0_i32;
+        // SAFETY: the session's logger lives, says `new`, and an `i32` has room for the C enumeration.
+        let known =
+            unsafe { (self.api.ort.Logger_GetLoggingSeverityLevel)(self.logger.as_ptr(), (&raw mut least).cast()) };
+        if self.api.check(known).is_err() || (severity as i32) < least {
             return;
         }
         let (text, file) = (c_string(&format!("convoke: {}", text())), b"convoke\0".map(|c| c as os_char));
@@ -179,5 +206,16 @@ impl Log {
         };
         // There is nowhere to tell it.
         _ = self.api.check(status);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_that_are_not_known_are_failures() {
+        assert_eq!([1, 2, 11].map(|code| error_code(code) as i32), [1, 2, 11]);
+        assert_eq!([0, 12, 99, -1].map(error_code), [OrtErrorCode::ORT_FAIL; 4]);
     }
 }

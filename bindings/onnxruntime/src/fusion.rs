@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use convoke::{Activation, DType, Operator};
+use convoke::{Activation, DType, Operator, bf16, f16};
 
 use crate::api::Result;
 use crate::graph::{AttributeValue, Attributes, Node, Tensor, TensorType, Value};
@@ -38,6 +38,13 @@ impl<'g> Fusion<'g> {
         let Some(w) = self.w.constant()? else { return Ok(None) };
         let Some(bias) = self.bias else { return Ok(Some((w, None))) };
         Ok(bias.constant()?.map(|bias| (w, Some(bias))))
+    }
+
+    /// Whether runs read constants as onnxruntime holds them, so that it must keep them. Where W or
+    /// the bias is an input, the other one is read in every run, too.
+    pub(crate) fn reads_constants_in_runs(&self) -> Result<bool> {
+        let residual = self.residual.map(Value::constant).transpose()?.flatten();
+        Ok(self.constants()?.is_none() || self.x.constant()?.is_some() || residual.is_some())
     }
 
     /// The node's name and the operators, for the log.
@@ -83,19 +90,26 @@ impl<'g> Fusion<'g> {
 pub(crate) struct Finder<'g> {
     /// Those that pad, by the name of their output.
     pads: HashMap<String, Node<'g>>,
-    /// Nodes of layers.
+    /// The names of outputs of DequantizeLinear.
+    dequantised: HashSet<String>,
+    /// Nodes of layers, and of other providers.
     taken: HashSet<Node<'g>>,
 }
 
 impl<'g> Finder<'g> {
     pub(crate) fn new(nodes: &[Node<'g>]) -> Result<Self> {
-        let mut pads = HashMap::new();
+        let (mut pads, mut dequantised, mut taken) = (HashMap::new(), HashSet::new(), HashSet::new());
         for node in nodes {
-            if node.op()? == "Pad" {
-                pads.insert(node.output()?.name()?, *node);
+            if node.is_of_another_provider()? {
+                taken.insert(*node);
+            }
+            match &*node.op()? {
+                "Pad" => _ = pads.insert(node.output()?.name()?, *node),
+                "DequantizeLinear" => _ = dequantised.insert(node.output()?.name()?),
+                _ => {}
             }
         }
-        Ok(Self { pads, taken: HashSet::new() })
+        Ok(Self { pads, dequantised, taken })
     }
 
     /// The nodes of a layer are no other layer's.
@@ -106,10 +120,10 @@ impl<'g> Finder<'g> {
     /// The layer of a node.
     ///
     /// The inner result is the reason if convoke leaves the node alone. `None` if it is no
-    /// convolution.
+    /// convolution, or one that is taken.
     pub(crate) fn layer(&self, node: Node<'g>) -> Result<Option<std::result::Result<Fusion<'g>, String>>> {
         let op = node.op()?;
-        if !matches!(&*op, "Conv" | "ConvTranspose") {
+        if !matches!(&*op, "Conv" | "ConvTranspose") || self.taken.contains(&node) {
             return Ok(None);
         }
         let (Some(x), Some(w)) = (node.input(0)?, node.input(1)?) else {
@@ -119,6 +133,10 @@ impl<'g> Finder<'g> {
         let Some(dtype) = type_of_x.dtype() else {
             return Ok(Some(Err(format!("X is of ONNX's type {}", type_of_x.code))));
         };
+        // onnxruntime makes an integer convolution of such a Conv, but only after this call.
+        if op == "Conv" && self.dequantised.contains(&x.name()?) && self.dequantised.contains(&w.name()?) {
+            return Ok(Some(Err("X and W are dequantised, so onnxruntime can compute it in int8".into())));
+        }
         let mut layer = Fusion {
             node,
             op,
@@ -160,10 +178,13 @@ impl<'g> Finder<'g> {
         let Some(added) = spatial_pads(&zeros) else { return Ok(()) };
         let own = match layer.attributes.get("pads") {
             Some(AttributeValue::Ints(own)) if own.len() == added.len() => own.clone(),
-            // VALID ignores pads, which are an error otherwise.
             None => vec![0; added.len()],
             _ => return Ok(()),
         };
+        // VALID beside pads is a mistake, which onnxruntime refuses.
+        if layer.attributes.string("auto_pad") == Some("VALID") && own.iter().any(|pad| *pad != 0) {
+            return Ok(());
+        }
         let Some(pads) = own.iter().zip(&added).map(|(own, added)| own.checked_add(*added)).collect() else {
             return Ok(());
         };
@@ -227,7 +248,7 @@ impl<'g> Finder<'g> {
             return Ok(());
         }
         let (activation, nodes) = match consumers[..] {
-            [node] => (activation_of_node(node)?, vec![node]),
+            [node] => (activation_of_node(node, layer.dtype)?, vec![node]),
             [one, other] => match gated(end, one, other)? {
                 Some((activation, gate, product)) => (Some(activation), vec![gate, product]),
                 None => return Ok(()),
@@ -273,8 +294,8 @@ fn spatial_pads(pads: &[i64]) -> Option<Vec<i64>> {
     (fits && is_spatial()).then(|| [&before[2..], &behind[2..]].concat())
 }
 
-/// The activation that a node computes of its first input.
-fn activation_of_node(node: Node<'_>) -> Result<Option<Activation>> {
+/// The activation that a node computes of its first input, whose type is given.
+fn activation_of_node(node: Node<'_>, dtype: DType) -> Result<Option<Activation>> {
     let attributes = node.attributes()?;
     Ok(match &*node.op()? {
         "Relu" => Some(Activation::Relu),
@@ -287,25 +308,36 @@ fn activation_of_node(node: Node<'_>) -> Result<Option<Activation>> {
             let alpha = node.input(1)?.map(Value::scalar).transpose()?.flatten().and_then(exact);
             alpha.map(|alpha| Activation::LeakyRelu { alpha })
         }
-        "Clip" => clip(node, &attributes)?,
+        "Clip" => clip(node, &attributes, dtype)?,
         _ => None,
     })
 }
 
-/// A Clip by constants.
-fn clip(node: Node<'_>, attributes: &Attributes) -> Result<Option<Activation>> {
-    let [mut min, mut max] = [f32::NEG_INFINITY, f32::INFINITY];
-    if node.since_version()? < 11 {
-        min = attributes.float("min", min);
-        max = attributes.float("max", max);
+/// A Clip by constants. A bound that is left out is the lowest or largest number of the type, so
+/// that infinity becomes that number.
+fn clip(node: Node<'_>, attributes: &Attributes, dtype: DType) -> Result<Option<Activation>> {
+    let (min, max) = if node.since_version()? < 11 {
+        // The attributes' defaults are the numbers of float for every type.
+        (Some(attributes.float("min", f32::MIN)), Some(attributes.float("max", f32::MAX)))
     } else {
-        for (i, bound) in [(1, &mut min), (2, &mut max)] {
-            let Some(value) = node.input(i)? else { continue };
-            let Some(known) = value.scalar()?.and_then(exact) else { return Ok(None) };
-            *bound = known;
-        }
-    }
+        let bound = |at: usize, default: Option<f32>| -> Result<Option<f32>> {
+            node.input(at)?.map_or(Ok(default), |value| Ok(value.scalar()?.and_then(exact)))
+        };
+        let largest = largest_as_f32(dtype);
+        (bound(1, largest.map(|largest| -largest))?, bound(2, largest)?)
+    };
+    let (Some(min), Some(max)) = (min, max) else { return Ok(None) };
     Ok((!min.is_nan() && !max.is_nan()).then_some(Activation::Clip { min, max }))
+}
+
+/// The largest number of a type, if it is one of `f32`, too.
+fn largest_as_f32(dtype: DType) -> Option<f32> {
+    match dtype {
+        DType::F32 => Some(f32::MAX),
+        DType::F64 => None,
+        DType::F16 => Some(f16::MAX.to_f32()),
+        DType::BF16 => Some(bf16::MAX.to_f32()),
+    }
 }
 
 /// As an `f32`, if it is one.

@@ -12,6 +12,7 @@ use convoke::{Attribute, DType, Element};
 use ort_sys::{OrtGraph, OrtNode, OrtOpAttr, OrtOpAttrType, OrtTensorTypeAndShapeInfo, OrtValue, OrtValueInfo};
 
 use crate::api::{Api, Failure, Result};
+use crate::provider::NAME;
 
 /// The code of an int64 tensor.
 const INT64: i32 = 7;
@@ -199,6 +200,16 @@ impl<'g> Node<'g> {
     pub(crate) fn input(self, index: usize) -> Result<Option<Value<'g>>> {
         let Some(value) = self.inputs()?.get(index).copied().flatten() else { return Ok(None) };
         Ok(if value.name()?.is_empty() { None } else { Some(value) })
+    }
+
+    /// Whether onnxruntime has given the node to another provider, which stands before this one.
+    pub(crate) fn is_of_another_provider(self) -> Result<bool> {
+        let mut name = null();
+        // SAFETY: the node lives.
+        self.api.check(unsafe { (self.api.ort.Node_GetEpName)(self.raw.as_ptr(), &mut name) })?;
+        // SAFETY: the text is the node's, and null where it is nobody's yet.
+        let name = unsafe { text(name) };
+        Ok(!name.is_empty() && name.as_bytes() != NAME.to_bytes())
     }
 
     /// All inputs; one that is left out may be `None`.

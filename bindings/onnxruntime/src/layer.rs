@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::{Arc, Mutex};
 
-use convoke::{DType, Element, Operator, PackedWeights, Plan, Planner, Threads, bf16, f16};
+use convoke::{Accuracy, DType, Element, Operator, PackedWeights, Plan, Planner, Threads, bf16, f16};
 use lru::LruCache;
 use num_traits::AsPrimitive;
 use ort_sys::OrtKernelContext;
@@ -39,8 +39,9 @@ impl Run {
         unsafe { Tensor::new(self.api, non_null(value, "input")?) }
     }
 
-    /// Makes the output and returns its elements. They are `len`, which is the shape's.
-    fn output<'r, T: Element>(self, shape: &[usize], len: usize) -> Result<&'r mut [MaybeUninit<T>]> {
+    /// Makes the output and returns its elements. They are `len`, which is the shape's, and live for
+    /// the run. A caller may have bound the output to the memory of an input.
+    fn output<T: Element>(self, shape: &[usize], len: usize) -> Result<NonNull<[MaybeUninit<T>]>> {
         let (mut value, mut data) = (null_mut(), null_mut());
         // Geometry checked that the shape is one of ONNX, whose sizes are of 63 bits.
         let dims: Vec<i64> = shape.iter().map(|size| *size as i64).collect();
@@ -51,7 +52,7 @@ impl Run {
         };
         self.api.check(status)?;
         if len == 0 {
-            return Ok(&mut []);
+            return Ok((&mut [][..]).into());
         }
         // SAFETY: the output is the run's.
         self.api.check(unsafe { (self.api.ort.GetTensorMutableData)(value, &mut data) })?;
@@ -59,9 +60,7 @@ impl Run {
         if !data.is_aligned() {
             return Err(Failure::invalid(format_args!("an output that is not aligned to {} bytes", align_of::<T>())));
         }
-        // SAFETY: onnxruntime allocated so many elements of the node's type, which its type
-        // inference took from X. The output of a fused node shares its memory with no input.
-        Ok(unsafe { std::slice::from_raw_parts_mut(data.as_ptr(), len) })
+        Ok(NonNull::slice_from_raw_parts(data, len))
     }
 }
 
@@ -103,7 +102,8 @@ where
     let Some((w, bias)) = fusion.constants()? else {
         let (w, bias) = (place(fusion.w)?, fusion.bias.map(place).transpose()?);
         let (op, attributes) = (fusion.op.clone(), fusion.attributes.clone());
-        let planner = session.planner().activation(fusion.activation);
+        // Transforming W by Winograd takes longer than the run gains from it.
+        let planner = session.planner().activation(fusion.activation).accuracy(Accuracy::Strict);
         session.log().write(Level::Verbose, || format!("{title}: weights that are inputs are packed in every run"));
         let node = VersionedNode { op, since, attributes };
         let plans = Mutex::new(LruCache::new(MOST_PLANS));
@@ -162,16 +162,40 @@ impl Places {
         let x = x.elements::<T>()?;
         let residual = self.residual.map(|at| run.input(at)?.elements::<T>()).transpose()?;
         let geometry = plan.geometry();
-        let y = run.output::<T>(&geometry.output_shape(), geometry.output_len())?;
+        let len = geometry.output_len();
+        let mut y = run.output::<T>(&geometry.output_shape(), len)?;
         // SAFETY: the run outlives the pool.
         let pool = unsafe { Pool::new(run.api, run.context, plan.threads()) };
         let threads = if plan.threads() > 1 { Threads::Executor(&pool) } else { Threads::Serial };
-        session.with_workspace(|workspace| {
-            workspace.grow_for(plan)?;
-            plan.run_uninit(x, packed, residual, y, workspace, threads)?;
-            Ok(())
-        })
+        let compute = |y: &mut [MaybeUninit<T>]| {
+            session.with_workspace(|workspace| {
+                workspace.grow_for(plan)?;
+                plan.run_uninit(x, packed, residual, y, workspace, threads)?;
+                Ok(())
+            })
+        };
+        if overlaps(y, x) || residual.is_some_and(|residual| overlaps(y, residual)) {
+            let mut own = Vec::new();
+            own.try_reserve_exact(len).map_err(|error| {
+                Failure::other(format_args!("no memory for an output that is bound to an input: {error}"))
+            })?;
+            let own = &mut own.spare_capacity_mut()[..len];
+            compute(own)?;
+            // SAFETY: onnxruntime gave room for so many elements of the node's type, which its type
+            // inference took from X. Inputs in that memory are not read any more.
+            unsafe { y.as_mut() }.copy_from_slice(own);
+            return Ok(());
+        }
+        // SAFETY: as above, but the memory is that of no slice that is read meanwhile.
+        compute(unsafe { y.as_mut() })
     }
+}
+
+/// Whether an output has memory of an input.
+fn overlaps<T>(y: NonNull<[MaybeUninit<T>]>, input: &[T]) -> bool {
+    let (y_start, input) = (y.cast::<T>().as_ptr().cast_const(), input.as_ptr_range());
+    let y_end = y_start.wrapping_add(y.len());
+    y_start < input.end && input.start < y_end
 }
 
 /// A layer whose weights are constant.
@@ -219,6 +243,7 @@ impl<T: Element> FreeLayer<T> {
         let VersionedNode { op, since, attributes } = &self.node;
         let operator = Operator::from_attributes(op, *since, &attributes.for_convoke(), w.dims())?;
         let plan = Arc::new(self.planner.plan::<T>(operator, &key[0])?);
+        self.session.log().write(Level::Verbose, || plan.explain().to_string());
         lock(&self.plans).put(key, plan.clone());
         Ok(plan)
     }

@@ -104,7 +104,10 @@ fn threads(name: &str, value: &str) -> Result<usize> {
 }
 
 fn isa(name: &str, value: &str) -> Result<Isa> {
-    value.parse().map_err(|error| Failure::invalid(format_args!("the option {name} is {value:?}: {error}")))
+    let failure =
+        |reason: &dyn std::fmt::Display| Failure::invalid(format_args!("the option {name} is {value:?}: {reason}"));
+    let isa: Isa = value.parse().map_err(|error| failure(&error))?;
+    isa.absence().map_or(Ok(isa), |absence| Err(failure(&absence)))
 }
 
 fn choice<V: Copy>(name: &str, value: &str, choices: &[(&str, V)]) -> Result<V> {
@@ -182,6 +185,7 @@ mod tests {
             ("threads", "two", "the option threads is \"two\""),
             ("accuracy", "Strict", "strict, standard or fast"),
             ("isa", "sse9", "sse9"),
+            ("isa", if Isa::Neon.is_available() { "avx2" } else { "neon" }, "architecture"),
             ("workspace_limit", "-1", "a number of bytes"),
             ("tune", "yes", "0 or 1"),
             ("tune", "1", "set tuning_file, too"),

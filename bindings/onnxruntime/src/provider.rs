@@ -24,7 +24,7 @@ use crate::options::Options;
 use crate::session::Session;
 
 /// The provider's name. onnxruntime makes [`PREFIX`](crate::options::PREFIX) of it.
-const NAME: &CStr = c"Convoke";
+pub(crate) const NAME: &CStr = c"Convoke";
 const VENDOR: &CStr = c"convoke";
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
@@ -203,14 +203,17 @@ unsafe extern "system" fn supported_devices(
     api.guard(|| {
         // SAFETY: onnxruntime gives room for the number.
         unsafe { *made = 0 };
+        // SAFETY: a C enumeration is returned as an `i32`. A newer onnxruntime may return types that
+        // the Rust enumeration lacks.
+        let kind_of: unsafe extern "system" fn(*const OrtHardwareDevice) -> i32 =
+            unsafe { std::mem::transmute(api.ort.HardwareDevice_Type) };
         // SAFETY: the number of devices is onnxruntime's.
         for &device in unsafe { slice(devices, count) } {
-            // SAFETY: the device lives. Types beyond those of the enumeration do not exist in this
-            // version of the interface, which the runtime was asked for.
-            let kind = unsafe { (api.ort.HardwareDevice_Type)(device) };
+            // SAFETY: the device lives.
+            let kind = unsafe { kind_of(device) };
             // SAFETY: there is room for `most` devices.
             unsafe {
-                if kind == OrtHardwareDeviceType::OrtHardwareDeviceType_CPU && *made < most {
+                if kind == OrtHardwareDeviceType::OrtHardwareDeviceType_CPU as i32 && *made < most {
                     api.check((api.ep.CreateEpDevice)(factory, device, null(), null(), out.add(*made)))?;
                     *made += 1;
                 }
@@ -334,8 +337,7 @@ unsafe extern "system" fn capability(
                 }
             };
             let nodes: Vec<*const OrtNode> = layer.nodes.iter().map(|node| node.as_ptr()).collect();
-            // Where W or the bias is an input, the other one is read in every run, too.
-            let drop_constant_initializers = layer.constants()?.is_some();
+            let drop_constant_initializers = !layer.reads_constants_in_runs()?;
             let options = NodeFusionOptions { ort_version_supported: API_VERSION, drop_constant_initializers };
             // SAFETY: the nodes are of the graph, which lives for the call as `info` does.
             let fused =

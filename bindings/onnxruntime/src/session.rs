@@ -32,7 +32,7 @@ struct TuningFile {
 impl Session {
     pub(crate) fn new(options: Options, log: Log) -> Result<Self> {
         let path = options.tuning_file.clone();
-        let known = path.as_deref().map_or_else(|| Ok(Tuning::default()), read)?;
+        let known = path.as_deref().map_or_else(|| Ok(Tuning::default()), |path| read(path, options.tune))?;
         log.write(Level::Info, || format!("{options:?}, {} layers in the tuning file", known.len()));
         let tuning = TuningFile { path, known: known.into(), measured: Tuning::default() };
         Ok(Self { options, log, tuning: Mutex::new(tuning), workspaces: Mutex::default() })
@@ -93,15 +93,22 @@ impl Session {
 
     /// Writes what was measured. Layers that others wrote meanwhile stay.
     pub(crate) fn save_tuning(&self) -> Result<()> {
+        /// One session at a time reads the file, adds to it, and writes it.
+        static WRITER: Mutex<()> = Mutex::new(());
         let mut file = lock(&self.tuning);
         let Some(path) = file.path.clone().filter(|_| !file.measured.is_empty()) else { return Ok(()) };
-        let mut all = read(&path)?;
+        let _writer = lock(&WRITER);
+        let mut all = read(&path, true)?;
         all.merge(std::mem::take(&mut file.measured));
-        // Renaming replaces a file at once: a reader sees the old one or the new one.
+        // Renaming replaces a file at once: a reader sees the old one or the new one. Another
+        // process writes a file of another name.
         let beside = path.with_extension(format!("{}.new", std::process::id()));
         let written = fs::write(&beside, all.to_string()).and_then(|()| fs::rename(&beside, &path));
-        written
-            .map_err(|error| Failure::other(format_args!("cannot write the tuning file {}: {error}", path.display())))
+        written.map_err(|error| {
+            // What is left of it is of no use.
+            _ = fs::remove_file(&beside);
+            Failure::other(format_args!("cannot write the tuning file {}: {error}", path.display()))
+        })
     }
 
     /// Lends a workspace that no other run uses. It keeps the size that it grows to.
@@ -114,14 +121,14 @@ impl Session {
     }
 }
 
-/// Reads a tuning file. One that does not exist is empty.
-fn read(path: &Path) -> Result<Tuning> {
+/// Reads a tuning file. One that is still to be written may be missing.
+fn read(path: &Path, may_be_missing: bool) -> Result<Tuning> {
     let failure = |what: &str, error: &dyn std::fmt::Display| {
-        Failure::invalid(format_args!("cannot {what} the tuning file {}: {error}", path.display()))
+        Failure::invalid(format_args!("the option tuning_file: cannot {what} {}: {error}", path.display()))
     };
     match fs::read_to_string(path) {
         Ok(text) => text.parse().map_err(|error| failure("understand", &error)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Tuning::default()),
+        Err(error) if may_be_missing && error.kind() == std::io::ErrorKind::NotFound => Ok(Tuning::default()),
         Err(error) => Err(failure("read", &error)),
     }
 }

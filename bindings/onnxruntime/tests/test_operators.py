@@ -117,7 +117,7 @@ def test_wrong_models_are_refused_as_by_onnxruntime(w_shape, constant):
         run_plain(model, feeds)
     with pytest.raises(Exception) as got:
         run(model, feeds)
-    assert got.type.__module__ == wanted.type.__module__
+    assert got.type is wanted.type and str(got.value) == str(wanted.value)
 
 
 def test_a_wrong_shape_in_a_run_is_an_error_that_names_the_rule():
@@ -150,6 +150,6 @@ def test_weights_with_nan_and_infinity(rng):
         result = run(model, feeds)
         assert result.layers == [["Conv"]]
         wanted = plain.run(None, feeds)[0]
-        assert np.isnan(result.outputs[0][:, 3]).any() or np.isinf(result.outputs[0][:, 3]).any()
+        assert not np.isfinite(result.outputs[0][:, 3]).any()
         others = [m for m in range(16) if m != 3]
         assert_close([result.outputs[0][:, others]], [wanted[:, others]])

@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import platform
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from conftest import assert_close, layers, options, run_plain, session
+from onnx import TensorProto, helper
 
 
 def small(m=16, size=20, layers=3, free=False):
@@ -25,6 +27,10 @@ def small(m=16, size=20, layers=3, free=False):
 
 def feeds(rng, *shape):
     return {"x": rng.standard_normal(shape or (1, 8, 20, 20)).astype(np.float32)}
+
+
+# An instruction set of another architecture.
+ABSENT = "avx2" if platform.machine() in ("aarch64", "arm64") else "neon"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +55,7 @@ def test_options(chosen, rng):
     assert_close(made.run(None, x), run_plain(small(), x), 1e-5)
 
 
-@pytest.mark.parametrize("name, value", [("threads", "0"), ("thread", "1"), ("accuracy", "exact"), ("isa", "sse"), ("workspace_limit", "1G"), ("tune", "1"), ("log_level", "debug")])
+@pytest.mark.parametrize("name, value", [("threads", "0"), ("thread", "1"), ("accuracy", "exact"), ("isa", "sse"), ("isa", ABSENT), ("workspace_limit", "1G"), ("tune", "1"), ("tuning_file", "absent.txt"), ("log_level", "debug")])
 @pytest.mark.parametrize("by", ["provider", "configuration"])
 def test_a_mistyped_option_is_an_error(name, value, by):
     made = options()
@@ -64,9 +70,39 @@ def test_a_mistyped_option_is_an_error(name, value, by):
         inner.initialize_session([], [], set())
 
 
+@pytest.mark.parametrize("chosen", [{"threads": 0}, {"accuracy": "exact"}, {"isa": ABSENT}, {"tune": True}, {"tuning_file": "absent.txt"}, {"log_level": "debug"}], ids=str)
+def test_add_to_refuses_what_cannot_be(chosen):
+    """A session may not run on onnxruntime's own provider instead, as 1.24 would have it."""
+    made = options()
+    with pytest.raises(ValueError, match=f"^convoke: .*{next(iter(chosen))}"):
+        convoke_onnxruntime.add_to(made, **chosen)
+    assert not made.has_providers()
+
+
 def test_the_pool_of_the_session_is_what_layers_are_split_for():
     made = convoke_onnxruntime.add_to(options(pool=3))
     assert made.get_session_config_entry("ep.convoke.threads") == "3"
+
+
+def quantised():
+    """A Conv between DequantizeLinear and QuantizeLinear, as quantising tools write it."""
+    net = models.Network("quantised", [1, 8, 20, 20])
+    (scale, zero), (small_scale, small_zero) = [(net.constant(np.float32(s)), net.constant(z)) for s, z in ((0.02, np.uint8(128)), (0.01, np.int8(0)))]
+    w = net.constant(np.random.default_rng(3).integers(-20, 20, (16, 8, 3, 3)).astype(np.int8))
+    x = net.node("DequantizeLinear", net.node("QuantizeLinear", "x", scale, zero), scale, zero)
+    x = net.node("Relu", net.node("Conv", x, net.node("DequantizeLinear", w, small_scale, small_zero), pads=[1] * 4))
+    # Of float weights that are not quantised.
+    y = net.conv(net.node("DequantizeLinear", net.node("QuantizeLinear", x, scale, zero), scale, zero), 4, 16, [3, 3])
+    return net.model(y).SerializeToString()
+
+
+def test_a_quantised_conv_stays_with_onnxruntime_which_computes_it_in_int8(rng):
+    made, x = session(quantised()), feeds(rng)
+    assert layers(made) == [["Conv"]]
+    parts = made.get_provider_graph_assignment_info()
+    ops = [node.op_type for part in parts if part.ep_name == "CPUExecutionProvider" for node in part.get_nodes()]
+    assert "Conv" in ops or "QLinearConv" in ops
+    assert_close(made.run(None, x), run_plain(quantised(), x), 1e-5)
 
 
 def output_of(code, *arguments):
@@ -80,13 +116,14 @@ def output_of(code, *arguments):
 def test_the_log_says_what_runs_how_and_what_does_not():
     code = """
 from test_sessions import *
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 onnxruntime.set_default_logger_severity(2)
 made = convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), log_level="verbose")
 onnxruntime.InferenceSession(small(), made)
-# A group that does not divide: onnxruntime's own shape inference lets it pass where X is unknown.
+onnxruntime.InferenceSession(quantised(), convoke_onnxruntime.add_to(onnxruntime.SessionOptions()))
+# A group that does not divide: onnxruntime's own shape inference lets it pass.
 graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], "odd", group=2)], "odd",
-    [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "c", "h", "w"])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
     [numpy_helper.from_array(np.ones((5, 2, 3, 3), np.float32), "w")])
 made = convoke_onnxruntime.add_to(onnxruntime.SessionOptions())
 try:
@@ -99,7 +136,24 @@ except Exception as error:
     assert "(Conv + Relu): Conv float: X [1, 8, 20, 20]" in text
     assert "picked" in text and "not naive" in text
     assert "3 layers are convoke's" in text
+    assert "(Conv) is left to onnxruntime: X and W are dequantised" in text
+    assert 'node "odd" (Conv) is left to onnxruntime: Conv: ' in text
     assert "an error:" in text and "it ran" not in text
+
+
+def test_weights_that_are_inputs_are_not_transformed_in_every_run():
+    """The layer is one that Winograd computes where the weights are constant."""
+    code = """
+from test_operators import layer
+from test_sessions import *
+onnxruntime.set_default_logger_severity(2)
+for constant in (True, False):
+    model, x = layer("Conv", 1, [1, 64, 28, 28], [64, 64, 3, 3], constant=constant, pads=[1] * 4)
+    onnxruntime.InferenceSession(model.SerializeToString(), convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), threads=1, log_level="verbose")).run(None, x)
+"""
+    picks = [line.split("picked ")[1] for line in output_of(code).splitlines() if "picked " in line]
+    assert len(picks) == 2
+    assert picks[0].startswith("winograd") and not picks[1].startswith("winograd")
 
 
 def test_a_tuning_file_is_written_and_read(tmp_path, rng):
@@ -131,6 +185,46 @@ onnxruntime.InferenceSession(small(), convoke_onnxruntime.add_to(onnxruntime.Ses
         made = onnxruntime.capi.onnxruntime_pybind11_state.InferenceSession(convoke_onnxruntime.add_to(options(), tuning_file=path), small(), False, False)
         made.initialize_session([], [], set())
     assert path.read_text() == "nonsense"
+
+
+def test_sessions_that_are_made_at_the_same_time_share_a_tuning_file(tmp_path):
+    path, failures = tmp_path / "tuning.txt", []
+
+    def work(first):
+        for m in range(first, first + 24, 8):
+            try:
+                session(small(m=m, size=6, layers=1), tuning_file=path, tune=True, threads=1)
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in (8, 32, 56, 80)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(path.read_text().splitlines()) == 1 + 12
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("bound", ["x", "r"])
+def test_an_output_may_be_bound_to_the_memory_of_an_input(bound, rng):
+    net = models.Network("bound", [1, 8, 20, 20])
+    if bound == "r":
+        net.inputs.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, [1, 8, 20, 20]))
+    y = net.node("Add", net.conv("x", 8, 8, [3, 3], pads=[1] * 4), bound)
+    model = net.model(y).SerializeToString()
+    x = {value.name: rng.standard_normal((1, 8, 20, 20)).astype(np.float32) for value in net.inputs}
+    wanted = run_plain(model, x)
+    made = session(model)
+    assert layers(made) == [["Conv", "Add"]]
+    tensors = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value.copy()) for name, value in x.items()}
+    binding = made.io_binding()
+    for name, tensor in tensors.items():
+        binding.bind_ortvalue_input(name, tensor)
+    binding.bind_ortvalue_output(y, tensors[bound])
+    made.run_with_iobinding(binding)
+    assert_close([tensors[bound].numpy()], wanted, 1e-5)
 
 
 def test_shapes_that_change(rng):
@@ -196,6 +290,67 @@ wanted = onnxruntime.InferenceSession(small(), shared(), providers=["CPUExecutio
 for made in [onnxruntime.InferenceSession(small(), convoke_onnxruntime.add_to(shared(), threads=2)) for _ in range(2)]:
     assert len(layers(made)) == 3
     assert_close(made.run(None, x), wanted, 1e-5)
+print("done")
+"""
+    assert "done" in output_of(code)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs Linux")
+def test_runs_start_no_threads_and_use_those_of_onnxruntime():
+    """In a process of its own, where no other session has threads."""
+    code = """
+from test_sessions import *
+import contextlib, time
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+# The processor time of each thread. Those that packed may be about to end.
+def seconds():
+    found = {}
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            fields = pathlib.Path(f"/proc/self/task/{task}/stat").read_text().rsplit(") ")[1].split()
+            found[task] = sum(map(int, fields[11:13])) * TICK
+    return found
+settings = options(pool=2)
+# Threads that wait must not count as threads that compute.
+settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+made = onnxruntime.InferenceSession(small(m=64, size=56, layers=4), convoke_onnxruntime.add_to(settings))
+assert len(layers(made)) == 4
+x = feeds(np.random.default_rng(1), 1, 8, 56, 56)
+made.run(None, x)
+before = seconds()
+deadline = time.monotonic() + 60
+while True:
+    for _ in range(50):
+        made.run(None, x)
+    after = seconds()
+    assert after.keys() <= before.keys()
+    busy = sorted(after[task] - before[task] for task in after)
+    if busy[-2] > 0.1:
+        break
+    assert time.monotonic() < deadline, busy
+print("done")
+"""
+    assert "done" in output_of(code)
+
+
+def test_the_library_can_be_unloaded_and_loaded_again():
+    code = """
+from test_sessions import *
+x = feeds(np.random.default_rng(1))
+def run():
+    made = session(small(), threads=2, pool=2)
+    assert len(layers(made)) == 3
+    return made.run(None, x)
+def there():
+    return [device.ep_name for device in onnxruntime.get_ep_devices()].count(convoke_onnxruntime.PROVIDER)
+first = run()
+assert there() == 1
+gc.collect()
+for _ in range(2):
+    convoke_onnxruntime.unregister()
+    assert there() == 0
+np.testing.assert_array_equal(run(), first)
+assert there() == 1
 print("done")
 """
     assert "done" in output_of(code)

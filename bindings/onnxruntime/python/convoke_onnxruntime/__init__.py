@@ -21,6 +21,8 @@ PROVIDER = "Convoke"
 """The provider's name, as in ``InferenceSession.get_providers()``."""
 
 _REGISTERED_AS = "convoke"
+# The smallest model that onnxruntime takes: a graph "trial" whose float input x is its output.
+_TRIAL = b"\x08\x08:\x1d\x12\x05trialZ\x09\x0a\x01x\x12\x04\x0a\x02\x08\x01b\x09\x0a\x01x\x12\x04\x0a\x02\x08\x01B\x02\x10\x0d"
 _lock = threading.Lock()
 _registered = False
 
@@ -78,7 +80,7 @@ def add_to(
     options. What is ``None`` has its default; ``threads`` is then the options'
     ``intra_op_num_threads``, which must be set before.
 
-    Returns the same options.
+    Returns the same options. Raises ``ValueError`` for a value that cannot be.
     """
     if threads is None and session_options.intra_op_num_threads > 0:
         threads = session_options.intra_op_num_threads
@@ -93,5 +95,25 @@ def add_to(
         "log_level": log_level,
     }
     texts = {name: str(value) for name, value in chosen.items() if value is not None}
+    _try(texts, session_options.use_per_session_threads)
     session_options.add_provider_for_devices(devices(), texts)
     return session_options
+
+
+def _try(texts: dict[str, str], use_per_session_threads: bool) -> None:
+    """Makes a session of a trial model, so that mistakes are errors here.
+
+    ``InferenceSession`` of onnxruntime 1.24 only prints such an error, and goes on without convoke.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.use_per_session_threads = use_per_session_threads
+    options.add_provider_for_devices(devices(), texts)
+    try:
+        onnxruntime.InferenceSession(_TRIAL, options, enable_fallback=False)
+    except Exception as error:
+        _, found, message = str(error).partition("convoke: ")
+        # What is not convoke's is for the user's own session to say, if it is true of that one.
+        if found:
+            raise ValueError(f"convoke: {message.strip()}") from None
