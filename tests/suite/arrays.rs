@@ -135,3 +135,22 @@ fn an_output_without_elements_whose_axes_are_too_long_is_an_error() {
     assert_eq!(error.kind(), ErrorKind::Overflow, "{error}");
     assert!(error.to_string().contains("what an array can have"), "{error}");
 }
+
+/// The program of docs/linking.md, word for word.
+#[test]
+fn the_program_of_the_page_on_linking_runs() -> Result<(), convoke::Error> {
+    use convoke::{Conv, conv_array};
+    use ndarray::{Array4, array};
+
+    let (x, w) = (Array4::<f32>::ones((1, 2, 5, 5)), Array4::<f32>::ones((3, 2, 3, 3)));
+    let conv = Conv::new(w.shape()).strides([2, 2]);
+    let y = conv_array(&conv, x.view(), w.view(), Some(array![0.0, 1.0, 2.0].view()))?;
+    assert_eq!((y.shape(), y[[0, 2, 1, 1]]), ([1, 3, 2, 2].as_slice(), 20.0));
+
+    let lines = |text: &'static str| text.lines().map(str::trim).collect::<Vec<_>>();
+    let page = include_str!("../../docs/linking.md");
+    let mut blocks = page.split("```rust,ignore\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let program = lines(blocks.find(|block| block.contains("conv_array")).unwrap());
+    assert!(program.len() == 7 && lines(include_str!("arrays.rs")).windows(7).any(|own| own == program));
+    Ok(())
+}

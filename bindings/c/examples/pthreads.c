@@ -3,8 +3,11 @@
  *     cc pthreads.c $(pkg-config --cflags --libs convoke) -pthread -o pthreads && ./pthreads 2
  *
  * The pool's threads wait for work, and the thread that calls the library works with them. Any pool
- * with a loop can take its place: pthreadpool's pthreadpool_parallelize_1d has the same four
- * arguments. */
+ * with a loop can take its place. With pthreadpool, `parallel_for` is one call:
+ *
+ *     pthreadpool_parallelize_1d(context, task, task_context, count, 0);
+ *
+ * Its last argument is for flags, and 0 means none. */
 #include <convoke.h>
 
 #include <pthread.h>

@@ -20,6 +20,9 @@
  * - **Errors.** A function that can fail returns a convoke_status, and writes the reason to its
  *   last argument, which may be NULL. Nothing else is written if it fails, except where a function
  *   says so. There is no state of a thread or of the process.
+ * - **Memory.** If memory whose size depends on the layer cannot be allocated, the call fails with
+ *   CONVOKE_STATUS_OUT_OF_MEMORY. If not even a handle, a list or a message can be, the process
+ *   ends.
  * - **Pointers** are checked by functions that return a status: for NULL and alignment; and Y,
  *   workspace and the memory of packed weights for overlaps with each other and with tensors. The
  *   memory behind a pointer must have the length that is passed with it.
@@ -523,7 +526,7 @@ typedef struct convoke_pack_args {
     size_t bias_len;
     /**
      * Where the packed weights go: at an address that is a multiple of `packed_alignment` of
-     * convoke_plan_info. It must not overlap W and bias.
+     * convoke_plan_info. It must not overlap W and bias. What it holds before does not matter.
      */
     void *memory;
     /**
@@ -783,7 +786,8 @@ convoke_status convoke_plan_get_info(const struct convoke_plan *plan,
  * @param dims     becomes the shape, if there is room for all of it.
  * @param capacity the number of dimensions that `dims` has room for. If it is 0, only `rank` is
  *                 written, and `dims` may be NULL.
- * @param rank     becomes the number of dimensions, which is that of X.
+ * @param rank     becomes the number of dimensions, which is that of X; also if there is too
+ *                 little room (CONVOKE_STATUS_BUFFER_LENGTH).
  * @param error    becomes the reason of a failure; may be NULL.
  */
 CONVOKE_NODISCARD
@@ -803,7 +807,8 @@ convoke_status convoke_plan_output_shape(const struct convoke_plan *plan,
  * @param text     becomes the text, with a zero at its end, if there is room for all of it.
  * @param capacity bytes that `text` has room for. If it is 0, only `length` is written, and `text`
  *                 may be NULL.
- * @param length   becomes the length of the text in bytes, without the zero at its end.
+ * @param length   becomes the length of the text in bytes, without the zero at its end; also if
+ *                 there is too little room (CONVOKE_STATUS_BUFFER_LENGTH).
  * @param error    becomes the reason of a failure; may be NULL.
  */
 CONVOKE_NODISCARD
@@ -824,8 +829,10 @@ void convoke_plan_destroy(struct convoke_plan *plan);
  * Packs W and the bias into memory of the caller.
  *
  * The plan accepts the weights, and so do plans that are made with them as `packed` of
- * convoke_plan_options. If the call fails, the memory is as before, unless nothing was left to
- * allocate for the bias (CONVOKE_STATUS_OUT_OF_MEMORY).
+ * convoke_plan_options. If the call fails, the memory is as before, with three exceptions: it may
+ * be written if nothing is left to allocate for the bias (CONVOKE_STATUS_OUT_OF_MEMORY), if it
+ * does not keep what is written (CONVOKE_STATUS_INVALID_PACKED), and after
+ * CONVOKE_STATUS_INTERNAL.
  *
  * @param plan   how the weights are packed.
  * @param args   the weights, and the memory that they go to.
@@ -885,11 +892,13 @@ void convoke_packed_destroy(struct convoke_packed *packed);
 /**
  * Computes Y from X.
  *
- * It allocates nothing, and starts no threads. The result is the same, bit for bit, for any number
- * of threads. Threads may run the same plan at the same time, each with its own Y and workspace.
+ * A run that succeeds allocates nothing; one that fails allocates its message. No run starts
+ * threads. The result is the same, bit for bit, for any number of threads. Threads may run the
+ * same plan at the same time, each with its own Y and workspace.
  *
- * If the call fails, Y is as before, with one exception: if the executor makes no call, Y is
- * written, and the call fails with CONVOKE_STATUS_THREADS.
+ * If the call fails, Y is as before, with two exceptions. If the executor makes no call, all of Y
+ * is written, and the call fails with CONVOKE_STATUS_THREADS. After CONVOKE_STATUS_INTERNAL, a
+ * part of Y may be written.
  *
  * @param plan  the plan.
  * @param args  weights, tensors, workspace and threads.

@@ -49,15 +49,29 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    /// Memory that holds packed weights.
+    ///
     /// # Safety
-    /// Unless the pointer is null, the memory must live, and nobody may write it, as long as the value
-    /// and what is made of it. To be packed into, nobody else may use it meanwhile, and it must not
-    /// overlap what is packed.
+    /// Unless the pointer is null, the memory must be initialised and live, and nobody may write
+    /// it, as long as the value and what is made of it.
     unsafe fn new(begin: *mut u8, len: usize) -> Result<Self> {
-        let begin = pointers::checked("memory", begin, len)?.cast_mut();
+        let begin = pointers::checked_bytes("memory", begin, len, Workspace::ALIGNMENT)?;
         // Without bytes, an address that no alignment refuses.
         let begin = if len == 0 { ptr::without_provenance_mut(Workspace::ALIGNMENT) } else { begin };
         Ok(Self { begin, len })
+    }
+
+    /// Memory to pack into, which need not be initialised: it becomes zero.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new), but for that. Nobody else may use it while weights are packed, and it
+    /// must not overlap what is packed.
+    unsafe fn cleared(begin: *mut u8, len: usize) -> Result<Self> {
+        // SAFETY: the same, and it is initialised before anybody reads it.
+        let memory = unsafe { Self::new(begin, len)? };
+        // SAFETY: the caller's memory, checked.
+        unsafe { memory.begin.write_bytes(0, len) };
+        Ok(memory)
     }
 
     fn extent(&self) -> Extent {
@@ -67,14 +81,15 @@ impl Memory {
 
 impl AsRef<[u8]> for Memory {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: checked by `new`, and nobody writes it, says the caller.
+        // SAFETY: checked by `new`. It is initialised and nobody writes it, says the caller.
         unsafe { slice::from_raw_parts(self.begin, self.len) }
     }
 }
 
 impl AsMut<[u8]> for Memory {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: checked by `new`. Only packing asks for it, while nobody else uses the memory.
+        // SAFETY: checked and initialised by `cleared`. Only packing asks for it, while nobody else
+        // uses the memory.
         unsafe { slice::from_raw_parts_mut(self.begin, self.len) }
     }
 }
@@ -94,7 +109,7 @@ pub struct PackArgs {
     /// Elements of the bias: `bias_len` of convoke_plan_info. 0 without one.
     pub bias_len: usize,
     /// Where the packed weights go: at an address that is a multiple of `packed_alignment` of
-    /// convoke_plan_info. It must not overlap W and bias.
+    /// convoke_plan_info. It must not overlap W and bias. What it holds before does not matter.
     pub memory: *mut c_void,
     /// Bytes of `memory`: exactly `packed_bytes` of convoke_plan_info.
     pub memory_bytes: usize,
@@ -140,7 +155,7 @@ pub(crate) unsafe fn pack<T: COf>(plan: &convoke::Plan<T>, args: &PackArgs) -> R
     let (w, bias, memory) = unsafe {
         let w = pointers::values("w", w, args.w_len)?;
         let bias = if has_bias { Some(pointers::values("bias", bias, args.bias_len)?) } else { None };
-        (w, bias, Memory::new(args.memory.cast(), args.memory_bytes)?)
+        (w, bias, Memory::cleared(args.memory.cast(), args.memory_bytes)?)
     };
     let extent = memory.extent();
     Ok(Packed { weights: T::erase(plan.pack_into(w, bias, memory)?), extent })
@@ -149,8 +164,10 @@ pub(crate) unsafe fn pack<T: COf>(plan: &convoke::Plan<T>, args: &PackArgs) -> R
 /// Packs W and the bias into memory of the caller.
 ///
 /// The plan accepts the weights, and so do plans that are made with them as `packed` of
-/// convoke_plan_options. If the call fails, the memory is as before, unless nothing was left to
-/// allocate for the bias (CONVOKE_STATUS_OUT_OF_MEMORY).
+/// convoke_plan_options. If the call fails, the memory is as before, with three exceptions: it may
+/// be written if nothing is left to allocate for the bias (CONVOKE_STATUS_OUT_OF_MEMORY), if it
+/// does not keep what is written (CONVOKE_STATUS_INVALID_PACKED), and after
+/// CONVOKE_STATUS_INTERNAL.
 ///
 /// @param plan   how the weights are packed.
 /// @param args   the weights, and the memory that they go to.

@@ -304,7 +304,8 @@ impl<T: Copy> Room<T> {
 /// @param dims     becomes the shape, if there is room for all of it.
 /// @param capacity the number of dimensions that `dims` has room for. If it is 0, only `rank` is
 ///                 written, and `dims` may be NULL.
-/// @param rank     becomes the number of dimensions, which is that of X.
+/// @param rank     becomes the number of dimensions, which is that of X; also if there is too
+///                 little room (CONVOKE_STATUS_BUFFER_LENGTH).
 /// @param error    becomes the reason of a failure; may be NULL.
 #[must_use]
 #[unsafe(no_mangle)]
@@ -338,7 +339,8 @@ pub unsafe extern "C" fn convoke_plan_output_shape(
 /// @param text     becomes the text, with a zero at its end, if there is room for all of it.
 /// @param capacity bytes that `text` has room for. If it is 0, only `length` is written, and `text`
 ///                 may be NULL.
-/// @param length   becomes the length of the text in bytes, without the zero at its end.
+/// @param length   becomes the length of the text in bytes, without the zero at its end; also if
+///                 there is too little room (CONVOKE_STATUS_BUFFER_LENGTH).
 /// @param error    becomes the reason of a failure; may be NULL.
 #[must_use]
 #[unsafe(no_mangle)]

@@ -122,6 +122,32 @@ pub(crate) fn checked_bytes(name: &str, pointer: *mut u8, len: usize, alignment:
     Ok(pointer)
 }
 
+/// Scratch memory of the caller, whose bytes need not be initialised: they get values, which are
+/// any.
+///
+/// # Safety
+/// The pointer must be one of [`checked_bytes`] for `len` bytes, to memory of the caller that
+/// nobody else uses in `'a`.
+#[inline]
+pub(crate) unsafe fn scratch<'a>(pointer: *mut u8, len: usize) -> &'a mut [u8] {
+    // A slice of bytes that nobody has initialised is undefined behaviour, and to zero them in each
+    // run would take longer than some layers. The compiler has to assume that this assembly writes
+    // all bytes behind the address that it is given. It is empty, so that they keep what they hold.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    // SAFETY: there are no instructions.
+    unsafe {
+        std::arch::asm!("/* {0} */", in(reg) pointer, options(nostack, preserves_flags));
+    }
+    // Not all targets have stable assembly.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    // SAFETY: the caller's memory, which may be written.
+    unsafe {
+        pointer.write_bytes(0, len);
+    }
+    // SAFETY: the caller's memory, which nobody else uses, and initialised above.
+    unsafe { slice::from_raw_parts_mut(pointer, len) }
+}
+
 /// A text of the caller.
 ///
 /// # Safety
@@ -157,6 +183,9 @@ pub(crate) unsafe trait Versioned: Copy {
     /// The end of the last field of the first released version. It stays when fields are added, so
     /// that programs with an older header go on.
     const FIRST_BYTES: usize;
+
+    /// The end of its last field, which is also its size. A struct that grows says it for itself.
+    const BYTES: usize = Self::FIRST_BYTES;
 }
 
 /// The caller's `struct_size`, if it is that of a version of the struct.
@@ -164,9 +193,10 @@ pub(crate) unsafe trait Versioned: Copy {
 /// # Safety
 /// The pointer must be null, or one to a struct whose first field can be read.
 unsafe fn struct_size<T: Versioned>(pointer: *const T) -> Result<usize> {
-    // A field of a later version would be taken for padding of the first one, which callers need
-    // not zero.
-    const { assert!(T::FIRST_BYTES <= size_of::<T>() && T::FIRST_BYTES.is_multiple_of(align_of::<T>())) };
+    // Without padding at the end of any version. Callers need not zero it, and a later version
+    // would take it for a field.
+    const { assert!(T::FIRST_BYTES.is_multiple_of(align_of::<T>()), "the first version ends in padding") };
+    const { assert!(T::BYTES == size_of::<T>(), "the struct has grown: set BYTES, and let no padding follow") };
     check(T::NAME, pointer)?;
     // SAFETY: the first field of the caller's struct.
     let size = unsafe { pointer.cast::<usize>().read() };
@@ -188,8 +218,8 @@ unsafe fn struct_size<T: Versioned>(pointer: *const T) -> Result<usize> {
 const MOST_STRUCT_BYTES: usize = 4096;
 
 /// A struct of the caller. The fields that an earlier version of it lacks are zero. Those that a
-/// later version has more must be zero, because this version does not know them. A struct of another
-/// version is copied to `room`.
+/// later version has more must be zero, because this version does not know them. A struct of
+/// another version is copied to `room`.
 ///
 /// # Safety
 /// The pointer must be null, or point to `struct_size` bytes that nobody changes while the
@@ -311,6 +341,7 @@ mod tests {
     unsafe impl Versioned for Known {
         const NAME: &'static str = "known";
         const FIRST_BYTES: usize = 2 * size_of::<usize>();
+        const BYTES: usize = 3 * size_of::<usize>();
     }
 
     /// What is read of a caller's struct of some fields, and what is written to it.
@@ -351,6 +382,7 @@ mod tests {
     unsafe impl<T: Versioned> Versioned for Grown<T> {
         const NAME: &'static str = T::NAME;
         const FIRST_BYTES: usize = T::FIRST_BYTES;
+        const BYTES: usize = size_of::<Self>();
     }
 
     /// Reads and writes a struct of a program that was built with the header of the first version.

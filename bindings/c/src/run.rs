@@ -230,9 +230,8 @@ pub(crate) unsafe fn run<T: COf>(layer: &TypedPlan<T>, args: &RunArgs) -> Result
     let (scratch, bytes) = (args.workspace.cast::<u8>(), args.workspace_bytes);
     let scratch = pointers::checked_bytes("workspace", scratch, bytes, Workspace::ALIGNMENT)?;
     tensors.check_apart(packed, Extent::new(scratch, bytes))?;
-    // SAFETY: the caller's memory, checked, and apart from all other memory of the run. Bytes that
-    // the caller has not initialised are written before they are read.
-    let mut workspace = Workspace::borrowed(unsafe { slice::from_raw_parts_mut(scratch, bytes) });
+    // SAFETY: the caller's memory, checked, and apart from all other memory of the run.
+    let mut workspace = Workspace::borrowed(unsafe { pointers::scratch(scratch, bytes) });
     if args.executor.is_null() {
         // SAFETY: the tensors are the caller's.
         return unsafe { run_images(layer, weights, &tensors, &mut workspace, Threads::Serial) };
@@ -280,11 +279,13 @@ unsafe fn run_images<T: COf>(
 
 /// Computes Y from X.
 ///
-/// It allocates nothing, and starts no threads. The result is the same, bit for bit, for any number
-/// of threads. Threads may run the same plan at the same time, each with its own Y and workspace.
+/// A run that succeeds allocates nothing; one that fails allocates its message. No run starts
+/// threads. The result is the same, bit for bit, for any number of threads. Threads may run the
+/// same plan at the same time, each with its own Y and workspace.
 ///
-/// If the call fails, Y is as before, with one exception: if the executor makes no call, Y is
-/// written, and the call fails with CONVOKE_STATUS_THREADS.
+/// If the call fails, Y is as before, with two exceptions. If the executor makes no call, all of Y
+/// is written, and the call fails with CONVOKE_STATUS_THREADS. After CONVOKE_STATUS_INTERNAL, a
+/// part of Y may be written.
 ///
 /// @param plan  the plan.
 /// @param args  weights, tensors, workspace and threads.

@@ -4,15 +4,18 @@ The layer has one multiply-add, which takes convoke itself about 0.1 microsecond
 runs in Rust). What is left is the way from Python and back.
 """
 
+import argparse
 import timeit
 
 import convoke
 import numpy as np
 
-CALLS = 20000
-
 
 def main():
+    parser = argparse.ArgumentParser(description="Times what a run costs above the layer itself.")
+    parser.add_argument("--calls", type=int, default=20000, help="calls that are timed together")
+    parser.add_argument("--repeat", type=int, default=15, help="times that they are, of which the shortest counts")
+    options = parser.parse_args()
     plan = convoke.Planner().conv([1, 1, 1, 1], [1, 1, 1, 1])
     packed, x, y = plan.pack(np.ones([1, 1, 1, 1], np.float32)), np.ones([1, 1, 1, 1], np.float32), np.zeros([1, 1, 1, 1], np.float32)
     calls = {
@@ -22,7 +25,7 @@ def main():
         "numpy.add(x, x, out=y), to compare": lambda: np.add(x, x, out=y),
     }
     for name, call in calls.items():
-        seconds = min(timeit.repeat(call, number=CALLS, repeat=15)) / CALLS
+        seconds = min(timeit.repeat(call, number=options.calls, repeat=options.repeat)) / options.calls
         print(f"{name:<36} {seconds * 1e6:6.2f} us")
 
 

@@ -105,7 +105,10 @@ impl<'py, T: Number> Tensor<'py, T> {
         if value.is_instance(masked_array(py)?)? {
             return refuse(format_args!("has a mask, which would be ignored: pass its method filled()"));
         }
-        let dtype = array.dtype();
+        // Messages call methods of Python, which lets other threads run: from here on, only the
+        // view is looked at.
+        let view = private_view(array)?;
+        let dtype = view.dtype();
         if element_type(&dtype)? != Some(T::DTYPE) {
             let wanted = dtype_name(T::DTYPE);
             return refuse(format_args!(
@@ -113,15 +116,8 @@ impl<'py, T: Number> Tensor<'py, T> {
                 dtype.str()?
             ));
         }
-        // SAFETY: it is an array. Null means its own dtype, and the class is that of plain arrays.
-        let view = unsafe {
-            let class = PyUntypedArray::type_object_raw(py);
-            let view = PY_ARRAY_API.PyArray_View(py, array.as_array_ptr(), ptr::null_mut(), class);
-            Bound::from_owned_ptr_or_err(py, view)?
-        };
-        // SAFETY: numpy made an array, and its elements are those of T in the machine's order of
-        // bytes.
-        Ok(Self { name, array: unsafe { view.cast_into_unchecked() } })
+        // SAFETY: it is an array, whose elements are those of T in the machine's order of bytes.
+        Ok(Self { name, array: unsafe { view.into_any().cast_into_unchecked() } })
     }
 
     /// # Errors
@@ -223,6 +219,19 @@ impl<'py, T: Number> Tensor<'py, T> {
             _ => "is in use by a run of another thread",
         };
         refusal(self.array.py(), ErrorKind::InvalidInput, format_args!("{} {reason}", self.name))
+    }
+}
+
+/// A view of all of an array, as a plain `numpy.ndarray`, which only the caller has. Other threads
+/// can change shape and dtype of an array in place, but not those of its views.
+pub(crate) fn private_view<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let py = array.py();
+    // SAFETY: it is an array. Null means its own dtype, and the class is that of plain arrays, so
+    // that numpy makes an array, or sets an error.
+    unsafe {
+        let class = PyUntypedArray::type_object_raw(py);
+        let view = PY_ARRAY_API.PyArray_View(py, array.as_array_ptr(), ptr::null_mut(), class);
+        Ok(Bound::from_owned_ptr_or_err(py, view)?.cast_into_unchecked())
     }
 }
 

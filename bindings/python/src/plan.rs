@@ -3,11 +3,11 @@
 use std::any::Any;
 
 use convoke::{DType, Element, ErrorKind, Explanation, Geometry, Planner, bf16, f16};
-use numpy::{PyArrayDescr, PyArrayMethods, PyReadonlyArray1, PyUntypedArray};
+use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::arrays::{Name, Number, Tensor, dtype_name, element_type, empty, uninit};
+use crate::arrays::{Name, Number, Tensor, dtype_name, element_type, empty, private_view, uninit};
 use crate::errors::{exception, refusal};
 use crate::planner::DTYPES;
 use crate::threads::{Pooled, with_workspace};
@@ -54,8 +54,7 @@ impl Plan {
         residual: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let pool = Pooled::of(x.py(), self.plan.explanation().threads())?;
-        self.plan.run(&Arrays { x, residual, out }, packed, self.dtype.bind(x.py()), &pool)
+        self.plan.run(&Arrays { x, residual, out }, packed, self.dtype.bind(x.py()))
     }
 
     /// Whether a run accepts these weights: this plan packed them, or was made for them by
@@ -176,17 +175,18 @@ impl PackedWeights {
     /// 64 bytes, as mapped files do. Nothing may write to its memory by another way.
     #[staticmethod]
     #[pyo3(signature = (data, dtype))]
-    fn from_shared(data: PyReadonlyArray1<'_, u8>, dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let (py, dtype) = (data.py(), PyArrayDescr::new(data.py(), dtype)?);
-        if data.getattr("flags")?.getattr("writeable")?.extract()? {
+    fn from_shared(data: &Bound<'_, PyUntypedArray>, dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = data.py();
+        let view = private_view(data)?.into_any().cast_into::<PyArray1<u8>>()?;
+        let dtype = PyArrayDescr::new(py, dtype)?;
+        if view.getattr("flags")?.getattr("writeable")?.extract()? {
             let message = "packed weights: the array is writeable: call its setflags(write=False)";
             return Err(refusal(py, ErrorKind::InvalidPacked, message));
         }
-        let Ok(bytes) = data.as_slice() else {
+        if !view.is_c_contiguous() {
             return Err(refusal(py, ErrorKind::InvalidPacked, "packed weights: the array is not contiguous"));
-        };
-        let (data_ptr, len) = (bytes.as_ptr(), bytes.len());
-        let owner = SharedBytes { begin: data_ptr, len, _array: data.as_untyped().clone().unbind() };
+        }
+        let owner = SharedBytes { begin: view.data(), len: view.len(), _view: view.unbind() };
         Self::load(&dtype, Source::Shared(owner), py)
     }
 
@@ -253,14 +253,14 @@ impl Source<'_> {
     }
 }
 
-/// The elements of a read-only array, and the array, which keeps them.
+/// The elements of a read-only array, and a view of it that nobody else has, which keeps them.
 struct SharedBytes {
     begin: *const u8,
     len: usize,
-    _array: Py<PyUntypedArray>,
+    _view: Py<PyArray1<u8>>,
 }
 
-// SAFETY: the bytes are only read, by any thread, and the array's count of references is changed
+// SAFETY: the bytes are only read, by any thread, and the view's count of references is changed
 // when a thread has Python's lock.
 unsafe impl Send for SharedBytes {}
 // SAFETY: as for `Send`.
@@ -268,9 +268,12 @@ unsafe impl Sync for SharedBytes {}
 
 impl AsRef<[u8]> for SharedBytes {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: they are the elements of a contiguous array, which lives. numpy does not move or
-        // free the memory of an array that is referenced from elsewhere, and the documentation of
-        // `from_shared` asks that nothing writes to it.
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: they are the elements of a contiguous view, which lives. numpy does not move or
+        // free the memory of an array that has views, and the documentation of `from_shared` asks
+        // that nothing writes to it.
         unsafe { std::slice::from_raw_parts(self.begin, self.len) }
     }
 }
@@ -293,7 +296,6 @@ trait AnyPlan: Send + Sync {
         arrays: &Arrays<'_, 'py>,
         packed: &PackedWeights,
         dtype: &Bound<'py, PyArrayDescr>,
-        pool: &Pooled,
     ) -> PyResult<Bound<'py, PyAny>>;
 }
 
@@ -330,7 +332,6 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
         arrays: &Arrays<'_, 'py>,
         packed: &PackedWeights,
         dtype: &Bound<'py, PyArrayDescr>,
-        pool: &Pooled,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, geometry) = (dtype.py(), self.geometry());
         let (op, output_shape) = (geometry.op, geometry.output_shape());
@@ -356,6 +357,9 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
         let (x_read, residual) = (x.read()?, residual.map(|residual| residual.read()).transpose()?);
         let (x, residual) = (x_read.as_slice()?, residual.as_ref().map(|residual| residual.as_slice()).transpose()?);
         let mut written = y.write()?;
+        // The last check of a run comes before threads are started for it.
+        self.accepts(packed).map_err(|error| exception(py, &error))?;
+        let pool = Pooled::of(py, self)?;
         let result = if in_place {
             let y = written.as_slice_mut()?;
             py.detach(|| with_workspace(self, |workspace| self.run_in_place(x, packed, y, workspace, pool.threads())))

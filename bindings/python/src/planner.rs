@@ -20,13 +20,13 @@ pub(crate) struct Planner(convoke::Planner);
 
 #[pymethods]
 impl Planner {
-    /// ``activation`` is a name and its parameters. What is ``None`` has its default.
+    /// ``activation`` is a name and its parameters. What is ``None`` has its default, or is absent.
     #[new]
     #[pyo3(signature = (threads, activation, accuracy, algorithm, isa, workspace_limit))]
     fn new(
         py: Python<'_>,
         threads: &Bound<'_, PyAny>,
-        activation: (String, Vec<f32>),
+        activation: Option<(String, Vec<f64>)>,
         accuracy: &str,
         algorithm: Option<&str>,
         isa: Option<&str>,
@@ -34,11 +34,11 @@ impl Planner {
     ) -> PyResult<Self> {
         let unavailable = |message: fmt::Arguments<'_>| refusal(py, ErrorKind::Unavailable, message);
         let threads = count(threads)?;
-        let Some(activation) = activation_of(&activation.0, &activation.1) else {
-            let (name, parameters) = activation;
-            return Err(unavailable(format_args!(
-                "activation {name:?} with parameters {parameters:?} is none of {ACTIVATIONS}"
-            )));
+        let activation = match activation {
+            Some((name, parameters)) => activation_of(&name, &parameters).map_err(|rule| {
+                unavailable(format_args!("activation {name:?} with parameters {parameters:?} {rule}"))
+            })?,
+            None => Activation::None,
         };
         let mut planner = convoke::Planner::new().threads(threads).activation(activation).accuracy(match accuracy {
             "strict" => Accuracy::Strict,
@@ -100,12 +100,16 @@ impl Planner {
 pub(crate) const DTYPES: &str =
     "must be float32, float64, float16 or ml_dtypes.bfloat16, in the machine's order of bytes";
 
-/// How the message about an activation ends.
-const ACTIVATIONS: &str = "relu, hard_swish, silu, sigmoid, tanh, (clip, least, most), (leaky_relu, slope)";
+/// How the message about an unknown activation ends.
+const ACTIVATIONS: &str = "is none of relu, hard_swish, silu, sigmoid, tanh, (clip, least, most), (leaky_relu, slope)";
 
-fn activation_of(name: &str, parameters: &[f32]) -> Option<Activation> {
-    Some(match (name, parameters) {
-        ("", []) => Activation::None,
+/// An activation, or the rule that its name or its parameters break.
+fn activation_of(name: &str, parameters: &[f64]) -> Result<Activation, &'static str> {
+    let narrowed: Vec<_> = parameters.iter().map(|parameter| *parameter as f32).collect();
+    if narrowed.iter().zip(parameters).any(|(narrow, wide)| narrow.is_infinite() && wide.is_finite()) {
+        return Err("has a parameter that exceeds float32");
+    }
+    Ok(match (name, narrowed.as_slice()) {
         ("relu", []) => Activation::Relu,
         ("clip", &[min, max]) => Activation::Clip { min, max },
         ("leaky_relu", &[alpha]) => Activation::LeakyRelu { alpha },
@@ -113,7 +117,7 @@ fn activation_of(name: &str, parameters: &[f32]) -> Option<Activation> {
         ("silu", []) => Activation::Silu,
         ("sigmoid", []) => Activation::Sigmoid,
         ("tanh", []) => Activation::Tanh,
-        _ => return None,
+        _ => return Err(ACTIVATIONS),
     })
 }
 

@@ -7,11 +7,11 @@ use std::mem;
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use convoke::{Element, ErrorKind, Plan, Threads, Workspace};
+use convoke::{Element, ErrorKind, Executor, Plan, Threads, Workspace};
 use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
-use crate::errors::refusal;
+use crate::errors::{exception, refusal};
 use crate::integers::in_range;
 
 /// Threads of a plan, at the most: each of them is started.
@@ -29,16 +29,32 @@ struct Pool {
 /// forked process never finds it locked.
 static POOLS: Mutex<BTreeMap<usize, Pool>> = Mutex::new(BTreeMap::new());
 
-/// The threads of a run by a plan for so many.
+/// The threads of a run.
 pub(crate) enum Pooled {
     Caller,
     Pool(Arc<ThreadPool>),
 }
 
+/// A pool that has no threads: to ask how many a run would use.
+struct Width(usize);
+
+impl Executor for Width {
+    fn width(&self) -> usize {
+        self.0
+    }
+
+    fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
+        (0..count).for_each(call);
+    }
+}
+
 impl Pooled {
-    /// Starts the threads that are not there yet.
-    pub(crate) fn of(py: Python<'_>, threads: usize) -> PyResult<Self> {
-        if threads <= 1 {
+    /// Starts the threads that the plan was made for, if a run uses more than one and they are not
+    /// there yet.
+    pub(crate) fn of<T: Element>(py: Python<'_>, plan: &Plan<T>) -> PyResult<Self> {
+        let threads = plan.explain().threads();
+        let used = plan.threads_with(Threads::Executor(&Width(threads)));
+        if used.map_err(|error| exception(py, &error))? <= 1 {
             return Ok(Self::Caller);
         }
         match pool(threads) {

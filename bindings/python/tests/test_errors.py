@@ -62,6 +62,10 @@ CASES = [
     (lambda: convoke.Planner(activation=("clip", 0, 10**400)), convoke.UnavailableError, "activation ('clip', 0, 1000"),
     (lambda: convoke.Planner(activation=("clip", None, 6)), convoke.UnavailableError, "activation ('clip', None, 6) is neither a name nor a name with"),
     (lambda: convoke.conv(X, W, activation="gelu"), convoke.UnavailableError, 'activation "gelu" with parameters [] is none of relu'),
+    (lambda: convoke.conv(X, W, activation=""), convoke.UnavailableError, 'activation "" with parameters [] is none of relu'),
+    (lambda: convoke.Planner(activation=("",)), convoke.UnavailableError, 'activation "" with parameters [] is none of relu'),
+    (lambda: convoke.Planner(activation=("clip", 0, 1e39)), convoke.UnavailableError, 'activation "clip" with parameters [0.0, 1e39] has a parameter that exceeds float32'),
+    (lambda: convoke.Planner(activation=("leaky_relu", -1e39)), convoke.UnavailableError, 'activation "leaky_relu" with parameters [-1e39] has a parameter'),
     (lambda: convoke.conv(X, W, activation=("clip", 0)), convoke.UnavailableError, 'activation "clip" with parameters [0.0]'),
     (lambda: convoke.conv(X, W, activation=6), convoke.UnavailableError, "activation 6 is neither a name"),
     (lambda: convoke.conv(X, W, accuracy="exact"), convoke.UnavailableError, 'accuracy "exact" is none of strict'),
@@ -77,6 +81,12 @@ def test_messages(refused, cls, message):
     with pytest.raises(convoke.Error) as caught:
         refused()
     assert caught.type is cls and str(caught.value).startswith(message)
+
+
+def test_a_bound_may_be_infinite():
+    x = np.linspace(-1, 1, X.size, dtype=np.float32).reshape(X.shape)
+    clipped = convoke.conv(x, W, activation=("clip", 0, np.inf))
+    assert clipped.any() and np.array_equal(clipped, convoke.conv(x, W, activation="relu"))
 
 
 def test_huge_layers_need_no_memory_to_be_refused_or_planned():

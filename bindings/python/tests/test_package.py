@@ -1,5 +1,6 @@
 """The package as its user has it: types, signatures, documentation, the example."""
 
+import importlib.metadata
 import inspect
 import os
 import pathlib
@@ -7,8 +8,6 @@ import subprocess
 import sys
 
 import convoke
-import numpy as np
-import pytest
 
 HERE = pathlib.Path(__file__).parent
 PACKAGE = pathlib.Path(convoke.__file__).parent
@@ -79,7 +78,18 @@ def test_the_example_draws_its_bars():
     assert wrong.returncode == 1 and wrong.stderr.startswith("Conv: spatial axis 0: padded input 2")
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs Linux")
+def test_the_bench_of_calls_runs():
+    text = output_of(str(HERE.parent / "examples" / "overhead.py"), "--calls", "20", "--repeat", "2")
+    assert len(text.splitlines()) == 4 and all(float(line.split()[-2]) > 0 for line in text.splitlines())
+
+
 def test_the_wheel_is_for_every_python():
-    assert any(name.name.startswith("_convoke.abi3.") for name in PACKAGE.iterdir())
-    assert np.lib.NumpyVersion(np.__version__) >= "1.24.0"
+    """For those that the README names: by its tag, its metadata, and the name of the library."""
+    package = importlib.metadata.distribution("convoke")
+    tags = [line.split()[1] for line in package.read_text("WHEEL").splitlines() if line.startswith("Tag: ")]
+    assert tags and all(tag.startswith("cp310-abi3-") for tag in tags)
+    assert package.metadata["Requires-Python"] == ">=3.10"
+    assert "numpy>=1.24" in [requirement.replace(" ", "") for requirement in package.requires]
+    readme = (HERE.parent / "README.md").read_text()
+    assert "Python 3.10 and newer" in readme and "numpy 1.24 or newer" in readme
+    assert (PACKAGE / ("_convoke.abi3.so" if os.name == "posix" else "_convoke.pyd")).exists()

@@ -123,23 +123,30 @@ def test_an_array_that_is_written_by_a_run_is_in_use(rng):
     assert plan.run(x, packed, out=out) is out
 
 
+def is_in_use(plan, x, others, out):
+    """Whether a run that writes to the array has begun. Nothing is written: `others` are weights of another plan."""
+    with pytest.raises((convoke.InvalidInputError, convoke.PackedMismatchError)) as caught:
+        plan.run(x, others, out=out)
+    return caught.type is convoke.InvalidInputError
+
+
 def test_an_array_may_get_another_shape_while_a_run_uses_it(rng):
     """numpy changes a shape in place. What a run keeps of the array must not depend on it."""
     x, w = normal(rng, [1, 128, 112, 112]), normal(rng, [128, 128, 3, 3])
     plan = convoke.Planner().conv(x.shape, w.shape, pads=[1] * 4)
     packed, residual = plan.pack(w), np.ones(plan.output_shape, np.float32)
+    others = convoke.Planner().conv(x.shape, w.shape, pads=[1] * 4).pack(w)
     wanted, changes = plan.run(x, packed) + 1, 0
     for out in (np.empty_like(residual), residual):
-        shapes, running = [array.shape for array in (x, out, residual)], threading.Event()
+        shapes = [array.shape for array in (x, out, residual)]
 
         def run():
-            running.set()
             assert plan.run(x, packed, residual=residual, out=out) is out
 
         thread = threading.Thread(target=run)
         thread.start()
-        running.wait()
-        time.sleep(0.001)
+        while thread.is_alive() and not is_in_use(plan, x, others, out):
+            pass
         while thread.is_alive():
             for array in (x, out, residual):
                 array.shape = -1
@@ -151,6 +158,44 @@ def test_an_array_may_get_another_shape_while_a_run_uses_it(rng):
         assert np.allclose(out, wanted, atol=1e-4)
     # Nothing is in use any more.
     assert changes > 0 and plan.run(x, packed, out=out) is out
+
+
+def test_an_array_may_get_another_dtype_while_its_bytes_are_loaded():
+    """numpy changes a dtype in place. What is kept of the array must not depend on it."""
+    plan = convoke.Planner().conv([1, 1024, 4, 4], [2048, 1024, 1, 1])
+    weights = np.ones(plan.weight_shape, np.float32)
+    data = plan.pack(weights).to_bytes()
+    memory = np.zeros(len(data) + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    array = memory[begin : begin + len(data)]
+    array[...] = np.frombuffer(data, np.uint8)
+    array.flags.writeable = False
+    during = 0
+    # The thread keeps Python's lock until the package releases it.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        for _ in range(5):
+            loaded, running = [], threading.Event()
+
+            def load():
+                running.set()
+                loaded.append(convoke.PackedWeights.from_shared(array, np.float32))
+
+            thread = threading.Thread(target=load)
+            thread.start()
+            running.wait()
+            array.dtype = np.uint16
+            during += not loaded
+            thread.join()
+            array.dtype = np.uint8
+    finally:
+        sys.setswitchinterval(interval)
+    assert during > 0
+    (packed,) = loaded
+    array.dtype = np.uint16
+    again = convoke.Planner().packed_for(packed).conv(plan.input_shape, plan.weight_shape)
+    assert (again.run(np.ones(plan.input_shape, np.float32), packed) == 1024).all()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -178,17 +223,24 @@ def test_a_forked_process_has_threads_of_its_own(layer):
     assert np.array_equal(plan.run(x, packed), wanted)
 
 
-def test_a_plan_for_many_threads_starts_them_when_it_runs():
-    if not os.path.exists("/proc/self/task"):
-        pytest.skip("needs Linux")
-
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs Linux")
+def test_threads_are_started_by_the_first_run_that_uses_them():
     def threads():
         return len(os.listdir("/proc/self/task"))
 
-    before = threads()
-    plan = convoke.Planner(threads=5).conv([1, 64, 56, 56], [64, 64, 3, 3])
-    packed = plan.pack(np.ones(plan.weight_shape, np.float32))
+    planner, before = convoke.Planner(threads=5), threads()
+    plan = planner.conv([1, 64, 56, 56], [64, 64, 3, 3])
+    x, w = np.ones(plan.input_shape, np.float32), np.ones(plan.weight_shape, np.float32)
+    packed, other = plan.pack(w), planner.conv(plan.input_shape, plan.weight_shape).pack(w)
+    # Runs that are refused.
+    for refused in (lambda: plan.run(x[0], packed), lambda: plan.run(x, packed, out=x), lambda: plan.run(x, other)):
+        with pytest.raises(convoke.Error):
+            refused()
+    # A run that is too short to be split.
+    short = planner.conv([1, 1, 4], [1, 1, 3])
+    assert short.threads == 5
+    short.run(np.ones([1, 1, 4], np.float32), short.pack(np.ones([1, 1, 3], np.float32)))
     assert threads() == before
     for _ in range(3):
-        plan.run(np.ones(plan.input_shape, np.float32), packed)
+        plan.run(x, packed)
         assert threads() == before + 5

@@ -50,11 +50,20 @@ static void check_threads(void)
     free_fixture(&f);
 }
 
+/* The instruction set of a plan that says nothing about it. */
+static void print_isa(void)
+{
+    fixture f = fixture_of(&LARGE, NULL);
+    printf("isa %s\n", info_of(f.plan).isa);
+    free_fixture(&f);
+}
+
 int main(void)
 {
     check_results();
     check_errors();
     check_threads();
+    print_isa();
     printf("%d checks passed\n", checks_passed);
     return 0;
 }

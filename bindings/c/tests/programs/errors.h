@@ -228,7 +228,8 @@ static inline void check_pack_errors(void)
     WRONG(args.bias_len = 0, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: bias has 0 elements, the 7 output channels");
     WRONG(args.bias_len = 8, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: bias has 8 elements");
     WRONG(args.memory = NULL, CONVOKE_STATUS_INVALID_POINTER, "memory is NULL");
-    WRONG(args.memory = memory + 4, CONVOKE_STATUS_INVALID_PACKED, "begins 4 bytes behind a multiple of 64");
+    WRONG(args.memory = memory + 4, CONVOKE_STATUS_INVALID_POINTER,
+          "memory is at an address that is not a multiple of 64");
     WRONG(args.memory_bytes += 64, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: memory has");
     WRONG(args.memory_bytes--, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: memory has");
     WRONG(args.memory_bytes = 0, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: memory has 0 bytes, packed_bytes");
@@ -301,7 +302,7 @@ static inline void check_packed_errors(void)
     FAILS(CONVOKE_STATUS_INVALID_PACKED, "their form has version",
           convoke_packed_open(dtype, copy, bytes, &packed, &last_error));
     memmove(copy + 8, f.memory, bytes);
-    FAILS(CONVOKE_STATUS_INVALID_PACKED, "begin 8 bytes behind a multiple of 64",
+    FAILS(CONVOKE_STATUS_INVALID_POINTER, "memory is at an address that is not a multiple of 64",
           convoke_packed_open(dtype, copy + 8, bytes, &packed, &last_error));
     free(copy);
     free_fixture(&f);

@@ -1,21 +1,24 @@
-//! Times ResNet-50's layers by candle's `conv2d` and bias, and by convoke, on one thread.
+//! Times ResNet-50's layers by candle's `conv2d` and bias, and by convoke, on one thread: each for
+//! 2 seconds, or as many as `--seconds` says.
 
 use std::process::{Command, exit};
-use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use candle_core::{Device, Module, Tensor};
 use convoke_candle::Convolution;
-use convoke_examples::{Operands, Table, difference, in_turn, resnet50};
+use convoke_examples::{Operands, Table, arguments, difference, in_turn, resnet50};
 
 /// What candle asks for its number of threads.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
 fn main() -> Result<()> {
     if std::env::var(THREADS).as_deref() != Ok("1") {
-        let status = Command::new(std::env::current_exe()?).env(THREADS, "1").status()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        let status = command.args(std::env::args_os().skip(1)).env(THREADS, "1").status()?;
         exit(status.code().unwrap_or(1));
     }
+    let (duration, others) = arguments(std::env::args_os().skip(1))?;
+    ensure!(others.is_empty(), "the only argument is --seconds, with a number");
     let mut table = Table::new("candle");
     for layer in resnet50() {
         let geometry = layer.geometry()?;
@@ -29,7 +32,7 @@ fn main() -> Result<()> {
         let ours = || convolution.forward(&x);
         let values = |y: Tensor| y.flatten_all()?.to_vec1::<f32>();
         let difference = difference(&values(ours()?)?, &values(own()?)?);
-        let times = in_turn(Duration::from_secs(2), || Ok(own().map(|_| ())?), || Ok(ours().map(|_| ())?))?;
+        let times = in_turn(duration, || Ok(own().map(|_| ())?), || Ok(ours().map(|_| ())?))?;
         table.layer(&layer.name, &geometry, times, difference);
     }
     print!("{table}");

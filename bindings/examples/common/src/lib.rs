@@ -2,15 +2,36 @@
 
 #![forbid(unsafe_code)]
 
+use std::ffi::OsString;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use convoke::Geometry;
 pub use convoke_tools::data::{Operands, uniform};
 pub use convoke_tools::shapes::Layer;
 use convoke_tools::shapes::{built_in, flops};
 use convoke_tools::timing::geometric_mean;
+
+/// For how long each layer or model is timed, which is `--seconds` of a program's arguments or 2,
+/// and the other arguments.
+///
+/// # Errors
+/// If `--seconds` is no time.
+pub fn arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<(Duration, Vec<OsString>)> {
+    let (mut duration, mut others) = (Duration::from_secs(2), Vec::new());
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        if argument == "--seconds" {
+            let seconds = arguments.next().and_then(|seconds| seconds.to_str()?.parse().ok());
+            duration = Duration::try_from_secs_f64(seconds.context("--seconds must be followed by a number")?)
+                .context("--seconds")?;
+        } else {
+            others.push(argument);
+        }
+    }
+    Ok((duration, others))
+}
 
 /// The layers of ResNet-50, of one image.
 #[must_use]
@@ -119,6 +140,16 @@ impl fmt::Display for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_are_a_time_and_others() {
+        let parsed = |line: &str| arguments(line.split_whitespace().map(OsString::from)).ok();
+        assert_eq!(parsed(""), Some((Duration::from_secs(2), vec![])));
+        assert_eq!(parsed("a --seconds 0.5 b"), Some((Duration::from_millis(500), vec!["a".into(), "b".into()])));
+        for wrong in ["--seconds", "--seconds x", "--seconds -1", "--seconds inf", "--seconds 1e300"] {
+            assert_eq!(parsed(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn there_are_layers_of_resnet() {

@@ -3,13 +3,14 @@
 //! ```text
 //! convoke-tract                     ResNet-50's layers
 //! convoke-tract MODEL.onnx...       whole models, of random inputs; free sizes are 1
+//! convoke-tract --seconds S ...     each for S seconds; 2 if nothing is said
 //! ```
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use convoke_examples::{Layer, Operands, Table, difference, in_turn, resnet50, uniform};
+use convoke_examples::{Layer, Operands, Table, arguments, difference, in_turn, resnet50, uniform};
 use convoke_tract::with_convoke;
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::internal::{RunnableModel, TDim, TractResult};
@@ -19,17 +20,17 @@ use tract_onnx::tract_core::ops::nn::DataFormat;
 type Runnable = Arc<RunnableModel<TypedFact, Box<dyn TypedOp>>>;
 
 fn main() -> Result<()> {
-    let paths: Vec<_> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let (duration, paths) = arguments(std::env::args_os().skip(1))?;
     let mut table = Table::new("tract");
     for layer in resnet50().iter().filter(|_| paths.is_empty()) {
         let geometry = layer.geometry()?;
         let (model, x) = layer_model(layer)?;
-        let (times, difference) = compare(&model, &[x])?;
+        let (times, difference) = compare(&model, &[x], duration)?;
         table.layer(&layer.name, &geometry, times, difference);
     }
-    for path in &paths {
+    for path in paths.iter().map(Path::new) {
         let (model, inputs) = load(path).with_context(|| path.display().to_string())?;
-        let (times, difference) = compare(&model, &inputs)?;
+        let (times, difference) = compare(&model, &inputs, duration)?;
         table.model(&path.file_name().unwrap_or_default().to_string_lossy(), times, difference);
     }
     print!("{table}");
@@ -38,7 +39,7 @@ fn main() -> Result<()> {
 
 /// The times of a model with tract's own convolutions and with convoke's, and the largest
 /// difference of its outputs.
-fn compare(model: &TypedModel, inputs: &[TValue]) -> Result<([Duration; 2], f64)> {
+fn compare(model: &TypedModel, inputs: &[TValue], duration: Duration) -> Result<([Duration; 2], f64)> {
     let (replaced, report) = with_convoke(model.clone())?;
     ensure!(!report.replaced.is_empty(), "{report}");
     if !report.left.is_empty() {
@@ -53,7 +54,7 @@ fn compare(model: &TypedModel, inputs: &[TValue]) -> Result<([Duration; 2], f64)
         let (got, wanted) = (got.try_as_plain_ram()?, wanted.try_as_plain_ram()?);
         largest = largest.max(difference(got.as_slice()?, wanted.as_slice()?));
     }
-    let times = in_turn(Duration::from_secs(2), || run(&own).map(|_| ()), || run(&ours).map(|_| ()))?;
+    let times = in_turn(duration, || run(&own).map(|_| ()), || run(&ours).map(|_| ()))?;
     Ok((times, largest))
 }
 

@@ -153,6 +153,36 @@ fn a_model_gives_the_same_with_all_its_convolutions_replaced() -> TractResult<()
     assert_same(&run(replaced, [2, 8, 20, 15])?, &run(model, [2, 8, 20, 15])?)
 }
 
+/// A layer that is computed in another type, as a model of that type or with casts has it.
+fn cast_network(element: DataType) -> Network {
+    let mut net = Network::default();
+    let (kernel, bias) = (net.constant(&[6, 8, 3, 3], 72), net.constant(&[6], 3));
+    let to = |element: DataType| [("to", Value::Int(element as i64))];
+    let [x, kernel, bias] = ["x", &kernel, &bias].map(|name| net.node("Cast", &[name], &to(element)));
+    let y = net.node("Conv", &[&x, &kernel, &bias], &[("pads", Value::Ints(&[1; 4]))]);
+    net.node("Cast", &[&y], &to(DataType::Float));
+    net
+}
+
+#[test]
+fn layers_of_other_types_are_replaced() -> TractResult<()> {
+    let shape = ["2", "8", "20", "15"];
+    let wanted = run(cast_network(DataType::Float).load(shape)?, [2, 8, 20, 15])?;
+    for (element, datum_type, tolerance) in
+        [(DataType::Double, DatumType::F64, 1e-6), (DataType::Float16, DatumType::F16, 1e-2)]
+    {
+        let (replaced, report) = with_convoke(cast_network(element).load(shape)?)?;
+        assert_eq!((report.replaced.len(), report.left.len()), (1, 0), "{datum_type:?}: {report}");
+        let layer = replaced.nodes.iter().find(|node| node.op.name() == "ConvokeConvolution").expect("it is there");
+        assert_eq!(layer.outputs[0].fact.datum_type, datum_type);
+        let got = run(replaced, [2, 8, 20, 15])?;
+        let (got, wanted) = (got.try_as_plain_ram()?, wanted.try_as_plain_ram()?);
+        let difference = difference(got.as_slice()?, wanted.as_slice()?);
+        assert!(difference < tolerance, "{datum_type:?}: {difference}");
+    }
+    Ok(())
+}
+
 #[test]
 fn the_number_of_images_may_be_free() -> TractResult<()> {
     let model = network().load(["n", "8", "20", "15"])?;

@@ -13,7 +13,7 @@ class Planner:
     def __new__(
         cls,
         threads: int,
-        activation: tuple[str, Sequence[float]],
+        activation: tuple[str, Sequence[float]] | None,
         accuracy: str,
         algorithm: str | None,
         isa: str | None,

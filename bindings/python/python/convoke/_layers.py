@@ -270,7 +270,8 @@ def _array(op: str, name: str, value: NDArray[Any]) -> NDArray[Any]:
 def _in_order(array: NDArray[Any]) -> NDArray[Any]:
     """The array, or a copy that is C-contiguous and aligned."""
     flags = array.flags
-    return array if flags.c_contiguous and flags.aligned else array.copy("C")
+    # Not by the method `copy`, which a subclass may have changed.
+    return array if flags.c_contiguous and flags.aligned else np.array(array, order="C")
 
 
 def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
@@ -283,10 +284,10 @@ def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
     return np.dtype(dtype)
 
 
-def _kind(activation: Activation | None) -> tuple[str, list[float]]:
+def _kind(activation: Activation | None) -> tuple[str, list[float]] | None:
     """An activation's name and parameters."""
     if activation is None:
-        return "", []
+        return None
     if isinstance(activation, str):
         return activation, []
     if isinstance(activation, Sequence) and activation and isinstance(activation[0], str):
