@@ -749,7 +749,7 @@ impl<T: Real> SpatialKernel<T> {
         first: usize,
         epilogue: &Epilogue<'_, T>,
     ) {
-        debug_assert!(panels == 1 || !accumulate, "panels share the tile");
+        assert!(panels == 1 || !accumulate, "panels share the tile");
         self.check(panels, a, b, koff, tile);
         let columns = &map.columns[first..][..self.nrv];
         let rows = self.mr.saturating_mul(panels);

@@ -242,19 +242,8 @@ impl Planner {
         if self.threads == 0 {
             bail!(Unavailable, "{name}: a plan for 0 threads; there must be at least 1");
         }
-        let machine = match &self.machine {
-            Ok(machine) => machine,
-            Err(error) => bail!(Unavailable, "{name}: {error}"),
-        };
-        if let Some(mistake) = machine.mistake() {
-            bail!(Unavailable, "{name}: {mistake}");
-        }
+        let machine = self.checked_machine(name)?;
         let isa = machine.isa();
-        match isa.absence() {
-            Some(Absence::Cpu) if self.may_lack_isa => {}
-            Some(absence) => bail!(Unavailable, "{name}: the ISA {isa} was asked for: {absence}"),
-            None => {}
-        }
         if let Some(packed) = &self.packed {
             self.check_packed_for::<T>(packed, &geometry, isa)?;
         }
@@ -301,6 +290,23 @@ impl Planner {
             bail!(PackedMismatch, "{name}: the weights are packed as {has}, the plan needs {needs}: pack them again");
         }
         Ok(self.finish(geometry, machine, whole, live))
+    }
+
+    /// The machine that plans are made for, if it can be had.
+    fn checked_machine(&self, name: &str) -> Result<&Machine, Error> {
+        let machine = match &self.machine {
+            Ok(machine) => machine,
+            Err(error) => bail!(Unavailable, "{name}: {error}"),
+        };
+        if let Some(mistake) = machine.mistake() {
+            bail!(Unavailable, "{name}: {mistake}");
+        }
+        let isa = machine.isa();
+        match isa.absence() {
+            Some(Absence::Cpu) if self.may_lack_isa => Ok(machine),
+            Some(absence) => bail!(Unavailable, "{name}: the ISA {isa} was asked for: {absence}"),
+            None => Ok(machine),
+        }
     }
 
     /// The rules of [`packed_for`](Planner::packed_for).

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use crate::common::operands::bits;
-use crate::common::{Combination, Context, Layer, Operands, isas, layer};
-use convoke::{Conv, ConvTranspose, ErrorKind, Isa, PackedWeights, Planner, Threads, bf16, f16};
+use crate::common::{Combination, Context, Layer, Operands, has_foreign_blas, isas, layer};
+use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Machine, PackedWeights, Planner, Threads, bf16, f16};
 use convoke_tools::data::Scalar;
 
 /// Layers of every layout, and one whose outer taps see padding alone.
@@ -88,6 +88,35 @@ fn saved_weights_of_every_algorithm_give_the_same_bits() {
     check::<f64>();
     check::<f16>();
     check::<bf16>();
+}
+
+/// Weights that were saved by an earlier release must not be read by other rules.
+#[test]
+#[cfg(target_endian = "little")]
+fn the_form_of_saved_weights_changes_with_their_version_only() {
+    const OF_VERSION_1: [(Isa, u64); 4] = [(Isa::Portable, 0), (Isa::Avx2, 0), (Isa::Avx512, 0), (Isa::Neon, 0)];
+    fn add<T: Scalar>(hash: &mut xxhash_rust::xxh3::Xxh3, isa: Isa) {
+        let machine = Machine::named().swap_remove(0).with_isa(isa);
+        for layer in layers() {
+            let operands = Operands::<T>::uniform(&layer.geometry(), 53).with_bias(&layer.geometry());
+            // How another crate packs is its own affair, and its version is not part of the form.
+            for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| !has_foreign_blas(*algorithm)) {
+                let planner = Planner::new().machine(machine.clone()).algorithm(algorithm);
+                let Ok(plan) = planner.plan::<T>(layer.operator.clone(), &layer.x_shape) else { continue };
+                hash.update(&operands.pack(&plan).to_bytes().unwrap());
+            }
+        }
+    }
+    for (isa, expected) in OF_VERSION_1.into_iter().filter(|(isa, _)| isa.is_available()) {
+        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        add::<f32>(&mut hash, isa);
+        add::<f64>(&mut hash, isa);
+        let found = hash.digest();
+        assert_eq!(
+            found, expected,
+            "{isa}: {found:#x}: weights are saved otherwise. Change VERSION in src/plan/saved.rs, then these numbers"
+        );
+    }
 }
 
 fn saved() -> Vec<u8> {
