@@ -1,6 +1,7 @@
 //! The planner's list of lowerings, and what all of them need of a layer.
 
 use alloc::string::String;
+use core::any::Any;
 
 use super::contract::{Answer, Request};
 use super::{
@@ -8,7 +9,7 @@ use super::{
 };
 use crate::choice::{Algorithm, Blas};
 use crate::exec::Line;
-use crate::{Element, Geometry};
+use crate::{DType, Element, Geometry, bf16, f16};
 
 /// The most rows, steps of k or channels of a GEMM. The product of two of these sizes fits the
 /// address space, and so does that of one and a slab's columns: lowerings need not check each.
@@ -82,8 +83,25 @@ type Rules = fn(&Geometry) -> Result<(), String>;
 /// What a lowering offers for a request.
 type OfferOf<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
 
+/// The candidates of an element type.
+type List<T> = fn() -> [Candidate<T>; Algorithm::ALL.len()];
+
+/// The lists of all element types. Because they are named here, lowerings are compiled with this
+/// crate, and not again with every program that makes plans.
+static LISTS: (List<f32>, List<f64>, List<f16>, List<bf16>) = (list, list, list, list);
+
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
 pub(crate) fn candidates<T: Element>() -> [Candidate<T>; Algorithm::ALL.len()] {
+    let list: &dyn Any = match T::DTYPE {
+        DType::F32 => &LISTS.0,
+        DType::F64 => &LISTS.1,
+        DType::F16 => &LISTS.2,
+        DType::BF16 => &LISTS.3,
+    };
+    list.downcast_ref::<List<T>>().expect("the list is that of the type")()
+}
+
+fn list<T: Element>() -> [Candidate<T>; Algorithm::ALL.len()] {
     Algorithm::ALL.map(|algorithm| {
         let (accepts, offer) = entry(algorithm);
         Candidate { algorithm, accepts, offer }

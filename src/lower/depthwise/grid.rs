@@ -228,8 +228,10 @@ impl Grid {
             }
             groups.push((taps, offsets));
         }
-        // A strip has no two rows of a tile if a step leaves it; the distance may be any number then.
-        let step = if self.tile_step() < self.extent { self.tile_step() * self.h.stride * self.pitch } else { 0 };
+        // A step leads to the next tap of a column, and to the next row of a tile. Where a strip has
+        // neither, it may be as large as any stride.
+        let has_steps = self.tile_step() < self.extent || groups.iter().any(|(taps, _)| *taps > 1);
+        let step = if has_steps { self.tile_step() * self.h.stride * self.pitch } else { 0 };
         TapTable::new(&groups, step)
     }
 
