@@ -46,95 +46,39 @@ pub fn channel_widths<T: Real>(isa: Isa) -> impl Iterator<Item = &'static [Chann
     channel_kernels::<T>(isa).chunk_by(|a, b| a.nrv() == b.nrv())
 }
 
-#[cfg(test)]
-mod tests {
-    extern crate std;
+/// The first kind of kernels whose descriptions do not say what the kernels say, for an ISA that
+/// this CPU has. For tests: kernels do not show all that is compared.
+#[doc(hidden)]
+#[must_use]
+pub fn wrong_descriptions<T: Real>(isa: Isa) -> Option<&'static str> {
+    let all = descriptions::<T>(isa)?;
+    let spatial = |k: &SpatialKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.lanes(), k.fmas(), k.loads());
+    let channel = |k: &ChannelKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.rows(), k.fmas(), k.loads());
+    let winograd = |k: &WinogradKernel<T>| (k.name(), k.isa(), k.lanes(), k.down(), k.along(), k.straight.is_some());
+    let grouped = |k: &GroupedKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.lanes(), k.fmas());
+    let weave = |k: &WeaveKernel<T>| (k.name, k.isa, k.lanes());
+    let upsample = |k: &UpsampleKernel<T>| (k.name(), k.isa(), k.lanes(), k.stride(), k.kernel());
+    let depthwise = match (all.depthwise, table::depthwise_kernels(isa)) {
+        (Some(described), Some(kernels)) => described.is_like(kernels),
+        (described, kernels) => described.is_none() && kernels.is_none(),
+    };
+    let agrees = [
+        ("spatial", all.spatial.iter().map(spatial).eq(table::spatial_kernels(isa).iter().map(spatial))),
+        ("channel", all.channel.iter().map(channel).eq(table::channel_kernels(isa).iter().map(channel))),
+        ("two-row", all.two_row.iter().map(channel).eq(table::two_row_kernels(isa).iter().map(channel))),
+        ("winograd", all.winograd.iter().map(winograd).eq(table::winograd_kernels(isa).iter().map(winograd))),
+        ("depthwise", depthwise),
+        ("grouped", all.grouped.iter().map(grouped).eq(table::grouped_kernels(isa).iter().map(grouped))),
+        ("weave", all.weave.iter().map(weave).eq(table::weave_kernels(isa).iter().map(weave))),
+        ("upsample", all.upsample.iter().map(upsample).eq(table::upsample_kernels(isa).iter().map(upsample))),
+    ];
+    agrees.into_iter().find_map(|(kind, agrees)| (!agrees).then_some(kind))
+}
 
-    use std::format;
-    use std::vec::Vec;
-
-    use super::*;
-
-    #[test]
-    fn kernels_are_in_the_order_of_width_and_height() {
-        // The heights of each list of one width, and that width in vectors.
-        fn check(lists: impl Iterator<Item = (Vec<usize>, usize)>) -> usize {
-            let mut last = 0;
-            lists
-                .inspect(|(heights, nrv)| {
-                    assert!(heights.iter().copied().eq(1..=heights.len()), "{heights:?}");
-                    assert!(*nrv > last);
-                    last = *nrv;
-                })
-                .count()
-        }
-        fn check_all<T: Real>() {
-            for isa in Isa::ALL.into_iter().filter(|&isa| descriptions::<T>(isa).is_some()) {
-                let spatial = spatial_widths::<T>(isa);
-                let channel = channel_widths::<T>(isa);
-                assert!(check(spatial.map(|list| (list.iter().map(SpatialKernel::mr).collect(), list[0].nrv()))) > 0);
-                assert!(check(channel.map(|list| (list.iter().map(ChannelKernel::mr).collect(), list[0].nrv()))) > 0);
-            }
-        }
-        check_all::<f32>();
-        check_all::<f64>();
-    }
-
-    /// Whether this CPU and the build have the ISA. If so, asserts that descriptions say what the
-    /// kernels say.
-    fn agree<T: Real>(isa: Isa) -> bool {
-        let Some(all) = descriptions::<T>(isa).filter(|_| isa.is_available()) else { return false };
-        let sizes = |k: &SpatialKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.lanes(), k.fmas(), k.loads());
-        let spatial: Vec<_> = all.spatial.iter().map(sizes).collect();
-        assert_eq!(spatial, table::spatial_kernels(isa).iter().map(sizes).collect::<Vec<_>>());
-        let sizes = |k: &ChannelKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.rows(), k.fmas(), k.loads());
-        for (list, kernels) in [(all.channel, table::channel_kernels(isa)), (all.two_row, table::two_row_kernels(isa))]
-        {
-            assert_eq!(list.iter().map(sizes).collect::<Vec<_>>(), kernels.iter().map(sizes).collect::<Vec<_>>());
-        }
-        let sizes = |k: &WinogradKernel<T>| (k.name(), k.isa(), k.lanes(), k.down(), k.along(), k.straight.is_some());
-        let winograd: Vec<_> = all.winograd.iter().map(sizes).collect();
-        assert_eq!(winograd, table::winograd_kernels(isa).iter().map(sizes).collect::<Vec<_>>());
-        let sizes = |k: &crate::DepthwiseKernel<T>| {
-            let has = (k.direct.is_some(), k.threes.is_some(), k.by_rows, k.halves);
-            (k.name(), k.isa, k.mr(), k.nr(), has, (0..12).map(k.strides).collect::<Vec<_>>())
-        };
-        let sizes = |k: &DepthwiseKernels<T>| {
-            let lists = [k.rows(), k.narrow(), k.channels()];
-            (k.isa, k.lanes(), lists.map(|list| list.iter().map(sizes).collect::<Vec<_>>()))
-        };
-        assert_eq!(all.depthwise.map(sizes), table::depthwise_kernels(isa).map(sizes));
-        let sizes = |k: &GroupedKernel<T>| (k.name(), k.isa(), k.mr(), k.nr(), k.lanes(), k.fmas());
-        let grouped: Vec<_> = all.grouped.iter().map(sizes).collect();
-        assert_eq!(grouped, table::grouped_kernels(isa).iter().map(sizes).collect::<Vec<_>>());
-        let weave: Vec<_> = all.weave.iter().map(|k| (format!("{k:?}"), k.lanes())).collect();
-        let of = table::weave_kernels::<T>(isa).iter().map(|k| (format!("{k:?}"), k.lanes()));
-        assert_eq!(weave, of.collect::<Vec<_>>());
-        let sizes = |k: &UpsampleKernel<T>| (k.name(), k.isa(), k.lanes(), k.stride(), k.kernel());
-        let upsample: Vec<_> = all.upsample.iter().map(sizes).collect();
-        assert_eq!(upsample, table::upsample_kernels(isa).iter().map(sizes).collect::<Vec<_>>());
-        true
-    }
-
-    #[test]
-    fn descriptions_say_what_kernels_say() {
-        let checked = Isa::ALL.into_iter().filter(|isa| agree::<f32>(*isa) & agree::<f64>(*isa)).count();
-        let there = Isa::ALL.into_iter().filter(|isa| isa.is_available()).count();
-        assert_eq!(checked, there);
-    }
-
-    #[test]
-    fn a_call_of_a_description_is_refused() {
-        for isa in Isa::ALL {
-            let Some(all) = descriptions::<f32>(isa) else { continue };
-            let kernel = &all.spatial[0];
-            let (a, b) = (std::vec![1.0; kernel.mr()], std::vec![1.0; kernel.nr()]);
-            let mut tile = std::vec![0.0; kernel.mr() * kernel.nr()];
-            let koff = crate::RowOffsets::packed(1, kernel.nr());
-            let call = std::panic::AssertUnwindSafe(|| {
-                kernel.partial(&a, &b, koff.rows(0..1), crate::Ahead::NONE, &mut tile, false);
-            });
-            assert!(std::panic::catch_unwind(call).is_err(), "{kernel:?}");
-        }
-    }
+/// A description of a kernel of an ISA of the build. For tests: where this CPU has the ISA, nothing
+/// else hands descriptions out.
+#[doc(hidden)]
+#[must_use]
+pub fn described_kernel<T: Real>(isa: Isa) -> Option<&'static SpatialKernel<T>> {
+    descriptions::<T>(isa)?.spatial.first()
 }

@@ -632,6 +632,21 @@ impl<T: 'static> DepthwiseKernels<T> {
     }
 }
 
+impl<T: Real> DepthwiseKernels<T> {
+    /// Whether both have kernels of the same names and sizes, for the same calls.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let sizes = |k: &DepthwiseKernel<T>| {
+            let has = (k.direct.is_some(), k.threes.is_some(), k.by_rows, k.halves);
+            let strides: [bool; MOST_TAPS + 1] = core::array::from_fn(k.strides);
+            (k.name, k.isa, k.mr, k.lanes, k.weight, has, strides)
+        };
+        let lists = |k: &Self| [k.rows, k.narrow, k.channels];
+        let mut pairs = lists(self).into_iter().zip(lists(other));
+        (self.isa, self.lanes) == (other.isa, other.lanes)
+            && pairs.all(|(a, b)| a.iter().map(sizes).eq(b.iter().map(sizes)))
+    }
+}
+
 impl<T: Real> fmt::Debug for DepthwiseKernels<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DepthwiseKernels({})", self.isa)

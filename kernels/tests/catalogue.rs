@@ -1,0 +1,60 @@
+//! The list of all kernels of the build, and the descriptions of those that this CPU cannot call.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use convoke_kernels::catalogue::{self, channel_widths, described_kernel, spatial_widths};
+use convoke_kernels::{Ahead, ChannelKernel, Isa, Real, RowOffsets, SpatialKernel};
+
+/// The ISAs of the build.
+fn built() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| !catalogue::spatial_kernels::<f32>(*isa).is_empty())
+}
+
+#[test]
+fn kernels_are_in_the_order_of_width_and_height() {
+    // The heights of each list of one width, and that width in vectors.
+    fn check(lists: impl Iterator<Item = (Vec<usize>, usize)>) -> usize {
+        let mut last = 0;
+        lists
+            .inspect(|(heights, nrv)| {
+                assert!(heights.iter().copied().eq(1..=heights.len()), "{heights:?}");
+                assert!(*nrv > last);
+                last = *nrv;
+            })
+            .count()
+    }
+    fn check_all<T: Real>() {
+        for isa in built() {
+            let spatial = spatial_widths::<T>(isa);
+            let channel = channel_widths::<T>(isa);
+            assert!(check(spatial.map(|list| (list.iter().map(SpatialKernel::mr).collect(), list[0].nrv()))) > 0);
+            assert!(check(channel.map(|list| (list.iter().map(ChannelKernel::mr).collect(), list[0].nrv()))) > 0);
+        }
+    }
+    check_all::<f32>();
+    check_all::<f64>();
+}
+
+#[test]
+fn descriptions_say_what_kernels_say() {
+    let available = Isa::ALL.into_iter().filter(|isa| isa.is_available());
+    for isa in available {
+        assert!(described_kernel::<f32>(isa).is_some() && described_kernel::<f64>(isa).is_some(), "{isa}");
+        assert_eq!(
+            (catalogue::wrong_descriptions::<f32>(isa), catalogue::wrong_descriptions::<f64>(isa)),
+            (None, None)
+        );
+    }
+}
+
+#[test]
+fn a_call_of_a_description_is_refused() {
+    for isa in built() {
+        let kernel = described_kernel::<f32>(isa).unwrap();
+        let (a, b) = (vec![1.0; kernel.mr()], vec![1.0; kernel.nr()]);
+        let mut tile = vec![0.0; kernel.mr() * kernel.nr()];
+        let koff = RowOffsets::packed(1, kernel.nr());
+        let call = AssertUnwindSafe(|| kernel.partial(&a, &b, koff.rows(0..1), Ahead::NONE, &mut tile, false));
+        assert!(catch_unwind(call).is_err(), "{kernel:?}");
+    }
+}
