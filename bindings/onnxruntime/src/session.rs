@@ -91,23 +91,24 @@ impl Session {
         Ok(())
     }
 
-    /// Writes what was measured. Layers that others wrote meanwhile stay.
+    /// Writes what was measured. Layers that other sessions and processes wrote meanwhile stay.
     pub(crate) fn save_tuning(&self) -> Result<()> {
-        /// One session at a time reads the file, adds to it, and writes it.
-        static WRITER: Mutex<()> = Mutex::new(());
         let mut file = lock(&self.tuning);
         let Some(path) = file.path.clone().filter(|_| !file.measured.is_empty()) else { return Ok(()) };
-        let _writer = lock(&WRITER);
+        let failure = |error| Failure::other(format_args!("cannot write the tuning file {}: {error}", path.display()));
+        // One session at a time reads the file, adds to it, and writes it. The lock ends with its
+        // file. It is not the tuning file's own, because that one is replaced.
+        let turn = fs::File::create(beside(&path, "lock")).map_err(failure)?;
+        turn.lock().map_err(failure)?;
         let mut all = read(&path, true)?;
         all.merge(std::mem::take(&mut file.measured));
-        // Renaming replaces a file at once: a reader sees the old one or the new one. Another
-        // process writes a file of another name.
-        let beside = path.with_extension(format!("{}.new", std::process::id()));
-        let written = fs::write(&beside, all.to_string()).and_then(|()| fs::rename(&beside, &path));
+        // Renaming replaces a file at once: a reader sees the old one or the new one.
+        let new = beside(&path, "new");
+        let written = fs::write(&new, all.to_string()).and_then(|()| fs::rename(&new, &path));
         written.map_err(|error| {
             // What is left of it is of no use.
-            _ = fs::remove_file(&beside);
-            Failure::other(format_args!("cannot write the tuning file {}: {error}", path.display()))
+            _ = fs::remove_file(&new);
+            failure(error)
         })
     }
 
@@ -119,6 +120,14 @@ impl Session {
         lock(&self.workspaces).push(workspace);
         result
     }
+}
+
+/// The path of a file beside another one.
+fn beside(path: &Path, extension: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(extension);
+    name.into()
 }
 
 /// Reads a tuning file. One that is still to be written may be missing.

@@ -204,7 +204,21 @@ def test_sessions_that_are_made_at_the_same_time_share_a_tuning_file(tmp_path):
         thread.join()
     assert not failures
     assert len(path.read_text().splitlines()) == 1 + 12
-    assert os.listdir(tmp_path) == [path.name]
+    assert sorted(os.listdir(tmp_path)) == [path.name, path.name + ".lock"]
+
+
+def test_processes_that_run_at_the_same_time_share_a_tuning_file(tmp_path):
+    path = tmp_path / "tuning.txt"
+    code = """
+from test_sessions import *
+first = int(sys.argv[2])
+for m in range(first, first + 24, 4):
+    session(small(m=m, size=6, layers=1), tuning_file=sys.argv[1], tune=True, threads=1)
+"""
+    folder = os.path.dirname(__file__)
+    started = [subprocess.Popen([sys.executable, "-c", code, path, str(first)], cwd=folder) for first in (4, 28, 52)]
+    assert [process.wait() for process in started] == [0, 0, 0]
+    assert len(path.read_text().splitlines()) == 1 + 3 * 6
 
 
 @pytest.mark.parametrize("bound", ["x", "r"])
