@@ -11,8 +11,7 @@ fn main() -> Result<(), Error> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("two threads can be started");
     let threads = Threads::Pool(&pool);
 
-    // Two layers of 3x3 filters, the second one with stride 2. Plans must know how many threads
-    // will run them. The usual shape is the one that the weights are packed for.
+    // Plans must know how many threads will run them. Weights are packed for a usual shape.
     let convs = [Conv::new([16, 3, 3, 3]).pads([1; 4]), Conv::new([32, 16, 3, 3]).pads([1; 4]).strides([2, 2])];
     let weights = [values(16 * 3 * 9), values(32 * 16 * 9)];
     let planner = Planner::new().threads(threads.count()).activation(Activation::Relu);
@@ -37,10 +36,7 @@ fn main() -> Result<(), Error> {
         assert_eq!(shape, [1, 32, size / 2, size / 2]);
         let expected = by_single_calls(&convs, &weights, size)?;
         assert!(x.iter().zip(&expected).all(|(y, expected)| (y - expected).abs() < 1e-3));
-        println!(
-            "{size}x{size}: Y has shape {shape:?}, the largest value is {}",
-            x.iter().copied().fold(0.0, f32::max)
-        );
+        println!("{size}x{size}: Y has shape {shape:?}, y[0] is {}", x[0]);
     }
     assert_eq!((layers[0].len(), layers[1].len()), (3, 3)); // 64x64 came twice
     Ok(())
