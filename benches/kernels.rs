@@ -12,13 +12,13 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use common::{FlopRate, Yardstick};
-use convoke::kernels::weave::{MOST_VECTORS, PhasePick, Picks, RowPick, Run, Strands, Sum};
-use convoke::kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
-use convoke::kernels::{
+use convoke::{DType, Isa};
+use convoke_kernels::weave::{MOST_VECTORS, PhasePick, Picks, RowPick, Run, Strands, Sum};
+use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
+use convoke_kernels::{
     Dest, Epilogue, Real, Residual, RowOffsets, WeaveKernel, WinogradKernel, channel_kernels, depthwise_kernels,
     grouped_kernels, spatial_kernels, two_row_kernels, weave_kernels, winograd_kernels,
 };
-use convoke::{DType, Isa};
 use convoke_tools::peak::{self, Direct, GemmOperands, Grouped};
 use criterion::measurement::Measurement;
 use criterion::{BenchmarkGroup, Criterion, Throughput};

@@ -39,6 +39,18 @@ pub enum ErrorKind {
 
 /// The error of this crate. It has a [`kind`](Error::kind), and a message that names operator,
 /// axis, value and rule.
+///
+/// ```
+/// use convoke::{Conv, ErrorKind, Planner};
+///
+/// let error = Planner::new().plan::<f32>(Conv::new([8, 3, 5, 5]), &[1, 3, 16, 4]).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::InvalidShape);
+/// assert_eq!(
+///     error.to_string(),
+///     "Conv: spatial axis 1: padded input 4 (4 + pads 0 + 0) is smaller than the effective kernel 5 \
+///      (kernel 5, dilation 1)"
+/// );
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,

@@ -55,18 +55,26 @@ mod spec;
 #[cfg(feature = "ndarray")]
 pub use arrays::{conv_array, conv_transpose_array};
 pub use choice::{Accuracy, Algorithm, Blas};
-/// The micro-kernels, for benches and tests. The promises of this crate's version do not cover
-/// them: any release of [`convoke`](crate) may change their names and signatures. They do cover
-/// [`Isa`], which is exported beside this module.
-pub use convoke_kernels as kernels;
 pub use element::{Element, bf16, f16};
 pub use epilogue::Activation;
 pub use error::{Error, ErrorKind};
 pub use exec::{Executor, Threads, Workspace};
-pub use machine::{ENV_ISA, ENV_MAX_ISA, Isa, Machine};
+pub use machine::{Absence, ENV_ISA, ENV_MAX_ISA, Isa, Machine, ParseIsaError};
 pub use oneshot::{conv, conv_transpose};
 pub use plan::{Explanation, PackedWeights, Plan, PlanCache, Planner, Tuning, Verdict};
 pub use spec::{Attribute, AutoPad, Axis, Conv, ConvTranspose, DType, Geometry, NodeInput, Op, Operator};
+
+/// What threads share, and what they own.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    const fn owned<T: Send>() {}
+    shared::<Planner>();
+    shared::<Tuning>();
+    shared::<Plan<f32>>();
+    shared::<PackedWeights<f32>>();
+    shared::<PlanCache<f32>>();
+    owned::<Workspace<'static>>();
+};
 
 /// Compiles and runs the README's examples as doc tests.
 #[cfg(doctest)]

@@ -35,6 +35,16 @@ pub fn conv<T: Element>(
 /// ConvTranspose in one call, on the calling thread. Returns Y and its shape. See
 /// [`conv`](fn@conv).
 ///
+/// ```
+/// use convoke::{ConvTranspose, conv_transpose};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let twice = ConvTranspose::new([1, 1, 2]).strides([2]);
+/// let (y, shape) = conv_transpose(&twice, &[1, 1, 3], &[1.0_f32, 2.0, 3.0], &[10.0, 1.0], None)?;
+/// assert_eq!((y.as_slice(), shape.as_slice()), ([10.0, 1.0, 20.0, 2.0, 30.0, 3.0].as_slice(), [1, 1, 6].as_slice()));
+/// # Ok(()) }
+/// ```
+///
 /// # Errors
 /// As [`conv`](fn@conv).
 pub fn conv_transpose<T: Element>(

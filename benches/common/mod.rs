@@ -153,11 +153,19 @@ fn layers(op: Op, selection: &[&str]) -> Vec<Layer> {
 /// of a second for each run.
 const NAIVE_MACS: u128 = 1 << 25;
 
+/// Says how to get the baselines over other crates, which are no default features.
+fn say_missing_baselines() {
+    if !cfg!(all(feature = "blas-gemm", feature = "blas-matrixmultiply")) {
+        println!("Not all baselines: add --features blas-gemm,blas-matrixmultiply\n");
+    }
+}
+
 /// Benches the layers of an operator by kind, in f32 on one thread. Each layer is a group with
 /// the name `kind/layer`. It has a row for the planner's pick, and one for each algorithm that
 /// accepts the layer. Packing is not timed. The geometric means by kind and by network come at
 /// the end.
 pub fn bench_layers(op: Op, selection: &[&str]) {
+    say_missing_baselines();
     let rates = FlopRate::default();
     let yardstick = rates.yardstick();
     let mut criterion = criterion_with(rates);

@@ -117,6 +117,27 @@ fn by_halves(first: usize, count: usize, call: &(dyn Fn(usize) + Sync)) {
 /// A plan is made for a number of threads ([`Planner::threads`](crate::Planner::threads)). A run on
 /// more threads than that is an error. Fewer are allowed, and
 /// [`Plan::threads_with`](crate::Plan::threads_with) tells how many a run will use.
+///
+/// ```
+/// # #[cfg(feature = "rayon")] {
+/// use convoke::{Conv, Planner, Threads, Workspace};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("two threads can be started");
+/// let threads = Threads::Pool(&pool);
+/// let planner = Planner::new().threads(threads.count());
+/// let plan = planner.plan::<f32>(Conv::new([32, 32, 3, 3]), &[1, 32, 30, 30])?;
+/// let packed = plan.pack(&vec![0.5; 32 * 32 * 3 * 3], None)?;
+/// let mut workspace = Workspace::for_plan(&plan)?; // with a share for each of the two
+///
+/// let (x, mut y) = (vec![1.0; 32 * 30 * 30], vec![0.0; plan.geometry().output_len()]);
+/// plan.run(&x, &packed, &mut y, &mut workspace, threads)?;
+/// let mut alone = vec![0.0; y.len()];
+/// plan.run(&x, &packed, &mut alone, &mut workspace, threads.at_most(1))?;
+/// assert_eq!(y, alone); // the same bits
+/// # Ok(()) }
+/// # main().unwrap() }
+/// ```
 #[non_exhaustive]
 #[derive(Clone, Copy, Default)]
 pub enum Threads<'a> {

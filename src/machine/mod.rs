@@ -15,7 +15,7 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-pub use convoke_kernels::Isa;
+pub use convoke_kernels::isa::{Absence, Isa, ParseIsaError};
 
 pub(crate) use prices::Prices;
 pub(crate) use work::{Item, Kind, Work};

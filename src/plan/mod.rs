@@ -317,6 +317,18 @@ impl<T: Element> Plan<T> {
 
     /// As [`run`](Self::run), with a tensor of Y's shape added before the activation.
     ///
+    /// ```
+    /// use convoke::{Activation, Conv, Planner, Threads, Workspace};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let plan = Planner::new().activation(Activation::Relu).plan::<f32>(Conv::new([1, 1, 1]), &[1, 1, 3])?;
+    /// let packed = plan.pack(&[2.0], None)?;
+    /// let (x, residual, mut y) = ([1.0, 2.0, 3.0], [10.0, 20.0, -30.0], [0.0; 3]);
+    /// plan.run_residual(&x, &packed, &residual, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
+    /// assert_eq!(y, [12.0, 24.0, 0.0]);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// As [`run`](Self::run).
     pub fn run_residual(
@@ -361,6 +373,20 @@ impl<T: Element> Plan<T> {
 
     /// As [`run`](Self::run), into memory that need not be initialised: every element is written,
     /// and the slice comes back initialised.
+    ///
+    /// ```
+    /// use convoke::{Conv, Planner, Threads, Workspace};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let plan = Planner::new().plan::<f32>(Conv::new([1, 1, 2]), &[1, 1, 4])?;
+    /// let packed = plan.pack(&[10.0, 1.0], None)?;
+    /// let mut memory = Vec::with_capacity(3); // not filled first
+    /// let y = &mut memory.spare_capacity_mut()[..3];
+    /// let mut workspace = Workspace::for_plan(&plan)?;
+    /// let y = plan.run_uninit(&[1.0, 2.0, 3.0, 4.0], &packed, None, y, &mut workspace, Threads::Serial)?;
+    /// assert_eq!(y, [12.0, 23.0, 34.0]);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`run`](Self::run).

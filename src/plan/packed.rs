@@ -188,6 +188,21 @@ pub(super) fn all_finite<T: Element>(w: &[T]) -> bool {
 ///
 /// If the plan that packed them leaves out taps that see padding alone, they hold two copies: the
 /// taps that it keeps, and all taps.
+///
+/// Threads share them by reference. W itself is not needed any more.
+///
+/// ```
+/// use convoke::{Conv, PackedWeights, Planner, Threads, Workspace};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let plan = Planner::new().plan::<f32>(Conv::new([4, 3, 1, 1]), &[1, 3, 8, 8])?;
+/// let packed: PackedWeights<f32> = plan.pack(&[0.5; 4 * 3], Some(&[1.0; 4]))?;
+/// assert_eq!(packed.algorithm(), plan.algorithm());
+/// let mut y = vec![0.0; plan.geometry().output_len()];
+/// plan.run(&[2.0; 3 * 8 * 8], &packed, &mut y, &mut Workspace::for_plan(&plan)?, Threads::Serial)?;
+/// assert_eq!(y[0], 4.0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct PackedWeights<T: Element> {
     /// All taps.

@@ -216,6 +216,21 @@ impl Planner {
     /// [`Accuracy::Fast`] have its errors also in plans of [`Accuracy::Standard`]; plans of
     /// [`Accuracy::Strict`] refuse them. A plan whose Y is empty packs weights for the naive loops:
     /// plans that accept them are slow.
+    ///
+    /// ```
+    /// use convoke::{Conv, Planner, Threads, Workspace};
+    ///
+    /// # fn main() -> Result<(), convoke::Error> {
+    /// let (conv, planner) = (Conv::new([8, 4, 3, 3]).pads([1, 1, 1, 1]), Planner::new());
+    /// let usual = planner.plan::<f32>(conv.clone(), &[1, 4, 32, 32])?;
+    /// let packed = usual.pack(&vec![0.5; 8 * 4 * 3 * 3], None)?; // once
+    ///
+    /// let larger = planner.packed_for(&packed).plan::<f32>(conv, &[1, 4, 48, 40])?;
+    /// let (x, mut y) = (vec![1.0; 4 * 48 * 40], vec![0.0; larger.geometry().output_len()]);
+    /// larger.run(&x, &packed, &mut y, &mut Workspace::for_plan(&larger)?, Threads::Serial)?;
+    /// assert!((y[41] - 0.5 * 4.0 * 9.0).abs() < 1e-4);
+    /// # Ok(()) }
+    /// ```
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
         self.machine = self.machine.map(|machine| machine.with_isa(packed.whole.format.isa));
         self.packed = Some(PackedFor {

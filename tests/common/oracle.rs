@@ -1,7 +1,7 @@
 //! The expected result of a run, and the bound of its error.
 
-use convoke::kernels::stream::Storage;
 use convoke::{Activation, Algorithm, DType, Geometry, Op, reference};
+use convoke_kernels::stream::Storage;
 use convoke_tools::data::Scalar;
 
 use super::Operands;

@@ -5,11 +5,11 @@
 //! not executed. It is for CI machines that must have certain CPUs.
 
 use crate::common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
-use convoke::kernels::{
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
+use convoke_kernels::{
     channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels, upsample_kernels,
     weave_kernels, winograd_kernels,
 };
-use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_tools::data::Scalar;
 use convoke_tools::kernels;
 
@@ -38,7 +38,7 @@ pub(crate) fn expected() -> Vec<Isa> {
 }
 
 /// Whether a kernel's name is in the tier's tables for a computing type.
-fn is_kernel_of<A: convoke::kernels::Real>(isa: Isa, name: &str) -> bool {
+fn is_kernel_of<A: convoke_kernels::Real>(isa: Isa, name: &str) -> bool {
     let spatial = spatial_kernels::<A>(isa).iter().any(|k| k.name() == name && k.isa() == isa);
     let mut channel = channel_kernels::<A>(isa).iter().chain(two_row_kernels(isa));
     let channel = channel.any(|k| k.name() == name && k.isa() == isa);

@@ -1,7 +1,7 @@
 //! Plans for machines that are values: the named machines on any host, and machines that do not
 //! exist.
 
-use convoke::kernels::isa::Absence;
+use convoke::Absence;
 use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Machine, Operator, Planner};
 
 /// A few layers of all kinds, with the shapes of their inputs.

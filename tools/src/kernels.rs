@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use convoke::Isa;
-use convoke::kernels::{
+use convoke_kernels::{
     Real, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels, upsample_kernels,
     weave_kernels, winograd_kernels,
 };

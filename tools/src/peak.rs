@@ -7,11 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-use convoke::kernels::{
+use convoke::{DType, Isa};
+use convoke_kernels::{
     Ahead, ChannelKernel, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue,
     FlatInput, FlatTaps, GroupedKernel, Real, Residual, RowOffsets, SpatialKernel, TapTable, spatial_kernels,
 };
-use convoke::{DType, Isa};
 
 use crate::data::Random;
 
@@ -288,7 +288,7 @@ fn rate(flops: usize, duration: Duration, mut call: impl FnMut()) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use convoke::kernels::depthwise_kernels;
+    use convoke_kernels::depthwise_kernels;
 
     use super::*;
 

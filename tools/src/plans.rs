@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use convoke::kernels::isa::Absence;
+use convoke::Absence;
 use convoke::{Activation, Algorithm, Blas, Isa, Machine, Operator, Plan, Planner, Threads, Workspace, f16};
 
 use crate::data::{Operands, Scalar, uniform};

@@ -431,6 +431,17 @@ fn worker_answers_line_by_line() {
     assert_eq!(y, [21.5, 32.5, 43.5, 4.5]);
 }
 
+/// Both are no default features of convoke. These tools turn them on, and so the tests of the whole
+/// workspace have them too.
+#[test]
+fn the_foreign_blases_are_built() {
+    for blas in ["gemm", "matrixmultiply"] {
+        let algorithm = format!("im2col:{blas}");
+        let forced = run(&["explain", "--layer", "vgg16.1_1", "--algorithm", &algorithm]);
+        assert!(forced.status.success() && stdout(&forced).contains(&algorithm), "{algorithm}: {forced:?}");
+    }
+}
+
 #[test]
 fn explain_names_the_pick() {
     let output = run(&["explain", "conv", "--x", "1,64,56,56", "--w", "64,64,3,3", "--pads", "1,1,1,1"]);

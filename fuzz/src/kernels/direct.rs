@@ -2,9 +2,9 @@
 //! should be or off by a little, and now and then a size that is far too large.
 
 use arbitrary::{Result, Unstructured};
-use convoke::kernels::weave::{PhasePick, Picks, RowPick, Run, Strands, Sum};
-use convoke::kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
-use convoke::kernels::{
+use convoke_kernels::weave::{PhasePick, Picks, RowPick, Run, Strands, Sum};
+use convoke_kernels::winograd::{Border, Pixels, Planes, Products, TileSource};
+use convoke_kernels::{
     Ahead, DepthwiseInput, DepthwiseKernel, DepthwiseOutput, Dest, DirectInput, DirectTable, Epilogue, FlatInput,
     FlatTaps, Isa, Real, Residual, RowCopy, RowOffsets, Slots, TapTable, UpsampleInput, UpsampleOutput,
     depthwise_kernels, grouped_kernels, upsample_kernels, weave_kernels, winograd_kernels,

@@ -8,12 +8,12 @@ use std::panic::{AssertUnwindSafe, Location, PanicHookInfo, catch_unwind};
 use std::sync::Once;
 
 use arbitrary::{Result, Unstructured};
-use convoke::kernels::stream::{self, Activation, Storage};
-use convoke::kernels::{
+use convoke::{bf16, f16};
+use convoke_kernels::stream::{self, Activation, Storage};
+use convoke_kernels::{
     Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, RowOffsetsRef, StoreMap,
     channel_kernels, spatial_kernels, two_row_kernels,
 };
-use convoke::{bf16, f16};
 
 use crate::with_bytes;
 

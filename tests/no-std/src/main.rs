@@ -107,7 +107,7 @@ fn run<T: Element>(case: &Case, isa: Isa, algorithm: Algorithm) -> bool {
     assert_eq!(y.len(), case.y.len());
     for (i, (y, expected)) in y.iter().zip(case.y).enumerate() {
         // All sums are exact except Winograd's.
-        let difference = (convoke::kernels::Real::to_f64(y.to_acc()) - f64::from(*expected)).abs();
+        let difference = (convoke_kernels::Real::to_f64(y.to_acc()) - f64::from(*expected)).abs();
         assert!(difference < 1e-3, "{algorithm} on {isa}, {}: element {i} is {y:?}, expected {expected}", T::DTYPE);
     }
     true

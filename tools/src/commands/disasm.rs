@@ -9,7 +9,7 @@ use crate::assembly::{self, Function, Instruction, InstructionKind, Stack};
 use crate::output::text::show;
 use anyhow::{Context, Result, bail, ensure};
 use convoke::Isa;
-use convoke::kernels::Real;
+use convoke_kernels::Real;
 use convoke_tools::kernels::{self, Op, PASSES};
 
 /// Check the inner loops of the micro-kernels in a compiled program or library
