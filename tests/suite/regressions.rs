@@ -463,8 +463,8 @@ fn estimates_of_huge_layers_do_not_overflow() {
         let _ = planner.plan::<f32>(transposed.clone(), &[1 << 40, 0, 8, 1 << 48]);
         let _ = planner.plan::<f32>(conv.clone(), &[1, 16, 2, 0, 3, 0]);
     }
-    Planner::new().plan::<f32>(transposed, &[1 << 40, 0, 8, 1 << 48]).unwrap();
-    Planner::new().plan::<f32>(conv, &[1, 16, 2, 0, 3, 0]).unwrap();
+    let _plan = Planner::new().plan::<f32>(transposed, &[1 << 40, 0, 8, 1 << 48]).unwrap();
+    let _plan = Planner::new().plan::<f32>(conv, &[1, 16, 2, 0, 3, 0]).unwrap();
 }
 
 /// Winograd tried an even number of images for each thread that was more than a block may have.
