@@ -3,6 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
+use crate::Op;
 use crate::error::{Error, bail};
 
 /// A GEMM implementation behind the materialised lowerings.
@@ -106,6 +107,22 @@ impl Algorithm {
             Self::Depthwise => "depthwise",
             Self::Grouped => "grouped",
             Self::Upsample => "upsample",
+        }
+    }
+
+    /// Whether the algorithm is for an operator at all.
+    pub(crate) fn computes(self, op: Op) -> bool {
+        match self {
+            Self::Winograd | Self::Naive => true,
+            Self::ChannelGemmAdded | Self::Transposed | Self::Col2im(_) | Self::Upsample => op == Op::ConvTranspose,
+            Self::Pointwise
+            | Self::ImplicitGemm
+            | Self::ChannelGemm
+            | Self::ChannelGemmUnpadded
+            | Self::ChannelGemmImages
+            | Self::Im2col(_)
+            | Self::Depthwise
+            | Self::Grouped => op == Op::Conv,
         }
     }
 

@@ -51,6 +51,7 @@ mod oneshot;
 mod plan;
 pub mod reference;
 mod spec;
+mod units;
 
 #[cfg(feature = "ndarray")]
 pub use arrays::{conv_array, conv_transpose_array};

@@ -104,10 +104,10 @@ fn plan(u: &mut Unstructured<'_>, operator: &Operator, x_shape: &[usize]) -> Res
     }
     planner = planner.isa(*u.choose(&Isa::ALL)?);
     let explain = match u.choose(&DType::ALL)? {
-        DType::F16 => planner.plan::<f16>(operator.clone(), x_shape).map(|plan| plan.explain().to_string()),
-        DType::BF16 => planner.plan::<bf16>(operator.clone(), x_shape).map(|plan| plan.explain().to_string()),
-        DType::F32 => planner.plan::<f32>(operator.clone(), x_shape).map(|plan| plan.explain().to_string()),
-        DType::F64 => planner.plan::<f64>(operator.clone(), x_shape).map(|plan| plan.explain().to_string()),
+        DType::F16 => planner.plan::<f16>(operator.clone(), x_shape).map(|plan| format!("{:#}", plan.explain())),
+        DType::BF16 => planner.plan::<bf16>(operator.clone(), x_shape).map(|plan| format!("{:#}", plan.explain())),
+        DType::F32 => planner.plan::<f32>(operator.clone(), x_shape).map(|plan| format!("{:#}", plan.explain())),
+        DType::F64 => planner.plan::<f64>(operator.clone(), x_shape).map(|plan| format!("{:#}", plan.explain())),
     };
     let message = explain.unwrap_or_else(|error| error.to_string());
     assert!(message.starts_with("Conv"), "{message}");

@@ -35,6 +35,7 @@ use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine};
+use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
 /// Rows of a GEMM, about: tiles of 64 positions are then small beside the sums.
@@ -92,11 +93,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let recipe = Recipe {
         kernel: backends[0].kernel,
         details: alloc::format!(
-            "{}, {} output channels and {positions} input positions at a time, K in blocks of {}, {} bands",
+            "{}, {} and {} at a time, K in blocks of {}, {}",
             backends[0].kernel,
-            channels.size(),
+            Count(channels.size(), "output channel"),
+            Count(positions, "input position"),
             k.size(),
-            blocking.bands.count
+            Count(blocking.bands.count, "band")
         ),
         layout: WeightLayout::BlasColumns {
             channels: channels.size(),

@@ -19,6 +19,7 @@ use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Request;
 use crate::machine::{Item, Machine, Work};
+use crate::units::Count;
 
 /// Bytes of a block of A (MC x KC): it stays in the L2 cache, beside B and the sums.
 pub(crate) fn a_block_bytes(machine: &Machine) -> usize {
@@ -215,7 +216,7 @@ impl<T: Real> SpatialTiles<T> {
     }
 
     pub(crate) fn describe(&self) -> String {
-        alloc::format!("{} in {} panels", self.name(), self.panels.count())
+        alloc::format!("{} in {}", self.name(), Count(self.panels.count(), "panel"))
     }
 
     /// Values that a tile needs.

@@ -24,6 +24,7 @@ use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine};
+use crate::units::Count;
 use crate::{Geometry, Op};
 
 /// Bytes of a tile of the im2col matrix, about, and of a tile of the product: both stay in the L2
@@ -85,9 +86,9 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, mos
     let recipe = Recipe {
         kernel: backends[0].kernel,
         details: alloc::format!(
-            "{}, {} columns at a time, K in blocks of {}",
+            "{}, {} at a time, K in blocks of {}",
             backends[0].kernel,
-            columns.size(),
+            Count(columns.size(), "column"),
             k.size()
         ),
         layout: WeightLayout::Blas { panels: [backends[0].layout, backends[1].layout] },

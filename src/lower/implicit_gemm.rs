@@ -21,6 +21,7 @@ use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Work};
+use crate::units::Count;
 use crate::{Geometry, Op};
 
 /// Steps of k in a block, at the most. A block is at least the taps of one channel. With fewer
@@ -44,11 +45,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let recipe = Recipe {
         kernel: tiles.name(),
         details: alloc::format!(
-            "{}, K in blocks of {}, {} slabs, panels in {} shares",
+            "{}, K in blocks of {}, {}, weights in {}",
             tiles.describe(),
             block * geometry.kernel_volume(),
-            split.columns,
-            split.shares
+            Count(split.columns, "slab"),
+            Count(split.shares, "part")
         ),
         layout: WeightLayout::BlockedPanels { mr: tiles.mr(), block },
         packed_len: geometry.weight_len(),

@@ -7,6 +7,8 @@ use core::fmt;
 
 use convoke_kernels::winograd::Tile;
 
+use crate::units::Count;
+
 /// What packed weights depend on, besides operator, shape of W, element type, ISA and algorithm:
 /// two plans share packed weights only if their layouts are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,15 +74,20 @@ impl fmt::Display for WeightLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AsGiven => f.write_str("as given"),
-            Self::Panels { mr } => write!(f, "panels of {mr} rows"),
-            Self::BlockedPanels { mr, block } => write!(f, "panels of {mr} rows, blocks of {block} channels"),
-            Self::ChannelPanels { nr, block } => write!(f, "panels of {nr} channels, blocks of {block} channels"),
-            Self::Blas { panels: [full, last] } => write!(f, "panels of {full} and {last} rows"),
+            Self::Panels { mr } => write!(f, "panels of {}", Count(*mr, "row")),
+            Self::BlockedPanels { mr, block } => {
+                write!(f, "panels of {}, blocks of {}", Count(*mr, "row"), Count(*block, "channel"))
+            }
+            Self::ChannelPanels { nr, block } => {
+                write!(f, "panels of {}, blocks of {}", Count(*nr, "channel"), Count(*block, "channel"))
+            }
+            Self::Blas { panels: [full, last] } => write!(f, "panels of {full} and {}", Count(*last, "row")),
             Self::BlasColumns { channels, panels: [full, last] } => {
-                write!(f, "{channels} channels in panels of {full} and {last} rows")
+                write!(f, "{} in panels of {full} and {}", Count(*channels, "channel"), Count(*last, "row"))
             }
             Self::PhasePanels { channels, mr, origins } => {
-                write!(f, "phases from {origins:?} in panels of {channels} channels, tiles of {mr} rows")
+                let (channels, rows) = (Count(*channels, "channel"), Count(*mr, "row"));
+                write!(f, "phases from {origins:?} in panels of {channels}, tiles of {rows}")
             }
             Self::PhaseChannels { origins } => write!(f, "phases from {origins:?}, channel by channel"),
             Self::Winograd { down, along } => {

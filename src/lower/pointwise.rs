@@ -21,6 +21,7 @@ use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine, Work};
+use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
 /// Steps of k in a block, at the most: a panel of B of 32 columns of `f32` then just fills the L1
@@ -79,10 +80,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let recipe = Recipe {
         kernel: tiles.name(),
         details: alloc::format!(
-            "{}, B {source}, K in blocks of {kc}, {} blocks of columns, panels in {} shares",
+            "{}, X {source}, K in blocks of {kc}, columns in {}, weights in {}",
             tiles.describe(),
-            blocking.split.columns,
-            blocking.split.shares
+            Count(blocking.split.columns, "part"),
+            Count(blocking.split.shares, "part")
         ),
         layout: WeightLayout::Panels { mr: tiles.mr() },
         packed_len: geometry.weight_len(),

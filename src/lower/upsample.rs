@@ -27,6 +27,7 @@ use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece, share};
 use crate::machine::{Item, Machine, Work};
+use crate::units::Count;
 use crate::{Axis, Geometry, Op, reference};
 
 /// Taps along each axis for which there are kernels.
@@ -106,11 +107,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let recipe = Recipe {
         kernel: kernel.name(),
         details: alloc::format!(
-            "{}, {} bands of {} rows, {} units",
+            "{}, {} of {}, {} in all",
             kernel.name(),
-            bands.count,
-            bands.rows,
-            bands.units()
+            Count(bands.count, "band"),
+            Count(bands.rows, "row"),
+            Count(bands.units(), "unit")
         ),
         layout: WeightLayout::AsGiven,
         packed_len: geometry.weight_len(),

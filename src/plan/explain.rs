@@ -8,12 +8,31 @@ use crate::choice::Algorithm;
 use crate::exec::Line;
 use crate::lower::contract::Recipe;
 use crate::machine::Machine;
+use crate::spec::Op;
+use crate::units::{ByteCount, Count, Time};
 
-/// What the planner picked, and its verdict on each candidate. `Display` prints it as a short
-/// text.
+/// What the planner picked, and its verdict on each candidate.
+///
+/// `{}` prints two lines: the layer, then the pick with its estimated time and its workspace.
+/// `{:#}` prints the whole: blocking, memory, the machine, the parts of the estimate, and for each
+/// other candidate of the operator why it was not picked.
+///
+/// ```
+/// use convoke::{Conv, Planner};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let plan = Planner::new().plan::<f32>(Conv::new([64, 64, 3, 3]).pads([1; 4]), &[1, 64, 56, 56])?;
+/// let (short, whole) = (format!("{}", plan.explain()), format!("{:#}", plan.explain()));
+/// assert_eq!(short.lines().count(), 2);
+/// assert!(short.starts_with("Conv float: X [1, 64, 56, 56], W [64, 64, 3, 3], group 1, Y [1, 64, 56, 56]\npicked "));
+/// assert!(whole.starts_with(&short) && whole.contains("\n  not naive "));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Explanation {
     pub(super) layer: String,
+    pub(super) op: Op,
+    pub(super) macs: u128,
     /// Which taps are computed, if not all are.
     pub(super) taps: Option<String>,
     pub(super) picked: Algorithm,
@@ -27,6 +46,17 @@ pub struct Explanation {
 }
 
 /// The planner's verdict on one candidate.
+///
+/// ```
+/// use convoke::{Algorithm, Conv, Planner};
+///
+/// # fn main() -> Result<(), convoke::Error> {
+/// let plan = Planner::new().plan::<f32>(Conv::new([64, 64, 3, 3]), &[1, 64, 56, 56])?;
+/// let verdict = plan.explain().verdicts().iter().find(|verdict| verdict.algorithm == Algorithm::Pointwise).unwrap();
+/// assert_eq!(verdict.cost, None);
+/// assert!(verdict.reason.contains("kernel 3"), "{}", verdict.reason);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Verdict {
     /// The candidate.
@@ -128,7 +158,8 @@ impl Explanation {
         self.packed_bytes
     }
 
-    /// The candidates in the planner's order, the pick among them.
+    /// The candidates in the planner's order, the pick among them, and those that are only for the
+    /// other operator.
     #[must_use]
     pub fn verdicts(&self) -> &[Verdict] {
         &self.verdicts
@@ -138,35 +169,42 @@ impl Explanation {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.layer)?;
-        if let Some(taps) = &self.taps {
-            writeln!(f, "{taps}")?;
-        }
-        writeln!(f, "picked {}: {}", self.picked, self.recipe.details)?;
-        writeln!(
+        write!(
             f,
-            "  ISA {}, kernel {}, {} tasks for {} threads, workspace {} bytes, packed weights {} bytes",
+            "picked {} ({}), about {} on one core, workspace {}",
+            self.picked,
             self.machine.isa(),
-            self.recipe.kernel,
-            self.recipe.tasks,
-            self.threads,
-            self.workspace_bytes(),
-            self.packed_bytes
+            Time(self.cost),
+            ByteCount(self.workspace_bytes())
         )?;
-        writeln!(f, "  weights {}, scratch of a thread {}", self.recipe.layout, self.recipe.scratch)?;
-        writeln!(f, "  machine {}", self.machine)?;
-        writeln!(f, "  estimated at {} on one core: {}", Time(self.cost), self.recipe.work)?;
-        for verdict in self.verdicts.iter().filter(|v| v.algorithm != self.picked) {
-            writeln!(f, "  not {:<22} {}", verdict.algorithm.name(), verdict.reason)?;
-        }
-        Ok(())
+        if f.alternate() { self.write_rest(f) } else { Ok(()) }
     }
 }
 
-/// An estimate in nanoseconds. Long times are printed in microseconds.
-pub(super) struct Time(pub(super) f64);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < 1e4 { write!(f, "{:.0} ns", self.0) } else { write!(f, "{:.0} us", self.0 / 1e3) }
+impl Explanation {
+    /// Writes what only the whole text has.
+    fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let recipe = &self.recipe;
+        write!(f, "\n  {}", recipe.details)?;
+        if let Some(taps) = &self.taps {
+            write!(f, "\n  {taps}")?;
+        }
+        write!(
+            f,
+            "\n  ISA {}, kernel {}, {} for {}",
+            self.machine.isa(),
+            recipe.kernel,
+            Count(recipe.tasks, "task"),
+            Count(self.threads, "thread")
+        )?;
+        write!(f, "\n  packed weights {}, {}", ByteCount(self.packed_bytes), recipe.layout)?;
+        write!(f, "\n  workspace of a thread: {}", recipe.scratch)?;
+        write!(f, "\n  machine {}", self.machine)?;
+        write!(f, "\n  {} multiply-adds; the estimate: {}", self.macs, recipe.work)?;
+        let others = self.verdicts.iter().filter(|v| v.algorithm != self.picked && v.algorithm.computes(self.op));
+        for verdict in others {
+            write!(f, "\n  not {:<22} {}", verdict.algorithm.name(), verdict.reason)?;
+        }
+        Ok(())
     }
 }

@@ -4,8 +4,9 @@ use alloc::format;
 use alloc::string::String;
 
 use super::Plan;
-use super::explain::{Estimate, Explanation, Time, Verdict};
+use super::explain::{Estimate, Explanation, Verdict};
 use crate::element::Element;
+use crate::units::Time;
 
 impl<T: Element> Plan<T> {
     /// What [`explain`](Plan::explain) keeps.
@@ -23,15 +24,16 @@ impl<T: Element> Plan<T> {
         };
         Explanation {
             layer: format!(
-                "{} {}: X {:?}, W {:?}, group {}, Y {:?}, {} multiply-adds",
+                "{} {}: X {:?}, W {:?}, group {}, Y {:?}",
                 geometry.op,
                 T::DTYPE,
                 geometry.input_shape(),
                 geometry.weight_shape(),
                 geometry.group,
-                geometry.output_shape(),
-                geometry.macs()
+                geometry.output_shape()
             ),
+            op: geometry.op,
+            macs: geometry.macs(),
             taps: self.live.as_ref().map(|(taps, _)| {
                 format!(
                     "only the taps {:?} meet input: {} multiply-adds; all are packed beside them, for other inputs, by {}",

@@ -125,7 +125,7 @@ struct Method<T: Element> {
 
 impl<T: Element> core::fmt::Debug for Plan<T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Plan({})", self.explain())
+        write!(f, "Plan({:#})", self.explain())
     }
 }
 
@@ -215,7 +215,8 @@ impl<T: Element> Plan<T> {
         packed_len(&self.whole).saturating_add(live).saturating_mul(size_of::<T::Acc>())
     }
 
-    /// What was picked, and why each other candidate was not.
+    /// What was picked, and why each other candidate was not: in two lines of text, or as
+    /// `{:#}` the whole.
     #[must_use]
     pub fn explain(&self) -> &Explanation {
         self.explanation.call_once(|| self.explained())

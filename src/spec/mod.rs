@@ -15,6 +15,7 @@ mod geometry;
 mod node;
 mod op;
 mod padding;
+mod spelling;
 
 pub use axis::Axis;
 pub use conv::Conv;

@@ -10,6 +10,7 @@ use super::geometry::Geometry;
 use super::op::Op;
 use super::padding::AutoPad;
 use super::padding::UNKNOWN_AUTO_PAD;
+use super::spelling::nearest;
 use crate::error::{Error, bail};
 
 /// The value of a node's attribute, by its type in ONNX's `AttributeProto`.
@@ -288,9 +289,24 @@ fn set_shared(attributes: &mut Attributes, name: &str, value: Attribute<'_>) -> 
         "kernel_shape" => attributes.kernel_shape = Some(ints(op, name, value)?),
         "pads" => attributes.pads = Some(ints(op, name, value)?),
         "strides" => attributes.strides = Some(ints(op, name, value)?),
-        _ => bail!(UnsupportedOperator, "{op}: unknown attribute {name:?}"),
+        _ => return Err(unknown_attribute(op, name)),
     }
     Ok(())
+}
+
+/// The error for a name that no attribute of the operator has, with the name that may be meant.
+fn unknown_attribute(op: Op, name: &str) -> Error {
+    const OF_CONV: [&str; 6] = ["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
+    const OF_TRANSPOSED: [&str; 2] = ["output_padding", "output_shape"];
+    let mut known = Vec::from(OF_CONV);
+    if op == Op::ConvTranspose {
+        known.extend(OF_TRANSPOSED);
+    }
+    let meant = match nearest(name, &known) {
+        Some(meant) => alloc::format!("; did you mean {meant:?}?"),
+        None => alloc::format!("; {op} has {}", known.join(", ")),
+    };
+    Error::new(crate::error::ErrorKind::UnsupportedOperator, alloc::format!("{op}: unknown attribute {name:?}{meant}"))
 }
 
 fn int(op: Op, name: &str, value: Attribute<'_>) -> Result<i64, Error> {

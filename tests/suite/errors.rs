@@ -447,6 +447,26 @@ fn case_32_unknown_attributes() {
 }
 
 #[test]
+fn case_32_the_attribute_that_may_be_meant_is_named() {
+    for (op, name, meant) in [
+        ("Conv", "stride", "did you mean \"strides\"?"),
+        ("Conv", "Strides", "did you mean \"strides\"?"),
+        ("Conv", "padding", "did you mean \"pads\"?"),
+        ("Conv", "autoPad", "did you mean \"auto_pad\"?"),
+        ("Conv", "kernel_size", "did you mean \"kernel_shape\"?"),
+        ("ConvTranspose", "dilation", "did you mean \"dilations\"?"),
+        ("ConvTranspose", "output_pad", "did you mean \"output_padding\"?"),
+        ("ConvTranspose", "outputShape", "did you mean \"output_shape\"?"),
+        ("Conv", "activation", "Conv has auto_pad, dilations, group, kernel_shape, pads, strides"),
+        ("Conv", "output_shape", "Conv has auto_pad, dilations, group, kernel_shape, pads, strides"),
+        ("Conv", "", "Conv has auto_pad"),
+    ] {
+        let error = node(op, 22, &[(name, Ints(&[1]))]).unwrap_err().to_string();
+        assert_eq!(error.split("; ").nth(1).map(|rest| rest.starts_with(meant)), Some(true), "{name}: {error}");
+    }
+}
+
+#[test]
 fn attributes_given_twice() {
     for op in OPERATORS {
         let result = node(op, 22, &[("group", Int(1)), ("strides", Ints(&[1])), ("group", Int(1))]);

@@ -1,6 +1,6 @@
 //! What plans and packed weights say of themselves.
 
-use convoke::{Conv, Planner, Workspace};
+use convoke::{Algorithm, Conv, ConvTranspose, Geometry, Isa, Machine, Operator, Planner, Workspace};
 
 /// A layer that is shared among threads, with workspace and packed weights.
 #[test]
@@ -19,20 +19,76 @@ fn an_explanation_says_what_the_plan_is_and_prints_it() {
     let pick = explanation.verdicts().iter().find(|verdict| verdict.algorithm == plan.algorithm()).unwrap();
     assert_eq!((pick.cost, &*pick.reason), (Some(explanation.cost()), ""));
 
-    let text = explanation.to_string();
+    let text = format!("{explanation:#}");
     let parts = [explanation.details(), &explanation.layout(), &explanation.scratch(), &explanation.work()];
     for part in parts {
         assert!(!part.is_empty() && text.contains(part), "{part}\n{text}");
     }
-    let counts = format!(
-        "{} tasks for 3 threads, workspace {} bytes, packed weights {} bytes",
-        explanation.tasks(),
-        plan.workspace_bytes(),
-        plan.packed_bytes()
-    );
-    assert!(text.contains(&counts), "{text}");
-    for verdict in explanation.verdicts().iter().filter(|verdict| verdict.algorithm != plan.algorithm()) {
-        assert!(text.contains(&format!("  not {:<22} {}\n", verdict.algorithm.name(), verdict.reason)), "{text}");
+    assert!(text.contains(&format!(" {} tasks for 3 threads\n", explanation.tasks())), "{text}");
+}
+
+/// Other operators' algorithms are in the verdicts, for programs, but not in the text.
+#[test]
+fn an_explanation_lists_the_candidates_of_its_operator() {
+    let conv = Conv::new([8, 4, 3, 3]).geometry(&[1, 4, 9, 9]).unwrap();
+    let transposed = ConvTranspose::new([4, 8, 3, 3]).geometry(&[1, 4, 9, 9]).unwrap();
+    let for_other = |geometry: &Geometry, algorithm: Algorithm| {
+        algorithm.accepts(geometry).is_err_and(|reason| reason.to_string().contains("only for Conv"))
+    };
+    let plans = [
+        (Planner::new().plan::<f32>(Conv::new([8, 4, 3, 3]), &[1, 4, 9, 9]).unwrap(), conv),
+        (Planner::new().plan::<f32>(ConvTranspose::new([4, 8, 3, 3]), &[1, 4, 9, 9]).unwrap(), transposed),
+    ];
+    for (plan, geometry) in plans {
+        let text = format!("{:#}", plan.explain());
+        assert_eq!(plan.explain().verdicts().len(), Algorithm::ALL.len());
+        for verdict in plan.explain().verdicts() {
+            let line = format!("\n  not {:<22} {}", verdict.algorithm.name(), verdict.reason);
+            let is_listed = verdict.algorithm != plan.algorithm() && !for_other(&geometry, verdict.algorithm);
+            assert_eq!(text.contains(&line), is_listed, "{}: {text}", verdict.algorithm);
+        }
+        let others = Algorithm::ALL.iter().filter(|&&algorithm| for_other(&geometry, algorithm)).count();
+        assert!(others >= 5, "{others}");
+    }
+}
+
+/// The short text is what users see first: no word of it needs the project's own terms.
+#[test]
+fn an_explanation_is_short_unless_the_whole_is_asked_for() {
+    let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
+    let planner = Planner::new().machine(Machine::zen5().with_isa(Isa::Portable)).algorithm(Algorithm::Naive);
+    let plan = planner.plan::<f32>(conv, &[1, 64, 56, 56]).unwrap();
+    let short = plan.explain().to_string();
+    let lines: Vec<_> = short.lines().collect();
+    assert_eq!(lines[0], "Conv float: X [1, 64, 56, 56], W [64, 64, 3, 3], group 1, Y [1, 64, 56, 56]");
+    let (pick, workspace) = lines[1].split_once(", workspace ").unwrap();
+    let time = pick.strip_prefix("picked naive (portable), about ").and_then(|rest| rest.strip_suffix(" on one core"));
+    let (value, unit) = time.unwrap().split_once(' ').unwrap();
+    assert!(value.len() <= 4 && value.parse::<f64>().unwrap() < 1000.0 && ["ms", "s"].contains(&unit), "{short}");
+    assert!(workspace.ends_with("bytes") || workspace.ends_with("iB"), "{short}");
+    assert_eq!(lines.len(), 2);
+    let whole = format!("{:#}", plan.explain());
+    assert!(whole.starts_with(&format!("{short}\n  ")) && whole.lines().count() > 10, "{whole}");
+}
+
+/// "1 filters" and the like.
+#[test]
+fn one_thing_has_no_plural() {
+    let layers: [(Operator, Vec<usize>); 4] = [
+        (Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]).into(), vec![1, 64, 28, 28]),
+        (Conv::new([64, 64, 1, 1]).into(), vec![1, 64, 4, 4]),
+        (Conv::new([16, 1, 3, 3]).group(16).into(), vec![1, 16, 9, 9]),
+        (ConvTranspose::new([16, 8, 2, 2]).strides([2, 2]).into(), vec![1, 16, 9, 9]),
+    ];
+    let planner = Planner::new().isa(Isa::Portable);
+    for (operator, x) in layers {
+        for algorithm in Algorithm::ALL {
+            let Ok(plan) = planner.clone().algorithm(algorithm).plan::<f32>(operator.clone(), &x) else { continue };
+            let text = format!("{:#}", plan.explain());
+            let words: Vec<_> = text.split([' ', '\n', ',']).collect();
+            let plural = words.windows(2).find(|pair| pair[0] == "1" && pair[1].ends_with('s') && pair[1].len() > 2);
+            assert_eq!(plural, None, "{text}");
+        }
     }
 }
 

@@ -32,21 +32,20 @@ fn named_machines_have_plans_on_every_host() {
                 let planner = || Planner::new().machine(machine.clone()).threads(threads);
                 let plan = planner().plan::<f32>(operator.clone(), &x).unwrap();
                 assert_eq!(plan.isa(), machine.isa());
-                let text = plan.explain().to_string();
+                let text = format!("{:#}", plan.explain());
                 assert!(text.contains(&format!("\n  machine {machine}\n")), "{text}");
                 // Earlier calls of the builder leave no trace.
                 let again = planner().isa(Isa::Portable).machine(machine.clone()).plan::<f32>(operator.clone(), &x);
-                assert_eq!(text, again.unwrap().explain().to_string());
+                assert_eq!(text, format!("{:#}", again.unwrap().explain()));
             }
         }
     }
 }
 
-/// The line of `explain` about the pick, from a portable plan for one thread.
+/// How the pick is blocked, from a portable plan for one thread.
 fn pick(machine: Machine, algorithm: Algorithm, conv: Conv, x: [usize; 4]) -> String {
     let planner = Planner::new().machine(machine.with_isa(Isa::Portable)).algorithm(algorithm);
-    let text = planner.plan::<f32>(conv, &x).unwrap().explain().to_string();
-    text.lines().find(|line| line.starts_with("picked ")).unwrap().to_string()
+    planner.plan::<f32>(conv, &x).unwrap().explain().details().to_owned()
 }
 
 /// What differs in the picks of the four named machines for a layer: from each pick, the part
@@ -67,20 +66,20 @@ fn caches_of_other_sizes_are_blocked_for() {
     // of columns.
     let pointwise = blocking(Algorithm::Pointwise, &Conv::new([256, 512, 1, 1]), [1, 512, 28, 28], "K in blocks");
     let blocks =
-        |k: usize, columns: usize| format!("K in blocks of {k}, {columns} blocks of columns, panels in 1 shares");
+        |k: usize, columns: usize| format!("K in blocks of {k}, columns in {columns} parts, weights in 1 part");
     assert_eq!(pointwise, [blocks(256, 4), blocks(256, 4), blocks(512, 4), blocks(256, 7)]);
 
     // Slabs are sized by the L2 cache.
     let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
     let implicit = blocking(Algorithm::ImplicitGemm, &conv, [1, 64, 112, 112], "K in blocks");
-    let slabs = |count: usize| format!("K in blocks of 288, {count} slabs, panels in 1 shares");
+    let slabs = |count: usize| format!("K in blocks of 288, {count} slabs, weights in 1 part");
     assert_eq!(implicit, [slabs(13), slabs(11), slabs(13), slabs(38)]);
 
     // The planes of a unit are sized by the L1 cache.
     let conv = Conv::new([32, 1, 5, 5]).group(32).strides([4, 4]).pads([2, 2, 2, 2]);
-    let depthwise = blocking(Algorithm::Depthwise, &conv, [1, 32, 112, 112], "groups a unit");
+    let depthwise = blocking(Algorithm::Depthwise, &conv, [1, 32, 112, 112], "at a time");
     let strips =
-        |count: usize, rows: usize| format!("groups a unit, {count} strips of {rows} rows, {} units", 32 * count);
+        |count: usize, rows: usize| format!("at a time, {count} strips of {rows} rows, {} units in all", 32 * count);
     assert_eq!(depthwise, [strips(3, 12), strips(3, 12), strips(2, 15), strips(4, 9)]);
 }
 
@@ -116,9 +115,9 @@ fn an_isa_that_the_cpu_lacks_can_be_planned_for_and_not_run() {
 #[test]
 fn isa_means_the_host() {
     let plan = |planner: Planner| planner.plan::<f32>(Conv::new([8, 8, 1, 1]), &[1, 8, 4, 4]).unwrap();
-    let host = plan(Planner::new().isa(Isa::Portable)).explain().to_string();
+    let host = format!("{:#}", plan(Planner::new().isa(Isa::Portable)).explain());
     assert!(host.contains("\n  machine host: portable, "), "{host}");
-    let again = plan(Planner::new().machine(Machine::no_l3()).isa(Isa::Portable)).explain().to_string();
+    let again = format!("{:#}", plan(Planner::new().machine(Machine::no_l3()).isa(Isa::Portable)).explain());
     assert_eq!(host, again);
 }
 
@@ -129,7 +128,7 @@ fn weights_are_packed_for_a_machine_too() {
     let plan = planner.plan::<f32>(Conv::new([8, 8, 1, 1]), &[1, 8, 4, 4]).unwrap();
     let packed = plan.pack(&[0.5; 64], None).unwrap();
     let other = planner.packed_for(&packed).plan::<f32>(Conv::new([8, 8, 1, 1]), &[1, 8, 9, 9]).unwrap();
-    assert!(other.explain().to_string().contains(&format!("machine {machine}")));
+    assert!(format!("{:#}", other.explain()).contains(&format!("machine {machine}")));
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn pairs_of_phases() {
                     let plan = combination
                         .plan::<T>(layer, |planner| planner.threads(2).activation(activation))
                         .expect("it accepts");
-                    let is_paired = plan.explain().to_string().contains("stored in pairs");
+                    let is_paired = format!("{:#}", plan.explain()).contains("stored in pairs");
                     assert!(!is_paired || activation != Activation::Silu);
                     paired += usize::from(is_paired && activation == Activation::None);
                     let difference = oracle.check(combination.algorithm, activation, &operands.run(&plan));
@@ -88,7 +88,7 @@ fn pairs_of_phases_of_a_large_output() {
     for combination in Combination::all().filter(|c| c.algorithm == Algorithm::Transposed) {
         let plan = combination.plan::<f32>(&layer, |planner| planner.threads(2)).expect("it accepts");
         assert!(
-            plan.explain().to_string().contains("stored in pairs") || combination.isa == Isa::Portable,
+            format!("{:#}", plan.explain()).contains("stored in pairs") || combination.isa == Isa::Portable,
             "{combination}"
         );
         assert_eq!(

@@ -135,7 +135,7 @@ fn strict_accuracy_excludes_it_and_says_so() {
     let strict = Planner::new().accuracy(Accuracy::Strict);
     let plan = strict.plan::<f32>(conv.clone(), &[1, 64, 28, 28]).unwrap();
     assert_ne!(plan.algorithm(), Algorithm::Winograd);
-    let explanation = plan.explain().to_string();
+    let explanation = format!("{:#}", plan.explain());
     let line = explanation.lines().find(|line| line.contains("not winograd")).unwrap();
     assert!(line.contains("Accuracy::Strict"), "{line}");
     let error = strict.algorithm(Algorithm::Winograd).plan::<f32>(conv, &[1, 64, 28, 28]).unwrap_err();
@@ -304,7 +304,7 @@ fn hostile_sizes_are_planned_and_packed_at_once() {
         (Conv::new([1, 1, 3]), vec![1 << 40, 1, 5]),
     ] {
         let plan = forced.plan::<f32>(conv, &x).unwrap();
-        assert!(plan.geometry().output_len() > 100 || plan.explain().to_string().contains(" tasks"), "{plan:?}");
+        assert!(plan.geometry().output_len() > 100 || format!("{:#}", plan.explain()).contains(" task"), "{plan:?}");
     }
     // A long kernel is cut into many filters with a few taps each.
     let layer = layer(Conv::new([2, 1, 6000]), [1, 1, 6100]);
@@ -419,8 +419,8 @@ fn phases_of_a_dilation_share_blocks_and_the_last_block_may_have_fewer() {
                 for (combination, threads) in combinations().flat_map(|c| [(c, 1), (c, 2)]) {
                     let plan = combination.plan::<T>(&layer, |planner| planner.threads(threads)).unwrap();
                     // The block's images, rows and columns of tiles.
-                    let explanation = plan.explain().to_string();
-                    let block = explanation.split("blocks of ").nth(1).and_then(|rest| rest.split(" tiles").next());
+                    let explanation = format!("{:#}", plan.explain());
+                    let block = explanation.split(" tiles, weights").next().and_then(|text| text.rsplit(" of ").next());
                     shared += usize::from(block.is_some_and(|block| block.split(" x ").count() == 3));
                     let checked = oracle.check(Algorithm::Winograd, Activation::None, &operands.run(&plan));
                     assert_eq!(checked, Ok(()), "{combination}, {threads} threads, {layer}, {block:?}");
@@ -491,14 +491,14 @@ fn threads_share_a_panel_by_its_rows_of_tiles() {
                 let oracle = Oracle::new(&geometry, &operands);
                 for (combination, threads) in combinations().flat_map(|c| [2, 3, 5, 16].map(|threads| (c, threads))) {
                     let plan = combination.plan::<T>(&layer, |planner| planner.threads(threads)).unwrap();
-                    let explanation = plan.explain().to_string();
-                    // The text is "... by f32_gemmt_32x12, ... panels in 2 shares ...". A panel
+                    let explanation = format!("{:#}", plan.explain());
+                    // The text is "... by f32_gemmt_32x12, ... weights in 2 parts ...". A panel
                     // has 32 channels.
                     let number_behind = |words: &str| -> usize {
                         let rest = explanation.split(words).nth(1).expect("it says so");
                         rest.chars().map_while(|c| c.to_digit(10)).fold(0, |n, digit| 10 * n + digit as usize)
                     };
-                    let shares = number_behind("panels in ");
+                    let shares = number_behind("weights in ");
                     let panels = geometry.out_channels.div_ceil(number_behind("gemmt_"));
                     cut += usize::from(!panels.is_multiple_of(shares));
                     let checked = oracle.check(Algorithm::Winograd, Activation::None, &operands.run(&plan));

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import importlib.metadata
+import io
 import json
 import math
 import os
@@ -275,6 +276,29 @@ def plots():
     import matplotlib.pyplot as plt
 
     return plt
+
+
+# Colours of pictures that are others for readers who prefer dark pages.
+DARK = {
+    "#ffffff": "#16181c", "#000000": "#e8e8e8", "#dddddd": "#3c4046", "#555555": "#b0b0b0", "#666666": "#b0b0b0", "#0072b2": "#3294d8", "#aa0000": "#ff6b6b",
+    "#ff0000": "#ff6b6b",
+}
+
+
+def save(figure, path):
+    """Writes a picture as SVG, with colours for dark pages."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    path.write_text(with_dark_mode(text.getvalue()))
+
+
+def with_dark_mode(svg):
+    """A picture of matplotlib that is dark where the reader prefers dark pages, also as an <img> of a page."""
+    # matplotlib sets colours as styles of the elements, except black of texts, which is SVG's own.
+    rules = [f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}' for light, dark in DARK.items() for kind in ("fill", "stroke")]
+    style = f'<style type="text/css">@media(prefers-color-scheme:dark){{svg{{fill:{DARK["#000000"]}}}{"".join(rules)}}}</style>'
+    head, rest = svg.split("<defs>", 1)
+    return f"{head}<defs>\n  {style}{rest}"
 
 
 def replace(path, marker, paragraphs):

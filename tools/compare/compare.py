@@ -17,14 +17,16 @@ import json
 import math
 import os
 import pathlib
+import re
 import signal
 import sys
 import tempfile
+import textwrap
 
 import numpy as np
 from common import (
     HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, check_options, earlier, installed, load_line, machine, machine_line, measuring, plots, replace,
-    summary, tool, versions_line, write_files,
+    save, summary, tool, versions_line, write_files,
 )
 from tqdm import tqdm
 
@@ -260,10 +262,13 @@ def write_csv(data, file):
 
 
 def picture(data, path):
-    """A picture that has for each layer a line from the fastest other library to convoke, on a logarithmic axis."""
+    """A picture that has for each layer a line from the fastest other library to convoke, on a logarithmic axis.
+
+    It is legible at a width of 500 pixels, which is about what a page has on a small screen.
+    """
     plt = plots()
     names, results = data["names"], data["results"]
-    figure, axes = plt.subplots(figsize=(10, 1.9 + 0.19 * len(results)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(5.2, 2.1 + 0.17 * len(results)), layout="constrained")
     colours = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#a09600", "#777777"]
     markers = ["o", "s", "D", "^", "v", "P", "X", "*"]
     heights = range(len(results), 0, -1)
@@ -273,7 +278,7 @@ def picture(data, path):
         points = [(rate(r, name), h) for r, h in zip(results, heights) if rate(r, name)]
         # convoke is a ring below the others, because a disc would hide a library of the same
         # speed.
-        look = {"s": 60, "c": "white", "edgecolors": colour, "linewidths": 1.8, "zorder": 2} if name == "convoke" else {"s": 18, "c": colour, "zorder": 3}
+        look = {"s": 40, "c": "white", "edgecolors": colour, "linewidths": 1.5, "zorder": 2} if name == "convoke" else {"s": 12, "c": colour, "zorder": 3}
         axes.scatter([p[0] for p in points], [p[1] for p in points], marker=marker, label=LABELS[name], **look)
     wrong = [(r["answers"][name]["gflops"], h) for name in names for r, h in zip(results, heights) if status(r, name) in ("wrong", "differs")]
     if wrong:
@@ -284,15 +289,18 @@ def picture(data, path):
     axes.xaxis.set_major_formatter(plt.ScalarFormatter())
     axes.set_xticks([t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if axes.get_xlim()[0] <= t <= axes.get_xlim()[1]])
     axes.xaxis.set_minor_formatter(plt.NullFormatter())
-    axes.set_yticks(list(heights), [r["row"]["name"] for r in results], fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.set_yticks(list(heights), [r["row"]["name"] for r in results], fontsize=7.5)
     axes.set_ylim(0.2, len(results) + 0.8)
-    axes.set_xlabel("GFLOP/s, multiply-adds of the definition (Winograd makes fewer, and may exceed the FMA peak)")
+    axes.set_xlabel("GFLOP/s by the definition; Winograd makes\nfewer multiply-adds, and may exceed the peak", fontsize=8)
     axes.grid(axis="x", color="#dddddd")
     axes.set_axisbelow(True)
-    axes.set_title("\n".join(conditions(data)[:2]), fontsize=8, loc="left", color="#555555", wrap=True)
-    entries = len(names) + (2 if wrong else 1)
-    figure.legend(loc="outside upper left", ncols=entries if entries <= 8 else math.ceil(entries / 2), frameon=False, fontsize=9)
-    figure.savefig(path, metadata={"Date": None})
+    # A number stays in the line of its name.
+    facts = [textwrap.fill(re.sub(r" (?=\d)", "\u00a0", line), 84, break_long_words=False) for line in conditions(data)[:2]]
+    figure.supxlabel("\n".join(facts), x=0.01, ha="left", fontsize=7.5, color="#555555")
+    figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize=8, columnspacing=1)
+    save(figure, path)
+    plt.close(figure)
 
 
 def readme(data):

@@ -3,6 +3,7 @@
 They need numpy and tqdm.
 """
 
+import importlib.util
 import json
 import pathlib
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import types
 import unittest
+import xml.etree.ElementTree
 
 import common
 import compare
@@ -164,6 +166,30 @@ class Options(unittest.TestCase):
             (["--from", __file__], "is not a result of this version"),
         ]:
             self.assertIn(message, self.refused(*arguments))
+
+
+class Pictures(unittest.TestCase):
+    @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "needs matplotlib")
+    def test_the_picture_is_written(self):
+        good = lambda gflops: ("good", gflops, 1e-7)
+        results = data(result("one", convoke=good(90.0), ncnn=good(50.0), mnn=good(40.0)), result("two", convoke=good(20.0), ncnn=("wrong", 30.0, 1.0)))
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "compare.svg"
+            compare.picture(results, path)
+            text = path.read_text()
+        root = xml.etree.ElementTree.fromstring(text)
+        self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
+        self.assertLessEqual(float(root.get("width").removesuffix("pt")) * 4 / 3, 500, "it is not scaled down on a small screen")
+        # matplotlib writes each text as a comment before its outlines.
+        for word in ("one", "two", "ncnn", "wrong result", "FMA peak"):
+            self.assertIn(f"<!-- {word} -->", text)
+        # A number stays in the line of its name.
+        self.assertIn("DRAM\u00a010", text)
+
+    def test_dark_pages_have_their_own_colours(self):
+        svg = common.with_dark_mode('<svg><defs>\n</defs><path style="fill: #ffffff"/></svg>')
+        self.assertIn('@media(prefers-color-scheme:dark){svg{fill:#e8e8e8}[style*="fill: #ffffff"]{fill:#16181c!important}', svg)
+        xml.etree.ElementTree.fromstring(svg)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ use serde::Serialize;
 use sysinfo::{MemoryRefreshKind, System};
 
 use crate::options::dtype_name;
-use crate::output::text::bytes;
+use crate::output::text::{bytes, wrapped};
 
 /// Where, when and with what something was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -83,6 +83,11 @@ impl Machine {
         self.fma_peak.iter().map(line).collect()
     }
 
+    /// The headline and the limits, for the top of a table in lines of `width` characters.
+    pub(crate) fn lines(&self, width: Option<usize>) -> Vec<String> {
+        self.headline().into_iter().chain(self.limits()).map(|line| wrapped(&line, width)).collect()
+    }
+
     /// The machine, the setting and the versions of a measurement, one in each line.
     pub(crate) fn headline(&self) -> [String; 3] {
         let isas: Vec<_> = self.fma_peak.keys().map(String::as_str).collect();
@@ -132,6 +137,15 @@ pub(crate) fn busy(load: f64) -> Option<String> {
     let cores = cores();
     (load > cores as f64 / 2.0).then(|| {
         format!("the machine is busy: its load average is {load:.2}, its CPUs are {cores}; times may be too long")
+    })
+}
+
+/// The text of a warning if there are more threads than CPUs, so that they wait for each other.
+pub(crate) fn crowded(threads: usize) -> Option<String> {
+    let cores = cores();
+    (threads > cores).then(|| {
+        let cpus = if cores == 1 { "CPU" } else { "CPUs" };
+        format!("{threads} threads on {cores} {cpus} wait for each other; times will be too long")
     })
 }
 
@@ -192,6 +206,12 @@ mod tests {
         let numbers = "(implementer 0x41 part 0xd40 revision 1)";
         assert_eq!(cpu(arm), format!("{} {numbers}", std::env::consts::ARCH));
         assert_eq!(cpu(""), std::env::consts::ARCH);
+    }
+
+    #[test]
+    fn more_threads_than_cpus_are_too_many() {
+        assert_eq!(crowded(cores()), None);
+        assert!(crowded(cores() + 1).unwrap().starts_with(&format!("{} threads on ", cores() + 1)));
     }
 
     #[test]

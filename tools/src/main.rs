@@ -20,6 +20,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use commands::{Verdict, disasm, explain, kernels, onnx_test, plans, profile, report, worker};
+use options::BAD;
+use output::text::{line_width, wrapped};
 
 /// Tools for convoke, the CPU kernels of ONNX's Conv and ConvTranspose.
 ///
@@ -61,7 +63,8 @@ fn main() -> ExitCode {
         Ok(Verdict::Incomplete) => ExitCode::from(2),
         Ok(Verdict::Interrupted) => ExitCode::from(interrupt::STATUS),
         Err(error) => {
-            anstream::eprintln!("{}error:{} {error:#}", options::BAD, options::BAD.render_reset());
+            let message = format!("{BAD}error:{BAD:#} {error:#}");
+            anstream::eprintln!("{}", wrapped(&message, line_width(false)));
             ExitCode::from(2)
         }
     }

@@ -89,7 +89,7 @@ fn paragraph<T: Scalar>(layer: &PlannedLayer, isa: Isa) -> Result<String> {
     for machine in Machine::named() {
         for threads in THREADS {
             let plan = plan::<T>(layer, &machine, isa, threads, Activation::None)?;
-            plan.prove_tasks().map_err(|error| anyhow!("{}: {error}: {}", layer.name, plan.explain()))?;
+            plan.prove_tasks().map_err(|error| anyhow!("{}: {error}: {:#}", layer.name, plan.explain()))?;
             let case = (machine.name.to_string(), threads, format!("{:.3e}", plan.explain().cost()));
             match plans.iter_mut().find(|(known, _)| *known == decisions(&plan)) {
                 Some((_, cases)) => cases.push(case),

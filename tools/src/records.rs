@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::machine::Machine;
-use crate::output::text::percent;
+use crate::output::text::{Column, percent};
 use crate::session::{Failure, Figures, partial};
 
 /// All figures of one report.
@@ -80,6 +80,12 @@ impl Report {
 impl Summary {
     /// The heads of [`cells`](Self::cells).
     pub(crate) const HEADS: [&str; 5] = ["kind", "layers", "GFLOP/s", "FMA", "of limit"];
+
+    /// The columns of [`cells`](Self::cells). All of them fit any terminal.
+    pub(crate) fn columns() -> Vec<Column> {
+        let [kind, numbers @ ..] = Self::HEADS;
+        std::iter::once(Column::text(kind, 0)).chain(numbers.map(|head| Column::number(head, 0))).collect()
+    }
 
     /// The means as cells of a table.
     pub(crate) fn cells(&self) -> [String; 5] {

@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use convoke::{Algorithm, DType, Explanation, Isa, Operator, Plan, Planner, Workspace};
+use convoke::{Algorithm, DType, Explanation, Geometry, Isa, Operator, Plan, Planner, Workspace};
 use convoke_tools::check;
 use convoke_tools::data::{Operands, Scalar, tensor};
 use convoke_tools::limits::{Caches, Roof};
@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::interrupt;
 use crate::machine::free_memory;
 use crate::options::Team;
-use crate::output::text::{bytes, percent, seconds};
+use crate::output::text::{Column, bytes, percent, seconds};
 
 /// Elements of each output that are compared with the reference. More would make the reports
 /// slow.
@@ -28,7 +28,7 @@ const LONGEST_RUN_SECONDS: f64 = 20.0;
 
 /// The columns that `report` and `profile` have in common, for the end of their help.
 pub(crate) const COLUMNS: &str = "\
-The columns:
+A terminal of 80 columns has room for five of these, a wider one for more, and --wide shows all:
 
   geometry      X -> Y, kernel k, stride s, pads p (begin:end), dilation d, groups g
   algorithm     what the plan picked
@@ -99,6 +99,24 @@ impl Figures {
         "packed",
     ];
 
+    /// The heads that tables show on a narrow terminal, besides the name's.
+    pub(crate) const FIRST: [&str; 4] = ["algorithm", "best", "GFLOP/s", "of limit"];
+
+    /// The columns of [`cells`](Self::cells), for geometries up to `geometry` characters.
+    pub(crate) fn columns(geometry: usize) -> Vec<Column> {
+        let algorithm = Algorithm::ALL.iter().map(|algorithm| algorithm.name().len()).max().unwrap_or_default();
+        let column = |head| match head {
+            "geometry" => Column::text(head, geometry),
+            "algorithm" => Column::text(head, algorithm),
+            "kernel" => Column::text(head, 28),
+            "limit" => Column::text(head, 5),
+            "FMA" => Column::number(head, 5),
+            "GFLOP/s" | "of limit" => Column::number(head, 7),
+            _ => Column::number(head, 9),
+        };
+        Self::HEADS.map(column).into()
+    }
+
     /// The figures as cells of a table.
     pub(crate) fn cells(&self) -> [String; 11] {
         [
@@ -143,6 +161,11 @@ impl Failure {
     pub(crate) fn new(name: &str, error: &anyhow::Error) -> Self {
         Self { name: name.to_owned(), error: format!("{error:#}") }
     }
+}
+
+/// The operator and the shapes of a layer in a cell of a table.
+pub(crate) fn geometry_text(geometry: &Geometry) -> String {
+    format!("{} {}", geometry.op, describe(geometry))
 }
 
 /// How many of the layers were measured, if the measurement was interrupted or some could not be
@@ -250,7 +273,7 @@ impl Session {
         let gflops = flop / timing.min / 1e9;
         let figures = Figures {
             kind: LayerKind::of(geometry).to_string(),
-            geometry: format!("{} {}", geometry.op, describe(geometry)),
+            geometry: geometry_text(geometry),
             algorithm: plan.algorithm().to_string(),
             isa: plan.isa().to_string(),
             kernel: plan.kernel().to_owned(),

@@ -27,6 +27,23 @@ const NO_NETWORKS: [&str; 6] = ["bilinear", "dw", "dw27x27", "dw3x3", "dw3x3x3",
 /// The network of such layers in reports.
 pub const OTHER: &str = "other";
 
+/// Built-in layers that stand for the rest when time is short: at least one of each kind, none of
+/// which takes long.
+const QUICK: [&str; 12] = [
+    "resnet50.c3.3x3",
+    "resnet50.c3.3x3s2",
+    "alexnet.conv2.5x5",
+    "resnet50.c4.1x1.256-1024",
+    "mbv2.pw.96-24@56",
+    "hifigan.k7d3.128@8192",
+    "r2plus1d.3x1x1.288-128@8x28",
+    "mbv2.dw3x3.144@56",
+    "effnet.dw5x5.672@14",
+    "resnext.g32.3x3.128@56",
+    "unet.up.2x2s2.128-64@64",
+    "dcgan.4x4s2.512-256@8",
+];
+
 /// The columns of a file, in order.
 const COLUMNS: [&str; 10] =
     ["name", "op", "x", "out_channels", "kernel", "strides", "pads", "dilations", "group", "output_padding"];
@@ -182,6 +199,15 @@ pub fn built_in() -> Vec<Layer> {
     FILES.iter().flat_map(|(name, text)| read(name, text).expect("a test reads the built-in files")).collect()
 }
 
+/// The [`built_in`] layers that a quick report has.
+///
+/// # Panics
+/// As `built_in`.
+#[must_use]
+pub fn quick() -> Vec<Layer> {
+    built_in().into_iter().filter(|layer| QUICK.contains(&&*layer.name)).collect()
+}
+
 /// Reads the text of a file. `file` is its name in error messages.
 ///
 /// # Errors
@@ -314,6 +340,16 @@ mod tests {
         assert!(layers.len() >= 97, "{}", layers.len());
         let kinds: HashSet<_> = layers.iter().map(|l| LayerKind::of(&l.geometry().unwrap())).collect();
         assert_eq!(kinds, LayerKind::ALL.into(), "every kind of layer occurs");
+    }
+
+    #[test]
+    fn a_quick_report_has_layers_of_every_kind() {
+        let layers = quick();
+        assert_eq!(layers.len(), QUICK.len(), "each name is that of a layer");
+        let kinds: HashSet<_> = layers.iter().map(|l| LayerKind::of(&l.geometry().unwrap())).collect();
+        assert_eq!(kinds, LayerKind::ALL.into());
+        // No layer takes long, even with the portable kernels.
+        assert!(layers.iter().all(|l| l.geometry().unwrap().macs() < 1_000_000_000));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -18,7 +18,9 @@ fn run(args: &[&str]) -> Output {
 
 fn run_with_input(args: &[&str], input: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-tools"));
-    let command = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Messages are not broken into the lines of a terminal.
+    let command = command.args(args).env_remove("COLUMNS").stdin(Stdio::piped());
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     // A command that reads nothing may already have ended.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
@@ -179,7 +181,8 @@ fn report_as_files() {
     }
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    assert_bad_input(&["report", "--output", path(&file)], "file");
+    assert_bad_input(&["report", "--output", path(&file)], "is not a folder");
+    assert_bad_input(&["report", "--output", path(&file.join("below"))], "does not exist, and cannot be made");
 }
 
 /// Ctrl-C in the middle of a long report. It comes later and later until a layer was measured,
@@ -206,6 +209,86 @@ fn layers_until_interrupted(dir: &Path, seconds: u64) -> usize {
     assert_eq!(report["interrupted"], true);
     assert!(fs::read_to_string(dir.join("index.html")).unwrap().contains("Interrupted"));
     report["layers"].as_array().unwrap().len()
+}
+
+/// The width of the terminal, as programs can set it.
+fn run_in_columns(columns: usize, args: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-tools"));
+    let output = command.args(args).env("COLUMNS", columns.to_string()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    stdout(&output)
+}
+
+/// The heads of the first table: those of the line that begins with the first of them.
+fn heads<'a>(text: &'a str, first: &str) -> &'a str {
+    text.lines().find(|line| line.starts_with(first) && line.contains("algorithm")).unwrap_or_else(|| panic!("{text}"))
+}
+
+#[test]
+fn tables_fit_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.onnx");
+    let mut network = common::network();
+    network.node[0].name = "/features/features.0/features.0.0/a/node/with/a/long/name/of/its/own/Conv".into();
+    fs::write(&file, common::model(network)).unwrap();
+    let report = ["report", "--filter", "bilinear,enet.5x1,flownet", "--seconds", "0"];
+    let profile = ["profile", path(&file), "--dim", "batch=1", "--seconds", "0"];
+    for (args, first) in [(&report[..], "layer"), (&profile[..], "node")] {
+        let (narrow, wide) = (run_in_columns(80, args), run_in_columns(120, args));
+        for (text, columns) in [(&narrow, 80), (&wide, 120)] {
+            let longest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
+            // A name without spaces, such as a path, is not broken.
+            assert!(longest.chars().count() <= columns || longest.contains(path(&file)), "{columns}: {longest:?}");
+        }
+        let five = [first, "algorithm", "best", "GFLOP/s", "of limit"].join(" ");
+        assert_eq!(heads(&narrow, first).split_whitespace().collect::<Vec<_>>().join(" "), five);
+        let more = ["kernel", "FMA"].iter().filter(|head| heads(&wide, first).contains(**head)).count();
+        assert!(more > 0, "{wide}");
+        let all = run_in_columns(80, &[args, &["--wide"]].concat());
+        assert!(["geometry", "kernel", "median", "workspace"].iter().all(|head| heads(&all, first).contains(head)));
+    }
+    assert!(run_in_columns(80, &profile).contains("/features/f…"), "long names are shortened");
+}
+
+/// The first row is there long before the last layer was measured, in a pipe too.
+#[test]
+fn rows_appear_as_they_are_measured() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-tools"));
+    let layers = "enet.5x1,bilinear,googlenet,shufflenetv2";
+    let command = command.args(["report", "--filter", layers, "--seconds", "1"]).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let first = lines.find(|line| line.starts_with("shufflenetv2") || line.starts_with("googlenet"));
+    assert!(first.is_some());
+    let begin = std::time::Instant::now();
+    assert!(lines.any(|line| line.starts_with("bilinear")));
+    // Two layers are between them.
+    assert!(begin.elapsed().as_secs_f64() > 2.0, "{:?}", begin.elapsed());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_quick_report_has_12_layers() {
+    let output = run(&["report", "--quick", "--seconds", "0", "--json"]);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(report["layers"].as_array().unwrap().len(), 12);
+    // Eight kinds, and all together.
+    assert_eq!(report["summary"].as_array().unwrap().len(), 8 + 1);
+    let text = stdout(&run(&["report", "--quick", "--filter", "resnet50", "--list"]));
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert_bad_input(&["report", "--quick", "--shapes", "mine.csv"], "--shapes");
+}
+
+#[test]
+fn more_threads_than_cpus_are_warned_of() {
+    let warnings = |threads: usize| {
+        let threads = threads.to_string();
+        let output = run(&["report", "--filter", "enet.5x1", "--seconds", "0", "--threads", &threads]);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap().matches("wait for each other").count()
+    };
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    assert_eq!((warnings(cpus), warnings(cpus + 1)), (0, 1));
 }
 
 #[test]
@@ -447,9 +530,15 @@ fn explain_names_the_pick() {
     let output = run(&["explain", "conv", "--x", "1,64,56,56", "--w", "64,64,3,3", "--pads", "1,1,1,1"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
-    for word in ["1x64x56x56 -> 1x64x56x56", "pointwise", "im2col:native"] {
-        assert!(text.contains(word), "{word}: {text}");
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].starts_with("Conv 1x64x56x56 -> 1x64x56x56 k3x3 p1: 231.2 MFLOP"), "{text}");
+    assert!(lines[1].starts_with("picked ") && lines[1].contains(" on one core, workspace "), "{text}");
+    assert_eq!(lines.len(), 2, "{text}");
+    let whole = stdout(&run(&["explain", "conv", "--x", "1,64,56,56", "--w", "64,64,3,3", "--pads", "1,1,1,1", "-v"]));
+    for word in ["1x64x56x56 -> 1x64x56x56", "not pointwise", "im2col:native", "\n  machine "] {
+        assert!(whole.contains(word), "{word}: {whole}");
     }
+    assert!(!whole.contains("only for ConvTranspose"), "{whole}");
     let forced = stdout(&run(&["explain", "--layer", "vgg16.1_1", "--algorithm", "im2col:native", "--threads", "2"]));
     assert!(forced.starts_with("Conv 1x3x224x224"), "{forced}");
     assert_bad_input(&["explain", "conv", "--x", "1,64,56", "--w", "64,64,3,3"], "Conv");

@@ -102,7 +102,7 @@ impl<T: COf> Layer for TypedPlan<T> {
     }
 
     fn explanation(&self) -> String {
-        self.plan.explain().to_string()
+        format!("{:#}", self.plan.explain())
     }
 
     fn accepts(&self, packed: &Packed) -> Result<()> {

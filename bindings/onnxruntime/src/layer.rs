@@ -243,7 +243,7 @@ impl<T: Element> FreeLayer<T> {
         let VersionedNode { op, since, attributes } = &self.node;
         let operator = Operator::from_attributes(op, *since, &attributes.for_convoke(), w.dims())?;
         let plan = Arc::new(self.planner.plan::<T>(operator, &key[0])?);
-        self.session.log().write(Level::Verbose, || plan.explain().to_string());
+        self.session.log().write(Level::Verbose, || format!("{:#}", plan.explain()));
         lock(&self.plans).put(key, plan.clone());
         Ok(plan)
     }

@@ -73,7 +73,7 @@ impl Session {
             Arc::new(pack(&planner, operator, x_shape, constants)?)
         };
         let plan = cache.plan(x_shape)?;
-        self.log.write(Level::Verbose, || format!("{title}: {}", plan.explain()));
+        self.log.write(Level::Verbose, || format!("{title}: {:#}", plan.explain()));
         Ok(PackedLayer::of_size(cache, x_shape))
     }
 

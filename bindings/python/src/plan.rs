@@ -65,7 +65,7 @@ impl Plan {
 
     /// What was picked, and why not the other algorithms, as text.
     fn explain(&self) -> String {
-        self.plan.explanation().to_string()
+        format!("{:#}", self.plan.explanation())
     }
 
     /// The operator: "Conv" or "ConvTranspose".

@@ -35,6 +35,7 @@ use crate::lower::planes::for_each_position;
 use crate::lower::shares::{GemmSplit, Part};
 use crate::lower::sink::{Finish, Sink};
 use crate::machine::{Item, Machine, Work};
+use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
 /// Bytes of a task's scratch, at the most: a limit of memory.
@@ -82,10 +83,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
-            "{kernel}, taps added in place, {} images of {} pixels at a time, panels in {} shares",
-            bands.size(),
-            layer.geometry.input_spatial(),
-            blocking.split.shares
+            "{kernel}, taps added in place, {} of {} at a time, weights in {}",
+            Count(bands.size(), "image"),
+            Count(layer.geometry.input_spatial(), "pixel"),
+            Count(blocking.split.shares, "part")
         ),
         layout: weights.layout(),
         packed_len: weights.len(),

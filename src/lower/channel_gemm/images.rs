@@ -25,6 +25,7 @@ use crate::lower::planes::step_of;
 use crate::lower::shares::{GemmSplit, Part};
 use crate::lower::sink::Finish;
 use crate::machine::{Item, Machine, Work};
+use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
 /// Values of X in a block of K, over all images of a small batch: a third of the L1 cache in
@@ -86,10 +87,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
-            "{kernel}, {} images at a time as pixels, K in blocks of {}, panels in {} shares",
-            bands.size(),
+            "{kernel}, {} at a time as pixels, K in blocks of {}, weights in {}",
+            Count(bands.size(), "image"),
             k.size(),
-            split.shares
+            Count(split.shares, "part")
         ),
         layout: weights.layout(),
         packed_len: weights.len(),

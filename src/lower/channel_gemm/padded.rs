@@ -28,6 +28,7 @@ use crate::lower::planes::{self, PER_THREAD, PaddedPlanes, PlaneSizes, Slab, Sla
 use crate::lower::shares::{GemmSplit, Part};
 use crate::lower::sink::{Finish, Sink};
 use crate::machine::{Item, Work};
+use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
 /// Channels whose sums are kept at a time between blocks of K, at the most. The sums of more
@@ -53,14 +54,14 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
-            "{kernel}, rows of {} pixels in {} tiles, {} positions of axis {} a slab, K in blocks of {}, {} slabs, panels in {} shares",
-            most.width,
-            most.count,
-            blocking.cut.extent,
+            "{kernel}, rows of {} in {}, {} of {} of axis {}, K in blocks of {}, weights in {}",
+            Count(most.width, "pixel"),
+            Count(most.count, "tile"),
+            Count(split.columns, "slab"),
+            Count(blocking.cut.extent, "position"),
             blocking.cut.axis,
             weights.block * weights.taps,
-            split.columns,
-            split.shares
+            Count(split.shares, "part")
         ),
         layout: weights.layout(),
         packed_len: weights.len(),

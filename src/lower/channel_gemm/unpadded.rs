@@ -30,6 +30,7 @@ use crate::lower::planes;
 use crate::lower::shares::{GemmSplit, Part};
 use crate::lower::sink::{Finish, Sink};
 use crate::machine::{Item, Work};
+use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
 /// Taps on the last axis, and on the others together, at the most: lists of them are on the
@@ -102,11 +103,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
-            "{kernel}, products with padding left out, rows of pixels in {} tiles, K in blocks of {}, {} slabs, panels in {} shares",
-            tiles.len(),
+            "{kernel}, products with padding left out, rows of pixels in {}, {}, K in blocks of {}, weights in {}",
+            Count(tiles.len(), "tile"),
+            Count(blocking.split.columns, "slab"),
             weights.block * weights.taps,
-            blocking.split.columns,
-            blocking.split.shares
+            Count(blocking.split.shares, "part")
         ),
         layout: weights.layout(),
         packed_len: weights.len(),

@@ -40,6 +40,7 @@ use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::Ledger;
 use crate::lower::planes as shared_planes;
+use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
 /// Input channels of a group, at the most: with more, GEMM has enough to share.
@@ -81,11 +82,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
-            "{kernel} {along} from {source}, {} groups a unit, {} strips of {} rows, {} units",
-            plan.unit_groups,
-            grid.strips(),
-            grid.extent,
-            plan.units
+            "{kernel} {along} from {source}, {} at a time, {} of {}, {} in all",
+            Count(plan.unit_groups, "group"),
+            Count(grid.strips(), "strip"),
+            Count(grid.extent, "row"),
+            Count(plan.units, "unit")
         ),
         layout: WeightLayout::Depthwise { along: grid.along },
         packed_len,

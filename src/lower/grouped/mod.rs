@@ -31,6 +31,7 @@ use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::Ledger;
 use crate::machine::{Item, Work};
+use crate::units::Count;
 use crate::{Axis, Geometry, Op};
 
 /// Channels of a group, of X and of Y, at the most: with more, GEMM has enough to share.
@@ -126,7 +127,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let group_work = panels.work * sums_factor(request, &planes, &taps, blocks.all_vectors()) + copies;
     let recipe = Recipe {
         kernel,
-        details: alloc::format!("{kernel}, panels of {heights:?} output channels, {} units", blocks.units()),
+        details: alloc::format!(
+            "{kernel}, panels of {heights:?} output channels, {} in all",
+            Count(blocks.units(), "unit")
+        ),
         layout: WeightLayout::Grouped { heights },
         packed_len: geometry.weight_len(),
         tasks: blocks.tasks,

@@ -38,6 +38,7 @@ use convoke_kernels::catalogue::weave_kernels;
 use crate::element::Element;
 use crate::exec::Ledger;
 use crate::lower::contract::{Answer, Build, Offer, Recipe, Request, check_op};
+use crate::units::Count;
 use crate::{Geometry, Op};
 use lowering::Transposed;
 use plan::{PhaseMode, PhasePlan, PhaseScratch, PhaseSplit};
@@ -83,10 +84,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
-            "{kernel}, {plan}, {} slabs of {} columns, panels in {} shares",
-            plan.planes.slabs,
-            plan.planes.columns,
-            split.tasks.shares
+            "{kernel}, {plan}, {} of {}, weights in {}",
+            Count(plan.planes.slabs, "slab"),
+            Count(plan.planes.columns, "column"),
+            Count(split.tasks.shares, "part")
         ),
         layout: plan.layout(),
         packed_len: geometry.weight_len(),

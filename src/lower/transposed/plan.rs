@@ -22,6 +22,7 @@ use crate::lower::planes::{MOST_BYTES, too_large};
 use crate::lower::shares::{GemmSplit, TASKS_PER_THREAD};
 use crate::lower::sink::Finish;
 use crate::machine::{Item, Machine, Work};
+use crate::units::Count;
 use crate::{Axis, Geometry};
 
 /// The most output channels of a group that are summed channel by channel. More channels share
@@ -145,7 +146,7 @@ impl<A: Real> fmt::Display for PhasePlan<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (channels, phases) = (self.tiles.panels.height(0), self.slots.with_taps);
         let interleaved = match self.mode {
-            PhaseMode::ChannelByChannel => return write!(f, "{phases} phases summed channel by channel"),
+            PhaseMode::ChannelByChannel => return write!(f, "{} summed channel by channel", Count(phases, "phase")),
             PhaseMode::TileByTile => "interleaved tile by tile",
             PhaseMode::PanelByPanel => "interleaved panel by panel",
             PhaseMode::Paired(PairMode { loops: PairLoops::PanelsOutside, .. }) => "stored in pairs without a residual",
@@ -155,7 +156,7 @@ impl<A: Real> fmt::Display for PhasePlan<A> {
         };
         let is_fetched = matches!(self.mode, PhaseMode::Paired(PairMode { is_fetched: true, .. }));
         let fetched = if is_fetched { ", lines of Y are fetched" } else { "" };
-        write!(f, "{channels} channels by {phases} phases a tile, {interleaved}{fetched}")
+        write!(f, "{} by {} a tile, {interleaved}{fetched}", Count(channels, "channel"), Count(phases, "phase"))
     }
 }
 

@@ -26,6 +26,7 @@ use crate::exec::Ledger;
 use crate::lower::channel_tiles::ChannelTiles;
 use crate::lower::contract::{Answer, Build, Offer, Recipe, Request};
 use crate::lower::layout::WeightLayout;
+use crate::units::Count;
 
 /// Makes the operator for the chosen tile, with its tables.
 pub(super) type BuildOperator<'a, T> =
@@ -170,10 +171,12 @@ fn details<T: Real>(view: &WinogradView, blocking: &WinogradBlocking<T>, tiles: 
     };
     let past_cache = if view.stores == PixelStores::RowsPastCache { ", past the caches" } else { "" };
     format!(
-        "{} by {}, {} filters, blocks of {tiles_of_block} tiles, {} blocks, panels in {splits} shares, {together} together{past_cache}",
+        "{} by {}, {}, {} of {tiles_of_block} tiles, weights in {}, {} at a time{past_cache}",
         scheme.kernel.name(),
         tiles.name(),
-        scheme.filters(),
-        blocks.of_image(),
+        Count(scheme.filters(), "filter"),
+        Count(blocks.of_image(), "block"),
+        Count(*splits, "part"),
+        Count(*together, "panel"),
     )
 }

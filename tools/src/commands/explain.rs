@@ -9,9 +9,12 @@ use convoke_tools::shapes::{self, LayerKind, describe, flops};
 
 use super::Verdict;
 use crate::options::{Choice, DTypeName, parse_threads, with_element};
-use crate::output::text::show;
+use crate::output::text::{line_width, show, wrapped};
 
-/// Show what the planner picks for a layer, and why it rejects the rest
+/// Show what the planner picks for a layer, and with --verbose why it rejects the rest
+///
+/// It prints two lines: the layer, and the pick with its estimated time and its workspace. With
+/// --verbose, it prints the blocking, the memory, the machine, and each other algorithm too.
 ///
 /// The layer is given by its shapes and ONNX attributes, or by the name of a built-in one:
 ///
@@ -43,6 +46,9 @@ pub(crate) struct ExplainArgs {
     /// Threads that will run the layer
     #[arg(long, default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
+    /// Print the whole explanation
+    #[arg(long, short)]
+    verbose: bool,
     /// Bytes of workspace that an algorithm may take, at the most [default: the planner's]
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<usize>,
@@ -133,7 +139,10 @@ impl ExplainArgs {
             planner = planner.workspace_limit(limit);
         }
         let plan = planner.plan::<T>(operator, &x)?;
-        Ok(format!("{}\n{}", headline(plan.geometry()), plan.explain()))
+        let explanation = if self.verbose { format!("{:#}", plan.explain()) } else { plan.explain().to_string() };
+        // Its first line is the layer in another form.
+        let rest = explanation.lines().skip(1);
+        Ok(std::iter::once(headline(plan.geometry()).as_str()).chain(rest).collect::<Vec<_>>().join("\n"))
     }
 }
 
@@ -146,7 +155,9 @@ fn headline(geometry: &Geometry) -> String {
 /// Prints the plan's explanation.
 pub(crate) fn run(args: &ExplainArgs) -> Result<Verdict> {
     let text = with_element!(args.dtype, T => args.explain::<T>())?;
-    show(|out| writeln!(out, "{}", text.trim_end()))?;
+    let width = line_width(false);
+    let lines: Vec<_> = text.lines().map(|line| wrapped(line, width)).collect();
+    show(|out| writeln!(out, "{}", lines.join("\n")))?;
     Ok(Verdict::Good)
 }
 
@@ -171,7 +182,15 @@ mod tests {
         let text = explain("conv --x 1,8,10,12 --w 16,8,3,3 --strides 2,1 --pads 1,1,1,1 --algorithm naive").unwrap();
         let first = "Conv 1x8x10x12 -> 1x16x5x12 k3x3 s2x1 p1: 0.1 MFLOP, other dense\n";
         assert!(text.starts_with(first), "{text}");
-        assert!(text.contains("naive"), "{text}");
+        let rest: Vec<_> = text.lines().skip(1).collect();
+        assert!(rest.len() == 1 && rest[0].starts_with("picked naive ("), "{text}");
+    }
+
+    #[test]
+    fn the_whole_has_the_other_algorithms_of_the_operator() {
+        let text = explain("conv --x 1,8,10,12 --w 16,8,3,3 --verbose").unwrap();
+        assert!(text.contains("\n  machine ") && text.contains("\n  not naive "), "{text}");
+        assert!(!text.contains("only for ConvTranspose"), "{text}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub(crate) mod worker;
 
 use crate::machine;
 use crate::options::BAD;
+use crate::output::text::{line_width, wrapped};
 use crate::session::Failure;
 
 /// The result of a command.
@@ -48,9 +49,20 @@ impl Verdict {
 fn load_at_start() -> Option<f64> {
     let load = machine::load();
     if let Some(warning) = load.and_then(machine::busy) {
-        anstream::eprintln!("{BAD}warning:{BAD:#} {warning}");
+        warn(&warning);
     }
     load
+}
+
+/// Prints a warning if layers are run on more threads than there are CPUs.
+fn warn_of_threads(threads: usize) {
+    if let Some(warning) = machine::crowded(threads) {
+        warn(&warning);
+    }
+}
+
+fn warn(warning: &str) {
+    anstream::eprintln!("{}", wrapped(&format!("{BAD}warning:{BAD:#} {warning}"), line_width(false)));
 }
 
 /// Whether the error says that a forced algorithm does not accept the layer.

@@ -1,11 +1,10 @@
 //! `profile`: plans and times the convolutions of a model.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::slice::from_ref;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,12 +12,12 @@ use convoke::{DType, Explanation, bf16, f16};
 use convoke_tools::onnx::graph::{ConvNode, Graph, HOW_TO_INFER};
 use serde::Serialize;
 
-use super::{Verdict, load_at_start};
+use super::{Verdict, load_at_start, warn_of_threads};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, dtype_name, parse_seconds, parse_threads};
-use crate::output::text::{bytes, percent, progress_bar, seconds, show, table};
-use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, partial};
+use crate::output::text::{Column, Rows, Table, bytes, line_width, percent, seconds, show, wrapped};
+use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_text, partial};
 
 /// Time every Conv and ConvTranspose node of an ONNX model
 ///
@@ -26,6 +25,9 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, partial};
 /// what convoke would do for this model. Activations after the nodes are not fused. Layers of the
 /// same shape are timed once. Shapes come from the model. Shapes that it lacks can be inferred if
 /// these tools were built with the Cargo feature `infer`. Weights in other files are not needed.
+///
+/// Each node's row is printed as soon as it was measured: a second for every three or four shapes
+/// that differ, or longer for slow ones.
 ///
 /// Two columns are not explained at the end:
 ///
@@ -54,6 +56,9 @@ pub(crate) struct ProfileArgs {
     /// Seconds to spend on timing each layer
     #[arg(long, default_value = "0.2", value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: Duration,
+    /// Show all columns, however wide the terminal is
+    #[arg(long)]
+    wide: bool,
     /// Print JSON, with the planner's verdict on each algorithm
     #[arg(long)]
     json: bool,
@@ -144,6 +149,7 @@ impl Totals {
 pub(crate) fn run(args: &ProfileArgs) -> Result<Verdict> {
     let graph = args.graph().with_context(|| args.model.display().to_string())?;
     interrupt::watch()?;
+    warn_of_threads(args.threads);
     let profile = args.measure(&graph)?;
     if profile.nodes.is_empty()
         && let Some(Failure { name, error }) = profile.failed.first()
@@ -155,7 +161,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<Verdict> {
         let json = serde_json::to_string_pretty(&profile)?;
         show(|out| writeln!(out, "{json}"))?;
     } else {
-        show(|out| print(&profile, out))?;
+        show(|out| print_end(&profile, line_width(args.wide), out))?;
     }
     let right = profile.nodes.iter().all(|record| record.figures.within_bound);
     Ok(Verdict::of_layers(profile.interrupted, &profile.failed, right))
@@ -183,17 +189,29 @@ impl ProfileArgs {
         let mut known = HashMap::<String, NodeRecord>::new();
         let (mut records, mut failed) = (Vec::new(), Vec::new());
         let nodes = graph.nodes();
-        let (count, bar) = (nodes.len(), progress_bar(nodes.len()));
+        let count = nodes.len();
+        let mut rows = Rows::new(self.table(&nodes), count, self.json);
+        let mut seen = HashSet::new();
         for (name, node) in nodes {
-            bar.set_message(name.clone());
+            rows.start(&name);
+            let dtype = node.as_ref().ok().map(|node| node.dtype);
             match node.and_then(|node| self.measure_node(&mut sessions, &mut known, &name, &node)) {
-                Ok(record) => records.push(record),
+                Ok(record) => {
+                    if let Some((&dtype, session)) = dtype.and_then(|dtype| sessions.get_key_value(&dtype))
+                        && seen.insert(dtype)
+                    {
+                        let machine = Machine::new(dtype, session.threads(), session.roofs(), load);
+                        rows.begin(&self.heading(seen.len() == 1, &machine))?;
+                    }
+                    rows.row(&cells(&record), record.figures.within_bound)?;
+                    records.push(record);
+                }
                 Err(error) if error.is::<Interrupted>() => break,
                 Err(error) => failed.push(Failure::new(&name, &error)),
             }
-            bar.inc(1);
+            rows.step();
         }
-        bar.finish_and_clear();
+        rows.end();
         let of_algorithm = |name: &str| Totals::of(records.iter().map(|r| &r.figures).filter(|f| f.algorithm == name));
         let by_algorithm = records.iter().map(|r| (r.figures.algorithm.clone(), of_algorithm(&r.figures.algorithm)));
         let machine = |(&dtype, s): (&DType, &Session)| {
@@ -211,6 +229,21 @@ impl ProfileArgs {
             failed,
             lacks_shapes: graph.lacks_shapes(),
         })
+    }
+
+    /// The table of the nodes, in the width of the terminal.
+    fn table(&self, nodes: &[(String, Result<ConvNode>)]) -> Table {
+        let name = nodes.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
+        let geometries = nodes.iter().filter_map(|(_, node)| Some(geometry_text(&node.as_ref().ok()?.geometry).len()));
+        let columns = Figures::columns(geometries.max().unwrap_or_default());
+        let columns = std::iter::once(Column::text("node", name)).chain(columns).chain([Column::text("why", 60)]);
+        Table::new(columns.collect(), &[&["node"][..], &Figures::FIRST].concat(), line_width(self.wide))
+    }
+
+    /// What stands above the nodes of an element type. The first of them have the model too.
+    fn heading(&self, is_first: bool, machine: &Machine) -> Vec<String> {
+        let model = is_first.then(|| self.model.display().to_string());
+        model.into_iter().chain(machine.lines(line_width(self.wide))).collect()
     }
 
     /// Runs a node, or takes the figures of an earlier node of the same shape.
@@ -272,26 +305,39 @@ fn estimates(explanation: &Explanation, picked: &str) -> String {
     }
 }
 
-fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}", profile.model)?;
-    for machine in profile.machines.values() {
-        for line in machine.headline().into_iter().chain(machine.limits()) {
-            writeln!(out, "{line}")?;
-        }
-    }
+/// The cells of the table of nodes.
+fn cells(record: &NodeRecord) -> Vec<String> {
+    std::iter::once(record.name.clone()).chain(record.figures.cells()).chain([record.why.clone()]).collect()
+}
+
+/// Prints what follows the table of nodes.
+fn print_end(profile: &Profile, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
     if let Some(partial) = partial(profile.nodes.len(), profile.asked, "nodes", profile.interrupted, &profile.failed) {
         writeln!(out, "\n{BAD}{partial}{BAD:#}")?;
     }
-    let header = [&["node"][..], &Figures::HEADS, &["why"]].concat();
-    let row = |r: &NodeRecord| [from_ref(&r.name), &r.figures.cells(), from_ref(&r.why)].concat();
-    let mut nodes = table(&header, profile.nodes.iter().map(row), 4);
-    if let Some(column) = nodes.column_mut(header.len() - 1) {
-        column.set_cell_alignment(comfy_table::CellAlignment::Left);
+    writeln!(out, "\n{}", totals(profile, width))?;
+    if profile.nodes.iter().any(|r| r.figures.is_above_100()) {
+        writeln!(out, "\n{}", wrapped(ABOVE_100, width))?;
     }
-    writeln!(out, "\n{nodes}\n")?;
-    let header = ["algorithm", "nodes", "GFLOP", "time", "of time", "GFLOP/s", "of limit", "workspace", "packed"];
+    for (operator, count) in &profile.other_operators {
+        writeln!(out, "\nnot covered: {count} {operator}")?;
+    }
+    for wrong in profile.nodes.iter().filter(|r| !r.figures.within_bound) {
+        writeln!(out, "\n{}", wrapped(&format!("{BAD}WRONG{BAD:#} {}", wrong.figures.wrong(&wrong.name)), width))?;
+    }
+    for Failure { name, error } in &profile.failed {
+        writeln!(out, "\n{}", wrapped(&format!("{BAD}NOT RUN{BAD:#} {name}: {error}"), width))?;
+    }
+    if profile.lacks_shapes {
+        writeln!(out, "\n{}", wrapped(&format!("To have the missing shapes, {HOW_TO_INFER}."), width))?;
+    }
+    Ok(())
+}
+
+/// The table of the sums, by algorithm.
+fn totals(profile: &Profile, width: Option<usize>) -> String {
     let row = |name: &str, t: &Totals| {
-        [
+        vec![
             name.to_owned(),
             t.nodes.to_string(),
             format!("{:.2}", t.flop / 1e9),
@@ -304,21 +350,8 @@ fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         ]
     };
     let algorithms = profile.by_algorithm.iter().map(|(name, totals)| row(name, totals));
-    writeln!(out, "{}", table(&header, algorithms.chain([row("all", &profile.totals)]), 1))?;
-    if profile.nodes.iter().any(|r| r.figures.is_above_100()) {
-        writeln!(out, "\n{ABOVE_100}")?;
-    }
-    for (operator, count) in &profile.other_operators {
-        writeln!(out, "\nnot covered: {count} {operator}")?;
-    }
-    for wrong in profile.nodes.iter().filter(|r| !r.figures.within_bound) {
-        writeln!(out, "\n{BAD}WRONG{BAD:#} {}", wrong.figures.wrong(&wrong.name))?;
-    }
-    for Failure { name, error } in &profile.failed {
-        writeln!(out, "\n{BAD}NOT RUN{BAD:#} {name}: {error}")?;
-    }
-    if profile.lacks_shapes {
-        writeln!(out, "\nTo have the missing shapes, {HOW_TO_INFER}.")?;
-    }
-    Ok(())
+    let rows: Vec<_> = algorithms.chain([row("all", &profile.totals)]).collect();
+    let numbers = ["nodes", "GFLOP", "time", "of time", "GFLOP/s", "of limit", "workspace", "packed"];
+    let columns = std::iter::once(Column::text("algorithm", 0)).chain(numbers.map(|head| Column::number(head, 0)));
+    Table::whole(columns.collect(), &["algorithm", "nodes", "time", "of time", "of limit"], width, &rows)
 }

@@ -13,20 +13,23 @@ use convoke_tools::shapes::{self, Layer, describe};
 use convoke_tools::timing::geometric_mean;
 
 use super::worker::WorkerRow;
-use super::{Verdict, is_rejection, load_at_start};
+use super::{Verdict, is_rejection, load_at_start, warn_of_threads};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, DTypeName, parse_seconds, parse_threads, with_element};
-use crate::output::text::{progress_bar, show, table};
+use crate::output::text::{Column, Rows, Table, line_width, show, wrapped};
 use crate::output::{chart, page};
 use crate::records::{Record, Report, Series, Summary};
-use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session};
+use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_text};
 
 /// Time the layers of published networks, and check each against the reference
 ///
 /// Each layer is planned, its weights are packed, and then it is run again and again. Planning
 /// and packing are not timed. Input and output are plain NCHW. Caches are warm (with --cold,
 /// everything except X comes from memory).
+///
+/// Each layer's row is printed as soon as it was measured. All layers take one to two minutes on
+/// one thread, and --output some times as long. --list prints them and runs nothing.
 ///
 /// Two columns are not explained at the end:
 ///
@@ -58,6 +61,9 @@ pub(crate) struct ReportArgs {
     /// Only layers whose name contains one of these
     #[arg(long, value_name = "SUBSTR,..", value_delimiter = ',')]
     filter: Vec<String>,
+    /// Only 12 layers, of all kinds, in about 10 seconds
+    #[arg(long, conflicts_with = "shapes")]
+    quick: bool,
     /// Seconds to spend on timing each layer
     #[arg(long, default_value = "0.2", value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: Duration,
@@ -65,6 +71,9 @@ pub(crate) struct ReportArgs {
     /// from memory, as inside a large network
     #[arg(long)]
     cold: bool,
+    /// Show all columns, however wide the terminal is
+    #[arg(long)]
+    wide: bool,
     /// Print JSON; with --list, the layers in the form of requests to the sub-command worker
     #[arg(long)]
     json: bool,
@@ -94,9 +103,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Verdict> {
         return Ok(Verdict::Good);
     }
     if let Some(folder) = &args.output {
-        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        make_folder(folder)?;
     }
     interrupt::watch()?;
+    warn_of_threads(args.threads);
     let report = with_element!(args.dtype, T => args.measure::<T>(&layers))?;
     if report.layers.is_empty() && !report.interrupted {
         let failed = report.failed.first().map(|failure| format!("{}: {}", failure.name, failure.error));
@@ -106,13 +116,23 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Verdict> {
         let json = serde_json::to_string_pretty(&report)?;
         show(|out| writeln!(out, "{json}"))?;
     } else {
-        show(|out| print(&report, out))?;
+        show(|out| print_end(&report, line_width(args.wide), out))?;
     }
     if let Some(folder) = &args.output {
         write(&report, folder).with_context(|| folder.display().to_string())?;
         eprintln!("written: {}", folder.join("index.html").display());
     }
     Ok(Verdict::of_layers(report.interrupted, &report.failed, report.wrong().is_empty()))
+}
+
+/// Makes the folder of `--output` before anything is measured. Systems say of a folder that cannot
+/// be made only that it was not found.
+fn make_folder(folder: &Path) -> Result<()> {
+    let failed = || format!("--output: the folder {} does not exist, and cannot be made", folder.display());
+    if folder.exists() && !folder.is_dir() {
+        bail!("--output: {} is not a folder", folder.display());
+    }
+    fs::create_dir_all(folder).with_context(failed)
 }
 
 impl ReportArgs {
@@ -125,7 +145,7 @@ impl ReportArgs {
             layers.extend(shapes::read(&name, &text)?);
         }
         if self.shapes.is_empty() {
-            layers = shapes::built_in();
+            layers = if self.quick { shapes::quick() } else { shapes::built_in() };
         }
         for part in &self.filter {
             ensure!(layers.iter().any(|l| l.name.contains(part)), "no layer's name contains {part:?}");
@@ -139,24 +159,29 @@ impl ReportArgs {
         let (dtype, load) = (DType::from(self.dtype), load_at_start());
         let mut main = Session::new(self.choice.planner()?, dtype, self.threads, self.seconds)?.cold(self.cold);
         let mut others = self.others(dtype)?;
-        let bar = progress_bar(layers.len());
+        let mut rows = Rows::new(self.table(layers), layers.len(), self.json);
         let (mut records, mut rejected, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for layer in layers {
-            bar.set_message(layer.name.clone());
+            rows.start(&layer.name);
             match measure_layer::<T>(layer, &mut main, &mut others) {
-                Ok(record) => records.push(record),
+                Ok(record) => {
+                    if !rows.has_begun() {
+                        rows.begin(&self.machine(dtype, &main, load).lines(line_width(self.wide)))?;
+                    }
+                    rows.row(&cells(&record), record.figures.within_bound)?;
+                    records.push(record);
+                }
                 Err(error) if error.is::<Interrupted>() => break,
                 Err(error) if self.choice.algorithm.is_some() && is_rejection(&error) => {
                     rejected.push(layer.name.clone());
                 }
                 Err(error) => failed.push(Failure::new(&layer.name, &error)),
             }
-            bar.inc(1);
+            rows.step();
         }
-        bar.finish_and_clear();
+        rows.end();
         let interrupted = records.len() + rejected.len() + failed.len() < layers.len();
-        let mut machine = Machine::new(dtype, main.threads(), main.roofs(), load);
-        machine.cold = self.cold;
+        let machine = self.machine(dtype, &main, load);
         let mut comparisons: Vec<Series> = others.into_iter().map(|(series, _)| series).collect();
         if let (false, Some(first)) = (comparisons.is_empty(), records.first()) {
             let mut own = Series::new(first.figures.isa.clone(), self.threads);
@@ -173,6 +198,23 @@ impl ReportArgs {
             asked: layers.len(),
             interrupted,
         })
+    }
+
+    /// The table of the layers, in the width of the terminal.
+    fn table(&self, layers: &[Layer]) -> Table {
+        let longest = |text: &dyn Fn(&Layer) -> String| layers.iter().map(|layer| text(layer).chars().count()).max();
+        let name = longest(&|layer| layer.name.clone()).unwrap_or_default();
+        let geometry = longest(&|layer| layer.geometry().map_or_else(|_| String::new(), |g| geometry_text(&g)));
+        let columns = Figures::columns(geometry.unwrap_or_default());
+        let errors = [Column::number("error", 7), Column::number("of bound", 5)];
+        let columns = std::iter::once(Column::text("layer", name)).chain(columns).chain(errors);
+        Table::new(columns.collect(), &[&["layer"][..], &Figures::FIRST].concat(), line_width(self.wide))
+    }
+
+    fn machine(&self, dtype: DType, session: &Session, load: Option<f64>) -> Machine {
+        let mut machine = Machine::new(dtype, session.threads(), session.roofs(), load);
+        machine.cold = self.cold;
+        machine
     }
 
     /// What the layers are compared with: other instruction sets with the same number of threads,
@@ -230,36 +272,33 @@ fn summarise(records: &[Record]) -> Vec<Summary> {
     kinds.into_iter().chain([("all", all)]).filter(|(_, figures)| !figures.is_empty()).map(mean).collect()
 }
 
-fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    for line in report.machine.headline().into_iter().chain(report.machine.limits()) {
-        writeln!(out, "{line}")?;
-    }
+/// The cells of the table of layers.
+fn cells(record: &Record) -> Vec<String> {
+    let figures = &record.figures;
+    let errors = [format!("{:.1e}", figures.max_error), format!("{:.3}", figures.error_of_bound)];
+    std::iter::once(record.name.clone()).chain(figures.cells()).chain(errors).collect()
+}
+
+/// Prints what follows the table of layers.
+fn print_end(report: &Report, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
     if let Some(partial) = report.partial() {
         writeln!(out, "\n{BAD}{partial}{BAD:#}")?;
     }
-    let header = [&["layer"][..], &Figures::HEADS, &["error", "of bound"]].concat();
-    let row = |r: &Record| {
-        [
-            &[r.name.clone()][..],
-            &r.figures.cells(),
-            &[format!("{:.1e}", r.figures.max_error), format!("{:.3}", r.figures.error_of_bound)],
-        ]
-        .concat()
-    };
-    writeln!(out, "\n{}\n", table(&header, report.layers.iter().map(row), 4))?;
-    let means = table(&Summary::HEADS, report.summary.iter().map(Summary::cells), 1);
-    writeln!(out, "Geometric means by kind of layer:\n{means}")?;
+    let means: Vec<_> = report.summary.iter().map(|summary| summary.cells().to_vec()).collect();
+    let means = Table::whole(Summary::columns(), &Summary::HEADS, width, &means);
+    writeln!(out, "\nGeometric means by kind of layer:\n{means}")?;
     if report.layers.iter().any(|r| r.figures.is_above_100()) {
-        writeln!(out, "\n{ABOVE_100}")?;
+        writeln!(out, "\n{}", wrapped(ABOVE_100, width))?;
     }
     if !report.rejected.is_empty() {
-        writeln!(out, "\nNot accepted by the algorithm: {}", report.rejected.join(", "))?;
+        let rejected = format!("Not accepted by the algorithm: {}", report.rejected.join(", "));
+        writeln!(out, "\n{}", wrapped(&rejected, width))?;
     }
     for wrong in report.wrong() {
-        writeln!(out, "\n{BAD}WRONG{BAD:#} {wrong}")?;
+        writeln!(out, "\n{}", wrapped(&format!("{BAD}WRONG{BAD:#} {wrong}"), width))?;
     }
     for Failure { name, error } in &report.failed {
-        writeln!(out, "\n{BAD}NOT RUN{BAD:#} {name}: {error}")?;
+        writeln!(out, "\n{}", wrapped(&format!("{BAD}NOT RUN{BAD:#} {name}: {error}"), width))?;
     }
     Ok(())
 }

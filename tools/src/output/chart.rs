@@ -12,18 +12,22 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::text::percent;
+use super::text::{percent, wrapped};
 use crate::records::{Record, Report, Series};
 use crate::session::ABOVE_100;
 
 /// Width of a picture in pixels. SVG can be scaled. The width is small, so that the text is still
 /// legible when a telephone or a small window scales it down.
-const WIDTH: u32 = 700;
+const WIDTH: u32 = 520;
 const FONT: &str = "sans-serif";
-/// Pixels above and below the plot: for the title, and for the machine and the setting.
-const FRAME: (u32, u32) = (44, 66);
+/// Sizes of text and of titles, as plotters counts them: 1.24 times the size of the font in pixels.
+const TEXT: i32 = 16;
+const TITLE: i32 = 22;
+/// Pixels for a character of text, about.
+const CHARACTER: i32 = 7;
 const GREY: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(222, 222, 222);
+const FINE_GRID: RGBColor = RGBColor(243, 243, 243);
 const WRONG: RGBColor = RGBColor(214, 0, 0);
 /// Colours that are distinct for any colour vision (Okabe and Ito), and a dark grey. Each kind of
 /// layer has its own, in the order of [`LayerKind::ALL`].
@@ -36,6 +40,20 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(204, 121, 167),
     RGBColor(160, 150, 0),
     RGBColor(60, 60, 60),
+];
+
+/// The colours that are others where the reader prefers dark pages: on light pages, then on dark
+/// ones. The other colours can be seen on both.
+const DARK: [(RGBColor, &str); 9] = [
+    (WHITE, "#16181c"),
+    (BLACK, "#e8e8e8"),
+    (GREY, "#b0b0b0"),
+    (GRID, "#3c4046"),
+    (FINE_GRID, "#24272c"),
+    (WRONG, "#ff6b6b"),
+    (COLOURS[0], "#3294d8"),
+    (COLOURS[6], "#b8ae20"),
+    (COLOURS[7], "#c4c4c4"),
 ];
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -66,11 +84,11 @@ pub(crate) fn all(report: &Report) -> Result<Vec<Picture>> {
 /// Every layer, below the limits of the machine.
 fn roofline(report: &Report) -> Result<Picture> {
     /// Height of the plot in pixels.
-    const PLOT: u32 = 470;
-    /// Pixels to the right of the plot, for the name of the FMA line.
-    const NAME: i32 = 100;
-    /// Share of the plot's height above the FMA line, for the names of the other lines.
-    const NAMES: f64 = 0.22;
+    const PLOT: u32 = 440;
+    /// Share of the plot's height above all points, for the names of the lines.
+    const NAMES: f64 = 0.21;
+    /// Share of the plot's width that the longest of these names takes.
+    const NAME: f64 = 0.4;
     let isa = &report.layers[0].figures.isa;
     let (peak, bandwidth) = (report.machine.fma_peak[isa], &report.machine.read_bandwidth[isa]);
     let caption = format!(
@@ -79,12 +97,13 @@ fn roofline(report: &Report) -> Result<Picture> {
          with Winograd."
     );
     let wrong: Vec<_> = with_operations(report).filter(|r| !r.figures.within_bound).collect();
-    let keys = keys(report);
-    let height = FRAME.0 + PLOT + Key::height(keys.len()) + FRAME.1;
+    let keys = keys(report, peak);
+    let frame = Frame::new(format!("Roofline, {isa}"), &report.machine.headline(), report);
+    let height = frame.height() + PLOT + Key::height(keys.len());
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        let body = frame(&root, &format!("Roofline, {isa}"), &report.machine.headline(), report)?;
+        let body = frame.draw(&root)?;
         let (plot, below) = body.split_vertically(PLOT);
         let intensity = |r: &Record| r.figures.flop / r.figures.compulsory_bytes;
         let place = |r: &Record| (intensity(r), r.figures.gflops);
@@ -93,42 +112,43 @@ fn roofline(report: &Report) -> Result<Picture> {
         // near them.
         let x = range(report.layers.iter().map(intensity).chain(levels.map(|(_, rate)| peak / rate)));
         let y = range(report.layers.iter().map(|r| r.figures.gflops).chain([peak]));
-        let y = (y.0, y.1.max(peak * (peak / y.0).powf(NAMES / (1.0 - NAMES))));
+        // Room for the names: above all points, and to the right of the last bend.
+        let beyond = |low: f64, value: f64, share: f64| value * (value / low).powf(share / (1.0 - share));
+        let last = levels.iter().map(|(_, rate)| peak / rate).fold(x.0, f64::max);
+        let x = (x.0, x.1.max(beyond(x.0, last, NAME)));
+        let y = (y.0, beyond(y.0, y.1 / 1.2, NAMES));
         let mut chart = ChartBuilder::on(&plot)
             .margin(10)
-            .margin_right(NAME)
-            .x_label_area_size(42)
-            .y_label_area_size(60)
+            .x_label_area_size(44)
+            .y_label_area_size(56)
             .build_cartesian_2d((x.0..x.1).log_scale().base(2.0), (y.0..y.1).log_scale().base(2.0))
             .map_err(drawing)?;
         chart
             .configure_mesh()
             .bold_line_style(GRID)
-            .light_line_style(RGBColor(243, 243, 243))
+            .light_line_style(FINE_GRID)
             .x_desc("operations for each compulsory byte")
             .y_desc("GFLOP/s")
-            .axis_desc_style((FONT, 14))
-            .label_style((FONT, 12))
+            .axis_desc_style((FONT, TEXT))
+            .label_style((FONT, TEXT))
+            .x_labels(8)
             .x_label_formatter(&|v| plain(*v))
             .y_label_formatter(&|v| plain(*v))
             .draw()
             .map_err(drawing)?;
 
-        for (line, (level, rate)) in (1..).zip(levels.into_iter().rev()) {
+        let top = chart.backend_coord(&(x.0, y.1)).1;
+        for (line, (level, rate)) in levels.into_iter().enumerate() {
             // The line runs from the left edge, or from where it enters the picture, to the point
             // where arithmetic becomes the limit.
             let (from, to) = (x.0.max(y.0 / rate), peak / rate);
             let points = [(from, from * rate), (to, to * rate)];
             chart.draw_series(LineSeries::new(points, GREY.stroke_width(2))).map_err(drawing)?;
             let end = chart.backend_coord(&(to, peak));
-            name_above(&root, end, line, &format!("{level} read {rate:.0} GB/s"))?;
+            name_above(&root, end, top + 14 + 18 * line as i32, &format!("{level} read {rate:.0} GB/s"))?;
         }
         let points = [(x.0, peak), (x.1, peak)];
         chart.draw_series(LineSeries::new(points, BLACK.stroke_width(2))).map_err(drawing)?;
-        let end = chart.backend_coord(&(x.1, peak));
-        for (text_of_line, up) in [("FMA peak".to_owned(), 8), (format!("{peak:.0} GFLOP/s"), -8)] {
-            text(&root, &text_of_line, (end.0 + 8, end.1 - up), 13, BLACK, HPos::Left)?;
-        }
 
         for (kind, colour) in kinds(report) {
             let of_kind = || with_operations(report).filter(|r| r.figures.kind == kind);
@@ -144,20 +164,18 @@ fn roofline(report: &Report) -> Result<Picture> {
         }
         root.present().map_err(drawing)?;
     }
-    Ok(Picture { file: "roofline.svg", caption, svg })
+    Ok(Picture { file: "roofline.svg", caption, svg: with_dark_mode(&svg) })
 }
 
-/// Writes the name of a bandwidth limit above the point where its line ends at the FMA line. The
-/// ends are close to each other, so each name has a text line of its own (the first is the
-/// lowest) and a stalk from the end of its limit. The leftmost limit has the highest text line,
-/// so that no stalk crosses a name.
-fn name_above(root: &Area<'_>, end: (i32, i32), line: i32, name: &str) -> Result<()> {
-    let y = end.1 - 16 * line;
+/// Writes the name of a bandwidth limit at the height `y`, above all points, with a stalk from the
+/// point where its line ends at the FMA line. The ends are close to each other, so each name has a
+/// text line of its own. The leftmost limit has the highest, so that no stalk crosses a name.
+fn name_above(root: &Area<'_>, end: (i32, i32), y: i32, name: &str) -> Result<()> {
     root.draw(&PathElement::new([end, (end.0, y - 6)], GREY)).map_err(drawing)?;
     // The lines of the grid would run through the letters.
-    let width = 6 + 6 * name.chars().count() as i32;
-    root.draw(&Rectangle::new([(end.0 + 1, y - 7), (end.0 + width, y + 7)], WHITE.filled())).map_err(drawing)?;
-    text(root, name, (end.0 + 5, y), 12, BLACK, HPos::Left)
+    let width = 8 + CHARACTER * name.chars().count() as i32;
+    root.draw(&Rectangle::new([(end.0 + 1, y - 8), (end.0 + width, y + 8)], WHITE.filled())).map_err(drawing)?;
+    text(root, name, (end.0 + 5, y), TEXT, BLACK, HPos::Left)
 }
 
 type Chart = Option<(&'static str, String, Bars)>;
@@ -173,20 +191,26 @@ fn networks(report: &Report) -> Chart {
         [f.flop, f.seconds_best, f.seconds_at_limit].iter().zip(sums).for_each(|(value, sum)| *sum += value);
     }
     let row = |((_, network), (layers, [flop, best, at_limit])): ((bool, &str), (usize, [f64; 3]))| ChartRow {
-        label: format!("{network} ({layers} layer{})", if layers == 1 { "" } else { "s" }),
+        label: format!("{network} ({layers})"),
         values: vec![flop / best / 1e9],
         mark: Some(flop / at_limit / 1e9),
         note: format!("{:.0}  ({})", flop / best / 1e9, percent(at_limit / best)),
     };
     let caption = format!(
-        "Of each network, some layers, which stand for no whole: one after the other, their operations by their time, and the share of their limits, which \
-         may exceed 100 % as in the roofline. Layers that are from no network are \"{OTHER}\". The mark is the speed of direct arithmetic at the limits."
+        "Some layers of each network, run one after the other; their number is in brackets. A bar is the sum of their operations by the sum of their \
+         times, and the percentage is the share of their limits, which may exceed 100 % as in the roofline. These layers do not stand for the whole network. \
+         Layers that are from no network are \"{OTHER}\". The mark is the speed of direct arithmetic at the limits."
     );
     if by_network.is_empty() {
         return None;
     }
+    // The fastest is first, and layers of no network are last.
+    let mut by_network: Vec<_> = by_network.into_iter().collect();
+    by_network.sort_by(|((a_is_other, _), (_, a)), ((b_is_other, _), (_, b))| {
+        a_is_other.cmp(b_is_other).then((b[0] / b[1]).total_cmp(&(a[0] / a[1])))
+    });
     let bars = Bars {
-        title: "Selected layers of networks, one after the other",
+        title: "Selected layers of networks",
         headline: report.machine.headline(),
         unit: "GFLOP/s",
         series: vec!["convoke".to_owned()],
@@ -212,7 +236,7 @@ fn instruction_sets(report: &Report) -> Chart {
     let caption = "The same layers with each instruction set: the geometric mean of each kind of layer, and the last by the first.".to_owned();
     let (isas, threads) = (series.iter().map(|s| s.isa.as_str()).collect::<Vec<_>>(), report.machine.threads);
     let bars = Bars {
-        title: "Instruction sets: geometric mean of each kind of layer",
+        title: "Instruction sets: geometric means",
         headline: report.machine.headline_for(&isas, threads..=threads),
         unit: "GFLOP/s",
         series: series.iter().map(|s| s.isa.clone()).collect(),
@@ -318,21 +342,22 @@ struct ChartRow {
 impl Bars {
     fn draw(&self, report: &Report) -> Result<String> {
         /// Pixels to the right of the bars, for the notes.
-        const NOTES: i32 = 100;
+        const NOTES: i32 = 96;
         /// Pixels between two groups of bars.
         const GAP: i32 = 8;
         /// Pixels below the bars, for the axis.
         const AXIS: i32 = 48;
         // Names in files of the user may be long.
         let longest = self.rows.iter().map(|row| row.label.chars().count()).max().unwrap_or(0);
-        let labels = (24 + 7 * longest as i32).clamp(80, WIDTH as i32 / 2);
+        let labels = (20 + CHARACTER * longest as i32).clamp(80, WIDTH as i32 / 2);
         let legend_height = self.legend(None, labels)?;
         let group = self.series.len() as i32 * self.bar + GAP;
-        let height = self.rows.len() as i32 * group + legend_height + AXIS + (FRAME.0 + FRAME.1) as i32;
+        let frame = Frame::new(self.title.to_owned(), &self.headline, report);
+        let height = self.rows.len() as i32 * group + legend_height + AXIS + frame.height() as i32;
         let mut svg = String::new();
         {
             let root = SVGBackend::with_string(&mut svg, (WIDTH, height as u32)).into_drawing_area();
-            let body = frame(&root, self.title, &self.headline, report)?;
+            let body = frame.draw(&root)?;
             self.legend(Some(&body), labels)?;
             let (top, bottom) = (legend_height, legend_height + self.rows.len() as i32 * group);
             let (left, right) = (labels, WIDTH as i32 - NOTES);
@@ -343,13 +368,13 @@ impl Bars {
             for tick in axis.key_points(Ticks) {
                 let x = place(tick);
                 body.draw(&PathElement::new([(x, top), (x, bottom)], GRID)).map_err(drawing)?;
-                text(&body, &format!("{tick}"), (x, bottom + 14), 12, GREY, HPos::Center)?;
+                text(&body, &format!("{tick}"), (x, bottom + 14), TEXT, GREY, HPos::Center)?;
             }
-            text(&body, self.unit, (i32::midpoint(left, right), bottom + 34), 14, BLACK, HPos::Center)?;
+            text(&body, self.unit, (i32::midpoint(left, right), bottom + 34), TEXT, BLACK, HPos::Center)?;
             for (index, row) in self.rows.iter().enumerate() {
                 let y = top + index as i32 * group + GAP / 2;
                 let middle = y + (group - GAP) / 2;
-                text(&body, &row.label, (left - 8, middle), 13, BLACK, HPos::Right)?;
+                text(&body, &row.label, (left - 8, middle), TEXT, BLACK, HPos::Right)?;
                 for (bar, (&value, colour)) in row.values.iter().zip(COLOURS).enumerate() {
                     let y = y + bar as i32 * self.bar;
                     let corners = [(left, y), (place(value), y + self.bar - 1)];
@@ -360,12 +385,12 @@ impl Bars {
                     let line = [(x, y - 2), (x, y + group - GAP + 1)];
                     body.draw(&PathElement::new(line, BLACK.stroke_width(2))).map_err(drawing)?;
                 }
-                text(&body, &row.note, (right + 10, middle), 12, GREY, HPos::Left)?;
+                text(&body, &row.note, (right + 10, middle), TEXT, GREY, HPos::Left)?;
             }
             body.draw(&PathElement::new([(left, top), (left, bottom)], GREY)).map_err(drawing)?;
             root.present().map_err(drawing)?;
         }
-        Ok(svg)
+        Ok(with_dark_mode(&svg))
     }
 
     /// The names of the bars and of the mark, in as many lines as they need. It returns their
@@ -373,10 +398,11 @@ impl Bars {
     fn legend(&self, area: Option<&Area<'_>>, left: i32) -> Result<i32> {
         /// Height of a line of names in pixels.
         const LINE: i32 = 20;
+        let left = left.min(WIDTH as i32 / 4);
         let (mut x, mut y) = (left, 12);
         let bars = self.series.iter().zip(COLOURS).map(|(name, colour)| (name.as_str(), Some(colour)));
         for (name, colour) in bars.chain(self.mark.map(|name| (name, None))) {
-            let width = 34 + 7 * name.chars().count() as i32;
+            let width = 34 + CHARACTER * name.chars().count() as i32;
             if x > left && x + width > WIDTH as i32 {
                 (x, y) = (left, y + LINE);
             }
@@ -386,7 +412,7 @@ impl Bars {
                     None => area.draw(&PathElement::new([(x + 7, y - 8), (x + 7, y + 8)], BLACK.stroke_width(2))),
                 }
                 .map_err(drawing)?;
-                text(area, name, (x + 20, y), 13, BLACK, HPos::Left)?;
+                text(area, name, (x + 20, y), TEXT, BLACK, HPos::Left)?;
             }
             x += width;
         }
@@ -394,12 +420,12 @@ impl Bars {
     }
 }
 
-/// Asks for about eight labels on an axis.
+/// Asks for about five labels on an axis.
 struct Ticks;
 
 impl KeyPointHint for Ticks {
     fn max_num_points(&self) -> usize {
-        8
+        5
     }
 
     fn weight(&self) -> plotters::coord::ranged1d::KeyPointWeight {
@@ -412,19 +438,22 @@ enum Key {
     Kind(String, RGBColor),
     Winograd,
     Wrong,
+    /// The FMA line, with its name.
+    Peak(String),
 }
 
 /// All entries that the roofline's legend needs.
-fn keys(report: &Report) -> Vec<Key> {
+fn keys(report: &Report, peak: f64) -> Vec<Key> {
     let any = |is: fn(&Record) -> bool| with_operations(report).any(is);
     let winograd = any(|r| r.figures.is_winograd()).then_some(Key::Winograd);
     let wrong = any(|r| !r.figures.within_bound).then_some(Key::Wrong);
-    kinds(report).map(|(kind, colour)| Key::Kind(kind, colour)).chain(winograd).chain(wrong).collect()
+    let line = Key::Peak(format!("FMA peak {peak:.0} GFLOP/s"));
+    kinds(report).map(|(kind, colour)| Key::Kind(kind, colour)).chain(winograd).chain(wrong).chain([line]).collect()
 }
 
 impl Key {
     /// Entries of the legend in one line.
-    const COLUMNS: usize = 4;
+    const COLUMNS: usize = 3;
     /// Height of a line of the legend in pixels.
     const LINE: i32 = 22;
 
@@ -436,7 +465,7 @@ impl Key {
     /// Draws the entry in its place, the one with number `index`.
     fn draw(self, area: &Area<'_>, index: usize) -> Result<()> {
         let (column, line) = ((index % Self::COLUMNS) as i32, (index / Self::COLUMNS) as i32);
-        let (x, y) = (70 + 150 * column, 18 + Self::LINE * line);
+        let (x, y) = (30 + 160 * column, 18 + Self::LINE * line);
         let name = match &self {
             Self::Kind(kind, colour) => {
                 area.draw(&Circle::new((x, y), 5, colour.filled())).map_err(drawing)?;
@@ -450,24 +479,74 @@ impl Key {
                 area.draw(&Cross::new((x, y), 6, WRONG.stroke_width(2))).map_err(drawing)?;
                 "wrong result"
             }
+            Self::Peak(name) => {
+                area.draw(&PathElement::new([(x - 7, y), (x + 7, y)], BLACK.stroke_width(2))).map_err(drawing)?;
+                name
+            }
         };
-        text(area, name, (x + 14, y), 13, BLACK, HPos::Left)
+        text(area, name, (x + 14, y), TEXT, BLACK, HPos::Left)
     }
 }
 
-/// A white sheet with the title at the top, and the machine, setting and time at the bottom. It
-/// returns the area between them.
-fn frame<'a>(root: &Area<'a>, title: &str, headline: &[String; 3], report: &Report) -> Result<Area<'a>> {
-    root.fill(&WHITE).map_err(drawing)?;
-    let height = root.dim_in_pixel().1 as i32;
-    text(root, title, (16, 24), 20, BLACK, HPos::Left)?;
-    if let Some(partial) = report.partial() {
-        text(root, &partial, (WIDTH as i32 - 16, 24), 13, WRONG, HPos::Right)?;
+/// What is around a plot: the title above it, and the machine, the setting and the time below.
+struct Frame {
+    title: String,
+    /// How many layers there are, if some are missing.
+    partial: Option<String>,
+    /// The lines below the plot.
+    notes: Vec<String>,
+}
+
+impl Frame {
+    const NOTE: i32 = 17;
+    const MARGIN: i32 = 16;
+
+    fn new(title: String, headline: &[String; 3], report: &Report) -> Self {
+        let most = (WIDTH as i32 - 2 * Self::MARGIN) / CHARACTER;
+        let notes = headline.iter().flat_map(|line| {
+            wrapped(line, Some(most as usize)).lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+        });
+        Self { title, partial: report.partial(), notes: notes.collect() }
     }
-    for (line, from_below) in headline.iter().rev().zip(0..) {
-        text(root, line, (16, height - 14 - 18 * from_below), 12, GREY, HPos::Left)?;
+
+    /// Pixels above and below the plot.
+    fn margins(&self) -> (i32, i32) {
+        let top = if self.partial.is_some() { 60 } else { 42 };
+        (top, 20 + Self::NOTE * self.notes.len() as i32)
     }
-    Ok(root.margin(FRAME.0, FRAME.1, 0, 0))
+
+    fn height(&self) -> u32 {
+        let (top, bottom) = self.margins();
+        (top + bottom) as u32
+    }
+
+    /// Draws a white sheet with all of it, and returns the area of the plot.
+    fn draw<'a>(&self, root: &Area<'a>) -> Result<Area<'a>> {
+        root.fill(&WHITE).map_err(drawing)?;
+        let height = root.dim_in_pixel().1 as i32;
+        text(root, &self.title, (Self::MARGIN, 24), TITLE, BLACK, HPos::Left)?;
+        if let Some(partial) = &self.partial {
+            text(root, partial, (Self::MARGIN, 46), TEXT, WRONG, HPos::Left)?;
+        }
+        for (note, from_below) in self.notes.iter().rev().zip(0..) {
+            text(root, note, (Self::MARGIN, height - 14 - Self::NOTE * from_below), TEXT, GREY, HPos::Left)?;
+        }
+        let (top, bottom) = self.margins();
+        Ok(root.margin(top, bottom, 0, 0))
+    }
+}
+
+/// The picture with other colours for readers who prefer dark pages. plotters writes colours as
+/// attributes, so rules of CSS go before them, and hold in a page as in a file of its own.
+fn with_dark_mode(svg: &str) -> String {
+    let rule = |(RGBColor(red, green, blue), dark): (RGBColor, &str)| {
+        let light = format!("#{red:02X}{green:02X}{blue:02X}");
+        format!("svg [fill=\"{light}\"]{{fill:{dark}}}svg [stroke=\"{light}\"]{{stroke:{dark}}}")
+    };
+    let style = DARK.map(rule).concat();
+    let begin = svg.find("<svg").and_then(|tag| Some(tag + svg[tag..].find('>')? + 1)).unwrap_or_default();
+    let (tag, rest) = svg.split_at(begin);
+    format!("{tag}\n<style>@media(prefers-color-scheme:dark){{{style}}}</style>{rest}")
 }
 
 /// Text that is centred at the height `y`.
@@ -572,6 +651,52 @@ pub(super) mod tests {
         assert_eq!(marked(&report), 0);
         (report.interrupted, report.asked) = (true, 7);
         assert_eq!(marked(&report), 3);
+    }
+
+    /// In the order of their names, a network with one fast layer would be anywhere.
+    #[test]
+    fn the_fastest_network_is_first_and_layers_of_none_are_last() {
+        let mut other = layer(OTHER, "pointwise", 9e4, 1e4);
+        other.network = OTHER.to_owned();
+        let layers = vec![layer("a", "pointwise", 2e4, 1e4), other, layer("b", "pointwise", 5e4, 1e4)];
+        let (_, _, bars) = networks(&report(layers)).unwrap();
+        let labels: Vec<_> = bars.rows.iter().map(|row| row.label.as_str()).collect();
+        assert_eq!(labels, ["b (1)", "a (1)", "other (1)"]);
+    }
+
+    /// Points lie below the names of the lines, however fast they are.
+    #[test]
+    fn names_of_limits_are_above_all_points() {
+        let fast = layer("b", "pointwise", 4e5, 1e4);
+        let svg = all(&report(vec![layer("a", "pointwise", 5e4, 1e4), fast])).unwrap().swap_remove(0).svg;
+        // The numbers behind `begin` in the elements that have `part`.
+        let numbers = |begin: &str, part: &str| -> Vec<f64> {
+            let elements = svg.split('<').filter(|text| text.contains(part));
+            let found = elements.filter_map(|text| text.split(begin).nth(1));
+            found.map(|text| text.split('"').next().unwrap().parse().unwrap()).collect()
+        };
+        let (points, names) = (numbers(" cy=\"", "circle "), numbers(" y=\"", "GB/s"));
+        assert_eq!(names.len(), 4);
+        let (highest, lowest) =
+            (points.iter().copied().fold(f64::MAX, f64::min), names.iter().copied().fold(0.0, f64::max));
+        assert!(lowest + 10.0 < highest, "{names:?} {points:?}");
+    }
+
+    #[test]
+    fn pictures_have_colours_for_dark_pages() {
+        for picture in all(&report(vec![layer("a", "pointwise", 5e4, 1e4)])).unwrap() {
+            assert!(
+                picture.svg.contains("@media(prefers-color-scheme:dark){svg [fill=\"#FFFFFF\"]{fill:#16181c}"),
+                "{}",
+                picture.svg
+            );
+            // A colour that is not in the list would be drawn on dark as on light.
+            assert!(
+                picture.svg.contains("fill=\"#FFFFFF\" stroke") && picture.svg.contains("fill=\"#000000\""),
+                "{}",
+                picture.svg
+            );
+        }
     }
 
     #[test]

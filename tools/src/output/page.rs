@@ -7,18 +7,24 @@ use crate::records::{Report, Summary};
 use crate::session::{Failure, Figures};
 
 /// The page never scrolls sideways. On a narrow screen, each row of the layers' table becomes a
-/// block, with the name of its column beside each number.
+/// block, with the name of its column beside each number. On a wide one, the pictures stand in two
+/// columns; the second picture, which is the tallest, has one beside the next two.
 const STYLE: &str = "\
-body{font:15px/1.5 system-ui,sans-serif;color:#1a1a1a;background:#fff;max-width:1180px;margin:2em auto;padding:0 1em}\
+:root{color-scheme:light dark;--text:#1a1a1a;--page:#fff;--quiet:#555;--line:#e4e4e4;--head:#f6f6f6;--wrong:#b00020}\
+@media(prefers-color-scheme:dark){:root{--text:#e8e8e8;--page:#16181c;--quiet:#b0b0b0;--line:#3c4046;--head:#24272c;--wrong:#ff6b6b}}\
+body{font:15px/1.5 system-ui,sans-serif;color:var(--text);background:var(--page);max-width:1180px;margin:2em auto;padding:0 1em}\
 h1{font-size:1.6em;margin-bottom:.2em}h2{font-size:1.2em;margin-top:2em}\
-figure{margin:1em 0}figure svg{width:100%;max-width:940px;height:auto;border:1px solid #e4e4e4}figcaption,.note{color:#555;font-size:.93em}\
+@media(min-width:1020px){figure:nth-child(2){grid-row:span 3}}\
+.pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:1.5em;align-items:start}\
+figure{margin:0;max-width:640px}figure svg{width:100%;height:auto;border:1px solid var(--line)}figcaption,.note{color:var(--quiet);font-size:.93em}\
 table{border-collapse:collapse;font-size:.82em;line-height:1.35;font-variant-numeric:tabular-nums}\
-th,td{padding:.25em .6em;border-bottom:1px solid #e4e4e4;text-align:right;white-space:nowrap}\
-th{background:#f6f6f6;position:sticky;top:0}.left{text-align:left;white-space:normal;overflow-wrap:anywhere}\
-small{display:block;color:#666;font-size:.88em}.left+.left small{white-space:nowrap}.wrong,.wrong small{color:#b00020;font-weight:bold}\
-@media(max-width:900px){.layers,.layers tbody{display:block}.layers tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(11em,1fr));border-bottom:1px solid #bbb;padding:.4em 0}\
+th,td{padding:.25em .6em;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}\
+th{background:var(--head);position:sticky;top:0}.left{text-align:left;white-space:normal;overflow-wrap:anywhere}\
+small{display:block;color:var(--quiet);font-size:.88em}.left+.left small{white-space:nowrap}.wrong,.wrong small{color:var(--wrong);font-weight:bold}\
+@media(max-width:900px){.layers,.layers tbody{display:block}.layers tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(11em,1fr));border-bottom:1px solid var(--quiet);padding:.4em 0}\
 .layers tr:first-child{display:none}.layers td{border:0;padding:.05em .4em;text-align:left}.layers .left{grid-column:1/-1}\
-.layers td:not(.left)::before{content:attr(data-head) \"  \";white-space:pre;color:#666}}";
+.layers td:not(.left)::before{content:attr(data-head) \"  \";white-space:pre;color:var(--quiet)}}\
+@media(max-width:560px){body{padding:0 .4em;margin:1em auto}}";
 
 /// The whole page.
 pub(crate) fn render(report: &Report, pictures: &[Picture]) -> String {
@@ -55,11 +61,12 @@ fn write_page(page: &mut String, report: &Report, pictures: &[Picture]) -> Resul
          with a double-precision reference. A layer's limit is the FMA peak, or the read bandwidth of the level that its input, weights and output \
          live in: whichever takes longer.</p>"
     )?;
+    page.push_str("<div class=\"pictures\">\n");
     for picture in pictures {
         let caption = escape(&picture.caption);
         writeln!(page, "<figure>\n{}\n<figcaption>{caption}</figcaption>\n</figure>", picture.svg)?;
     }
-    page.push_str("<h2>By kind of layer (geometric means)</h2>\n<table>\n");
+    page.push_str("</div>\n<h2>By kind of layer (geometric means)</h2>\n<table>\n");
     head(page, &Summary::HEADS, 1)?;
     for summary in &report.summary {
         let [kind, numbers @ ..] = summary.cells();
