@@ -247,7 +247,7 @@ fn tables_fit_the_terminal() {
         let all = run_in_columns(80, &[args, &["--wide"]].concat());
         assert!(["geometry", "kernel", "median", "workspace"].iter().all(|head| heads(&all, first).contains(head)));
     }
-    assert!(run_in_columns(80, &profile).contains("/features/f…"), "long names are shortened");
+    assert!(run_in_columns(80, &profile).contains("/features/fea…"), "long names are shortened");
 }
 
 /// The first row is there long before the last layer was measured, in a pipe too.
