@@ -9,6 +9,8 @@ import sysconfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 HERE = pathlib.Path(__file__).parent
+# What the package looks for, by platform.
+NAMES = ["libconvoke_onnxruntime.so", "libconvoke_onnxruntime.dylib", "convoke_onnxruntime.dll"]
 
 
 class CustomBuildHook(BuildHookInterface):
@@ -16,6 +18,8 @@ class CustomBuildHook(BuildHookInterface):
         # Another target's library, for example of a cross compiler, may be given with the tag of
         # its platform.
         library = os.environ.get("CONVOKE_ONNXRUNTIME_LIBRARY") or build()
+        if pathlib.Path(library).name not in NAMES:
+            raise ValueError(f"CONVOKE_ONNXRUNTIME_LIBRARY: {library} must have one of the names {', '.join(NAMES)}")
         platform = os.environ.get("CONVOKE_WHEEL_PLATFORM") or sysconfig.get_platform()
         build_data["pure_python"] = False
         # It is loaded by onnxruntime, and knows nothing of Python.
