@@ -86,17 +86,21 @@ type OfferOf<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
 /// The candidates of an element type.
 type List<T> = fn() -> [Candidate<T>; Algorithm::ALL.len()];
 
-/// The lists of all element types. Because they are named here, lowerings are compiled with this
-/// crate, and not again with every program that makes plans.
-static LISTS: (List<f32>, List<f64>, List<f16>, List<bf16>) = (list, list, list, list);
+// The lists of all element types. Because they are named here, lowerings are compiled with this
+// crate, and not again with every program that makes plans. Each is a static of its own, so that a
+// program links those of its types alone.
+static OF_F32: List<f32> = list;
+static OF_F64: List<f64> = list;
+static OF_F16: List<f16> = list;
+static OF_BF16: List<bf16> = list;
 
 /// The planner's list. Of the offers, the cheapest is taken; of equals, the first.
 pub(crate) fn candidates<T: Element>() -> [Candidate<T>; Algorithm::ALL.len()] {
     let list: &dyn Any = match T::DTYPE {
-        DType::F32 => &LISTS.0,
-        DType::F64 => &LISTS.1,
-        DType::F16 => &LISTS.2,
-        DType::BF16 => &LISTS.3,
+        DType::F32 => &OF_F32,
+        DType::F64 => &OF_F64,
+        DType::F16 => &OF_F16,
+        DType::BF16 => &OF_BF16,
     };
     list.downcast_ref::<List<T>>().expect("the list is that of the type")()
 }
