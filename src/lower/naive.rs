@@ -144,7 +144,8 @@ impl Naive {
         for axis in self.axes.iter().rev() {
             let (next, _, end) = axis.taps(rest % axis.axis.output);
             if next >= end {
-                return bias;
+                // As a sum of no products: a bias of -0.0 becomes 0.0.
+                return 0.0 + bias;
             }
             rest /= axis.axis.output;
         }

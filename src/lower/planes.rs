@@ -188,8 +188,9 @@ fn sizes(axes: &[Axis], cut: SlabCut, is_aligned: bool) -> Option<PlaneSizes> {
         columns = (here - 1).checked_mul(plane)?.checked_add(columns)?;
         let span = here.checked_add(reach(a))?;
         let len = row_len(span, is_aligned && i > 0 && i + 1 == axes.len())?;
-        // Kernels copy a phase of a row by positions in X, which may be far outside of it.
-        let furthest = len.checked_mul(a.stride)?.checked_add(a.pad_begin)?.checked_add(a.input)?;
+        // Kernels copy a phase of a slab's row by positions in X, which may be far outside of it.
+        let last = (a.output - 1).checked_add(len)?.checked_mul(a.stride)?;
+        let furthest = last.checked_add(a.pad_begin)?.checked_add(a.input)?;
         isize::try_from(furthest.checked_add(Picks::BEYOND)?).ok()?;
         plane = plane.checked_mul(len)?;
         slabs = slabs.checked_mul(a.output.div_ceil(here))?;

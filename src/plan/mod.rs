@@ -580,7 +580,7 @@ mod tests {
         let mut workspace = Workspace::for_plan(&plan).unwrap();
         plan.is_runnable = false;
 
-        assert!(plan.explain().to_string().contains("machine zen5: portable, "));
+        assert!(alloc::format!("{:#}", plan.explain()).contains("machine zen5: portable, "));
         let expected = "Conv: the plan is for another machine, whose ISA portable this CPU lacks: it can be explained, but not run";
         let refuses = |result: Result<(), Error>| {
             let error = result.unwrap_err();

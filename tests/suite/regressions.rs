@@ -430,9 +430,13 @@ fn a_huge_dilation_of_a_single_tap() {
 fn a_stride_near_the_end_of_the_address_space() {
     let one = Conv::new([4, 16, 3, 3]).pads([1, 1, 1, 1]).strides([1, i64::MAX - 1]);
     let two = Conv::new([4, 16, 3, 3]).pads([1, 1 << 62, 1, 1]).strides([1, 1 << 62]);
-    for conv in [one, two] {
+    // Slabs that begin far along the last axis.
+    let slabs = Conv::new([4, 16, 3, 3]).pads([1, 1, 1, 1 << 62]).strides([1, 1 << 62]);
+    for conv in [one, two, slabs] {
         check_huge(&layer(conv, [1, 16, 40, 3]));
     }
+    let many = Conv::new([4, 16, 3]).pads([0, 1023 << 53]).strides([1 << 53]);
+    check_huge(&layer(many, [1, 16, 3]));
 }
 
 /// Estimates and tables of these layers overflowed, which panicked where overflows are checked.
