@@ -275,4 +275,25 @@ mod tests {
             assert!(!format.is_like(&other) && !other.is_like(&format), "{other:?}");
         }
     }
+
+    /// A saved description with fewer axes than W has was taken for that of any strides.
+    #[test]
+    fn a_list_of_strides_that_is_too_short_differs() {
+        let geometry = crate::Conv::new([8, 4, 3, 3]).strides([1, 2]).geometry(&[1, 4, 9, 9]).unwrap();
+        let mut format = Format {
+            dtype: DType::F32,
+            op: Op::Conv,
+            algorithm: Algorithm::ImplicitGemm,
+            isa: Isa::Portable,
+            group: 1,
+            weight_shape: alloc::vec![8, 4, 3, 3],
+            steps: alloc::vec![(1, 1), (2, 1)],
+            layout: WeightLayout::Panels { mr: 4 },
+            len: 288,
+        };
+        assert_eq!(format.difference_of_layer::<f32>(&geometry, Isa::Portable), None);
+        format.steps.pop();
+        let difference = format.difference_of_layer::<f32>(&geometry, Isa::Portable).unwrap();
+        assert!(difference.contains("spatial axes 1"), "{difference}");
+    }
 }
