@@ -148,7 +148,8 @@ impl Planner {
     /// let machine = Machine::emerald_rapids().with_isa(Isa::Portable);
     /// let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
     /// let plan = Planner::new().machine(machine).plan::<f32>(conv, &[1, 64, 56, 56])?;
-    /// assert!(plan.explain().to_string().contains("machine emerald-rapids: portable, L1 48 KiB, L2 2 MiB"));
+    /// let explanation = format!("{:#}", plan.explain());
+    /// assert!(explanation.contains("machine emerald-rapids: portable, L1 48 KiB, L2 2 MiB"));
     /// # Ok(()) }
     /// ```
     pub fn machine(mut self, machine: Machine) -> Self {

@@ -148,6 +148,10 @@ pub(crate) unsafe fn pack<T: COf>(plan: &convoke::Plan<T>, args: &PackArgs) -> R
     let (w, bias) = (args.w.cast::<T>(), args.bias.cast::<T>());
     let has_bias = !bias.is_null() || args.bias_len > 0;
     check_lengths(plan, args, has_bias)?;
+    pointers::checked("w", w, args.w_len)?;
+    if has_bias {
+        pointers::checked("bias", bias, args.bias_len)?;
+    }
     let written = ("memory", Extent::new(args.memory.cast::<u8>(), args.memory_bytes));
     check_apart(written, ("w", Extent::new(w, args.w_len)))?;
     check_apart(written, ("bias", Extent::new(bias, args.bias_len)))?;

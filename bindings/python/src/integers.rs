@@ -28,6 +28,22 @@ pub(crate) fn in_range(
     })
 }
 
+/// Entries of a sequence, at the most. More are a mistake, and memory for all of them would be
+/// reserved before they are read.
+const MOST_ENTRIES: usize = 1 << 12;
+
+/// # Errors
+/// One of this kind if the argument is a sequence of too many entries.
+pub(crate) fn check_len(name: &str, value: &Bound<'_, PyAny>, kind: ErrorKind) -> PyResult<()> {
+    match value.len() {
+        Ok(len) if len > MOST_ENTRIES => {
+            let message = format!("{name} has {len} entries, more than {MOST_ENTRIES}");
+            Err(refusal(value.py(), kind, message))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What was read of an argument: none if it is of another type.
 ///
 /// # Errors
@@ -48,6 +64,7 @@ pub(crate) fn required<'py, T>(name: &str, value: &Bound<'py, PyAny>) -> PyResul
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {
+    check_len(name, value, ErrorKind::InvalidShape)?;
     match value.extract() {
         Ok(read) => Ok(read),
         Err(error) if is_overflow(&error, value) => Err(too_large(name, value)?),

@@ -20,7 +20,8 @@ mod planner;
 mod threads;
 
 /// Plans and packed weights. The package `convoke` is its interface.
-#[pyo3::pymodule(name = "_convoke")]
+// Interpreters without Python's lock turn it on for this module: `threads.rs` relies on it.
+#[pyo3::pymodule(name = "_convoke", gil_used = true)]
 mod native {
     #[pymodule_export]
     use crate::plan::{PackedWeights, Plan};

@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::arrays::{Number, element_type};
 use crate::errors::{exception, refusal};
-use crate::integers::{fitting, in_range, required};
+use crate::integers::{check_len, fitting, in_range, required};
 use crate::plan::{PackedWeights, Plan};
 use crate::threads::count;
 
@@ -176,6 +176,7 @@ impl Value {
         if let Ok(text) = value.cast::<PyBytes>() {
             return Ok(Self::String(String::from_utf8_lossy(text.as_bytes()).into_owned()));
         }
+        check_len(name, value, ErrorKind::InvalidAttribute)?;
         if let Some(value) = fitting(name, value, value.extract())? {
             return Ok(Self::Int(value));
         }

@@ -28,6 +28,8 @@ CASES = [
     (lambda: convoke.conv(X, W, group=0), convoke.InvalidAttributeError, "Conv: group is 0, must be at least 1"),
     (lambda: convoke.conv_transpose(X, W, output_padding=[1, 0]), convoke.InvalidAttributeError, "ConvTranspose: spatial axis 0: output_padding 1 must be less than"),
     (lambda: convoke.conv_transpose(X, W, output_shape=[3, 90]), convoke.InvalidAttributeError, "ConvTranspose: spatial axis 1: output_shape 90 would need negative padding"),
+    (lambda: PLANNER.conv(range(2**36), W.shape), convoke.InvalidShapeError, "Conv: x_shape has 68719476736 entries, more than 4096"),
+    (lambda: PLANNER.conv(X.shape, W.shape, strides=range(2**61)), convoke.InvalidAttributeError, "Conv: strides has 2305843009213693952 entries, more than 4096"),
     (lambda: convoke.conv(X, W, group=2), convoke.InvalidShapeError, "Conv: X has C = 4 channels (axis 1), W's axis 1 (4) * group (2) is 8"),
     (lambda: convoke.conv(X, W, dilations=[1, 3]), convoke.InvalidShapeError, "Conv: spatial axis 1: padded input 6 (6 + pads 0 + 0) is smaller than the effective kernel 7"),
     (lambda: convoke.conv(X[0, 0], W), convoke.InvalidShapeError, "Conv: X must have at least 3 dimensions"),

@@ -228,6 +228,7 @@ static inline void check_pack_errors(void)
     WRONG(args.bias_len = 0, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: bias has 0 elements, the 7 output channels");
     WRONG(args.bias_len = 8, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: bias has 8 elements");
     WRONG(args.memory = NULL, CONVOKE_STATUS_INVALID_POINTER, "memory is NULL");
+    WRONG(args.w = args.memory = NULL, CONVOKE_STATUS_INVALID_POINTER, "w is NULL");
     WRONG(args.memory = memory + 4, CONVOKE_STATUS_INVALID_POINTER,
           "memory is at an address that is not a multiple of 64");
     WRONG(args.memory_bytes += 64, CONVOKE_STATUS_BUFFER_LENGTH, "Conv: memory has");

@@ -94,6 +94,11 @@ impl Convolution {
         if w.track_op() || bias.is_some_and(Tensor::track_op) {
             bail!("{}: the weights are packed once, and variables may change: detach() them", operator.op_name());
         }
+        for tensor in [Some(w), bias].into_iter().flatten() {
+            if !tensor.device().is_cpu() {
+                bail!("{}: weights on {:?}, must be on the CPU", operator.op_name(), tensor.device().location());
+            }
+        }
         Ok(Self(match w.dtype() {
             DType::F32 => Arc::new(Layer::<f32>::new(operator, x_dims, w, bias)?),
             DType::F64 => Arc::new(Layer::<f64>::new(operator, x_dims, w, bias)?),

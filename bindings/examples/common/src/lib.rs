@@ -70,13 +70,18 @@ pub fn in_turn(
     Ok(least)
 }
 
-/// The largest difference of two results, as a multiple of the root mean square of the second.
+/// The largest difference of two results, as a multiple of the root mean square of the second;
+/// infinite if one of them has a NaN.
 #[must_use]
 pub fn difference(got: &[f32], wanted: &[f32]) -> f64 {
     assert_eq!(got.len(), wanted.len(), "results of one layer have one length");
     let squares: f64 = wanted.iter().map(|v| f64::from(*v).powi(2)).sum();
     let scale = (squares / wanted.len().max(1) as f64).sqrt();
-    let largest = got.iter().zip(wanted).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
+    let largest = got
+        .iter()
+        .zip(wanted)
+        .map(|(a, b)| f64::from((a - b).abs()))
+        .fold(0.0, |most, difference| if difference.is_nan() { f64::INFINITY } else { f64::max(most, difference) });
     if largest == 0.0 { 0.0 } else { largest / scale }
 }
 
@@ -113,7 +118,10 @@ impl Table {
         self.add(name, None, times, difference);
     }
 
+    /// # Panics
+    /// If the results differ by more than rounding: a wrong result is no faster one.
     fn add(&mut self, name: &str, flops: Option<f64>, times: [Duration; 2], difference: f64) {
+        assert!(difference < 1e-2, "{name}: the results differ by {difference:.0e}");
         let seconds = times.map(|time| time.as_secs_f64());
         self.rows.push(Row { name: name.to_owned(), seconds, flops, difference });
     }
@@ -176,6 +184,7 @@ mod tests {
         assert_eq!(difference(&[2.0, 4.0], &[2.0, 4.0]), 0.0);
         assert!((difference(&[3.0, -3.5], &[3.0, -3.0]) - 0.5 / 3.0).abs() < 1e-9);
         assert_eq!(difference(&[], &[]), 0.0);
+        assert_eq!(difference(&[f32::NAN, 1.0], &[1.0, 1.0]), f64::INFINITY);
     }
 
     #[test]
