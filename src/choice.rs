@@ -110,11 +110,11 @@ impl Algorithm {
         }
     }
 
-    /// Whether the algorithm is for an operator at all.
-    pub(crate) fn computes(self, op: Op) -> bool {
+    /// The operator that the algorithm is for; none if it is for both.
+    pub(crate) fn only_for(self) -> Option<Op> {
         match self {
-            Self::Winograd | Self::Naive => true,
-            Self::ChannelGemmAdded | Self::Transposed | Self::Col2im(_) | Self::Upsample => op == Op::ConvTranspose,
+            Self::Winograd | Self::Naive => None,
+            Self::ChannelGemmAdded | Self::Transposed | Self::Col2im(_) | Self::Upsample => Some(Op::ConvTranspose),
             Self::Pointwise
             | Self::ImplicitGemm
             | Self::ChannelGemm
@@ -122,7 +122,7 @@ impl Algorithm {
             | Self::ChannelGemmImages
             | Self::Im2col(_)
             | Self::Depthwise
-            | Self::Grouped => op == Op::Conv,
+            | Self::Grouped => Some(Op::Conv),
         }
     }
 

@@ -17,14 +17,13 @@
 //! [`band_bytes`] or one slice of [`MOST_BAND_BYTES`].
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use core::cmp::Ordering;
 use core::ops::Range;
 
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
-use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
+use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use super::engine::products_work;
 use super::layout::WeightLayout;
 use super::shares::{GemmSplit, Part, ROWS_FOR_SHARED_ROW, TASKS_PER_THREAD};
@@ -36,7 +35,7 @@ use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine};
 use crate::units::Count;
-use crate::{Axis, Geometry, Op};
+use crate::{Axis, Geometry};
 
 /// Rows of a GEMM, about: tiles of 64 positions are then small beside the sums.
 const ROWS_OF_GEMM: usize = 256;
@@ -62,11 +61,6 @@ fn tile_bytes(machine: &Machine) -> usize {
 /// Bytes of the sums of a band, about: they stay in the L2 cache.
 fn band_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
-}
-
-/// Accepts every ConvTranspose with an output.
-pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::ConvTranspose)
 }
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most_bytes: usize) -> Answer<'a, T> {

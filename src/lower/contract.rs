@@ -15,7 +15,7 @@ use crate::exec::region::Region;
 use crate::exec::split::Split;
 use crate::exec::{Ledger, Line};
 use crate::machine::{Machine, Work};
-use crate::{Axis, Element, Geometry, Op};
+use crate::{Axis, Element, Geometry};
 
 /// What a lowering is asked for.
 pub(crate) struct Request<'a, T: Element> {
@@ -41,21 +41,6 @@ impl<T: Element> Request<'_, T> {
 
 /// A lowering's answer.
 pub(crate) type Answer<'a, T> = Result<Offer<'a, T>, String>;
-
-/// The rule of all algorithms but the naive one: there is something to compute, for the operator
-/// that the algorithm is for.
-///
-/// # Errors
-/// The reason why not.
-pub(crate) fn check_op(geometry: &Geometry, op: Op) -> Result<(), String> {
-    if geometry.op != op {
-        return Err(alloc::format!("only for {op}"));
-    }
-    if geometry.output_len() == 0 {
-        return Err(String::from("the output is empty"));
-    }
-    Ok(())
-}
 
 /// The axes of rows and of elements of a row, for algorithms on one or two axes. An axis alone is
 /// that of elements.

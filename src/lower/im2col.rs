@@ -7,17 +7,17 @@
 //! [`tile_bytes`] or [`LEAST_COLUMNS`] columns.
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use core::ops::Range;
 
 use convoke_kernels::stream;
 use convoke_kernels::{Isa, Real};
 
-use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
+use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use super::engine::products_work;
 use super::layout::WeightLayout;
 use super::shares::{GemmSplit, Part};
 use super::sink::Finish;
+use crate::Geometry;
 use crate::blas::{self, Blocks, Gemm, Product, Size};
 use crate::choice::Blas;
 use crate::element::Element;
@@ -25,7 +25,6 @@ use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine};
 use crate::units::Count;
-use crate::{Geometry, Op};
 
 /// Bytes of a tile of the im2col matrix, about, and of a tile of the product: both stay in the L2
 /// cache.
@@ -45,11 +44,6 @@ const MOST_COLUMNS: usize = 4096;
 /// it depends on no machine. Each row block makes the im2col matrix again, which then costs little
 /// beside the product.
 const MOST_ROWS_AND_STEPS: usize = 2048;
-
-/// Every Conv with an output.
-pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::Conv)
-}
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, blas: Blas, most_bytes: usize) -> Answer<'a, T> {
     let (geometry, machine) = (request.geometry, request.machine);

@@ -11,28 +11,23 @@ use alloc::string::String;
 
 use convoke_kernels::{Ahead, Isa, Real, RowOffsets, SpatialKernel, StoreMap};
 
-use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
+use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use super::engine::{Columns, FEW_STEPS, Rows, SpatialTiles, lanes};
 use super::layout::WeightLayout;
 use super::planes::{self, PER_THREAD, PaddedPlanes, PlaneSizes, SlabCut, SlabLimits};
 use super::shares::{GemmSplit, Part};
 use super::sink::Finish;
+use crate::Geometry;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Work};
 use crate::units::Count;
-use crate::{Geometry, Op};
 
 /// Steps of k in a block, at the most. A block is at least the taps of one channel. With fewer
 /// steps, the way of sums to scratch and back would cost more; with more steps, a block of A
 /// would leave the L2 cache.
 const MOST_STEPS: usize = 512;
-
-/// Every Conv with an output.
-pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::Conv)
-}
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let geometry = request.geometry;

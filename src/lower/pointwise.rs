@@ -12,7 +12,7 @@ use core::fmt;
 use convoke_kernels::stream;
 use convoke_kernels::{Ahead, Isa, RowOffsets, SpatialKernel, StoreMap};
 
-use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
+use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use super::engine::{Columns, Rows, SpatialTiles, lanes};
 use super::layout::WeightLayout;
 use super::shares::{GemmSplit, Part, TASKS_PER_THREAD, even_share};
@@ -22,7 +22,7 @@ use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry, Op};
+use crate::{Axis, Geometry};
 
 /// Steps of k in a block, at the most: a panel of B of 32 columns of `f32` then just fills the L1
 /// cache.
@@ -50,7 +50,6 @@ fn sums_bytes(machine: &Machine) -> usize {
 
 /// Conv with kernel 1, stride 1 and no padding.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::Conv)?;
     for (i, axis) in geometry.axes.iter().enumerate() {
         let Axis { kernel, stride, pad_begin, pad_end, .. } = axis;
         if (*kernel, *stride, pad_begin + pad_end) != (1, 1, 0) {

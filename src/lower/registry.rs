@@ -72,13 +72,33 @@ impl<T: Element> Candidate<T> {
         if self.algorithm != Algorithm::Naive {
             check_sizes(request.geometry)?;
         }
-        (self.accepts)(request.geometry)?;
+        check_rules(self.algorithm, self.accepts, request.geometry)?;
         (self.offer)(request)
     }
 }
 
 /// Rules of shapes and attributes.
 type Rules = fn(&Geometry) -> Result<(), String>;
+
+/// The rules of algorithms that compute every layer of their operator.
+const ANY: Rules = |_| Ok(());
+
+/// Checks whether an algorithm can compute a layer at all: for the operator, and unless it is naive,
+/// for what there is to compute; then by rules of its own.
+///
+/// # Errors
+/// The reason why not.
+fn check_rules(algorithm: Algorithm, accepts: Rules, geometry: &Geometry) -> Result<(), String> {
+    if let Some(op) = algorithm.only_for()
+        && op != geometry.op
+    {
+        return Err(alloc::format!("only for {op}"));
+    }
+    if algorithm != Algorithm::Naive && geometry.output_len() == 0 {
+        return Err(String::from("the output is empty"));
+    }
+    accepts(geometry)
+}
 
 /// What a lowering offers for a request.
 type OfferOf<T> = for<'a> fn(&'a Request<'a, T>) -> Answer<'a, T>;
@@ -117,7 +137,7 @@ fn entry<T: Element>(algorithm: Algorithm) -> (Rules, OfferOf<T>) {
     match algorithm {
         Algorithm::Winograd => (winograd::accepts, winograd::offer),
         Algorithm::Pointwise => (pointwise::accepts, |r| fitting(r, |bytes| pointwise::offer(r, bytes))),
-        Algorithm::ImplicitGemm => (implicit_gemm::accepts, |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes))),
+        Algorithm::ImplicitGemm => (ANY, |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes))),
         Algorithm::ChannelGemm => {
             (channel_gemm::padded::accepts, |r| fitting(r, |bytes| channel_gemm::padded::offer(r, bytes)))
         }
@@ -127,11 +147,9 @@ fn entry<T: Element>(algorithm: Algorithm) -> (Rules, OfferOf<T>) {
         Algorithm::ChannelGemmImages => {
             (channel_gemm::images::accepts, |r| fitting(r, |bytes| channel_gemm::images::offer(r, bytes)))
         }
-        Algorithm::ChannelGemmAdded => {
-            (channel_gemm::added::accepts, |r| fitting(r, |bytes| channel_gemm::added::offer(r, bytes)))
-        }
+        Algorithm::ChannelGemmAdded => (ANY, |r| fitting(r, |bytes| channel_gemm::added::offer(r, bytes))),
         Algorithm::Im2col(blas) => (
-            im2col::accepts,
+            ANY,
             match blas {
                 Blas::Native => |r| fitting(r, |bytes| im2col::offer(r, Blas::Native, bytes)),
                 Blas::Gemm => |r| fitting(r, |bytes| im2col::offer(r, Blas::Gemm, bytes)),
@@ -140,14 +158,14 @@ fn entry<T: Element>(algorithm: Algorithm) -> (Rules, OfferOf<T>) {
         ),
         Algorithm::Transposed => (transposed::accepts, |r| fitting(r, |bytes| transposed::offer(r, bytes))),
         Algorithm::Col2im(blas) => (
-            col2im::accepts,
+            ANY,
             match blas {
                 Blas::Native => |r| fitting(r, |bytes| col2im::offer(r, Blas::Native, bytes)),
                 Blas::Gemm => |r| fitting(r, |bytes| col2im::offer(r, Blas::Gemm, bytes)),
                 Blas::Matrixmultiply => |r| fitting(r, |bytes| col2im::offer(r, Blas::Matrixmultiply, bytes)),
             },
         ),
-        Algorithm::Naive => (|_| Ok(()), naive::offer),
+        Algorithm::Naive => (ANY, naive::offer),
         Algorithm::Depthwise => (depthwise::accepts, |r| fitting(r, |bytes| depthwise::offer(r, bytes))),
         Algorithm::Grouped => (grouped::accepts, grouped::offer),
         Algorithm::Upsample => (upsample::accepts, |r| fitting(r, |bytes| upsample::offer(r, bytes))),
@@ -177,6 +195,6 @@ impl Algorithm {
     /// ```
     pub fn accepts(self, geometry: &Geometry) -> Result<(), String> {
         let (accepts, _) = entry::<f32>(self);
-        accepts(geometry)
+        check_rules(self, accepts, geometry)
     }
 }

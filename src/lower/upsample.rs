@@ -18,7 +18,7 @@ use convoke_kernels::catalogue::upsample_kernels;
 use convoke_kernels::stream;
 use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput};
 
-use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op, last_axes};
+use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, last_axes};
 use super::layout::WeightLayout;
 use super::shares::TASKS_PER_THREAD;
 use super::sink::{Finish, no_epilogue};
@@ -28,7 +28,7 @@ use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece, share};
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry, Op, reference};
+use crate::{Axis, Geometry, reference};
 
 /// Taps along each axis for which there are kernels.
 const TAPS: RangeInclusive<usize> = 2..=5;
@@ -56,7 +56,6 @@ const LEAST_BAND_ROWS: usize = 8;
 /// ConvTranspose with one channel a group, on one or two axes, of stride 2, without dilation, and
 /// with 2 to 5 taps: as many along both axes, or along W alone.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::ConvTranspose)?;
     let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
     if (inputs, outputs) != (1, 1) {
         return Err(alloc::format!("{inputs} input and {outputs} output channels a group, only 1 and 1"));

@@ -201,7 +201,8 @@ impl Explanation {
         write!(f, "\n  workspace of a thread: {}", recipe.scratch)?;
         write!(f, "\n  machine {}", self.machine)?;
         write!(f, "\n  {} multiply-adds; the estimate: {}", self.macs, recipe.work)?;
-        let others = self.verdicts.iter().filter(|v| v.algorithm != self.picked && v.algorithm.computes(self.op));
+        let is_for = |algorithm: Algorithm| algorithm.only_for().is_none_or(|op| op == self.op);
+        let others = self.verdicts.iter().filter(|v| v.algorithm != self.picked && is_for(v.algorithm));
         for verdict in others {
             write!(f, "\n  not {:<22} {}", verdict.algorithm.name(), verdict.reason)?;
         }

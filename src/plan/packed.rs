@@ -250,20 +250,25 @@ impl<T: Element> core::fmt::Debug for PackedWeights<T> {
 mod tests {
     use super::*;
 
-    /// A plan that took weights of another layout, shape or length would read other values.
-    #[test]
-    fn formats_that_differ_are_not_alike() {
-        let format = Format {
+    /// Weights of a Conv of 8 filters of 4x3x3.
+    fn format(steps: Vec<(usize, usize)>) -> Format {
+        Format {
             dtype: DType::F32,
             op: Op::Conv,
             algorithm: Algorithm::ImplicitGemm,
             isa: Isa::Portable,
             group: 1,
             weight_shape: alloc::vec![8, 4, 3, 3],
-            steps: alloc::vec![(1, 1); 2],
+            steps,
             layout: WeightLayout::Panels { mr: 4 },
             len: 288,
-        };
+        }
+    }
+
+    /// A plan that took weights of another layout, shape or length would read other values.
+    #[test]
+    fn formats_that_differ_are_not_alike() {
+        let format = format(alloc::vec![(1, 1); 2]);
         assert!(format.is_like(&format.clone()));
         let others = [
             Format { algorithm: Algorithm::Pointwise, ..format.clone() },
@@ -280,17 +285,7 @@ mod tests {
     #[test]
     fn a_list_of_strides_that_is_too_short_differs() {
         let geometry = crate::Conv::new([8, 4, 3, 3]).strides([1, 2]).geometry(&[1, 4, 9, 9]).unwrap();
-        let mut format = Format {
-            dtype: DType::F32,
-            op: Op::Conv,
-            algorithm: Algorithm::ImplicitGemm,
-            isa: Isa::Portable,
-            group: 1,
-            weight_shape: alloc::vec![8, 4, 3, 3],
-            steps: alloc::vec![(1, 1), (2, 1)],
-            layout: WeightLayout::Panels { mr: 4 },
-            len: 288,
-        };
+        let mut format = format(alloc::vec![(1, 1), (2, 1)]);
         assert_eq!(format.difference_of_layer::<f32>(&geometry, Isa::Portable), None);
         format.steps.pop();
         let difference = format.difference_of_layer::<f32>(&geometry, Isa::Portable).unwrap();

@@ -148,19 +148,18 @@ pub(crate) unsafe fn pack<T: COf>(plan: &convoke::Plan<T>, args: &PackArgs) -> R
     let (w, bias) = (args.w.cast::<T>(), args.bias.cast::<T>());
     let has_bias = !bias.is_null() || args.bias_len > 0;
     check_lengths(plan, args, has_bias)?;
-    pointers::checked("w", w, args.w_len)?;
-    if has_bias {
-        pointers::checked("bias", bias, args.bias_len)?;
-    }
     let written = ("memory", Extent::new(args.memory.cast::<u8>(), args.memory_bytes));
-    check_apart(written, ("w", Extent::new(w, args.w_len)))?;
-    check_apart(written, ("bias", Extent::new(bias, args.bias_len)))?;
-    // SAFETY: the caller's.
-    let (w, bias, memory) = unsafe {
+    let apart = [("w", Extent::new(w, args.w_len)), ("bias", Extent::new(bias, args.bias_len))];
+    // SAFETY: the caller's. Nothing is written yet.
+    let (w, bias) = unsafe {
         let w = pointers::values("w", w, args.w_len)?;
-        let bias = if has_bias { Some(pointers::values("bias", bias, args.bias_len)?) } else { None };
-        (w, bias, Memory::cleared(args.memory.cast(), args.memory_bytes)?)
+        (w, if has_bias { Some(pointers::values("bias", bias, args.bias_len)?) } else { None })
     };
+    for read in apart {
+        check_apart(written, read)?;
+    }
+    // SAFETY: the caller's, and apart from what is read.
+    let memory = unsafe { Memory::cleared(args.memory.cast(), args.memory_bytes)? };
     let extent = memory.extent();
     Ok(Packed { weights: T::erase(plan.pack_into(w, bias, memory)?), extent })
 }

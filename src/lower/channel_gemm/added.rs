@@ -30,13 +30,13 @@ use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::lower::channel_tiles::{ChannelTiles, Fetch};
-use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
+use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::lower::planes::for_each_position;
 use crate::lower::shares::{GemmSplit, Part};
 use crate::lower::sink::{Finish, Sink};
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry, Op};
+use crate::{Axis, Geometry};
 
 /// Bytes of a task's scratch, at the most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
@@ -49,11 +49,6 @@ fn band_bytes(machine: &Machine) -> usize {
 const MOST_MERGED: usize = 1 << 10;
 /// Images of a band, at the most: each more saves less.
 const MOST_IMAGES: usize = 64;
-
-/// Every ConvTranspose with an output.
-pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::ConvTranspose)
-}
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let weights = ChannelWeights::new(request)?;

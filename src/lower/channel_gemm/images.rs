@@ -20,13 +20,13 @@ use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::lower::channel_tiles::{ChannelTiles, Fetch};
-use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
+use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::lower::planes::step_of;
 use crate::lower::shares::{GemmSplit, Part};
 use crate::lower::sink::Finish;
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry, Op};
+use crate::{Axis, Geometry};
 
 /// Values of X in a block of K, over all images of a small batch: a third of the L1 cache in
 /// `f32`.
@@ -44,7 +44,6 @@ fn band_bytes(machine: &Machine) -> usize {
 
 /// A Conv whose kernel covers X exactly.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::Conv)?;
     let uncovered = geometry.axes.iter().enumerate().find(|(_, axis)| !is_covered(axis));
     uncovered.map_or(Ok(()), |(i, axis)| {
         let Axis { input, kernel, dilation, pad_begin, pad_end, .. } = axis;

@@ -23,13 +23,13 @@ use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::lower::channel_tiles::{ChannelTiles, Fetch};
-use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
+use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::lower::planes::{self, PER_THREAD, PaddedPlanes, PlaneSizes, Slab, SlabCut, SlabLimits};
 use crate::lower::shares::{GemmSplit, Part};
 use crate::lower::sink::{Finish, Sink};
 use crate::machine::{Item, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry, Op};
+use crate::{Axis, Geometry};
 
 /// Channels whose sums are kept at a time between blocks of K, at the most. The sums of more
 /// would leave room for few positions, and the weights are read again for each slab of positions.
@@ -37,7 +37,6 @@ const MOST_SUMMED: usize = 1536;
 
 /// Every Conv with an output, unless the kernel covers X.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::Conv)?;
     images::check_not_covered(geometry)
 }
 

@@ -25,13 +25,13 @@ use crate::element::{Compute, Element};
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece, share};
 use crate::lower::channel_tiles::{ChannelPanels, kernel_cycles, two_rows};
-use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, check_op};
+use crate::lower::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request};
 use crate::lower::planes;
 use crate::lower::shares::{GemmSplit, Part};
 use crate::lower::sink::{Finish, Sink};
 use crate::machine::{Item, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry, Op};
+use crate::{Axis, Geometry};
 
 /// Taps on the last axis, and on the others together, at the most: lists of them are on the
 /// stack.
@@ -48,7 +48,6 @@ const MOST_BYTES: usize = 4 << 20;
 
 /// A Conv of stride 1 whose taps do not all see input at every output.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::Conv)?;
     for (i, axis) in geometry.axes.iter().enumerate() {
         let Axis { input, stride, .. } = axis;
         if *stride != 1 || *input == 0 {

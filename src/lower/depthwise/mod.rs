@@ -34,21 +34,20 @@ use convoke_kernels::catalogue::depthwise_kernels;
 use self::grid::{Along, MOST_BYTES};
 use self::lowering::{Depthwise, DepthwisePieces};
 use self::plan::{DepthwisePlan, Orientation};
-use super::contract::{Answer, Build, Offer, Recipe, Request, check_op};
+use super::contract::{Answer, Build, Offer, Recipe, Request};
 use super::layout::WeightLayout;
 use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::Ledger;
 use crate::lower::planes as shared_planes;
 use crate::units::Count;
-use crate::{Axis, Geometry, Op};
+use crate::{Axis, Geometry};
 
 /// Input channels of a group, at the most: with more, GEMM has enough to share.
 const MOST_CHANNELS: usize = 32;
 
 /// Conv with few input channels a group.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::Conv)?;
     let channels = geometry.in_channels_per_group();
     if channels > MOST_CHANNELS {
         return Err(alloc::format!("{channels} input channels a group, at most {MOST_CHANNELS} can be"));

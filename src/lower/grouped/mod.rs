@@ -25,14 +25,14 @@ use convoke_kernels::{FlatTaps, Real};
 use self::lowering::Grouped;
 use self::plan::{GroupedBlocks, GroupedPanels, GroupedTiles};
 use self::planes::GroupedPlanes;
-use super::contract::{Answer, Build, Offer, Recipe, Request, check_op, last_axes};
+use super::contract::{Answer, Build, Offer, Recipe, Request, last_axes};
 use super::layout::WeightLayout;
 use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::Ledger;
 use crate::machine::{Item, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry, Op};
+use crate::{Axis, Geometry};
 
 /// Channels of a group, of X and of Y, at the most: with more, GEMM has enough to share.
 const MOST_CHANNELS: usize = 32;
@@ -57,7 +57,6 @@ const MOST_BYTES: usize = 16 << 20;
 /// rows of X; with one, rows of Y are at least as long as a phase of a row of X, and there is no
 /// dilation.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::Conv)?;
     let (inputs, outputs) = (geometry.in_channels_per_group(), geometry.out_channels_per_group());
     if inputs > MOST_CHANNELS || !(LEAST_OUTPUTS..=MOST_CHANNELS).contains(&outputs) {
         return Err(alloc::format!(

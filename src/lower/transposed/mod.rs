@@ -35,11 +35,11 @@ use alloc::vec::Vec;
 
 use convoke_kernels::catalogue::weave_kernels;
 
+use crate::Geometry;
 use crate::element::Element;
 use crate::exec::Ledger;
-use crate::lower::contract::{Answer, Build, Offer, Recipe, Request, check_op};
+use crate::lower::contract::{Answer, Build, Offer, Recipe, Request};
 use crate::units::Count;
-use crate::{Geometry, Op};
 use lowering::Transposed;
 use plan::{PhaseMode, PhasePlan, PhaseScratch, PhaseSplit};
 
@@ -51,7 +51,6 @@ const MOST_TAPS: usize = 1 << 16;
 
 /// Accepts ConvTranspose with an output, if the tables of its phases and taps are not too large.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, Op::ConvTranspose)?;
     for (i, axis) in geometry.axes.iter().enumerate() {
         if axis.stride > MOST_STRIDE {
             return Err(alloc::format!("spatial axis {i} has stride {}, more than {MOST_STRIDE}", axis.stride));

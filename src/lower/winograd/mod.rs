@@ -61,14 +61,13 @@ mod view;
 
 use alloc::string::String;
 
-use super::contract::{Answer, Request, check_op};
+use super::contract::{Answer, Request};
 use crate::choice::Accuracy;
 use crate::element::Element;
 use crate::{Geometry, Op};
 
 /// Every Conv and ConvTranspose that is a convolution of stride 1 over tiles.
 pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
-    check_op(geometry, geometry.op)?;
     match geometry.op {
         Op::Conv => conv::accepts(geometry),
         Op::ConvTranspose => transposed::accepts(geometry),

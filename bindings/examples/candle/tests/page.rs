@@ -17,9 +17,5 @@ fn the_program_runs() -> candle_core::Result<()> {
 
 #[test]
 fn the_program_is_that_of_the_page() {
-    let lines = |text: &'static str| text.lines().map(str::trim).collect::<Vec<_>>();
-    let page = include_str!("../../../../docs/linking.md");
-    let mut blocks = page.split("```rust,ignore\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    let program = lines(blocks.find(|block| block.contains("convoke_candle")).unwrap());
-    assert!(program.len() > 8 && lines(include_str!("page.rs")).windows(program.len()).any(|own| own == program));
+    assert!(convoke_examples::lines_of_page_in(include_str!("page.rs"), "convoke_candle") > Some(8));
 }

@@ -85,6 +85,20 @@ pub fn difference(got: &[f32], wanted: &[f32]) -> f64 {
     if largest == 0.0 { 0.0 } else { largest / scale }
 }
 
+/// The number of lines of the program of docs/linking.md that has some text, if a test has the same
+/// lines.
+///
+/// # Panics
+/// If the page has no such program.
+#[must_use]
+pub fn lines_of_page_in(test: &str, text: &str) -> Option<usize> {
+    let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+    let page = include_str!("../../../../docs/linking.md");
+    let mut blocks = page.split("```rust,ignore\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let program = lines(blocks.find(|block| block.contains(text)).expect("the page has the program"));
+    lines(test).windows(program.len()).any(|own| own == program).then_some(program.len())
+}
+
 /// The results of layers or models, as a table in Markdown.
 #[derive(Debug)]
 pub struct Table {

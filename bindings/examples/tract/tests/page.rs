@@ -19,9 +19,5 @@ fn the_program_runs() -> TractResult<()> {
 
 #[test]
 fn the_program_is_that_of_the_page() {
-    let lines = |text: &'static str| text.lines().map(str::trim).collect::<Vec<_>>();
-    let page = include_str!("../../../../docs/linking.md");
-    let mut blocks = page.split("```rust,ignore\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    let program = lines(blocks.find(|block| block.contains("convoke_tract")).unwrap());
-    assert!(program.len() == 3 && lines(include_str!("page.rs")).windows(3).any(|own| own == program));
+    assert_eq!(convoke_examples::lines_of_page_in(include_str!("page.rs"), "convoke_tract"), Some(3));
 }
