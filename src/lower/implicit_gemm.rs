@@ -108,7 +108,7 @@ impl<A: Real> ImplicitChoice<A> {
 
     /// Cycles of the thread that has the most to do, times the number of threads.
     fn busiest_cycles(&self, threads: usize) -> f64 {
-        self.blocking.split.unevenness(threads, |panels| panels.len()) * self.work.cycles()
+        self.blocking.split.unevenness(threads, |part| part.panels.len()) * self.work.cycles()
     }
 }
 

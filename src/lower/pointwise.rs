@@ -20,7 +20,7 @@ use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
-use crate::machine::{Item, Machine, Work};
+use crate::machine::{Item, Kind, Machine, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
@@ -69,7 +69,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         return Err(alloc::format!("{kc} rows of X, of {positions} positions each, exceed 32-bit offsets"));
     }
     let tiles = tiles(request, kc)?;
-    let blocking = Blocking::new(request, &tiles, kc, most_bytes);
+    let blocking = BlockingSearch { request, tiles: &tiles, kc, most_bytes }.best();
     let source = Source::new::<T>(geometry, &tiles);
 
     let mut scratch = Ledger::default();
@@ -142,34 +142,99 @@ struct Blocking {
     split: GemmSplit,
 }
 
-impl Blocking {
-    /// Columns of a task are whole tiles, enough for every thread to have a few tasks. Their sums
-    /// take at most `most_bytes`.
-    fn new<T: Element>(request: &Request<'_, T>, tiles: &SpatialTiles<T::Acc>, kc: usize, most_bytes: usize) -> Self {
-        let (geometry, threads) = (request.geometry, request.threads);
-        let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
-        let (vectors, widest) = (geometry.input_spatial().div_ceil(tiles.lanes), tiles.widest());
-        let images = geometry.batch * geometry.group;
-        let most_vectors =
-            sums_bytes(request.machine).min(most_bytes) / size_of::<T::Acc>() / tiles.lanes / rows.max(1);
+/// The search for the best cut.
+struct BlockingSearch<'a, T: Element> {
+    request: &'a Request<'a, T>,
+    tiles: &'a SpatialTiles<T::Acc>,
+    /// Steps of k in a block.
+    kc: usize,
+    /// Bytes that the sums of a task take at the most.
+    most_bytes: usize,
+}
+
+impl<T: Element> BlockingSearch<'_, T> {
+    /// The cut whose busiest thread ends first: threads share out the columns, or the panels.
+    fn best(&self) -> Blocking {
+        let (threads, by_columns) = (self.request.threads, self.by_columns());
+        if threads == 1 || threads > self.tiles.panels.count() {
+            return by_columns;
+        }
+        let by_panels = self.by_panels();
+        let is_sooner = self.latency_cycles(&by_panels) < self.latency_cycles(&by_columns);
+        if is_sooner { by_panels } else { by_columns }
+    }
+
+    /// Columns of a task are whole tiles, enough for every thread to have a few tasks.
+    fn by_columns(&self) -> Blocking {
+        let Self { request, tiles, .. } = self;
+        let (geometry, threads, widest) = (request.geometry, request.threads, tiles.widest());
+        let (vectors, images) = (self.vectors(), geometry.batch * geometry.group);
         let of_task = (vectors * images).div_ceil(if threads == 1 { 1 } else { TASKS_PER_THREAD * threads });
-        let most_tiles = most_vectors.min(of_task).div_ceil(widest);
+        let most_tiles = self.most_vectors(1).min(of_task).div_ceil(widest);
         let task_vectors = even_share(vectors.div_ceil(widest), most_tiles, images, threads) * widest;
-        let columns = vectors.div_ceil(task_vectors);
-        let panels = tiles.panels.count();
-        let shares = if threads == 1 { 1 } else { (2 * threads).div_ceil(images * columns).clamp(1, panels.max(1)) };
+        let blocks = images * vectors.div_ceil(task_vectors);
+        let shares =
+            if threads == 1 { 1 } else { (2 * threads).div_ceil(blocks).clamp(1, tiles.panels.count().max(1)) };
+        self.blocking(task_vectors, shares)
+    }
+
+    /// Each thread has a share of the panels, for as many columns as the sums of a task allow. So
+    /// threads write whole rows of Y. Where rows are cut, two threads write the cache line in which
+    /// one ends and the other begins.
+    fn by_panels(&self) -> Blocking {
+        let (shares, widest) = (self.request.threads, self.tiles.widest());
+        let most_tiles = self.most_vectors(shares).min(self.vectors()).div_ceil(widest);
+        self.blocking(most_tiles.max(1) * widest, shares)
+    }
+
+    /// Blocks of `task_vectors` vectors of columns, and panels in `shares` shares.
+    fn blocking(&self, task_vectors: usize, shares: usize) -> Blocking {
+        let Self { request, tiles, kc, .. } = *self;
+        let (geometry, k_total) = (request.geometry, request.geometry.in_channels_per_group());
+        let (columns, panels) = (self.vectors().div_ceil(task_vectors), tiles.panels.count());
         // Where storing takes longest, all columns of a task are multiplied in one call, so that
         // long rows of Y are written one after the other.
         let is_store_bound = T::DIRECT && k_total <= STRIP_STEPS && tiles.is_store_bound(k_total);
-        Self {
+        Blocking {
             kc,
             k_blocks: k_total.div_ceil(kc.max(1)).max(1),
             task_vectors,
-            strip: if is_store_bound { task_vectors } else { widest },
+            strip: if is_store_bound { task_vectors } else { tiles.widest() },
             split: GemmSplit { images: geometry.batch, groups: geometry.group, columns, panels, shares },
         }
     }
 
+    /// Cycles until the busiest thread is done. Beside its tasks, it reads what other threads read
+    /// too: the weights, or with several shares of them the columns.
+    fn latency_cycles(&self, blocking: &Blocking) -> f64 {
+        let Self { request, tiles, .. } = self;
+        let (geometry, machine, threads) = (request.geometry, request.machine, request.threads);
+        let Blocking { split, task_vectors, .. } = blocking;
+        let of_part = |part: &Part| {
+            let columns = (self.vectors() - part.columns * task_vectors).min(*task_vectors);
+            tiles.panels.rows(&part.panels).len() * columns
+        };
+        let own =
+            blocking.work(request, tiles, Source::InPlace) * (split.unevenness(threads, of_part) / threads as f64);
+        let read = if split.shares == 1 { geometry.weight_len() } else { geometry.input_len() };
+        let reading = (read as f64) * size_of::<T::Acc>() as f64 / machine.l3_bytes_per_cycle;
+        machine.together(own, Work::of(Kind::Fetches, reading)).cycles()
+    }
+
+    /// Vectors of columns of an image.
+    fn vectors(&self) -> usize {
+        self.request.geometry.input_spatial().div_ceil(self.tiles.lanes)
+    }
+
+    /// Vectors of columns whose sums a task keeps in the L2 cache, with panels in `shares` shares.
+    fn most_vectors(&self, shares: usize) -> usize {
+        let rows = self.request.geometry.out_channels_per_group().div_ceil(shares);
+        let bytes = sums_bytes(self.request.machine).min(self.most_bytes);
+        bytes / size_of::<T::Acc>() / self.tiles.lanes / rows.max(1)
+    }
+}
+
+impl Blocking {
     /// What all tasks take.
     fn work<T: Element>(&self, request: &Request<'_, T>, tiles: &SpatialTiles<T::Acc>, source: Source) -> Work {
         let (geometry, machine) = (request.geometry, request.machine);

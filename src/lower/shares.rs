@@ -65,25 +65,22 @@ impl GemmSplit {
     }
 
     /// The work of the busiest of `threads` threads, divided by the mean of all threads. `work`
-    /// is what some panels take for one block of columns.
-    pub(crate) fn unevenness(&self, threads: usize, work: impl Fn(Range<usize>) -> usize) -> f64 {
+    /// is what a task takes.
+    pub(crate) fn unevenness(&self, threads: usize, work: impl Fn(&Part) -> usize) -> f64 {
         let tasks = self.tasks();
         if tasks > MOST_TASKS_COUNTED {
             return tasks.div_ceil(threads) as f64 * threads as f64 / tasks as f64;
         }
-        // Without shares, all tasks have the same work.
-        let of_any = (self.shares == 1).then(|| work(0..self.panels) as f64);
-        let busiest = (threads - threads.min(tasks)..threads)
-            .map(|thread| {
-                let tasks = tasks_of_thread(tasks, threads, thread);
-                match of_any {
-                    Some(work) => work * tasks.len() as f64,
-                    None => tasks.map(|task| work(self.part(task).panels) as f64).sum(),
-                }
-            })
-            .fold(0.0, f64::max);
-        let mean = work(0..self.panels) as f64 * self.tasks_of_share() as f64 / threads as f64;
-        if mean > 0.0 { busiest / mean } else { 1.0 }
+        let of_thread = |thread: usize| {
+            tasks_of_thread(tasks, threads, thread).map(|task| work(&self.part(task)) as f64).sum::<f64>()
+        };
+        // Threads without a task come first.
+        let (mut busiest, mut all) = (0.0_f64, 0.0);
+        for thread in threads - threads.min(tasks)..threads {
+            let of_thread = of_thread(thread);
+            (busiest, all) = (busiest.max(of_thread), all + of_thread);
+        }
+        if all > 0.0 { busiest * threads as f64 / all } else { 1.0 }
     }
 }
 
@@ -199,14 +196,17 @@ mod tests {
     #[test]
     fn the_busiest_thread_has_the_largest_shares() {
         let uneven = |columns: usize, panels: usize, shares: usize, threads: usize| {
-            GemmSplit { images: 1, groups: 1, columns, panels, shares }.unevenness(threads, |panels| panels.len())
+            GemmSplit { images: 1, groups: 1, columns, panels, shares }.unevenness(threads, |part| part.panels.len())
         };
         // Five panels are three and two. Two blocks are five panels for each thread.
         assert_eq!(uneven(1, 5, 2, 2), 1.2);
         assert_eq!(uneven(2, 5, 2, 2), 1.0);
         // The last panel is narrow.
         let split = GemmSplit { images: 1, groups: 1, columns: 1, panels: 3, shares: 2 };
-        assert_eq!(split.unevenness(2, |panels| (2 * panels.end).min(5) - 2 * panels.start), 1.2);
+        assert_eq!(split.unevenness(2, |part| (2 * part.panels.end).min(5) - 2 * part.panels.start), 1.2);
+        // The last block of columns is short.
+        let split = GemmSplit { images: 1, groups: 1, columns: 4, panels: 1, shares: 1 };
+        assert_eq!(split.unevenness(2, |part| if part.columns == 3 { 1 } else { 2 }), 8.0 / 7.0);
         // Three blocks for two threads, one block for two, one block for one.
         assert_eq!(uneven(3, 4, 1, 2), 4.0 / 3.0);
         assert_eq!(uneven(1, 4, 1, 2), 2.0);

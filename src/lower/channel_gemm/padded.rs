@@ -190,7 +190,7 @@ impl<T: Element> PaddedSearch<'_, T> {
         let tiles = [tiles(blocking.width)?, tiles(blocking.last_width)?];
         let work = self.work(&blocking, &tiles[0]);
         let (nr, padded) = (weights.nr(), weights.padded);
-        let rows = |panels: Range<usize>| (panels.end * nr).min(padded).saturating_sub(panels.start * nr);
+        let rows = |part: &Part| (part.panels.end * nr).min(padded).saturating_sub(part.panels.start * nr);
         let busiest_cycles = split.unevenness(request.threads, rows) * work.cycles();
         Ok(PaddedChoice { blocking, tiles, work, busiest_cycles })
     }
