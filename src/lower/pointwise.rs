@@ -69,8 +69,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         return Err(alloc::format!("{kc} rows of X, of {positions} positions each, exceed 32-bit offsets"));
     }
     let tiles = tiles(request, kc)?;
-    let blocking = BlockingSearch { request, tiles: &tiles, kc, most_bytes }.best();
     let source = Source::new::<T>(geometry, &tiles);
+    let blocking = BlockingSearch { request, tiles: &tiles, source, kc, most_bytes }.best();
 
     let mut scratch = Ledger::default();
     let panel = scratch.book("panel of B", kc * blocking.strip * tiles.lanes);
@@ -146,6 +146,7 @@ struct Blocking {
 struct BlockingSearch<'a, T: Element> {
     request: &'a Request<'a, T>,
     tiles: &'a SpatialTiles<T::Acc>,
+    source: Source,
     /// Steps of k in a block.
     kc: usize,
     /// Bytes that the sums of a task take at the most.
@@ -214,8 +215,7 @@ impl<T: Element> BlockingSearch<'_, T> {
             let columns = (self.vectors() - part.columns * task_vectors).min(*task_vectors);
             tiles.panels.rows(&part.panels).len() * columns
         };
-        let own =
-            blocking.work(request, tiles, Source::InPlace) * (split.unevenness(threads, of_part) / threads as f64);
+        let own = blocking.work(request, tiles, self.source) * (split.unevenness(threads, of_part) / threads as f64);
         let read = if split.shares == 1 { geometry.weight_len() } else { geometry.input_len() };
         let reading = (read as f64) * size_of::<T::Acc>() as f64 / machine.l3_bytes_per_cycle;
         machine.together(own, Work::of(Kind::Fetches, reading)).cycles()

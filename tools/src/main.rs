@@ -11,6 +11,7 @@ mod commands;
 mod infer;
 mod interrupt;
 mod machine;
+mod model;
 mod options;
 mod output;
 mod records;
@@ -19,7 +20,7 @@ mod session;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{Verdict, disasm, explain, kernels, onnx_test, plans, profile, report, worker};
+use commands::{Verdict, disasm, explain, kernels, onnx_test, plans, profile, report, sequence, worker};
 use options::BAD;
 use output::text::{line_width, wrapped};
 
@@ -38,6 +39,7 @@ struct Cli {
 enum Command {
     Report(report::ReportArgs),
     Profile(profile::ProfileArgs),
+    Sequence(sequence::SequenceArgs),
     OnnxTest(onnx_test::OnnxTestArgs),
     Worker(worker::WorkerArgs),
     Explain(explain::ExplainArgs),
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
     let verdict = match Cli::parse().command {
         Command::Report(args) => report::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Sequence(args) => sequence::run(&args),
         Command::OnnxTest(args) => onnx_test::run(&args),
         Command::Worker(args) => worker::run(&args),
         Command::Explain(args) => explain::run(&args),

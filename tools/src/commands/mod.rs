@@ -7,6 +7,7 @@ pub(crate) mod onnx_test;
 pub(crate) mod plans;
 pub(crate) mod profile;
 pub(crate) mod report;
+pub(crate) mod sequence;
 pub(crate) mod worker;
 
 use crate::machine;

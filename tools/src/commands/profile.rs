@@ -2,12 +2,10 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail};
 use convoke::{DType, Explanation, bf16, f16};
 use convoke_tools::onnx::graph::{ConvNode, Graph, HOW_TO_INFER};
 use serde::Serialize;
@@ -15,6 +13,7 @@ use serde::Serialize;
 use super::{Verdict, load_at_start, warn_of_threads};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
+use crate::model::ModelArgs;
 use crate::options::{BAD, Choice, dtype_name, parse_seconds, parse_threads};
 use crate::output::text::{Column, Rows, Table, bytes, line_width, percent, seconds, show, wrapped};
 use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_text, partial};
@@ -42,12 +41,8 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_tex
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, after_long_help = COLUMNS)]
 pub(crate) struct ProfileArgs {
-    /// The model
-    #[arg(value_name = "MODEL.onnx")]
-    model: PathBuf,
-    /// Size of a dimension for which the model has only a name, such as batch=1
-    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = parse_dim)]
-    dims: Vec<(String, i64)>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Number of threads
     #[arg(long, default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
@@ -62,12 +57,6 @@ pub(crate) struct ProfileArgs {
     /// Print JSON, with the planner's verdict on each algorithm
     #[arg(long)]
     json: bool,
-}
-
-fn parse_dim(text: &str) -> Result<(String, i64)> {
-    let (name, size) = text.split_once('=').context("expected NAME=SIZE")?;
-    let size = size.parse().ok().filter(|&size| size >= 0).context("expected NAME=SIZE with a size of 0 or more")?;
-    Ok((name.to_owned(), size))
 }
 
 /// All figures of one model.
@@ -147,7 +136,7 @@ impl Totals {
 
 /// Reads the model, runs its nodes, and prints the profile.
 pub(crate) fn run(args: &ProfileArgs) -> Result<Verdict> {
-    let graph = args.graph().with_context(|| args.model.display().to_string())?;
+    let graph = args.model.graph()?;
     interrupt::watch()?;
     warn_of_threads(args.threads);
     let profile = args.measure(&graph)?;
@@ -168,21 +157,6 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<Verdict> {
 }
 
 impl ProfileArgs {
-    fn graph(&self) -> Result<Graph> {
-        let sizes: BTreeMap<_, _> = self.dims.iter().cloned().collect();
-        ensure!(sizes.len() == self.dims.len(), "--dim names a dimension twice");
-        #[cfg_attr(not(feature = "infer"), expect(unused_mut, reason = "shapes are only added by inference"))]
-        let mut graph = Graph::decode(&fs::read(&self.model)?, sizes)?;
-        #[cfg(feature = "infer")]
-        if !graph.missing().is_empty()
-            && let Err(error) = crate::infer::shapes(&self.model, &mut graph)
-        {
-            // Nodes with known shapes can be run without inference.
-            anstream::eprintln!("{BAD}warning:{BAD:#} no shapes are inferred: {error:#}");
-        }
-        Ok(graph)
-    }
-
     fn measure(&self, graph: &Graph) -> Result<Profile> {
         let load = load_at_start();
         let mut sessions = HashMap::<DType, Session>::new();
@@ -218,7 +192,7 @@ impl ProfileArgs {
             (dtype_name(dtype).to_owned(), Machine::new(dtype, s.threads(), s.roofs(), load))
         };
         Ok(Profile {
-            model: self.model.display().to_string(),
+            model: self.model.to_string(),
             machines: sessions.iter().map(machine).collect(),
             totals: Totals::of(records.iter().map(|r| &r.figures)),
             by_algorithm: by_algorithm.collect(),
@@ -242,7 +216,7 @@ impl ProfileArgs {
 
     /// What stands above the nodes of an element type. The first of them have the model too.
     fn heading(&self, is_first: bool, machine: &Machine) -> Vec<String> {
-        let model = is_first.then(|| self.model.display().to_string());
+        let model = is_first.then(|| self.model.to_string());
         model.into_iter().chain(machine.lines(line_width(self.wide))).collect()
     }
 
