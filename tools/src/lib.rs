@@ -9,6 +9,7 @@
 //! * [`kernels`]: the table of micro-kernels;
 //! * [`hard`]: layers at which plans and kernels go wrong first;
 //! * [`plans`]: what is planned for each layer, as text to be compared;
+//! * [`realistic`]: random layers of the sizes that networks have;
 //! * [`limits`]: what bounds a layer, the FMA peak or a level's bandwidth: the yardstick of the
 //!   reports.
 
@@ -22,5 +23,6 @@ pub mod limits;
 pub mod onnx;
 pub mod peak;
 pub mod plans;
+pub mod realistic;
 pub mod shapes;
 pub mod timing;

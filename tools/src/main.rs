@@ -20,7 +20,7 @@ mod session;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{Verdict, disasm, explain, kernels, onnx_test, plans, profile, report, sequence, worker};
+use commands::{Verdict, disasm, explain, kernels, onnx_test, plans, profile, regret, report, sequence, worker};
 use options::BAD;
 use output::text::{line_width, wrapped};
 
@@ -40,6 +40,7 @@ enum Command {
     Report(report::ReportArgs),
     Profile(profile::ProfileArgs),
     Sequence(sequence::SequenceArgs),
+    Regret(regret::RegretArgs),
     OnnxTest(onnx_test::OnnxTestArgs),
     Worker(worker::WorkerArgs),
     Explain(explain::ExplainArgs),
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Sequence(args) => sequence::run(&args),
+        Command::Regret(args) => regret::run(&args),
         Command::OnnxTest(args) => onnx_test::run(&args),
         Command::Worker(args) => worker::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -6,6 +6,7 @@ pub(crate) mod kernels;
 pub(crate) mod onnx_test;
 pub(crate) mod plans;
 pub(crate) mod profile;
+pub(crate) mod regret;
 pub(crate) mod report;
 pub(crate) mod sequence;
 pub(crate) mod worker;

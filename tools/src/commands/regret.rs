@@ -1,0 +1,261 @@
+//! `regret`: how much faster than the planner's pick the best algorithm is.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use convoke::{Algorithm, PackedWeights, Plan, Planner, Threads, Workspace};
+use convoke_tools::data::{Operands, Scalar, Tensor, tensor};
+use convoke_tools::realistic;
+use convoke_tools::shapes::{self, Layer, LayerKind};
+use convoke_tools::timing::{Timing, geometric_mean};
+use serde::Serialize;
+
+use super::{Verdict, load_at_start, warn_of_threads};
+use crate::interrupt::{self, Interrupted};
+use crate::machine::Machine;
+use crate::options::{BAD, DTypeName, Team, parse_seconds, parse_threads, with_element};
+use crate::output::text::{Column, Rows, Table, line_width, seconds, show, wrapped};
+use crate::session::{Failure, ensure_fits, geometry_text};
+
+/// Time the planner's pick beside the other algorithms
+///
+/// The layers are random ones of the sizes that networks have, which nobody tuned for. Each layer
+/// is run with the pick and with every other algorithm whose estimate is not far from the pick's, in
+/// turn. The share of a layer is the time of the fastest algorithm as a share of the pick's: 1.00
+/// where the pick is the fastest.
+///
+/// The exit status is 2 if a layer was not run, 130 if it was interrupted.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct RegretArgs {
+    /// Number of random layers
+    #[arg(long, default_value_t = 200)]
+    layers: usize,
+    /// Seed of the random layers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The layers of published networks in place of random ones
+    #[arg(long, conflicts_with_all = ["layers", "seed"])]
+    built_in: bool,
+    /// Only layers whose name contains one of these
+    #[arg(long, value_name = "SUBSTR,..", value_delimiter = ',')]
+    filter: Vec<String>,
+    /// Number of threads
+    #[arg(long, default_value_t = 1, value_parser = parse_threads)]
+    threads: usize,
+    /// Element type
+    #[arg(long, value_enum, default_value_t = DTypeName::F32)]
+    dtype: DTypeName,
+    /// Seconds to spend on each layer
+    #[arg(long, default_value = "0.3", value_parser = parse_seconds, allow_negative_numbers = true)]
+    seconds: Duration,
+    /// Run algorithms whose estimate is up to this many times the pick's
+    #[arg(long, default_value_t = 3.0)]
+    within: f64,
+    /// Show all columns, however wide the terminal is
+    #[arg(long)]
+    wide: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// All figures.
+#[derive(Debug, Serialize)]
+struct Regret {
+    machine: Machine,
+    layers: Vec<LayerRecord>,
+    /// Layers that were not run.
+    failed: Vec<Failure>,
+    /// The geometric mean of all shares, and of those of each kind.
+    share: f64,
+    share_by_kind: BTreeMap<String, f64>,
+}
+
+/// The figures of one layer.
+#[derive(Debug, Serialize)]
+struct LayerRecord {
+    name: String,
+    kind: String,
+    geometry: String,
+    picked: String,
+    fastest: String,
+    /// The time of the fastest algorithm as a share of the pick's.
+    share: f64,
+    /// The fastest run of each algorithm, in seconds. The first one is the pick.
+    seconds: Vec<(String, f64)>,
+}
+
+/// Runs the layers, and prints the shares.
+pub(crate) fn run(args: &RegretArgs) -> Result<Verdict> {
+    let layers = if args.built_in { shapes::built_in() } else { realistic::layers(args.seed, args.layers) };
+    let is_asked = |layer: &Layer| args.filter.is_empty() || args.filter.iter().any(|part| layer.name.contains(part));
+    let layers: Vec<_> = layers.into_iter().filter(is_asked).collect();
+    interrupt::watch()?;
+    warn_of_threads(args.threads);
+    let (regret, interrupted) = with_element!(args.dtype, T => args.measure::<T>(&layers))?;
+    if args.json {
+        let json = serde_json::to_string_pretty(&regret)?;
+        show(|out| writeln!(out, "{json}"))?;
+    } else {
+        show(|out| print_end(&regret, line_width(args.wide), out))?;
+    }
+    Ok(Verdict::of_layers(interrupted, &regret.failed, true))
+}
+
+impl RegretArgs {
+    /// The figures, and whether the command was interrupted.
+    fn measure<T: Scalar>(&self, layers: &[Layer]) -> Result<(Regret, bool)> {
+        let machine = Machine::new(T::DTYPE, self.threads, &BTreeMap::new(), load_at_start());
+        let team = Team::new(self.threads)?;
+        let (mut records, mut failed, mut interrupted) = (Vec::new(), Vec::new(), false);
+        let name = layers.iter().map(|layer| layer.name.len()).max().unwrap_or_default();
+        let mut rows = Rows::new(table(name, line_width(self.wide)), layers.len(), self.json);
+        rows.begin(&machine.lines(line_width(self.wide)))?;
+        for layer in layers {
+            rows.start(&layer.name);
+            match self.layer::<T>(layer, &team) {
+                Ok(record) => {
+                    rows.row(&cells(&record), true)?;
+                    records.push(record);
+                }
+                Err(error) if error.is::<Interrupted>() => {
+                    interrupted = true;
+                    break;
+                }
+                Err(error) => failed.push(Failure::new(&layer.name, &error)),
+            }
+            rows.step();
+        }
+        rows.end();
+        let share = |kind: Option<&str>| {
+            let of_kind = |record: &&LayerRecord| kind.is_none_or(|kind| record.kind == kind);
+            geometric_mean(records.iter().filter(of_kind).map(|record| record.share))
+        };
+        let kinds = LayerKind::ALL.map(|kind| kind.to_string()).into_iter();
+        let by_kind = kinds.map(|kind| (kind.clone(), share(Some(&kind)))).filter(|(_, share)| !share.is_nan());
+        let (share, share_by_kind) = (share(None), by_kind.collect());
+        Ok((Regret { machine, layers: records, failed, share, share_by_kind }, interrupted))
+    }
+
+    fn layer<T: Scalar>(&self, layer: &Layer, team: &Team) -> Result<LayerRecord> {
+        let planner = || Planner::new().threads(self.threads);
+        let pick = planner().plan::<T>(layer.operator(), &layer.x)?;
+        let operands = Operands::<T>::new(pick.geometry());
+        let most = pick.explain().cost() * self.within;
+        let others: Vec<Algorithm> = pick
+            .explain()
+            .verdicts()
+            .iter()
+            .filter(|verdict| verdict.algorithm != pick.algorithm() && verdict.cost.is_some_and(|cost| cost <= most))
+            .map(|verdict| verdict.algorithm)
+            .collect();
+        let (picked, kind) = (pick.algorithm().to_string(), LayerKind::of(pick.geometry()).to_string());
+        let geometry = geometry_text(pick.geometry());
+        let mut candidates = vec![Candidate::new(pick, &operands)?];
+        for algorithm in others {
+            let plan = planner().algorithm(algorithm).plan::<T>(layer.operator(), &layer.x)?;
+            candidates.push(Candidate::new(plan, &operands)?);
+        }
+        let mut y = tensor(std::iter::repeat_n(T::from_f64(0.0), candidates[0].plan.geometry().output_len()));
+        team.install(|threads| {
+            let start = Instant::now();
+            let mut rounds = 0;
+            while rounds < Timing::MIN_REPS || start.elapsed() < self.seconds {
+                for candidate in &mut candidates {
+                    candidate.time(&operands.x, &mut y, threads)?;
+                }
+                rounds += 1;
+            }
+            Ok::<_, anyhow::Error>(())
+        })?;
+        let seconds: Vec<_> = candidates.iter().map(|c| (c.plan.algorithm().to_string(), c.best)).collect();
+        let fastest = seconds.iter().min_by(|a, b| a.1.total_cmp(&b.1)).context("the pick is a candidate")?;
+        let (fastest, share) = (fastest.0.clone(), fastest.1 / seconds[0].1);
+        Ok(LayerRecord { name: layer.name.clone(), kind, geometry, picked, fastest, share, seconds })
+    }
+}
+
+/// A plan that takes turns with others.
+struct Candidate<T: Scalar> {
+    plan: Plan<T>,
+    packed: PackedWeights<T>,
+    workspace: Workspace<'static>,
+    /// The fastest run, in seconds.
+    best: f64,
+}
+
+impl<T: Scalar> Candidate<T> {
+    fn new(plan: Plan<T>, operands: &Operands<T>) -> Result<Self> {
+        ensure_fits(&plan)?;
+        let packed = plan.pack(&operands.w, Some(&operands.b))?;
+        let workspace = Workspace::for_plan(&plan)?;
+        Ok(Self { plan, packed, workspace, best: f64::INFINITY })
+    }
+
+    /// Runs it twice, and notes the time of the second run: the first one fills the caches.
+    fn time(&mut self, x: &Tensor<T>, y: &mut Tensor<T>, threads: Threads<'_>) -> Result<()> {
+        for is_warm in [false, true] {
+            interrupt::check()?;
+            let start = Instant::now();
+            self.plan.run(x, &self.packed, y, &mut self.workspace, threads)?;
+            if is_warm {
+                self.best = self.best.min(start.elapsed().as_secs_f64());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The table of the layers, whose names have up to `name` characters.
+fn table(name: usize, width: Option<usize>) -> Table {
+    let algorithm = Algorithm::ALL.iter().map(|algorithm| algorithm.name().len()).max().unwrap_or_default();
+    let columns = vec![
+        Column::text("layer", name),
+        Column::text("geometry", 60),
+        Column::text("picked", algorithm),
+        Column::number("time", 9),
+        Column::text("fastest", algorithm),
+        Column::number("share", 5),
+    ];
+    Table::new(columns, &["layer", "picked", "time", "share"], width)
+}
+
+fn cells(record: &LayerRecord) -> Vec<String> {
+    vec![
+        record.name.clone(),
+        record.geometry.clone(),
+        record.picked.clone(),
+        seconds(record.seconds[0].1),
+        record.fastest.clone(),
+        format!("{:.2}", record.share),
+    ]
+}
+
+/// Prints the means, and the layers with the smallest shares.
+fn print_end(regret: &Regret, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+    /// Layers that are listed with all their times.
+    const LISTED: usize = 20;
+    /// Shares from which on a layer is not listed.
+    const GOOD: f64 = 0.97;
+    writeln!(out, "\nGeometric mean of the shares: {:.3}", regret.share)?;
+    for (kind, share) in &regret.share_by_kind {
+        writeln!(out, "  {kind}: {share:.3}")?;
+    }
+    let mut worst: Vec<_> = regret.layers.iter().filter(|record| record.share < GOOD).collect();
+    worst.sort_by(|a, b| a.share.total_cmp(&b.share));
+    if !worst.is_empty() {
+        writeln!(out, "\nThe smallest shares, of {} below {GOOD}:", worst.len())?;
+    }
+    for record in worst.iter().take(LISTED) {
+        let times: Vec<_> = record.seconds.iter().map(|(name, time)| format!("{name} {}", seconds(*time))).collect();
+        let line = format!("  {:.2} {}: {}", record.share, record.geometry, times.join(", "));
+        writeln!(out, "{}", wrapped(&line, width))?;
+    }
+    for Failure { name, error } in &regret.failed {
+        writeln!(out, "\n{}", wrapped(&format!("{BAD}NOT RUN{BAD:#} {name}: {error}"), width))?;
+    }
+    Ok(())
+}
