@@ -84,8 +84,17 @@ struct LayerRecord {
     fastest: String,
     /// The time of the fastest algorithm as a share of the pick's.
     share: f64,
-    /// The fastest run of each algorithm, in seconds. The first one is the pick.
-    seconds: Vec<(String, f64)>,
+    /// The algorithms that were run. The first one is the pick.
+    times: Vec<AlgorithmTime>,
+}
+
+/// The time of one algorithm.
+#[derive(Debug, Serialize)]
+struct AlgorithmTime {
+    algorithm: String,
+    estimated_seconds: f64,
+    /// The fastest run.
+    seconds: f64,
 }
 
 /// Runs the layers, and prints the shares.
@@ -171,10 +180,15 @@ impl RegretArgs {
             }
             Ok::<_, anyhow::Error>(())
         })?;
-        let seconds: Vec<_> = candidates.iter().map(|c| (c.plan.algorithm().to_string(), c.best)).collect();
-        let fastest = seconds.iter().min_by(|a, b| a.1.total_cmp(&b.1)).context("the pick is a candidate")?;
-        let (fastest, share) = (fastest.0.clone(), fastest.1 / seconds[0].1);
-        Ok(LayerRecord { name: layer.name.clone(), kind, geometry, picked, fastest, share, seconds })
+        let time = |candidate: &Candidate<T>| AlgorithmTime {
+            algorithm: candidate.plan.algorithm().to_string(),
+            estimated_seconds: candidate.plan.explain().cost() / 1e9,
+            seconds: candidate.best,
+        };
+        let times: Vec<_> = candidates.iter().map(time).collect();
+        let fastest = times.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds)).context("the pick is a candidate")?;
+        let (fastest, share) = (fastest.algorithm.clone(), fastest.seconds / times[0].seconds);
+        Ok(LayerRecord { name: layer.name.clone(), kind, geometry, picked, fastest, share, times })
     }
 }
 
@@ -228,7 +242,7 @@ fn cells(record: &LayerRecord) -> Vec<String> {
         record.name.clone(),
         record.geometry.clone(),
         record.picked.clone(),
-        seconds(record.seconds[0].1),
+        seconds(record.times[0].seconds),
         record.fastest.clone(),
         format!("{:.2}", record.share),
     ]
@@ -250,7 +264,8 @@ fn print_end(regret: &Regret, width: Option<usize>, out: &mut dyn Write) -> io::
         writeln!(out, "\nThe smallest shares, of {} below {GOOD}:", worst.len())?;
     }
     for record in worst.iter().take(LISTED) {
-        let times: Vec<_> = record.seconds.iter().map(|(name, time)| format!("{name} {}", seconds(*time))).collect();
+        let time = |time: &AlgorithmTime| format!("{} {}", time.algorithm, seconds(time.seconds));
+        let times: Vec<_> = record.times.iter().map(time).collect();
         let line = format!("  {:.2} {}: {}", record.share, record.geometry, times.join(", "));
         writeln!(out, "{}", wrapped(&line, width))?;
     }
