@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use convoke::{Algorithm, PackedWeights, Plan, Planner, Threads, Workspace};
+use convoke::{Algorithm, Isa, PackedWeights, Plan, Planner, Threads, Workspace};
 use convoke_tools::data::{Operands, Scalar, Tensor, tensor};
 use convoke_tools::realistic;
 use convoke_tools::shapes::{self, Layer, LayerKind};
@@ -45,6 +45,9 @@ pub(crate) struct RegretArgs {
     /// Number of threads
     #[arg(long, default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
+    /// Instruction set of the kernels [default: the best of this CPU]
+    #[arg(long)]
+    isa: Option<Isa>,
     /// Element type
     #[arg(long, value_enum, default_value_t = DTypeName::F32)]
     dtype: DTypeName,
@@ -150,7 +153,10 @@ impl RegretArgs {
     }
 
     fn layer<T: Scalar>(&self, layer: &Layer, team: &Team) -> Result<LayerRecord> {
-        let planner = || Planner::new().threads(self.threads);
+        let planner = || {
+            let planner = Planner::new().threads(self.threads);
+            if let Some(isa) = self.isa { planner.isa(isa) } else { planner }
+        };
         let pick = planner().plan::<T>(layer.operator(), &layer.x)?;
         let operands = Operands::<T>::new(pick.geometry());
         let most = pick.explain().cost() * self.within;
