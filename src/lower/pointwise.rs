@@ -40,9 +40,6 @@ const PACK_PANELS_OFF_LINE: usize = 8;
 const CONFLICT_BYTES: usize = 1024;
 /// Rows of X whose lines stay in the L1 cache, even if they fall into the same set.
 const FEW_ROWS: usize = 8;
-/// The most steps of k for which one call multiplies more columns than a tile is wide. With so few
-/// steps, the setup of a call counts. With more, nothing is gained.
-const STRIP_STEPS: usize = 16;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
 fn sums_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
@@ -73,7 +70,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let blocking = BlockingSearch { request, tiles: &tiles, source, kc, most_bytes }.best();
 
     let mut scratch = Ledger::default();
-    let panel = scratch.book("panel of B", kc * blocking.strip * tiles.lanes);
+    let panel = scratch.book("panel of B", kc * tiles.widest() * tiles.lanes);
     let vectors = blocking.task_vectors.min(positions.div_ceil(tiles.lanes));
     let sums = scratch.book("sums", tiles.scratch_len(0..blocking.split.share_panels(), vectors, blocking.k_blocks));
     let recipe = Recipe {
@@ -91,14 +88,14 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         work: blocking.work(request, &tiles, source),
     };
     let build: Build<'a, T> = Box::new(move || {
-        let Blocking { strip, task_vectors, .. } = blocking;
+        let task_vectors = blocking.task_vectors;
         let in_place = (0..kc).map(|k| u32::try_from(k * positions).expect("checked above")).collect();
         let last = positions - (blocking.split.columns - 1) * task_vectors * tiles.lanes;
         Box::new(Pointwise {
             geometry: geometry.clone(),
             isa: request.isa(),
             finish: Finish::new(request),
-            packed: RowOffsets::packed(kc, strip * tiles.lanes),
+            packed: RowOffsets::packed(kc, tiles.widest() * tiles.lanes),
             in_place: RowOffsets::new(in_place),
             maps: [(task_vectors * tiles.lanes).min(positions), last]
                 .map(|columns| StoreMap::contiguous(columns, tiles.lanes)),
@@ -137,8 +134,6 @@ struct Blocking {
     k_blocks: usize,
     /// Vectors of columns of a task.
     task_vectors: usize,
-    /// Vectors of columns that are multiplied in one call.
-    strip: usize,
     split: GemmSplit,
 }
 
@@ -193,14 +188,10 @@ impl<T: Element> BlockingSearch<'_, T> {
         let Self { request, tiles, kc, .. } = *self;
         let (geometry, k_total) = (request.geometry, request.geometry.in_channels_per_group());
         let (columns, panels) = (self.vectors().div_ceil(task_vectors), tiles.panels.count());
-        // Where storing takes longest, all columns of a task are multiplied in one call, so that
-        // long rows of Y are written one after the other.
-        let is_store_bound = T::DIRECT && k_total <= STRIP_STEPS && tiles.is_store_bound(k_total);
         Blocking {
             kc,
             k_blocks: k_total.div_ceil(kc.max(1)).max(1),
             task_vectors,
-            strip: if is_store_bound { task_vectors } else { tiles.widest() },
             split: GemmSplit { images: geometry.batch, groups: geometry.group, columns, panels, shares },
         }
     }
@@ -332,7 +323,8 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
     /// One share of the panels, for one block of columns of one group of one image.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let (geometry, lanes) = (&self.geometry, self.tiles.lanes);
-        let Blocking { kc, k_blocks, task_vectors, strip, split } = self.blocking;
+        let Blocking { kc, k_blocks, task_vectors, split } = self.blocking;
+        let widest = self.tiles.widest();
         let Part { image, group, columns: block, panels } = split.part(task);
         let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let positions = geometry.input_spatial();
@@ -357,8 +349,8 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
                 panels: panels.clone(),
                 bias: &io.bias[group * rows..(group + 1) * rows],
             };
-            for first in (0..vectors).step_by(strip) {
-                let range = first..(first + strip).min(vectors);
+            for first in (0..vectors).step_by(widest) {
+                let range = first..(first + widest).min(vectors);
                 let column = start + first * lanes;
                 let x = x.get(k * positions + column..).unwrap_or(&[]);
                 let nr = range.len() * lanes;
@@ -367,7 +359,7 @@ impl<T: Element> Lowering<T> for Pointwise<T> {
                     None => {
                         // The kernels ask for a whole block of rows, of which the last block of k
                         // has fewer.
-                        let (pitch, columns) = (strip * lanes, nr.min(positions - column));
+                        let (pitch, columns) = (widest * lanes, nr.min(positions - column));
                         let filled = &mut panel[..rows.k.len() * pitch];
                         stream::pack_rows(self.isa, x, positions, columns, pitch, filled);
                         (&*panel, &self.packed)
