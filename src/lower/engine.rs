@@ -106,7 +106,9 @@ pub(crate) struct SpatialTiles<T: Real> {
     widths: Vec<TileWidth<T>>,
     /// Bytes of a block of A, which stays in the L2 cache.
     a_block_bytes: usize,
-    /// Bytes of panels of A from which on they come from beyond the L2 cache.
+    /// Bytes of panels of A from which on they come from beyond the L1 cache, and from beyond the L2
+    /// cache.
+    large_bytes: usize,
     far_bytes: usize,
 }
 
@@ -130,8 +132,9 @@ impl<T: Real> SpatialTiles<T> {
         };
         let lanes = widths.first()?[0].lanes();
         let widths: Vec<_> = widths.iter().rev().filter_map(of_width).collect();
-        let (a_block_bytes, far_bytes) = (a_block_bytes(machine), machine.l2_bytes / 4 * 3);
-        (!widths.is_empty()).then_some(Self { panels, lanes, widths, a_block_bytes, far_bytes })
+        let (large_bytes, far_bytes) = (machine.l1_bytes, machine.l2_bytes / 4 * 3);
+        let a_block_bytes = a_block_bytes(machine);
+        (!widths.is_empty()).then_some(Self { panels, lanes, widths, a_block_bytes, large_bytes, far_bytes })
     }
 
     /// The tile that takes the fewest cycles for `rows` rows of A and `vectors` vectors of
@@ -405,8 +408,8 @@ impl<T: Real> SpatialTiles<T> {
         // Columns that are one tile wide have no long rows to go along.
         let is_wide = vectors > self.widest();
         let count = if is_wide && self.is_store_bound(rows.k.len()) { 1 } else { count };
-        // Then the next panel of A is fetched instead of columns.
-        let is_far = panel_bytes * rows.panels.len() > self.far_bytes;
+        let exceeds = |bytes: usize| panel_bytes * rows.panels.len() > bytes;
+        let (is_large, is_far) = (exceeds(self.large_bytes), exceeds(self.far_bytes));
         // Each panel fetches another line of the columns that come next.
         let (mut line, mut turns) = (0, 0);
         for first in rows.panels.clone().step_by(count) {
@@ -417,7 +420,10 @@ impl<T: Real> SpatialTiles<T> {
                 let (height, at) = (kernel.mr(), columns.range.start + vector);
                 let of = self.panels.start(run.start)..self.panels.start(run.end);
                 let operands = |ahead| Operands { rows, columns, b, vector: at, ahead };
-                if !blocked && !is_far && operands(columns.ahead.turns(turns)).panels(kernel, of, tiles, sink) {
+                // With the first columns, panels may come from far away, because the last run was
+                // long ago. Then the next panel of A is fetched instead of columns.
+                let fetches_a = is_far || (is_large && at == 0);
+                if !blocked && !fetches_a && operands(columns.ahead.turns(turns)).panels(kernel, of, tiles, sink) {
                     turns += run.len();
                     return;
                 }
@@ -427,7 +433,7 @@ impl<T: Real> SpatialTiles<T> {
                     let a = &rows.a[a + rows.k.start * height..a + rows.k.end * height];
                     let kept = if blocked { ((row - first_row) * vectors + height * vector) * self.lanes } else { 0 };
                     let tile = &mut tiles[kept..kept + height * kernel.nr()];
-                    let ahead = if is_far {
+                    let ahead = if fetches_a {
                         let next = if panel + 1 < group.end { panel + 1 } else { group.start };
                         let next = self.panels.start(next) * rows.k_total + rows.k.start * self.panels.height(next);
                         Ahead::lines(&rows.a[next..])
