@@ -328,6 +328,51 @@ fn profile_of_a_model() {
     assert_bad_input(&without_batch, "not an ONNX model");
 }
 
+#[test]
+fn sequence_of_a_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.onnx");
+    fs::write(&file, common::model(common::network())).unwrap();
+    let args = |rest: &[&'static str]| [&["sequence", path(&file), "--seconds", "0"], rest].concat();
+    let output = run(&args(&["--dim", "batch=2", "--json"]));
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let sequence: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let layers = sequence["layers"].as_array().unwrap();
+    let names: Vec<_> = layers.iter().map(|layer| layer["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["conv1", "conv2", "up"]);
+    let sum = |key: &str| layers.iter().map(|layer| layer[key].as_f64().unwrap()).sum::<f64>();
+    for key in ["seconds_in_sequence", "seconds_alone"] {
+        assert!(layers.iter().all(|layer| layer[key].as_f64() > Some(0.0)), "{sequence}");
+        assert!((sequence[key].as_f64().unwrap() - sum(key)).abs() < 1e-12, "{sequence}");
+    }
+    assert!(sequence["seconds_of_round"].as_f64().unwrap() >= sum("seconds_in_sequence"), "{sequence}");
+    assert_eq!(sequence["packed_bytes"].as_f64(), Some(sum("packed_bytes")));
+    let text = stdout(&run(&args(&["--dim", "batch=2", "--threads", "2"])));
+    assert!(text.contains("in sequence") && text.contains("2 threads") && text.contains("rounds took"), "{text}");
+    assert_bad_input(&args(&[]), "--dim batch=1");
+}
+
+#[test]
+fn regret_of_random_layers() {
+    let args = ["regret", "--layers", "4", "--filter", "3x3,1x1", "--seconds", "0", "--json"];
+    let output = run(&args);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let regret: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let layers = regret["layers"].as_array().unwrap();
+    assert!(!layers.is_empty());
+    for layer in layers {
+        let times = layer["times"].as_array().unwrap();
+        assert_eq!(times[0]["algorithm"], layer["picked"]);
+        let seconds = |time: &Value| time["seconds"].as_f64().unwrap();
+        let fastest = times.iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))).unwrap();
+        assert_eq!(fastest["algorithm"], layer["fastest"]);
+        assert_eq!(layer["share"].as_f64(), Some(seconds(fastest) / seconds(&times[0])));
+    }
+    assert!(regret["share"].as_f64() <= Some(1.0), "{regret}");
+    let text = stdout(&run(&args[..args.len() - 1]));
+    assert!(text.contains("Geometric mean of the shares"), "{text}");
+}
+
 /// A network that says nothing about the values between its nodes. Each convolution after the
 /// first needs the shape of its pooled and joined input.
 fn network_without_shapes() -> GraphProto {
