@@ -47,6 +47,9 @@ impl fmt::Display for Replaced {
 /// A node is left to tract if it is quantised, or its weights or the size of its images are not
 /// known. The number of images may be unknown.
 ///
+/// The layers keep packed weights alone. The constants that they were made from are freed as tract
+/// optimises the model, if nothing else has them.
+///
 /// # Errors
 /// Those of tract.
 pub fn with_convoke(mut model: TypedModel) -> TractResult<(TypedModel, Replaced)> {
@@ -135,7 +138,7 @@ fn convolution(model: &TypedModel, node: &TypedNode, operator: Operator, w: &Ten
         DatumType::F16 => Arc::new(Layer::<f16>::new(operator, &usual, w, bias)?),
         other => bail!("it is of {other:?}"),
     };
-    let constants = [facts[1], facts[2]].map(Clone::clone);
+    let constants = [facts[1], facts[2]].map(TypedFact::without_value);
     Ok(Convolution { layer, original: node.op.clone(), constants })
 }
 
@@ -143,7 +146,8 @@ fn convolution(model: &TypedModel, node: &TypedNode, operator: Operator, w: &Ten
 #[derive(Clone)]
 pub struct Convolution {
     layer: Arc<dyn AnyLayer>,
-    /// What it replaces, which knows the shape of its output, and what it was told of W and B.
+    /// What it replaces, which knows the shape of its output, and what it was told of W and B:
+    /// without their values, as a model would keep those beside the packed weights.
     original: Box<dyn TypedOp>,
     constants: [TypedFact; 2],
 }

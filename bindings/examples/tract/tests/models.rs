@@ -1,5 +1,7 @@
 //! Models of the form that a file has, with tract's convolutions and with convoke's.
 
+use std::sync::Weak;
+
 use convoke_examples::{difference, uniform};
 use convoke_tract::{Replaced, with_convoke};
 use tract_onnx::pb::{
@@ -8,6 +10,7 @@ use tract_onnx::pb::{
 };
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::internal::TDim;
+use tract_onnx::tract_core::ops::konst::Const;
 
 /// A graph that is made from front to back.
 #[derive(Default)]
@@ -207,6 +210,23 @@ fn a_runnable_model_is_shared_by_threads() -> TractResult<()> {
             scope.spawn(|| (0..20).for_each(|_| assert_eq!(output(&x).unwrap(), wanted)));
         }
     });
+    Ok(())
+}
+
+#[test]
+fn weights_are_freed_once_they_are_packed() -> TractResult<()> {
+    let model = network().load(["1", "8", "20", "15"])?;
+    let constants = model.nodes.iter().filter_map(|node| Some(node.op_as::<Const>()?.val()));
+    // Not those of one number: Relu's zero is used when the model runs.
+    let weights: Vec<Weak<Tensor>> = constants.filter(|tensor| tensor.len() > 1).map(Arc::downgrade).collect();
+    assert_eq!(weights.len(), 9, "five kernels, four biases");
+    let (model, report) = with_convoke(model)?;
+    assert_eq!(report.replaced.len(), 5, "{report}");
+    let model = model.into_optimized()?.into_runnable()?;
+    let kept: Vec<_> = weights.iter().filter_map(Weak::upgrade).collect();
+    assert!(kept.is_empty(), "{kept:?}");
+    let x = Tensor::zero::<f32>(&[1, 8, 20, 15])?;
+    model.run(tvec!(x.into_tvalue()))?;
     Ok(())
 }
 
