@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::common::operands::bits;
 use crate::common::{Combination, Context, Layer, Operands, Scoped, is_short, layer};
-use convoke::{Activation, Algorithm, Conv, ConvTranspose, Executor, Isa, Planner, Threads, Workspace};
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, DType, Executor, Isa, Planner, Threads, Workspace};
 use convoke_tools::data::Scalar;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -72,19 +72,20 @@ impl Executor for Chili {
     }
 }
 
-/// The numbers of threads that plans are made for, and that run them.
-fn counts() -> &'static [usize] {
-    if is_short() { &[1, 3] } else { &[1, 2, 3, 4] }
+/// The numbers of threads that plans are made for, and that run them. Two for all types but f32: how
+/// work is split depends on little but the widths of tiles.
+fn counts<T: Scalar>() -> &'static [usize] {
+    if is_short() || T::DTYPE != DType::F32 { &[1, 3] } else { &[1, 2, 3, 4] }
 }
 
-fn pools() -> Vec<ThreadPool> {
-    counts().iter().map(|&threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap()).collect()
+fn pools<T: Scalar>() -> Vec<ThreadPool> {
+    counts::<T>().iter().map(|&threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap()).collect()
 }
 
 /// Runs the layer in every way, and compares the bits.
 fn run_all<T: Scalar>(combination: Combination, layer: &Layer, operands: &Operands<T>, pools: &[ThreadPool]) {
     let mut expected: Option<Vec<u64>> = None;
-    for &threads in counts() {
+    for &threads in counts::<T>() {
         let tune = |planner: Planner| planner.threads(threads).activation(Activation::Silu);
         let Some(plan) = combination.plan::<T>(layer, tune) else { return };
         let _context = Context(|| format!("{combination}, {}: {layer}\n{plan:?}", T::DTYPE));
@@ -115,13 +116,14 @@ fn run_all<T: Scalar>(combination: Combination, layer: &Layer, operands: &Operan
 }
 
 fn check<T: Scalar>(isas: impl Fn(Isa) -> bool) {
-    let pools = pools();
+    let pools = pools::<T>();
     for layer in layers() {
         let geometry = layer.geometry();
         let operands = Operands::<T>::uniform(&geometry, 11).with_bias(&geometry).with_residual(&geometry);
         for combination in Combination::all().filter(|c| isas(c.isa)) {
-            // The naive algorithm is slow, and does not depend on the ISA.
-            if combination.algorithm != Algorithm::Naive || combination.isa == Isa::Portable {
+            // The naive algorithm is slow. It depends on neither the ISA nor the type.
+            if combination.algorithm != Algorithm::Naive || (combination.isa == Isa::Portable && T::DTYPE == DType::F32)
+            {
                 run_all(combination, &layer, &operands, &pools);
             }
         }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::common::{
     ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, accepts, cases, is_short, layer, layers,
 };
-use convoke::{Activation, Algorithm, Conv, ConvTranspose, Op, Planner};
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, Op, Planner, reference};
 use convoke_tools::data::Scalar;
 use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
@@ -13,6 +13,35 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 
 /// The seed of proptest's generator. It is fixed, so that runs can be repeated.
 const SEED: [u8; 32] = *b"convoke: one seed for all tests.";
+
+/// The oracle computes all elements together. Alone they have the same bits, also where padding and
+/// weights that are not finite meet.
+#[test]
+fn the_definition_of_all_elements_is_that_of_each() {
+    // Which bits a NaN has is not defined.
+    let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+    fn check<T: Scalar>(same: impl Fn(f64, f64) -> bool) {
+        for layer in layers::hard() {
+            let geometry = layer.geometry();
+            let mut operands = Operands::<T>::uniform(&geometry, 13).with_bias(&geometry);
+            if let [first, .., last] = operands.w.as_mut_slice() {
+                (*first, *last) = (T::from_f64(f64::INFINITY), T::from_f64(f64::NAN));
+            }
+            for bias in [operands.bias.as_deref(), None] {
+                let all = reference::all(&geometry, &operands.x, &operands.w, bias);
+                assert_eq!(all.len(), geometry.output_len());
+                // One of a few: alone they take long.
+                for (index, element) in all.into_iter().enumerate().step_by(11) {
+                    let alone = reference::element(&geometry, &operands.x, &operands.w, bias, index);
+                    assert!(same(element.value, alone.value), "{layer}, element {index}: {element:?}, {alone:?}");
+                    assert!(same(element.magnitude, alone.magnitude), "{layer}, element {index}");
+                }
+            }
+        }
+    }
+    check::<f32>(same);
+    check::<convoke::bf16>(same);
+}
 
 /// Layers for an algorithm. It accepts nearly all of them.
 fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {

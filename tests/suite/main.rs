@@ -1,8 +1,8 @@
 //! The tests of convoke through its public API, with one module for each thing that is checked.
 //!
-//! They are one program: each program that plans layers compiles every lowering for every element
-//! type again, which takes longer than its tests. `tests/memory.rs` and `tests/threads.rs` are
-//! programs of their own, because they replace the allocator.
+//! They are one program, which is linked once, and whose tests share two cores to the end.
+//! `tests/memory.rs` and `tests/threads.rs` are programs of their own, because they replace the
+//! allocator.
 
 #[macro_use]
 #[path = "../common/mod.rs"]
