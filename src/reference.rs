@@ -47,11 +47,13 @@ pub fn all<T: Element>(geometry: &Geometry, x: &[T], w: &[T], bias: Option<&[T]>
     let numbers = |values: &[T]| values.iter().map(|v| v.to_acc().to_f64()).collect::<Vec<f64>>();
     let (x, w) = (numbers(x), numbers(w));
     let mut elements = vec![ReferenceElement { value: 0.0, magnitude: 0.0 }; geometry.output_len()];
-    // One position at the least: planes without any are no chunks of `elements`, which is empty.
-    let positions = geometry.output_spatial().max(1);
-    let (c_group, spatial) = (geometry.in_channels_per_group(), geometry.input_spatial());
-    // As in `sum`, no channels have no products, and no outputs have none either.
-    let taps = if c_group == 0 || elements.is_empty() { 0 } else { geometry.kernel_volume() };
+    if elements.is_empty() {
+        return elements;
+    }
+    let (positions, c_group, spatial) =
+        (geometry.output_spatial(), geometry.in_channels_per_group(), geometry.input_spatial());
+    // As in `sum`, no channels have no products.
+    let taps = if c_group == 0 { 0 } else { geometry.kernel_volume() };
     let mut sources = Vec::with_capacity(positions);
     for tap in 0..taps {
         sources.clear();

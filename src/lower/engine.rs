@@ -381,7 +381,7 @@ impl<T: Real> SpatialTiles<T> {
     /// Whether storing takes longest in a product of `k` steps. It is faster along rows of Y than
     /// across them, and so [`multiply`](Self::multiply) takes one panel after the other over all
     /// columns, where these are more than one tile is wide.
-    pub(crate) fn is_store_bound(&self, k: usize) -> bool {
+    fn is_store_bound(&self, k: usize) -> bool {
         k <= FEW_STEPS && self.panels.start(self.panels.count()) >= MANY_ROWS
     }
 
@@ -420,8 +420,9 @@ impl<T: Real> SpatialTiles<T> {
                 let (height, at) = (kernel.mr(), columns.range.start + vector);
                 let of = self.panels.start(run.start)..self.panels.start(run.end);
                 let operands = |ahead| Operands { rows, columns, b, vector: at, ahead };
-                // With the first columns, panels may come from far away, because the last run was
-                // long ago. Then the next panel of A is fetched instead of columns.
+                // With the first columns of a block, panels may come from far away: other layers
+                // may have been there since the last run. Then the next panel of A is fetched instead
+                // of columns.
                 let fetches_a = is_far || (is_large && at == 0);
                 if !blocked && !fetches_a && operands(columns.ahead.turns(turns)).panels(kernel, of, tiles, sink) {
                     turns += run.len();

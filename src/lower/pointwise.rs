@@ -40,6 +40,8 @@ const PACK_PANELS_OFF_LINE: usize = 8;
 const CONFLICT_BYTES: usize = 1024;
 /// Rows of X whose lines stay in the L1 cache, even if they fall into the same set.
 const FEW_ROWS: usize = 8;
+/// The share of the time with blocks of columns that shares of panels must stay below.
+const WORTH_IT: f64 = 0.97;
 /// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
 fn sums_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
@@ -67,7 +69,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     }
     let tiles = tiles(request, kc)?;
     let source = Source::new::<T>(geometry, &tiles);
-    let blocking = BlockingSearch { request, tiles: &tiles, source, kc, most_bytes }.best();
+    let blocking = PointwiseSearch { request, tiles: &tiles, source, kc, most_bytes }.best();
 
     let mut scratch = Ledger::default();
     let panel = scratch.book("panel of B", kc * tiles.widest() * tiles.lanes);
@@ -138,7 +140,7 @@ struct Blocking {
 }
 
 /// The search for the best cut.
-struct BlockingSearch<'a, T: Element> {
+struct PointwiseSearch<'a, T: Element> {
     request: &'a Request<'a, T>,
     tiles: &'a SpatialTiles<T::Acc>,
     source: Source,
@@ -148,7 +150,7 @@ struct BlockingSearch<'a, T: Element> {
     most_bytes: usize,
 }
 
-impl<T: Element> BlockingSearch<'_, T> {
+impl<T: Element> PointwiseSearch<'_, T> {
     /// The cut whose busiest thread ends first: threads share out the columns, or the panels.
     fn best(&self) -> Blocking {
         let (threads, by_columns) = (self.request.threads, self.by_columns());
@@ -156,7 +158,8 @@ impl<T: Element> BlockingSearch<'_, T> {
             return by_columns;
         }
         let by_panels = self.by_panels();
-        let is_sooner = self.latency_cycles(&by_panels) < self.latency_cycles(&by_columns);
+        // Of columns there are several tasks for each thread, which is better if a thread is late.
+        let is_sooner = self.latency_cycles(&by_panels) < WORTH_IT * self.latency_cycles(&by_columns);
         if is_sooner { by_panels } else { by_columns }
     }
 
@@ -207,8 +210,13 @@ impl<T: Element> BlockingSearch<'_, T> {
             tiles.panels.rows(&part.panels).len() * columns
         };
         let own = blocking.work(request, tiles, self.source) * (split.unevenness(threads, of_part) / threads as f64);
-        let read = if split.shares == 1 { geometry.weight_len() } else { geometry.input_len() };
-        let reading = (read as f64) * size_of::<T::Acc>() as f64 / machine.l3_bytes_per_cycle;
+        let read = if split.shares == 1 {
+            let groups = (geometry.batch * geometry.group).div_ceil(threads).min(geometry.group);
+            (geometry.weight_len() / geometry.group) as f64 * groups as f64 * size_of::<T::Acc>() as f64
+        } else {
+            geometry.input_len() as f64 * size_of::<T>() as f64
+        };
+        let reading = read / machine.l3_bytes_per_cycle;
         machine.together(own, Work::of(Kind::Fetches, reading)).cycles()
     }
 
@@ -219,7 +227,8 @@ impl<T: Element> BlockingSearch<'_, T> {
 
     /// Vectors of columns whose sums a task keeps in the L2 cache, with panels in `shares` shares.
     fn most_vectors(&self, shares: usize) -> usize {
-        let rows = self.request.geometry.out_channels_per_group().div_ceil(shares);
+        let panels = &self.tiles.panels;
+        let rows = panels.rows(&(0..panels.count().div_ceil(shares))).len();
         let bytes = sums_bytes(self.request.machine).min(self.most_bytes);
         bytes / size_of::<T::Acc>() / self.tiles.lanes / rows.max(1)
     }
@@ -231,10 +240,12 @@ impl Blocking {
         let (geometry, machine) = (request.geometry, request.machine);
         let (rows, k_total) = (geometry.out_channels_per_group(), geometry.in_channels_per_group());
         let vectors = geometry.input_spatial().div_ceil(tiles.lanes);
-        let packed = if source == Source::Packed { k_total * vectors * tiles.lanes * self.split.shares } else { 0 };
+        // As f64: hostile sizes may exceed usize.
+        let packed = k_total as f64 * (vectors * tiles.lanes) as f64 * self.split.shares as f64;
+        let packed = if source == Source::Packed { packed } else { 0.0 };
         let of_image = tiles.work(machine, vectors, k_total)
             + tiles.finish_work(machine, vectors, self.k_blocks)
-            + machine.work(Item::PackedElements, packed as f64)
+            + machine.work(Item::PackedElements, packed)
             + machine.work(Item::KeptVectors, (self.k_blocks - 1) as f64 * (rows * vectors) as f64)
             + machine.work(Item::Tasks, 1.0);
         of_image * (geometry.batch * geometry.group) as f64

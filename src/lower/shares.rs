@@ -68,6 +68,9 @@ impl GemmSplit {
     /// is what a task takes.
     pub(crate) fn unevenness(&self, threads: usize, work: impl Fn(&Part) -> usize) -> f64 {
         let tasks = self.tasks();
+        if threads == 1 {
+            return 1.0;
+        }
         if tasks > MOST_TASKS_COUNTED {
             return tasks.div_ceil(threads) as f64 * threads as f64 / tasks as f64;
         }

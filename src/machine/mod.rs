@@ -41,8 +41,8 @@ pub const ENV_MAX_ISA: &str = "CONVOKE_MAX_ISA";
 /// [`host`](Self::host) is the machine that the program runs on. The [named](Self::named)
 /// machines are for tests, and for plans that are made on one CPU for another, with
 /// [`Planner::machine`](crate::Planner::machine). Sizes and rates can be changed. The prices of
-/// single steps of work belong to the kind of core and to the instruction set, with which
-/// [`with_isa`](Self::with_isa) changes them.
+/// single steps of work belong to the kind of core and to the instruction set;
+/// [`with_isa`](Self::with_isa) changes them with the instruction set.
 ///
 /// ```
 /// use convoke::{Isa, Machine};

@@ -284,7 +284,7 @@ const AVX2: Prices = Prices {
     ..AVX512
 };
 
-/// AVX-512 on Golden Cove, where these prices made estimates of 800 random layers agree better with
+/// AVX-512 on Golden Cove, where these prices made the estimates of random layers agree better with
 /// their times. Tiles along positions take less there, relative to all else.
 const GOLDEN_COVE_AVX512: Prices = Prices {
     spatial_tiles: 0.88,
@@ -298,7 +298,7 @@ const GOLDEN_COVE_AVX512: Prices = Prices {
     ..AVX512
 };
 
-/// AVX2 on Golden Cove, found likewise with 500 layers.
+/// AVX2 on Golden Cove, found likewise.
 const GOLDEN_COVE_AVX2: Prices = Prices {
     spatial_tiles: 0.87,
     added_tiles: 0.93,

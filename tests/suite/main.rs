@@ -1,6 +1,6 @@
 //! The tests of convoke through its public API, with one module for each thing that is checked.
 //!
-//! They are one program, which is linked once, and whose tests share two cores to the end.
+//! They are one program, which is linked once, and whose tests share all cores to the end.
 //! `tests/memory.rs` and `tests/threads.rs` are programs of their own, because they replace the
 //! allocator.
 

@@ -16,7 +16,7 @@ const MOST_ELEMENTS: usize = 1 << 23;
 #[must_use]
 pub fn layers(seed: u64, count: usize) -> Vec<Layer> {
     let mut random = Random::new(seed);
-    let mut layers = Vec::with_capacity(count);
+    let mut layers = Vec::new();
     while layers.len() < count {
         let layer = Draft::draw(&mut random).layer();
         let is_fit = |geometry: &Geometry| {
@@ -103,12 +103,12 @@ impl Draft {
     fn layer(&self) -> Layer {
         let Self { kind, op, batch, channels: [c, m], group, sizes, kernel, stride, dilation } = self;
         let [first, second] = if *op == Op::Conv { [*m, c / group] } else { [*c, m / group] };
-        // As much padding as keeps the size with stride 1. Kernels of an even size have none less.
+        // As much padding as keeps the size with stride 1. An even kernel makes Y one smaller.
         let pad = |k: &usize| (k - 1) as i64 * dilation / 2;
         let pads: Vec<_> = kernel.iter().map(pad).collect();
         let axes = kernel.len();
         Layer {
-            name: format!("{kind}.{c}-{m}@{}.k{}", join(sizes), join(kernel)),
+            name: format!("{kind}.{batch}x{c}-{m}@{}.k{}s{stride}g{group}", join(sizes), join(kernel)),
             op: *op,
             x: [*batch, *c].into_iter().chain(sizes.iter().copied()).collect(),
             w: [first, second].into_iter().chain(kernel.iter().copied()).collect(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use convoke::{Algorithm, Isa, PackedWeights, Plan, Planner, Threads, Workspace};
 use convoke_tools::data::{Operands, Scalar, Tensor, tensor};
 use convoke_tools::realistic;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::{Verdict, load_at_start, warn_of_threads};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
-use crate::options::{BAD, DTypeName, Team, parse_seconds, parse_threads, with_element};
+use crate::options::{BAD, Choice, DTypeName, Team, parse_seconds, parse_threads, with_element};
 use crate::output::text::{Column, Rows, Table, line_width, seconds, show, wrapped};
 use crate::session::{Failure, ensure_fits, geometry_text};
 
@@ -31,7 +31,7 @@ use crate::session::{Failure, ensure_fits, geometry_text};
 #[command(verbatim_doc_comment)]
 pub(crate) struct RegretArgs {
     /// Number of random layers
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = parse_layers)]
     layers: usize,
     /// Seed of the random layers
     #[arg(long, default_value_t = 1)]
@@ -55,7 +55,7 @@ pub(crate) struct RegretArgs {
     #[arg(long, default_value = "0.3", value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: Duration,
     /// Run algorithms whose estimate is up to this many times the pick's
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 3.0, value_parser = parse_within)]
     within: f64,
     /// Show all columns, however wide the terminal is
     #[arg(long)]
@@ -65,11 +65,25 @@ pub(crate) struct RegretArgs {
     json: bool,
 }
 
+fn parse_layers(text: &str) -> Result<usize, String> {
+    /// Layers, at the most. They take hours.
+    const MOST: usize = 100_000;
+    text.parse()
+        .ok()
+        .filter(|layers| (1..=MOST).contains(layers))
+        .ok_or_else(|| format!("expected a number of 1..={MOST}"))
+}
+
+fn parse_within(text: &str) -> Result<f64, String> {
+    let within = text.parse().ok().filter(|within: &f64| within.is_finite() && *within >= 1.0);
+    within.ok_or_else(|| "expected a number of at least 1".to_owned())
+}
+
 /// All figures.
 #[derive(Debug, Serialize)]
 struct Regret {
     machine: Machine,
-    layers: Vec<LayerRecord>,
+    layers: Vec<RegretRecord>,
     /// Layers that were not run.
     failed: Vec<Failure>,
     /// The geometric mean of all shares, and of those of each kind.
@@ -79,7 +93,7 @@ struct Regret {
 
 /// The figures of one layer.
 #[derive(Debug, Serialize)]
-struct LayerRecord {
+struct RegretRecord {
     name: String,
     kind: String,
     geometry: String,
@@ -105,9 +119,13 @@ pub(crate) fn run(args: &RegretArgs) -> Result<Verdict> {
     let layers = if args.built_in { shapes::built_in() } else { realistic::layers(args.seed, args.layers) };
     let is_asked = |layer: &Layer| args.filter.is_empty() || args.filter.iter().any(|part| layer.name.contains(part));
     let layers: Vec<_> = layers.into_iter().filter(is_asked).collect();
+    ensure!(!layers.is_empty(), "no layer has such a name");
     interrupt::watch()?;
     warn_of_threads(args.threads);
     let (regret, interrupted) = with_element!(args.dtype, T => args.measure::<T>(&layers))?;
+    if let (true, Some(Failure { name, error })) = (regret.layers.is_empty(), regret.failed.first()) {
+        bail!("no layer was run: {name}: {error}");
+    }
     if args.json {
         let json = serde_json::to_string_pretty(&regret)?;
         show(|out| writeln!(out, "{json}"))?;
@@ -120,6 +138,7 @@ pub(crate) fn run(args: &RegretArgs) -> Result<Verdict> {
 impl RegretArgs {
     /// The figures, and whether the command was interrupted.
     fn measure<T: Scalar>(&self, layers: &[Layer]) -> Result<(Regret, bool)> {
+        let planner = Choice { isa: self.isa, ..Choice::default() }.planner()?.threads(self.threads);
         let machine = Machine::new(T::DTYPE, self.threads, &BTreeMap::new(), load_at_start());
         let team = Team::new(self.threads)?;
         let (mut records, mut failed, mut interrupted) = (Vec::new(), Vec::new(), false);
@@ -128,7 +147,7 @@ impl RegretArgs {
         rows.begin(&machine.lines(line_width(self.wide)))?;
         for layer in layers {
             rows.start(&layer.name);
-            match self.layer::<T>(layer, &team) {
+            match self.layer::<T>(&planner, layer, &team) {
                 Ok(record) => {
                     rows.row(&cells(&record), true)?;
                     records.push(record);
@@ -143,7 +162,7 @@ impl RegretArgs {
         }
         rows.end();
         let share = |kind: Option<&str>| {
-            let of_kind = |record: &&LayerRecord| kind.is_none_or(|kind| record.kind == kind);
+            let of_kind = |record: &&RegretRecord| kind.is_none_or(|kind| record.kind == kind);
             geometric_mean(records.iter().filter(of_kind).map(|record| record.share))
         };
         let kinds = LayerKind::ALL.map(|kind| kind.to_string()).into_iter();
@@ -152,12 +171,8 @@ impl RegretArgs {
         Ok((Regret { machine, layers: records, failed, share, share_by_kind }, interrupted))
     }
 
-    fn layer<T: Scalar>(&self, layer: &Layer, team: &Team) -> Result<LayerRecord> {
-        let planner = || {
-            let planner = Planner::new().threads(self.threads);
-            if let Some(isa) = self.isa { planner.isa(isa) } else { planner }
-        };
-        let pick = planner().plan::<T>(layer.operator(), &layer.x)?;
+    fn layer<T: Scalar>(&self, planner: &Planner, layer: &Layer, team: &Team) -> Result<RegretRecord> {
+        let pick = planner.plan::<T>(layer.operator(), &layer.x)?;
         let operands = Operands::<T>::new(pick.geometry());
         let most = pick.explain().cost() * self.within;
         let others: Vec<Algorithm> = pick
@@ -169,40 +184,40 @@ impl RegretArgs {
             .collect();
         let (picked, kind) = (pick.algorithm().to_string(), LayerKind::of(pick.geometry()).to_string());
         let geometry = geometry_text(pick.geometry());
-        let mut candidates = vec![Candidate::new(pick, &operands)?];
+        let mut contenders = vec![Contender::new(pick, &operands)?];
         for algorithm in others {
             // Some take a layer only if the planner has left out taps that see padding alone, and
             // cannot be forced.
-            if let Ok(plan) = planner().algorithm(algorithm).plan::<T>(layer.operator(), &layer.x) {
-                candidates.push(Candidate::new(plan, &operands)?);
+            if let Ok(plan) = planner.clone().algorithm(algorithm).plan::<T>(layer.operator(), &layer.x) {
+                contenders.push(Contender::new(plan, &operands)?);
             }
         }
-        let mut y = tensor(std::iter::repeat_n(T::from_f64(0.0), candidates[0].plan.geometry().output_len()));
+        let mut y = tensor(std::iter::repeat_n(T::from_f64(0.0), contenders[0].plan.geometry().output_len()));
         team.install(|threads| {
             let start = Instant::now();
             let mut rounds = 0;
             while rounds < Timing::MIN_REPS || start.elapsed() < self.seconds {
-                for candidate in &mut candidates {
-                    candidate.time(&operands.x, &mut y, threads)?;
+                for contender in &mut contenders {
+                    contender.time(&operands.x, &mut y, threads)?;
                 }
                 rounds += 1;
             }
             Ok::<_, anyhow::Error>(())
         })?;
-        let time = |candidate: &Candidate<T>| AlgorithmTime {
-            algorithm: candidate.plan.algorithm().to_string(),
-            estimated_seconds: candidate.plan.explain().cost() / 1e9,
-            seconds: candidate.best,
+        let time = |contender: &Contender<T>| AlgorithmTime {
+            algorithm: contender.plan.algorithm().to_string(),
+            estimated_seconds: contender.plan.explain().cost() / 1e9,
+            seconds: contender.best,
         };
-        let times: Vec<_> = candidates.iter().map(time).collect();
-        let fastest = times.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds)).context("the pick is a candidate")?;
+        let times: Vec<_> = contenders.iter().map(time).collect();
+        let fastest = times.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds)).context("the pick is a contender")?;
         let (fastest, share) = (fastest.algorithm.clone(), fastest.seconds / times[0].seconds);
-        Ok(LayerRecord { name: layer.name.clone(), kind, geometry, picked, fastest, share, times })
+        Ok(RegretRecord { name: layer.name.clone(), kind, geometry, picked, fastest, share, times })
     }
 }
 
 /// A plan that takes turns with others.
-struct Candidate<T: Scalar> {
+struct Contender<T: Scalar> {
     plan: Plan<T>,
     packed: PackedWeights<T>,
     workspace: Workspace<'static>,
@@ -210,7 +225,7 @@ struct Candidate<T: Scalar> {
     best: f64,
 }
 
-impl<T: Scalar> Candidate<T> {
+impl<T: Scalar> Contender<T> {
     fn new(plan: Plan<T>, operands: &Operands<T>) -> Result<Self> {
         ensure_fits(&plan)?;
         let packed = plan.pack(&operands.w, Some(&operands.b))?;
@@ -246,7 +261,7 @@ fn table(name: usize, width: Option<usize>) -> Table {
     Table::new(columns, &["layer", "picked", "time", "share"], width)
 }
 
-fn cells(record: &LayerRecord) -> Vec<String> {
+fn cells(record: &RegretRecord) -> Vec<String> {
     vec![
         record.name.clone(),
         record.geometry.clone(),

@@ -64,7 +64,7 @@ pub(crate) struct SequenceArgs {
 struct Sequence {
     model: String,
     machine: Machine,
-    layers: Vec<LayerRecord>,
+    layers: Vec<StepRecord>,
     /// Nodes that were not run.
     failed: Vec<Failure>,
     /// The fastest round of all layers.
@@ -80,7 +80,7 @@ struct Sequence {
 
 /// The figures of one layer.
 #[derive(Debug, Serialize)]
-struct LayerRecord {
+struct StepRecord {
     name: String,
     geometry: String,
     algorithm: String,
@@ -120,8 +120,8 @@ pub(crate) fn run(args: &SequenceArgs) -> Result<Verdict> {
     Ok(Verdict::of_layers(false, &sequence.failed, true))
 }
 
-/// A layer of the sequence.
-struct Layer<T: Scalar> {
+/// One layer of the sequence.
+struct Step<T: Scalar> {
     name: String,
     plan: Plan<T>,
     packed: PackedWeights<T>,
@@ -130,7 +130,7 @@ struct Layer<T: Scalar> {
     y: usize,
 }
 
-impl<T: Scalar> Layer<T> {
+impl<T: Scalar> Step<T> {
     /// Runs it once, and returns the seconds.
     fn time(&self, tensors: &mut [Tensor<T>], workspace: &mut Workspace<'_>, threads: Threads<'_>) -> Result<f64> {
         interrupt::check()?;
@@ -191,7 +191,7 @@ fn measure<T: Scalar>(args: &SequenceArgs, nodes: Vec<(String, Result<ConvNode>)
     for (name, node) in nodes {
         interrupt::check()?;
         match node.and_then(|node| layer::<T>(&planner, &node, &mut tensors)) {
-            Ok((plan, packed, [x, y])) => layers.push(Layer { name, plan, packed, x, y }),
+            Ok((plan, packed, [x, y])) => layers.push(Step { name, plan, packed, x, y }),
             Err(error) => failed.push(Failure::new(&name, &error)),
         }
     }
@@ -202,7 +202,7 @@ fn measure<T: Scalar>(args: &SequenceArgs, nodes: Vec<(String, Result<ConvNode>)
     let mut workspace = Workspace::with_bytes(workspace_bytes)?;
     let times = Team::new(args.threads)?
         .install(|threads| Times::measure(args.seconds, &layers, &mut tensors.all, &mut workspace, threads))?;
-    let record = |(index, layer): (usize, &Layer<T>)| LayerRecord {
+    let record = |(index, layer): (usize, &Step<T>)| StepRecord {
         name: layer.name.clone(),
         geometry: geometry_text(layer.plan.geometry()),
         algorithm: layer.plan.algorithm().to_string(),
@@ -233,7 +233,9 @@ fn layer<T: Scalar>(planner: &Planner, node: &ConvNode, tensors: &mut Tensors<T>
     ensure!(node.dtype == T::DTYPE, "its element type is {}, and the first node's is {}", node.dtype, T::DTYPE);
     let plan = planner.plan::<T>(node.operator.clone(), &node.geometry.input_shape())?;
     crate::session::ensure_fits(&plan)?;
-    let Operands { w, b, .. } = Operands::<T>::new(plan.geometry());
+    let Operands { mut w, b, .. } = Operands::<T>::new(plan.geometry());
+    // Tensors go from round to round. With smaller weights their values cannot grow without end.
+    w.iter_mut().for_each(|w| *w = T::from_f64(w.to_f64() / 2.0));
     let packed = plan.pack(&w, Some(&b))?;
     let x = tensors.read(plan.geometry().input_len());
     let y = tensors.written(plan.geometry().output_len(), x);
@@ -251,7 +253,7 @@ struct Times {
 impl Times {
     fn measure<T: Scalar>(
         duration: Duration,
-        layers: &[Layer<T>],
+        layers: &[Step<T>],
         tensors: &mut [Tensor<T>],
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
@@ -283,7 +285,7 @@ impl Times {
 fn print(sequence: &Sequence, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
     let times =
         |in_sequence: f64, alone: f64| [seconds(in_sequence), seconds(alone), format!("{:.2}", in_sequence / alone)];
-    let row = |layer: &LayerRecord| {
+    let row = |layer: &StepRecord| {
         let texts = [&layer.name, &layer.geometry, &layer.algorithm, &layer.kernel].map(String::clone);
         let packed = [bytes(layer.packed_bytes)];
         let times = times(layer.seconds_in_sequence, layer.seconds_alone);

@@ -47,7 +47,7 @@ impl fmt::Display for Replaced {
 /// A node is left to tract if it is quantised, or its weights or the size of its images are not
 /// known. The number of images may be unknown.
 ///
-/// The layers keep packed weights alone. The constants that they were made from are freed as tract
+/// The layers keep only packed weights. The constants that they were made from are freed as tract
 /// optimises the model, if nothing else has them.
 ///
 /// # Errors
