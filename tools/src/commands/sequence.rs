@@ -64,7 +64,7 @@ pub(crate) struct SequenceArgs {
 struct Sequence {
     model: String,
     machine: Machine,
-    layers: Vec<StepRecord>,
+    layers: Vec<LinkRecord>,
     /// Nodes that were not run.
     failed: Vec<Failure>,
     /// The fastest round of all layers.
@@ -80,7 +80,7 @@ struct Sequence {
 
 /// The figures of one layer.
 #[derive(Debug, Serialize)]
-struct StepRecord {
+struct LinkRecord {
     name: String,
     geometry: String,
     algorithm: String,
@@ -120,8 +120,8 @@ pub(crate) fn run(args: &SequenceArgs) -> Result<Verdict> {
     Ok(Verdict::of_layers(false, &sequence.failed, true))
 }
 
-/// One layer of the sequence.
-struct Step<T: Scalar> {
+/// One layer of the chain.
+struct Link<T: Scalar> {
     name: String,
     plan: Plan<T>,
     packed: PackedWeights<T>,
@@ -130,7 +130,7 @@ struct Step<T: Scalar> {
     y: usize,
 }
 
-impl<T: Scalar> Step<T> {
+impl<T: Scalar> Link<T> {
     /// Runs it once, and returns the seconds.
     fn time(&self, tensors: &mut [Tensor<T>], workspace: &mut Workspace<'_>, threads: Threads<'_>) -> Result<f64> {
         interrupt::check()?;
@@ -191,7 +191,7 @@ fn measure<T: Scalar>(args: &SequenceArgs, nodes: Vec<(String, Result<ConvNode>)
     for (name, node) in nodes {
         interrupt::check()?;
         match node.and_then(|node| layer::<T>(&planner, &node, &mut tensors)) {
-            Ok((plan, packed, [x, y])) => layers.push(Step { name, plan, packed, x, y }),
+            Ok((plan, packed, [x, y])) => layers.push(Link { name, plan, packed, x, y }),
             Err(error) => failed.push(Failure::new(&name, &error)),
         }
     }
@@ -202,7 +202,7 @@ fn measure<T: Scalar>(args: &SequenceArgs, nodes: Vec<(String, Result<ConvNode>)
     let mut workspace = Workspace::with_bytes(workspace_bytes)?;
     let times = Team::new(args.threads)?
         .install(|threads| Times::measure(args.seconds, &layers, &mut tensors.all, &mut workspace, threads))?;
-    let record = |(index, layer): (usize, &Step<T>)| StepRecord {
+    let record = |(index, layer): (usize, &Link<T>)| LinkRecord {
         name: layer.name.clone(),
         geometry: geometry_text(layer.plan.geometry()),
         algorithm: layer.plan.algorithm().to_string(),
@@ -253,7 +253,7 @@ struct Times {
 impl Times {
     fn measure<T: Scalar>(
         duration: Duration,
-        layers: &[Step<T>],
+        layers: &[Link<T>],
         tensors: &mut [Tensor<T>],
         workspace: &mut Workspace<'_>,
         threads: Threads<'_>,
@@ -285,7 +285,7 @@ impl Times {
 fn print(sequence: &Sequence, width: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
     let times =
         |in_sequence: f64, alone: f64| [seconds(in_sequence), seconds(alone), format!("{:.2}", in_sequence / alone)];
-    let row = |layer: &StepRecord| {
+    let row = |layer: &LinkRecord| {
         let texts = [&layer.name, &layer.geometry, &layer.algorithm, &layer.kernel].map(String::clone);
         let packed = [bytes(layer.packed_bytes)];
         let times = times(layer.seconds_in_sequence, layer.seconds_alone);
