@@ -181,9 +181,7 @@ impl<T: Real> SpatialTiles<T> {
         while at < vectors {
             let width = self.width(vectors - at);
             let repeat = if width.nrv == self.widths[0].nrv { (vectors - at) / width.nrv } else { 1 };
-            let tile = |kernel: &SpatialKernel<T>| {
-                machine.tile_cycles(kernel.fmas(), kernel.loads()) * machine.prices().spatial_tiles
-            };
+            let tile = |kernel: &SpatialKernel<T>| machine.tile_cycles(kernel.fmas(), kernel.loads());
             cycles += repeat as f64 * (taller as f64 * tile(width.tall) + lower as f64 * tile(width.low));
             at += repeat * width.nrv;
         }

@@ -24,13 +24,13 @@ impl Machine {
     /// build have.
     ///
     /// On x86-64, the CPU is asked once for its caches and its maker. What it does not say, such as
-    /// rates and prices, is that of [`emerald_rapids`](Self::emerald_rapids) for all CPUs of Intel,
-    /// and that of [`zen5`](Self::zen5) for others and on other architectures.
+    /// rates, is that of [`emerald_rapids`](Self::emerald_rapids) for all CPUs of Intel, and that of
+    /// [`zen5`](Self::zen5) for others and on other architectures.
     #[must_use]
     pub fn host() -> Self {
         let CpuAnswers { l1_bytes, l2_bytes, l3_bytes, is_intel } = CpuAnswers::known();
-        // A CPU cannot be asked for rates and prices. They are those of the measured machine that is
-        // most like it.
+        // A CPU cannot be asked for rates. They are those of the measured machine that is most
+        // like it.
         let alike = if is_intel { Self::emerald_rapids() } else { Self::zen5() };
         let l3_bytes_per_cycle = if l3_bytes == 0 { alike.memory_bytes_per_cycle } else { alike.l3_bytes_per_cycle };
         let host = Self { name: "host".into(), l1_bytes, l2_bytes, l3_bytes, l3_bytes_per_cycle, ..alike };

@@ -17,7 +17,7 @@ use core::fmt;
 
 pub use convoke_kernels::isa::{Absence, Isa, ParseIsaError};
 
-pub(crate) use prices::{Core, Prices};
+pub(crate) use prices::Prices;
 pub(crate) use work::{Item, Kind, Work};
 
 /// Names the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`.
@@ -41,8 +41,7 @@ pub const ENV_MAX_ISA: &str = "CONVOKE_MAX_ISA";
 /// [`host`](Self::host) is the machine that the program runs on. The [named](Self::named)
 /// machines are for tests, and for plans that are made on one CPU for another, with
 /// [`Planner::machine`](crate::Planner::machine). Sizes and rates can be changed. The prices of
-/// single steps of work belong to the kind of core and to the instruction set;
-/// [`with_isa`](Self::with_isa) changes them with the instruction set.
+/// single steps of work belong to the instruction set; [`with_isa`](Self::with_isa) changes both.
 ///
 /// ```
 /// use convoke::{Isa, Machine};
@@ -84,7 +83,6 @@ pub struct Machine {
     /// that is estimated at a few microseconds stays on one thread.
     pub clock_ghz: f64,
     isa: Isa,
-    core: Core,
     prices: &'static Prices,
 }
 
@@ -92,7 +90,7 @@ impl Machine {
     /// The same machine with the kernels of another instruction set, and with their prices.
     #[must_use]
     pub fn with_isa(self, isa: Isa) -> Self {
-        Self { isa, prices: Prices::of(self.core, isa), ..self }
+        Self { isa, prices: Prices::of(isa), ..self }
     }
 
     /// Bytes of the level 2 cache that blocks are sized by. They are capped, because larger

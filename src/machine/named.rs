@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Core, Isa, Machine, Prices};
+use super::{Isa, Machine, Prices};
 
 impl Machine {
     /// AMD Zen 5, as in servers: AVX-512.
@@ -26,16 +26,15 @@ impl Machine {
             loads_per_cycle: 2.0,
             clock_ghz: 4.0,
             isa: Isa::Avx512,
-            core: Core::Zen5,
-            prices: Prices::of(Core::Zen5, Isa::Avx512),
+            prices: Prices::of(Isa::Avx512),
         }
     }
 
     /// Intel Emerald Rapids: AVX-512.
     ///
     /// Cache sizes are those of its data sheet, except that one core counts on at most a third of
-    /// the level 3 cache. The rates of level 3 and memory, and the prices that differ, were measured
-    /// on virtual machines. All other values are those of [`zen5`](Self::zen5).
+    /// the level 3 cache. The rates of level 3 and memory were measured on a virtual machine. All
+    /// other values are those of [`zen5`](Self::zen5).
     #[must_use]
     pub fn emerald_rapids() -> Self {
         Self {
@@ -44,10 +43,8 @@ impl Machine {
             l3_bytes: 96 << 20,
             l3_bytes_per_cycle: 9.0,
             memory_bytes_per_cycle: 5.0,
-            core: Core::GoldenCove,
             ..Self::zen5()
         }
-        .with_isa(Isa::Avx512)
     }
 
     /// Arm Neoverse N1, as in servers: NEON.

@@ -1,9 +1,8 @@
 //! The prices of the cost model: one table, with a row for each instruction set.
 //!
 //! Estimates only rank the algorithms for a layer, so the ratios of prices matter, not their
-//! sizes. They were measured on a Zen 5 core with AVX-512. A row of another instruction set, or of
-//! another kind of core, differs only where that was measured too. `docs/journal.md`, "Prices", has
-//! the measured cases.
+//! sizes. They were measured on a Zen 5 core with AVX-512. A row of another instruction set
+//! differs only where that was measured too. `docs/journal.md`, "Prices", has the measured cases.
 //!
 //! A price is in cycles if its name says so. The cycles are those of one vector, register,
 //! element or call, as its comment says. A factor multiplies the time of something. Other units
@@ -65,8 +64,6 @@ pub(crate) struct Prices {
     /// Factor of the same in tiles of more than 4 rows, where taps are shifts of one another's
     /// views and the steps are too many to hide behind stores.
     pub(crate) shifted_taps: f64,
-    /// Factor on arithmetic in tiles along positions.
-    pub(crate) spatial_tiles: f64,
     /// Factor on arithmetic in tiles along channels. It exceeds 1 for AVX2, which has no
     /// multiply-add with a broadcast from memory.
     pub(crate) channel_tiles: f64,
@@ -218,7 +215,6 @@ const AVX512: Prices = Prices {
     shifted_four_rows: 1.3,
     shifted_rows: 1.04,
     shifted_taps: 1.1,
-    spatial_tiles: 1.0,
     channel_tiles: 1.0,
     added_tiles: 1.08,
     far_panel: 1.06,
@@ -284,33 +280,6 @@ const AVX2: Prices = Prices {
     ..AVX512
 };
 
-/// AVX-512 on Golden Cove, where these prices made the estimates of random layers agree better with
-/// their times. Tiles along positions take less there, relative to all else.
-const GOLDEN_COVE_AVX512: Prices = Prices {
-    spatial_tiles: 0.88,
-    added_tiles: 0.93,
-    direct_dense: 1.2,
-    direct_groups: 1.2,
-    grouped: 0.95,
-    pick_cycles: 0.8,
-    phase_cycles: 6.0,
-    fetch_ahead: 2.0,
-    ..AVX512
-};
-
-/// AVX2 on Golden Cove, found likewise.
-const GOLDEN_COVE_AVX2: Prices = Prices {
-    spatial_tiles: 0.87,
-    added_tiles: 0.93,
-    split_cycles: 3.2,
-    input_cycles: 3.2,
-    output_cycles: 3.1,
-    pick_cycles: 0.8,
-    phase_cycles: 6.0,
-    fetch_ahead: 2.0,
-    ..AVX2
-};
-
 /// NEON has AVX-512's prices, because there was no machine to measure on.
 const NEON: Prices = Prices { ..AVX512 };
 
@@ -318,21 +287,10 @@ const NEON: Prices = Prices { ..AVX512 };
 /// of it.
 const PORTABLE: Prices = Prices { ..AVX512 };
 
-/// A kind of core that prices were measured on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Core {
-    Zen5,
-    /// As in Emerald Rapids and Sapphire Rapids.
-    GoldenCove,
-}
-
-/// The rows of Zen 5, in the order of [`Isa::ALL`]. An ISA without a row does not compile. A `match`
-/// could not ensure that: `Isa` is a non-exhaustive type of another crate and would need a default
-/// arm.
+/// The rows, in the order of [`Isa::ALL`]. An ISA without a row does not compile. A `match` could
+/// not ensure that: `Isa` is a non-exhaustive type of another crate and would need a default arm.
 static ROWS: [(Isa, Prices); Isa::ALL.len()] =
     [(Isa::Portable, PORTABLE), (Isa::Neon, NEON), (Isa::Avx2, AVX2), (Isa::Avx512, AVX512)];
-/// The rows of Golden Cove that differ.
-static GOLDEN_COVE: [(Isa, Prices); 2] = [(Isa::Avx2, GOLDEN_COVE_AVX2), (Isa::Avx512, GOLDEN_COVE_AVX512)];
 
 const _: () = {
     let mut i = 0;
@@ -343,10 +301,9 @@ const _: () = {
 };
 
 impl Prices {
-    /// The row of an ISA on a kind of core.
-    pub(super) fn of(core: Core, isa: Isa) -> &'static Self {
-        let own: &[_] = if core == Core::GoldenCove { &GOLDEN_COVE } else { &[] };
-        let row = own.iter().chain(&ROWS).find(|(of, _)| *of == isa);
+    /// The row of an ISA.
+    pub(super) fn of(isa: Isa) -> &'static Self {
+        let row = ROWS.iter().find(|(of, _)| *of == isa);
         &row.expect("checked at compile time: each ISA has its row").1
     }
 }
@@ -359,10 +316,8 @@ mod tests {
     fn each_isa_has_its_own_row() {
         for (isa, (of, prices)) in Isa::ALL.into_iter().zip(&ROWS) {
             assert_eq!(isa, *of);
-            assert!(core::ptr::eq(Prices::of(Core::Zen5, isa), prices));
+            assert!(core::ptr::eq(Prices::of(isa), prices));
         }
-        assert_ne!(Prices::of(Core::Zen5, Isa::Avx2), Prices::of(Core::Zen5, Isa::Avx512));
-        assert_ne!(Prices::of(Core::GoldenCove, Isa::Avx512), Prices::of(Core::Zen5, Isa::Avx512));
-        assert_eq!(Prices::of(Core::GoldenCove, Isa::Portable), Prices::of(Core::Zen5, Isa::Portable));
+        assert_ne!(Prices::of(Isa::Avx2), Prices::of(Isa::Avx512));
     }
 }
