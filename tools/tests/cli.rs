@@ -373,7 +373,7 @@ fn regret_of_random_layers() {
     assert!(text.contains("Geometric mean of the shares"), "{text}");
     assert_bad_input(&["regret", "--layers", "0"], "1..=");
     assert_bad_input(&["regret", "--within", "nan"], "at least 1");
-    assert_bad_input(&["regret", "--filter", "nothing"], "no layer has such a name");
+    assert_bad_input(&["regret", "--filter", "nothing"], "no layer's name contains \"nothing\"");
 }
 
 /// A network that says nothing about the values between its nodes. Each convolution after the

@@ -11,6 +11,9 @@ pub(crate) mod report;
 pub(crate) mod sequence;
 pub(crate) mod worker;
 
+use anyhow::{Result, ensure};
+use convoke_tools::shapes::Layer;
+
 use crate::machine;
 use crate::options::BAD;
 use crate::output::text::{line_width, wrapped};
@@ -45,6 +48,18 @@ impl Verdict {
             () => Self::Good,
         }
     }
+}
+
+/// Keeps the layers whose name has one of these parts, or all layers if there are none.
+///
+/// # Errors
+/// A part that no layer's name has.
+fn retain_named(layers: &mut Vec<Layer>, parts: &[String]) -> Result<()> {
+    for part in parts {
+        ensure!(layers.iter().any(|layer| layer.name.contains(part)), "no layer's name contains {part:?}");
+    }
+    layers.retain(|layer| parts.is_empty() || parts.iter().any(|part| layer.name.contains(part)));
+    Ok(())
 }
 
 /// The load of the machine when a measurement begins. It prints a warning if the load is high.

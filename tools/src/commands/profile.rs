@@ -15,7 +15,7 @@ use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::model::ModelArgs;
 use crate::options::{BAD, Choice, dtype_name, parse_seconds, parse_threads};
-use crate::output::text::{Column, Rows, Table, bytes, line_width, percent, seconds, show, wrapped};
+use crate::output::text::{Column, Rows, Table, bytes, line_width, percent, seconds, show, show_json, wrapped};
 use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_text, partial};
 
 /// Time every Conv and ConvTranspose node of an ONNX model
@@ -147,8 +147,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<Verdict> {
         bail!("{}: no node can be run: {name}: {error}{hint}", profile.model);
     }
     if args.json {
-        let json = serde_json::to_string_pretty(&profile)?;
-        show(|out| writeln!(out, "{json}"))?;
+        show_json(&profile)?;
     } else {
         show(|out| print_end(&profile, line_width(args.wide), out))?;
     }

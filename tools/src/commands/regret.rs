@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use convoke::{Algorithm, Isa, PackedWeights, Plan, Planner, Threads, Workspace};
 use convoke_tools::data::{Operands, Scalar, Tensor, tensor};
 use convoke_tools::realistic;
@@ -12,11 +12,11 @@ use convoke_tools::shapes::{self, Layer, LayerKind};
 use convoke_tools::timing::{Timing, geometric_mean};
 use serde::Serialize;
 
-use super::{Verdict, load_at_start, warn_of_threads};
+use super::{Verdict, load_at_start, retain_named, warn_of_threads};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, DTypeName, Team, parse_seconds, parse_threads, with_element};
-use crate::output::text::{Column, Rows, Table, line_width, seconds, show, wrapped};
+use crate::output::text::{Column, Rows, Table, line_width, seconds, show, show_json, wrapped};
 use crate::session::{Failure, ensure_fits, geometry_text};
 
 /// Time the planner's pick beside the other algorithms
@@ -116,10 +116,8 @@ struct AlgorithmTime {
 
 /// Runs the layers, and prints the shares.
 pub(crate) fn run(args: &RegretArgs) -> Result<Verdict> {
-    let layers = if args.built_in { shapes::built_in() } else { realistic::layers(args.seed, args.layers) };
-    let is_asked = |layer: &Layer| args.filter.is_empty() || args.filter.iter().any(|part| layer.name.contains(part));
-    let layers: Vec<_> = layers.into_iter().filter(is_asked).collect();
-    ensure!(!layers.is_empty(), "no layer has such a name");
+    let mut layers = if args.built_in { shapes::built_in() } else { realistic::layers(args.seed, args.layers) };
+    retain_named(&mut layers, &args.filter)?;
     interrupt::watch()?;
     warn_of_threads(args.threads);
     let (regret, interrupted) = with_element!(args.dtype, T => args.measure::<T>(&layers))?;
@@ -127,8 +125,7 @@ pub(crate) fn run(args: &RegretArgs) -> Result<Verdict> {
         bail!("no layer was run: {name}: {error}");
     }
     if args.json {
-        let json = serde_json::to_string_pretty(&regret)?;
-        show(|out| writeln!(out, "{json}"))?;
+        show_json(&regret)?;
     } else {
         show(|out| print_end(&regret, line_width(args.wide), out))?;
     }

@@ -13,11 +13,11 @@ use convoke_tools::shapes::{self, Layer, describe};
 use convoke_tools::timing::geometric_mean;
 
 use super::worker::WorkerRow;
-use super::{Verdict, is_rejection, load_at_start, warn_of_threads};
+use super::{Verdict, is_rejection, load_at_start, retain_named, warn_of_threads};
 use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::options::{BAD, Choice, DTypeName, parse_seconds, parse_threads, with_element};
-use crate::output::text::{Column, Rows, Table, line_width, show, wrapped};
+use crate::output::text::{Column, Rows, Table, line_width, show, show_json, wrapped};
 use crate::output::{chart, page};
 use crate::records::{Record, Report, Series, Summary};
 use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_text};
@@ -113,8 +113,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Verdict> {
         bail!("no layer was run: {}", failed.as_deref().unwrap_or("the algorithm accepts none of them"));
     }
     if args.json {
-        let json = serde_json::to_string_pretty(&report)?;
-        show(|out| writeln!(out, "{json}"))?;
+        show_json(&report)?;
     } else {
         show(|out| print_end(&report, line_width(args.wide), out))?;
     }
@@ -147,10 +146,7 @@ impl ReportArgs {
         if self.shapes.is_empty() {
             layers = if self.quick { shapes::quick() } else { shapes::built_in() };
         }
-        for part in &self.filter {
-            ensure!(layers.iter().any(|l| l.name.contains(part)), "no layer's name contains {part:?}");
-        }
-        layers.retain(|l| self.filter.is_empty() || self.filter.iter().any(|part| l.name.contains(part)));
+        retain_named(&mut layers, &self.filter)?;
         ensure!(!layers.is_empty(), "no layers");
         Ok(layers)
     }

@@ -16,7 +16,7 @@ use crate::interrupt::{self, Interrupted};
 use crate::machine::Machine;
 use crate::model::ModelArgs;
 use crate::options::{BAD, Choice, Team, parse_seconds, parse_threads};
-use crate::output::text::{Column, Table, bytes, line_width, seconds, show, wrapped};
+use crate::output::text::{Column, Table, bytes, line_width, seconds, show, show_json, wrapped};
 use crate::session::{Failure, geometry_text};
 
 /// Time the convolutions of an ONNX model one after the other
@@ -112,8 +112,7 @@ pub(crate) fn run(args: &SequenceArgs) -> Result<Verdict> {
         measured => measured?,
     };
     if args.json {
-        let json = serde_json::to_string_pretty(&sequence)?;
-        show(|out| writeln!(out, "{json}"))?;
+        show_json(&sequence)?;
     } else {
         show(|out| print(&sequence, line_width(args.wide), out))?;
     }

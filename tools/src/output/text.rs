@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, presets};
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use serde::Serialize;
 use terminal_size::{Width, terminal_size};
 use textwrap::{WordSeparator, WordSplitter};
 
@@ -18,6 +19,12 @@ pub(crate) fn show(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::R
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// Prints a value as JSON.
+pub(crate) fn show_json(value: &impl Serialize) -> io::Result<()> {
+    let json = serde_json::to_string_pretty(value)?;
+    show(|out| writeln!(out, "{json}"))
 }
 
 /// A progress bar on standard error, with the remaining time. It is invisible if standard error
