@@ -124,7 +124,12 @@ fn check_guarded<T: Scalar>() {
                 eprintln!("{}", what());
             }
             let expected = bits(&operands.run(&plan));
-            for side in [Side::Left, Side::Right] {
+            let sides: &[Side] = match (is_short(), index % 2) {
+                (false, _) => &[Side::Left, Side::Right],
+                (true, 0) => &[Side::Left],
+                (true, _) => &[Side::Right],
+            };
+            for &side in sides {
                 assert_eq!(bits(&run_guarded(&plan, &operands, side)), expected, "{side:?}");
             }
             runs += 1;
