@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::operands::{NAN_BYTE, bits};
-use common::{Combination, Context, Layer, Operands, accepts, has_foreign_blas, layer, layers};
+use common::{Combination, Context, Layer, Operands, accepts, has_foreign_blas, is_short, layer, layers};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Plan, Planner, Threads, Workspace};
 use convoke_tools::data::Scalar;
 
