@@ -6,13 +6,12 @@
 //! 34), workspace (40, 41), allocation (43), packed weights (48) and threads (49). Y overlapping
 //! X or W (42) cannot be written in safe Rust, because Y is a `&mut` slice.
 
-use crate::common::Operands;
 use convoke::{
     Attribute::{self, Float, Floats, Int, Ints, Other, String, Strings},
     AutoPad::{self, SameLower, SameUpper, Valid},
     Conv, ConvTranspose, DType, Error,
     ErrorKind::{self, InvalidAttribute, InvalidInput, InvalidShape, InvalidType, Overflow, UnsupportedOperator},
-    NodeInput, Operator, Planner,
+    NodeInput, Operator,
 };
 
 /// Asserts that the result is an error of this kind whose message contains all of these words.
@@ -533,9 +532,12 @@ fn case_36_effective_kernel() {
     let dilation = (1 << 62) - 1;
     let accepted = || ConvTranspose::new([1, 1, 2]).dilations([dilation]).output_shape([1]);
     assert!(accepted().geometry(&[1, 1, 1]).is_ok());
-    let plan = Planner::new().plan::<f32>(accepted(), &[1, 1, 1]).unwrap();
+    let plan = convoke::Planner::new().plan::<f32>(accepted(), &[1, 1, 1]).unwrap();
     // What is left of the output lies between the two taps.
-    assert_eq!(Operands { x: vec![3.0], w: vec![2.0, 5.0], bias: None, residual: None }.run(&plan), [0.0]);
+    assert_eq!(
+        crate::common::Operands { x: vec![3.0], w: vec![2.0, 5.0], bias: None, residual: None }.run(&plan),
+        [0.0]
+    );
     for dilation in [1 << 62, i64::MAX] {
         let result = conv_2d().dilations([1, dilation]).geometry(&X_2D);
         let value = dilation.to_string();
