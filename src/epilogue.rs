@@ -17,7 +17,8 @@ pub enum Activation {
     None,
     /// `max(x, 0)`.
     Relu,
-    /// `min(max(x, min), max)`.
+    /// `min(max(x, min), max)`: `max` everywhere if `min` exceeds it, as in ONNX's Clip. A bound must
+    /// not be NaN; which results are NaN then is not specified.
     Clip {
         /// Lower bound.
         min: f32,

@@ -31,6 +31,9 @@ pub(crate) fn backend<A: Compute>(
         #[cfg(feature = "blas-matrixmultiply")]
         Blas::Matrixmultiply => Ok(foreign::Foreign::matrixmultiply(size).backend()),
         #[cfg(not(all(feature = "blas-gemm", feature = "blas-matrixmultiply")))]
-        _ => Err(alloc::format!("the build lacks the Cargo feature of {blas:?}")),
+        _ => {
+            let feature = if blas == Blas::Gemm { "blas-gemm" } else { "blas-matrixmultiply" };
+            Err(alloc::format!("the build lacks the Cargo feature {feature}"))
+        }
     }
 }

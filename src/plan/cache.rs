@@ -54,6 +54,9 @@ impl<T: Element> PlanCache<T> {
     /// Plans for X of shape `usual`, packs W and the bias, and keeps that plan. `most` is the
     /// number of plans that are kept.
     ///
+    /// The weights are packed for the fastest algorithm at the usual shape: take the one of most
+    /// runs, or one of a middle size.
+    ///
     /// # Errors
     /// Those of [`Planner::plan`] and [`Plan::pack`];
     /// [`InvalidShape`](crate::ErrorKind::InvalidShape) if Y is empty for that X: its plan would pack

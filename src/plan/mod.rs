@@ -37,6 +37,7 @@ use crate::exec::split::{self, Tasks};
 use crate::exec::{Line, Threads, Workspace, reserved};
 use crate::lower::contract::{Addend, Io, Lowering, Recipe};
 use crate::machine::Machine;
+use crate::units::Count;
 use explain::Estimate;
 use live::LiveTaps;
 use packed::{Format, Lineage, Live, Packing};
@@ -192,7 +193,8 @@ impl<T: Element> Plan<T> {
         if count > planned {
             bail!(
                 Threads,
-                "{op}: the plan was made for {planned} threads, the run has {count}: plan with Planner::threads({count}), or run with at_most({planned})"
+                "{op}: the plan was made for {}, the run has {count}: plan with Planner::threads({count}), or run with at_most({planned})",
+                Count(planned, "thread")
             );
         }
         let method = self.method();

@@ -189,7 +189,7 @@ pub(super) fn all_finite<T: Element>(w: &[T]) -> bool {
 /// If the plan that packed them leaves out taps that see padding alone, they hold two copies: the
 /// taps that it keeps, and all taps.
 ///
-/// Threads share them by reference. W itself is not needed any more.
+/// Threads share them by reference; a clone copies them. W itself is not needed any more.
 ///
 /// ```
 /// use convoke::{Conv, PackedWeights, Planner, Threads, Workspace};

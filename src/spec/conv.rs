@@ -88,7 +88,7 @@ impl Conv {
             Some(product) if product != c => bail!(
                 InvalidShape,
                 "Conv: X has C = {c} channels (axis 1), W's axis 1 ({per_group}) * group ({group}) is {product}, \
-                 must be equal"
+                 must be equal; W's order is (M, C/group, kernel)"
             ),
             Some(_) if !m.is_multiple_of(group) => {
                 bail!(InvalidShape, "Conv: W's axis 0, M = {m}, must be a multiple of group ({group})")

@@ -114,7 +114,10 @@ impl ConvTranspose {
     fn check_channels(&self, c: usize, group: usize) -> Result<usize, Error> {
         let [w_c, per_group] = [self.attributes.weight_shape[0], self.attributes.weight_shape[1]];
         if w_c != c {
-            bail!(InvalidShape, "ConvTranspose: X has C = {c} channels (axis 1), W has {w_c} (axis 0), must be equal");
+            bail!(
+                InvalidShape,
+                "ConvTranspose: X has C = {c} channels (axis 1), W has {w_c} (axis 0), must be equal; W's order is (C, M/group, kernel)"
+            );
         }
         if !c.is_multiple_of(group) {
             bail!(InvalidShape, "ConvTranspose: X's axis 1, C = {c}, must be a multiple of group ({group})");
