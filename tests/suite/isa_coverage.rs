@@ -4,7 +4,7 @@
 //! `CONVOKE_ENSURE_ISA` is a comma-separated list of tiers. The suite fails if one of them was
 //! not executed. It is for CI machines that must have certain CPUs.
 
-use crate::common::{Combination, Operands, Oracle, has_foreign_blas, isas, layer};
+use crate::common::{Combination, Operands, Oracle, algorithms, has_foreign_blas, isas, layer};
 use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Planner};
 use convoke_kernels::{
     channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels, upsample_kernels,
@@ -62,7 +62,7 @@ fn execute<T: Scalar>(isa: Isa) {
         layer(ConvTranspose::new([9, 20, 4, 4]).strides([2, 2]), [1, 9, 6, 6]),
         layer(ConvTranspose::new([9, 1, 4, 4]).strides([2, 2]).group(9), [1, 9, 6, 6]),
     ];
-    for combination in Combination::all().filter(|c| c.isa == isa) {
+    for combination in algorithms().map(|algorithm| Combination { algorithm, isa }) {
         let mut runs = 0;
         for layer in &layers {
             let Some(plan) = combination.plan::<T>(layer, |planner| planner) else { continue };
