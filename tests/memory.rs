@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::operands::{NAN_BYTE, bits};
 use common::{Combination, Context, Layer, Operands, accepts, has_foreign_blas, is_short, layer, layers};
-use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Isa, Plan, Planner, Threads, Workspace};
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Plan, Planner, Threads, Workspace};
 use convoke_tools::data::Scalar;
 
 // -----------------------------------------------------------------------------------------------
