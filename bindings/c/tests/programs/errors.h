@@ -403,7 +403,7 @@ static inline void check_run_errors(void)
     WRONG((executor = executor_of(one_by_one, 0), f.args.executor = &executor), CONVOKE_STATUS_THREADS,
           "a run on 0 threads");
     WRONG((executor = executor_of(one_by_one, 2), f.args.executor = &executor), CONVOKE_STATUS_THREADS,
-          "the plan was made for 1 threads, the run has 2");
+          "the plan was made for 1 thread, the run has 2");
     WRONG(f.args.executor = MISALIGNED(const convoke_executor), CONVOKE_STATUS_INVALID_POINTER,
           "convoke_executor is at an address");
 #undef WRONG
