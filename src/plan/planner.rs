@@ -203,14 +203,15 @@ impl Planner {
     ///
     /// Another algorithm may be faster at the new size. From half to twice the size, most layers
     /// lose nothing by estimate, and few lose more than a tenth, among them those of three input
-    /// channels; but layers of a few positions may take several times as long.
-    /// [`Explanation::cost`](crate::Explanation::cost) of this plan and of one without packed weights
-    /// tell for a layer. Where it is much, pack again. An algorithm may
-    /// also have a limit that the new size exceeds, which is an error of [`plan`](Planner::plan).
+    /// channels; but layers of a few positions may take several times as long. To see what a layer
+    /// loses, compare the [cost](crate::Explanation::cost) of this plan with that of one without packed
+    /// weights. If it is much, pack again. An algorithm may also have a limit that the new size exceeds,
+    /// which is an error of [`plan`](Planner::plan).
     ///
     /// The operator, W's shape, group, strides, dilations and the element type must be those that
-    /// the weights were packed for; pads, `auto_pad`, `output_padding` and `output_shape` may differ, and a [forced](Planner::algorithm) algorithm must pack like
-    /// theirs. [`plan`](Planner::plan) checks this first, and names what differs.
+    /// the weights were packed for. Pads, `auto_pad`, `output_padding` and `output_shape` may differ. A
+    /// [forced](Planner::algorithm) algorithm must pack like theirs. [`plan`](Planner::plan) checks
+    /// this first, and names what differs.
     ///
     /// The plan that packed them may leave out taps that see padding alone. Where other taps do
     /// here, the plan reads the weights of the whole kernel.

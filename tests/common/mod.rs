@@ -39,6 +39,12 @@ impl Combination {
         algorithms().flat_map(move |algorithm| isas().filter(is_tested).map(move |isa| Self { algorithm, isa }))
     }
 
+    /// The same, with the naive loops on one ISA alone: they do not depend on it.
+    pub fn distinct() -> impl Iterator<Item = Self> {
+        let first = Self::all().next().map(|combination| combination.isa);
+        Self::all().filter(move |c| c.algorithm != Algorithm::Naive || Some(c.isa) == first)
+    }
+
     /// A planner that is forced to this combination.
     pub fn planner(self) -> Planner {
         Planner::new().isa(self.isa).algorithm(self.algorithm)
