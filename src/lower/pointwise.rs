@@ -154,8 +154,7 @@ impl<T: Element> PointwiseSearch<'_, T> {
     /// The cut whose busiest thread ends first: threads share out the columns, or the panels.
     fn best(&self) -> Blocking {
         let (threads, by_columns) = (self.request.threads, self.by_columns());
-        let has_room = self.most_vectors(threads) >= self.tiles.widest();
-        if threads == 1 || threads > self.tiles.panels.count() || !has_room {
+        if threads == 1 || threads > self.tiles.panels.count() {
             return by_columns;
         }
         let by_panels = self.by_panels();
