@@ -1,50 +1,110 @@
 //! Which nodes become one layer: a Conv or ConvTranspose, with a Pad in front of it, and
-//! normalisation, addition and activation behind it.
+//! normalisation, addition and activation behind it. A BatchNormalization that stands alone is one
+//! too: a depthwise convolution with one tap.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use convoke::{Activation, DType, Operator, bf16, f16};
 
 use crate::api::Result;
-use crate::graph::{AttributeValue, Attributes, Node, Tensor, TensorType, Value};
+use crate::graph::{AttributeValue, Attributes, Node, TensorType, Value};
+use crate::weights::{Constants, Scalar};
 
 /// A layer and the nodes that it replaces.
 pub(crate) struct Fusion<'g> {
-    pub(crate) node: Node<'g>,
+    /// The convolution, or the normalisation that stands for one.
+    node: Node<'g>,
+    /// Operator, opset and attributes of the convolution, with the pads of a Pad in front added to
+    /// its own.
     pub(crate) op: String,
-    /// Those of the convolution, with the pads of a Pad in front added to its own.
+    pub(crate) since: i64,
     pub(crate) attributes: Attributes,
-    /// All nodes, the convolution included.
+    /// All nodes in the order in which they run.
     pub(crate) nodes: Vec<Node<'g>>,
     pub(crate) x: Value<'g>,
-    pub(crate) w: Value<'g>,
-    pub(crate) bias: Option<Value<'g>>,
-    pub(crate) normalisation: Option<Normalisation<'g>>,
+    weights: Weights<'g>,
+    pub(crate) scalings: Vec<Scaling<'g>>,
     pub(crate) residual: Option<Value<'g>>,
     pub(crate) activation: Activation,
     pub(crate) dtype: DType,
 }
 
-/// A BatchNormalization of constants.
-pub(crate) struct Normalisation<'g> {
-    /// `scale`, `B`, `input_mean` and `input_var`.
-    pub(crate) constants: [Value<'g>; 4],
-    pub(crate) epsilon: f32,
+/// What the weights of a layer are.
+enum Weights<'g> {
+    Tensors {
+        w: Value<'g>,
+        bias: Option<Value<'g>>,
+    },
+    /// One weight for each channel, 1, of `dims.len() - 2` spatial axes.
+    Ones {
+        dims: Vec<i64>,
+    },
+}
+
+/// A node that scales and shifts each channel by constants.
+#[derive(Clone, Copy)]
+pub(crate) enum Scaling<'g> {
+    /// A BatchNormalization by `scale`, `B`, `input_mean` and `input_var`.
+    Normalisation { constants: [Value<'g>; 4], epsilon: f32 },
+    /// A Mul by one factor for each channel, or for all.
+    Factors(Value<'g>),
+    /// An Add of one number for each channel, or for all.
+    Shifts(Value<'g>),
+}
+
+impl Scaling<'_> {
+    pub(crate) fn op(&self) -> &'static str {
+        match self {
+            Self::Normalisation { .. } => "BatchNormalization",
+            Self::Factors(_) => "Mul",
+            Self::Shifts(_) => "Add",
+        }
+    }
 }
 
 impl<'g> Fusion<'g> {
-    /// W and the bias, if both are the same in every run.
-    pub(crate) fn constants(&self) -> Result<Option<(Tensor<'g>, Option<Tensor<'g>>)>> {
-        let Some(w) = self.w.constant()? else { return Ok(None) };
-        let Some(bias) = self.bias else { return Ok(Some((w, None))) };
-        Ok(bias.constant()?.map(|bias| (w, Some(bias))))
+    /// W and the bias, where they are tensors of the graph.
+    pub(crate) fn tensors(&self) -> Option<(Value<'g>, Option<Value<'g>>)> {
+        match self.weights {
+            Weights::Tensors { w, bias } => Some((w, bias)),
+            Weights::Ones { .. } => None,
+        }
+    }
+
+    /// The dimensions of W, and W and the bias, if both are the same in every run.
+    pub(crate) fn constants<T: Scalar>(&self) -> Result<Option<(Vec<i64>, Constants<'g, T>)>> {
+        let (w, bias) = match &self.weights {
+            Weights::Tensors { w, bias } => (w.constant()?, *bias),
+            Weights::Ones { dims } => {
+                let ones = vec![T::of(1.0); usize::try_from(dims[0]).unwrap_or(0)];
+                return Ok(Some((dims.clone(), Constants { w: ones.into(), bias: None })));
+            }
+        };
+        let Some(w) = w else { return Ok(None) };
+        let bias = match bias.map(Value::constant).transpose()? {
+            Some(None) => return Ok(None),
+            bias => bias.flatten(),
+        };
+        let bias = bias.map(|bias| bias.elements::<T>()).transpose()?.map(Cow::from);
+        Ok(Some((w.dims().to_vec(), Constants { w: w.elements::<T>()?.into(), bias })))
+    }
+
+    pub(crate) fn has_constant_weights(&self) -> Result<bool> {
+        let Some((w, bias)) = self.tensors() else { return Ok(true) };
+        Ok(w.constant()?.is_some() && bias.map(Value::constant).transpose()?.is_none_or(|bias| bias.is_some()))
     }
 
     /// Whether runs read constants as onnxruntime holds them, so that it must keep them. Where W or
     /// the bias is an input, the other one is read in every run, too.
     pub(crate) fn reads_constants_in_runs(&self) -> Result<bool> {
         let residual = self.residual.map(Value::constant).transpose()?.flatten();
-        Ok(self.constants()?.is_none() || self.x.constant()?.is_some() || residual.is_some())
+        Ok(!self.has_constant_weights()? || self.x.constant()?.is_some() || residual.is_some())
+    }
+
+    /// What the layer computes.
+    pub(crate) fn output(&self) -> Result<Value<'g>> {
+        self.nodes.last().copied().unwrap_or(self.node).output()
     }
 
     /// The node's name and the operators, for the log.
@@ -55,24 +115,19 @@ impl<'g> Fusion<'g> {
 
     /// Checks what is known before a run. If convoke cannot compute the layer, this is the reason.
     pub(crate) fn check(&self) -> Result<std::result::Result<(), String>> {
-        for value in [Some(self.w), self.bias, self.residual].into_iter().flatten() {
+        let tensors = self.tensors();
+        let values = [tensors.map(|(w, _)| w), tensors.and_then(|(_, bias)| bias), self.residual];
+        for value in values.into_iter().flatten() {
             let ty = value.tensor_type()?;
             if ty.as_ref().and_then(TensorType::dtype) != Some(self.dtype) {
                 return Ok(Err(format!("{} and {} are of different types", self.x.name()?, value.name()?)));
             }
         }
-        let w_dims = if let Some(w) = self.w.constant()? {
-            w.dims().to_vec()
-        } else if let Some(shape) = self.w.tensor_type()?.and_then(|ty| ty.shape()) {
-            shape.into_iter().map(|size| size as i64).collect()
-        } else {
-            return Ok(Ok(()));
-        };
-        let since = self.node.since_version()?;
+        let Some(w_dims) = self.weight_dims()? else { return Ok(Ok(())) };
         let x_shape = self.x.tensor_type()?.and_then(|ty| ty.shape());
-        let bias = self.bias.map(Value::constant).transpose()?.flatten();
+        let bias = tensors.and_then(|(_, bias)| bias).map(Value::constant).transpose()?.flatten();
         let check = || -> std::result::Result<(), convoke::Error> {
-            let operator = Operator::from_attributes(&self.op, since, &self.attributes.for_convoke(), &w_dims)?;
+            let operator = Operator::from_attributes(&self.op, self.since, &self.attributes.for_convoke(), &w_dims)?;
             operator.check_dtype(self.dtype)?;
             if let Some(x_shape) = &x_shape {
                 let geometry = operator.geometry(x_shape)?;
@@ -83,6 +138,19 @@ impl<'g> Fusion<'g> {
             Ok(())
         };
         Ok(check().map_err(|error| error.to_string()))
+    }
+
+    /// The dimensions of W, as far as they are known before a run.
+    fn weight_dims(&self) -> Result<Option<Vec<i64>>> {
+        let w = match &self.weights {
+            Weights::Tensors { w, .. } => w,
+            Weights::Ones { dims } => return Ok(Some(dims.clone())),
+        };
+        if let Some(w) = w.constant()? {
+            return Ok(Some(w.dims().to_vec()));
+        }
+        let shape = w.tensor_type()?.and_then(|ty| ty.shape());
+        Ok(shape.map(|shape| shape.into_iter().map(|size| size as i64).collect()))
     }
 }
 
@@ -112,9 +180,13 @@ impl<'g> Finder<'g> {
         Ok(Self { pads, dequantised, taken })
     }
 
-    /// The nodes of a layer are no other layer's.
-    pub(crate) fn take(&mut self, layer: &Fusion<'g>) {
-        self.taken.extend(&layer.nodes);
+    /// Nodes of a layer are no other layer's.
+    pub(crate) fn take(&mut self, nodes: &[Node<'g>]) {
+        self.taken.extend(nodes);
+    }
+
+    pub(crate) fn is_taken(&self, node: Node<'g>) -> bool {
+        self.taken.contains(&node)
     }
 
     /// The layer of a node.
@@ -123,7 +195,7 @@ impl<'g> Finder<'g> {
     /// convolution, or one that is taken.
     pub(crate) fn layer(&self, node: Node<'g>) -> Result<Option<std::result::Result<Fusion<'g>, String>>> {
         let op = node.op()?;
-        if !matches!(&*op, "Conv" | "ConvTranspose") || self.taken.contains(&node) {
+        if !matches!(&*op, "Conv" | "ConvTranspose") || self.is_taken(node) {
             return Ok(None);
         }
         let (Some(x), Some(w)) = (node.input(0)?, node.input(1)?) else {
@@ -140,22 +212,64 @@ impl<'g> Finder<'g> {
         let mut layer = Fusion {
             node,
             op,
+            since: node.since_version()?,
             attributes: node.attributes()?,
             nodes: vec![node],
             x,
-            w,
-            bias: node.input(2)?,
-            normalisation: None,
+            weights: Weights::Tensors { w, bias: node.input(2)? },
+            scalings: Vec::new(),
             residual: None,
             activation: Activation::None,
             dtype,
         };
         self.take_pad(&mut layer)?;
-        let mut end = node.output()?;
-        self.take_normalisation(&mut layer, &mut end)?;
-        self.take_residual(&mut layer, &mut end)?;
-        self.take_activation(&mut layer, end)?;
+        self.take_what_follows(&mut layer)?;
         Ok(Some(Ok(layer)))
+    }
+
+    /// The layer of a BatchNormalization behind something else than a convolution: a depthwise
+    /// convolution with one tap, a 1 for each channel. `None` if it is none, or not by constants.
+    pub(crate) fn normalisation(&self, node: Node<'g>) -> Result<Option<Fusion<'g>>> {
+        let Some(x) = node.input(0)? else { return Ok(None) };
+        let Some(TensorType { dims: Some(dims), .. }) = x.tensor_type()? else { return Ok(None) };
+        let Some(dtype) = x.tensor_type()?.and_then(|ty| ty.dtype()) else { return Ok(None) };
+        if self.is_taken(node) || dims.len() < 3 {
+            return Ok(None);
+        }
+        let Some(scaling @ Scaling::Normalisation { constants: [scale, ..], .. }) = normalisation(node, dtype)? else {
+            return Ok(None);
+        };
+        let channels = scale.constant()?.map_or(0, |scale| scale.dims().iter().product());
+        if dims[1].size().is_some_and(|size| size as i64 != channels) {
+            return Ok(None);
+        }
+        let mut attributes = Attributes::default();
+        attributes.set("group", AttributeValue::Int(channels));
+        let mut w_dims = vec![1; dims.len()];
+        w_dims[0] = channels;
+        let mut layer = Fusion {
+            node,
+            op: "Conv".into(),
+            // Of Conv: the version of the opset that all onnxruntimes here know.
+            since: 11,
+            attributes,
+            nodes: vec![node],
+            x,
+            weights: Weights::Ones { dims: w_dims },
+            scalings: vec![scaling],
+            residual: None,
+            activation: Activation::None,
+            dtype,
+        };
+        self.take_what_follows(&mut layer)?;
+        Ok(Some(layer))
+    }
+
+    fn take_what_follows(&self, layer: &mut Fusion<'g>) -> Result<()> {
+        let mut end = layer.node.output()?;
+        self.take_scalings(layer, &mut end)?;
+        self.take_residual(layer, &mut end)?;
+        self.take_activation(layer, end)
     }
 
     /// The only node behind a value, if it is free.
@@ -195,29 +309,14 @@ impl<'g> Finder<'g> {
         Ok(())
     }
 
-    /// A BatchNormalization, whose factors go into W. In short types the products would be rounded
-    /// where the sums are not, so these are left alone.
-    fn take_normalisation(&self, layer: &mut Fusion<'g>, end: &mut Value<'g>) -> Result<()> {
-        let Some(next) = self.next(*end)? else { return Ok(()) };
-        let is_wide = matches!(layer.dtype, DType::F32 | DType::F64);
-        // Version 9 is the first without the attribute `spatial`.
-        if !is_wide || next.op()? != "BatchNormalization" || next.since_version()? < 9 {
-            return Ok(());
-        }
-        let (attributes, inputs, outputs) = (next.attributes()?, next.inputs()?, next.outputs()?);
-        // In training it computes mean and variance itself, and has outputs for them.
-        if attributes.int("training_mode", 0) != 0 || outputs.iter().skip(1).any(Option::is_some) {
-            return Ok(());
-        }
-        let [Some(_), Some(scale), Some(shift), Some(mean), Some(variance)] = inputs[..] else { return Ok(()) };
-        let constants = [scale, shift, mean, variance];
-        for value in constants {
-            if value.constant()?.is_none() || value.tensor_type()?.and_then(|ty| ty.dtype()) != Some(layer.dtype) {
-                return Ok(());
+    /// Nodes that scale each channel: their factors go into W.
+    fn take_scalings(&self, layer: &mut Fusion<'g>, end: &mut Value<'g>) -> Result<()> {
+        while let Some(next) = self.next(*end)? {
+            let Some(scaling) = scaling(next, *end, layer.dtype)? else { break };
+            if !layer.has_constant_weights()? {
+                break;
             }
-        }
-        if layer.constants()?.is_some() {
-            layer.normalisation = Some(Normalisation { constants, epsilon: attributes.float("epsilon", 1e-5) });
+            layer.scalings.push(scaling);
             layer.nodes.push(next);
             *end = next.output()?;
         }
@@ -261,6 +360,57 @@ impl<'g> Finder<'g> {
         }
         Ok(())
     }
+}
+
+/// What a node does to each channel of a value, if it scales channels by constants.
+///
+/// In short types the products would be rounded where the sums are not, so these are left alone.
+fn scaling<'g>(node: Node<'g>, value: Value<'g>, dtype: DType) -> Result<Option<Scaling<'g>>> {
+    let make = match &*node.op()? {
+        "BatchNormalization" => return normalisation(node, dtype),
+        "Mul" => Scaling::Factors,
+        "Add" => Scaling::Shifts,
+        _ => return Ok(None),
+    };
+    let [Some(one), Some(other)] = node.inputs()?[..] else { return Ok(None) };
+    let by = if one.name()? == value.name()? { other } else { one };
+    let rank = value.tensor_type()?.and_then(|ty| ty.dims).map_or(0, |dims| dims.len());
+    let Some(constant) = by.constant()? else { return Ok(None) };
+    let of_type = by.tensor_type()?.and_then(|ty| ty.dtype()) == Some(dtype);
+    Ok((is_wide(dtype) && of_type && is_of_channels(constant.dims(), rank)).then(|| make(by)))
+}
+
+/// A BatchNormalization by constants.
+fn normalisation(node: Node<'_>, dtype: DType) -> Result<Option<Scaling<'_>>> {
+    // Version 9 is the first without the attribute `spatial`.
+    if !is_wide(dtype) || node.op()? != "BatchNormalization" || node.since_version()? < 9 {
+        return Ok(None);
+    }
+    let (attributes, inputs, outputs) = (node.attributes()?, node.inputs()?, node.outputs()?);
+    // In training it computes mean and variance itself, and has outputs for them.
+    if attributes.int("training_mode", 0) != 0 || outputs.iter().skip(1).any(Option::is_some) {
+        return Ok(None);
+    }
+    let [Some(_), Some(scale), Some(shift), Some(mean), Some(variance)] = inputs[..] else { return Ok(None) };
+    let constants = [scale, shift, mean, variance];
+    for value in constants {
+        if value.constant()?.is_none() || value.tensor_type()?.and_then(|ty| ty.dtype()) != Some(dtype) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(Scaling::Normalisation { constants, epsilon: attributes.float("epsilon", 1e-5) }))
+}
+
+fn is_wide(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64)
+}
+
+/// Whether a tensor that is broadcast over one of `rank` axes has a number for each channel, or one
+/// for all.
+fn is_of_channels(dims: &[i64], rank: usize) -> bool {
+    // Broadcasting aligns the last axes; the channels are the second axis of `rank`.
+    let mut from_last = dims.iter().rev().enumerate();
+    rank >= 3 && dims.len() <= rank && from_last.all(|(i, size)| *size == 1 || i + 2 == rank)
 }
 
 /// The pads of all axes, first those before and then those behind, if the node adds zeros.
@@ -395,6 +545,17 @@ mod tests {
         ] {
             assert_eq!(spatial_pads(pads), None, "{pads:?}");
         }
+    }
+
+    #[test]
+    fn numbers_of_channels_are_told_from_others() {
+        for dims in [&[][..], &[1], &[1, 1], &[5, 1, 1], &[1, 5, 1, 1], &[1, 1, 1, 1]] {
+            assert!(is_of_channels(dims, 4), "{dims:?}");
+        }
+        for dims in [&[5][..], &[5, 1], &[5, 5, 1], &[5, 1, 1, 1], &[1, 1, 1, 1, 1]] {
+            assert!(!is_of_channels(dims, 4), "{dims:?}");
+        }
+        assert!(!is_of_channels(&[], 0));
     }
 
     #[test]

@@ -256,7 +256,7 @@ impl<'g> Node<'g> {
 }
 
 /// The attributes of a node, by name.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Attributes(Vec<(String, AttributeValue)>);
 
 /// The value of an attribute.

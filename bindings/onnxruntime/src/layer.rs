@@ -1,126 +1,89 @@
-//! A layer that was compiled: what onnxruntime runs instead of the nodes that it was made of.
+//! Compiled layers: what onnxruntime runs instead of the nodes that they were made of.
 
 use std::mem::MaybeUninit;
-use std::ptr::{NonNull, null, null_mut};
 use std::sync::{Arc, Mutex};
 
 use convoke::{Accuracy, DType, Element, Operator, PackedWeights, Plan, Planner, Threads, bf16, f16};
 use lru::LruCache;
-use num_traits::AsPrimitive;
-use ort_sys::OrtKernelContext;
 
-use crate::api::{Api, Failure, Level, Result, lock};
+use crate::api::{Failure, Level, Result, lock};
 use crate::fusion::Fusion;
-use crate::graph::{Attributes, Dim, Node, Tensor, TensorType, Value, non_null};
-use crate::pool::Pool;
+use crate::graph::{Attributes, Dim, Node, Tensor, TensorType, Value};
+use crate::run::Run;
 use crate::session::Session;
-use crate::weights::{Affine, Constants, MOST_PLANS, PackedLayer};
+use crate::weights::{Affine, MOST_PLANS, PackedLayer, Planned, Scalar};
 
-/// A run of a node.
-#[derive(Clone, Copy)]
-pub(crate) struct Run {
-    api: Api,
-    context: NonNull<OrtKernelContext>,
-}
-
-impl Run {
-    /// # Safety
-    /// The context must be that of a run, which outlives the value and all that its methods return.
-    pub(crate) unsafe fn new(api: Api, context: NonNull<OrtKernelContext>) -> Self {
-        Self { api, context }
-    }
-
-    fn input<'r>(self, index: usize) -> Result<Tensor<'r>> {
-        let mut value = null();
-        // SAFETY: the run lives.
-        let status = unsafe { (self.api.ort.KernelContext_GetInput)(self.context.as_ptr(), index, &mut value) };
-        self.api.check(status)?;
-        // SAFETY: inputs live for the run, and nobody writes to them meanwhile.
-        unsafe { Tensor::new(self.api, non_null(value, "input")?) }
-    }
-
-    /// Makes the output and returns its elements. They are `len`, which is the shape's, and live for
-    /// the run. A caller may have bound the output to the memory of an input.
-    fn output<T: Element>(self, shape: &[usize], len: usize) -> Result<NonNull<[MaybeUninit<T>]>> {
-        let (mut value, mut data) = (null_mut(), null_mut());
-        // Geometry checked that the shape is one of ONNX, whose sizes are of 63 bits.
-        let dims: Vec<i64> = shape.iter().map(|size| *size as i64).collect();
-        // SAFETY: the run lives, and onnxruntime copies the dimensions.
-        let status = unsafe {
-            let context = self.context.as_ptr();
-            (self.api.ort.KernelContext_GetOutput)(context, 0, dims.as_ptr(), dims.len(), &mut value)
-        };
-        self.api.check(status)?;
-        if len == 0 {
-            return Ok((&mut [][..]).into());
-        }
-        // SAFETY: the output is the run's.
-        self.api.check(unsafe { (self.api.ort.GetTensorMutableData)(value, &mut data) })?;
-        let data = non_null(data.cast_const().cast::<MaybeUninit<T>>(), "output")?;
-        if !data.is_aligned() {
-            return Err(Failure::invalid(format_args!("an output that is not aligned to {} bytes", align_of::<T>())));
-        }
-        Ok(NonNull::slice_from_raw_parts(data, len))
-    }
-}
-
-/// A layer of any element type.
+/// What a compiled node computes.
 pub(crate) trait Layer: Send + Sync {
     /// Computes one run of the node.
     fn run(&self, run: Run) -> Result<()>;
 }
 
-/// Packs the weights of a layer: what is left to do when the graph was read. Threads share this
-/// work.
+/// What is left to do when the graph was read: packing the weights. Threads share this work.
 pub(crate) type Packing<'g> = Box<dyn FnOnce() -> Result<Box<dyn Layer>> + Send + 'g>;
 
-/// Reads a fusion and all constants that it needs.
-pub(crate) fn read<'g>(session: &Arc<Session>, fusion: &Fusion<'g>, fused: Node<'g>) -> Result<Packing<'g>> {
-    match fusion.dtype {
-        DType::F32 => read_as::<f32>(session, fusion, fused),
-        DType::F64 => read_as::<f64>(session, fusion, fused),
-        DType::F16 => read_as::<f16>(session, fusion, fused),
-        DType::BF16 => read_as::<bf16>(session, fusion, fused),
+/// Where the inputs of a fused node are, by their names.
+pub(crate) struct Inputs(Vec<String>);
+
+impl Inputs {
+    pub(crate) fn of(fused: Node<'_>) -> Result<Self> {
+        let names = fused.inputs()?.into_iter().map(|input| input.map_or(Ok(String::new()), Value::name));
+        Ok(Self(names.collect::<Result<_>>()?))
+    }
+
+    pub(crate) fn place(&self, value: Value<'_>) -> Result<usize> {
+        let name = value.name()?;
+        let at = self.0.iter().position(|known| *known == name);
+        at.ok_or_else(|| Failure::other(format_args!("the fused node has no input {name}")))
     }
 }
 
-fn read_as<'g, T>(session: &Arc<Session>, fusion: &Fusion<'g>, fused: Node<'g>) -> Result<Packing<'g>>
-where
-    T: Element + AsPrimitive<f64>,
-    f64: AsPrimitive<T>,
-{
-    let names = fused.inputs()?.into_iter().map(|input| input.map_or(Ok(String::new()), Value::name));
-    let names = names.collect::<Result<Vec<_>>>()?;
-    let place = |value: Value<'g>| -> Result<usize> {
-        let name = value.name()?;
-        let at = names.iter().position(|known| *known == name);
-        at.ok_or_else(|| Failure::other(format_args!("the fused node has no input {name}")))
-    };
-    let places = Places { x: place(fusion.x)?, residual: fusion.residual.map(place).transpose()? };
-    let (session, since) = (session.clone(), fusion.node.since_version()?);
+/// Reads a fusion and all constants that it needs.
+pub(crate) fn read<'g>(session: &Arc<Session>, fusion: &Fusion<'g>, inputs: &Inputs) -> Result<Packing<'g>> {
+    match fusion.dtype {
+        DType::F32 => read_as::<f32>(session, fusion, inputs),
+        DType::F64 => read_as::<f64>(session, fusion, inputs),
+        DType::F16 => read_as::<f16>(session, fusion, inputs),
+        DType::BF16 => read_as::<bf16>(session, fusion, inputs),
+    }
+}
+
+fn read_as<'g, T: Scalar>(session: &Arc<Session>, fusion: &Fusion<'g>, inputs: &Inputs) -> Result<Packing<'g>> {
+    if let Some(packing) = read_constant::<T>(session, fusion, inputs)? {
+        return Ok(Box::new(move || Ok(Box::new(packing()?))));
+    }
+    let places = Places::of(fusion, inputs)?;
+    let (w, bias) = fusion.tensors().ok_or_else(|| Failure::other("a layer without weights"))?;
+    let (w, bias) = (inputs.place(w)?, bias.map(|bias| inputs.place(bias)).transpose()?);
+    // Transforming W by Winograd takes longer than the run gains from it.
+    let planner = session.planner().activation(fusion.activation).accuracy(Accuracy::Strict);
     let title = fusion.title()?;
-    let Some((w, bias)) = fusion.constants()? else {
-        let (w, bias) = (place(fusion.w)?, fusion.bias.map(place).transpose()?);
-        let (op, attributes) = (fusion.op.clone(), fusion.attributes.clone());
-        // Transforming W by Winograd takes longer than the run gains from it.
-        let planner = session.planner().activation(fusion.activation).accuracy(Accuracy::Strict);
-        session.log().write(Level::Verbose, || format!("{title}: weights that are inputs are packed in every run"));
-        let node = VersionedNode { op, since, attributes };
-        let plans = Mutex::new(LruCache::new(MOST_PLANS));
-        return Ok(Box::new(move || Ok(Box::new(FreeLayer::<T> { session, planner, node, places, w, bias, plans }))));
-    };
-    let operator = Operator::from_attributes(&fusion.op, since, &fusion.attributes.for_convoke(), w.dims())?;
-    let mut constants = Constants {
-        w: w.elements::<T>()?.into(),
-        bias: bias.map(|bias| bias.elements::<T>()).transpose()?.map(Into::into),
-    };
-    let affine = fusion.normalisation.as_ref().map(Affine::of).transpose()?;
+    session.log().write(Level::Verbose, || format!("{title}: weights that are inputs are packed in every run"));
+    let (op, since, attributes) = (fusion.op.clone(), fusion.since, fusion.attributes.clone());
+    let node = VersionedNode { op, since, attributes };
+    let (session, plans) = (session.clone(), Mutex::new(LruCache::new(MOST_PLANS)));
+    Ok(Box::new(move || Ok(Box::new(FreeLayer::<T> { session, planner, node, places, w, bias, plans }))))
+}
+
+/// Packs the weights of a layer.
+pub(crate) type PackingConstants<'g, T> = Box<dyn FnOnce() -> Result<ConstantLayer<T>> + Send + 'g>;
+
+/// Reads a fusion whose weights are constant; `None` if some are inputs.
+pub(crate) fn read_constant<'g, T: Scalar>(
+    session: &Arc<Session>,
+    fusion: &Fusion<'g>,
+    inputs: &Inputs,
+) -> Result<Option<PackingConstants<'g, T>>> {
+    let Some((w_dims, mut constants)) = fusion.constants::<T>()? else { return Ok(None) };
+    let (places, title) = (Places::of(fusion, inputs)?, fusion.title()?);
+    let operator = Operator::from_attributes(&fusion.op, fusion.since, &fusion.attributes.for_convoke(), &w_dims)?;
+    let scalings = fusion.scalings.iter().map(Affine::of).collect::<Result<Vec<_>>>()?;
     let group = usize::try_from(fusion.attributes.int("group", 1)).unwrap_or(1);
     let usual = fusion.x.tensor_type()?.and_then(|ty| usual_shape(&ty));
-    let activation = fusion.activation;
-    Ok(Box::new(move || {
-        if let Some(affine) = affine {
-            affine.fold_into(&mut constants, &operator, group)?;
+    let (session, activation) = (session.clone(), fusion.activation);
+    Ok(Some(Box::new(move || {
+        for scaling in scalings {
+            scaling.fold_into(&mut constants, &operator, group)?;
         }
         let packed = match usual {
             Some(x_shape) => session
@@ -133,8 +96,8 @@ where
                 PackedLayer::of_any_size(session.planner().activation(activation), operator, constants)
             }
         };
-        Ok(Box::new(ConstantLayer { session, packed, places }))
-    }))
+        Ok(ConstantLayer { session, packed, places })
+    })))
 }
 
 /// The shape of X to plan for, if all its images have the same size: that of one image where their
@@ -145,71 +108,89 @@ fn usual_shape(ty: &TensorType) -> Option<Vec<usize>> {
 }
 
 /// Where the tensors of a layer are among the inputs of the fused node.
+#[derive(Clone, Copy)]
 struct Places {
     x: usize,
     residual: Option<usize>,
 }
 
 impl Places {
-    /// Computes a run by a plan.
-    fn compute<T: Element>(
-        &self,
-        session: &Session,
-        run: Run,
-        x: &Tensor<'_>,
-        (plan, packed): (&Plan<T>, &PackedWeights<T>),
-    ) -> Result<()> {
-        let x = x.elements::<T>()?;
-        let residual = self.residual.map(|at| run.input(at)?.elements::<T>()).transpose()?;
-        let geometry = plan.geometry();
-        let len = geometry.output_len();
-        let mut y = run.output::<T>(&geometry.output_shape(), len)?;
-        // SAFETY: the run outlives the pool.
-        let pool = unsafe { Pool::new(run.api, run.context, plan.threads()) };
-        let threads = if plan.threads() > 1 { Threads::Executor(&pool) } else { Threads::Serial };
-        let compute = |y: &mut [MaybeUninit<T>]| {
-            session.with_workspace(|workspace| {
-                workspace.grow_for(plan)?;
-                plan.run_uninit(x, packed, residual, y, workspace, threads)?;
-                Ok(())
-            })
-        };
-        if overlaps(y, x) || residual.is_some_and(|residual| overlaps(y, residual)) {
-            let mut own = Vec::new();
-            own.try_reserve_exact(len).map_err(|error| {
-                Failure::other(format_args!("no memory for an output that is bound to an input: {error}"))
-            })?;
-            let own = &mut own.spare_capacity_mut()[..len];
-            compute(own)?;
-            // SAFETY: onnxruntime gave room for so many elements of the node's type, which its type
-            // inference took from X. Inputs in that memory are not read any more.
-            unsafe { y.as_mut() }.copy_from_slice(own);
-            return Ok(());
-        }
-        // SAFETY: as above, but the memory is that of no slice that is read meanwhile.
-        compute(unsafe { y.as_mut() })
+    fn of(fusion: &Fusion<'_>, inputs: &Inputs) -> Result<Self> {
+        let residual = fusion.residual.map(|value| inputs.place(value)).transpose()?;
+        Ok(Self { x: inputs.place(fusion.x)?, residual })
     }
 }
 
-/// Whether an output has memory of an input.
-fn overlaps<T>(y: NonNull<[MaybeUninit<T>]>, input: &[T]) -> bool {
-    let (y_start, input) = (y.cast::<T>().as_ptr().cast_const(), input.as_ptr_range());
-    let y_end = y_start.wrapping_add(y.len());
-    y_start < input.end && input.start < y_end
+/// A run of a layer whose plan and tensors are known.
+pub(crate) struct Call<'a, T: Element> {
+    session: &'a Session,
+    run: Run,
+    plan: &'a Plan<T>,
+    packed: &'a PackedWeights<T>,
+    x: &'a [T],
+    residual: Option<&'a [T]>,
+}
+
+impl<'a, T: Element> Call<'a, T> {
+    fn new(
+        session: &'a Session,
+        run: Run,
+        places: Places,
+        (plan, packed): (&'a Plan<T>, &'a PackedWeights<T>),
+    ) -> Result<Self> {
+        let x = run.input(places.x)?.elements::<T>()?;
+        let residual = places.residual.map(|at| run.input(at)?.elements::<T>()).transpose()?;
+        Ok(Self { session, run, plan, packed, x, residual })
+    }
+
+    pub(crate) fn output_shape(&self) -> Vec<usize> {
+        self.plan.geometry().output_shape()
+    }
+
+    /// The tensors that it reads.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &'a [T]> {
+        std::iter::once(self.x).chain(self.residual)
+    }
+
+    /// Computes all of Y.
+    pub(crate) fn compute(&self, y: &mut [MaybeUninit<T>]) -> Result<()> {
+        let pool = self.run.pool(self.plan.threads());
+        let threads = if self.plan.threads() > 1 { Threads::Executor(&pool) } else { Threads::Serial };
+        self.session.with_workspace(|workspace| {
+            workspace.grow_for(self.plan)?;
+            self.plan.run_uninit(self.x, self.packed, self.residual, y, workspace, threads)?;
+            Ok(())
+        })
+    }
+
+    fn into_output(self) -> Result<()> {
+        let inputs: Vec<_> = self.inputs().collect();
+        self.run.write(&self.output_shape(), &inputs, |y| self.compute(y))
+    }
 }
 
 /// A layer whose weights are constant.
-struct ConstantLayer<T: Element> {
+pub(crate) struct ConstantLayer<T: Element> {
     session: Arc<Session>,
     packed: PackedLayer<T>,
     places: Places,
 }
 
+impl<T: Element> ConstantLayer<T> {
+    /// The plan for a run.
+    pub(crate) fn plan(&self, run: Run) -> Result<Planned<T>> {
+        self.packed.plan(&run.input(self.places.x)?.shape()?)
+    }
+
+    /// A run by its plan.
+    pub(crate) fn call<'a>(&'a self, run: Run, planned: &'a Planned<T>) -> Result<Call<'a, T>> {
+        Call::new(&self.session, run, self.places, (&planned.plan, planned.cache.packed()))
+    }
+}
+
 impl<T: Element> Layer for ConstantLayer<T> {
     fn run(&self, run: Run) -> Result<()> {
-        let x = run.input(self.places.x)?;
-        let planned = self.packed.plan(&x.shape()?)?;
-        self.places.compute(&self.session, run, &x, (&planned.plan, planned.cache.packed()))
+        self.call(run, &self.plan(run)?)?.into_output()
     }
 }
 
@@ -259,6 +240,6 @@ impl<T: Element> Layer for FreeLayer<T> {
         }
         let bias = bias.map(|bias| bias.elements::<T>()).transpose()?;
         let packed = plan.pack(w.elements::<T>()?, bias)?;
-        self.places.compute(&self.session, run, &x, (&plan, &packed))
+        Call::new(&self.session, run, self.places, (&plan, &packed))?.into_output()
     }
 }

@@ -6,18 +6,24 @@
 //! it.
 //!
 //! * [`provider`](mod@provider): what onnxruntime calls.
-//! * [`fusion`](mod@fusion): which nodes become one layer.
+//! * [`claims`](mod@claims): which nodes are convoke's; [`fusion`](mod@fusion): which of them become
+//!   one layer.
 //! * [`layer`](mod@layer): how a layer runs; [`weights`](mod@weights): how it is packed.
+//! * [`concat`](mod@concat): layers that write into one tensor.
+//! * [`run`](mod@run), [`pool`](mod@pool): inputs, output and threads of a run.
 //! * [`graph`](mod@graph), [`api`](mod@api), [`abi`](mod@abi): onnxruntime's C interface.
 #![allow(rustdoc::private_intra_doc_links, reason = "the crate has no public items, and exports two functions of C")]
 
 mod abi;
 mod api;
+mod claims;
+mod concat;
 mod fusion;
 mod graph;
 mod layer;
 mod options;
 mod pool;
 mod provider;
+mod run;
 mod session;
 mod weights;

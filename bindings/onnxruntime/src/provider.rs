@@ -17,10 +17,12 @@ use crate::abi::{
     NodeFusionOptions,
 };
 use crate::api::{Api, Failure, Level, Log, Result, lock, status};
-use crate::fusion::Finder;
+use crate::claims::{Claim, claim_of_all, claims};
+use crate::concat;
 use crate::graph::{Graph, Node, non_null};
-use crate::layer::{self, Layer, Packing, Run};
+use crate::layer::{self, Inputs, Layer, Packing};
 use crate::options::Options;
+use crate::run::Run;
 use crate::session::Session;
 
 /// The provider's name. onnxruntime makes [`PREFIX`](crate::options::PREFIX) of it.
@@ -319,31 +321,19 @@ unsafe extern "system" fn capability(
             return Ok(());
         }
         let nodes = graph.nodes()?;
-        let mut finder = Finder::new(&nodes)?;
-        for node in nodes {
-            let Some(layer) = finder.layer(node)? else { continue };
-            let checked = match layer {
-                Ok(layer) => layer.check()?.map(|()| layer),
-                Err(reason) => Err(reason),
-            };
-            let layer = match checked {
-                Ok(layer) => layer,
-                Err(reason) => {
-                    let (op, name) = (node.op()?, node.name()?);
-                    session
-                        .log()
-                        .write(Level::Warning, || format!("node {name:?} ({op}) is left to onnxruntime: {reason}"));
-                    continue;
-                }
-            };
-            let nodes: Vec<*const OrtNode> = layer.nodes.iter().map(|node| node.as_ptr()).collect();
-            let drop_constant_initializers = !layer.reads_constants_in_runs()?;
+        let mut leave = |node: Node<'_>, reason: String| {
+            let (op, name) = (node.op()?, node.name()?);
+            session.log().write(Level::Warning, || format!("node {name:?} ({op}) is left to onnxruntime: {reason}"));
+            Ok(())
+        };
+        for claim in claims(&nodes, &mut leave)? {
+            let nodes: Vec<*const OrtNode> = claim.nodes().into_iter().map(Node::as_ptr).collect();
+            let drop_constant_initializers = !claim.reads_constants_in_runs()?;
             let options = NodeFusionOptions { ort_version_supported: API_VERSION, drop_constant_initializers };
             // SAFETY: the nodes are of the graph, which lives for the call as `info` does.
             let fused =
                 unsafe { (api.ep.EpGraphSupportInfo_AddNodesToFuse)(info, nodes.as_ptr(), nodes.len(), &options) };
             api.check(fused)?;
-            finder.take(&layer);
         }
         Ok(())
     })
@@ -397,17 +387,11 @@ unsafe extern "system" fn compile(
 
 /// Reads the layer of a fused node. The nodes of its graph are those that [`capability`] claimed.
 fn read_layer<'g>(session: &Arc<Session>, graph: Graph<'g>, fused: Node<'g>) -> Result<Packing<'g>> {
-    let nodes = graph.nodes()?;
-    let finder = Finder::new(&nodes)?;
-    for node in &nodes {
-        if let Some(Ok(fusion)) = finder.layer(*node)? {
-            if fusion.nodes.len() != nodes.len() {
-                return Err(Failure::other(format_args!("{} is not what was claimed", fusion.title()?)));
-            }
-            return layer::read(session, &fusion, fused);
-        }
+    let inputs = Inputs::of(fused)?;
+    match claim_of_all(&graph.nodes()?)? {
+        Claim::Layer(fusion) => layer::read(session, &fusion, &inputs),
+        Claim::Concat(concat) => concat::read(session, &concat, &inputs),
     }
-    Err(Failure::other("a fused node without a convolution"))
 }
 
 /// Packs the weights of all layers, on some threads.

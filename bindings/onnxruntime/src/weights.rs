@@ -11,7 +11,7 @@ use num_traits::AsPrimitive;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::api::{Failure, Result, lock};
-use crate::fusion::Normalisation;
+use crate::fusion::Scaling;
 use crate::graph::Value;
 
 /// Plans that a layer keeps, at the most, for each set of packed weights.
@@ -33,6 +33,22 @@ pub(crate) struct Constants<'c, T: Clone> {
 impl<T: Clone> Constants<'_, T> {
     fn into_owned(self) -> Constants<'static, T> {
         Constants { w: self.w.into_owned().into(), bias: self.bias.map(|bias| bias.into_owned().into()) }
+    }
+}
+
+/// Element types of layers.
+pub(crate) trait Scalar: Element + AsPrimitive<f64> {
+    /// The nearest element.
+    fn of(value: f64) -> Self;
+}
+
+impl<T> Scalar for T
+where
+    T: Element + AsPrimitive<f64>,
+    f64: AsPrimitive<T>,
+{
+    fn of(value: f64) -> Self {
+        value.as_()
     }
 }
 
@@ -92,7 +108,12 @@ impl<T: Element> PackedLayer<T> {
                 plan => return Ok(Planned { plan: plan?, cache }),
             }
         }
-        let cache = Arc::new(pack(&source.planner, &source.operator, x_shape, &source.constants)?);
+        // Without an image, weights are packed for one.
+        let mut usual = x_shape.to_vec();
+        if let Some(batch) = usual.first_mut() {
+            *batch = (*batch).max(1);
+        }
+        let cache = Arc::new(pack(&source.planner, &source.operator, &usual, &source.constants)?);
         let plan = cache.plan(x_shape)?;
         let mut sets = lock(&self.sets);
         // Another thread may have packed for this size meanwhile. Its set stays, too, and is the
@@ -126,8 +147,11 @@ pub(crate) fn pack<T: Element>(
     PlanCache::new(planner.clone(), operator.clone(), x_shape, w, bias, MOST_PLANS)
 }
 
-/// A BatchNormalization: `(x - mean) * factor + shift` for each channel.
+/// What a scaling does to each channel: `(x - mean) * factor + shift`.
 pub(crate) struct Affine {
+    op: &'static str,
+    /// Whether one value stands for all channels.
+    is_broadcast: bool,
     factors: Vec<f64>,
     means: Vec<f64>,
     shifts: Vec<f64>,
@@ -135,40 +159,56 @@ pub(crate) struct Affine {
 
 impl Affine {
     /// Source: the definition of BatchNormalization in ONNX's operators.
-    pub(crate) fn of(normalisation: &Normalisation<'_>) -> Result<Self> {
+    pub(crate) fn of(scaling: &Scaling<'_>) -> Result<Self> {
         let read = |value: Value<'_>| -> Result<Vec<f64>> {
             let floats = value.constant()?.map(|tensor| tensor.floats()).transpose()?.flatten();
-            floats.ok_or_else(|| Failure::other("a BatchNormalization of tensors that are not constant floats"))
+            floats.ok_or_else(|| Failure::other("a scaling by tensors that are not constant floats"))
         };
-        let [scale, shift, mean, variance] = normalisation.constants;
-        let epsilon = f64::from(normalisation.epsilon);
-        let factors = read(scale)?.iter().zip(read(variance)?).map(|(s, v)| s / (v + epsilon).sqrt()).collect();
-        Ok(Self { factors, means: read(mean)?, shifts: read(shift)? })
+        let op = scaling.op();
+        let is_broadcast = !matches!(scaling, Scaling::Normalisation { .. });
+        Ok(match *scaling {
+            Scaling::Normalisation { constants: [scale, shift, mean, variance], epsilon } => {
+                let epsilon = f64::from(epsilon);
+                let factors = read(scale)?.iter().zip(read(variance)?).map(|(s, v)| s / (v + epsilon).sqrt()).collect();
+                Self { op, is_broadcast, factors, means: read(mean)?, shifts: read(shift)? }
+            }
+            Scaling::Factors(factors) => {
+                Self { op, is_broadcast, factors: read(factors)?, means: vec![0.0], shifts: vec![0.0] }
+            }
+            Scaling::Shifts(shifts) => {
+                Self { op, is_broadcast, factors: vec![1.0], means: vec![0.0], shifts: read(shifts)? }
+            }
+        })
     }
 
     /// Puts the factors into W, and the rest into the bias.
-    pub(crate) fn fold_into<T>(&self, constants: &mut Constants<'_, T>, operator: &Operator, group: usize) -> Result<()>
-    where
-        T: Element + AsPrimitive<f64>,
-        f64: AsPrimitive<T>,
-    {
-        let Self { factors, means, shifts } = self;
+    pub(crate) fn fold_into<T: Scalar>(
+        &self,
+        constants: &mut Constants<'_, T>,
+        operator: &Operator,
+        group: usize,
+    ) -> Result<()> {
         let channels = OutputChannels::of(operator, group);
-        if [factors, means, shifts].iter().any(|values| values.len() != channels.count) {
-            return Err(Failure::invalid(format_args!(
-                "{}: the constants of the BatchNormalization behind it must have {} elements, one for each channel",
+        let of_channels = |values: &[f64]| match *values {
+            [one] if self.is_broadcast => Ok(vec![one; channels.count]),
+            _ if values.len() == channels.count => Ok(values.to_vec()),
+            _ => Err(Failure::invalid(format_args!(
+                "{}: the constants of the {} behind it must have {} elements, one for each channel",
                 operator.op_name(),
+                self.op,
                 channels.count
-            )));
-        }
+            ))),
+        };
+        let (factors, means, shifts) =
+            (of_channels(&self.factors)?, of_channels(&self.means)?, of_channels(&self.shifts)?);
         for (i, w) in constants.w.to_mut().iter_mut().enumerate() {
-            let folded: f64 = (*w).as_() * factors[channels.of_weight(i)];
-            *w = folded.as_();
+            let own: f64 = (*w).as_();
+            *w = T::of(own * factors[channels.of_weight(i)]);
         }
         let bias = constants.bias.take();
         let bias = (0..channels.count).map(|m| {
             let own: f64 = bias.as_ref().map_or(0.0, |bias| bias[m].as_());
-            ((own - means[m]) * factors[m] + shifts[m]).as_()
+            T::of((own - means[m]) * factors[m] + shifts[m])
         });
         constants.bias = Some(bias.collect::<Vec<_>>().into());
         Ok(())
@@ -291,6 +331,14 @@ mod tests {
         let weak = Arc::downgrade(&one);
         drop(one);
         assert!(weak.upgrade().is_none(), "the table keeps nothing alive");
+    }
+
+    #[test]
+    fn a_batch_without_an_image_may_be_the_first_one() {
+        let constants = Constants { w: vec![0.5_f32; 6].into(), bias: None };
+        let layer = PackedLayer::of_any_size(Planner::new(), Conv::new([2, 3, 1]).into(), constants);
+        assert_eq!(layer.plan(&[0, 3, 5]).unwrap().plan.geometry().output_shape(), [0, 2, 5]);
+        assert_eq!(layer.plan(&[4, 3, 5]).unwrap().plan.geometry().output_shape(), [4, 2, 5]);
     }
 
     #[test]

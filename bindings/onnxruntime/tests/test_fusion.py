@@ -32,10 +32,13 @@ def model(nodes, constants, inputs=(), opset=22, outputs=("y",), x_shape=(2, 6, 
 W = {"w": normal(4, 6, 3, 3), "b": normal(4)}
 CONV = ("Conv", "x w b", "c", {"pads": [1, 1, 1, 1]})
 NORM = {"scale": normal(4), "shift": normal(4), "mean": normal(4), "var": np.abs(normal(4)) + 0.5}
+# For x.
+NORM6 = {"scale6": normal(6), "shift6": normal(6), "mean6": normal(6), "var6": np.abs(normal(6)) + 0.5}
 
 
 def f(value):
     return np.array(value, np.float32)
+
 
 
 FUSED = {
@@ -63,6 +66,28 @@ FUSED = {
         [CONV, ("BatchNormalization", "c scale shift mean var", "n", {}), ("Add", "n r", "a", {}), ("Relu", "a", "y", {})],
         W | NORM,
         {"r": normal(2, 4, 9, 8)},
+    ),
+    "mul-add-relu": (
+        [CONV, ("Mul", "c m", "d", {}), ("Add", "s d", "a", {}), ("Relu", "a", "y", {})],
+        W | {"m": normal(4, 1, 1), "s": normal(1, 4, 1, 1)},
+        {},
+    ),
+    "norm-mul-of-one": (
+        [CONV, ("BatchNormalization", "c scale shift mean var", "n", {}), ("Mul", "m n", "y", {})],
+        W | NORM | {"m": f(0.7)},
+        {},
+    ),
+    "norm-alone": ([("BatchNormalization", "x scale6 shift6 mean6 var6", "y", {})], NORM6, {}),
+    "norm-alone-mul-add-add-relu": (
+        [
+            ("BatchNormalization", "x scale6 shift6 mean6 var6", "n", {}),
+            ("Mul", "n m", "d", {}),
+            ("Add", "d s", "a", {}),
+            ("Add", "r a", "b", {}),
+            ("Relu", "b", "y", {}),
+        ],
+        NORM6 | {"m": normal(6, 1, 1), "s": f([0.3])},
+        {"r": normal(2, 6, 9, 8)},
     ),
     "pad": ([("Pad", "x pads", "p", {}), ("Conv", "p w b", "y", {"pads": [0, 1, 0, 0], "strides": [2, 1]})], W | {"pads": np.array([0, 0, 1, 2, 0, 0, 0, 3])}, {}),
     "pad-by-attribute": ([("Pad", "x", "p", {"pads": [0, 0, 1, 2, 0, 0, 0, 3]}), ("Conv", "p w b", "y", {})], W, {}),
@@ -115,10 +140,11 @@ def test_nodes_become_one_layer_in_other_types(name, code, kind, tolerance):
         value.type.tensor_type.elem_type = code
     result = run(made, feeds, level=NONE)
     ops = [node[0] for node in nodes]
-    # A normalisation is not folded into short weights. The largest double, which a bound that is
-    # left out stands for, is no float.
-    alone = "BatchNormalization" in ops if kind is np.float16 else name == "clip-above"
-    assert [sorted(layer) for layer in result.layers] == [ops[:1] if alone else sorted(ops)]
+    # Factors are not folded into short weights. The largest double, which a bound that is left out
+    # stands for, is no float.
+    alone = bool({"BatchNormalization", "Mul"} & set(ops[:2])) if kind is np.float16 else name == "clip-above"
+    layer = ops[:1] if alone else sorted(ops)
+    assert [sorted(layer) for layer in result.layers] == ([] if layer == ["BatchNormalization"] and alone else [layer])
     assert all(output.dtype == kind for output in result.outputs)
     assert_close([output.astype(np.float32) for output in result.outputs], wanted, tolerance)
 
@@ -147,7 +173,8 @@ APART = {
     "hardsigmoid-default-mul": ([CONV, ("HardSigmoid", "c", "s", {}), ("Mul", "c s", "y", {})], W, {}, ["Conv"]),
     "gelu": ([CONV, ("Gelu", "c", "y", {})], W, {}, ["Conv"]),
     "norm-of-inputs": ([CONV, ("BatchNormalization", "c scale shift mean v", "y", {})], W | NORM, {"v": NORM["var"]}, ["Conv"]),
-    "norm-of-free-weights": ([("Conv", "x wi", "c", {}), ("BatchNormalization", "c scale shift mean var", "y", {})], NORM, {"wi": normal(4, 6, 3, 3)}, ["Conv"]),
+    "mul-of-columns": ([CONV, ("Mul", "c m", "y", {})], W | {"m": normal(8)}, {}, ["Conv"]),
+    "mul-by-input": ([CONV, ("Mul", "c m", "y", {})], W, {"m": normal(4, 1, 1)}, ["Conv"]),
     "pad-of-ones": ([("Pad", "x pads one", "p", {}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "one": f(1)}, {}, ["Conv"]),
     "pad-reflect": ([("Pad", "x pads", "p", {"mode": "reflect"}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, {}, ["Conv"]),
     "pad-batch": ([("Pad", "x pads", "p", {}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([1, 0, 1, 1, 0, 0, 1, 1])}, {}, ["Conv"]),
@@ -191,6 +218,77 @@ def test_a_pad_does_not_hide_a_mistake():
     for runs in (run_plain, run):
         with pytest.raises(Exception, match="pads"):
             runs(made, feeds, level=NONE)
+
+
+def test_a_normalisation_behind_weights_that_are_inputs_is_a_layer_of_its_own():
+    nodes = [("Conv", "x wi", "c", {}), ("BatchNormalization", "c scale shift mean var", "y", {})]
+    made, feeds = model(nodes, NORM, {"wi": normal(4, 6, 3, 3)})
+    result = run(made, feeds, level=NONE)
+    assert sorted(result.layers) == [["BatchNormalization"], ["Conv"]]
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+SECOND = ("Conv", "x w2", "d", {"pads": [0, 0, 0, 0]})
+W2 = {"w2": normal(5, 6, 1, 1)}
+JOINED = {
+    "two": ([CONV, SECOND, ("Concat", "c d", "y", {"axis": 1})], ["Concat", "Conv", "Conv"]),
+    "negative-axis": ([CONV, SECOND, ("Concat", "d c", "y", {"axis": -3})], ["Concat", "Conv", "Conv"]),
+    "relu-and-tensors": (
+        [CONV, ("Relu", "c", "r", {}), SECOND, ("Concat", "x r x d", "y", {"axis": 1})],
+        ["Concat", "Conv", "Conv", "Relu"],
+    ),
+    "constant": ([CONV, ("Concat", "c k", "y", {"axis": 1})], ["Concat", "Conv"]),
+    "add-of-the-other": (
+        [CONV, ("Conv", "x w3", "e", {}), ("Add", "c e", "a", {}), SECOND, ("Concat", "a d", "y", {"axis": 1})],
+        None,
+    ),
+    "norm": (
+        [("BatchNormalization", "x scale6 shift6 mean6 var6", "n", {}), ("Relu", "n", "m", {}), SECOND, ("Concat", "m d", "y", {"axis": 1})],
+        ["BatchNormalization", "Concat", "Conv", "Relu"],
+    ),
+    "read-twice": ([CONV, ("Concat", "c c", "y", {"axis": 1})], ["Conv"]),
+    "read-elsewhere": ([CONV, ("Concat", "c x", "j", {"axis": 1}), ("Relu", "c", "r", {}), ("Concat", "j r", "y", {"axis": 1})], ["Conv"]),
+    "rows": ([CONV, ("Conv", "x w3", "e", {}), ("Concat", "c e", "y", {"axis": 2})], None),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", JOINED)
+def test_layers_write_into_the_tensor_that_joins_them(name, batch):
+    nodes, joined = JOINED[name]
+    constants = W | W2 | NORM6 | {"w3": normal(4, 6, 1, 1), "k": normal(batch, 2, 9, 8)}
+    made, feeds = model(nodes, constants, x_shape=(batch, 6, 9, 8))
+    wanted = run_plain(made, feeds, NONE)
+    for threads in (1, 2):
+        result = run(made, feeds, level=NONE, threads=threads, pool=threads)
+        if joined is not None:
+            assert [sorted(layer) for layer in result.layers] == [joined]
+        else:
+            assert sum(layer.count("Conv") for layer in result.layers) == sum(node[0] == "Conv" for node in nodes)
+        assert_close(result.outputs, wanted, 1e-5)
+    assert_close(run(made, feeds).outputs, wanted, 1e-5)
+
+
+def test_joined_layers_of_any_size_and_in_memory_of_an_input():
+    nodes, _ = JOINED["relu-and-tensors"]
+    made, _ = model(nodes, W | W2)
+    for value in (made.graph.input[0],):
+        for axis in (0, 2, 3):
+            value.type.tensor_type.shape.dim[axis].dim_param = f"n{axis}"
+    inference = session(made, level=NONE)
+    for shape in [(1, 6, 9, 8), (2, 6, 5, 7), (0, 6, 4, 4), (1, 6, 30, 40)]:
+        x = normal(*shape)
+        assert_close(inference.run(None, {"x": x}), run_plain(made, {"x": x}, NONE), 1e-5)
+    # The output begins where the input does.
+    shape = (1, 6, 9, 8)
+    memory = np.zeros(21 * 72, np.float32)
+    x = normal(*shape)
+    memory[: x.size] = x.ravel()
+    bound = inference.io_binding()
+    bound.bind_input("x", "cpu", 0, np.float32, shape, memory.ctypes.data)
+    bound.bind_output("y", "cpu", 0, np.float32, (1, 21, 9, 8), memory.ctypes.data)
+    inference.run_with_iobinding(bound)
+    assert_close([memory.reshape(1, 21, 9, 8)], run_plain(made, {"x": x}, NONE), 1e-5)
 
 
 def test_one_sum_of_two_layers_is_taken_by_one_of_them():

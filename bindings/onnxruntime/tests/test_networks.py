@@ -43,7 +43,10 @@ def test_fusions_of_a_network():
     assert found == {("Conv", "Relu"): 33, ("Add", "Conv", "Relu"): 16, ("Conv",): 4}
     made = session(models.yolo().SerializeToString())
     ops = {tuple(sorted(layer)) for layer in layers(made)}
-    assert ops == {("Conv", "Mul", "Sigmoid"), ("Conv", "Sigmoid")}
+    assert ops == {("Conv", "Mul", "Sigmoid"), ("Conv", "Sigmoid"), ("Concat", "Conv", "Mul", "Sigmoid")}
+    made = session(models.NETWORKS["light-densenet121"]().SerializeToString())
+    ops = {tuple(sorted(layer)) for layer in layers(made)}
+    assert {("Add", "BatchNormalization", "Mul", "Relu"), ("Concat", "Conv")} <= ops
     made = session(models.vocoder().SerializeToString())
     ops = {tuple(sorted(layer)) for layer in layers(made)}
     assert ("Conv", "Tanh") in ops and ("Conv", "LeakyRelu") in ops and ("ConvTranspose", "LeakyRelu") not in ops

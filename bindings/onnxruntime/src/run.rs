@@ -1,0 +1,103 @@
+//! A run of a compiled node: its inputs, its output, and onnxruntime's threads.
+
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null, null_mut};
+
+use ort_sys::OrtKernelContext;
+
+use crate::api::{Api, Failure, Result};
+use crate::graph::{Tensor, non_null};
+use crate::pool::Pool;
+
+/// A run of a node.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    api: Api,
+    context: NonNull<OrtKernelContext>,
+}
+
+impl Run {
+    /// # Safety
+    /// The context must be that of a run, which outlives the value and all that its methods return.
+    pub(crate) unsafe fn new(api: Api, context: NonNull<OrtKernelContext>) -> Self {
+        Self { api, context }
+    }
+
+    /// onnxruntime's pool, for work that is split for `width` threads.
+    pub(crate) fn pool(self, width: usize) -> Pool {
+        // SAFETY: the run outlives the pool.
+        unsafe { Pool::new(self.api, self.context, width) }
+    }
+
+    pub(crate) fn input<'r>(self, index: usize) -> Result<Tensor<'r>> {
+        let mut value = null();
+        // SAFETY: the run lives.
+        let status = unsafe { (self.api.ort.KernelContext_GetInput)(self.context.as_ptr(), index, &mut value) };
+        self.api.check(status)?;
+        // SAFETY: inputs live for the run, and nobody writes to them meanwhile.
+        unsafe { Tensor::new(self.api, non_null(value, "input")?) }
+    }
+
+    /// Makes the output of a shape, and has `compute` write all of it. `inputs` are the tensors that
+    /// it reads: if the caller has bound the output to memory of one of them, `compute` gets other
+    /// memory.
+    pub(crate) fn write<T: Copy>(
+        self,
+        shape: &[usize],
+        inputs: &[&[T]],
+        compute: impl FnOnce(&mut [MaybeUninit<T>]) -> Result<()>,
+    ) -> Result<()> {
+        let len = shape.iter().product();
+        let mut y = self.output::<T>(shape, len)?;
+        if !inputs.iter().any(|input| overlaps(y, input)) {
+            // SAFETY: onnxruntime gave room for so many elements of the node's type, which its type
+            // inference took from the inputs. No slice has that memory.
+            return compute(unsafe { y.as_mut() });
+        }
+        let mut own = buffer(len)?;
+        let own = &mut own.spare_capacity_mut()[..len];
+        compute(own)?;
+        // SAFETY: as above. Inputs in that memory are not read any more.
+        unsafe { y.as_mut() }.copy_from_slice(own);
+        Ok(())
+    }
+
+    /// Makes the output and returns its elements. They are `len`, which is the shape's, and live for
+    /// the run.
+    fn output<T>(self, shape: &[usize], len: usize) -> Result<NonNull<[MaybeUninit<T>]>> {
+        let (mut value, mut data) = (null_mut(), null_mut());
+        // Whoever computed the shape checked that it is one of ONNX, whose sizes are of 63 bits.
+        let dims: Vec<i64> = shape.iter().map(|size| *size as i64).collect();
+        // SAFETY: the run lives, and onnxruntime copies the dimensions.
+        let status = unsafe {
+            let context = self.context.as_ptr();
+            (self.api.ort.KernelContext_GetOutput)(context, 0, dims.as_ptr(), dims.len(), &mut value)
+        };
+        self.api.check(status)?;
+        if len == 0 {
+            return Ok((&mut [][..]).into());
+        }
+        // SAFETY: the output is the run's.
+        self.api.check(unsafe { (self.api.ort.GetTensorMutableData)(value, &mut data) })?;
+        let data = non_null(data.cast_const().cast::<MaybeUninit<T>>(), "output")?;
+        if !data.is_aligned() {
+            return Err(Failure::invalid(format_args!("an output that is not aligned to {} bytes", align_of::<T>())));
+        }
+        Ok(NonNull::slice_from_raw_parts(data, len))
+    }
+}
+
+/// Memory for `len` elements.
+pub(crate) fn buffer<T>(len: usize) -> Result<Vec<T>> {
+    let mut own = Vec::new();
+    own.try_reserve_exact(len)
+        .map_err(|error| Failure::other(format_args!("no memory for {len} elements of an output: {error}")))?;
+    Ok(own)
+}
+
+/// Whether an output has memory of an input.
+fn overlaps<T>(y: NonNull<[MaybeUninit<T>]>, input: &[T]) -> bool {
+    let (y_start, input) = (y.cast::<T>().as_ptr().cast_const(), input.as_ptr_range());
+    let y_end = y_start.wrapping_add(y.len());
+    y_start < input.end && input.start < y_end
+}
