@@ -178,15 +178,17 @@ impl Ahead {
         Self { step: 2 * Self::LINE, ..Self::lines(data) }
     }
 
-    /// Prefetches the first line of each row from the beginning of `data`. Rows are `ld` elements
-    /// apart. Nothing is prefetched if `data` is empty.
+    /// Prefetches a line of each row from the beginning of `data`: the one in which its first
+    /// [`LINE`](Self::LINE) bytes end. Where rows do not begin at a line, the line in which they begin
+    /// is that of the data in front of them, which is mostly there. Rows are `ld` elements apart.
+    /// Nothing is prefetched if `data` is empty.
     #[must_use]
     pub fn rows<T>(data: &[T], ld: usize) -> Self {
         if data.is_empty() {
-            Self::NONE
-        } else {
-            Self { at: data.as_ptr().cast(), step: ld.wrapping_mul(size_of::<T>()), turns: 0, is_stream: false }
+            return Self::NONE;
         }
+        let at = data.as_ptr().cast::<u8>().wrapping_add(Self::LINE - 1);
+        Self { at, step: ld.wrapping_mul(size_of::<T>()), turns: 0, is_stream: false }
     }
 
     /// Prefetches, for each row, the line that is `lines` lines behind the first.

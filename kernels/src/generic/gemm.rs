@@ -36,7 +36,17 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
         let mut a = args.a;
         for panel in 0..args.panels {
             let mut ahead = args.ahead.wrapping_add(args.turns.wrapping_add(panel) % lines * Ahead::LINE);
+            // Sums that this block of K finishes begin with the bias, which saves adding it. Two rows
+            // that are a pair share theirs: it is added to the pair.
+            let zeros = [V::Elem::ZERO; MR];
+            let bias = match &args.store {
+                Some(store) if !matches!(store.places, Places::Pairs(_)) => store.at_row(panel * MR).bias,
+                _ => zeros.as_ptr(),
+            };
             let mut acc = [[V::splat(V::Elem::ZERO); NRV]; MR];
+            for i in 0..MR {
+                acc[i] = [V::splat(*bias.add(i)); NRV];
+            }
             let mut k = 0;
             // What the tile is added to, and where it goes, may be far away. Each of the first
             // steps fetches a row of it.
@@ -419,11 +429,10 @@ unsafe fn store_tile<V: Simd, const MR: usize, const NRV: usize>(acc: &[[V; NRV]
 ///
 /// Only short, branch-free bodies may loop over the accumulators. LLVM unrolls such loops
 /// completely. If a loop is not unrolled, the array that it indexes lives in memory during the
-/// whole kernel. So a tile without a residual is added to the value that changes nothing, -0. An ISA
-/// without spare pointers has no residual here.
+/// whole kernel. An ISA without spare pointers has no residual here.
 ///
 /// # Safety
-/// CPU: the ISA. Memory: as [`TileStore`] states. The columns are full, and consecutive from
+/// CPU: the ISA of `V`. Memory: as [`TileStore`] states. The columns are full, and consecutive from
 /// `offset` on.
 #[inline(always)]
 unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
@@ -431,25 +440,23 @@ unsafe fn store_plain<V: Simd, const MR: usize, const NRV: usize>(
     store: &TileStore<V::Elem>,
     offset: usize,
 ) {
-    // SAFETY: TileStore promises bias for MR rows, and that row i may be written, and the
-    // residual read, at i * ldy + offset for NRV * LANES elements.
+    // SAFETY: TileStore promises that row i may be written, and the residual read, at i * ldy +
+    // offset for NRV * LANES elements.
     unsafe {
-        let none = [V::splat(V::Elem::from_f64(-0.0)); NRV];
-        let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
-        let (residual, step) = if store.residual.is_null() {
-            ((&raw const none).cast(), 0)
-        } else {
-            (store.residual.add(offset), store.ldy)
-        };
-        let y = store.y.add(offset);
-        for i in 0..MR {
-            let bias = V::splat(*store.bias.add(i));
-            for j in 0..NRV {
-                let mut sum = acc[i][j].add(bias);
-                if const { V::SPARE_POINTERS } {
-                    sum = sum.add(V::load(residual.add(i * step + j * V::LANES)));
+        let (lo, hi, y) = (V::splat(store.lo), V::splat(store.hi), store.y.add(offset));
+        if const { V::SPARE_POINTERS } && !store.residual.is_null() {
+            let residual = store.residual.add(offset);
+            for i in 0..MR {
+                for j in 0..NRV {
+                    let at = i * store.ldy + j * V::LANES;
+                    acc[i][j].add(V::load(residual.add(at))).clamp(lo, hi).store(y.add(at));
                 }
-                sum.clamp(lo, hi).store(y.add(i * store.ldy + j * V::LANES));
+            }
+            return;
+        }
+        for i in 0..MR {
+            for j in 0..NRV {
+                acc[i][j].clamp(lo, hi).store(y.add(i * store.ldy + j * V::LANES));
             }
         }
     }
@@ -483,8 +490,8 @@ unsafe fn store_pairs<V: Simd, const MR: usize, const NRV: usize>(
     }
 }
 
-/// The epilogue of a finished tile in general: bias, residual and clamp. Garbage columns are
-/// dropped.
+/// The epilogue of a finished tile in general: residual and clamp. The sums have the bias. Garbage
+/// columns are dropped.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is readable for `mr * nrv * LANES` elements, the rest as
@@ -497,9 +504,8 @@ unsafe fn store_columns<V: Simd>(
     store: &TileStore<V::Elem>,
     columns: *const Column,
 ) {
-    // SAFETY: TileStore promises bias for mr rows, and nrv entries of columns. Row i's column j
-    // may be written, and the residual read, at i * ldy + offset for as many elements as its mask
-    // has bits.
+    // SAFETY: TileStore promises nrv entries of columns. Row i's column j may be written, and the
+    // residual read, at i * ldy + offset for as many elements as its mask has bits.
     unsafe {
         let (lo, hi) = (V::splat(store.lo), V::splat(store.hi));
         for j in 0..nrv {
@@ -507,7 +513,7 @@ unsafe fn store_columns<V: Simd>(
             let n = column.mask.count_ones() as usize;
             for i in 0..mr {
                 let at = i * store.ldy + column.offset;
-                let v = V::load(tile.add((i * nrv + j) * V::LANES)).add(V::splat(*store.bias.add(i)));
+                let v = V::load(tile.add((i * nrv + j) * V::LANES));
                 let v = if column.mask == V::ALL { v } else { v.compress(column.mask) };
                 let v = if store.residual.is_null() { v } else { v.add(V::load_first(store.residual.add(at), n)) };
                 v.clamp(lo, hi).store_first(store.y.add(at), n);
@@ -516,8 +522,8 @@ unsafe fn store_columns<V: Simd>(
     }
 }
 
-/// The epilogue of a finished channel-vector tile `[pixels][nrv * LANES]`. The tile is transposed
-/// to rows of pixels, and finished as by [`store_columns`].
+/// The epilogue of a finished channel-vector tile `[pixels][nrv * LANES]`: bias, residual and clamp.
+/// The tile is transposed to rows of pixels.
 ///
 /// # Safety
 /// CPU: the ISA. Memory: `tile` is readable for `pixels * nrv * LANES` elements, the rest as
