@@ -10,7 +10,7 @@ use crate::graph::{Node, Value};
 
 /// Nodes that are compiled together.
 pub(crate) enum Claim<'g> {
-    Layer(Fusion<'g>),
+    Layer(Box<Fusion<'g>>),
     Concat(Concat<'g>),
 }
 
@@ -115,7 +115,7 @@ impl<'g> Layers<'g> {
 
     /// Those that nobody took.
     fn rest(self) -> impl Iterator<Item = Claim<'g>> {
-        self.layers.into_iter().flatten().map(Claim::Layer)
+        self.layers.into_iter().flatten().map(|layer| Claim::Layer(layer.into()))
     }
 }
 
