@@ -161,7 +161,8 @@ impl Ahead {
     /// than their weights take from the L3 cache.
     pub const STREAM_PIXELS: usize = 8;
 
-    /// Prefetches consecutive lines from the beginning of `data`, or nothing if `data` is empty.
+    /// Prefetches consecutive lines of `data`, or nothing if `data` is empty. The first one is the line
+    /// in which its first [`LINE`](Self::LINE) bytes end.
     #[must_use]
     pub fn lines<T>(data: &[T]) -> Self {
         Self::rows(data, Self::LINE / size_of::<T>().max(1))

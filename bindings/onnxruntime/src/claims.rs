@@ -25,7 +25,17 @@ pub(crate) struct Concat<'g> {
 pub(crate) enum Part<'g> {
     /// One that only the Concat reads.
     Layer(Box<Fusion<'g>>),
+    /// One that is no constant.
     Tensor(Value<'g>),
+}
+
+impl Concat<'_> {
+    /// The Concat's name and the operators, for the log.
+    pub(crate) fn title(&self) -> Result<String> {
+        let ops = self.nodes.iter().map(|node| node.op()).collect::<Result<Vec<_>>>()?.join(" + ");
+        let name = self.nodes.last().map(|node| node.name()).transpose()?.unwrap_or_default();
+        Ok(format!("node {name:?} ({ops})"))
+    }
 }
 
 impl<'g> Claim<'g> {
@@ -43,7 +53,7 @@ impl<'g> Claim<'g> {
             Self::Concat(concat) => {
                 let reads = |part: &Part<'g>| match part {
                     Part::Layer(layer) => layer.reads_constants_in_runs(),
-                    Part::Tensor(value) => Ok(value.constant()?.is_some()),
+                    Part::Tensor(_) => Ok(false),
                 };
                 concat.parts.iter().map(reads).collect::<Result<Vec<_>>>()?.contains(&true)
             }
@@ -103,10 +113,12 @@ impl<'g> Layers<'g> {
         Ok(Self { layers: layers.into_iter().map(Some).collect(), by_output })
     }
 
-    /// Takes the layer of a value, if its weights are constant and only one node reads the value.
+    /// Takes the convolution whose output a value is, if its weights are constant and only one node
+    /// reads the value.
     fn take_for(&mut self, node: Node<'g>, value: Value<'g>) -> Result<Option<Fusion<'g>>> {
         let Some(&i) = self.by_output.get(&value.name()?) else { return Ok(None) };
         let fits = match &self.layers[i] {
+            Some(layer) if layer.is_normalisation() => false,
             Some(layer) => layer.has_constant_weights()? && value.only_consumer()? == Some(node),
             None => false,
         };
@@ -128,7 +140,8 @@ pub(crate) fn claim_of_all<'g>(nodes: &[Node<'g>]) -> Result<Claim<'g>> {
     }
 }
 
-/// A Concat of channels, if there are layers among its inputs that nothing else reads.
+/// A Concat of channels, if there are convolutions among its inputs that nothing else reads. One with
+/// a constant is left alone: onnxruntime would keep the weights of all its layers besides.
 fn concat<'g>(node: Node<'g>, layers: &mut Layers<'g>) -> Result<Option<Concat<'g>>> {
     if node.op()? != "Concat" {
         return Ok(None);
@@ -139,6 +152,11 @@ fn concat<'g>(node: Node<'g>, layers: &mut Layers<'g>) -> Result<Option<Concat<'
     let axis = node.attributes()?.int("axis", 1);
     if dims.len() < 3 || !(axis == 1 || axis + dims.len() as i64 == 1) {
         return Ok(None);
+    }
+    for value in &inputs {
+        if value.constant()?.is_some() {
+            return Ok(None);
+        }
     }
     let (mut parts, mut nodes) = (Vec::new(), Vec::new());
     for value in inputs {

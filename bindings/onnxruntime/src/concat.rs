@@ -1,11 +1,11 @@
 //! Layers that write into the channels of one tensor: a Concat without a copy.
 
 use std::mem::MaybeUninit;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use convoke::{DType, Element, bf16, f16};
+use convoke::{DType, Element, Executor, bf16, f16};
 
-use crate::api::{Failure, Result};
+use crate::api::{Failure, Level, Result, lock};
 use crate::claims::{Concat, Part};
 use crate::graph::Tensor;
 use crate::layer::{Call, ConstantLayer, Inputs, Layer, Packing, PackingConstants, read_constant};
@@ -38,6 +38,8 @@ fn read_as<'g, T: Scalar>(session: &Arc<Session>, concat: &Concat<'g>, inputs: &
         })
     };
     let readings = concat.parts.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let (threads, title) = (session.threads(), concat.title()?);
+    session.log().write(Level::Verbose, || format!("{title}: its layers write into its output"));
     Ok(Box::new(move || {
         let pack = |reading| {
             Ok(match reading {
@@ -46,13 +48,15 @@ fn read_as<'g, T: Scalar>(session: &Arc<Session>, concat: &Concat<'g>, inputs: &
             })
         };
         let sources = readings.into_iter().map(pack).collect::<Result<Vec<Source<T>>>>()?;
-        Ok(Box::new(ConcatLayer { sources }))
+        Ok(Box::new(ConcatLayer { sources, threads }))
     }))
 }
 
 /// The layers and tensors whose channels make one tensor.
 struct ConcatLayer<T: Element> {
     sources: Vec<Source<T>>,
+    /// The number of threads that copies are split for.
+    threads: usize,
 }
 
 enum Source<T: Element> {
@@ -76,30 +80,53 @@ impl<T: Element> Piece<'_, T> {
     }
 
     /// Writes each image, of `len` elements, to the place of this piece in it: from `at` on, of `step`
-    /// elements from one image to the next.
-    fn write(&self, y: &mut [MaybeUninit<T>], at: usize, len: usize, step: usize) -> Result<()> {
+    /// elements from one image to the next. `copy` copies.
+    fn write(
+        &self,
+        y: &mut [MaybeUninit<T>],
+        (at, len, step): (usize, usize, usize),
+        copy: &dyn Fn(&[MaybeUninit<T>], &mut [MaybeUninit<T>]),
+    ) -> Result<()> {
         let images = y.len() / step;
-        match self {
-            Self::Call(call) if images == 1 => call.compute(&mut y[at..at + len]),
+        let mut own;
+        let x = match self {
+            Self::Call(call) if images == 1 => return call.compute(&mut y[at..at + len]),
             Self::Call(call) => {
-                let mut own = buffer::<T>(images * len)?;
+                own = buffer::<T>(images * len)?;
                 let own = &mut own.spare_capacity_mut()[..images * len];
                 call.compute(own)?;
-                for (own, y) in own.chunks_exact(len.max(1)).zip(y.chunks_exact_mut(step)) {
-                    y[at..at + len].copy_from_slice(own);
-                }
-                Ok(())
+                &*own
             }
-            Self::Tensor(_, x) => {
-                for (x, y) in x.chunks_exact(len.max(1)).zip(y.chunks_exact_mut(step)) {
-                    for (y, x) in y[at..at + len].iter_mut().zip(x) {
-                        y.write(*x);
-                    }
-                }
-                Ok(())
-            }
+            Self::Tensor(_, x) => as_uninit(x),
+        };
+        for (x, y) in x.chunks_exact(len.max(1)).zip(y.chunks_exact_mut(step)) {
+            copy(x, &mut y[at..at + len]);
         }
+        Ok(())
     }
+}
+
+/// Elements that are there, as those that need not be.
+fn as_uninit<T>(x: &[T]) -> &[MaybeUninit<T>] {
+    // SAFETY: `MaybeUninit<T>` has the layout of `T`, and nobody writes by a shared slice.
+    unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), x.len()) }
+}
+
+/// Fewer elements are copied by one thread: waking another one takes longer.
+const LEAST_OF_THREAD: usize = 32 << 10;
+
+/// Copies a slice on some threads of a run.
+fn copy<T: Copy + Send + Sync>(run: Run, threads: usize, x: &[MaybeUninit<T>], y: &mut [MaybeUninit<T>]) {
+    let threads = threads.min(x.len() / LEAST_OF_THREAD);
+    if threads < 2 {
+        return y.copy_from_slice(x);
+    }
+    let share = x.len().div_ceil(threads);
+    let shares: Vec<_> = x.chunks(share).zip(y.chunks_mut(share)).map(Mutex::new).collect();
+    run.pool(threads).for_each(shares.len(), &|i| {
+        let (x, y) = &mut *lock(&shares[i]);
+        y.copy_from_slice(x);
+    });
 }
 
 impl<T: Element> Layer for ConcatLayer<T> {
@@ -129,34 +156,38 @@ impl<T: Element> Layer for ConcatLayer<T> {
                 Piece::Tensor(_, x) => inputs.push(x),
             }
         }
-        run.write(&y_shape, &inputs, |y| {
+        let write = |y: &mut [MaybeUninit<T>]| {
             let image_len = |shape: &[usize]| shape[1..].iter().product::<usize>();
             let (mut at, step) = (0, image_len(&y_shape));
-            if y.is_empty() {
-                return Ok(());
-            }
-            for (piece, shape) in pieces.iter().zip(&shapes) {
+            for (piece, shape) in pieces.iter().zip(&shapes).filter(|(_, shape)| !shape.contains(&0)) {
                 let len = image_len(shape);
-                piece.write(y, at, len, step)?;
+                piece.write(y, (at, len, step), &|x, y| copy(run, self.threads, x, y))?;
                 at += len;
             }
             Ok(())
-        })
+        };
+        // SAFETY: a Concat's output is of its inputs' type, and these are all tensors that are read.
+        unsafe { run.write(&y_shape, &inputs, write) }
     }
 }
 
-/// The shape of tensors whose channels, on axis 1, are joined.
+/// The shape of tensors whose channels, on axis 1, are joined. As in onnxruntime, empty tensors do not
+/// count beside others, whatever their shape.
 fn concatenated(shapes: &[Vec<usize>]) -> Result<Vec<usize>> {
-    let (mut joined, mut channels) = (shapes[0].clone(), 0_usize);
-    for shape in shapes {
+    let has_elements = |shape: &&Vec<usize>| !shape.contains(&0);
+    let are_all_empty = !shapes.iter().any(|shape| has_elements(&shape));
+    let mut counted = shapes.iter().filter(|shape| are_all_empty || has_elements(shape));
+    let mut joined = counted.next().cloned().unwrap_or_default();
+    for shape in counted {
         let same = shape.len() == joined.len() && shape.len() > 1;
         if !same || shape[0] != joined[0] || shape[2..] != joined[2..] {
             return Err(Failure::invalid(format_args!(
                 "Concat: inputs of shapes {joined:?} and {shape:?} differ in another axis than 1"
             )));
         }
-        channels += shape[1];
-        joined[1] = channels;
+        joined[1] = joined[1]
+            .checked_add(shape[1])
+            .ok_or_else(|| Failure::invalid("Concat: more channels than there can be"))?;
     }
     Ok(joined)
 }
@@ -169,6 +200,8 @@ mod tests {
     fn only_channels_may_differ() {
         let joined = |shapes: &[&[usize]]| concatenated(&shapes.iter().map(|shape| shape.to_vec()).collect::<Vec<_>>());
         assert_eq!(joined(&[&[2, 3, 4], &[2, 0, 4], &[2, 5, 4]]).unwrap(), [2, 8, 4]);
+        assert_eq!(joined(&[&[0], &[2, 3, 4], &[1, 0, 0], &[2, 5, 4]]).unwrap(), [2, 8, 4]);
+        assert_eq!(joined(&[&[0, 3, 4], &[0, 5, 4]]).unwrap(), [0, 8, 4]);
         for others in [&[1, 3, 4][..], &[2, 3, 5], &[2, 3], &[2, 3, 4, 1]] {
             let failure = joined(&[&[2, 3, 4], others]).unwrap_err();
             assert!(failure.to_string().contains("differ in another axis"), "{failure}");

@@ -1,6 +1,6 @@
 //! Which nodes become one layer: a Conv or ConvTranspose, with a Pad in front of it, and
-//! normalisation, addition and activation behind it. A BatchNormalization that stands alone is one
-//! too: a depthwise convolution with one tap.
+//! normalisation, addition and activation behind it. A BatchNormalization that no convolution takes is
+//! a layer too: a depthwise convolution with one tap.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -54,6 +54,17 @@ pub(crate) enum Scaling<'g> {
 }
 
 impl Scaling<'_> {
+    /// How many numbers a Mul or an Add has; those of a BatchNormalization are checked when they are
+    /// folded.
+    fn count(&self) -> Result<Option<i64>> {
+        Ok(match self {
+            Self::Normalisation { .. } => Some(1),
+            Self::Factors(value) | Self::Shifts(value) => {
+                value.constant()?.map(|tensor| tensor.dims().iter().product())
+            }
+        })
+    }
+
     pub(crate) fn op(&self) -> &'static str {
         match self {
             Self::Normalisation { .. } => "BatchNormalization",
@@ -138,6 +149,22 @@ impl<'g> Fusion<'g> {
             Ok(())
         };
         Ok(check().map_err(|error| error.to_string()))
+    }
+
+    /// The channels of Y, if they are known before a run.
+    fn out_channels(&self) -> Result<Option<i64>> {
+        let Some(dims) = self.weight_dims()? else { return Ok(None) };
+        Ok(match (&*self.op, &dims[..]) {
+            ("ConvTranspose", [_, columns, ..]) => columns.checked_mul(self.attributes.int("group", 1)),
+            (_, [rows, ..]) => Some(*rows),
+            _ => None,
+        })
+    }
+
+    /// Whether it is a normalisation without a convolution, whose Y has the shape of X, even where X
+    /// is empty.
+    pub(crate) fn is_normalisation(&self) -> bool {
+        matches!(self.weights, Weights::Ones { .. })
     }
 
     /// The dimensions of W, as far as they are known before a run.
@@ -227,13 +254,16 @@ impl<'g> Finder<'g> {
         Ok(Some(Ok(layer)))
     }
 
-    /// The layer of a BatchNormalization behind something else than a convolution: a depthwise
-    /// convolution with one tap, a 1 for each channel. `None` if it is none, or not by constants.
+    /// The layer of a BatchNormalization that no convolution takes: a depthwise convolution with one
+    /// tap, a 1 for each channel. `None` if it is none, or not by constants.
     pub(crate) fn normalisation(&self, node: Node<'g>) -> Result<Option<Fusion<'g>>> {
+        if self.is_taken(node) || node.op()? != "BatchNormalization" {
+            return Ok(None);
+        }
         let Some(x) = node.input(0)? else { return Ok(None) };
-        let Some(TensorType { dims: Some(dims), .. }) = x.tensor_type()? else { return Ok(None) };
-        let Some(dtype) = x.tensor_type()?.and_then(|ty| ty.dtype()) else { return Ok(None) };
-        if self.is_taken(node) || dims.len() < 3 {
+        let Some(ty) = x.tensor_type()? else { return Ok(None) };
+        let (Some(dtype), Some(dims)) = (ty.dtype(), ty.dims) else { return Ok(None) };
+        if dims.len() < 3 {
             return Ok(None);
         }
         let Some(scaling @ Scaling::Normalisation { constants: [scale, ..], .. }) = normalisation(node, dtype)? else {
@@ -313,7 +343,12 @@ impl<'g> Finder<'g> {
     fn take_scalings(&self, layer: &mut Fusion<'g>, end: &mut Value<'g>) -> Result<()> {
         while let Some(next) = self.next(*end)? {
             let Some(scaling) = scaling(next, *end, layer.dtype)? else { break };
-            if !layer.has_constant_weights()? {
+            // With a number for each of several channels, one channel would become as many.
+            let fits = match (scaling.count()?, layer.out_channels()?) {
+                (Some(1), _) => true,
+                (count, channels) => count == channels,
+            };
+            if !fits || !layer.has_constant_weights()? {
                 break;
             }
             layer.scalings.push(scaling);

@@ -80,7 +80,7 @@ pub(crate) fn read_constant<'g, T: Scalar>(
     let scalings = fusion.scalings.iter().map(Affine::of).collect::<Result<Vec<_>>>()?;
     let group = usize::try_from(fusion.attributes.int("group", 1)).unwrap_or(1);
     let usual = fusion.x.tensor_type()?.and_then(|ty| usual_shape(&ty));
-    let (session, activation) = (session.clone(), fusion.activation);
+    let (session, activation, is_normalisation) = (session.clone(), fusion.activation, fusion.is_normalisation());
     Ok(Some(Box::new(move || {
         for scaling in scalings {
             scaling.fold_into(&mut constants, &operator, group)?;
@@ -96,15 +96,15 @@ pub(crate) fn read_constant<'g, T: Scalar>(
                 PackedLayer::of_any_size(session.planner().activation(activation), operator, constants)
             }
         };
-        Ok(ConstantLayer { session, packed, places })
+        Ok(ConstantLayer { session, packed, places, is_normalisation })
     })))
 }
 
 /// The shape of X to plan for, if all its images have the same size: that of one image where their
-/// number is unknown.
+/// number is unknown, or none.
 fn usual_shape(ty: &TensorType) -> Option<Vec<usize>> {
     let (batch, image) = ty.dims.as_ref()?.split_first()?;
-    std::iter::once(Some(batch.size().unwrap_or(1))).chain(image.iter().map(Dim::size)).collect()
+    std::iter::once(Some(batch.size().unwrap_or(1).max(1))).chain(image.iter().map(Dim::size)).collect()
 }
 
 /// Where the tensors of a layer are among the inputs of the fused node.
@@ -165,7 +165,8 @@ impl<'a, T: Element> Call<'a, T> {
 
     fn into_output(self) -> Result<()> {
         let inputs: Vec<_> = self.inputs().collect();
-        self.run.write(&self.output_shape(), &inputs, |y| self.compute(y))
+        // SAFETY: Y is of X's type, and these are all inputs.
+        unsafe { self.run.write(&self.output_shape(), &inputs, |y| self.compute(y)) }
     }
 }
 
@@ -174,6 +175,7 @@ pub(crate) struct ConstantLayer<T: Element> {
     session: Arc<Session>,
     packed: PackedLayer<T>,
     places: Places,
+    is_normalisation: bool,
 }
 
 impl<T: Element> ConstantLayer<T> {
@@ -190,6 +192,14 @@ impl<T: Element> ConstantLayer<T> {
 
 impl<T: Element> Layer for ConstantLayer<T> {
     fn run(&self, run: Run) -> Result<()> {
+        if self.is_normalisation {
+            let shape = run.input(self.places.x)?.shape()?;
+            // A convolution has no such X.
+            if shape.contains(&0) {
+                // SAFETY: the output is of X's type, as that of a BatchNormalization is, and empty.
+                return unsafe { run.write::<T>(&shape, &[], |_| Ok(())) };
+            }
+        }
         self.call(run, &self.plan(run)?)?.into_output()
     }
 }

@@ -1,5 +1,5 @@
 //! An execution provider for onnxruntime: the nodes Conv and ConvTranspose of any model run on
-//! [convoke].
+//! [convoke], with nodes around them.
 //!
 //! It is a library that onnxruntime loads
 //! (`register_execution_provider_library`), and has no Rust interface. The README says how to use

@@ -366,7 +366,7 @@ unsafe extern "system" fn compile(
         }
         let layers = pack_all(packings, session.compiling_threads())?;
         session.save_tuning()?;
-        session.log().write(Level::Info, || format!("{count} layers are convoke's"));
+        session.log().write(Level::Info, || format!("{count} fused nodes are convoke's"));
         for (i, layer) in layers.into_iter().enumerate() {
             let compiled = Box::new(Compiled {
                 base: NodeComputeInfo {

@@ -38,20 +38,24 @@ impl Run {
         unsafe { Tensor::new(self.api, non_null(value, "input")?) }
     }
 
-    /// Makes the output of a shape, and has `compute` write all of it. `inputs` are the tensors that
-    /// it reads: if the caller has bound the output to memory of one of them, `compute` gets other
-    /// memory.
-    pub(crate) fn write<T: Copy>(
+    /// Makes the output of a shape, and has `compute` write all of it. If the caller of the run has
+    /// bound the output to memory of one of the `inputs`, `compute` gets other memory.
+    ///
+    /// # Safety
+    /// The output's elements are of type `T`, says onnxruntime's type inference. `compute` reads no
+    /// tensors but `inputs`.
+    pub(crate) unsafe fn write<T: Copy>(
         self,
         shape: &[usize],
         inputs: &[&[T]],
         compute: impl FnOnce(&mut [MaybeUninit<T>]) -> Result<()>,
     ) -> Result<()> {
-        let len = shape.iter().product();
+        let len = shape.iter().try_fold(1_usize, |len, size| len.checked_mul(*size));
+        let len = len.ok_or_else(|| Failure::other(format_args!("an output of shape {shape:?} exceeds the memory")))?;
         let mut y = self.output::<T>(shape, len)?;
         if !inputs.iter().any(|input| overlaps(y, input)) {
-            // SAFETY: onnxruntime gave room for so many elements of the node's type, which its type
-            // inference took from the inputs. No slice has that memory.
+            // SAFETY: onnxruntime gave room for so many elements of that type. `compute` reads none of
+            // them.
             return compute(unsafe { y.as_mut() });
         }
         let mut own = buffer(len)?;
@@ -66,8 +70,9 @@ impl Run {
     /// the run.
     fn output<T>(self, shape: &[usize], len: usize) -> Result<NonNull<[MaybeUninit<T>]>> {
         let (mut value, mut data) = (null_mut(), null_mut());
-        // Whoever computed the shape checked that it is one of ONNX, whose sizes are of 63 bits.
-        let dims: Vec<i64> = shape.iter().map(|size| *size as i64).collect();
+        let dim =
+            |size: &usize| i64::try_from(*size).map_err(|_| Failure::other("an output with a dimension of 64 bits"));
+        let dims = shape.iter().map(dim).collect::<Result<Vec<_>>>()?;
         // SAFETY: the run lives, and onnxruntime copies the dimensions.
         let status = unsafe {
             let context = self.context.as_ptr();

@@ -42,6 +42,11 @@ impl Session {
         self.log
     }
 
+    /// The number of threads that work is split for.
+    pub(crate) fn threads(&self) -> usize {
+        self.options.threads
+    }
+
     /// Threads that may compile at the same time. Layers are measured one at a time.
     pub(crate) fn compiling_threads(&self) -> usize {
         if self.options.tune { 1 } else { self.options.threads }

@@ -40,7 +40,6 @@ def f(value):
     return np.array(value, np.float32)
 
 
-
 FUSED = {
     "relu": ([CONV, ("Relu", "c", "y", {})], W, {}),
     "clip": ([CONV, ("Clip", "c lo hi", "y", {})], W | {"lo": f(-0.5), "hi": f(0.75)}, {}),
@@ -174,6 +173,7 @@ APART = {
     "gelu": ([CONV, ("Gelu", "c", "y", {})], W, {}, ["Conv"]),
     "norm-of-inputs": ([CONV, ("BatchNormalization", "c scale shift mean v", "y", {})], W | NORM, {"v": NORM["var"]}, ["Conv"]),
     "mul-of-columns": ([CONV, ("Mul", "c m", "y", {})], W | {"m": normal(8)}, {}, ["Conv"]),
+    "mul-to-more-channels": ([("Conv", "x w1", "c", {}), ("Mul", "c m", "y", {})], {"w1": normal(1, 6, 3, 3), "m": normal(1, 5, 1, 1)}, {}, ["Conv"]),
     "mul-by-input": ([CONV, ("Mul", "c m", "y", {})], W, {"m": normal(4, 1, 1)}, ["Conv"]),
     "pad-of-ones": ([("Pad", "x pads one", "p", {}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "one": f(1)}, {}, ["Conv"]),
     "pad-reflect": ([("Pad", "x pads", "p", {"mode": "reflect"}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, {}, ["Conv"]),
@@ -231,64 +231,138 @@ def test_a_normalisation_behind_weights_that_are_inputs_is_a_layer_of_its_own():
 SECOND = ("Conv", "x w2", "d", {"pads": [0, 0, 0, 0]})
 W2 = {"w2": normal(5, 6, 1, 1)}
 JOINED = {
-    "two": ([CONV, SECOND, ("Concat", "c d", "y", {"axis": 1})], ["Concat", "Conv", "Conv"]),
-    "negative-axis": ([CONV, SECOND, ("Concat", "d c", "y", {"axis": -3})], ["Concat", "Conv", "Conv"]),
+    "two": ([CONV, SECOND, ("Concat", "c d", "y", {"axis": 1})], [["Concat", "Conv", "Conv"]]),
+    "negative-axis": ([CONV, SECOND, ("Concat", "d c", "y", {"axis": -3})], [["Concat", "Conv", "Conv"]]),
     "relu-and-tensors": (
         [CONV, ("Relu", "c", "r", {}), SECOND, ("Concat", "x r x d", "y", {"axis": 1})],
-        ["Concat", "Conv", "Conv", "Relu"],
+        [["Concat", "Conv", "Conv", "Relu"]],
     ),
-    "constant": ([CONV, ("Concat", "c k", "y", {"axis": 1})], ["Concat", "Conv"]),
-    "add-of-the-other": (
+    "residual-of-the-other": (
         [CONV, ("Conv", "x w3", "e", {}), ("Add", "c e", "a", {}), SECOND, ("Concat", "a d", "y", {"axis": 1})],
-        None,
+        [["Add", "Concat", "Conv", "Conv"], ["Conv"]],
     ),
+    "residual": (
+        [("Conv", "x w6", "e", {}), ("Add", "x e", "a", {}), ("Relu", "a", "r", {}), SECOND, ("Concat", "d r", "y", {"axis": 1})],
+        [["Add", "Concat", "Conv", "Conv", "Relu"]],
+    ),
+    "constant": ([CONV, ("Concat", "c k", "y", {"axis": 1})], [["Conv"]]),
+    "weights-as-inputs": ([CONV, ("Conv", "x wi", "e", {}), ("Concat", "c e", "y", {"axis": 1})], [["Concat", "Conv"], ["Conv"]]),
     "norm": (
         [("BatchNormalization", "x scale6 shift6 mean6 var6", "n", {}), ("Relu", "n", "m", {}), SECOND, ("Concat", "m d", "y", {"axis": 1})],
-        ["BatchNormalization", "Concat", "Conv", "Relu"],
+        [["BatchNormalization", "Relu"], ["Concat", "Conv"]],
     ),
-    "read-twice": ([CONV, ("Concat", "c c", "y", {"axis": 1})], ["Conv"]),
-    "read-elsewhere": ([CONV, ("Concat", "c x", "j", {"axis": 1}), ("Relu", "c", "r", {}), ("Concat", "j r", "y", {"axis": 1})], ["Conv"]),
-    "rows": ([CONV, ("Conv", "x w3", "e", {}), ("Concat", "c e", "y", {"axis": 2})], None),
+    "read-twice": ([CONV, ("Concat", "c c", "y", {"axis": 1})], [["Conv"]]),
+    "read-elsewhere": ([CONV, ("Concat", "c x", "j", {"axis": 1}), ("Relu", "c", "r", {}), ("Concat", "j r", "y", {"axis": 1})], [["Conv"]]),
+    "rows": ([CONV, ("Conv", "x w3", "e", {}), ("Concat", "c e", "y", {"axis": 2})], [["Conv"], ["Conv"]]),
 }
+
+
+def joined_model(name, batch, size=(9, 8)):
+    constants = W | W2 | NORM6 | {"w3": normal(4, 6, 1, 1), "w6": normal(6, 6, 1, 1), "k": normal(batch, 2, *size)}
+    inputs = {"wi": normal(3, 6, 1, 1)} if name == "weights-as-inputs" else {}
+    return model(JOINED[name][0], constants, inputs, x_shape=(batch, 6, *size))
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", JOINED)
 def test_layers_write_into_the_tensor_that_joins_them(name, batch):
-    nodes, joined = JOINED[name]
-    constants = W | W2 | NORM6 | {"w3": normal(4, 6, 1, 1), "k": normal(batch, 2, 9, 8)}
-    made, feeds = model(nodes, constants, x_shape=(batch, 6, 9, 8))
+    made, feeds = joined_model(name, batch)
     wanted = run_plain(made, feeds, NONE)
     for threads in (1, 2):
         result = run(made, feeds, level=NONE, threads=threads, pool=threads)
-        if joined is not None:
-            assert [sorted(layer) for layer in result.layers] == [joined]
-        else:
-            assert sum(layer.count("Conv") for layer in result.layers) == sum(node[0] == "Conv" for node in nodes)
+        assert sorted(sorted(layer) for layer in result.layers) == JOINED[name][1]
         assert_close(result.outputs, wanted, 1e-5)
     assert_close(run(made, feeds).outputs, wanted, 1e-5)
 
 
-def test_joined_layers_of_any_size_and_in_memory_of_an_input():
-    nodes, _ = JOINED["relu-and-tensors"]
-    made, _ = model(nodes, W | W2)
-    for value in (made.graph.input[0],):
-        for axis in (0, 2, 3):
-            value.type.tensor_type.shape.dim[axis].dim_param = f"n{axis}"
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("code, kind, tolerance", [(TensorProto.DOUBLE, np.float64, 1e-5), (TensorProto.FLOAT16, np.float16, 2e-3)], ids=["double", "float16"])
+def test_layers_of_other_types_are_joined(code, kind, tolerance, batch):
+    made, feeds = joined_model("relu-and-tensors", batch)
+    wanted = run_plain(made, feeds, NONE)
+    for tensor in made.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(kind), tensor.name))
+    for value in [*made.graph.input, *made.graph.output]:
+        value.type.tensor_type.elem_type = code
+    result = run(made, {"x": feeds["x"].astype(kind)}, level=NONE)
+    assert [sorted(layer) for layer in result.layers] == JOINED["relu-and-tensors"][1]
+    assert result.outputs[0].dtype == kind
+    assert_close([result.outputs[0].astype(np.float32)], wanted, tolerance)
+
+
+def test_large_tensors_are_copied_by_threads():
+    made, feeds = joined_model("relu-and-tensors", 1, (150, 149))
+    for threads in (1, 2, 3):
+        result = run(made, feeds, level=NONE, threads=threads, pool=threads)
+        assert len(result.layers) == 1
+        assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+def of_any_size(made):
+    for axis in (0, 2, 3):
+        made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"n{axis}"
+    return made
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_joined_layers_of_any_size(first):
+    made = of_any_size(joined_model("relu-and-tensors", 1)[0])
     inference = session(made, level=NONE)
-    for shape in [(1, 6, 9, 8), (2, 6, 5, 7), (0, 6, 4, 4), (1, 6, 30, 40)]:
+    assert len(layers(inference)) == 1
+    for shape in [(first, 6, 4, 4), (1, 6, 9, 8), (2, 6, 5, 7), (0, 6, 4, 4), (1, 6, 30, 40)]:
         x = normal(*shape)
         assert_close(inference.run(None, {"x": x}), run_plain(made, {"x": x}, NONE), 1e-5)
-    # The output begins where the input does.
-    shape = (1, 6, 9, 8)
-    memory = np.zeros(21 * 72, np.float32)
-    x = normal(*shape)
-    memory[: x.size] = x.ravel()
+
+
+def test_joined_layers_in_memory_of_their_input():
+    made, feeds = joined_model("negative-axis", 1)
+    inference = session(made, level=NONE)
+    assert len(layers(inference)) == 1
+    # Where x lies, the first layer writes before the second one has read x.
+    memory = np.zeros(9 * 72, np.float32)
+    memory[: 6 * 72] = feeds["x"].ravel()
     bound = inference.io_binding()
-    bound.bind_input("x", "cpu", 0, np.float32, shape, memory.ctypes.data)
-    bound.bind_output("y", "cpu", 0, np.float32, (1, 21, 9, 8), memory.ctypes.data)
+    bound.bind_input("x", "cpu", 0, np.float32, (1, 6, 9, 8), memory.ctypes.data)
+    bound.bind_output("y", "cpu", 0, np.float32, (1, 9, 9, 8), memory.ctypes.data)
     inference.run_with_iobinding(bound)
-    assert_close([memory.reshape(1, 21, 9, 8)], run_plain(made, {"x": x}, NONE), 1e-5)
+    assert_close([memory.reshape(1, 9, 9, 8)], run_plain(made, feeds, NONE), 1e-5)
+
+
+def test_an_output_of_the_graph_is_not_joined():
+    made, feeds = model([CONV, SECOND, ("Concat", "c d", "y", {})], W | W2, outputs=("y", "c"))
+    made.graph.node[2].attribute.append(helper.make_attribute("axis", 1))
+    result = run(made, feeds, level=NONE)
+    assert sorted(sorted(layer) for layer in result.layers) == [["Concat", "Conv"], ["Conv"]]
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+def test_a_joined_tensor_without_elements_may_have_any_shape():
+    """onnxruntime's Concat leaves such a tensor out."""
+    made, feeds = model([CONV, ("Concat", "c e", "y", {"axis": 1})], W, {"e": normal(0, 0, 0, 0)}, x_shape=(1, 6, 9, 8))
+    for axis in range(4):
+        made.graph.input[1].type.tensor_type.shape.dim[axis].dim_param = f"e{axis}"
+    result = run(made, feeds, level=NONE)
+    assert [sorted(layer) for layer in result.layers] == [["Concat", "Conv"]]
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5), (1, 6, 3, 4, 5), (0, 6, 9, 8), (2, 6, 0)])
+def test_a_lone_normalisation_of_any_rank_and_without_elements(shape):
+    nodes = [("BatchNormalization", "x scale6 shift6 mean6 var6", "n", {}), ("Relu", "n", "y", {})]
+    made, feeds = model(nodes, NORM6, x_shape=shape)
+    free, _ = model(nodes, NORM6, x_shape=shape)
+    for axis in (0, *range(2, len(shape))):
+        free.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"n{axis}"
+    # What is empty for certain is onnxruntime's.
+    for one, is_taken in ((made, 0 not in shape[1:]), (free, True)):
+        result = run(one, feeds, level=NONE)
+        assert [sorted(layer) for layer in result.layers] == [["BatchNormalization", "Relu"]][:is_taken]
+        assert_close(result.outputs, run_plain(one, feeds, NONE), 1e-5)
+
+
+def test_a_normalisation_of_two_axes_is_left_alone():
+    made, feeds = model([("BatchNormalization", "x scale6 shift6 mean6 var6", "y", {})], NORM6, x_shape=(3, 6))
+    assert run(made, feeds, level=NONE).layers == []
 
 
 def test_one_sum_of_two_layers_is_taken_by_one_of_them():

@@ -135,7 +135,7 @@ except Exception as error:
     text = output_of(code)
     assert "(Conv + Relu): Conv float: X [1, 8, 20, 20]" in text
     assert "picked" in text and "not naive" in text
-    assert "3 layers are convoke's" in text
+    assert "3 fused nodes are convoke's" in text
     assert "(Conv) is left to onnxruntime: X and W are dequantised" in text
     assert 'node "odd" (Conv) is left to onnxruntime: Conv: ' in text
     assert "an error:" in text and "it ran" not in text
