@@ -80,13 +80,8 @@ impl<T: Element> Piece<'_, T> {
     }
 
     /// Writes each image, of `len` elements, to the place of this piece in it: from `at` on, of `step`
-    /// elements from one image to the next. `copy` copies.
-    fn write(
-        &self,
-        y: &mut [MaybeUninit<T>],
-        (at, len, step): (usize, usize, usize),
-        copy: &dyn Fn(&[MaybeUninit<T>], &mut [MaybeUninit<T>]),
-    ) -> Result<()> {
+    /// elements from one image to the next.
+    fn write(&self, y: &mut [MaybeUninit<T>], (at, len, step): (usize, usize, usize), copier: Copier) -> Result<()> {
         let images = y.len() / step;
         let mut own;
         let x = match self {
@@ -100,7 +95,7 @@ impl<T: Element> Piece<'_, T> {
             Self::Tensor(_, x) => as_uninit(x),
         };
         for (x, y) in x.chunks_exact(len.max(1)).zip(y.chunks_exact_mut(step)) {
-            copy(x, &mut y[at..at + len]);
+            copier.copy(x, &mut y[at..at + len]);
         }
         Ok(())
     }
@@ -115,18 +110,26 @@ fn as_uninit<T>(x: &[T]) -> &[MaybeUninit<T>] {
 /// Fewer elements are copied by one thread: waking another one takes longer.
 const LEAST_OF_THREAD: usize = 32 << 10;
 
-/// Copies a slice on some threads of a run.
-fn copy<T: Copy + Send + Sync>(run: Run, threads: usize, x: &[MaybeUninit<T>], y: &mut [MaybeUninit<T>]) {
-    let threads = threads.min(x.len() / LEAST_OF_THREAD);
-    if threads < 2 {
-        return y.copy_from_slice(x);
+/// Copies on the threads of a run.
+#[derive(Clone, Copy)]
+struct Copier {
+    run: Run,
+    threads: usize,
+}
+
+impl Copier {
+    fn copy<T: Copy + Send + Sync>(self, x: &[MaybeUninit<T>], y: &mut [MaybeUninit<T>]) {
+        let threads = self.threads.min(x.len() / LEAST_OF_THREAD);
+        if threads < 2 {
+            return y.copy_from_slice(x);
+        }
+        let share = x.len().div_ceil(threads);
+        let shares: Vec<_> = x.chunks(share).zip(y.chunks_mut(share)).map(Mutex::new).collect();
+        self.run.pool(threads).for_each(shares.len(), &|i| {
+            let (x, y) = &mut *lock(&shares[i]);
+            y.copy_from_slice(x);
+        });
     }
-    let share = x.len().div_ceil(threads);
-    let shares: Vec<_> = x.chunks(share).zip(y.chunks_mut(share)).map(Mutex::new).collect();
-    run.pool(threads).for_each(shares.len(), &|i| {
-        let (x, y) = &mut *lock(&shares[i]);
-        y.copy_from_slice(x);
-    });
 }
 
 impl<T: Element> Layer for ConcatLayer<T> {
@@ -161,7 +164,7 @@ impl<T: Element> Layer for ConcatLayer<T> {
             let (mut at, step) = (0, image_len(&y_shape));
             for (piece, shape) in pieces.iter().zip(&shapes).filter(|(_, shape)| !shape.contains(&0)) {
                 let len = image_len(shape);
-                piece.write(y, (at, len, step), &|x, y| copy(run, self.threads, x, y))?;
+                piece.write(y, (at, len, step), Copier { run, threads: self.threads })?;
                 at += len;
             }
             Ok(())
