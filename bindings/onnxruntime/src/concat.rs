@@ -160,7 +160,7 @@ impl<T: Element> Layer for ConcatLayer<T> {
             }
         }
         let write = |y: &mut [MaybeUninit<T>]| {
-            let image_len = |shape: &[usize]| shape[1..].iter().product::<usize>();
+            let image_len = |shape: &[usize]| shape.iter().skip(1).product::<usize>();
             let (mut at, step) = (0, image_len(&y_shape));
             for (piece, shape) in pieces.iter().zip(&shapes).filter(|(_, shape)| !shape.contains(&0)) {
                 let len = image_len(shape);
