@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use convoke::DType;
 
 use crate::api::{Failure, Result};
-use crate::fusion::{Finder, Fusion};
+use crate::fusion::{Finder, Fusion, title};
 use crate::graph::{Node, Value};
 
 /// Nodes that are compiled together.
@@ -17,7 +17,8 @@ pub(crate) enum Claim<'g> {
 /// A Concat of channels: layers write into its output, and other tensors are copied there.
 pub(crate) struct Concat<'g> {
     pub(crate) parts: Vec<Part<'g>>,
-    pub(crate) dtype: DType,
+    dtype: DType,
+    node: Node<'g>,
     nodes: Vec<Node<'g>>,
 }
 
@@ -30,11 +31,8 @@ pub(crate) enum Part<'g> {
 }
 
 impl Concat<'_> {
-    /// The Concat's name and the operators, for the log.
     pub(crate) fn title(&self) -> Result<String> {
-        let ops = self.nodes.iter().map(|node| node.op()).collect::<Result<Vec<_>>>()?.join(" + ");
-        let name = self.nodes.last().map(|node| node.name()).transpose()?.unwrap_or_default();
-        Ok(format!("node {name:?} ({ops})"))
+        title(self.node, &self.nodes)
     }
 }
 
@@ -46,18 +44,28 @@ impl<'g> Claim<'g> {
         }
     }
 
+    /// The element type.
+    pub(crate) fn dtype(&self) -> DType {
+        match self {
+            Self::Layer(layer) => layer.dtype,
+            Self::Concat(concat) => concat.dtype,
+        }
+    }
+
     /// Whether runs read constants as onnxruntime holds them, so that it must keep them.
     pub(crate) fn reads_constants_in_runs(&self) -> Result<bool> {
-        Ok(match self {
-            Self::Layer(layer) => layer.reads_constants_in_runs()?,
-            Self::Concat(concat) => {
-                let reads = |part: &Part<'g>| match part {
-                    Part::Layer(layer) => layer.reads_constants_in_runs(),
-                    Part::Tensor(_) => Ok(false),
-                };
-                concat.parts.iter().map(reads).collect::<Result<Vec<_>>>()?.contains(&true)
+        let parts = match self {
+            Self::Layer(layer) => return layer.reads_constants_in_runs(),
+            Self::Concat(concat) => &concat.parts,
+        };
+        for part in parts {
+            if let Part::Layer(layer) = part
+                && layer.reads_constants_in_runs()?
+            {
+                return Ok(true);
             }
-        })
+        }
+        Ok(false)
     }
 }
 
@@ -169,5 +177,5 @@ fn concat<'g>(node: Node<'g>, layers: &mut Layers<'g>) -> Result<Option<Concat<'
         });
     }
     nodes.push(node);
-    Ok((nodes.len() > 1).then_some(Concat { parts, dtype, nodes }))
+    Ok((nodes.len() > 1).then_some(Concat { parts, dtype, node, nodes }))
 }

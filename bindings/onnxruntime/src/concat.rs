@@ -3,51 +3,36 @@
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex};
 
-use convoke::{DType, Element, Executor, bf16, f16};
+use convoke::{Element, Executor};
 
 use crate::api::{Failure, Level, Result, lock};
 use crate::claims::{Concat, Part};
 use crate::graph::Tensor;
-use crate::layer::{Call, ConstantLayer, Inputs, Layer, Packing, PackingConstants, read_constant};
+use crate::layer::{Call, ConstantLayer, Inputs, Layer, Packing, read_constant};
 use crate::run::{Run, buffer};
 use crate::session::Session;
 use crate::weights::Scalar;
 
 /// Reads a Concat and the layers in front of it.
-pub(crate) fn read<'g>(session: &Arc<Session>, concat: &Concat<'g>, inputs: &Inputs) -> Result<Packing<'g>> {
-    match concat.dtype {
-        DType::F32 => read_as::<f32>(session, concat, inputs),
-        DType::F64 => read_as::<f64>(session, concat, inputs),
-        DType::F16 => read_as::<f16>(session, concat, inputs),
-        DType::BF16 => read_as::<bf16>(session, concat, inputs),
-    }
-}
-
-fn read_as<'g, T: Scalar>(session: &Arc<Session>, concat: &Concat<'g>, inputs: &Inputs) -> Result<Packing<'g>> {
-    enum Reading<'g, T: Element> {
-        Layer(PackingConstants<'g, T>),
-        Tensor(usize),
-    }
-    let read = |part: &Part<'g>| {
+pub(crate) fn read<'g, T: Scalar>(session: &Arc<Session>, concat: &Concat<'g>, inputs: &Inputs) -> Result<Packing<'g>> {
+    let read = |part: &Part<'g>| -> Result<Box<dyn FnOnce() -> Result<Source<T>> + Send + 'g>> {
         Ok(match part {
-            Part::Layer(layer) => Reading::Layer(
-                read_constant::<T>(session, layer, inputs)?
-                    .ok_or_else(|| Failure::other("a layer whose weights are not constant"))?,
-            ),
-            Part::Tensor(value) => Reading::Tensor(inputs.place(*value)?),
+            Part::Layer(layer) => {
+                let packing = read_constant::<T>(session, layer, inputs)?
+                    .ok_or_else(|| Failure::other("a layer whose weights are not constant"))?;
+                Box::new(move || Ok(Source::Layer(packing()?.into())))
+            }
+            Part::Tensor(value) => {
+                let at = inputs.place(*value)?;
+                Box::new(move || Ok(Source::Tensor(at)))
+            }
         })
     };
-    let readings = concat.parts.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let packings = concat.parts.iter().map(read).collect::<Result<Vec<_>>>()?;
     let (threads, title) = (session.threads(), concat.title()?);
     session.log().write(Level::Verbose, || format!("{title}: its layers write into its output"));
     Ok(Box::new(move || {
-        let pack = |reading| {
-            Ok(match reading {
-                Reading::Layer(packing) => Source::Layer(packing()?.into()),
-                Reading::Tensor(at) => Source::Tensor(at),
-            })
-        };
-        let sources = readings.into_iter().map(pack).collect::<Result<Vec<Source<T>>>>()?;
+        let sources = packings.into_iter().map(|pack| pack()).collect::<Result<_>>()?;
         Ok(Box::new(ConcatLayer { sources, threads }))
     }))
 }

@@ -9,7 +9,7 @@ use convoke::{Activation, DType, Operator, bf16, f16};
 
 use crate::api::Result;
 use crate::graph::{AttributeValue, Attributes, Node, TensorType, Value};
-use crate::weights::{Constants, Scalar};
+use crate::weights::{Constants, OutputChannels, Scalar};
 
 /// A layer and the nodes that it replaces.
 pub(crate) struct Fusion<'g> {
@@ -56,21 +56,11 @@ pub(crate) enum Scaling<'g> {
 impl Scaling<'_> {
     /// How many numbers a Mul or an Add has; those of a BatchNormalization are checked when they are
     /// folded.
-    fn count(&self) -> Result<Option<i64>> {
+    fn count(&self) -> Result<Option<usize>> {
         Ok(match self {
             Self::Normalisation { .. } => Some(1),
-            Self::Factors(value) | Self::Shifts(value) => {
-                value.constant()?.map(|tensor| tensor.dims().iter().product())
-            }
+            Self::Factors(value) | Self::Shifts(value) => value.constant()?.map(|tensor| tensor.len()).transpose()?,
         })
-    }
-
-    pub(crate) fn op(&self) -> &'static str {
-        match self {
-            Self::Normalisation { .. } => "BatchNormalization",
-            Self::Factors(_) => "Mul",
-            Self::Shifts(_) => "Add",
-        }
     }
 }
 
@@ -118,10 +108,8 @@ impl<'g> Fusion<'g> {
         self.nodes.last().copied().unwrap_or(self.node).output()
     }
 
-    /// The node's name and the operators, for the log.
     pub(crate) fn title(&self) -> Result<String> {
-        let ops = self.nodes.iter().map(|node| node.op()).collect::<Result<Vec<_>>>()?.join(" + ");
-        Ok(format!("node {:?} ({ops})", self.node.name()?))
+        title(self.node, &self.nodes)
     }
 
     /// Checks what is known before a run. If convoke cannot compute the layer, this is the reason.
@@ -138,7 +126,7 @@ impl<'g> Fusion<'g> {
         let x_shape = self.x.tensor_type()?.and_then(|ty| ty.shape());
         let bias = tensors.and_then(|(_, bias)| bias).map(Value::constant).transpose()?.flatten();
         let check = || -> std::result::Result<(), convoke::Error> {
-            let operator = Operator::from_attributes(&self.op, self.since, &self.attributes.for_convoke(), &w_dims)?;
+            let operator = self.operator(&w_dims)?;
             operator.check_dtype(self.dtype)?;
             if let Some(x_shape) = &x_shape {
                 let geometry = operator.geometry(x_shape)?;
@@ -151,14 +139,19 @@ impl<'g> Fusion<'g> {
         Ok(check().map_err(|error| error.to_string()))
     }
 
+    /// The operator, for W of these dimensions.
+    pub(crate) fn operator(&self, w_dims: &[i64]) -> std::result::Result<Operator, convoke::Error> {
+        Operator::from_attributes(&self.op, self.since, &self.attributes.for_convoke(), w_dims)
+    }
+
+    pub(crate) fn group(&self) -> usize {
+        usize::try_from(self.attributes.int("group", 1)).unwrap_or(1)
+    }
+
     /// The channels of Y, if they are known before a run.
-    fn out_channels(&self) -> Result<Option<i64>> {
-        let Some(dims) = self.weight_dims()? else { return Ok(None) };
-        Ok(match (&*self.op, &dims[..]) {
-            ("ConvTranspose", [_, columns, ..]) => columns.checked_mul(self.attributes.int("group", 1)),
-            (_, [rows, ..]) => Some(*rows),
-            _ => None,
-        })
+    fn out_channels(&self) -> Result<Option<usize>> {
+        let operator = self.weight_dims()?.and_then(|dims| self.operator(&dims).ok());
+        Ok(operator.map(|operator| OutputChannels::of(&operator, self.group()).count))
     }
 
     /// Whether it is a normalisation without a convolution, whose Y has the shape of X, even where X
@@ -179,6 +172,12 @@ impl<'g> Fusion<'g> {
         let shape = w.tensor_type()?.and_then(|ty| ty.shape());
         Ok(shape.map(|shape| shape.into_iter().map(|size| size as i64).collect()))
     }
+}
+
+/// The name of a node, and the operators of all that are compiled with it, for the log.
+pub(crate) fn title(node: Node<'_>, nodes: &[Node<'_>]) -> Result<String> {
+    let ops = nodes.iter().map(|node| node.op()).collect::<Result<Vec<_>>>()?.join(" + ");
+    Ok(format!("node {:?} ({ops})", node.name()?))
 }
 
 /// Finds layers in a graph, each with nodes that no other layer has.
@@ -280,7 +279,7 @@ impl<'g> Finder<'g> {
         let mut layer = Fusion {
             node,
             op: "Conv".into(),
-            // Of Conv: the version of the opset that all onnxruntimes here know.
+            // A version of Conv. Later ones differ only in their types.
             since: 11,
             attributes,
             nodes: vec![node],

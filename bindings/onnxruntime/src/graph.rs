@@ -482,7 +482,7 @@ impl<'g> Tensor<'g> {
         self.dims.iter().map(size).collect()
     }
 
-    fn len(&self) -> Result<usize> {
+    pub(crate) fn len(&self) -> Result<usize> {
         let len = self.shape()?.into_iter().try_fold(1_usize, usize::checked_mul);
         len.ok_or_else(|| Failure::other("a tensor larger than the memory"))
     }

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex};
 
-use convoke::{Accuracy, DType, Element, Operator, PackedWeights, Plan, Planner, Threads, bf16, f16};
+use convoke::{Accuracy, Element, Operator, PackedWeights, Plan, Planner, Threads};
 use lru::LruCache;
 
 use crate::api::{Failure, Level, Result, lock};
@@ -11,7 +11,7 @@ use crate::fusion::Fusion;
 use crate::graph::{Attributes, Dim, Node, Tensor, TensorType, Value};
 use crate::run::Run;
 use crate::session::Session;
-use crate::weights::{Affine, MOST_PLANS, PackedLayer, Planned, Scalar};
+use crate::weights::{Affine, MOST_PLANS, PackedLayer, Planned, Scalar, with_an_image};
 
 /// What a compiled node computes.
 pub(crate) trait Layer: Send + Sync {
@@ -39,16 +39,7 @@ impl Inputs {
 }
 
 /// Reads a fusion and all constants that it needs.
-pub(crate) fn read<'g>(session: &Arc<Session>, fusion: &Fusion<'g>, inputs: &Inputs) -> Result<Packing<'g>> {
-    match fusion.dtype {
-        DType::F32 => read_as::<f32>(session, fusion, inputs),
-        DType::F64 => read_as::<f64>(session, fusion, inputs),
-        DType::F16 => read_as::<f16>(session, fusion, inputs),
-        DType::BF16 => read_as::<bf16>(session, fusion, inputs),
-    }
-}
-
-fn read_as<'g, T: Scalar>(session: &Arc<Session>, fusion: &Fusion<'g>, inputs: &Inputs) -> Result<Packing<'g>> {
+pub(crate) fn read<'g, T: Scalar>(session: &Arc<Session>, fusion: &Fusion<'g>, inputs: &Inputs) -> Result<Packing<'g>> {
     if let Some(packing) = read_constant::<T>(session, fusion, inputs)? {
         return Ok(Box::new(move || Ok(Box::new(packing()?))));
     }
@@ -76,9 +67,9 @@ pub(crate) fn read_constant<'g, T: Scalar>(
 ) -> Result<Option<PackingConstants<'g, T>>> {
     let Some((w_dims, mut constants)) = fusion.constants::<T>()? else { return Ok(None) };
     let (places, title) = (Places::of(fusion, inputs)?, fusion.title()?);
-    let operator = Operator::from_attributes(&fusion.op, fusion.since, &fusion.attributes.for_convoke(), &w_dims)?;
+    let operator = fusion.operator(&w_dims)?;
     let scalings = fusion.scalings.iter().map(Affine::of).collect::<Result<Vec<_>>>()?;
-    let group = usize::try_from(fusion.attributes.int("group", 1)).unwrap_or(1);
+    let group = fusion.group();
     let usual = fusion.x.tensor_type()?.and_then(|ty| usual_shape(&ty));
     let (session, activation, is_normalisation) = (session.clone(), fusion.activation, fusion.is_normalisation());
     Ok(Some(Box::new(move || {
@@ -104,7 +95,8 @@ pub(crate) fn read_constant<'g, T: Scalar>(
 /// number is unknown, or none.
 fn usual_shape(ty: &TensorType) -> Option<Vec<usize>> {
     let (batch, image) = ty.dims.as_ref()?.split_first()?;
-    std::iter::once(Some(batch.size().unwrap_or(1).max(1))).chain(image.iter().map(Dim::size)).collect()
+    let sizes = std::iter::once(Some(batch.size().unwrap_or(1))).chain(image.iter().map(Dim::size));
+    sizes.collect::<Option<_>>().map(with_an_image)
 }
 
 /// Where the tensors of a layer are among the inputs of the fused node.
@@ -147,9 +139,9 @@ impl<'a, T: Element> Call<'a, T> {
         self.plan.geometry().output_shape()
     }
 
-    /// The tensors that it reads.
-    pub(crate) fn inputs(&self) -> impl Iterator<Item = &'a [T]> {
-        std::iter::once(self.x).chain(self.residual)
+    /// The tensors that it reads: X, and the residual or nothing.
+    pub(crate) fn inputs(&self) -> [&'a [T]; 2] {
+        [self.x, self.residual.unwrap_or_default()]
     }
 
     /// Computes all of Y.
@@ -164,9 +156,8 @@ impl<'a, T: Element> Call<'a, T> {
     }
 
     fn into_output(self) -> Result<()> {
-        let inputs: Vec<_> = self.inputs().collect();
         // SAFETY: Y is of X's type, and these are all inputs.
-        unsafe { self.run.write(&self.output_shape(), &inputs, |y| self.compute(y)) }
+        unsafe { self.run.write(&self.output_shape(), &self.inputs(), |y| self.compute(y)) }
     }
 }
 

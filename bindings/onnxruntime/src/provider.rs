@@ -7,6 +7,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use convoke::{DType, bf16, f16};
 use ort_sys::{
     OrtAllocator, OrtApi, OrtApiBase, OrtEpDevice, OrtGraph, OrtHardwareDevice, OrtHardwareDeviceType,
     OrtKernelContext, OrtKeyValuePairs, OrtLogger, OrtMemoryInfo, OrtNode, OrtSessionOptions, OrtStatusPtr,
@@ -24,6 +25,7 @@ use crate::layer::{self, Inputs, Layer, Packing};
 use crate::options::Options;
 use crate::run::Run;
 use crate::session::Session;
+use crate::weights::Scalar;
 
 /// The provider's name. onnxruntime makes [`PREFIX`](crate::options::PREFIX) of it.
 pub(crate) const NAME: &CStr = c"Convoke";
@@ -387,10 +389,19 @@ unsafe extern "system" fn compile(
 
 /// Reads the layer of a fused node. The nodes of its graph are those that [`capability`] claimed.
 fn read_layer<'g>(session: &Arc<Session>, graph: Graph<'g>, fused: Node<'g>) -> Result<Packing<'g>> {
-    let inputs = Inputs::of(fused)?;
-    match claim_of_all(&graph.nodes()?)? {
-        Claim::Layer(fusion) => layer::read(session, &fusion, &inputs),
-        Claim::Concat(concat) => concat::read(session, &concat, &inputs),
+    let (claim, inputs) = (claim_of_all(&graph.nodes()?)?, Inputs::of(fused)?);
+    match claim.dtype() {
+        DType::F32 => read_as::<f32>(session, &claim, &inputs),
+        DType::F64 => read_as::<f64>(session, &claim, &inputs),
+        DType::F16 => read_as::<f16>(session, &claim, &inputs),
+        DType::BF16 => read_as::<bf16>(session, &claim, &inputs),
+    }
+}
+
+fn read_as<'g, T: Scalar>(session: &Arc<Session>, claim: &Claim<'g>, inputs: &Inputs) -> Result<Packing<'g>> {
+    match claim {
+        Claim::Layer(fusion) => layer::read::<T>(session, fusion, inputs),
+        Claim::Concat(concat) => concat::read::<T>(session, concat, inputs),
     }
 }
 

@@ -108,11 +108,7 @@ impl<T: Element> PackedLayer<T> {
                 plan => return Ok(Planned { plan: plan?, cache }),
             }
         }
-        // Without an image, weights are packed for one.
-        let mut usual = x_shape.to_vec();
-        if let Some(batch) = usual.first_mut() {
-            *batch = (*batch).max(1);
-        }
+        let usual = with_an_image(x_shape.to_vec());
         let cache = Arc::new(pack(&source.planner, &source.operator, &usual, &source.constants)?);
         let plan = cache.plan(x_shape)?;
         let mut sets = lock(&self.sets);
@@ -136,6 +132,14 @@ impl<T: Element> PackedLayer<T> {
     }
 }
 
+/// The shape of X, with one image where there is none: weights are packed for that.
+pub(crate) fn with_an_image(mut x_shape: Vec<usize>) -> Vec<usize> {
+    if let Some(batch) = x_shape.first_mut() {
+        *batch = (*batch).max(1);
+    }
+    x_shape
+}
+
 /// Plans for X of a shape and packs for it.
 pub(crate) fn pack<T: Element>(
     planner: &Planner,
@@ -149,7 +153,6 @@ pub(crate) fn pack<T: Element>(
 
 /// What a scaling does to each channel: `(x - mean) * factor + shift`.
 pub(crate) struct Affine {
-    op: &'static str,
     /// Whether one value stands for all channels.
     is_broadcast: bool,
     factors: Vec<f64>,
@@ -164,19 +167,18 @@ impl Affine {
             let floats = value.constant()?.map(|tensor| tensor.floats()).transpose()?.flatten();
             floats.ok_or_else(|| Failure::other("a scaling by tensors that are not constant floats"))
         };
-        let op = scaling.op();
         let is_broadcast = !matches!(scaling, Scaling::Normalisation { .. });
         Ok(match *scaling {
             Scaling::Normalisation { constants: [scale, shift, mean, variance], epsilon } => {
                 let epsilon = f64::from(epsilon);
                 let factors = read(scale)?.iter().zip(read(variance)?).map(|(s, v)| s / (v + epsilon).sqrt()).collect();
-                Self { op, is_broadcast, factors, means: read(mean)?, shifts: read(shift)? }
+                Self { is_broadcast, factors, means: read(mean)?, shifts: read(shift)? }
             }
             Scaling::Factors(factors) => {
-                Self { op, is_broadcast, factors: read(factors)?, means: vec![0.0], shifts: vec![0.0] }
+                Self { is_broadcast, factors: read(factors)?, means: vec![0.0], shifts: vec![0.0] }
             }
             Scaling::Shifts(shifts) => {
-                Self { op, is_broadcast, factors: vec![1.0], means: vec![0.0], shifts: read(shifts)? }
+                Self { is_broadcast, factors: vec![1.0], means: vec![0.0], shifts: read(shifts)? }
             }
         })
     }
@@ -193,9 +195,8 @@ impl Affine {
             [one] if self.is_broadcast => Ok(vec![one; channels.count]),
             _ if values.len() == channels.count => Ok(values.to_vec()),
             _ => Err(Failure::invalid(format_args!(
-                "{}: the constants of the {} behind it must have {} elements, one for each channel",
+                "{}: the constants of the BatchNormalization behind it must have {} elements, one for each channel",
                 operator.op_name(),
-                self.op,
                 channels.count
             ))),
         };
@@ -216,8 +217,8 @@ impl Affine {
 }
 
 /// Which output channel an element of W belongs to.
-struct OutputChannels {
-    count: usize,
+pub(crate) struct OutputChannels {
+    pub(crate) count: usize,
     /// Of one group.
     in_group: usize,
     /// Elements of W from one output channel to the next.
@@ -228,7 +229,7 @@ struct OutputChannels {
 
 impl OutputChannels {
     /// W is `(M, C / group, k...)` for Conv, and `(C, M / group, k...)` for ConvTranspose.
-    fn of(operator: &Operator, group: usize) -> Self {
+    pub(crate) fn of(operator: &Operator, group: usize) -> Self {
         let (shape, group) = (operator.weight_shape(), group.max(1));
         let taps: usize = shape.iter().skip(2).product();
         let (rows, columns) = (shape[0], shape[1]);

@@ -93,7 +93,8 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
             &[
                 Exception::new(Avx512, "gemm_*::*_gemm_*", 0, 20),
                 Exception::new(Avx512, "gemm_*::*_gemmt*", 0, 26),
-                Exception::new(Avx2, "gemm_*::*_gemm_*", 0, 10),
+                Exception::new(Avx2, "gemm_*::*_gemm_*", 0, 6),
+                Exception::new(Avx2, "gemm_f64::f64_gemm_4x8", 0, 10),
                 Exception::new(Neon, "gemm_*::*_gemmt*", 1, 0),
             ],
         ),
