@@ -262,14 +262,12 @@ impl<'g> Finder<'g> {
         let Some(x) = node.input(0)? else { return Ok(None) };
         let Some(ty) = x.tensor_type()? else { return Ok(None) };
         let (Some(dtype), Some(dims)) = (ty.dtype(), ty.dims) else { return Ok(None) };
-        if dims.len() < 3 {
-            return Ok(None);
-        }
+        let Some(channels_of_x) = dims.get(1) else { return Ok(None) };
         let Some(scaling @ Scaling::Normalisation { constants: [scale, ..], .. }) = normalisation(node, dtype)? else {
             return Ok(None);
         };
         let channels = scale.constant()?.map_or(0, |scale| scale.dims().iter().product());
-        if dims[1].size().is_some_and(|size| size as i64 != channels) {
+        if channels_of_x.size().is_some_and(|size| size as i64 != channels) {
             return Ok(None);
         }
         let mut attributes = Attributes::default();
