@@ -3,9 +3,11 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Operator};
+use convoke::{AutoPad, Conv, ConvTranspose, DType, Element, Geometry, Operator};
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+use super::is_short;
 
 /// An operator on inputs of one shape.
 #[derive(Debug, Clone)]
@@ -400,6 +402,18 @@ pub fn options(threads: RangeInclusive<usize>) -> impl Strategy<Value = Options>
 /// Layers with sizes at which plans and kernels are most likely to be wrong.
 pub fn hard() -> Vec<Layer> {
     convoke_tools::hard::layers().into_iter().map(|case| Layer::new(case.operator, case.x_shape)).collect()
+}
+
+/// The hard layers for tests that run them in every type. In short runs f16 and bf16 take turns,
+/// because both have the kernels of f32: they only convert to and from it.
+pub fn hard_in<T: Element>() -> Vec<Layer> {
+    let is_taken = |index: usize| match T::DTYPE {
+        _ if !is_short() => true,
+        DType::F16 => index.is_multiple_of(2),
+        DType::BF16 => !index.is_multiple_of(2),
+        _ => true,
+    };
+    hard().into_iter().enumerate().filter(|(index, _)| is_taken(*index)).map(|(_, layer)| layer).collect()
 }
 
 /// Layers that are large enough to be shared among threads.

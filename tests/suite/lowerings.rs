@@ -185,22 +185,22 @@ fn check_layers<T: Scalar>(layers: &[Layer], activations: &[Activation]) {
 
 #[test]
 fn hard_layers_agree_in_f32() {
-    check_layers::<f32>(&layers::hard(), &[Activation::None]);
+    check_layers::<f32>(&layers::hard_in::<f32>(), &[Activation::None]);
 }
 
 #[test]
 fn hard_layers_agree_in_f64() {
-    check_layers::<f64>(&layers::hard(), &[Activation::None]);
+    check_layers::<f64>(&layers::hard_in::<f64>(), &[Activation::None]);
 }
 
 #[test]
 fn hard_layers_agree_in_f16() {
-    check_layers::<convoke::f16>(&layers::hard(), &[Activation::None]);
+    check_layers::<convoke::f16>(&layers::hard_in::<convoke::f16>(), &[Activation::None]);
 }
 
 #[test]
 fn hard_layers_agree_in_bf16() {
-    check_layers::<convoke::bf16>(&layers::hard(), &[Activation::None]);
+    check_layers::<convoke::bf16>(&layers::hard_in::<convoke::bf16>(), &[Activation::None]);
 }
 
 #[test]
@@ -224,8 +224,8 @@ fn activations_agree_with_and_without_bias_and_residual() {
 
 #[test]
 fn a_planner_that_is_free_to_choose_is_right() {
-    fn check<T: Scalar>(layers: &[Layer]) {
-        for layer in layers {
+    fn check<T: Scalar>() {
+        for layer in &layers::hard_in::<T>() {
             let plan = Planner::new().plan::<T>(layer.operator.clone(), &layer.x_shape);
             let plan = plan.unwrap_or_else(|error| panic!("{layer}: {error}"));
             let _context = Context(|| format!("{}: {layer}", T::DTYPE));
@@ -239,7 +239,7 @@ fn a_planner_that_is_free_to_choose_is_right() {
             }
         }
     }
-    for_each_type!(check(&layers::hard()));
+    for_each_type!(check());
 }
 
 /// If rows have few pixels, `channel-gemm` multiplies two rows at once. It does not if a single

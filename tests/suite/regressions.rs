@@ -356,7 +356,10 @@ fn a_workspace_limit_does_not_change_a_bit() {
         layer(Conv::new([600, 1000, 1, 1]), [12, 1000, 1, 1]),
         layer(ConvTranspose::new([1000, 70, 3, 3]), [12, 1000, 1, 1]),
     ];
-    let smaller = layers.iter().map(|layer| check_type::<f32>(layer) + check_type::<f16>(layer)).sum::<usize>();
+    let mut smaller = layers.iter().map(check_type::<f32>).sum::<usize>();
+    if !is_short() {
+        smaller += layers.iter().map(check_type::<f16>).sum::<usize>();
+    }
     assert!(smaller > 0, "no plan took less than it wanted");
 }
 
