@@ -155,7 +155,7 @@ fn check_layer<T: Scalar>(layer: &Layer, activations: &[Activation], executed: &
     let plain = Operands::<T>::uniform(&geometry, 7);
     let fused = plain.clone().with_bias(&geometry).with_residual(&geometry);
     let cases = [(Oracle::new(&geometry, &plain), plain), (Oracle::new(&geometry, &fused), fused)];
-    for combination in Combination::all() {
+    for combination in Combination::distinct() {
         for &activation in activations {
             let Some(plan) = combination.plan::<T>(layer, |planner| planner.activation(activation)) else { continue };
             executed.push(combination);
@@ -175,7 +175,7 @@ fn check_layers<T: Scalar>(layers: &[Layer], activations: &[Activation]) {
     for layer in layers {
         check_layer::<T>(layer, activations, &mut executed);
     }
-    for combination in Combination::all() {
+    for combination in Combination::distinct() {
         let runs = executed.iter().filter(|&&c| c == combination).count();
         let expected = layers.iter().filter(|layer| accepts(combination.algorithm, &layer.geometry())).count();
         assert!(expected >= 2, "{combination}: only {expected} layers of the table fit it");
