@@ -106,8 +106,8 @@ fn bytes<T: Scalar>(values: &mut [T]) -> &mut [u8] {
 /// process; `CONVOKE_TRACE=1` prints the layers, the last of which caused it.
 fn check_guarded<T: Scalar>() {
     let trace = std::env::var_os("CONVOKE_TRACE").is_some();
-    let (layers, mut runs) = (layers::hard_in::<T>(), 0);
-    for (index, layer) in layers.iter().enumerate() {
+    let mut runs = 0;
+    for (index, layer) in layers::hard_in::<T>().iter().enumerate() {
         let geometry = layer.geometry();
         let mut operands = Operands::<T>::uniform(&geometry, 21);
         if index % 2 == 0 {
@@ -134,7 +134,7 @@ fn check_guarded<T: Scalar>() {
             runs += 1;
         }
     }
-    assert!(runs > layers.len(), "only {runs} runs of {} layers", layers.len());
+    assert!(runs > 500, "only {runs} runs");
 }
 
 #[test]

@@ -155,11 +155,7 @@ macro_rules! for_each_type {
         $function::<f32>($($argument),*);
         $function::<f64>($($argument),*);
         $function::<convoke::f16>($($argument),*);
-        // Under an emulator, bf16 is left to the random and the hard layers: like f16, it has the
-        // kernels of f32.
-        if !$crate::common::is_short() {
-            $function::<convoke::bf16>($($argument),*);
-        }
+        $function::<convoke::bf16>($($argument),*);
     };
 }
 

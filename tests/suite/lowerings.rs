@@ -183,24 +183,28 @@ fn check_layers<T: Scalar>(layers: &[Layer], activations: &[Activation]) {
     }
 }
 
+fn check_hard_layers<T: Scalar>() {
+    check_layers::<T>(&layers::hard_in::<T>(), &[Activation::None]);
+}
+
 #[test]
 fn hard_layers_agree_in_f32() {
-    check_layers::<f32>(&layers::hard_in::<f32>(), &[Activation::None]);
+    check_hard_layers::<f32>();
 }
 
 #[test]
 fn hard_layers_agree_in_f64() {
-    check_layers::<f64>(&layers::hard_in::<f64>(), &[Activation::None]);
+    check_hard_layers::<f64>();
 }
 
 #[test]
 fn hard_layers_agree_in_f16() {
-    check_layers::<convoke::f16>(&layers::hard_in::<convoke::f16>(), &[Activation::None]);
+    check_hard_layers::<convoke::f16>();
 }
 
 #[test]
 fn hard_layers_agree_in_bf16() {
-    check_layers::<convoke::bf16>(&layers::hard_in::<convoke::bf16>(), &[Activation::None]);
+    check_hard_layers::<convoke::bf16>();
 }
 
 #[test]
