@@ -356,8 +356,8 @@ fn packed_weights_serve_every_batch_and_spatial_size() {
         }
     }
     check::<f32>();
+    // Packs as f32 does, but converts. f64 has the same code as f32.
     if !is_short() {
-        check::<f64>();
         check::<convoke::bf16>();
     }
 }

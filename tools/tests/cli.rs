@@ -185,21 +185,22 @@ fn report_as_files() {
     assert_bad_input(&["report", "--output", path(&file.join("below"))], "does not exist, and cannot be made");
 }
 
-/// Ctrl-C in the middle of a long report. It comes later and later until a layer was measured,
+/// Ctrl-C in the middle of a report. It comes later and later until a layer was measured,
 /// because the machine may be busy.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_report_keeps_what_was_measured() {
     let dir = tempfile::tempdir().unwrap();
+    // A second for each of five layers. A slow machine needs more for the first.
     let layers = [2, 4, 8, 16, 32, 64].into_iter().map(|seconds| layers_until_interrupted(dir.path(), seconds));
-    assert!(layers.into_iter().any(|layers| (1..90).contains(&layers)));
+    assert!(layers.into_iter().any(|layers| (1..5).contains(&layers)));
 }
 
 /// The number of layers in a report that is told to end after some seconds.
 #[cfg(unix)]
 fn layers_until_interrupted(dir: &Path, seconds: u64) -> usize {
     let mut command = Command::new(env!("CARGO_BIN_EXE_convoke-tools"));
-    let command = command.args(["report", "--json", "--seconds", "0.5", "--output", path(dir)]);
+    let command = command.args(["report", "--json", "--seconds", "1", "--filter", "mbv2.dw", "--output", path(dir)]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_secs(seconds));
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
