@@ -83,6 +83,19 @@ fn caches_of_other_sizes_are_blocked_for() {
     assert_eq!(depthwise, [strips(3, 12), strips(3, 12), strips(2, 15), strips(4, 9)]);
 }
 
+/// A slow level 3 cache is asked less often: with larger blocks, the filters are read fewer times.
+/// The slow rate is far below that of a real machine, because the portable kernels are slow too.
+#[test]
+fn rates_of_other_caches_are_blocked_for() {
+    let conv = Conv::new([256, 256, 3, 3]).pads([1, 1, 1, 1]);
+    for (rate, blocks) in [(9.0, ", 7 blocks of 2 x 14 tiles,"), (1.0, ", 4 blocks of 3 x 14 tiles,")] {
+        let mut machine = Machine::emerald_rapids();
+        machine.l3_bytes_per_cycle = rate;
+        let details = pick(machine, Algorithm::Winograd, conv.clone(), [1, 256, 56, 56]);
+        assert!(details.contains(blocks), "{rate}: {details}");
+    }
+}
+
 #[test]
 fn an_isa_that_the_cpu_lacks_can_be_planned_for_and_not_run() {
     // The available ISAs depend on the host. ISAs of another architecture are missing on every
