@@ -6,7 +6,7 @@ use convoke_kernels::{DepthwiseKernel, DirectTable, Real};
 
 use super::grid::{Along, Grid};
 use crate::Geometry;
-use crate::lower::engine::RowPanels;
+use crate::exec::Line;
 use crate::machine::{Item, Machine, Work};
 
 /// A layer with its strips, and the kernels for it.
@@ -29,7 +29,7 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
         grid: &'a Grid,
         tiles: &'static [DepthwiseKernel<A>],
     ) -> Self {
-        let panels = RowPanels::new(grid.extent.div_ceil(grid.tile_step()), tiles.len());
+        let panels = grid.panels(tiles.len());
         Self {
             machine,
             geometry,
@@ -67,7 +67,11 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
 
     fn rows_of_planes(&self) -> Work {
         let (machine, geometry, grid) = (self.machine, self.geometry, self.grid);
-        let sums = self.tile_cycles(machine.prices().direct_loads) + self.columns_of_a_row();
+        // In tiles of a single row, no two taps share a load. Loads at any alignment cross a line as
+        // often as a vector is long, and take a slot for each of its lines.
+        let crossing = ((grid.nr - 1) * size_of::<A>()) as f64 / size_of::<Line>() as f64;
+        let load_slots = if grid.is_one_row { 1.0 + crossing } else { machine.prices().direct_loads };
+        let sums = self.tile_cycles(load_slots) + self.columns_of_a_row();
         // Of a dense layer, other lowerings hold the weights of several channels in registers,
         // which loads less than this estimate has it.
         let longer = if geometry.group == 1 { machine.prices().direct_copied_dense } else { 1.0 };
@@ -119,7 +123,7 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
 
     /// Vectors of an output channel, along rows, of which two tiles may share some.
     fn vectors_of_rows(&self, shares_vectors: bool) -> f64 {
-        let sharing = if shares_vectors { self.tile_count } else { 1 };
+        let sharing = if shares_vectors && !self.grid.is_one_row { self.tile_count } else { 1 };
         self.rows() * self.tiles[self.tile_rows - 1].vectors(self.grid.w.output, sharing)
     }
 

@@ -51,6 +51,9 @@ pub(super) struct Grid {
     pub(super) lanes: usize,
     /// Elements of a kernel's vectors; perhaps fewer.
     pub(super) nr: usize,
+    /// Whether the rows of tiles are the whole vectors of the only row of output, so that a tile has
+    /// several sums. That is done in planes: X would ask for masks in the middle of a tile.
+    pub(super) is_one_row: bool,
     /// The axes before H and W. Their taps are further planes.
     pub(super) outer: Vec<Axis>,
     pub(super) h: Axis,
@@ -71,7 +74,12 @@ pub(super) struct Grid {
 
 impl Grid {
     /// The rows of the planes, without strips; none where rows are too long.
-    pub(super) fn new(geometry: &Geometry, along: Along, lanes: usize, nr: usize) -> Option<Self> {
+    pub(super) fn new(
+        geometry: &Geometry,
+        along: Along,
+        (lanes, nr): (usize, usize),
+        is_one_row: bool,
+    ) -> Option<Self> {
         let (outer, h, w) = match *geometry.axes.as_slice() {
             [axis] if along == Along::Rows => (Vec::new(), Axis::UNIT, axis),
             [axis] => (Vec::new(), axis, Axis::UNIT),
@@ -87,7 +95,27 @@ impl Grid {
         };
         let outer_taps = outer.iter().try_fold(1_usize, |n, a| n.checked_mul(a.kernel))?;
         let channels = geometry.in_channels_per_group();
-        Some(Self { along, lanes, nr, outer, h, w, channels, outer_taps, phases, pitch, extent: 0, plane: 0 })
+        Some(Self {
+            along,
+            lanes,
+            nr,
+            is_one_row,
+            outer,
+            h,
+            w,
+            channels,
+            outer_taps,
+            phases,
+            pitch,
+            extent: 0,
+            plane: 0,
+        })
+    }
+
+    /// The tiles of a strip with kernels of up to `most` rows.
+    pub(super) fn panels(&self, most: usize) -> RowPanels {
+        let rows = if self.is_one_row { self.w.output / self.nr } else { self.extent.div_ceil(self.tile_step()) };
+        RowPanels::new(rows.max(1), most)
     }
 
     /// Rows of a plane for a strip of `extent` output rows.
@@ -231,7 +259,11 @@ impl Grid {
         // A step leads to the next tap of a column, and to the next row of a tile. Where a strip has
         // neither, it may be as large as any stride.
         let has_steps = self.tile_step() < self.extent || groups.iter().any(|(taps, _)| *taps > 1);
-        let step = if has_steps { self.tile_step() * self.h.stride * self.pitch } else { 0 };
+        let step = match has_steps {
+            true => self.tile_step() * self.h.stride * self.pitch,
+            false if self.is_one_row => self.nr,
+            false => 0,
+        };
         TapTable::new(&groups, step)
     }
 

@@ -12,6 +12,7 @@
 //! whole vectors. Tiles of rows are summed from there, in one of two orientations:
 //!
 //! * rows: vectors run along W. The planes of one channel are a few KiB, and stay in the L1 cache.
+//!   The vectors of a single row are the rows of tiles.
 //! * channels: vectors run along as many groups as a vector has lanes. This is for rows that are
 //!   too short to fill vectors.
 //!
@@ -109,20 +110,29 @@ fn best_plan<T: Element>(
     // The narrow kernels have no stride.
     let fits = |w: &Axis| w.stride == 1 && kernels.narrow().first().is_some_and(|kernel| w.output <= kernel.nr());
     let is_narrow = request.geometry.axes.last().is_some_and(fits);
-    let orientations = [
-        Orientation { along: Along::Rows, tiles: if is_narrow { kernels.narrow() } else { kernels.rows() } },
-        Orientation { along: Along::Channels, tiles: kernels.channels() },
-    ];
+    let rows = Orientation {
+        along: Along::Rows,
+        tiles: if is_narrow { kernels.narrow() } else { kernels.rows() },
+        is_one_row: false,
+    };
+    let channels = Orientation { along: Along::Channels, tiles: kernels.channels(), is_one_row: false };
     let alone = Request { threads: 1, ..*request };
-    let (_, orientation) = orientations
+    let cycles = |orientation: Orientation<T::Acc>| {
+        let plan = DepthwisePlan::new(&alone, kernels, orientation, is_direct, usize::MAX)?;
+        Some((plan.work.cycles(), orientation))
+    };
+    let (least, mut orientation) = [rows, channels]
         .into_iter()
         .filter(|Orientation { along, .. }| {
             request.layout.is_none_or(|layout| *layout == WeightLayout::Depthwise { along: *along })
         })
-        .filter_map(|orientation| {
-            let plan = DepthwisePlan::new(&alone, kernels, orientation, is_direct, usize::MAX)?;
-            Some((plan.work.cycles(), orientation))
-        })
+        .filter_map(cycles)
         .reduce(|a, b| if b.0 < a.0 { b } else { a })?;
+    // Tiles of a single row are not compared with vectors along channels: each of their loads is for
+    // one tap, and CPUs differ too much in what loads cost that cross cache lines.
+    if orientation.along == Along::Rows && request.geometry.axes.len() == 1 {
+        let one_row = cycles(Orientation { is_one_row: true, ..rows });
+        orientation = one_row.filter(|(cycles, _)| *cycles < least).map_or(orientation, |(_, one_row)| one_row);
+    }
     DepthwisePlan::new(request, kernels, orientation, is_direct, most_bytes)
 }

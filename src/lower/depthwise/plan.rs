@@ -6,7 +6,6 @@ use super::cost::DepthwiseCost;
 use super::grid::{Along, Grid, MOST_BYTES};
 use crate::element::Element;
 use crate::lower::contract::Request;
-use crate::lower::engine::RowPanels;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::machine::{Item, Work};
 
@@ -27,6 +26,8 @@ pub(super) struct Orientation<A: Real> {
     pub(super) along: Along,
     /// One kernel for each number of rows from 1 on.
     pub(super) tiles: &'static [DepthwiseKernel<A>],
+    /// Whether the vectors of a single row are the rows of tiles: `Grid::is_one_row`.
+    pub(super) is_one_row: bool,
 }
 
 /// What was decided for one orientation, without tables.
@@ -62,13 +63,13 @@ impl<A: Real> DepthwisePlan<A> {
         is_direct: bool,
         most_bytes: usize,
     ) -> Option<Self> {
-        let Orientation { along, tiles } = orientation;
+        let Orientation { along, tiles, is_one_row } = orientation;
         let geometry = request.geometry;
-        let grid = Grid::new(geometry, along, kernels.lanes(), tiles.last()?.nr())?;
+        let grid = Grid::new(geometry, along, (kernels.lanes(), tiles.last()?.nr()), is_one_row)?;
         let channels_len = grid.channels.checked_mul(geometry.input_spatial())?;
         let widened_len = if T::DIRECT { 0 } else { channels_len };
         let mut draft = DepthwiseDraft { request, grid, tiles, direct_table: None, widened_len, is_direct, most_bytes };
-        if widened_len.checked_mul(size_of::<A>())? <= MOST_BYTES.min(most_bytes) {
+        if !is_one_row && widened_len.checked_mul(size_of::<A>())? <= MOST_BYTES.min(most_bytes) {
             draft.read_x();
         }
         draft.cut()?;
@@ -85,7 +86,7 @@ impl<A: Real> DepthwisePlan<A> {
 
     /// The kernel of the highest tiles of a strip.
     pub(super) fn kernel(&self) -> &'static str {
-        let panels = RowPanels::new(self.grid.extent.div_ceil(self.grid.tile_step()), self.tiles.len());
+        let panels = self.grid.panels(self.tiles.len());
         self.tiles[panels.height(0) - 1].name()
     }
 }

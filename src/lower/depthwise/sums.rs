@@ -104,6 +104,9 @@ impl<T: Element> Depthwise<T> {
         let w = &io.weights[channels.start * w_plane..channels.end * w_plane];
         let (table, x, x_plane) = match source {
             DepthwiseSource::X { table, x, step } => (table, x, step),
+            DepthwiseSource::Planes { x, step } if grid.is_one_row => {
+                return self.one_row(x, step, channels, w, into);
+            }
             DepthwiseSource::Planes { x, step } => {
                 return self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
                     let input = DepthwiseInput {
@@ -137,6 +140,50 @@ impl<T: Element> Depthwise<T> {
                 kernel.run_direct(&input, &mut y.from(from), layout, &epilogue.from(from));
             }
         });
+    }
+
+    /// Sums the planes of a single row: the whole vectors as the rows of tiles, and then what is
+    /// left of a vector.
+    fn one_row(
+        &self,
+        x: &[T::Acc],
+        x_plane: usize,
+        channels: &Range<usize>,
+        w: &[T::Acc],
+        into: &mut RowsInto<'_, '_, T::Acc>,
+    ) {
+        let (grid, tiles) = (&self.plan.grid, self.plan.tiles);
+        let (nr, width) = (grid.nr, grid.w.output);
+        let RowsInto { y, layout, epilogue } = into;
+        let mut run = |vector: usize, height: usize, tiles_len: usize, width: usize| {
+            let input = DepthwiseInput {
+                taps: &self.taps,
+                groups: 0..self.taps.groups(),
+                w,
+                w_plane: self.taps.weights(),
+                x: x.get(vector * nr..).unwrap_or(&[]),
+                x_plane,
+                x_vector: nr,
+                planes: channels.len(),
+                tiles: tiles_len,
+            };
+            let (from, layout) = (vector * nr, DepthwiseOutput { width, row: nr, plane: layout.plane });
+            tiles[height - 1].run(&input, &mut y.from(from), &layout, &epilogue.from(from));
+        };
+        let (vectors, rest) = (width / nr, width % nr);
+        if vectors > 0 {
+            let panels = RowPanels::new(vectors, tiles.len());
+            // Panels have one of two heights, and the higher ones come first.
+            let is_high = |panel: &usize| panels.height(*panel) == panels.height(0);
+            let high = (0..panels.count()).take_while(is_high).count();
+            run(0, panels.height(0), high, nr);
+            if high < panels.count() {
+                run(panels.start(high), panels.height(high), panels.count() - high, nr);
+            }
+        }
+        if rest > 0 {
+            run(vectors, 1, 1, rest);
+        }
     }
 
     /// Sums output channel number `output` of each group of a unit, with vectors along groups, and
