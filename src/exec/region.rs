@@ -15,6 +15,7 @@
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
 use convoke_kernels::{Dest, Isa, Residual, stream};
 
@@ -141,7 +142,42 @@ impl<T: Element> Region<'_, T> {
         let row = unsafe { core::slice::from_raw_parts_mut(self.y.add(at).cast::<MaybeUninit<T>>(), sums.len()) };
         stream::narrow(isa, sums, row);
     }
+
+    /// Rounds rows of `columns` finished sums to T, and stores the columns `stored` of each. Those of
+    /// row i go to Y from element `at + i * ld` on. Many rows are rounded by one call, because a call
+    /// for each short row takes longer than the row.
+    pub(crate) fn store_rows(
+        &self,
+        isa: Isa,
+        sums: &[T::Acc],
+        columns: usize,
+        stored: Range<usize>,
+        (at, ld): (usize, usize),
+    ) {
+        let mut buffer = [MaybeUninit::<T>::uninit(); ROUNDED_ELEMENTS];
+        let rows = ROUNDED_ELEMENTS / columns;
+        if rows == 0 {
+            for (i, row) in sums.chunks(columns).enumerate() {
+                self.store(isa, &row[stored.clone()], at + i * ld);
+            }
+            return;
+        }
+        for (part, sums) in sums.chunks(rows * columns).enumerate() {
+            let values = &mut buffer[..sums.len()];
+            stream::narrow(isa, sums, values);
+            for (i, row) in values.chunks(columns).enumerate() {
+                let (row, at) = (&row[stored.clone()], at + (part * rows + i) * ld);
+                self.check(at, row.len());
+                assert!(at <= self.len && row.len() <= self.len - at);
+                // SAFETY: as in store(); the buffer is no part of Y.
+                unsafe { self.y.add(at).cast::<MaybeUninit<T>>().copy_from_nonoverlapping(row.as_ptr(), row.len()) };
+            }
+        }
+    }
 }
+
+/// Elements that [`Region::store_rows`] rounds at a time, on the stack.
+const ROUNDED_ELEMENTS: usize = 256;
 
 impl<T: Copy> Region<'_, T> {
     pub(crate) fn shape(&self) -> &Shape {

@@ -211,6 +211,12 @@ impl<'a, T: Element> Sink<'a, '_, T> {
             let first = i * most;
             let rows = &mut buffer[..bias.len() * pixels];
             for (c, (row, bias)) in rows.chunks_mut(pixels).zip(bias).enumerate() {
+                if matches!(self.io.residual, Addend::None) {
+                    for (value, pixel) in row.iter_mut().zip(tile.chunks(nr)) {
+                        *value = pixel[first + c] + *bias;
+                    }
+                    continue;
+                }
                 for (value, pixel) in row.iter_mut().zip(tile.chunks(nr)) {
                     *value = pixel[first + c];
                 }
@@ -218,6 +224,10 @@ impl<'a, T: Element> Sink<'a, '_, T> {
             }
             // All at once: an activation takes long to begin.
             self.activate(rows);
+            if step == 1 {
+                self.io.y.store_rows(self.finish.isa, rows, pixels, 0..pixels, (at + first * ldy, ldy));
+                continue;
+            }
             for (c, row) in rows.chunks(pixels).enumerate() {
                 self.store(row, at + (first + c) * ldy, step);
             }
@@ -229,15 +239,19 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         let (at, ldy) = (place.at, place.ldy);
         place.for_each_run(columns, |LaneRun { from, offset, len }| {
             for ((i, row), bias) in tile.chunks_exact_mut(columns).enumerate().zip(bias) {
-                self.add(&mut row[from..from + len], *bias, at + i * ldy + offset, 1);
+                let row = &mut row[from..from + len];
+                if matches!(self.io.residual, Addend::None) {
+                    row.iter_mut().for_each(|sum| *sum = *sum + *bias);
+                } else {
+                    self.add(row, *bias, at + i * ldy + offset, 1);
+                }
             }
         });
         // All at once, as above; lanes that are not stored do not matter.
-        self.activate(&mut tile[..bias.len() * columns]);
+        let tile = &mut tile[..bias.len() * columns];
+        self.activate(tile);
         place.for_each_run(columns, |LaneRun { from, offset, len }| {
-            for (i, row) in tile.chunks_exact(columns).enumerate().take(bias.len()) {
-                self.store(&row[from..from + len], at + i * ldy + offset, 1);
-            }
+            self.io.y.store_rows(self.finish.isa, tile, columns, from..from + len, (at + offset, ldy));
         });
     }
 }

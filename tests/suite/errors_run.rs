@@ -292,7 +292,10 @@ struct Sizes<T> {
 impl<T: Scalar> Sizes<T> {
     fn new(operator: Operator, channels: usize) -> Self {
         let sizes = [[1, 7, 9], [1, 1, 1], [3, 2, 40], [1, 30, 31], [1, 5, 1]];
-        let shapes = sizes.map(|[n, h, w]| vec![n, channels, h, w]);
+        Self::of_shapes(operator, sizes.map(|[n, h, w]| vec![n, channels, h, w]).to_vec())
+    }
+
+    fn of_shapes(operator: Operator, shapes: Vec<Vec<usize>>) -> Self {
         let geometry = operator.geometry(&shapes[0]).unwrap();
         let weights = Operands::<T>::uniform(&geometry, 44).with_bias(&geometry);
         let input = |x_shape: Vec<usize>| {
@@ -360,6 +363,33 @@ fn packed_weights_serve_every_batch_and_spatial_size() {
     if !is_short() {
         check::<convoke::bf16>();
     }
+}
+
+/// On one axis, depthwise sums long rows in tiles of several vectors, which short rows do not fill:
+/// here from the same weights, at widths around those of vectors and tiles.
+#[test]
+fn packed_weights_of_one_axis_serve_rows_of_any_length() {
+    fn check<T: Scalar>() {
+        let conv = || Conv::new([6, 1, 3]).group(6).pads([2, 2]);
+        let widths = [1, 5, 17, 40, 129, 700];
+        let operators = [conv(), conv().dilations([64]).pads([64, 64]), conv().strides([3])]
+            .map(|conv| Sizes::<T>::of_shapes(conv.into(), widths.map(|width| vec![2, 6, width]).to_vec()));
+        for combination in Combination::all().filter(|c| c.algorithm == Algorithm::Depthwise) {
+            for (operator, first) in operators.iter().flat_map(|operator| [0, 2, 5].map(|first| (operator, first))) {
+                assert!(operator.check(combination, first), "{combination}");
+            }
+        }
+    }
+    check::<f32>();
+    check::<convoke::f16>();
+
+    let planner = Planner::new().isa(convoke::Isa::Portable).algorithm(Algorithm::Depthwise);
+    let kernel = |width| {
+        let conv = Conv::new([6, 1, 3]).group(6).dilations([64]).pads([64, 64]);
+        let plan = planner.plan::<f32>(conv, &[1, 6, width]).unwrap();
+        plan.explain().details().split(' ').next().unwrap().to_owned()
+    };
+    assert_eq!([kernel(700), kernel(17)], ["f32_dw_3x8", "f32_dw_1x8"].map(String::from));
 }
 
 /// A pool of eight that ran a plan for one thread on one thread, without a word.

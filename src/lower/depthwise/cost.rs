@@ -67,8 +67,8 @@ impl<'a, A: Real> DepthwiseCost<'a, A> {
 
     fn rows_of_planes(&self) -> Work {
         let (machine, geometry, grid) = (self.machine, self.geometry, self.grid);
-        // In tiles of a single row, no two taps share a load. Loads at any alignment cross a line as
-        // often as a vector is long, and take a slot for each of its lines.
+        // In tiles of a single row, no two taps share a load. A load takes a slot for each cache line
+        // that it touches: one, and `crossing` more on average, as it begins at any element of a line.
         let crossing = ((grid.nr - 1) * size_of::<A>()) as f64 / size_of::<Line>() as f64;
         let load_slots = if grid.is_one_row { 1.0 + crossing } else { machine.prices().direct_loads };
         let sums = self.tile_cycles(load_slots) + self.columns_of_a_row();

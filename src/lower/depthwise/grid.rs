@@ -257,7 +257,7 @@ impl Grid {
             groups.push((taps, offsets));
         }
         // A step leads to the next tap of a column, and to the next row of a tile. Where a strip has
-        // neither, it may be as large as any stride.
+        // neither, it may be as large as any stride. Of a single row, a step is a vector.
         let has_steps = self.tile_step() < self.extent || groups.iter().any(|(taps, _)| *taps > 1);
         let step = match has_steps {
             true => self.tile_step() * self.h.stride * self.pitch,

@@ -7,7 +7,7 @@
 //! or H where vectors run along channels.
 //!
 //! A unit of work is a strip of H of one outer position of a group, or of several groups where
-//! planes are small. Kernels read X itself where they can. Otherwise the input of a unit is copied
+//! planes are small. Kernels read X itself where they can, and that is not dearer. Otherwise the input of a unit is copied
 //! into padded planes, split by phases where W has a stride, so that every tap is a shifted view of
 //! whole vectors. Tiles of rows are summed from there, in one of two orientations:
 //!
