@@ -156,12 +156,7 @@ impl<T: Element> Region<'_, T> {
     ) {
         let mut buffer = [MaybeUninit::<T>::uninit(); ROUNDED_ELEMENTS];
         let rows = ROUNDED_ELEMENTS / columns;
-        if rows == 0 {
-            for (i, row) in sums.chunks(columns).enumerate() {
-                self.store(isa, &row[stored.clone()], at + i * ld);
-            }
-            return;
-        }
+        assert!(rows > 0, "rows are those of a tile");
         for (part, sums) in sums.chunks(rows * columns).enumerate() {
             let values = &mut buffer[..sums.len()];
             stream::narrow(isa, sums, values);

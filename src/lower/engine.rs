@@ -68,6 +68,11 @@ impl RowPanels {
         p < self.taller
     }
 
+    /// The taller ones and the lower ones of some panels.
+    pub(crate) fn runs(&self, panels: &Range<usize>) -> [Range<usize>; 2] {
+        [panels.start..panels.end.min(self.taller), panels.start.max(self.taller)..panels.end]
+    }
+
     /// The rows of some panels.
     pub(crate) fn rows(&self, panels: &Range<usize>) -> Range<usize> {
         self.start(panels.start)..self.start(panels.end)
@@ -455,8 +460,7 @@ impl<T: Real> SpatialTiles<T> {
         vectors: usize,
         mut tiles: impl FnMut(&'static SpatialKernel<T>, Range<usize>, usize),
     ) {
-        let taller = panels.start..panels.end.min(self.panels.taller);
-        let lower = panels.start.max(self.panels.taller)..panels.end;
+        let [taller, lower] = self.panels.runs(&panels);
         let mut vector = 0;
         while vector < vectors {
             let width = self.width(vectors - vector);

@@ -158,6 +158,15 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         }
     }
 
+    /// Does the same as [`add`](Self::add) for a row of a tile. A bias alone is added here, because a
+    /// call for the ISA takes longer than so short a row.
+    fn add_to_short(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize, step: usize) {
+        match self.io.residual {
+            Addend::None => sums.iter_mut().for_each(|sum| *sum = *sum + bias),
+            Addend::Tensor(_) | Addend::Output => self.add(sums, bias, at, step),
+        }
+    }
+
     fn activate(&self, sums: &mut [T::Acc]) {
         stream::activate(self.finish.isa, self.finish.activation, sums);
     }
@@ -211,16 +220,10 @@ impl<'a, T: Element> Sink<'a, '_, T> {
             let first = i * most;
             let rows = &mut buffer[..bias.len() * pixels];
             for (c, (row, bias)) in rows.chunks_mut(pixels).zip(bias).enumerate() {
-                if matches!(self.io.residual, Addend::None) {
-                    for (value, pixel) in row.iter_mut().zip(tile.chunks(nr)) {
-                        *value = pixel[first + c] + *bias;
-                    }
-                    continue;
-                }
                 for (value, pixel) in row.iter_mut().zip(tile.chunks(nr)) {
                     *value = pixel[first + c];
                 }
-                self.add(row, *bias, at + (first + c) * ldy, step);
+                self.add_to_short(row, *bias, at + (first + c) * ldy, step);
             }
             // All at once: an activation takes long to begin.
             self.activate(rows);
@@ -239,12 +242,7 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         let (at, ldy) = (place.at, place.ldy);
         place.for_each_run(columns, |LaneRun { from, offset, len }| {
             for ((i, row), bias) in tile.chunks_exact_mut(columns).enumerate().zip(bias) {
-                let row = &mut row[from..from + len];
-                if matches!(self.io.residual, Addend::None) {
-                    row.iter_mut().for_each(|sum| *sum = *sum + *bias);
-                } else {
-                    self.add(row, *bias, at + i * ldy + offset, 1);
-                }
+                self.add_to_short(&mut row[from..from + len], *bias, at + i * ldy + offset, 1);
             }
         });
         // All at once, as above; lanes that are not stored do not matter.

@@ -171,15 +171,9 @@ impl<T: Element> Depthwise<T> {
             tiles[height - 1].run(&input, &mut y.from(from), &layout, &epilogue.from(from));
         };
         let (vectors, rest) = (width / nr, width % nr);
-        if vectors > 0 {
-            let panels = RowPanels::new(vectors, tiles.len());
-            // Panels have one of two heights, and the higher ones come first.
-            let is_high = |panel: &usize| panels.height(*panel) == panels.height(0);
-            let high = (0..panels.count()).take_while(is_high).count();
-            run(0, panels.height(0), high, nr);
-            if high < panels.count() {
-                run(panels.start(high), panels.height(high), panels.count() - high, nr);
-            }
+        let panels = RowPanels::new(vectors, tiles.len());
+        for same in panels.runs(&(0..panels.count())).into_iter().filter(|same| !same.is_empty()) {
+            run(panels.start(same.start), panels.height(same.start), same.len(), nr);
         }
         if rest > 0 {
             run(vectors, 1, 1, rest);
