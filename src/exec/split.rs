@@ -414,13 +414,13 @@ pub(crate) fn prove(split: &dyn Split, shape: &Shape) -> Result<(), String> {
                 return;
             }
             patch.for_each_run(shape, |at, count| {
-                for (i, taken) in is_taken[at..at + count].iter_mut().enumerate() {
-                    if core::mem::replace(taken, true) {
-                        error.get_or_insert_with(|| {
-                            format!("element {} has two tasks, the later is task {task}", at + i)
-                        });
-                    }
+                let run = &mut is_taken[at..at + count];
+                // A sum has no early exit, so that it takes whole vectors.
+                if run.iter().map(|taken| usize::from(*taken)).sum::<usize>() > 0 {
+                    let twice = at + run.iter().position(|taken| *taken).unwrap_or(0);
+                    error.get_or_insert_with(|| format!("element {twice} has two tasks, the later is task {task}"));
                 }
+                run.fill(true);
             });
         });
     }

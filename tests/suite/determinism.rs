@@ -78,10 +78,10 @@ fn counts<T: Scalar>() -> &'static [usize] {
     if is_short() || T::DTYPE != DType::F32 { &[1, 3] } else { &[1, 2, 3] }
 }
 
-/// Pools of these numbers of threads, in short runs of the largest one alone.
+/// Pools of these numbers of threads but one, which is as without a pool; in short runs the largest alone.
 fn pools<T: Scalar>() -> Vec<ThreadPool> {
     let counts = counts::<T>();
-    let counts = if is_short() { &counts[counts.len() - 1..] } else { counts };
+    let counts = if is_short() { &counts[counts.len() - 1..] } else { &counts[1..] };
     counts.iter().map(|&threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap()).collect()
 }
 
