@@ -306,7 +306,7 @@ def picture(data, path):
 def readme(data):
     """Replaces the text between the markers of README.md and of docs/figures.md."""
     target = ROOT / "benches/figures"
-    rows, summary = table(data)
+    rows, summed = table(data)
     target.mkdir(exist_ok=True)
     picture(data, target / "compare.svg")
     facts = [f"* {line}" for line in conditions(data)]
@@ -316,9 +316,9 @@ def readme(data):
         "figures",
         [
             "\n".join([*facts[:3], *facts[6:]]),  # the machine, the versions, what was timed; whether it was interrupted
-            *summary,
+            *(paragraph for paragraph in summed if paragraph not in faults(data) + overhead(data)),
             f"{image}(benches/figures/compare.svg)",
-            "[All figures](docs/figures.md), and how each library was called. `tools/compare/run --readme` writes this block and that page.",
+            "[All figures](docs/figures.md#single-layers), and how each library was called. `tools/compare/run --readme` writes this block and that page.",
         ],
     )
     replace(
@@ -326,7 +326,7 @@ def readme(data):
         "figures",
         [
             "\n".join([*facts, "* With Winograd, the multiply-adds of the definition are counted, so that figures exceed the FMA peak."]),
-            *summary,
+            *summed,
             f"{image}(../benches/figures/compare.svg)",
             rows,
             "This block is written by `tools/compare/run --readme`.",

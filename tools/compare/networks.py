@@ -53,7 +53,7 @@ TOLERANCE = 1e-3
 def parse():
     parser = argparse.ArgumentParser(prog="tools/compare/run --networks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, "network", PEERS, PEERS, seconds=1, timeout=600, results="networks.json")
-    parser.add_argument("--readme", action="store_true", help="also write table and picture into README.md")
+    parser.add_argument("--readme", action="store_true", help="also write the summary into README.md, the table into docs/figures.md, and the picture")
     options = parser.parse_args()
     check_options(parser, options, PEERS)
     if "onnxruntime" not in options.peers:
@@ -338,21 +338,32 @@ def picture(data, path):
 
 
 def readme(data):
-    """Replaces the text between the markers of README.md."""
+    """Replaces the text between the markers of README.md, which has the summary, and of docs/figures.md, which has the table too."""
     target = ROOT / "benches/figures"
     rows, summed = table(data)
     target.mkdir(exist_ok=True)
     picture(data, target / "networks.svg")
     facts = [f"* {line}" for line in conditions(data)]
+    image = "![How many times as fast as onnxruntime alone each engine is on each network]"
     replace(
         ROOT / "README.md",
         "networks",
         [
-            "\n".join([*facts[:4], *facts[5:]]),  # all but how each is called, which docs/measuring.md says
+            "\n".join([*facts[:2], *facts[6:]]),  # the machine and the versions; whether it was interrupted
+            *(paragraph for paragraph in summed if paragraph not in faults(data)),
+            f"{image}(benches/figures/networks.svg)",
+            "[All figures](docs/figures.md#whole-networks). `tools/compare/run --networks --readme` writes this block and that page.",
+        ],
+    )
+    replace(
+        ROOT / "docs/figures.md",
+        "networks",
+        [
+            "\n".join(facts),
             *summed,
-            "![How many times as fast as onnxruntime alone each engine is on each network](benches/figures/networks.svg)",
+            f"{image}(../benches/figures/networks.svg)",
             rows,
-            "[How it was measured](docs/measuring.md#whole-networks). `tools/compare/run --networks --readme` writes this block.",
+            "This block is written by `tools/compare/run --networks --readme`.",
         ],
     )
 

@@ -160,10 +160,11 @@ class Files(unittest.TestCase):
             common.replace(page, "networks", ["new", "rows"])
             self.assertEqual(page.read_text(), "head\n<!-- networks -->\nnew\n\nrows\n<!-- /networks -->\n<!-- figures -->\nlayers\n<!-- /figures -->\n")
 
-    def test_the_readme_has_the_markers_before_those_of_the_layers(self):
-        text = (common.ROOT / "README.md").read_text()
-        places = [text.index(f"<!-- {marker} -->") for marker in ("networks", "/networks", "figures", "/figures")]
-        self.assertEqual(places, sorted(places))
+    def test_both_pages_have_the_markers_before_those_of_the_layers(self):
+        for page in ("README.md", "docs/figures.md"):
+            text = (common.ROOT / page).read_text()
+            places = [text.index(f"<!-- {marker} -->") for marker in ("networks", "/networks", "figures", "/figures")]
+            self.assertEqual(places, sorted(places))
 
 
 class Options(unittest.TestCase):
