@@ -163,7 +163,7 @@ impl FromStr for Algorithm {
 pub enum Accuracy {
     /// Direct sums of products only.
     Strict,
-    /// Fast algorithms whose error stays within 3e-5 of the output's root mean square.
+    /// Fast algorithms whose error stays within 5e-5 of the output's root mean square.
     #[default]
     Standard,
     /// Fast algorithms beyond that.

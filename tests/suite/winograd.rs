@@ -1,7 +1,9 @@
 //! Tests of Winograd's algorithm alone: its accuracy, its fallbacks, and its sizes.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, is_short, isas, layer};
-use convoke::{Accuracy, Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Op, Plan, Planner, Threads, reference};
+use convoke::{
+    Accuracy, Activation, Algorithm, Conv, ConvTranspose, ErrorKind, Machine, Op, Plan, Planner, Threads, reference,
+};
 use convoke_tools::data::{Random, Scalar};
 
 /// Plans that are forced to Winograd, on every ISA.
@@ -83,41 +85,56 @@ fn the_error_stays_within_what_each_accuracy_promises() {
             layer(Conv::new([32, channels, 3, 3, 3]).pads([1; 6]), [1, channels, 2, 10, 10]),
             layer(Conv::new([16, channels, 5, 5]).strides([2, 2]).pads([2; 4]), [1, channels, 28, 28]),
             layer(ConvTranspose::new([channels, 4, 4, 4]).strides([2, 2]).pads([1; 4]), [1, channels, 14, 14]),
+            layer(Conv::new([16, channels, 5, 5]).pads([2, 2, 2, 2]), [1, channels, 28, 28]),
+            layer(Conv::new([16, channels, 5]).pads([2, 2]), [1, channels, 200]),
         ]
     };
+    // The most steps that are summed in one go, and so many outputs that rare errors are among them.
+    let longest_sums = [
+        layer(Conv::new([16, 192, 3, 3]).pads([1, 1, 1, 1]), [1, 192, 70, 70]),
+        layer(Conv::new([16, 192, 5, 5]).pads([2, 2, 2, 2]), [1, 192, 56, 56]),
+    ];
     println!("| layer | C | inputs | kernel | error, RMS | maximum |\n|---|---:|---|---|---:|---:|");
     let mut kernels = std::collections::BTreeSet::new();
+    let mut check = |layer: &Layer, channels: usize, inputs: Inputs| {
+        let sample = Sample::new(layer, inputs);
+        for accuracy in [Accuracy::Strict, Accuracy::Standard, Accuracy::Fast] {
+            let planner = Planner::new().accuracy(accuracy);
+            let planner = match accuracy {
+                Accuracy::Strict if layer.geometry().op == Op::Conv => planner.algorithm(Algorithm::ImplicitGemm),
+                Accuracy::Strict => planner.algorithm(Algorithm::Transposed),
+                _ => planner.algorithm(Algorithm::Winograd),
+            };
+            let plan = planner.plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
+            let (kernel, (rms, most)) = (plan.kernel().to_owned(), sample.error(&plan));
+            println!(
+                "| {:?} on {:?} | {channels} | {inputs:?} | `{kernel}` | {rms:.1e} | {most:.1e} |",
+                layer.geometry().weight_shape(),
+                layer.x_shape
+            );
+            let bound = match accuracy {
+                Accuracy::Strict => 1e-5,
+                Accuracy::Standard => 5e-5,
+                _ => 2e-4,
+            };
+            assert!(most <= bound, "{kernel} with {channels} channels, {inputs:?}: {most:e}");
+            kernels.insert(kernel);
+        }
+    };
     let channels: &[usize] = if is_short() { &[3, 64] } else { &[3, 64, 256, 2048] };
     for &channels in channels {
         // The reference takes long for the sums of the longest layers.
-        let count = if channels > 256 { 2 } else { 9 };
-        for layer in layers(channels).into_iter().take(count) {
+        let count = if channels > 256 { 2 } else { 11 };
+        for layer in layers(channels).iter().take(count) {
             for inputs in [Inputs::Uniform, Inputs::Normal, Inputs::Relu, Inputs::Growing] {
-                let sample = Sample::new(&layer, inputs);
-                for accuracy in [Accuracy::Strict, Accuracy::Standard, Accuracy::Fast] {
-                    let planner = Planner::new().accuracy(accuracy);
-                    let planner = match accuracy {
-                        Accuracy::Strict if layer.geometry().op == Op::Conv => {
-                            planner.algorithm(Algorithm::ImplicitGemm)
-                        }
-                        Accuracy::Strict => planner.algorithm(Algorithm::Transposed),
-                        _ => planner.algorithm(Algorithm::Winograd),
-                    };
-                    let plan = planner.plan::<f32>(layer.operator.clone(), &layer.x_shape).unwrap();
-                    let (kernel, (rms, most)) = (plan.kernel().to_owned(), sample.error(&plan));
-                    println!(
-                        "| {:?} on {:?} | {channels} | {inputs:?} | `{kernel}` | {rms:.1e} | {most:.1e} |",
-                        layer.geometry().weight_shape(),
-                        layer.x_shape
-                    );
-                    let bound = match accuracy {
-                        Accuracy::Strict => 1e-5,
-                        Accuracy::Standard => 3e-5,
-                        _ => 2e-4,
-                    };
-                    assert!(most <= bound, "{kernel} with {channels} channels, {inputs:?}: {most:e}");
-                    kernels.insert(kernel);
-                }
+                check(layer, channels, inputs);
+            }
+        }
+    }
+    if !is_short() {
+        for layer in &longest_sums {
+            for inputs in [Inputs::Normal, Inputs::Growing] {
+                check(layer, 192, inputs);
             }
         }
     }
@@ -148,14 +165,21 @@ fn the_large_tiles_of_fast_accuracy_convolve() {
         let layers = [
             layer(Conv::new([19, 40, 3, 3]).pads([1, 1, 1, 1]), [2, 40, 25, 31]),
             layer(Conv::new([33, 20, 3, 3]).pads([0, 2, 1, 0]), [1, 20, 48, 49]),
+            layer(Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]), [1, 64, 24, 24]),
             layer(Conv::new([16, 30, 3]).pads([1, 1]), [1, 30, 400]),
+            layer(Conv::new([21, 18, 5, 5]).pads([2, 1, 2, 3]), [2, 18, 30, 27]),
             layer(Conv::new([6, 9, 3, 3, 3]).pads([1; 6]), [1, 9, 5, 19, 25]),
         ];
         for combination in combinations() {
-            let mut large = 0;
+            let mut large = std::collections::BTreeSet::new();
             for layer in &layers {
-                let plan = combination.plan::<T>(layer, |planner| planner.accuracy(Accuracy::Fast)).unwrap();
-                large += usize::from(plan.kernel().contains("x6_"));
+                // The machine decides the tile.
+                let tune = |planner: Planner| {
+                    planner.accuracy(Accuracy::Fast).machine(Machine::zen5().with_isa(combination.isa))
+                };
+                let plan = combination.plan::<T>(layer, tune).unwrap();
+                let tile = plan.kernel().rsplit("winograd_").next().unwrap().to_owned();
+                large.extend(Some(tile).filter(|tile| tile == "f6x6_3x3" || tile == "f4x4_5x5"));
                 let geometry = layer.geometry();
                 let operands = Operands::<T>::uniform(&geometry, 8);
                 let wide = reference::wide_magnitudes(&geometry, &operands.x, &operands.w);
@@ -168,7 +192,7 @@ fn the_large_tiles_of_fast_accuracy_convolve() {
                     assert!((y.to_f64() - exact.value).abs() <= tolerance, "{combination}, {layer}: {y:?}, {exact:?}");
                 }
             }
-            assert!(large > 0, "{combination}: Fast chose no large tile");
+            assert_eq!(large.len(), 2, "{combination}: the large tiles that Fast chose are {large:?}");
         }
     }
     for_each_type!(check());

@@ -78,7 +78,7 @@ fn available() -> String {
 pub(crate) enum AccuracyName {
     /// No algorithm that trades accuracy for speed
     Strict,
-    /// Errors that stay within 3e-5 of the output's RMS
+    /// Errors that stay within 5e-5 of the output's RMS
     Standard,
     /// Faster still
     Fast,

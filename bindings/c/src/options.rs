@@ -13,7 +13,7 @@ use crate::status::{Result, fail};
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accuracy {
-    /// Fast algorithms whose error stays within 3e-5 of the root mean square of Y.
+    /// Fast algorithms whose error stays within 5e-5 of the root mean square of Y.
     Standard = 0,
     /// Direct sums of products only.
     Strict = 1,

@@ -70,9 +70,9 @@ macro_rules! winograd_tiles {
     ($vector:ty, $elem:ident, $isa:expr, #[$attr:meta]) => {
         $crate::generic::winograd_tiles! {
             $vector, $elem, $isa, #[$attr]:
-            f5x5_2x2(6, 5; 6, 5), f2x2_3x3(4, 2; 4, 2), f4x2_3x3(6, 4; 4, 2), f4x4_3x3(6, 4; 6, 4), f4x5_3x3(6, 4; 7, 5), f3x3_4x4(6, 3; 6, 3), f2x2_5x5(6, 2; 6, 2), f6x6_3x3(8, 6; 8, 6),
-            f1x5_1x2(1, 1; 6, 5), f1x2_1x3(1, 1; 4, 2), f1x4_1x3(1, 1; 6, 4), f1x3_1x4(1, 1; 6, 3), f1x2_1x5(1, 1; 6, 2), f1x6_1x3(1, 1; 8, 6),
-            f4x1_3x1(6, 4; 1, 1), f3x1_4x1(6, 3; 1, 1), f2x1_5x1(6, 2; 1, 1)
+            f5x5_2x2(6, 5; 6, 5), f2x2_3x3(4, 2; 4, 2), f4x2_3x3(6, 4; 4, 2), f4x4_3x3(6, 4; 6, 4), f4x5_3x3(6, 4; 7, 5), f3x3_4x4(6, 3; 6, 3), f2x2_5x5(6, 2; 6, 2), f2x4_5x5(6, 2; 8, 4), f4x4_5x5(8, 4; 8, 4), f6x6_3x3(8, 6; 8, 6),
+            f1x5_1x2(1, 1; 6, 5), f1x2_1x3(1, 1; 4, 2), f1x4_1x3(1, 1; 6, 4), f1x3_1x4(1, 1; 6, 3), f1x4_1x5(1, 1; 8, 4), f1x6_1x3(1, 1; 8, 6),
+            f4x1_3x1(6, 4; 1, 1), f3x1_4x1(6, 3; 1, 1), f4x1_5x1(8, 4; 1, 1)
         }
     };
     ($vector:ty, $elem:ident, $isa:expr, #[$attr:meta]: $($name:ident($nv:literal, $mv:literal; $nh:literal, $mh:literal)),+) => {
