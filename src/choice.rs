@@ -166,6 +166,6 @@ pub enum Accuracy {
     /// Fast algorithms whose error stays within 5e-5 of the output's root mean square.
     #[default]
     Standard,
-    /// Fast algorithms beyond that.
+    /// Fast algorithms whose error stays within 2e-4 of it.
     Fast,
 }

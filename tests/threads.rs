@@ -127,6 +127,17 @@ fn the_current_pool_does_the_work() {
 }
 
 #[test]
+fn a_pool_of_one_thread_gives_the_same_bits() {
+    let (plan, operands) = watched_plan(2);
+    let packed = operands.pack(&plan);
+    let run = |threads| bits(&operands.run_packed(&plan, &packed, threads).unwrap());
+    let pool = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let serial = run(Threads::Serial);
+    assert_eq!(serial, run(Threads::Pool(&pool)));
+    assert_eq!(serial, pool.install(|| run(Threads::Current)));
+}
+
+#[test]
 fn many_callers_share_a_pool_and_a_plan() {
     const CALLERS: usize = 4;
     let pool = ThreadPoolBuilder::new().num_threads(2).build().unwrap();

@@ -16,7 +16,7 @@ use crate::isa::called;
 use crate::ukernel::name_and_isa;
 use crate::{Dest, Epilogue, Isa, Real};
 
-/// The most values of a tile along an axis: those of F(6, 3).
+/// The most values of a tile along an axis: those of F(6, 3) and F(4, 5).
 pub const MOST_VALUES: usize = 8;
 
 /// A tile along one axis: `outputs` of an r-tap filter from `values = outputs + r - 1` inputs.

@@ -508,13 +508,17 @@ mod tests {
         let spills_over = along(Span::new(2..5, 4));
         let overflows = along(Span { size: 4, start: 1, step: usize::MAX, count: usize::MAX });
         let stands_still = along(Span { size: 4, start: 1, step: 0, count: 2 });
-        let refused: [(&[&[Patch]], [&str; 2]); 8] = [
+        let refused: [(&[&[Patch]], [&str; 2]); 9] = [
             (&[&[rows(0..2, 0..3)], &[spills_over]], [outside; 2]),
             (&[&[rows(0..2, 0..3)], &[overflows]], [outside; 2]),
             (&[&[rows(0..2, 0..3)], &[stands_still]], [outside; 2]),
             (
                 &[&[rows(0..2, 0..3)], &[Patch::rows(1..2, 2..3, 3..4, 4)]],
                 ["the tasks have 25 elements, Y has 24", "element 23 has two tasks, the later is task 1"],
+            ),
+            (
+                &[&[Patch::rows(0..1, 1..2, 2..3, 4)], &[rows(0..2, 0..3)]],
+                ["the tasks have 25 elements, Y has 24", "element 6 has two tasks, the later is task 1"],
             ),
             (
                 &[&[every_second(0)], &[every_second(0)]],

@@ -78,7 +78,7 @@ fn counts<T: Scalar>() -> &'static [usize] {
     if is_short() || T::DTYPE != DType::F32 { &[1, 3] } else { &[1, 2, 3] }
 }
 
-/// Pools of these numbers of threads but one, which is as without a pool; in short runs the largest alone.
+/// Pools of these numbers of threads, but none of one thread; in short runs the largest alone.
 fn pools<T: Scalar>() -> Vec<ThreadPool> {
     let counts = counts::<T>();
     let counts = if is_short() { &counts[counts.len() - 1..] } else { &counts[1..] };

@@ -318,7 +318,7 @@ def readme(data):
             "\n".join([*facts[:3], *facts[6:]]),  # the machine, the versions, what was timed; whether it was interrupted
             *(paragraph for paragraph in summed if paragraph not in faults(data) + overhead(data)),
             f"{image}(benches/figures/compare.svg)",
-            "[All figures](docs/figures.md#single-layers), and how each library was called. `tools/compare/run --readme` writes this block and that page.",
+            "[All figures](docs/figures.md#single-layers), and how each library was called. `tools/compare/run --readme` writes them.",
         ],
     )
     replace(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import xml.etree.ElementTree
 
 import common
@@ -159,6 +160,24 @@ class Files(unittest.TestCase):
             page.write_text("head\n<!-- networks -->\nold\n<!-- /networks -->\n<!-- figures -->\nlayers\n<!-- /figures -->\n")
             common.replace(page, "networks", ["new", "rows"])
             self.assertEqual(page.read_text(), "head\n<!-- networks -->\nnew\n\nrows\n<!-- /networks -->\n<!-- figures -->\nlayers\n<!-- /figures -->\n")
+
+    @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "needs matplotlib")
+    def test_the_readme_gets_the_summary_and_the_page_of_figures_the_table(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for page in ("README.md", "docs/figures.md"):
+                (root / page).parent.mkdir(exist_ok=True)
+                (root / page).write_text("<!-- networks -->\n<!-- /networks -->\n")
+            (root / "benches").mkdir()
+            with unittest.mock.patch.object(networks, "ROOT", root):
+                networks.readme(mixed() | {"interrupted": True})
+            readme, figures = ((root / page).read_text() for page in ("README.md", "docs/figures.md"))
+        for text in ("Behind on: two (0.50).", "OpenVINO 4.00 (1).", "random weights", "Load of the machine", "Interrupted"):
+            self.assertIn(text, readme)
+            self.assertIn(text, figures)
+        for text in ("| one |", "Failed: OpenVINO on two (died).", "How each is called"):
+            self.assertNotIn(text, readme)
+            self.assertIn(text, figures)
 
     def test_both_pages_have_the_markers_before_those_of_the_layers(self):
         for page in ("README.md", "docs/figures.md"):

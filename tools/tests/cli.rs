@@ -196,7 +196,7 @@ fn an_interrupted_report_keeps_what_was_measured() {
     let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.starts_with("mbv2.dw")));
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    lines.for_each(drop);
+    assert!(lines.any(|line| line.contains("nterrupted")));
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let read = |name| fs::read_to_string(dir.path().join(name)).unwrap();
     let report: Value = serde_json::from_str(&read("report.json")).unwrap();
@@ -257,7 +257,7 @@ fn rows_appear_as_they_are_measured() {
     let begin = std::time::Instant::now();
     assert!(lines.any(|line| line.starts_with("bilinear")));
     // Two layers are between them.
-    assert!(begin.elapsed().as_secs_f64() > 1.0, "{:?}", begin.elapsed());
+    assert!(begin.elapsed().as_secs_f64() > 0.5, "{:?}", begin.elapsed());
     assert!(child.wait().unwrap().success());
 }
 
