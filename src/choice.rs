@@ -163,9 +163,9 @@ impl FromStr for Algorithm {
 pub enum Accuracy {
     /// Direct sums of products only.
     Strict,
-    /// Fast algorithms whose error stays within 5e-5 of the output's root mean square.
+    /// Fast algorithms whose error stays within 1e-4 of the output's root mean square.
     #[default]
     Standard,
-    /// Fast algorithms whose error stays within 2e-4 of it.
+    /// Fast algorithms whose error stays within 2e-4 of the output's root mean square.
     Fast,
 }

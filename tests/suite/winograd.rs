@@ -87,12 +87,13 @@ fn the_error_stays_within_what_each_accuracy_promises() {
             layer(ConvTranspose::new([channels, 4, 4, 4]).strides([2, 2]).pads([1; 4]), [1, channels, 14, 14]),
             layer(Conv::new([16, channels, 5, 5]).pads([2, 2, 2, 2]), [1, channels, 28, 28]),
             layer(Conv::new([16, channels, 5]).pads([2, 2]), [1, channels, 200]),
+            layer(Conv::new([16, channels, 5, 1]).pads([2, 0, 2, 0]), [1, channels, 23, 32]),
         ]
     };
     // The most steps that are summed in one go, and so many outputs that rare errors are among them.
     let longest_sums = [
-        layer(Conv::new([16, 192, 3, 3]).pads([1, 1, 1, 1]), [1, 192, 70, 70]),
-        layer(Conv::new([16, 192, 5, 5]).pads([2, 2, 2, 2]), [1, 192, 56, 56]),
+        (layer(Conv::new([64, 192, 3, 3]).pads([1, 1, 1, 1]), [1, 192, 70, 70]), Inputs::Normal),
+        (layer(Conv::new([64, 192, 5, 5]).pads([2, 2, 2, 2]), [1, 192, 56, 56]), Inputs::Growing),
     ];
     println!("| layer | C | inputs | kernel | error, RMS | maximum |\n|---|---:|---|---|---:|---:|");
     let mut kernels = std::collections::BTreeSet::new();
@@ -112,10 +113,11 @@ fn the_error_stays_within_what_each_accuracy_promises() {
                 layer.geometry().weight_shape(),
                 layer.x_shape
             );
+            // Half of what is promised: a layer of more outputs may have rarer errors.
             let bound = match accuracy {
                 Accuracy::Strict => 1e-5,
                 Accuracy::Standard => 5e-5,
-                _ => 2e-4,
+                _ => 1e-4,
             };
             assert!(most <= bound, "{kernel} with {channels} channels, {inputs:?}: {most:e}");
             kernels.insert(kernel);
@@ -124,7 +126,7 @@ fn the_error_stays_within_what_each_accuracy_promises() {
     let channels: &[usize] = if is_short() { &[3, 64] } else { &[3, 64, 256, 2048] };
     for &channels in channels {
         // The reference takes long for the sums of the longest layers.
-        let count = if channels > 256 { 2 } else { 11 };
+        let count = if channels > 256 { 2 } else { 12 };
         for layer in layers(channels).iter().take(count) {
             for inputs in [Inputs::Uniform, Inputs::Normal, Inputs::Relu, Inputs::Growing] {
                 check(layer, channels, inputs);
@@ -132,14 +134,12 @@ fn the_error_stays_within_what_each_accuracy_promises() {
         }
     }
     if !is_short() {
-        for layer in &longest_sums {
-            for inputs in [Inputs::Normal, Inputs::Growing] {
-                check(layer, 192, inputs);
-            }
+        for (layer, inputs) in &longest_sums {
+            check(layer, 192, *inputs);
         }
     }
     assert!(kernels.len() >= 8, "{kernels:?}");
-    for tile in ["f4x4_3x3", "f4x5_3x3", "f1x6_1x3"] {
+    for tile in ["f4x4_3x3", "f4x5_3x3", "f1x6_1x3", "f2x4_5x5", "f1x4_1x5", "f4x1_5x1"] {
         assert!(kernels.iter().any(|kernel| kernel.contains(tile)), "{tile}: not among {kernels:?}");
     }
 }
@@ -187,7 +187,7 @@ fn the_large_tiles_of_fast_accuracy_convolve() {
                 for (index, (y, exact)) in operands.run(&plan).iter().zip(exact).enumerate() {
                     let channel = index / geometry.output_spatial() % geometry.out_channels;
                     let tolerance = reference::tolerance::<T>(&geometry, exact.magnitude)
-                        // Tiles of 8 values have about five times the error of tiles of 6.
+                        // Tiles of 8x8 values have about five times the error of tiles of 6x6.
                         + 5.0 * reference::transform_tolerance::<T>(Algorithm::Winograd, wide[channel]);
                     assert!((y.to_f64() - exact.value).abs() <= tolerance, "{combination}, {layer}: {y:?}, {exact:?}");
                 }

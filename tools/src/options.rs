@@ -78,9 +78,9 @@ fn available() -> String {
 pub(crate) enum AccuracyName {
     /// No algorithm that trades accuracy for speed
     Strict,
-    /// Errors that stay within 5e-5 of the output's RMS
+    /// Errors that stay within 1e-4 of the output's RMS
     Standard,
-    /// Faster still
+    /// Errors that stay within 2e-4 of it
     Fast,
 }
 

@@ -147,7 +147,7 @@ enum convoke_accuracy
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
     /**
-     * Fast algorithms whose error stays within 5e-5 of the root mean square of Y.
+     * Fast algorithms whose error stays within 1e-4 of the root mean square of Y.
      */
     CONVOKE_ACCURACY_STANDARD = 0,
     /**
@@ -155,7 +155,7 @@ enum convoke_accuracy
      */
     CONVOKE_ACCURACY_STRICT = 1,
     /**
-     * Fast algorithms beyond CONVOKE_ACCURACY_STANDARD.
+     * Fast algorithms whose error stays within 2e-4 of the root mean square of Y.
      */
     CONVOKE_ACCURACY_FAST = 2,
 };

@@ -13,11 +13,11 @@ use crate::status::{Result, fail};
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accuracy {
-    /// Fast algorithms whose error stays within 5e-5 of the root mean square of Y.
+    /// Fast algorithms whose error stays within 1e-4 of the root mean square of Y.
     Standard = 0,
     /// Direct sums of products only.
     Strict = 1,
-    /// Fast algorithms beyond CONVOKE_ACCURACY_STANDARD.
+    /// Fast algorithms whose error stays within 2e-4 of the root mean square of Y.
     Fast = 2,
 }
 

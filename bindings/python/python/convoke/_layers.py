@@ -20,7 +20,7 @@ Activation = Union[
 """What follows bias and residual: a name, or ``("clip", least, most)`` or ``("leaky_relu", slope)``."""
 
 Accuracy = Literal["strict", "standard", "fast"]
-"""``strict`` has direct sums only. ``standard`` has Winograd too, with an error below 5e-5 of the output's root mean
+"""``strict`` has direct sums only. ``standard`` has Winograd too, with an error below 1e-4 of the output's root mean
 square. ``fast`` has larger Winograd tiles."""
 
 AutoPad = Literal["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]
