@@ -503,7 +503,9 @@ fn the_naive_loops_take_the_time_of_products_that_exist() {
     let operands = Operands::uniform(plan.geometry(), 72);
     let y = operands.run(&plan);
     assert_eq!((y[0], y[1]), (operands.x[0] * operands.w[0], 0.0));
-    assert!(begin.elapsed().as_millis() < 2000, "{:?}", begin.elapsed());
+    // Emulated, it takes longer than these 2 seconds on a busy machine.
+    let most = if is_short() { 20 } else { 2 };
+    assert!(begin.elapsed().as_secs() < most, "{:?}", begin.elapsed());
 }
 
 /// Where values are not finite, some lowerings stored an output, and then stored it again, computed
