@@ -7,11 +7,13 @@ use convoke::DType;
 use crate::api::{Failure, Result};
 use crate::fusion::{Finder, Fusion, title};
 use crate::graph::{Node, Value};
+use crate::lrn::Lrn;
 
 /// Nodes that are compiled together.
 pub(crate) enum Claim<'g> {
     Layer(Box<Fusion<'g>>),
     Concat(Concat<'g>),
+    Lrn(Lrn<'g>),
 }
 
 /// A Concat of channels: layers write into its output, and other tensors are copied there.
@@ -41,6 +43,7 @@ impl<'g> Claim<'g> {
         match self {
             Self::Layer(layer) => layer.nodes.clone(),
             Self::Concat(concat) => concat.nodes.clone(),
+            Self::Lrn(lrn) => vec![lrn.node],
         }
     }
 
@@ -49,6 +52,7 @@ impl<'g> Claim<'g> {
         match self {
             Self::Layer(layer) => layer.dtype,
             Self::Concat(concat) => concat.dtype,
+            Self::Lrn(_) => DType::F32,
         }
     }
 
@@ -56,6 +60,7 @@ impl<'g> Claim<'g> {
     pub(crate) fn reads_constants_in_runs(&self) -> Result<bool> {
         let parts = match self {
             Self::Layer(layer) => return layer.reads_constants_in_runs(),
+            Self::Lrn(lrn) => return lrn.reads_constants_in_runs(),
             Self::Concat(concat) => &concat.parts,
         };
         for part in parts {
@@ -101,11 +106,12 @@ pub(crate) fn claims<'g>(
         }
     }
     let mut layers = Layers::new(layers)?;
-    let mut concats = Vec::new();
+    let mut others = Vec::new();
     for &node in nodes.iter().filter(|node| !finder.is_taken(**node)) {
-        concats.extend(concat(node, &mut layers)?.map(Claim::Concat));
+        others.extend(concat(node, &mut layers)?.map(Claim::Concat));
+        others.extend(Lrn::of(node)?.map(Claim::Lrn));
     }
-    Ok(layers.rest().chain(concats).collect())
+    Ok(layers.rest().chain(others).collect())
 }
 
 /// Layers in the order of the graph, which a Concat can take.

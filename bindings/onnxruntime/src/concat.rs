@@ -9,7 +9,7 @@ use crate::api::{Failure, Level, Result, lock};
 use crate::claims::{Concat, Part};
 use crate::graph::Tensor;
 use crate::layer::{Call, ConstantLayer, Inputs, Layer, Packing, read_constant};
-use crate::run::{Run, buffer};
+use crate::run::{LEAST_OF_THREAD, Run, buffer};
 use crate::session::Session;
 use crate::weights::Scalar;
 
@@ -91,9 +91,6 @@ fn as_uninit<T>(x: &[T]) -> &[MaybeUninit<T>] {
     // SAFETY: `MaybeUninit<T>` has the layout of `T`, and nobody writes by a shared slice.
     unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), x.len()) }
 }
-
-/// Fewer elements are copied by one thread: waking another one takes longer.
-const LEAST_OF_THREAD: usize = 32 << 10;
 
 /// Copies on the threads of a run.
 #[derive(Clone, Copy)]

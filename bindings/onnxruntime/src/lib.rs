@@ -9,7 +9,8 @@
 //! * [`claims`](mod@claims): which nodes are convoke's; [`fusion`](mod@fusion): which of them become
 //!   one layer.
 //! * [`layer`](mod@layer): how a layer runs; [`weights`](mod@weights): how it is packed.
-//! * [`concat`](mod@concat): layers that write into one tensor.
+//! * [`concat`](mod@concat): layers that write into one tensor; [`lrn`](mod@lrn): a node that is slow
+//!   otherwise.
 //! * [`run`](mod@run), [`pool`](mod@pool): inputs, output and threads of a run.
 //! * [`graph`](mod@graph), [`api`](mod@api), [`abi`](mod@abi): onnxruntime's C interface.
 #![allow(rustdoc::private_intra_doc_links, reason = "the crate has no public items, and exports two functions of C")]
@@ -21,6 +22,7 @@ mod concat;
 mod fusion;
 mod graph;
 mod layer;
+mod lrn;
 mod options;
 mod pool;
 mod provider;

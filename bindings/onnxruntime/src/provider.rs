@@ -402,6 +402,7 @@ fn read_as<'g, T: Scalar>(session: &Arc<Session>, claim: &Claim<'g>, inputs: &In
     match claim {
         Claim::Layer(fusion) => layer::read::<T>(session, fusion, inputs),
         Claim::Concat(concat) => concat::read::<T>(session, concat, inputs),
+        Claim::Lrn(lrn) => lrn.read(session, inputs),
     }
 }
 

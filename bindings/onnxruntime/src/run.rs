@@ -9,6 +9,10 @@ use crate::api::{Api, Failure, Result};
 use crate::graph::{Tensor, non_null};
 use crate::pool::Pool;
 
+/// Fewer elements than this are one thread's, where they are copied or take one pass: waking another
+/// thread takes longer.
+pub(crate) const LEAST_OF_THREAD: usize = 32 << 10;
+
 /// A run of a node.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {

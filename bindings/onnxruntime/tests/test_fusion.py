@@ -365,6 +365,30 @@ def test_a_normalisation_of_two_axes_is_left_alone():
     assert run(made, feeds, level=NONE).layers == []
 
 
+@pytest.mark.parametrize("shape", [(2, 6, 9, 8), (1, 3, 130, 140), (3, 40, 1000), (1, 6, 3, 4, 5), (0, 6, 9, 8), (2, 6, 0)])
+@pytest.mark.parametrize("attributes", [{"size": 5}, {"size": 1, "alpha": 0.5}, {"size": 31, "alpha": 0.3, "beta": 0.75, "bias": 2.0}])
+def test_a_local_response_normalisation_of_any_size_and_rank(shape, attributes):
+    """onnxruntime itself has it for two spatial axes alone."""
+    made, feeds = model([("LRN", "x", "y", attributes)], {}, x_shape=shape)
+    for axis in (0, *range(2, len(shape))):
+        made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"n{axis}"
+    x, half = feeds["x"].astype(np.float64), attributes["size"] // 2
+    squares = [np.square(x[:, max(c - half, 0) : c + half + 1]).sum(1) for c in range(shape[1])]
+    scale = attributes.get("bias", 1) + attributes.get("alpha", 1e-4) / attributes["size"] * np.stack(squares, 1)
+    wanted = [(x / scale**0.75).astype(np.float32)]
+    for threads in (1, 2):
+        result = run(made, feeds, level=NONE, threads=threads, pool=threads)
+        assert result.layers == [["LRN"]]
+        assert_close(result.outputs, wanted, 1e-5)
+    if len(shape) == 4:
+        assert_close(run_plain(made, feeds, NONE), wanted, 1e-5)
+
+
+def test_a_local_response_normalisation_by_another_power_is_left_alone():
+    made, feeds = model([("LRN", "x", "y", {"size": 5, "beta": 0.5})], {})
+    assert run(made, feeds, level=NONE).layers == []
+
+
 def test_one_sum_of_two_layers_is_taken_by_one_of_them():
     second = ("Conv", "x w2", "d", {"pads": [1, 1, 1, 1]})
     made, feeds = model([CONV, second, ("Add", "c d", "a", {}), ("Relu", "a", "y", {})], W | {"w2": normal(4, 6, 3, 3)})

@@ -1,0 +1,161 @@
+//! LRN: values are divided by a power of the squares of the channels beside them.
+//!
+//! onnxruntime raises each element to that power, which takes longer than all convolutions of the
+//! networks that have this operator (AlexNet, ZFNet, GoogLeNet). With the exponent that these have,
+//! 0.75, it is two square roots. Source: ONNX's specification of LRN.
+
+use std::mem::MaybeUninit;
+use std::sync::{Arc, Mutex};
+
+use convoke::{DType, Executor};
+
+use crate::api::{Failure, Level, Result, lock};
+use crate::fusion::title;
+use crate::graph::{Node, Value};
+use crate::layer::{Inputs, Layer, Packing};
+use crate::run::{LEAST_OF_THREAD, Run};
+use crate::session::Session;
+
+/// A node that convoke computes.
+pub(crate) struct Lrn<'g> {
+    pub(crate) node: Node<'g>,
+    x: Value<'g>,
+    terms: Terms,
+}
+
+/// `x / (bias + factor * (sum of squares)) ^ 0.75`
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    /// Channels in the sum in front of the element's own, and behind it.
+    before: usize,
+    behind: usize,
+    /// `alpha / size`
+    factor: f32,
+    bias: f32,
+}
+
+impl<'g> Lrn<'g> {
+    /// The LRN of a node of floats with the exponent 0.75; `None` if it is none.
+    pub(crate) fn of(node: Node<'g>) -> Result<Option<Self>> {
+        if node.op()? != "LRN" {
+            return Ok(None);
+        }
+        let Some(x) = node.input(0)? else { return Ok(None) };
+        let Some(ty) = x.tensor_type()? else { return Ok(None) };
+        let attributes = node.attributes()?;
+        // onnxruntime refuses other sizes.
+        let size = usize::try_from(attributes.int("size", 0)).unwrap_or(0);
+        let has_image = ty.dims.as_ref().is_some_and(|dims| dims.len() > 2);
+        if ty.dtype() != Some(DType::F32) || !has_image || size % 2 == 0 || attributes.float("beta", 0.75) != 0.75 {
+            return Ok(None);
+        }
+        let factor = attributes.float("alpha", 1e-4) / size as f32;
+        let terms = Terms { before: size / 2, behind: size / 2, factor, bias: attributes.float("bias", 1.0) };
+        Ok(Some(Self { node, x, terms }))
+    }
+
+    pub(crate) fn reads_constants_in_runs(&self) -> Result<bool> {
+        Ok(self.x.constant()?.is_some())
+    }
+
+    /// Reads the layer. There is nothing to pack.
+    pub(crate) fn read(&self, session: &Arc<Session>, inputs: &Inputs) -> Result<Packing<'g>> {
+        let title = title(self.node, &[self.node])?;
+        session.log().write(Level::Verbose, || format!("{title}: by square roots"));
+        let layer = LrnLayer { x: inputs.place(self.x)?, terms: self.terms, threads: session.threads() };
+        Ok(Box::new(move || Ok(Box::new(layer))))
+    }
+}
+
+struct LrnLayer {
+    /// The place of X among the inputs.
+    x: usize,
+    terms: Terms,
+    /// The number of threads that channels are shared among.
+    threads: usize,
+}
+
+impl Layer for LrnLayer {
+    fn run(&self, run: Run) -> Result<()> {
+        let tensor = run.input(self.x)?;
+        let (shape, x) = (tensor.shape()?, tensor.elements::<f32>()?);
+        let &[_, channels, ref image @ ..] = &shape[..] else {
+            return Err(Failure::invalid(format_args!("LRN: X of shape {shape:?} has no channels")));
+        };
+        let plane: usize = image.iter().product();
+        let write = |y: &mut [MaybeUninit<f32>]| {
+            if y.is_empty() {
+                return Ok(());
+            }
+            let planes = y.len() / plane;
+            let threads = self.threads.min(y.len() / LEAST_OF_THREAD).clamp(1, planes);
+            let share = planes.div_ceil(threads);
+            let shares: Vec<_> = y.chunks_mut(share * plane).map(Mutex::new).collect();
+            let compute = |i: usize| {
+                for (j, y) in lock(&shares[i]).chunks_exact_mut(plane).enumerate() {
+                    let (image, channel) = ((i * share + j) / channels, (i * share + j) % channels);
+                    self.terms.channel(&x[image * channels * plane..][..channels * plane], channel, y);
+                }
+            };
+            if threads == 1 {
+                compute(0)
+            } else {
+                run.pool(threads).for_each(shares.len(), &compute)
+            }
+            Ok(())
+        };
+        // SAFETY: the output of an LRN is of X's type, and X is all that is read.
+        unsafe { run.write(&shape, &[x], write) }
+    }
+}
+
+impl Terms {
+    /// Computes one channel of an image.
+    fn channel(&self, image: &[f32], channel: usize, y: &mut [MaybeUninit<f32>]) {
+        /// Elements whose sums stay in the L1 cache.
+        const BLOCK: usize = 512;
+        let plane = y.len();
+        let first = channel.saturating_sub(self.before);
+        let last = channel.saturating_add(self.behind).min(image.len() / plane - 1);
+        let own = &image[channel * plane..][..plane];
+        for (i, (y, own)) in y.chunks_mut(BLOCK).zip(own.chunks(BLOCK)).enumerate() {
+            let mut sums = [0.0_f32; BLOCK];
+            for row in image[first * plane..(last + 1) * plane].chunks_exact(plane) {
+                for (sum, x) in sums.iter_mut().zip(&row[i * BLOCK..][..own.len()]) {
+                    *sum += x * x;
+                }
+            }
+            for ((y, x), sum) in y.iter_mut().zip(own).zip(&sums) {
+                let root = (self.bias + self.factor * sum).sqrt();
+                y.write(x / (root * root.sqrt()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beside ONNX's formula in f64, with windows that reach beyond the channels.
+    #[test]
+    fn channels_are_divided_by_the_power_of_their_neighbours() {
+        const PLANE: usize = 1030;
+        let image: Vec<f32> = (0..6 * PLANE).map(|i| ((i * 37 % 101) as f32 - 50.0) / 7.0).collect();
+        for size in [1, 3, 5, 11, usize::MAX] {
+            let terms = Terms { before: size / 2, behind: size / 2, factor: 0.25, bias: 2.0 };
+            for channel in 0..6_usize {
+                let mut y = vec![MaybeUninit::new(f32::NAN); PLANE];
+                terms.channel(&image, channel, &mut y);
+                for (at, y) in y.iter().enumerate() {
+                    let window = channel.saturating_sub(size / 2)..=channel.saturating_add(size / 2).min(5);
+                    let sum: f64 = window.map(|c| f64::from(image[c * PLANE + at]).powi(2)).sum();
+                    let expected = f64::from(image[channel * PLANE + at]) / (2.0 + 0.25 * sum).powf(0.75);
+                    // SAFETY: every element was initialised, with NaN.
+                    let y = f64::from(unsafe { y.assume_init() });
+                    assert!((y - expected).abs() <= 1e-6 * expected.abs(), "{size}, {channel}, {at}: {y} {expected}");
+                }
+            }
+        }
+    }
+}
