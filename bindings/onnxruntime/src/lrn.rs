@@ -1,7 +1,7 @@
 //! LRN: values are divided by a power of the squares of the channels beside them.
 //!
-//! onnxruntime raises each element to that power, which takes longer than all convolutions of the
-//! networks that have this operator (AlexNet, ZFNet, GoogLeNet). With the exponent that these have,
+//! onnxruntime raises each element to that power, which takes longer than the convolutions of some
+//! networks that have this operator. With the exponent that these have,
 //! 0.75, it is two square roots. Source: ONNX's specification of LRN.
 
 use std::mem::MaybeUninit;
@@ -23,12 +23,14 @@ pub(crate) struct Lrn<'g> {
     terms: Terms,
 }
 
+/// The largest window of channels: each of its channels is another pass over the sums.
+const MOST_CHANNELS: i64 = 31;
+
 /// `x / (bias + factor * (sum of squares)) ^ 0.75`
 #[derive(Debug, Clone, Copy)]
 struct Terms {
-    /// Channels in the sum in front of the element's own, and behind it.
-    before: usize,
-    behind: usize,
+    /// Channels in the sum in front of the element's own, and as many behind it.
+    half: usize,
     /// `alpha / size`
     factor: f32,
     bias: f32,
@@ -43,14 +45,16 @@ impl<'g> Lrn<'g> {
         let Some(x) = node.input(0)? else { return Ok(None) };
         let Some(ty) = x.tensor_type()? else { return Ok(None) };
         let attributes = node.attributes()?;
-        // onnxruntime refuses other sizes.
-        let size = usize::try_from(attributes.int("size", 0)).unwrap_or(0);
+        let (size, alpha) = (attributes.int("size", 0), attributes.float("alpha", 1e-4));
+        // onnxruntime refuses an even size, and an alpha that is not positive.
+        let is_window = (1..=MOST_CHANNELS).contains(&size) && size % 2 == 1;
         let has_image = ty.dims.as_ref().is_some_and(|dims| dims.len() > 2);
-        if ty.dtype() != Some(DType::F32) || !has_image || size % 2 == 0 || attributes.float("beta", 0.75) != 0.75 {
+        let is_root = attributes.float("beta", 0.75) == 0.75;
+        if ty.dtype() != Some(DType::F32) || !has_image || !is_window || !is_root || alpha.is_nan() || alpha <= 0.0 {
             return Ok(None);
         }
-        let factor = attributes.float("alpha", 1e-4) / size as f32;
-        let terms = Terms { before: size / 2, behind: size / 2, factor, bias: attributes.float("bias", 1.0) };
+        let (half, factor) = (size as usize / 2, alpha / size as f32);
+        let terms = Terms { half, factor, bias: attributes.float("bias", 1.0) };
         Ok(Some(Self { node, x, terms }))
     }
 
@@ -82,11 +86,11 @@ impl Layer for LrnLayer {
         let &[_, channels, ref image @ ..] = &shape[..] else {
             return Err(Failure::invalid(format_args!("LRN: X of shape {shape:?} has no channels")));
         };
-        let plane: usize = image.iter().product();
         let write = |y: &mut [MaybeUninit<f32>]| {
             if y.is_empty() {
                 return Ok(());
             }
+            let plane: usize = image.iter().product();
             let planes = y.len() / plane;
             let threads = self.threads.min(y.len() / LEAST_OF_THREAD).clamp(1, planes);
             let share = planes.div_ceil(threads);
@@ -115,11 +119,12 @@ impl Terms {
         /// Elements whose sums stay in the L1 cache.
         const BLOCK: usize = 512;
         let plane = y.len();
-        let first = channel.saturating_sub(self.before);
-        let last = channel.saturating_add(self.behind).min(image.len() / plane - 1);
+        let first = channel.saturating_sub(self.half);
+        let last = (channel + self.half).min(image.len() / plane - 1);
         let own = &image[channel * plane..][..plane];
+        let mut sums = [0.0_f32; BLOCK];
         for (i, (y, own)) in y.chunks_mut(BLOCK).zip(own.chunks(BLOCK)).enumerate() {
-            let mut sums = [0.0_f32; BLOCK];
+            sums.fill(0.0);
             for row in image[first * plane..(last + 1) * plane].chunks_exact(plane) {
                 for (sum, x) in sums.iter_mut().zip(&row[i * BLOCK..][..own.len()]) {
                     *sum += x * x;
@@ -142,18 +147,18 @@ mod tests {
     fn channels_are_divided_by_the_power_of_their_neighbours() {
         const PLANE: usize = 1030;
         let image: Vec<f32> = (0..6 * PLANE).map(|i| ((i * 37 % 101) as f32 - 50.0) / 7.0).collect();
-        for size in [1, 3, 5, 11, usize::MAX] {
-            let terms = Terms { before: size / 2, behind: size / 2, factor: 0.25, bias: 2.0 };
+        for half in [0, 1, 2, 5, 15] {
+            let terms = Terms { half, factor: 0.25, bias: 2.0 };
             for channel in 0..6_usize {
                 let mut y = vec![MaybeUninit::new(f32::NAN); PLANE];
                 terms.channel(&image, channel, &mut y);
                 for (at, y) in y.iter().enumerate() {
-                    let window = channel.saturating_sub(size / 2)..=channel.saturating_add(size / 2).min(5);
+                    let window = channel.saturating_sub(half)..=(channel + half).min(5);
                     let sum: f64 = window.map(|c| f64::from(image[c * PLANE + at]).powi(2)).sum();
                     let expected = f64::from(image[channel * PLANE + at]) / (2.0 + 0.25 * sum).powf(0.75);
                     // SAFETY: every element was initialised, with NaN.
                     let y = f64::from(unsafe { y.assume_init() });
-                    assert!((y - expected).abs() <= 1e-6 * expected.abs(), "{size}, {channel}, {at}: {y} {expected}");
+                    assert!((y - expected).abs() <= 1e-6 * expected.abs(), "{half}, {channel}, {at}: {y} {expected}");
                 }
             }
         }

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use convoke::Executor;
 use ort_sys::OrtKernelContext;
@@ -34,17 +35,21 @@ impl Executor for Pool {
     }
 
     fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
-        struct Call<'a>(&'a (dyn Fn(usize) + Sync));
+        struct Call<'a> {
+            call: &'a (dyn Fn(usize) + Sync),
+            has_panicked: AtomicBool,
+        }
         /// # Safety
         /// `data` must be a [`Call`].
         unsafe extern "system" fn make(data: *mut c_void, i: usize) {
             // SAFETY: `for_each` hands on its own.
-            let Call(call) = unsafe { &*data.cast::<Call<'_>>() };
-            // A panic must not unwind into onnxruntime. The run misses the tasks of the call, and
-            // panics itself.
-            _ = catch_unwind(AssertUnwindSafe(|| call(i)));
+            let Call { call, has_panicked } = unsafe { &*data.cast::<Call<'_>>() };
+            // A panic must not unwind into onnxruntime.
+            if catch_unwind(AssertUnwindSafe(|| call(i))).is_err() {
+                has_panicked.store(true, Ordering::Relaxed);
+            }
         }
-        let mut data = Call(call);
+        let mut data = Call { call, has_panicked: AtomicBool::new(false) };
         // SAFETY: the context lives, and `data` lives until `ParallelFor` returns.
         let status = unsafe {
             let data = (&raw mut data).cast();
@@ -53,5 +58,7 @@ impl Executor for Pool {
         if let Err(failure) = self.api.check(status) {
             panic!("onnxruntime's thread pool: {failure}");
         }
+        // All calls have ended, so their stores are seen.
+        assert!(!data.has_panicked.into_inner(), "a task of a run panicked");
     }
 }

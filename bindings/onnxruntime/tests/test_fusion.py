@@ -365,7 +365,7 @@ def test_a_normalisation_of_two_axes_is_left_alone():
     assert run(made, feeds, level=NONE).layers == []
 
 
-@pytest.mark.parametrize("shape", [(2, 6, 9, 8), (1, 3, 130, 140), (3, 40, 1000), (1, 6, 3, 4, 5), (0, 6, 9, 8), (2, 6, 0)])
+@pytest.mark.parametrize("shape", [(2, 6, 9, 8), (1, 3, 180, 140), (3, 40, 1000), (1, 6, 3, 4, 5), (0, 6, 9, 8), (2, 6, 0)])
 @pytest.mark.parametrize("attributes", [{"size": 5}, {"size": 1, "alpha": 0.5}, {"size": 31, "alpha": 0.3, "beta": 0.75, "bias": 2.0}])
 def test_a_local_response_normalisation_of_any_size_and_rank(shape, attributes):
     """onnxruntime itself has it for two spatial axes alone."""
@@ -384,9 +384,43 @@ def test_a_local_response_normalisation_of_any_size_and_rank(shape, attributes):
         assert_close(run_plain(made, feeds, NONE), wanted, 1e-5)
 
 
-def test_a_local_response_normalisation_by_another_power_is_left_alone():
-    made, feeds = model([("LRN", "x", "y", {"size": 5, "beta": 0.5})], {})
+@pytest.mark.parametrize("attributes", [{"size": 5, "beta": 0.5}, {"size": 33}])
+def test_a_local_response_normalisation_by_another_power_or_of_many_channels_is_left_alone(attributes):
+    made, feeds = model([("LRN", "x", "y", attributes)], {})
     assert run(made, feeds, level=NONE).layers == []
+
+
+@pytest.mark.parametrize("attributes", [{"size": 4}, {"size": 5, "alpha": 0.0}, {"size": 5, "alpha": -1.0}])
+def test_a_local_response_normalisation_that_onnxruntime_refuses_is_refused(attributes):
+    made, _ = model([("LRN", "x", "y", attributes)], {})
+    for provided in (onnxruntime.InferenceSession, session):
+        with pytest.raises(Exception, match="LRN|lrn"):
+            provided(made.SerializeToString())
+
+
+def test_a_local_response_normalisation_in_memory_of_its_input_and_of_a_constant():
+    made, feeds = model([("LRN", "x", "y", {"size": 5, "alpha": 0.5})], {}, x_shape=(1, 6, 9, 8))
+    wanted = run_plain(made, feeds, NONE)
+    inference, memory = session(made, level=NONE), feeds["x"].copy()
+    assert layers(inference) == [["LRN"]]
+    bound = inference.io_binding()
+    bound.bind_input("x", "cpu", 0, np.float32, memory.shape, memory.ctypes.data)
+    bound.bind_output("y", "cpu", 0, np.float32, memory.shape, memory.ctypes.data)
+    inference.run_with_iobinding(bound)
+    assert_close([memory], wanted, 1e-5)
+    made, _ = model([("LRN", "k", "l", {"size": 5, "alpha": 0.5}), ("Add", "x", "y", {})], {"k": feeds["x"]}, x_shape=(1, 6, 9, 8))
+    made.graph.node[1].input.append("l")
+    result = run(made, feeds, level=NONE)
+    assert result.layers == [["LRN"]]
+    assert_close(result.outputs, [feeds["x"] + wanted[0]], 1e-5)
+
+
+def test_a_local_response_normalisation_between_a_layer_and_a_concat():
+    nodes = [CONV, ("LRN", "c", "l", {"size": 3, "alpha": 0.5}), SECOND, ("Concat", "l d", "y", {"axis": 1})]
+    made, feeds = model(nodes, W | W2)
+    result = run(made, feeds, level=NONE)
+    assert sorted(sorted(layer) for layer in result.layers) == [["Concat", "Conv"], ["Conv"], ["LRN"]]
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
 
 
 def test_one_sum_of_two_layers_is_taken_by_one_of_them():

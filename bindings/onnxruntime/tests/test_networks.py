@@ -47,6 +47,8 @@ def test_fusions_of_a_network():
     made = session(models.NETWORKS["light-densenet121"]().SerializeToString())
     ops = {tuple(sorted(layer)) for layer in layers(made)}
     assert {("Add", "BatchNormalization", "Mul", "Relu"), ("Concat", "Conv")} <= ops
+    made = session(models.NETWORKS["light-inception_v1"]().SerializeToString())
+    assert [tuple(layer) for layer in layers(made)].count(("LRN",)) == 2
     made = session(models.vocoder().SerializeToString())
     ops = {tuple(sorted(layer)) for layer in layers(made)}
     assert ("Conv", "Tanh") in ops and ("Conv", "LeakyRelu") in ops and ("ConvTranspose", "LeakyRelu") not in ops
