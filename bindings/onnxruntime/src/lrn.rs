@@ -102,9 +102,9 @@ impl Layer for LrnLayer {
                 }
             };
             if threads == 1 {
-                compute(0)
+                compute(0);
             } else {
-                run.pool(threads).for_each(shares.len(), &compute)
+                run.pool(threads).for_each(shares.len(), &compute);
             }
             Ok(())
         };
