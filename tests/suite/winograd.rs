@@ -178,8 +178,7 @@ fn the_large_tiles_of_fast_accuracy_convolve() {
                     planner.accuracy(Accuracy::Fast).machine(Machine::zen5().with_isa(combination.isa))
                 };
                 let plan = combination.plan::<T>(layer, tune).unwrap();
-                let tile = plan.kernel().rsplit("winograd_").next().unwrap().to_owned();
-                large.extend(Some(tile).filter(|tile| tile == "f6x6_3x3" || tile == "f4x4_5x5"));
+                large.extend(["f6x6_3x3", "f4x4_5x5"].into_iter().filter(|tile| plan.kernel().ends_with(tile)));
                 let geometry = layer.geometry();
                 let operands = Operands::<T>::uniform(&geometry, 8);
                 let wide = reference::wide_magnitudes(&geometry, &operands.x, &operands.w);

@@ -255,7 +255,8 @@ def conditions(data):
     return [
         machine_line(data),
         versions_line(data),
-        f"Milliseconds. {WORK} The fastest run of {data['rounds']} rounds that took all in turn. Speed-up: over onnxruntime alone. Of the best: relative to the fastest of all others. Load: milliseconds to make a session, without convoke and with it.",
+        f"Milliseconds. {WORK} The fastest run of {data['rounds']} rounds that took all in turn. Speed-up: over onnxruntime alone. "
+        "Of the best: relative to the fastest of all others. Load: milliseconds to make a session, without convoke and with it.",
         f"Outputs agree with onnxruntime's within {TOLERANCE:g} of the largest element; `wrong`: beyond; `unknown`: onnxruntime's are missing or not finite; "
         "`failed`: the engine died or hung; `-`: it, or its converter, does not take the network (networks.csv has its words).",
         "How each is called: " + "; ".join(f"{TITLES[name]}: {SETTINGS[name]}" for name in data["names"]) + ".",
@@ -349,7 +350,8 @@ def readme(data):
         ROOT / "README.md",
         "networks",
         [
-            "\n".join([*facts[:2], f"* {WORK} Wrong results do not count.", *facts[5:]]),  # the machine, the versions, what was timed, the load; whether it was interrupted
+            # The machine, the versions, what was timed, the load; whether it was interrupted.
+            "\n".join([*facts[:2], f"* {WORK} Wrong results do not count.", *facts[5:]]),
             *(paragraph for paragraph in summed if paragraph not in faults(data)),
             f"{image}(benches/figures/networks.svg)",
             "[All figures](docs/figures.md#whole-networks), and what failed. `tools/compare/run --networks --readme` writes them.",

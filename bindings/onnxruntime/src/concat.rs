@@ -1,15 +1,15 @@
 //! Layers that write into the channels of one tensor: a Concat without a copy.
 
 use std::mem::MaybeUninit;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use convoke::{Element, Executor};
+use convoke::Element;
 
-use crate::api::{Failure, Level, Result, lock};
+use crate::api::{Failure, Level, Result};
 use crate::claims::{Concat, Part};
 use crate::graph::Tensor;
 use crate::layer::{Call, ConstantLayer, Inputs, Layer, Packing, read_constant};
-use crate::run::{LEAST_OF_THREAD, Run, buffer};
+use crate::run::{Run, buffer};
 use crate::session::Session;
 use crate::weights::Scalar;
 
@@ -65,8 +65,13 @@ impl<T: Element> Piece<'_, T> {
     }
 
     /// Writes each image, of `len` elements, to the place of this piece in it: from `at` on, of `step`
-    /// elements from one image to the next.
-    fn write(&self, y: &mut [MaybeUninit<T>], (at, len, step): (usize, usize, usize), copier: Copier) -> Result<()> {
+    /// elements from one image to the next. Copies are shared among so many threads of the run.
+    fn write(
+        &self,
+        y: &mut [MaybeUninit<T>],
+        (at, len, step): (usize, usize, usize),
+        (run, threads): (Run, usize),
+    ) -> Result<()> {
         let images = y.len() / step;
         let mut own;
         let x = match self {
@@ -80,7 +85,7 @@ impl<T: Element> Piece<'_, T> {
             Self::Tensor(_, x) => as_uninit(x),
         };
         for (x, y) in x.chunks_exact(len.max(1)).zip(y.chunks_exact_mut(step)) {
-            copier.copy(x, &mut y[at..at + len]);
+            run.share(threads, 1, &mut y[at..at + len], |begin, y| y.copy_from_slice(&x[begin..][..y.len()]));
         }
         Ok(())
     }
@@ -90,28 +95,6 @@ impl<T: Element> Piece<'_, T> {
 fn as_uninit<T>(x: &[T]) -> &[MaybeUninit<T>] {
     // SAFETY: `MaybeUninit<T>` has the layout of `T`, and nobody writes by a shared slice.
     unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), x.len()) }
-}
-
-/// Copies on the threads of a run.
-#[derive(Clone, Copy)]
-struct Copier {
-    run: Run,
-    threads: usize,
-}
-
-impl Copier {
-    fn copy<T: Copy + Send + Sync>(self, x: &[MaybeUninit<T>], y: &mut [MaybeUninit<T>]) {
-        let threads = self.threads.min(x.len() / LEAST_OF_THREAD);
-        if threads < 2 {
-            return y.copy_from_slice(x);
-        }
-        let share = x.len().div_ceil(threads);
-        let shares: Vec<_> = x.chunks(share).zip(y.chunks_mut(share)).map(Mutex::new).collect();
-        self.run.pool(threads).for_each(shares.len(), &|i| {
-            let (x, y) = &mut *lock(&shares[i]);
-            y.copy_from_slice(x);
-        });
-    }
 }
 
 impl<T: Element> Layer for ConcatLayer<T> {
@@ -146,7 +129,7 @@ impl<T: Element> Layer for ConcatLayer<T> {
             let (mut at, step) = (0, image_len(&y_shape));
             for (piece, shape) in pieces.iter().zip(&shapes).filter(|(_, shape)| !shape.contains(&0)) {
                 let len = image_len(shape);
-                piece.write(y, (at, len, step), Copier { run, threads: self.threads })?;
+                piece.write(y, (at, len, step), (run, self.threads))?;
                 at += len;
             }
             Ok(())

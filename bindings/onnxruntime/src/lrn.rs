@@ -5,15 +5,15 @@
 //! 0.75, it is two square roots. Source: ONNX's specification of LRN.
 
 use std::mem::MaybeUninit;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use convoke::{DType, Executor};
+use convoke::DType;
 
-use crate::api::{Failure, Level, Result, lock};
+use crate::api::{Failure, Level, Result};
 use crate::fusion::title;
 use crate::graph::{Node, Value};
 use crate::layer::{Inputs, Layer, Packing};
-use crate::run::{LEAST_OF_THREAD, Run};
+use crate::run::Run;
 use crate::session::Session;
 
 /// A node that convoke computes.
@@ -91,21 +91,12 @@ impl Layer for LrnLayer {
                 return Ok(());
             }
             let plane: usize = image.iter().product();
-            let planes = y.len() / plane;
-            let threads = self.threads.min(y.len() / LEAST_OF_THREAD).clamp(1, planes);
-            let share = planes.div_ceil(threads);
-            let shares: Vec<_> = y.chunks_mut(share * plane).map(Mutex::new).collect();
-            let compute = |i: usize| {
-                for (j, y) in lock(&shares[i]).chunks_exact_mut(plane).enumerate() {
-                    let (image, channel) = ((i * share + j) / channels, (i * share + j) % channels);
+            run.share(self.threads, plane, y, |begin, y| {
+                for (i, y) in y.chunks_exact_mut(plane).enumerate() {
+                    let (image, channel) = ((begin / plane + i) / channels, (begin / plane + i) % channels);
                     self.terms.channel(&x[image * channels * plane..][..channels * plane], channel, y);
                 }
-            };
-            if threads == 1 {
-                compute(0);
-            } else {
-                run.pool(threads).for_each(shares.len(), &compute);
-            }
+            });
             Ok(())
         };
         // SAFETY: the output of an LRN is of X's type, and X is all that is read.

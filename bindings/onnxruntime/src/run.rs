@@ -2,16 +2,17 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null, null_mut};
+use std::sync::Mutex;
 
+use convoke::Executor;
 use ort_sys::OrtKernelContext;
 
-use crate::api::{Api, Failure, Result};
+use crate::api::{Api, Failure, Result, lock};
 use crate::graph::{Tensor, non_null};
 use crate::pool::Pool;
 
-/// Fewer elements than this are one thread's, where they are copied or take one pass: waking another
-/// thread takes longer.
-pub(crate) const LEAST_OF_THREAD: usize = 32 << 10;
+/// Fewer elements of one pass are one thread's: waking another one takes longer.
+const LEAST_OF_THREAD: usize = 32 << 10;
 
 /// A run of a node.
 #[derive(Clone, Copy)]
@@ -31,6 +32,25 @@ impl Run {
     pub(crate) fn pool(self, width: usize) -> Pool {
         // SAFETY: the run outlives the pool.
         unsafe { Pool::new(self.api, self.context, width) }
+    }
+
+    /// Shares out the elements of an output among at most `threads` threads of the pool, in runs of whole
+    /// units of `unit` elements. `compute` gets where a run begins, and its elements.
+    pub(crate) fn share<T: Send>(
+        self,
+        threads: usize,
+        unit: usize,
+        y: &mut [T],
+        compute: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        let units = y.len() / unit.max(1);
+        let threads = threads.min(y.len() / LEAST_OF_THREAD).min(units);
+        if threads < 2 {
+            return compute(0, y);
+        }
+        let share = units.div_ceil(threads) * unit;
+        let shares: Vec<_> = y.chunks_mut(share).map(Mutex::new).collect();
+        self.pool(threads).for_each(shares.len(), &|i| compute(i * share, &mut lock(&shares[i])));
     }
 
     pub(crate) fn input<'r>(self, index: usize) -> Result<Tensor<'r>> {
