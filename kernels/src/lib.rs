@@ -19,6 +19,11 @@ extern crate alloc;
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
 mod aarch64;
 pub mod catalogue;
+#[cfg(any(
+    all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"),
+    all(target_arch = "x86_64", feature = "avx512")
+))]
+mod convert;
 mod depthwise;
 mod generic;
 mod grouped;

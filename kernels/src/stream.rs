@@ -7,6 +7,11 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
 
+#[cfg(any(
+    all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"),
+    all(target_arch = "x86_64", feature = "avx512")
+))]
+use crate::convert::convert;
 use crate::{Dest, Isa, Real};
 
 /// A type that tensors are stored in. Computation is done in [`Acc`](Storage::Acc). The trait is
@@ -15,7 +20,7 @@ pub trait Storage:
     Copy + Send + Sync + Default + PartialEq + core::fmt::Debug + private::SealedStorage + 'static
 {
     /// The type of products and sums: the type itself for f32 and f64, f32 for the 16-bit types.
-    type Acc: Arithmetic;
+    type Acc: Arithmetic + Storage<Acc = Self::Acc>;
     /// Whether storage and computation have the same type, so that kernels read and write tensors
     /// directly.
     const DIRECT: bool;
@@ -156,12 +161,7 @@ macro_rules! half_storage {
             #[inline(always)]
             fn narrow_into(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<Self>]) {
                 assert_eq!(src.len(), dst.len());
-                let mut buffer = [$t::ZERO; CHUNK];
-                for (src, dst) in src.chunks(CHUNK).zip(dst.chunks_mut(CHUNK)) {
-                    let buffer = &mut buffer[..src.len()];
-                    $narrow(isa, src, buffer);
-                    write_copy(dst, buffer);
-                }
+                $narrow(isa, src, dst);
             }
         }
     };
@@ -175,32 +175,37 @@ fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
     // x86-64 it has none for sixteen values at a time.
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
-        return crate::aarch64::neon::convert::widen(src, dst);
+        return convert(&crate::aarch64::neon::convert::Widening::new(), src, dst);
     }
     #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
     if isa == Isa::Avx512
         && let Some(simd) = pulp::x86::V4::try_new()
     {
-        return crate::x86_64::avx512::convert::widen(simd, src, dst);
+        return convert(&crate::x86_64::avx512::convert::Widening(simd), src, dst);
     }
     let _ = isa;
     src.convert_to_f32_slice(dst);
 }
 
 #[inline(always)]
-fn narrow_f16(isa: Isa, src: &[f32], dst: &mut [f16]) {
+fn narrow_f16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>]) {
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
-        return crate::aarch64::neon::convert::narrow(src, dst);
+        return convert(&crate::aarch64::neon::convert::Narrowing::new(), src, dst);
     }
     #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
     if isa == Isa::Avx512
         && let Some(simd) = pulp::x86::V4::try_new()
     {
-        return crate::x86_64::avx512::convert::narrow(simd, src, dst);
+        return convert(&crate::x86_64::avx512::convert::Narrowing(simd), src, dst);
     }
     let _ = isa;
-    dst.convert_from_f32_slice(src);
+    let mut buffer = [f16::ZERO; CHUNK];
+    for (src, dst) in src.chunks(CHUNK).zip(dst.chunks_mut(CHUNK)) {
+        let buffer = &mut buffer[..src.len()];
+        buffer.convert_from_f32_slice(src);
+        write_copy(dst, buffer);
+    }
 }
 
 /// A shift, which vectorises on every ISA. `half` converts bf16 slices one value at a time.
@@ -214,12 +219,12 @@ fn widen_bf16(_: Isa, src: &[bf16], dst: &mut [f32]) {
 /// Rounds to nearest even, by a carry out of the dropped bits. There are no branches, so that it
 /// vectorises. NaN becomes quiet, and keeps its sign.
 #[inline(always)]
-fn narrow_bf16(_: Isa, src: &[f32], dst: &mut [bf16]) {
+fn narrow_bf16(_: Isa, src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
     for (dst, src) in dst.iter_mut().zip(src) {
         let bits = src.to_bits();
         let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
         let quiet = bits >> 16 | 0x40;
-        *dst = bf16::from_bits(if src.is_nan() { quiet } else { nearest } as u16);
+        dst.write(bf16::from_bits(if src.is_nan() { quiet } else { nearest } as u16));
     }
 }
 
@@ -414,6 +419,34 @@ pass!(Widen<T: Storage> { isa: Isa, src: &'a [T], dst: &'a mut [T::Acc] } {
     T::widen_into(isa, src, dst);
 });
 
+/// Converts `rows` rows of `len` elements. They begin `src_row` elements apart in `src`, and
+/// `dst_row` apart in `dst`.
+///
+/// # Panics
+/// If a slice ends before the last row does, or a row is longer than its distance to the next one.
+pub fn widen_rows<T: Storage>(
+    isa: Isa,
+    (rows, len): (usize, usize),
+    (src, src_row): (&[T], usize),
+    (dst, dst_row): (&mut [T::Acc], usize),
+) {
+    if rows == 0 || len == 0 {
+        return;
+    }
+    assert!(len <= src_row && len <= dst_row, "rows overlap");
+    let fits = |end: usize, row: usize| (rows - 1).checked_mul(row).is_some_and(|at| at <= end && len <= end - at);
+    assert!(fits(src.len(), src_row) && fits(dst.len(), dst_row), "a row ends beyond its slice");
+    with_isa(isa, WidenRows { isa, rows, len, src, src_row, dst, dst_row });
+}
+
+pass!(WidenRows<T: Storage> {
+    isa: Isa, rows: usize, len: usize, src: &'a [T], src_row: usize, dst: &'a mut [T::Acc], dst_row: usize
+} {
+    for (src, dst) in src.chunks(src_row).zip(dst.chunks_mut(dst_row)).take(rows) {
+        T::widen_into(isa, &src[..len], &mut dst[..len]);
+    }
+});
+
 /// `dst[i] = src[i * stride]`, converted.
 ///
 /// # Panics
@@ -444,6 +477,35 @@ pass!(WidenStrided<T: Storage, const STRIDE> { src: &'a [T], dst: &'a mut [T::Ac
         *dst = src[0].to_acc();
     }
     tail[0] = src[last * STRIDE].to_acc();
+});
+
+/// Rounds `rows` rows of `len` elements to nearest even. They begin `src_row` elements apart in
+/// `src`, and `dst_row` apart in the destination.
+///
+/// # Panics
+/// If the last row ends behind the source or the destination.
+pub fn narrow_rows<T: Storage>(
+    isa: Isa,
+    (rows, len): (usize, usize),
+    (src, src_row): (&[T::Acc], usize),
+    (dst, dst_row): (&mut Dest<'_, T>, usize),
+) {
+    let Some(last) = rows.checked_sub(1) else { return };
+    let fits = |end: usize, row: usize| last.checked_mul(row).is_some_and(|at| at <= end && len <= end - at);
+    assert!(fits(src.len(), src_row) && fits(dst.len(), dst_row), "a row ends beyond its slice");
+    with_isa(isa, NarrowRows { isa, rows, len, src, src_row, dst: dst.from(0), dst_row });
+}
+
+pass!(NarrowRows<T: Storage> {
+    isa: Isa, rows: usize, len: usize, src: &'a [T::Acc], src_row: usize, dst: Dest<'a, T>, dst_row: usize
+} {
+    for row in 0..rows {
+        let at = dst.as_mut_ptr().wrapping_add(row * dst_row).cast();
+        // SAFETY: narrow_rows() asserted that the row ends within the destination, whose holder may
+        // write it, and which nobody else accesses meanwhile. It may be uninitialised.
+        let dst = unsafe { core::slice::from_raw_parts_mut(at, len) };
+        T::narrow_into(isa, &src[row * src_row..][..len], dst);
+    }
 });
 
 /// `dst[i] = src[i]`, rounded to nearest even.
@@ -543,36 +605,38 @@ pub fn add_assign<T: Real>(isa: Isa, dst: &mut [T], src: &[T]) {
 }
 
 pass!(AddAssign<T: Real> { dst: &'a mut [T], src: &'a [T] } {
-    for (dst, src) in dst.iter_mut().zip(src) {
-        *dst = *dst + *src;
+    add_each(dst, src);
+});
+
+/// `row[i] += bias`.
+pub fn add_bias<T: Real>(isa: Isa, bias: T, row: &mut [T]) {
+    with_isa(isa, AddBias { bias, row });
+}
+
+pass!(AddBias<T: Real> { bias: T, row: &'a mut [T] } {
+    for x in row {
+        *x = *x + bias;
     }
 });
 
-/// `row[i] += bias + residual[i]`, in that order.
+/// `row[i] += residual[i]`, converted.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn add_to_row<T: Storage>(isa: Isa, bias: T::Acc, residual: Option<&[T]>, row: &mut [T::Acc]) {
-    with_isa(isa, AddToRow { isa, bias, residual, row });
+pub fn add_residual<T: Storage>(isa: Isa, residual: &[T], row: &mut [T::Acc]) {
+    assert_eq!(residual.len(), row.len());
+    with_isa(isa, AddResidual { isa, residual, row });
 }
 
-pass!(AddToRow<T: Storage> { isa: Isa, bias: T::Acc, residual: Option<&'a [T]>, row: &'a mut [T::Acc] } {
-    if let Some(residual) = residual {
-        assert_eq!(residual.len(), row.len());
-        if let Some(residual) = T::as_acc(residual) {
-            add_two(row, bias, residual);
-        } else {
-            let mut buffer = [T::Acc::ZERO; CHUNK];
-            for (row, residual) in row.chunks_mut(CHUNK).zip(residual.chunks(CHUNK)) {
-                let buffer = &mut buffer[..residual.len()];
-                T::widen_into(isa, residual, buffer);
-                add_two(row, bias, buffer);
-            }
-        }
-    } else {
-        for x in row.iter_mut() {
-            *x = *x + bias;
-        }
+pass!(AddResidual<T: Storage> { isa: Isa, residual: &'a [T], row: &'a mut [T::Acc] } {
+    if let Some(residual) = T::as_acc(residual) {
+        return add_each(row, residual);
+    }
+    let mut buffer = [T::Acc::ZERO; CHUNK];
+    for (row, residual) in row.chunks_mut(CHUNK).zip(residual.chunks(CHUNK)) {
+        let buffer = &mut buffer[..residual.len()];
+        T::widen_into(isa, residual, buffer);
+        add_each(row, buffer);
     }
 });
 
@@ -594,9 +658,9 @@ pass!(Activate<T: Arithmetic> { activation: Activation<T>, values: &'a mut [T] }
 });
 
 #[inline(always)]
-fn add_two<T: Real>(row: &mut [T], bias: T, residual: &[T]) {
-    for (x, r) in row.iter_mut().zip(residual) {
-        *x = *x + bias + *r;
+fn add_each<T: Real>(row: &mut [T], addends: &[T]) {
+    for (x, addend) in row.iter_mut().zip(addends) {
+        *x = *x + *addend;
     }
 }
 

@@ -708,6 +708,35 @@ impl<T: Real> SpatialKernel<T> {
         self.finish_rows(1, a, b, koff, ahead, tile, accumulate, y, ldy, map, first, epilogue);
     }
 
+    /// Computes `tile = clamp([tile +] A * B + bias)` over the last K block, and keeps it in `tile`
+    /// as `[MR][NR]`. There is no residual.
+    ///
+    /// # Panics
+    /// If a slice is too short, or there is a residual.
+    #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination")]
+    pub fn finish_tile(
+        &self,
+        a: &[T],
+        b: &[T],
+        koff: RowOffsetsRef<'_>,
+        ahead: Ahead,
+        tile: &mut [T],
+        accumulate: bool,
+        epilogue: &Epilogue<'_, T>,
+    ) {
+        self.check(1, a, b, koff, tile);
+        assert!(epilogue.bias.len() >= self.mr, "one bias a row");
+        assert!(epilogue.residual.is_none(), "no residual");
+        let Epilogue { bias, lo, hi, .. } = *epilogue;
+        let mut args = self.args(1, a, b, koff, ahead, tile, accumulate, None);
+        let (y, ldy, places, bias) = (args.tile, self.nr(), Places::Consecutive(0), bias.as_ptr());
+        args.store = Some(TileStore { y, ldy, places, bias, residual: core::ptr::null(), lo, hi });
+        // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore
+        // ask for: rows of NR elements, NR apart, are the tile itself, which kernels read before they
+        // write. A kernel is only handed out where the CPU has its ISA.
+        unsafe { (self.f)(&args) };
+    }
+
     /// Computes `y = clamp(A * B + bias + residual)` for any number of panels over the whole of
     /// K. The sums are those of [`finish`](Self::finish).
     ///

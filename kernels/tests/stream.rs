@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 
 use convoke_kernels::half::{bf16, f16};
 use convoke_kernels::stream::{self, Activation, Storage};
-use convoke_kernels::{Isa, Real};
+use convoke_kernels::{Dest, Isa, Real};
 
 /// Elements: lengths around those of vectors and of the conversion buffer.
 const LENGTHS: [usize; 9] = [0, 1, 2, 7, 15, 16, 33, 255, 600];
@@ -55,6 +55,54 @@ fn narrowing<T: Storage>(isa: Isa) {
             assert_eq!(unsafe { dst.assume_init() }, T::from_acc(*src), "{isa} {src}");
         }
     }
+}
+
+/// Rows of every length up to two vectors and more, with gaps that stay as they are.
+fn rows_with_gaps<T: Storage>(isa: Isa) {
+    for len in 0..40 {
+        let (rows, src_row, dst_row) = (3, len + 2, len + 5);
+        let src: Vec<T> = numbers(2 * src_row + len);
+        let mut wide = vec![T::Acc::ONE; 2 * dst_row + len];
+        stream::widen_rows(isa, (rows, len), (&src, src_row), (&mut wide, dst_row));
+        let mut narrow = vec![T::default(); 2 * src_row + len];
+        stream::narrow_rows(isa, (rows, len), (&wide, dst_row), (&mut Dest::from_slice(&mut narrow), src_row));
+        for (i, wide) in wide.iter().enumerate() {
+            let (row, at) = (i / dst_row, i % dst_row);
+            let want = if at < len { src[row * src_row + at].to_acc() } else { T::Acc::ONE };
+            assert_eq!(*wide, want, "{isa} element {at} of row {row}, {len} long");
+        }
+        for (i, narrow) in narrow.iter().enumerate() {
+            let want = if i % src_row < len { src[i] } else { T::default() };
+            assert_eq!(*narrow, want, "{isa} element {i} of rows {len} long");
+        }
+    }
+}
+
+#[test]
+fn rows_are_converted_and_what_lies_between_is_not_touched() {
+    each_type(rows_with_gaps::<f32>);
+    each_type(rows_with_gaps::<f64>);
+    each_type(rows_with_gaps::<f16>);
+    each_type(rows_with_gaps::<bf16>);
+}
+
+#[test]
+#[should_panic(expected = "a row ends beyond its slice")]
+fn a_row_that_ends_beyond_the_source_is_refused() {
+    stream::widen_rows::<f32>(Isa::Portable, (2, 3), (&[1.0; 7], 5), (&mut [0.0; 8], 5));
+}
+
+#[test]
+#[should_panic(expected = "a row ends beyond its slice")]
+fn a_row_that_ends_beyond_the_destination_is_refused() {
+    let dst = &mut [0.0_f32; 7];
+    stream::narrow_rows(Isa::Portable, (2, 3), (&[1.0; 8], 5), (&mut Dest::from_slice(dst), 5));
+}
+
+#[test]
+#[should_panic(expected = "rows overlap")]
+fn rows_that_overlap_are_not_converted() {
+    stream::widen_rows::<f32>(Isa::Portable, (2, 3), (&[1.0; 8], 5), (&mut [0.0; 8], 2));
 }
 
 #[test]
@@ -262,7 +310,10 @@ fn rows_take_bias_and_residual_then_an_activation() {
             for with_residual in [false, true] {
                 let (row, residual): (Vec<f32>, Vec<f32>) = (numbers(100), numbers(100));
                 let mut got = row.clone();
-                stream::add_to_row(isa, 0.25, with_residual.then_some(&*residual), &mut got);
+                stream::add_bias(isa, 0.25, &mut got);
+                if with_residual {
+                    stream::add_residual(isa, &residual, &mut got);
+                }
                 stream::activate(isa, activation, &mut got);
                 for (i, got) in got.iter().enumerate() {
                     let sum = f64::from(row[i]) + 0.25 + if with_residual { f64::from(residual[i]) } else { 0.0 };
@@ -273,7 +324,7 @@ fn rows_take_bias_and_residual_then_an_activation() {
                     );
                 }
                 let mut nan = vec![f32::NAN; 20];
-                stream::add_to_row::<f32>(isa, 0.25, None, &mut nan);
+                stream::add_bias(isa, 0.25, &mut nan);
                 stream::activate(isa, activation, &mut nan);
                 assert!(nan.iter().all(|x| x.is_nan()), "{isa} {activation:?}");
             }

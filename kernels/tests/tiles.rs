@@ -73,14 +73,41 @@ fn spatial_partial<T: Real>(kernel: &SpatialKernel<T>, depth: usize, accumulate:
     let (a, b): (Vec<T>, Vec<T>) = (numbers.vec(depth * mr), numbers.vec(101 + nr));
     // Without accumulation the tile's old values are not read.
     let before: Vec<T> = if accumulate { numbers.vec(mr * nr) } else { vec![T::from_f64(f64::NAN); mr * nr] };
-    let mut tile = before.clone();
-    kernel.partial(&a, &b, RowOffsets::new(offsets.clone()).rows(0..depth), Ahead::rows(&a, 3), &mut tile, accumulate);
-    for (at, got) in tile.iter().enumerate() {
+    let (mut tile, rows) = (before.clone(), RowOffsets::new(offsets.clone()));
+    kernel.partial(&a, &b, rows.rows(0..depth), Ahead::rows(&a, 3), &mut tile, accumulate);
+    let bias: Vec<T> = numbers.vec(mr);
+    let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo: T::from_f64(-0.75), hi: T::from_f64(1.25) };
+    let mut finished = before.clone();
+    kernel.finish_tile(&a, &b, rows.rows(0..depth), Ahead::rows(&a, 3), &mut finished, accumulate, &epilogue);
+    for (at, (got, finished)) in tile.iter().zip(&finished).enumerate() {
         let (i, j) = (at / nr, at % nr);
         let terms = (0..depth).map(|k| (a[k * mr + i].to_f64(), b[offsets[k] as usize + j].to_f64()));
         let (want, magnitude) = product(terms, if accumulate { before[at].to_f64() } else { 0.0 });
-        assert_close(*got, want, magnitude, depth, &format!("{kernel:?} depth {depth} at {i},{j}"));
+        let what = format!("{kernel:?} depth {depth} at {i},{j}");
+        assert_close(*got, want, magnitude, depth, &what);
+        let clamped = (want + bias[i].to_f64()).clamp(-0.75, 1.25);
+        assert_close(*finished, clamped, magnitude + 2.0, depth, &format!("{what}, finished"));
     }
+}
+
+#[test]
+#[should_panic(expected = "no residual")]
+fn a_tile_that_is_finished_in_place_has_no_residual() {
+    let kernel = &spatial_kernels::<f32>(Isa::Portable)[0];
+    let (mut tile, residual) = (vec![0.0; kernel.mr() * kernel.nr()], vec![0.0; kernel.mr() * kernel.nr()]);
+    let epilogue = Epilogue { bias: &[0.0; 14], residual: Some(residual.as_slice()).into(), lo: 0.0, hi: 1.0 };
+    let none = RowOffsets::new(Vec::new());
+    kernel.finish_tile(&[], &[], none.rows(0..0), Ahead::NONE, &mut tile, false, &epilogue);
+}
+
+#[test]
+#[should_panic(expected = "one bias a row")]
+fn a_tile_that_is_finished_in_place_has_a_bias_for_each_row() {
+    let kernel = &spatial_kernels::<f32>(Isa::Portable)[0];
+    let mut tile = vec![0.0; kernel.mr() * kernel.nr()];
+    let epilogue = Epilogue { bias: &[], residual: Residual::NONE, lo: 0.0, hi: 1.0 };
+    let none = RowOffsets::new(Vec::new());
+    kernel.finish_tile(&[], &[], none.rows(0..0), Ahead::NONE, &mut tile, false, &epilogue);
 }
 
 #[test]

@@ -143,36 +143,23 @@ impl<T: Element> Region<'_, T> {
         stream::narrow(isa, sums, row);
     }
 
-    /// Rounds rows of `columns` finished sums to T, and stores the columns `stored` of each. Those of
-    /// row i go to Y from element `at + i * ld` on. Many rows are rounded by one call, because a call
-    /// for each short row takes longer than the row.
+    /// Rounds finished sums to T, and stores the columns `columns` of rows of `pitch` sums. Those of
+    /// row i go to Y from element `at + i * ld` on.
     pub(crate) fn store_rows(
         &self,
         isa: Isa,
-        sums: &[T::Acc],
-        columns: usize,
-        stored: Range<usize>,
+        (sums, pitch): (&[T::Acc], usize),
+        columns: Range<usize>,
         (at, ld): (usize, usize),
     ) {
-        let mut buffer = [MaybeUninit::<T>::uninit(); ROUNDED_ELEMENTS];
-        let rows = ROUNDED_ELEMENTS / columns;
-        assert!(rows > 0, "rows are those of a tile");
-        for (part, sums) in sums.chunks(rows * columns).enumerate() {
-            let values = &mut buffer[..sums.len()];
-            stream::narrow(isa, sums, values);
-            for (i, row) in values.chunks(columns).enumerate() {
-                let (row, at) = (&row[stored.clone()], at + (part * rows + i) * ld);
-                self.check(at, row.len());
-                assert!(at <= self.len && row.len() <= self.len - at);
-                // SAFETY: as in store(); the buffer is no part of Y.
-                unsafe { self.y.add(at).cast::<MaybeUninit<T>>().copy_from_nonoverlapping(row.as_ptr(), row.len()) };
-            }
+        if columns.is_empty() {
+            return;
         }
+        let rows = sums.len().div_ceil(pitch);
+        let mut y = self.dest(at, [Stores::row(at, columns.len()).times(rows, ld)]);
+        stream::narrow_rows(isa, (rows, columns.len()), (&sums[columns.start..], pitch), (&mut y, ld));
     }
 }
-
-/// Elements that [`Region::store_rows`] rounds at a time, on the stack.
-const ROUNDED_ELEMENTS: usize = 256;
 
 impl<T: Copy> Region<'_, T> {
     pub(crate) fn shape(&self) -> &Shape {

@@ -328,11 +328,11 @@ impl<A: Real> Operands<'_, A> {
             let (koff, ldy, map) = (columns.koff, columns.ldy, columns.map);
             kernel.finish(a, b, koff, ahead, tile, accumulate, &mut y, ldy, map, vector, &epilogue);
         } else {
-            kernel.partial(a, b, columns.koff, ahead, tile, accumulate);
+            kernel.finish_tile(a, b, columns.koff, ahead, tile, accumulate, &sink.staging(&rows.bias[of]));
             let tile = &mut tile[..kernel.mr() * kernel.nr()];
             let Columns { at, ldy, map, .. } = *columns;
             let place = TilePlace { at: at + row * ldy, ldy, map, first: vector, lanes: kernel.lanes() };
-            sink.tile(tile, kernel.nr(), &rows.bias[of], &place);
+            sink.staged_tile(tile, kernel.nr(), &place);
         }
     }
 

@@ -21,7 +21,7 @@ use core::cmp::Ordering;
 
 use convoke_kernels::stream;
 use convoke_kernels::weave::{PhasePick, Picks, RowPick};
-use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, gcd, weave_kernels};
+use convoke_kernels::{Column, Isa, Real, RowOffsets, StoreMap, WeaveKernel, gcd, weave_kernels};
 
 use super::engine::a_block_bytes;
 use crate::exec::Line;
@@ -542,12 +542,61 @@ pub(crate) fn pick_rows<T: Element>(
         let picks = Picks { rows: &some[..count], ..*picks };
         match (T::as_acc(x), kernel) {
             (Some(x), Some(kernel)) => kernel.pick(x, &picks, planes),
+            (None, Some(kernel)) if (2..=CONVERTED_ELEMENTS).contains(&picks.stride) => {
+                pick_converted(isa, kernel, x, &picks, planes);
+            }
             _ => convert(isa, x, &picks, planes),
         }
     }
 }
 
-/// As [`WeaveKernel::pick`](convoke_kernels::WeaveKernel::pick), for elements that are converted.
+/// Elements that are converted at a time before phases are picked from them, on the stack.
+const CONVERTED_ELEMENTS: usize = 1024;
+
+/// As [`WeaveKernel::pick`], for elements of a 16-bit type. The rows are converted first, because
+/// conversions of single elements take long.
+fn pick_converted<T: Element>(
+    isa: Isa,
+    kernel: &WeaveKernel<T::Acc>,
+    x: &[T],
+    picks: &Picks<'_>,
+    planes: &mut [T::Acc],
+) {
+    let mut converted = [T::Acc::ZERO; CONVERTED_ELEMENTS];
+    let most = CONVERTED_ELEMENTS / picks.stride;
+    for (plane, begin) in (0..picks.planes).flat_map(|p| (0..picks.len).step_by(most).map(move |begin| (p, begin))) {
+        let len = most.min(picks.len - begin);
+        // The elements of a row that are seen: `seen`, of which the first one that is picked may lie
+        // before.
+        let first = picks.first.saturating_add_unsigned(begin * picks.stride);
+        let within = |at: isize| usize::try_from(at).unwrap_or(0).min(picks.width);
+        let seen = within(first)..within(first.saturating_add_unsigned(len * picks.stride));
+        let rows_at_once = CONVERTED_ELEMENTS.checked_div(seen.len()).unwrap_or(ROWS_AT_A_TIME);
+        for rows in picks.rows.chunks(rows_at_once) {
+            let mut here = [RowPick::default(); ROWS_AT_A_TIME];
+            for (i, (here, row)) in here.iter_mut().zip(rows).enumerate() {
+                let at = i * seen.len();
+                if let Some(src) = row.src {
+                    let src = plane * picks.src_pitch + src;
+                    stream::widen(isa, &x[src..][seen.clone()], &mut converted[at..at + seen.len()]);
+                }
+                *here = RowPick { src: row.src.map(|_| at), dst: row.dst + begin };
+            }
+            let here = Picks {
+                planes: 1,
+                rows: &here[..rows.len()],
+                width: seen.len(),
+                first: first - seen.start as isize,
+                len,
+                ahead: 0,
+                ..*picks
+            };
+            kernel.pick(&converted, &here, &mut planes[plane * picks.dst_pitch..]);
+        }
+    }
+}
+
+/// As [`WeaveKernel::pick`], for elements that are converted, row by row.
 fn convert<T: Element>(isa: Isa, x: &[T], picks: &Picks<'_>, planes: &mut [T::Acc]) {
     for (plane, row) in (0..picks.planes).flat_map(|plane| picks.rows.iter().map(move |row| (plane, row))) {
         for phase in picks.phases {

@@ -2,11 +2,13 @@
 //! stores.
 //!
 //! There are two ways. Kernels store straight into Y if sums have the type of Y and the
-//! activation is a clamp. Otherwise (16-bit types, other activations) sums go to scratch memory,
-//! and rows of them are finished here.
+//! activation is a clamp. Otherwise (16-bit types, other activations) kernels store to scratch
+//! memory, with the part of the epilogue that [`Sink::staging`] gives them, and rows of that are
+//! finished here: [`Sink::staged_row`] and its like. Sums that no kernel stores have no epilogue
+//! yet: [`Sink::row`].
 //!
-//! Whether kernels may store is decided in this file alone. A lowering asks, and goes the second
-//! way where the answer is no: for its plan [`Finish::is_direct`], for a kernel call
+//! Whether kernels may store into Y is decided in this file alone. A lowering asks, and goes the
+//! second way where the answer is no: for its plan [`Finish::is_direct`], for a kernel call
 //! [`Sink::direct`], [`Sink::direct_at_first`], [`Sink::dest`] or [`Sink::pairs`]. It may also go
 //! the second way where the answer is yes, if its kernels cannot store what it has. Sums of
 //! `naive`, and of `upsample` where it computes by the definition, go neither way: they are in f64,
@@ -15,6 +17,8 @@
 //! A new activation changes nothing here, unless kernels shall apply it in registers: then it
 //! concerns this file and their [`Epilogue`].
 
+use core::ops::Range;
+
 use convoke_kernels::stream::{self, Activation};
 use convoke_kernels::{Dest, Epilogue, Isa, Real, Residual, StoreMap};
 
@@ -22,8 +26,7 @@ use super::contract::{Addend, Io, Request};
 use crate::element::Element;
 use crate::exec::region::Stores;
 
-/// Elements that are on the stack at a time: of a row that is put in order, or read from Y, and of
-/// rows of a tile whose vectors run along channels.
+/// Elements that are on the stack at a time: of a row that is put in order, or read from Y.
 const BUFFERED_ELEMENTS: usize = 256;
 
 /// What the plan says is done with finished sums.
@@ -121,6 +124,80 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         Some(Epilogue { bias: &[], residual: Residual::NONE, lo, hi })
     }
 
+    /// The epilogue of a kernel that stores to scratch memory. It adds the bias, and clamps where
+    /// nothing comes in between. [`staged_row`](Self::staged_row) does the rest.
+    pub(crate) fn staging<'s>(&self, bias: &'s [T::Acc]) -> Epilogue<'s, T::Acc> {
+        let (lo, hi) = self.staged_clamp().unwrap_or((T::Acc::NEG_INFINITY, T::Acc::INFINITY));
+        Epilogue { bias, residual: Residual::NONE, lo, hi }
+    }
+
+    /// The clamp of [`staging`](Self::staging): none where a residual is added first, or the
+    /// activation is another one.
+    fn staged_clamp(&self) -> Option<(T::Acc, T::Acc)> {
+        match (self.io.residual, self.finish.activation) {
+            (Addend::None, Activation::Clamp(lo, hi)) => Some((lo, hi)),
+            _ => None,
+        }
+    }
+
+    /// Finishes a row that a kernel stored with the epilogue [`staging`](Self::staging): adds the
+    /// residual, applies the activation, rounds, and stores from element `at` of Y on. Overwrites
+    /// the row.
+    pub(crate) fn staged_row(&self, row: &mut [T::Acc], at: usize) {
+        self.staged_strided(row, at, 1);
+    }
+
+    /// Does the same as [`staged_row`](Self::staged_row), but stores to every `step`-th element.
+    pub(crate) fn staged_strided(&self, row: &mut [T::Acc], at: usize, step: usize) {
+        if self.staged_clamp().is_none() {
+            self.add_residual(row, at, step);
+            self.activate(row);
+        }
+        self.store(row, at, step);
+    }
+
+    /// Does the same as [`staged_row`](Self::staged_row) for rows of `pitch` values, whose columns
+    /// `columns` are stored. Those of row i go to Y from element `at + i * ldy` on.
+    pub(crate) fn staged_rows(
+        &self,
+        rows: &mut [T::Acc],
+        pitch: usize,
+        columns: Range<usize>,
+        (at, ldy): (usize, usize),
+    ) {
+        self.staged_runs(rows, (pitch, ldy), |run| run(columns.clone(), at));
+    }
+
+    /// Does the same as [`staged_row`](Self::staged_row) for a tile `[rows][columns]`.
+    pub(crate) fn staged_tile(&self, tile: &mut [T::Acc], columns: usize, place: &TilePlace<'_>) {
+        self.staged_runs(tile, (columns, place.ldy), |run| place.for_each_run(columns, run));
+    }
+
+    /// Does the same as [`staged_row`](Self::staged_row) for rows of `pitch` values, of which runs
+    /// of columns are stored. `for_each_run` calls a function for each run, with its columns and the
+    /// element of Y that those of the first row go to; those of row i go `i * ldy` further on. The
+    /// activation is applied to whole rows: no part of them may be finished by another call.
+    pub(crate) fn staged_runs(
+        &self,
+        rows: &mut [T::Acc],
+        (pitch, ldy): (usize, usize),
+        for_each_run: impl Fn(&mut dyn FnMut(Range<usize>, usize)),
+    ) {
+        if self.staged_clamp().is_none() {
+            if !matches!(self.io.residual, Addend::None) {
+                for_each_run(&mut |columns, at| {
+                    for (i, row) in rows.chunks_mut(pitch).enumerate() {
+                        self.add_residual(&mut row[columns.clone()], at + i * ldy, 1);
+                    }
+                });
+            }
+            // All at once, because an activation takes long to begin. Columns that are not stored do
+            // not matter.
+            self.activate(rows);
+        }
+        for_each_run(&mut |columns, at| self.io.y.store_rows(self.finish.isa, (rows, pitch), columns, (at, ldy)));
+    }
+
     /// Finishes one row of sums: adds bias and residual, applies the activation, rounds, and
     /// stores from element `at` of Y on. Overwrites the sums.
     pub(crate) fn row(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize) {
@@ -129,41 +206,33 @@ impl<'a, T: Element> Sink<'a, '_, T> {
 
     /// Does the same as [`row`](Self::row), but stores to every `step`-th element.
     pub(crate) fn strided(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize, step: usize) {
-        self.add(sums, bias, at, step);
+        stream::add_bias(self.finish.isa, bias, sums);
+        self.add_residual(sums, at, step);
         self.activate(sums);
         self.store(sums, at, step);
     }
 
-    /// Adds a bias, and the residual of every `step`-th element of Y from `at` on.
-    fn add(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize, step: usize) {
+    /// Adds the residual of every `step`-th element of Y from `at` on, if there is one.
+    fn add_residual(&self, values: &mut [T::Acc], at: usize, step: usize) {
         let isa = self.finish.isa;
         match self.io.residual {
-            Addend::None => stream::add_to_row::<T>(isa, bias, None, sums),
+            Addend::None => {}
             Addend::Tensor(residual) if step == 1 => {
-                stream::add_to_row(isa, bias, Some(&residual[at..at + sums.len()]), sums);
+                stream::add_residual(isa, &residual[at..at + values.len()], values);
             }
             Addend::Output if step == 1 => {
                 let mut buffer = [T::default(); BUFFERED_ELEMENTS];
-                for (i, sums) in sums.chunks_mut(BUFFERED_ELEMENTS).enumerate() {
-                    let residual = &mut buffer[..sums.len()];
+                for (i, values) in values.chunks_mut(BUFFERED_ELEMENTS).enumerate() {
+                    let residual = &mut buffer[..values.len()];
                     self.io.y.read(at + i * BUFFERED_ELEMENTS, residual);
-                    stream::add_to_row(isa, bias, Some(residual), sums);
+                    stream::add_residual(isa, residual, values);
                 }
             }
             Addend::Tensor(_) | Addend::Output => {
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    *sum = *sum + bias + self.io.residual_at(at + i * step);
+                for (i, value) in values.iter_mut().enumerate() {
+                    *value = *value + self.io.residual_at(at + i * step);
                 }
             }
-        }
-    }
-
-    /// Does the same as [`add`](Self::add) for a row of a tile. A bias alone is added here, because a
-    /// call for the ISA takes longer than so short a row.
-    fn add_to_short(&self, sums: &mut [T::Acc], bias: T::Acc, at: usize, step: usize) {
-        match self.io.residual {
-            Addend::None => sums.iter_mut().for_each(|sum| *sum = *sum + bias),
-            Addend::Tensor(_) | Addend::Output => self.add(sums, bias, at, step),
         }
     }
 
@@ -201,64 +270,6 @@ impl<'a, T: Element> Sink<'a, '_, T> {
             self.row(buffer, bias, at + first);
         }
     }
-
-    /// Finishes a tile of sums whose vectors run along channels: channel c of pixel p is element
-    /// `p * nr + c`. It stores the first `bias.len()` channels: pixel p of channel c goes to
-    /// element `at + c * ldy + p * step` of Y.
-    pub(crate) fn transposed(
-        &self,
-        tile: &[T::Acc],
-        nr: usize,
-        bias: &[T::Acc],
-        at: usize,
-        (ldy, step): (usize, usize),
-    ) {
-        let pixels = tile.len().div_ceil(nr);
-        let mut buffer = [T::Acc::ZERO; BUFFERED_ELEMENTS];
-        let most = BUFFERED_ELEMENTS / pixels;
-        for (i, bias) in bias.chunks(most).enumerate() {
-            let first = i * most;
-            let rows = &mut buffer[..bias.len() * pixels];
-            for (c, (row, bias)) in rows.chunks_mut(pixels).zip(bias).enumerate() {
-                // A pass for the bias alone would take as long as this one.
-                if matches!(self.io.residual, Addend::None) {
-                    for (value, pixel) in row.iter_mut().zip(tile.chunks(nr)) {
-                        *value = pixel[first + c] + *bias;
-                    }
-                    continue;
-                }
-                for (value, pixel) in row.iter_mut().zip(tile.chunks(nr)) {
-                    *value = pixel[first + c];
-                }
-                self.add(row, *bias, at + (first + c) * ldy, step);
-            }
-            // All at once: an activation takes long to begin.
-            self.activate(rows);
-            if step == 1 {
-                self.io.y.store_rows(self.finish.isa, rows, pixels, 0..pixels, (at + first * ldy, ldy));
-                continue;
-            }
-            for (c, row) in rows.chunks(pixels).enumerate() {
-                self.store(row, at + (first + c) * ldy, step);
-            }
-        }
-    }
-
-    /// Finishes a tile `[rows][columns]` of sums. Row i has bias `bias[i]`.
-    pub(crate) fn tile(&self, tile: &mut [T::Acc], columns: usize, bias: &[T::Acc], place: &TilePlace<'_>) {
-        let (at, ldy) = (place.at, place.ldy);
-        place.for_each_run(columns, |LaneRun { from, offset, len }| {
-            for ((i, row), bias) in tile.chunks_exact_mut(columns).enumerate().zip(bias) {
-                self.add_to_short(&mut row[from..from + len], *bias, at + i * ldy + offset, 1);
-            }
-        });
-        // All at once, as above; lanes that are not stored do not matter.
-        let tile = &mut tile[..bias.len() * columns];
-        self.activate(tile);
-        place.for_each_run(columns, |LaneRun { from, offset, len }| {
-            self.io.y.store_rows(self.finish.isa, tile, columns, from..from + len, (at + offset, ldy));
-        });
-    }
 }
 
 /// Where a tile of sums goes in Y.
@@ -275,38 +286,32 @@ pub(crate) struct TilePlace<'a> {
 }
 
 impl TilePlace<'_> {
-    /// Calls `f` for each run of a tile's columns that go to neighbouring elements of Y.
-    fn for_each_run(&self, columns: usize, mut f: impl FnMut(LaneRun)) {
-        let mut run = LaneRun::default();
+    /// Calls `f` for each run of a tile's columns that go to neighbouring elements of Y, with the
+    /// element that the first of them goes to.
+    fn for_each_run(&self, columns: usize, f: &mut dyn FnMut(Range<usize>, usize)) {
+        // The run that may still grow, and the element of Y behind it.
+        let (mut run, mut end) = (0..0, 0);
         for (j, column) in self.map.columns()[self.first..][..columns / self.lanes].iter().enumerate() {
-            let (mut mask, mut offset) = (column.mask, column.offset);
+            let (mut mask, mut at) = (column.mask, self.at + column.offset);
             while mask != 0 {
                 let lane = mask.trailing_zeros();
                 let len = (mask >> lane).trailing_ones();
-                let next = LaneRun { from: j * self.lanes + lane as usize, offset, len: len as usize };
-                if run.from + run.len == next.from && run.offset + run.len == next.offset {
-                    run.len += next.len;
-                } else {
-                    if run.len > 0 {
-                        f(run);
+                let (from, count) = (j * self.lanes + lane as usize, len as usize);
+                if run.end != from || end != at {
+                    if !run.is_empty() {
+                        f(run.clone(), end - run.len());
                     }
-                    run = next;
+                    run = from..from;
                 }
-                offset += len as usize;
+                run.end += count;
+                at += count;
+                end = at;
                 // A shift by 32 would overflow: then no lane is left.
                 mask &= u32::MAX.checked_shl(lane + len).unwrap_or(0);
             }
         }
-        if run.len > 0 {
-            f(run);
+        if !run.is_empty() {
+            f(run.clone(), end - run.len());
         }
     }
-}
-
-/// Neighbouring columns of a tile that go to neighbouring elements of Y.
-#[derive(Default, Clone, Copy)]
-struct LaneRun {
-    from: usize,
-    offset: usize,
-    len: usize,
 }

@@ -21,7 +21,7 @@ use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOu
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, last_axes};
 use super::layout::WeightLayout;
 use super::shares::TASKS_PER_THREAD;
-use super::sink::{Finish, no_epilogue};
+use super::sink::Finish;
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Split};
@@ -239,8 +239,6 @@ impl<T: Element> Upsample<T> {
         let top = (output.row / h.stride).saturating_sub(rows_before(h)).min(h.input);
         let end = ((output.row + rows.len() - 1) / h.stride + 1).clamp(top, h.input);
         output.row -= top * h.stride;
-        let zero = [T::Acc::ZERO];
-        let epilogue = no_epilogue(&zero);
         for (i, plane) in planes.enumerate() {
             let x = &io.x[plane * spatial..][top * w.input..end * w.input];
             let x = match T::as_acc(x) {
@@ -252,8 +250,9 @@ impl<T: Element> Upsample<T> {
             };
             let input = self.input(1, x, end - top, &weights[i * taps..(i + 1) * taps]);
             let sums = &mut sums[..rows.len() * w.output];
+            let epilogue = sink.staging(&io.bias[first + i..=first + i]);
             self.kernel.run(&input, &mut Dest::from_slice(sums), &output, &epilogue);
-            sink.row(sums, io.bias[first + i], at + i * out_spatial);
+            sink.staged_row(sums, at + i * out_spatial);
         }
     }
 

@@ -13,8 +13,19 @@ use crate::peak;
 
 /// The streaming passes of `kernels/src/stream.rs`. Each is compiled for every ISA, and for the
 /// types with which it is called.
-pub const PASSES: [&str; 8] =
-    ["Widen", "WidenStrided", "Narrow", "PackRows", "Interleave", "AddAssign", "AddToRow", "Activate"];
+pub const PASSES: [&str; 11] = [
+    "Widen",
+    "WidenRows",
+    "WidenStrided",
+    "Narrow",
+    "NarrowRows",
+    "PackRows",
+    "Interleave",
+    "AddAssign",
+    "AddBias",
+    "AddResidual",
+    "Activate",
+];
 
 /// What a tile computes, and what its vectors run along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,13 @@
 //! The last steps of a tile's sums, and the way of the sums into Y.
 
-use convoke_kernels::{Ahead, ChannelKernel, Real, RowOffsetsRef};
+use convoke_kernels::{Ahead, ChannelKernel, Dest, Real, RowOffsetsRef};
 
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::sink::Sink;
+
+/// The sums of a tile, at the most: as many registers as an ISA has, of the longest vectors.
+const STAGED_ELEMENTS: usize = 32 * 16;
 
 /// The last steps of k of a tile, and what is added to its sums.
 pub(super) struct LastSteps<'a, A> {
@@ -34,8 +37,11 @@ impl<A: Real> LastSteps<'_, A> {
         if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
             kernel.finish(x, koff, w, ahead, tile, accumulate, &mut y, ldy, bias.len(), &epilogue);
         } else {
-            kernel.partial(x, koff, w, ahead, tile, accumulate);
-            sink.transposed(tile, kernel.nr(), bias, at, (ldy, 1));
+            let (pixels, mut staged) = (kernel.mr(), [A::ZERO; STAGED_ELEMENTS]);
+            let rows = &mut staged[..bias.len() * pixels];
+            let (mut y, epilogue) = (Dest::from_slice(rows), sink.staging(bias));
+            kernel.finish(x, koff, w, ahead, tile, accumulate, &mut y, pixels, bias.len(), &epilogue);
+            sink.staged_rows(rows, pixels, 0..pixels, (at, ldy));
         }
     }
 }

@@ -214,6 +214,11 @@ impl Grid {
         self.strips() == 1 && self.outer.is_empty()
     }
 
+    /// Whether there are kernels that copy rows: for stride 1, and for both phases of stride 2.
+    pub(super) fn is_vectorised(&self) -> bool {
+        self.w.stride == 1 || (self.w.stride == 2 && self.phases.len() == 2)
+    }
+
     /// The groups of tap columns. Taps along H whose phases are the same see the same rows of a
     /// plane, and are cut into columns of nearly equal length. This depends on the operator alone,
     /// and so does the order of packed weights.

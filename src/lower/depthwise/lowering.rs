@@ -26,8 +26,6 @@ pub(super) struct Depthwise<T: Element> {
     /// The rows that each group of tap columns sees.
     pub(super) rows_seen: Vec<RowsSeen>,
     pub(super) slots: Slots,
-    /// As many zeros as a unit has biases, where its sums are finished after they are stored.
-    pub(super) zeros: Vec<T::Acc>,
     pub(super) pieces: DepthwisePieces<T::Acc>,
 }
 
@@ -92,11 +90,6 @@ impl<T: Element> Depthwise<T> {
             first: first * grid.h.dilation,
             last: (first + (taps - 1) * every) * grid.h.dilation,
         };
-        let zeros = match grid.along {
-            Along::Rows if finish.is_direct() => 0,
-            Along::Rows => plan.unit_groups.max(request.geometry.out_channels_per_group()),
-            Along::Channels => plan.unit_groups,
-        };
         Self {
             geometry: request.geometry.clone(),
             isa: request.isa(),
@@ -105,7 +98,6 @@ impl<T: Element> Depthwise<T> {
             taps: grid.table(),
             rows_seen: grid.column_groups().into_iter().map(rows_seen).collect(),
             slots: if grid.along == Along::Rows { Slots::new(Vec::new()) } else { grid.slots() },
-            zeros: alloc::vec![T::Acc::ZERO; zeros],
             plan,
             pieces,
         }

@@ -20,7 +20,7 @@ impl<T: Element> Depthwise<T> {
         let spatial = self.geometry.input_spatial();
         let first = (unit.image * self.geometry.in_channels + unit.groups.start * grid.channels) * spatial;
         let source_at = |outer: usize| outer * h.input * w.input + source_row * w.input;
-        if grid.along == Along::Rows && grid.outer.is_empty() && T::DIRECT && self.is_vectorised() {
+        if grid.along == Along::Rows && grid.outer.is_empty() && grid.is_vectorised() {
             // All planes are copied by one call: their rows lie alike, and so do their sources.
             let count = unit.groups.len() * grid.channels;
             if !grid.is_whole() {
@@ -30,7 +30,7 @@ impl<T: Element> Depthwise<T> {
             }
             if !inside.is_empty() && count > 0 {
                 let x = &io.x[first + source_at(0)..];
-                self.copy_rows(x, count, &inside, planes);
+                self.copy_rows(x, count, &inside, planes, staged);
             }
             return;
         }
@@ -51,8 +51,8 @@ impl<T: Element> Depthwise<T> {
             let x = &io.x[first + channel * spatial + source_at(outer)..];
             if grid.along == Along::Channels {
                 self.gather(x, unit.groups.len(), &inside, plane, staged);
-            } else if T::DIRECT && self.is_vectorised() {
-                self.copy_rows(x, 1, &inside, plane);
+            } else if grid.is_vectorised() {
+                self.copy_rows(x, 1, &inside, plane, staged);
             } else {
                 for (row, x) in inside.clone().zip(x.chunks(w.input)) {
                     for phase in &grid.phases {
@@ -67,35 +67,50 @@ impl<T: Element> Depthwise<T> {
         }
     }
 
-    /// Whether there are kernels that copy rows: for stride 1, and for both phases of stride 2.
-    fn is_vectorised(&self) -> bool {
+    /// Copies rows of `count` planes; `x` begins with the first row that is not padding. Rows of a
+    /// 16-bit type are converted on the way, or into `staged` if they are split after that.
+    fn copy_rows(&self, x: &[T], count: usize, inside: &Range<usize>, planes: &mut [T::Acc], staged: &mut [T::Acc]) {
         let grid = &self.plan.grid;
-        grid.w.stride == 1 || (grid.w.stride == 2 && grid.phases.len() == 2)
-    }
-
-    /// Copies rows of `count` planes; `x` begins with the first row that is not padding.
-    fn copy_rows(&self, x: &[T], count: usize, inside: &Range<usize>, planes: &mut [T::Acc]) {
-        let (grid, Some(x)) = (&self.plan.grid, T::as_acc(x)) else { return };
         let planes = &mut planes[inside.start * grid.pitch..];
+        let spatial = self.geometry.input_spatial();
         let copy = RowCopy {
             planes: count,
             rows: inside.len(),
             width: grid.w.input,
-            src_plane: self.geometry.input_spatial(),
+            src_plane: spatial,
             src_row: grid.w.input,
             dst_plane: grid.plane,
             dst_row: grid.pitch,
         };
+        if let Some(x) = T::as_acc(x) {
+            return self.copy_widened(x, planes, &copy);
+        }
+        for plane in 0..count {
+            let (x, planes) = (&x[plane * spatial..], &mut planes[plane * grid.plane..]);
+            if grid.w.stride == 1 {
+                let (phase, size) = (&grid.phases[0], (copy.rows, copy.width));
+                let planes = &mut planes[phase.base + phase.from..];
+                stream::widen_rows(self.isa, size, (x, copy.src_row), (planes, copy.dst_row));
+            } else {
+                let staged = &mut staged[..inside.len() * grid.w.input];
+                stream::widen(self.isa, &x[..staged.len()], staged);
+                self.copy_widened(staged, planes, &RowCopy { planes: 1, ..copy });
+            }
+        }
+    }
+
+    fn copy_widened(&self, x: &[T::Acc], planes: &mut [T::Acc], copy: &RowCopy) {
+        let grid = &self.plan.grid;
         if grid.w.stride == 1 {
             let phase = &grid.phases[0];
-            self.kernels.copy(x, &mut planes[phase.base + phase.from..], &copy);
+            self.kernels.copy(x, &mut planes[phase.base + phase.from..], copy);
         } else {
             // Where the even positions of X go, and where the odd ones do.
             let at = |parity: usize| {
                 let phase = grid.phases.iter().find(|p| p.phase == (grid.w.pad_begin + parity) % 2);
                 phase.map_or(0, |phase| phase.base + phase.from)
             };
-            self.kernels.split(x, planes, at(0), at(1), &copy);
+            self.kernels.split(x, planes, at(0), at(1), copy);
         }
     }
 

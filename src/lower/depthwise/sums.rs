@@ -84,11 +84,10 @@ impl<T: Element> Depthwise<T> {
             return self.rows_into(unit, io, source, channels, &mut into);
         }
         layout.plane = strip;
-        let mut into = RowsInto { y: Dest::from_slice(sums), layout, epilogue: no_epilogue(&self.zeros) };
+        let epilogue = sink.staging(&io.bias[channels.clone()]);
+        let mut into = RowsInto { y: Dest::from_slice(sums), layout, epilogue };
         self.rows_into(unit, io, source, channels, &mut into);
-        for (channel, sums) in channels.clone().zip(sums.chunks_exact_mut(strip)) {
-            sink.row(sums, io.bias[channel], at + (channel - channels.start) * spatial);
-        }
+        sink.staged_rows(&mut sums[..channels.len() * strip], strip, 0..strip, (at, spatial));
     }
 
     /// Sums output channels into a destination that begins with the strip of the first of them.
@@ -196,7 +195,9 @@ impl<T: Element> Depthwise<T> {
         let weights = self.taps.weights() * lanes;
         let w = &io.weights[(block * outputs + output) * weights..][..weights];
         let layout = DepthwiseOutput { width: width * lanes, row: grid.tile_step() * width * lanes, plane: 0 };
-        let epilogue = no_epilogue(&self.zeros);
+        // Bias and clamp are the scatter's.
+        let zero = [T::Acc::ZERO];
+        let epilogue = no_epilogue(&zero);
         let DepthwiseBuffers { planes, sums, staged } = buffers;
         let sums = &mut sums[..unit.extent * width * lanes];
         self.tiles(unit, io.is_finite, |kernel, groups, row, tiles| {
@@ -229,10 +230,7 @@ impl<T: Element> Depthwise<T> {
             return;
         }
         let mut rows = Dest::from_slice(staged);
-        let epilogue = Epilogue { bias: &self.zeros[..bias.len()], ..epilogue };
-        self.kernels.scatter(sums, &mut rows, strip, &epilogue);
-        for (i, (bias, row)) in bias.iter().zip(staged.chunks_exact_mut(strip)).enumerate() {
-            sink.row(row, *bias, at + i * outputs * spatial);
-        }
+        self.kernels.scatter(sums, &mut rows, strip, &sink.staging(bias));
+        sink.staged_rows(&mut staged[..bias.len() * strip], strip, 0..strip, (at, outputs * spatial));
     }
 }

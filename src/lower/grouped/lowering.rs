@@ -13,7 +13,7 @@ use crate::exec::region::Stores;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Line, Piece};
 use crate::lower::contract::{Io, Lowering};
-use crate::lower::sink::{Finish, no_epilogue};
+use crate::lower::sink::Finish;
 
 pub(super) struct Grouped<T: Element> {
     pub(super) geometry: Geometry,
@@ -28,9 +28,8 @@ pub(super) struct Grouped<T: Element> {
     pub(super) blocks: GroupedBlocks,
     /// The planes of a unit where X is copied, and its sums.
     pub(super) copy: Piece<T::Acc>,
+    pub(super) widened: Piece<T::Acc>,
     pub(super) sums: Piece<T::Acc>,
-    /// As many zeros as the tallest panel has rows.
-    pub(super) zeros: Vec<T::Acc>,
 }
 
 impl<T: Element> Split for Grouped<T> {
@@ -75,15 +74,26 @@ impl<T: Element> Lowering<T> for Grouped<T> {
     /// A share of the units.
     fn run(&self, task: usize, io: &Io<'_, T>, scratch: &mut [Line]) {
         let mut arena = Arena::new(scratch);
-        let (copy, sums) = (arena.get(self.copy), arena.get(self.sums));
+        let (copy, widened, sums) = (arena.get(self.copy), arena.get(self.widened), arena.get(self.sums));
         if self.planes.is_ragged() {
             // Copies do not write where X has no element.
             copy.fill(T::Acc::ZERO);
         }
+        let buffers = &mut GroupedBuffers { copy, widened, sums };
         for unit in self.blocks.task_units(task) {
-            self.unit(unit, io, copy, sums);
+            self.unit(unit, io, buffers);
         }
     }
+}
+
+/// The scratch of a task.
+struct GroupedBuffers<'a, A> {
+    /// The planes of a group.
+    copy: &'a mut [A],
+    /// A channel of X of a 16-bit type, before it is split into planes.
+    widened: &'a mut [A],
+    /// Sums that kernels do not store into Y.
+    sums: &'a mut [A],
 }
 
 /// What the output channels of one group of one image are summed from.
@@ -103,7 +113,8 @@ impl<T: Element> Grouped<T> {
         (group / self.geometry.group, group % self.geometry.group, blocks)
     }
 
-    fn unit(&self, unit: usize, io: &Io<'_, T>, copy: &mut [T::Acc], sums: &mut [T::Acc]) {
+    fn unit(&self, unit: usize, io: &Io<'_, T>, buffers: &mut GroupedBuffers<'_, T::Acc>) {
+        let GroupedBuffers { copy, widened, sums } = buffers;
         let geometry = &self.geometry;
         let (image, group, blocks) = self.place(unit);
         let spatial = geometry.input_spatial();
@@ -118,7 +129,7 @@ impl<T: Element> Grouped<T> {
                 let width = self.planes.w.output;
                 let rows = window.start / width..window.end.div_ceil(width);
                 for (x, planes) in x.chunks_exact(spatial).zip(copy.chunks_exact_mut(self.planes.pitch)) {
-                    self.planes.fill(self.isa, self.copy_kernels, x, rows.clone(), planes);
+                    self.planes.fill(self.isa, self.copy_kernels, x, rows.clone(), planes, widened);
                 }
                 copy
             }
@@ -163,12 +174,10 @@ impl<T: Element> Grouped<T> {
             if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
                 runs.iter().for_each(|run| call(run, &mut y, spatial, &epilogue));
             } else {
-                let epilogue = no_epilogue(&self.zeros);
+                let epilogue = sink.staging(bias);
                 let mut y = Dest::from_slice(sums);
                 runs.iter().for_each(|run| call(run, &mut y, to - from, &epilogue));
-                for (i, sums) in sums.chunks_exact_mut(to - from).take(panel.height).enumerate() {
-                    sink.row(sums, bias[i], at + i * spatial);
-                }
+                sink.staged_rows(&mut sums[..panel.height * (to - from)], to - from, 0..to - from, (at, spatial));
             }
             row += panel.height;
         }

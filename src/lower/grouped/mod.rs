@@ -19,8 +19,8 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use convoke_kernels::FlatTaps;
 use convoke_kernels::catalogue::{depthwise_kernels, grouped_kernels};
-use convoke_kernels::{FlatTaps, Real};
 
 use self::lowering::Grouped;
 use self::plan::{GroupedBlocks, GroupedPanels, GroupedTiles};
@@ -116,6 +116,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
 
     let mut scratch = Ledger::default();
     let copy = scratch.book::<T::Acc>("planes", if is_copied { inputs * planes.pitch } else { 0 });
+    let widened = if T::DIRECT || !planes.is_strided() { 0 } else { geometry.input_spatial() };
+    let widened = scratch.book::<T::Acc>("converted rows", widened);
     let sums = if finish.is_direct() { 0 } else { panels.tallest().saturating_mul(blocks.vectors * lanes) };
     let sums = scratch.book::<T::Acc>("sums", sums);
     if copy.len().max(sums.len()).saturating_mul(size_of::<T::Acc>()) > MOST_BYTES {
@@ -145,10 +147,10 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             planes,
             taps,
             lanes,
-            zeros: alloc::vec![T::Acc::ZERO; panels.tallest()],
             panels: panels.panels,
             blocks,
             copy,
+            widened,
             sums,
         })
     });

@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use convoke_kernels::{DepthwiseKernels, FlatTaps, Isa, RowCopy, stream};
+use convoke_kernels::stream::{self, Storage};
+use convoke_kernels::{DepthwiseKernels, FlatTaps, Isa, Real, RowCopy};
 
 use crate::Axis;
 use crate::element::Element;
@@ -70,7 +71,8 @@ impl GroupedPlanes {
     }
 
     /// Copies a channel of X into its planes, of which only the rows `rows` are needed. `kernels`
-    /// split rows into the two phases of stride 2.
+    /// split rows into the two phases of stride 2. Rows of a 16-bit type are converted into `widened`
+    /// first, unless the planes are laid out as X.
     pub(super) fn fill<T: Element>(
         &self,
         isa: Isa,
@@ -78,6 +80,27 @@ impl GroupedPlanes {
         x: &[T],
         rows: Range<usize>,
         planes: &mut [T::Acc],
+        widened: &mut [T::Acc],
+    ) {
+        if let Some(x) = T::as_acc(x) {
+            return self.fill_widened(isa, kernels, x, rows, planes);
+        }
+        let (step, end) = (self.h.stride * self.w.input, x.len());
+        let seen = (rows.start * step).min(end)..(rows.end * step).min(end);
+        if !self.is_strided() {
+            return stream::widen(isa, &x[seen.clone()], &mut planes[seen]);
+        }
+        stream::widen(isa, &x[seen.clone()], &mut widened[seen]);
+        self.fill_widened(isa, kernels, widened, rows, planes);
+    }
+
+    fn fill_widened<A: Real + Storage<Acc = A>>(
+        &self,
+        isa: Isa,
+        kernels: Option<&DepthwiseKernels<A>>,
+        x: &[A],
+        rows: Range<usize>,
+        planes: &mut [A],
     ) {
         let (h, w) = (&self.h, &self.w);
         for (i, planes) in planes.chunks_exact_mut(self.counts[1] * self.plane).enumerate() {
@@ -88,7 +111,7 @@ impl GroupedPlanes {
             }
             let x = &x[(first + rows.start * h.stride) * w.input..];
             let planes = &mut planes[rows.start * w.output..];
-            if let (Some(x), Some(kernels), true) = (T::as_acc(x), kernels, w.stride == 2 && self.counts[1] == 2) {
+            if let (Some(kernels), true) = (kernels, w.stride == 2 && self.counts[1] == 2) {
                 let (src_row, dst_row) = (h.stride * w.input, w.output);
                 let (src_plane, dst_plane) = (0, 0);
                 let copy =

@@ -1,13 +1,13 @@
 //! Sums without tiles: a kernel sums all phases of one channel in registers, and interleaves
 //! them.
 
+use convoke_kernels::Dest;
 use convoke_kernels::weave::{MOST_SUMS, Run, Sum};
-use convoke_kernels::{Dest, Real};
 
 use super::lowering::Transposed;
 use super::strips::{PhasePanel, SLAB_RUNS, SlabPhase};
 use crate::element::Element;
-use crate::lower::sink::{Sink, no_epilogue};
+use crate::lower::sink::Sink;
 
 impl<T: Element> Transposed<T> {
     /// Computes one channel for one phase of a whole slab.
@@ -44,8 +44,8 @@ impl<T: Element> Transposed<T> {
                         let outputs = &mut outputs[..most.min(run.len - first)];
                         let part = Run { from: run.from + first / strands.len(), at: 0, len: outputs.len(), ..*run };
                         let mut dest = Dest::from_slice(outputs);
-                        self.weave.sum(here.planes, strands, &[part], &no_epilogue(&[T::Acc::ZERO]), &mut dest);
-                        sink.row(outputs, bias[0], channel.at + run.at + first);
+                        self.weave.sum(here.planes, strands, &[part], &sink.staging(bias), &mut dest);
+                        sink.staged_row(outputs, channel.at + run.at + first);
                     }
                 }
             }

@@ -12,7 +12,7 @@ use super::planes::PhasePlanes;
 use super::strips::{PhasePanel, PhaseStrip, PhaseSums, STRIP_RUNS, SlabPhase};
 use crate::element::Element;
 use crate::lower::contract::Io;
-use crate::lower::sink::{Sink, no_epilogue};
+use crate::lower::sink::Sink;
 
 impl<T: Element> Transposed<T> {
     /// Computes some panels for one phase, and interleaves each tile before the next is computed.
@@ -223,13 +223,20 @@ impl<T: Element> Transposed<T> {
         if let Some((mut y, epilogue)) = sink.direct(panel.at, bias, panel.stores(runs, self.positions)) {
             return self.weave.run(strands, runs, &epilogue, &mut y, self.positions);
         }
-        for (c, bias) in bias.iter().enumerate() {
-            let strands = Strands { sums: &strands.sums[c * strands.pitch..], ..*strands };
-            for run in runs {
-                let (row, plain) = (&mut outputs[..run.len], [Run { at: 0, ..*run }]);
-                self.weave.run(&strands, &plain, &no_epilogue(&[T::Acc::ZERO]), &mut Dest::from_slice(row), 0);
-                sink.row(row, *bias, panel.at + c * self.positions + run.at);
-            }
+        // The runs of a channel are staged one behind the other.
+        let (mut staged, mut len) = ([Run::default(); STRIP_RUNS], 0);
+        for (staged, run) in staged.iter_mut().zip(runs) {
+            *staged = Run { at: len, ..*run };
+            len += run.len;
+        }
+        let (staged, rows) = (&staged[..runs.len()], &mut outputs[..bias.len() * len]);
+        if !rows.is_empty() {
+            self.weave.run(strands, staged, &sink.staging(bias), &mut Dest::from_slice(rows), len);
+            sink.staged_runs(rows, (len, self.positions), |store| {
+                for (staged, run) in staged.iter().zip(runs) {
+                    store(staged.at..staged.at + run.len, panel.at + run.at);
+                }
+            });
         }
     }
 }

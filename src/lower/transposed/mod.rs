@@ -39,6 +39,7 @@ use crate::Geometry;
 use crate::element::Element;
 use crate::exec::Ledger;
 use crate::lower::contract::{Answer, Build, Offer, Recipe, Request};
+use crate::lower::sink::Finish;
 use crate::units::Count;
 use lowering::Transposed;
 use plan::{PhaseMode, PhasePlan, PhaseScratch, PhaseSplit};
@@ -78,7 +79,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
     let plan = PhasePlan::cheapest(request, most_bytes)?;
     let split = PhaseSplit::new(request, &plan, most_bytes);
     let mut scratch = Ledger::default();
-    let pieces = PhaseScratch::book(&mut scratch, geometry, &plan, &split);
+    let is_direct = Finish::new(request).is_direct();
+    let pieces = PhaseScratch::book(&mut scratch, geometry, &plan, &split, is_direct);
     let kernel = if plan.mode == PhaseMode::ChannelByChannel { weave.name() } else { plan.tiles.name() };
     let recipe = Recipe {
         kernel,

@@ -356,7 +356,7 @@ pub(super) struct PhaseScratch<A> {
     pub(super) planes: Piece<A>,
     /// The sums of a panel, for a tile or for a whole slab.
     pub(super) sums: Piece<A>,
-    /// A run of outputs on its way to the sink, if kernels do not store into Y.
+    /// Outputs of a tile on their way to the sink, if kernels do not store into Y.
     pub(super) outputs: Piece<A>,
     /// The slab's first position along each axis.
     pub(super) origin: Piece<usize>,
@@ -365,7 +365,14 @@ pub(super) struct PhaseScratch<A> {
 }
 
 impl<A: Real> PhaseScratch<A> {
-    pub(super) fn book(ledger: &mut Ledger, geometry: &Geometry, plan: &PhasePlan<A>, split: &PhaseSplit) -> Self {
+    /// Books enough. `is_direct` says that kernels store into Y.
+    pub(super) fn book(
+        ledger: &mut Ledger,
+        geometry: &Geometry,
+        plan: &PhasePlan<A>,
+        split: &PhaseSplit,
+        is_direct: bool,
+    ) -> Self {
         let PhasePlan { phases, slots, planes, tiles, mode, .. } = plan;
         let planes_len = split.batch * geometry.in_channels_per_group() * planes.channel_len;
         let sums_vectors = match mode {
@@ -373,10 +380,11 @@ impl<A: Real> PhaseScratch<A> {
             _ => tiles.widest(),
         };
         let stride = phases[phases.len() - 1].axis.stride;
+        let tile = tiles.panels.height(0) * tiles.widest() * tiles.lanes;
         Self {
             planes: ledger.book("planes", planes_len + tiles.widest().max(MOST_VECTORS + 1) * tiles.lanes),
             sums: ledger.book("sums", slots.count * tiles.panels.height(0) * tiles.lanes * sums_vectors),
-            outputs: ledger.book("outputs", tiles.widest() * tiles.lanes * stride),
+            outputs: ledger.book("outputs", if is_direct { 0 } else { tile * stride }),
             origin: ledger.book("origin of the slab", phases.len()),
             places: ledger.book("places of rows", planes.rows),
         }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use convoke_kernels::winograd::{Pixels, Products};
-use convoke_kernels::{Dest, Isa, Real};
+use convoke_kernels::{Dest, Epilogue, Isa, Real};
 
 use super::blocks::BlockPlace;
 use super::estimate::WinogradBlocking;
@@ -17,7 +17,6 @@ use super::view::{SubImage, WinogradView, depth_tasks};
 use crate::element::Element;
 use crate::lower::channel_tiles::ChannelTiles;
 use crate::lower::contract::Request;
-use crate::lower::sink::no_epilogue;
 
 pub(super) struct WinogradCore<T: Element> {
     pub(super) isa: Isa,
@@ -53,8 +52,8 @@ pub(super) struct TileStrip<'a, T: Real> {
 pub(super) struct StripScratch<'a, T> {
     /// Rows of pixels. [`WinogradCore::row_at`] says where each of them is.
     pub(super) rows: &'a mut [T],
-    /// A row of Y.
-    pub(super) row: &'a mut [T],
+    /// Interleaved rows of Y.
+    pub(super) interleaved: &'a mut [T],
     /// Which tiles are not finite.
     pub(super) marks: &'a mut [u8],
 }
@@ -126,9 +125,15 @@ impl<T: Element> WinogradCore<T> {
         (c * self.blocking.scheme.down.tile.outputs + i) * self.pieces.row_out
     }
 
-    /// Takes the products of a strip back into rows of scratch, as they are. Returns whether all
-    /// sums were finite.
-    pub(super) fn store_rows(&self, strip: &TileStrip<'_, T::Acc>, rows: &mut [T::Acc], marks: &mut [u8]) -> bool {
+    /// Takes the products of a strip back into rows of scratch. Returns whether all sums were
+    /// finite.
+    pub(super) fn store_rows(
+        &self,
+        strip: &TileStrip<'_, T::Acc>,
+        epilogue: &Epilogue<'_, T::Acc>,
+        rows: &mut [T::Acc],
+        marks: &mut [u8],
+    ) -> bool {
         let channels = strip.filters.len();
         let pixels = Pixels {
             channels,
@@ -138,8 +143,7 @@ impl<T: Element> WinogradCore<T> {
             height: strip.height,
             past_cache: false,
         };
-        let epilogue = no_epilogue(&self.zeros[..channels]);
-        self.blocking.scheme.kernel.output(&strip.products, &pixels, &mut Dest::from_slice(rows), &epilogue, marks)
+        self.blocking.scheme.kernel.output(&strip.products, &pixels, &mut Dest::from_slice(rows), epilogue, marks)
     }
 
     /// The pixels of a strip's tiles that are not marked, in runs of neighbours. They are counted

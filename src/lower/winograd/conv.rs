@@ -78,7 +78,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             let direct = DirectTiles::new(request, &view, scheme);
             Box::new(WinogradConv { geometry, finish, strides: view.strides, direct, steps })
         });
-        Some((build, OperatorNeeds { direct_len, direct_scratch, row: 0 }))
+        Some((build, OperatorNeeds { direct_len, direct_scratch, interleaved: 0 }))
     })
 }
 
@@ -177,14 +177,21 @@ impl<T: Element> WinogradOperator<T> for WinogradConv<T> {
         {
             return core.blocking.scheme.kernel.output(&strip.products, &pixels, &mut dest, &epilogue, scratch.marks);
         }
-        // The bias is added below, with whatever else the kernel cannot do.
-        let is_good = core.store_rows(strip, &mut *scratch.rows, scratch.marks);
-        for good in core.good_pixels(strip, scratch.marks) {
-            for (c, bias) in bias.iter().enumerate() {
-                for i in 0..strip.height {
-                    let row = &mut scratch.rows[core.row_at(c, i)..][good.clone()];
-                    let at = at + c * pixels.channel_step + i * row_step + good.start * sub.along.step;
-                    sink.strided(row, *bias, at, sub.along.step);
+        let is_good = core.store_rows(strip, &sink.staging(bias), &mut *scratch.rows, scratch.marks);
+        let pitch = core.row_at(0, 1);
+        for c in 0..count {
+            let rows = &mut scratch.rows[core.row_at(c, 0)..core.row_at(c, strip.height)];
+            let at = at + c * pixels.channel_step;
+            if sub.along.step == 1 {
+                sink.staged_runs(rows, (pitch, row_step), |store| {
+                    core.good_pixels(strip, scratch.marks).for_each(|good| store(good.clone(), at + good.start));
+                });
+                continue;
+            }
+            for good in core.good_pixels(strip, scratch.marks) {
+                let at = at + good.start * sub.along.step;
+                for (i, row) in rows.chunks_mut(pitch).enumerate() {
+                    sink.staged_strided(&mut row[good.clone()], at + i * row_step, sub.along.step);
                 }
             }
         }

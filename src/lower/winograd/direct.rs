@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use convoke_kernels::winograd::MOST_VALUES;
 use convoke_kernels::{Ahead, Real, RowOffsets};
 
 use super::pack::PanelFilters;
@@ -135,13 +136,14 @@ impl<T: Real> DirectTiles<T> {
             let row = plane * down.output + sub.down.place(tile.y + i);
             let at = row * along.output + sub.along.place(tile.x);
             let positions = depth.output * down.output * along.output;
-            sink.transposed(
-                &sums[tile.filters.start - tile.panel..width * nr],
-                nr,
-                bias,
-                at,
-                (positions, sub.along.step),
-            );
+            for (c, bias) in bias.iter().enumerate() {
+                let mut row = [T::ZERO; MOST_VALUES];
+                let row = &mut row[..width];
+                for (value, pixel) in row.iter_mut().zip(sums.chunks(nr)) {
+                    *value = pixel[tile.filters.start - tile.panel + c];
+                }
+                sink.strided(row, *bias, at + c * positions, sub.along.step);
+            }
         }
     }
 

@@ -99,7 +99,7 @@ impl<T: Element> Winograd<T> {
                 let marks = &mut scratch.marks[..tiles];
                 marks.fill(0);
                 let strip = TileStrip { products, task, sub, slice, y, x, height, width, filters: filters.clone() };
-                let rows = StripScratch { rows: scratch.rows_out, row: scratch.row, marks };
+                let rows = StripScratch { rows: scratch.rows_out, interleaved: scratch.interleaved, marks };
                 if !self.operator.store(core, io, &strip, rows) {
                     for tile in (0..tiles).filter(|tile| scratch.marks[*tile] != 0) {
                         self.compute_directly(run, filters.clone(), row, columns.start + tile, scratch.direct);

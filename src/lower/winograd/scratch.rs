@@ -13,9 +13,9 @@ pub(super) struct OperatorNeeds {
     pub(super) direct_len: usize,
     /// Scratch for such a tile.
     pub(super) direct_scratch: usize,
-    /// Elements of Y for each element of a row of a strip, where rows of Y are put together before
-    /// they go to Y; otherwise 0.
-    pub(super) row: usize,
+    /// Elements of Y for each pixel of a strip's row, where rows of Y are interleaved before they go
+    /// to Y; otherwise 0.
+    pub(super) interleaved: usize,
 }
 
 /// The pieces of a task's scratch, and the distances in them.
@@ -26,7 +26,7 @@ pub(super) struct ScratchPieces<A> {
     products: Piece<A>,
     rows_in: Piece<A>,
     rows_out: Piece<A>,
-    row: Piece<A>,
+    interleaved: Piece<A>,
     direct: Piece<A>,
     marks: Piece<u8>,
     /// Elements from the products of one panel to those of the next.
@@ -68,7 +68,7 @@ impl<A: Compute> ScratchPieces<A> {
             products: ledger.book("products", product_panel * together),
             rows_in: ledger.book("rows of X", if is_read_in_place { 0 } else { picked * view.strides[1] }),
             rows_out: ledger.book("rows of pixels", lanes * scheme.down.tile.outputs * row_out),
-            row: ledger.book("row of Y", needs.row.saturating_mul(row_out)),
+            interleaved: ledger.book("rows of Y", needs.interleaved.saturating_mul(row_out)),
             direct: ledger.book("direct sums", needs.direct_scratch),
             marks: ledger.book("marks", columns),
             product_panel,
@@ -86,7 +86,7 @@ impl<A: Compute> ScratchPieces<A> {
             products: arena.get(self.products),
             rows_in: arena.get(self.rows_in),
             rows_out: arena.get(self.rows_out),
-            row: arena.get(self.row),
+            interleaved: arena.get(self.interleaved),
             direct: arena.get(self.direct),
             marks: arena.get(self.marks),
         }
@@ -105,8 +105,8 @@ pub(super) struct WinogradScratch<'a, A> {
     pub(super) rows_in: &'a mut [A],
     /// Rows of pixels, where kernels cannot write these into Y.
     pub(super) rows_out: &'a mut [A],
-    /// A row of Y.
-    pub(super) row: &'a mut [A],
+    /// Interleaved rows of Y.
+    pub(super) interleaved: &'a mut [A],
     /// For a tile that is computed directly.
     pub(super) direct: &'a mut [A],
     /// Which tiles of a row are not finite.

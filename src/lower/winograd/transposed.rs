@@ -112,8 +112,9 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     check_lanes(&cells[2], weave.lanes(), "this instruction set's vectors")?;
     offer_view(request, view, |scheme, _| {
         let direct_len = geometry.weight_len() / geometry.group;
-        let row = if Finish::new(request).is_direct() { 0 } else { cells[2].stride };
-        let needs = OperatorNeeds { direct_len, direct_scratch: scheme.along.tile.outputs, row };
+        // As many channels as there are rows of phases in a vector of filters.
+        let interleaved = if Finish::new(request).is_direct() { 0 } else { weave.lanes() };
+        let needs = OperatorNeeds { direct_len, direct_scratch: scheme.along.tile.outputs, interleaved };
         let build: BuildOperator<'a, T> = Box::new(move |_| {
             let (geometry, finish) = (geometry.clone(), Finish::new(request));
             Box::new(WinogradTransposed { geometry, finish, cells, weave })
@@ -214,9 +215,10 @@ impl<T: Element> WinogradOperator<T> for WinogradTransposed<T> {
         strip: &TileStrip<'_, T::Acc>,
         scratch: StripScratch<'_, T::Acc>,
     ) -> bool {
-        let is_good = core.store_rows(strip, &mut *scratch.rows, scratch.marks);
+        let plain = no_epilogue(&core.zeros[..strip.filters.len()]);
+        let is_good = core.store_rows(strip, &plain, &mut *scratch.rows, scratch.marks);
         for good in core.good_pixels(strip, scratch.marks) {
-            self.interleave(core, io, strip, good, (scratch.rows, scratch.row));
+            self.interleave(core, io, strip, good, (scratch.rows, scratch.interleaved));
         }
         is_good
     }
@@ -256,7 +258,7 @@ impl<T: Element> WinogradOperator<T> for WinogradTransposed<T> {
 
 impl<T: Element> WinogradTransposed<T> {
     /// Interleaves the phases of some cells of a strip, and stores them. The cells are counted from
-    /// the strip's first one. There is scratch for a row of Y.
+    /// the strip's first one. There is scratch for rows of Y.
     fn interleave(
         &self,
         core: &WinogradCore<T>,
@@ -298,13 +300,12 @@ impl<T: Element> WinogradTransposed<T> {
                     self.weave.run(&strands, &run, &epilogue, &mut y, self.geometry.output_spatial());
                     continue;
                 }
-                for (c, bias) in bias.iter().enumerate() {
-                    let sums = &strands.sums[c * strands.pitch..];
-                    let row = &mut scratch[..run[0].len];
-                    let plain = no_epilogue(&core.zeros[..1]);
-                    let runs = [Run { at: 0, ..run[0] }];
-                    self.weave.run(&Strands { sums, ..strands }, &runs, &plain, &mut Dest::from_slice(row), 0);
-                    sink.row(row, *bias, at + c * self.geometry.output_spatial() + begin);
+                let (len, staged) = (run[0].len, [Run { at: 0, ..run[0] }]);
+                let staged_rows = &mut scratch[..bias.len() * len];
+                if !staged_rows.is_empty() {
+                    let mut dest = Dest::from_slice(staged_rows);
+                    self.weave.run(&strands, &staged, &sink.staging(bias), &mut dest, len);
+                    sink.staged_rows(staged_rows, len, 0..len, (at + begin, self.geometry.output_spatial()));
                 }
             }
         }

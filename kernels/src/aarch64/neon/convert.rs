@@ -4,58 +4,70 @@
 use core::arch::aarch64::*;
 use core::arch::asm;
 
+use core::mem::MaybeUninit;
+
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 
 use crate::Isa;
+use crate::convert::Conversion;
 
 /// Values converted at a time: one register of `f16`, and two registers of `f32`.
 const STEP: usize = 8;
 
-/// `dst[i] = src[i]`.
-///
-/// # Panics
-/// If the lengths differ, or the CPU lacks NEON.
-pub(crate) fn widen(src: &[f16], dst: &mut [f32]) {
-    assert!(src.len() == dst.len() && Isa::Neon.is_available());
-    let ((src, src_rest), (dst, dst_rest)) = (src.reinterpret_cast().as_chunks(), dst.as_chunks_mut());
-    for (src, dst) in src.iter().zip(dst) {
-        // SAFETY: the assertion above shows that NEON is there.
-        unsafe { widen_step(src, dst) };
-    }
-    if !src_rest.is_empty() {
-        let (mut from, mut to) = ([0; STEP], [0.0; STEP]);
-        from[..src_rest.len()].copy_from_slice(src_rest);
-        // SAFETY: the assertion above shows that NEON is there.
-        unsafe { widen_step(&from, &mut to) };
-        dst_rest.copy_from_slice(&to[..src_rest.len()]);
+/// From `f16` to `f32`.
+pub(crate) struct Widening(());
+
+impl Widening {
+    /// # Panics
+    /// If the CPU lacks NEON.
+    #[inline(always)]
+    pub(crate) fn new() -> Self {
+        assert!(Isa::Neon.is_available());
+        Self(())
     }
 }
 
-/// `dst[i] = src[i]`, rounded to nearest even.
-///
-/// # Panics
-/// If the lengths differ, or the CPU lacks NEON.
-pub(crate) fn narrow(src: &[f32], dst: &mut [f16]) {
-    assert!(src.len() == dst.len() && Isa::Neon.is_available());
-    let ((src, src_rest), (dst, dst_rest)) = (src.as_chunks(), dst.reinterpret_cast_mut().as_chunks_mut());
-    for (src, dst) in src.iter().zip(dst) {
-        // SAFETY: the assertion above shows that NEON is there.
-        unsafe { narrow_step(src, dst) };
+impl Conversion<STEP> for Widening {
+    type From = f16;
+    type To = f32;
+
+    #[inline(always)]
+    fn step(&self, from: [f16; STEP]) -> [f32; STEP] {
+        // SAFETY: new() asserted that NEON is there.
+        unsafe { widen_step(from.map(f16::to_bits)) }
     }
-    if !src_rest.is_empty() {
-        let (mut from, mut to) = ([0.0; STEP], [0; STEP]);
-        from[..src_rest.len()].copy_from_slice(src_rest);
-        // SAFETY: the assertion above shows that NEON is there.
-        unsafe { narrow_step(&from, &mut to) };
-        dst_rest.copy_from_slice(&to[..src_rest.len()]);
+}
+
+/// From `f32` to `f16`, rounded to nearest even.
+pub(crate) struct Narrowing(());
+
+impl Narrowing {
+    /// # Panics
+    /// If the CPU lacks NEON.
+    #[inline(always)]
+    pub(crate) fn new() -> Self {
+        assert!(Isa::Neon.is_available());
+        Self(())
+    }
+}
+
+impl Conversion<STEP> for Narrowing {
+    type From = f32;
+    type To = MaybeUninit<f16>;
+
+    #[inline(always)]
+    fn step(&self, from: [f32; STEP]) -> [MaybeUninit<f16>; STEP] {
+        // SAFETY: new() asserted that NEON is there.
+        let bits = unsafe { narrow_step(from) };
+        bits.map(|bits| MaybeUninit::new(f16::from_bits(bits)))
     }
 }
 
 /// # Safety
 /// CPU: NEON.
 #[target_feature(enable = "neon")]
-unsafe fn widen_step(src: &[u16; STEP], dst: &mut [f32; STEP]) {
+unsafe fn widen_step(src: [u16; STEP]) -> [f32; STEP] {
+    let mut dst = [0.0; STEP];
     // SAFETY: the arrays hold what is loaded and stored. The caller runs where NEON is. The
     // conversions touch no memory.
     unsafe {
@@ -66,12 +78,14 @@ unsafe fn widen_step(src: &[u16; STEP], dst: &mut [f32; STEP]) {
         vst1q_f32(dst.as_mut_ptr(), low);
         vst1q_f32(dst.as_mut_ptr().add(4), high);
     }
+    dst
 }
 
 /// # Safety
 /// CPU: NEON.
 #[target_feature(enable = "neon")]
-unsafe fn narrow_step(src: &[f32; STEP], dst: &mut [u16; STEP]) {
+unsafe fn narrow_step(src: [f32; STEP]) -> [u16; STEP] {
+    let mut dst = [0; STEP];
     // SAFETY: the arrays hold what is loaded and stored. The caller runs where NEON is. The
     // conversions touch no memory.
     unsafe {
@@ -81,4 +95,5 @@ unsafe fn narrow_step(src: &[f32; STEP], dst: &mut [u16; STEP]) {
         asm!("fcvtn2 {0:v}.8h, {1:v}.4s", inout(vreg) halves, in(vreg) high, options(pure, nomem, nostack));
         vst1q_u16(dst.as_mut_ptr(), halves);
     }
+    dst
 }
