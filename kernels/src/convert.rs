@@ -11,9 +11,7 @@ pub(crate) trait Conversion<const W: usize> {
     fn step(&self, from: [Self::From; W]) -> [Self::To; W];
 }
 
-/// `dst[i] = src[i]`, converted. The last vector overlaps the one before. Where there is less than a
-/// vector, its two halves hold the first and the last elements, which may overlap: copies whose
-/// length the compiler knows are moves of registers.
+/// `dst[i] = src[i]`, converted. The last vector may overlap the one before.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -37,10 +35,12 @@ pub(crate) fn convert<const W: usize, C: Conversion<W>>(conversion: &C, src: &[C
     }
 }
 
-/// Converts the first `N` and the last `N` elements, of at most twice as many.
+/// Converts fewer elements than a vector has, and at most `2 * N`. The first `N` go to the lower half
+/// of a vector, the last `N` to its upper half; they may overlap. `N` is a constant, so that the
+/// copies are moves of registers.
 #[inline(always)]
 fn convert_ends<const W: usize, const N: usize, C: Conversion<W>>(conversion: &C, src: &[C::From], dst: &mut [C::To]) {
-    // Slices shorter than a vector have no more than its half at each end.
+    // That many elements are a whole vector.
     if const { N > W / 2 } {
         return;
     }

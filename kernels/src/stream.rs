@@ -434,8 +434,8 @@ pub fn widen_rows<T: Storage>(
         return;
     }
     assert!(len <= src_row && len <= dst_row, "rows overlap");
-    let fits = |end: usize, row: usize| (rows - 1).checked_mul(row).is_some_and(|at| at <= end && len <= end - at);
-    assert!(fits(src.len(), src_row) && fits(dst.len(), dst_row), "a row ends beyond its slice");
+    let fits = reaches(src.len(), src_row, (rows, len)) && reaches(dst.len(), dst_row, (rows, len));
+    assert!(fits, "a row ends beyond its slice");
     with_isa(isa, WidenRows { isa, rows, len, src, src_row, dst, dst_row });
 }
 
@@ -483,30 +483,37 @@ pass!(WidenStrided<T: Storage, const STRIDE> { src: &'a [T], dst: &'a mut [T::Ac
 /// `src`, and `dst_row` apart in the destination.
 ///
 /// # Panics
-/// If the last row ends behind the source or the destination.
+/// If the source or the destination ends before the last row does, or a row is longer than its
+/// distance to the next one.
 pub fn narrow_rows<T: Storage>(
     isa: Isa,
     (rows, len): (usize, usize),
     (src, src_row): (&[T::Acc], usize),
     (dst, dst_row): (&mut Dest<'_, T>, usize),
 ) {
-    let Some(last) = rows.checked_sub(1) else { return };
-    let fits = |end: usize, row: usize| last.checked_mul(row).is_some_and(|at| at <= end && len <= end - at);
-    assert!(fits(src.len(), src_row) && fits(dst.len(), dst_row), "a row ends beyond its slice");
+    if rows == 0 || len == 0 {
+        return;
+    }
+    assert!(rows == 1 || (len <= src_row && len <= dst_row), "rows overlap");
+    assert!(reaches(src.len(), src_row, (rows, len)), "a row ends beyond its slice");
+    assert!(reaches(dst.len(), dst_row, (rows, len)), "a row ends beyond the destination");
     with_isa(isa, NarrowRows { isa, rows, len, src, src_row, dst: dst.from(0), dst_row });
 }
 
 pass!(NarrowRows<T: Storage> {
     isa: Isa, rows: usize, len: usize, src: &'a [T::Acc], src_row: usize, dst: Dest<'a, T>, dst_row: usize
 } {
+    let mut dst = dst;
     for row in 0..rows {
-        let at = dst.as_mut_ptr().wrapping_add(row * dst_row).cast();
-        // SAFETY: narrow_rows() asserted that the row ends within the destination, whose holder may
-        // write it, and which nobody else accesses meanwhile. It may be uninitialised.
-        let dst = unsafe { core::slice::from_raw_parts_mut(at, len) };
-        T::narrow_into(isa, &src[row * src_row..][..len], dst);
+        T::narrow_into(isa, &src[row * src_row..][..len], dst.row(row * dst_row, len));
     }
 });
+
+/// Whether `size` elements hold rows of `len` elements that begin `distance` apart. There is at
+/// least one row.
+fn reaches(size: usize, distance: usize, (rows, len): (usize, usize)) -> bool {
+    (rows - 1).checked_mul(distance).is_some_and(|last| last <= size && len <= size - last)
+}
 
 /// `dst[i] = src[i]`, rounded to nearest even.
 ///

@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem::MaybeUninit;
 
 use crate::{Isa, Real};
 
@@ -332,6 +333,17 @@ impl<'a, T> Dest<'a, T> {
         Dest { y: self.y.wrapping_add(offset), len: self.len - offset, life: core::marker::PhantomData }
     }
 
+    /// The elements `at..at + len`, which the holder is going to write.
+    ///
+    /// # Panics
+    /// If they end behind the destination.
+    pub(crate) fn row(&mut self, at: usize, len: usize) -> &mut [MaybeUninit<T>] {
+        assert!(at <= self.len && len <= self.len - at, "the row ends beyond the destination");
+        // SAFETY: in bounds by the assertion. Nobody else accesses what the holder is going to write,
+        // and the borrow of the holder ends with the slice. The elements may be uninitialised.
+        unsafe { core::slice::from_raw_parts_mut(self.y.add(at).cast(), len) }
+    }
+
     pub(crate) fn as_mut_ptr(&self) -> *mut T {
         self.y
     }
@@ -457,6 +469,9 @@ pub(crate) struct SpatialArgs<T> {
 /// Memory: for each row i of all panels, or for each pair i of rows if rows are paired, `bias` is
 /// readable at i. `y + i * ldy` is writable at the elements that `places` names. Unless
 /// `residual` is null, `residual + i * ldy` is readable at the same elements.
+///
+/// With [consecutive](Places::Consecutive) columns and one panel, `y` may be the tile itself: its
+/// last element is read before the first one is stored.
 #[derive(Clone, Copy)]
 pub(crate) struct TileStore<T> {
     pub(crate) y: *mut T,

@@ -94,15 +94,65 @@ fn a_row_that_ends_beyond_the_source_is_refused() {
 
 #[test]
 #[should_panic(expected = "a row ends beyond its slice")]
+fn a_row_that_ends_beyond_the_widened_ones_is_refused() {
+    stream::widen_rows::<f32>(Isa::Portable, (2, 3), (&[1.0; 8], 5), (&mut [0.0; 7], 5));
+}
+
+fn narrow_rows(size: (usize, usize), (src_len, src_row): (usize, usize), (dst_len, dst_row): (usize, usize)) {
+    let (src, mut dst) = (vec![1.0; src_len], vec![0.0_f32; dst_len]);
+    stream::narrow_rows(Isa::Portable, size, (&src, src_row), (&mut Dest::from_slice(&mut dst), dst_row));
+}
+
+#[test]
+#[should_panic(expected = "a row ends beyond the destination")]
 fn a_row_that_ends_beyond_the_destination_is_refused() {
-    let dst = &mut [0.0_f32; 7];
-    stream::narrow_rows(Isa::Portable, (2, 3), (&[1.0; 8], 5), (&mut Dest::from_slice(dst), 5));
+    narrow_rows((2, 3), (8, 5), (7, 5));
+}
+
+#[test]
+#[should_panic(expected = "a row ends beyond its slice")]
+fn a_row_that_ends_beyond_the_sums_is_refused() {
+    narrow_rows((2, 3), (7, 5), (8, 5));
 }
 
 #[test]
 #[should_panic(expected = "rows overlap")]
-fn rows_that_overlap_are_not_converted() {
+fn rows_that_overlap_are_not_widened() {
     stream::widen_rows::<f32>(Isa::Portable, (2, 3), (&[1.0; 8], 5), (&mut [0.0; 8], 2));
+}
+
+/// So many rows would not end.
+#[test]
+#[should_panic(expected = "rows overlap")]
+fn rows_at_one_place_are_not_narrowed() {
+    narrow_rows((usize::MAX, 1), (1, 0), (1, 0));
+}
+
+#[test]
+fn rows_of_no_elements_are_none() {
+    narrow_rows((usize::MAX, 0), (1, 0), (1, 0));
+    narrow_rows((0, 3), (0, 5), (0, 5));
+    stream::widen_rows::<f32>(Isa::Portable, (usize::MAX, 0), (&[], 0), (&mut [], 0));
+}
+
+/// Rows longer than the buffer in which residuals of 16-bit types are widened.
+fn residuals<T: Storage>(isa: Isa) {
+    for len in LENGTHS {
+        let residual: Vec<T> = numbers(len);
+        let mut row: Vec<T::Acc> = (0..len).map(|i| T::Acc::from_f64(i as f64)).collect();
+        stream::add_residual(isa, &residual, &mut row);
+        for (i, got) in row.iter().enumerate() {
+            assert_eq!(got.to_f64(), i as f64 + residual[i].to_acc().to_f64(), "{isa} at {i} of {len}");
+        }
+    }
+}
+
+#[test]
+fn residuals_of_every_type_are_added() {
+    each_type(residuals::<f32>);
+    each_type(residuals::<f64>);
+    each_type(residuals::<f16>);
+    each_type(residuals::<bf16>);
 }
 
 #[test]

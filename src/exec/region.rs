@@ -266,6 +266,13 @@ mod tests {
 
     #[test]
     #[cfg(debug_assertions)]
+    #[should_panic(expected = "elements 1..2 are not those of task 0")]
+    fn a_row_of_many_that_is_another_tasks_is_refused() {
+        with_every_second(|region| region.store_rows(Isa::Portable, (&[1.0, 2.0], 1), 0..1, (0, 1)));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
     #[should_panic(expected = "elements 0..2 are not those of task 0")]
     fn a_row_that_reaches_into_another_tasks_is_refused() {
         with_every_second(|region| region.store(Isa::Portable, &[1.0, 2.0], 0));

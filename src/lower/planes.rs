@@ -542,7 +542,9 @@ pub(crate) fn pick_rows<T: Element>(
         let picks = Picks { rows: &some[..count], ..*picks };
         match (T::as_acc(x), kernel) {
             (Some(x), Some(kernel)) => kernel.pick(x, &picks, planes),
-            (None, Some(kernel)) if (2..=CONVERTED_ELEMENTS).contains(&picks.stride) => {
+            // A vector is converted in about the time of one element. Of long strides, few elements are
+            // picked.
+            (None, Some(kernel)) if (2..=kernel.lanes() * picks.phases.len()).contains(&picks.stride) => {
                 pick_converted(isa, kernel, x, &picks, planes);
             }
             _ => convert(isa, x, &picks, planes),
@@ -550,7 +552,8 @@ pub(crate) fn pick_rows<T: Element>(
     }
 }
 
-/// Elements that are converted at a time before phases are picked from them, on the stack.
+/// Elements that are converted at a time before phases are picked from them, on the stack: more than
+/// a stride of which that is done.
 const CONVERTED_ELEMENTS: usize = 1024;
 
 /// As [`WeaveKernel::pick`], for elements of a 16-bit type. The rows are converted first, because
@@ -563,11 +566,10 @@ fn pick_converted<T: Element>(
     planes: &mut [T::Acc],
 ) {
     let mut converted = [T::Acc::ZERO; CONVERTED_ELEMENTS];
-    let most = CONVERTED_ELEMENTS / picks.stride;
+    let most = (CONVERTED_ELEMENTS / picks.stride).max(1);
     for (plane, begin) in (0..picks.planes).flat_map(|p| (0..picks.len).step_by(most).map(move |begin| (p, begin))) {
         let len = most.min(picks.len - begin);
-        // The elements of a row that are seen: `seen`, of which the first one that is picked may lie
-        // before.
+        // The part of a row that is picked from. The first element that is picked may lie before it.
         let first = picks.first.saturating_add_unsigned(begin * picks.stride);
         let within = |at: isize| usize::try_from(at).unwrap_or(0).min(picks.width);
         let seen = within(first)..within(first.saturating_add_unsigned(len * picks.stride));
@@ -640,8 +642,47 @@ pub(crate) fn for_each_position(lengths: &[usize], mut visit: impl FnMut(&[usize
 mod tests {
     use alloc::vec::Vec;
 
-    use super::{period, phases, shift};
-    use crate::Axis;
+    use convoke_kernels::Isa;
+    use convoke_kernels::stream::Storage;
+    use convoke_kernels::weave::{PhasePick, Picks, RowPick};
+
+    use super::{period, phases, pick_rows, shift};
+    use crate::{Axis, f16};
+
+    /// Strides whose rows are converted before they are picked, and strides that are too long for
+    /// that; rows that begin before X's, and rows that end behind them.
+    #[test]
+    fn phases_of_a_16_bit_type_are_those_of_its_values_in_f32() {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for stride in [1, 2, 3, 7, 16, 17, 100, 513, 1025] {
+                for (first, len) in [(-5, 40), (0, 600), (3, 9), (700, 4), (-2000, 30)] {
+                    let (width, planes) = (650, 2);
+                    let x: Vec<f16> = (0..planes * 3 * width).map(|i| f16::from_f32((i % 997) as f32)).collect();
+                    let wide: Vec<f32> = x.iter().map(|x| x.to_acc()).collect();
+                    let rows = [Some(2 * width), None, Some(0)];
+                    let rows = (0..40).map(|i| RowPick { src: rows[i % 3], dst: i * 2 * len });
+                    let phases = [PhasePick { offset: 0, dst: 0 }, PhasePick { offset: 1, dst: len }];
+                    let picks = Picks {
+                        planes,
+                        src_pitch: 3 * width,
+                        dst_pitch: 40 * 2 * len,
+                        rows: &[],
+                        width,
+                        first,
+                        stride,
+                        phases: &phases[..stride.min(2)],
+                        len,
+                        ahead: 0,
+                    };
+                    let mut got = alloc::vec![0.5_f32; planes * picks.dst_pitch];
+                    let mut want = got.clone();
+                    pick_rows(isa, &x, &picks, rows.clone(), &mut got);
+                    pick_rows(isa, &wide, &picks, rows, &mut want);
+                    assert!(got == want, "{isa}: stride {stride}, from {first}, {len} long");
+                }
+            }
+        }
+    }
 
     #[test]
     fn no_tap_of_a_phase_is_shifted_further_than_its_last() {

@@ -156,16 +156,10 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         self.store(row, at, step);
     }
 
-    /// Does the same as [`staged_row`](Self::staged_row) for rows of `pitch` values, whose columns
-    /// `columns` are stored. Those of row i go to Y from element `at + i * ldy` on.
-    pub(crate) fn staged_rows(
-        &self,
-        rows: &mut [T::Acc],
-        pitch: usize,
-        columns: Range<usize>,
-        (at, ldy): (usize, usize),
-    ) {
-        self.staged_runs(rows, (pitch, ldy), |run| run(columns.clone(), at));
+    /// Does the same as [`staged_row`](Self::staged_row) for rows of `len` values. Row i goes to Y
+    /// from element `at + i * ldy` on.
+    pub(crate) fn staged_rows(&self, rows: &mut [T::Acc], len: usize, (at, ldy): (usize, usize)) {
+        self.staged_runs(rows, (len, ldy), |store| store(0..len, at));
     }
 
     /// Does the same as [`staged_row`](Self::staged_row) for a tile `[rows][columns]`.

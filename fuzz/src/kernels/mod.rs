@@ -62,7 +62,7 @@ fn streams<T: Storage + Default>(u: &mut Unstructured<'_>, isa: Isa) -> Result<(
     let src = vec![T::default(); len(u)?];
     let mut sums = vec![T::Acc::ZERO; len(u)?];
     let near = len(u)?;
-    match u.int_in_range(0..=7)? {
+    match u.int_in_range(0..=9)? {
         0 => stream::widen(isa, &src, &mut sums),
         1 => stream::widen_strided(isa, &src, u.int_in_range(0..=9)?, &mut sums),
         2 => stream::narrow(isa, &sums, &mut vec![MaybeUninit::<T>::uninit(); near]),
@@ -73,8 +73,17 @@ fn streams<T: Storage + Default>(u: &mut Unstructured<'_>, isa: Isa) -> Result<(
         }
         5 => stream::add_assign(isa, &mut sums, &vec![T::Acc::ZERO; near]),
         6 => {
-            let residual = if u.arbitrary()? { Some(&src[..]) } else { None };
-            stream::add_to_row(isa, T::Acc::ONE, residual, &mut sums);
+            stream::add_bias(isa, T::Acc::ONE, &mut sums);
+            stream::add_residual(isa, &src, &mut sums);
+        }
+        7 => {
+            let (size, src_row, dst_row) = ((len(u)?, near), len(u)?, len(u)?);
+            stream::widen_rows(isa, size, (&src, src_row), (&mut sums, dst_row));
+        }
+        8 => {
+            let (size, src_row, dst_row) = ((len(u)?, near), len(u)?, len(u)?);
+            let mut narrow = vec![T::default(); len(u)?];
+            stream::narrow_rows(isa, size, (&sums, src_row), (&mut Dest::from_slice(&mut narrow), dst_row));
         }
         _ => {
             let activations = [
@@ -121,7 +130,13 @@ fn tiles<T: Real>(u: &mut Unstructured<'_>, isa: Isa) -> Result<()> {
         let (a, b) = (near::<T>(u, depth * mr * panels.max(1))?, near(u, 200 + nr)?);
         let mut tile = near(u, mr * nr)?;
         if u.arbitrary()? {
-            kernel.partial(&a, &b, koff, Ahead::lines(&b), &mut tile, accumulate);
+            let bias = near(u, mr)?;
+            if u.arbitrary()? {
+                kernel.partial(&a, &b, koff, Ahead::lines(&b), &mut tile, accumulate);
+            } else {
+                let epilogue = Epilogue { bias: &bias, residual: Residual::NONE, lo, hi };
+                kernel.finish_tile(&a, &b, koff, Ahead::lines(&b), &mut tile, accumulate, &epilogue);
+            }
             return Ok(());
         }
         let mut columns = Vec::new();

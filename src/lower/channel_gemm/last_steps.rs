@@ -41,7 +41,28 @@ impl<A: Real> LastSteps<'_, A> {
             let rows = &mut staged[..bias.len() * pixels];
             let (mut y, epilogue) = (Dest::from_slice(rows), sink.staging(bias));
             kernel.finish(x, koff, w, ahead, tile, accumulate, &mut y, pixels, bias.len(), &epilogue);
-            sink.staged_rows(rows, pixels, 0..pixels, (at, ldy));
+            sink.staged_rows(rows, pixels, (at, ldy));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convoke_kernels::catalogue::{channel_kernels, two_row_kernels};
+    use convoke_kernels::{ChannelKernel, Isa, Real};
+
+    use super::STAGED_ELEMENTS;
+
+    #[test]
+    fn the_sums_of_every_kernel_are_staged() {
+        fn check<T: Real>(kernels: &[ChannelKernel<T>]) {
+            kernels.iter().for_each(|k| assert!(k.mr() * k.nr() <= STAGED_ELEMENTS, "{k:?}"));
+        }
+        for isa in Isa::ALL {
+            check(channel_kernels::<f32>(isa));
+            check(channel_kernels::<f64>(isa));
+            check(two_row_kernels::<f32>(isa));
+            check(two_row_kernels::<f64>(isa));
         }
     }
 }

@@ -214,7 +214,8 @@ impl Grid {
         self.strips() == 1 && self.outer.is_empty()
     }
 
-    /// Whether there are kernels that copy rows: for stride 1, and for both phases of stride 2.
+    /// Whether there are kernels that copy rows into planes along rows: for stride 1, and for both
+    /// phases of stride 2.
     pub(super) fn is_vectorised(&self) -> bool {
         self.w.stride == 1 || (self.w.stride == 2 && self.phases.len() == 2)
     }

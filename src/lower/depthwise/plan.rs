@@ -186,18 +186,19 @@ impl<T: Element> DepthwiseDraft<'_, T> {
             Along::Rows => strip.checked_mul(outputs.max(unit_groups))?,
             Along::Channels => strip.checked_mul(grid.lanes)?,
         };
-        // The positions of X that a strip sees: there is a table of them along channels.
-        let seen = grid.rows(grid.extent).checked_mul(grid.w.input)?;
-        let table = if grid.along == Along::Channels { seen.checked_mul(size_of::<u32>())? } else { 0 };
-        if table > MOST_BYTES || sums.checked_mul(bytes)? > MOST_BYTES {
+        // The positions of X that a strip sees. There is a table of them along channels, and a copy
+        // where rows of a 16-bit type are split after they were widened.
+        let is_split = !T::DIRECT && grid.w.stride > 1 && grid.is_vectorised();
+        let is_needed = grid.along == Along::Channels || is_split;
+        let seen = if is_needed { grid.rows(grid.extent).checked_mul(grid.w.input)? } else { 0 };
+        if seen.checked_mul(size_of::<u32>())? > MOST_BYTES || sums.checked_mul(bytes)? > MOST_BYTES {
             return None;
         }
-        let widened_rows = if T::DIRECT || grid.w.stride == 1 || !grid.is_vectorised() { 0 } else { seen };
         let staged = match grid.along {
             Along::Channels if !T::DIRECT => seen.max(strip) * grid.lanes,
             Along::Channels if !self.is_direct => strip * grid.lanes,
-            Along::Rows if self.reads_x() => (unit_groups * self.widened_len).max(widened_rows),
-            Along::Rows => widened_rows,
+            Along::Rows if self.reads_x() => (unit_groups * self.widened_len).max(seen),
+            Along::Rows => seen,
             Along::Channels => 0,
         };
         // If weights are not finite, planes are read where X would have been read, and they are

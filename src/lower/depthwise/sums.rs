@@ -87,7 +87,7 @@ impl<T: Element> Depthwise<T> {
         let epilogue = sink.staging(&io.bias[channels.clone()]);
         let mut into = RowsInto { y: Dest::from_slice(sums), layout, epilogue };
         self.rows_into(unit, io, source, channels, &mut into);
-        sink.staged_rows(&mut sums[..channels.len() * strip], strip, 0..strip, (at, spatial));
+        sink.staged_rows(&mut sums[..channels.len() * strip], strip, (at, spatial));
     }
 
     /// Sums output channels into a destination that begins with the strip of the first of them.
@@ -231,6 +231,6 @@ impl<T: Element> Depthwise<T> {
         }
         let mut rows = Dest::from_slice(staged);
         self.kernels.scatter(sums, &mut rows, strip, &sink.staging(bias));
-        sink.staged_rows(&mut staged[..bias.len() * strip], strip, 0..strip, (at, outputs * spatial));
+        sink.staged_rows(&mut staged[..bias.len() * strip], strip, (at, outputs * spatial));
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Grouped<T: Element> {
     pub(super) lanes: usize,
     pub(super) panels: Vec<GroupedPanel<T::Acc>>,
     pub(super) blocks: GroupedBlocks,
-    /// The planes of a unit where X is copied, and its sums.
+    /// The scratch of a task: see [`GroupedBuffers`].
     pub(super) copy: Piece<T::Acc>,
     pub(super) widened: Piece<T::Acc>,
     pub(super) sums: Piece<T::Acc>,
@@ -177,7 +177,7 @@ impl<T: Element> Grouped<T> {
                 let epilogue = sink.staging(bias);
                 let mut y = Dest::from_slice(sums);
                 runs.iter().for_each(|run| call(run, &mut y, to - from, &epilogue));
-                sink.staged_rows(&mut sums[..panel.height * (to - from)], to - from, 0..to - from, (at, spatial));
+                sink.staged_rows(&mut sums[..panel.height * (to - from)], to - from, (at, spatial));
             }
             row += panel.height;
         }

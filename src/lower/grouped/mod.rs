@@ -8,8 +8,8 @@
 //!
 //! A unit of work is a run of positions of one group of one image, in blocks that stay in the L1
 //! cache. K is ordered by taps along W, then channels, then taps along H. A task's scratch holds
-//! the unit's planes, where X is strided or of a 16-bit type, and the sums of a panel of output
-//! channels, where kernels cannot store into Y.
+//! the unit's planes, where X is strided or of a 16-bit type, a converted channel, where it is both,
+//! and the sums of a panel of output channels, where kernels cannot store into Y.
 
 mod lowering;
 mod plan;
@@ -120,7 +120,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let widened = scratch.book::<T::Acc>("converted rows", widened);
     let sums = if finish.is_direct() { 0 } else { panels.tallest().saturating_mul(blocks.vectors * lanes) };
     let sums = scratch.book::<T::Acc>("sums", sums);
-    if copy.len().max(sums.len()).saturating_mul(size_of::<T::Acc>()) > MOST_BYTES {
+    if copy.len().max(widened.len()).max(sums.len()).saturating_mul(size_of::<T::Acc>()) > MOST_BYTES {
         return Err(String::from("the planes are too large"));
     }
     let kernel = panels.kernel(blocks.count == 1);

@@ -229,12 +229,17 @@ impl<T: Element> Transposed<T> {
             *staged = Run { at: len, ..*run };
             len += run.len;
         }
-        let (staged, rows) = (&staged[..runs.len()], &mut outputs[..bias.len() * len]);
-        if !rows.is_empty() {
-            self.weave.run(strands, staged, &sink.staging(bias), &mut Dest::from_slice(rows), len);
+        let (staged, most) = (&staged[..runs.len()], outputs.len().checked_div(len).unwrap_or(0));
+        if most == 0 {
+            return;
+        }
+        for (i, bias) in bias.chunks(most).enumerate() {
+            let (first, rows) = (i * most, &mut outputs[..bias.len() * len]);
+            let strands = Strands { sums: &strands.sums[first * strands.pitch..], ..*strands };
+            self.weave.run(&strands, staged, &sink.staging(bias), &mut Dest::from_slice(rows), len);
             sink.staged_runs(rows, (len, self.positions), |store| {
                 for (staged, run) in staged.iter().zip(runs) {
-                    store(staged.at..staged.at + run.len, panel.at + run.at);
+                    store(staged.at..staged.at + run.len, panel.at + first * self.positions + run.at);
                 }
             });
         }

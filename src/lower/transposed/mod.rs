@@ -15,7 +15,7 @@
 //!
 //! Accepts ConvTranspose with strides up to [`MOST_STRIDE`] and kernels up to [`MOST_TAPS`], if
 //! the planes of a slab fit 32 MiB. Scratch of a task: the padded planes of all channels for one
-//! slab of the positions, and the sums of one panel.
+//! slab of the positions, the sums of one panel, and outputs that kernels cannot store into Y.
 
 mod channels;
 mod direct;

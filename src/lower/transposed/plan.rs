@@ -349,6 +349,10 @@ impl PhaseSplit {
     }
 }
 
+/// Outputs that are on their way to the sink at a time, at the most, unless those of one channel are
+/// more. They stay in the L1 cache.
+const STAGED_ELEMENTS: usize = 4096;
+
 /// The scratch of a task.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PhaseScratch<A> {
@@ -356,7 +360,7 @@ pub(super) struct PhaseScratch<A> {
     pub(super) planes: Piece<A>,
     /// The sums of a panel, for a tile or for a whole slab.
     pub(super) sums: Piece<A>,
-    /// Outputs of a tile on their way to the sink, if kernels do not store into Y.
+    /// Outputs of some channels on their way to the sink, if kernels do not store into Y.
     pub(super) outputs: Piece<A>,
     /// The slab's first position along each axis.
     pub(super) origin: Piece<usize>,
@@ -380,11 +384,13 @@ impl<A: Real> PhaseScratch<A> {
             _ => tiles.widest(),
         };
         let stride = phases[phases.len() - 1].axis.stride;
-        let tile = tiles.panels.height(0) * tiles.widest() * tiles.lanes;
+        // A run of outputs of some channels.
+        let run = tiles.widest() * tiles.lanes * stride;
+        let staged = (STAGED_ELEMENTS / run.max(1)).clamp(1, tiles.panels.height(0).max(1));
         Self {
             planes: ledger.book("planes", planes_len + tiles.widest().max(MOST_VECTORS + 1) * tiles.lanes),
             sums: ledger.book("sums", slots.count * tiles.panels.height(0) * tiles.lanes * sums_vectors),
-            outputs: ledger.book("outputs", if is_direct { 0 } else { tile * stride }),
+            outputs: ledger.book("outputs", if is_direct { 0 } else { run * staged }),
             origin: ledger.book("origin of the slab", phases.len()),
             places: ledger.book("places of rows", planes.rows),
         }

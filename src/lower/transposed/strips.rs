@@ -37,7 +37,7 @@ pub(super) struct SlabPhase<'t, A> {
 pub(super) struct PhaseSums<'t, A> {
     /// The sums of a panel.
     pub(super) sums: &'t mut [A],
-    /// Outputs of a tile, if kernels do not store into Y.
+    /// Outputs of some channels, if kernels do not store into Y.
     pub(super) outputs: &'t mut [A],
 }
 

@@ -1,6 +1,5 @@
 //! What Conv and ConvTranspose have in common: the tables of a layer, and what its tasks are.
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -28,8 +27,6 @@ pub(super) struct WinogradCore<T: Element> {
     pub(super) tiles: ChannelTiles<T::Acc>,
     pub(super) layout: PackedLayout,
     pub(super) pieces: ScratchPieces<T::Acc>,
-    /// A vector of zeros, where kernels ask for a bias that is added later.
-    pub(super) zeros: Vec<T::Acc>,
 }
 
 /// The products of a row of tiles with a vector of filters, and the part of the view's output that
@@ -81,8 +78,7 @@ impl<T: Element> WinogradCore<T> {
             Some(())
         });
         all.expect("the kernels that were estimated");
-        let zeros = vec![T::Acc::ZERO; tiles.lanes()];
-        Self { isa: request.isa(), view, blocking, tables, tiles, layout, pieces, zeros }
+        Self { isa: request.isa(), view, blocking, tables, tiles, layout, pieces }
     }
 
     /// What task number `task` computes.

@@ -137,12 +137,13 @@ impl<T: Real> DirectTiles<T> {
             let at = row * along.output + sub.along.place(tile.x);
             let positions = depth.output * down.output * along.output;
             for (c, bias) in bias.iter().enumerate() {
-                let mut row = [T::ZERO; MOST_VALUES];
-                let row = &mut row[..width];
-                for (value, pixel) in row.iter_mut().zip(sums.chunks(nr)) {
-                    *value = pixel[tile.filters.start - tile.panel + c];
+                // A tile has fewer outputs than values.
+                let mut pixels = [T::ZERO; MOST_VALUES];
+                let pixels = &mut pixels[..width];
+                for (pixel, sums) in pixels.iter_mut().zip(sums.chunks(nr)) {
+                    *pixel = sums[tile.filters.start - tile.panel + c];
                 }
-                sink.strided(row, *bias, at + c * positions, sub.along.step);
+                sink.strided(pixels, *bias, at + c * positions, sub.along.step);
             }
         }
     }

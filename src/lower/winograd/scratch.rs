@@ -13,8 +13,8 @@ pub(super) struct OperatorNeeds {
     pub(super) direct_len: usize,
     /// Scratch for such a tile.
     pub(super) direct_scratch: usize,
-    /// Elements of Y for each pixel of a strip's row, where rows of Y are interleaved before they go
-    /// to Y; otherwise 0.
+    /// Elements of Y, in all channels of a vector of filters, for each pixel of a strip's row, where
+    /// rows of Y are interleaved before they go to Y; otherwise 0.
     pub(super) interleaved: usize,
 }
 

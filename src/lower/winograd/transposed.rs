@@ -112,8 +112,9 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     check_lanes(&cells[2], weave.lanes(), "this instruction set's vectors")?;
     offer_view(request, view, |scheme, _| {
         let direct_len = geometry.weight_len() / geometry.group;
-        // As many channels as there are rows of phases in a vector of filters.
-        let interleaved = if Finish::new(request).is_direct() { 0 } else { weave.lanes() };
+        // A vector of filters is `lanes / stride` channels, which have `stride` elements of Y for each
+        // pixel.
+        let interleaved = if Finish::new(request).is_direct() { 0 } else { scheme.kernel.lanes() };
         let needs = OperatorNeeds { direct_len, direct_scratch: scheme.along.tile.outputs, interleaved };
         let build: BuildOperator<'a, T> = Box::new(move |_| {
             let (geometry, finish) = (geometry.clone(), Finish::new(request));
@@ -215,7 +216,8 @@ impl<T: Element> WinogradOperator<T> for WinogradTransposed<T> {
         strip: &TileStrip<'_, T::Acc>,
         scratch: StripScratch<'_, T::Acc>,
     ) -> bool {
-        let plain = no_epilogue(&core.zeros[..strip.filters.len()]);
+        let zeros = [T::Acc::ZERO; MOST_LANES];
+        let plain = no_epilogue(&zeros[..strip.filters.len()]);
         let is_good = core.store_rows(strip, &plain, &mut *scratch.rows, scratch.marks);
         for good in core.good_pixels(strip, scratch.marks) {
             self.interleave(core, io, strip, good, (scratch.rows, scratch.interleaved));
@@ -305,7 +307,7 @@ impl<T: Element> WinogradTransposed<T> {
                 if !staged_rows.is_empty() {
                     let mut dest = Dest::from_slice(staged_rows);
                     self.weave.run(&strands, &staged, &sink.staging(bias), &mut dest, len);
-                    sink.staged_rows(staged_rows, len, 0..len, (at + begin, self.geometry.output_spatial()));
+                    sink.staged_rows(staged_rows, len, (at + begin, self.geometry.output_spatial()));
                 }
             }
         }
