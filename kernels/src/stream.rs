@@ -175,7 +175,7 @@ fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
     // x86-64 it has none for sixteen values at a time.
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
-        return convert(&crate::aarch64::neon::convert::Widening::new(), src, dst);
+        return convert(&crate::aarch64::neon::convert::Widening, src, dst);
     }
     #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
     if isa == Isa::Avx512
@@ -191,7 +191,7 @@ fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
 fn narrow_f16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>]) {
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
-        return convert(&crate::aarch64::neon::convert::Narrowing::new(), src, dst);
+        return convert(&crate::aarch64::neon::convert::Narrowing, src, dst);
     }
     #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
     if isa == Isa::Avx512
