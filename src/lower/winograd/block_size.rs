@@ -7,6 +7,7 @@ use convoke_kernels::winograd::Planes;
 
 use super::runs::RunCosts;
 use super::scheme::Scheme;
+use super::together::Together;
 use super::view::WinogradView;
 use crate::machine::Work;
 
@@ -44,14 +45,13 @@ pub(super) struct BlockSize {
 }
 
 impl BlockSize {
-    /// About the elements of a task's scratch for a block: transformed tiles, the products of
-    /// `together` panels, planes.
-    pub(super) fn scratch_len<T: Real>(&self, scheme: &Scheme<T>, view: &WinogradView, together: usize) -> usize {
+    /// About the elements of a task's scratch for a block: transformed tiles, products, planes.
+    pub(super) fn scratch_len<T: Real>(&self, scheme: &Scheme<T>, view: &WinogradView, together: Together) -> usize {
         let (lanes, values) = (scheme.kernel.lanes(), scheme.kernel.values());
         let v_plane = view.channels.saturating_mul(self.input_tiles()).saturating_add(MOST_PADDING);
-        let v = v_plane.saturating_mul(values).saturating_mul(view.roles.depth.kernel);
+        let v = v_plane.saturating_mul(values).saturating_mul(together.slots(&view.roles.depth));
         let products = (self.tiles().saturating_mul(2 * lanes)).saturating_add(MOST_PADDING).saturating_mul(values);
-        let products = products.saturating_mul(together);
+        let products = products.saturating_mul(together.panels).saturating_mul(together.slices);
         let planes = self.input_tiles().saturating_mul(5 * values);
         v.saturating_add(products).saturating_add(planes)
     }
@@ -99,11 +99,11 @@ impl BlockSize {
         self.v_plane(scheme, channels) * scheme.kernel.values()
     }
 
-    /// Whether offsets into the transformed tiles of all slices fit 32 bits.
-    pub(super) fn fits<T: Real>(&self, scheme: &Scheme<T>, view: &WinogradView) -> bool {
+    /// Whether offsets into the transformed tiles of `slots` slices fit 32 bits.
+    pub(super) fn fits<T: Real>(&self, scheme: &Scheme<T>, view: &WinogradView, slots: usize) -> bool {
         let v_plane = view.channels.checked_mul(self.input_tiles()).map(|len| spread(len, scheme.kernel.lanes()));
         let slot_len = v_plane.and_then(|len| len.checked_mul(scheme.kernel.values()));
-        let v_len = slot_len.and_then(|len| len.checked_mul(view.roles.depth.kernel));
+        let v_len = slot_len.and_then(|len| len.checked_mul(slots));
         v_len.is_some_and(|len| u32::try_from(len).is_ok())
     }
 

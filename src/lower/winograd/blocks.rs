@@ -6,6 +6,7 @@ use convoke_kernels::Real;
 
 use super::block_size::BlockSize;
 use super::scheme::Scheme;
+use super::together::Together;
 use super::view::{SubImage, WinogradView};
 
 /// What the tiles of an image are cut into. The sizes of the blocks of an image differ by one row
@@ -177,8 +178,8 @@ impl TileBlocks {
         largest
     }
 
-    /// About the bytes of a task's scratch, where the products of `together` panels wait.
-    pub(super) fn scratch_bytes<T: Real>(&self, view: &WinogradView, scheme: &Scheme<T>, together: usize) -> usize {
+    /// About the bytes of a task's scratch.
+    pub(super) fn scratch_bytes<T: Real>(&self, view: &WinogradView, scheme: &Scheme<T>, together: Together) -> usize {
         let mut most = 0;
         self.for_each_size(|size, _| {
             most = most.max(size.scratch_len(scheme, view, together));

@@ -6,6 +6,7 @@ use super::blocks::{BlockCut, TileBlocks};
 use super::estimate::{BlockingEstimate, CostModel};
 use super::scheme::Scheme;
 use super::shares;
+use super::together::Together;
 use super::view::{SubImage, WinogradView};
 
 /// The most bytes of a task's scratch. More bytes gain nothing, and memory is limited. A limit of
@@ -67,7 +68,7 @@ impl<T: Real> BlockingSearch<'_, T> {
         {
             return;
         }
-        let bytes = blocks.scratch_bytes(self.view, &self.scheme, 1);
+        let bytes = blocks.scratch_bytes(self.view, &self.scheme, Together::ONE);
         if bytes > MOST_SCRATCH_BYTES {
             return;
         }

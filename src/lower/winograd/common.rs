@@ -68,12 +68,13 @@ impl<T: Element> WinogradCore<T> {
         layout: PackedLayout,
         pieces: ScratchPieces<T::Acc>,
     ) -> Self {
-        let WinogradBlocking { scheme, blocks, splits, .. } = &blocking;
+        let WinogradBlocking { scheme, blocks, splits, together } = &blocking;
+        let slots = together.slots(&view.roles.depth);
         let mut tables: Vec<BlockTables<T::Acc>> = Vec::new();
         let all = blocks.for_each_size(|size, _| {
             if tables.iter().all(|block| block.size != size) {
                 let cuts = shares::cuts(&size, view.rows.div_ceil(tiles.nr()), *splits);
-                tables.push(BlockTables::new(request.machine, &view, scheme, &layout.steps, size, cuts)?);
+                tables.push(BlockTables::new(request.machine, &view, scheme, &layout.steps, (size, slots), cuts)?);
             }
             Some(())
         });
@@ -108,6 +109,11 @@ impl<T: Element> WinogradCore<T> {
             row,
             column,
         }
+    }
+
+    /// The number of slots in the ring of slices of X.
+    pub(super) fn slots(&self) -> usize {
+        self.blocking.together.slots(&self.view.roles.depth)
     }
 
     /// A task's pieces of the panels.

@@ -10,6 +10,7 @@ use super::runs::RunCosts;
 use super::scheme::{STANDARD_VALUES, Scheme, is_ragged};
 use super::shares::{self, PanelPiece};
 use super::steps::TileSteps;
+use super::together::Together;
 use super::view::{PixelStores, SubImage, WinogradView, depth_tasks, distance};
 use crate::lower::channel_tiles::ChannelPanels;
 use crate::machine::{Item, Kind, Machine, Work};
@@ -21,9 +22,7 @@ pub(super) struct WinogradBlocking<T: Real> {
     pub(super) blocks: TileBlocks,
     /// Shares that the panels of filters are split into.
     pub(super) splits: usize,
-    /// Panels of a share that are multiplied value by value before their products are taken back.
-    /// So each value's transformed tiles are read once for all of them.
-    pub(super) together: usize,
+    pub(super) together: Together,
 }
 
 impl<T: Real> WinogradBlocking<T> {
@@ -71,7 +70,10 @@ impl<'a, T: Real> CostModel<'a, T> {
         let mut model =
             Self { machine, view, scheme, costs, slice_steps, panels, least_products: 0.0, least_fetches: 0.0 };
         model.least_products = model.least_products();
-        let fetching = FilterTraffic::new(&model, panels.wide).fetching(1, panels.padded(view.rows), 1, [0.0; 2]);
+        // All slices in one turn.
+        let (_, slices) = model.slices();
+        let filters = FilterTraffic::new(&model, panels.wide);
+        let fetching = filters.fetching(1, panels.padded(view.rows), 1, [0.0; 2], 1.0 / slices);
         model.least_fetches = fetching.cycles() * view.rows.div_ceil(panels.wide) as f64;
         Some(model)
     }
@@ -131,11 +133,39 @@ impl<'a, T: Real> CostModel<'a, T> {
         let nr = self.panels.wide;
         let panels = view.rows.div_ceil(nr).max(1);
         let splits = splits.min(panels.saturating_mul(shares::parts(&largest, splits)));
-        let together = BlockTraffic::new(self, &largest, nr)
-            .together(panels.div_ceil(splits), |together| blocks.scratch_bytes(view, &scheme, together) <= most_bytes);
-        let blocking = WinogradBlocking { scheme, blocks, splits, together };
-        let all = self.all_tasks(&blocking, panels)?;
-        Some(BlockingEstimate { blocking, latency_cycles: all.latency_cycles(machine, threads), work: all.work })
+        let fits = |together: Together| blocks.scratch_bytes(view, &scheme, together) <= most_bytes;
+        let mut best: Option<BlockingEstimate<T>> = None;
+        for slices in self.numbers_of_slices() {
+            if slices > 1 && !fits(Together { panels: 1, slices }) {
+                break;
+            }
+            let traffic = BlockTraffic::new(self, &largest, nr, slices);
+            let panels_together =
+                traffic.panels_together(panels.div_ceil(splits), |panels| fits(Together { panels, slices }));
+            let together = Together { panels: panels_together, slices };
+            let blocking = WinogradBlocking { scheme, blocks, splits, together };
+            let all = self.all_tasks(&blocking, panels)?;
+            let latency_cycles = all.latency_cycles(machine, threads);
+            if best.as_ref().is_none_or(|best| latency_cycles < best.latency_cycles) {
+                best = Some(BlockingEstimate { blocking, latency_cycles, work: all.work });
+            }
+        }
+        best
+    }
+
+    /// The numbers of slices of Y to try, as many in each turn.
+    fn numbers_of_slices(&self) -> impl Iterator<Item = usize> + use<T> {
+        let depth = self.view.roles.depth;
+        // Without taps on the outer axis, its slices are tasks of their own.
+        let all = if depth.kernel == 1 { 1 } else { depth.output.max(1) };
+        let turns = core::iter::successors(Some(all), |turns| (*turns > 1).then(|| turns.div_ceil(2)));
+        turns.map(move |turns| all.div_ceil(turns))
+    }
+
+    /// The turns in which a task computes its slices of Y, for each slice.
+    fn turns(&self, slices: usize) -> f64 {
+        let (_, all) = self.slices();
+        (all / slices as f64).ceil() / all
     }
 
     /// What all tasks take, with `panels` panels of filters.
@@ -285,13 +315,14 @@ struct BlockWork<'a, T: Real> {
 
 impl<'a, T: Real> BlockWork<'a, T> {
     /// A block of this size is one of `blocks` that use the same filters, one after the other.
-    fn new(model: &'a CostModel<'a, T>, size: BlockSize, blocks: usize, together: usize) -> Self {
+    fn new(model: &'a CostModel<'a, T>, size: BlockSize, blocks: usize, together: Together) -> Self {
         let CostModel { view, scheme, panels, .. } = model;
         let (nr, channels) = (panels.wide, panels.padded(view.rows));
         let panels = view.rows.div_ceil(nr);
         let padded = size.images as f64 * scheme.down.padded(size.input_rows) * scheme.along.padded(size.input_columns);
         let vectors = size.images * size.image_input_tiles().div_ceil(scheme.kernel.lanes());
-        let traffic = BlockTraffic::new(model, &size, nr);
+        let traffic = BlockTraffic::new(model, &size, nr, together.slices);
+        let turns = model.turns(together.slices);
         let pixels = size.own_tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs;
         // The pixels of a phase of a dilation are not neighbours.
         let scattered = match distance(&view.roles.along) {
@@ -302,9 +333,9 @@ impl<'a, T: Real> BlockWork<'a, T> {
             model,
             size,
             panels,
-            input: model.input(size.images as f64, vectors as f64, padded) + traffic.waiting(1, 1),
-            fetching: traffic.filters.fetching(view.groups, channels, blocks, [traffic.tiles, traffic.products]),
-            waiting: traffic.waiting(panels, together),
+            input: model.input(size.images as f64, vectors as f64, padded) + traffic.writing(),
+            fetching: traffic.filters.fetching(view.groups, channels, blocks, [traffic.tiles, traffic.products], turns),
+            waiting: traffic.waiting(panels, together.panels) * turns,
             output: model.output((size.images * size.rows) as f64, size.own_tiles() as f64, channels),
             scattered,
         }
@@ -345,10 +376,11 @@ impl<'a> FilterTraffic<'a> {
         Self { machine: model.machine, bytes: slices * (model.slice_steps * nr * size_of::<T>()) as f64, nr }
     }
 
-    /// The work of fetching the filters of one panel, where a group has `channels` filters, and
-    /// `blocks` tasks use them one after the other. They compete for the caches with these bytes of
-    /// tiles and of products.
-    fn fetching(&self, groups: usize, channels: usize, blocks: usize, [tiles, products]: [f64; 2]) -> Work {
+    /// The work of fetching the filters of one panel for a slice of Y, where a group has `channels`
+    /// filters, and `blocks` tasks use them one after the other. They compete for the caches with
+    /// these bytes of tiles and of products. There are `turns` turns for each slice, in which the
+    /// filters come from beyond the L2 cache.
+    fn fetching(&self, groups: usize, channels: usize, blocks: usize, [tiles, products]: [f64; 2], turns: f64) -> Work {
         let machine = self.machine;
         let of_group = self.bytes / self.nr as f64 * channels as f64;
         let fetched = |filters: f64| {
@@ -356,16 +388,18 @@ impl<'a> FilterTraffic<'a> {
         };
         // The first task of a group finds its filters where those of all groups are kept.
         let (first, later) = (fetched(of_group * groups as f64), (blocks - 1) as f64 * fetched(of_group));
-        let cycles = (first + later) / blocks as f64;
+        let cycles = (first + later) / blocks as f64 * turns;
         Work::of(Kind::Fetches, cycles.max(self.bytes / machine.l2_bytes_per_cycle))
     }
 }
 
-/// Bytes that the GEMMs of a slice of a block touch beside Y.
+/// Bytes that the GEMMs of a block touch beside Y in a turn, which is for some slices of Y.
 struct BlockTraffic<'a> {
     machine: &'a Machine,
-    /// Transformed tiles of all values.
+    slices: usize,
+    /// Transformed tiles of all values, and those of them that one slice of Y sees.
     tiles: f64,
+    slice_tiles: f64,
     filters: FilterTraffic<'a>,
     /// Products of one panel, of all values.
     products: f64,
@@ -373,32 +407,45 @@ struct BlockTraffic<'a> {
 }
 
 impl<'a> BlockTraffic<'a> {
-    fn new<T: Real>(model: &CostModel<'a, T>, size: &BlockSize, nr: usize) -> Self {
+    fn new<T: Real>(model: &CostModel<'a, T>, size: &BlockSize, nr: usize, slices: usize) -> Self {
         let values = model.scheme.kernel.values() as f64;
         let bytes = values * size_of::<T>() as f64;
-        let slices = model.view.roles.depth.kernel as f64;
+        let depth = &model.view.roles.depth;
+        let tiles_of = |slots: usize| slots as f64 * bytes * model.view.channels as f64 * size.input_tiles() as f64;
         Self {
             machine: model.machine,
-            tiles: slices * bytes * model.view.channels as f64 * size.input_tiles() as f64,
+            slices,
+            tiles: tiles_of(Together { panels: 1, slices }.slots(depth)),
+            slice_tiles: tiles_of(depth.kernel),
             filters: FilterTraffic::new(model, nr),
-            products: bytes * size.tiles() as f64 * nr as f64,
+            products: slices as f64 * bytes * size.tiles() as f64 * nr as f64,
             values,
         }
     }
 
+    /// Bytes that stay in the cache while `together` panels are multiplied.
+    fn resident(&self, together: usize) -> f64 {
+        self.tiles + together as f64 * self.products + 2.0 * self.filters.bytes / self.values
+    }
+
+    /// The work of writing the transformed tiles of a slice of X that leave the L2 cache.
+    fn writing(&self) -> Work {
+        Work::of(Kind::Fetches, self.machine.refetch_cycles(self.slice_tiles, self.resident(1)))
+    }
+
     /// The work of fetching transformed tiles and products that left the L2 cache, while `panels`
     /// panels are multiplied, `together` of them by each value. Tiles are read once for these. The
-    /// products of more than one panel leave the cache before they are taken back.
+    /// products of more than one panel and slice leave the cache before they are taken back.
     fn waiting(&self, panels: usize, together: usize) -> Work {
-        let resident = self.tiles + together as f64 * self.products + 2.0 * self.filters.bytes / self.values;
         let tiles = panels.div_ceil(together) as f64 * self.tiles;
-        let products = 2.0 * (panels - panels.div_ceil(together)) as f64 * self.products;
-        Work::of(Kind::Fetches, self.machine.refetch_cycles(tiles + products, resident))
+        let left = panels as f64 - panels.div_ceil(together) as f64 / self.slices as f64;
+        let products = 2.0 * left * self.products;
+        Work::of(Kind::Fetches, self.machine.refetch_cycles(tiles + products, self.resident(together)))
     }
 
     /// How many panels to multiply together, so that the [waiting](Self::waiting) is shortest: the
     /// fewest panels that reach this, among those whose scratch `fits`.
-    fn together(&self, panels: usize, fits: impl Fn(usize) -> bool) -> usize {
+    fn panels_together(&self, panels: usize, fits: impl Fn(usize) -> bool) -> usize {
         let waiting = |together: usize| self.waiting(panels, together).cycles();
         let (mut best, mut least) = (1, waiting(1));
         let mut together = 2;
@@ -433,12 +480,14 @@ mod tests {
             (Conv::new([48, 1, 3, 3]).group(48).pads(same(1)), [2, 48, 13, 13]),
             (Conv::new([20, 24, 5, 5]).strides([2, 2]), [3, 24, 27, 19]),
             (Conv::new([7, 200, 3, 3]).pads(same(2)).dilations([2, 2]), [1, 200, 9, 17]),
-        ];
+        ]
+        .map(|(conv, x)| conv.geometry(&x).unwrap());
+        let volume = Conv::new([70, 40, 3, 3, 3]).pads([1; 6]).geometry(&[1, 40, 7, 8, 9]).unwrap();
         let (machine, threads) = (Machine::zen5().with_isa(crate::Isa::Portable), 3);
         let costs = RunCosts::<f32>::new(&machine).unwrap();
         let mut compared = 0;
-        for (conv, x) in layers {
-            let view = conv::view(&conv.geometry(&x).unwrap()).unwrap();
+        for geometry in layers.into_iter().chain([volume]) {
+            let view = conv::view(&geometry).unwrap();
             for kernel in winograd_kernels::<f32>(machine.isa()) {
                 let Some(scheme) = Scheme::new(kernel, &view.roles) else { continue };
                 let model = CostModel::new(&view, scheme, &costs).unwrap();

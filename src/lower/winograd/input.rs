@@ -193,7 +193,7 @@ impl<T: Element> WinogradCore<T> {
             *window = self.window(task, SubImage::new(&view.roles, task.first + i), phase, &mut borders);
         }
         let slot_len = block.size.slot_len(scheme, view.channels);
-        let v = &mut scratch.v[slice % view.roles.depth.kernel * slot_len..][..slot_len];
+        let v = &mut scratch.v[slice % self.slots() * slot_len..][..slot_len];
         let rows_of_x = RowsOfX::new(io.x, view, task, slice);
         let picked_len = windows.iter().map(InputWindow::len).max().unwrap_or(0);
         let phases: [_; MOST_STRIDE] = array::from_fn(|offset| PhasePick { offset, dst: offset * picked_len });

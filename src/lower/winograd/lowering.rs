@@ -9,7 +9,6 @@ use super::common::{StripScratch, TileStrip, WinogradCore};
 use super::direct::DirectTile;
 use super::operator::{OutputBox, WinogradOperator};
 use super::pack;
-use super::products::SliceTaps;
 use super::scratch::WinogradScratch;
 use super::shares::PanelPiece;
 use super::tables::TileTask;
@@ -24,7 +23,7 @@ pub(super) struct Winograd<T: Element> {
     pub(super) operator: Box<dyn WinogradOperator<T>>,
 }
 
-/// What a task computes at a time in a run: one slice of Y.
+/// A slice of Y that a task computes.
 struct SliceRun<'a, 'b, T: Element> {
     io: &'a Io<'b, T>,
     task: &'a TileTask<'a, T::Acc>,
@@ -32,29 +31,33 @@ struct SliceRun<'a, 'b, T: Element> {
 }
 
 impl<T: Element> Winograd<T> {
-    /// Computes one slice of Y. `next` is the first padded slice of X that is not transformed yet.
-    fn run_slice(&self, run: &SliceRun<'_, '_, T>, next: &mut usize, scratch: &mut WinogradScratch<'_, T::Acc>) {
-        let (core, &SliceRun { io, task, slice }) = (&self.core, run);
-        let depth = &core.view.roles.depth;
-        let group = core.group(io.weights, task.group);
-        // Padded positions of the slices that are read, then without padding.
-        let begin = slice * depth.stride;
-        let live = begin.max(depth.pad_begin)..(begin + depth.kernel).min(depth.pad_begin + depth.input);
-        *next = (*next).max(live.start);
-        while *next < live.end {
-            core.transform(io, task, *next, scratch);
-            *next += 1;
+    /// Computes some slices of Y. `next` is the first padded slice of X that is not transformed yet.
+    fn run_slices(
+        &self,
+        io: &Io<'_, T>,
+        task: &TileTask<'_, T::Acc>,
+        slices: Range<usize>,
+        next: &mut usize,
+        scratch: &mut WinogradScratch<'_, T::Acc>,
+    ) {
+        let (core, group) = (&self.core, self.core.group(io.weights, task.group));
+        for slice in slices.clone() {
+            let seen = core.slices_seen(slice);
+            *next = (*next).max(seen.start);
+            while *next < seen.end {
+                core.transform(io, task, *next, scratch);
+                *next += 1;
+            }
         }
-        let taps = if live.is_empty() { 0..0 } else { live.start - begin..live.end - begin };
-        let taps = SliceTaps { taps, slot: live.start % depth.kernel };
+        let together = core.blocking.together.panels;
         for PanelPiece { panels, rows } in core.pieces(task) {
-            for first in panels.clone().step_by(core.blocking.together) {
-                let panels = first..(first + core.blocking.together).min(panels.end);
+            for first in panels.clone().step_by(together) {
+                let panels = first..(first + together).min(panels.end);
                 let piece = PanelPiece { panels: panels.clone(), rows: rows.clone() };
-                core.multiply(group, task, piece, &taps, scratch);
-                for panel in panels {
-                    let products = (panel - first) * core.pieces.product_panel;
-                    self.take_back(run, panel, &rows, products, scratch);
+                core.multiply(group, task, piece, slices.clone(), scratch);
+                for (slice, panel) in slices.clone().flat_map(|slice| panels.clone().map(move |panel| (slice, panel))) {
+                    let products = core.products_at(slice - slices.start, panel - first);
+                    self.take_back(&SliceRun { io, task, slice }, panel, &rows, products, scratch);
                 }
             }
         }
@@ -202,14 +205,17 @@ impl<T: Element> Lowering<T> for Winograd<T> {
         if core.pieces(task).next().is_none() {
             return;
         }
-        let mut next = 0;
-        for slice in task.slices.clone() {
-            let run = SliceRun { io, task, slice };
-            if io.is_finite {
-                self.run_slice(&run, &mut next, &mut scratch);
-            } else {
-                self.compute_slice_directly(&run, scratch.direct);
+        if !io.is_finite {
+            for slice in task.slices.clone() {
+                self.compute_slice_directly(&SliceRun { io, task, slice }, scratch.direct);
             }
+            return;
+        }
+        let mut next = 0;
+        let together = core.blocking.together.slices;
+        for first in task.slices.clone().step_by(together) {
+            let slices = first..(first + together).min(task.slices.end);
+            self.run_slices(io, task, slices, &mut next, &mut scratch);
         }
     }
 }

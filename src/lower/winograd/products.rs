@@ -18,25 +18,45 @@ use crate::lower::channel_tiles::Fetch;
 const MOST_STEPS: usize = 192;
 
 /// The taps of the depth axis that meet X, and the slot of the first one's slice.
-pub(super) struct SliceTaps {
-    pub(super) taps: Range<usize>,
-    pub(super) slot: usize,
+struct SliceTaps {
+    taps: Range<usize>,
+    slot: usize,
 }
 
 impl<T: Element> WinogradCore<T> {
-    /// Multiplies all values of the tiles by the filters of some panels, for some rows of tiles.
+    /// The padded slices of X that a slice of Y sees, without those that are padding.
+    pub(super) fn slices_seen(&self, slice: usize) -> Range<usize> {
+        let depth = &self.view.roles.depth;
+        let begin = slice * depth.stride;
+        let start = begin.max(depth.pad_begin);
+        start..(begin + depth.kernel).min(depth.pad_begin + depth.input).max(start)
+    }
+
+    fn taps(&self, slice: usize) -> SliceTaps {
+        let (begin, seen) = (slice * self.view.roles.depth.stride, self.slices_seen(slice));
+        let taps = if seen.is_empty() { 0..0 } else { seen.start - begin..seen.end - begin };
+        SliceTaps { taps, slot: seen.start % self.slots() }
+    }
+
+    /// Where the products of a slice and a panel begin, of those that are multiplied together.
+    pub(super) fn products_at(&self, slice: usize, panel: usize) -> usize {
+        (slice * self.blocking.together.panels + panel) * self.pieces.product_panel
+    }
+
+    /// Multiplies all values of the tiles by the filters of some panels, for some rows of tiles and
+    /// some slices of Y.
     pub(super) fn multiply(
         &self,
         weights: &[T::Acc],
         task: &TileTask<'_, T::Acc>,
         PanelPiece { panels, rows }: PanelPiece,
-        SliceTaps { taps, slot }: &SliceTaps,
+        slices: Range<usize>,
         scratch: &mut WinogradScratch<'_, T::Acc>,
     ) {
         let (layout, kernel) = (&self.layout, self.blocking.scheme.kernel);
         let values = kernel.values();
-        // The filters of one panel for one value: none behind the last panel.
-        let filters = |panel: usize, value: usize| {
+        // The filters of one panel for some taps of one value: none behind the last panel.
+        let filters = |panel: usize, value: usize, taps: &Range<usize>| {
             let first = panel * self.tiles.nr();
             if first >= self.view.rows {
                 return PanelFilters { weights: &[][..], nr: self.tiles.nr() };
@@ -51,26 +71,35 @@ impl<T: Element> WinogradCore<T> {
         let calls = block.calls(&rows);
         let has_calls = |value: &usize| !drops(*value) || !calls.short_calls.all.is_empty();
         let next_of = |value: usize| (value..values).find(has_calls);
+        // The taps of all slices: those of the first and of the last one may be fewer.
+        let all_taps = slices.clone().map(|slice| self.taps(slice).taps).filter(|taps| !taps.is_empty());
+        let all_taps = all_taps.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
         for value in 0..values {
             let PackedValue { list, count, .. } = *layout.value(value);
-            let koff = block.koff[list].rows(slot * count..(slot + taps.len()) * count);
             let v = &scratch.v[value * block.v_plane..];
             let is_short = drops(value);
             for panel in panels.clone() {
-                let next = if panel + 1 < panels.end {
-                    filters(panel + 1, value)
+                let (panel_next, value_next) = if panel + 1 < panels.end {
+                    (panel + 1, value)
                 } else if let Some(value) = next_of(value + 1) {
-                    filters(panels.start, value)
+                    (panels.start, value)
                 } else {
-                    filters(panels.end, next_of(0).unwrap_or(0))
+                    (panels.end, next_of(0).unwrap_or(0))
                 };
-                let at = (panel - panels.start) * self.pieces.product_panel + value * self.pieces.product_plane;
-                let products = &mut scratch.products[at..][..self.pieces.product_plane];
-                let calls = if is_short { &calls.short_calls } else { &calls.calls };
-                let filters = filters(panel, value);
-                multiply_value(calls, koff, v, filters, next.weights, products);
-                if is_short && rows.end == block.size.all_rows().end {
-                    clear_last_rows(&block.size, filters.nr, products);
+                let next = filters(panel_next, value_next, &all_taps).weights;
+                for (i, slice) in slices.clone().enumerate() {
+                    let SliceTaps { taps, slot } = self.taps(slice);
+                    let koff = block.koff[list].rows(slot * count..(slot + taps.len()) * count);
+                    let at = self.products_at(i, panel - panels.start) + value * self.pieces.product_plane;
+                    let products = &mut scratch.products[at..][..self.pieces.product_plane];
+                    let calls = if is_short { &calls.short_calls } else { &calls.calls };
+                    let filters = filters(panel, value, &taps);
+                    // Each slice fetches its part of the filters that come next.
+                    let part = |i: usize| next.len() / slices.len() * i + next.len() % slices.len() * i / slices.len();
+                    multiply_value(calls, koff, v, filters, &next[part(i)..part(i + 1)], products);
+                    if is_short && rows.end == block.size.all_rows().end {
+                        clear_last_rows(&block.size, filters.nr, products);
+                    }
                 }
             }
         }

@@ -51,7 +51,8 @@ pub(super) fn offer_view<'a, T: Element>(
     };
     let run_len = blocking.blocks.place(0, 0).size.run_len();
     let tiles = ChannelTiles::<T::Acc>::new(request.machine, run_len).ok_or_else(no_kernel)?;
-    if blocking.blocks.for_each_size(|size, _| size.fits(&scheme, &view).then_some(())).is_none() {
+    let slots = blocking.together.slots(&view.roles.depth);
+    if blocking.blocks.for_each_size(|size, _| size.fits(&scheme, &view, slots).then_some(())).is_none() {
         return Err(String::from("the steps of k are too many, or the block's offsets exceed 32 bits"));
     }
     let (operator, needs) = operator(&scheme, &tiles).ok_or_else(no_kernel)?;
@@ -170,13 +171,14 @@ fn details<T: Real>(view: &WinogradView, blocking: &WinogradBlocking<T>, tiles: 
         BlockCut::Rows | BlockCut::Columns => format!("{} x {}", size.rows, size.columns),
     };
     let past_cache = if view.stores == PixelStores::RowsPastCache { ", past the caches" } else { "" };
+    let slices = if together.slices > 1 { format!(" and {} slices", together.slices) } else { String::new() };
     format!(
-        "{} by {}, {}, {} of {tiles_of_block} tiles, weights in {}, {} at a time{past_cache}",
+        "{} by {}, {}, {} of {tiles_of_block} tiles, weights in {}, {}{slices} at a time{past_cache}",
         scheme.kernel.name(),
         tiles.name(),
         Count(scheme.filters(), "filter"),
         Count(blocks.of_image(), "block"),
         Count(*splits, "part"),
-        Count(*together, "panel"),
+        Count(together.panels, "panel"),
     )
 }

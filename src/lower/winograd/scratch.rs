@@ -64,8 +64,8 @@ impl<A: Compute> ScratchPieces<A> {
         let is_read_in_place = T::DIRECT && distance(&view.roles.along) == 1 && view.strides[1] == 1;
         Self {
             planes: ledger.book("planes", planes),
-            v: ledger.book("transformed tiles", slot * view.roles.depth.kernel),
-            products: ledger.book("products", product_panel * together),
+            v: ledger.book("transformed tiles", slot * together.slots(&view.roles.depth)),
+            products: ledger.book("products", product_panel * together.panels * together.slices),
             rows_in: ledger.book("rows of X", if is_read_in_place { 0 } else { picked * view.strides[1] }),
             rows_out: ledger.book("rows of pixels", lanes * scheme.down.tile.outputs * row_out),
             interleaved: ledger.book("rows of Y", needs.interleaved.saturating_mul(row_out)),

@@ -95,29 +95,29 @@ pub(super) struct BlockTables<T: Real> {
     /// The calls for all rows, and for the rows of each [piece](super::shares::PanelPiece) that has
     /// fewer.
     calls: Vec<RowCalls<T>>,
-    /// The row offsets of k, for each list of [`TileSteps`]. The slots of slices form a ring. All
-    /// slots but the last are there twice, so that a run of slots around the ring is contiguous.
+    /// The row offsets of k, for each list of [`TileSteps`]. The slots of slices form a ring. Its
+    /// first slots are there twice, so that a run of slots around the ring is contiguous.
     pub(super) koff: Vec<RowOffsets>,
     /// Elements from one value's transformed tiles to the next value's.
     pub(super) v_plane: usize,
 }
 
 impl<T: Real> BlockTables<T> {
-    /// The tables for blocks of a size that [fits](BlockSize::fits), with calls for the rows
-    /// `cuts` beside those for all rows. None if a kernel is lacking.
+    /// The tables for blocks of a size that [fits](BlockSize::fits) with a ring of `slots` slots,
+    /// with calls for the rows `cuts` beside those for all rows. None if a kernel is lacking.
     pub(super) fn new(
         machine: &Machine,
         view: &WinogradView,
         scheme: &Scheme<T>,
         steps: &TileSteps,
-        size: BlockSize,
+        (size, slots): (BlockSize, usize),
         cuts: Vec<Range<usize>>,
     ) -> Option<Self> {
-        let (channels, slots) = (view.channels, view.roles.depth.kernel);
+        let (channels, taps) = (view.channels, view.roles.depth.kernel);
         let slot_len = size.slot_len(scheme, channels);
         let offsets = |list: &Vec<StepSegment>| {
-            let mut koff = Vec::with_capacity((2 * slots - 1) * steps.of_list(list));
-            for slot in 0..2 * slots - 1 {
+            let mut koff = Vec::with_capacity((slots + taps - 1) * steps.of_list(list));
+            for slot in 0..slots + taps - 1 {
                 for segment in list {
                     let [i, j] = segment.filter;
                     let at = slot % slots * slot_len + i * size.input_columns + j;
@@ -126,7 +126,7 @@ impl<T: Real> BlockTables<T> {
             }
             RowOffsets::new(koff)
         };
-        let steps_of_value = (steps.all() * slots) as f64 / scheme.kernel.values() as f64;
+        let steps_of_value = (steps.all() * taps) as f64 / scheme.kernel.values() as f64;
         let calls = iter::once(size.all_rows()).chain(cuts).map(|rows| {
             Some(RowCalls {
                 calls: GemmCalls::new(machine, &size, &rows, false)?,
