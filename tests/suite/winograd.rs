@@ -319,6 +319,58 @@ fn blocks_keep_within_the_limit_of_the_workspace() {
     assert!(tight.workspace_bytes() <= free.workspace_bytes() / 2);
 }
 
+/// Caches so small that filters are read once for several slices of Y, in one turn or more; the last
+/// turn may be shorter. Limits of the workspace leave fewer slices in a turn.
+#[test]
+fn slices_of_y_share_filters_and_have_the_same_bits_as_alone() {
+    fn check<T: Scalar>() {
+        let mut numbers = std::collections::BTreeSet::new();
+        for layer in [
+            layer(Conv::new([40, 24, 3, 3, 3]).pads([1; 6]), [1, 24, 7, 9, 10]),
+            layer(Conv::new([36, 16, 3, 3, 3]).pads([1; 6]).group(2), [2, 32, 11, 6, 5]),
+            layer(Conv::new([20, 12, 3, 3, 3]).strides([2, 1, 1]).pads([1; 6]), [1, 12, 13, 8, 7]),
+            // Slices of X that none of Y sees, and slices of Y that see padding alone.
+            layer(Conv::new([20, 12, 2, 3, 3]).strides([5, 1, 1]), [1, 12, 33, 6, 6]),
+            layer(Conv::new([20, 12, 3, 3, 3]).pads([9, 1, 1, 9, 1, 1]), [1, 12, 4, 6, 6]),
+            layer(Conv::new([20, 12, 3, 3, 3]).pads([4, 1, 1, 4, 1, 1]), [1, 12, 1, 6, 6]),
+            layer(ConvTranspose::new([12, 20, 4, 4, 4]).strides([2; 3]).pads([1; 6]), [1, 12, 5, 6, 6]),
+        ] {
+            let geometry = layer.geometry();
+            let mut operands = Operands::<T>::uniform(&geometry, 5).with_bias(&geometry).with_residual(&geometry);
+            let place = operands.x.len() / 2;
+            operands.x[place] = T::from_f64(f64::NAN);
+            let oracle = Oracle::new(&geometry, &operands);
+            for isa in isas() {
+                let mut machine = Machine::no_l3().with_isa(isa);
+                (machine.l2_bytes, machine.l3_bytes) = (16 << 10, 0);
+                let planner = Planner::new().machine(machine).algorithm(Algorithm::Winograd);
+                let plan = |threads: usize, limit: usize| {
+                    let planner = planner.clone().threads(threads).workspace_limit(limit);
+                    planner.plan::<T>(layer.operator.clone(), &layer.x_shape).ok()
+                };
+                let free = plan(1, usize::MAX).unwrap();
+                let y = operands.run(&free);
+                assert_eq!(oracle.check(Algorithm::Winograd, Activation::None, &y), Ok(()), "{layer}: {free:?}");
+                for (threads, part) in [(1, 1), (1, 2), (1, 3), (1, 4), (1, 6), (3, 1), (16, 1)] {
+                    let Some(plan) = plan(threads, threads * free.workspace_bytes() / part) else { continue };
+                    let explanation = format!("{:#}", plan.explain());
+                    let slices = explanation.split(" slices at a time").next().filter(|text| *text != explanation);
+                    let slices = slices.and_then(|text| text.rsplit(' ').next()?.parse().ok()).unwrap_or(1);
+                    numbers.insert((slices, geometry.axes[0].output.is_multiple_of(slices)));
+                    // Which bits a NaN has is not defined.
+                    let is_same = |a: f64, b: f64| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+                    let mut pairs = operands.run(&plan).into_iter().zip(&y);
+                    assert!(pairs.all(|(a, b)| is_same(a.to_f64(), b.to_f64())), "{layer}: {explanation}");
+                }
+            }
+        }
+        // Alone, several with a shorter last turn, and all.
+        assert!(numbers.len() > 4 && numbers.iter().any(|(slices, is_even)| *slices > 1 && !is_even), "{numbers:?}");
+    }
+    check::<f32>();
+    check::<convoke::f16>();
+}
+
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn hostile_sizes_are_planned_and_packed_at_once() {
@@ -331,6 +383,8 @@ fn hostile_sizes_are_planned_and_packed_at_once() {
         (Conv::new([1, 1, 3]).dilations([1 << 40]).pads([1 << 40, 1 << 40]), vec![1, 1, 10]),
         (Conv::new([1, 1, 3, 3]).dilations([1 << 30; 2]).pads([1 << 30; 4]), vec![1, 1, 10, 10]),
         (Conv::new([1, 1, 3]), vec![1 << 40, 1, 5]),
+        (Conv::new([1, 1, 3, 1, 3]), vec![1, 1, 1 << 40, 1, 5]),
+        (Conv::new([1, 1, 3, 1, 3]).strides([1 << 30, 1, 1]), vec![1, 1, 1 << 40, 1, 5]),
     ] {
         let plan = forced.plan::<f32>(conv, &x).unwrap();
         assert!(plan.geometry().output_len() > 100 || format!("{:#}", plan.explain()).contains(" task"), "{plan:?}");

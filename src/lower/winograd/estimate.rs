@@ -1,5 +1,6 @@
 //! What a layer takes with a blocking, by estimate.
 
+use core::iter;
 use core::ops::Range;
 
 use convoke_kernels::Real;
@@ -10,10 +11,14 @@ use super::runs::RunCosts;
 use super::scheme::{STANDARD_VALUES, Scheme, is_ragged};
 use super::shares::{self, PanelPiece};
 use super::steps::TileSteps;
-use super::together::Together;
+use super::together::{MOST_SLICES, Together};
 use super::view::{PixelStores, SubImage, WinogradView, depth_tasks, distance};
 use crate::lower::channel_tiles::ChannelPanels;
 use crate::machine::{Item, Kind, Machine, Work};
+
+/// The share of the time with fewer slices in a turn that more slices must stay below: they take more
+/// scratch.
+const WORTH_IT: f64 = 0.97;
 
 /// How a layer is cut: the tile, the blocks of tiles, and the shares of the panels.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +75,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let mut model =
             Self { machine, view, scheme, costs, slice_steps, panels, least_products: 0.0, least_fetches: 0.0 };
         model.least_products = model.least_products();
-        // All slices in one turn.
+        // As if all slices shared a turn.
         let (_, slices) = model.slices();
         let filters = FilterTraffic::new(&model, panels.wide);
         let fetching = filters.fetching(1, panels.padded(view.rows), 1, [0.0; 2], 1.0 / slices);
@@ -146,24 +151,26 @@ impl<'a, T: Real> CostModel<'a, T> {
             let blocking = WinogradBlocking { scheme, blocks, splits, together };
             let all = self.all_tasks(&blocking, panels)?;
             let latency_cycles = all.latency_cycles(machine, threads);
-            if best.as_ref().is_none_or(|best| latency_cycles < best.latency_cycles) {
+            if best.as_ref().is_none_or(|best| latency_cycles < WORTH_IT * best.latency_cycles) {
                 best = Some(BlockingEstimate { blocking, latency_cycles, work: all.work });
             }
         }
         best
     }
 
-    /// The numbers of slices of Y to try, as many in each turn.
+    /// The numbers of slices of Y in a turn that are tried. Turns have nearly as many each: there is
+    /// one turn for each slice, half as many turns, and so on.
     fn numbers_of_slices(&self) -> impl Iterator<Item = usize> + use<T> {
         let depth = self.view.roles.depth;
         // Without taps on the outer axis, its slices are tasks of their own.
         let all = if depth.kernel == 1 { 1 } else { depth.output.max(1) };
-        let turns = core::iter::successors(Some(all), |turns| (*turns > 1).then(|| turns.div_ceil(2)));
-        turns.map(move |turns| all.div_ceil(turns))
+        let turns = iter::successors(Some(all), |turns| (*turns > 1).then(|| turns.div_ceil(2)));
+        turns.map(move |turns| all.div_ceil(turns)).take_while(|slices| *slices <= MOST_SLICES)
     }
 
-    /// The turns in which a task computes its slices of Y, for each slice.
-    fn turns(&self, slices: usize) -> f64 {
+    /// How many turns there are for a slice of Y: 1 if each slice has a turn of its own, 1/2 if two
+    /// slices share one.
+    fn turns_of_slice(&self, slices: usize) -> f64 {
         let (_, all) = self.slices();
         (all / slices as f64).ceil() / all
     }
@@ -322,7 +329,7 @@ impl<'a, T: Real> BlockWork<'a, T> {
         let padded = size.images as f64 * scheme.down.padded(size.input_rows) * scheme.along.padded(size.input_columns);
         let vectors = size.images * size.image_input_tiles().div_ceil(scheme.kernel.lanes());
         let traffic = BlockTraffic::new(model, &size, nr, together.slices);
-        let turns = model.turns(together.slices);
+        let turns = model.turns_of_slice(together.slices);
         let pixels = size.own_tiles() * scheme.down.tile.outputs * scheme.along.tile.outputs;
         // The pixels of a phase of a dilation are not neighbours.
         let scattered = match distance(&view.roles.along) {
@@ -378,8 +385,8 @@ impl<'a> FilterTraffic<'a> {
 
     /// The work of fetching the filters of one panel for a slice of Y, where a group has `channels`
     /// filters, and `blocks` tasks use them one after the other. They compete for the caches with
-    /// these bytes of tiles and of products. There are `turns` turns for each slice, in which the
-    /// filters come from beyond the L2 cache.
+    /// these bytes of tiles and of products. Filters come from where they are kept once a turn, of
+    /// which there are `turns` for a slice, and from the L2 cache for each slice.
     fn fetching(&self, groups: usize, channels: usize, blocks: usize, [tiles, products]: [f64; 2], turns: f64) -> Work {
         let machine = self.machine;
         let of_group = self.bytes / self.nr as f64 * channels as f64;
@@ -393,7 +400,7 @@ impl<'a> FilterTraffic<'a> {
     }
 }
 
-/// Bytes that the GEMMs of a block touch beside Y in a turn, which is for some slices of Y.
+/// Bytes that the GEMMs of a block touch beside Y in a turn.
 struct BlockTraffic<'a> {
     machine: &'a Machine,
     slices: usize,
@@ -401,7 +408,7 @@ struct BlockTraffic<'a> {
     tiles: f64,
     slice_tiles: f64,
     filters: FilterTraffic<'a>,
-    /// Products of one panel, of all values.
+    /// Products of one panel, of all values and of all slices of a turn.
     products: f64,
     values: f64,
 }
@@ -428,14 +435,15 @@ impl<'a> BlockTraffic<'a> {
         self.tiles + together as f64 * self.products + 2.0 * self.filters.bytes / self.values
     }
 
-    /// The work of writing the transformed tiles of a slice of X that leave the L2 cache.
+    /// The work of writing the transformed tiles of a slice of X that leave the L2 cache. It counts
+    /// as many as a slice of Y sees.
     fn writing(&self) -> Work {
         Work::of(Kind::Fetches, self.machine.refetch_cycles(self.slice_tiles, self.resident(1)))
     }
 
     /// The work of fetching transformed tiles and products that left the L2 cache, while `panels`
-    /// panels are multiplied, `together` of them by each value. Tiles are read once for these. The
-    /// products of more than one panel and slice leave the cache before they are taken back.
+    /// panels are multiplied, `together` of them by each value. Tiles are read once for these. All
+    /// products but those of one panel and slice leave the cache before they are taken back.
     fn waiting(&self, panels: usize, together: usize) -> Work {
         let tiles = panels.div_ceil(together) as f64 * self.tiles;
         let left = panels as f64 - panels.div_ceil(together) as f64 / self.slices as f64;

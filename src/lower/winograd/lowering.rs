@@ -31,7 +31,7 @@ struct SliceRun<'a, 'b, T: Element> {
 }
 
 impl<T: Element> Winograd<T> {
-    /// Computes some slices of Y. `next` is the first padded slice of X that is not transformed yet.
+    /// Computes the slices of Y of a turn. `next` is the first padded slice of X that is not transformed yet.
     fn run_slices(
         &self,
         io: &Io<'_, T>,
@@ -55,9 +55,11 @@ impl<T: Element> Winograd<T> {
                 let panels = first..(first + together).min(panels.end);
                 let piece = PanelPiece { panels: panels.clone(), rows: rows.clone() };
                 core.multiply(group, task, piece, slices.clone(), scratch);
-                for (slice, panel) in slices.clone().flat_map(|slice| panels.clone().map(move |panel| (slice, panel))) {
-                    let products = core.products_at(slice - slices.start, panel - first);
-                    self.take_back(&SliceRun { io, task, slice }, panel, &rows, products, scratch);
+                for slice in slices.clone() {
+                    for panel in panels.clone() {
+                        let products = core.products_at(slice - slices.start, panel - first);
+                        self.take_back(&SliceRun { io, task, slice }, panel, &rows, products, scratch);
+                    }
                 }
             }
         }

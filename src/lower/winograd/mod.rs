@@ -5,8 +5,8 @@
 //! are a GEMM: M = filters of a group, N = tiles, K = C/group (times the taps of the depth axis,
 //! and times the filters that a longer kernel is cut into). A task has a block of tiles, whose
 //! transformed values stay in the L2 cache. It transforms the block for all channels. Then, for
-//! each panel of filters or for some panels together, and for one slice of Y or for some together, it
-//! multiplies all values and takes the products back into Y.
+//! each panel of filters or for some panels together, it multiplies all values and takes the
+//! products back into Y. Where an outer axis has taps, it does so in turns of some slices of Y.
 //!
 //! Accepts Conv and ConvTranspose with one to three spatial axes. The last two have more than one
 //! tap together. The outermost of three axes has no dilation, and its taps are steps of k. There
@@ -24,7 +24,7 @@
 //! [core](common::WinogradCore). The scratch of a task is the transformed values of one block,
 //! `values * C/group * tiles` (for each slice of X that is seen), and the products of the panels and
 //! slices that are multiplied together; with a stride also the block's rows of one channel. It does
-//! not depend on the image's height and width.
+//! not depend on the image's height and width, and only up to a limit on its depth.
 //!
 //! Some products are zero, and are left out: those of filters that are zero ([`steps`]), and those
 //! that only outputs beyond Y's end need ([`Spare`](convoke_kernels::winograd::Spare)).

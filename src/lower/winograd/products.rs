@@ -10,6 +10,7 @@ use super::pack::{PackedValue, PanelFilters};
 use super::scratch::WinogradScratch;
 use super::shares::PanelPiece;
 use super::tables::{GemmCalls, TileTask};
+use super::together::MOST_SLICES;
 use crate::element::Element;
 use crate::lower::channel_tiles::Fetch;
 
@@ -17,9 +18,12 @@ use crate::lower::channel_tiles::Fetch;
 /// running sum would err more, and the filters of a block stay in the L1 cache for all tiles.
 const MOST_STEPS: usize = 192;
 
-/// The taps of the depth axis that meet X, and the slot of the first one's slice.
+/// What a slice of Y sees of X.
+#[derive(Clone, Default)]
 struct SliceTaps {
+    /// The taps of the depth axis that meet X.
     taps: Range<usize>,
+    /// The slot of the slice of X that tap 0 meets, or would meet.
     slot: usize,
 }
 
@@ -27,15 +31,8 @@ impl<T: Element> WinogradCore<T> {
     /// The padded slices of X that a slice of Y sees, without those that are padding.
     pub(super) fn slices_seen(&self, slice: usize) -> Range<usize> {
         let depth = &self.view.roles.depth;
-        let begin = slice * depth.stride;
-        let start = begin.max(depth.pad_begin);
-        start..(begin + depth.kernel).min(depth.pad_begin + depth.input).max(start)
-    }
-
-    fn taps(&self, slice: usize) -> SliceTaps {
-        let (begin, seen) = (slice * self.view.roles.depth.stride, self.slices_seen(slice));
-        let taps = if seen.is_empty() { 0..0 } else { seen.start - begin..seen.end - begin };
-        SliceTaps { taps, slot: seen.start % self.slots() }
+        let (begin, taps) = (slice * depth.stride, depth.taps_of_output(slice));
+        begin + taps.start..begin + taps.end
     }
 
     /// Where the products of a slice and a panel begin, of those that are multiplied together.
@@ -71,8 +68,14 @@ impl<T: Element> WinogradCore<T> {
         let calls = block.calls(&rows);
         let has_calls = |value: &usize| !drops(*value) || !calls.short_calls.all.is_empty();
         let next_of = |value: usize| (value..values).find(has_calls);
+        let mut seen: [SliceTaps; MOST_SLICES] = Default::default();
+        let seen = &mut seen[..slices.len()];
+        let (depth, slots) = (&self.view.roles.depth, self.slots());
+        for (seen, slice) in seen.iter_mut().zip(slices) {
+            *seen = SliceTaps { taps: depth.taps_of_output(slice), slot: slice * depth.stride % slots };
+        }
         // The taps of all slices: those of the first and of the last one may be fewer.
-        let all_taps = slices.clone().map(|slice| self.taps(slice).taps).filter(|taps| !taps.is_empty());
+        let all_taps = seen.iter().map(|seen| seen.taps.clone()).filter(|taps| !taps.is_empty());
         let all_taps = all_taps.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
         for value in 0..values {
             let PackedValue { list, count, .. } = *layout.value(value);
@@ -87,18 +90,20 @@ impl<T: Element> WinogradCore<T> {
                     (panels.end, next_of(0).unwrap_or(0))
                 };
                 let next = filters(panel_next, value_next, &all_taps).weights;
-                for (i, slice) in slices.clone().enumerate() {
-                    let SliceTaps { taps, slot } = self.taps(slice);
-                    let koff = block.koff[list].rows(slot * count..(slot + taps.len()) * count);
+                let calls = if is_short { &calls.short_calls } else { &calls.calls };
+                let nr = filters(panel, value, &(0..0)).nr;
+                // The calls for all slices share in fetching.
+                let first = calls.all.first().map(|first| first.kernel(nr));
+                let mut fetch = first.map(|first| Fetch::new(next, calls.all.len() * seen.len(), first, calls.rate));
+                for (i, SliceTaps { taps, slot }) in seen.iter().enumerate() {
+                    let koff = block.koff[list].rows((slot + taps.start) * count..(slot + taps.end) * count);
                     let at = self.products_at(i, panel - panels.start) + value * self.pieces.product_plane;
                     let products = &mut scratch.products[at..][..self.pieces.product_plane];
-                    let calls = if is_short { &calls.short_calls } else { &calls.calls };
-                    let filters = filters(panel, value, &taps);
-                    // Each slice fetches its part of the filters that come next.
-                    let part = |i: usize| next.len() / slices.len() * i + next.len() % slices.len() * i / slices.len();
-                    multiply_value(calls, koff, v, filters, &next[part(i)..part(i + 1)], products);
+                    if let Some(fetch) = &mut fetch {
+                        multiply_value(calls, koff, v, filters(panel, value, taps), fetch, products);
+                    }
                     if is_short && rows.end == block.size.all_rows().end {
-                        clear_last_rows(&block.size, filters.nr, products);
+                        clear_last_rows(&block.size, nr, products);
                     }
                 }
             }
@@ -114,19 +119,17 @@ fn clear_last_rows<T: Real>(size: &BlockSize, nr: usize, products: &mut [T]) {
     }
 }
 
-/// Multiplies one value of tiles, `v`, by the filters of a panel; meanwhile `next` is fetched.
+/// Multiplies one value of tiles, `v`, by the filters of a panel.
 fn multiply_value<T: Real>(
     calls: &GemmCalls<T>,
     koff: RowOffsetsRef<'_>,
     v: &[T],
     PanelFilters { weights, nr }: PanelFilters<'_, T>,
-    next: &[T],
+    fetch: &mut Fetch<'_, T>,
     products: &mut [T],
 ) {
     let steps = koff.len();
     let kc = if steps <= MOST_STEPS { steps.max(1) } else { steps.div_ceil(steps.div_ceil(MOST_STEPS)) };
-    let Some(first) = calls.all.first() else { return };
-    let mut fetch = Fetch::new(next, calls.all.len(), first.kernel(nr), calls.rate);
     for run in calls.all.chunks(calls.of_run) {
         for k in (0..steps.max(1)).step_by(kc) {
             let block_of_k = k..(k + kc).min(steps);

@@ -103,8 +103,8 @@ pub(super) struct BlockTables<T: Real> {
 }
 
 impl<T: Real> BlockTables<T> {
-    /// The tables for blocks of a size that [fits](BlockSize::fits) with a ring of `slots` slots,
-    /// with calls for the rows `cuts` beside those for all rows. None if a kernel is lacking.
+    /// The tables for blocks of a size that [fits](BlockSize::fits), in a ring of `slots` slots, with
+    /// calls for the rows `cuts` beside those for all rows. None if a kernel is lacking.
     pub(super) fn new(
         machine: &Machine,
         view: &WinogradView,
