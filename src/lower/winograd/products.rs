@@ -68,8 +68,15 @@ impl<T: Element> WinogradCore<T> {
         let calls = block.calls(&rows);
         let has_calls = |value: &usize| !drops(*value) || !calls.short_calls.all.is_empty();
         let next_of = |value: usize| (value..values).find(has_calls);
-        let mut seen: [SliceTaps; MOST_SLICES] = Default::default();
-        let seen = &mut seen[..slices.len()];
+        // Most turns have one slice, for which a whole list need not be cleared.
+        let (mut one, mut many);
+        let seen = if slices.len() == 1 {
+            one = [SliceTaps::default()];
+            &mut one[..]
+        } else {
+            many = <[SliceTaps; MOST_SLICES]>::default();
+            &mut many[..slices.len()]
+        };
         let (depth, slots) = (&self.view.roles.depth, self.slots());
         for (seen, slice) in seen.iter_mut().zip(slices) {
             *seen = SliceTaps { taps: depth.taps_of_output(slice), slot: slice * depth.stride % slots };
@@ -91,7 +98,7 @@ impl<T: Element> WinogradCore<T> {
                 };
                 let next = filters(panel_next, value_next, &all_taps).weights;
                 let calls = if is_short { &calls.short_calls } else { &calls.calls };
-                let nr = filters(panel, value, &(0..0)).nr;
+                let nr = self.tiles.panel(self.view.rows - panel * self.tiles.nr());
                 // The calls for all slices share in fetching.
                 let first = calls.all.first().map(|first| first.kernel(nr));
                 let mut fetch = first.map(|first| Fetch::new(next, calls.all.len() * seen.len(), first, calls.rate));
