@@ -161,9 +161,7 @@ impl<'a, T: Real> CostModel<'a, T> {
     /// The numbers of slices of Y in a turn that are tried. Turns have nearly as many each: there is
     /// one turn for each slice, half as many turns, and so on.
     fn numbers_of_slices(&self) -> impl Iterator<Item = usize> + use<T> {
-        let depth = self.view.roles.depth;
-        // Without taps on the outer axis, its slices are tasks of their own.
-        let all = if depth.kernel == 1 { 1 } else { depth.output.max(1) };
+        let all = self.slices_of_task();
         let turns = iter::successors(Some(all), |turns| (*turns > 1).then(|| turns.div_ceil(2)));
         turns.map(move |turns| all.div_ceil(turns)).take_while(|slices| *slices <= MOST_SLICES)
     }
@@ -171,8 +169,15 @@ impl<'a, T: Real> CostModel<'a, T> {
     /// How many turns there are for a slice of Y: 1 if each slice has a turn of its own, 1/2 if two
     /// slices share one.
     fn turns_of_slice(&self, slices: usize) -> f64 {
-        let (_, all) = self.slices();
-        (all / slices as f64).ceil() / all
+        let all = self.slices_of_task();
+        all.div_ceil(slices) as f64 / all as f64
+    }
+
+    /// Slices of Y that a task computes. Without taps on the outer axis, its slices are tasks of their
+    /// own.
+    fn slices_of_task(&self) -> usize {
+        let depth = self.view.roles.depth;
+        if depth.kernel == 1 { 1 } else { depth.output.max(1) }
     }
 
     /// What all tasks take, with `panels` panels of filters.
