@@ -7,11 +7,6 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use pulp::{Simd, WithSimd};
 
-#[cfg(any(
-    all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"),
-    all(target_arch = "x86_64", feature = "avx512")
-))]
-use crate::convert::convert;
 use crate::{Dest, Isa, Real};
 
 /// A type that tensors are stored in. Computation is done in [`Acc`](Storage::Acc). The trait is
@@ -175,13 +170,13 @@ fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
     // x86-64 it has none for sixteen values at a time.
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
-        return convert(&crate::aarch64::neon::convert::Widening, src, dst);
+        return crate::convert::convert(&crate::aarch64::neon::convert::Widening, src, dst);
     }
     #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
     if isa == Isa::Avx512
         && let Some(simd) = pulp::x86::V4::try_new()
     {
-        return convert(&crate::x86_64::avx512::convert::Widening(simd), src, dst);
+        return crate::convert::convert(&crate::x86_64::avx512::convert::Widening(simd), src, dst);
     }
     let _ = isa;
     src.convert_to_f32_slice(dst);
@@ -191,13 +186,13 @@ fn widen_f16(isa: Isa, src: &[f16], dst: &mut [f32]) {
 fn narrow_f16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>]) {
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
     if isa == Isa::Neon {
-        return convert(&crate::aarch64::neon::convert::Narrowing, src, dst);
+        return crate::convert::convert(&crate::aarch64::neon::convert::Narrowing, src, dst);
     }
     #[cfg(all(target_arch = "x86_64", feature = "avx512"))]
     if isa == Isa::Avx512
         && let Some(simd) = pulp::x86::V4::try_new()
     {
-        return convert(&crate::x86_64::avx512::convert::Narrowing(simd), src, dst);
+        return crate::convert::convert(&crate::x86_64::avx512::convert::Narrowing(simd), src, dst);
     }
     let _ = isa;
     let mut buffer = [f16::ZERO; CHUNK];
@@ -602,19 +597,6 @@ pass!(Interleave<T: Real> { even: &'a [T], odd: &'a [T], dst: &'a mut [T] } {
     }
 });
 
-/// `dst[i] += src[i]`.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn add_assign<T: Real>(isa: Isa, dst: &mut [T], src: &[T]) {
-    assert_eq!(src.len(), dst.len());
-    with_isa(isa, AddAssign { dst, src });
-}
-
-pass!(AddAssign<T: Real> { dst: &'a mut [T], src: &'a [T] } {
-    add_each(dst, src);
-});
-
 /// `row[i] += bias`.
 pub fn add_bias<T: Real>(isa: Isa, bias: T, row: &mut [T]) {
     with_isa(isa, AddBias { bias, row });
@@ -626,24 +608,24 @@ pass!(AddBias<T: Real> { bias: T, row: &'a mut [T] } {
     }
 });
 
-/// `row[i] += residual[i]`, converted.
+/// `dst[i] += src[i]`, converted.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn add_residual<T: Storage>(isa: Isa, residual: &[T], row: &mut [T::Acc]) {
-    assert_eq!(residual.len(), row.len());
-    with_isa(isa, AddResidual { isa, residual, row });
+pub fn add_assign<T: Storage>(isa: Isa, dst: &mut [T::Acc], src: &[T]) {
+    assert_eq!(src.len(), dst.len());
+    with_isa(isa, AddAssign { isa, dst, src });
 }
 
-pass!(AddResidual<T: Storage> { isa: Isa, residual: &'a [T], row: &'a mut [T::Acc] } {
-    if let Some(residual) = T::as_acc(residual) {
-        return add_each(row, residual);
+pass!(AddAssign<T: Storage> { isa: Isa, dst: &'a mut [T::Acc], src: &'a [T] } {
+    if let Some(src) = T::as_acc(src) {
+        return add_each(dst, src);
     }
     let mut buffer = [T::Acc::ZERO; CHUNK];
-    for (row, residual) in row.chunks_mut(CHUNK).zip(residual.chunks(CHUNK)) {
-        let buffer = &mut buffer[..residual.len()];
-        T::widen_into(isa, residual, buffer);
-        add_each(row, buffer);
+    for (dst, src) in dst.chunks_mut(CHUNK).zip(src.chunks(CHUNK)) {
+        let buffer = &mut buffer[..src.len()];
+        T::widen_into(isa, src, buffer);
+        add_each(dst, buffer);
     }
 });
 

@@ -140,7 +140,7 @@ fn residuals<T: Storage>(isa: Isa) {
     for len in LENGTHS {
         let residual: Vec<T> = numbers(len);
         let mut row: Vec<T::Acc> = (0..len).map(|i| T::Acc::from_f64(i as f64)).collect();
-        stream::add_residual(isa, &residual, &mut row);
+        stream::add_assign(isa, &mut row, &residual);
         for (i, got) in row.iter().enumerate() {
             assert_eq!(got.to_f64(), i as f64 + residual[i].to_acc().to_f64(), "{isa} at {i} of {len}");
         }
@@ -362,7 +362,7 @@ fn rows_take_bias_and_residual_then_an_activation() {
                 let mut got = row.clone();
                 stream::add_bias(isa, 0.25, &mut got);
                 if with_residual {
-                    stream::add_residual(isa, &residual, &mut got);
+                    stream::add_assign(isa, &mut got, &residual);
                 }
                 stream::activate(isa, activation, &mut got);
                 for (i, got) in got.iter().enumerate() {

@@ -212,14 +212,14 @@ impl<'a, T: Element> Sink<'a, '_, T> {
         match self.io.residual {
             Addend::None => {}
             Addend::Tensor(residual) if step == 1 => {
-                stream::add_residual(isa, &residual[at..at + values.len()], values);
+                stream::add_assign(isa, values, &residual[at..at + values.len()]);
             }
             Addend::Output if step == 1 => {
                 let mut buffer = [T::default(); BUFFERED_ELEMENTS];
                 for (i, values) in values.chunks_mut(BUFFERED_ELEMENTS).enumerate() {
                     let residual = &mut buffer[..values.len()];
                     self.io.y.read(at + i * BUFFERED_ELEMENTS, residual);
-                    stream::add_residual(isa, residual, values);
+                    stream::add_assign(isa, values, residual);
                 }
             }
             Addend::Tensor(_) | Addend::Output => {

@@ -13,7 +13,7 @@ use crate::peak;
 
 /// The streaming passes of `kernels/src/stream.rs`. Each is compiled for every ISA, and for the
 /// types with which it is called.
-pub const PASSES: [&str; 11] = [
+pub const PASSES: [&str; 10] = [
     "Widen",
     "WidenRows",
     "WidenStrided",
@@ -21,9 +21,8 @@ pub const PASSES: [&str; 11] = [
     "NarrowRows",
     "PackRows",
     "Interleave",
-    "AddAssign",
     "AddBias",
-    "AddResidual",
+    "AddAssign",
     "Activate",
 ];
 

@@ -71,10 +71,10 @@ fn streams<T: Storage + Default>(u: &mut Unstructured<'_>, isa: Isa) -> Result<(
             let from = sums.clone();
             stream::interleave(isa, &from, (u.int_in_range(0..=9)?, near), len(u)?, &mut sums);
         }
-        5 => stream::add_assign(isa, &mut sums, &vec![T::Acc::ZERO; near]),
+        5 => stream::add_assign(isa, &mut sums, &vec![T::default(); near]),
         6 => {
             stream::add_bias(isa, T::Acc::ONE, &mut sums);
-            stream::add_residual(isa, &src, &mut sums);
+            stream::add_assign(isa, &mut sums, &src);
         }
         7 => {
             let (size, src_row, dst_row) = ((len(u)?, near), len(u)?, len(u)?);

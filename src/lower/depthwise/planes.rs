@@ -99,6 +99,7 @@ impl<T: Element> Depthwise<T> {
         }
     }
 
+    /// Copies rows that have the computing type.
     fn copy_widened(&self, x: &[T::Acc], planes: &mut [T::Acc], copy: &RowCopy) {
         let grid = &self.plan.grid;
         if grid.w.stride == 1 {

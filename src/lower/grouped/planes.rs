@@ -94,6 +94,7 @@ impl GroupedPlanes {
         self.fill_widened(isa, kernels, widened, rows, planes);
     }
 
+    /// Does the same as [`fill`](Self::fill) for a channel that has the computing type.
     fn fill_widened<A: Real + Storage<Acc = A>>(
         &self,
         isa: Isa,

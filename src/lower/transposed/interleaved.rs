@@ -229,10 +229,11 @@ impl<T: Element> Transposed<T> {
             *staged = Run { at: len, ..*run };
             len += run.len;
         }
-        let (staged, most) = (&staged[..runs.len()], outputs.len().checked_div(len).unwrap_or(0));
-        if most == 0 {
+        if len == 0 {
             return;
         }
+        // There is scratch for one channel at least.
+        let (staged, most) = (&staged[..runs.len()], (outputs.len() / len).max(1));
         for (i, bias) in bias.chunks(most).enumerate() {
             let (first, rows) = (i * most, &mut outputs[..bias.len() * len]);
             let strands = Strands { sums: &strands.sums[first * strands.pitch..], ..*strands };

@@ -68,15 +68,8 @@ impl<T: Element> WinogradCore<T> {
         let calls = block.calls(&rows);
         let has_calls = |value: &usize| !drops(*value) || !calls.short_calls.all.is_empty();
         let next_of = |value: usize| (value..values).find(has_calls);
-        // Most turns have one slice, for which a whole list need not be cleared.
-        let (mut one, mut many);
-        let seen = if slices.len() == 1 {
-            one = [SliceTaps::default()];
-            &mut one[..]
-        } else {
-            many = <[SliceTaps; MOST_SLICES]>::default();
-            &mut many[..slices.len()]
-        };
+        let mut seen: [SliceTaps; MOST_SLICES] = Default::default();
+        let seen = &mut seen[..slices.len()];
         let (depth, slots) = (&self.view.roles.depth, self.slots());
         for (seen, slice) in seen.iter_mut().zip(slices) {
             *seen = SliceTaps { taps: depth.taps_of_output(slice), slot: slice * depth.stride % slots };

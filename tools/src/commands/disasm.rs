@@ -240,9 +240,12 @@ const EXCEPTIONS: &[(&str, &[Exception])] = {
         (
             "coefficients of the exponential, which are more than registers; residuals of 16 bits, which are widened through a buffer",
             &[
-                Exception::new(Avx512, "stream::AddResidual<*", 4, 0),
-                Exception::new(Avx2, "stream::AddResidual<*", 5, 0).with_calls(1),
-                Exception::new(Neon, "stream::AddResidual<*", 2, 0),
+                Exception::new(Avx512, "stream::AddAssign<f16>", 4, 0),
+                Exception::new(Avx512, "stream::AddAssign<bf16>", 4, 0),
+                Exception::new(Avx2, "stream::AddAssign<f16>", 5, 0).with_calls(1),
+                Exception::new(Avx2, "stream::AddAssign<bf16>", 4, 0),
+                Exception::new(Neon, "stream::AddAssign<f16>", 1, 0),
+                Exception::new(Neon, "stream::AddAssign<bf16>", 2, 0),
                 Exception::new(Neon, "stream::Activate<*", 5, 0),
                 Exception::new(Neon, "pass", 1, 0),
             ],
