@@ -2,7 +2,7 @@
 //! reference.
 
 use crate::common::{Combination, Context, Layer, Operands, Oracle, accepts, layer};
-use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, ErrorKind, Isa, Planner, Threads};
+use convoke::{Activation, Algorithm, AutoPad, ConvTranspose, ErrorKind, Isa, Planner, Threads, bf16, f16};
 use convoke_tools::data::Scalar;
 
 /// Runs layers on every combination that accepts them, with bias and residual, with plans for 1
@@ -101,6 +101,19 @@ fn pairs_of_phases_of_a_large_output() {
 
 fn two(w_shape: [usize; 4], stride: i64) -> ConvTranspose {
     ConvTranspose::new(w_shape).strides([stride; 2])
+}
+
+/// The outputs of all channels of a panel are more than the sink is given at a time.
+#[test]
+fn long_strides_are_staged_some_channels_at_a_time() {
+    let layers = [
+        layer(ConvTranspose::new([40, 30, 3]).strides([300]), [1, 40, 70]),
+        layer(ConvTranspose::new([40, 30, 24]).strides([24]).pads([3, 5]), [1, 40, 70]),
+        layer(ConvTranspose::new([24, 33, 2, 5]).strides([2, 90]).pads([1, 0, 0, 2]), [1, 24, 3, 40]),
+        layer(ConvTranspose::new([24, 64, 1, 1]).strides([1, 200]), [2, 24, 2, 33]),
+    ];
+    check::<f16>(&layers, |_| ());
+    check::<bf16>(&layers, |_| ());
 }
 
 #[test]
