@@ -1,9 +1,9 @@
-//! What is planned for the layers of the benches and of the tests, and the bits of the outputs, are
-//! those of the files in `tests/plans`.
+//! What is picked for the layers of the benches, and the bits of the hard layers' outputs, are those
+//! of the files in `tests/plans`. `convoke-tools plans` shows the whole plans, and what changed in
+//! them.
 //!
-//! `convoke-tools plans --write tests/plans` accepts a change for the ISAs of this machine. Where
-//! the tools are not built, as under an emulator, the variable `CONVOKE_WRITE_PLANS` makes these
-//! tests write the files.
+//! The variable `CONVOKE_WRITE_PLANS` makes these tests write the files, which accepts a change for
+//! the ISAs of this machine.
 
 #![cfg(all(feature = "std", feature = "rayon", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
@@ -26,13 +26,23 @@ fn check(name: &str, text: &str) {
     }
     let file = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
     let difference = plans::difference(&file, text);
-    assert!(difference.is_empty(), "{name} differs; `convoke-tools plans --write` accepts the change\n{difference}");
+    assert!(difference.is_empty(), "{name} differs; CONVOKE_WRITE_PLANS=1 accepts the change\n{difference}");
 }
 
+/// An algorithm, a kernel or a layout of weights that changes is meant to.
 #[test]
-fn plans_are_those_of_the_files() {
+fn picks_are_those_of_the_files() {
     for isa in isas() {
-        check(&format!("{isa}.txt"), &plans::plans(isa).unwrap());
+        check(&format!("{isa}.txt"), &plans::picks(isa).unwrap());
+    }
+}
+
+/// Also with 16 threads and on machines whose ISA this CPU lacks: `plans` looks at each element of
+/// every split.
+#[test]
+fn tasks_of_all_plans_cover_y_once() {
+    for isa in isas() {
+        assert!(plans::plans(isa).unwrap().contains("hard.0 f16"));
     }
 }
 
@@ -40,7 +50,7 @@ fn plans_are_those_of_the_files() {
 fn outputs_are_those_of_the_files() {
     let pool = ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     for isa in isas().filter(|isa| isa.is_available()) {
-        check(&format!("{isa}.outputs.txt"), &plans::outputs(isa, Threads::Pool(&pool)).unwrap());
+        check(&format!("{isa}.outputs.txt"), &plans::hard_outputs(isa, Threads::Pool(&pool)).unwrap());
     }
 }
 

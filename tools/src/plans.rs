@@ -5,6 +5,9 @@
 //! and for 1, 2 and 16 threads, with the kernels of one ISA. The CPU need not have the ISA,
 //! because plans depend only on the machine that they are made for. Hashes of the outputs are
 //! written too, because kernels can change while plans do not.
+//!
+//! [`plans`] and [`outputs`] are the whole text, to compare two revisions. [`picks`] and
+//! [`hard_outputs`] are the short record in `tests/plans`: the choices that few changes alter.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -40,21 +43,29 @@ struct PlannedLayer {
     is_hard: bool,
 }
 
-/// All layers: the built-in ones, then the hard ones by number.
-fn layers() -> Vec<PlannedLayer> {
-    let built_in = shapes::built_in().into_iter().map(|layer| PlannedLayer {
+/// All layers: the built-in ones, then the hard ones.
+fn layers() -> impl Iterator<Item = PlannedLayer> {
+    built_in_layers().chain(hard_layers())
+}
+
+/// The layers of `benches/shapes`.
+fn built_in_layers() -> impl Iterator<Item = PlannedLayer> {
+    shapes::built_in().into_iter().map(|layer| PlannedLayer {
         operator: layer.operator(),
         name: layer.name,
         x_shape: layer.x,
         is_hard: false,
-    });
-    let hard = hard::layers().into_iter().enumerate().map(|(i, case)| PlannedLayer {
+    })
+}
+
+/// The hard layers, by number.
+fn hard_layers() -> impl Iterator<Item = PlannedLayer> {
+    hard::layers().into_iter().enumerate().map(|(i, case)| PlannedLayer {
         name: format!("hard.{i}"),
         operator: case.operator,
         x_shape: case.x_shape,
         is_hard: true,
-    });
-    built_in.chain(hard).collect()
+    })
 }
 
 /// The plans of all layers with the kernels of one ISA. There is a paragraph for each layer and
@@ -75,6 +86,31 @@ pub fn plans(isa: Isa) -> Result<String> {
             match half == single {
                 true => writeln!(text, "{} f16: as f32", layer.name)?,
                 false => write!(text, "{} f16:\n{half}", layer.name)?,
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// The algorithm, kernel and layout of weights that are picked for each built-in layer on one thread,
+/// with the kernels of one ISA: a line for each pick, with the machines where not all agree.
+///
+/// # Errors
+/// The call fails if a layer cannot be planned.
+pub fn picks(isa: Isa) -> Result<String> {
+    let mut text = String::new();
+    for layer in built_in_layers() {
+        let pick = |machine: Machine| {
+            let plan = plan::<f32>(&layer, &machine, isa, 1, Activation::None)?;
+            let explanation = plan.explain();
+            let pick = format!("{}, {}, {}", explanation.picked(), explanation.kernel(), explanation.layout());
+            Ok((pick, machine.name.to_string()))
+        };
+        let cases = Machine::named().into_iter().map(pick).collect::<Result<Vec<_>>>()?;
+        match &merged(cases, |case| case)[..] {
+            [(pick, _)] => writeln!(text, "{}: {pick}", layer.name)?,
+            picks => {
+                picks.iter().try_for_each(|(pick, machines)| writeln!(text, "{}: {pick}, {machines}", layer.name))?
             }
         }
     }
@@ -171,21 +207,37 @@ fn decisions<T: Scalar>(plan: &Plan<T>) -> String {
 /// # Errors
 /// The call fails if a layer cannot be planned or run, or if its output depends on the threads.
 pub fn outputs(isa: Isa, team: Threads<'_>) -> Result<String> {
-    let most = if matches!(isa, Isa::Portable | Isa::Neon) { MOST_MACS_SLOW } else { MOST_MACS };
+    layers().map(|layer| outputs_of(&layer, isa, team)).collect()
+}
+
+/// As [`outputs`], for the hard layers alone, with one hash of all that a layer has there.
+///
+/// # Errors
+/// As [`outputs`].
+pub fn hard_outputs(isa: Isa, team: Threads<'_>) -> Result<String> {
     let mut text = String::new();
-    for layer in layers() {
-        let geometry = layer.operator.geometry(&layer.x_shape).with_context(|| layer.name.clone())?;
-        if geometry.macs() > most {
-            continue;
+    for layer in hard_layers() {
+        let outputs = outputs_of(&layer, isa, team)?;
+        if !outputs.is_empty() {
+            writeln!(text, "{}: {:016x}", layer.name, hash(outputs.as_bytes()))?;
         }
-        let name = &layer.name;
-        writeln!(text, "{name}: {}", hashes::<f32>(&layer, isa, Activation::None, team)?)?;
-        if layer.is_hard {
-            // Its arithmetic is the same everywhere. A system's `exp` may differ.
-            let activation = Activation::HardSwish;
-            writeln!(text, "{name} finished: {}", hashes::<f32>(&layer, isa, activation, team)?)?;
-            writeln!(text, "{name} f16 finished: {}", hashes::<f16>(&layer, isa, activation, team)?)?;
-        }
+    }
+    Ok(text)
+}
+
+/// The lines of a layer in [`outputs`]: none if it is too large.
+fn outputs_of(layer: &PlannedLayer, isa: Isa, team: Threads<'_>) -> Result<String> {
+    let (mut text, name) = (String::new(), &layer.name);
+    let most = if matches!(isa, Isa::Portable | Isa::Neon) { MOST_MACS_SLOW } else { MOST_MACS };
+    if layer.operator.geometry(&layer.x_shape).with_context(|| name.clone())?.macs() > most {
+        return Ok(text);
+    }
+    writeln!(text, "{name}: {}", hashes::<f32>(layer, isa, Activation::None, team)?)?;
+    if layer.is_hard {
+        // Its arithmetic is the same everywhere. A system's `exp` may differ.
+        let activation = Activation::HardSwish;
+        writeln!(text, "{name} finished: {}", hashes::<f32>(layer, isa, activation, team)?)?;
+        writeln!(text, "{name} f16 finished: {}", hashes::<f16>(layer, isa, activation, team)?)?;
     }
     Ok(text)
 }

@@ -11,11 +11,11 @@ use super::Verdict;
 use crate::options::{BAD, Team};
 use crate::output::text::show;
 
-/// List what is planned for every layer on the named machines, or compare it with files
+/// List what is planned for every layer on the named machines, or compare two revisions
 ///
 /// For each instruction set of this build, there is a file of plans, and a file with hashes of
-/// the outputs if this CPU has the instruction set. If the planner or a kernel changes, the
-/// differences show which layers it changes.
+/// the outputs if this CPU has the instruction set. `--write` by one revision and `--check` by
+/// another one show which layers a change of the planner or of a kernel concerns.
 ///
 /// A plan stands on two lines. The first has the algorithm, its tiles and blocking, the kernel,
 /// layout and bytes of the packed weights, the tasks, and the bytes of workspace of one task. The
@@ -28,10 +28,10 @@ pub(crate) struct PlansArgs {
     /// Only this instruction set: portable, neon, avx2 or avx512 [default: all of this build]
     #[arg(long)]
     isa: Option<Isa>,
-    /// Compare with the files in this folder
+    /// Compare with the files that `--write` made in this folder
     #[arg(long, value_name = "DIR", conflicts_with = "write")]
     check: Option<PathBuf>,
-    /// Write the files of this folder
+    /// Write the files into this folder
     #[arg(long, value_name = "DIR")]
     write: Option<PathBuf>,
 }
@@ -76,7 +76,7 @@ fn check(folder: &Path, texts: &[(String, String)]) -> Result<Verdict> {
         let difference = plans::difference(&old, text);
         if !difference.is_empty() {
             are_same = false;
-            anstream::eprintln!("{BAD}{} differs{BAD:#}; `plans --write` accepts the change", path.display());
+            anstream::eprintln!("{BAD}{} differs{BAD:#}", path.display());
             show(|out| write!(out, "{name}\n{difference}"))?;
         }
     }
