@@ -527,6 +527,7 @@ impl PaddedPlanes {
 const ROWS_AT_A_TIME: usize = 32;
 
 /// Copies the phases of `rows`. All else is as `picks` says, whose own rows are not used.
+#[expect(clippy::disallowed_methods, reason = "a run takes kernels that this CPU can call")]
 pub(crate) fn pick_rows<T: Element>(
     isa: Isa,
     x: &[T],

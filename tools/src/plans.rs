@@ -107,11 +107,11 @@ pub fn picks(isa: Isa) -> Result<String> {
             Ok((pick, machine.name.to_string()))
         };
         let cases = Machine::named().into_iter().map(pick).collect::<Result<Vec<_>>>()?;
-        match &merged(cases, |case| case)[..] {
-            [(pick, _)] => writeln!(text, "{}: {pick}", layer.name)?,
-            picks => {
-                picks.iter().try_for_each(|(pick, machines)| writeln!(text, "{}: {pick}, {machines}", layer.name))?
-            }
+        let picks = merged(cases, |case| case);
+        let all_agree = picks.len() == 1;
+        for (pick, machines) in picks {
+            let machines = if all_agree { String::new() } else { format!(", {machines}") };
+            writeln!(text, "{}: {pick}{machines}", layer.name)?;
         }
     }
     Ok(text)

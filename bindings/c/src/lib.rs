@@ -11,6 +11,9 @@
 #![allow(clippy::missing_safety_doc, reason = "the first comment of the header says it for all functions")]
 #![allow(rustdoc::private_intra_doc_links, reason = "the modules are for those who work on this crate")]
 
+#[cfg(panic = "abort")]
+compile_error!("a panic must become an error of this interface: build with panic = \"unwind\"");
+
 // cbindgen writes the functions in the order of the modules.
 mod pointers;
 mod status;

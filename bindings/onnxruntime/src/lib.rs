@@ -15,6 +15,9 @@
 //! * [`graph`](mod@graph), [`api`](mod@api), [`abi`](mod@abi): onnxruntime's C interface.
 #![allow(rustdoc::private_intra_doc_links, reason = "the crate has no public items, and exports two functions of C")]
 
+#[cfg(panic = "abort")]
+compile_error!("a panic must become an error of this interface: build with panic = \"unwind\"");
+
 mod abi;
 mod api;
 mod claims;

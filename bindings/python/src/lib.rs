@@ -12,6 +12,9 @@
 #![allow(rustdoc::private_intra_doc_links, reason = "the crate has no public items, and exports a Python module")]
 #![allow(clippy::needless_pass_by_value, reason = "what is read from Python's arguments is handed over by value")]
 
+#[cfg(panic = "abort")]
+compile_error!("a panic must become an error of this interface: build with panic = \"unwind\"");
+
 mod arrays;
 mod errors;
 mod integers;
