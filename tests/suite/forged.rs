@@ -3,6 +3,8 @@
 
 #![cfg(feature = "save")]
 
+use std::collections::BTreeSet;
+
 use crate::common::{Combination, Context, Layer, Operands, is_short, isas, layer};
 use convoke::{Algorithm, Conv, ConvTranspose, DType, ErrorKind, Isa, Op, PackedWeights, Planner, Threads, bf16, f16};
 use convoke_tools::data::Scalar;
@@ -234,10 +236,11 @@ fn mutants(description: &[u8], names: &[Vec<String>]) -> Vec<Vec<u8>> {
 #[test]
 fn every_field_of_a_description_is_checked() {
     fn check<T: Scalar>(names: &[Vec<String>]) {
-        let mut accepted = 0;
+        let (mut accepted, mut layouts) = (0, BTreeSet::new());
         for layer in layers() {
             for combination in Combination::distinct() {
-                let Some(_) = combination.plan::<T>(&layer, |planner| planner) else { continue };
+                let Some(plan) = combination.plan::<T>(&layer, |planner| planner) else { continue };
+                layouts.insert(plan.explain().layout().replace(|c: char| c.is_ascii_digit(), ""));
                 let saved = saved::<T>(&layer, &combination.planner());
                 assert!(runs::<T>(&layer, combination.planner(), &saved));
                 for mutant in mutants(description(&saved), names) {
@@ -249,6 +252,24 @@ fn every_field_of_a_description_is_checked() {
         }
         // Panels of another height, for example, are as good as those that were packed.
         assert!(accepted > 0);
+        let kinds = [
+            ["as given", ""],
+            ["panels of  row", ""],
+            ["panels of  row", ", blocks of  channel"],
+            ["panels of  channel", ", blocks of  channel"],
+            ["panels of  and  row", ""],
+            [" channel", " in panels of  and  row"],
+            ["phases from ", " in panels of "],
+            ["phases from ", ", channel by channel"],
+            ["values x for x outputs", ""],
+            ["taps along rows", ""],
+            ["taps along channels", ""],
+            ["panels of [", "] channels"],
+        ];
+        for [begin, rest] in kinds {
+            let is_kind = |layout: &String| layout.starts_with(begin) && layout.contains(rest);
+            assert!(layouts.iter().any(is_kind), "no weights are {begin}...{rest}: {layouts:?}");
+        }
     }
     let names = names();
     check::<f32>(&names);
