@@ -27,7 +27,8 @@ pub enum ErrorKind {
     Threads,
     /// Memory could not be allocated.
     OutOfMemory,
-    /// The packed weights are not those of the plan, or not for the layer that is planned.
+    /// The packed weights are not those of the plan, or not for the layer that is planned, or do not
+    /// serve it while others would: pack again.
     PackedMismatch,
     /// A forced algorithm, ISA or number of threads is not available for this request.
     Unavailable,

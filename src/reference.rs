@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use convoke_kernels::Real;
 
-use crate::{Element, Geometry, Op};
+use crate::{DType, Element, Geometry, Op};
 
 /// One output element by the definition, before it is rounded to the element type.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -92,18 +92,25 @@ fn add_products(op: Op, plane: &mut [ReferenceElement], sources: &[Option<usize>
     }
 }
 
-/// The largest error that a direct algorithm may have when it computes and stores `T` and the
-/// magnitudes of the products sum up to `magnitude`.
+/// The largest difference to [`ReferenceElement::value`] that a direct algorithm may have when it
+/// computes and stores `T` and the magnitudes of the products sum up to `magnitude`.
 ///
 /// A sum of K products, added one after the other, has an error of at most K * u / (1 - K * u) *
 /// sum |x||w|, with u the unit round-off (Higham, "Accuracy and Stability of Numerical
-/// Algorithms", section 3.1). The bias and the epilogue add a few operations, and storing in a
-/// 16-bit type rounds once more.
+/// Algorithms", section 3.1), and half the distance between subnormal numbers for each product that
+/// is so small. The bias and the epilogue add a few operations, and storing in a 16-bit type rounds
+/// once more. The definition is such a sum, too, in f64.
 #[must_use]
 pub fn tolerance<T: Element>(geometry: &Geometry, magnitude: f64) -> f64 {
     let k = (geometry.in_channels_per_group() * geometry.kernel_volume() + 4) as f64;
-    let sum = k * <T::Acc as Real>::UNIT_ROUNDOFF * magnitude;
-    if T::DIRECT { sum } else { sum + (magnitude + sum) * T::UNIT_ROUNDOFF + smallest_step::<T>() }
+    let error = |roundoff: f64, dtype: DType| {
+        let share = k * roundoff;
+        let relative = if share < 1.0 { share / (1.0 - share) } else { f64::INFINITY };
+        relative * magnitude + k / 2.0 * smallest_step(dtype)
+    };
+    let acc = if T::DTYPE == DType::F64 { DType::F64 } else { DType::F32 };
+    let sum = error(<T::Acc as Real>::UNIT_ROUNDOFF, acc) + error(f64::UNIT_ROUNDOFF, DType::F64);
+    if T::DIRECT { sum } else { sum + (magnitude + sum) * T::UNIT_ROUNDOFF + smallest_step(T::DTYPE) / 2.0 }
 }
 
 /// For each channel of Y, the magnitude that the errors of Winograd are proportional to, because
@@ -140,10 +147,16 @@ pub fn transform_tolerance<T: Element>(algorithm: crate::Algorithm, wide: f64) -
     }
 }
 
-/// Half the distance between subnormal numbers of a 16-bit type, which is the most that rounding
-/// near zero may change.
-fn smallest_step<T: Element>() -> f64 {
-    if T::DTYPE == crate::DType::F16 { 1.0 / f64::from(1_u32 << 25) } else { 0.0 }
+/// The distance between subnormal numbers of a type: rounding near zero changes a value by half of it
+/// at most.
+fn smallest_step(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 1.0 / f64::from(1_u32 << 24),
+        // The upper half of an f32.
+        DType::BF16 => f64::from(f32::from_bits(1 << 16)),
+        DType::F32 => f64::from(f32::from_bits(1)),
+        DType::F64 => f64::from_bits(1),
+    }
 }
 
 /// Sums up one output element from accessors of X and W.

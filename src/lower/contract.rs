@@ -28,7 +28,9 @@ pub(crate) struct Request<'a, T: Element> {
     /// Bytes of scratch that a task may need, at the most.
     pub(crate) task_bytes: usize,
     /// The layout of weights that are already packed for this algorithm: to be accepted as it is,
-    /// or rejected.
+    /// or rejected. It may be from a forged file. So a lowering looks only for the one among its own
+    /// choices that packs so, and believes no number in it. The registry refuses an offer of another
+    /// layout.
     pub(crate) layout: Option<&'a WeightLayout>,
 }
 

@@ -67,13 +67,18 @@ pub(crate) struct Candidate<T: Element> {
 }
 
 impl<T: Element> Candidate<T> {
-    /// The offer, or the reason why there is none.
+    /// The offer, or the reason why there is none. An offer for weights that are packed already has
+    /// their layout.
     pub(crate) fn ask<'a>(&self, request: &'a Request<'a, T>) -> Answer<'a, T> {
         if self.algorithm != Algorithm::Naive {
             check_sizes(request.geometry)?;
         }
         check_rules(self.algorithm, self.accepts, request.geometry)?;
-        (self.offer)(request)
+        let offer = (self.offer)(request)?;
+        match request.layout {
+            Some(packed) if *packed != offer.recipe.layout => Err(packed.mismatch()),
+            _ => Ok(offer),
+        }
     }
 }
 
@@ -135,7 +140,7 @@ fn list<T: Element>() -> [Candidate<T>; Algorithm::ALL.len()] {
 /// The lowering of an algorithm.
 fn entry<T: Element>(algorithm: Algorithm) -> (Rules, OfferOf<T>) {
     match algorithm {
-        Algorithm::Winograd => (winograd::accepts, winograd::offer),
+        Algorithm::Winograd => (winograd::accepts, |r| fitting(r, |bytes| winograd::offer(r, bytes))),
         Algorithm::Pointwise => (pointwise::accepts, |r| fitting(r, |bytes| pointwise::offer(r, bytes))),
         Algorithm::ImplicitGemm => (ANY, |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes))),
         Algorithm::ChannelGemm => {

@@ -100,9 +100,10 @@ impl<T: Element> PlanCache<T> {
     /// The plan for X of a shape, made if it is not there.
     ///
     /// # Errors
-    /// Those of [`Planner::plan`]. Errors are not kept. Where the algorithm that packed the weights
-    /// cannot have this shape, that is [`PackedMismatch`](crate::ErrorKind::PackedMismatch): such
-    /// shapes need a cache of their own.
+    /// Those of [`Planner::plan`]. Errors are not kept. Where these weights do not serve X of this
+    /// shape, for example because of a [limit](Planner::workspace_limit) of the workspace, while weights
+    /// that are packed for it would, that is [`PackedMismatch`](crate::ErrorKind::PackedMismatch): such
+    /// shapes need a cache of their own, because this one does not keep W.
     pub fn plan(&self, x_shape: &[usize]) -> Result<Arc<Plan<T>>, Error> {
         if let Some(plan) = self.plans.lock().get(x_shape) {
             return Ok(plan.clone());

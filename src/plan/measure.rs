@@ -82,7 +82,11 @@ impl Planner {
                 Ok(plan) => timed.push(TimedCandidate::new(plan, &w, &bias)?),
                 // A forced algorithm gets the layer with all taps. An algorithm that accepts it
                 // only without the taps that see padding alone is not measured.
-                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Workspace) => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Unavailable | ErrorKind::Workspace | ErrorKind::PackedMismatch
+                    ) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -121,15 +121,6 @@ impl Format {
         }
         None
     }
-
-    /// Whether a plan that needs weights of the other format can read these. Both are of layers
-    /// with the same attributes.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
-        self.algorithm.packs_like(other.algorithm)
-            && self.weight_shape == other.weight_shape
-            && self.layout == other.layout
-            && self.len == other.len
-    }
 }
 
 /// Stride and dilation of each spatial axis.
@@ -144,7 +135,7 @@ pub(crate) struct Packing<T: Element> {
     pub(crate) memory: PackedMemory,
     /// One value for each output channel.
     pub(crate) bias: Vec<T::Acc>,
-    /// Whether all weights are finite.
+    /// Whether all values are finite.
     pub(crate) is_finite: bool,
 }
 
@@ -160,8 +151,8 @@ impl<T: Element> Packing<T> {
         let len = recipe.packed_len;
         let mut lines = reserved(lines_for::<T::Acc>(len), format_args!("{}, packed weights", format.op))?;
         lines.resize(lines_for::<T::Acc>(len), bytemuck::Zeroable::zeroed());
-        lowering.pack(w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
-        Ok(Self { format: format.clone(), memory: PackedMemory::Owned(lines), bias, is_finite: all_finite(w) })
+        let is_finite = pack(lowering, w, &mut bytemuck::cast_slice_mut(&mut lines)[..len]);
+        Ok(Self { format: format.clone(), memory: PackedMemory::Owned(lines), bias, is_finite })
     }
 
     pub(crate) fn values(&self) -> &[T::Acc] {
@@ -173,10 +164,17 @@ impl<T: Element> Packing<T> {
     }
 }
 
-/// Whether all weights are finite. It looks at many of them before it decides, because a decision
-/// after each one keeps the compiler from using vectors.
-pub(super) fn all_finite<T: Element>(w: &[T]) -> bool {
-    w.chunks(1024).all(|w| w.iter().fold(true, |all, w| all & w.to_acc().is_finite_value()))
+/// Packs W into zeros, and returns whether all values are finite.
+pub(super) fn pack<T: Element>(lowering: &dyn Lowering<T>, w: &[T], packed: &mut [T::Acc]) -> bool {
+    lowering.pack(w, packed);
+    all_finite(packed)
+}
+
+/// Whether all packed values are finite. Then all weights are, because they are among the values. It
+/// looks at many of them before it decides, because a decision after each one keeps the compiler
+/// from using vectors.
+pub(super) fn all_finite<A: Compute>(values: &[A]) -> bool {
+    values.chunks(1024).all(|values| values.iter().fold(true, |all, value| all & value.is_finite_value()))
 }
 
 /// Weights and bias, packed by [`Plan::pack`](crate::Plan::pack) for the kernels of a plan.
@@ -262,22 +260,6 @@ mod tests {
             steps,
             layout: WeightLayout::Panels { mr: 4 },
             len: 288,
-        }
-    }
-
-    /// A plan that took weights of another layout, shape or length would read other values.
-    #[test]
-    fn formats_that_differ_are_not_alike() {
-        let format = format(alloc::vec![(1, 1); 2]);
-        assert!(format.is_like(&format.clone()));
-        let others = [
-            Format { algorithm: Algorithm::Pointwise, ..format.clone() },
-            Format { weight_shape: alloc::vec![8, 4, 9], ..format.clone() },
-            Format { layout: WeightLayout::Panels { mr: 6 }, ..format.clone() },
-            Format { len: 320, ..format.clone() },
-        ];
-        for other in others {
-            assert!(!format.is_like(&other) && !other.is_like(&format), "{other:?}");
         }
     }
 

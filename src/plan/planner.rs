@@ -24,7 +24,7 @@ use crate::exec::split::{self, Shape, Tasks};
 use crate::lower::contract::{Lowering, Offer, Recipe, Request};
 use crate::lower::registry;
 use crate::machine::{self, Isa, Machine};
-use crate::{Geometry, Operator};
+use crate::{ErrorKind, Geometry, Operator};
 
 /// Threads that a split into tasks is made for, at the most.
 const MOST_THREADS: usize = 1 << 12;
@@ -170,7 +170,8 @@ impl Planner {
         self
     }
 
-    /// Bytes of workspace that a run may need, at the most, for all threads together.
+    /// Bytes of workspace that a run may need, at most, for all threads together. A limit that the
+    /// plan without a limit keeps changes nothing.
     pub fn workspace_limit(mut self, bytes: usize) -> Self {
         self.workspace_limit = bytes;
         self
@@ -205,8 +206,12 @@ impl Planner {
     /// lose nothing by estimate, and few lose more than a tenth, among them those of three input
     /// channels; but layers of a few positions may take several times as long. To see what a layer
     /// loses, compare the [cost](crate::Explanation::cost) of this plan with that of one without packed
-    /// weights. If it is much, pack again. An algorithm may also have a limit that the new size exceeds,
-    /// which is an error of [`plan`](Planner::plan).
+    /// weights. If it is much, pack again.
+    ///
+    /// If the weights do not serve, for example because of a [limit](Planner::workspace_limit), while
+    /// weights that are packed for the new size would, the error of [`plan`](Planner::plan) is
+    /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch): pack again, with a plan that is made
+    /// without `packed_for`. If no weights would serve, the error is the one of that plan.
     ///
     /// The operator, W's shape, group, strides, dilations and the element type must be those that
     /// the weights were packed for. Pads, `auto_pad`, `output_padding` and `output_shape` may differ. A
@@ -252,7 +257,8 @@ impl Planner {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) where the forced algorithm or ISA cannot be
     /// had; [`Workspace`](crate::ErrorKind::Workspace) where every algorithm needs more than the
     /// limit; [`PackedMismatch`](crate::ErrorKind::PackedMismatch) where the layer is not that of
-    /// the weights of [`packed_for`](Planner::packed_for).
+    /// the weights of [`packed_for`](Planner::packed_for), or where other weights must be packed for
+    /// this X.
     pub fn plan<T: Element>(&self, operator: impl Into<Operator>, x_shape: &[usize]) -> Result<Plan<T>, Error> {
         let operator = operator.into();
         let name = operator.op_name();
@@ -266,49 +272,56 @@ impl Planner {
         if let Some(packed) = &self.packed {
             self.check_packed_for::<T>(packed, &geometry, isa)?;
         }
+        let layer = Layer { geometry: &geometry, machine };
         // Where Y is empty, nothing reads the weights: any layout will do.
-        let is_empty = geometry.output_len() == 0;
-        let packed = self.packed.as_ref().filter(|_| !is_empty);
-        let wish = |packed: Option<&Format>| match (self.algorithm, packed) {
-            (Some(algorithm), _) => Wish::Force(algorithm),
-            (None, Some(format)) => Wish::Packed(format.algorithm),
-            (None, None) => self.measured_pick(&self.tuning_key::<T>(&geometry, isa)).map_or(Wish::None, Wish::Prefer),
-        };
-        let choose = |geometry: &Geometry, packed: Option<&Format>| {
-            let request = Request::<T> {
-                geometry,
-                machine,
-                threads: self.threads.min(MOST_THREADS),
-                activation: self.activation.lower(),
-                accuracy: self.accuracy,
-                task_bytes: self.workspace_limit / self.threads,
-                layout: packed.map(|format| &format.layout),
-            };
-            self.choose(name, &request, wish(packed))
-        };
-        let whole = choose(&geometry, packed.map(|packed| &packed.whole))?;
+        let packed = self.packed.as_ref().filter(|_| geometry.output_len() > 0);
+        let picks = self.picks::<T>(&layer, packed).or_else(|refusal| match packed {
+            None => Err(Error::new(refusal.kind, format!("{name}: {}", refusal.reason))),
+            // Would other weights serve?
+            Some(_) => Err(match self.picks::<T>(&layer, None) {
+                Ok(_) => {
+                    let message = format!("{name}, packed_for: {}: pack the weights again", refusal.reason);
+                    Error::new(ErrorKind::PackedMismatch, message)
+                }
+                Err(refusal) => Error::new(refusal.kind, format!("{name}: {}", refusal.reason)),
+            }),
+        })?;
+        Ok(self.finish(geometry, machine, picks))
+    }
+
+    /// The picks without a limit of the workspace, if they keep the limit, or else those with it. So a
+    /// limit that suffices changes nothing.
+    fn picks<T: Element>(&self, layer: &Layer<'_>, packed: Option<&PackedFor>) -> Result<Picks<T>, Refusal> {
+        match self.picks_within(layer, packed, usize::MAX) {
+            Ok(picks) if self.bytes(&picks.run().recipe) <= self.workspace_limit => Ok(picks),
+            _ => self.picks_within(layer, packed, self.workspace_limit),
+        }
+    }
+
+    fn picks_within<T: Element>(
+        &self,
+        layer: &Layer<'_>,
+        packed: Option<&PackedFor>,
+        limit: usize,
+    ) -> Result<Picks<T>, Refusal> {
+        let whole = self.choose(layer, packed.map(|packed| &packed.whole), limit)?;
         // Where an algorithm is forced that cannot do without the other taps, or the weights were
         // packed for others, all are computed.
-        let live = LiveTaps::new(&geometry).filter(|_| !is_empty).and_then(|taps| {
+        let live = LiveTaps::new(layer.geometry).and_then(|taps| {
+            let layer = Layer { geometry: &taps.geometry, ..*layer };
             let Some(packed) = packed else {
-                let choice = choose(&taps.geometry, None).ok()?;
-                return (choice.cost() < whole.cost()).then_some((taps, choice));
+                let pick = self.choose(&layer, None, limit).ok()?;
+                return (pick.cost() < whole.cost()).then_some((taps, pick));
             };
             let (_, format) = packed.live.as_ref().filter(|(ranges, _)| *ranges == taps.ranges)?;
-            // Only a forged file has others than the whole kernel's operator, group and so on.
-            if format.difference_of_layer::<T>(&taps.geometry, isa).is_some() {
+            // Where Y has a single position, its stride counts as 1.
+            if format.difference_of_layer::<T>(&taps.geometry, layer.machine.isa()).is_some() {
                 return None;
             }
-            let choice = choose(&taps.geometry, Some(format)).ok()?;
-            format.is_like(&choice.format(&taps.geometry, isa)).then_some((taps, choice))
+            let pick = self.choose(&layer, Some(format), limit).ok()?;
+            Some((taps, pick))
         });
-        if let Some(packed) = packed
-            && !packed.whole.is_like(&whole.format(&geometry, isa))
-        {
-            let (has, needs) = (&packed.whole.layout, &whole.recipe.layout);
-            bail!(PackedMismatch, "{name}: the weights are packed as {has}, the plan needs {needs}: pack them again");
-        }
-        Ok(self.finish(geometry, machine, whole, live))
+        Ok(Picks { whole, live })
     }
 
     /// The machine that plans are made for, if it can be had.
@@ -354,13 +367,32 @@ impl Planner {
         self.tuning.pick(key)
     }
 
-    /// Takes the cheapest offer within the limits, and builds it.
-    fn choose<T: Element>(&self, name: &str, request: &Request<'_, T>, wish: Wish) -> Result<Pick<T>, Error> {
-        let Answers { estimates, best, too_large } = self.ask(request, wish);
+    /// Takes the cheapest offer within a limit of the workspace, and builds it. If weights are packed
+    /// already, it reads those.
+    fn choose<T: Element>(&self, layer: &Layer<'_>, packed: Option<&Format>, limit: usize) -> Result<Pick<T>, Refusal> {
+        let &Layer { geometry, machine } = layer;
+        let request = Request::<T> {
+            geometry,
+            machine,
+            threads: self.threads.min(MOST_THREADS),
+            activation: self.activation.lower(),
+            accuracy: self.accuracy,
+            task_bytes: limit / self.threads,
+            layout: packed.map(|format| &format.layout),
+        };
+        let wish = match (self.algorithm, packed) {
+            (Some(algorithm), _) => Wish::Force(algorithm),
+            (None, Some(format)) => Wish::Packed(format.algorithm),
+            (None, None) => {
+                let key = self.tuning_key::<T>(geometry, machine.isa());
+                self.measured_pick(&key).map_or(Wish::None, Wish::Prefer)
+            }
+        };
+        let Answers { estimates, best, too_large } = self.ask(&request, wish, limit);
         let Some((index, Offer { recipe, build })) = best else {
             if let Some(bytes) = too_large {
-                let limit = self.workspace_limit;
-                bail!(Workspace, "{name}: needs {bytes} bytes of workspace at the least, the limit is {limit}");
+                let reason = format!("needs {bytes} bytes of workspace at the least, the limit is {limit}");
+                return Err(Refusal { kind: ErrorKind::Workspace, reason });
             }
             let asked = |algorithm: Algorithm| wish.is_binding() && wish.exclusion(algorithm).is_none();
             let refusal = |Estimate { algorithm, cost }: &Estimate| {
@@ -368,25 +400,29 @@ impl Planner {
                 Some(format!("{algorithm} cannot be used: {reason}"))
             };
             let refusals = estimates.iter().filter_map(refusal).collect::<Vec<_>>().join("; ");
-            let refusals = if refusals.is_empty() { "no algorithm can be used" } else { &refusals };
-            if let Wish::Packed(_) = wish {
-                bail!(PackedMismatch, "{name}, packed_for: {refusals}: pack the weights again");
-            }
-            bail!(Unavailable, "{name}: {refusals}");
+            let reason = if refusals.is_empty() { String::from("no algorithm can be used") } else { refusals };
+            return Err(Refusal { kind: ErrorKind::Unavailable, reason });
         };
+        // The layout is the same, so that only a forged file has another number of values.
+        if let Some(format) = packed
+            && format.len != recipe.packed_len
+        {
+            let reason = format!("the weights have {} values, the plan needs {}", format.len, recipe.packed_len);
+            return Err(Refusal { kind: ErrorKind::PackedMismatch, reason });
+        }
         let is_measured = wish.prefers(estimates[index].algorithm);
-        let lowering = tasks(build(), &recipe, request.geometry);
+        let lowering = tasks(build(), &recipe, geometry);
         Ok(Pick { index, estimates, is_measured, recipe, lowering })
     }
 
     /// Asks all candidates.
-    fn ask<'a, T: Element>(&self, request: &'a Request<'a, T>, wish: Wish) -> Answers<'a, T> {
+    fn ask<'a, T: Element>(&self, request: &'a Request<'a, T>, wish: Wish, limit: usize) -> Answers<'a, T> {
         let mut answers = Answers { estimates: Vec::with_capacity(Algorithm::ALL.len()), best: None, too_large: None };
         for candidate in registry::candidates::<T>() {
             let algorithm = candidate.algorithm;
             let offer = match wish.exclusion(algorithm) {
                 Some(reason) => Err(String::from(reason)),
-                None => candidate.ask(request).and_then(|offer| self.within_limit(offer, &mut answers.too_large)),
+                None => candidate.ask(request).and_then(|offer| self.within(limit, offer, &mut answers.too_large)),
             };
             let cost = offer.map(|offer| {
                 let cost = request.machine.nanoseconds(&offer.recipe.work);
@@ -405,18 +441,18 @@ impl Planner {
         answers
     }
 
-    /// An offer, if its scratch for all threads is within the limit. `too_large` keeps the least
-    /// number of bytes beyond it.
+    /// An offer, if its scratch for all threads is within a limit. `too_large` keeps the least number
+    /// of bytes beyond it.
     ///
     /// # Errors
     /// The number of bytes and the limit.
-    fn within_limit<'a, T: Element>(
+    fn within<'a, T: Element>(
         &self,
+        limit: usize,
         offer: Offer<'a, T>,
         too_large: &mut Option<usize>,
     ) -> Result<Offer<'a, T>, String> {
-        let of_thread = offer.recipe.scratch.lines().saturating_mul(size_of::<Line>());
-        let (bytes, limit) = (of_thread.saturating_mul(self.threads), self.workspace_limit);
+        let bytes = self.bytes(&offer.recipe);
         if bytes <= limit && bytes < usize::MAX {
             return Ok(offer);
         }
@@ -424,16 +460,15 @@ impl Planner {
         Err(format!("needs {bytes} bytes of workspace, limit {limit}"))
     }
 
-    fn finish<T: Element>(
-        &self,
-        geometry: Geometry,
-        machine: &Machine,
-        whole: Pick<T>,
-        live: Option<(LiveTaps, Pick<T>)>,
-    ) -> Plan<T> {
+    /// Bytes of scratch for all threads; saturates.
+    fn bytes(&self, recipe: &Recipe) -> usize {
+        recipe.scratch.lines().saturating_mul(size_of::<Line>()).saturating_mul(self.threads)
+    }
+
+    fn finish<T: Element>(&self, geometry: Geometry, machine: &Machine, picks: Picks<T>) -> Plan<T> {
         let isa = machine.isa();
-        let whole = whole.method(&geometry, isa);
-        let live = live.map(|(taps, choice)| {
+        let whole = picks.whole.method(&geometry, isa);
+        let live = picks.live.map(|(taps, choice)| {
             let method = choice.method(&taps.geometry, isa);
             (taps, method)
         });
@@ -468,6 +503,32 @@ fn tasks<T: Element>(lowering: Box<dyn Lowering<T>>, recipe: &Recipe, geometry: 
     Tasks::new(lowering, shape)
 }
 
+/// A layer on a machine: what a method is picked for.
+#[derive(Clone, Copy)]
+struct Layer<'a> {
+    geometry: &'a Geometry,
+    machine: &'a Machine,
+}
+
+/// Why nothing is picked.
+struct Refusal {
+    kind: ErrorKind,
+    reason: String,
+}
+
+/// What is picked for all taps, and for those that meet input, if they are not all.
+struct Picks<T: Element> {
+    whole: Pick<T>,
+    live: Option<(LiveTaps, Pick<T>)>,
+}
+
+impl<T: Element> Picks<T> {
+    /// What a run will do.
+    fn run(&self) -> &Pick<T> {
+        self.live.as_ref().map_or(&self.whole, |(_, live)| live)
+    }
+}
+
 /// What the candidates answered.
 struct Answers<'a, T: Element> {
     /// One for each candidate, in their order.
@@ -490,22 +551,15 @@ struct Pick<T: Element> {
 }
 
 impl<T: Element> Pick<T> {
-    fn algorithm(&self) -> Algorithm {
-        self.estimates[self.index].algorithm
-    }
-
     /// Estimated time on one core, in nanoseconds.
     fn cost(&self) -> f64 {
         *self.estimates[self.index].cost.as_ref().expect("the pick was offered")
     }
 
-    /// The format of weights for it; `geometry` is that of its request, as is the ISA.
-    fn format(&self, geometry: &Geometry, isa: Isa) -> Format {
-        Format::new::<T>(geometry, isa, self.algorithm(), &self.recipe)
-    }
-
+    /// The method; `geometry` is that of its request, as is the ISA.
     fn method(self, geometry: &Geometry, isa: Isa) -> Method<T> {
-        let (format, cost) = (self.format(geometry, isa), self.cost());
+        let format = Format::new::<T>(geometry, isa, self.estimates[self.index].algorithm, &self.recipe);
+        let cost = self.cost();
         let Self { estimates, is_measured, recipe, lowering, .. } = self;
         Method { format, lowering, recipe, cost, estimates, is_measured }
     }

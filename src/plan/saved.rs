@@ -10,8 +10,14 @@
 //! then        for each packing its bias, its values: each from a multiple of 64 on
 //! ```
 //!
-//! The checksum finds damage, not forgery. A forged file can make results wrong, but not unsafe:
-//! its lengths are those that the plan computes, or the file is refused.
+//! The checksum finds damage, not forgery. A forged file can make results wrong, because nothing is
+//! known of its values. But no field of its description is believed:
+//!
+//! - the lengths of bias and values are those that the file has room for;
+//! - the flag is that of the values, which are looked at;
+//! - all else must be what a plan for the caller's layer asks for (`Planner::packed_for`), the layout
+//!   one that a lowering can offer there (`Request::layout`), and the number of values the one that
+//!   the lowering computes.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -22,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::memory::{PackedMemory, SharedLines};
-use super::packed::{Format, Lineage, Live, Packing, all_finite};
+use super::packed::{Format, Lineage, Live, Packing, all_finite, pack};
 use super::{Method, PackInput, PackedWeights, Plan};
 use crate::element::Element;
 use crate::error::{Error, bail};
@@ -53,6 +59,7 @@ struct Description {
 #[derive(PartialEq, Serialize, Deserialize)]
 struct SavedPacking {
     format: Format,
+    /// Whether all values are finite.
     is_finite: bool,
 }
 
@@ -82,14 +89,12 @@ impl Description {
     }
 }
 
-/// Writes everything before the values, but for the checksum, into bytes that are zero.
-fn write_head<'a>(encoded: &[u8], bytes: &'a mut [u8]) -> Parts<'a> {
-    let (head, rest) = bytes.split_at_mut((HEAD + encoded.len()).next_multiple_of(LINE));
+/// Writes everything before the values, but for the checksum.
+fn write_head(encoded: &[u8], head: &mut [u8]) {
     head[..MAGIC.len()].copy_from_slice(&MAGIC);
     head[CHECKED..CHECKED + 4].copy_from_slice(&VERSION.to_ne_bytes());
     head[CHECKED + 4..HEAD].copy_from_slice(&(encoded.len() as u32).to_ne_bytes());
     head[HEAD..HEAD + encoded.len()].copy_from_slice(encoded);
-    Parts { rest }
 }
 
 /// The parts behind a description that are not written yet.
@@ -98,6 +103,12 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
+    /// What is before the values, with a description of so many bytes, and the parts behind it.
+    fn behind(described: usize, bytes: &'a mut [u8]) -> (&'a mut [u8], Self) {
+        let (head, rest) = bytes.split_at_mut((HEAD + described).next_multiple_of(LINE));
+        (head, Self { rest })
+    }
+
     /// The next values, which begin at a multiple of 64 bytes. They are zero.
     fn next<V: Pod>(&mut self, len: usize) -> &'a mut [V] {
         let (part, rest) = core::mem::take(&mut self.rest).split_at_mut(lines_for::<V>(len) * LINE);
@@ -163,7 +174,7 @@ impl<T: Element> Plan<T> {
     /// # Errors
     /// As [`pack`](Self::pack); [`BufferLength`](crate::ErrorKind::BufferLength) also if the memory
     /// is longer or shorter, [`InvalidPacked`](crate::ErrorKind::InvalidPacked) if it is not
-    /// aligned. The memory is unchanged then, unless nothing is left to allocate for the bias
+    /// aligned. The memory is unchanged then, unless nothing is left to allocate
     /// ([`OutOfMemory`](crate::ErrorKind::OutOfMemory)), or the memory does not keep what is written
     /// ([`InvalidPacked`](crate::ErrorKind::InvalidPacked)).
     pub fn pack_into(
@@ -189,18 +200,18 @@ impl<T: Element> Plan<T> {
             );
         }
         let PackInput { bias: whole, live } = self.pack_input(w, bias)?;
-        let description = self.description(all_finite(w), live.as_ref().is_none_or(|live| all_finite(&live.w)));
-        let encoded = description.encoded()?;
+        // A flag is as long if it is not set.
+        let described = self.description(true, true).encoded()?.len();
         bytes.fill(0);
-        let mut parts = write_head(&encoded, bytes);
+        let (head, mut parts) = Parts::behind(described, bytes);
         let mut write = |method: &Method<T>, bias: &[T::Acc], w: &[T]| {
             parts.next(bias.len()).copy_from_slice(bias);
-            method.lowering.pack(w, parts.next(method.format.len));
+            pack(&*method.lowering, w, parts.next(method.format.len))
         };
-        write(&self.whole, &whole, w);
-        if let Some(live) = &live {
-            write(live.method, &live.bias, &live.w);
-        }
+        let is_finite = write(&self.whole, &whole, w);
+        let is_live_finite = live.is_none_or(|live| write(live.method, &live.bias, &live.w));
+        let description = self.description(is_finite, is_live_finite);
+        write_head(&description.encoded()?, head);
         seal(bytes);
         let packed = PackedWeights::from_shared(memory)?;
         if packed.description() != description {
@@ -246,7 +257,8 @@ impl<T: Element> PackedWeights<T> {
         let len = description.saved_bytes::<T>(encoded.len());
         let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
         bytes.resize(len, 0);
-        let mut parts = write_head(&encoded, &mut bytes);
+        let (head, mut parts) = Parts::behind(encoded.len(), &mut bytes);
+        write_head(&encoded, head);
         for packing in packings.into_iter().flatten() {
             parts.next(packing.bias.len()).copy_from_slice(&packing.bias);
             parts.next(packing.format.len).copy_from_slice(packing.values());
@@ -272,7 +284,7 @@ impl<T: Element> PackedWeights<T> {
     /// example in a mapped file, which several processes share. The bytes must begin at a multiple
     /// of [`Workspace::ALIGNMENT`](crate::Workspace::ALIGNMENT), as mapped files do.
     ///
-    /// The owner must return the same bytes each time. If it returns fewer later, a run panics.
+    /// The owner must return the same bytes each time. If it returns fewer later, this or a run panics.
     ///
     /// # Errors
     /// As [`from_bytes`](Self::from_bytes); [`InvalidPacked`](crate::ErrorKind::InvalidPacked) also
@@ -310,7 +322,12 @@ impl<T: Element> PackedWeights<T> {
             let bias = rest.values::<T::Acc>(channels)?;
             let bias = copied(&bytes[bias])?;
             let memory = memory(rest.lines(lines_for::<T::Acc>(format.len))?)?;
-            Ok(Packing { format: described.format, memory, bias, is_finite: described.is_finite })
+            let SavedPacking { format, is_finite } = described;
+            let packing = Packing { format, memory, bias, is_finite };
+            if all_finite(packing.values()) != is_finite {
+                bail!(InvalidPacked, "packed weights: their description says otherwise whether all are finite");
+            }
+            Ok(packing)
         };
         let whole = packing(description.whole)?;
         let live = match description.live {

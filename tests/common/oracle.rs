@@ -80,12 +80,14 @@ impl Oracle {
         }
         let value = apply(activation, element.value);
         let error = slope(activation) * sum + own_error(activation, element.value) * roundoff;
-        if T::DIRECT { error } else { error + (value.abs() + error) * T::UNIT_ROUNDOFF + SMALLEST_HALF_STEP }
+        if T::DIRECT { error } else { error + (value.abs() + error) * T::UNIT_ROUNDOFF + half_step(T::DTYPE) }
     }
 }
 
-/// Half the distance between the subnormal numbers of f16. For bf16 it is far less.
-const SMALLEST_HALF_STEP: f64 = 1.0 / (1_u64 << 25) as f64;
+/// Half the distance between the subnormal numbers of a 16-bit type.
+fn half_step(dtype: DType) -> f64 {
+    2_f64.powi(if dtype == DType::F16 { -25 } else { -134 })
+}
 
 /// The activation by its definition.
 pub fn apply(activation: Activation, x: f64) -> f64 {

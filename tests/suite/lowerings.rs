@@ -63,7 +63,7 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
 }
 
 /// A runner whose cases are the same in every run.
-fn runner(cases: u32) -> TestRunner {
+pub(crate) fn runner(cases: u32) -> TestRunner {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED))
 }

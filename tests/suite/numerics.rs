@@ -326,3 +326,42 @@ fn negative_zeros_are_zeros() {
     }
     for_each_type!(check());
 }
+
+/// `reference::tolerance` was 0 where rounding to a subnormal number, or to zero, is all of the error,
+/// for each type but f16.
+#[test]
+fn the_bound_holds_near_zero() {
+    /// Values whose products have about the magnitude of the smallest numbers of a type.
+    fn check<T: Scalar>(least_exponent: i32) {
+        let root = 2_f64.powi(least_exponent / 2);
+        let mut lost = 0;
+        for layer in layers() {
+            let (geometry, mut random) = (layer.geometry(), Random::new(71));
+            let operands = Operands::<T>::generate(&geometry, || 2.0 * random.uniform() * root);
+            let elements = convoke::reference::all(&geometry, &operands.x, &operands.w, None);
+            on_every_direct_path(&layer, Activation::None, &operands, |y| {
+                for (index, (y, exact)) in y.iter().zip(&elements).enumerate() {
+                    let bound = convoke::reference::tolerance::<T>(&geometry, exact.magnitude);
+                    let error = (y.to_f64() - exact.value).abs();
+                    if error > bound {
+                        return Err(format!("element {index} is {y:?}, exactly {exact:?}, bound {bound:e}"));
+                    }
+                    lost += usize::from(error > 0.0);
+                }
+                Ok(())
+            });
+        }
+        assert!(lost > 100 || T::DTYPE == DType::F64, "{}: {lost} elements were rounded", T::DTYPE);
+    }
+    check::<f32>(-149);
+    check::<f64>(-1074);
+    check::<f16>(-24);
+    check::<bf16>(-133);
+
+    // Half a step of bf16 is 4.6e-41: rounded rightly to -0.
+    let geometry = Conv::new([1, 1, 1]).geometry(&[1, 1, 1]).unwrap();
+    let [x, w] = [2_f64.powi(-70), -1.96875 * 2_f64.powi(-68)].map(bf16::from_f64);
+    let exact = convoke::reference::element(&geometry, &[x], &[w], None, 0);
+    assert!((-5.66e-42..-5.64e-42).contains(&exact.value), "{exact:?}");
+    assert!(convoke::reference::tolerance::<bf16>(&geometry, exact.magnitude) >= exact.value.abs());
+}

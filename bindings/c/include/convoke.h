@@ -114,7 +114,8 @@ enum convoke_status
      */
     CONVOKE_STATUS_OUT_OF_MEMORY = 11,
     /**
-     * The packed weights are not those of the plan, or not for the layer that is planned.
+     * The packed weights are not those of the plan, or not for the layer that is planned, or do not
+     * serve it while others would: pack again.
      */
     CONVOKE_STATUS_PACKED_MISMATCH = 12,
     /**
@@ -401,7 +402,9 @@ typedef struct convoke_plan_options {
     const char *algorithm;
     /**
      * Weights that are packed already, perhaps for another batch or spatial size of X. The plan
-     * accepts them, and has their instruction set. They are only read until the call returns.
+     * accepts them, and has their instruction set. They are only read until the call returns. If
+     * they do not serve, for example within `workspace_limit`, and weights that are packed for this X
+     * would, the status is CONVOKE_STATUS_PACKED_MISMATCH: plan without them, and pack again.
      */
     const struct convoke_packed *packed;
     /**

@@ -62,7 +62,9 @@ pub struct PlanOptions {
     /// estimated to be the fastest.
     pub algorithm: *const c_char,
     /// Weights that are packed already, perhaps for another batch or spatial size of X. The plan
-    /// accepts them, and has their instruction set. They are only read until the call returns.
+    /// accepts them, and has their instruction set. They are only read until the call returns. If
+    /// they do not serve, for example within `workspace_limit`, and weights that are packed for this X
+    /// would, the status is CONVOKE_STATUS_PACKED_MISMATCH: plan without them, and pack again.
     pub packed: *const Packed,
     /// Bytes of workspace of a run, at the most, for all threads together. 0 means no limit. With
     /// 1, the plan needs no workspace, which is far slower for most layers.

@@ -37,7 +37,8 @@ pub enum Status {
     Threads = 10,
     /// Memory could not be allocated.
     OutOfMemory = 11,
-    /// The packed weights are not those of the plan, or not for the layer that is planned.
+    /// The packed weights are not those of the plan, or not for the layer that is planned, or do not
+    /// serve it while others would: pack again.
     PackedMismatch = 12,
     /// A forced algorithm, ISA or number of threads is not available.
     Unavailable = 13,

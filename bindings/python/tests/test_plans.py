@@ -77,6 +77,15 @@ def test_the_environment_names_the_isa():
     assert "UnavailableError: Conv: " in failed.stderr and "mmx" in failed.stderr
 
 
+def test_weights_that_do_not_serve_within_the_limit_are_to_be_packed_again():
+    shapes = [1, 4, 8, 8], [6, 4, 3, 3]
+    packed = convoke.Planner(algorithm="implicit-gemm").conv(*shapes, pads=[1] * 4).pack(np.ones(shapes[1], np.float32))
+    limited = convoke.Planner(workspace_limit=0)
+    with pytest.raises(convoke.PackedMismatchError, match="^Conv, packed_for: needs .* the limit is 0: pack the weights again$"):
+        limited.packed_for(packed).conv(*shapes, pads=[1] * 4)
+    assert limited.conv(*shapes, pads=[1] * 4).workspace_bytes == 0
+
+
 def test_weights_serve_other_sizes_by_packed_for(rng):
     planner, w = convoke.Planner(activation="relu"), normal(rng, [16, 8, 3, 3])
     small = planner.conv([1, 8, 20, 20], w.shape)

@@ -157,18 +157,19 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     Ok(Offer { recipe, build })
 }
 
-/// The heights of a group's panels of output channels: as weights are packed already, or the
-/// cheapest for `vectors` vectors of positions.
+/// The heights of a group's panels of output channels: those of weights that are packed already, if
+/// the kernels can have them, or the cheapest for `vectors` vectors of positions.
 fn heights<T: Element>(
     request: &Request<'_, T>,
     tiles: &GroupedTiles<'_, T::Acc>,
     vectors: usize,
 ) -> Result<Vec<usize>, String> {
+    let outputs = request.geometry.out_channels_per_group();
     match request.layout {
-        Some(WeightLayout::Grouped { heights }) => Ok(heights.clone()),
+        Some(WeightLayout::Grouped { heights }) if tiles.can_have(heights, outputs) => Ok(heights.clone()),
         Some(other) => Err(other.mismatch()),
         None => tiles
-            .heights(request.geometry.out_channels_per_group(), vectors)
+            .heights(outputs, vectors)
             .ok_or_else(|| String::from("no panels of the kernels' heights have as many output channels as a group")),
     }
 }

@@ -195,6 +195,17 @@ impl<A: Real> GroupedTiles<'_, A> {
         Some((runs, work))
     }
 
+    /// Whether [`heights`](Self::heights) can return these for `rows` output channels: there are
+    /// kernels of each height, the tallest panel is the first, and together they have all rows.
+    pub(super) fn can_have(&self, heights: &[usize], rows: usize) -> bool {
+        let has_kernel = |height: &usize| self.kernels.iter().any(|kernel| kernel.mr() == *height);
+        // As few heights of kernels have a sum that cannot overflow.
+        heights.len() <= rows
+            && heights.iter().all(has_kernel)
+            && heights.is_sorted_by(|tall, low| tall >= low)
+            && heights.iter().sum::<usize>() == rows
+    }
+
     /// The heights of the cheapest panels of `rows` output channels, the tallest first; none if no
     /// heights add up to that.
     pub(super) fn heights(&self, rows: usize, vectors: usize) -> Option<Vec<usize>> {

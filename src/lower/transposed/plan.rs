@@ -12,7 +12,7 @@ use convoke_kernels::{Real, SpatialKernel};
 
 use super::phases::{AxisPhases, PhaseSlots};
 use super::planes::PhasePlanes;
-use super::tiles::{self, ClassSize, PackedTiles, PhaseProducts, PhaseTiles, TileChoices};
+use super::tiles::{self, ClassSize, PhaseProducts, PhaseTiles, TileChoices, TilesWanted};
 use crate::element::Element;
 use crate::exec::{Ledger, Piece};
 use crate::lower::contract::Request;
@@ -211,15 +211,15 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
     fn cheapest(self, most_bytes: usize) -> Option<PhasePlan<T::Acc>> {
         let mut best: Option<(Work, PhaseWay, PhasePlanes, PhaseTiles<T::Acc>)> = None;
         // The choices are the same for all ways whose weights are packed alike.
-        let mut known: Option<(Option<PackedTiles>, TileChoices<'_, T::Acc>)> = None;
+        let mut known: Option<(TilesWanted, TileChoices<'_, T::Acc>)> = None;
         for way in [PhaseWay::Tiles, PhaseWay::DenseTiles, PhaseWay::Channels] {
-            let packed = match (way, self.request.layout) {
+            let wanted = match (way, self.request.layout) {
                 (PhaseWay::Channels, None | Some(WeightLayout::PhaseChannels { .. })) if self.can_sum() => {
-                    Some(PackedTiles { channels: 1, mr: 1 })
+                    TilesWanted::OneChannel
                 }
-                (PhaseWay::Tiles | PhaseWay::DenseTiles, None) => None,
+                (PhaseWay::Tiles | PhaseWay::DenseTiles, None) => TilesWanted::Any,
                 (PhaseWay::Tiles | PhaseWay::DenseTiles, Some(WeightLayout::PhasePanels { channels, mr, .. })) => {
-                    Some(PackedTiles { channels: *channels, mr: *mr })
+                    TilesWanted::Packed { channels: *channels, mr: *mr }
                 }
                 _ => continue,
             };
@@ -230,11 +230,11 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
                 continue;
             };
             let vectors = self.vectors(&planes);
-            let (_, choices) = match known.take().filter(|(known, _)| *known == packed) {
+            let (_, choices) = match known.take().filter(|(known, _)| *known == wanted) {
                 Some(choices) => known.insert(choices),
                 None => {
-                    let choices = TileChoices::new(self.request.machine, &self.products, self.can_pair, packed);
-                    known.insert((packed, choices))
+                    let choices = TileChoices::new(self.request.machine, &self.products, self.can_pair, wanted);
+                    known.insert((wanted, choices))
                 }
             };
             let Some(tiles) = choices.cheapest(vectors) else { continue };

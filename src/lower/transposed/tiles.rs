@@ -43,6 +43,13 @@ pub(super) struct PhaseProducts {
 }
 
 impl PhaseProducts {
+    /// Rows of the tallest kernel that panels of so many channels take, where there are kernels of up
+    /// to `most` rows.
+    fn tallest(&self, channels: usize, most: usize) -> usize {
+        let heights = self.classes.iter().map(|class| RowPanels::new(class.phases * channels, most).height(0));
+        heights.max().unwrap_or(1)
+    }
+
     /// Steps of K of a tile of a class.
     fn steps(&self, class: usize) -> f64 {
         (self.classes[class].taps * self.outer_taps * self.channels) as f64
@@ -57,13 +64,18 @@ pub(super) struct ClassSize {
     pub(super) taps: usize,
 }
 
-/// What packed weights say about tiles.
+/// Which tiles may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PackedTiles {
-    /// Output channels of the tallest panel.
-    pub(super) channels: usize,
-    /// Rows of the tallest kernel.
-    pub(super) mr: usize,
+pub(super) enum TilesWanted {
+    Any,
+    /// Those that weights are packed for: with so many output channels in the tallest panel, and so
+    /// many rows of the tallest kernel.
+    Packed {
+        channels: usize,
+        mr: usize,
+    },
+    /// Panels of one channel: nothing is multiplied by tiles.
+    OneChannel,
 }
 
 /// The panels of channels, and their kernels.
@@ -110,14 +122,9 @@ struct TileChoice {
 }
 
 impl<'a, T: Real> TileChoices<'a, T> {
-    /// If the phases `can_pair`, a panel has no more rows than one kernel. Packed weights leave a
-    /// single choice.
-    pub(super) fn new(
-        machine: &Machine,
-        products: &'a PhaseProducts,
-        can_pair: bool,
-        packed: Option<PackedTiles>,
-    ) -> Self {
+    /// If the phases `can_pair`, a panel has no more rows than one kernel, unless weights are packed
+    /// already.
+    pub(super) fn new(machine: &Machine, products: &'a PhaseProducts, can_pair: bool, wanted: TilesWanted) -> Self {
         let widths: Vec<_> = spatial_widths::<T>(machine.isa()).collect();
         let phases = products.classes.iter().map(|class| class.phases).sum::<usize>();
         let prices = TilePrices::new(machine, products, &widths);
@@ -127,18 +134,24 @@ impl<'a, T: Real> TileChoices<'a, T> {
             for channels in 1..=products.rows.min(MOST_PANEL_CHANNELS) {
                 let is_too_tall = channels > 1 && channels * phases > TILE_ROWS;
                 let is_cut = can_pair && phases * channels > tallest.max(phases);
-                if is_too_tall || packed.is_none() && is_cut {
+                if is_too_tall || wanted == TilesWanted::Any && is_cut {
                     break;
                 }
-                let heights = products.classes.iter().map(|c| RowPanels::new(c.phases * channels, tallest).height(0));
-                let mr = packed.map_or_else(|| heights.max().unwrap_or(1), |packed| packed.mr);
-                if mr > tallest || packed.is_some_and(|packed| packed.channels != channels) {
+                let is_taken = |mr: usize| widths.iter().any(|kernels| products.tallest(channels, kernels.len()) == mr);
+                let mr = match wanted {
+                    TilesWanted::Any => products.tallest(channels, tallest),
+                    // Other kernels may be wider or narrower, with the same rows.
+                    TilesWanted::Packed { channels: packed, mr } if packed == channels && is_taken(mr) => mr,
+                    TilesWanted::OneChannel if channels == 1 => 1,
+                    _ => continue,
+                };
+                if mr > tallest {
                     continue;
                 }
                 let panels = RowPanels::new(products.rows, channels);
                 // Panels of nearly equal height may be lower than `channels`. Such a choice is
-                // another one's double, unless packed weights ask for it.
-                if packed.is_none() && panels.height(0) != channels {
+                // another one's double.
+                if panels.height(0) != channels {
                     continue;
                 }
                 let least_cycles = prices.least(widest, mr) * products.rows as f64;

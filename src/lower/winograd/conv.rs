@@ -64,12 +64,12 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
     })
 }
 
-pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     let is_large = geometry.output_len() * size_of::<T>() >= request.machine.near_y_bytes();
     let stores = if is_large { PixelStores::RowsPastCache } else { PixelStores::Rows };
     let view = WinogradView { stores, ..view(geometry)? };
-    offer_view(request, view, |scheme, tiles| {
+    offer_view(request, view, most_bytes, |scheme, tiles| {
         let steps = geometry.in_channels_per_group().checked_mul(geometry.kernel_volume())?;
         let direct_len = tiles.padded(view.rows).checked_mul(steps)?;
         let direct_scratch = DirectTiles::scratch_len(geometry, &view, scheme, tiles.nr())?;

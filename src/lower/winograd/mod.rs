@@ -75,12 +75,12 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
     }
 }
 
-pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     if request.accuracy == Accuracy::Strict {
         return Err(String::from("errs more than direct sums, which Accuracy::Strict excludes"));
     }
     match request.geometry.op {
-        Op::Conv => conv::offer(request),
-        Op::ConvTranspose => transposed::offer(request),
+        Op::Conv => conv::offer(request, most_bytes),
+        Op::ConvTranspose => transposed::offer(request, most_bytes),
     }
 }

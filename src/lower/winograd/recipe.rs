@@ -32,19 +32,21 @@ use crate::units::Count;
 pub(super) type BuildOperator<'a, T> =
     Box<dyn FnOnce(&Scheme<<T as Storage>::Acc>) -> Box<dyn WinogradOperator<T>> + 'a>;
 
-/// The offer for a view of the layer. `operator` says what the operator needs for the chosen tile;
-/// it fails where a kernel is lacking.
+/// The offer for a view of the layer. The blocks of a task have at most `most_bytes` of scratch,
+/// about, where that can be. `operator` says what the operator needs for the chosen tile; it fails
+/// where a kernel is lacking.
 pub(super) fn offer_view<'a, T: Element>(
     request: &'a Request<'a, T>,
     view: WinogradView,
+    most_bytes: usize,
     operator: impl FnOnce(&Scheme<T::Acc>, &ChannelTiles<T::Acc>) -> Option<(BuildOperator<'a, T>, OperatorNeeds)>,
 ) -> Answer<'a, T> {
     let no_kernel = || String::from("no kernel for this block of tiles");
     let costs = RunCosts::new(request.machine).ok_or_else(no_kernel)?;
     let (model, free) = best_tile(request, &view, &costs)?;
     let scheme = model.scheme;
-    let best = |threads: usize| best_blocking(&model, threads, request.task_bytes).ok_or_else(no_kernel);
-    let alone = if request.task_bytes >= MOST_SCRATCH_BYTES { free } else { best(1)? };
+    let best = |threads: usize| best_blocking(&model, threads, most_bytes).ok_or_else(no_kernel);
+    let alone = if most_bytes >= MOST_SCRATCH_BYTES { free } else { best(1)? };
     let blocking = match request.threads {
         1 => alone.blocking,
         threads => best(threads)?.blocking,

@@ -102,7 +102,7 @@ fn check_lanes(cells: &CellAxis, lanes: usize, vectors: &str) -> Result<(), Stri
     }
 }
 
-pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T> {
+pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     let cells = cells(geometry)?;
     let view = view(geometry, &cells)?;
@@ -110,7 +110,7 @@ pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
         return Err(String::from("no kernel that interleaves"));
     };
     check_lanes(&cells[2], weave.lanes(), "this instruction set's vectors")?;
-    offer_view(request, view, |scheme, _| {
+    offer_view(request, view, most_bytes, |scheme, _| {
         let direct_len = geometry.weight_len() / geometry.group;
         // A vector of filters is `lanes / stride` channels, which have `stride` elements of Y for each
         // pixel.

@@ -137,6 +137,12 @@ static inline void check_option_errors(void)
     o = default_options(), o.packed = other.packed;
     check_option(f.op, o, CONVOKE_STATUS_PACKED_MISMATCH, "W of shape [6, 3, 3, 3]");
     free_fixture(&other);
+    /* Other weights would serve within the limit. */
+    o = default_options(), o.algorithm = "implicit-gemm";
+    other = fixture_of(&LAYERS[0], &o);
+    o = default_options(), o.packed = other.packed, o.workspace_limit = 1;
+    check_option(f.op, o, CONVOKE_STATUS_PACKED_MISMATCH, "the limit is 1: pack the weights again");
+    free_fixture(&other);
     free_fixture(&f);
 }
 

@@ -144,7 +144,8 @@ class Planner:
         that packed them, and for weights that were loaded.
 
         Its plans have the same instruction set and layout of weights. Where the size differs much, another algorithm
-        may be faster: then pack again.
+        may be faster: then pack again. Where these weights do not serve, for example within ``workspace_limit``, and
+        weights that are packed for the new size would, a plan fails with ``PackedMismatchError``: pack again.
         """
         planner = Planner.__new__(Planner)
         planner._planner = self._planner.packed_for(packed)
