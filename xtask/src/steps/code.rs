@@ -1,6 +1,6 @@
 //! The workspace on this machine.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use xshell::{Cmd, cmd};
 
 use crate::context::{Context, succeeds};
@@ -101,6 +101,7 @@ fn command_line(cx: &Context) -> Result<std::path::PathBuf> {
 /// std. Only the library: what tests depend on turns features of dependencies on. The suite is linted
 /// with one set that the other steps have not, without std.
 pub(super) fn features(cx: &Context) -> Result<()> {
+    one_build_of_the_kernels(cx)?;
     let sh = &cx.sh;
     let clippy = |part: &str, set: &str| {
         cmd!(
@@ -113,6 +114,43 @@ pub(super) fn features(cx: &Context) -> Result<()> {
         clippy("--lib", set)?;
     }
     Ok(clippy("--tests", "ndarray")?)
+}
+
+/// Bindings and tools share a build of the kernels: bindings/unify/Cargo.toml says how.
+fn one_build_of_the_kernels(cx: &Context) -> Result<()> {
+    let sh = &cx.sh;
+    let needs = |package: &str| -> Result<String> {
+        let format = "{p} {f}";
+        let tree = cmd!(sh, "cargo tree --locked -p {package} -e normal,build --no-dedupe --prefix depth -f {format}");
+        below(&tree.quiet().read()?, "convoke-kernels")
+    };
+    let first = needs("convoke-onnxruntime")?;
+    for package in ["convoke-capi", "convoke-python", "convoke-tools"] {
+        let other = needs(package)?;
+        ensure!(
+            other == first,
+            "{package} compiles the kernels again: bindings/unify lacks a feature of\n{other}\nor of\n{first}"
+        );
+    }
+    Ok(())
+}
+
+/// A crate and all below it, in a tree whose lines begin with their depth.
+fn below(tree: &str, name: &str) -> Result<String> {
+    let depth = |line: &str| line.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<usize>();
+    let mut lines =
+        tree.lines().skip_while(|line| !line.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with(name));
+    let first = lines.next().with_context(|| format!("no {name} in a tree of crates"))?;
+    let top = depth(first)?;
+    let mut text = format!("0{}", &first[top.to_string().len()..]);
+    for line in lines {
+        let depth = depth(line)?;
+        if depth <= top {
+            break;
+        }
+        text += &format!("\n{}{}", depth - top, line.trim_start_matches(|c: char| c.is_ascii_digit()));
+    }
+    Ok(text)
 }
 
 /// The suite with checks of arithmetic in the kernels of all ISAs, which take twice as long to compile.
