@@ -18,6 +18,7 @@ mod explanations;
 mod isa_coverage;
 mod lowerings;
 mod machines;
+mod messages;
 mod numerics;
 mod onnx_node;
 mod packed;
