@@ -1,7 +1,7 @@
 //! The caller's own threads, by the trait `Executor`. convoke starts none.
 //!
-//! An engine implements it over the pool that it has. Here the threads are started for each run,
-//! which costs tens of microseconds, but needs no pool.
+//! An engine implements it over the pool that it has, as persistent_executor.rs shows. Here the
+//! threads are started for each run, which costs tens of microseconds, but needs no pool.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

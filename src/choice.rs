@@ -146,8 +146,9 @@ impl fmt::Display for Algorithm {
 impl FromStr for Algorithm {
     type Err = Error;
 
+    /// The algorithm of a [name](Algorithm::name), in upper or lower case.
     fn from_str(s: &str) -> Result<Self, Error> {
-        match Self::ALL.into_iter().find(|a| a.name() == s) {
+        match Self::ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(s)) {
             Some(algorithm) => Ok(algorithm),
             None => {
                 let names = Self::ALL.map(Self::name).join(", ");

@@ -17,8 +17,8 @@ pub enum Activation {
     None,
     /// `max(x, 0)`.
     Relu,
-    /// `min(max(x, min), max)`: `max` everywhere if `min` exceeds it, as in ONNX's Clip. A bound must
-    /// not be NaN; which results are NaN then is not specified.
+    /// `min(max(x, min), max)`: `max` everywhere if `min` exceeds it, as in ONNX's Clip. Bounds may
+    /// be infinite; a bound that is NaN is an error when a layer is planned.
     Clip {
         /// Lower bound.
         min: f32,
@@ -41,6 +41,16 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// Why nothing can be planned with it.
+    pub(crate) fn mistake(self) -> Option<&'static str> {
+        let Self::Clip { min, max } = self else { return None };
+        let mistakes = [
+            (min, "the activation Clip has a lower bound that is NaN"),
+            (max, "the activation Clip has an upper bound that is NaN"),
+        ];
+        mistakes.into_iter().find(|(bound, _)| bound.is_nan()).map(|(_, mistake)| mistake)
+    }
+
     /// The activation in the form that kernels take.
     pub(crate) fn lower<T: Real>(self) -> stream::Activation<T> {
         let real = |x: f32| T::from_f64(f64::from(x));

@@ -60,6 +60,8 @@ pub use choice::{Accuracy, Algorithm, Blas};
 pub use element::{Element, bf16, f16};
 pub use epilogue::Activation;
 pub use error::{Error, ErrorKind};
+#[cfg(feature = "std")]
+pub use exec::Job;
 pub use exec::{Executor, Threads, Workspace};
 pub use machine::{Absence, ENV_ISA, ENV_MAX_ISA, Isa, Machine, ParseIsaError};
 pub use oneshot::{conv, conv_transpose};

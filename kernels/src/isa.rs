@@ -1,5 +1,7 @@
 //! Instruction-set clusters, and their detection at run time.
 
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
@@ -72,7 +74,16 @@ impl Isa {
         } else if !is_feature {
             Some(Absence::Feature(self))
         } else {
-            Some(Absence::Cpu)
+            Some(Absence::Cpu(self))
+        }
+    }
+
+    /// The features of the CPU that kernels of the cluster need and this CPU lacks.
+    fn lacking(self) -> Vec<&'static str> {
+        match self {
+            Self::Portable | Self::Neon => Vec::new(),
+            Self::Avx2 => avx2_lacks(),
+            Self::Avx512 => avx512_lacks(),
         }
     }
 
@@ -115,8 +126,8 @@ pub enum Absence {
     Architecture,
     /// The build was made without the kernels of this ISA.
     Feature(Isa),
-    /// The CPU lacks it.
-    Cpu,
+    /// The CPU lacks some of the features that kernels of this ISA need; `Display` names them.
+    Cpu(Isa),
 }
 
 impl fmt::Display for Absence {
@@ -124,20 +135,20 @@ impl fmt::Display for Absence {
         match self {
             Self::Architecture => f.write_str("this build is for another architecture"),
             Self::Feature(isa) => write!(f, "this build is without the Cargo feature `{isa}`"),
-            Self::Cpu => f.write_str("this CPU lacks it"),
+            Self::Cpu(isa) => write!(f, "this CPU lacks {}", isa.lacking().join(", ")),
         }
     }
 }
 
 impl core::error::Error for Absence {}
 
-/// A string that names no [`Isa`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ParseIsaError;
+/// A string that names no [`Isa`]: its message repeats the string.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseIsaError(String);
 
 impl fmt::Display for ParseIsaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not an ISA: expected one of portable, neon, avx2, avx512")
+        write!(f, "{:?} is not an ISA: expected one of portable, neon, avx2, avx512", self.0)
     }
 }
 
@@ -146,15 +157,17 @@ impl core::error::Error for ParseIsaError {}
 impl FromStr for Isa {
     type Err = ParseIsaError;
 
+    /// The cluster of a [name](Isa::name), in upper or lower case.
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|isa| isa.name() == s).ok_or(ParseIsaError)
+        let named = Self::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(s));
+        named.ok_or_else(|| ParseIsaError(s.into()))
     }
 }
 
 /// Declares a function that says whether the build has a cluster's kernels, and this CPU the
-/// features that they need.
+/// features that they need, and a function that lists those that it lacks.
 macro_rules! detection {
-    ($name:ident, $feature:literal, $cpuid:ident: $($cpu_feature:tt),+) => {
+    ($name:ident, $lacks:ident, $feature:literal, $cpuid:ident: $($cpu_feature:tt),+) => {
         #[cfg(all(target_arch = "x86_64", feature = $feature))]
         cpufeatures::new!($cpuid, $($cpu_feature),+);
 
@@ -164,11 +177,29 @@ macro_rules! detection {
             #[cfg(not(all(target_arch = "x86_64", feature = $feature)))]
             false
         }
+
+        fn $lacks() -> Vec<&'static str> {
+            let lacking: &[Option<&'static str>] = &[
+                $({
+                    #[cfg(all(target_arch = "x86_64", feature = $feature))]
+                    cpufeatures::new!(single, $cpu_feature);
+                    #[cfg(all(target_arch = "x86_64", feature = $feature))]
+                    let has_it = single::get();
+                    #[cfg(not(all(target_arch = "x86_64", feature = $feature)))]
+                    let has_it = true;
+                    if has_it { None } else { Some($cpu_feature) }
+                }),+
+            ];
+            lacking.iter().copied().flatten().collect()
+        }
     };
 }
 
-detection!(has_avx2, "avx2", cpuid_avx2: "avx2", "fma");
-detection!(has_avx512, "avx512", cpuid_avx512: "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma");
+detection!(has_avx2, avx2_lacks, "avx2", cpuid_avx2: "avx2", "fma");
+detection!(
+    has_avx512, avx512_lacks, "avx512", cpuid_avx512:
+    "avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma"
+);
 
 /// The function that a description of a kernel has in place of each of the kernel's functions.
 pub(crate) fn called() -> ! {

@@ -3,11 +3,15 @@
 
 use core::ops::Range;
 
+#[cfg(feature = "std")]
+mod job;
 pub(crate) mod region;
 pub(crate) mod split;
 mod threads;
 mod workspace;
 
+#[cfg(feature = "std")]
+pub use job::Job;
 pub use threads::{Executor, Threads};
 pub use workspace::Workspace;
 pub(crate) use workspace::{Arena, Ledger, Line, Piece, lines_for, reserved};

@@ -18,6 +18,8 @@ use super::workspace::Line;
 /// still done once. If [`for_each`](Executor::for_each) returns while tasks are missing, for
 /// example because it hid a panic of one, the run panics.
 ///
+/// A pool whose threads outlive the run, and are sent work by a channel, sends them a [`Job`].
+///
 /// ```
 /// use convoke::{Conv, Executor, Planner, Threads, Workspace};
 ///
@@ -397,6 +399,34 @@ mod tests {
     fn a_panic_that_an_executor_hides_is_found() {
         let panics = |i: usize, _: &mut [Line]| assert_ne!(i, 5, "a task panics");
         Threads::Executor(&Hiding).for_each(2, 10, &mut [], 0, &panics);
+    }
+
+    /// The thread of a pool ends by a task's panic. The run does not hang, and says that something is
+    /// missing.
+    #[test]
+    #[cfg(feature = "std")]
+    #[should_panic(expected = "before all tasks were done")]
+    fn a_panic_in_a_thread_that_was_sent_a_job_is_found() {
+        use crate::Job;
+
+        struct Sent;
+
+        impl Executor for Sent {
+            fn width(&self) -> usize {
+                2
+            }
+
+            fn for_each(&self, _: usize, call: &(dyn Fn(usize) + Sync)) {
+                Job::lend(call, |job| {
+                    let sent = job.clone();
+                    assert!(std::thread::spawn(move || sent.call(1)).join().is_err());
+                    job.call(0);
+                });
+            }
+        }
+
+        let panics = |i: usize, _: &mut [Line]| assert_ne!(i, 5, "a task panics");
+        Threads::Executor(&Sent).for_each(2, 10, &mut [], 0, &panics);
     }
 
     /// Between the look at a queue's counter and the count, another thread may take the last task.

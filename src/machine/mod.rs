@@ -20,7 +20,8 @@ pub use convoke_kernels::isa::{Absence, Isa, ParseIsaError};
 pub(crate) use prices::Prices;
 pub(crate) use work::{Item, Kind, Work};
 
-/// Names the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`.
+/// Names the instruction set that plans use by default: `portable`, `neon`, `avx2` or `avx512`, in
+/// upper or lower case.
 ///
 /// It is read when a [`Planner`](crate::Planner) is made, and needs the feature `std`. If the
 /// name is unknown, or the CPU or the build lacks the ISA,
@@ -263,7 +264,7 @@ fn named(variable: &str) -> Result<Option<Isa>, alloc::string::String> {
     match std::env::var_os(variable) {
         Some(name) if !name.is_empty() => {
             let name = name.to_string_lossy();
-            name.parse().map(Some).map_err(|error| alloc::format!("{variable}={name}: {error}"))
+            name.parse().map(Some).map_err(|error| alloc::format!("{variable}: {error}"))
         }
         _ => Ok(None),
     }

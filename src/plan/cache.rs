@@ -73,10 +73,7 @@ impl<T: Element> PlanCache<T> {
         let plan = planner.plan::<T>(operator.clone(), usual)?;
         if plan.geometry().output_len() == 0 {
             let (op, y) = (plan.geometry().op, plan.geometry().output_shape());
-            bail!(
-                InvalidShape,
-                "{op}, PlanCache: the usual X of shape {usual:?} gives a Y of shape {y:?}, which is empty"
-            );
+            bail!(InvalidShape, "{op}: the usual X of shape {usual:?} gives a Y of shape {y:?}, which is empty");
         }
         let cache = Self::with_packed(planner, operator, plan.pack(w, bias)?, most);
         cache.keep(usual, plan);

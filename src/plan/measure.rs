@@ -60,7 +60,7 @@ impl Planner {
         estimated.check_runnable()?;
         let (planned, count) = (estimated.threads(), threads.count());
         if planned != count {
-            bail!(Threads, "tuning for {planned} threads is measured on {count}: set Planner::threads({count})");
+            bail!(Threads, "tuning for {planned} threads is measured on {count}: plan for {count}, too");
         }
         let mut candidates: Vec<_> = estimated
             .explain()

@@ -193,7 +193,7 @@ impl<T: Element> Plan<T> {
         if count > planned {
             bail!(
                 Threads,
-                "{op}: the plan was made for {}, the run has {count}: plan with Planner::threads({count}), or run with at_most({planned})",
+                "{op}: the plan was made for {}, the run has {count}: plan for {count}, or run on at most {planned}",
                 Count(planned, "thread")
             );
         }
@@ -287,7 +287,7 @@ impl<T: Element> Plan<T> {
             Some(difference) => bail!(PackedMismatch, "{op}: {difference}"),
             None => bail!(
                 PackedMismatch,
-                "{op}: another plan packed the weights: pack with this plan, or plan with Planner::packed_for"
+                "{op}: another plan packed the weights: pack with this plan, or make a plan for these weights"
             ),
         }
     }
@@ -427,7 +427,7 @@ impl<T: Element> Plan<T> {
         let (has, needs) = (workspace.bytes(), slots * of_thread * size_of::<Line>());
         if has < needs {
             let has = workspace.description();
-            bail!(Workspace, "{op}: {has}, {slots} threads need {needs}, as Plan::workspace_bytes says");
+            bail!(Workspace, "{op}: {has}, {slots} threads need {needs}");
         }
         let (weights, bias, is_finite) = (packed.values(), &*packed.bias, packed.is_finite);
         let lowering = &method.lowering;
@@ -547,17 +547,36 @@ impl Workspace<'static> {
     pub fn for_plan<T: Element>(plan: &Plan<T>) -> Result<Self, Error> {
         Self::with_bytes(plan.workspace_bytes())
     }
+}
 
+impl Workspace<'_> {
     /// Makes it as large as a plan needs, if it is smaller: for plans that are made when shapes
     /// become known. It has memory of its own then, also if it was
-    /// [borrowed](Workspace::borrowed).
+    /// [borrowed](Workspace::borrowed): the memory that was lent is used no longer.
+    ///
+    /// ```
+    /// use convoke::{Conv, Element, Error, Plan, Planner, Workspace};
+    ///
+    /// /// Before a run, in an engine whose workspaces may be borrowed ones.
+    /// fn prepare<T: Element>(workspace: &mut Workspace<'_>, plan: &Plan<T>) -> Result<(), Error> {
+    ///     workspace.grow_for(plan)
+    /// }
+    ///
+    /// # fn main() -> Result<(), Error> {
+    /// let plan = Planner::new().plan::<f32>(Conv::new([32, 32, 3, 3]), &[1, 32, 60, 60])?;
+    /// let mut lent = [0; 64];
+    /// let mut workspace = Workspace::borrowed(&mut lent);
+    /// prepare(&mut workspace, &plan)?;
+    /// assert!(workspace.bytes() >= plan.workspace_bytes());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) if it cannot be allocated. It is as before
     /// then.
     pub fn grow_for<T: Element>(&mut self, plan: &Plan<T>) -> Result<(), Error> {
         if self.bytes() < plan.workspace_bytes() {
-            *self = Self::with_bytes(plan.workspace_bytes())?;
+            *self = Workspace::with_bytes(plan.workspace_bytes())?;
         }
         Ok(())
     }

@@ -26,9 +26,6 @@ use crate::lower::registry;
 use crate::machine::{self, Isa, Machine};
 use crate::{ErrorKind, Geometry, Operator};
 
-/// Threads that a split into tasks is made for, at the most.
-const MOST_THREADS: usize = 1 << 12;
-
 /// Chooses how to compute: limits and wishes first, then [`plan`](Planner::plan).
 ///
 /// ```
@@ -107,6 +104,10 @@ impl Default for Planner {
 }
 
 impl Planner {
+    /// Threads that a plan is made for, at most. It is more than machines have, and stops a number
+    /// that is a mistake before anything is allocated or started for it.
+    pub const MOST_THREADS: usize = 1024;
+
     /// The best available ISA, or that of the environment variable
     /// [`CONVOKE_ISA`](machine::ENV_ISA), or the best one up to that of
     /// [`CONVOKE_MAX_ISA`](machine::ENV_MAX_ISA); one thread; any algorithm; no limit of the
@@ -178,13 +179,15 @@ impl Planner {
     }
 
     /// Threads that the work is split for: [`Threads::count`](crate::Threads::count) of those that
-    /// will run it. Runs on more threads are errors.
+    /// will run it. Runs on more threads are errors. 0 and more than
+    /// [`MOST_THREADS`](Self::MOST_THREADS) are errors of [`plan`](Planner::plan).
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
     }
 
-    /// The activation behind bias and residual.
+    /// The activation behind bias and residual. A [`Clip`](Activation::Clip) with a bound that is
+    /// NaN is an error of [`plan`](Planner::plan).
     pub fn activation(mut self, activation: Activation) -> Self {
         self.activation = activation;
         self
@@ -254,8 +257,9 @@ impl Planner {
     ///
     /// # Errors
     /// What breaks a rule of the operator ([`Conv::geometry`](crate::Conv::geometry));
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) where the forced algorithm or ISA cannot be
-    /// had; [`Workspace`](crate::ErrorKind::Workspace) where every algorithm needs more than the
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) where the forced algorithm, ISA or number of
+    /// threads cannot be had; [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute) for an activation
+    /// with a bound that is NaN; [`Workspace`](crate::ErrorKind::Workspace) where every algorithm needs more than the
     /// limit; [`PackedMismatch`](crate::ErrorKind::PackedMismatch) where the layer is not that of
     /// the weights of [`packed_for`](Planner::packed_for), or where other weights must be packed for
     /// this X.
@@ -264,8 +268,12 @@ impl Planner {
         let name = operator.op_name();
         let geometry = operator.geometry(x_shape)?;
         operator.check_dtype(T::DTYPE)?;
-        if self.threads == 0 {
-            bail!(Unavailable, "{name}: a plan for 0 threads; there must be at least 1");
+        if !(1..=Self::MOST_THREADS).contains(&self.threads) {
+            let (threads, most) = (self.threads, Self::MOST_THREADS);
+            bail!(Unavailable, "{name}: a plan for {threads} threads; there must be at least 1 and at most {most}");
+        }
+        if let Some(mistake) = self.activation.mistake() {
+            bail!(InvalidAttribute, "{name}: {mistake}");
         }
         let machine = self.checked_machine(name)?;
         let isa = machine.isa();
@@ -280,7 +288,7 @@ impl Planner {
             // Would other weights serve?
             Some(_) => Err(match self.picks::<T>(&layer, None) {
                 Ok(_) => {
-                    let message = format!("{name}, packed_for: {}: pack the weights again", refusal.reason);
+                    let message = format!("{name}: {}: pack the weights again", refusal.reason);
                     Error::new(ErrorKind::PackedMismatch, message)
                 }
                 Err(refusal) => Error::new(refusal.kind, format!("{name}: {}", refusal.reason)),
@@ -335,7 +343,7 @@ impl Planner {
         }
         let isa = machine.isa();
         match isa.absence() {
-            Some(Absence::Cpu) if self.may_lack_isa => Ok(machine),
+            Some(Absence::Cpu(_)) if self.may_lack_isa => Ok(machine),
             Some(absence) => bail!(Unavailable, "{name}: the ISA {isa} was asked for: {absence}"),
             None => Ok(machine),
         }
@@ -345,12 +353,12 @@ impl Planner {
     fn check_packed_for<T: Element>(&self, packed: &PackedFor, geometry: &Geometry, isa: Isa) -> Result<(), Error> {
         let (op, whole) = (geometry.op, &packed.whole);
         if let Some(difference) = whole.difference_of_layer::<T>(geometry, isa) {
-            bail!(PackedMismatch, "{op}, packed_for: {difference}");
+            bail!(PackedMismatch, "{op}: {difference}");
         }
         match self.algorithm {
             Some(forced) if !forced.packs_like(whole.algorithm) => bail!(
                 PackedMismatch,
-                "{op}, packed_for: the algorithm {forced} is forced, which does not pack like {}, by which the weights are packed",
+                "{op}: the algorithm {forced} is forced, which does not pack like {}, by which the weights are packed",
                 whole.algorithm
             ),
             _ => Ok(()),
@@ -374,7 +382,7 @@ impl Planner {
         let request = Request::<T> {
             geometry,
             machine,
-            threads: self.threads.min(MOST_THREADS),
+            threads: self.threads,
             activation: self.activation.lower(),
             accuracy: self.accuracy,
             task_bytes: limit / self.threads,

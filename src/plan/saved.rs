@@ -187,10 +187,7 @@ impl<T: Element> Plan<T> {
         let (op, bytes, needed) = (self.geometry.op, memory.as_mut(), self.pack_into_bytes()?);
         if bytes.len() != needed {
             let len = bytes.len();
-            bail!(
-                BufferLength,
-                "{op}: the memory for packed weights has {len} bytes, Plan::pack_into_bytes asks for {needed}"
-            );
+            bail!(BufferLength, "{op}: the memory for packed weights has {len} bytes, the plan needs {needed}");
         }
         let misaligned = bytes.as_ptr().addr() % LINE;
         if misaligned != 0 {

@@ -233,6 +233,16 @@ macro_rules! shared_attributes {
                 self
             }
 
+            /// The error of an X and a W. It says so if they fit when they are exchanged.
+            fn hinted(&self, error: Error, x_shape: &[usize]) -> Error {
+                let mut exchanged = self.clone();
+                let w_shape = core::mem::replace(&mut exchanged.attributes.weight_shape, x_shape.into());
+                match exchanged.checked(&w_shape) {
+                    Ok(_) => Error::new(error.kind(), alloc::format!("{error}; X and W fit if they are exchanged")),
+                    Err(_) => error,
+                }
+            }
+
             /// The shape of W, as given.
             #[must_use]
             pub fn weight_shape(&self) -> &[usize] {

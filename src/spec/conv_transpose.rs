@@ -91,6 +91,10 @@ impl ConvTranspose {
     /// [`InvalidShape`](crate::ErrorKind::InvalidShape) (X and W do not fit, or an axis of Y is
     /// empty) and [`Overflow`](crate::ErrorKind::Overflow).
     pub fn geometry(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
+        self.checked(x_shape).map_err(|error| self.hinted(error, x_shape))
+    }
+
+    fn checked(&self, x_shape: &[usize]) -> Result<Geometry, Error> {
         let a = &self.attributes;
         a.since_version()?;
         let spatial = a.spatial_rank(x_shape)?;

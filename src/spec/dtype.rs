@@ -93,7 +93,7 @@ impl DType {
 impl FromStr for DType {
     type Err = Error;
 
-    /// The type of a name in ONNX.
+    /// The type of a name in ONNX, case-sensitive.
     fn from_str(name: &str) -> Result<Self, Error> {
         match Self::ALL.into_iter().find(|dtype| dtype.name() == name) {
             Some(dtype) => Ok(dtype),

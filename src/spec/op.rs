@@ -31,7 +31,7 @@ impl Op {
 impl FromStr for Op {
     type Err = Error;
 
-    /// The operator of an ONNX name.
+    /// The operator of an ONNX name, case-sensitive.
     fn from_str(name: &str) -> Result<Self, Error> {
         match [Op::Conv, Op::ConvTranspose].into_iter().find(|op| op.name() == name) {
             Some(op) => Ok(op),

@@ -2,10 +2,11 @@
 //! run to run.
 
 use std::ops::Range;
+use std::sync::mpsc::{Sender, channel};
 
 use crate::common::operands::bits;
 use crate::common::{Combination, Context, Layer, Operands, Scoped, is_short, layer};
-use convoke::{Activation, Algorithm, Conv, ConvTranspose, DType, Executor, Isa, Planner, Threads, Workspace};
+use convoke::{Activation, Algorithm, Conv, ConvTranspose, DType, Executor, Isa, Job, Planner, Threads, Workspace};
 use convoke_tools::data::Scalar;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -72,6 +73,33 @@ impl Executor for Chili {
     }
 }
 
+/// Threads that wait at channels.
+struct Channels(Vec<Sender<(Job, usize)>>);
+
+impl Channels {
+    fn new(width: usize) -> Self {
+        let start = |_| {
+            let (sender, jobs) = channel::<(Job, usize)>();
+            std::thread::spawn(move || jobs.iter().for_each(|(job, i)| job.call(i)));
+            sender
+        };
+        Self((1..width).map(start).collect())
+    }
+}
+
+impl Executor for Channels {
+    fn width(&self) -> usize {
+        self.0.len() + 1
+    }
+
+    fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync)) {
+        Job::lend(call, |job| {
+            (1..count).zip(&self.0).for_each(|(i, thread)| thread.send((job.clone(), i)).unwrap());
+            job.call(0);
+        });
+    }
+}
+
 /// The numbers of threads that plans are made for, and that run them. Two for all types but f32: how
 /// work is split depends on little but the widths of tiles.
 fn counts<T: Scalar>() -> &'static [usize] {
@@ -107,7 +135,7 @@ fn run_all<T: Scalar>(combination: Combination, layer: &Layer, operands: &Operan
             let installed = pool.install(|| run(current.at_most(threads)));
             assert_eq!(*expected, installed, "planned for {threads} threads, run by the current {running}");
         }
-        for executor in [&Scoped(threads) as &dyn Executor, &Chili(threads)] {
+        for executor in [&Scoped(threads) as &dyn Executor, &Chili(threads), &Channels::new(threads)] {
             assert_eq!(
                 *expected,
                 run(Threads::Executor(executor)),

@@ -131,6 +131,23 @@ fn forcing_a_tier_that_is_not_there_is_an_error() {
     }
 }
 
+/// The features of the CPU that a tier needs and the standard library does not detect.
+fn lacking(isa: Isa) -> Vec<&'static str> {
+    macro_rules! lacking {
+        ($($feature:tt),+) => {{
+            #[cfg(target_arch = "x86_64")]
+            let features = vec![$((std::is_x86_feature_detected!($feature), $feature)),+];
+            #[cfg(not(target_arch = "x86_64"))]
+            let features = vec![$((true, $feature)),+];
+            features.into_iter().filter(|(is_there, _)| !is_there).map(|(_, feature)| feature).collect()
+        }};
+    }
+    match isa {
+        Isa::Avx2 => lacking!("avx2", "fma"),
+        _ => lacking!("avx512f", "avx512vl", "avx512bw", "avx512cd", "avx512dq", "avx2", "fma"),
+    }
+}
+
 /// What the error must say about a missing tier, from the build's configuration and from what the
 /// standard library detects.
 pub(crate) fn absence(isa: Isa) -> Option<String> {
@@ -148,6 +165,6 @@ pub(crate) fn absence(isa: Isa) -> Option<String> {
     } else if !is_built {
         Some(format!("this build is without the Cargo feature `{isa}`"))
     } else {
-        Some(String::from("this CPU lacks it"))
+        Some(format!("this CPU lacks {}", lacking(isa).join(", ")))
     }
 }

@@ -20,6 +20,7 @@ mod isa_coverage;
 mod limits;
 mod lowerings;
 mod machines;
+mod messages;
 mod numerics;
 mod onnx_node;
 mod packed;

@@ -232,8 +232,7 @@ fn weights_are_packed_into_memory_of_the_right_length_and_alignment() {
         (error.kind(), error.to_string())
     };
     for len in [0, bytes - 64, bytes - 1, bytes + 1, bytes + 64] {
-        let message =
-            format!("Conv: the memory for packed weights has {len} bytes, Plan::pack_into_bytes asks for {bytes}");
+        let message = format!("Conv: the memory for packed weights has {len} bytes, the plan needs {bytes}");
         assert_eq!(pack(len, 0, &operands.w, None), (ErrorKind::BufferLength, message));
     }
     let message = "Conv: the memory for packed weights begins 8 bytes behind a multiple of 64";

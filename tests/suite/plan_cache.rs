@@ -111,6 +111,6 @@ fn an_empty_usual_shape_is_refused() {
     let (most, w) = (NonZeroUsize::new(4).unwrap(), [0.0; 8 * 6 * 9]);
     let conv = Conv::new([8, 6, 3, 3]);
     let error = PlanCache::<f32>::new(Planner::new(), conv, &[0, 6, 9, 9], &w, None, most).unwrap_err();
-    let expected = "Conv, PlanCache: the usual X of shape [0, 6, 9, 9] gives a Y of shape [0, 8, 7, 7], which is empty";
+    let expected = "Conv: the usual X of shape [0, 6, 9, 9] gives a Y of shape [0, 8, 7, 7], which is empty";
     assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidShape, expected));
 }

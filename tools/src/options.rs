@@ -192,12 +192,9 @@ impl Team {
 
 /// Parses a number of threads, at least 1.
 pub(crate) fn parse_threads(text: &str) -> Result<usize, String> {
-    /// Threads, at the most. It is far more than any machine has, and protects the system from a
-    /// typing error.
-    const MOST_THREADS: usize = 1024;
     match text.parse() {
-        Ok(threads @ 1..=MOST_THREADS) => Ok(threads),
-        _ => Err(format!("expected a number of 1..={MOST_THREADS}")),
+        Ok(threads @ 1..=Planner::MOST_THREADS) => Ok(threads),
+        _ => Err(format!("expected a number of 1..={}", Planner::MOST_THREADS)),
     }
 }
 

@@ -81,7 +81,7 @@ def test_weights_that_do_not_serve_within_the_limit_are_to_be_packed_again():
     shapes = [1, 4, 8, 8], [6, 4, 3, 3]
     packed = convoke.Planner(algorithm="implicit-gemm").conv(*shapes, pads=[1] * 4).pack(np.ones(shapes[1], np.float32))
     limited = convoke.Planner(workspace_limit=0)
-    with pytest.raises(convoke.PackedMismatchError, match="^Conv, packed_for: needs .* the limit is 0: pack the weights again$"):
+    with pytest.raises(convoke.PackedMismatchError, match="^Conv: needs .* the limit is 0: pack the weights again$"):
         limited.packed_for(packed).conv(*shapes, pads=[1] * 4)
     assert limited.conv(*shapes, pads=[1] * 4).workspace_bytes == 0
 
