@@ -70,7 +70,10 @@ pub(crate) fn read_constant<'g, T: Scalar>(
     let operator = fusion.operator(&w_dims)?;
     let scalings = fusion.scalings.iter().map(Affine::of).collect::<Result<Vec<_>>>()?;
     let channels = OutputChannels::of(&operator, fusion.group());
-    let usual = fusion.x.tensor_type()?.and_then(|ty| usual_shape(&ty));
+    let type_of_x = fusion.x.tensor_type()?;
+    let usual = type_of_x.as_ref().and_then(usual_shape);
+    // Plans for another number of images may exceed the limit with the same weights.
+    let one_set_serves = type_of_x.is_some_and(|ty| ty.shape().is_some()) || !session.has_workspace_limit();
     let (session, activation, is_normalisation) = (session.clone(), fusion.activation, fusion.is_normalisation());
     Ok(Some(Box::new(move || {
         let constants = match channels {
@@ -78,15 +81,18 @@ pub(crate) fn read_constant<'g, T: Scalar>(
             None => scalings.is_empty().then_some(constants),
         };
         let constants = constants.ok_or_else(|| Failure::other("scalings that W cannot take"))?;
+        let planner = || session.planner().activation(activation);
         let packed = match usual {
-            Some(x_shape) => session
-                .pack(&title, &operator, activation, &x_shape, &constants)
-                .map_err(|failure| failure.context(&title))?,
+            Some(x_shape) => {
+                let packed = session.pack(&title, &operator, activation, &x_shape, &constants);
+                let packed = packed.map_err(|failure| failure.context(&title))?;
+                if one_set_serves { packed } else { packed.or_packed_anew(planner(), operator, constants) }
+            }
             None => {
                 session
                     .log()
                     .write(Level::Verbose, || format!("{title}: weights are packed when the size of X is known"));
-                PackedLayer::of_any_size(session.planner().activation(activation), operator, constants)
+                PackedLayer::of_any_size(planner(), operator, constants)
             }
         };
         Ok(ConstantLayer { session, packed, places, is_normalisation })

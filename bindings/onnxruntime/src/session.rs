@@ -48,6 +48,11 @@ impl Session {
         self.options.threads
     }
 
+    /// Whether layers may not have all the scratch memory that they would take.
+    pub(crate) fn has_workspace_limit(&self) -> bool {
+        self.options.workspace_limit < usize::MAX
+    }
+
     /// Threads that may compile at the same time. Layers are measured one at a time.
     pub(crate) fn compiling_threads(&self) -> usize {
         if self.options.tune { 1 } else { self.options.threads }

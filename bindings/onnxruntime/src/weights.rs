@@ -62,7 +62,7 @@ where
 
 /// The plans of one layer with constant weights.
 pub(crate) struct PackedLayer<T: Element> {
-    /// Missing where the size of an image is the same in every run.
+    /// Missing where one set serves every run.
     source: Option<Source<T>>,
     /// The last one is the newest.
     sets: Mutex<Vec<Set<T>>>,
@@ -71,12 +71,12 @@ pub(crate) struct PackedLayer<T: Element> {
 /// Packed weights, and their plans.
 #[derive(Clone)]
 struct Set<T: Element> {
-    /// The shape of the image that it was packed for.
-    image: Vec<usize>,
+    /// The shape of X that it was packed for.
+    x_shape: Vec<usize>,
     cache: Arc<PlanCache<T>>,
 }
 
-/// What weights are packed from when an image of another size comes.
+/// What weights are packed from when X of another shape comes.
 struct Source<T: Element> {
     planner: Planner,
     operator: Operator,
@@ -104,19 +104,24 @@ fn ratio(image: &[usize], other: &[usize]) -> f64 {
 impl<T: Element> PackedLayer<T> {
     /// Of weights that are packed, for X whose images all have the size of this shape's.
     pub(crate) fn of_size(cache: Arc<PlanCache<T>>, x_shape: &[usize]) -> Self {
-        Self { source: None, sets: Mutex::new(vec![Set { image: image(x_shape).to_vec(), cache }]) }
+        Self { source: None, sets: Mutex::new(vec![Set { x_shape: x_shape.to_vec(), cache }]) }
     }
 
     /// Packs when X is there.
     pub(crate) fn of_any_size(planner: Planner, operator: Operator, constants: Constants<'_, T>) -> Self {
-        let constants = constants.into_owned();
-        Self { source: Some(Source { planner, operator, constants }), sets: Mutex::default() }
+        Self { source: None, sets: Mutex::default() }.or_packed_anew(planner, operator, constants)
+    }
+
+    /// The same, and packs for shapes that the weights at hand cannot serve.
+    pub(crate) fn or_packed_anew(self, planner: Planner, operator: Operator, constants: Constants<'_, T>) -> Self {
+        let source = Source { planner, operator, constants: constants.into_owned() };
+        Self { source: Some(source), ..self }
     }
 
     /// The plan for X of a shape: over weights that are packed, or over new ones where these cannot
     /// serve this shape within the limits.
     pub(crate) fn plan(&self, x_shape: &[usize]) -> Result<Planned<T>> {
-        for cache in self.candidates(image(x_shape)) {
+        for cache in self.candidates(x_shape) {
             match cache.plan(x_shape) {
                 Err(error) if self.source.is_some() && is_of_the_packed(error.kind()) => {}
                 plan => return Ok(Planned { plan: plan?, cache }),
@@ -132,21 +137,23 @@ impl<T: Element> PackedLayer<T> {
         if sets.len() >= MOST_SETS {
             sets.remove(0);
         }
-        sets.push(Set { image: image(x_shape).to_vec(), cache: cache.clone() });
+        sets.push(Set { x_shape: x_shape.to_vec(), cache: cache.clone() });
         drop(sets);
         Ok(Planned { plan, cache })
     }
 
-    /// The sets that may serve an image, the best one first: the one that was packed for this shape,
-    /// then those for others, by their sizes. Where there is room for another set, sizes that differ
-    /// much are left out.
-    fn candidates(&self, image: &[usize]) -> impl Iterator<Item = Arc<PlanCache<T>>> {
+    /// The sets that may serve X of a shape, the best one first: the one that was packed for this shape,
+    /// then one for such images, then those for others, by the sizes of these. Where there is room for
+    /// another set, sizes that differ much are left out.
+    fn candidates(&self, x_shape: &[usize]) -> impl Iterator<Item = Arc<PlanCache<T>>> {
         let mut sets = lock(&self.sets).clone();
         if self.source.is_some() && sets.len() < MOST_SETS {
-            sets.retain(|set| ratio(&set.image, image) <= MOST_RATIO);
+            sets.retain(|set| ratio(image(&set.x_shape), image(x_shape)) <= MOST_RATIO);
         }
         sets.sort_by(|one, other| {
-            let key = |set: &Set<T>| (set.image != image, ratio(&set.image, image));
+            let key = |Set { x_shape: other, .. }: &Set<T>| {
+                (other != x_shape, image(other) != image(x_shape), ratio(image(other), image(x_shape)))
+            };
             key(one).partial_cmp(&key(other)).expect("ratios are numbers")
         });
         sets.into_iter().map(|set| set.cache)
@@ -452,6 +459,28 @@ mod tests {
     }
 
     #[test]
+    fn sets_that_exceed_the_limit_for_a_batch_are_packed_anew() {
+        let constants = Constants { w: vec![0.5_f32; 16].into(), bias: None };
+        let operator = Operator::from(Conv::new([1, 1, 4, 4]));
+        let shapes = [1, 2, 3, 8, 33, 1, 33].map(|images| [images, 1, 15, 15]);
+        let mut refused = 0;
+        for limit in (0..8000).step_by(250) {
+            let planner = Planner::new().isa(convoke::Isa::Portable).threads(2).workspace_limit(limit);
+            let cache = || Arc::new(pack(&planner, &operator, &shapes[0], &constants).unwrap());
+            let alone = PackedLayer::of_size(cache(), &shapes[0]);
+            refused += shapes.iter().filter(|shape| alone.plan(*shape).is_err()).count();
+            let layer = PackedLayer::of_size(cache(), &shapes[0]);
+            let layer = layer.or_packed_anew(planner.clone(), operator.clone(), constants.clone());
+            for shape in &shapes {
+                let planned = layer.plan(shape).unwrap();
+                assert!(planned.plan.workspace_bytes() <= limit);
+                assert!(Arc::ptr_eq(&planned.cache, &layer.plan(shape).unwrap().cache));
+            }
+        }
+        assert!(refused > 0, "one set serves all: another layer shows more");
+    }
+
+    #[test]
     fn the_set_of_the_same_size_comes_before_others() {
         let constants = Constants { w: vec![0.5_f32; 6 * 4 * 9].into(), bias: None };
         let operator = Operator::from(Conv::new([6, 4, 3, 3]).pads([1, 1, 1, 1]));
@@ -460,12 +489,12 @@ mod tests {
             let x_shape = [1, 4, size, size];
             let source = layer.source.as_ref().unwrap();
             let cache = Arc::new(pack(&source.planner, &operator, &x_shape, &constants).unwrap());
-            lock(&layer.sets).push(Set { image: image(&x_shape).to_vec(), cache: cache.clone() });
+            lock(&layer.sets).push(Set { x_shape: x_shape.to_vec(), cache: cache.clone() });
             cache
         };
         let sets = [8, 9, 12, 40].map(pack);
         for (size, order) in [(8, [0, 1, 2, 3]), (9, [1, 0, 2, 3]), (13, [2, 1, 0, 3]), (40, [3, 2, 1, 0])] {
-            let found: Vec<_> = layer.candidates(&[4, size, size]).collect();
+            let found: Vec<_> = layer.candidates(&[3, 4, size, size]).collect();
             assert!(found.iter().zip(order).all(|(found, at)| Arc::ptr_eq(found, &sets[at])), "{size}");
         }
     }

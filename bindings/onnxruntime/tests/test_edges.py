@@ -4,12 +4,13 @@ import os
 
 import convoke_onnxruntime
 import numpy as np
+import onnx.reference
 import onnxruntime
 import pytest
 from conftest import assert_close, layers, options, run, run_plain, session
 from onnx import TensorProto, helper, numpy_helper
 from test_fusion import CONV, NONE, NORM6, W, model, normal
-from test_sessions import feeds, small
+from test_sessions import ABSENT, feeds, small
 
 LEVELS = [getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{name}") for name in ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")]
 READ = ("Conv", "x w b", "y", {"pads": [1, 1, 1, 1]})
@@ -61,16 +62,28 @@ def test_a_layer_in_a_branch_whose_output_nobody_reads():
 
 
 @pytest.mark.parametrize("first", [(8, 8), (9, 9), (30, 31)])
-def test_a_workspace_limit_holds_for_images_of_every_size(first):
+@pytest.mark.parametrize("isa", ["portable", None] if ABSENT == "avx2" else ["portable", "avx2", None])
+def test_a_workspace_limit_holds_for_images_of_every_size(isa, first):
     """Weights that were packed for one size may need more workspace for another one than new ones do."""
     made, x = model([("Conv", "x w", "y", {"pads": [1, 1, 1, 1]})], {"w": normal(6, 4, 3, 3)}, x_shape=(1, 4, *first))
     for axis in (0, 2, 3):
         made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"n{axis}"
     for limit in (0, 1000, 4000, 8000):
-        limited = session(made, level=NONE, workspace_limit=limit)
+        limited = session(made, level=NONE, workspace_limit=limit, isa=isa, threads=1)
         assert layers(limited) == [["Conv"]]
         for size in (first, (8, 8), (9, 9), (10, 7), (16, 16), (8, 8), (64, 3), (40, 40), (9, 9)):
             x["x"] = normal(2, 4, *size)
+            assert_close(limited.run(None, x), run_plain(made, x, NONE), 1e-5)
+
+
+def test_a_workspace_limit_holds_for_batches_of_every_size():
+    made, x = model([("Conv", "x w", "y", {})], {"w": normal(1, 1, 4, 4)}, x_shape=(1, 1, 15, 15))
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    for limit in range(0, 8000, 250):
+        limited = session(made, level=NONE, workspace_limit=limit, isa="portable", threads=2)
+        assert layers(limited) == [["Conv"]]
+        for images in (1, 3, 33, 0, 33):
+            x["x"] = normal(images, 1, 15, 15)
             assert_close(limited.run(None, x), run_plain(made, x, NONE), 1e-5)
 
 
@@ -201,6 +214,17 @@ def test_what_the_readme_says_onnxruntime_refuses(name):
         run_plain(made, x, NONE)
     explicit, _ = model([(*node[:3], attributes)], W)
     assert_close(run(made, x, level=NONE).outputs, run_plain(explicit, x, NONE), 1e-5)
+
+
+def test_an_output_padding_that_the_readme_says_onnxruntime_refuses():
+    """Newer releases do. It is below the dilation, but not below the stride."""
+    made, x = model([("ConvTranspose", "x w", "y", {"output_padding": [1, 1], "dilations": [2, 2]})], {"w": normal(6, 4, 3, 3)})
+    if onnxruntime.__version__ == "1.32.0":
+        with pytest.raises(Exception, match="output_padding"):
+            run_plain(made, x, NONE)
+    result = run(made, x, level=NONE)
+    assert result.layers == [["ConvTranspose"]]
+    assert_close(result.outputs, onnx.reference.ReferenceEvaluator(made).run(None, x), 1e-5)
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 5), (1, 6, 3, 4, 5)])
