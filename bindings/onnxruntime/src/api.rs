@@ -1,7 +1,7 @@
 //! onnxruntime's functions, its statuses and its log.
 
 use std::any::Any;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null_mut};
@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ort_sys::{OrtApi, OrtErrorCode, OrtLogger, OrtLoggingLevel, OrtStatus, OrtStatusPtr, os_char};
 
 use crate::abi::EpApi;
+use crate::pointers::text;
 
 /// What a callback returns to onnxruntime if it fails.
 #[derive(Debug)]
@@ -81,7 +82,7 @@ impl Api {
             unsafe { std::mem::transmute(self.ort.GetErrorCode) };
         // SAFETY: a status that is not null is one of onnxruntime's, and this is its only use.
         let (code, message) = unsafe {
-            let message = CStr::from_ptr((self.ort.GetErrorMessage)(status)).to_string_lossy().into_owned();
+            let message = text((self.ort.GetErrorMessage)(status));
             let code = code_of(status);
             (self.ort.ReleaseStatus)(status);
             (code, message)

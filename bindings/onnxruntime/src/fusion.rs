@@ -9,7 +9,7 @@ use convoke::{Activation, DType, Operator, bf16, f16};
 
 use crate::api::Result;
 use crate::graph::{AttributeValue, Attributes, Node, TensorType, Value};
-use crate::weights::{Constants, OutputChannels, Scalar};
+use crate::weights::{Affine, Constants, OutputChannels, Scalar, can_fold};
 
 /// A layer and the nodes that it replaces.
 pub(crate) struct Fusion<'g> {
@@ -51,17 +51,6 @@ pub(crate) enum Scaling<'g> {
     Factors(Value<'g>),
     /// An Add of one number for each channel, or for all.
     Shifts(Value<'g>),
-}
-
-impl Scaling<'_> {
-    /// How many numbers a Mul or an Add has; those of a BatchNormalization are checked when they are
-    /// folded.
-    fn count(&self) -> Result<Option<usize>> {
-        Ok(match self {
-            Self::Normalisation { .. } => Some(1),
-            Self::Factors(value) | Self::Shifts(value) => value.constant()?.map(|tensor| tensor.len()).transpose()?,
-        })
-    }
 }
 
 impl<'g> Fusion<'g> {
@@ -125,6 +114,13 @@ impl<'g> Fusion<'g> {
         let Some(w_dims) = self.weight_dims()? else { return Ok(Ok(())) };
         let x_shape = self.x.tensor_type()?.and_then(|ty| ty.shape());
         let bias = tensors.and_then(|(_, bias)| bias).map(Value::constant).transpose()?.flatten();
+        // Weights are packed for an output with elements.
+        if w_dims.get(usize::from(self.op == "ConvTranspose")) == Some(&0) {
+            return Ok(Err("Y has no channels".into()));
+        }
+        if let Some(rank) = bias.map(|bias| bias.dims().len()).filter(|rank| *rank != 1) {
+            return Ok(Err(format!("B has {rank} dimensions, must have 1")));
+        }
         let check = || -> std::result::Result<(), convoke::Error> {
             let operator = self.operator(&w_dims)?;
             operator.check_dtype(self.dtype)?;
@@ -148,10 +144,24 @@ impl<'g> Fusion<'g> {
         usize::try_from(self.attributes.int("group", 1)).unwrap_or(1)
     }
 
-    /// The channels of Y, if they are known before a run.
-    fn out_channels(&self) -> Result<Option<usize>> {
-        let operator = self.weight_dims()?.and_then(|dims| self.operator(&dims).ok());
-        Ok(operator.map(|operator| OutputChannels::of(&operator, self.group()).count))
+    /// Whether W and the bias, which then are constant, can take the scalings.
+    ///
+    /// In short types the products would be rounded where the sums are not, so these take none.
+    fn can_fold(&self) -> Result<bool> {
+        match self.dtype {
+            DType::F32 => self.can_fold_in::<f32>(),
+            DType::F64 => self.can_fold_in::<f64>(),
+            DType::F16 | DType::BF16 => Ok(false),
+        }
+    }
+
+    fn can_fold_in<T: Scalar>(&self) -> Result<bool> {
+        // What is wrong with W is for `check` to say.
+        let Ok(Some((w_dims, constants))) = self.constants::<T>() else { return Ok(false) };
+        let channels = self.operator(&w_dims).ok().and_then(|operator| OutputChannels::of(&operator, self.group()));
+        let Some(channels) = channels else { return Ok(false) };
+        let scalings = self.scalings.iter().map(Affine::of).collect::<Result<Vec<_>>>()?;
+        Ok(can_fold(&constants, &scalings, &channels))
     }
 
     /// Whether it is a normalisation without a convolution, whose Y has the shape of X, even where X
@@ -262,7 +272,7 @@ impl<'g> Finder<'g> {
         let Some(x) = node.input(0)? else { return Ok(None) };
         let Some(ty) = x.tensor_type()? else { return Ok(None) };
         let (Some(dtype), Some(dims)) = (ty.dtype(), ty.dims) else { return Ok(None) };
-        let Some(channels_of_x) = dims.get(1) else { return Ok(None) };
+        let [_, channels_of_x, _, ..] = &dims[..] else { return Ok(None) };
         let Some(scaling @ Scaling::Normalisation { constants: [scale, ..], .. }) = normalisation(node, dtype)? else {
             return Ok(None);
         };
@@ -288,6 +298,9 @@ impl<'g> Finder<'g> {
             activation: Activation::None,
             dtype,
         };
+        if !layer.can_fold()? {
+            return Ok(None);
+        }
         self.take_what_follows(&mut layer)?;
         Ok(Some(layer))
     }
@@ -340,15 +353,11 @@ impl<'g> Finder<'g> {
     fn take_scalings(&self, layer: &mut Fusion<'g>, end: &mut Value<'g>) -> Result<()> {
         while let Some(next) = self.next(*end)? {
             let Some(scaling) = scaling(next, *end, layer.dtype)? else { break };
-            // With a number for each of several channels, one channel would become as many.
-            let fits = match (scaling.count()?, layer.out_channels()?) {
-                (Some(1), _) => true,
-                (count, channels) => count == channels,
-            };
-            if !fits || !layer.has_constant_weights()? {
+            layer.scalings.push(scaling);
+            if !layer.can_fold()? {
+                layer.scalings.pop();
                 break;
             }
-            layer.scalings.push(scaling);
             layer.nodes.push(next);
             *end = next.output()?;
         }
@@ -395,8 +404,6 @@ impl<'g> Finder<'g> {
 }
 
 /// What a node does to each channel of a value, if it scales channels by constants.
-///
-/// In short types the products would be rounded where the sums are not, so these are left alone.
 fn scaling<'g>(node: Node<'g>, value: Value<'g>, dtype: DType) -> Result<Option<Scaling<'g>>> {
     let make = match &*node.op()? {
         "BatchNormalization" => return normalisation(node, dtype),
@@ -409,13 +416,13 @@ fn scaling<'g>(node: Node<'g>, value: Value<'g>, dtype: DType) -> Result<Option<
     let rank = value.tensor_type()?.and_then(|ty| ty.dims).map_or(0, |dims| dims.len());
     let Some(constant) = by.constant()? else { return Ok(None) };
     let of_type = by.tensor_type()?.and_then(|ty| ty.dtype()) == Some(dtype);
-    Ok((is_wide(dtype) && of_type && is_of_channels(constant.dims(), rank)).then(|| make(by)))
+    Ok((of_type && is_of_channels(constant.dims(), rank)).then(|| make(by)))
 }
 
 /// A BatchNormalization by constants.
 fn normalisation(node: Node<'_>, dtype: DType) -> Result<Option<Scaling<'_>>> {
     // Version 9 is the first without the attribute `spatial`.
-    if !is_wide(dtype) || node.op()? != "BatchNormalization" || node.since_version()? < 9 {
+    if node.op()? != "BatchNormalization" || node.since_version()? < 9 {
         return Ok(None);
     }
     let (attributes, inputs, outputs) = (node.attributes()?, node.inputs()?, node.outputs()?);
@@ -431,10 +438,6 @@ fn normalisation(node: Node<'_>, dtype: DType) -> Result<Option<Scaling<'_>>> {
         }
     }
     Ok(Some(Scaling::Normalisation { constants, epsilon: attributes.float("epsilon", 1e-5) }))
-}
-
-fn is_wide(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F64)
 }
 
 /// Whether a tensor that is broadcast over one of `rank` axes has a number for each channel, or one

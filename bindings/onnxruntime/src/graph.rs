@@ -3,7 +3,6 @@
 //! Handles carry the lifetime of the callback that got them. Enumerations are read as numbers: a
 //! newer onnxruntime may know values that are not in this build's list.
 
-use std::ffi::{CStr, c_char};
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null};
@@ -12,6 +11,7 @@ use convoke::{Attribute, DType, Element};
 use ort_sys::{OrtGraph, OrtNode, OrtOpAttr, OrtOpAttrType, OrtTensorTypeAndShapeInfo, OrtValue, OrtValueInfo};
 
 use crate::api::{Api, Failure, Result};
+use crate::pointers::{list, optional, required, text};
 use crate::provider::NAME;
 
 /// The code of an int64 tensor.
@@ -98,23 +98,6 @@ impl TensorType {
     }
 }
 
-/// Text of onnxruntime's.
-///
-/// # Safety
-/// Null, or a C string that lives for the call.
-unsafe fn text(raw: *const c_char) -> String {
-    if raw.is_null() {
-        return String::new();
-    }
-    // SAFETY: as promised.
-    unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned()
-}
-
-/// A pointer that onnxruntime promised not to be null.
-pub(crate) fn non_null<P>(raw: *const P, what: &str) -> Result<NonNull<P>> {
-    NonNull::new(raw.cast_mut()).ok_or_else(|| Failure::other(format_args!("onnxruntime gave no {what}")))
-}
-
 impl<'g> Graph<'g> {
     /// # Safety
     /// The graph must live for `'g`.
@@ -127,7 +110,7 @@ impl<'g> Graph<'g> {
         let mut parent = null();
         // SAFETY: the graph lives.
         self.api.check(unsafe { (self.api.ort.Graph_GetParentNode)(self.raw.as_ptr(), &mut parent) })?;
-        Ok(!parent.is_null())
+        Ok(optional(parent).is_some())
     }
 
     /// The nodes in an order in which they can run.
@@ -139,7 +122,7 @@ impl<'g> Graph<'g> {
         // SAFETY: the graph lives, and there is room for that many nodes.
         self.api.check(unsafe { (ort.Graph_GetNodes)(self.raw.as_ptr(), raw.as_mut_ptr(), count) })?;
         // SAFETY: they live as long as the graph.
-        raw.into_iter().map(|raw| Ok(unsafe { Node::new(self.api, non_null(raw, "node")?) })).collect()
+        raw.into_iter().map(|raw| Ok(unsafe { Node::new(self.api, required(raw, "node")?) })).collect()
     }
 }
 
@@ -196,10 +179,9 @@ impl<'g> Node<'g> {
         Ok(version.into())
     }
 
-    /// An input, if the node has it. Some versions give one that is left out a value without a name.
+    /// An input, if the node has it.
     pub(crate) fn input(self, index: usize) -> Result<Option<Value<'g>>> {
-        let Some(value) = self.inputs()?.get(index).copied().flatten() else { return Ok(None) };
-        Ok(if value.name()?.is_empty() { None } else { Some(value) })
+        Ok(self.inputs()?.get(index).copied().flatten())
     }
 
     /// Whether onnxruntime has given the node to another provider, which stands before this one.
@@ -212,7 +194,7 @@ impl<'g> Node<'g> {
         Ok(!name.is_empty() && name.as_bytes() != NAME.to_bytes())
     }
 
-    /// All inputs; one that is left out may be `None`.
+    /// All inputs; `None` for each that is left out.
     pub(crate) fn inputs(self) -> Result<Vec<Option<Value<'g>>>> {
         let (ort, mut count) = (self.api.ort, 0);
         // SAFETY: the node lives.
@@ -220,10 +202,10 @@ impl<'g> Node<'g> {
         let mut raw = vec![null(); count];
         // SAFETY: the node lives, and there is room for that many inputs.
         self.api.check(unsafe { (ort.Node_GetInputs)(self.raw.as_ptr(), raw.as_mut_ptr(), count) })?;
-        Ok(raw.into_iter().map(|raw| self.value(raw)).collect())
+        raw.into_iter().map(|raw| self.value(raw)).collect()
     }
 
-    /// The outputs that are used; the first one is there in every operator here.
+    /// All outputs; `None` for each that is left out. One that is there need not have a reader.
     pub(crate) fn outputs(self) -> Result<Vec<Option<Value<'g>>>> {
         let (ort, mut count) = (self.api.ort, 0);
         // SAFETY: the node lives.
@@ -231,15 +213,18 @@ impl<'g> Node<'g> {
         let mut raw = vec![null(); count];
         // SAFETY: the node lives, and there is room for that many outputs.
         self.api.check(unsafe { (ort.Node_GetOutputs)(self.raw.as_ptr(), raw.as_mut_ptr(), count) })?;
-        Ok(raw.into_iter().map(|raw| self.value(raw)).collect())
+        raw.into_iter().map(|raw| self.value(raw)).collect()
     }
 
     pub(crate) fn output(self) -> Result<Value<'g>> {
         self.outputs()?.first().copied().flatten().ok_or_else(|| Failure::other("a node without an output"))
     }
 
-    fn value(self, raw: *const OrtValueInfo) -> Option<Value<'g>> {
-        NonNull::new(raw.cast_mut()).map(|raw| Value { api: self.api, raw, of_callback: PhantomData })
+    /// A value, unless it is left out: onnxruntime then gives null, or a value without a name.
+    fn value(self, raw: *const OrtValueInfo) -> Result<Option<Value<'g>>> {
+        let Some(raw) = optional(raw) else { return Ok(None) };
+        let value = Value { api: self.api, raw, of_callback: PhantomData };
+        Ok(if value.name()?.is_empty() { None } else { Some(value) })
     }
 
     pub(crate) fn attributes(self) -> Result<Attributes> {
@@ -250,7 +235,7 @@ impl<'g> Node<'g> {
         // SAFETY: the node lives, and there is room for that many attributes.
         self.api.check(unsafe { (ort.Node_GetAttributes)(self.raw.as_ptr(), raw.as_mut_ptr(), count) })?;
         // SAFETY: the attributes live as long as the node.
-        let read = |raw| unsafe { attribute(self.api, non_null(raw, "attribute")?) };
+        let read = |raw| unsafe { attribute(self.api, required(raw, "attribute")?) };
         Ok(Attributes(raw.into_iter().map(read).collect::<Result<_>>()?))
     }
 }
@@ -371,7 +356,7 @@ impl<'g> Value<'g> {
         // SAFETY: the value lives.
         self.api.check(unsafe { (ort.ValueInfo_GetInitializerValue)(self.raw.as_ptr(), &mut value) })?;
         // SAFETY: the tensor lives as long as the graph, which the lifetime stands for.
-        Ok(Some(unsafe { Tensor::new(self.api, non_null(value, "constant")?)? }))
+        Ok(Some(unsafe { Tensor::new(self.api, required(value, "constant")?)? }))
     }
 
     /// The constant's only element, as a float.
@@ -388,14 +373,11 @@ impl<'g> Value<'g> {
         let (ort, mut info, mut tensor) = (self.api.ort, null(), null::<OrtTensorTypeAndShapeInfo>());
         // SAFETY: the value lives.
         self.api.check(unsafe { (ort.GetValueInfoTypeInfo)(self.raw.as_ptr(), &mut info) })?;
-        if info.is_null() {
-            return Ok(None);
-        }
+        let Some(info) = optional(info) else { return Ok(None) };
         // SAFETY: the information lives as long as the value.
-        self.api.check(unsafe { (ort.CastTypeInfoToTensorInfo)(info, &mut tensor) })?;
-        if tensor.is_null() {
-            return Ok(None);
-        }
+        self.api.check(unsafe { (ort.CastTypeInfoToTensorInfo)(info.as_ptr(), &mut tensor) })?;
+        let Some(tensor) = optional(tensor) else { return Ok(None) };
+        let tensor = tensor.as_ptr().cast_const();
         let (mut code, mut has_shape, mut rank) = (0_i32, false, 0);
         // SAFETY: as above; an `i32` has room for the C enumeration.
         self.api.check(unsafe { (ort.GetTensorElementType)(tensor, (&raw mut code).cast()) })?;
@@ -441,7 +423,7 @@ impl<'g> Value<'g> {
             return Ok(None);
         }
         // SAFETY: nodes live as long as the graph.
-        let node = |raw| Ok(unsafe { Node::new(self.api, non_null(raw, "consumer")?) });
+        let node = |raw| Ok(unsafe { Node::new(self.api, required(raw, "consumer")?) });
         raw.into_iter().map(node).collect::<Result<_>>().map(Some)
     }
 
@@ -467,9 +449,8 @@ impl<'g> Tensor<'g> {
         api.check(status)?;
         // SAFETY: the tensor lives.
         api.check(unsafe { (api.ort.GetTensorData)(value.as_ptr(), &mut data) })?;
-        // SAFETY: onnxruntime's own dimensions, which live as long as the tensor. It may give null
-        // where there are none.
-        let dims = if rank == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(dims, rank) } };
+        // SAFETY: onnxruntime's own dimensions, which live as long as the tensor.
+        let dims = unsafe { list(dims, rank, "dimensions of a tensor")? };
         Ok(Self { code, dims, data: data.cast(), of_callback: PhantomData })
     }
 
@@ -524,7 +505,7 @@ impl<'g> Tensor<'g> {
         if len == 0 {
             return Ok(&[]);
         }
-        let data = non_null(self.data.cast::<E>(), "data of a tensor")?;
+        let data = required(self.data.cast::<E>(), "data of a tensor")?;
         // onnxruntime aligns what it allocates. A caller's own buffer need not be.
         if !data.is_aligned() {
             return Err(Failure::invalid(format_args!("a tensor that is not aligned to {} bytes", align_of::<E>())));

@@ -11,7 +11,7 @@ use crate::fusion::Fusion;
 use crate::graph::{Attributes, Dim, Node, Tensor, TensorType, Value};
 use crate::run::Run;
 use crate::session::Session;
-use crate::weights::{Affine, MOST_PLANS, PackedLayer, Planned, Scalar, with_an_image};
+use crate::weights::{Affine, MOST_PLANS, OutputChannels, PackedLayer, Planned, Scalar, folded, with_an_image};
 
 /// What a compiled node computes.
 pub(crate) trait Layer: Send + Sync {
@@ -65,26 +65,34 @@ pub(crate) fn read_constant<'g, T: Scalar>(
     fusion: &Fusion<'g>,
     inputs: &Inputs,
 ) -> Result<Option<PackingConstants<'g, T>>> {
-    let Some((w_dims, mut constants)) = fusion.constants::<T>()? else { return Ok(None) };
+    let Some((w_dims, constants)) = fusion.constants::<T>()? else { return Ok(None) };
     let (places, title) = (Places::of(fusion, inputs)?, fusion.title()?);
     let operator = fusion.operator(&w_dims)?;
     let scalings = fusion.scalings.iter().map(Affine::of).collect::<Result<Vec<_>>>()?;
-    let group = fusion.group();
-    let usual = fusion.x.tensor_type()?.and_then(|ty| usual_shape(&ty));
+    let channels = OutputChannels::of(&operator, fusion.group());
+    let type_of_x = fusion.x.tensor_type()?;
+    let usual = type_of_x.as_ref().and_then(usual_shape);
+    // Plans for another number of images may exceed the limit with the same weights.
+    let one_set_serves = type_of_x.is_some_and(|ty| ty.shape().is_some()) || !session.has_workspace_limit();
     let (session, activation, is_normalisation) = (session.clone(), fusion.activation, fusion.is_normalisation());
     Ok(Some(Box::new(move || {
-        for scaling in scalings {
-            scaling.fold_into(&mut constants, &operator, group)?;
-        }
+        let constants = match channels {
+            Some(channels) => folded(constants, &scalings, &channels),
+            None => scalings.is_empty().then_some(constants),
+        };
+        let constants = constants.ok_or_else(|| Failure::other("scalings that W cannot take"))?;
+        let planner = || session.planner().activation(activation);
         let packed = match usual {
-            Some(x_shape) => session
-                .pack(&title, &operator, activation, &x_shape, &constants)
-                .map_err(|failure| failure.context(&title))?,
+            Some(x_shape) => {
+                let packed = session.pack(&title, &operator, activation, &x_shape, &constants);
+                let packed = packed.map_err(|failure| failure.context(&title))?;
+                if one_set_serves { packed } else { packed.or_packed_anew(planner(), operator, constants) }
+            }
             None => {
                 session
                     .log()
                     .write(Level::Verbose, || format!("{title}: weights are packed when the size of X is known"));
-                PackedLayer::of_any_size(session.planner().activation(activation), operator, constants)
+                PackedLayer::of_any_size(planner(), operator, constants)
             }
         };
         Ok(ConstantLayer { session, packed, places, is_normalisation })

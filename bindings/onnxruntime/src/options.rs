@@ -1,7 +1,6 @@
 //! The options of a session: `ep.convoke.NAME` in its configuration.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use convoke::{Accuracy, Isa, Planner};
@@ -14,7 +13,7 @@ pub(crate) const PREFIX: &str = "ep.convoke.";
 
 /// The names of all options, with what their values are.
 const NAMES: [(&str, &str); 8] = [
-    ("threads", "a number of threads, at least 1"),
+    ("threads", "a number of threads from 1 to 1024"),
     ("accuracy", "strict, standard or fast"),
     ("isa", "the name of an instruction set, as avx2"),
     ("workspace_limit", "a number of bytes"),
@@ -23,6 +22,9 @@ const NAMES: [(&str, &str); 8] = [
     ("share_weights", "0 or 1"),
     ("log_level", "verbose, info, warning or error"),
 ];
+
+/// Threads that a layer is split for, at most.
+const MOST_THREADS: usize = 1024;
 
 const ACCURACIES: [(&str, Accuracy); 3] =
     [("strict", Accuracy::Strict), ("standard", Accuracy::Standard), ("fast", Accuracy::Fast)];
@@ -45,7 +47,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             // As many as onnxruntime's pool has by default.
-            threads: num_cpus::get_physical(),
+            threads: num_cpus::get_physical().clamp(1, MOST_THREADS),
             accuracy: Accuracy::default(),
             isa: None,
             workspace_limit: usize::MAX,
@@ -100,7 +102,8 @@ fn number(name: &str, value: &str) -> Result<usize> {
 }
 
 fn threads(name: &str, value: &str) -> Result<usize> {
-    NonZeroUsize::new(number(name, value)?).map_or_else(|| bad(name, value), |threads| Ok(threads.get()))
+    let threads = number(name, value)?;
+    if (1..=MOST_THREADS).contains(&threads) { Ok(threads) } else { bad(name, value) }
 }
 
 fn isa(name: &str, value: &str) -> Result<Isa> {
@@ -162,6 +165,7 @@ mod tests {
         };
         assert_eq!(parse(&all), Ok(want));
         assert_eq!(parse(&[]), Ok(Options::default()));
+        assert_eq!(parse(&[("ep.convoke.threads", "1024")]).unwrap().threads, MOST_THREADS);
     }
 
     #[test]
@@ -181,7 +185,9 @@ mod tests {
             ("thread", "2", "Did you mean threads?"),
             ("Threads", "2", "Did you mean threads?"),
             ("unheard-of", "2", "The options are threads"),
-            ("threads", "0", "at least 1"),
+            ("threads", "0", "the option threads is \"0\"; it must be a number of threads from 1 to 1024"),
+            ("threads", "1025", "the option threads is \"1025\"; it must be a number of threads from 1 to 1024"),
+            ("threads", "99999999999999999999", "from 1 to 1024"),
             ("threads", "two", "the option threads is \"two\""),
             ("accuracy", "Strict", "strict, standard or fast"),
             ("isa", "sse9", "sse9"),

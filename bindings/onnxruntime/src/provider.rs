@@ -20,9 +20,10 @@ use crate::abi::{
 use crate::api::{Api, Failure, Level, Log, Result, lock, status};
 use crate::claims::{Claim, claim_of_all, claims};
 use crate::concat;
-use crate::graph::{Graph, Node, non_null};
+use crate::graph::{Graph, Node};
 use crate::layer::{self, Inputs, Layer, Packing};
 use crate::options::Options;
+use crate::pointers::{list, required, take, text};
 use crate::run::Run;
 use crate::session::Session;
 use crate::weights::Scalar;
@@ -77,10 +78,7 @@ pub(crate) unsafe extern "system" fn CreateEpFactories(
     made: *mut usize,
 ) -> OrtStatusPtr {
     // SAFETY: onnxruntime's table of versions, whose functions any version has.
-    let (ort, release) = unsafe {
-        let release = CStr::from_ptr(((*base).GetVersionString)()).to_string_lossy();
-        (((*base).GetApi)(API_VERSION), release)
-    };
+    let (ort, release) = unsafe { (((*base).GetApi)(API_VERSION), text(((*base).GetVersionString)())) };
     // SAFETY: null, or a table that lives as long as the process.
     let Some(ort) = (unsafe { ort.as_ref() }) else {
         // The first members of the table, which make statuses, are those of every version.
@@ -117,7 +115,7 @@ pub(crate) unsafe extern "system" fn CreateEpFactories(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "system" fn ReleaseEpFactory(factory: *mut EpFactory) -> OrtStatusPtr {
     // SAFETY: as promised, it is a `Factory` from a box.
-    drop(unsafe { Box::from_raw(factory.cast::<Factory>()) });
+    drop(unsafe { take(factory.cast::<Factory>()) });
     OK
 }
 
@@ -212,7 +210,7 @@ unsafe extern "system" fn supported_devices(
         let kind_of: unsafe extern "system" fn(*const OrtHardwareDevice) -> i32 =
             unsafe { std::mem::transmute(api.ort.HardwareDevice_Type) };
         // SAFETY: the number of devices is onnxruntime's.
-        for &device in unsafe { slice(devices, count) } {
+        for &device in unsafe { list(devices, count, "devices")? } {
             // SAFETY: the device lives.
             let kind = unsafe { kind_of(device) };
             // SAFETY: there is room for `most` devices.
@@ -244,7 +242,7 @@ unsafe extern "system" fn create_provider(
         // SAFETY: the options live for the call.
         let options = Options::parse(&unsafe { config_entries(api, options) }?)?;
         // SAFETY: the session's logger outlives its provider.
-        let log = unsafe { Log::new(api, non_null(logger, "logger")?, options.log_level) };
+        let log = unsafe { Log::new(api, required(logger, "logger")?, options.log_level) };
         let provider = Box::new(Provider {
             base: Ep {
                 ort_version_supported: API_VERSION,
@@ -280,15 +278,16 @@ unsafe fn config_entries(api: Api, options: *const OrtSessionOptions) -> Result<
     let (mut pairs, mut keys, mut values, mut count) = (null_mut(), null(), null(), 0);
     // SAFETY: as promised.
     api.check(unsafe { (api.ort.GetSessionOptionsConfigEntries)(options, &mut pairs) })?;
+    let pairs = required(pairs, "configuration")?.as_ptr();
     // SAFETY: the pairs are this function's, until it releases them. Keys and values are C strings
     // of theirs, as many as onnxruntime says.
     unsafe {
         (api.ort.GetKeyValuePairs)(pairs, &mut keys, &mut values, &mut count);
-        let text = |raw: *const c_char| CStr::from_ptr(raw).to_string_lossy().into_owned();
-        let (keys, values) = (slice(keys, count), slice(values, count));
-        let entries = keys.iter().zip(values).map(|(key, value)| (text(*key), text(*value))).collect();
+        let lists = list(keys, count, "keys").and_then(|keys| Ok((keys, list(values, count, "values")?)));
+        let entries = lists
+            .map(|(keys, values)| keys.iter().zip(values).map(|(key, value)| (text(*key), text(*value))).collect());
         (api.ort.ReleaseKeyValuePairs)(pairs);
-        Ok(entries)
+        entries
     }
 }
 
@@ -296,7 +295,7 @@ unsafe fn config_entries(api: Api, options: *const OrtSessionOptions) -> Result<
 /// onnxruntime calls it once, with what [`create_provider`] made.
 unsafe extern "system" fn release_provider(_: *mut EpFactory, provider: *mut Ep) {
     // SAFETY: as promised, it is a `Provider` from a box.
-    drop(unsafe { Box::from_raw(provider.cast::<Provider>()) });
+    drop(unsafe { take(provider.cast::<Provider>()) });
 }
 
 // --- The provider of a session ------------------------------------------------------------------
@@ -318,7 +317,7 @@ unsafe extern "system" fn capability(
     let Provider { api, session, .. } = unsafe { &*provider.cast::<Provider>() };
     api.guard(|| {
         // SAFETY: the graph lives for the call.
-        let graph = unsafe { Graph::new(*api, non_null(graph, "graph")?) };
+        let graph = unsafe { Graph::new(*api, required(graph, "graph")?) };
         if !api.fuses_in_branches && graph.is_nested()? {
             return Ok(());
         }
@@ -357,12 +356,13 @@ unsafe extern "system" fn compile(
     let Provider { api, session, .. } = unsafe { &*provider.cast::<Provider>() };
     api.guard(|| {
         // SAFETY: there are `count` graphs and nodes.
-        let (graphs, fused_nodes) = unsafe { (slice(graphs, count), slice(fused_nodes, count)) };
+        let (graphs, fused_nodes) =
+            unsafe { (list(graphs, count, "graphs")?, list(fused_nodes, count, "fused nodes")?) };
         let mut packings = Vec::with_capacity(count);
         for (&graph, &fused) in graphs.iter().zip(fused_nodes) {
             // SAFETY: both live for the call.
             let (graph, fused) = unsafe {
-                (Graph::new(*api, non_null(graph, "graph")?), Node::new(*api, non_null(fused, "fused node")?))
+                (Graph::new(*api, required(graph, "graph")?), Node::new(*api, required(fused, "fused node")?))
             };
             packings.push(read_layer(session, graph, fused)?);
         }
@@ -429,10 +429,10 @@ fn pack_all(packings: Vec<Packing<'_>>, threads: usize) -> Result<Vec<Box<dyn La
 /// # Safety
 /// onnxruntime calls it once for each layer, with what [`compile`] made.
 unsafe extern "system" fn release_compiled(_: *mut Ep, infos: *mut *mut NodeComputeInfo, count: usize) {
-    // SAFETY: as promised, each is a `Compiled` from a box.
-    for &info in unsafe { slice(infos.cast_const(), count) } {
-        // SAFETY: as above.
-        drop(unsafe { Box::from_raw(info.cast::<Compiled>()) });
+    // SAFETY: as promised.
+    for &info in unsafe { list(infos.cast_const(), count, "layers") }.unwrap_or_default() {
+        // SAFETY: as promised, each is a `Compiled` from a box.
+        drop(unsafe { take(info.cast::<Compiled>()) });
     }
 }
 
@@ -467,15 +467,6 @@ unsafe extern "system" fn compute(
     let Compiled { api, layer, .. } = unsafe { &*info.cast::<Compiled>() };
     api.guard(|| {
         // SAFETY: the context lives for the call.
-        layer.run(unsafe { Run::new(*api, non_null(context.cast_const(), "context")?) })
+        layer.run(unsafe { Run::new(*api, required(context.cast_const(), "context")?) })
     })
-}
-
-/// A slice of onnxruntime's, which may be null where it is empty.
-///
-/// # Safety
-/// `count` elements must be there, and live for `'a`.
-unsafe fn slice<'a, E>(first: *const E, count: usize) -> &'a [E] {
-    // SAFETY: as promised.
-    if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(first, count) } }
 }

@@ -8,7 +8,8 @@ use convoke::Executor;
 use ort_sys::OrtKernelContext;
 
 use crate::api::{Api, Failure, Result, lock};
-use crate::graph::{Tensor, non_null};
+use crate::graph::Tensor;
+use crate::pointers::{optional, required};
 use crate::pool::Pool;
 
 /// Fewer elements of one pass are one thread's: waking another one takes longer.
@@ -59,11 +60,12 @@ impl Run {
         let status = unsafe { (self.api.ort.KernelContext_GetInput)(self.context.as_ptr(), index, &mut value) };
         self.api.check(status)?;
         // SAFETY: inputs live for the run, and nobody writes to them meanwhile.
-        unsafe { Tensor::new(self.api, non_null(value, "input")?) }
+        unsafe { Tensor::new(self.api, required(value, "input")?) }
     }
 
     /// Makes the output of a shape, and has `compute` write all of it. If the caller of the run has
-    /// bound the output to memory of one of the `inputs`, `compute` gets other memory.
+    /// bound the output to memory of one of the `inputs`, `compute` gets other memory. If nobody reads
+    /// the output, there is none, and nothing to compute.
     ///
     /// # Safety
     /// The output's elements are of type `T`, says onnxruntime's type inference. `compute` reads no
@@ -76,7 +78,7 @@ impl Run {
     ) -> Result<()> {
         let len = shape.iter().try_fold(1_usize, |len, size| len.checked_mul(*size));
         let len = len.ok_or_else(|| Failure::other(format_args!("an output of shape {shape:?} exceeds the memory")))?;
-        let mut y = self.output::<T>(shape, len)?;
+        let Some(mut y) = self.output::<T>(shape, len)? else { return Ok(()) };
         if !inputs.iter().any(|input| overlaps(y, input)) {
             // SAFETY: onnxruntime gave room for so many elements of that type. `compute` reads none of
             // them.
@@ -91,8 +93,8 @@ impl Run {
     }
 
     /// Makes the output and returns its elements. They are `len`, which is the shape's, and live for
-    /// the run.
-    fn output<T>(self, shape: &[usize], len: usize) -> Result<NonNull<[MaybeUninit<T>]>> {
+    /// the run. `None` if nobody reads it.
+    fn output<T>(self, shape: &[usize], len: usize) -> Result<Option<NonNull<[MaybeUninit<T>]>>> {
         let (mut value, mut data) = (null_mut(), null_mut());
         let dim =
             |size: &usize| i64::try_from(*size).map_err(|_| Failure::other("an output with a dimension of 64 bits"));
@@ -103,16 +105,17 @@ impl Run {
             (self.api.ort.KernelContext_GetOutput)(context, 0, dims.as_ptr(), dims.len(), &mut value)
         };
         self.api.check(status)?;
+        let Some(value) = optional(value.cast_const()) else { return Ok(None) };
         if len == 0 {
-            return Ok((&mut [][..]).into());
+            return Ok(Some((&mut [][..]).into()));
         }
         // SAFETY: the output is the run's.
-        self.api.check(unsafe { (self.api.ort.GetTensorMutableData)(value, &mut data) })?;
-        let data = non_null(data.cast_const().cast::<MaybeUninit<T>>(), "output")?;
+        self.api.check(unsafe { (self.api.ort.GetTensorMutableData)(value.as_ptr(), &mut data) })?;
+        let data = required(data.cast_const().cast::<MaybeUninit<T>>(), "data of an output")?;
         if !data.is_aligned() {
             return Err(Failure::invalid(format_args!("an output that is not aligned to {} bytes", align_of::<T>())));
         }
-        Ok(NonNull::slice_from_raw_parts(data, len))
+        Ok(Some(NonNull::slice_from_raw_parts(data, len)))
     }
 }
 

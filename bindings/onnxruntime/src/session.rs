@@ -1,6 +1,7 @@
 //! What the layers of a session share.
 
 use std::fs;
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -45,6 +46,11 @@ impl Session {
     /// The number of threads that work is split for.
     pub(crate) fn threads(&self) -> usize {
         self.options.threads
+    }
+
+    /// Whether layers may not have all the scratch memory that they would take.
+    pub(crate) fn has_workspace_limit(&self) -> bool {
+        self.options.workspace_limit < usize::MAX
     }
 
     /// Threads that may compile at the same time. Layers are measured one at a time.
@@ -135,16 +141,36 @@ fn beside(path: &Path, extension: &str) -> PathBuf {
     name.into()
 }
 
+/// Bytes of a tuning file, at most: those of some hundred thousand layers.
+const MOST_BYTES: u64 = 16 << 20;
+
 /// Reads a tuning file. One that is still to be written may be missing.
 fn read(path: &Path, may_be_missing: bool) -> Result<Tuning> {
     let failure = |what: &str, error: &dyn std::fmt::Display| {
         Failure::invalid(format_args!("the option tuning_file: cannot {what} {}: {error}", path.display()))
     };
-    match fs::read_to_string(path) {
-        Ok(text) => text.parse().map_err(|error| failure("understand", &error)),
-        Err(error) if may_be_missing && error.kind() == std::io::ErrorKind::NotFound => Ok(Tuning::default()),
+    match read_text(path) {
+        // The error of a text may quote all of a line.
+        Ok(text) => text.parse().map_err(|error: convoke::Error| {
+            failure("understand", &error.to_string().chars().take(300).collect::<String>())
+        }),
+        Err(error) if may_be_missing && error.kind() == ErrorKind::NotFound => Ok(Tuning::default()),
         Err(error) => Err(failure("read", &error)),
     }
+}
+
+/// The text of a file of limited size. What is no regular file may have no end, or wait for a writer
+/// when it is opened.
+fn read_text(path: &Path) -> io::Result<String> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut text = String::new();
+    fs::File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(io::Error::other(format!("it is larger than the limit of {} MiB", MOST_BYTES >> 20)));
+    }
+    Ok(text)
 }
 
 /// Threads for a measurement: onnxruntime lends its pool only to nodes that run.

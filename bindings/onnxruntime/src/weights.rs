@@ -8,20 +8,21 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use convoke::{Element, Error, ErrorKind, Operator, Plan, PlanCache, Planner};
 use num_traits::AsPrimitive;
+use num_traits::float::FloatCore;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::api::{Failure, Result, lock};
 use crate::fusion::Scaling;
 use crate::graph::Value;
 
-/// Plans that a layer keeps, at the most, for each set of packed weights.
+/// Plans that a layer keeps for each set of packed weights, at most.
 pub(crate) const MOST_PLANS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
-/// Sets of packed weights that a layer keeps, at the most.
+/// Sets of packed weights that a layer keeps, at most.
 const MOST_SETS: usize = 4;
 /// How often the size of an image may be that of the usual one before weights are packed anew for
 /// it. Within half and twice the size, the documentation of `Planner::packed_for` says, little is
 /// lost.
-const MOST_RATIO: usize = 4;
+const MOST_RATIO: f64 = 4.0;
 
 /// W and the bias: onnxruntime's own, or copies.
 #[derive(Clone)]
@@ -37,14 +38,21 @@ impl<T: Clone> Constants<'_, T> {
 }
 
 /// Element types of layers.
-pub(crate) trait Scalar: Element + AsPrimitive<f64> {
+pub(crate) trait Scalar: Element + FloatCore + AsPrimitive<f64> {
     /// The nearest element.
     fn of(value: f64) -> Self;
+
+    /// The nearest element, if the value is finite and so is the element, and it has all its digits,
+    /// which a subnormal number has not.
+    fn exactly(value: f64) -> Option<Self> {
+        let element = Self::of(value);
+        (value == 0.0 || element.is_normal()).then_some(element)
+    }
 }
 
 impl<T> Scalar for T
 where
-    T: Element + AsPrimitive<f64>,
+    T: Element + FloatCore + AsPrimitive<f64>,
     f64: AsPrimitive<T>,
 {
     fn of(value: f64) -> Self {
@@ -54,13 +62,21 @@ where
 
 /// The plans of one layer with constant weights.
 pub(crate) struct PackedLayer<T: Element> {
-    /// Missing where the size of an image is the same in every run.
+    /// Missing where one set serves every run.
     source: Option<Source<T>>,
-    /// Each with the number of elements of an image that it was packed for.
-    sets: Mutex<Vec<(usize, Arc<PlanCache<T>>)>>,
+    /// The last one is the newest.
+    sets: Mutex<Vec<Set<T>>>,
 }
 
-/// What weights are packed from when an image of another size comes.
+/// Packed weights, and their plans.
+#[derive(Clone)]
+struct Set<T: Element> {
+    /// The shape of X that it was packed for.
+    x_shape: Vec<usize>,
+    cache: Arc<PlanCache<T>>,
+}
+
+/// What weights are packed from when X of another shape comes.
 struct Source<T: Element> {
     planner: Planner,
     operator: Operator,
@@ -73,41 +89,45 @@ pub(crate) struct Planned<T: Element> {
     pub(crate) cache: Arc<PlanCache<T>>,
 }
 
-/// The number of elements of one image of X.
-fn image_len(x_shape: &[usize]) -> usize {
-    x_shape.iter().skip(1).product()
+/// The shape of one image of X.
+fn image(x_shape: &[usize]) -> &[usize] {
+    x_shape.get(1..).unwrap_or_default()
 }
 
-fn is_near(len: usize, other: usize) -> bool {
-    len.max(other) <= MOST_RATIO * len.min(other)
+/// How often one image has the elements of the other, whichever is the larger one.
+fn ratio(image: &[usize], other: &[usize]) -> f64 {
+    let len = |image: &[usize]| image.iter().map(|size| *size as f64).product::<f64>().max(1.0);
+    let (one, other) = (len(image), len(other));
+    one.max(other) / one.min(other)
 }
 
 impl<T: Element> PackedLayer<T> {
     /// Of weights that are packed, for X whose images all have the size of this shape's.
     pub(crate) fn of_size(cache: Arc<PlanCache<T>>, x_shape: &[usize]) -> Self {
-        Self { source: None, sets: Mutex::new(vec![(image_len(x_shape), cache)]) }
+        Self { source: None, sets: Mutex::new(vec![Set { x_shape: x_shape.to_vec(), cache }]) }
     }
 
     /// Packs when X is there.
     pub(crate) fn of_any_size(planner: Planner, operator: Operator, constants: Constants<'_, T>) -> Self {
-        let constants = constants.into_owned();
-        Self { source: Some(Source { planner, operator, constants }), sets: Mutex::default() }
+        Self { source: None, sets: Mutex::default() }.or_packed_anew(planner, operator, constants)
     }
 
-    /// The plan for X of a shape.
+    /// The same, and packs for shapes that the weights at hand cannot serve.
+    pub(crate) fn or_packed_anew(self, planner: Planner, operator: Operator, constants: Constants<'_, T>) -> Self {
+        let source = Source { planner, operator, constants: constants.into_owned() };
+        Self { source: Some(source), ..self }
+    }
+
+    /// The plan for X of a shape: over weights that are packed, or over new ones where these cannot
+    /// serve this shape within the limits.
     pub(crate) fn plan(&self, x_shape: &[usize]) -> Result<Planned<T>> {
-        let len = image_len(x_shape);
-        let found = self.nearest(len);
-        let Some(source) = &self.source else {
-            let cache = found.ok_or_else(|| Failure::other("a layer without weights"))?;
-            return Ok(Planned { plan: cache.plan(x_shape)?, cache });
-        };
-        if let Some(cache) = found {
+        for cache in self.candidates(x_shape) {
             match cache.plan(x_shape) {
-                Err(error) if error.kind() == ErrorKind::PackedMismatch => {}
+                Err(error) if self.source.is_some() && is_of_the_packed(error.kind()) => {}
                 plan => return Ok(Planned { plan: plan?, cache }),
             }
         }
+        let source = self.source.as_ref().ok_or_else(|| Failure::other("a layer without weights"))?;
         let usual = with_an_image(x_shape.to_vec());
         let cache = Arc::new(pack(&source.planner, &source.operator, &usual, &source.constants)?);
         let plan = cache.plan(x_shape)?;
@@ -117,19 +137,33 @@ impl<T: Element> PackedLayer<T> {
         if sets.len() >= MOST_SETS {
             sets.remove(0);
         }
-        sets.push((len, cache.clone()));
+        sets.push(Set { x_shape: x_shape.to_vec(), cache: cache.clone() });
         drop(sets);
         Ok(Planned { plan, cache })
     }
 
-    /// The set that was packed for the size nearest to that of an image, unless another one should
-    /// be packed.
-    fn nearest(&self, len: usize) -> Option<Arc<PlanCache<T>>> {
-        let sets = lock(&self.sets);
-        let (usual, cache) = sets.iter().min_by_key(|(usual, _)| len.max(*usual) / len.min(*usual).max(1))?;
-        let fits = self.source.is_none() || is_near(*usual, len) || sets.len() >= MOST_SETS;
-        fits.then(|| cache.clone())
+    /// The sets that may serve X of a shape, the best one first: the one that was packed for this shape,
+    /// then one for such images, then those for others, by the sizes of these. Where there is room for
+    /// another set, sizes that differ much are left out.
+    fn candidates(&self, x_shape: &[usize]) -> impl Iterator<Item = Arc<PlanCache<T>>> {
+        let mut sets = lock(&self.sets).clone();
+        if self.source.is_some() && sets.len() < MOST_SETS {
+            sets.retain(|set| ratio(image(&set.x_shape), image(x_shape)) <= MOST_RATIO);
+        }
+        sets.sort_by(|one, other| {
+            let key = |Set { x_shape: other, .. }: &Set<T>| {
+                (other != x_shape, image(other) != image(x_shape), ratio(image(other), image(x_shape)))
+            };
+            key(one).partial_cmp(&key(other)).expect("ratios are numbers")
+        });
+        sets.into_iter().map(|set| set.cache)
     }
+}
+
+/// Whether the fault is that of the weights at hand, so that others may serve: their layout is not
+/// what the shape needs, or an algorithm that reads it exceeds the limit.
+fn is_of_the_packed(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::PackedMismatch | ErrorKind::Workspace)
 }
 
 /// The shape of X, with one image where there is none: weights are packed for that.
@@ -183,37 +217,83 @@ impl Affine {
         })
     }
 
-    /// Puts the factors into W, and the rest into the bias.
-    pub(crate) fn fold_into<T: Scalar>(
+    /// Puts the factors into W, and the rest into the bias. `None` where that changes results by more
+    /// than roundings: a number is not finite, or has lost digits as a subnormal one; or where there
+    /// is not one number for each channel.
+    fn fold_into<'c, T: Scalar>(
         &self,
-        constants: &mut Constants<'_, T>,
-        operator: &Operator,
-        group: usize,
-    ) -> Result<()> {
-        let channels = OutputChannels::of(operator, group);
+        mut constants: Constants<'c, T>,
+        channels: &OutputChannels,
+    ) -> Option<Constants<'c, T>> {
         let of_channels = |values: &[f64]| match *values {
-            [one] if self.is_broadcast => Ok(vec![one; channels.count]),
-            _ if values.len() == channels.count => Ok(values.to_vec()),
-            _ => Err(Failure::invalid(format_args!(
-                "{}: the constants of the BatchNormalization behind it must have {} elements, one for each channel",
-                operator.op_name(),
-                channels.count
-            ))),
+            [one] if self.is_broadcast => Some(vec![one; channels.count]),
+            _ => (values.len() == channels.count).then(|| values.to_vec()),
         };
         let (factors, means, shifts) =
             (of_channels(&self.factors)?, of_channels(&self.means)?, of_channels(&self.shifts)?);
         for (i, w) in constants.w.to_mut().iter_mut().enumerate() {
-            let own: f64 = (*w).as_();
-            *w = T::of(own * factors[channels.of_weight(i)]);
+            let own = T::exactly((*w).as_())?;
+            *w = T::exactly(product(own.as_(), factors[channels.of_weight(i)])?)?;
         }
         let bias = constants.bias.take();
         let bias = (0..channels.count).map(|m| {
-            let own: f64 = bias.as_ref().map_or(0.0, |bias| bias[m].as_());
-            T::of((own - means[m]) * factors[m] + shifts[m])
+            let own = bias.as_ref().map_or(Some(T::zero()), |bias| T::exactly((*bias.get(m)?).as_()))?;
+            T::exactly(product(own.as_() - means[m], factors[m])? + shifts[m])
         });
-        constants.bias = Some(bias.collect::<Vec<_>>().into());
-        Ok(())
+        constants.bias = Some(bias.collect::<Option<Vec<_>>>()?.into());
+        Some(constants)
     }
+}
+
+/// The product, if it is finite and has all its digits.
+fn product(one: f64, other: f64) -> Option<f64> {
+    let product = one * other;
+    (product.is_normal() || (product == 0.0 && (one == 0.0 || other == 0.0))).then_some(product)
+}
+
+/// Puts scalings into W and the bias, one after the other; `None` where that changes results by more
+/// than roundings.
+pub(crate) fn folded<'c, T: Scalar>(
+    constants: Constants<'c, T>,
+    scalings: &[Affine],
+    channels: &OutputChannels,
+) -> Option<Constants<'c, T>> {
+    scalings.iter().try_fold(constants, |constants, scaling| scaling.fold_into(constants, channels))
+}
+
+/// Whether scalings can be [`folded`]. It reads W once, and copies nothing.
+pub(crate) fn can_fold<T: Scalar>(
+    constants: &Constants<'_, T>,
+    scalings: &[Affine],
+    channels: &OutputChannels,
+) -> bool {
+    let (extremes, of_extremes) = extremes(constants, channels);
+    folded(extremes, scalings, &of_extremes).is_some()
+}
+
+/// The constants of a layer that has only two weights in each channel: the smallest one and the largest
+/// one of this layer, without their signs and without zeros. What scales these well scales all.
+fn extremes<T: Scalar>(
+    constants: &Constants<'_, T>,
+    channels: &OutputChannels,
+) -> (Constants<'static, T>, OutputChannels) {
+    let mut w = vec![T::zero(); 2 * channels.count];
+    for (i, weights) in constants.w.chunks(channels.step).enumerate() {
+        let at = 2 * channels.of_weight(i * channels.step);
+        let [least, most] = &mut w[at..at + 2] else { unreachable!("two weights") };
+        for weight in weights.iter().map(|weight| weight.abs()).filter(|weight| !weight.is_zero()) {
+            if least.is_zero() || weight < *least {
+                *least = weight;
+            }
+            // NaN is the largest one.
+            if weight.is_nan() || weight > *most {
+                *most = weight;
+            }
+        }
+    }
+    let bias = constants.bias.as_ref().map(|bias| bias.to_vec().into());
+    let count = channels.count;
+    (Constants { w: w.into(), bias }, OutputChannels { count, in_group: count, step: 2, group_step: usize::MAX })
 }
 
 /// Which output channel an element of W belongs to.
@@ -228,20 +308,23 @@ pub(crate) struct OutputChannels {
 }
 
 impl OutputChannels {
-    /// W is `(M, C / group, k...)` for Conv, and `(C, M / group, k...)` for ConvTranspose.
-    pub(crate) fn of(operator: &Operator, group: usize) -> Self {
-        let (shape, group) = (operator.weight_shape(), group.max(1));
-        let taps: usize = shape.iter().skip(2).product();
-        let (rows, columns) = (shape[0], shape[1]);
-        match operator {
+    /// W is `(M, C / group, k...)` for Conv, and `(C, M / group, k...)` for ConvTranspose. `None` if the
+    /// groups do not divide it, and if it has no elements.
+    pub(crate) fn of(operator: &Operator, group: usize) -> Option<Self> {
+        let (&[rows, columns, ref kernel @ ..], group) = (operator.weight_shape(), group.max(1)) else { return None };
+        let taps: usize = kernel.iter().product();
+        if !rows.is_multiple_of(group) || rows.min(columns).min(taps) == 0 {
+            return None;
+        }
+        Some(match operator {
             Operator::ConvTranspose(_) => Self {
                 count: columns * group,
                 in_group: columns,
-                step: taps.max(1),
-                group_step: (rows / group * columns * taps).max(1),
+                step: taps,
+                group_step: rows / group * columns * taps,
             },
-            _ => Self { count: rows, in_group: rows, step: (columns * taps).max(1), group_step: usize::MAX },
-        }
+            _ => Self { count: rows, in_group: rows, step: columns * taps, group_step: usize::MAX },
+        })
     }
 
     fn of_weight(&self, i: usize) -> usize {
@@ -302,10 +385,10 @@ mod tests {
 
     #[test]
     fn weights_know_their_output_channel() {
-        let conv = OutputChannels::of(&Conv::new([4, 3, 2]).into(), 2);
+        let conv = OutputChannels::of(&Conv::new([4, 3, 2]).into(), 2).unwrap();
         assert_eq!([0, 5, 6, 23].map(|i| conv.of_weight(i)), [0, 0, 1, 3]);
         // 4 input channels in 2 groups, 3 output channels in each, 2 taps.
-        let transposed = OutputChannels::of(&ConvTranspose::new([4, 3, 2]).group(2).into(), 2);
+        let transposed = OutputChannels::of(&ConvTranspose::new([4, 3, 2]).group(2).into(), 2).unwrap();
         assert_eq!(transposed.count, 6);
         assert_eq!([0, 2, 5, 6, 11, 12, 17, 23].map(|i| transposed.of_weight(i)), [0, 1, 2, 0, 2, 3, 5, 5]);
     }
@@ -355,5 +438,108 @@ mod tests {
             set(size);
         }
         assert!(lock(&layer.sets).len() <= MOST_SETS);
+    }
+
+    #[test]
+    fn sets_that_exceed_the_limit_for_a_size_are_packed_anew_and_few_are_kept() {
+        let constants = Constants { w: vec![0.5_f32; 6 * 4 * 9].into(), bias: None };
+        let operator = Operator::from(Conv::new([6, 4, 3, 3]).pads([1, 1, 1, 1]));
+        for limit in (0..9000).step_by(500) {
+            let planner = Planner::new().isa(convoke::Isa::Portable).workspace_limit(limit);
+            let layer = PackedLayer::of_any_size(planner, operator.clone(), constants.clone());
+            let plan = |size: usize| layer.plan(&[1, 4, size, size]).unwrap();
+            for size in (8..24).chain([8, 40, 9]) {
+                assert!(plan(size).plan.workspace_bytes() <= limit);
+                assert!(lock(&layer.sets).len() <= MOST_SETS);
+            }
+            // Sizes in turns find the sets that were packed for them.
+            let (one, other) = (plan(8).cache, plan(9).cache);
+            assert!(Arc::ptr_eq(&one, &plan(8).cache) && Arc::ptr_eq(&other, &plan(9).cache));
+        }
+    }
+
+    #[test]
+    fn sets_that_exceed_the_limit_for_a_batch_are_packed_anew() {
+        let constants = Constants { w: vec![0.5_f32; 16].into(), bias: None };
+        let operator = Operator::from(Conv::new([1, 1, 4, 4]));
+        let shapes = [1, 2, 3, 8, 33, 1, 33].map(|images| [images, 1, 15, 15]);
+        let mut refused = 0;
+        for limit in (0..8000).step_by(250) {
+            let planner = Planner::new().isa(convoke::Isa::Portable).threads(2).workspace_limit(limit);
+            let cache = || Arc::new(pack(&planner, &operator, &shapes[0], &constants).unwrap());
+            let alone = PackedLayer::of_size(cache(), &shapes[0]);
+            refused += shapes.iter().filter(|shape| alone.plan(*shape).is_err()).count();
+            let layer = PackedLayer::of_size(cache(), &shapes[0]);
+            let layer = layer.or_packed_anew(planner.clone(), operator.clone(), constants.clone());
+            for shape in &shapes {
+                let planned = layer.plan(shape).unwrap();
+                assert!(planned.plan.workspace_bytes() <= limit);
+                assert!(Arc::ptr_eq(&planned.cache, &layer.plan(shape).unwrap().cache));
+            }
+        }
+        assert!(refused > 0, "one set serves all: another layer shows more");
+    }
+
+    #[test]
+    fn the_set_of_the_same_size_comes_before_others() {
+        let constants = Constants { w: vec![0.5_f32; 6 * 4 * 9].into(), bias: None };
+        let operator = Operator::from(Conv::new([6, 4, 3, 3]).pads([1, 1, 1, 1]));
+        let layer = PackedLayer::of_any_size(Planner::new(), operator.clone(), constants.clone());
+        let pack = |size: usize| {
+            let x_shape = [1, 4, size, size];
+            let source = layer.source.as_ref().unwrap();
+            let cache = Arc::new(pack(&source.planner, &operator, &x_shape, &constants).unwrap());
+            lock(&layer.sets).push(Set { x_shape: x_shape.to_vec(), cache: cache.clone() });
+            cache
+        };
+        let sets = [8, 9, 12, 40].map(pack);
+        for (size, order) in [(8, [0, 1, 2, 3]), (9, [1, 0, 2, 3]), (13, [2, 1, 0, 3]), (40, [3, 2, 1, 0])] {
+            let found: Vec<_> = layer.candidates(&[3, 4, size, size]).collect();
+            assert!(found.iter().zip(order).all(|(found, at)| Arc::ptr_eq(found, &sets[at])), "{size}");
+        }
+    }
+
+    /// What the smallest and the largest weight of a channel say is what all of them say.
+    #[test]
+    fn extremes_fold_as_all_weights_do() {
+        let numbers = [0.0, -0.0, 1.0, -3e38, 1e-30, -1.5e-38, 1e-40, f32::INFINITY, f32::NAN, 2.5e19];
+        let mut state = 1_u32;
+        let mut next = |count: usize| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) as usize % count
+        };
+        let operators =
+            [(Operator::from(Conv::new([4, 3, 2])), 2), (Operator::from(ConvTranspose::new([4, 3, 2]).group(2)), 2)];
+        let mut folds = [0, 0];
+        for i in 0..4000 {
+            let (operator, group) = &operators[i % 2];
+            let channels = OutputChannels::of(operator, *group).unwrap();
+            // Mostly harmless numbers, so that both answers are frequent.
+            let mut number =
+                |odd: usize| if next(odd) == 0 { numbers[next(numbers.len())] } else { 1.0 + next(9) as f32 };
+            let w: Vec<f32> = (0..24).map(|_| number(40)).collect();
+            let bias: Vec<f32> = (0..channels.count).map(|_| number(40)).collect();
+            let constants = Constants { w: w.into(), bias: (i % 3 > 0).then(|| bias.into()) };
+            let mut scaling = |count: usize| Affine {
+                is_broadcast: count == 1,
+                factors: (0..count).map(|_| f64::from(number(10))).collect(),
+                means: vec![f64::from(number(20)); count],
+                shifts: vec![f64::from(number(20)); count],
+            };
+            let scalings = [scaling(channels.count), scaling(1)];
+            let all = folded(constants.clone(), &scalings, &channels).is_some();
+            assert_eq!(can_fold(&constants, &scalings, &channels), all, "{:?} {:?}", constants.w, constants.bias);
+            folds[usize::from(all)] += 1;
+        }
+        assert!(folds.iter().all(|count| *count > 400), "{folds:?}");
+    }
+
+    #[test]
+    fn groups_that_do_not_divide_and_empty_weights_have_no_channels() {
+        let of = |operator: Operator, group| OutputChannels::of(&operator, group).is_none();
+        assert!(of(ConvTranspose::new([5, 3, 2]).into(), 2));
+        assert!(of(Conv::new([usize::MAX / 2, 0, 3]).into(), 1));
+        assert!(of(ConvTranspose::new([0, usize::MAX / 2, 3]).into(), 4));
+        assert!(of(Conv::new([4, 2, 0]).into(), 1));
     }
 }

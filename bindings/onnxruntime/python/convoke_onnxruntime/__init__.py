@@ -21,10 +21,18 @@ PROVIDER = "Convoke"
 """The provider's name, as in ``InferenceSession.get_providers()``."""
 
 _REGISTERED_AS = "convoke"
+# An entry of a session's configuration that says that the provider was added. Copies of the options have it, too.
+_ADDED = "convoke_onnxruntime.added"
+# Threads that a layer is split for, at most, where the number is onnxruntime's.
+_MOST_THREADS = 1024
 # The smallest model that onnxruntime takes: a graph "trial" whose float input x is its output.
 _TRIAL = b"\x08\x08:\x1d\x12\x05trialZ\x09\x0a\x01x\x12\x04\x0a\x02\x08\x01b\x09\x0a\x01x\x12\x04\x0a\x02\x08\x01B\x02\x10\x0d"
 _lock = threading.Lock()
 _registered = False
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def library_path() -> pathlib.Path:
@@ -78,26 +86,42 @@ def add_to(
 
     Nodes that convoke does not take run on onnxruntime's own provider. The README describes the
     options. What is ``None`` has its default; ``threads`` is then the options'
-    ``intra_op_num_threads``, which must be set before.
+    ``intra_op_num_threads``, which must be set before, but at most 1024.
 
-    Returns the same options. Raises ``ValueError`` for a value that cannot be.
+    Returns the same options. Raises ``ValueError`` for a value that cannot be, and for options to
+    which the provider was added before.
     """
+    if _is_added(session_options):
+        raise ValueError("convoke: add_to was called with these session options before; a session has the provider once")
     if threads is None and session_options.intra_op_num_threads > 0:
-        threads = session_options.intra_op_num_threads
+        threads = min(session_options.intra_op_num_threads, _MOST_THREADS)
     chosen = {
         "threads": threads,
         "accuracy": accuracy,
         "isa": isa,
         "workspace_limit": workspace_limit,
         "tuning_file": tuning_file,
-        "tune": None if tune is None else int(tune),
-        "share_weights": None if share_weights is None else int(share_weights),
+        "tune": _switch(tune),
+        "share_weights": _switch(share_weights),
         "log_level": log_level,
     }
     texts = {name: str(value) for name, value in chosen.items() if value is not None}
     _try(texts, session_options.use_per_session_threads)
     session_options.add_provider_for_devices(devices(), texts)
+    session_options.add_session_config_entry(_ADDED, "1")
     return session_options
+
+
+def _is_added(session_options: onnxruntime.SessionOptions) -> bool:
+    try:
+        return session_options.get_session_config_entry(_ADDED) == "1"
+    except RuntimeError:  # There is no such entry.
+        return False
+
+
+def _switch(value: bool | None) -> str | None:
+    """An option that is off or on, as the library reads it. The library refuses other values."""
+    return {"None": None, "False": "0", "True": "1"}.get(str(value), str(value))
 
 
 def _try(texts: dict[str, str], use_per_session_threads: bool) -> None:
