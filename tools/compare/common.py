@@ -9,10 +9,12 @@ import math
 import os
 import pathlib
 import queue
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -283,6 +285,13 @@ DARK = {
     "#ffffff": "#16181c", "#000000": "#e8e8e8", "#dddddd": "#3c4046", "#555555": "#b0b0b0", "#666666": "#b0b0b0", "#0072b2": "#3294d8", "#aa0000": "#ff6b6b",
     "#ff0000": "#ff6b6b",
 }
+
+
+def caption(figure, lines):
+    """Writes facts below a picture, which may be seen without the page around it."""
+    # A number stays in the line of its name.
+    facts = [textwrap.fill(re.sub(r" (?=\d)", "\u00a0", line), 84, break_long_words=False) for line in lines]
+    figure.supxlabel("\n".join(facts), x=0.01, ha="left", fontsize=7.5, color="#555555")
 
 
 def save(figure, path):
