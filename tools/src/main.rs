@@ -7,6 +7,7 @@
 
 mod assembly;
 mod commands;
+mod cpu;
 #[cfg(feature = "infer")]
 mod infer;
 mod interrupt;

@@ -14,7 +14,7 @@ use convoke_tools::shapes::{Layer, flops, parse_op};
 use convoke_tools::timing::Timing;
 use serde::{Deserialize, Serialize};
 
-use super::Verdict;
+use super::{Verdict, warn_of_build};
 use crate::options::{Choice, Team, parse_threads};
 use crate::session::ensure_fits;
 
@@ -135,6 +135,7 @@ enum Answer {
 
 /// Answers requests until standard input ends.
 pub(crate) fn run(args: &WorkerArgs) -> Result<Verdict> {
+    warn_of_build();
     let mut worker = Worker { choice: args.choice.clone(), teams: HashMap::new() };
     let mut output = io::stdout().lock();
     for line in io::stdin().lock().lines() {
