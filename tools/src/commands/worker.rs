@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use convoke::Workspace;
 use convoke_tools::data::tensor;
+use convoke_tools::files;
 use convoke_tools::shapes::{Layer, flops, parse_op};
 use convoke_tools::timing::Timing;
 use serde::{Deserialize, Serialize};
@@ -197,7 +198,7 @@ impl Worker {
 /// Reads a file of `len` little-endian floats.
 fn read(dir: &Path, file: &str, len: usize) -> Result<Vec<f32>> {
     let path = dir.join(file);
-    let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+    let bytes = files::read(&path, files::TENSOR)?;
     let (values, rest) = bytes.as_chunks();
     let fits = values.len() == len && rest.is_empty();
     ensure!(fits, "{}: {} bytes, expected {len} floats of 4 bytes", path.display(), bytes.len());
