@@ -8,8 +8,6 @@
 mod assembly;
 mod commands;
 mod cpu;
-#[cfg(feature = "infer")]
-mod infer;
 mod interrupt;
 mod machine;
 mod model;
@@ -44,7 +42,7 @@ enum Command {
     Regret(regret::RegretArgs),
     OnnxTest(onnx_test::OnnxTestArgs),
     Worker(worker::WorkerArgs),
-    Explain(explain::ExplainArgs),
+    Explain(Box<explain::ExplainArgs>),
     Kernels(kernels::KernelsArgs),
     Plans(plans::PlansArgs),
     Disasm(disasm::DisasmArgs),
