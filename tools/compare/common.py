@@ -25,6 +25,8 @@ LABELS = {
 }
 # Deaths and time-outs in a row after which a library is given up.
 PATIENCE = 3
+# Characters that are read of a file that the user names. A device has no end.
+MOST_CHARACTERS = 1 << 26
 # Exit status after Ctrl-C, as in shells.
 INTERRUPTED = 130
 
@@ -259,7 +261,11 @@ def write_files(folder, files):
 def earlier(path, *shows):
     """The data of an earlier run, which these functions can show."""
     try:
-        data = json.loads(path.read_text())
+        with open(path) as file:
+            text = file.read(MOST_CHARACTERS + 1)
+        if len(text) > MOST_CHARACTERS:
+            sys.exit(f"{path} has more than {MOST_CHARACTERS} characters, which are the most that is read")
+        data = json.loads(text)
         for show in shows:
             show(data)
     except OSError as error:

@@ -196,6 +196,8 @@ class Options(unittest.TestCase):
             (["--peers", "openvino"], "all are compared with onnxruntime"),
             (["--from", "no/such.json"], "no/such.json: No such file"),
             (["--from", __file__], "is not a result of this version"),
+            (["--from", "/dev/zero"], "/dev/zero has more than 67108864 characters"),
+            (["--from", "/tmp"], "/tmp: Is a directory"),
         ]:
             done = subprocess.run([sys.executable, str(common.HERE / "networks.py"), *arguments], capture_output=True, text=True)
             self.assertNotEqual(done.returncode, 0)
