@@ -1,5 +1,5 @@
-//! Gives the tools the version of the compiler, and the commit if git knows it. Reports print
-//! both.
+//! Gives the tools the version of the compiler, the commit if git knows it, and the level of
+//! optimisation. Reports print the first two, and warn if the last one is too low.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +12,8 @@ fn main() {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = output(Command::new(rustc).arg("--version"));
     println!("cargo::rustc-env=CONVOKE_TOOLS_RUSTC={}", version.as_deref().unwrap_or("rustc, version unknown"));
+
+    println!("cargo::rustc-env=CONVOKE_TOOLS_OPT_LEVEL={}", std::env::var("OPT_LEVEL").unwrap_or_default());
 
     // Git's files that a commit or a checkout changes. Cargo would take a missing file for a
     // changed one in each build.

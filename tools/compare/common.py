@@ -9,10 +9,12 @@ import math
 import os
 import pathlib
 import queue
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -23,6 +25,8 @@ LABELS = {
 }
 # Deaths and time-outs in a row after which a library is given up.
 PATIENCE = 3
+# Characters that are read of a file that the user names. A device has no end.
+MOST_CHARACTERS = 1 << 26
 # Exit status after Ctrl-C, as in shells.
 INTERRUPTED = 130
 
@@ -257,7 +261,11 @@ def write_files(folder, files):
 def earlier(path, *shows):
     """The data of an earlier run, which these functions can show."""
     try:
-        data = json.loads(path.read_text())
+        with open(path) as file:
+            text = file.read(MOST_CHARACTERS + 1)
+        if len(text) > MOST_CHARACTERS:
+            sys.exit(f"{path} has more than {MOST_CHARACTERS} characters, which are the most that is read")
+        data = json.loads(text)
         for show in shows:
             show(data)
     except OSError as error:
@@ -283,6 +291,13 @@ DARK = {
     "#ffffff": "#16181c", "#000000": "#e8e8e8", "#dddddd": "#3c4046", "#555555": "#b0b0b0", "#666666": "#b0b0b0", "#0072b2": "#3294d8", "#aa0000": "#ff6b6b",
     "#ff0000": "#ff6b6b",
 }
+
+
+def caption(figure, lines):
+    """Writes facts below a picture, which may be seen without the page around it."""
+    # A number stays in the line of its name.
+    facts = [textwrap.fill(re.sub(r" (?=\d)", "\u00a0", line), 84, break_long_words=False) for line in lines]
+    figure.supxlabel("\n".join(facts), x=0.01, ha="left", fontsize=7.5, color="#555555")
 
 
 def save(figure, path):

@@ -17,16 +17,14 @@ import json
 import math
 import os
 import pathlib
-import re
 import signal
 import sys
 import tempfile
-import textwrap
 
 import numpy as np
 from common import (
-    HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, check_options, earlier, installed, load_line, machine, machine_line, measuring, plots, replace,
-    save, summary, tool, versions_line, write_files,
+    HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, caption, check_options, earlier, installed, load_line, machine, machine_line, measuring, plots,
+    replace, save, summary, tool, versions_line, write_files,
 )
 from tqdm import tqdm
 
@@ -295,9 +293,7 @@ def picture(data, path):
     axes.set_xlabel("GFLOP/s by the definition; Winograd makes\nfewer multiply-adds, and may exceed the peak", fontsize=8)
     axes.grid(axis="x", color="#dddddd")
     axes.set_axisbelow(True)
-    # A number stays in the line of its name.
-    facts = [textwrap.fill(re.sub(r" (?=\d)", "\u00a0", line), 84, break_long_words=False) for line in conditions(data)[:2]]
-    figure.supxlabel("\n".join(facts), x=0.01, ha="left", fontsize=7.5, color="#555555")
+    caption(figure, conditions(data)[:2])
     figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize=8, columnspacing=1)
     save(figure, path)
     plt.close(figure)

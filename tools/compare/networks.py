@@ -26,8 +26,8 @@ import tempfile
 
 import numpy as np
 from common import (
-    HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, check_options, earlier, installed, load_line, machine, machine_line, mean, measuring, plots,
-    replace, save, summary, versions_line, write_files,
+    HERE, INTERRUPTED, LABELS, ROOT, Worker, add_options, caption, check_options, earlier, installed, load_line, machine, machine_line, mean, measuring,
+    plots, replace, save, summary, versions_line, write_files,
 )
 from tqdm import tqdm
 
@@ -301,7 +301,7 @@ def picture(data, path):
     networks = sorted((result["network"] for result in data["results"]), key=lambda network: -speeds.get(network, 0))
     names = [name for name in data["names"] if name != "onnxruntime"]
     colours = {"convoke": "#0072b2", "openvino": "#e69f00", "ncnn": "#009e73", "mnn": "#cc79a7"}
-    figure, axes = plt.subplots(figsize=(5.2, 1.1 + (0.13 * len(names) + 0.09) * len(networks)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(5.2, 1.8 + (0.13 * len(names) + 0.09) * len(networks)), layout="constrained")
     group = 0.86  # of the distance from network to network
     thickness = group / len(names)
     for network, name, value, text in shown:
@@ -334,6 +334,7 @@ def picture(data, path):
         axes.spines[side].set_visible(False)
     handles = [plt.Rectangle((0, 0), 1, 1, color=colours[name], label=TITLES[name]) for name in names]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(names), frameon=False, fontsize=8, columnspacing=1, handlelength=1.2)
+    caption(figure, conditions(data)[:2])
     save(figure, path)
     plt.close(figure)
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -153,6 +154,8 @@ class Files(unittest.TestCase):
         # matplotlib writes each text as a comment before its outlines.
         for text in ("one", "two", "2.00", "0.50", "wrong", "failed", "not taken", "OpenVINO"):
             self.assertIn(f"<!-- {text} -->", first)
+        for fact in ("CPU, one core of\u00a02", "convoke\u00a00 (rustc)", "2026-01-01"):
+            self.assertTrue(re.search(f"<!-- .*{re.escape(fact)}.* -->", first), f"the picture says where it is from: {fact}")
 
     def test_a_page_gets_the_block_between_its_markers(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -193,6 +196,8 @@ class Options(unittest.TestCase):
             (["--peers", "openvino"], "all are compared with onnxruntime"),
             (["--from", "no/such.json"], "no/such.json: No such file"),
             (["--from", __file__], "is not a result of this version"),
+            (["--from", "/dev/zero"], "/dev/zero has more than 67108864 characters"),
+            (["--from", "/tmp"], "/tmp: Is a directory"),
         ]:
             done = subprocess.run([sys.executable, str(common.HERE / "networks.py"), *arguments], capture_output=True, text=True)
             self.assertNotEqual(done.returncode, 0)

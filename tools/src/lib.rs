@@ -2,6 +2,7 @@
 //!
 //! * [`shapes`]: the layers of published networks (`benches/shapes/*.csv`);
 //! * [`onnx`]: ONNX test folders, read with prost;
+//! * [`files`]: files that users name, up to a size;
 //! * [`data`]: deterministic operands of any element type;
 //! * [`check`]: a result against the reference, on a sample of its elements;
 //! * [`timing`]: repeated runs, their minimum and median;
@@ -17,6 +18,7 @@
 
 pub mod check;
 pub mod data;
+pub mod files;
 pub mod hard;
 pub mod kernels;
 pub mod limits;

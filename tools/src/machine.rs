@@ -10,6 +10,7 @@ use convoke_tools::limits::{Caches, Level, Roof};
 use serde::Serialize;
 use sysinfo::{MemoryRefreshKind, System};
 
+use crate::cpu;
 use crate::options::dtype_name;
 use crate::output::text::{bytes, wrapped};
 
@@ -56,7 +57,7 @@ impl Machine {
         let Caches { l1, l2, l3 } = Caches::of_this_machine();
         let levels = |roof: &Roof| Level::ALL.map(|level| (level.to_string(), roof.bandwidth[level as usize]));
         Self {
-            cpu: cpu(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            cpu: cpu::name(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
             cores: cores(),
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
@@ -140,6 +141,14 @@ pub(crate) fn busy(load: f64) -> Option<String> {
     })
 }
 
+/// The text of a warning if times and limits are those of the build, and not of the machine.
+pub(crate) fn unoptimised(opt_level: &str, has_assertions: bool) -> Option<String> {
+    (has_assertions || !matches!(opt_level, "2" | "3")).then(|| {
+        let assertions = if has_assertions { " with debug assertions" } else { "" };
+        format!("these tools were built at opt-level {opt_level}{assertions}; times and limits mean nothing; build them with --release")
+    })
+}
+
 /// The text of a warning if there are more threads than CPUs, so that they wait for each other.
 pub(crate) fn crowded(threads: usize) -> Option<String> {
     let cores = cores();
@@ -168,44 +177,15 @@ pub(crate) fn free_memory() -> u64 {
     system.available_memory().min(container)
 }
 
-/// The CPU's name and numbers from the text of `/proc/cpuinfo`; without it, the architecture.
-fn cpu(cpuinfo: &str) -> String {
-    /// The keys of numbers that identify a CPU: those of x86, and those of Arm, which has no name
-    /// there.
-    const NUMBERS: [(&str, &str); 6] = [
-        ("cpu family", "family"),
-        ("model", "model"),
-        ("stepping", "stepping"),
-        ("CPU implementer", "implementer"),
-        ("CPU part", "part"),
-        ("CPU revision", "revision"),
-    ];
-    // Each CPU repeats the keys. Only the first CPU's values are used.
-    let value = |key: &str| {
-        let of_key =
-            |line: &'_ str| line.split_once(':').filter(|(k, _)| k.trim() == key).map(|(_, v)| v.trim().to_owned());
-        cpuinfo.lines().find_map(of_key)
-    };
-    let name = value("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let numbers = NUMBERS.iter().filter_map(|(key, short)| Some(format!("{short} {}", value(key)?)));
-    match numbers.collect::<Vec<_>>().join(" ") {
-        numbers if numbers.is_empty() => name,
-        numbers => format!("{name} ({numbers})"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn cpus_of_one_name_are_told_apart() {
-        let x86 = "processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nstepping\t: 1\n\nprocessor\t: 1\nmodel\t: 3\n";
-        assert_eq!(cpu(x86), "AMD EPYC (family 26 model 2 stepping 1)");
-        let arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\nCPU revision\t: 1\n";
-        let numbers = "(implementer 0x41 part 0xd40 revision 1)";
-        assert_eq!(cpu(arm), format!("{} {numbers}", std::env::consts::ARCH));
-        assert_eq!(cpu(""), std::env::consts::ARCH);
+    fn tools_without_optimisation_are_warned_of() {
+        assert_eq!(unoptimised("3", false), None);
+        assert!(unoptimised("3", true).unwrap().contains("opt-level 3 with debug assertions"));
+        assert!(unoptimised("0", false).unwrap().contains("opt-level 0; times"));
     }
 
     #[test]

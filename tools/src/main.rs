@@ -7,8 +7,7 @@
 
 mod assembly;
 mod commands;
-#[cfg(feature = "infer")]
-mod infer;
+mod cpu;
 mod interrupt;
 mod machine;
 mod model;
@@ -43,7 +42,7 @@ enum Command {
     Regret(regret::RegretArgs),
     OnnxTest(onnx_test::OnnxTestArgs),
     Worker(worker::WorkerArgs),
-    Explain(explain::ExplainArgs),
+    Explain(Box<explain::ExplainArgs>),
     Kernels(kernels::KernelsArgs),
     Plans(plans::PlansArgs),
     Disasm(disasm::DisasmArgs),

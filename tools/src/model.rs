@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use convoke_tools::files;
 use convoke_tools::onnx::graph::Graph;
+
+use crate::commands::warn;
 
 /// A model, and what it does not say about its sizes.
 #[derive(Debug, clap::Args)]
@@ -14,35 +16,41 @@ pub(crate) struct ModelArgs {
     /// The model
     #[arg(value_name = "MODEL.onnx")]
     model: PathBuf,
-    /// Size of a dimension for which the model has only a name, such as batch=1
+    #[command(flatten)]
+    sizes: Sizes,
+}
+
+/// The sizes that a model leaves open.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Sizes {
+    /// Size that the model leaves open, by its name or by input and axis: batch=1, x.0=1
     #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = parse_dim)]
     dims: Vec<(String, i64)>,
 }
 
 fn parse_dim(text: &str) -> Result<(String, i64)> {
-    let (name, size) = text.split_once('=').context("expected NAME=SIZE")?;
+    let (name, size) = text.rsplit_once('=').context("expected NAME=SIZE")?;
     let size = size.parse().ok().filter(|&size| size >= 0).context("expected NAME=SIZE with a size of 0 or more")?;
     Ok((name.to_owned(), size))
 }
 
 impl ModelArgs {
-    /// Reads the model. Shapes that it lacks are inferred, if these tools can do that.
+    /// Reads the model.
     pub(crate) fn graph(&self) -> Result<Graph> {
-        self.read().with_context(|| self.to_string())
+        self.sizes.graph_of(&self.model)
     }
+}
 
-    fn read(&self) -> Result<Graph> {
+impl Sizes {
+    /// Reads a model. A warning names the first value whose shape the model states wrongly.
+    pub(crate) fn graph_of(&self, model: &Path) -> Result<Graph> {
         let sizes: BTreeMap<_, _> = self.dims.iter().cloned().collect();
         ensure!(sizes.len() == self.dims.len(), "--dim names a dimension twice");
-        #[cfg_attr(not(feature = "infer"), expect(unused_mut, reason = "shapes are only added by inference"))]
-        let mut graph = Graph::decode(&fs::read(&self.model)?, sizes)?;
-        #[cfg(feature = "infer")]
-        if !graph.missing().is_empty()
-            && let Err(error) = crate::infer::shapes(&self.model, &mut graph)
-        {
-            use crate::options::BAD;
-            // Nodes with known shapes can be run without inference.
-            anstream::eprintln!("{BAD}warning:{BAD:#} no shapes are inferred: {error:#}");
+        let bytes = files::read(model, files::MODEL)?;
+        let graph = Graph::decode(&bytes, sizes).with_context(|| model.display().to_string())?;
+        if let [first, rest @ ..] = graph.conflicts() {
+            let more = if rest.is_empty() { String::new() } else { format!(", and {} more", rest.len()) };
+            warn(&format!("the model states wrong shapes: {first}{more}; what the nodes give is taken"));
         }
         Ok(graph)
     }

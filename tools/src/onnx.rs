@@ -6,6 +6,7 @@
 //! reads the convolutions of any model.
 
 pub mod graph;
+mod infer;
 pub mod proto;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use convoke::{Attribute, DType, Geometry, NodeInput, Operator, bf16, f16};
 use prost::Message;
 
 use crate::data::Scalar;
+use crate::files;
 use proto::{AttributeProto, AttributeType, DataType, ModelProto, NodeProto, TensorProto};
 
 /// The file that makes a folder a test.
@@ -82,7 +84,7 @@ impl OnnxTensor {
                 let from_typed = |bits| bf16::from_bits(bits as u16);
                 Elements::BF16(decode(raw_data, int32_data, bf16::from_le_bytes, from_typed)?)
             }
-            DataType::Undefined => bail!("tensor {:?}: element type {} is not supported", proto.name, proto.data_type),
+            _ => bail!("tensor {:?}: element type {} is not supported", proto.name, proto.data_type),
         };
         let tensor = Self { dims: proto.dims.clone(), elements };
         let len = tensor.shape()?.iter().try_fold(1_usize, |len, &dim| len.checked_mul(dim));
@@ -172,7 +174,7 @@ impl Model {
     /// element type.
     pub fn load(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(MODEL);
-        let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+        let bytes = files::read(&path, files::MODEL)?;
         Self::decode(folder, &bytes).with_context(|| path.display().to_string())
     }
 
@@ -292,8 +294,9 @@ fn is_onnx_domain(domain: &str) -> bool {
 /// # Errors
 /// The call fails if the file cannot be read or decoded.
 pub fn read_tensor(path: &Path) -> Result<OnnxTensor> {
-    let read = || OnnxTensor::from_proto(&TensorProto::decode(fs::read(path)?.as_slice())?);
-    read().with_context(|| path.display().to_string())
+    let bytes = files::read(path, files::TENSOR)?;
+    let decode = || OnnxTensor::from_proto(&TensorProto::decode(&bytes[..])?);
+    decode().with_context(|| path.display().to_string())
 }
 
 /// The folders at or below `root` that hold a `model.onnx`, in order.

@@ -410,7 +410,6 @@ fn network_without_shapes() -> GraphProto {
     }
 }
 
-#[cfg(feature = "infer")]
 #[test]
 fn profile_infers_the_shapes_that_a_model_lacks() {
     let dir = tempfile::tempdir().unwrap();
@@ -427,23 +426,115 @@ fn profile_infers_the_shapes_that_a_model_lacks() {
         ("up", "ConvTranspose 2x16x4x5 -> 2x3x8x10 k2x2 s2"),
     ];
     assert_eq!(found, expected);
-    assert_eq!((&profile["lacks_shapes"], profile["failed"].as_array().unwrap().len()), (&json!(false), 0));
+    assert_eq!(profile["failed"], json!([]));
     // Without the batch's size, no shape can be inferred.
     assert_bad_input(&["profile", path(&file), "--seconds", "0"], "--dim batch=1");
 }
 
-#[cfg(not(feature = "infer"))]
 #[test]
-fn profile_says_how_to_get_the_shapes_that_a_model_lacks() {
+fn sequence_and_explain_infer_the_shapes_that_a_model_lacks() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("model.onnx");
     fs::write(&file, common::model(network_without_shapes())).unwrap();
-    let output = run(&["profile", path(&file), "--seconds", "0", "--dim", "batch=2"]);
+    let output = run(&["sequence", path(&file), "--seconds", "0", "--dim", "batch=2", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let sequence: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(sequence["layers"][1]["geometry"], "Conv 2x8x4x5 -> 2x8x4x5 k3x3 p1");
+
+    let output = run(&["explain", "--model", path(&file), "--dim", "batch=2"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let first: Vec<_> = text.lines().filter(|line| !line.starts_with("picked ")).collect();
+    assert_eq!(first.len(), 3, "{text}");
+    assert!(first[1].starts_with("conv2: Conv 2x8x4x5 -> 2x8x4x5 k3x3 p1: "), "{text}");
+    let output = run(&["explain", "--model", path(&file)]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stdout(&output).contains("up: NOT PLANNED: ") && stdout(&output).contains("--dim batch=1"));
+    assert_bad_input(&["explain", "--model", path(&file), "--layer", "vgg16.1_1"], "cannot be used with");
+}
+
+#[test]
+fn what_cannot_be_inferred_is_named_and_the_rest_is_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.onnx");
+    let mut network = network_without_shapes();
+    network.node[2].op_type = "Odd".into();
+    fs::write(&file, common::model(network.clone())).unwrap();
+    let args = ["profile", path(&file), "--seconds", "0", "--dim", "batch=2"];
+    let output = run(&args);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("Conv 2x4x18x22 -> 2x8x9x11 k3x3 s2 p1"), "the first node is run: {text}");
-    assert!(text.contains("NOT RUN conv2: ") && text.contains("NOT RUN up: "), "{text}");
-    assert!(text.contains("onnx.shape_inference") && text.contains("--features infer"), "{text}");
+    for name in ["conv2", "up"] {
+        let line = text.lines().find(|line| line.starts_with(&format!("NOT RUN {name}: "))).unwrap();
+        assert!(line.contains("node \"pool\" (Odd)") && line.contains("value_info"), "{line}");
+    }
+    // What the model states wrongly is warned of.
+    network.node[2].op_type = "MaxPool".into();
+    network.value_info = vec![common::value("pool", &["batch", "8", "4", "9"])];
+    fs::write(&file, common::model(network)).unwrap();
+    let output = run(&args);
+    let warnings = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{warnings}");
+    assert!(warnings.contains("\"pool\" is [2, 8, 4, 9], and its node gives [2, 8, 4, 5]"), "{warnings}");
+}
+
+/// Every command that measures says that times of an unoptimised build mean nothing, on standard
+/// error alone.
+#[test]
+fn tools_without_optimisation_warn() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.onnx");
+    fs::write(&file, common::model(common::network())).unwrap();
+    let model = [path(&file), "--seconds", "0", "--dim", "batch=1", "--json"];
+    let commands: [&[&str]; 6] = [
+        &["report", "--filter", "enet.5x1", "--seconds", "0", "--json"],
+        &[&["profile"], &model[..]].concat(),
+        &[&["sequence"], &model[..]].concat(),
+        &["regret", "--layers", "1", "--seconds", "0", "--json"],
+        &["kernels", "--measure", "--isa", "portable"],
+        &["worker"],
+    ];
+    for command in commands {
+        let output = run(command);
+        let warnings = String::from_utf8_lossy(&output.stderr).matches("build them with --release").count();
+        assert_eq!(warnings, usize::from(cfg!(debug_assertions)), "{command:?}: {output:?}");
+        assert!(!stdout(&output).contains("--release"), "{command:?}");
+    }
+    for command in [&["report", "--list"][..], &["explain", "--layer", "vgg16.1_1"], &["kernels"]] {
+        assert!(!String::from_utf8_lossy(&run(command).stderr).contains("--release"), "{command:?} measures nothing");
+    }
+}
+
+/// Files that users name may have no end.
+#[cfg(unix)]
+#[test]
+fn files_without_an_end_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = path(dir.path());
+    let pipe = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for file in ["/dev/zero", "/dev/full", folder] {
+        for command in
+            [&["report", "--shapes", file][..], &["profile", file], &["sequence", file], &["explain", "--model", file]]
+        {
+            assert_bad_input(command, &format!("{file}: it is a folder or a device"));
+        }
+    }
+    let link = |name: &str, target: &str| std::os::unix::fs::symlink(target, dir.path().join(name)).unwrap();
+    Folder::conv().write(&dir.path().join("case"));
+    fs::remove_file(dir.path().join("case/test_data_set_0/input_0.pb")).unwrap();
+    link("case/test_data_set_0/input_0.pb", "/dev/zero");
+    let output = run(&["onnx-test", folder]);
+    assert!(stdout(&output).contains("input_0.pb: it is a folder or a device"), "{output:?}");
+    link("portable.txt", "/dev/full");
+    assert_bad_input(&["plans", "--isa", "portable", "--check", folder], "portable.txt: it is a folder or a device");
+    // A pipe is read, up to the same size.
+    for (writer, reason) in [("cat /dev/zero", "16777216 are the most"), ("echo name,op", "pipe")] {
+        let mut writer = Command::new("sh").args(["-c", &format!("{writer} > {}", path(&pipe))]).spawn().unwrap();
+        assert_bad_input(&["report", "--shapes", path(&pipe)], reason);
+        writer.wait().unwrap();
+    }
 }
 
 #[test]

@@ -1,14 +1,17 @@
-//! `explain`: shows what the planner picks for one layer, and why it rejects the other
-//! algorithms.
+//! `explain`: shows what the planner picks for one layer or for those of a model, and why it rejects
+//! the other algorithms.
+
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Operator};
+use convoke::{AutoPad, Conv, ConvTranspose, DType, Geometry, Operator, bf16, f16};
 use convoke_tools::data::Scalar;
 use convoke_tools::shapes::{self, LayerKind, describe, flops};
 
 use super::Verdict;
-use crate::options::{Choice, DTypeName, parse_threads, with_element};
+use crate::model::Sizes;
+use crate::options::{BAD, Choice, DTypeName, parse_threads};
 use crate::output::text::{line_width, show, wrapped};
 
 /// Show what the planner picks for a layer, and with --verbose why it rejects the rest
@@ -16,25 +19,35 @@ use crate::output::text::{line_width, show, wrapped};
 /// It prints two lines: the layer, and the pick with its estimated time and its workspace. With
 /// --verbose, it prints the blocking, the memory, the machine, and each other algorithm too.
 ///
-/// The layer is given by its shapes and ONNX attributes, or by the name of a built-in one:
+/// The layer is given by its shapes and ONNX attributes, or by the name of a built-in one. With
+/// --model, all Conv and ConvTranspose nodes of a model are explained; shapes that it does not state
+/// are inferred from its inputs:
 ///
 ///   explain conv --x 1,64,56,56 --w 64,64,3,3 --pads 1,1,1,1
 ///   explain conv-transpose --x 1,512,8,8 --w 512,256,4,4 --strides 2,2 --pads 1,1,1,1
 ///   explain --layer resnet50.c2.3x3
+///   explain --model model.onnx --dim batch=1
+///
+/// The exit status is 2 if a layer cannot be planned.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct ExplainArgs {
     /// The operator
-    #[arg(required_unless_present = "layer", ignore_case = true)]
+    #[arg(required_unless_present_any = ["layer", "model"], ignore_case = true)]
     op: Option<OpName>,
     /// A layer of the built-in list of published networks, by name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["op", "x", "w", "Attributes"])]
     layer: Option<String>,
+    /// All convolutions of a model
+    #[arg(long, value_name = "MODEL.onnx", conflicts_with_all = ["op", "layer", "x", "w", "Attributes", "dtype"])]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    sizes: Sizes,
     /// Shape of the input: N,C,spatial...
-    #[arg(long, value_name = "N,C,D..", value_delimiter = ',', required_unless_present = "layer")]
+    #[arg(long, value_name = "N,C,D..", value_delimiter = ',', required_unless_present_any = ["layer", "model"])]
     x: Vec<usize>,
     /// Shape of the weights: M,C/group,kernel... for conv, C,M/group,kernel... for conv-transpose
-    #[arg(long, value_name = "M,C,K..", value_delimiter = ',', required_unless_present = "layer")]
+    #[arg(long, value_name = "M,C,K..", value_delimiter = ',', required_unless_present_any = ["layer", "model"])]
     w: Vec<usize>,
     #[command(flatten)]
     attributes: Attributes,
@@ -132,13 +145,43 @@ impl ExplainArgs {
         Ok((operator, self.x.clone()))
     }
 
-    fn explain<T: Scalar>(&self) -> Result<String> {
+    /// The explanation of the layer, or of the model's layers, and whether all could be planned.
+    fn text(&self) -> Result<(String, Verdict)> {
+        if let Some(model) = &self.model {
+            return self.model_text(model);
+        }
         let (operator, x) = self.layer()?;
+        Ok((self.explain(self.dtype.into(), operator, &x)?, Verdict::Good))
+    }
+
+    fn model_text(&self, model: &Path) -> Result<(String, Verdict)> {
+        let (mut texts, mut verdict) = (Vec::new(), Verdict::Good);
+        for (name, node) in self.sizes.graph_of(model)?.into_nodes() {
+            let text = node.and_then(|node| self.explain(node.dtype, node.operator, &node.geometry.input_shape()));
+            let text = text.unwrap_or_else(|error| {
+                verdict = Verdict::Incomplete;
+                format!("{BAD}NOT PLANNED{BAD:#}: {error:#}")
+            });
+            texts.push(format!("{name}: {text}"));
+        }
+        Ok((texts.join("\n"), verdict))
+    }
+
+    fn explain(&self, dtype: DType, operator: Operator, x: &[usize]) -> Result<String> {
+        match dtype {
+            DType::F32 => self.explain_as::<f32>(operator, x),
+            DType::F64 => self.explain_as::<f64>(operator, x),
+            DType::F16 => self.explain_as::<f16>(operator, x),
+            DType::BF16 => self.explain_as::<bf16>(operator, x),
+        }
+    }
+
+    fn explain_as<T: Scalar>(&self, operator: Operator, x: &[usize]) -> Result<String> {
         let mut planner = self.choice.planner()?.threads(self.threads);
         if let Some(limit) = self.workspace_limit {
             planner = planner.workspace_limit(limit);
         }
-        let plan = planner.plan::<T>(operator, &x)?;
+        let plan = planner.plan::<T>(operator, x)?;
         let explanation = if self.verbose { format!("{:#}", plan.explain()) } else { plan.explain().to_string() };
         // Its first line is the layer in another form.
         let rest = explanation.lines().skip(1);
@@ -154,11 +197,11 @@ fn headline(geometry: &Geometry) -> String {
 
 /// Prints the plan's explanation.
 pub(crate) fn run(args: &ExplainArgs) -> Result<Verdict> {
-    let text = with_element!(args.dtype, T => args.explain::<T>())?;
+    let (text, verdict) = args.text()?;
     let width = line_width(false);
     let lines: Vec<_> = text.lines().map(|line| wrapped(line, width)).collect();
     show(|out| writeln!(out, "{}", lines.join("\n")))?;
-    Ok(Verdict::Good)
+    Ok(verdict)
 }
 
 #[cfg(test)]
@@ -174,7 +217,7 @@ mod tests {
 
     fn explain(line: &str) -> Result<String> {
         let args = ExplainCommand::try_parse_from(std::iter::once("explain").chain(line.split(' ')))?.args;
-        with_element!(args.dtype, T => args.explain::<T>())
+        Ok(args.text()?.0)
     }
 
     #[test]

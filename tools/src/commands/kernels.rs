@@ -6,7 +6,7 @@ use anyhow::Result;
 use convoke::Isa;
 use convoke_tools::kernels;
 
-use super::Verdict;
+use super::{Verdict, warn_of_build};
 use crate::output::text::show;
 
 /// Print the table of micro-kernels, as Markdown
@@ -26,6 +26,7 @@ pub(crate) struct KernelsArgs {
 /// Prints the table.
 pub(crate) fn run(args: &KernelsArgs) -> Result<Verdict> {
     let text = if args.measure {
+        warn_of_build();
         let isas = Isa::ALL.into_iter().filter(|isa| args.isa.is_none_or(|only| only == *isa));
         let tiles: Vec<_> = isas.flat_map(|isa| kernels::tiles(isa, Some(Duration::from_millis(15)))).collect();
         kernels::rates(&tiles)

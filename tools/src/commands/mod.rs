@@ -62,13 +62,22 @@ fn retain_named(layers: &mut Vec<Layer>, parts: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The load of the machine when a measurement begins. It prints a warning if the load is high.
+/// The load of the machine when a measurement begins. It prints a warning if the load is high, or
+/// if these tools are too slow themselves.
 fn load_at_start() -> Option<f64> {
+    warn_of_build();
     let load = machine::load();
     if let Some(warning) = load.and_then(machine::busy) {
         warn(&warning);
     }
     load
+}
+
+/// Prints a warning if these tools were built without optimisation.
+fn warn_of_build() {
+    if let Some(warning) = machine::unoptimised(env!("CONVOKE_TOOLS_OPT_LEVEL"), cfg!(debug_assertions)) {
+        warn(&warning);
+    }
 }
 
 /// Prints a warning if layers are run on more threads than there are CPUs.
@@ -78,7 +87,8 @@ fn warn_of_threads(threads: usize) {
     }
 }
 
-fn warn(warning: &str) {
+/// Prints a warning on standard error.
+pub(crate) fn warn(warning: &str) {
     anstream::eprintln!("{}", wrapped(&format!("{BAD}warning:{BAD:#} {warning}"), line_width(false)));
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use convoke::Isa;
+use convoke_tools::files;
 use convoke_tools::plans;
 
 use super::Verdict;
@@ -72,7 +73,7 @@ fn check(folder: &Path, texts: &[(String, String)]) -> Result<Verdict> {
     let mut are_same = true;
     for (name, text) in texts {
         let path = folder.join(name);
-        let old = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let old = files::read_text(&path, files::TEXT)?;
         let difference = plans::difference(&old, text);
         if !difference.is_empty() {
             are_same = false;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use convoke::{DType, Explanation, bf16, f16};
-use convoke_tools::onnx::graph::{ConvNode, Graph, HOW_TO_INFER};
+use convoke_tools::onnx::graph::{ConvNode, Graph};
 use serde::Serialize;
 
 use super::{Verdict, load_at_start, warn_of_threads};
@@ -22,8 +22,8 @@ use crate::session::{ABOVE_100, COLUMNS, Failure, Figures, Session, geometry_tex
 ///
 /// Reads a model, plans each of its convolutions, and times them with random weights. It shows
 /// what convoke would do for this model. Activations after the nodes are not fused. Layers of the
-/// same shape are timed once. Shapes come from the model. Shapes that it lacks can be inferred if
-/// these tools were built with the Cargo feature `infer`. Weights in other files are not needed.
+/// same shape are timed once. Shapes that the model does not state are inferred from its inputs.
+/// Weights in other files are not needed.
 ///
 /// Each node's row is printed as soon as it was measured: a second for every three or four shapes
 /// that differ, or longer for slow ones.
@@ -68,8 +68,6 @@ struct Profile {
     nodes: Vec<NodeRecord>,
     /// Nodes that were not run.
     failed: Vec<Failure>,
-    /// Whether nodes failed because shapes are missing that could be inferred.
-    lacks_shapes: bool,
     totals: Totals,
     /// The totals by algorithm.
     by_algorithm: BTreeMap<String, Totals>,
@@ -139,12 +137,11 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<Verdict> {
     let graph = args.model.graph()?;
     interrupt::watch()?;
     warn_of_threads(args.threads);
-    let profile = args.measure(&graph)?;
+    let profile = args.measure(graph)?;
     if profile.nodes.is_empty()
         && let Some(Failure { name, error }) = profile.failed.first()
     {
-        let hint = if profile.lacks_shapes { format!("; {HOW_TO_INFER}") } else { String::new() };
-        bail!("{}: no node can be run: {name}: {error}{hint}", profile.model);
+        bail!("{}: no node can be run: {name}: {error}", profile.model);
     }
     if args.json {
         show_json(&profile)?;
@@ -156,12 +153,13 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<Verdict> {
 }
 
 impl ProfileArgs {
-    fn measure(&self, graph: &Graph) -> Result<Profile> {
+    fn measure(&self, graph: Graph) -> Result<Profile> {
         let load = load_at_start();
         let mut sessions = HashMap::<DType, Session>::new();
         let mut known = HashMap::<String, NodeRecord>::new();
         let (mut records, mut failed) = (Vec::new(), Vec::new());
-        let nodes = graph.nodes();
+        let other_operators = graph.others().clone();
+        let nodes = graph.into_nodes();
         let count = nodes.len();
         let mut rows = Rows::new(self.table(&nodes), count, self.json);
         let mut seen = HashSet::new();
@@ -195,12 +193,11 @@ impl ProfileArgs {
             machines: sessions.iter().map(machine).collect(),
             totals: Totals::of(records.iter().map(|r| &r.figures)),
             by_algorithm: by_algorithm.collect(),
-            other_operators: graph.others().clone(),
+            other_operators,
             asked: count,
             interrupted: records.len() + failed.len() < count,
             nodes: records,
             failed,
-            lacks_shapes: graph.lacks_shapes(),
         })
     }
 
@@ -300,9 +297,6 @@ fn print_end(profile: &Profile, width: Option<usize>, out: &mut dyn Write) -> io
     }
     for Failure { name, error } in &profile.failed {
         writeln!(out, "\n{}", wrapped(&format!("{BAD}NOT RUN{BAD:#} {name}: {error}"), width))?;
-    }
-    if profile.lacks_shapes {
-        writeln!(out, "\n{}", wrapped(&format!("To have the missing shapes, {HOW_TO_INFER}."), width))?;
     }
     Ok(())
 }

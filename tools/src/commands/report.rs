@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use convoke::{DType, Isa};
 use convoke_tools::data::Scalar;
+use convoke_tools::files;
 use convoke_tools::shapes::{self, Layer, describe};
 use convoke_tools::timing::geometric_mean;
 
@@ -139,9 +140,8 @@ impl ReportArgs {
     fn layers(&self) -> Result<Vec<Layer>> {
         let mut layers = Vec::new();
         for path in &self.shapes {
-            let name = path.display().to_string();
-            let text = fs::read_to_string(path).with_context(|| name.clone())?;
-            layers.extend(shapes::read(&name, &text)?);
+            let text = files::read_text(path, files::TEXT)?;
+            layers.extend(shapes::read(&path.display().to_string(), &text)?);
         }
         if self.shapes.is_empty() {
             layers = if self.quick { shapes::quick() } else { shapes::built_in() };

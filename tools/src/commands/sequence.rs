@@ -95,7 +95,7 @@ pub(crate) fn run(args: &SequenceArgs) -> Result<Verdict> {
     let graph = args.model.graph()?;
     interrupt::watch()?;
     warn_of_threads(args.threads);
-    let nodes = graph.nodes();
+    let nodes = graph.into_nodes();
     let dtype = nodes.iter().find_map(|(_, node)| Some(node.as_ref().ok()?.dtype));
     let measured = match dtype {
         Some(DType::F32) => measure::<f32>(args, nodes),

@@ -10,11 +10,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use convoke::Workspace;
 use convoke_tools::data::tensor;
+use convoke_tools::files;
 use convoke_tools::shapes::{Layer, flops, parse_op};
 use convoke_tools::timing::Timing;
 use serde::{Deserialize, Serialize};
 
-use super::Verdict;
+use super::{Verdict, warn_of_build};
 use crate::options::{Choice, Team, parse_threads};
 use crate::session::ensure_fits;
 
@@ -135,6 +136,7 @@ enum Answer {
 
 /// Answers requests until standard input ends.
 pub(crate) fn run(args: &WorkerArgs) -> Result<Verdict> {
+    warn_of_build();
     let mut worker = Worker { choice: args.choice.clone(), teams: HashMap::new() };
     let mut output = io::stdout().lock();
     for line in io::stdin().lock().lines() {
@@ -196,7 +198,7 @@ impl Worker {
 /// Reads a file of `len` little-endian floats.
 fn read(dir: &Path, file: &str, len: usize) -> Result<Vec<f32>> {
     let path = dir.join(file);
-    let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+    let bytes = files::read(&path, files::TENSOR)?;
     let (values, rest) = bytes.as_chunks();
     let fits = values.len() == len && rest.is_empty();
     ensure!(fits, "{}: {} bytes, expected {len} floats of 4 bytes", path.display(), bytes.len());

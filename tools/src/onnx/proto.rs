@@ -192,9 +192,12 @@ pub struct TensorProto {
     /// Elements of FLOAT.
     #[prost(float, repeated, tag = "4")]
     pub float_data: Vec<f32>,
-    /// Elements of FLOAT16 and BFLOAT16: the bits, in the low half.
+    /// Elements of INT32 and BOOL. Of FLOAT16 and BFLOAT16 the bits, in the low half.
     #[prost(int32, repeated, tag = "5")]
     pub int32_data: Vec<i32>,
+    /// Elements of INT64.
+    #[prost(int64, repeated, tag = "7")]
+    pub int64_data: Vec<i64>,
     /// Name of the value.
     #[prost(string, tag = "8")]
     pub name: String,
@@ -209,7 +212,7 @@ pub struct TensorProto {
     pub data_location: i32,
 }
 
-/// `TensorProto.DataType`, as far as the two operators accept it.
+/// `TensorProto.DataType`, as far as the two operators accept it, or shapes are computed with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum DataType {
@@ -217,6 +220,12 @@ pub enum DataType {
     Undefined = 0,
     /// `f32`.
     Float = 1,
+    /// `i32`.
+    Int32 = 6,
+    /// `i64`.
+    Int64 = 7,
+    /// A truth value.
+    Bool = 9,
     /// `f16`.
     Float16 = 10,
     /// `f64`.

@@ -51,8 +51,9 @@ pub(crate) fn line_width(is_wide: bool) -> Option<usize> {
     given.or_else(|| terminal_size().map(|(Width(columns), _)| columns.into()))
 }
 
-/// Prose in lines of at most `width` characters, broken between words. Lines behind the first are
-/// indented by two more spaces. Without a width, it stays one line.
+/// Prose in lines of at most `width` characters, broken between words, but not between a number and
+/// its unit. Lines behind the first are indented by two more spaces. Without a width, it stays one
+/// line.
 pub(crate) fn wrapped(text: &str, width: Option<usize>) -> String {
     let indent = " ".repeat(2 + text.chars().take_while(|&c| c == ' ').count());
     match width {
@@ -62,10 +63,22 @@ pub(crate) fn wrapped(text: &str, width: Option<usize>) -> String {
                 .word_splitter(WordSplitter::NoHyphenation)
                 .break_words(false)
                 .subsequent_indent(&indent);
-            textwrap::fill(text, options)
+            textwrap::fill(&with_units_tied(text), options).replace(TIE, " ")
         }
         None => text.to_owned(),
     }
+}
+
+/// A space at which no line is broken.
+const TIE: char = '\u{a0}';
+
+/// The text with a tie between each number and the word behind it, such as `512.0 KiB`.
+fn with_units_tied(text: &str) -> String {
+    let before = std::iter::once(' ').chain(text.chars());
+    let behind = text.chars().skip(1).chain([' ']);
+    let is_tied = |before: char, behind: char| before.is_ascii_digit() && (behind.is_alphabetic() || behind == '%');
+    let tied = |((before, c), behind)| if c == ' ' && is_tied(before, behind) { TIE } else { c };
+    before.zip(text.chars()).zip(behind).map(tied).collect()
 }
 
 /// A name in at most `width` characters. Names differ at both ends, so the middle is left out.
@@ -317,6 +330,19 @@ mod tests {
         let whole = Table::whole(columns(), &["layer"], None, &rows);
         let ends: Vec<_> = whole.lines().map(|line| line.chars().count()).collect();
         assert_eq!(ends, [ends[0]; 3], "{whole}");
+    }
+
+    #[test]
+    fn a_number_and_its_unit_stay_in_one_line() {
+        let caches = "caches L1d 32.0 KiB, L2 512.0 KiB, share 17 % of 3";
+        for width in 15..60 {
+            let found = wrapped(caches, Some(width));
+            assert!(
+                !found.lines().any(|line| line.ends_with("32.0") || line.ends_with("512.0") || line.ends_with("17")),
+                "{found}"
+            );
+            assert_eq!(found.split_whitespace().collect::<Vec<_>>().join(" "), caches);
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(crate) fn cast(tensor: &TensorProto, to: DataType) -> TensorProto {
             DataType::Double => cast.double_data.push(value.into()),
             DataType::Float16 => cast.int32_data.push(convoke::f16::from_f32(value).to_bits().into()),
             DataType::Bfloat16 => cast.int32_data.push(convoke::bf16::from_f32(value).to_bits().into()),
-            DataType::Undefined => unreachable!("not a type"),
+            _ => unreachable!("not a type of the operators"),
         }
     }
     cast
@@ -44,6 +44,22 @@ pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
         ints: values.to_vec(),
         r#type: AttributeType::Ints.into(),
         ..AttributeProto::default()
+    }
+}
+
+/// An attribute of one integer.
+pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
+    AttributeProto { name: name.into(), i: value, r#type: AttributeType::Int.into(), ..AttributeProto::default() }
+}
+
+/// A constant vector of integers.
+pub(crate) fn vector(name: &str, values: &[i64]) -> TensorProto {
+    TensorProto {
+        name: name.into(),
+        dims: vec![values.len() as i64],
+        data_type: DataType::Int64.into(),
+        int64_data: values.to_vec(),
+        ..TensorProto::default()
     }
 }
 
