@@ -275,16 +275,16 @@ impl Planner {
         let layer = Layer { geometry: &geometry, machine };
         // Where Y is empty, nothing reads the weights: any layout will do.
         let packed = self.packed.as_ref().filter(|_| geometry.output_len() > 0);
-        let picks = self.picks::<T>(&layer, packed).or_else(|refusal| match packed {
-            None => Err(Error::new(refusal.kind, format!("{name}: {}", refusal.reason))),
-            // Would other weights serve?
-            Some(_) => Err(match self.picks::<T>(&layer, None) {
-                Ok(_) => {
-                    let message = format!("{name}, packed_for: {}: pack the weights again", refusal.reason);
-                    Error::new(ErrorKind::PackedMismatch, message)
-                }
-                Err(refusal) => Error::new(refusal.kind, format!("{name}: {}", refusal.reason)),
-            }),
+        let error = |Refusal { kind, reason }| Error::new(kind, format!("{name}: {reason}"));
+        let picks = self.picks::<T>(&layer, packed);
+        let picks = picks.map_err(|refusal| match packed.map(|_| self.picks::<T>(&layer, None)) {
+            None => error(refusal),
+            Some(Err(refusal)) => error(refusal),
+            // Other weights would serve.
+            Some(Ok(_)) => {
+                let message = format!("{name}, packed_for: {}: pack the weights again", refusal.reason);
+                Error::new(ErrorKind::PackedMismatch, message)
+            }
         })?;
         Ok(self.finish(geometry, machine, picks))
     }
