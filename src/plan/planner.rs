@@ -283,16 +283,19 @@ impl Planner {
         let layer = Layer { geometry: &geometry, machine };
         // Where Y is empty, nothing reads the weights: any layout will do.
         let packed = self.packed.as_ref().filter(|_| geometry.output_len() > 0);
-        let picks = self.picks::<T>(&layer, packed).or_else(|refusal| match packed {
-            None => Err(Error::new(refusal.kind, format!("{name}: {}", refusal.reason))),
-            // Would other weights serve?
-            Some(_) => Err(match self.picks::<T>(&layer, None) {
+        let error = |Refusal { kind, reason }| Error::new(kind, format!("{name}: {reason}"));
+        let picks = self.picks::<T>(&layer, packed).map_err(|refusal| {
+            if packed.is_none() {
+                return error(refusal);
+            }
+            match self.picks::<T>(&layer, None) {
+                // Other weights would serve.
                 Ok(_) => {
-                    let message = format!("{name}: {}: pack the weights again", refusal.reason);
-                    Error::new(ErrorKind::PackedMismatch, message)
+                    let reason = format!("{}: pack the weights again", refusal.reason);
+                    error(Refusal { kind: ErrorKind::PackedMismatch, reason })
                 }
-                Err(refusal) => Error::new(refusal.kind, format!("{name}: {}", refusal.reason)),
-            }),
+                Err(refusal) => error(refusal),
+            }
         })?;
         Ok(self.finish(geometry, machine, picks))
     }

@@ -8,7 +8,7 @@ use convoke::{Algorithm, Conv, ConvTranspose, ErrorKind, Operator, Plan, PlanCac
 use convoke_tools::data::Scalar;
 use proptest::prelude::*;
 
-fn plan<T: Scalar>(planner: Planner, layer: &Layer) -> Result<Plan<T>, convoke::Error> {
+fn plan<T: Scalar>(planner: &Planner, layer: &Layer) -> Result<Plan<T>, convoke::Error> {
     planner.plan::<T>(layer.operator.clone(), &layer.x_shape)
 }
 
@@ -18,11 +18,11 @@ fn text<T: Scalar>(plan: &Plan<T>) -> String {
 }
 
 /// Asserts that a limit of as many bytes as a plan needs, or of more, does not change it.
-fn check_limits<T: Scalar>(planner: Planner, layer: &Layer) {
-    let Ok(free) = plan::<T>(planner.clone(), layer) else { return };
+fn check_limits<T: Scalar>(planner: &Planner, layer: &Layer) {
+    let Ok(free) = plan::<T>(planner, layer) else { return };
     let needed = free.workspace_bytes();
     for limit in [needed, needed + 1, needed + needed / 3, 2 * needed + 4096] {
-        let limited = plan::<T>(planner.clone().workspace_limit(limit), layer).unwrap();
+        let limited = plan::<T>(&planner.clone().workspace_limit(limit), layer).unwrap();
         assert_eq!(text(&limited), text(&free), "{layer}: {limit} bytes");
     }
 }
@@ -31,16 +31,14 @@ fn check_limits<T: Scalar>(planner: Planner, layer: &Layer) {
 #[test]
 fn a_limit_that_suffices_does_not_change_these_plans() {
     let transposed = layer(ConvTranspose::new([29, 29, 5]).strides([2]), [1, 29, 63]);
-    let volume = layer(Conv::new([5, 4, 5, 5, 5]).pads([2; 6]), [1, 5, 3, 3, 7]);
+    let volume = layer(Conv::new([4, 5, 5, 5, 5]).pads([2; 6]), [1, 5, 3, 3, 7]);
     let volume_transposed = layer(ConvTranspose::new([5, 4, 5, 5, 5]).pads([2; 6]), [1, 5, 3, 3, 7]);
     for isa in isas() {
         for threads in 1..=3 {
             let planner = Planner::new().isa(isa).threads(threads);
-            check_limits::<f32>(planner.clone(), &transposed);
-            if volume.operator.geometry(&volume.x_shape).is_ok() {
-                check_limits::<f64>(planner.clone(), &volume);
-            }
-            check_limits::<f64>(planner, &volume_transposed);
+            check_limits::<f32>(&planner, &transposed);
+            check_limits::<f64>(&planner, &volume);
+            check_limits::<f64>(&planner, &volume_transposed);
         }
     }
 }
@@ -60,11 +58,11 @@ fn a_limit_that_suffices_does_not_change_a_plan() {
         1 => layers::upsample(),
     ];
     let checked = runner(cases()).run(&(drawn, 1..=3_usize), |(layer, threads)| {
-        check_limits::<f32>(Planner::new().threads(threads), &layer);
-        check_limits::<f64>(Planner::new().threads(threads), &layer);
-        check_limits::<convoke::f16>(Planner::new().threads(threads), &layer);
+        check_limits::<f32>(&Planner::new().threads(threads), &layer);
+        check_limits::<f64>(&Planner::new().threads(threads), &layer);
+        check_limits::<convoke::f16>(&Planner::new().threads(threads), &layer);
         for combination in Combination::all() {
-            check_limits::<f32>(combination.planner().threads(threads), &layer);
+            check_limits::<f32>(&combination.planner().threads(threads), &layer);
         }
         Ok(())
     });
@@ -75,10 +73,10 @@ fn a_limit_that_suffices_does_not_change_a_plan() {
 #[test]
 fn a_limit_counts_what_is_run_and_not_what_is_packed() {
     let layer = layer(Conv::new([64, 64, 3, 3]).dilations([36, 36]).pads([36; 4]), [1, 64, 33, 33]);
-    let free = plan::<f32>(Planner::new(), &layer).unwrap();
+    let free = plan::<f32>(&Planner::new(), &layer).unwrap();
     assert!(free.explain().taps().is_some());
-    check_limits::<f32>(Planner::new(), &layer);
-    check_limits::<f32>(Planner::new().threads(3), &layer);
+    check_limits::<f32>(&Planner::new(), &layer);
+    check_limits::<f32>(&Planner::new().threads(3), &layer);
 }
 
 /// Plans over weights that another planner has packed for `usual`. An error is `PackedMismatch` if, and
