@@ -2,6 +2,7 @@
 
 use convoke::{Activation, Algorithm, DType, Geometry, Op, reference};
 use convoke_kernels::stream::Storage;
+use convoke_tools::check::usual_transform_error;
 use convoke_tools::data::Scalar;
 
 use super::Operands;
@@ -73,9 +74,9 @@ impl Oracle {
         let channel = index / self.geometry.output_spatial() % self.geometry.out_channels;
         if let Some(&wide) = self.wide.get(channel) {
             sum += if T::DTYPE == DType::F64 {
-                reference::transform_tolerance::<f64>(algorithm, wide)
+                usual_transform_error::<f64>(algorithm, wide)
             } else {
-                reference::transform_tolerance::<f32>(algorithm, wide)
+                usual_transform_error::<f32>(algorithm, wide)
             };
         }
         let value = apply(activation, element.value);

@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod accuracy;
 #[cfg(feature = "ndarray")]
 mod arrays;
 #[cfg(feature = "rayon")]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{Combination, Layer, Operands};
 use convoke::{Algorithm, Planner, reference};
+use convoke_tools::check::usual_transform_error;
 use convoke_tools::onnx::{self, Model};
 
 /// The tolerance of ONNX's runner.
@@ -52,7 +53,7 @@ fn check_folder(folder: &Path) -> usize {
         let expected = case.expected.slice::<f32>().unwrap();
         let wide = reference::wide_magnitudes(&geometry, &operands.x, &operands.w);
         let slack = |algorithm: Option<Algorithm>| {
-            let of = |wide: &f64| algorithm.map_or(0.0, |a| reference::transform_tolerance::<f32>(a, *wide));
+            let of = |wide: &f64| algorithm.map_or(0.0, |a| usual_transform_error::<f32>(a, *wide));
             wide.iter().map(of).collect::<Vec<_>>().repeat(geometry.batch)
         };
         for combination in Combination::all() {

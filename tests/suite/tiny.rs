@@ -7,6 +7,7 @@ use convoke::{
     Activation, Algorithm, Conv, ConvTranspose, Element, Isa, Machine, Operator, Planner, Threads, Workspace, bf16,
     f16, reference,
 };
+use convoke_tools::check::usual_transform_error;
 
 /// Small values that are exact in every type.
 fn numbers<T: Element + From<f16>>(len: usize, seed: usize) -> Vec<T> {
@@ -61,7 +62,7 @@ fn check<T: Element + From<f16>>(activation: Activation) {
                     let channel = i / geometry.output_spatial() % geometry.out_channels;
                     let (y, sum) = (value(*y), exact.value + value(residual[i]));
                     let bound = reference::tolerance::<T>(geometry, exact.magnitude + 1.0)
-                        + reference::transform_tolerance::<T>(algorithm, wide[channel])
+                        + usual_transform_error::<T>(algorithm, wide[channel])
                         + (sum.abs() + 1.0) * if size_of::<T>() == 2 { 1.0 / 128.0 } else { 0.0 };
                     assert!((y - sum).abs() <= bound, "element {i} is {y}, not {sum}: {plan:?}");
                 }

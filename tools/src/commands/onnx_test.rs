@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use convoke::{Algorithm, DType, Geometry, Isa, Planner, Threads, Workspace, bf16, f16, reference};
-use convoke_tools::check::distance;
+use convoke_tools::check::{distance, usual_transform_error};
 use convoke_tools::onnx::{self, Model, OnnxCase, OnnxTensor, Stored};
 use convoke_tools::shapes::describe;
 
@@ -157,7 +157,7 @@ impl OnnxTestArgs {
 
         let slack = if is_forced {
             let wide = reference::wide_magnitudes(&geometry, x, w);
-            wide.into_iter().map(|wide| reference::transform_tolerance::<T>(plan.algorithm(), wide)).collect()
+            wide.into_iter().map(|wide| usual_transform_error::<T>(plan.algorithm(), wide)).collect()
         } else {
             vec![0.0; geometry.out_channels]
         };
