@@ -118,6 +118,11 @@ impl<'g> Fusion<'g> {
         if w_dims.get(usize::from(self.op == "ConvTranspose")) == Some(&0) {
             return Ok(Err("Y has no channels".into()));
         }
+        if self.has_tail(&w_dims) {
+            return Ok(Err(
+                "auto_pad is SAME and a kernel is shorter than its stride: onnxruntime gives Y fewer elements".into(),
+            ));
+        }
         if let Some(rank) = bias.map(|bias| bias.dims().len()).filter(|rank| *rank != 1) {
             return Ok(Err(format!("B has {rank} dimensions, must have 1")));
         }
@@ -133,6 +138,21 @@ impl<'g> Fusion<'g> {
             Ok(())
         };
         Ok(check().map_err(|error| error.to_string()))
+    }
+
+    /// Whether Y of a ConvTranspose with SAME ends with elements that no input reaches. ONNX's text asks
+    /// for them, for X times the stride; its shape inference and onnxruntime leave them out.
+    fn has_tail(&self, w_dims: &[i64]) -> bool {
+        let of_axis = |name: &str, axis: usize, default: i64| match self.attributes.get(name) {
+            Some(AttributeValue::Ints(values)) => values.get(axis).copied().unwrap_or(default),
+            _ => default,
+        };
+        let is_short = |(axis, kernel): (usize, &i64)| {
+            let reach = of_axis("dilations", axis, 1).saturating_mul(kernel.saturating_sub(1)).saturating_add(1);
+            of_axis("strides", axis, 1) > reach.saturating_add(of_axis("output_padding", axis, 0))
+        };
+        let is_same = matches!(self.attributes.string("auto_pad"), Some("SAME_UPPER" | "SAME_LOWER"));
+        self.op == "ConvTranspose" && is_same && w_dims.iter().skip(2).enumerate().any(is_short)
     }
 
     /// The operator, for W of these dimensions.
