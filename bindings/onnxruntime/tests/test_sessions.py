@@ -142,6 +142,21 @@ except Exception as error:
     assert "an error:" in text and "it ran" not in text
 
 
+@pytest.mark.parametrize("severity", range(5))
+def test_what_log_level_asks_for_is_shown_at_every_level_of_onnxruntime(severity):
+    """Lines below onnxruntime's level are given that level, and say their own."""
+    code = """
+from test_sessions import *
+made = onnxruntime.SessionOptions()
+made.log_severity_level = int(sys.argv[1])
+onnxruntime.InferenceSession(small(), convoke_onnxruntime.add_to(made, log_level=sys.argv[2]))
+"""
+    lines = [line for line in output_of(code, severity, "verbose").splitlines() if "convoke" in line]
+    assert sum(("convoke: node" if severity == 0 else "convoke (verbose): node") in line for line in lines) == 3
+    assert sum(("convoke: " if severity <= 1 else "convoke (info): ") + "3 fused nodes" in line for line in lines) == 1
+    assert not any("convoke: " in line or "convoke (" in line for line in output_of(code, severity, "warning").splitlines())
+
+
 def test_weights_that_are_inputs_are_not_transformed_in_every_run():
     """The layer is one that Winograd computes where the weights are constant."""
     code = """
