@@ -393,7 +393,7 @@ impl<'g> Finder<'g> {
         let (sum, name) = (end.tensor_type()?, end.name()?);
         let [Some(one), Some(other)] = next.inputs()?[..] else { return Ok(()) };
         let value = if one.name()? == name { other } else { one };
-        let same = sum.zip(value.tensor_type()?).is_some_and(|(sum, ty)| ty.is_same_as(&sum));
+        let same = sum.zip(value.tensor_type()?).is_some_and(|(sum, ty)| ty.may_be_same_as(&sum).is_ok());
         if same && value.name()? != name {
             layer.residual = Some(value);
             layer.nodes.push(next);

@@ -445,31 +445,45 @@ def test_nodes_of_a_provider_in_front_are_left_to_it():
     assert_close(behind.run(None, feeds), wanted.outputs, 1e-5)
 
 
-@pytest.mark.parametrize("of_x, of_r, taken", [("n", "n", True), ("n", "m", False), ("nhw", "abc", False)])
-def test_a_residual_whose_shape_is_not_known_is_added_only_if_it_is_the_same(of_x, of_r, taken):
-    """The same name of a dimension is the same size. Another one may be 1, and be broadcast."""
-    made, feeds = model([CONV, ("Add", "c r", "y", {})], W, {"r": normal(2, 4, 9, 8)})
-    free = (0, 2, 3)[: len(of_x)]
-    for value, names in zip(made.graph.input, (of_x, of_r)):
-        for at, name in zip(free, names):
-            value.type.tensor_type.shape.dim[at].dim_param = name
-    residuals = [feeds["r"]] if taken else [feeds["r"], feeds["r"][tuple(slice(1) if at in free else slice(None) for at in range(4))]]
-    for feeds["r"] in residuals:
-        result = run(made, feeds, level=NONE)
-        assert result.layers == [["Conv", "Add"] if taken else ["Conv"]]
-        assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+# Sizes of X and of the residual: the same sum, either side broadcast, both, and without elements.
+SUMS = [((2, 9, 8), (2, 9, 8)), ((2, 9, 8), (1, 1, 1)), ((1, 1, 1), (3, 5, 7)), ((2, 1, 8), (1, 9, 8)), ((0, 9, 8), (1, 9, 8)), ((1, 9, 8), (0, 1, 8))]
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_residual_of_another_batch_than_its_name_says_is_an_error(batch):
-    made, feeds = model([CONV, ("Add", "c r", "y", {})], W, {"r": normal(2, 4, 9, 8)})
-    for value in made.graph.input:
-        value.type.tensor_type.shape.dim[0].dim_param = "n"
+@pytest.mark.parametrize("names", ["same", "others", "none"])
+@pytest.mark.parametrize("weights", ["w", "wi"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_residual_of_unknown_sizes_is_added_by_the_layer(names, weights, joined):
+    """Whether it has Y's shape is seen in a run. If not, both are broadcast."""
+    nodes = [("Conv", f"x {weights} b", "c", {"pads": [1, 1, 1, 1]}), ("Add", "r c", "a", {}), ("LeakyRelu", "a", "l" if joined else "y", {"alpha": 0.3})]
+    if joined:
+        nodes.append(("Concat", "l l2", "y", {"axis": 1}))
+    inputs = {"r": normal(2, 4, 9, 8), "l2": normal(2, 3, 9, 8)} | ({"wi": W["w"]} if weights == "wi" else {})
+    made, feeds = model(nodes, W, inputs)
+    for value in made.graph.input[:3]:
+        for axis in (0, 2, 3):
+            dim = value.type.tensor_type.shape.dim[axis]
+            dim.Clear() if names == "none" else setattr(dim, "dim_param", f"{'d' if names == 'same' else value.name}{axis}")
     loaded = session(made, level=NONE)
-    assert layers(loaded) == [["Conv", "Add"]]
-    with pytest.raises(Exception, match="convoke: Conv: the residual has"):
-        loaded.run(None, feeds | {"r": normal(batch, 4, 9, 8)})
-    assert_close(loaded.run(None, feeds), run_plain(made, feeds, NONE), 1e-5)
+    assert max(layers(loaded)) == ["Conv", "Add", "LeakyRelu"] + ["Concat"] * (joined and weights == "w")
+    for x, r in SUMS:
+        y = np.broadcast_shapes(x, r)
+        for feed, channels, (batch, *image) in (("x", 6, x), ("r", 4, r), ("l2", 3, y)):
+            feeds[feed] = normal(batch, channels, *image)
+        assert_close(loaded.run(None, feeds), run_plain(made, feeds, NONE), 1e-5)
+    with pytest.raises(Exception, match=r"convoke: Add: tensors of shapes \[2, 4, 9, 8\] and \[3, 4, 9, 8\] cannot be broadcast"):
+        loaded.run(None, feeds | {"x": normal(2, 6, 9, 8), "r": normal(3, 4, 9, 8)})
+
+
+@pytest.mark.parametrize("of_x, of_r, taken", [((2, "h", 8), (2, 9, "h"), True), ((2, 9, "w"), (2, 1, "w"), False), ((2, "h", 8), (2, 1, 8), False), (("n", 9, 8), (1, 9, 8), False)])
+def test_a_residual_that_differs_for_certain_or_has_a_size_of_1_stays_apart(of_x, of_r, taken):
+    made, feeds = model([CONV, ("Add", "c r", "y", {})], W, {"r": normal(2, 4, 9, 8)})
+    for value, sizes in zip(made.graph.input, (of_x, of_r)):
+        for axis, size in zip((0, 2, 3), sizes):
+            setattr(value.type.tensor_type.shape.dim[axis], "dim_param" if isinstance(size, str) else "dim_value", size)
+    feeds["r"] = normal(*(size if isinstance(size, int) else known for size, known in zip((of_r[0], 4, *of_r[1:]), (2, 4, 9, 8))))
+    result = run(made, feeds, level=NONE)
+    assert result.layers == [["Conv", "Add"] if taken else ["Conv"]]
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
 
 
 def test_a_layer_in_a_branch():

@@ -80,6 +80,15 @@ def test_add_to_refuses_what_cannot_be(chosen):
     assert not made.has_providers()
 
 
+def test_a_list_of_providers_replaces_those_of_the_options():
+    """The README warns of it. `add_to` cannot: the list comes afterwards, and not to convoke."""
+    made = convoke_onnxruntime.add_to(options())
+    with pytest.warns(UserWarning, match="'providers'"):
+        replaced = onnxruntime.InferenceSession(small(), made, providers=["CPUExecutionProvider"])
+    assert replaced.get_providers() == ["CPUExecutionProvider"]
+    assert convoke_onnxruntime.PROVIDER in onnxruntime.InferenceSession(small(), made).get_providers()
+
+
 def test_the_pool_of_the_session_is_what_layers_are_split_for():
     made = convoke_onnxruntime.add_to(options(pool=3))
     assert made.get_session_config_entry("ep.convoke.threads") == "3"
@@ -155,6 +164,20 @@ onnxruntime.InferenceSession(small(), convoke_onnxruntime.add_to(made, log_level
     assert sum(("convoke: node" if severity == 0 else "convoke (verbose): node") in line for line in lines) == 3
     assert sum(("convoke: " if severity <= 1 else "convoke (info): ") + "3 fused nodes" in line for line in lines) == 1
     assert not any("convoke: " in line or "convoke (" in line for line in output_of(code, severity, "warning").splitlines())
+
+
+def test_the_log_says_how_each_size_is_computed_when_it_first_comes():
+    code = """
+from test_sessions import *
+onnxruntime.set_default_logger_severity(2)
+made = onnxruntime.InferenceSession(small(free=True, layers=1), convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), threads=1, log_level="verbose"))
+for size in (20, 20, 33, 20, 33):
+    print("size", size, flush=True)
+    made.run(None, feeds(np.random.default_rng(1), 1, 8, size, size))
+"""
+    lines = [line for line in output_of(code).splitlines() if "picked " in line or "size 3" in line or "Conv float" in line]
+    assert len(lines) == 6 and "(Conv + Relu): Conv float: X [1, 8, 20, 20]" in lines[0] and "X [1, 8, 33, 33]" in lines[3]
+    assert [line[:4] for line in (lines[2], lines[5])] == ["size"] * 2
 
 
 def test_weights_that_are_inputs_are_not_transformed_in_every_run():
