@@ -436,12 +436,18 @@ impl<'g> Value<'g> {
     /// All that read it, a node once for each input; `None` where it also leaves the graph or goes
     /// into the graph of a branch or loop.
     pub(crate) fn consumers(self) -> Result<Option<Vec<Node<'g>>>> {
-        let (ort, mut is_output, mut count) = (self.api.ort, false, 0);
+        let mut is_output = false;
         // SAFETY: the value lives.
-        self.api.check(unsafe { (ort.ValueInfo_IsGraphOutput)(self.raw.as_ptr(), &mut is_output) })?;
-        if is_output {
-            return Ok(None);
-        }
+        self.api.check(unsafe { (self.api.ort.ValueInfo_IsGraphOutput)(self.raw.as_ptr(), &mut is_output) })?;
+        let readers = self.readers()?;
+        // -1 is an input of a graph within the node.
+        let is_within = readers.iter().any(|(_, input)| *input < 0);
+        Ok((!is_output && !is_within).then(|| readers.into_iter().map(|(node, _)| node).collect()))
+    }
+
+    /// All nodes that read it, each with the number of its input.
+    pub(crate) fn readers(self) -> Result<Vec<(Node<'g>, i64)>> {
+        let (ort, mut count) = (self.api.ort, 0);
         // SAFETY: the value lives.
         self.api.check(unsafe { (ort.ValueInfo_GetValueNumConsumers)(self.raw.as_ptr(), &mut count) })?;
         let (mut raw, mut inputs) = (vec![null(); count], vec![0; count]);
@@ -450,13 +456,9 @@ impl<'g> Value<'g> {
             (ort.ValueInfo_GetValueConsumers)(self.raw.as_ptr(), raw.as_mut_ptr(), inputs.as_mut_ptr(), count)
         };
         self.api.check(status)?;
-        // -1 is an input of a graph within the node.
-        if inputs.iter().any(|input| *input < 0) {
-            return Ok(None);
-        }
         // SAFETY: nodes live as long as the graph.
-        let node = |raw| Ok(unsafe { Node::new(self.api, required(raw, "consumer")?) });
-        raw.into_iter().map(node).collect::<Result<_>>().map(Some)
+        let node = |(raw, input)| Ok((unsafe { Node::new(self.api, required(raw, "consumer")?) }, input));
+        raw.into_iter().zip(inputs).map(node).collect()
     }
 
     /// The only node that reads it, if it goes nowhere else.

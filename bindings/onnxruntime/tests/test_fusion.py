@@ -4,7 +4,7 @@ import convoke_onnxruntime
 import numpy as np
 import onnxruntime
 import pytest
-from conftest import assert_close, layers, options, run, run_plain, session
+from conftest import assert_close, layers, options, output_of, run, run_plain, session
 from onnx import TensorProto, helper, numpy_helper
 
 NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -195,6 +195,63 @@ def test_nodes_stay_apart(name):
     result = run(made, feeds, level=NONE)
     assert result.layers == [alone]
     assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+# What the log says of each of them; nothing of what no layer could take.
+REASONS = {
+    "two-readers": ("Relu", "what it reads is read elsewhere"),
+    "output": ("Relu", "what it reads is read elsewhere, too, or leaves the graph"),
+    "add-broadcast": ("Add", "r is not constant; it adds a tensor of float [1, 4, 1, 1] to one of float [2, 4, 9, 8]"),
+    "add-larger": ("Add", "it adds a tensor of float [3, 1, 4, 7, 6] to one of float [2, 4, 7, 6]"),
+    "sum-of-three": ("Sum", "it does not add two tensors"),
+    "sum-of-itself": ("Add", "what it reads is read elsewhere"),
+    "clip-by-input": ("Clip", "a bound is not constant"),
+    "prelu-of-channels": ("PRelu", "not one constant slope"),
+    "hardsigmoid-default-mul": ("Mul", "what it reads is read elsewhere"),
+    "gelu": None,
+    "norm-of-inputs": ("BatchNormalization", "v is not constant"),
+    "mul-of-columns": ("Mul", "m of shape [8] has not one number for each channel"),
+    "mul-to-more-channels": ("Mul", "W cannot take its numbers: there are others than one for each channel"),
+    "mul-by-input": ("Mul", "m is not constant"),
+    "pad-of-ones": ("Pad", "something else than zeros"),
+    "pad-reflect": ("Pad", "something else than zeros"),
+    "pad-batch": ("Pad", "it pads batch or channels"),
+    "pad-crop": ("Pad", "or cuts off"),
+    "pad-same": ("Pad", "auto_pad"),
+    "pad-of-axes": ("Pad", "a list of axes"),
+    "pad-of-ones-by-attribute": ("Pad", "something else than zeros"),
+    "norm-of-opset-8": ("BatchNormalization", "it is of an opset before 9"),
+    "swish-of-another-slope": ("Swish", "its alpha is not 1"),
+    "pad-transposed": ("Pad", "the pads of a ConvTranspose cut off"),
+}
+
+
+def test_the_log_says_why_nodes_stay_apart():
+    code = """
+from test_fusion import *
+onnxruntime.set_default_logger_severity(2)
+def log(name, made, feeds):
+    print("model", name, flush=True)
+    onnxruntime.InferenceSession(made.SerializeToString(), convoke_onnxruntime.add_to(options(NONE), threads=1, log_level="verbose"))
+for name, (nodes, constants, inputs, _) in APART.items():
+    log(name, *model(nodes, constants, inputs, OPSETS.get(name, 22), outputs=("y", "c") if name == "output" else ("y",)))
+for name in ("constant", "rows", "read-elsewhere"):
+    log(name, *joined_model(name, 1))
+log("taken", *model(*FUSED["norm-add-relu"]))
+nodes, constants, inputs = FUSED["add"]
+log("behind", *model([*nodes[:-1], ("Add", "c r", "a", {}), ("Mul", "a m", "y", {})], constants | {"m": normal(4, 1, 1)}, inputs))
+"""
+    texts = dict(text.split("\n", 1) for text in output_of(code).split("model ")[1:])
+    assert REASONS.keys() == APART.keys()
+    for name, reason in REASONS.items():
+        lines = [line for line in texts[name].splitlines() if "is not part of node" in line]
+        assert len(lines) == bool(reason) + (name == "two-readers"), texts[name]
+        assert reason is None or any(f"({reason[0]}) is not part of" in line and reason[1] in line for line in lines), lines
+    assert "(Concat) is left to onnxruntime: an input is constant" in texts["constant"]
+    assert "(Concat) is left to onnxruntime: its axis is not that of channels" in texts["rows"]
+    assert texts["read-elsewhere"].count("(Concat) is left to onnxruntime: no input is a convolution") == 2
+    assert "is not part of" not in texts["taken"]
+    assert "(Mul) is not part of" in texts["behind"] and ": it stands behind an Add of a tensor" in texts["behind"]
 
 
 @pytest.mark.parametrize("bounds, opset", [("c lo", 22), ("c  hi", 22), ("c", 22), ("c", 10)])

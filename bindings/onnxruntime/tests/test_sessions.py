@@ -14,7 +14,7 @@ import models
 import numpy as np
 import onnxruntime
 import pytest
-from conftest import assert_close, layers, options, run_plain, session
+from conftest import assert_close, layers, options, output_of, run_plain, session
 from onnx import TensorProto, helper
 
 
@@ -113,14 +113,6 @@ def test_a_quantised_conv_stays_with_onnxruntime_which_computes_it_in_int8(rng):
     ops = [node.op_type for part in parts if part.ep_name == "CPUExecutionProvider" for node in part.get_nodes()]
     assert "Conv" in ops or "QLinearConv" in ops
     assert_close(made.run(None, x), run_plain(quantised(), x), 1e-5)
-
-
-def output_of(code, *arguments):
-    """What a process of its own writes, standard error included: onnxruntime's log goes there."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, cwd=os.path.dirname(__file__), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def test_the_log_says_what_runs_how_and_what_does_not():
