@@ -141,7 +141,7 @@ pub(crate) fn c_string(text: &str) -> CString {
     CString::new(text).expect("no zero is left")
 }
 
-/// How much is logged.
+/// How much is logged. The order is that of onnxruntime's severities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     Verbose,
@@ -154,6 +154,15 @@ impl Level {
     pub(crate) const ALL: [(&'static str, Self); 4] =
         [("verbose", Self::Verbose), ("info", Self::Info), ("warning", Self::Warning), ("error", Self::Error)];
 }
+
+/// onnxruntime's severities by their numbers, which levels have, too.
+const SEVERITIES: [OrtLoggingLevel; 5] = [
+    OrtLoggingLevel::ORT_LOGGING_LEVEL_VERBOSE,
+    OrtLoggingLevel::ORT_LOGGING_LEVEL_INFO,
+    OrtLoggingLevel::ORT_LOGGING_LEVEL_WARNING,
+    OrtLoggingLevel::ORT_LOGGING_LEVEL_ERROR,
+    OrtLoggingLevel::ORT_LOGGING_LEVEL_FATAL,
+];
 
 /// The log of a session.
 #[derive(Clone, Copy)]
@@ -176,30 +185,37 @@ impl Log {
         Self { api, logger, level }
     }
 
-    /// Logs a message, whose text is made only if it is seen.
+    /// Whether a message is seen, and the number of the severity that it is logged with.
     ///
-    /// onnxruntime hides what is below its own level, by default warnings. What the user asked
-    /// for by the option `log_level` is therefore logged as a warning at the least.
-    pub(crate) fn write(self, level: Level, text: impl FnOnce() -> String) {
-        let shown = match self.level {
-            Some(least) if level < least => return,
-            Some(_) => level.max(Level::Warning),
-            None => level,
-        };
-        let severity = match shown {
-            Level::Verbose => OrtLoggingLevel::ORT_LOGGING_LEVEL_VERBOSE,
-            Level::Info => OrtLoggingLevel::ORT_LOGGING_LEVEL_INFO,
-            Level::Warning => OrtLoggingLevel::ORT_LOGGING_LEVEL_WARNING,
-            Level::Error => OrtLoggingLevel::ORT_LOGGING_LEVEL_ERROR,
-        };
+    /// onnxruntime hides what is below its own level. What the user asked for by the option
+    /// `log_level` is therefore logged with onnxruntime's level at least.
+    fn severity(self, level: Level) -> Option<usize> {
+        if self.level.is_some_and(|asked| level < asked) {
+            return None;
+        }
         let mut least = 0_i32;
         // SAFETY: the session's logger lives, says `new`, and an `i32` has room for the C enumeration.
         let known =
             unsafe { (self.api.ort.Logger_GetLoggingSeverityLevel)(self.logger.as_ptr(), (&raw mut least).cast()) };
-        if self.api.check(known).is_err() || (severity as i32) < least {
-            return;
-        }
-        let (text, file) = (c_string(&format!("convoke: {}", text())), b"convoke\0".map(|c| c as os_char));
+        self.api.check(known).ok()?;
+        let severity = (level as usize).max(usize::try_from(least).unwrap_or(0));
+        (self.level.is_some() || severity == level as usize).then_some(severity)
+    }
+
+    /// Whether messages of a level are seen.
+    pub(crate) fn shows(self, level: Level) -> bool {
+        self.severity(level).is_some()
+    }
+
+    /// Logs a message, whose text is made only if it is seen. It says its level if it is logged with
+    /// another severity.
+    pub(crate) fn write(self, level: Level, text: impl FnOnce() -> String) {
+        let Some(number) = self.severity(level) else { return };
+        let severity = SEVERITIES[number.min(SEVERITIES.len() - 1)];
+        let (name, _) = Level::ALL[level as usize];
+        let of_level = if number == level as usize { String::new() } else { format!(" ({name})") };
+        let text = c_string(&format!("convoke{of_level}: {}", text()));
+        let file = b"convoke\0".map(|c| c as os_char);
         // SAFETY: the logger lives, and the texts are C strings, which onnxruntime copies.
         let status = unsafe {
             let (logger, function) = (self.logger.as_ptr(), c"".as_ptr());

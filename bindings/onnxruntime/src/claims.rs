@@ -1,10 +1,10 @@
 //! Which nodes of a graph are convoke's, and which of them are compiled together.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use convoke::DType;
 
-use crate::api::{Failure, Result};
+use crate::api::{Failure, Level, Result};
 use crate::fusion::{Finder, Fusion, title};
 use crate::graph::{Node, Value};
 use crate::lrn::Lrn;
@@ -58,27 +58,32 @@ impl<'g> Claim<'g> {
 
     /// Whether runs read constants as onnxruntime holds them, so that it must keep them.
     pub(crate) fn reads_constants_in_runs(&self) -> Result<bool> {
-        let parts = match self {
-            Self::Layer(layer) => return layer.reads_constants_in_runs(),
-            Self::Lrn(lrn) => return lrn.reads_constants_in_runs(),
-            Self::Concat(concat) => &concat.parts,
-        };
-        for part in parts {
-            if let Part::Layer(layer) = part
-                && layer.reads_constants_in_runs()?
-            {
+        if let Self::Lrn(lrn) = self {
+            return lrn.reads_constants_in_runs();
+        }
+        for layer in self.layers() {
+            if layer.reads_constants_in_runs()? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
+
+    fn layers<'p>(&'p self) -> Vec<&'p Fusion<'g>> {
+        let of_part = |part: &'p Part<'g>| if let Part::Layer(layer) = part { Some(&**layer) } else { None };
+        match self {
+            Self::Layer(layer) => vec![layer],
+            Self::Concat(concat) => concat.parts.iter().filter_map(of_part).collect(),
+            Self::Lrn(_) => Vec::new(),
+        }
+    }
 }
 
-/// The claims of a graph, whose nodes are in an order in which they can run. `leave` is told why a
-/// convolution is left alone.
+/// The claims of a graph, whose nodes are in an order in which they can run. `tell` is told, as the end
+/// of a sentence, why a convolution is left alone, and why a node is not part of a layer.
 pub(crate) fn claims<'g>(
     nodes: &[Node<'g>],
-    leave: &mut dyn FnMut(Node<'g>, String) -> Result<()>,
+    tell: &mut dyn FnMut(Level, Node<'g>, String) -> Result<()>,
 ) -> Result<Vec<Claim<'g>>> {
     let mut finder = Finder::new(nodes)?;
     let mut layers = Vec::new();
@@ -93,7 +98,7 @@ pub(crate) fn claims<'g>(
                 finder.take(&layer.nodes);
                 layers.push(layer);
             }
-            Err(reason) => leave(node, reason)?,
+            Err(reason) => tell(Level::Warning, node, format!("is left to onnxruntime: {reason}"))?,
         }
     }
     // Behind all convolutions, which take the normalisations that follow them.
@@ -108,10 +113,20 @@ pub(crate) fn claims<'g>(
     let mut layers = Layers::new(layers)?;
     let mut others = Vec::new();
     for &node in nodes.iter().filter(|node| !finder.is_taken(**node)) {
-        others.extend(concat(node, &mut layers)?.map(Claim::Concat));
-        others.extend(Lrn::of(node)?.map(Claim::Lrn));
+        match concat(node, &mut layers)? {
+            Some(Ok(concat)) => others.push(Claim::Concat(concat)),
+            Some(Err(reason)) => tell(Level::Verbose, node, format!("is left to onnxruntime: {reason}"))?,
+            None => others.extend(Lrn::of(node)?.map(Claim::Lrn)),
+        }
     }
-    Ok(layers.rest().chain(others).collect())
+    let claims: Vec<_> = layers.rest().chain(others).collect();
+    let claimed: HashSet<_> = claims.iter().flat_map(Claim::nodes).collect();
+    for layer in claims.iter().flat_map(Claim::layers) {
+        for (node, reason) in layer.apart.iter().filter(|(node, _)| !claimed.contains(node)) {
+            tell(Level::Verbose, *node, format!("is not part of {}: {reason}", layer.title()?))?;
+        }
+    }
+    Ok(claims)
 }
 
 /// Layers in the order of the graph, which a Concat can take.
@@ -147,16 +162,19 @@ impl<'g> Layers<'g> {
 
 /// The only claim of the graph of a fused node.
 pub(crate) fn claim_of_all<'g>(nodes: &[Node<'g>]) -> Result<Claim<'g>> {
-    let mut found = claims(nodes, &mut |_, _| Ok(()))?;
+    let mut found = claims(nodes, &mut |_, _, _| Ok(()))?;
     match (found.pop(), found.is_empty()) {
         (Some(claim), true) if claim.nodes().len() == nodes.len() => Ok(claim),
         _ => Err(Failure::other("a fused node that is not what was claimed")),
     }
 }
 
-/// A Concat of channels, if there are convolutions among its inputs that nothing else reads. One with
-/// a constant is left alone: onnxruntime would keep the weights of all its layers besides.
-fn concat<'g>(node: Node<'g>, layers: &mut Layers<'g>) -> Result<Option<Concat<'g>>> {
+/// A Concat of channels, if there are convolutions among its inputs that nothing else reads; or why it is
+/// none. One with a constant is left alone: onnxruntime would keep the weights of all its layers besides.
+fn concat<'g>(
+    node: Node<'g>,
+    layers: &mut Layers<'g>,
+) -> Result<Option<std::result::Result<Concat<'g>, &'static str>>> {
     if node.op()? != "Concat" {
         return Ok(None);
     }
@@ -165,11 +183,11 @@ fn concat<'g>(node: Node<'g>, layers: &mut Layers<'g>) -> Result<Option<Concat<'
     let (Some(dtype), Some(dims)) = (ty.dtype(), &ty.dims) else { return Ok(None) };
     let axis = node.attributes()?.int("axis", 1);
     if dims.len() < 3 || !(axis == 1 || axis + dims.len() as i64 == 1) {
-        return Ok(None);
+        return Ok(Some(Err("its axis is not that of channels, or there are fewer than three")));
     }
     for value in &inputs {
         if value.constant()?.is_some() {
-            return Ok(None);
+            return Ok(Some(Err("an input is constant")));
         }
     }
     let (mut parts, mut nodes) = (Vec::new(), Vec::new());
@@ -183,5 +201,7 @@ fn concat<'g>(node: Node<'g>, layers: &mut Layers<'g>) -> Result<Option<Concat<'
         });
     }
     nodes.push(node);
-    Ok((nodes.len() > 1).then_some(Concat { parts, dtype, node, nodes }))
+    let concat = Concat { parts, dtype, node, nodes };
+    let is_one = concat.nodes.len() > 1;
+    Ok(Some(is_one.then_some(concat).ok_or("no input is a convolution of constant weights that only it reads")))
 }

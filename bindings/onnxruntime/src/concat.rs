@@ -3,8 +3,6 @@
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use convoke::Element;
-
 use crate::api::{Failure, Level, Result};
 use crate::claims::{Concat, Part};
 use crate::graph::Tensor;
@@ -38,25 +36,25 @@ pub(crate) fn read<'g, T: Scalar>(session: &Arc<Session>, concat: &Concat<'g>, i
 }
 
 /// The layers and tensors whose channels make one tensor.
-struct ConcatLayer<T: Element> {
+struct ConcatLayer<T: Scalar> {
     sources: Vec<Source<T>>,
     /// The number of threads that copies are split for.
     threads: usize,
 }
 
-enum Source<T: Element> {
+enum Source<T: Scalar> {
     Layer(Box<ConstantLayer<T>>),
     /// An input of the fused node.
     Tensor(usize),
 }
 
 /// A source in a run.
-enum Piece<'a, T: Element> {
+enum Piece<'a, T: Scalar> {
     Call(Call<'a, T>),
     Tensor(Tensor<'a>, &'a [T]),
 }
 
-impl<T: Element> Piece<'_, T> {
+impl<T: Scalar> Piece<'_, T> {
     fn shape(&self) -> Result<Vec<usize>> {
         match self {
             Self::Call(call) => Ok(call.output_shape()),
@@ -97,7 +95,7 @@ fn as_uninit<T>(x: &[T]) -> &[MaybeUninit<T>] {
     unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), x.len()) }
 }
 
-impl<T: Element> Layer for ConcatLayer<T> {
+impl<T: Scalar> Layer for ConcatLayer<T> {
     fn run(&self, run: Run) -> Result<()> {
         let plan = |source: &Source<T>| match source {
             Source::Layer(layer) => layer.plan(run).map(Some),

@@ -11,6 +11,9 @@ use crate::api::Result;
 use crate::graph::{AttributeValue, Attributes, Node, TensorType, Value};
 use crate::weights::{Affine, Constants, OutputChannels, Scalar, can_fold};
 
+/// What a node is in a layer, or why it is none of its nodes.
+type Reasoned<V> = std::result::Result<V, String>;
+
 /// A layer and the nodes that it replaces.
 pub(crate) struct Fusion<'g> {
     /// The convolution, or the normalisation that stands for one.
@@ -28,6 +31,8 @@ pub(crate) struct Fusion<'g> {
     pub(crate) residual: Option<Value<'g>>,
     pub(crate) activation: Activation,
     pub(crate) dtype: DType,
+    /// Nodes before and behind it that could be part of such a layer, and why they are not.
+    pub(crate) apart: Vec<(Node<'g>, String)>,
 }
 
 /// What the weights of a layer are.
@@ -164,14 +169,31 @@ impl<'g> Fusion<'g> {
         usize::try_from(self.attributes.int("group", 1)).unwrap_or(1)
     }
 
-    /// Whether W and the bias, which then are constant, can take the scalings.
+    /// Whether W and the bias can take the scalings, which they only can if they are constant.
     ///
     /// In short types the products would be rounded where the sums are not, so these take none.
-    fn can_fold(&self) -> Result<bool> {
-        match self.dtype {
-            DType::F32 => self.can_fold_in::<f32>(),
-            DType::F64 => self.can_fold_in::<f64>(),
-            DType::F16 | DType::BF16 => Ok(false),
+    fn check_folding(&self) -> Result<Reasoned<()>> {
+        let can_fold = match self.dtype {
+            DType::F32 => self.can_fold_in::<f32>()?,
+            DType::F64 => self.can_fold_in::<f64>()?,
+            DType::F16 | DType::BF16 => {
+                return Ok(Err(format!("its numbers would be rounded in weights of {}", self.dtype)));
+            }
+        };
+        let reason = if self.has_constant_weights()? {
+            "W cannot take its numbers: there are others than one for each channel, or one is not finite or loses digits"
+        } else {
+            "the layer's weights are not constant"
+        };
+        Ok(if can_fold { Ok(()) } else { Err(reason.into()) })
+    }
+
+    fn leave(&mut self, node: Node<'g>, reason: impl Into<String>) {
+        let reason = reason.into();
+        match self.apart.iter_mut().find(|(known, _)| *known == node) {
+            Some((_, first)) if *first == reason => {}
+            Some((_, first)) => *first = format!("{first}; {reason}"),
+            None => self.apart.push((node, reason)),
         }
     }
 
@@ -277,6 +299,7 @@ impl<'g> Finder<'g> {
             residual: None,
             activation: Activation::None,
             dtype,
+            apart: Vec::new(),
         };
         self.take_pad(&mut layer)?;
         self.take_what_follows(&mut layer)?;
@@ -293,7 +316,7 @@ impl<'g> Finder<'g> {
         let Some(ty) = x.tensor_type()? else { return Ok(None) };
         let (Some(dtype), Some(dims)) = (ty.dtype(), ty.dims) else { return Ok(None) };
         let [_, channels_of_x, _, ..] = &dims[..] else { return Ok(None) };
-        let Some(scaling @ Scaling::Normalisation { constants: [scale, ..], .. }) = normalisation(node, dtype)? else {
+        let Ok(scaling @ Scaling::Normalisation { constants: [scale, ..], .. }) = normalisation(node, dtype)? else {
             return Ok(None);
         };
         let channels = scale.constant()?.map_or(0, |scale| scale.dims().iter().product());
@@ -317,8 +340,9 @@ impl<'g> Finder<'g> {
             residual: None,
             activation: Activation::None,
             dtype,
+            apart: Vec::new(),
         };
-        if !layer.can_fold()? {
+        if layer.check_folding()?.is_err() {
             return Ok(None);
         }
         self.take_what_follows(&mut layer)?;
@@ -337,45 +361,39 @@ impl<'g> Finder<'g> {
         Ok(value.only_consumer()?.filter(|node| !self.taken.contains(node)))
     }
 
-    /// A Pad with zeros in front. ConvTranspose has none to take: its pads cut off.
+    /// A Pad in front.
     fn take_pad(&self, layer: &mut Fusion<'g>) -> Result<()> {
         let Some(&pad) = self.pads.get(&layer.x.name()?) else { return Ok(()) };
-        let explicit = matches!(layer.attributes.string("auto_pad"), None | Some("" | "NOTSET" | "VALID"));
-        if layer.op != "Conv" || !explicit || self.taken.contains(&pad) {
+        if self.taken.contains(&pad) {
             return Ok(());
         }
-        // Another reader of the padded tensor needs it.
-        if layer.x.only_consumer()? != Some(layer.node) {
-            return Ok(());
+        match pads_of_both(pad, layer)? {
+            Ok((data, pads)) => {
+                layer.attributes.set("auto_pad", AttributeValue::String("NOTSET".into()));
+                layer.attributes.set("pads", AttributeValue::Ints(pads));
+                layer.nodes.insert(0, pad);
+                layer.x = data;
+            }
+            Err(reason) => layer.leave(pad, reason),
         }
-        let (Some(zeros), Some(data)) = (pad_of_zeros(pad)?, pad.input(0)?) else { return Ok(()) };
-        let Some(added) = spatial_pads(&zeros) else { return Ok(()) };
-        let own = match layer.attributes.get("pads") {
-            Some(AttributeValue::Ints(own)) if own.len() == added.len() => own.clone(),
-            None => vec![0; added.len()],
-            _ => return Ok(()),
-        };
-        // VALID beside pads is a mistake, which onnxruntime refuses.
-        if layer.attributes.string("auto_pad") == Some("VALID") && own.iter().any(|pad| *pad != 0) {
-            return Ok(());
-        }
-        let Some(pads) = own.iter().zip(&added).map(|(own, added)| own.checked_add(*added)).collect() else {
-            return Ok(());
-        };
-        layer.attributes.set("auto_pad", AttributeValue::String("NOTSET".into()));
-        layer.attributes.set("pads", AttributeValue::Ints(pads));
-        layer.nodes.insert(0, pad);
-        layer.x = data;
         Ok(())
     }
 
     /// Nodes that scale each channel: their factors go into W.
     fn take_scalings(&self, layer: &mut Fusion<'g>, end: &mut Value<'g>) -> Result<()> {
         while let Some(next) = self.next(*end)? {
-            let Some(scaling) = scaling(next, *end, layer.dtype)? else { break };
-            layer.scalings.push(scaling);
-            if !layer.can_fold()? {
-                layer.scalings.pop();
+            if !matches!(&*next.op()?, "BatchNormalization" | "Mul" | "Add") {
+                break;
+            }
+            let folded = match scaling(next, *end, layer.dtype)? {
+                Ok(scaling) => {
+                    layer.scalings.push(scaling);
+                    layer.check_folding()?.inspect_err(|_| _ = layer.scalings.pop())
+                }
+                Err(reason) => Err(reason),
+            };
+            if let Err(reason) = folded {
+                layer.leave(next, reason);
                 break;
             }
             layer.nodes.push(next);
@@ -390,74 +408,140 @@ impl<'g> Finder<'g> {
         if !matches!(&*next.op()?, "Add" | "Sum") {
             return Ok(());
         }
-        let (sum, name) = (end.tensor_type()?, end.name()?);
-        let [Some(one), Some(other)] = next.inputs()?[..] else { return Ok(()) };
-        let value = if one.name()? == name { other } else { one };
-        let same = sum.zip(value.tensor_type()?).is_some_and(|(sum, ty)| ty.is_same_as(&sum));
-        if same && value.name()? != name {
-            layer.residual = Some(value);
-            layer.nodes.push(next);
-            *end = next.output()?;
+        match residual(next, *end)? {
+            Ok(value) => {
+                layer.residual = Some(value);
+                layer.nodes.push(next);
+                *end = next.output()?;
+            }
+            Err(reason) => layer.leave(next, reason),
         }
         Ok(())
     }
 
     fn take_activation(&self, layer: &mut Fusion<'g>, end: Value<'g>) -> Result<()> {
-        let Some(consumers) = end.consumers()? else { return Ok(()) };
-        if consumers.iter().any(|node| self.taken.contains(node)) {
+        let consumers = end.consumers()?;
+        if consumers.iter().flatten().any(|node| self.taken.contains(node)) {
             return Ok(());
         }
-        let (activation, nodes) = match consumers[..] {
-            [node] => (activation_of_node(node, layer.dtype)?, vec![node]),
-            [one, other] => match gated(end, one, other)? {
-                Some((activation, gate, product)) => (Some(activation), vec![gate, product]),
-                None => return Ok(()),
-            },
-            _ => return Ok(()),
+        let found = match consumers.as_deref() {
+            Some(&[node]) => activation_of_node(node, layer.dtype)?.map(|found| found.map(|found| (found, vec![node]))),
+            Some(&[one, other]) => {
+                gated(end, one, other)?.map(|(found, gate, product)| Ok((found, vec![gate, product])))
+            }
+            _ => None,
         };
-        if let Some(activation) = activation {
-            layer.activation = activation;
-            layer.nodes.extend(nodes);
+        let reason = match found {
+            Some(Ok((activation, nodes))) => {
+                layer.activation = activation;
+                layer.nodes.extend(nodes);
+                return Ok(());
+            }
+            Some(Err(reason)) => reason,
+            None if consumers.is_none_or(|nodes| nodes.len() != 1) => {
+                "what it reads is read elsewhere, too, or leaves the graph".into()
+            }
+            None if layer.residual.is_some() => "it stands behind an Add of a tensor".into(),
+            // It is of a kind that no layer has, or a reason is known.
+            None => return Ok(()),
+        };
+        for (node, _) in end.readers()? {
+            let is_linear = matches!(&*node.op()?, "BatchNormalization" | "Mul" | "Add" | "Sum");
+            if is_linear || activation_of_node(node, layer.dtype)?.is_some() {
+                layer.leave(node, reason.clone());
+            }
         }
         Ok(())
     }
 }
 
 /// What a node does to each channel of a value, if it scales channels by constants.
-fn scaling<'g>(node: Node<'g>, value: Value<'g>, dtype: DType) -> Result<Option<Scaling<'g>>> {
+fn scaling<'g>(node: Node<'g>, value: Value<'g>, dtype: DType) -> Result<Reasoned<Scaling<'g>>> {
     let make = match &*node.op()? {
         "BatchNormalization" => return normalisation(node, dtype),
         "Mul" => Scaling::Factors,
-        "Add" => Scaling::Shifts,
-        _ => return Ok(None),
+        _ => Scaling::Shifts,
     };
-    let [Some(one), Some(other)] = node.inputs()?[..] else { return Ok(None) };
+    let [Some(one), Some(other)] = node.inputs()?[..] else { return Ok(Err("it has not two inputs".into())) };
     let by = if one.name()? == value.name()? { other } else { one };
     let rank = value.tensor_type()?.and_then(|ty| ty.dims).map_or(0, |dims| dims.len());
-    let Some(constant) = by.constant()? else { return Ok(None) };
+    let Some(constant) = by.constant()? else { return Ok(Err(format!("{} is not constant", by.name()?))) };
     let of_type = by.tensor_type()?.and_then(|ty| ty.dtype()) == Some(dtype);
-    Ok((of_type && is_of_channels(constant.dims(), rank)).then(|| make(by)))
+    Ok(if of_type && is_of_channels(constant.dims(), rank) {
+        Ok(make(by))
+    } else {
+        Err(format!("{} of shape {:?} has not one number for each channel", by.name()?, constant.dims()))
+    })
 }
 
 /// A BatchNormalization by constants.
-fn normalisation(node: Node<'_>, dtype: DType) -> Result<Option<Scaling<'_>>> {
+fn normalisation(node: Node<'_>, dtype: DType) -> Result<Reasoned<Scaling<'_>>> {
+    if node.op()? != "BatchNormalization" {
+        return Ok(Err("it is no BatchNormalization".into()));
+    }
     // Version 9 is the first without the attribute `spatial`.
-    if node.op()? != "BatchNormalization" || node.since_version()? < 9 {
-        return Ok(None);
+    if node.since_version()? < 9 {
+        return Ok(Err("it is of an opset before 9".into()));
     }
     let (attributes, inputs, outputs) = (node.attributes()?, node.inputs()?, node.outputs()?);
     // In training it computes mean and variance itself, and has outputs for them.
     if attributes.int("training_mode", 0) != 0 || outputs.iter().skip(1).any(Option::is_some) {
-        return Ok(None);
+        return Ok(Err("it trains".into()));
     }
-    let [Some(_), Some(scale), Some(shift), Some(mean), Some(variance)] = inputs[..] else { return Ok(None) };
+    let [Some(_), Some(scale), Some(shift), Some(mean), Some(variance)] = inputs[..] else {
+        return Ok(Err("it has not five inputs".into()));
+    };
     let constants = [scale, shift, mean, variance];
     for value in constants {
         if value.constant()?.is_none() || value.tensor_type()?.and_then(|ty| ty.dtype()) != Some(dtype) {
-            return Ok(None);
+            return Ok(Err(format!("{} is not constant, or not of {dtype}", value.name()?)));
         }
     }
-    Ok(Some(Scaling::Normalisation { constants, epsilon: attributes.float("epsilon", 1e-5) }))
+    Ok(Ok(Scaling::Normalisation { constants, epsilon: attributes.float("epsilon", 1e-5) }))
+}
+
+/// The tensor that a node adds to a value, if it may well have the same shape.
+fn residual<'g>(node: Node<'g>, value: Value<'g>) -> Result<Reasoned<Value<'g>>> {
+    let [Some(one), Some(other)] = node.inputs()?[..] else { return Ok(Err("it does not add two tensors".into())) };
+    let name = value.name()?;
+    let added = if one.name()? == name { other } else { one };
+    if added.name()? == name {
+        return Ok(Err("it adds a tensor to itself".into()));
+    }
+    let (Some(sum), Some(ty)) = (value.tensor_type()?, added.tensor_type()?) else {
+        return Ok(Err("it does not add tensors".into()));
+    };
+    Ok(sum.may_be_same_as(&ty).map(|()| added))
+}
+
+/// The tensor that a Pad reads, and the pads of both, if they can be those of the layer alone.
+fn pads_of_both<'g>(pad: Node<'g>, layer: &Fusion<'g>) -> Result<Reasoned<(Value<'g>, Vec<i64>)>> {
+    let no = |reason: &str| Ok(Err(reason.into()));
+    let auto_pad = layer.attributes.string("auto_pad");
+    if layer.op != "Conv" {
+        return no("the pads of a ConvTranspose cut off");
+    }
+    if !matches!(auto_pad, None | Some("" | "NOTSET" | "VALID")) {
+        return no("auto_pad depends on the size behind it");
+    }
+    if layer.x.only_consumer()? != Some(layer.node) {
+        return no("what it pads is read elsewhere, too, or leaves the graph");
+    }
+    let (Some(zeros), Some(data)) = (pad_of_zeros(pad)?, pad.input(0)?) else {
+        return no("it pads by something else than zeros, by numbers that are not constant, or by a list of axes");
+    };
+    let Some(added) = spatial_pads(&zeros) else { return no("it pads batch or channels, or cuts off") };
+    let own = match layer.attributes.get("pads") {
+        Some(AttributeValue::Ints(own)) if own.len() == added.len() => own.clone(),
+        None => vec![0; added.len()],
+        _ => return no("the convolution has pads of other axes"),
+    };
+    // VALID beside pads is a mistake, which onnxruntime refuses.
+    if auto_pad == Some("VALID") && own.iter().any(|pad| *pad != 0) {
+        return no("auto_pad is VALID beside pads");
+    }
+    let pads = own.iter().zip(&added).map(|(own, added)| own.checked_add(*added)).collect::<Option<_>>();
+    Ok(pads.map(|pads| (data, pads)).ok_or_else(|| "its pads are too large".into()))
 }
 
 /// Whether a tensor that is broadcast over one of `rank` axes has a number for each channel, or one
@@ -499,23 +583,25 @@ fn spatial_pads(pads: &[i64]) -> Option<Vec<i64>> {
     (fits && is_spatial()).then(|| [&before[2..], &behind[2..]].concat())
 }
 
-/// The activation that a node computes of its first input, whose type is given.
-fn activation_of_node(node: Node<'_>, dtype: DType) -> Result<Option<Activation>> {
+/// The activation that a node computes of its first input, whose type is given. `None` if it is none
+/// that a layer can have.
+fn activation_of_node(node: Node<'_>, dtype: DType) -> Result<Option<Reasoned<Activation>>> {
     let attributes = node.attributes()?;
-    Ok(match &*node.op()? {
-        "Relu" => Some(Activation::Relu),
-        "Sigmoid" => Some(Activation::Sigmoid),
-        "Tanh" => Some(Activation::Tanh),
-        "HardSwish" => Some(Activation::HardSwish),
-        "Swish" => (attributes.float("alpha", 1.0) == 1.0).then_some(Activation::Silu),
-        "LeakyRelu" => Some(Activation::LeakyRelu { alpha: attributes.float("alpha", 0.01) }),
+    let (activation, reason) = match &*node.op()? {
+        "Relu" => (Some(Activation::Relu), ""),
+        "Sigmoid" => (Some(Activation::Sigmoid), ""),
+        "Tanh" => (Some(Activation::Tanh), ""),
+        "HardSwish" => (Some(Activation::HardSwish), ""),
+        "Swish" => ((attributes.float("alpha", 1.0) == 1.0).then_some(Activation::Silu), "its alpha is not 1"),
+        "LeakyRelu" => (Some(Activation::LeakyRelu { alpha: attributes.float("alpha", 0.01) }), ""),
         "PRelu" => {
             let alpha = node.input(1)?.map(Value::scalar).transpose()?.flatten().and_then(exact);
-            alpha.map(|alpha| Activation::LeakyRelu { alpha })
+            (alpha.map(|alpha| Activation::LeakyRelu { alpha }), "it has not one constant slope that is a float")
         }
-        "Clip" => clip(node, &attributes, dtype)?,
-        _ => None,
-    })
+        "Clip" => (clip(node, &attributes, dtype)?, "a bound is not constant, or no float"),
+        _ => return Ok(None),
+    };
+    Ok(Some(activation.ok_or_else(|| reason.into())))
 }
 
 /// A Clip by constants. A bound that is left out is the lowest or largest number of the type, so

@@ -3,6 +3,7 @@
 //! Handles carry the lifetime of the callback that got them. Enumerations are read as numbers: a
 //! newer onnxruntime may know values that are not in this build's list.
 
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null};
@@ -71,6 +72,16 @@ impl Dim {
     }
 }
 
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(size) => write!(f, "{size}"),
+            Self::Named(name) => f.write_str(name),
+            Self::Unknown => f.write_str("?"),
+        }
+    }
+}
+
 /// What is known of a tensor before a run.
 #[derive(Debug, Clone)]
 pub(crate) struct TensorType {
@@ -91,10 +102,31 @@ impl TensorType {
         self.dims.as_ref()?.iter().map(Dim::size).collect()
     }
 
-    /// Whether both are sure to have the same type and shape.
-    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
-        let (Some(dims), Some(others)) = (&self.dims, &other.dims) else { return false };
-        self.code == other.code && dims == others && !dims.contains(&Dim::Unknown)
+    /// Whether both have the same type and may well have the same shape: no size that is known differs,
+    /// and none is 1 where the other one is unknown, which mostly is broadcast. If not, this is the
+    /// reason.
+    pub(crate) fn may_be_same_as(&self, other: &Self) -> std::result::Result<(), String> {
+        let (Some(dims), Some(others)) = (&self.dims, &other.dims) else { return Err("a rank is unknown".into()) };
+        let same = |(one, other): (&Dim, &Dim)| match (one.size(), other.size()) {
+            (None, None) => true,
+            (Some(known), None) | (None, Some(known)) => known != 1,
+            (one, other) => one == other,
+        };
+        if self.code == other.code && dims.len() == others.len() && dims.iter().zip(others).all(same) {
+            return Ok(());
+        }
+        Err(format!("it adds a tensor of {other} to one of {self}"))
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dims = self.dims.as_ref().map(|dims| dims.iter().map(Dim::to_string).collect::<Vec<_>>().join(", "));
+        match self.dtype() {
+            Some(dtype) => write!(f, "{dtype}"),
+            None => write!(f, "type {}", self.code),
+        }?;
+        write!(f, " [{}]", dims.unwrap_or_else(|| "...".into()))
     }
 }
 
@@ -404,12 +436,18 @@ impl<'g> Value<'g> {
     /// All that read it, a node once for each input; `None` where it also leaves the graph or goes
     /// into the graph of a branch or loop.
     pub(crate) fn consumers(self) -> Result<Option<Vec<Node<'g>>>> {
-        let (ort, mut is_output, mut count) = (self.api.ort, false, 0);
+        let mut is_output = false;
         // SAFETY: the value lives.
-        self.api.check(unsafe { (ort.ValueInfo_IsGraphOutput)(self.raw.as_ptr(), &mut is_output) })?;
-        if is_output {
-            return Ok(None);
-        }
+        self.api.check(unsafe { (self.api.ort.ValueInfo_IsGraphOutput)(self.raw.as_ptr(), &mut is_output) })?;
+        let readers = self.readers()?;
+        // -1 is an input of a graph within the node.
+        let is_within = readers.iter().any(|(_, input)| *input < 0);
+        Ok((!is_output && !is_within).then(|| readers.into_iter().map(|(node, _)| node).collect()))
+    }
+
+    /// All nodes that read it, each with the number of its input.
+    pub(crate) fn readers(self) -> Result<Vec<(Node<'g>, i64)>> {
+        let (ort, mut count) = (self.api.ort, 0);
         // SAFETY: the value lives.
         self.api.check(unsafe { (ort.ValueInfo_GetValueNumConsumers)(self.raw.as_ptr(), &mut count) })?;
         let (mut raw, mut inputs) = (vec![null(); count], vec![0; count]);
@@ -418,13 +456,9 @@ impl<'g> Value<'g> {
             (ort.ValueInfo_GetValueConsumers)(self.raw.as_ptr(), raw.as_mut_ptr(), inputs.as_mut_ptr(), count)
         };
         self.api.check(status)?;
-        // -1 is an input of a graph within the node.
-        if inputs.iter().any(|input| *input < 0) {
-            return Ok(None);
-        }
         // SAFETY: nodes live as long as the graph.
-        let node = |raw| Ok(unsafe { Node::new(self.api, required(raw, "consumer")?) });
-        raw.into_iter().map(node).collect::<Result<_>>().map(Some)
+        let node = |(raw, input)| Ok((unsafe { Node::new(self.api, required(raw, "consumer")?) }, input));
+        raw.into_iter().zip(inputs).map(node).collect()
     }
 
     /// The only node that reads it, if it goes nowhere else.

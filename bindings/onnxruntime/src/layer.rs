@@ -3,14 +3,15 @@
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex};
 
-use convoke::{Accuracy, Element, Operator, PackedWeights, Plan, Planner, Threads};
+use convoke::{Accuracy, Activation, Operator, PackedWeights, Plan, Planner, Threads};
 use lru::LruCache;
 
 use crate::api::{Failure, Level, Result, lock};
 use crate::fusion::Fusion;
 use crate::graph::{Attributes, Dim, Node, Tensor, TensorType, Value};
-use crate::run::Run;
+use crate::run::{Run, buffer};
 use crate::session::Session;
+use crate::sum;
 use crate::weights::{Affine, MOST_PLANS, OutputChannels, PackedLayer, Planned, Scalar, folded, with_an_image};
 
 /// What a compiled node computes.
@@ -43,17 +44,17 @@ pub(crate) fn read<'g, T: Scalar>(session: &Arc<Session>, fusion: &Fusion<'g>, i
     if let Some(packing) = read_constant::<T>(session, fusion, inputs)? {
         return Ok(Box::new(move || Ok(Box::new(packing()?))));
     }
-    let places = Places::of(fusion, inputs)?;
+    let common = Common::of(session, fusion, inputs)?;
     let (w, bias) = fusion.tensors().ok_or_else(|| Failure::other("a layer without weights"))?;
     let (w, bias) = (inputs.place(w)?, bias.map(|bias| inputs.place(bias)).transpose()?);
     // Transforming W by Winograd takes longer than the run gains from it.
     let planner = session.planner().activation(fusion.activation).accuracy(Accuracy::Strict);
-    let title = fusion.title()?;
+    let title = &common.title;
     session.log().write(Level::Verbose, || format!("{title}: weights that are inputs are packed in every run"));
     let (op, since, attributes) = (fusion.op.clone(), fusion.since, fusion.attributes.clone());
     let node = VersionedNode { op, since, attributes };
-    let (session, plans) = (session.clone(), Mutex::new(LruCache::new(MOST_PLANS)));
-    Ok(Box::new(move || Ok(Box::new(FreeLayer::<T> { session, planner, node, places, w, bias, plans }))))
+    let plans = Mutex::new(LruCache::new(MOST_PLANS));
+    Ok(Box::new(move || Ok(Box::new(FreeLayer::<T> { common, planner, node, w, bias, plans }))))
 }
 
 /// Packs the weights of a layer.
@@ -66,7 +67,7 @@ pub(crate) fn read_constant<'g, T: Scalar>(
     inputs: &Inputs,
 ) -> Result<Option<PackingConstants<'g, T>>> {
     let Some((w_dims, constants)) = fusion.constants::<T>()? else { return Ok(None) };
-    let (places, title) = (Places::of(fusion, inputs)?, fusion.title()?);
+    let common = Common::of(session, fusion, inputs)?;
     let operator = fusion.operator(&w_dims)?;
     let scalings = fusion.scalings.iter().map(Affine::of).collect::<Result<Vec<_>>>()?;
     let channels = OutputChannels::of(&operator, fusion.group());
@@ -74,28 +75,31 @@ pub(crate) fn read_constant<'g, T: Scalar>(
     let usual = type_of_x.as_ref().and_then(usual_shape);
     // Plans for another number of images may exceed the limit with the same weights.
     let one_set_serves = type_of_x.is_some_and(|ty| ty.shape().is_some()) || !session.has_workspace_limit();
-    let (session, activation, is_normalisation) = (session.clone(), fusion.activation, fusion.is_normalisation());
+    let is_normalisation = fusion.is_normalisation();
     Ok(Some(Box::new(move || {
         let constants = match channels {
             Some(channels) => folded(constants, &scalings, &channels),
             None => scalings.is_empty().then_some(constants),
         };
         let constants = constants.ok_or_else(|| Failure::other("scalings that W cannot take"))?;
-        let planner = || session.planner().activation(activation);
+        let Common { session, title, activation, .. } = &common;
+        let planner = || session.planner().activation(*activation);
+        let mut explained = LruCache::new(MOST_PLANS);
         let packed = match usual {
             Some(x_shape) => {
-                let packed = session.pack(&title, &operator, activation, &x_shape, &constants);
-                let packed = packed.map_err(|failure| failure.context(&title))?;
-                if one_set_serves { packed } else { packed.or_packed_anew(planner(), operator, constants) }
+                let packed = session.pack(title, &operator, *activation, &x_shape, &constants);
+                let packed = packed.map_err(|failure| failure.context(title))?;
+                explained.put(x_shape, ());
+                if one_set_serves { packed } else { packed.or_packed_anew(planner(), operator.clone(), constants) }
             }
             None => {
                 session
                     .log()
                     .write(Level::Verbose, || format!("{title}: weights are packed when the size of X is known"));
-                PackedLayer::of_any_size(planner(), operator, constants)
+                PackedLayer::of_any_size(planner(), operator.clone(), constants)
             }
         };
-        Ok(ConstantLayer { session, packed, places, is_normalisation })
+        Ok(ConstantLayer { common, operator, packed, explained: Mutex::new(explained), is_normalisation })
     })))
 }
 
@@ -121,78 +125,152 @@ impl Places {
     }
 }
 
+/// What a layer is, whatever its weights are.
+struct Common {
+    session: Arc<Session>,
+    title: String,
+    places: Places,
+    activation: Activation,
+}
+
+impl Common {
+    fn of(session: &Arc<Session>, fusion: &Fusion<'_>, inputs: &Inputs) -> Result<Self> {
+        let (places, title) = (Places::of(fusion, inputs)?, fusion.title()?);
+        Ok(Self { session: session.clone(), title, places, activation: fusion.activation })
+    }
+
+    /// Says how a run of a shape is computed.
+    fn log<T: Scalar>(&self, plan: &Plan<T>) {
+        self.session.log().write(Level::Verbose, || format!("{}: {:#}", self.title, plan.explain()));
+    }
+}
+
 /// A run of a layer whose plan and tensors are known.
-pub(crate) struct Call<'a, T: Element> {
-    session: &'a Session,
+pub(crate) struct Call<'a, T: Scalar> {
+    common: &'a Common,
     run: Run,
+    operator: &'a Operator,
     plan: &'a Plan<T>,
     packed: &'a PackedWeights<T>,
     x: &'a [T],
-    residual: Option<&'a [T]>,
+    residual: Option<(&'a [T], Vec<usize>)>,
+    output_shape: Vec<usize>,
 }
 
-impl<'a, T: Element> Call<'a, T> {
+impl<'a, T: Scalar> Call<'a, T> {
     fn new(
-        session: &'a Session,
+        common: &'a Common,
         run: Run,
-        places: Places,
+        operator: &'a Operator,
         (plan, packed): (&'a Plan<T>, &'a PackedWeights<T>),
     ) -> Result<Self> {
-        let x = run.input(places.x)?.elements::<T>()?;
-        let residual = places.residual.map(|at| run.input(at)?.elements::<T>()).transpose()?;
-        Ok(Self { session, run, plan, packed, x, residual })
+        let x = run.input(common.places.x)?.elements()?;
+        let read = |at| run.input(at).and_then(|tensor| Ok((tensor.elements()?, tensor.shape()?)));
+        let residual: Option<(&[T], _)> = common.places.residual.map(read).transpose()?;
+        let y_shape = plan.geometry().output_shape();
+        let output_shape = match &residual {
+            Some((_, shape)) => sum::broadcast(&y_shape, shape)?,
+            None => y_shape,
+        };
+        Ok(Self { common, run, operator, plan, packed, x, residual, output_shape })
     }
 
     pub(crate) fn output_shape(&self) -> Vec<usize> {
-        self.plan.geometry().output_shape()
+        self.output_shape.clone()
     }
 
     /// The tensors that it reads: X, and the residual or nothing.
     pub(crate) fn inputs(&self) -> [&'a [T]; 2] {
-        [self.x, self.residual.unwrap_or_default()]
+        [self.x, self.residual.as_ref().map_or(&[], |(residual, _)| residual)]
     }
 
     /// Computes all of Y.
     pub(crate) fn compute(&self, y: &mut [MaybeUninit<T>]) -> Result<()> {
-        let pool = self.run.pool(self.plan.threads());
-        let threads = if self.plan.threads() > 1 { Threads::Executor(&pool) } else { Threads::Serial };
-        self.session.with_workspace(|workspace| {
-            workspace.grow_for(self.plan)?;
-            self.plan.run_uninit(self.x, self.packed, self.residual, y, workspace, threads)?;
-            Ok(())
+        let y_shape = self.plan.geometry().output_shape();
+        match &self.residual {
+            Some((residual, shape)) if *shape != y_shape => self.compute_apart(y, &y_shape, (residual, shape)),
+            residual => {
+                let residual = residual.as_ref().map(|(residual, _)| *residual);
+                self.execute(self.plan, self.packed, self.x, residual, y).map(drop)
+            }
+        }
+    }
+
+    /// Computes Y where the residual has another shape than what the layer computes of X alone.
+    fn compute_apart(
+        &self,
+        y: &mut [MaybeUninit<T>],
+        own_shape: &[usize],
+        (residual, shape): (&[T], &[usize]),
+    ) -> Result<()> {
+        if y.is_empty() {
+            return Ok(());
+        }
+        let (session, x_shape) = (&self.common.session, self.plan.geometry().input_shape());
+        let (plan, len) =
+            (sum::conv(session, self.operator, self.packed, &x_shape)?, self.plan.geometry().output_len());
+        let mut own = buffer(len)?;
+        let own = self.execute(&plan, self.packed, self.x, None, &mut own.spare_capacity_mut()[..len])?;
+        let own = sum::repeated(own, own_shape, &self.output_shape)?;
+        let residual = sum::repeated(residual, shape, &self.output_shape)?;
+        let (plan, ones) = sum::add(session, self.common.activation, &self.output_shape)?;
+        self.execute(&plan, &ones, &own, Some(&residual), y).map(drop)
+    }
+
+    /// Runs a plan on the session's memory and the threads of the run.
+    fn execute<'y>(
+        &self,
+        plan: &Plan<T>,
+        packed: &PackedWeights<T>,
+        x: &[T],
+        residual: Option<&[T]>,
+        y: &'y mut [MaybeUninit<T>],
+    ) -> Result<&'y mut [T]> {
+        let pool = self.run.pool(plan.threads());
+        let threads = if plan.threads() > 1 { Threads::Executor(&pool) } else { Threads::Serial };
+        self.common.session.with_workspace(|workspace| {
+            workspace.grow_for(plan)?;
+            Ok(plan.run_uninit(x, packed, residual, y, workspace, threads)?)
         })
     }
 
     fn into_output(self) -> Result<()> {
         // SAFETY: Y is of X's type, and these are all inputs.
-        unsafe { self.run.write(&self.output_shape(), &self.inputs(), |y| self.compute(y)) }
+        unsafe { self.run.write(&self.output_shape, &self.inputs(), |y| self.compute(y)) }
     }
 }
 
 /// A layer whose weights are constant.
-pub(crate) struct ConstantLayer<T: Element> {
-    session: Arc<Session>,
+pub(crate) struct ConstantLayer<T: Scalar> {
+    common: Common,
+    operator: Operator,
     packed: PackedLayer<T>,
-    places: Places,
+    /// Shapes of X whose plans are in the log.
+    explained: Mutex<LruCache<Vec<usize>, ()>>,
     is_normalisation: bool,
 }
 
-impl<T: Element> ConstantLayer<T> {
+impl<T: Scalar> ConstantLayer<T> {
     /// The plan for a run.
     pub(crate) fn plan(&self, run: Run) -> Result<Planned<T>> {
-        self.packed.plan(&run.input(self.places.x)?.shape()?)
+        let x_shape = run.input(self.common.places.x)?.shape()?;
+        let planned = self.packed.plan(&x_shape)?;
+        if self.common.session.log().shows(Level::Verbose) && lock(&self.explained).put(x_shape, ()).is_none() {
+            self.common.log(&planned.plan);
+        }
+        Ok(planned)
     }
 
     /// A run by its plan.
     pub(crate) fn call<'a>(&'a self, run: Run, planned: &'a Planned<T>) -> Result<Call<'a, T>> {
-        Call::new(&self.session, run, self.places, (&planned.plan, planned.cache.packed()))
+        Call::new(&self.common, run, &self.operator, (&planned.plan, planned.cache.packed()))
     }
 }
 
-impl<T: Element> Layer for ConstantLayer<T> {
+impl<T: Scalar> Layer for ConstantLayer<T> {
     fn run(&self, run: Run) -> Result<()> {
         if self.is_normalisation {
-            let shape = run.input(self.places.x)?.shape()?;
+            let shape = run.input(self.common.places.x)?.shape()?;
             // A convolution has no such X.
             if shape.contains(&0) {
                 // SAFETY: the output is of X's type, as that of a BatchNormalization is, and empty.
@@ -210,45 +288,46 @@ struct VersionedNode {
     attributes: Attributes,
 }
 
-type PlansByShapes<T> = LruCache<[Vec<usize>; 2], Arc<Plan<T>>>;
+type PlansByShapes<T> = LruCache<[Vec<usize>; 2], Arc<(Operator, Plan<T>)>>;
 
 /// A layer whose weights are inputs: they are packed in every run.
-struct FreeLayer<T: Element> {
-    session: Arc<Session>,
+struct FreeLayer<T: Scalar> {
+    common: Common,
     planner: Planner,
     node: VersionedNode,
-    places: Places,
     w: usize,
     bias: Option<usize>,
     /// By the shapes of X and W.
     plans: Mutex<PlansByShapes<T>>,
 }
 
-impl<T: Element> FreeLayer<T> {
-    fn plan(&self, x: &Tensor<'_>, w: &Tensor<'_>) -> Result<Arc<Plan<T>>> {
+impl<T: Scalar> FreeLayer<T> {
+    fn plan(&self, x: &Tensor<'_>, w: &Tensor<'_>) -> Result<Arc<(Operator, Plan<T>)>> {
         let key = [x.shape()?, w.shape()?];
         if let Some(plan) = lock(&self.plans).get(&key) {
             return Ok(plan.clone());
         }
         let VersionedNode { op, since, attributes } = &self.node;
         let operator = Operator::from_attributes(op, *since, &attributes.for_convoke(), w.dims())?;
-        let plan = Arc::new(self.planner.plan::<T>(operator, &key[0])?);
-        self.session.log().write(Level::Verbose, || format!("{:#}", plan.explain()));
+        let plan = self.planner.plan::<T>(operator.clone(), &key[0])?;
+        self.common.log(&plan);
+        let plan = Arc::new((operator, plan));
         lock(&self.plans).put(key, plan.clone());
         Ok(plan)
     }
 }
 
-impl<T: Element> Layer for FreeLayer<T> {
+impl<T: Scalar> Layer for FreeLayer<T> {
     fn run(&self, run: Run) -> Result<()> {
-        let (x, w) = (run.input(self.places.x)?, run.input(self.w)?);
-        let plan = self.plan(&x, &w)?;
+        let (x, w) = (run.input(self.common.places.x)?, run.input(self.w)?);
+        let planned = self.plan(&x, &w)?;
+        let (operator, plan) = &*planned;
         let bias = self.bias.map(|at| run.input(at)).transpose()?;
         if let Some(bias) = bias {
             plan.geometry().validate_bias(&bias.shape()?)?;
         }
         let bias = bias.map(|bias| bias.elements::<T>()).transpose()?;
         let packed = plan.pack(w.elements::<T>()?, bias)?;
-        Call::new(&self.session, run, self.places, (&plan, &packed))?.into_output()
+        Call::new(&self.common, run, operator, (plan, &packed))?.into_output()
     }
 }

@@ -8,7 +8,8 @@
 //! * [`provider`](mod@provider): what onnxruntime calls.
 //! * [`claims`](mod@claims): which nodes are convoke's; [`fusion`](mod@fusion): which of them become
 //!   one layer.
-//! * [`layer`](mod@layer): how a layer runs; [`weights`](mod@weights): how it is packed.
+//! * [`layer`](mod@layer): how a layer runs; [`weights`](mod@weights): how it is packed;
+//!   [`sum`](mod@sum): a residual of another shape.
 //! * [`concat`](mod@concat): layers that write into one tensor; [`lrn`](mod@lrn): a node that is slow
 //!   otherwise.
 //! * [`run`](mod@run), [`pool`](mod@pool): inputs, output and threads of a run.
@@ -33,4 +34,5 @@ mod pool;
 mod provider;
 mod run;
 mod session;
+mod sum;
 mod weights;

@@ -20,6 +20,7 @@ use crate::abi::{
 use crate::api::{Api, Failure, Level, Log, Result, lock, status};
 use crate::claims::{Claim, claim_of_all, claims};
 use crate::concat;
+use crate::fusion::title;
 use crate::graph::{Graph, Node};
 use crate::layer::{self, Inputs, Layer, Packing};
 use crate::options::Options;
@@ -322,12 +323,12 @@ unsafe extern "system" fn capability(
             return Ok(());
         }
         let nodes = graph.nodes()?;
-        let mut leave = |node: Node<'_>, reason: String| {
-            let (op, name) = (node.op()?, node.name()?);
-            session.log().write(Level::Warning, || format!("node {name:?} ({op}) is left to onnxruntime: {reason}"));
+        let mut tell = |level: Level, node: Node<'_>, what: String| {
+            let title = title(node, &[node])?;
+            session.log().write(level, || format!("{title} {what}"));
             Ok(())
         };
-        for claim in claims(&nodes, &mut leave)? {
+        for claim in claims(&nodes, &mut tell)? {
             let nodes: Vec<*const OrtNode> = claim.nodes().into_iter().map(Node::as_ptr).collect();
             let drop_constant_initializers = !claim.reads_constants_in_runs()?;
             let options = NodeFusionOptions { ort_version_supported: API_VERSION, drop_constant_initializers };

@@ -1,6 +1,9 @@
 """Runs models with and without convoke, and counts the nodes that really ran on it."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import convoke_onnxruntime
 import numpy as np
@@ -66,6 +69,14 @@ def assert_close(got, wanted, tolerance=1e-3):
         finite = np.isfinite(other)
         largest = np.abs(other[finite]).max(initial=0)
         assert np.abs(one[finite] - other[finite]).max(initial=0) <= tolerance * (largest or 1)
+
+
+def output_of(code, *arguments):
+    """What a process of its own writes, standard error included: onnxruntime's log goes there."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, cwd=os.path.dirname(__file__), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import convoke_onnxruntime
 import numpy as np
 import onnxruntime
 import pytest
-from conftest import assert_close, layers, options, run, run_plain, session
+from conftest import assert_close, layers, options, output_of, run, run_plain, session
 from onnx import TensorProto, helper, numpy_helper
 
 NONE = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -195,6 +195,63 @@ def test_nodes_stay_apart(name):
     result = run(made, feeds, level=NONE)
     assert result.layers == [alone]
     assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+# What the log says of each of them; nothing of what no layer could take.
+REASONS = {
+    "two-readers": ("Relu", "what it reads is read elsewhere"),
+    "output": ("Relu", "what it reads is read elsewhere, too, or leaves the graph"),
+    "add-broadcast": ("Add", "r is not constant; it adds a tensor of float [1, 4, 1, 1] to one of float [2, 4, 9, 8]"),
+    "add-larger": ("Add", "it adds a tensor of float [3, 1, 4, 7, 6] to one of float [2, 4, 7, 6]"),
+    "sum-of-three": ("Sum", "it does not add two tensors"),
+    "sum-of-itself": ("Add", "what it reads is read elsewhere"),
+    "clip-by-input": ("Clip", "a bound is not constant"),
+    "prelu-of-channels": ("PRelu", "not one constant slope"),
+    "hardsigmoid-default-mul": ("Mul", "what it reads is read elsewhere"),
+    "gelu": None,
+    "norm-of-inputs": ("BatchNormalization", "v is not constant"),
+    "mul-of-columns": ("Mul", "m of shape [8] has not one number for each channel"),
+    "mul-to-more-channels": ("Mul", "W cannot take its numbers: there are others than one for each channel"),
+    "mul-by-input": ("Mul", "m is not constant"),
+    "pad-of-ones": ("Pad", "something else than zeros"),
+    "pad-reflect": ("Pad", "something else than zeros"),
+    "pad-batch": ("Pad", "it pads batch or channels"),
+    "pad-crop": ("Pad", "or cuts off"),
+    "pad-same": ("Pad", "auto_pad"),
+    "pad-of-axes": ("Pad", "a list of axes"),
+    "pad-of-ones-by-attribute": ("Pad", "something else than zeros"),
+    "norm-of-opset-8": ("BatchNormalization", "it is of an opset before 9"),
+    "swish-of-another-slope": ("Swish", "its alpha is not 1"),
+    "pad-transposed": ("Pad", "the pads of a ConvTranspose cut off"),
+}
+
+
+def test_the_log_says_why_nodes_stay_apart():
+    code = """
+from test_fusion import *
+onnxruntime.set_default_logger_severity(2)
+def log(name, made, feeds):
+    print("model", name, flush=True)
+    onnxruntime.InferenceSession(made.SerializeToString(), convoke_onnxruntime.add_to(options(NONE), threads=1, log_level="verbose"))
+for name, (nodes, constants, inputs, _) in APART.items():
+    log(name, *model(nodes, constants, inputs, OPSETS.get(name, 22), outputs=("y", "c") if name == "output" else ("y",)))
+for name in ("constant", "rows", "read-elsewhere"):
+    log(name, *joined_model(name, 1))
+log("taken", *model(*FUSED["norm-add-relu"]))
+nodes, constants, inputs = FUSED["add"]
+log("behind", *model([*nodes[:-1], ("Add", "c r", "a", {}), ("Mul", "a m", "y", {})], constants | {"m": normal(4, 1, 1)}, inputs))
+"""
+    texts = dict(text.split("\n", 1) for text in output_of(code).split("model ")[1:])
+    assert REASONS.keys() == APART.keys()
+    for name, reason in REASONS.items():
+        lines = [line for line in texts[name].splitlines() if "is not part of node" in line]
+        assert len(lines) == bool(reason) + (name == "two-readers"), texts[name]
+        assert reason is None or any(f"({reason[0]}) is not part of" in line and reason[1] in line for line in lines), lines
+    assert "(Concat) is left to onnxruntime: an input is constant" in texts["constant"]
+    assert "(Concat) is left to onnxruntime: its axis is not that of channels" in texts["rows"]
+    assert texts["read-elsewhere"].count("(Concat) is left to onnxruntime: no input is a convolution") == 2
+    assert "is not part of" not in texts["taken"]
+    assert "(Mul) is not part of" in texts["behind"] and ": it stands behind an Add of a tensor" in texts["behind"]
 
 
 @pytest.mark.parametrize("bounds, opset", [("c lo", 22), ("c  hi", 22), ("c", 22), ("c", 10)])
@@ -445,31 +502,45 @@ def test_nodes_of_a_provider_in_front_are_left_to_it():
     assert_close(behind.run(None, feeds), wanted.outputs, 1e-5)
 
 
-@pytest.mark.parametrize("of_x, of_r, taken", [("n", "n", True), ("n", "m", False), ("nhw", "abc", False)])
-def test_a_residual_whose_shape_is_not_known_is_added_only_if_it_is_the_same(of_x, of_r, taken):
-    """The same name of a dimension is the same size. Another one may be 1, and be broadcast."""
-    made, feeds = model([CONV, ("Add", "c r", "y", {})], W, {"r": normal(2, 4, 9, 8)})
-    free = (0, 2, 3)[: len(of_x)]
-    for value, names in zip(made.graph.input, (of_x, of_r)):
-        for at, name in zip(free, names):
-            value.type.tensor_type.shape.dim[at].dim_param = name
-    residuals = [feeds["r"]] if taken else [feeds["r"], feeds["r"][tuple(slice(1) if at in free else slice(None) for at in range(4))]]
-    for feeds["r"] in residuals:
-        result = run(made, feeds, level=NONE)
-        assert result.layers == [["Conv", "Add"] if taken else ["Conv"]]
-        assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+# Sizes of X and of the residual: the same sum, either side broadcast, both, and without elements.
+SUMS = [((2, 9, 8), (2, 9, 8)), ((2, 9, 8), (1, 1, 1)), ((1, 1, 1), (3, 5, 7)), ((2, 1, 8), (1, 9, 8)), ((0, 9, 8), (1, 9, 8)), ((1, 9, 8), (0, 1, 8))]
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_residual_of_another_batch_than_its_name_says_is_an_error(batch):
-    made, feeds = model([CONV, ("Add", "c r", "y", {})], W, {"r": normal(2, 4, 9, 8)})
-    for value in made.graph.input:
-        value.type.tensor_type.shape.dim[0].dim_param = "n"
+@pytest.mark.parametrize("names", ["same", "others", "none"])
+@pytest.mark.parametrize("weights", ["w", "wi"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_residual_of_unknown_sizes_is_added_by_the_layer(names, weights, joined):
+    """Whether it has Y's shape is seen in a run. If not, both are broadcast."""
+    nodes = [("Conv", f"x {weights} b", "c", {"pads": [1, 1, 1, 1]}), ("Add", "r c", "a", {}), ("LeakyRelu", "a", "l" if joined else "y", {"alpha": 0.3})]
+    if joined:
+        nodes.append(("Concat", "l l2", "y", {"axis": 1}))
+    inputs = {"r": normal(2, 4, 9, 8), "l2": normal(2, 3, 9, 8)} | ({"wi": W["w"]} if weights == "wi" else {})
+    made, feeds = model(nodes, W, inputs)
+    for value in made.graph.input[:3]:
+        for axis in (0, 2, 3):
+            dim = value.type.tensor_type.shape.dim[axis]
+            dim.Clear() if names == "none" else setattr(dim, "dim_param", f"{'d' if names == 'same' else value.name}{axis}")
     loaded = session(made, level=NONE)
-    assert layers(loaded) == [["Conv", "Add"]]
-    with pytest.raises(Exception, match="convoke: Conv: the residual has"):
-        loaded.run(None, feeds | {"r": normal(batch, 4, 9, 8)})
-    assert_close(loaded.run(None, feeds), run_plain(made, feeds, NONE), 1e-5)
+    assert max(layers(loaded)) == ["Conv", "Add", "LeakyRelu"] + ["Concat"] * (joined and weights == "w")
+    for x, r in SUMS:
+        y = np.broadcast_shapes(x, r)
+        for feed, channels, (batch, *image) in (("x", 6, x), ("r", 4, r), ("l2", 3, y)):
+            feeds[feed] = normal(batch, channels, *image)
+        assert_close(loaded.run(None, feeds), run_plain(made, feeds, NONE), 1e-5)
+    with pytest.raises(Exception, match=r"convoke: Add: tensors of shapes \[2, 4, 9, 8\] and \[3, 4, 9, 8\] cannot be broadcast"):
+        loaded.run(None, feeds | {"x": normal(2, 6, 9, 8), "r": normal(3, 4, 9, 8)})
+
+
+@pytest.mark.parametrize("of_x, of_r, taken", [((2, "h", 8), (2, 9, "h"), True), ((2, 9, "w"), (2, 1, "w"), False), ((2, "h", 8), (2, 1, 8), False), (("n", 9, 8), (1, 9, 8), False)])
+def test_a_residual_that_differs_for_certain_or_has_a_size_of_1_stays_apart(of_x, of_r, taken):
+    made, feeds = model([CONV, ("Add", "c r", "y", {})], W, {"r": normal(2, 4, 9, 8)})
+    for value, sizes in zip(made.graph.input, (of_x, of_r)):
+        for axis, size in zip((0, 2, 3), sizes):
+            setattr(value.type.tensor_type.shape.dim[axis], "dim_param" if isinstance(size, str) else "dim_value", size)
+    feeds["r"] = normal(*(size if isinstance(size, int) else known for size, known in zip((of_r[0], 4, *of_r[1:]), (2, 4, 9, 8))))
+    result = run(made, feeds, level=NONE)
+    assert result.layers == [["Conv", "Add"] if taken else ["Conv"]]
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
 
 
 def test_a_layer_in_a_branch():

@@ -14,7 +14,7 @@ import models
 import numpy as np
 import onnxruntime
 import pytest
-from conftest import assert_close, layers, options, run_plain, session
+from conftest import assert_close, layers, options, output_of, run_plain, session
 from onnx import TensorProto, helper
 
 
@@ -80,6 +80,15 @@ def test_add_to_refuses_what_cannot_be(chosen):
     assert not made.has_providers()
 
 
+def test_a_list_of_providers_replaces_those_of_the_options():
+    """The README warns of it. `add_to` cannot: the list comes afterwards, and not to convoke."""
+    made = convoke_onnxruntime.add_to(options())
+    with pytest.warns(UserWarning, match="'providers'"):
+        replaced = onnxruntime.InferenceSession(small(), made, providers=["CPUExecutionProvider"])
+    assert replaced.get_providers() == ["CPUExecutionProvider"]
+    assert convoke_onnxruntime.PROVIDER in onnxruntime.InferenceSession(small(), made).get_providers()
+
+
 def test_the_pool_of_the_session_is_what_layers_are_split_for():
     made = convoke_onnxruntime.add_to(options(pool=3))
     assert made.get_session_config_entry("ep.convoke.threads") == "3"
@@ -104,14 +113,6 @@ def test_a_quantised_conv_stays_with_onnxruntime_which_computes_it_in_int8(rng):
     ops = [node.op_type for part in parts if part.ep_name == "CPUExecutionProvider" for node in part.get_nodes()]
     assert "Conv" in ops or "QLinearConv" in ops
     assert_close(made.run(None, x), run_plain(quantised(), x), 1e-5)
-
-
-def output_of(code, *arguments):
-    """What a process of its own writes, standard error included: onnxruntime's log goes there."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, cwd=os.path.dirname(__file__), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def test_the_log_says_what_runs_how_and_what_does_not():
@@ -140,6 +141,35 @@ except Exception as error:
     assert "(Conv) is left to onnxruntime: X and W are dequantised" in text
     assert 'node "odd" (Conv) is left to onnxruntime: Conv: ' in text
     assert "an error:" in text and "it ran" not in text
+
+
+@pytest.mark.parametrize("severity", range(5))
+def test_what_log_level_asks_for_is_shown_at_every_level_of_onnxruntime(severity):
+    """Lines below onnxruntime's level are given that level, and say their own."""
+    code = """
+from test_sessions import *
+made = onnxruntime.SessionOptions()
+made.log_severity_level = int(sys.argv[1])
+onnxruntime.InferenceSession(small(), convoke_onnxruntime.add_to(made, log_level=sys.argv[2]))
+"""
+    lines = [line for line in output_of(code, severity, "verbose").splitlines() if "convoke" in line]
+    assert sum(("convoke: node" if severity == 0 else "convoke (verbose): node") in line for line in lines) == 3
+    assert sum(("convoke: " if severity <= 1 else "convoke (info): ") + "3 fused nodes" in line for line in lines) == 1
+    assert not any("convoke: " in line or "convoke (" in line for line in output_of(code, severity, "warning").splitlines())
+
+
+def test_the_log_says_how_each_size_is_computed_when_it_first_comes():
+    code = """
+from test_sessions import *
+onnxruntime.set_default_logger_severity(2)
+made = onnxruntime.InferenceSession(small(free=True, layers=1), convoke_onnxruntime.add_to(onnxruntime.SessionOptions(), threads=1, log_level="verbose"))
+for size in (20, 20, 33, 20, 33):
+    print("size", size, flush=True)
+    made.run(None, feeds(np.random.default_rng(1), 1, 8, size, size))
+"""
+    lines = [line for line in output_of(code).splitlines() if "picked " in line or "size 3" in line or "Conv float" in line]
+    assert len(lines) == 6 and "(Conv + Relu): Conv float: X [1, 8, 20, 20]" in lines[0] and "X [1, 8, 33, 33]" in lines[3]
+    assert [line[:4] for line in (lines[2], lines[5])] == ["size"] * 2
 
 
 def test_weights_that_are_inputs_are_not_transformed_in_every_run():
