@@ -1,0 +1,407 @@
+"""Small random graphs: with convoke they give what onnxruntime gives alone.
+
+    python test_graphs.py 17       # runs the graph of seed 17, and prints it
+    python test_graphs.py 0 100    # runs those of the seeds from 0 to 99
+
+Each graph is made twice: in its element type, which runs with convoke, and in float, which runs on
+onnxruntime's own provider. The second one also computes a size for each element, by the same operators
+on absolute values. What is allowed is this size times the rounding errors on the way to the element.
+"""
+
+import collections
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+from conftest import layers, options, session
+from onnx import TensorProto, helper, numpy_helper, printer
+
+COUNT = int(os.environ.get("CONVOKE_GRAPHS", 3000))
+LEVELS = [getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{name}") for name in ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")]
+KINDS = {np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE, np.float16: TensorProto.FLOAT16}
+# Half the distance of 1 to the next number.
+FLOAT_UNIT = 2.0**-24
+# Rounding errors of Winograd's transforms, in terms of a sum of the largest X within the reach of a tile.
+WINOGRAD_TERMS = 300
+REACH = 15
+# What onnxruntime computes of double: the other operators would make it refuse the model.
+FLOAT_ONLY = {"HardSigmoid", "LeakyRelu", "PRelu", "LRN"}
+DAMAGES = ("channels", "bias", "group", "kernel")
+
+
+# A tensor of the graph: its shapes in the two runs, and the error of its elements in units of their size.
+Value = collections.namedtuple("Value", "name shapes error")
+
+
+class Graph:
+    def __init__(self, seed):
+        self.seed, rng = seed, np.random.default_rng(seed)
+        self.rng, self.opset = rng, int(rng.integers(7, 23))
+        self.kind = self.pick([np.float32] * 3 + [np.float64, np.float16])
+        self.unit = float(np.finfo(self.kind).eps) / 2
+        # What nobody does on purpose: constants that are not finite or overflow products, and damage.
+        self.odd = self.pick([np.nan, np.inf, -np.inf, 1e30, 1e-30, -1e20]) if self.chance(0.08) else None
+        self.damage = self.pick(DAMAGES) if self.chance(0.04) else None
+        # Of double, onnxruntime's extended optimisations make operators that it has for float alone.
+        self.levels = LEVELS[: 1 if self.odd is not None else 2 if self.kind is np.float64 else 4]
+        self.strict = self.odd is not None or self.chance(0.5)
+        self.nodes, self.sizes, self.constants, self.inputs, self.values = [], [], {}, {}, []
+        self.rank = self.pick([1, 2, 2, 2, 2, 3])
+        self.dynamic = self.pick([(), (), (0,), range(2, 2 + self.rank), (0, *range(2, 2 + self.rank))])
+        self.feeds = [{}, {}]
+        first = (int(rng.integers(1, 3)), int(rng.integers(1, 25 if self.chance(0.2) else 9)), *map(int, rng.integers(3, 13, self.rank)))
+        second = tuple(size + int(rng.integers(0, 6)) if axis in self.dynamic else size for axis, size in enumerate(first))
+        self.input([first, second], "d")
+        if self.chance(0.4):
+            # What is unknown before a run may be broadcast in one.
+            ones = self.pick([(), self.dynamic])
+            shapes = [tuple(1 if axis in ones else size for axis, size in enumerate(shape)) for shape in (first, second)]
+            self.input(shapes, self.pick(["d", "e", None]) if not ones else self.pick(["e", None]))
+        for _ in range(int(rng.integers(2, 9))):
+            self.add()
+        self.outputs = [value for value in self.values[:-1] if value.name not in self.inputs and self.chance(0.1)] + [self.values[-1]]
+
+    def pick(self, choices):
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def chance(self, share):
+        return self.rng.random() < share
+
+    def normal(self, shape, scale=1.0):
+        return self.rng.standard_normal(shape) * scale
+
+    def rounded(self, value):
+        """As the graph's element type has it, in float."""
+        return np.asarray(value).astype(self.kind).astype(np.float32)
+
+    def input(self, shapes, prefix):
+        """An input whose unknown sizes have names that begin so, or none."""
+        name, dims = f"x{len(self.inputs)}", list(shapes[0])
+        for axis in self.dynamic:
+            dims[axis] = prefix and f"{prefix}{axis}"
+        self.inputs[name] = dims
+        for feeds, shape in zip(self.feeds, shapes):
+            feeds[name] = self.rounded(self.normal(shape))
+        self.sizes.append(helper.make_node("Abs", [name], [f"|{name}|"]))
+        self.values.append(Value(name, shapes, 0.0))
+        return self.values[-1]
+
+    def constant(self, value):
+        """A constant of the element type, and now and then an input that stands for one."""
+        value, name = np.array(value, np.float64), f"k{len(self.constants)}"
+        if value.size and self.odd is not None and self.chance(0.3):
+            value.ravel()[int(self.rng.integers(value.size))] = self.odd
+        value = self.rounded(value)
+        self.constants[name], self.constants[f"|{name}|"] = value, np.abs(value)
+        if self.chance(0.04):
+            del self.constants[name]
+            self.inputs[name] = value.shape
+            for feeds in self.feeds:
+                feeds[name] = value
+        return name
+
+    def node(self, op, values, shapes, terms, others=(), **attributes):
+        """A node of values and, behind them, constants; `terms` is the number of terms of its sums."""
+        out, ins = f"v{len(self.nodes)}", [value.name for value in values]
+        shapes = [tuple(map(int, shape)) for shape in shapes]
+        attributes = {name: value if isinstance(value, (str, float)) else np.array(value).tolist() for name, value in attributes.items()}
+        self.nodes.append(helper.make_node(op, [*ins, *others], [out], **attributes))
+        ins = [f"|{name}|" for name in ins] + [f"|{name}|" if name.startswith("k") else name for name in others]
+        if op in ("Conv", "ConvTranspose") and not self.strict:
+            # A tile's error is that of its largest element.
+            self.sizes.append(helper.make_node("MaxPool", ins[:1], [f"|{out}| of tiles"], kernel_shape=[REACH] * self.rank, pads=[REACH // 2] * 2 * self.rank))
+            ins[0], terms = f"|{out}| of tiles", terms + WINOGRAD_TERMS
+        self.sizes.append(helper.make_node(op, ins, [f"|{out}|"], **attributes))
+        errors = [value.error for value in values]
+        error = sum(errors) if op == "Mul" else max(errors)
+        self.values.append(Value(out, shapes, error + 2 * terms * FLOAT_UNIT + self.unit))
+        return self.values[-1]
+
+    def same(self, op, x, terms, others=(), **attributes):
+        return self.node(op, [x], x.shapes, terms, others, **attributes)
+
+    def size(self, op, *inputs):
+        """What computes the last value's size instead."""
+        self.sizes[-1] = helper.make_node(op, inputs, [f"|{self.values[-1].name}|"])
+        return self.values[-1]
+
+    def add(self):
+        # Mostly the last value, so that there are chains.
+        x = self.values[-1] if self.chance(0.85) else self.pick(self.values)
+        ops = [op for op in OPERATORS if self.kind is not np.float64 or op not in FLOAT_ONLY]
+        op = self.pick([op for op in ops for _ in range(OPERATORS[op])])
+        getattr(self, op)(x)
+
+    def window(self, x, is_dilated=True):
+        """Kernel, strides, pads and dilations on which every image has an output, and its sizes."""
+        draw = lambda low, high, share: self.rng.integers(low, high, self.rank) if self.chance(share) else np.full(self.rank, low)
+        while True:
+            kernel, strides, dilations = draw(1, 4, 0.9), draw(1, 3, 0.3), draw(1, 3, 0.2 * is_dilated)
+            begin, end = draw(0, 3, 0.6) % kernel, draw(0, 3, 0.4) % kernel
+            sizes = [(np.array(shape[2:]) + begin + end - dilations * (kernel - 1) - 1) // strides + 1 for shape in x.shapes]
+            if np.min(sizes) > 0:
+                attributes = {"kernel_shape": kernel, "strides": strides, "pads": np.array([*begin, *end])}
+                return attributes | ({"dilations": dilations} if is_dilated else {}), sizes
+
+    def Conv(self, x, is_transposed=False):
+        attributes, sizes = self.window(x)
+        if not is_transposed and self.chance(0.4):
+            # Of X's shape, so that there is something to add.
+            kernel = self.rng.choice([1, 3], self.rank)
+            attributes, sizes = {"kernel_shape": kernel, "pads": np.tile(kernel // 2, 2)}, [shape[2:] for shape in x.shapes]
+        channels, kernel = x.shapes[0][1], attributes["kernel_shape"]
+        group = self.pick([g for g in (1, 2, 3, 4, 8) if channels % g == 0]) if self.chance(0.3) else 1
+        m = channels if "strides" not in attributes or self.chance(0.2) else int(self.rng.integers(1, 7)) * group
+        if is_transposed:
+            grown = [attributes["strides"] * (np.array(shape[2:]) - 1) + attributes["dilations"] * (kernel - 1) + 1 for shape in x.shapes]
+            attributes["pads"] *= int(np.min(grown)) > 2 * max(attributes["pads"])
+            sizes = [size - attributes["pads"].reshape(2, -1).sum(0) for size in grown]
+        shape = [channels, m // group, *kernel] if is_transposed else [m, channels // group, *kernel]
+        terms = channels // group * math.prod(kernel)
+        shape[0 if is_transposed else 1] += self.damage == "channels"
+        shape[-1] += 30 * (self.damage == "kernel")
+        others = [self.constant(self.normal(shape, terms**-0.5))]
+        if self.chance(0.6):
+            others.append(self.constant(self.normal(m + (self.damage == "bias"))))
+        shapes = [(x_shape[0], m, *size) for x_shape, size in zip(x.shapes, sizes)]
+        attributes |= {"kernel_shape": shape[2:], "group": group + (self.damage == "group")}
+        return self.node("ConvTranspose" if is_transposed else "Conv", [x], shapes, terms + 2, others, **attributes)
+
+    def ConvTranspose(self, x):
+        return self.Conv(x, is_transposed=True) if max(x.shapes[1][2:]) < 20 else self.Conv(x)
+
+    def BatchNormalization(self, x):
+        # (|x| + |mean|) * |scale| / root(var) + |B|
+        others = [self.constant(self.normal(x.shapes[0][1])) for _ in range(3)] + [self.constant(self.rng.uniform(0.5, 2, x.shapes[0][1]))]
+        self.constants[f"|{others[2]}|"] *= -1
+        self.constants[f"|{others[3]}|"] = self.constants.get(others[3], self.feeds[0].get(others[3]))
+        return self.same("BatchNormalization", x, 12, others, epsilon=self.pick([1e-5, 1e-2]))
+
+    def pair(self, op, x):
+        others = [(value, shapes) for value in self.values if value is not x and (shapes := broadcast(value.shapes, x.shapes))]
+        if not others or self.chance(0.4):
+            # One number for each channel, for all, or for each element of the last axis.
+            channels, row, ones = x.shapes[0][1], {shape[-1] for shape in x.shapes}, [1] * self.rank
+            shape = self.pick([[channels, *ones], [1, channels, *ones], [1], [], [1, 1, *ones], [*row] if len(row) == 1 else [1]])
+            return self.node(op, [x], x.shapes, 1, [self.constant(self.normal(shape))])
+        other, shapes = self.pick(others)
+        return self.node(op, [x, other] if self.chance(0.5) else [other, x], shapes, 1)
+
+    Add = lambda self, x: self.pair("Add", x)
+    Mul = lambda self, x: self.pair("Mul", x)
+
+    def Sum(self, x):
+        same = [value for value in self.values if value.shapes == x.shapes]
+        return self.node("Sum", [x, *(self.pick(same) for _ in range(self.pick([0, 1, 1, 2])))], x.shapes, 3)
+
+    def Concat(self, x):
+        free = lambda value: [(shape[0], *shape[2:]) for shape in value.shapes]
+        same = [value for value in self.values if free(value) == free(x)]
+        parts = [x, *(self.pick(same) for _ in range(int(self.rng.integers(0, 3))))]
+        self.rng.shuffle(parts)
+        channels = sum(value.shapes[0][1] for value in parts)
+        if channels < 20:
+            self.node("Concat", parts, [(s[0], channels, *s[2:]) for s in x.shapes], 0, axis=1 if self.opset < 11 or self.chance(0.7) else -1 - self.rank)
+
+    def activation(self, op, x, others=(), **attributes):
+        self.same(op, x, 4, others, **attributes)
+        return self.size("Identity", f"|{x.name}|")
+
+    Relu = lambda self, x: self.activation("Relu", x)
+    LeakyRelu = lambda self, x: self.activation("LeakyRelu", x, alpha=self.pick([0.01, 0.3, 1.0]))
+
+    def PRelu(self, x):
+        slopes = self.constant(self.rng.uniform(0, 1, self.pick([[1], [x.shapes[0][1], *[1] * self.rank]])))
+        self.constants[f"|{slopes}|"] = np.maximum(self.constants[f"|{slopes}|"], 1)
+        self.same("PRelu", x, 1, [slopes])
+        return self.size("Mul", f"|{x.name}|", f"|{slopes}|")
+
+    def Clip(self, x):
+        # Which number is the lowest one differs in float.
+        if self.kind is np.float16 and self.odd is not None:
+            return self.Relu(x)
+        if self.kind is np.float64:
+            # Of double, onnxruntime has no older one, and its optimiser fails at one behind a Relu.
+            if self.opset < 12:
+                return self.Relu(x)
+            self.levels = LEVELS[:1]
+        low, high = self.pick([-1.0, 0.0, None]), self.pick([6.0, 0.5, None])
+        if self.opset < 11:
+            return self.activation("Clip", x, **{name: bound for name, bound in (("min", low), ("max", high)) if bound is not None})
+        # Not a number makes no bound.
+        odd, self.odd = self.odd, None
+        bounds = ["" if bound is None else self.constant(bound) for bound in (low, high)]
+        self.odd = odd
+        return self.activation("Clip", x, bounds[: 2 if bounds[1] else 1 if bounds[0] else 0])
+
+    def gate(self, op, x, **attributes):
+        """|x| + 1 is as much as both are."""
+        self.constants.setdefault("one", np.ones((), np.float32))
+        self.same(op, x, 8, **attributes)
+        made = self.size("Add", f"|{x.name}|", "one")
+        return self.node("Mul", [x, made] if self.chance(0.5) else [made, x], x.shapes, 1) if self.chance(0.5) else made
+
+    Sigmoid = lambda self, x: self.gate("Sigmoid", x)
+    HardSigmoid = lambda self, x: self.gate("HardSigmoid", x, **self.pick([{}, {"alpha": 1 / 6, "beta": 0.5}]))
+
+    def Pad(self, x):
+        pads = np.zeros((2, self.rank + 2), int)
+        pads[:, 2:] = self.rng.integers(0, 3, (2, self.rank))
+        if self.chance(0.1):
+            pads[self.pick([0, 1]), self.pick([0, 1])] = 1
+        shapes = [np.array(shape) + pads.sum(0) for shape in x.shapes]
+        mode, value = self.pick(["constant"] * 4 + ["edge"]), self.pick([0.0, 0.0, 0.0, 1.5])
+        if max(map(np.prod, shapes)) > 20000:
+            return self.Relu(x)
+        if self.opset < 11:
+            made = self.node("Pad", [x], shapes, 0, mode=mode, value=value, pads=pads.ravel().tolist())
+        else:
+            name = f"i{len(self.constants)}"
+            self.constants[name] = pads.ravel()
+            made = self.node("Pad", [x], shapes, 0, [name] + ([self.constant(value)] if value or self.chance(0.5) else []), mode=mode)
+        return self.Conv(made) if self.chance(0.6) else made
+
+    def MaxPool(self, x):
+        attributes, sizes = self.window(x, self.opset > 9)
+        # onnxruntime has none of double in opset 7, and takes what is not a number for the lowest one.
+        if (self.kind is np.float64 and self.opset < 8) or self.odd is not None:
+            return self.Relu(x)
+        return self.node("MaxPool", [x], [(*shape[:2], *size) for shape, size in zip(x.shapes, sizes)], 0, **attributes)
+
+    def LRN(self, x):
+        # onnxruntime subtracts squares from a running sum, which is not what it was after a large one.
+        if self.rank != 2 or self.odd is not None:
+            return self.Relu(x)
+        size, alpha, beta, bias = self.pick([1, 3, 5]), self.pick([1e-4, 0.5]), self.pick([0.75, 0.75, 0.5]), self.pick([1.0, 2.0])
+        # The derivative by the element itself is at most bias^-beta, and by another one beta times that.
+        near = np.abs(np.subtract.outer(range(x.shapes[0][1]), range(x.shapes[0][1]))) <= size // 2
+        band = f"band{len(self.nodes)}"
+        self.constants[band] = ((np.eye(x.shapes[0][1]) + beta * near) * bias**-beta)[:, :, None, None].astype(np.float32)
+        self.same("LRN", x, 16, size=size, alpha=alpha, beta=beta, bias=bias)
+        return self.size("Conv", f"|{x.name}|", band)
+
+    def model(self, kind, with_sizes):
+        names = [value.name for value in self.outputs]
+        names += [f"|{name}|" for name in names] if with_sizes else []
+        nodes = self.nodes + (self.sizes if with_sizes else [])
+        read = {name for node in nodes for name in node.input}
+        constants = [numpy_helper.from_array(value if value.dtype == np.int64 else value.astype(kind), name) for name, value in self.constants.items() if name in read]
+        inputs = [helper.make_tensor_value_info(name, KINDS[kind], dims) for name, dims in self.inputs.items()]
+        graph = helper.make_graph(nodes, f"seed{self.seed}", inputs, [helper.make_tensor_value_info(name, KINDS[kind], None) for name in names], constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
+
+
+def broadcast(*shapes):
+    """The shapes of a sum in both runs, if there is one."""
+    try:
+        return [np.broadcast_shapes(*pair) for pair in zip(*shapes)]
+    except ValueError:
+        return None
+
+
+# How often each is drawn.
+OPERATORS = {"Conv": 6, "ConvTranspose": 3, "BatchNormalization": 2, "Add": 3, "Mul": 2, "Relu": 2, "Clip": 1, "Sigmoid": 1, "HardSigmoid": 1}
+OPERATORS |= {"LeakyRelu": 1, "PRelu": 1, "Pad": 2, "Concat": 2, "Sum": 1, "MaxPool": 1, "LRN": 1}
+
+
+def compare(graph, got, wanted, sizes):
+    largest = float(np.finfo(graph.kind).max)
+    for value, one, other, size in zip(graph.outputs, got, wanted, sizes):
+        assert one.shape == other.shape and one.dtype == graph.kind, f"{value.name}: {one.dtype} {one.shape}, not {other.shape}"
+        one, other, size = (tensor.astype(np.float64) for tensor in (one, other, size))
+        # Products and sums of other elements may overflow or not, by the order of operations.
+        certain = size < largest / 4
+        if graph.odd is not None and not np.isfinite(graph.odd):
+            same = (np.isnan(one) == np.isnan(other)) & (np.isinf(one) == np.isinf(other))
+            assert same.all(), f"{value.name}: not finite in other places: {one[~same][:3]}, not {other[~same][:3]}"
+        allowed = value.error * (size + 16 * float(np.finfo(graph.kind).tiny)) + 1e-37
+        with np.errstate(invalid="ignore"):
+            wrong = certain & ~(np.abs(one - other) <= allowed)
+        assert not wrong.any(), f"{value.name}: {one[wrong][:3]}, not {other[wrong][:3]}, allowed is {allowed[wrong][:3]} ({wrong.sum()} elements of {wrong.size})"
+
+
+def is_refused(graph, level):
+    """Whether onnxruntime's optimiser makes something of the graph that onnxruntime itself refuses. Of double it has no convolution."""
+    try:
+        onnxruntime.InferenceSession(graph.model(graph.kind, False).SerializeToString(), options(level), providers=["CPUExecutionProvider"])
+    except Exception:
+        return graph.kind is not np.float64
+    return False
+
+
+def check(seed):
+    """The layers of a graph with convoke; `None` where onnxruntime refuses the graph. Raises what is wrong."""
+    graph = Graph(seed)
+    level = graph.pick(graph.levels)
+    threads = graph.pick([1, 1, 1, 2])
+    chosen = {"threads": threads, "accuracy": "strict" if graph.strict else graph.pick(["standard", "fast"])}
+    if graph.chance(0.1):
+        chosen["workspace_limit"] = graph.pick([0, 4000, 100000])
+    try:
+        plain = onnxruntime.InferenceSession(graph.model(np.float32, True).SerializeToString(), options(LEVELS[0]), providers=["CPUExecutionProvider"])
+        expected = [plain.run(None, feeds) for feeds in graph.feeds]
+    except Exception:
+        expected = None
+    try:
+        made = session(graph.model(graph.kind, False), level=level, pool=threads, **chosen)
+        for feeds, outputs in zip(graph.feeds, expected or [[]] * 2):
+            got = made.run(None, {name: value.astype(graph.kind) for name, value in feeds.items()})
+            if expected:
+                count = len(graph.outputs)
+                compare(graph, got, outputs[:count], outputs[count:])
+        return layers(made) if expected else None
+    except Exception as error:
+        # Some releases of onnxruntime run some of what is damaged.
+        if expected and graph.damage is None and not is_refused(graph, level):
+            raise AssertionError(f"{level.name}, {chosen}, {graph.kind.__name__}: {error}") from error
+
+
+def found_by(process):
+    """What a process has found. If it ended before its last graph, this is the fault of the last seed that it printed."""
+    try:
+        text = process.communicate(timeout=1200)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        text = process.communicate()[0]
+    seeds = [line for line in text.splitlines() if line.isdigit()]
+    assert process.returncode == 0, f"the graph of seed {seeds[-1:]} ended its process with {process.returncode}:\n{text[-3000:]}"
+    return json.loads(text.splitlines()[-1])
+
+
+def test_random_graphs_give_what_onnxruntime_gives():
+    """In processes of their own, because a fault may end them."""
+    cores = os.cpu_count() or 1
+    bounds = [COUNT * i // cores for i in range(cores + 1)]
+    command = [sys.executable, "-W", "ignore::RuntimeWarning", __file__]
+    started = [subprocess.Popen([*command, str(first), str(end - first)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for first, end in zip(bounds, bounds[1:])]
+    every = [found_by(process) for process in started]
+    assert [failure for one in every for failure in one["failures"]] == []
+    found, operators = (sum((collections.Counter(one[name]) for one in every), collections.Counter()) for name in ("found", "operators"))
+    assert found["refused"] < 0.05 * COUNT and found["with layers"] > 0.75 * COUNT and found["fused"] > 0.25 * COUNT, found
+    assert min(operators[op] for op in OPERATORS if op != "MaxPool") >= COUNT / 500, operators
+
+
+def main(first, count):
+    """Prints each seed before its graph runs, and in the end what was found, as JSON."""
+    found, operators, failures = collections.Counter(), collections.Counter(), []
+    for seed in range(first, first + count):
+        print(seed, flush=True)
+        try:
+            made = check(seed)
+        except Exception as error:
+            failures.append(f"seed {seed}: {error}")
+            continue
+        found.update({"refused": made is None, "with layers": bool(made), "fused": any(len(layer) > 1 for layer in made or [])})
+        operators.update(op for layer in made or [] for op in layer)
+    if count == 1:
+        print(printer.to_text(Graph(first).model(Graph(first).kind, False)))
+    print(json.dumps({"found": found, "operators": operators, "failures": failures}), flush=True)
+
+
+if __name__ == "__main__":
+    onnxruntime.set_default_logger_severity(4)
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1)
