@@ -46,7 +46,8 @@ class Graph:
         # What nobody does on purpose: constants that are not finite or overflow products, and damage.
         self.odd = self.pick([np.nan, np.inf, -np.inf, 1e30, 1e-30, -1e20]) if self.chance(0.08) else None
         self.damage = self.pick(DAMAGES) if self.chance(0.04) else None
-        self.levels = LEVELS[:1] if self.odd is not None else LEVELS
+        # Of double, onnxruntime's extended optimisations make operators that it has for float alone.
+        self.levels = LEVELS[: 1 if self.odd is not None else 2 if self.kind is np.float64 else 4]
         self.strict = self.odd is not None or self.chance(0.5)
         self.nodes, self.sizes, self.constants, self.inputs, self.values = [], [], {}, {}, []
         self.rank = self.pick([1, 2, 2, 2, 2, 3])
@@ -323,6 +324,15 @@ def compare(graph, got, wanted, sizes):
         assert not wrong.any(), f"{value.name}: {one[wrong][:3]}, not {other[wrong][:3]}, allowed is {allowed[wrong][:3]} ({wrong.sum()} elements of {wrong.size})"
 
 
+def is_refused(graph, level):
+    """Whether onnxruntime's optimiser makes something of the graph that onnxruntime itself refuses. Of double it has no convolution."""
+    try:
+        onnxruntime.InferenceSession(graph.model(graph.kind, False).SerializeToString(), options(level), providers=["CPUExecutionProvider"])
+    except Exception:
+        return graph.kind is not np.float64
+    return False
+
+
 def check(seed):
     """The layers of a graph with convoke; `None` where onnxruntime refuses the graph. Raises what is wrong."""
     graph = Graph(seed)
@@ -345,7 +355,8 @@ def check(seed):
                 compare(graph, got, outputs[:count], outputs[count:])
         return layers(made) if expected else None
     except Exception as error:
-        if expected:
+        # Some releases of onnxruntime run some of what is damaged.
+        if expected and graph.damage is None and not is_refused(graph, level):
             raise AssertionError(f"{level.name}, {chosen}, {graph.kind.__name__}: {error}") from error
 
 
