@@ -18,7 +18,7 @@ use super::workspace::Line;
 /// still done once. If [`for_each`](Executor::for_each) returns while tasks are missing, for
 /// example because it hid a panic of one, the run panics.
 ///
-/// A pool whose threads outlive the run, and are sent work by a channel, sends them a [`Job`].
+/// A pool whose threads outlive the run, and are sent work by a channel, sends them a [`Job`](crate::Job).
 ///
 /// ```
 /// use convoke::{Conv, Executor, Planner, Threads, Workspace};
