@@ -198,6 +198,6 @@ pub enum Accuracy {
     #[default]
     Standard,
     /// The same, and Winograd with tiles of 8x8 values, F(6x6, 3x3) and F(4x4, 5x5), whose errors are
-    /// about three times as large.
+    /// two to four times as large.
     Fast,
 }

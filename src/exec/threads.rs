@@ -59,7 +59,8 @@ pub trait Executor: Sync {
     fn width(&self) -> usize;
 
     /// Makes the calls `call(0)` to `call(count - 1)`, on any threads, and returns when all have
-    /// returned. `count` is at most the width.
+    /// returned. `count` is at most the width. Calls may be left out if at least one is made: the
+    /// others do their work.
     fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync));
 }
 

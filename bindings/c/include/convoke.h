@@ -159,7 +159,7 @@ enum convoke_accuracy
      */
     CONVOKE_ACCURACY_STRICT = 1,
     /**
-     * The same, and Winograd with larger tiles, which err about three times as much.
+     * The same, and Winograd with larger tiles, which err two to four times as much.
      */
     CONVOKE_ACCURACY_FAST = 2,
 };

@@ -20,7 +20,7 @@ pub enum Accuracy {
     Standard = 0,
     /// Direct sums of products only.
     Strict = 1,
-    /// The same, and Winograd with larger tiles, which err about three times as much.
+    /// The same, and Winograd with larger tiles, which err two to four times as much.
     Fast = 2,
 }
 
