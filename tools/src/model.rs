@@ -42,7 +42,8 @@ impl ModelArgs {
 }
 
 impl Sizes {
-    /// Reads a model. A warning names the first value whose shape the model states wrongly.
+    /// Reads a model. Warnings name the first value whose shape the model states wrongly, and
+    /// convolutions of other kinds.
     pub(crate) fn graph_of(&self, model: &Path) -> Result<Graph> {
         let sizes: BTreeMap<_, _> = self.dims.iter().cloned().collect();
         ensure!(sizes.len() == self.dims.len(), "--dim names a dimension twice");
@@ -51,6 +52,9 @@ impl Sizes {
         if let [first, rest @ ..] = graph.conflicts() {
             let more = if rest.is_empty() { String::new() } else { format!(", and {} more", rest.len()) };
             warn(&format!("the model states wrong shapes: {first}{more}; what the nodes give is taken"));
+        }
+        for (operator, count) in graph.others() {
+            warn(&format!("not covered: {count} {operator}"));
         }
         Ok(graph)
     }

@@ -451,6 +451,24 @@ fn sequence_and_explain_infer_the_shapes_that_a_model_lacks() {
     assert_eq!(output.status.code(), Some(2));
     assert!(stdout(&output).contains("up: NOT PLANNED: ") && stdout(&output).contains("--dim batch=1"));
     assert_bad_input(&["explain", "--model", path(&file), "--layer", "vgg16.1_1"], "cannot be used with");
+    for layer in [&["--layer", "vgg16.1_1"][..], &["conv", "--x", "1,2,9", "--w", "2,2,3"]] {
+        assert_bad_input(&[&["explain", "--dim", "batch=2"], layer].concat(), "cannot be used with");
+    }
+}
+
+#[test]
+fn convolutions_of_other_kinds_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.onnx");
+    let mut network = common::network();
+    network.node.push(common::node("ConvInteger", &["x", "w8"], "z", &[]));
+    fs::write(&file, common::model(network)).unwrap();
+    for command in [&["explain", "--model"][..], &["profile", "--seconds", "0"], &["sequence", "--seconds", "0"]] {
+        let output = run(&[command, &[path(&file), "--dim", "batch=1"]].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+        assert_eq!(stderr.matches("not covered: 1 ConvInteger").count(), 1, "{command:?}: {stderr}");
+    }
 }
 
 #[test]

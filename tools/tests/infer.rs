@@ -165,6 +165,14 @@ fn what_moves_elements() {
     one("Slice", &["x", "a", "b", "c", "d"], &[])
         .with(&[vector("a", &[-1, 1]), vector("b", &[i64::MIN, i64::MAX]), vector("c", &[2, 0]), vector("d", &[-2, 1])])
         .gives(&[1, 3, 2]);
+    // A start before the first element is the first one, if there is any.
+    let back = ["starts", "ends", "axes", "steps"].iter().zip([[-100, -100], [-200, -200], [0, 1], [-1, -1]]);
+    let back: Vec<_> = back.map(|(name, list)| vector(name, &list)).collect();
+    let reversed = [
+        node("Slice", &["x", "starts", "ends", "axes", "steps"], "slice", &[]),
+        node("Pad", &["slice", "one"], "y", &[]),
+    ];
+    Chain::of(&["0", "5"], &reversed).with(&back).with(&[vector("one", &[1, 0, 0, 0])]).gives(&[1, 1]);
     one("Slice", &["x"], &[ints("starts", &[1]), ints("ends", &[9]), ints("axes", &[2])]).opset(9).gives(&[2, 3, 3]);
     let mut split = node("Split", &["x"], "first", &[int("axis", 2), int("num_outputs", 3)]);
     split.output.extend(["y".to_owned(), "third".to_owned()]);
@@ -223,6 +231,50 @@ fn shapes_that_the_model_computes() {
 }
 
 #[test]
+fn casts_do_what_their_target_says() {
+    let resize = |scale: f32, to: i64| {
+        let nodes = [
+            node("Cast", &["s"], "there", &[int("to", to)]),
+            node("Cast", &["there"], "back", &[int("to", 1)]),
+            node("Resize", &["x", "", "back"], "y", &[]),
+        ];
+        Chain::of(&["1", "1", "4", "4"], &nodes).with(&[floats("s", &[4], &[1.0, 1.0, scale, scale])])
+    };
+    let (float, uint8, int8, uint16, int16, int32, int64, text, bool) = (1, 2, 3, 4, 5, 6, 7, 8, 9);
+    let (float16, double, uint32, uint64, bfloat16) = (10, 11, 12, 13, 16);
+    for to in [float, float16, double, bfloat16] {
+        resize(1.5, to).gives(&[1, 1, 6, 6]);
+        // 16 bits round the scale up.
+        let size = if [float16, bfloat16].contains(&to) { 5 } else { 4 };
+        resize(1.2499, to).gives(&[1, 1, size, size]);
+    }
+    for to in [uint8, int8, uint16, int16, int32, int64, uint32, uint64] {
+        resize(2.5, to).gives(&[1, 1, 8, 8]);
+    }
+    resize(2.0, bool).gives(&[1, 1, 4, 4]);
+    // What the target cannot hold, and types that are not numbers.
+    let wrong = [(1e20, int64), (f32::NAN, int32), (3e9, int32), (200.0, int8), (-1.0, uint64), (2.0, text), (2.0, 0)];
+    for (scale, to) in wrong {
+        resize(scale, to).fails(&["node \"y\" (Resize)", "elements of \"back\""]);
+    }
+    // Quotients and products of sizes as they are in f64.
+    let sizes = |op: &str, round: &str, number: f32| {
+        let nodes = [
+            node("Shape", &["x"], "shape", &[]),
+            node("Cast", &["shape"], "doubles", &[int("to", double)]),
+            node("Cast", &["number"], "double", &[int("to", double)]),
+            node(op, &["doubles", "double"], "result", &[]),
+            node(round, &["result"], "whole", &[]),
+            node("Cast", &["whole"], "sizes", &[int("to", 7)]),
+            node("Resize", &["x", "", "", "sizes"], "y", &[]),
+        ];
+        Chain::of(&["2", "3", "10"], &nodes).with(&[floats("number", &[1], &[number])])
+    };
+    sizes("Div", "Ceil", 4.0).gives(&[1, 1, 3]);
+    sizes("Mul", "Floor", 0.7).gives(&[1, 2, 6]);
+}
+
+#[test]
 fn nodes_in_any_order() {
     let nodes = [node("Relu", &["before"], "y", &[]), node("Transpose", &["x"], "before", &[])];
     Chain::of(&["2", "3"], &nodes).gives(&[3, 2]);
@@ -243,8 +295,17 @@ fn what_cannot_be_inferred_is_named() {
     Chain::one(&["2", "3"], "Reshape", &["x", "x"], &[]).fails(&[
         "node \"y\" (Reshape)",
         "elements of \"x\"",
-        "only a run",
+        "that these tools do not know",
     ]);
+    // Elements are known of lists as short as those of shapes.
+    let first = [
+        node("Constant", &[], "list", &[ints("value_ints", &[2; 65])]),
+        node("Gather", &["list", "two"], "shape", &[]),
+        node("Expand", &["x", "shape"], "y", &[]),
+    ];
+    Chain::of(&["2", "2"], &first).fails(&["elements of \"shape\""]);
+    Chain::of(&["2", "2"], &first[1..]).with(&[vector("list", &[2; 65])]).fails(&["elements of \"shape\""]);
+    Chain::of(&["2", "2"], &first[1..]).with(&[vector("list", &[2; 64])]).gives(&[2, 2]);
     // Nodes behind it say the same, not something of their own.
     let behind = [node("NonZero", &["x"], "odd", &[]), node("Add", &["odd", "x"], "y", &[])];
     Chain::of(&["2", "3"], &behind).fails(&["node \"odd\" (NonZero)"]);
@@ -263,6 +324,26 @@ fn what_the_model_states_counts_where_nothing_is_inferred() {
     let graph = Graph::decode(&model(stated), BTreeMap::new()).unwrap();
     assert_eq!(graph.conflicts(), ["\"wide\" is [1, 1, 2, 5], and its node gives [1, 1, 2, 3]"]);
     assert_eq!(graph.into_nodes()[0].1.as_ref().unwrap().geometry.input_shape(), [1, 1, 2, 3]);
+}
+
+#[test]
+fn sizes_that_are_stated_open_are_asked_for() {
+    let open = |nodes: &[NodeProto], x: &[&'static str]| {
+        let mut graph = Chain::of(x, nodes).graph(2);
+        graph.value_info = vec![value("odd", &["n", "H"]), value("y", &["n", "H"])];
+        let nodes = Graph::decode(&model(graph), BTreeMap::new()).unwrap().into_nodes();
+        nodes[0].1.as_ref().unwrap_err().to_string()
+    };
+    // The first value whose sizes help is named, and once.
+    let error = open(&[node("NonZero", &["x"], "odd", &[]), node("Relu", &["odd"], "y", &[])], &["2", "3"]);
+    assert!(error.contains("node \"odd\" (NonZero)"), "{error}");
+    assert!(
+        error.ends_with("\"odd\" has sizes that the model leaves open: give them, as in --dim H=1 --dim n=1"),
+        "{error}"
+    );
+    assert_eq!(error.matches("--dim H").count(), 1, "{error}");
+    let error = open(&[node("Relu", &["x"], "y", &[])], &["batch", "3"]);
+    assert!(error.ends_with("\"x\" has sizes that the model leaves open: give them, as in --dim batch=1"), "{error}");
 }
 
 #[test]
@@ -294,7 +375,7 @@ fn branches_that_agree() {
         Chain::of(&["2", "3"], &[node("If", &[condition], "y", &branches)]).with(&[vector("true", &[1])])
     };
     either("Sigmoid", "x").gives(&[2, 3]);
-    either("Transpose", "x").fails(&["node \"y\" (If)", "[2, 3]", "[3, 2]"]);
+    either("Transpose", "x").fails(&["node \"y\" (If)", "these tools do not know", "[2, 3]", "[3, 2]"]);
     either("Transpose", "true").gives(&[2, 3]);
 }
 
@@ -390,12 +471,12 @@ fn hostile_numbers_are_errors() {
 #[test]
 fn a_chain_that_doubles_stays_small() {
     // Each node doubles the size: 2^100 elements, and a vector of as many numbers.
-    for (first, op) in [("x", "Concat"), ("shape", "Concat")] {
+    for first in ["x", "shape"] {
         let mut nodes = vec![node("Shape", &["x"], "shape", &[])];
         let mut last = first.to_owned();
         for index in 0..100 {
             let next = format!("v{index}");
-            nodes.push(node(op, &[&last, &last], &next, &[int("axis", 0)]));
+            nodes.push(node("Concat", &[&last, &last], &next, &[int("axis", 0)]));
             last = next;
         }
         nodes.push(node("Relu", &[&last], "y", &[]));

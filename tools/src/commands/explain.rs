@@ -33,10 +33,10 @@ use crate::output::text::{line_width, show, wrapped};
 #[command(verbatim_doc_comment)]
 pub(crate) struct ExplainArgs {
     /// The operator
-    #[arg(required_unless_present_any = ["layer", "model"], ignore_case = true)]
+    #[arg(required_unless_present_any = ["layer", "model"], conflicts_with = "dims", ignore_case = true)]
     op: Option<OpName>,
     /// A layer of the built-in list of published networks, by name
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["op", "x", "w", "Attributes"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["op", "x", "w", "Attributes", "dims"])]
     layer: Option<String>,
     /// All convolutions of a model
     #[arg(long, value_name = "MODEL.onnx", conflicts_with_all = ["op", "layer", "x", "w", "Attributes", "dtype"])]

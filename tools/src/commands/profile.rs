@@ -289,9 +289,6 @@ fn print_end(profile: &Profile, width: Option<usize>, out: &mut dyn Write) -> io
     if profile.nodes.iter().any(|r| r.figures.is_above_100()) {
         writeln!(out, "\n{}", wrapped(ABOVE_100, width))?;
     }
-    for (operator, count) in &profile.other_operators {
-        writeln!(out, "\nnot covered: {count} {operator}")?;
-    }
     for wrong in profile.nodes.iter().filter(|r| !r.figures.within_bound) {
         writeln!(out, "\n{}", wrapped(&format!("{BAD}WRONG{BAD:#} {}", wrong.figures.wrong(&wrong.name)), width))?;
     }

@@ -111,7 +111,7 @@ impl Stated {
         let open = dims.iter().filter_map(|dim| if let Dim::Name(name) = dim { Some(name) } else { None });
         let open: BTreeSet<_> = open.map(|name| format!("--dim {name}=1")).collect();
         if !open.is_empty() {
-            return Err(Unknown::new(&format!(
+            return Err(Unknown::open(&format!(
                 "{name:?} has sizes that the model leaves open: give them, as in {}",
                 open.into_iter().collect::<Vec<_>>().join(" ")
             )));
@@ -238,7 +238,7 @@ impl Reader {
                 fact.data_type = if stated.data_type == 0 { fact.data_type } else { stated.data_type };
                 Ok(fact)
             }
-            (Err(reason), Some(stated)) => stated.fact(name).map_err(|_| reason),
+            (Err(reason), Some(stated)) => stated.fact(name).map_err(|stated| reason.with_open(stated)),
             (inferred, None) => inferred,
         };
         scope.values.insert(name.to_owned(), known);
@@ -299,12 +299,12 @@ fn outputs(call: &Call<'_>, inner: &[(String, Vec<Known>)]) -> Vec<Known> {
     inferred.into_iter().chain(std::iter::repeat(Err(rest))).take(call.node.output.len()).collect()
 }
 
-/// An output of an If whose condition only a run knows.
+/// An output of an If whose condition is not known.
 fn either_branch(call: &Call<'_>, outputs: (&Known, &Known)) -> Known {
     match outputs {
         (Ok(a), Ok(b)) if a.dims == b.dims => Ok(Fact { numbers: None, ..a.clone() }),
         (Ok(a), Ok(b)) => Err(call.open(format_args!(
-            "only a run knows which of its branches it takes, and they give {:?} and {:?}",
+            "these tools do not know which of its branches it takes, and they give {:?} and {:?}",
             a.dims, b.dims
         ))),
         (Err(reason), _) | (_, Err(reason)) => Err(reason.clone()),

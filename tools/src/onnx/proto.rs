@@ -220,6 +220,14 @@ pub enum DataType {
     Undefined = 0,
     /// `f32`.
     Float = 1,
+    /// `u8`.
+    Uint8 = 2,
+    /// `i8`.
+    Int8 = 3,
+    /// `u16`.
+    Uint16 = 4,
+    /// `i16`.
+    Int16 = 5,
     /// `i32`.
     Int32 = 6,
     /// `i64`.
@@ -230,6 +238,10 @@ pub enum DataType {
     Float16 = 10,
     /// `f64`.
     Double = 11,
+    /// `u32`.
+    Uint32 = 12,
+    /// `u64`.
+    Uint64 = 13,
     /// `bf16`.
     Bfloat16 = 16,
 }

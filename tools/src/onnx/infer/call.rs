@@ -98,7 +98,7 @@ impl Call<'_> {
 
     pub(super) fn unknown_elements(&self, input: usize) -> Unknown {
         let name = self.node.input.get(input).map_or("", String::as_str);
-        self.open(format_args!("its output's shape depends on elements of {name:?} that only a run knows"))
+        self.open(format_args!("its output's shape depends on elements of {name:?} that these tools do not know"))
     }
 
     /// The number of an axis. Negative ones count from the end.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use Numbers::{Floats, Ints};
+use convoke::{bf16, f16};
 
 use crate::onnx::proto::{DataType, TensorProto};
 
@@ -24,20 +25,35 @@ pub(in crate::onnx) struct Fact {
     pub(in crate::onnx) numbers: Option<Numbers>,
 }
 
-/// Why the shape of a value is not known. It names the node, the operator and the rule, or what
-/// the user has to give.
+/// Why the shape of a value is not known.
 #[derive(Debug, Clone)]
-pub(in crate::onnx) struct Unknown(Rc<str>);
+pub(in crate::onnx) struct Unknown {
+    /// The node, the operator and the rule.
+    rule: Option<Rc<str>>,
+    /// The sizes that the user can give.
+    open: Option<Rc<str>>,
+}
 
 impl Unknown {
-    pub(in crate::onnx) fn new(reason: &str) -> Self {
-        Self(reason.into())
+    pub(in crate::onnx) fn new(rule: &str) -> Self {
+        Self { rule: Some(rule.into()), open: None }
+    }
+
+    /// A value of which the model leaves sizes open.
+    pub(in crate::onnx) fn open(sizes: &str) -> Self {
+        Self { rule: None, open: Some(sizes.into()) }
+    }
+
+    /// The same reason, with the open sizes of another one if it has none itself.
+    pub(in crate::onnx) fn with_open(self, other: Self) -> Self {
+        Self { open: self.open.or(other.open), ..self }
     }
 }
 
 impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        let texts: Vec<_> = self.rule.iter().chain(&self.open).map(|text| &**text).collect();
+        f.write_str(&texts.join("; "))
     }
 }
 
@@ -49,8 +65,8 @@ pub(in crate::onnx) type Known<T = Fact> = Result<T, Unknown>;
 pub(in crate::onnx) enum Numbers {
     /// Integers of any type, and truth values.
     Ints(Vec<i64>),
-    /// f32, in which models compute sizes, and whose roundings count.
-    Floats(Vec<f32>),
+    /// Numbers of a float type, each rounded to that type, because models compute sizes with them.
+    Floats(Vec<f64>),
 }
 
 impl Fact {
@@ -110,8 +126,10 @@ impl Fact {
         strides
     }
 
+    /// The same with these elements, as they are in its element type.
     pub(super) fn with(mut self, numbers: Option<Numbers>) -> Self {
-        self.numbers = numbers.filter(|numbers| numbers.len() as i64 == self.len());
+        let numbers = numbers.filter(|numbers| numbers.len() as i64 == self.len());
+        self.numbers = numbers.and_then(|numbers| numbers.cast(self.data_type));
         self
     }
 }
@@ -124,13 +142,12 @@ impl Numbers {
         if tensor.data_location != 0 || raw.len() > size_of::<i64>() * MOST_NUMBERS {
             return None;
         }
-        let narrow = || int32_data.iter().copied().map(i64::from).collect();
         Some(match (tensor.data_type(), raw.is_empty()) {
-            (DataType::Float, true) => Floats(float_data.clone()),
-            (DataType::Float, false) => Floats(elements(raw, f32::from_le_bytes)?),
-            (DataType::Int64, true) => Ints(int64_data.clone()),
+            (DataType::Float, true) => Floats(few(float_data)?),
+            (DataType::Float, false) => Floats(elements(raw, |bytes| f32::from_le_bytes(bytes).into())?),
+            (DataType::Int64, true) => Ints(few(int64_data)?),
             (DataType::Int64, false) => Ints(elements(raw, i64::from_le_bytes)?),
-            (DataType::Int32 | DataType::Bool, true) => Ints(narrow()),
+            (DataType::Int32 | DataType::Bool, true) => Ints(few(int32_data)?),
             (DataType::Int32, false) => Ints(elements(raw, |bytes| i32::from_le_bytes(bytes).into())?),
             (DataType::Bool, false) => Ints(raw.iter().map(|&byte| byte.into()).collect()),
             _ => return None,
@@ -164,14 +181,53 @@ impl Numbers {
         parts.try_fold(first, |all, part| join(all, part).filter(|all| all.len() <= MOST_NUMBERS))
     }
 
+    /// These numbers in another type, if it is one of numbers that can hold them.
+    fn cast(self, data_type: i32) -> Option<Self> {
+        let floats: fn(f64) -> f64 = match DataType::try_from(data_type).ok()? {
+            DataType::Float => |v| f64::from(v as f32),
+            DataType::Double => |v| v,
+            DataType::Float16 => |v| f16::from_f64(v).into(),
+            DataType::Bfloat16 => |v| bf16::from_f64(v).into(),
+            DataType::Bool => {
+                return Some(Ints(match self {
+                    Ints(list) => list.into_iter().map(|v| (v != 0).into()).collect(),
+                    Floats(list) => list.into_iter().map(|v| (v != 0.0).into()).collect(),
+                }));
+            }
+            integer => return self.cast_to_ints(integer),
+        };
+        Some(Floats(match self {
+            Ints(list) => list.into_iter().map(|v| floats(v as f64)).collect(),
+            Floats(list) => list.into_iter().map(floats).collect(),
+        }))
+    }
+
+    fn cast_to_ints(self, data_type: DataType) -> Option<Self> {
+        let range = match data_type {
+            DataType::Int8 => i8::MIN.into()..=i8::MAX.into(),
+            DataType::Uint8 => 0..=u8::MAX.into(),
+            DataType::Int16 => i16::MIN.into()..=i16::MAX.into(),
+            DataType::Uint16 => 0..=u16::MAX.into(),
+            DataType::Int32 => i32::MIN.into()..=i32::MAX.into(),
+            DataType::Uint32 => 0..=u32::MAX.into(),
+            DataType::Int64 => i64::MIN..=i64::MAX,
+            DataType::Uint64 => 0..=i64::MAX,
+            _ => return None,
+        };
+        // The end is 2^63, because i64::MAX is not an f64. Every comparison with NaN fails.
+        let whole = |&v: &f64| (i64::MIN as f64..-(i64::MIN as f64)).contains(&v).then_some(v as i64);
+        let list = match self {
+            Ints(list) => list,
+            Floats(list) => list.iter().map(whole).collect::<Option<_>>()?,
+        };
+        list.iter().all(|v| range.contains(v)).then_some(Ints(list))
+    }
+
     /// The result of an operator of one input, if it is one that shapes are computed with.
-    pub(in crate::onnx) fn unary(&self, op: &str, data_type: i32) -> Option<Self> {
-        let to_float = data_type == DataType::Float as i32;
+    pub(in crate::onnx) fn unary(&self, op: &str) -> Option<Self> {
         Some(match (op, self) {
-            ("Identity" | "Dropout", numbers) => numbers.clone(),
-            ("Cast" | "CastLike", Ints(list)) if to_float => Floats(list.iter().map(|&v| v as f32).collect()),
-            ("Cast" | "CastLike", Floats(list)) if !to_float => Ints(list.iter().map(|&v| v as i64).collect()),
-            ("Cast" | "CastLike", numbers) => numbers.clone(),
+            // The type of the output says what a cast does.
+            ("Identity" | "Dropout" | "Cast" | "CastLike", numbers) => numbers.clone(),
             ("Floor", Floats(list)) => Floats(list.iter().map(|v| v.floor()).collect()),
             ("Ceil", Floats(list)) => Floats(list.iter().map(|v| v.ceil()).collect()),
             ("Neg", Ints(list)) => Ints(list.iter().map(|v| v.checked_neg()).collect::<Option<_>>()?),
@@ -184,6 +240,11 @@ impl Numbers {
 fn push<T>(mut all: Vec<T>, element: T) -> Option<Vec<T>> {
     all.push(element);
     (all.len() <= MOST_NUMBERS).then_some(all)
+}
+
+/// A copy of a list, if it is short.
+pub(super) fn few<T: Copy, U: From<T>>(list: &[T]) -> Option<Vec<U>> {
+    (list.len() <= MOST_NUMBERS).then(|| list.iter().map(|&element| element.into()).collect())
 }
 
 fn elements<const BYTES: usize, T>(raw: &[u8], from_bytes: impl Fn([u8; BYTES]) -> T) -> Option<Vec<T>> {

@@ -71,7 +71,7 @@ pub(super) fn slice(call: &Call<'_>) -> Known {
     for (index, &axis) in axes.iter().enumerate() {
         let (start, count) = cut(dims[axis], starts[index], ends[index], steps[index]);
         dims[axis] = count;
-        first = start.max(0).saturating_mul(strides[axis]).saturating_add(first);
+        first = start.saturating_mul(strides[axis]).saturating_add(first);
         // A step behind the end is never taken.
         strides[axis] = strides[axis].saturating_mul(steps[index]);
     }
@@ -82,8 +82,9 @@ pub(super) fn slice(call: &Call<'_>) -> Known {
 /// The first element of a slice, and the number of elements.
 fn cut(size: i64, start: i64, end: i64, step: i64) -> (i64, i64) {
     let (least, most) = if step > 0 { (0, size) } else { (-1, size - 1) };
-    let place = |index: i64| (if index < 0 { index + size } else { index }).clamp(least, most);
-    let (start, end) = (place(start), place(end));
+    let from_first = |index: i64| if index < 0 { index + size } else { index };
+    // Only the end may be before the first element. An axis of size 0 has no first one.
+    let (start, end) = (from_first(start).max(0).min(most), from_first(end).clamp(least, most));
     let length = if step > 0 { end - start } else { start - end };
     let step = step.saturating_abs();
     (start, length.max(0).saturating_add(step - 1) / step)

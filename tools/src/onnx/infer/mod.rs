@@ -176,7 +176,7 @@ fn same(call: &Call<'_>) -> Known {
         _ => input.data_type,
     };
     let fact = Fact { data_type, dims: input.dims.clone(), numbers: None };
-    Ok(fact.with(input.numbers.as_ref().and_then(|numbers| numbers.unary(&call.node.op_type, data_type))))
+    Ok(fact.with(input.numbers.as_ref().and_then(|numbers| numbers.unary(&call.node.op_type))))
 }
 
 fn broadcast(call: &Call<'_>) -> Known {

@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::fact::Numbers::{self, Floats, Ints};
-use super::fact::{Fact, Known, MOST_NUMBERS, of_tensor};
+use super::fact::{Fact, Known, MOST_NUMBERS, few, of_tensor};
 use crate::onnx::proto::DataType;
 
 /// The elements of a broadcasting operator's output. All inputs have the same number of elements,
@@ -44,7 +44,9 @@ fn of_ints(op: &str, a: i64, b: i64) -> Option<i64> {
     }
 }
 
-fn of_floats(op: &str, a: f32, b: f32) -> Option<f32> {
+/// f64 has more than twice the digits of the other types. So a result that is rounded to one of them
+/// afterwards is the one that is computed in that type.
+fn of_floats(op: &str, a: f64, b: f64) -> Option<f64> {
     match op {
         "Add" => Some(a + b),
         "Sub" => Some(a - b),
@@ -56,21 +58,17 @@ fn of_floats(op: &str, a: f32, b: f32) -> Option<f32> {
 
 pub(super) fn constant(call: &Call<'_>) -> Known {
     let [attribute] = &call.node.attribute[..] else { return Err(call.error("it must have one attribute")) };
-    let ints = |dims: &[usize], list: &[i64]| (DataType::Int64, dims.len(), Ints(list.to_vec()));
-    let floats = |dims: &[usize], list: &[f32]| (DataType::Float, dims.len(), Floats(list.to_vec()));
-    let (data_type, rank, numbers) = match (attribute.name.as_str(), &attribute.t) {
+    let (data_type, dims, numbers) = match (attribute.name.as_str(), &attribute.t) {
         ("value", Some(tensor)) => {
             return of_tensor(tensor).map_err(|rule| call.error(format_args!("its tensor {rule}")));
         }
-        ("value_int", _) => ints(&[], &[attribute.i]),
-        ("value_ints", _) => ints(&[0], &attribute.ints),
-        ("value_float", _) => floats(&[], &[attribute.f]),
-        ("value_floats", _) => floats(&[0], &attribute.floats),
+        ("value_int", _) => (DataType::Int64, None, Some(Ints(vec![attribute.i]))),
+        ("value_ints", _) => (DataType::Int64, Some(attribute.ints.len()), few(&attribute.ints).map(Ints)),
+        ("value_float", _) => (DataType::Float, None, Some(Floats(vec![attribute.f.into()]))),
+        ("value_floats", _) => (DataType::Float, Some(attribute.floats.len()), few(&attribute.floats).map(Floats)),
         (name, _) => return Err(call.open(format_args!("these tools do not read its attribute {name:?}"))),
     };
-    let dims = vec![numbers.len() as i64; rank].into_iter().map(Some);
-    let few = (numbers.len() <= MOST_NUMBERS).then_some(numbers);
-    Ok(call.fact(data_type as i32, dims)?.with(few))
+    Ok(call.fact(data_type as i32, dims.map(|len| Some(len as i64)))?.with(numbers))
 }
 
 pub(super) fn constant_of_shape(call: &Call<'_>) -> Known {

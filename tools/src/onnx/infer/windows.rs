@@ -84,7 +84,7 @@ pub(super) fn resize(call: &Call<'_>) -> Known {
     let given =
         [scales, 3].into_iter().find(|&index| matches!(call.optional(index), Ok(Some(fact)) if fact.dims != [0]));
     let numbers = match (given, call.attribute("scales")) {
-        (None, Some(list)) => Some(Numbers::Floats(list.floats.clone())),
+        (None, Some(list)) => Some(Numbers::Floats(list.floats.iter().map(|&scale| scale.into()).collect())),
         (None, None) => call.optional(scales).and(call.optional(3))?.and(None),
         (Some(index), _) => Some(call.input(index)?.numbers.clone().ok_or_else(|| call.unknown_elements(index))?),
     };
@@ -99,7 +99,7 @@ pub(super) fn resize(call: &Call<'_>) -> Known {
     for (index, &axis) in axes.iter().enumerate() {
         sizes[axis] = match &numbers {
             Numbers::Ints(list) => Some(list[index]),
-            Numbers::Floats(list) => size_of_float((dims[axis] as f32 * list[index]).floor()),
+            Numbers::Floats(list) => size_of_float((dims[axis] as f32 * list[index] as f32).floor()),
         };
     }
     call.fact(x.data_type, sizes)
