@@ -1,7 +1,7 @@
-//! Activations: what a caller chooses, raw arguments, and safe calls.
+//! Activations: what a caller chooses, raw arguments, and calls.
 
-use crate::table::activate_kernel;
-use crate::{Dest, Isa, Real};
+use crate::Real;
+use crate::dest::Dest;
 
 /// The activation at the end of the epilogue, as kernels compute it: in the computing type, with
 /// one clamp for all activations that are clamps. NaN stays NaN in all of them.
@@ -43,14 +43,6 @@ impl<T: Real> Activation<T> {
             Self::Tanh => Activation::Tanh,
         }
     }
-
-    /// Applies the activation to one value.
-    #[must_use]
-    pub fn apply(self, x: T) -> T {
-        let mut value = [x];
-        activate(Isa::Portable, self, &mut value);
-        value[0]
-    }
 }
 
 /// Raw arguments of the kernel.
@@ -69,42 +61,55 @@ pub(crate) struct ActivateArgs<T> {
     pub(crate) ld: usize,
 }
 
-/// The kernel of an ISA and type.
-pub(crate) type ActivateKernel<T> = unsafe fn(&ActivateArgs<T>);
+/// The code for one ISA and type.
+pub(crate) type ActivateFn<T> = unsafe fn(&ActivateArgs<T>);
 
-/// `values[i] = activation(values[i])`.
-pub fn activate<T: Real>(isa: Isa, activation: Activation<T>, values: &mut [T]) {
-    let len = values.len();
-    // SAFETY: the values of a slice are initialised.
-    unsafe { activate_rows(isa, activation, &mut Dest::from_slice(values), (1, len), 0) };
+/// An activation, and the code for it that this CPU runs.
+#[derive(Debug, Clone, Copy)]
+pub struct ActivationKernel<T> {
+    pub(crate) f: ActivateFn<T>,
+    pub(crate) activation: Activation<T>,
 }
 
-/// Does the same as [`activate`] for `rows` rows of `len` elements of a destination, which begin
-/// `ld` elements apart. It is called after a kernel has stored them, while they are in the L1 cache.
-///
-/// # Safety
-/// Memory: the elements of the rows are initialised, and the holder of the destination may write
-/// them.
-///
-/// # Panics
-/// If the destination ends before the last row does, or a row is longer than its distance to the
-/// next one.
-#[inline]
-pub unsafe fn activate_rows<T: Real>(
-    isa: Isa,
-    activation: Activation<T>,
-    dest: &mut Dest<'_, T>,
-    (rows, len): (usize, usize),
-    ld: usize,
-) {
-    let Some(last) = rows.checked_sub(1) else { return };
-    assert!(last == 0 || len <= ld, "rows overlap");
-    assert!(last.saturating_mul(ld).saturating_add(len) <= dest.len(), "a row ends beyond the destination");
-    // Rows without a gap are one.
-    let (rows, len) = if len == ld { (1, rows * len) } else { (rows, len) };
-    let (y, residual) = (dest.as_mut_ptr(), core::ptr::null());
-    let args = ActivateArgs { activation, rows, len, x: y, x_row: ld, residual, y, ld };
-    // SAFETY: the assertions cover the memory that ActivateArgs asks for, the caller promises that it
-    // is initialised, and Dest grants the writes. The kernel is one that the CPU can run.
-    unsafe { activate_kernel(isa)(&args) };
+impl<T: Real> ActivationKernel<T> {
+    /// The activation of one value.
+    #[must_use]
+    pub fn apply(&self, x: T) -> T {
+        let mut value = [x];
+        self.values(&mut value);
+        value[0]
+    }
+
+    /// `values[i] = activation(values[i])`.
+    pub fn values(&self, values: &mut [T]) {
+        let len = values.len();
+        // SAFETY: the values of a slice are initialised.
+        unsafe { self.rows(&mut Dest::from_slice(values), (1, len), 0) };
+    }
+
+    /// Does the same as [`values`](Self::values) for `rows` rows of `len` elements of a destination,
+    /// which begin `ld` elements apart. It is called after a kernel has stored them, while they are in
+    /// the L1 cache.
+    ///
+    /// # Safety
+    /// Memory: the elements of the rows are initialised, and the holder of the destination may write
+    /// them.
+    ///
+    /// # Panics
+    /// If the destination ends before the last row does, or a row is longer than its distance to the
+    /// next one.
+    #[inline]
+    pub unsafe fn rows(&self, dest: &mut Dest<'_, T>, (rows, len): (usize, usize), ld: usize) {
+        let Some(last) = rows.checked_sub(1) else { return };
+        assert!(last == 0 || len <= ld, "rows overlap");
+        assert!(last.saturating_mul(ld).saturating_add(len) <= dest.len, "a row ends beyond the destination");
+        // Rows without a gap are one.
+        let (rows, len) = if len == ld { (1, rows * len) } else { (rows, len) };
+        let (y, activation) = (dest.y, self.activation);
+        let args = ActivateArgs { activation, rows, len, x: y, x_row: ld, residual: core::ptr::null(), y, ld };
+        // SAFETY: the assertions cover the memory that ActivateArgs asks for, the caller promises that it
+        // is initialised, and Dest grants the writes. The code is only handed out where the CPU can run
+        // it.
+        unsafe { (self.f)(&args) };
+    }
 }

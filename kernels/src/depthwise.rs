@@ -5,9 +5,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
+use crate::dest::Dest;
 use crate::isa::called;
 use crate::simd::LEAST_ROW;
-use crate::ukernel::{ChannelStore, Dest, Epilogue, name_and_isa};
+use crate::ukernel::{ChannelStore, Epilogue, name_and_isa};
 use crate::{Isa, Real};
 
 /// The most taps of a tap column. A kernel with more taps is cut into columns of nearly equal

@@ -4,9 +4,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
+use crate::dest::Dest;
 use crate::isa::called;
 use crate::simd::Simd;
-use crate::ukernel::{Ahead, Dest, Epilogue, name_and_isa, tile_sizes};
+use crate::ukernel::{Ahead, Epilogue, name_and_isa, tile_sizes};
 use crate::{Isa, Real, gcd};
 
 /// The most vectors of a tile along positions. The tables of masks have as many masks more than a

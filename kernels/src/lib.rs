@@ -26,6 +26,7 @@ pub mod catalogue;
 ))]
 mod convert;
 mod depthwise;
+mod dest;
 mod generic;
 mod grouped;
 pub mod isa;
@@ -45,16 +46,17 @@ pub use depthwise::{
     DepthwiseInput, DepthwiseKernel, DepthwiseKernels, DepthwiseOutput, DirectInput, DirectTable, MOST_TAPS, RowCopy,
     Slots, TapTable,
 };
+pub use dest::Dest;
 pub use grouped::{FlatInput, FlatTaps, GroupedKernel};
 pub use half;
 pub use isa::Isa;
 pub use real::Real;
 pub use table::{
-    channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels, upsample_kernels,
-    weave_kernels, winograd_kernels,
+    activation_kernel, channel_kernels, depthwise_kernels, grouped_kernels, spatial_kernels, two_row_kernels,
+    upsample_kernels, weave_kernels, winograd_kernels,
 };
 pub use ukernel::{
-    Ahead, ChannelKernel, Column, Dest, Epilogue, Residual, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap,
+    Ahead, ChannelKernel, Column, Epilogue, Residual, RowOffsets, RowOffsetsRef, SpatialKernel, StoreMap,
 };
 pub use upsample::{UpsampleInput, UpsampleKernel, UpsampleOutput};
 pub use weave::WeaveKernel;

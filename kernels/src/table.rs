@@ -2,7 +2,7 @@
 
 use core::convert::identity;
 
-use crate::activation::ActivateKernel;
+use crate::activation::{ActivateFn, Activation, ActivationKernel};
 use crate::depthwise::{DepthwiseKernel, DepthwiseKernels};
 use crate::grouped::GroupedKernel;
 use crate::isa::called;
@@ -75,10 +75,13 @@ macro_rules! available_kernels {
 }
 kernel_kinds!(available_kernels);
 
-/// The kernel of activations: that of the portable tier where the CPU or the build lacks the ISA.
+/// An activation by the code for an ISA, or for the portable tier where the CPU or the build lacks the
+/// ISA.
 #[inline]
-pub(crate) fn activate_kernel<T: Real>(isa: Isa) -> ActivateKernel<T> {
-    T::pick(Activate(if isa.is_available() { isa } else { Isa::Portable }))
+#[must_use]
+pub fn activation_kernel<T: Real>(isa: Isa, activation: Activation<T>) -> ActivationKernel<T> {
+    let f = T::pick(Activate(if isa.is_available() { isa } else { Isa::Portable }));
+    ActivationKernel { f, activation }
 }
 
 /// The descriptions of all kernels of one ISA and element type.
@@ -196,7 +199,7 @@ slots!(Grouped, &'static [GroupedKernel<T>], identity, &[]; f32: grouped_f32::GR
 slots!(Weave, &'static [WeaveKernel<T>], identity, &[]; f32: weave::F32, f64: weave::F64);
 slots!(Upsample, &'static [UpsampleKernel<T>], identity, &[]; f32: upsample::F32, f64: upsample::F64);
 
-slots!(Activate, ActivateKernel<T>, identity, |_| called(); f32: activation::F32, f64: activation::F64);
+slots!(Activate, ActivateFn<T>, identity, |_| called(); f32: activation::F32, f64: activation::F64);
 
 /// The descriptions of one ISA.
 struct Described(Isa);

@@ -3,10 +3,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::mem::MaybeUninit;
 
-use crate::activation::{ActivateKernel, Activation, activate_rows};
-use crate::table::activate_kernel;
+use crate::activation::ActivationKernel;
+use crate::dest::Dest;
 use crate::{Isa, Real};
 
 /// Where the rows of an implicit im2col matrix begin: row k of B is at `base + offsets[k]`.
@@ -296,65 +295,6 @@ impl StoreMap {
     }
 }
 
-/// A region of the output that one tile writes. It is the only holder of the right to write the
-/// elements that it names.
-#[derive(Debug)]
-pub struct Dest<'a, T> {
-    y: *mut T,
-    len: usize,
-    life: core::marker::PhantomData<&'a mut T>,
-}
-
-impl<'a, T> Dest<'a, T> {
-    /// The elements `y[..len]`.
-    ///
-    /// # Safety
-    /// Memory: `y` is valid for writes of `len` elements during `'a`. Nobody else reads or
-    /// writes, during `'a`, those of these elements that the holder is going to write. Others may
-    /// write the remaining elements of the range at the same time.
-    #[must_use]
-    pub unsafe fn new(y: *mut T, len: usize) -> Self {
-        Self { y, len, life: core::marker::PhantomData }
-    }
-
-    /// The elements of a slice.
-    #[must_use]
-    pub fn from_slice(y: &'a mut [T]) -> Self {
-        Self { y: y.as_mut_ptr(), len: y.len(), life: core::marker::PhantomData }
-    }
-
-    /// The elements from `offset` on, for as long as `self` is borrowed.
-    ///
-    /// # Panics
-    /// If `offset` is beyond the end.
-    #[must_use]
-    pub fn from(&mut self, offset: usize) -> Dest<'_, T> {
-        assert!(offset <= self.len, "the offset is beyond the end");
-        // The part has no more rights than the whole, and its borrow ends before the whole is
-        // used again.
-        Dest { y: self.y.wrapping_add(offset), len: self.len - offset, life: core::marker::PhantomData }
-    }
-
-    /// The elements `at..at + len`, which the holder is going to write.
-    ///
-    /// # Panics
-    /// If they end behind the destination.
-    pub(crate) fn row(&mut self, at: usize, len: usize) -> &mut [MaybeUninit<T>] {
-        assert!(at <= self.len && len <= self.len - at, "the row ends beyond the destination");
-        // SAFETY: in bounds by the assertion. Nobody else accesses what the holder is going to write,
-        // and the borrow of the holder ends with the slice. The elements may be uninitialised.
-        unsafe { core::slice::from_raw_parts_mut(self.y.add(at).cast(), len) }
-    }
-
-    pub(crate) fn as_mut_ptr(&self) -> *mut T {
-        self.y
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-}
-
 /// What is added to finished sums: nothing, a tensor with the layout of the destination, or what
 /// the destination itself holds.
 ///
@@ -488,7 +428,7 @@ pub(crate) struct TileStore<T> {
     pub(crate) hi: T,
     /// What takes the sums from the tile to [consecutive](Places::Consecutive) columns, in place of
     /// the clamp.
-    pub(crate) activate: Option<(ActivateKernel<T>, Activation<T>)>,
+    pub(crate) activation: Option<ActivationKernel<T>>,
 }
 
 impl<T: Copy> TileStore<T> {
@@ -496,7 +436,7 @@ impl<T: Copy> TileStore<T> {
     fn new(y: &Dest<'_, T>, ldy: usize, places: Places, epilogue: &Epilogue<'_, T>) -> Self {
         let Epilogue { bias, residual, lo, hi } = *epilogue;
         let (y, bias, residual) = (y.y, bias.as_ptr(), residual.as_ptr());
-        Self { y, ldy, places, bias, residual, lo, hi, activate: None }
+        Self { y, ldy, places, bias, residual, lo, hi, activation: None }
     }
 
     /// The same destination for the rows from `row` on.
@@ -751,7 +691,7 @@ impl<T: Real> SpatialKernel<T> {
         let Epilogue { bias, lo, hi, .. } = *epilogue;
         let mut args = self.args(1, a, b, koff, ahead, tile, accumulate, None);
         let (y, ldy, places, bias) = (args.tile, self.nr(), Places::Consecutive(0), bias.as_ptr());
-        args.store = Some(TileStore { y, ldy, places, bias, residual: core::ptr::null(), lo, hi, activate: None });
+        args.store = Some(TileStore { y, ldy, places, bias, residual: core::ptr::null(), lo, hi, activation: None });
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore
         // ask for: rows of NR elements, NR apart, are the tile itself, which kernels read before they
         // write. A kernel is only handed out where the CPU has its ISA.
@@ -810,7 +750,7 @@ impl<T: Real> SpatialKernel<T> {
         map: &StoreMap,
         first: usize,
         epilogue: &Epilogue<'_, T>,
-        activation: Option<Activation<T>>,
+        activation: Option<ActivationKernel<T>>,
     ) {
         assert!(panels == 1 || !accumulate, "panels share the tile");
         self.check(panels, a, b, koff, tile);
@@ -824,9 +764,13 @@ impl<T: Real> SpatialKernel<T> {
         let adds_residual = self.isa.has_spare_pointers() || epilogue.residual.is_none();
         let is_plain = adds_residual && first + self.nrv <= map.plain_until(first);
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
-        let activate = activation.filter(|_| is_plain).map(|activation| (activate_kernel(self.isa), activation));
         let (lo, hi) = if activation.is_none() { (epilogue.lo, epilogue.hi) } else { (T::NEG_INFINITY, T::INFINITY) };
-        let store = TileStore { lo, hi, activate, ..TileStore::new(y, ldy, places, epilogue) };
+        let store = TileStore {
+            lo,
+            hi,
+            activation: activation.filter(|_| is_plain),
+            ..TileStore::new(y, ldy, places, epilogue)
+        };
         let args = self.args(panels, a, b, koff, ahead, tile, accumulate, Some(store));
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and
         // TileStore ask for: each entry of the map ends at or before map.end, and with no panels
@@ -837,7 +781,7 @@ impl<T: Real> SpatialKernel<T> {
         for column in columns {
             let size = (rows, column.mask.count_ones() as usize);
             // SAFETY: the kernel has stored these elements.
-            unsafe { activate_rows(self.isa, activation, &mut y.from(column.offset), size, ldy) };
+            unsafe { activation.rows(&mut y.from(column.offset), size, ldy) };
         }
     }
 

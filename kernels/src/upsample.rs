@@ -1,9 +1,10 @@
 //! The kernels of depthwise transposed convolution with stride 2: descriptor, raw arguments, and
 //! safe call.
 
+use crate::dest::Dest;
 use crate::isa::called;
 use crate::simd::LEAST_ROW;
-use crate::ukernel::{Dest, Epilogue, name_and_isa};
+use crate::ukernel::{Epilogue, name_and_isa};
 use crate::{Isa, Real};
 
 /// Raw arguments of a kernel.

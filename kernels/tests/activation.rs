@@ -1,7 +1,7 @@
 //! Checks the activations, on every ISA of this CPU, against their definitions in f64.
 
-use convoke_kernels::activation::{Activation, activate, activate_rows};
-use convoke_kernels::{Dest, Isa, Real};
+use convoke_kernels::activation::Activation;
+use convoke_kernels::{Dest, Isa, Real, activation_kernel};
 
 type Definition = fn(f64) -> f64;
 
@@ -57,7 +57,7 @@ fn errors_are_as_stated<T: Real>(isa: Isa) {
             Activation::Silu | Activation::Tanh => 7.0,
         };
         let mut y = x.clone();
-        activate(isa, activation, &mut y);
+        activation_kernel(isa, activation).values(&mut y);
         for (x, y) in x.iter().map(|x| x.to_f64()).zip(y) {
             let want = definition(x);
             let (relative, tiny) = match activation {
@@ -84,7 +84,7 @@ fn special_values<T: Real>(isa: Isa, tiny: T) {
     let special = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY].map(T::from_f64);
     for (activation, definition) in activations::<T>() {
         let mut values = special;
-        activate(isa, activation, &mut values);
+        activation_kernel(isa, activation).values(&mut values);
         for (x, got) in special.iter().zip(values) {
             let (want, got) = (definition(x.to_f64()), got.to_f64());
             let is_same = got == want || got.is_nan() && want.is_nan();
@@ -94,10 +94,10 @@ fn special_values<T: Real>(isa: Isa, tiny: T) {
             assert!(is_same && (has_sign || want.is_nan()), "{isa} {activation:?}({x}): {got}, not {want}");
         }
         let mut nan = [T::from_f64(f64::NAN); 37];
-        activate(isa, activation, &mut nan);
+        activation_kernel(isa, activation).values(&mut nan);
         assert!(nan.iter().all(|x| x.to_f64().is_nan()), "{isa} {activation:?} of NaN");
         let mut small = [tiny; 3];
-        activate(isa, activation, &mut small);
+        activation_kernel(isa, activation).values(&mut small);
         let want = T::from_f64(definition(tiny.to_f64())).to_f64();
         assert!(
             (small[0].to_f64() - want).abs() <= half_unit::<T>() * 2.0,
@@ -116,12 +116,13 @@ fn special_values_have_their_limits() {
 /// lies between rows is not touched.
 fn rows_with_gaps<T: Real>(isa: Isa) {
     for (activation, _) in activations::<T>() {
+        let kernel = activation_kernel(isa, activation);
         let mut alone = [T::from_f64(-0.7)];
-        activate(isa, activation, &mut alone);
+        kernel.values(&mut alone);
         for (len, ld) in (0..40).flat_map(|len| [(len, len), (len, len + 3)]) {
             let (rows, mut values) = (3, vec![T::from_f64(-0.7); 2 * ld + len]);
             // SAFETY: the values of a vector are initialised.
-            unsafe { activate_rows(isa, activation, &mut Dest::from_slice(&mut values), (rows, len), ld) };
+            unsafe { kernel.rows(&mut Dest::from_slice(&mut values), (rows, len), ld) };
             for (i, value) in values.iter().enumerate() {
                 let want = if i % ld.max(1) < len { alone[0] } else { T::from_f64(-0.7) };
                 assert_eq!(*value, want, "{isa} {activation:?}: element {i} of rows of {len}, {ld} apart");
@@ -139,7 +140,10 @@ fn rows_of_every_length_are_activated_and_nothing_between_them() {
 fn one_value_is_activated_as_a_row() {
     for (activation, definition) in activations::<f64>() {
         for x in [-2.5, -0.125, 0.0, 0.75, 30.0] {
-            assert!((activation.apply(x) - definition(x)).abs() < 1e-14, "{activation:?}({x})");
+            assert!(
+                (activation_kernel(Isa::Portable, activation).apply(x) - definition(x)).abs() < 1e-14,
+                "{activation:?}({x})"
+            );
         }
     }
 }
@@ -147,7 +151,9 @@ fn one_value_is_activated_as_a_row() {
 fn activate_three(len: usize, (rows, ld): (usize, usize)) {
     let mut values = vec![0.0_f32; len];
     // SAFETY: the values of a vector are initialised.
-    unsafe { activate_rows(Isa::Portable, Activation::Tanh, &mut Dest::from_slice(&mut values), (rows, 3), ld) };
+    unsafe {
+        activation_kernel(Isa::Portable, Activation::Tanh).rows(&mut Dest::from_slice(&mut values), (rows, 3), ld);
+    }
 }
 
 #[test]

@@ -4,10 +4,10 @@
 mod common;
 
 use common::{Numbers, UNTOUCHED};
-use convoke_kernels::activation::{Activation, activate};
+use convoke_kernels::activation::Activation;
 use convoke_kernels::{
     Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, SpatialKernel, StoreMap,
-    channel_kernels, spatial_kernels, two_row_kernels,
+    activation_kernel, channel_kernels, spatial_kernels, two_row_kernels,
 };
 
 /// Steps of k: none, one, an odd number, and many.
@@ -520,6 +520,7 @@ fn activated_panels<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gap
     let residual = with_residual.then_some(&residual[..]);
     // Bounds that would be seen: the activation takes their place.
     let run = |activation: Option<Activation<T>>, (lo, hi): (T, T)| {
+        let activation = activation.map(|activation| activation_kernel(kernel.isa(), activation));
         let epilogue = Epilogue { bias: &bias, residual: residual.into(), lo, hi };
         let (mut y, mut tile) = (vec![T::from_f64(UNTOUCHED); rows * ldy], vec![T::ZERO; mr * nr]);
         let (koff, dest) = (koff.rows(0..depth), &mut Dest::from_slice(&mut y));
@@ -530,7 +531,7 @@ fn activated_panels<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gap
     let got = run(Some(activation), (T::ZERO, T::ZERO));
     let mut want = run(None, (T::NEG_INFINITY, T::INFINITY));
     for value in want.iter_mut().filter(|value| value.to_f64() != UNTOUCHED) {
-        activate(kernel.isa(), activation, core::slice::from_mut(value));
+        *value = activation_kernel(kernel.isa(), activation).apply(*value);
     }
     assert_eq!(got, want, "{kernel:?} {activation:?} residual {with_residual} gaps {gaps}");
 }

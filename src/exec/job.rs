@@ -46,9 +46,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// # assert!(calls.into_inner().unwrap().contains(&0));
 /// ```
 #[derive(Clone)]
-pub struct Job(Arc<Shared>);
+pub struct Job(Arc<JobState>);
 
-struct Shared {
+struct JobState {
     state: Mutex<State>,
     /// Says that no call is being made any more.
     idle: Condvar,
@@ -80,7 +80,7 @@ impl Job {
         // lifetime ends. It is in no handle: what becomes of these does not matter.
         let lent = unsafe { transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(call) };
         let state = Mutex::new(State { lent: Some(lent), calls: 0 });
-        let end = End(Self(Arc::new(Shared { state, idle: Condvar::new() })));
+        let end = End(Self(Arc::new(JobState { state, idle: Condvar::new() })));
         with(&end.0)
     }
 
@@ -103,7 +103,7 @@ impl fmt::Debug for Job {
     }
 }
 
-impl Shared {
+impl JobState {
     /// The state. No call is made while it is locked, so nothing panics then.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -111,7 +111,7 @@ impl Shared {
 }
 
 /// Ends a call when it is dropped.
-struct Leave<'a>(&'a Shared);
+struct Leave<'a>(&'a JobState);
 
 impl Drop for Leave<'_> {
     fn drop(&mut self) {

@@ -17,7 +17,7 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-use convoke_kernels::activation::{Activation, activate_rows};
+use convoke_kernels::activation::ActivationKernel;
 use convoke_kernels::{Dest, Isa, Residual, stream};
 
 use super::split::{Proven, Shape, Split};
@@ -162,12 +162,12 @@ impl<T: Element> Region<'_, T> {
     }
 
     /// Applies an activation to what a kernel call has just stored, if Y has the computing type.
-    pub(crate) fn activate(&self, isa: Isa, activation: Activation<T::Acc>, stores: Stores) {
+    pub(crate) fn activate(&self, activation: ActivationKernel<T::Acc>, stores: Stores) {
         let Stores { at, len, dims: [(outer, outer_step), (rows, step)] } = stores;
         for at in (0..outer).map(|i| at + i * outer_step) {
             let Some(mut y) = T::dest_as_acc(self.dest(at, [Stores::row(at, len).times(rows, step)])) else { return };
             // SAFETY: the call has written the elements.
-            unsafe { activate_rows(isa, activation, &mut y, (rows, len), step) };
+            unsafe { activation.rows(&mut y, (rows, len), step) };
         }
     }
 }

@@ -10,7 +10,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use convoke_kernels::Real;
-use convoke_kernels::activation::Activation;
+use convoke_kernels::activation::ActivationKernel;
+use convoke_kernels::{Isa, activation_kernel};
 
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
@@ -33,7 +34,8 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     };
     let build: Build<'a, T> = Box::new(move || {
         let axes = geometry.axes.iter().map(|axis| TapAxis::new(geometry.op, *axis)).collect();
-        Box::new(Naive { geometry: geometry.clone(), axes, activation: request.activation.to_f64() })
+        let activation = activation_kernel(Isa::Portable, request.activation.to_f64());
+        Box::new(Naive { geometry: geometry.clone(), axes, activation })
     });
     Ok(Offer { recipe, build })
 }
@@ -41,7 +43,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
 struct Naive {
     geometry: Geometry,
     axes: Vec<TapAxis>,
-    activation: Activation<f64>,
+    activation: ActivationKernel<f64>,
 }
 
 /// An axis, with what it takes to list the taps of an output.

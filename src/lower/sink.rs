@@ -21,8 +21,8 @@
 
 use core::ops::Range;
 
-use convoke_kernels::activation::{self, Activation};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, Residual, StoreMap, stream};
+use convoke_kernels::activation::{Activation, ActivationKernel};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, Residual, StoreMap, activation_kernel, stream};
 
 use super::contract::{Addend, Io, Request};
 use crate::element::Element;
@@ -64,8 +64,8 @@ impl<A: Real> Finish<A> {
     }
 
     /// The activation that follows the clamp, if there is one.
-    fn after_clamp(&self) -> Option<Activation<A>> {
-        (!self.is_clamp()).then_some(self.activation)
+    fn after_clamp(&self) -> Option<ActivationKernel<A>> {
+        (!self.is_clamp()).then(|| activation_kernel(self.isa, self.activation))
     }
 
     pub(crate) fn activation(&self) -> Activation<A> {
@@ -79,7 +79,7 @@ impl<A: Real> Finish<A> {
 }
 
 /// Where a kernel stores in Y, what it adds on the way there, and its activation beside clamps.
-pub(crate) type WholeStore<'a, A> = (Dest<'a, A>, Epilogue<'a, A>, Option<Activation<A>>);
+pub(crate) type WholeStore<'a, A> = (Dest<'a, A>, Epilogue<'a, A>, Option<ActivationKernel<A>>);
 
 /// Takes the finished sums of a task.
 pub(crate) struct Sink<'a, 'b, T: Element> {
@@ -147,7 +147,7 @@ impl<'a, T: Element> Sink<'a, '_, T> {
     #[inline(always)]
     pub(crate) fn activate_stored(&self, stores: impl IntoIterator<Item = Stores>) {
         if let Some(activation) = self.finish.after_clamp() {
-            stores.into_iter().for_each(|stores| self.io.y.activate(self.finish.isa, activation, stores));
+            stores.into_iter().for_each(|stores| self.io.y.activate(activation, stores));
         }
     }
 
@@ -273,7 +273,7 @@ impl<'a, T: Element> Sink<'a, '_, T> {
     }
 
     fn activate(&self, sums: &mut [T::Acc]) {
-        activation::activate(self.finish.isa, self.finish.activation, sums);
+        activation_kernel(self.finish.isa, self.finish.activation).values(sums);
     }
 
     /// Rounds finished values, and stores them to every `step`-th element of Y from `at` on.

@@ -16,7 +16,7 @@ use core::ops::{Range, RangeInclusive};
 
 use convoke_kernels::catalogue::upsample_kernels;
 use convoke_kernels::stream;
-use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput};
+use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput, activation_kernel};
 
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, last_axes};
 use super::layout::WeightLayout;
@@ -265,7 +265,7 @@ impl<T: Element> Upsample<T> {
     /// Computes outputs by the definition. Kernels cannot if rows are short, or if a weight is not
     /// finite: they multiply taps that have no input by zero.
     fn define(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>) {
-        let activation = self.finish.activation().to_f64();
+        let activation = activation_kernel(Isa::Portable, self.finish.activation().to_f64());
         for plane in planes {
             let bias = io.bias[plane % self.geometry.out_channels].to_f64();
             let first = plane * self.geometry.output_spatial();

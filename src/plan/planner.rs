@@ -303,7 +303,7 @@ impl Planner {
 
     /// The picks without a limit of the workspace, if they keep the limit, or else those with it. So a
     /// limit that suffices changes nothing.
-    fn picks<T: Element>(&self, layer: &Layer<'_>, packed: Option<&PackedFor>) -> Result<Picks<T>, Refusal> {
+    fn picks<T: Element>(&self, layer: &Layer<'_>, packed: Option<&PackedFor>) -> Result<Picked<T>, Refusal> {
         match self.picks_within(layer, packed, usize::MAX) {
             Ok(picks) if self.bytes(&picks.run().recipe) <= self.workspace_limit => Ok(picks),
             _ => self.picks_within(layer, packed, self.workspace_limit),
@@ -315,7 +315,7 @@ impl Planner {
         layer: &Layer<'_>,
         packed: Option<&PackedFor>,
         limit: usize,
-    ) -> Result<Picks<T>, Refusal> {
+    ) -> Result<Picked<T>, Refusal> {
         let whole = self.choose(layer, packed.map(|packed| &packed.whole), limit)?;
         // Where an algorithm is forced that cannot do without the other taps, or the weights were
         // packed for others, all are computed.
@@ -333,7 +333,7 @@ impl Planner {
             let pick = self.choose(&layer, Some(format), limit).ok()?;
             Some((taps, pick))
         });
-        Ok(Picks { whole, live })
+        Ok(Picked { whole, live })
     }
 
     /// The machine that plans are made for, if it can be had.
@@ -477,7 +477,7 @@ impl Planner {
         recipe.scratch.lines().saturating_mul(size_of::<Line>()).saturating_mul(self.threads)
     }
 
-    fn finish<T: Element>(&self, geometry: Geometry, machine: &Machine, picks: Picks<T>) -> Plan<T> {
+    fn finish<T: Element>(&self, geometry: Geometry, machine: &Machine, picks: Picked<T>) -> Plan<T> {
         let isa = machine.isa();
         let whole = picks.whole.method(&geometry, isa);
         let live = picks.live.map(|(taps, choice)| {
@@ -529,12 +529,12 @@ struct Refusal {
 }
 
 /// What is picked for all taps, and for those that meet input, if they are not all.
-struct Picks<T: Element> {
+struct Picked<T: Element> {
     whole: Pick<T>,
     live: Option<(LiveTaps, Pick<T>)>,
 }
 
-impl<T: Element> Picks<T> {
+impl<T: Element> Picked<T> {
     /// What a run will do.
     fn run(&self) -> &Pick<T> {
         self.live.as_ref().map_or(&self.whole, |(_, live)| live)

@@ -200,11 +200,10 @@ impl PackedWeights {
     }
 
     /// For ``pickle`` and ``copy``: as ``to_bytes`` and ``from_bytes``.
-    fn __reduce__<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>, Py<PyArrayDescr>))> {
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let (py, packed) = (slf.py(), slf.get());
-        Ok((slf.get_type().getattr("from_bytes")?, (packed.to_bytes(py)?, packed.dtype.clone_ref(py))))
+        let arguments = (packed.to_bytes(py)?, packed.dtype.clone_ref(py)).into_pyobject(py)?;
+        Ok((slf.get_type().getattr("from_bytes")?, arguments))
     }
 
     /// Bytes of memory that they take.

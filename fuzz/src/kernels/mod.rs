@@ -9,9 +9,10 @@ use std::sync::Once;
 
 use arbitrary::{Result, Unstructured};
 use convoke::{bf16, f16};
-use convoke_kernels::activation::{Activation, activate_rows};
+use convoke_kernels::activation::Activation;
 use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{
+    activation_kernel,
     Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, RowOffsetsRef, StoreMap,
     channel_kernels, spatial_kernels, two_row_kernels,
 };
@@ -97,7 +98,7 @@ fn streams<T: Storage + Default>(u: &mut Unstructured<'_>, isa: Isa) -> Result<(
             ];
             let (activation, size, ld) = (*u.choose(&activations)?, (len(u)?, near), len(u)?);
             // SAFETY: the sums are initialised.
-            unsafe { activate_rows(isa, activation, &mut Dest::from_slice(&mut sums), size, ld) };
+            unsafe { activation_kernel(isa, activation).rows(&mut Dest::from_slice(&mut sums), size, ld) };
         }
     }
     Ok(())

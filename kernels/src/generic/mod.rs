@@ -198,7 +198,7 @@ macro_rules! activation_kernel {
             // SAFETY: the caller's promise, passed on.
             unsafe { crate::generic::activation::activate::<$vector>(args) }
         }
-        pub(crate) const $kernel: crate::activation::ActivateKernel<<$vector as crate::simd::Simd>::Elem> = $name;
+        pub(crate) const $kernel: crate::activation::ActivateFn<<$vector as crate::simd::Simd>::Elem> = $name;
     };
 }
 pub(crate) use activation_kernel;

@@ -90,6 +90,12 @@ enum PhaseWay {
     Channels,
 }
 
+/// Whether kernels can sum channel by channel, if K is one block.
+fn can_sum(geometry: &Geometry) -> bool {
+    let stride = geometry.axes[geometry.axes.len() - 1].stride;
+    geometry.out_channels_per_group() <= MOST_SUMMED_CHANNELS && stride.is_power_of_two() && stride <= MOST_SUMS
+}
+
 /// What is decided for a layer, and what it takes.
 pub(super) struct PhasePlan<A: Real> {
     /// The phases of each axis.
@@ -114,6 +120,15 @@ impl<A: Real> PhasePlan<A> {
             Some(other) => return Err(other.mismatch()),
         };
         let axes = &request.geometry.axes;
+        // Channel by channel, products are added in another order than in tiles. So which of both it is
+        // must not depend on threads and limits.
+        let is_alone = request.threads == 1 && most_bytes == usize::MAX;
+        let by_channels = if is_alone || packed.is_some() || !can_sum(request.geometry) {
+            None
+        } else {
+            let alone = Self::cheapest(&Request { threads: 1, ..*request }, usize::MAX)?;
+            Some(alone.mode == PhaseMode::ChannelByChannel)
+        };
         // If positions are counted from the output before it was cropped, the phases of the last
         // axis may read the same inputs. But there may be a position more.
         let (before, along) = axes.split_at(axes.len() - 1);
@@ -123,7 +138,7 @@ impl<A: Real> PhasePlan<A> {
             let mut phases: Vec<_> = before.iter().map(|axis| AxisPhases::new(axis, 0)).collect();
             phases.push(AxisPhases::new(&along[0], *cropped));
             let is_packed = |origins: &Vec<usize>| phases.iter().map(AxisPhases::origin).eq(origins.iter().copied());
-            packed.is_none_or(is_packed).then(|| PhaseLayer::new(request, phases).cheapest(most_bytes))?
+            packed.is_none_or(is_packed).then(|| PhaseLayer::new(request, phases).cheapest(most_bytes, by_channels))?
         });
         plans.min_by(|a, b| a.work.cycles().total_cmp(&b.work.cycles())).ok_or_else(|| match packed {
             Some(_) => String::from("the weights are packed for other pads or tiles"),
@@ -207,14 +222,20 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         self.phases[..self.phases.len() - 1].iter().map(|p| p.axis.stride).product()
     }
 
-    /// The cheapest planes and tiles. None if planes are too large, or if a kernel is lacking.
-    fn cheapest(self, most_bytes: usize) -> Option<PhasePlan<T::Acc>> {
+    /// The cheapest planes and tiles, where it is decided whether channels are summed one by one. None if
+    /// planes are too large, or if a kernel is lacking.
+    fn cheapest(self, most_bytes: usize, by_channels: Option<bool>) -> Option<PhasePlan<T::Acc>> {
         let mut best: Option<(Work, PhaseWay, PhasePlanes, PhaseTiles<T::Acc>)> = None;
         // The choices are the same for all ways whose weights are packed alike.
         let mut known: Option<(TilesWanted, TileChoices<'_, T::Acc>)> = None;
         for way in [PhaseWay::Tiles, PhaseWay::DenseTiles, PhaseWay::Channels] {
+            if by_channels.is_some_and(|by_channels| by_channels != (way == PhaseWay::Channels)) {
+                continue;
+            }
             let wanted = match (way, self.request.layout) {
-                (PhaseWay::Channels, None | Some(WeightLayout::PhaseChannels { .. })) if self.can_sum() => {
+                (PhaseWay::Channels, None | Some(WeightLayout::PhaseChannels { .. }))
+                    if self.k_blocks == 1 && can_sum(self.request.geometry) =>
+                {
                     TilesWanted::OneChannel
                 }
                 (PhaseWay::Tiles | PhaseWay::DenseTiles, None) => TilesWanted::Any,
@@ -246,15 +267,6 @@ impl<'a, T: Element> PhaseLayer<'a, T> {
         let (work, way, planes, tiles) = best?;
         let mode = self.mode(way, &tiles);
         Some(PhasePlan { phases: self.phases, slots: self.slots, planes, tiles, mode, work })
-    }
-
-    /// Whether kernels can sum channel by channel.
-    fn can_sum(&self) -> bool {
-        let stride = self.along().stride;
-        self.k_blocks == 1
-            && self.products.rows <= MOST_SUMMED_CHANNELS
-            && stride.is_power_of_two()
-            && stride <= MOST_SUMS
     }
 
     /// Vectors of columns of a slab.
