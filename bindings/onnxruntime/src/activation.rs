@@ -10,20 +10,11 @@ use crate::graph::{Node, Value};
 /// Nodes of an activation, at most. A hard-swish has five.
 const MOST_NODES: usize = 8;
 
+/// A Swish of optimised models.
+const QUICK_GELU: &str = "com.microsoft.QuickGelu";
 /// Activations that no layer has, whichever numbers they are of.
-const LACKING: [&str; 11] = [
-    "Celu",
-    "Elu",
-    "Erf",
-    "Gelu",
-    "Mish",
-    "Selu",
-    "Softplus",
-    "Softsign",
-    "ThresholdedRelu",
-    "com.microsoft.Gelu",
-    "com.microsoft.QuickGelu",
-];
+const LACKING: [&str; 10] =
+    ["Celu", "Elu", "Erf", "Gelu", "Mish", "Selu", "Softplus", "Softsign", "ThresholdedRelu", "com.microsoft.Gelu"];
 
 /// A function of one number: a polynomial in each interval, times a factor.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,7 +81,9 @@ impl Function {
             }
             ("HardSigmoid", [x, alpha, beta]) => x.times(alpha)?.plus(beta)?.clamped(0.0, 1.0),
             ("HardSwish", [x]) => x.times(&x.scaled(1.0 / 6.0)?.plus(&Self::constant(0.5))?.clamped(0.0, 1.0)?),
-            ("Swish", [x, alpha]) if alpha.as_constant() == Some(1.0) => x.times(&Self::of("Sigmoid", &operands[..1])?),
+            ("Swish" | QUICK_GELU, [x, alpha]) if alpha.as_constant() == Some(1.0) => {
+                x.times(&Self::of("Sigmoid", &operands[..1])?)
+            }
             ("Sigmoid", [x]) if *x == Self::identity() => Some(Self { factor: Factor::Sigmoid, ..Self::constant(1.0) }),
             ("Tanh", [x]) if *x == Self::identity() => Some(Self { factor: Factor::Tanh, ..Self::constant(1.0) }),
             _ => None,
@@ -327,6 +320,7 @@ fn function_of<'g>(
         "LeakyRelu" => operands.push(float("alpha", 0.01)),
         "HardSigmoid" => operands.extend([float("alpha", 0.2), float("beta", 0.5)]),
         "Swish" => operands.push(float("alpha", 1.0)),
+        QUICK_GELU => operands.push(float("alpha", 1.702)),
         // The attributes' defaults are the numbers of float for every type.
         "Clip" if node.since_version()? < 11 => operands.extend([float("min", f32::MIN), float("max", f32::MAX)]),
         "Clip" => {
@@ -366,6 +360,7 @@ pub(crate) fn is_part(op: &str) -> bool {
         "Sum",
         "Swish",
         "Tanh",
+        QUICK_GELU,
     ];
     parts.contains(&op)
 }
@@ -380,7 +375,8 @@ fn operand(input: Value<'_>, known: &[(Value<'_>, Function)]) -> Result<Option<F
     }
     // What a convolution computes has three axes at least.
     let rank = known[0].0.tensor_type()?.and_then(|ty| ty.dims).map_or(3, |dims| dims.len());
-    let Some(tensor) = input.constant()?.filter(|tensor| tensor.dims().len() <= rank) else { return Ok(None) };
+    let is_one = |dims: &[i64]| dims.len() <= rank && dims.iter().all(|size| *size == 1);
+    let Some(tensor) = input.constant()?.filter(|tensor| is_one(tensor.dims())) else { return Ok(None) };
     Ok(match tensor.floats()?.as_deref() {
         Some([number]) if !number.is_nan() => Some(Function::constant(*number)),
         _ => None,

@@ -19,7 +19,7 @@ def normal(*shape):
 def model(nodes, constants, inputs=(), opset=22, outputs=("y",), x_shape=(2, 6, 9, 8)):
     """A graph from x, by nodes given as (operator, inputs, output, attributes)."""
     values = {"x": normal(*x_shape)} | dict(inputs)
-    domain = lambda op: "com.microsoft" if op == "FusedConv" else ""
+    domain = lambda op: "com.microsoft" if op in ("FusedConv", "QuickGelu") else ""
     made = [helper.make_node(op, ins.split(" "), [out], domain=domain(op), **attributes) for op, ins, out, attributes in nodes]
     graph = helper.make_graph(
         made,
@@ -55,6 +55,7 @@ SPELLED = {
     "hardswish-max-min": [SHIFTED, ("Max", "zero s", "r", {}), ("Min", "six r", "g", {}), ("Mul", "c g", "m", {}), ("Mul", "sixth m", "y", {})],
     "hardswish-of-a-sixth": [SHIFTED, ("Mul", "c sixth", "d", {}), RELU6, ("Mul", "d g", "y", {})],
     "hardsigmoid-swapped": [("HardSigmoid", "c", "s", {"alpha": 1 / 6, "beta": 0.5}), ("Mul", "s c", "y", {})],
+    "quick-gelu": [("QuickGelu", "c", "y", {"alpha": 1.0})],
     "leaky-max": [("Mul", "c slope", "m", {}), ("Max", "c m", "y", {})],
     "leaky-max-swapped": [("Mul", "slope c", "m", {}), ("Max", "m c", "y", {})],
     "leaky-max-of-leaky": [("LeakyRelu", "c", "l", {"alpha": 0.1}), ("Max", "l c", "y", {})],
@@ -231,6 +232,7 @@ APART = {
     "min-of-more-axes": ([CONV, ("Min", "c k", "y", {})], W | {"k": f([[[[[0.5]]]]])}, {}, ["Conv"]),
     "max-of-nothing": ([CONV, ("Max", "c nan", "y", {})], W | {"nan": f(np.nan)}, {}, ["Conv"]),
     "rounded": ([CONV, ("Relu", "c", "r", {}), ("Add", "r k", "a", {}), ("Sub", "a k", "y", {})], W | {"k": f(2**23)}, {}, ["Conv", "Relu"]),
+    "quick-gelu-default": ([CONV, ("QuickGelu", "c", "y", {})], W, {}, ["Conv"]),
     "elu": ([CONV, ("Elu", "c", "y", {})], W, {}, ["Conv"]),
     "gelu": ([CONV, ("Gelu", "c", "y", {})], W, {}, ["Conv"]),
     "norm-of-inputs": ([CONV, ("BatchNormalization", "c scale shift mean v", "y", {})], W | NORM, {"v": NORM["var"]}, ["Conv"]),
@@ -282,6 +284,7 @@ REASONS = {
     "min-of-more-axes": ("Min", "k is not one constant number"),
     "max-of-nothing": ("Max", "nan is not one constant number"),
     "rounded": None,
+    "quick-gelu-default": ("com.microsoft.QuickGelu", NO_SUCH),
     "elu": ("Elu", NO_SUCH),
     "gelu": ("Gelu", NO_SUCH),
     "norm-of-inputs": ("BatchNormalization", "v is not constant"),

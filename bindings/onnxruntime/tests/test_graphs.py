@@ -29,7 +29,7 @@ FLOAT_UNIT = 2.0**-24
 WINOGRAD_TERMS = 300
 REACH = 15
 # What onnxruntime computes of double: the other operators would make it refuse the model.
-FLOAT_ONLY = {"HardSigmoid", "LeakyRelu", "PRelu", "LRN"}
+FLOAT_ONLY = {"HardSigmoid", "LeakyRelu", "PRelu", "LRN", "Max", "Div"}
 DAMAGES = ("channels", "bias", "group", "kernel")
 
 
@@ -247,6 +247,32 @@ class Graph:
     Sigmoid = lambda self, x: self.gate("Sigmoid", x)
     HardSigmoid = lambda self, x: self.gate("HardSigmoid", x, **self.pick([{}, {"alpha": 1 / 6, "beta": 0.5}]))
 
+    def least(self, x, bound):
+        self.node("Min", [x], x.shapes, 1, [self.constant(bound)])
+        return self.size("Identity", f"|{x.name}|")
+
+    def Max(self, x):
+        """A LeakyRelu, or a Clip."""
+        # In older opsets both sides have the same shape.
+        if self.opset < 8 or self.odd is not None:
+            return self.Relu(x)
+        if self.chance(0.5):
+            made = self.node("Mul", [x], x.shapes, 1, [self.constant(self.pick([0.01, 0.3, 1.5]))])
+            return self.node("Max", [made, x] if self.chance(0.5) else [x, made], x.shapes, 1)
+        made = self.node("Max", [x], x.shapes, 1, [self.constant(self.pick([0.0, -1.0]))])
+        return self.least(made, self.pick([0.5, 6.0])) if self.chance(0.7) else made
+
+    def Div(self, x):
+        """A hard-swish."""
+        if self.opset < 8 or self.odd is not None:
+            return self.Relu(x)
+        made = self.node("Add", [x], x.shapes, 1, [self.constant(self.pick([3.0, 3.0, 3.0, 2.0]))])
+        made = self.least(self.Relu(made), 6.0)
+        divided, gate = (x, made) if self.chance(0.3) else (made, x)
+        product = lambda one, other: self.node("Mul", [one, other], x.shapes, 1)
+        over = lambda value: self.node("Div", [value], x.shapes, 1, [self.constant(6.0)])
+        return over(product(x, made)) if self.chance(0.5) else product(over(divided), gate)
+
     def Pad(self, x):
         pads = np.zeros((2, self.rank + 2), int)
         pads[:, 2:] = self.rng.integers(0, 3, (2, self.rank))
@@ -304,7 +330,7 @@ def broadcast(*shapes):
 
 # How often each is drawn.
 OPERATORS = {"Conv": 6, "ConvTranspose": 3, "BatchNormalization": 2, "Add": 3, "Mul": 2, "Relu": 2, "Clip": 1, "Sigmoid": 1, "HardSigmoid": 1}
-OPERATORS |= {"LeakyRelu": 1, "PRelu": 1, "Pad": 2, "Concat": 2, "Sum": 1, "MaxPool": 1, "LRN": 1}
+OPERATORS |= {"LeakyRelu": 1, "PRelu": 1, "Pad": 2, "Concat": 2, "Sum": 1, "MaxPool": 1, "LRN": 1, "Max": 2, "Div": 2}
 
 
 def compare(graph, got, wanted, sizes):
