@@ -4,7 +4,7 @@
 use convoke::{Activation, DType, bf16, f16};
 
 use crate::api::Result;
-use crate::fusion::{NO_SUCH, Reasoned};
+use crate::fusion::Reasoned;
 use crate::graph::{Node, Value};
 
 /// Nodes of an activation, at most. A hard-swish has five.
@@ -12,9 +12,8 @@ const MOST_NODES: usize = 8;
 
 /// A Swish of optimised models.
 const QUICK_GELU: &str = "com.microsoft.QuickGelu";
-/// Activations that no layer has, whichever numbers they are of.
-const LACKING: [&str; 10] =
-    ["Celu", "Elu", "Erf", "Gelu", "Mish", "Selu", "Softplus", "Softsign", "ThresholdedRelu", "com.microsoft.Gelu"];
+/// The reason why a function of one value stays apart.
+pub(crate) const NO_SUCH: &str = "no layer has such an activation";
 
 /// A function of one number: a polynomial in each interval, times a factor.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,10 +105,10 @@ impl Function {
             (Activation::Sigmoid, "Sigmoid", vec![]),
             (Activation::Tanh, "Tanh", vec![]),
         ];
-        let is_this = |op, numbers: Vec<f32>| {
+        let is_this = |op, numbers: &[f32]| {
             Self::of(op, &of_identity(numbers)).is_some_and(|function| self.is_near(&function, tolerance(dtype)))
         };
-        activations.into_iter().find_map(|(activation, op, numbers)| is_this(op, numbers).then_some(activation))
+        activations.into_iter().find_map(|(activation, op, numbers)| is_this(op, &numbers).then_some(activation))
     }
 
     fn is_near(&self, other: &Self, tolerance: f64) -> bool {
@@ -204,8 +203,8 @@ impl Function {
 }
 
 /// The number itself and constants, as operands.
-pub(crate) fn of_identity(constants: Vec<f32>) -> Vec<Function> {
-    let constants = constants.into_iter().map(|number| Function::constant(number.into()));
+pub(crate) fn of_identity(constants: &[f32]) -> Vec<Function> {
+    let constants = constants.iter().map(|number| Function::constant((*number).into()));
     std::iter::once(Function::identity()).chain(constants).collect()
 }
 
@@ -301,68 +300,60 @@ fn function_of<'g>(
     dtype: DType,
 ) -> Result<Option<Reasoned<Function>>> {
     let op = node.op()?;
-    if LACKING.contains(&&*op) {
+    if is_lacking(&op) {
         return Ok(Some(Err(NO_SUCH.into())));
     }
     if !is_part(&op) {
         return Ok(None);
     }
-    let attributes = node.attributes()?;
+    let (attributes, since) = (node.attributes()?, node.since_version()?);
     let float = |name: &str, default: f32| Function::constant(attributes.float(name, default).into());
-    let mut operands = Vec::new();
-    for input in node.inputs()?.into_iter().flatten() {
-        operands.push(match operand(input, known)? {
-            Some(operand) => operand,
-            None => return Ok(Some(Err(format!("{} is not one constant number", input.name()?)))),
-        });
+    let (mut inputs, mut operands) = (node.inputs()?, Vec::new());
+    if op == "Clip" && since >= 11 {
+        inputs.resize(3, None);
+    }
+    for (at, input) in inputs.into_iter().enumerate() {
+        // A bound of a Clip that is left out is the lowest or largest number of the type, so that infinity
+        // becomes that number.
+        let Some(input) = input else {
+            operands.push(Function::constant(if at == 1 { -largest(dtype) } else { largest(dtype) }));
+            continue;
+        };
+        let Some(operand) = operand(input, known)? else {
+            return Ok(Some(Err(format!("{} is not one constant number", input.name()?))));
+        };
+        operands.push(operand);
     }
     match &*op {
-        "LeakyRelu" => operands.push(float("alpha", 0.01)),
+        // The attributes' defaults are the numbers of float for every type.
+        "Clip" if since < 11 => operands.extend([float("min", f32::MIN), float("max", f32::MAX)]),
         "HardSigmoid" => operands.extend([float("alpha", 0.2), float("beta", 0.5)]),
+        "LeakyRelu" => operands.push(float("alpha", 0.01)),
         "Swish" => operands.push(float("alpha", 1.0)),
         QUICK_GELU => operands.push(float("alpha", 1.702)),
-        // The attributes' defaults are the numbers of float for every type.
-        "Clip" if node.since_version()? < 11 => operands.extend([float("min", f32::MIN), float("max", f32::MAX)]),
-        "Clip" => {
-            // A bound that is left out is the lowest or largest number of the type, so that infinity
-            // becomes that number.
-            let largest = largest(dtype);
-            operands.truncate(1);
-            for (at, default) in [(1, -largest), (2, largest)] {
-                let bound = node.input(at)?.map(|bound| operand(bound, known)).transpose()?.flatten();
-                operands.push(bound.unwrap_or_else(|| Function::constant(default)));
-            }
-        }
         _ => {}
     }
     Ok(Some(Function::of(&op, &operands).ok_or_else(|| NO_SUCH.into())))
 }
 
-/// Whether activations are made of this operator. It has nothing but operands, or is known above.
+/// Whether activations are made of this operator, or one is.
+#[rustfmt::skip]
 pub(crate) fn is_part(op: &str) -> bool {
-    let parts = [
-        "Abs",
-        "Add",
-        "Clip",
-        "Div",
-        "HardSigmoid",
-        "HardSwish",
-        "Identity",
-        "LeakyRelu",
-        "Max",
-        "Min",
-        "Mul",
-        "Neg",
-        "PRelu",
-        "Relu",
-        "Sigmoid",
-        "Sub",
-        "Sum",
-        "Swish",
-        "Tanh",
-        QUICK_GELU,
-    ];
-    parts.contains(&op)
+    matches!(
+        op,
+        "Abs" | "Add" | "Clip" | "Div" | "HardSigmoid" | "HardSwish" | "Identity" | "LeakyRelu" | "Max" | "Min" | "Mul"
+            | "Neg" | "PRelu" | "Relu" | "Sigmoid" | "Sub" | "Sum" | "Swish" | "Tanh" | QUICK_GELU
+    )
+}
+
+/// Whether it is an activation that no layer has, whichever its numbers are.
+#[rustfmt::skip]
+fn is_lacking(op: &str) -> bool {
+    matches!(
+        op,
+        "Celu" | "Elu" | "Erf" | "Gelu" | "Mish" | "Selu" | "Softplus" | "Softsign" | "ThresholdedRelu"
+            | "com.microsoft.Gelu"
+    )
 }
 
 /// A known value, or a constant number that leaves the shape of one as it is.
@@ -389,5 +380,124 @@ fn largest(dtype: DType) -> f64 {
         DType::F64 => f64::MAX,
         DType::F16 => f16::MAX.to_f64(),
         DType::BF16 => bf16::MAX.to_f64(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Function {
+        fn at(&self, x: f64) -> f64 {
+            let [c, b, a] = self.pieces.iter().rev().find(|piece| piece.from <= x).unwrap().terms;
+            let factor = match self.factor {
+                Factor::One => 1.0,
+                Factor::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+                Factor::Tanh => x.tanh(),
+            };
+            (a * x * x + b * x + c) * factor
+        }
+    }
+
+    /// Random expressions, beside their values.
+    #[test]
+    fn functions_have_the_values_of_their_expressions() {
+        let mut state = 1_u32;
+        let mut next = |count: usize| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) as usize % count
+        };
+        let points = [-7.5, -3.0, -2.25, -1.0, -0.5, 0.0, 0.125, 0.75, 1.0, 2.5, 3.0, 6.0, 9.0];
+        let ops = [
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "Max",
+            "Min",
+            "Neg",
+            "Abs",
+            "Relu",
+            "LeakyRelu",
+            "Clip",
+            "HardSigmoid",
+            "Sigmoid",
+        ];
+        let mut sizes = [0; 8];
+        for _ in 0..4000 {
+            let mut known = vec![(Function::identity(), points.to_vec())];
+            for constant in [-1.0, 0.25, 0.5, 3.0] {
+                known.push((Function::constant(constant), vec![constant; points.len()]));
+            }
+            for _ in 0..12 {
+                let op = ops[next(ops.len())];
+                let count = match op {
+                    "Neg" | "Abs" | "Relu" | "Sigmoid" => 1,
+                    "Clip" | "HardSigmoid" => 3,
+                    _ => 2,
+                };
+                let chosen: Vec<_> = (0..count).map(|_| known[next(known.len())].clone()).collect();
+                let operands: Vec<_> = chosen.iter().map(|(function, _)| function.clone()).collect();
+                let Some(function) = Function::of(op, &operands) else { continue };
+                let value = |i: usize| {
+                    let v: Vec<f64> = chosen.iter().map(|(_, values)| values[i]).collect();
+                    match op {
+                        "Add" => v[0] + v[1],
+                        "Sub" => v[0] - v[1],
+                        "Mul" => v[0] * v[1],
+                        "Div" => v[0] / v[1],
+                        "Max" => v[0].max(v[1]),
+                        "Min" => v[0].min(v[1]),
+                        "Neg" => -v[0],
+                        "Abs" => v[0].abs(),
+                        "Relu" => v[0].max(0.0),
+                        "LeakyRelu" => v[0].max(0.0) + v[0].min(0.0) * v[1],
+                        "Clip" => v[0].max(v[1]).min(v[2]),
+                        "HardSigmoid" => (v[0] * v[1] + v[2]).clamp(0.0, 1.0),
+                        _ => 1.0 / (1.0 + (-v[0]).exp()),
+                    }
+                };
+                let values: Vec<f64> = (0..points.len()).map(value).collect();
+                for (x, value) in points.iter().zip(&values) {
+                    let size = chosen.iter().flat_map(|(_, values)| values).fold(1.0_f64, |size, v| size.max(v.abs()));
+                    assert!(
+                        (function.at(*x) - value).abs() <= 1e-12 * size * size,
+                        "{op} {operands:?} at {x}: {function:?}"
+                    );
+                }
+                sizes[function.pieces.len().min(7)] += 1;
+                known.push((function, values));
+            }
+        }
+        assert!(sizes[1..6].iter().all(|count| *count > 50), "{sizes:?}");
+    }
+
+    #[test]
+    fn numbers_are_those_of_an_activation_but_for_roundings() {
+        let hardswish = |sixth: f64, dtype| {
+            let [x, alpha, beta] = [Function::identity(), Function::constant(sixth), Function::constant(0.5)];
+            let gate = Function::of("HardSigmoid", &[x.clone(), alpha, beta]).unwrap();
+            Function::of("Mul", &[x, gate]).unwrap().activation(dtype) == Some(Activation::HardSwish)
+        };
+        let short = f16::from_f64(1.0 / 6.0).to_f64();
+        let found = [1.0 / 6.0, f64::from(1.0_f32 / 6.0), 0.166_666_7, short, 0.1666]
+            .map(|sixth| [DType::F64, DType::F32, DType::F16].map(|dtype| hardswish(sixth, dtype)));
+        let of_short = [false, false, true];
+        assert_eq!(found, [[true; 3], [true; 3], [false, true, true], of_short, of_short]);
+    }
+
+    #[test]
+    fn slopes_and_bounds_that_are_no_f32_are_none_of_an_activation() {
+        let of = |op, numbers: &[f64]| {
+            let numbers = numbers.iter().map(|number| Function::constant(*number));
+            Function::of(op, &std::iter::once(Function::identity()).chain(numbers).collect::<Vec<_>>())
+                .and_then(|function| function.activation(DType::F64))
+        };
+        assert_eq!(of("LeakyRelu", &[0.25]), Some(Activation::LeakyRelu { alpha: 0.25 }));
+        assert_eq!(of("LeakyRelu", &[0.1]), None);
+        assert_eq!(of("LeakyRelu", &[f64::INFINITY]), None);
+        assert_eq!(of("Clip", &[-0.5, f64::INFINITY]), Some(Activation::Clip { min: -0.5, max: f32::INFINITY }));
+        assert_eq!(of("Clip", &[f64::NEG_INFINITY, 0.1]), None);
+        assert_eq!(of("Clip", &[0.0, f64::MAX]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Which nodes become one layer: a Conv or ConvTranspose, with a Pad in front of it, and
+//! Which nodes become one layer: a Conv, FusedConv or ConvTranspose, with a Pad in front of it, and
 //! normalisation, addition and activation behind it. A BatchNormalization that no convolution takes is
 //! a layer too: a depthwise convolution with one tap.
 
@@ -7,14 +7,13 @@ use std::collections::{HashMap, HashSet};
 
 use convoke::{Activation, DType, Operator};
 
-use crate::activation::{self, Function, of_identity};
+use crate::activation::{self, Function, NO_SUCH, of_identity};
 use crate::api::Result;
 use crate::graph::{AttributeValue, Attributes, Node, TensorType, Value};
 use crate::weights::{Affine, Constants, OutputChannels, Scalar, can_fold};
 
 /// A convolution with an added tensor and an activation, in models that onnxruntime has optimised.
 const FUSED: &str = "com.microsoft.FusedConv";
-pub(crate) const NO_SUCH: &str = "no layer has such an activation";
 
 /// What a node is in a layer, or why it is none of its nodes.
 pub(crate) type Reasoned<V> = std::result::Result<V, String>;
@@ -193,35 +192,33 @@ impl<'g> Fusion<'g> {
         Ok(if can_fold { Ok(()) } else { Err(reason.into()) })
     }
 
-    /// Makes a convolution of a fused one: the tensor Z, which it adds, becomes the residual. Returns what
-    /// it computes of the sum; that of any other node is the sum itself.
+    /// Makes a convolution of a fused one: the tensor Z, which that adds, becomes the residual. Returns what
+    /// the node computes of the sum, which is the sum itself for any other node.
     fn unfuse(&mut self) -> Result<Reasoned<Function>> {
-        let name = self.attributes.string("activation").unwrap_or_default().to_owned();
-        let params = match self.attributes.get("activation_params") {
-            Some(AttributeValue::Floats(params)) => params.clone(),
-            _ => Vec::new(),
-        };
         if self.op != FUSED {
             return Ok(Ok(Function::identity()));
         }
         self.op = "Conv".into();
         // A version of Conv. Later ones differ only in their types.
         self.since = 11;
-        self.attributes.remove(&["activation", "activation_params"]);
-        self.residual = self.node.input(3)?;
-        if let (Some(z), Some(y)) = (self.residual, self.node.output()?.tensor_type()?)
-            && let Some(ty) = z.tensor_type()?
-            && let Err(reason) = y.may_be_same_as(&ty)
-        {
-            return Ok(Err(reason));
+        if let Some(z) = self.node.input(3)? {
+            match added_to(self.node.output()?, z)? {
+                Ok(z) => self.residual = Some(z),
+                Err(reason) => return Ok(Err(reason)),
+            }
         }
-        let op = if name.is_empty() { "Identity" } else { &name };
-        let function = Function::of(op, &of_identity(params));
-        let known = function.and_then(|function| Some((function.activation(self.dtype)?, function)));
-        let Some((activation, function)) = known else {
+        let name = self.attributes.string("activation").filter(|name| !name.is_empty()).unwrap_or("Identity");
+        let numbers = match self.attributes.get("activation_params") {
+            Some(AttributeValue::Floats(numbers)) => numbers,
+            _ => &Vec::new(),
+        };
+        let function = Function::of(name, &of_identity(numbers));
+        let activation = function.as_ref().and_then(|function| function.activation(self.dtype));
+        let (Some(function), Some(activation)) = (function, activation) else {
             return Ok(Err(format!("its activation is {name}: {NO_SUCH}")));
         };
         self.activation = activation;
+        self.attributes.remove(&["activation", "activation_params"]);
         Ok(Ok(function))
     }
 
@@ -545,6 +542,11 @@ fn residual<'g>(node: Node<'g>, value: Value<'g>) -> Result<Reasoned<Value<'g>>>
     if added.name()? == name {
         return Ok(Err("it adds a tensor to itself".into()));
     }
+    added_to(value, added)
+}
+
+/// The tensor that is added to a value, if it may well have the same shape.
+fn added_to<'g>(value: Value<'g>, added: Value<'g>) -> Result<Reasoned<Value<'g>>> {
     let (Some(sum), Some(ty)) = (value.tensor_type()?, added.tensor_type()?) else {
         return Ok(Err("it does not add tensors".into()));
     };

@@ -224,6 +224,7 @@ APART = {
     "hardsigmoid-default-mul": ([CONV, ("HardSigmoid", "c", "s", {}), ("Mul", "c s", "y", {})], W, {}, ["Conv"]),
     "hardswish-of-another-shift": ([CONV, ("Add", "c half", "s", {}), RELU6, ("Mul", "c g", "m", {}), ("Div", "m six", "y", {})], W | NUMBERS, {}, ["Conv"]),
     "hardswish-read-within": ([CONV, *SPELLED["hardswish-torch"][:3], ("Add", "m g", "y", {})], W | NUMBERS, {}, ["Conv"]),
+    "hardswish-read-by-nobody": ([CONV, *SPELLED["hardswish-torch"][:2], ("Neg", "g", "n", {}), *SPELLED["hardswish-torch"][2:]], W | NUMBERS, {}, ["Conv"]),
     "hardswish-of-another-value": ([CONV, ("Relu", "c", "r", {}), ("Add", "r three", "s", {}), RELU6, ("Mul", "r g", "m", {}), ("Div", "m six", "y", {})], W | NUMBERS, {}, ["Conv", "Relu"]),
     "hardsigmoid": ([CONV, ("HardSigmoid", "c", "y", {})], W, {}, ["Conv"]),
     "sigmoid-of-another-slope": ([CONV, ("Mul", "c half", "s", {}), ("Sigmoid", "s", "g", {}), ("Mul", "c g", "y", {})], W | NUMBERS, {}, ["Conv"]),
@@ -276,6 +277,7 @@ REASONS = {
     "hardsigmoid-default-mul": ("Mul", NO_SUCH, 2),
     "hardswish-of-another-shift": ("Mul", NO_SUCH, 2),
     "hardswish-read-within": ("Mul", NO_SUCH, 2),
+    "hardswish-read-by-nobody": ("Mul", ELSEWHERE, 2),
     "hardswish-of-another-value": None,
     "hardsigmoid": ("HardSigmoid", NO_SUCH),
     "sigmoid-of-another-slope": ("Mul", ELSEWHERE, 2),
@@ -716,3 +718,21 @@ def test_a_layer_in_a_branch():
         first = tuple(map(int, onnxruntime.__version__.split("."))) >= (1, 24, 4)
         assert sorted(result.layers) == ([["Conv"], ["Conv", "Relu"]] if first else [])
         assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("what", ["norm", "norm-alone"])
+def test_a_normalisation_in_a_branch_by_constants_of_an_outer_graph(what, depth):
+    def branches(name, depth):
+        """Nodes, the last one of which computes a value of this name."""
+        if depth == 0:
+            return [helper.make_node(op, ins.split(" "), [name if out == "y" else out], **attributes) for op, ins, out, attributes in FUSED[what][0]]
+        made = [helper.make_graph(branches(name + end, depth - 1), name + end, [], [helper.make_tensor_value_info(name + end, TensorProto.FLOAT, None)]) for end in "te"]
+        return [helper.make_node("If", ["choose"], [name], then_branch=made[0], else_branch=made[1])]
+
+    made, feeds = model([], FUSED[what][1], {"choose": np.array(True)})
+    made.graph.node.extend(branches("y", depth))
+    result = run(made, feeds, level=NONE)
+    first = tuple(map(int, onnxruntime.__version__.split("."))) >= (1, 24, 4)
+    assert result.layers == ([[node[0] for node in FUSED[what][0]]] * 2**depth if first else [])
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
