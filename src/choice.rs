@@ -177,7 +177,8 @@ impl FromStr for Algorithm {
 /// ConvTranspose's X. The inner sum is over the output's weights for the channel.
 /// [`reference::transform_tolerance`](crate::reference::transform_tolerance) computes this bound and
 /// has its proof. It holds for all finite operands. Underflow adds at most 1e-38 (`f64`: 1e-316)
-/// times K and the sums of max|x| and of |w|.
+/// times the total of K, the sum of max|x| and the sum of |w|. Plans for weights that were packed under
+/// `Fast` have its bound.
 ///
 /// The bound is for the worst data that there can be. Usual data stay far below it: for normal and
 /// uniform numbers, and for what a ReLU leaves of them, the greatest error in `f32` was below 5e-5 of
@@ -197,6 +198,6 @@ pub enum Accuracy {
     #[default]
     Standard,
     /// The same, and Winograd with tiles of 8x8 values, F(6x6, 3x3) and F(4x4, 5x5), whose errors are
-    /// about three times as large.
+    /// two to four times as large.
     Fast,
 }

@@ -1,6 +1,7 @@
 //! The element types of tensors.
 
-use convoke_kernels::stream::{Arithmetic, Storage};
+use convoke_kernels::Real;
+use convoke_kernels::stream::Storage;
 
 use crate::DType;
 
@@ -30,7 +31,7 @@ impl Element for bf16 {
 }
 
 /// A type that sums are computed in: `f32` or `f64`.
-pub trait Compute: Arithmetic + bytemuck::Pod {
+pub trait Compute: Real + bytemuck::Pod {
     #[doc(hidden)]
     fn is_finite_value(self) -> bool;
 }

@@ -1,13 +1,12 @@
 //! What follows the sum of products: bias, residual, activation.
 
-use convoke_kernels::Real;
-use convoke_kernels::stream;
+use convoke_kernels::{Real, activation};
 
 /// The activation that is applied to each output element, after bias and residual. Every
 /// activation keeps NaN.
 ///
 /// It is what a caller chooses, with bounds in `f32`. Kernels take
-/// [`convoke_kernels::stream::Activation`], which it is turned into when a layer is planned:
+/// [`convoke_kernels::activation::Activation`], which it is turned into when a layer is planned:
 /// there, `None`, `Relu` and `Clip` are one clamp, in the computing type.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -52,17 +51,17 @@ impl Activation {
     }
 
     /// The activation in the form that kernels take.
-    pub(crate) fn lower<T: Real>(self) -> stream::Activation<T> {
+    pub(crate) fn lower<T: Real>(self) -> activation::Activation<T> {
         let real = |x: f32| T::from_f64(f64::from(x));
         match self {
-            Self::None => stream::Activation::IDENTITY,
-            Self::Relu => stream::Activation::Clamp(T::ZERO, T::INFINITY),
-            Self::Clip { min, max } => stream::Activation::Clamp(real(min), real(max)),
-            Self::LeakyRelu { alpha } => stream::Activation::LeakyRelu(real(alpha)),
-            Self::HardSwish => stream::Activation::HardSwish,
-            Self::Silu => stream::Activation::Silu,
-            Self::Sigmoid => stream::Activation::Sigmoid,
-            Self::Tanh => stream::Activation::Tanh,
+            Self::None => activation::Activation::IDENTITY,
+            Self::Relu => activation::Activation::Clamp(T::ZERO, T::INFINITY),
+            Self::Clip { min, max } => activation::Activation::Clamp(real(min), real(max)),
+            Self::LeakyRelu { alpha } => activation::Activation::LeakyRelu(real(alpha)),
+            Self::HardSwish => activation::Activation::HardSwish,
+            Self::Silu => activation::Activation::Silu,
+            Self::Sigmoid => activation::Activation::Sigmoid,
+            Self::Tanh => activation::Activation::Tanh,
         }
     }
 }

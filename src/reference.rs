@@ -161,8 +161,8 @@ pub fn transform_tolerance<T: Element>(
     wide: f64,
 ) -> f64 {
     let amplification = match (algorithm, accuracy) {
+        (Algorithm::Winograd, Accuracy::Standard) => 600.0,
         (Algorithm::Winograd, Accuracy::Fast) => 2200.0,
-        (Algorithm::Winograd, _) => 600.0,
         _ => return 0.0,
     };
     let k = (geometry.in_channels_per_group() * geometry.kernel_volume()) as f64;

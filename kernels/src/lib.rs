@@ -18,6 +18,7 @@ extern crate alloc;
 
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"))]
 mod aarch64;
+pub mod activation;
 pub mod catalogue;
 #[cfg(any(
     all(target_arch = "aarch64", target_feature = "neon", target_endian = "little", feature = "neon"),

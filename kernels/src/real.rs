@@ -3,11 +3,21 @@
 use core::fmt;
 use core::ops::{Add, Mul};
 
-/// Seals [`Real`]: kernels compute in no other type.
-pub trait Sealed {}
-
-impl Sealed for f32 {}
-impl Sealed for f64 {}
+/// What the exponential function needs to know of a type. The trait is private, and so seals
+/// [`Real`]: kernels compute in no other type.
+pub trait Exponential {
+    /// A number whose unit in the last place is 1, and whose lowest bits are the exponent's bias.
+    const INTEGERS: f64;
+    /// ln 2 in two parts: products of the first part with small integers are exact.
+    const LN_2: [f64; 2];
+    /// The coefficients of `(e^r - 1) / r` for |r| up to `ln 2 / 2`. The first is 1, and the others
+    /// interpolate at Chebyshev's points.
+    const SERIES: &'static [f64];
+    /// From here down, e^x rounds to 0.
+    const LEAST: f64;
+    /// From here on, `e^x + 2` rounds to e^x.
+    const FAR: f64;
+}
 
 /// Something that exists once for each of the types. The tables of kernels are given this way, so
 /// that the types know nothing of kernels.
@@ -23,7 +33,16 @@ pub trait ByType {
 
 /// A type that kernels compute in: `f32` or `f64`. The trait is sealed.
 pub trait Real:
-    Sealed + Copy + PartialOrd + Add<Output = Self> + Mul<Output = Self> + fmt::Debug + fmt::Display + Send + Sync + 'static
+    Exponential
+    + Copy
+    + PartialOrd
+    + Add<Output = Self>
+    + Mul<Output = Self>
+    + fmt::Debug
+    + fmt::Display
+    + Send
+    + Sync
+    + 'static
 {
     /// 0.
     const ZERO: Self;
@@ -42,21 +61,12 @@ pub trait Real:
     fn from_f64(x: f64) -> Self;
     /// Converts to `f64`, exactly.
     fn to_f64(self) -> f64;
-    /// `self` without its sign.
-    #[must_use]
-    fn magnitude(self) -> Self;
-    /// e to the power `self`, within 2 units in the last place. NaN stays NaN. It has no
-    /// branches, so that loops over it vectorise.
-    fn exp(self) -> Self;
-
     #[doc(hidden)]
     fn pick<B: ByType>(by: B) -> B::Of<Self>;
 }
 
-/// Implements [`Real`]. e^x uses Cody and Waite's reduction x = n ln 2 + r and a polynomial in r;
-/// 2^n is written into the exponent field.
 macro_rules! real {
-    ($t:ident, $mantissa:literal, $bias:literal, $lo:literal, $hi:literal, $shifter:literal, $ln2_hi:literal, $ln2_lo:literal, $terms:literal) => {
+    ($t:ident) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -75,51 +85,46 @@ macro_rules! real {
                 self.into()
             }
 
-            #[inline(always)]
-            fn magnitude(self) -> Self {
-                self.abs()
-            }
-
-            #[inline(always)]
-            fn exp(self) -> Self {
-                // Comparisons with NaN are false, so that it passes, and stays NaN in the
-                // polynomial.
-                let x = if self < $lo { $lo } else { self };
-                let x = if x > $hi { $hi } else { x };
-                // Adding 1.5 * 2^mantissa rounds to an integer, which is then in the lowest bits of
-                // the sum; subtracting it again leaves the integer.
-                let n = (x * core::$t::consts::LOG2_E + $shifter) - $shifter;
-                let r = (x - n * $ln2_hi) - n * $ln2_lo;
-                // The Taylor series by Horner's rule, for |r| <= ln 2 / 2.
-                const COEFFICIENTS: [$t; $terms] = {
-                    let (mut coefficients, mut factorial, mut k) = ([1.0; $terms], 1.0, 1);
-                    while k < $terms {
-                        factorial *= k as $t;
-                        coefficients[k] = 1.0 / factorial;
-                        k += 1;
-                    }
-                    coefficients
-                };
-                let mut p = 0.0;
-                let mut k = $terms;
-                while k > 0 {
-                    k -= 1;
-                    p = p * r + COEFFICIENTS[k];
-                }
-                // 2^n is applied in two halves, so that results near the limits neither overflow
-                // nor lose their exponent.
-                // Bits above the exponent's are shifted out. A conversion to an integer would keep
-                // LLVM from making vectors of it.
-                let half = (n * 0.5 + $shifter) - $shifter;
-                let scale = |n: $t| $t::from_bits((n + $shifter).to_bits().wrapping_add($bias) << $mantissa);
-                p * scale(half) * scale(n - half)
-            }
-
             fn pick<B: ByType>(by: B) -> B::Of<Self> {
                 by.$t()
             }
         }
     };
 }
-real!(f32, 23, 127, -104.0, 89.0, 12_582_912.0, 0.693_359_4, -2.121_944_4e-4, 8);
-real!(f64, 52, 1023, -746.0, 710.0, 6_755_399_441_055_744.0, 0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10, 14);
+real!(f32);
+real!(f64);
+
+impl Exponential for f32 {
+    const INTEGERS: f64 = 12_582_912.0 + 127.0;
+    const LN_2: [f64; 2] = [0.693_145_751_953_125, 1.428_606_820_309_417_3e-6];
+    const SERIES: &'static [f64] = &[
+        1.0,
+        0.5,
+        0.166_665_763_055_606_4,
+        0.041_666_553_762_567_64,
+        0.008_363_292_753_030_603,
+        0.001_392_632_561_813_346_3,
+    ];
+    const LEAST: f64 = -104.0;
+    const FAR: f64 = 20.0;
+}
+
+impl Exponential for f64 {
+    const INTEGERS: f64 = 6_755_399_441_055_744.0 + 1023.0;
+    const LN_2: [f64; 2] = [0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10];
+    const SERIES: &'static [f64] = &[
+        1.0,
+        0.5,
+        0.166_666_666_666_666_69,
+        0.041_666_666_666_623_48,
+        0.008_333_333_333_330_011,
+        0.001_388_888_891_753_829_6,
+        0.000_198_412_698_633_032_23,
+        2.480_152_079_257_269_4e-5,
+        2.755_726_807_289_01e-6,
+        2.762_032_742_826_824e-7,
+        2.510_056_927_581_368_3e-8,
+    ];
+    const LEAST: f64 = -746.0;
+    const FAR: f64 = 40.0;
+}

@@ -137,6 +137,25 @@ pub(crate) trait Simd: Copy {
     /// CPU: the ISA.
     unsafe fn mul(self, b: Self) -> Self;
 
+    /// `self / b`.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn div(self, b: Self) -> Self;
+
+    /// `b` in the lanes where `self` is less than zero, `self` in the others.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn or_if_negative(self, b: Self) -> Self;
+
+    /// Shifts the bits of each lane left by the length of the mantissa: an integer in the lowest
+    /// bits becomes sign and exponent.
+    ///
+    /// # Safety
+    /// CPU: the ISA.
+    unsafe fn low_bits_as_exponent(self) -> Self;
+
     /// Whether all lanes are finite.
     ///
     /// # Safety

@@ -15,7 +15,7 @@ pub trait Storage:
     Copy + Send + Sync + Default + PartialEq + core::fmt::Debug + private::SealedStorage + 'static
 {
     /// The type of products and sums: the type itself for f32 and f64, f32 for the 16-bit types.
-    type Acc: Arithmetic + Storage<Acc = Self::Acc>;
+    type Acc: Real + Storage<Acc = Self::Acc>;
     /// Whether storage and computation have the same type, so that kernels read and write tensors
     /// directly.
     const DIRECT: bool;
@@ -221,136 +221,6 @@ fn narrow_bf16(_: Isa, src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
         let quiet = bits >> 16 | 0x40;
         dst.write(bf16::from_bits(if src.is_nan() { quiet } else { nearest } as u16));
     }
-}
-
-/// The activation at the end of the epilogue, as kernels compute it: in the computing type, with
-/// one clamp for all activations that are clamps. NaN stays NaN in all of them.
-///
-/// `convoke::Activation` is what a caller of that crate chooses. It is turned into this type when
-/// a layer is planned.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Activation<T> {
-    /// `min(max(x, lo), hi)`. It is the identity if the bounds are infinite.
-    Clamp(T, T),
-    /// `x` where it is not negative, and `alpha * x` where it is.
-    LeakyRelu(T),
-    /// `x * min(max(x / 6 + 1/2, 0), 1)`.
-    HardSwish,
-    /// `x / (1 + e^-x)`.
-    Silu,
-    /// `1 / (1 + e^-x)`.
-    Sigmoid,
-    /// The hyperbolic tangent.
-    Tanh,
-}
-
-/// Where the hyperbolic tangent changes from its Taylor series to exponentials, of which too little
-/// would be left near zero.
-const SMALL_TANH: f64 = 0.25;
-
-/// The Taylor series of `tanh(x) / x` in x^2. Below [`SMALL_TANH`] its rest is beyond the precision
-/// of f64.
-const TANH: [f64; 11] = [
-    1.0,
-    -1.0 / 3.0,
-    2.0 / 15.0,
-    -17.0 / 315.0,
-    62.0 / 2_835.0,
-    -1_382.0 / 155_925.0,
-    21_844.0 / 6_081_075.0,
-    -929_569.0 / 638_512_875.0,
-    6_404_582.0 / 10_854_718_875.0,
-    -443_861_162.0 / 1_856_156_927_625.0,
-    18_888_466_084.0 / 194_896_477_400_625.0,
-];
-
-impl<T: Real> Activation<T> {
-    /// No activation.
-    pub const IDENTITY: Self = Self::Clamp(T::NEG_INFINITY, T::INFINITY);
-
-    /// The same in f64.
-    #[must_use]
-    pub fn to_f64(self) -> Activation<f64> {
-        match self {
-            Self::Clamp(lo, hi) => Activation::Clamp(lo.to_f64(), hi.to_f64()),
-            Self::LeakyRelu(alpha) => Activation::LeakyRelu(alpha.to_f64()),
-            Self::HardSwish => Activation::HardSwish,
-            Self::Silu => Activation::Silu,
-            Self::Sigmoid => Activation::Sigmoid,
-            Self::Tanh => Activation::Tanh,
-        }
-    }
-
-    /// Applies the activation to one value.
-    #[inline(always)]
-    pub fn apply(self, x: T) -> T
-    where
-        T: Arithmetic,
-    {
-        match self {
-            Self::Clamp(lo, hi) => clamp(x, lo, hi),
-            Self::LeakyRelu(alpha) => {
-                if x < T::ZERO {
-                    alpha * x
-                } else {
-                    x
-                }
-            }
-            Self::HardSwish => x * clamp(x * T::from_f64(1.0 / 6.0) + T::from_f64(0.5), T::ZERO, T::ONE),
-            Self::Silu => {
-                // The power is computed of -|x|. For x far below zero e^-x would overflow, and
-                // nothing would be left of x e^x. A choice between x and -x would make LLVM compute
-                // the powers of both.
-                let e = x.magnitude().negated().exp();
-                (if x < T::ZERO { x * e } else { x }).over(T::ONE + e)
-            }
-            Self::Sigmoid => {
-                // Of -|x|, as above.
-                let e = x.magnitude().negated().exp();
-                (if x < T::ZERO { e } else { T::ONE }).over(T::ONE + e)
-            }
-            Self::Tanh => {
-                let is_below = x < T::ZERO;
-                let half = x.magnitude().negated();
-                let e = (half + half).exp();
-                let far = (T::ONE + e.negated()).over(T::ONE + e);
-                let far = if is_below { far.negated() } else { far };
-                let square = x * x;
-                let mut near = T::ZERO;
-                for coefficient in TANH.iter().rev() {
-                    near = near * square + T::from_f64(*coefficient);
-                }
-                if square < T::from_f64(SMALL_TANH * SMALL_TANH) { near * x } else { far }
-            }
-        }
-    }
-}
-
-/// The operations that activations need beyond those of [`Real`].
-pub trait Arithmetic: Real {
-    /// `self / b`.
-    #[must_use]
-    fn over(self, b: Self) -> Self;
-    /// `-self`.
-    #[must_use]
-    fn negated(self) -> Self;
-}
-impl<T: Real + core::ops::Div<Output = T> + core::ops::Neg<Output = T>> Arithmetic for T {
-    #[inline(always)]
-    fn over(self, b: Self) -> Self {
-        self / b
-    }
-
-    #[inline(always)]
-    fn negated(self) -> Self {
-        -self
-    }
-}
-
-#[inline(always)]
-fn clamp<T: Real>(x: T, lo: T, hi: T) -> T {
-    let x = if x < lo { lo } else { x };
-    if x > hi { hi } else { x }
 }
 
 /// A streaming pass: a struct of its operands, and the loop over them, which only calls
@@ -629,33 +499,9 @@ pass!(AddAssign<T: Storage> { isa: Isa, dst: &'a mut [T::Acc], src: &'a [T] } {
     }
 });
 
-/// `values[i] = activation(values[i])`.
-pub fn activate<T: Arithmetic>(isa: Isa, activation: Activation<T>, values: &mut [T]) {
-    with_isa(isa, Activate { activation, values });
-}
-
-pass!(Activate<T: Arithmetic> { activation: Activation<T>, values: &'a mut [T] } {
-    // The match stands outside of the loops, so that each loop vectorises.
-    match activation {
-        Activation::Clamp(lo, hi) => apply(Activation::Clamp(lo, hi), values),
-        Activation::LeakyRelu(alpha) => apply(Activation::LeakyRelu(alpha), values),
-        Activation::HardSwish => apply(Activation::HardSwish, values),
-        Activation::Silu => apply(Activation::Silu, values),
-        Activation::Sigmoid => apply(Activation::Sigmoid, values),
-        Activation::Tanh => apply(Activation::Tanh, values),
-    }
-});
-
 #[inline(always)]
 fn add_each<T: Real>(row: &mut [T], addends: &[T]) {
     for (x, addend) in row.iter_mut().zip(addends) {
         *x = *x + *addend;
-    }
-}
-
-#[inline(always)]
-fn apply<T: Arithmetic>(activation: Activation<T>, values: &mut [T]) {
-    for x in values {
-        *x = activation.apply(*x);
     }
 }

@@ -2,8 +2,10 @@
 
 use core::convert::identity;
 
+use crate::activation::ActivateKernel;
 use crate::depthwise::{DepthwiseKernel, DepthwiseKernels};
 use crate::grouped::GroupedKernel;
+use crate::isa::called;
 use crate::real::ByType;
 use crate::ukernel::{ChannelKernel, SpatialKernel};
 use crate::upsample::UpsampleKernel;
@@ -72,6 +74,12 @@ macro_rules! available_kernels {
     };
 }
 kernel_kinds!(available_kernels);
+
+/// The kernel of activations: that of the portable tier where the CPU or the build lacks the ISA.
+#[inline]
+pub(crate) fn activate_kernel<T: Real>(isa: Isa) -> ActivateKernel<T> {
+    T::pick(Activate(if isa.is_available() { isa } else { Isa::Portable }))
+}
 
 /// The descriptions of all kernels of one ISA and element type.
 pub struct Descriptions<T: 'static> {
@@ -187,6 +195,8 @@ slots!(Depthwise, Option<&'static DepthwiseKernels<T>>, Some, None; f32: depthwi
 slots!(Grouped, &'static [GroupedKernel<T>], identity, &[]; f32: grouped_f32::GROUPED, f64: grouped_f64::GROUPED);
 slots!(Weave, &'static [WeaveKernel<T>], identity, &[]; f32: weave::F32, f64: weave::F64);
 slots!(Upsample, &'static [UpsampleKernel<T>], identity, &[]; f32: upsample::F32, f64: upsample::F64);
+
+slots!(Activate, ActivateKernel<T>, identity, |_| called(); f32: activation::F32, f64: activation::F64);
 
 /// The descriptions of one ISA.
 struct Described(Isa);

@@ -5,6 +5,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
+use crate::activation::{ActivateKernel, Activation, activate_rows};
+use crate::table::activate_kernel;
 use crate::{Isa, Real};
 
 /// Where the rows of an implicit im2col matrix begin: row k of B is at `base + offsets[k]`.
@@ -484,13 +486,17 @@ pub(crate) struct TileStore<T> {
     pub(crate) residual: *const T,
     pub(crate) lo: T,
     pub(crate) hi: T,
+    /// What takes the sums from the tile to [consecutive](Places::Consecutive) columns, in place of
+    /// the clamp.
+    pub(crate) activate: Option<(ActivateKernel<T>, Activation<T>)>,
 }
 
 impl<T: Copy> TileStore<T> {
     #[inline]
     fn new(y: &Dest<'_, T>, ldy: usize, places: Places, epilogue: &Epilogue<'_, T>) -> Self {
         let Epilogue { bias, residual, lo, hi } = *epilogue;
-        Self { y: y.y, ldy, places, bias: bias.as_ptr(), residual: residual.as_ptr(), lo, hi }
+        let (y, bias, residual) = (y.y, bias.as_ptr(), residual.as_ptr());
+        Self { y, ldy, places, bias, residual, lo, hi, activate: None }
     }
 
     /// The same destination for the rows from `row` on.
@@ -720,7 +726,7 @@ impl<T: Real> SpatialKernel<T> {
         first: usize,
         epilogue: &Epilogue<'_, T>,
     ) {
-        self.finish_rows(1, a, b, koff, ahead, tile, accumulate, y, ldy, map, first, epilogue);
+        self.activate_panels(1, a, b, koff, ahead, tile, accumulate, y, ldy, map, first, epilogue, None);
     }
 
     /// Computes `tile = clamp([tile +] A * B + bias)` over the last K block, and keeps it in `tile`
@@ -745,7 +751,7 @@ impl<T: Real> SpatialKernel<T> {
         let Epilogue { bias, lo, hi, .. } = *epilogue;
         let mut args = self.args(1, a, b, koff, ahead, tile, accumulate, None);
         let (y, ldy, places, bias) = (args.tile, self.nr(), Places::Consecutive(0), bias.as_ptr());
-        args.store = Some(TileStore { y, ldy, places, bias, residual: core::ptr::null(), lo, hi });
+        args.store = Some(TileStore { y, ldy, places, bias, residual: core::ptr::null(), lo, hi, activate: None });
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and TileStore
         // ask for: rows of NR elements, NR apart, are the tile itself, which kernels read before they
         // write. A kernel is only handed out where the CPU has its ISA.
@@ -776,12 +782,21 @@ impl<T: Real> SpatialKernel<T> {
         first: usize,
         epilogue: &Epilogue<'_, T>,
     ) {
-        self.finish_rows(panels, a, b, koff, ahead, tile, false, y, ldy, map, first, epilogue);
+        self.activate_panels(panels, a, b, koff, ahead, tile, false, y, ldy, map, first, epilogue, None);
     }
 
+    /// Does the same as [`finish_panels`](Self::finish_panels), or for one panel the same as
+    /// [`finish`](Self::finish), and then applies an activation. The activation takes the place of the
+    /// clamp.
+    ///
+    /// Sums go through the tile, which is in the L1 cache. What was just stored in Y may not be
+    /// there: rows of Y whose distance is a multiple of a page share a cache set.
+    ///
+    /// # Panics
+    /// If a slice is too short, or there are several panels and old sums.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "BLAS-like: operands, then the destination and its stride")]
-    fn finish_rows(
+    pub fn activate_panels(
         &self,
         panels: usize,
         a: &[T],
@@ -795,6 +810,7 @@ impl<T: Real> SpatialKernel<T> {
         map: &StoreMap,
         first: usize,
         epilogue: &Epilogue<'_, T>,
+        activation: Option<Activation<T>>,
     ) {
         assert!(panels == 1 || !accumulate, "panels share the tile");
         self.check(panels, a, b, koff, tile);
@@ -808,13 +824,21 @@ impl<T: Real> SpatialKernel<T> {
         let adds_residual = self.isa.has_spare_pointers() || epilogue.residual.is_none();
         let is_plain = adds_residual && first + self.nrv <= map.plain_until(first);
         let places = if is_plain { Places::Consecutive(columns[0].offset) } else { Places::Mapped(columns.as_ptr()) };
-        let store = TileStore::new(y, ldy, places, epilogue);
+        let activate = activation.filter(|_| is_plain).map(|activation| (activate_kernel(self.isa), activation));
+        let (lo, hi) = if activation.is_none() { (epilogue.lo, epilogue.hi) } else { (T::NEG_INFINITY, T::INFINITY) };
+        let store = TileStore { lo, hi, activate, ..TileStore::new(y, ldy, places, epilogue) };
         let args = self.args(panels, a, b, koff, ahead, tile, accumulate, Some(store));
         // SAFETY: check() and the assertions above cover the memory that SpatialArgs and
         // TileStore ask for: each entry of the map ends at or before map.end, and with no panels
         // nothing is touched. With accumulate there is one panel. Dest grants the writes. A
         // kernel is only handed out where the CPU has its ISA.
         unsafe { (self.f)(&args) };
+        let Some(activation) = activation.filter(|_| !is_plain) else { return };
+        for column in columns {
+            let size = (rows, column.mask.count_ones() as usize);
+            // SAFETY: the kernel has stored these elements.
+            unsafe { activate_rows(self.isa, activation, &mut y.from(column.offset), size, ldy) };
+        }
     }
 
     /// Computes `y = clamp([tile +] A * B + bias)` over the last K block for a stride of 2. Rows

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Numbers, UNTOUCHED};
+use convoke_kernels::activation::{Activation, activate};
 use convoke_kernels::{
     Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, SpatialKernel, StoreMap,
     channel_kernels, spatial_kernels, two_row_kernels,
@@ -488,6 +489,50 @@ fn spatial_panels<T: Real>(kernel: &SpatialKernel<T>, depth: usize, panels: usiz
     assert_eq!(together, each, "{kernel:?} depth {depth}, {panels} panels");
     let written = together.iter().zip(&untouched).filter(|(got, before)| got != before).count();
     assert_eq!(written, rows * kernel.nrv() * live, "{kernel:?} depth {depth}, {panels} panels");
+}
+
+#[test]
+fn panels_are_activated_as_what_was_stored_would_be() {
+    fn check<T: Real>() {
+        for isa in Isa::ALL {
+            for kernel in spatial_kernels::<T>(isa) {
+                for (with_residual, gaps) in [(false, false), (false, true), (true, false), (true, true)] {
+                    for activation in [Activation::LeakyRelu(T::from_f64(0.25)), Activation::Silu] {
+                        activated_panels(kernel, with_residual, gaps, activation);
+                    }
+                }
+            }
+        }
+    }
+    check::<f32>();
+    check::<f64>();
+}
+
+fn activated_panels<T: Real>(kernel: &SpatialKernel<T>, with_residual: bool, gaps: bool, activation: Activation<T>) {
+    let (mr, nr, lanes, panels, depth) = (kernel.mr(), kernel.nr(), kernel.lanes(), 2, 5);
+    let live = if gaps { lanes - usize::from(lanes > 1) } else { lanes };
+    let column = |j: usize| Column { offset: 1 + j * live, mask: ((1_u64 << live) - 1) as u32 };
+    let map = StoreMap::new((0..kernel.nrv()).map(column).collect(), lanes);
+    let (ldy, rows, koff, mut numbers) = (map.end() + 2, panels * mr, RowOffsets::packed(depth, nr), Numbers(14));
+    let (a, b, bias): (Vec<T>, Vec<T>, Vec<T>) =
+        (numbers.vec(rows * depth), numbers.vec(depth * nr), numbers.vec(rows));
+    let residual: Vec<T> = numbers.vec(rows * ldy);
+    let residual = with_residual.then_some(&residual[..]);
+    // Bounds that would be seen: the activation takes their place.
+    let run = |activation: Option<Activation<T>>, (lo, hi): (T, T)| {
+        let epilogue = Epilogue { bias: &bias, residual: residual.into(), lo, hi };
+        let (mut y, mut tile) = (vec![T::from_f64(UNTOUCHED); rows * ldy], vec![T::ZERO; mr * nr]);
+        let (koff, dest) = (koff.rows(0..depth), &mut Dest::from_slice(&mut y));
+        let (ahead, tile) = (Ahead::NONE, &mut tile);
+        kernel.activate_panels(panels, &a, &b, koff, ahead, tile, false, dest, ldy, &map, 0, &epilogue, activation);
+        y
+    };
+    let got = run(Some(activation), (T::ZERO, T::ZERO));
+    let mut want = run(None, (T::NEG_INFINITY, T::INFINITY));
+    for value in want.iter_mut().filter(|value| value.to_f64() != UNTOUCHED) {
+        activate(kernel.isa(), activation, core::slice::from_mut(value));
+    }
+    assert_eq!(got, want, "{kernel:?} {activation:?} residual {with_residual} gaps {gaps}");
 }
 
 #[test]

@@ -4,10 +4,10 @@
 //! is handed a [`Region`], the right to write its part, and Y can be written through it alone.
 //!
 //! Memory safety rests on what `Lowering::run` promises: a task writes every element of its region,
-//! and no other. No type can express it: kernels write through pointers. So it is checked: every
-//! access must lie within Y, always; and the tests fill Y with NaN first. With debug assertions it
-//! is checked to lie within the task's patches, too, unless the task has more than [`MOST_PATCHES`]
-//! of them.
+//! and no other, and it writes an element before it applies an activation to it. No type can express
+//! it: kernels write through pointers. So it is checked: every access must lie within Y, always; and
+//! the tests fill Y with NaN first. With debug assertions it is checked to lie within the task's
+//! patches, too, unless the task has more than [`MOST_PATCHES`] of them.
 #![expect(
     unsafe_code,
     reason = "tasks on several threads write interleaved rows of one slice, which no safe split of it can express"
@@ -17,6 +17,7 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
+use convoke_kernels::activation::{Activation, activate_rows};
 use convoke_kernels::{Dest, Isa, Residual, stream};
 
 use super::split::{Proven, Shape, Split};
@@ -158,6 +159,16 @@ impl<T: Element> Region<'_, T> {
         let rows = sums.len().div_ceil(pitch);
         let mut y = self.dest(at, [Stores::row(at, columns.len()).times(rows, ld)]);
         stream::narrow_rows(isa, (rows, columns.len()), (&sums[columns.start..], pitch), (&mut y, ld));
+    }
+
+    /// Applies an activation to what a kernel call has just stored, if Y has the computing type.
+    pub(crate) fn activate(&self, isa: Isa, activation: Activation<T::Acc>, stores: Stores) {
+        let Stores { at, len, dims: [(outer, outer_step), (rows, step)] } = stores;
+        for at in (0..outer).map(|i| at + i * outer_step) {
+            let Some(mut y) = T::dest_as_acc(self.dest(at, [Stores::row(at, len).times(rows, step)])) else { return };
+            // SAFETY: the call has written the elements.
+            unsafe { activate_rows(isa, activation, &mut y, (rows, len), step) };
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use super::workspace::Line;
 /// still done once. If [`for_each`](Executor::for_each) returns while tasks are missing, for
 /// example because it hid a panic of one, the run panics.
 ///
-/// A pool whose threads outlive the run, and are sent work by a channel, sends them a [`Job`].
+/// A pool whose threads outlive the run, and are sent work by a channel, sends them a [`Job`](crate::Job).
 ///
 /// ```
 /// use convoke::{Conv, Executor, Planner, Threads, Workspace};
@@ -59,7 +59,8 @@ pub trait Executor: Sync {
     fn width(&self) -> usize;
 
     /// Makes the calls `call(0)` to `call(count - 1)`, on any threads, and returns when all have
-    /// returned. `count` is at most the width.
+    /// returned. `count` is at most the width. Calls may be left out if at least one is made: the
+    /// others do their work.
     fn for_each(&self, count: usize, call: &(dyn Fn(usize) + Sync));
 }
 

@@ -7,7 +7,8 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use convoke_kernels::{Isa, Real, stream};
+use convoke_kernels::activation::Activation;
+use convoke_kernels::{Isa, Real};
 
 use super::layout::WeightLayout;
 use crate::choice::Accuracy;
@@ -23,7 +24,7 @@ pub(crate) struct Request<'a, T: Element> {
     pub(crate) machine: &'a Machine,
     /// Threads that the split into tasks should keep busy.
     pub(crate) threads: usize,
-    pub(crate) activation: stream::Activation<T::Acc>,
+    pub(crate) activation: Activation<T::Acc>,
     pub(crate) accuracy: Accuracy,
     /// Bytes of scratch that a task may need, at the most.
     pub(crate) task_bytes: usize,

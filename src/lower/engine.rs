@@ -14,7 +14,7 @@ use core::ops::Range;
 use convoke_kernels::catalogue::{spatial_kernels, spatial_widths};
 use convoke_kernels::{Ahead, Isa, Real, RowOffsetsRef, SpatialKernel, StoreMap};
 
-use super::sink::{DirectStore, Sink, TilePlace};
+use super::sink::{Sink, TilePlace, WholeStore};
 use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::contract::Request;
@@ -324,9 +324,9 @@ impl<A: Real> Operands<'_, A> {
             return kernel.partial(a, b, columns.koff, ahead, tile, accumulate);
         }
         let of = row..row + kernel.mr();
-        if let Some((mut y, epilogue)) = self.direct(kernel, of.clone(), sink) {
-            let (koff, ldy, map) = (columns.koff, columns.ldy, columns.map);
-            kernel.finish(a, b, koff, ahead, tile, accumulate, &mut y, ldy, map, vector, &epilogue);
+        if let Some((mut y, epilogue, activation)) = self.direct(kernel, of.clone(), sink) {
+            let (koff, y, ldy, map) = (columns.koff, &mut y, columns.ldy, columns.map);
+            kernel.activate_panels(1, a, b, koff, ahead, tile, accumulate, y, ldy, map, vector, &epilogue, activation);
         } else {
             kernel.finish_tile(a, b, columns.koff, ahead, tile, accumulate, &sink.staging(&rows.bias[of]));
             let tile = &mut tile[..kernel.mr() * kernel.nr()];
@@ -347,14 +347,14 @@ impl<A: Real> Operands<'_, A> {
         sink: &Sink<'_, '_, T>,
     ) -> bool {
         let Self { rows, columns, b, vector, ahead } = *self;
-        let Some((mut y, epilogue)) = self.direct(kernel, of.clone(), sink) else { return false };
+        let Some((mut y, epilogue, activation)) = self.direct(kernel, of.clone(), sink) else { return false };
         let (panels, a) = (of.len() / kernel.mr(), &rows.a[of.start * rows.k_total..of.end * rows.k_total]);
-        let Columns { koff, map, ldy, .. } = *columns;
-        kernel.finish_panels(panels, a, b, koff, ahead, tile, &mut y, ldy, map, vector, &epilogue);
+        let (koff, y, ldy, map) = (columns.koff, &mut y, columns.ldy, columns.map);
+        kernel.activate_panels(panels, a, b, koff, ahead, tile, false, y, ldy, map, vector, &epilogue, activation);
         true
     }
 
-    /// Where a kernel stores the rows `of` of the group itself, and what it adds. None where
+    /// Where a kernel stores the rows `of` of the group itself, and what follows its sums. None where
     /// kernels do not store tiles themselves.
     #[inline(always)]
     fn direct<'s, T: Element<Acc = A>>(
@@ -362,12 +362,12 @@ impl<A: Real> Operands<'_, A> {
         kernel: &SpatialKernel<A>,
         of: Range<usize>,
         sink: &'s Sink<'_, '_, T>,
-    ) -> Option<DirectStore<'s, A>> {
+    ) -> Option<WholeStore<'s, A>> {
         let Columns { at, ldy, map, .. } = *self.columns;
         let (at, rows) = (at + of.start * ldy, of.len());
         let vectors = map.columns().iter().skip(self.vector).take(kernel.nrv());
         let stores = vectors.map(move |v| Stores::row(at + v.offset, v.mask.count_ones() as usize).times(rows, ldy));
-        sink.direct(at, &self.rows.bias[of], stores)
+        sink.whole(at, &self.rows.bias[of], stores)
     }
 }
 

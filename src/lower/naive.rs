@@ -10,6 +10,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use convoke_kernels::Real;
+use convoke_kernels::activation::Activation;
 
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
@@ -40,7 +41,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
 struct Naive {
     geometry: Geometry,
     axes: Vec<TapAxis>,
-    activation: convoke_kernels::stream::Activation<f64>,
+    activation: Activation<f64>,
 }
 
 /// An axis, with what it takes to list the taps of an output.

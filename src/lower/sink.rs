@@ -1,26 +1,28 @@
 //! Takes finished sums into Y: adds bias and residual, applies the activation, converts and
 //! stores.
 //!
-//! There are two ways. Kernels store straight into Y if sums have the type of Y and the
-//! activation is a clamp. Otherwise (16-bit types, other activations) kernels store to scratch
-//! memory, with the part of the epilogue that [`Sink::staging`] gives them, and rows of that are
-//! finished here: [`Sink::staged_row`] and its like. Sums that no kernel stores have no epilogue
+//! There are two ways. Kernels store straight into Y if sums have the type of Y, and clamp in
+//! registers. GEMM kernels with vectors along positions apply any other activation to each tile on
+//! its way into Y ([`Sink::whole`]); behind other kernels, it is applied to what a call has stored,
+//! right after the call ([`Sink::direct`]). Sums of 16-bit types go the second way: kernels store to
+//! scratch memory, with the part of the epilogue that [`Sink::staging`] gives them, and rows of that
+//! are finished here: [`Sink::staged_row`] and its like. Sums that no kernel stores have no epilogue
 //! yet: [`Sink::row`].
 //!
 //! Whether kernels may store into Y is decided in this file alone. A lowering asks, and goes the
 //! second way where the answer is no: for its plan [`Finish::is_direct`], for a kernel call
-//! [`Sink::direct`], [`Sink::direct_at_first`], [`Sink::dest`] or [`Sink::pairs`]. It may also go
-//! the second way where the answer is yes, if its kernels cannot store what it has. Sums of
-//! `naive`, and of `upsample` where it computes by the definition, go neither way: they are in f64,
-//! and are rounded once.
+//! [`Sink::direct`], [`Sink::direct_at_first`], [`Sink::whole`], [`Sink::dest`] or [`Sink::pairs`].
+//! It may also go the second way where the answer is yes, if its kernels cannot store what it has.
+//! Sums of `naive`, and of `upsample` where it computes by the definition, go neither way: they are
+//! in f64, and are rounded once.
 //!
 //! A new activation changes nothing here, unless kernels shall apply it in registers: then it
 //! concerns this file and their [`Epilogue`].
 
 use core::ops::Range;
 
-use convoke_kernels::stream::{self, Activation};
-use convoke_kernels::{Dest, Epilogue, Isa, Real, Residual, StoreMap};
+use convoke_kernels::activation::{self, Activation};
+use convoke_kernels::{Dest, Epilogue, Isa, Real, Residual, StoreMap, stream};
 
 use super::contract::{Addend, Io, Request};
 use crate::element::Element;
@@ -34,22 +36,36 @@ const BUFFERED_ELEMENTS: usize = 256;
 pub(crate) struct Finish<A> {
     isa: Isa,
     activation: Activation<A>,
-    /// The bounds of the clamp, if kernels store straight into Y.
-    clamp: Option<(A, A)>,
+    /// Whether sums have the type of Y.
+    is_direct: bool,
 }
 
 impl<A: Real> Finish<A> {
     pub(crate) fn new<T: Element<Acc = A>>(request: &Request<'_, T>) -> Self {
-        let clamp = match request.activation {
-            Activation::Clamp(lo, hi) if T::DIRECT => Some((lo, hi)),
-            _ => None,
-        };
-        Self { isa: request.isa(), activation: request.activation, clamp }
+        Self { isa: request.isa(), activation: request.activation, is_direct: T::DIRECT }
     }
 
     /// Whether kernels store straight into Y. If not, finished sums need scratch memory.
     pub(crate) fn is_direct(&self) -> bool {
-        self.clamp.is_some()
+        self.is_direct
+    }
+
+    /// Whether kernels apply the activation themselves.
+    pub(crate) fn is_clamp(&self) -> bool {
+        matches!(self.activation, Activation::Clamp(..))
+    }
+
+    /// What kernels clamp sums to: nothing, if the activation is another one.
+    fn clamp(&self) -> (A, A) {
+        match self.activation {
+            Activation::Clamp(lo, hi) => (lo, hi),
+            _ => (A::NEG_INFINITY, A::INFINITY),
+        }
+    }
+
+    /// The activation that follows the clamp, if there is one.
+    fn after_clamp(&self) -> Option<Activation<A>> {
+        (!self.is_clamp()).then_some(self.activation)
     }
 
     pub(crate) fn activation(&self) -> Activation<A> {
@@ -62,8 +78,8 @@ impl<A: Real> Finish<A> {
     }
 }
 
-/// Where a kernel stores in Y, and what it adds on the way there.
-pub(crate) type DirectStore<'a, A> = (Dest<'a, A>, Epilogue<'a, A>);
+/// Where a kernel stores in Y, what it adds on the way there, and its activation beside clamps.
+pub(crate) type WholeStore<'a, A> = (Dest<'a, A>, Epilogue<'a, A>, Option<Activation<A>>);
 
 /// Takes the finished sums of a task.
 pub(crate) struct Sink<'a, 'b, T: Element> {
@@ -78,35 +94,61 @@ pub(crate) fn no_epilogue<A: Real>(zeros: &[A]) -> Epilogue<'_, A> {
 }
 
 impl<'a, T: Element> Sink<'a, '_, T> {
-    /// Y from element `at` on and the epilogue, for a kernel that stores what `stores` lists.
-    /// None if kernels do not store into Y.
+    /// Y from element `at` on, the epilogue, and the activation that takes the place of its clamp, for
+    /// a kernel that applies activations and stores what `stores` lists. None if kernels do not store
+    /// into Y.
     #[inline(always)]
-    pub(crate) fn direct<'s>(
+    pub(crate) fn whole<'s>(
         &'s self,
         at: usize,
         bias: &'s [T::Acc],
         stores: impl IntoIterator<Item = Stores>,
-    ) -> Option<DirectStore<'s, T::Acc>> {
-        let (lo, hi) = self.finish.clamp?;
+    ) -> Option<WholeStore<'s, T::Acc>> {
+        let (lo, hi) = self.finish.clamp();
         let y = self.dest(at, stores)?;
         let residual = match self.io.residual {
             Addend::None => Residual::NONE,
             Addend::Tensor(residual) => T::as_acc(residual).map(|residual| &residual[at..]).into(),
             Addend::Output => self.io.y.residual(&y),
         };
-        Some((y, Epilogue { bias, residual, lo, hi }))
+        Some((y, Epilogue { bias, residual, lo, hi }, self.finish.after_clamp()))
+    }
+
+    /// Lets `kernel` store what `stores` lists, with Y from element `at` on and the epilogue, and
+    /// applies the activation to it, unless the epilogue did. None if kernels do not store into Y.
+    #[inline(always)]
+    pub(crate) fn direct<'s, R>(
+        &'s self,
+        at: usize,
+        bias: &'s [T::Acc],
+        stores: impl IntoIterator<Item = Stores> + Clone,
+        kernel: impl FnOnce(Dest<'s, T::Acc>, Epilogue<'s, T::Acc>) -> R,
+    ) -> Option<R> {
+        let (y, epilogue, _) = self.whole(at, bias, stores.clone())?;
+        let result = kernel(y, epilogue);
+        self.activate_stored(stores);
+        Some(result)
     }
 
     /// As [`direct`](Self::direct), for a kernel that may store sums which are computed anew. None
     /// also if Y holds the residual: it must be read before it is overwritten.
     #[inline(always)]
-    pub(crate) fn direct_at_first<'s>(
+    pub(crate) fn direct_at_first<'s, R>(
         &'s self,
         at: usize,
         bias: &'s [T::Acc],
-        stores: impl IntoIterator<Item = Stores>,
-    ) -> Option<DirectStore<'s, T::Acc>> {
-        if matches!(self.io.residual, Addend::Output) { None } else { self.direct(at, bias, stores) }
+        stores: impl IntoIterator<Item = Stores> + Clone,
+        kernel: impl FnOnce(Dest<'s, T::Acc>, Epilogue<'s, T::Acc>) -> R,
+    ) -> Option<R> {
+        if matches!(self.io.residual, Addend::Output) { None } else { self.direct(at, bias, stores, kernel) }
+    }
+
+    /// Applies the activation to what a kernel call has just stored in Y, unless its epilogue did.
+    #[inline(always)]
+    pub(crate) fn activate_stored(&self, stores: impl IntoIterator<Item = Stores>) {
+        if let Some(activation) = self.finish.after_clamp() {
+            stores.into_iter().for_each(|stores| self.io.y.activate(self.finish.isa, activation, stores));
+        }
     }
 
     /// Y from element `at` on, for a kernel that stores what `stores` lists. None if the sums
@@ -117,11 +159,12 @@ impl<'a, T: Element> Sink<'a, '_, T> {
     }
 
     /// The epilogue of a kernel that stores pairs of phases straight into Y. The caller sets the
-    /// bias, panel by panel. None if kernels do not store into Y, or if there is a residual,
-    /// which those kernels do not add.
+    /// bias, panel by panel, and calls [`activate_stored`](Self::activate_stored) afterwards. None if
+    /// kernels do not store into Y, or if there is a residual, which those kernels do not add.
     pub(crate) fn pairs(&self) -> Option<Epilogue<'a, T::Acc>> {
-        let (lo, hi) = self.finish.clamp.filter(|_| matches!(self.io.residual, Addend::None))?;
-        Some(Epilogue { bias: &[], residual: Residual::NONE, lo, hi })
+        let (lo, hi) = self.finish.clamp();
+        let is_direct = self.finish.is_direct && matches!(self.io.residual, Addend::None);
+        is_direct.then_some(Epilogue { bias: &[], residual: Residual::NONE, lo, hi })
     }
 
     /// The epilogue of a kernel that stores to scratch memory. It adds the bias, and clamps where
@@ -185,8 +228,7 @@ impl<'a, T: Element> Sink<'a, '_, T> {
                     }
                 });
             }
-            // All at once, because an activation takes long to begin. Columns that are not stored do
-            // not matter.
+            // All at once. Columns that are not stored do not matter.
             self.activate(rows);
         }
         for_each_run(&mut |columns, at| self.io.y.store_rows(self.finish.isa, (rows, pitch), columns, (at, ldy)));
@@ -231,7 +273,7 @@ impl<'a, T: Element> Sink<'a, '_, T> {
     }
 
     fn activate(&self, sums: &mut [T::Acc]) {
-        stream::activate(self.finish.isa, self.finish.activation, sums);
+        activation::activate(self.finish.isa, self.finish.activation, sums);
     }
 
     /// Rounds finished values, and stores them to every `step`-th element of Y from `at` on.

@@ -230,10 +230,11 @@ impl<T: Element> Upsample<T> {
         let sink = self.finish.sink(io);
         let stores = [Stores::row(at, rows.len() * w.output).times(planes.len(), out_spatial)];
         if let Some(x) = T::as_acc(&io.x[planes.start * spatial..])
-            && let Some((mut y, epilogue)) = sink.direct(at, &io.bias[channels], stores)
+            && let Some(()) = sink.direct(at, &io.bias[channels], stores, |mut y, epilogue| {
+                self.kernel.run(&self.input(planes.len(), x, h.input, weights), &mut y, &output, &epilogue);
+            })
         {
-            let input = self.input(planes.len(), x, h.input, weights);
-            return self.kernel.run(&input, &mut y, &output, &epilogue);
+            return;
         }
         // The rows of X that the band sees: the kernel gets no others.
         let top = (output.row / h.stride).saturating_sub(rows_before(h)).min(h.input);

@@ -214,7 +214,8 @@ impl Planner {
     /// If the weights do not serve, for example because of a [limit](Planner::workspace_limit), while
     /// weights that are packed for the new size would, the error of [`plan`](Planner::plan) is
     /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch): pack again, with a plan that is made
-    /// without `packed_for`. If no weights would serve, the error is the one of that plan.
+    /// without `packed_for`. If no weights would serve, the error is the one of that plan. A forced
+    /// algorithm that packs otherwise is a `PackedMismatch` too.
     ///
     /// The operator, W's shape, group, strides, dilations and the element type must be those that
     /// the weights were packed for. Pads, `auto_pad`, `output_padding` and `output_shape` may differ. A
@@ -259,10 +260,10 @@ impl Planner {
     /// What breaks a rule of the operator ([`Conv::geometry`](crate::Conv::geometry));
     /// [`Unavailable`](crate::ErrorKind::Unavailable) where the forced algorithm, ISA or number of
     /// threads cannot be had; [`InvalidAttribute`](crate::ErrorKind::InvalidAttribute) for an activation
-    /// with a bound that is NaN; [`Workspace`](crate::ErrorKind::Workspace) where every algorithm needs more than the
-    /// limit; [`PackedMismatch`](crate::ErrorKind::PackedMismatch) where the layer is not that of
-    /// the weights of [`packed_for`](Planner::packed_for), or where other weights must be packed for
-    /// this X.
+    /// with a bound that is NaN; [`Workspace`](crate::ErrorKind::Workspace) where every algorithm needs
+    /// more than the limit; [`PackedMismatch`](crate::ErrorKind::PackedMismatch) where the layer or the
+    /// forced algorithm is not that of the weights of [`packed_for`](Planner::packed_for), or where other
+    /// weights must be packed for this X.
     pub fn plan<T: Element>(&self, operator: impl Into<Operator>, x_shape: &[usize]) -> Result<Plan<T>, Error> {
         let operator = operator.into();
         let name = operator.op_name();

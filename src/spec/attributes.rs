@@ -233,13 +233,17 @@ macro_rules! shared_attributes {
                 self
             }
 
-            /// The error of an X and a W. It says so if they fit when they are exchanged.
+            /// The error of an X and a W. It says so if they fit when they are exchanged, and what is
+            /// given as X has more images than W has filters. Otherwise padding is more likely to be
+            /// what lacks.
             fn hinted(&self, error: Error, x_shape: &[usize]) -> Error {
                 let mut exchanged = self.clone();
                 let w_shape = core::mem::replace(&mut exchanged.attributes.weight_shape, x_shape.into());
                 match exchanged.checked(&w_shape) {
-                    Ok(_) => Error::new(error.kind(), alloc::format!("{error}; X and W fit if they are exchanged")),
-                    Err(_) => error,
+                    Ok(_) if x_shape[0] > w_shape[0] => {
+                        Error::new(error.kind(), alloc::format!("{error}; X and W fit if they are exchanged"))
+                    }
+                    _ => error,
                 }
             }
 

@@ -233,12 +233,14 @@ fn share_of_bound<T: Scalar>(plan: &Plan<T>, accuracy: Accuracy, operands: &Oper
         let wide = (0..c_group).map(of_channel).sum();
         let bound = reference::transform_tolerance::<T>(geometry, plan.algorithm(), accuracy, wide);
         let beyond = (y.to_f64() - exact.value).abs() - reference::tolerance::<T>(geometry, exact.magnitude);
-        if beyond <= 0.0 { 0.0 } else { beyond / bound }
+        match beyond / bound {
+            _ if beyond <= 0.0 => 0.0,
+            // `max` would lose it.
+            share if share.is_nan() => f64::INFINITY,
+            share => share,
+        }
     };
-    operands.run(plan).into_iter().zip(exact).enumerate().map(share).fold(0.0, |most, share| {
-        // A NaN must not be lost.
-        if share <= most { most } else { share }
-    })
+    operands.run(plan).into_iter().zip(exact).enumerate().map(share).fold(0.0, f64::max)
 }
 
 /// Data that are made to break the bound.

@@ -185,6 +185,8 @@ fn layers() -> Vec<Layer> {
         layer(Conv::new([9, 5, 3, 3]).pads([1; 4]), [1, 5, 7, 8]),
         layer(Conv::new([9, 5, 1, 1]), [1, 5, 7, 5]),
         layer(Conv::new([6, 1, 3, 3]).group(6).pads([1; 4]), [1, 6, 5, 6]),
+        layer(Conv::new([32, 1, 3, 3]).group(32).strides([2, 2]).pads([1; 4]), [1, 32, 3, 3]),
+        layer(Conv::new([32, 1, 5, 5]).group(32), [1, 32, 5, 5]),
         layer(Conv::new([4, 5, 3]).group(2).strides([2]).pads([2, 3]), [2, 10, 18]),
         layer(Conv::new([4, 3, 3, 3]).pads([9; 4]).dilations([9, 9]), [1, 3, 5, 5]),
         layer(ConvTranspose::new([3, 4, 4, 4]).strides([2, 2]).pads([1; 4]), [1, 3, 5, 6]),

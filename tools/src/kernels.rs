@@ -13,18 +13,8 @@ use crate::peak;
 
 /// The streaming passes of `kernels/src/stream.rs`. Each is compiled for every ISA, and for the
 /// types with which it is called.
-pub const PASSES: [&str; 10] = [
-    "Widen",
-    "WidenRows",
-    "WidenStrided",
-    "Narrow",
-    "NarrowRows",
-    "PackRows",
-    "Interleave",
-    "AddBias",
-    "AddAssign",
-    "Activate",
-];
+pub const PASSES: [&str; 9] =
+    ["Widen", "WidenRows", "WidenStrided", "Narrow", "NarrowRows", "PackRows", "Interleave", "AddBias", "AddAssign"];
 
 /// What a tile computes, and what its vectors run along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,9 +12,12 @@ impl Context {
     /// Debian's packages.
     pub(crate) fn has_packages(&self, packages: &[&str]) -> bool {
         let sh = &self.sh;
+        let is_root = cmd!(sh, "id -u").quiet().read().is_ok_and(|user| user == "0");
+        let root: &[&str] = if is_root { &[] } else { &["sudo", "-n"] };
         let installed = succeeds(cmd!(sh, "dpkg -s {packages...}"))
-            || (self.network(&cmd!(sh, "apt-get update -qq"))
-                && self.network(&cmd!(sh, "apt-get install -y -qq --no-install-recommends {packages...}")));
+            || (self.network(&cmd!(sh, "env {root...} apt-get update -qq"))
+                && self
+                    .network(&cmd!(sh, "env {root...} apt-get install -y -qq --no-install-recommends {packages...}")));
         self.or_skip(installed, &format!("the packages {} cannot be had", packages.join(" ")))
     }
 

@@ -8,9 +8,10 @@ mod context;
 mod install;
 mod steps;
 
+use std::env;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::context::{Context, cpu_seconds};
 use crate::steps::{STEPS, Step};
@@ -21,9 +22,10 @@ Without a step: all but those that run by name alone.
 ";
 
 fn main() -> Result<()> {
-    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let arguments: Vec<_> = env::args().skip(1).collect();
     match arguments.split_first() {
-        Some((command, names)) if command == "ci" && !names.iter().any(|name| name.starts_with('-')) => ci(names),
+        Some((command, names)) if command == "ci" => ci(names),
+        Some((command, _)) if command != "--help" => bail!("no command {command}; there is: cargo xtask ci [STEP...]"),
         _ => {
             print!("{USAGE}");
             for step in STEPS {
@@ -60,5 +62,9 @@ fn ci(names: &[String]) -> Result<()> {
     for skipped in cx.skipped() {
         println!("skipped: {skipped}");
     }
+    ensure!(
+        cx.skipped().is_empty() || env::var_os("CONVOKE_NO_SKIPS").is_none(),
+        "CONVOKE_NO_SKIPS forbids what was skipped"
+    );
     Ok(())
 }

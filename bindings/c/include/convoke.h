@@ -159,7 +159,7 @@ enum convoke_accuracy
      */
     CONVOKE_ACCURACY_STRICT = 1,
     /**
-     * The same, and Winograd with larger tiles, which err about three times as much.
+     * The same, and Winograd with larger tiles, which err two to four times as much.
      */
     CONVOKE_ACCURACY_FAST = 2,
 };
@@ -385,12 +385,13 @@ typedef struct convoke_plan_options {
     size_t struct_size;
     /**
      * The number of threads that the work is split for: the width of the executor that will run
-     * it. Runs on more threads are errors. 0 means 1.
+     * it, at most 1024. Runs on more threads are errors. 0 means 1.
      */
     size_t threads;
     /**
-     * The instruction set of the kernels: "portable", "neon", "avx2" or "avx512". NULL means the
-     * best one of the CPU, or what the environment variables CONVOKE_ISA and CONVOKE_MAX_ISA say.
+     * The instruction set of the kernels: "portable", "neon", "avx2" or "avx512", in upper or lower
+     * case. NULL means the best one of the CPU, or what the environment variables CONVOKE_ISA and
+     * CONVOKE_MAX_ISA say.
      */
     const char *isa;
     /**
@@ -424,11 +425,11 @@ typedef struct convoke_plan_options {
      */
     uint32_t activation;
     /**
-     * The lower bound of CONVOKE_ACTIVATION_CLIP.
+     * The lower bound of CONVOKE_ACTIVATION_CLIP. It may be infinite, and must not be NaN.
      */
     float clip_min;
     /**
-     * The upper bound of CONVOKE_ACTIVATION_CLIP.
+     * The upper bound of CONVOKE_ACTIVATION_CLIP, likewise.
      */
     float clip_max;
     /**

@@ -20,7 +20,7 @@ pub enum Accuracy {
     Standard = 0,
     /// Direct sums of products only.
     Strict = 1,
-    /// The same, and Winograd with larger tiles, which err about three times as much.
+    /// The same, and Winograd with larger tiles, which err two to four times as much.
     Fast = 2,
 }
 
@@ -53,10 +53,11 @@ pub struct PlanOptions {
     /// sizeof(convoke_plan_options).
     pub struct_size: usize,
     /// The number of threads that the work is split for: the width of the executor that will run
-    /// it. Runs on more threads are errors. 0 means 1.
+    /// it, at most 1024. Runs on more threads are errors. 0 means 1.
     pub threads: usize,
-    /// The instruction set of the kernels: "portable", "neon", "avx2" or "avx512". NULL means the
-    /// best one of the CPU, or what the environment variables CONVOKE_ISA and CONVOKE_MAX_ISA say.
+    /// The instruction set of the kernels: "portable", "neon", "avx2" or "avx512", in upper or lower
+    /// case. NULL means the best one of the CPU, or what the environment variables CONVOKE_ISA and
+    /// CONVOKE_MAX_ISA say.
     pub isa: *const c_char,
     /// The best instruction set of the CPU up to this one, in the order in which `isa` lists them.
     /// At most one of the two may be set.
@@ -76,9 +77,9 @@ pub struct PlanOptions {
     pub accuracy: u32,
     /// A convoke_activation.
     pub activation: u32,
-    /// The lower bound of CONVOKE_ACTIVATION_CLIP.
+    /// The lower bound of CONVOKE_ACTIVATION_CLIP. It may be infinite, and must not be NaN.
     pub clip_min: f32,
-    /// The upper bound of CONVOKE_ACTIVATION_CLIP.
+    /// The upper bound of CONVOKE_ACTIVATION_CLIP, likewise.
     pub clip_max: f32,
     /// The slope of CONVOKE_ACTIVATION_LEAKY_RELU below 0.
     pub leaky_slope: f32,
@@ -166,7 +167,7 @@ impl PlanOptions {
 fn isa_of(isa: Option<&str>, max_isa: Option<&str>) -> Result<Option<Isa>> {
     let parsed = |field: &str, name: &str| match name.parse::<Isa>() {
         Ok(isa) => Ok(isa),
-        Err(error) => fail!(InvalidArgument, "{field} {name:?}: {error}"),
+        Err(error) => fail!(InvalidArgument, "{field}: {error}"),
     };
     Ok(match (isa, max_isa) {
         (None, None) => None,

@@ -24,7 +24,7 @@ const NAMES: [(&str, &str); 8] = [
 ];
 
 /// Threads that a layer is split for, at most.
-const MOST_THREADS: usize = 1024;
+const MOST_THREADS: usize = convoke::Planner::MOST_THREADS;
 
 const ACCURACIES: [(&str, Accuracy); 3] =
     [("strict", Accuracy::Strict), ("standard", Accuracy::Standard), ("fast", Accuracy::Fast)];

@@ -123,7 +123,7 @@ impl<T: Element> PackedLayer<T> {
     pub(crate) fn plan(&self, x_shape: &[usize]) -> Result<Planned<T>> {
         for cache in self.candidates(x_shape) {
             match cache.plan(x_shape) {
-                Err(error) if self.source.is_some() && is_of_the_packed(error.kind()) => {}
+                Err(error) if self.source.is_some() && error.kind() == ErrorKind::PackedMismatch => {}
                 plan => return Ok(Planned { plan: plan?, cache }),
             }
         }
@@ -158,12 +158,6 @@ impl<T: Element> PackedLayer<T> {
         });
         sets.into_iter().map(|set| set.cache)
     }
-}
-
-/// Whether the fault is that of the weights at hand, so that others may serve: their layout is not
-/// what the shape needs, or an algorithm that reads it exceeds the limit.
-fn is_of_the_packed(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::PackedMismatch | ErrorKind::Workspace)
 }
 
 /// The shape of X, with one image where there is none: weights are packed for that.

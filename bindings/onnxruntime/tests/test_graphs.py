@@ -9,11 +9,14 @@ on absolute values. What is allowed is this size times the rounding errors on th
 """
 
 import collections
+import contextlib
 import json
 import math
 import os
 import subprocess
 import sys
+import tempfile
+import time
 
 import numpy as np
 import onnxruntime
@@ -43,10 +46,11 @@ class Graph:
         self.rng, self.opset = rng, int(rng.integers(7, 23))
         self.kind = self.pick([np.float32] * 3 + [np.float64, np.float16])
         self.unit = float(np.finfo(self.kind).eps) / 2
-        # What nobody does on purpose: constants that are not finite or overflow products, and damage.
+        # A few graphs have constants that are not finite or make products overflow, and a few are not valid.
         self.odd = self.pick([np.nan, np.inf, -np.inf, 1e30, 1e-30, -1e20]) if self.chance(0.08) else None
         self.damage = self.pick(DAMAGES) if self.chance(0.04) else None
-        self.levels = LEVELS[:1] if self.odd is not None else LEVELS
+        # Of double, onnxruntime's extended optimisations make operators that it has for float alone.
+        self.levels = LEVELS[: 1 if self.odd is not None else 2 if self.kind is np.float64 else 4]
         self.strict = self.odd is not None or self.chance(0.5)
         self.nodes, self.sizes, self.constants, self.inputs, self.values = [], [], {}, {}, []
         self.rank = self.pick([1, 2, 2, 2, 2, 3])
@@ -333,20 +337,32 @@ OPERATORS = {"Conv": 6, "ConvTranspose": 3, "BatchNormalization": 2, "Add": 3, "
 OPERATORS |= {"LeakyRelu": 1, "PRelu": 1, "Pad": 2, "Concat": 2, "Sum": 1, "MaxPool": 1, "LRN": 1, "Max": 2, "Div": 2}
 
 
-def compare(graph, got, wanted, sizes):
+def compare(graph, setting, got, wanted, sizes):
+    """Fails where a tensor differs from the one of the run in float by more than roundings. Of double, onnxruntime has no convolution to compare with."""
     largest = float(np.finfo(graph.kind).max)
     for value, one, other, size in zip(graph.outputs, got, wanted, sizes):
-        assert one.shape == other.shape and one.dtype == graph.kind, f"{value.name}: {one.dtype} {one.shape}, not {other.shape}"
+        where = f"{setting}: {value.name}"
+        assert one.shape == other.shape and one.dtype == graph.kind, f"{where}: {one.dtype} {one.shape}, not {other.shape}"
         one, other, size = (tensor.astype(np.float64) for tensor in (one, other, size))
         # Products and sums of other elements may overflow or not, by the order of operations.
         certain = size < largest / 4
         if graph.odd is not None and not np.isfinite(graph.odd):
-            same = (np.isnan(one) == np.isnan(other)) & (np.isinf(one) == np.isinf(other))
-            assert same.all(), f"{value.name}: not finite in other places: {one[~same][:3]}, not {other[~same][:3]}"
+            same = (np.isnan(one) == np.isnan(other)) & (np.isinf(one) * np.sign(one) == np.isinf(other) * np.sign(other))
+            same |= np.isnan(one) & np.isnan(other)
+            assert same.all(), f"{where}: not finite in other places: {one[~same][:3]}, not {other[~same][:3]}"
         allowed = value.error * (size + 16 * float(np.finfo(graph.kind).tiny)) + 1e-37
         with np.errstate(invalid="ignore"):
             wrong = certain & ~(np.abs(one - other) <= allowed)
-        assert not wrong.any(), f"{value.name}: {one[wrong][:3]}, not {other[wrong][:3]}, allowed is {allowed[wrong][:3]} ({wrong.sum()} elements of {wrong.size})"
+        assert not wrong.any(), f"{where}: {one[wrong][:3]}, not {other[wrong][:3]}, allowed is {allowed[wrong][:3]} ({wrong.sum()} elements of {wrong.size})"
+
+
+def is_refused(graph, level):
+    """Whether onnxruntime alone cannot run the graph because of what its optimiser made of it. It never runs those of double, whose convolutions it lacks."""
+    try:
+        onnxruntime.InferenceSession(graph.model(graph.kind, False).SerializeToString(), options(level), providers=["CPUExecutionProvider"])
+    except Exception:
+        return graph.kind is not np.float64
+    return False
 
 
 def check(seed):
@@ -362,28 +378,33 @@ def check(seed):
         expected = [plain.run(None, feeds) for feeds in graph.feeds]
     except Exception:
         expected = None
+    setting = f"{level.name}, {chosen}, {graph.kind.__name__}"
     try:
         made = session(graph.model(graph.kind, False), level=level, pool=threads, **chosen)
-        for feeds, outputs in zip(graph.feeds, expected or [[]] * 2):
-            got = made.run(None, {name: value.astype(graph.kind) for name, value in feeds.items()})
-            if expected:
-                count = len(graph.outputs)
-                compare(graph, got, outputs[:count], outputs[count:])
-        return layers(made) if expected else None
+        got = [made.run(None, {name: value.astype(graph.kind) for name, value in feeds.items()}) for feeds in graph.feeds]
     except Exception as error:
-        if expected:
-            raise AssertionError(f"{level.name}, {chosen}, {graph.kind.__name__}: {error}") from error
+        # Some releases of onnxruntime run some of what is damaged.
+        if expected and graph.damage is None and not is_refused(graph, level):
+            raise AssertionError(f"{setting}: {error}") from error
+        return None
+    if not expected:
+        return None
+    count = len(graph.outputs)
+    for tensors, outputs in zip(got, expected):
+        compare(graph, setting, tensors, outputs[:count], outputs[count:])
+    return layers(made)
 
 
-def found_by(process):
+def found_by(process, file, deadline):
     """What a process has found. If it ended before its last graph, this is the fault of the last seed that it printed."""
     try:
-        text = process.communicate(timeout=1200)[0]
+        ended = f"ended its process with {process.wait(max(1, deadline - time.monotonic()))}"
     except subprocess.TimeoutExpired:
-        process.kill()
-        text = process.communicate()[0]
+        ended = "takes too long"
+    file.seek(0)
+    text = file.read()
     seeds = [line for line in text.splitlines() if line.isdigit()]
-    assert process.returncode == 0, f"the graph of seed {seeds[-1:]} ended its process with {process.returncode}:\n{text[-3000:]}"
+    assert process.returncode == 0, f"the graph of seed {seeds[-1:]} {ended}:\n{text[-3000:]}"
     return json.loads(text.splitlines()[-1])
 
 
@@ -392,8 +413,13 @@ def test_random_graphs_give_what_onnxruntime_gives():
     cores = os.cpu_count() or 1
     bounds = [COUNT * i // cores for i in range(cores + 1)]
     command = [sys.executable, "-W", "ignore::RuntimeWarning", __file__]
-    started = [subprocess.Popen([*command, str(first), str(end - first)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for first, end in zip(bounds, bounds[1:])]
-    every = [found_by(process) for process in started]
+    deadline = time.monotonic() + max(1200, COUNT // 2)
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(cores)]
+        started = [subprocess.Popen([*command, str(first), str(end - first)], stdout=file, stderr=subprocess.STDOUT) for first, end, file in zip(bounds, bounds[1:], files)]
+        for process in started:
+            stack.callback(process.kill)
+        every = [found_by(process, file, deadline) for process, file in zip(started, files)]
     assert [failure for one in every for failure in one["failures"]] == []
     found, operators = (sum((collections.Counter(one[name]) for one in every), collections.Counter()) for name in ("found", "operators"))
     assert found["refused"] < 0.05 * COUNT and found["with layers"] > 0.75 * COUNT and found["fused"] > 0.25 * COUNT, found

@@ -29,6 +29,19 @@ impl<T: Element + numpy::Element> Number for T {}
 pub(crate) struct Name {
     pub(crate) op: Op,
     pub(crate) tensor: &'static str,
+    /// Whether the array is for the result, which a converted copy would not show to the caller.
+    pub(crate) is_out: bool,
+}
+
+impl Name {
+    /// What to do about an array that cannot be used as it is: for one that is read, `otherwise`.
+    fn advice(self, otherwise: &'static str) -> &'static str {
+        if self.is_out {
+            "a copy would lose the result: pass an array as numpy.empty(shape, dtype) makes it"
+        } else {
+            otherwise
+        }
+    }
 }
 
 impl fmt::Display for Name {
@@ -103,7 +116,10 @@ impl<'py, T: Number> Tensor<'py, T> {
             return refuse(format_args!("must be a numpy.ndarray, not {}", value.get_type().name()?));
         };
         if value.is_instance(masked_array(py)?)? {
-            return refuse(format_args!("has a mask, which would be ignored: pass its method filled()"));
+            return refuse(format_args!(
+                "has a mask, which would be ignored: {}",
+                name.advice("pass its method filled()")
+            ));
         }
         // Messages call methods of Python, which lets other threads run: from here on, only the
         // view is looked at.
@@ -112,8 +128,9 @@ impl<'py, T: Number> Tensor<'py, T> {
         if element_type(&dtype)? != Some(T::DTYPE) {
             let wanted = dtype_name(T::DTYPE);
             return refuse(format_args!(
-                "is of dtype {}, the plan is for {wanted}: convert it by astype()",
-                dtype.str()?
+                "is of dtype {}, the plan is for {wanted}: {}",
+                dtype.str()?,
+                name.advice("convert it by astype()")
             ));
         }
         // SAFETY: it is an array, whose elements are those of T in the machine's order of bytes.
@@ -155,10 +172,8 @@ impl<'py, T: Number> Tensor<'py, T> {
     /// `InvalidInput` if the elements do not lie in the order of the shape.
     pub(crate) fn in_order(self) -> PyResult<Self> {
         if !self.is_plain() {
-            let message = format_args!(
-                "{} is not C-contiguous and aligned: pass numpy.require(array, requirements=\"CA\"), which copies it",
-                self.name
-            );
+            let advice = self.name.advice("pass numpy.require(array, requirements=\"CA\"), which copies it");
+            let message = format_args!("{} is not C-contiguous and aligned: {advice}", self.name);
             return Err(refusal(self.array.py(), ErrorKind::InvalidInput, message));
         }
         Ok(self)

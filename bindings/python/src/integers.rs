@@ -24,6 +24,9 @@ pub(crate) fn in_range(
     };
     Ok(match number {
         Some(number) => Ok(number),
+        None if most == usize::MAX => {
+            Err(format!("{name} is {}, must be from {least} to 2**{} - 1", shown(value)?, usize::BITS))
+        }
         None => Err(format!("{name} is {}, must be from {least} to {most}", shown(value)?)),
     })
 }

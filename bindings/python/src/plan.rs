@@ -199,6 +199,14 @@ impl PackedWeights {
         Ok(PyBytes::new(py, &bytes))
     }
 
+    /// For ``pickle`` and ``copy``: as ``to_bytes`` and ``from_bytes``.
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>, Py<PyArrayDescr>))> {
+        let (py, packed) = (slf.py(), slf.get());
+        Ok((slf.get_type().getattr("from_bytes")?, (packed.to_bytes(py)?, packed.dtype.clone_ref(py))))
+    }
+
     /// Bytes of memory that they take.
     #[getter]
     fn nbytes(&self) -> usize {
@@ -314,7 +322,7 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
 
     fn pack(&self, w: &Bound<'_, PyAny>, b: Option<&Bound<'_, PyAny>>) -> PyResult<Box<dyn AnyPacked>> {
         let (py, geometry) = (w.py(), self.geometry());
-        let name = |tensor| Name { op: geometry.op, tensor };
+        let name = |tensor| Name { op: geometry.op, tensor, is_out: false };
         let w = Tensor::<T>::new(name("W"), w)?.of_shape(&geometry.weight_shape())?.or_copied()?;
         let b = b.map(|b| {
             let b = Tensor::<T>::new(name("B"), b)?;
@@ -335,18 +343,19 @@ impl<T: Number> AnyPlan for convoke::Plan<T> {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, geometry) = (dtype.py(), self.geometry());
         let (op, output_shape) = (geometry.op, geometry.output_shape());
-        let tensor =
-            |tensor, value, shape: &[usize]| Tensor::<T>::new(Name { op, tensor }, value)?.of_shape(shape)?.in_order();
+        let tensor = |name, value, shape: &[usize]| Tensor::<T>::new(name, value)?.of_shape(shape)?.in_order();
+        let [x, residual, out] =
+            [("X", false), ("the residual", false), ("out", true)].map(|(tensor, is_out)| Name { op, tensor, is_out });
         let Some(packed) = packed.of::<T>() else {
             let (packed, needed) = (packed.dtype.bind(py), dtype_name(T::DTYPE));
             let message = format_args!("{op}: the weights were packed for dtype {packed}, the plan needs {needed}");
             return Err(refusal(py, ErrorKind::PackedMismatch, message));
         };
-        let x = tensor("X", arrays.x, &geometry.input_shape())?;
-        let residual = arrays.residual.map(|residual| tensor("the residual", residual, &output_shape)).transpose()?;
+        let x = tensor(x, arrays.x, &geometry.input_shape())?;
+        let residual = arrays.residual.map(|array| tensor(residual, array, &output_shape)).transpose()?;
         let y = match arrays.out {
-            Some(out) => tensor("out", out, &output_shape)?,
-            None => empty(Name { op, tensor: "out" }, &output_shape, dtype)?,
+            Some(array) => tensor(out, array, &output_shape)?,
+            None => empty(out, &output_shape, dtype)?,
         };
         y.apart_from(&x)?;
         let residual = residual.filter(|residual| !y.is_same_memory(residual));

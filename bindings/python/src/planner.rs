@@ -47,7 +47,7 @@ impl Planner {
             _ => return Err(unavailable(format_args!("accuracy {accuracy:?} is none of strict, standard, fast"))),
         });
         if let Some(isa) = isa {
-            let isa: Isa = isa.parse().map_err(|error| unavailable(format_args!("isa {isa:?} is {error}")))?;
+            let isa: Isa = isa.parse().map_err(|error| unavailable(format_args!("isa: {error}")))?;
             planner = planner.isa(isa);
         }
         if let Some(algorithm) = algorithm {
@@ -81,7 +81,8 @@ impl Planner {
         let opset = required(&named("opset"), opset)?;
         let x: Vec<i64> = required(&named("x_shape"), x_shape)?;
         let w: Vec<i64> = required(&named("w_shape"), w_shape)?;
-        let node = Node { op_type, opset, attributes: Attributes::read(op_type, attributes)?, x: &x, w: &w };
+        let attributes = Attributes::read(op_type, attributes, x.len().saturating_sub(2))?;
+        let node = Node { op_type, opset, attributes, x: &x, w: &w };
         match element_type(dtype)? {
             Some(DType::F32) => self.plan_as::<f32>(&node, dtype),
             Some(DType::F64) => self.plan_as::<f64>(&node, dtype),
@@ -152,12 +153,12 @@ enum Value {
 
 impl Attributes {
     /// Attributes from what `onnx.helper.get_attribute_value` returns, or from plain Python values.
-    /// Those that are ``None`` are absent.
-    fn read(op_type: &str, attributes: &Bound<'_, PyDict>) -> PyResult<Self> {
+    /// Those that are ``None`` are absent. An integer for a list stands for its entries on all axes.
+    fn read(op_type: &str, attributes: &Bound<'_, PyDict>, axes: usize) -> PyResult<Self> {
         let given = attributes.iter().filter(|(_, value)| !value.is_none());
         let read = |(name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
             let name: String = name.extract()?;
-            let value = Value::read(&format!("{op_type}: {name}"), &value)?;
+            let value = Value::read(&format!("{op_type}: {name}"), &value)?.on_axes(&name, axes);
             Ok((name, value))
         };
         given.map(read).collect::<PyResult<_>>().map(Self)
@@ -193,6 +194,17 @@ impl Value {
         Err(PyTypeError::new_err(format!(
             "{name} is of type {found}, must be a number, a string or a sequence of numbers"
         )))
+    }
+
+    /// The list that an integer means as this attribute, if it is one of lists.
+    fn on_axes(self, name: &str, axes: usize) -> Self {
+        match (self, name) {
+            (Self::Int(entry), "pads") => Self::Ints(vec![entry; 2 * axes]),
+            (Self::Int(entry), "strides" | "dilations" | "kernel_shape" | "output_padding" | "output_shape") => {
+                Self::Ints(vec![entry; axes])
+            }
+            (value, _) => value,
+        }
     }
 
     fn as_onnx(&self) -> Attribute<'_> {

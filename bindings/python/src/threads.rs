@@ -7,15 +7,12 @@ use std::mem;
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use convoke::{Element, ErrorKind, Executor, Plan, Threads, Workspace};
+use convoke::{Element, ErrorKind, Executor, Plan, Planner, Threads, Workspace};
 use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 use crate::errors::{exception, refusal};
 use crate::integers::in_range;
-
-/// Threads of a plan, at the most: each of them is started.
-const MOST_THREADS: usize = 1024;
 
 /// A pool, and the process that has its threads.
 struct Pool {
@@ -99,7 +96,7 @@ fn pool(threads: usize) -> Result<Arc<ThreadPool>, ThreadPoolBuildError> {
 
 /// A number of threads, checked before anything is planned for it.
 pub(crate) fn count(threads: &Bound<'_, PyAny>) -> PyResult<usize> {
-    match in_range("threads", threads, 1, MOST_THREADS)? {
+    match in_range("threads", threads, 1, Planner::MOST_THREADS)? {
         Ok(threads) => Ok(threads),
         Err(rule) => Err(refusal(threads.py(), ErrorKind::Threads, rule)),
     }

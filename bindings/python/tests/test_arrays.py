@@ -50,7 +50,7 @@ def test_a_run_refuses_other_layouts(layer, layout):
         plan.run(layout(x), packed)
     with pytest.raises(convoke.InvalidInputError, match="^Conv: the residual is not C-contiguous and aligned"):
         plan.run(x, packed, residual=layout(wanted))
-    with pytest.raises(convoke.InvalidInputError, match="^Conv: out is not C-contiguous and aligned"):
+    with pytest.raises(convoke.InvalidInputError, match=r"^Conv: out is not C-contiguous and aligned: a copy would lose the result: pass an array as numpy.empty\(shape, dtype\) makes it$"):
         plan.run(x, packed, out=layout(wanted))
 
 
@@ -182,6 +182,7 @@ def test_masked_arrays_are_refused(layer):
         lambda: convoke.conv(x, np.ma.masked_array(w)),
         lambda: plan.pack(w, np.ma.masked_array(b)),
         lambda: convoke.conv(x, w, residual=np.ma.masked_array(wanted)),
+        lambda: plan.run(x, packed, out=np.ma.masked_array(wanted)),
     ):
         with pytest.raises(convoke.InvalidTypeError, match="has a mask"):
             refused()
@@ -202,7 +203,7 @@ def test_nothing_is_converted(layer, dtype):
     other = np.ones_like(x).astype(dtype)
     with pytest.raises(convoke.InvalidTypeError, match="^Conv: X is of dtype .*, the plan is for float32"):
         plan.run(other, packed)
-    with pytest.raises(convoke.InvalidTypeError, match="^Conv: out is of dtype"):
+    with pytest.raises(convoke.InvalidTypeError, match=r"^Conv: out is of dtype .*, the plan is for float32: a copy would lose the result: pass an array as numpy.empty\(shape, dtype\) makes it$"):
         plan.run(x, packed, out=wanted.astype(dtype))
     with pytest.raises(convoke.InvalidTypeError, match="^Conv: W is of dtype"):
         convoke.conv(x, w.astype(dtype))

@@ -1,5 +1,9 @@
 """Bad input: the kind, and a message that names operator, axis, value and rule."""
 
+import inspect
+import pickle
+import traceback
+
 import convoke
 import numpy as np
 import pytest
@@ -41,7 +45,12 @@ CASES = [
     (lambda: PLANNER.conv(X.shape, W.shape, opset=0), convoke.UnsupportedOperatorError, "Conv: opset 0 does not exist"),
     (lambda: PLANNER.conv(X.shape, W.shape, "bfloat16", opset=21), convoke.InvalidTypeError, "Conv: element type bfloat16 needs opset 22"),
     (lambda: convoke.conv(X, W, strides=[1.5, 1]), convoke.UnsupportedOperatorError, 'Conv: attribute "strides" is of type FLOATS, must be INTS'),
-    (lambda: convoke.conv(X, W, strides=2), convoke.UnsupportedOperatorError, 'Conv: attribute "strides" is of type INT, must be INTS'),
+    (lambda: convoke.conv(X, W, strides=2.0), convoke.UnsupportedOperatorError, 'Conv: attribute "strides" is of type FLOAT, must be INTS'),
+    (lambda: convoke.conv(X, W, pads=-1), convoke.InvalidAttributeError, "Conv: spatial axis 0: pads is -1"),
+    (lambda: PLANNER.conv([], W.shape, strides=2), convoke.InvalidShapeError, "Conv: X must have at least 3 dimensions"),
+    (lambda: convoke.conv(W[:1, :, :2, :2], X), convoke.InvalidShapeError, "Conv: spatial axis 0: padded input 2 (2 + pads 0 + 0) is smaller than the effective kernel 6 (kernel 6, dilation 1); X and W fit if they are exchanged"),
+    (lambda: convoke.conv(X, W, activation=("clip", np.nan, 6)), convoke.InvalidAttributeError, "Conv: the activation Clip has a lower bound that is NaN"),
+    (lambda: convoke.conv(X, W, activation=("clip", 0, np.nan)), convoke.InvalidAttributeError, "Conv: the activation Clip has an upper bound that is NaN"),
     (lambda: convoke.conv(X, W, group="2"), convoke.UnsupportedOperatorError, 'Conv: attribute "group" is of type STRING, must be INT'),
     (lambda: PLANNER.conv([1, 4, 2**63, 6], W.shape), convoke.SizeOverflowError, "Conv: x_shape[2] is 9223372036854775808, must fit 64 bits"),
     (lambda: PLANNER.conv(X.shape, (4, -(2**64), 3, 3)), convoke.SizeOverflowError, "Conv: w_shape[1] is -18446744073709551616, must fit 64 bits"),
@@ -59,7 +68,7 @@ CASES = [
     (lambda: convoke.conv(X, W, threads=-1), convoke.ThreadsError, "threads is -1, must be from 1 to 1024"),
     (lambda: convoke.conv(X, W, threads=1025), convoke.ThreadsError, "threads is 1025, must be from 1 to 1024"),
     (lambda: convoke.Planner(threads=2**200), convoke.ThreadsError, "threads is 1606938044258990275541962092341162602522202993782792835301376, must be"),
-    (lambda: convoke.Planner(workspace_limit=-1), convoke.WorkspaceError, "workspace_limit is -1, must be from 0 to"),
+    (lambda: convoke.Planner(workspace_limit=-1), convoke.WorkspaceError, "workspace_limit is -1, must be from 0 to 2**64 - 1"),
     (lambda: convoke.Planner(workspace_limit=1 << 20000), convoke.WorkspaceError, "workspace_limit is an integer of 20001 bits, must be from 0 to"),
     (lambda: convoke.Planner(activation=("clip", 0, 10**400)), convoke.UnavailableError, "activation ('clip', 0, 1000"),
     (lambda: convoke.Planner(activation=("clip", None, 6)), convoke.UnavailableError, "activation ('clip', None, 6) is neither a name nor a name with"),
@@ -72,7 +81,7 @@ CASES = [
     (lambda: convoke.conv(X, W, activation=6), convoke.UnavailableError, "activation 6 is neither a name"),
     (lambda: convoke.conv(X, W, accuracy="exact"), convoke.UnavailableError, 'accuracy "exact" is none of strict'),
     (lambda: convoke.Planner(algorithm="magic"), convoke.UnavailableError, 'unknown algorithm "magic": expected one of winograd'),
-    (lambda: convoke.Planner(isa="mmx"), convoke.UnavailableError, 'isa "mmx" is not an ISA: expected one of portable'),
+    (lambda: convoke.Planner(isa="mmx"), convoke.UnavailableError, 'isa: "mmx" is not an ISA: expected one of portable'),
     (lambda: convoke.Planner(algorithm="upsample").conv(X.shape, W.shape), convoke.UnavailableError, "Conv: upsample cannot be used"),
     (lambda: convoke.Planner(algorithm="winograd", workspace_limit=64).conv([1, 64, 56, 56], [64, 64, 3, 3]), convoke.WorkspaceError, "Conv: needs"),
 ]
@@ -133,3 +142,25 @@ def test_an_error_leaves_out_untouched():
     assert (out == 7).all()
     # Nothing is left in use by the run that failed.
     assert plan.run(X, plan.pack(W), out=out) is out
+
+
+def test_an_integer_stands_for_a_list():
+    x, w = [1, 4, 9, 8], [4, 4, 3, 3]
+    for one, two in (
+        (PLANNER.conv(x, w, strides=2, pads=1, dilations=2, kernel_shape=3), PLANNER.conv(x, w, strides=[2, 2], pads=[1] * 4, dilations=[2, 2], kernel_shape=[3, 3])),
+        (PLANNER.conv_transpose(x, w, strides=2, output_padding=1), PLANNER.conv_transpose(x, w, strides=[2, 2], output_padding=[1, 1])),
+        (PLANNER.conv_transpose(x, w, strides=np.int64(2), output_shape=18), PLANNER.conv_transpose(x, w, strides=[2, 2], output_shape=[18, 18])),
+        (PLANNER.conv([1, 4, 9], [4, 4, 3], pads=1), PLANNER.conv([1, 4, 9], [4, 4, 3], pads=[1, 1])),
+    ):
+        assert one.explain() == two.explain()
+    assert np.array_equal(convoke.conv(X, W, strides=2, pads=1), convoke.conv(X, W, strides=[2, 2], pads=[1, 1, 1, 1]))
+
+
+def test_tracebacks_name_the_package():
+    with pytest.raises(convoke.Error) as caught:
+        convoke.conv(X, W, strides=[0, 1])
+    assert traceback.format_exception_only(caught.value)[0].startswith("convoke.InvalidAttributeError: ")
+    for value in map(convoke.__dict__.get, convoke.__all__):
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__module__ == "convoke", value
+    assert pickle.loads(pickle.dumps(convoke.ThreadsError("so many"))).args == ("so many",)

@@ -1,6 +1,8 @@
 """Plans, packed weights and planners."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 
@@ -130,6 +132,36 @@ def test_weights_are_saved_and_loaded(rng, tmp_path, dtype):
         assert not plan.accepts(loaded)
         again = planner.packed_for(loaded).conv(x.shape, w.shape, dtype, pads=[1] * 4)
         assert np.array_equal(again.run(x, loaded), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_are_pickled_and_copied(rng, dtype):
+    planner = convoke.Planner()
+    plan = planner.conv([1, 8, 9, 9], [8, 8, 3, 3], dtype)
+    x, w = (normal(rng, shape, plan.dtype) for shape in (plan.input_shape, plan.weight_shape))
+    packed = plan.pack(w)
+    for other in (*(pickle.loads(pickle.dumps(packed, protocol)) for protocol in range(2, 6)), copy.copy(packed), copy.deepcopy(packed)):
+        assert type(other) is convoke.PackedWeights and other is not packed
+        assert other.dtype == packed.dtype and other.to_bytes() == packed.to_bytes()
+        again = planner.packed_for(other).conv(x.shape, w.shape, dtype)
+        assert np.array_equal(again.run(x, other), plan.run(x, packed))
+    data = packed.to_bytes()
+    damaged = pickle.dumps(packed).replace(data[-64:], bytes(byte ^ 1 for byte in data[-64:]))
+    with pytest.raises(convoke.InvalidPackedError, match="^packed weights: "):
+        pickle.loads(damaged)
+
+
+def test_planners_have_a_text(rng):
+    assert repr(convoke.Planner()) == "convoke.Planner()"
+    planner = convoke.Planner(threads=4, activation=("clip", 0, 6), workspace_limit=1 << 20)
+    assert repr(planner) == "convoke.Planner(threads=4, activation=('clip', 0, 6), workspace_limit=1048576)"
+    packed = planner.conv([1, 8, 9, 9], [8, 8, 3, 3]).pack(normal(rng, [8, 8, 3, 3]))
+    assert repr(planner.packed_for(packed)) == f"{planner!r}.packed_for({packed!r})"
+
+
+def test_names_may_be_in_upper_case():
+    plan = convoke.Planner(isa="Portable", algorithm="NAIVE").conv([1, 1, 4], [1, 1, 3])
+    assert (plan.isa, plan.algorithm) == ("portable", "naive")
 
 
 def test_bytes_that_are_no_weights_are_refused(rng):

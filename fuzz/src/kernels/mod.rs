@@ -9,7 +9,8 @@ use std::sync::Once;
 
 use arbitrary::{Result, Unstructured};
 use convoke::{bf16, f16};
-use convoke_kernels::stream::{self, Activation, Storage};
+use convoke_kernels::activation::{Activation, activate_rows};
+use convoke_kernels::stream::{self, Storage};
 use convoke_kernels::{
     Ahead, ChannelKernel, Column, Dest, Epilogue, Isa, Real, Residual, RowOffsets, RowOffsetsRef, StoreMap,
     channel_kernels, spatial_kernels, two_row_kernels,
@@ -94,7 +95,9 @@ fn streams<T: Storage + Default>(u: &mut Unstructured<'_>, isa: Isa) -> Result<(
                 Activation::Sigmoid,
                 Activation::Tanh,
             ];
-            stream::activate(isa, *u.choose(&activations)?, &mut sums);
+            let (activation, size, ld) = (*u.choose(&activations)?, (len(u)?, near), len(u)?);
+            // SAFETY: the sums are initialised.
+            unsafe { activate_rows(isa, activation, &mut Dest::from_slice(&mut sums), size, ld) };
         }
     }
     Ok(())

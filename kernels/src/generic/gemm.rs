@@ -18,6 +18,7 @@
 )]
 
 use crate::Real;
+use crate::activation::ActivateArgs;
 use crate::simd::Simd;
 use crate::ukernel::{Ahead, ChannelArgs, ChannelStore, Column, Places, SpatialArgs, TileStore};
 
@@ -90,7 +91,16 @@ pub(crate) unsafe fn spatial<V: Simd, const MR: usize, const NRV: usize>(args: &
             };
             let store = &store.at_row(panel * MR);
             match store.places {
-                Places::Consecutive(offset) => store_plain::<V, MR, NRV>(&acc, store, offset),
+                Places::Consecutive(offset) => match store.activate {
+                    None => store_plain::<V, MR, NRV>(&acc, store, offset),
+                    Some((activate, activation)) => {
+                        store_tile::<V, MR, NRV>(&acc, args.tile);
+                        let (x, len) = (args.tile, NRV * V::LANES);
+                        let (y, ld, residual) = (store.y.add(offset), store.ldy, store.residual);
+                        let residual = if residual.is_null() { residual } else { residual.add(offset) };
+                        activate(&ActivateArgs { activation, rows: MR, len, x, x_row: len, residual, y, ld });
+                    }
+                },
                 // Pairs are never asked for with an odd number of rows.
                 Places::Pairs(places) if MR.is_multiple_of(2) => store_pairs::<V, MR, NRV>(&acc, store, places),
                 Places::Pairs(_) => {}

@@ -1,6 +1,7 @@
 //! The kernels, written once over [`Simd`](crate::simd::Simd) and instantiated by the lists of
 //! each ISA.
 
+pub(crate) mod activation;
 pub(crate) mod depthwise;
 pub(crate) mod gemm;
 pub(crate) mod grouped;
@@ -186,3 +187,18 @@ macro_rules! weave_kernel {
     };
 }
 pub(crate) use weave_kernel;
+
+/// Instantiates the activations of one ISA and element type.
+macro_rules! activation_kernel {
+    ($vector:ty, #[$attr:meta], $kernel:ident: $name:ident) => {
+        /// # Safety
+        /// As for the generic kernel, with this ISA.
+        #[$attr]
+        unsafe fn $name(args: &crate::activation::ActivateArgs<<$vector as crate::simd::Simd>::Elem>) {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { crate::generic::activation::activate::<$vector>(args) }
+        }
+        pub(crate) const $kernel: crate::activation::ActivateKernel<<$vector as crate::simd::Simd>::Elem> = $name;
+    };
+}
+pub(crate) use activation_kernel;

@@ -1,5 +1,6 @@
 //! The kernels for any target, by the vectors of the `wide` crate.
 
+pub(crate) mod activation;
 pub(crate) mod depthwise_f32;
 pub(crate) mod depthwise_f64;
 pub(crate) mod gemm_f32;

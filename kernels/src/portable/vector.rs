@@ -107,6 +107,22 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        Self(self.0 / b.0)
+    }
+
+    #[inline(always)]
+    unsafe fn or_if_negative(self, b: Self) -> Self {
+        let (x, b) = (self.0.to_array(), b.0.to_array());
+        Self(wide::f32x8::new(core::array::from_fn(|i| if x[i] < 0.0 { b[i] } else { x[i] })))
+    }
+
+    #[inline(always)]
+    unsafe fn low_bits_as_exponent(self) -> Self {
+        Self(wide::f32x8::new(self.0.to_array().map(|x| f32::from_bits(x.to_bits() << 23))))
+    }
+
+    #[inline(always)]
     unsafe fn is_finite(self) -> bool {
         self.0.to_array().iter().all(|x| x.is_finite())
     }
@@ -291,6 +307,22 @@ impl Simd for F64x4 {
     #[inline(always)]
     unsafe fn mul(self, b: Self) -> Self {
         Self(self.0 * b.0)
+    }
+
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        Self(self.0 / b.0)
+    }
+
+    #[inline(always)]
+    unsafe fn or_if_negative(self, b: Self) -> Self {
+        let (x, b) = (self.0.to_array(), b.0.to_array());
+        Self(wide::f64x4::new(core::array::from_fn(|i| if x[i] < 0.0 { b[i] } else { x[i] })))
+    }
+
+    #[inline(always)]
+    unsafe fn low_bits_as_exponent(self) -> Self {
+        Self(wide::f64x4::new(self.0.to_array().map(|x| f64::from_bits(x.to_bits() << 52))))
     }
 
     #[inline(always)]

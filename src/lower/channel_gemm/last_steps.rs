@@ -34,9 +34,10 @@ impl<A: Real> LastSteps<'_, A> {
         let ldy = sink.io.y.shape().positions;
         // The two rows of pixels of a kernel for two rows follow one another in Y.
         let stores = [Stores::row(at, kernel.mr()).times(bias.len(), ldy)];
-        if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
+        let stored = sink.direct(at, bias, stores, |mut y, epilogue| {
             kernel.finish(x, koff, w, ahead, tile, accumulate, &mut y, ldy, bias.len(), &epilogue);
-        } else {
+        });
+        if stored.is_none() {
             let (pixels, mut staged) = (kernel.mr(), [A::ZERO; STAGED_ELEMENTS]);
             let rows = &mut staged[..bias.len() * pixels];
             let (mut y, epilogue) = (Dest::from_slice(rows), sink.staging(bias));

@@ -79,9 +79,11 @@ impl<T: Element> Depthwise<T> {
         let mut layout = DepthwiseOutput { width, row: grid.tile_step() * width, plane: spatial };
         let sink = self.finish.sink(io);
         let stores = [Stores::row(at, strip).times(channels.len(), spatial)];
-        if let Some((y, epilogue)) = sink.direct(at, &io.bias[channels.clone()], stores) {
-            let mut into = RowsInto { y, layout, epilogue };
-            return self.rows_into(unit, io, source, channels, &mut into);
+        let stored = sink.direct(at, &io.bias[channels.clone()], stores, |y, epilogue| {
+            self.rows_into(unit, io, source, channels, &mut RowsInto { y, layout, epilogue });
+        });
+        if stored.is_some() {
+            return;
         }
         layout.plane = strip;
         let epilogue = sink.staging(&io.bias[channels.clone()]);
@@ -225,8 +227,10 @@ impl<T: Element> Depthwise<T> {
         }
         let (sink, strip) = (self.finish.sink(io), unit.extent * width);
         let stores = [Stores::row(at, strip).times(bias.len(), outputs * spatial)];
-        if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
+        let stored = sink.direct(at, bias, stores, |mut y, epilogue| {
             self.kernels.scatter(sums, &mut y, outputs * spatial, &epilogue);
+        });
+        if stored.is_some() {
             return;
         }
         let mut rows = Dest::from_slice(staged);

@@ -171,9 +171,10 @@ impl<T: Element> Grouped<T> {
                 };
             let sink = self.finish.sink(io);
             let stores = [Stores::row(at, to - from).times(panel.height, spatial)];
-            if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
+            let stored = sink.direct(at, bias, stores, |mut y, epilogue| {
                 runs.iter().for_each(|run| call(run, &mut y, spatial, &epilogue));
-            } else {
+            });
+            if stored.is_none() {
                 let epilogue = sink.staging(bias);
                 let mut y = Dest::from_slice(sums);
                 runs.iter().for_each(|run| call(run, &mut y, to - from, &epilogue));

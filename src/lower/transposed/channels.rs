@@ -34,9 +34,11 @@ impl<T: Element> Transposed<T> {
         let (mut count, mut row) = self.runs(here, &columns, 0, &mut runs);
         while count > 0 {
             let runs_here = &runs[..count];
-            if let Some((mut y, epilogue)) = sink.direct(channel.at, bias, channel.stores(runs_here, self.positions)) {
+            let stores = channel.stores(runs_here, self.positions);
+            let stored = sink.direct(channel.at, bias, stores, |mut y, epilogue| {
                 self.weave.sum(here.planes, strands, runs_here, &epilogue, &mut y);
-            } else {
+            });
+            if stored.is_none() {
                 for run in runs_here {
                     // A run may be a whole row of the slab, which is longer than `outputs`.
                     let most = outputs.len();

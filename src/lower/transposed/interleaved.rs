@@ -220,8 +220,11 @@ impl<T: Element> Transposed<T> {
         outputs: &mut [T::Acc],
     ) {
         let bias = &sink.io.bias[panel.channel..panel.channel + panel.height];
-        if let Some((mut y, epilogue)) = sink.direct(panel.at, bias, panel.stores(runs, self.positions)) {
-            return self.weave.run(strands, runs, &epilogue, &mut y, self.positions);
+        let stored = sink.direct(panel.at, bias, panel.stores(runs, self.positions), |mut y, epilogue| {
+            self.weave.run(strands, runs, &epilogue, &mut y, self.positions);
+        });
+        if stored.is_some() {
+            return;
         }
         // The runs of a channel are staged one behind the other.
         let (mut staged, mut len) = ([Run::default(); STRIP_RUNS], 0);

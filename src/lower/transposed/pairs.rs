@@ -79,13 +79,14 @@ impl<T: Element> Transposed<T> {
             let run = 2 * self.tiles.lanes;
             let stores = strip.places.iter().take(strip.vectors.len());
             let stores = stores.map(|place| Stores::row(at + place, run).times(height, self.positions));
-            let mut y = pairs.sink.dest(at, stores).expect("a type that kernels store");
+            let mut y = pairs.sink.dest(at, stores.clone()).expect("a type that kernels store");
             if pairs.mode.is_fetched {
                 self.weave.fetch(&strip.runs[..strip.count], height, &y, self.positions);
             }
             let kernel = kernels.of_height(height * pass.phases);
             let ldy = self.positions;
             kernel.finish_pairs(weights_of(p), b, koff, ahead, tile, false, &mut y, ldy, &strip.places, &epilogue);
+            pairs.sink.activate_stored(stores);
         }
     }
 }

@@ -96,7 +96,7 @@ pub(super) struct PhasePanel {
 
 impl PhasePanel {
     /// What is stored of some runs of each of its channels, which have `positions` outputs each.
-    pub(super) fn stores(&self, runs: &[Run], positions: usize) -> impl Iterator<Item = Stores> {
+    pub(super) fn stores(&self, runs: &[Run], positions: usize) -> impl Iterator<Item = Stores> + Clone {
         runs.iter().map(move |run| Stores::row(self.at + run.at, run.len).times(self.height, positions))
     }
 }

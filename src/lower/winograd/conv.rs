@@ -67,7 +67,9 @@ pub(super) fn view(geometry: &Geometry) -> Result<WinogradView, String> {
 pub(super) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     let is_large = geometry.output_len() * size_of::<T>() >= request.machine.near_y_bytes();
-    let stores = if is_large { PixelStores::RowsPastCache } else { PixelStores::Rows };
+    // Other activations than clamps read what was stored.
+    let is_left = is_large && Finish::new(request).is_clamp();
+    let stores = if is_left { PixelStores::RowsPastCache } else { PixelStores::Rows };
     let view = WinogradView { stores, ..view(geometry)? };
     offer_view(request, view, most_bytes, |scheme, tiles| {
         let steps = geometry.in_channels_per_group().checked_mul(geometry.kernel_volume())?;
@@ -173,9 +175,11 @@ impl<T: Element> WinogradOperator<T> for WinogradConv<T> {
         let sink = self.finish.sink(io);
         let stores = [Stores::row(at, strip.width).times(count, pixels.channel_step).times(strip.height, row_step)];
         if sub.along.step == 1
-            && let Some((mut dest, epilogue)) = sink.direct_at_first(at, bias, stores)
+            && let Some(is_good) = sink.direct_at_first(at, bias, stores, |mut y, epilogue| {
+                core.blocking.scheme.kernel.output(&strip.products, &pixels, &mut y, &epilogue, &mut *scratch.marks)
+            })
         {
-            return core.blocking.scheme.kernel.output(&strip.products, &pixels, &mut dest, &epilogue, scratch.marks);
+            return is_good;
         }
         let is_good = core.store_rows(strip, &sink.staging(bias), &mut *scratch.rows, scratch.marks);
         let pitch = core.row_at(0, 1);

@@ -10,7 +10,7 @@ use super::view::{AxisRoles, MOST_STEPS, WinogradView, phases};
 use crate::Axis;
 
 /// The most values of a tile that `Accuracy::Standard` allows, whose bound covers those of 6x8. Tiles
-/// of 8x8 values err about three times as much.
+/// of 8x8 values err two to four times as much.
 pub(super) const STANDARD_VALUES: usize = 48;
 
 /// How the taps of one axis are cut into filters. A tile has m outputs, and filter i takes the taps

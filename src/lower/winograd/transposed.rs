@@ -298,8 +298,10 @@ impl<T: Element> WinogradTransposed<T> {
                 let at = self.row_of_y(strip.sub.image, channel, (slice, row));
                 let bias = &io.bias[channel..channel + channels.len()];
                 let stores = [Stores::row(at + begin, run[0].len).times(bias.len(), self.geometry.output_spatial())];
-                if let Some((mut y, epilogue)) = sink.direct(at, bias, stores) {
+                let stored = sink.direct(at, bias, stores, |mut y, epilogue| {
                     self.weave.run(&strands, &run, &epilogue, &mut y, self.geometry.output_spatial());
+                });
+                if stored.is_some() {
                     continue;
                 }
                 let (len, staged) = (run[0].len, [Run { at: 0, ..run[0] }]);

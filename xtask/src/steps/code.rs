@@ -25,12 +25,13 @@ pub(super) fn toolchain(cx: &Context) -> Result<()> {
     for (component, command) in
         [("rustfmt", cmd!(sh, "cargo fmt --version")), ("clippy", cmd!(sh, "cargo clippy --version"))]
     {
-        if !succeeds(command) {
-            cx.network(&cmd!(sh, "rustup component add {component}"));
-        }
+        ensure!(
+            succeeds(command) || cx.network(&cmd!(sh, "rustup component add {component}")),
+            "{component} cannot be had"
+        );
     }
     // The workspace's crates, so that the steps that build them do not wait.
-    cx.network(&cmd!(sh, "cargo fetch --locked"));
+    ensure!(cx.network(&cmd!(sh, "cargo fetch --locked")), "the workspace's crates cannot be had");
     Ok(())
 }
 
@@ -249,12 +250,16 @@ pub(super) fn msrv(cx: &Context) -> Result<()> {
     let sh = &cx.sh;
     let version = value_of(&sh.read_file("Cargo.toml")?, "rust-version")?;
     let installed = cmd!(sh, "rustup toolchain list").quiet().read().unwrap_or_default();
-    let has = installed.lines().any(|line| line.starts_with(&version))
-        || cx.network(&cmd!(sh, "rustup toolchain install {version} --profile minimal"));
-    if !cx.or_skip(has, &format!("Rust {version} cannot be had")) {
+    // As 1.89 or 1.89.0, without the target behind it.
+    let found = installed.lines().filter_map(|line| line.split('-').next()).find(|name| name.starts_with(&version));
+    if !cx.or_skip(
+        found.is_some() || cx.network(&cmd!(sh, "rustup toolchain install {version} --profile minimal")),
+        &format!("Rust {version} cannot be had"),
+    ) {
         return Ok(());
     }
-    Ok(cmd!(sh, "cargo +{version} check --locked --workspace").run()?)
+    let toolchain = format!("+{}", found.unwrap_or(&version));
+    Ok(cmd!(sh, "cargo {toolchain} check --locked --workspace").run()?)
 }
 
 /// The text behind `key = "` in a manifest.

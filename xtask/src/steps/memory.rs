@@ -5,14 +5,18 @@ use xshell::cmd;
 
 use crate::context::Context;
 
-/// Tiny layers, interpreted.
+/// Tiny layers, and the unit tests of jobs, interpreted.
 pub(super) fn miri(cx: &Context) -> Result<()> {
     let sh = &cx.sh;
     if !cx.has_nightly(&["miri"]) {
         return Ok(());
     }
     let features = ["--no-default-features", "--features", "std,save"];
-    Ok(cmd!(sh, "cargo +nightly miri test --locked -p convoke --test suite {features...} -- tiny::").run()?)
+    cmd!(sh, "cargo +nightly miri test --locked -p convoke --test suite {features...} -- tiny::").run()?;
+    // A test leaks memory on purpose.
+    Ok(cmd!(sh, "cargo +nightly miri test --locked -p convoke --lib {features...} -- exec::job")
+        .env("MIRIFLAGS", "-Zmiri-ignore-leaks")
+        .run()?)
 }
 
 /// With AddressSanitizer, from the inputs of fuzz/corpus, over the kernels of the portable tier.

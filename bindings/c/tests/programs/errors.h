@@ -108,9 +108,9 @@ static inline void check_option_errors(void)
     o.struct_size = sizeof o - 1;
     check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "convoke_plan_options: struct_size");
     o = default_options(), o.isa = "sse2";
-    check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "isa \"sse2\"");
-    o = default_options(), o.max_isa = "AVX2";
-    check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "max_isa \"AVX2\"");
+    check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "isa: \"sse2\" is not an ISA");
+    o = default_options(), o.max_isa = "AVX3";
+    check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "max_isa: \"AVX3\" is not an ISA");
     o = default_options(), o.isa = o.max_isa = "portable";
     check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "both isa and max_isa are set");
     o = default_options(), o.isa = "\xff";
@@ -123,6 +123,14 @@ static inline void check_option_errors(void)
     check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "unknown algorithm \"fft\"");
     o = default_options(), o.algorithm = "pointwise";
     check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "pointwise cannot be used");
+    o = default_options(), o.threads = 1025;
+    check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "Conv: a plan for 1025 threads; there must be at least 1 and at most 1024");
+    o = default_options(), o.threads = SIZE_MAX;
+    check_option(f.op, o, CONVOKE_STATUS_UNAVAILABLE, "at most 1024");
+    o = default_options(), o.activation = CONVOKE_ACTIVATION_CLIP, o.clip_min = NAN;
+    check_option(f.op, o, CONVOKE_STATUS_INVALID_ATTRIBUTE, "Conv: the activation Clip has a lower bound that is NaN");
+    o = default_options(), o.activation = CONVOKE_ACTIVATION_CLIP, o.clip_max = NAN;
+    check_option(f.op, o, CONVOKE_STATUS_INVALID_ATTRIBUTE, "Conv: the activation Clip has an upper bound that is NaN");
     o = default_options(), o.accuracy = 3;
     check_option(f.op, o, CONVOKE_STATUS_INVALID_ARGUMENT, "accuracy: 3 is not a convoke_accuracy");
     o = default_options(), o.activation = 8;
@@ -274,7 +282,7 @@ static inline void check_packed_errors(void)
     FAILS(CONVOKE_STATUS_INVALID_POINTER, "plan is NULL", convoke_plan_accepts(NULL, f.packed, &last_error));
     convoke_plan_destroy(doubles);
     convoke_plan_options options = default_options();
-    options.isa = "portable";
+    options.isa = "Portable";
     fixture portable = fixture_of(&LAYERS[0], &options);
     if (strcmp(info_of(f.plan).isa, "portable"))
         FAILS(CONVOKE_STATUS_PACKED_MISMATCH, "for the ISA portable",

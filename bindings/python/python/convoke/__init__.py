@@ -59,3 +59,8 @@ __all__ = [
     "conv",
     "conv_transpose",
 ]
+
+# What errors, tracebacks and documentation call them, whatever file they are in.
+for _public in (Error, *Error.__subclasses__(), Planner, conv, conv_transpose):
+    _public.__module__ = __name__
+del _public

@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -79,6 +79,7 @@ class PackedWeights:
     @staticmethod
     def from_shared(data: NDArray[np.uint8], dtype: DTypeLike) -> PackedWeights: ...
     def to_bytes(self) -> bytes: ...
+    def __reduce__(self) -> tuple[Callable[[bytes, DTypeLike], PackedWeights], tuple[bytes, np.dtype[Any]]]: ...
     @property
     def nbytes(self) -> int: ...
     @property

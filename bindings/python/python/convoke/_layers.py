@@ -28,6 +28,9 @@ times as much. The documentation of the crate's ``Accuracy`` has the bounds."""
 AutoPad = Literal["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]
 """How the padding is chosen, as ONNX defines it."""
 
+PerAxis = Union[int, Sequence[int]]
+"""A list of one integer for each spatial axis (``pads``: two), or one integer for all of them."""
+
 
 class Planner:
     """Chooses how layers are computed.
@@ -50,10 +53,11 @@ class Planner:
         Args:
             threads: The number of threads that runs use. Threads are started when they are needed first, and plans
                 for the same number share them.
-            activation: What follows bias and residual.
+            activation: What follows bias and residual. A bound of ``clip`` may be infinite, and must not be NaN.
             accuracy: How much rounding error may be traded for speed.
             algorithm: The only algorithm that is allowed, by its name in ``Plan.explain``.
-            isa: The instruction set: ``avx512``, ``avx2``, ``neon`` or ``portable``.
+            isa: The instruction set: ``avx512``, ``avx2``, ``neon`` or ``portable``. This name and that of the
+                algorithm may be in upper case, too.
             workspace_limit: Bytes of scratch memory of a run, at the most.
 
         Raises:
@@ -62,6 +66,19 @@ class Planner:
         """
         kind = _kind(activation)
         self._planner = _convoke.Planner(threads, kind, accuracy, algorithm, isa, workspace_limit)
+        given = {
+            "threads": (threads, 1),
+            "activation": (activation, None),
+            "accuracy": (accuracy, "standard"),
+            "algorithm": (algorithm, None),
+            "isa": (isa, None),
+            "workspace_limit": (workspace_limit, None),
+        }
+        changed = ", ".join(f"{name}={value!r}" for name, (value, default) in given.items() if value != default)
+        self._text = f"convoke.Planner({changed})"
+
+    def __repr__(self) -> str:
+        return self._text
 
     def conv(
         self,
@@ -69,12 +86,12 @@ class Planner:
         w_shape: Sequence[int],
         dtype: DTypeLike = np.float32,
         *,
-        strides: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        dilations: Sequence[int] | None = None,
+        strides: PerAxis | None = None,
+        pads: PerAxis | None = None,
+        dilations: PerAxis | None = None,
         group: int = 1,
         auto_pad: AutoPad | bytes = "NOTSET",
-        kernel_shape: Sequence[int] | None = None,
+        kernel_shape: PerAxis | None = None,
         opset: int = 22,
     ) -> Plan:
         """A plan of Conv on arrays of one shape.
@@ -83,7 +100,8 @@ class Planner:
             x_shape: ``(N, C, D1, D2, ...)``, with one or more spatial axes.
             w_shape: ``(M, C / group, k1, k2, ...)``.
             dtype: float32, float64, float16 or ml_dtypes.bfloat16.
-            strides: One for each spatial axis; 1 if absent.
+            strides: One for each spatial axis, or one integer for all of them, as ``2`` for ``[2, 2]``; 1 if absent.
+                So are the other lists.
             pads: The beginnings of all spatial axes, then the ends of all; 0 if absent.
             dilations: One for each spatial axis; 1 if absent.
             group: The number of groups of channels.
@@ -110,14 +128,14 @@ class Planner:
         w_shape: Sequence[int],
         dtype: DTypeLike = np.float32,
         *,
-        strides: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        dilations: Sequence[int] | None = None,
+        strides: PerAxis | None = None,
+        pads: PerAxis | None = None,
+        dilations: PerAxis | None = None,
         group: int = 1,
         auto_pad: AutoPad | bytes = "NOTSET",
-        kernel_shape: Sequence[int] | None = None,
-        output_padding: Sequence[int] | None = None,
-        output_shape: Sequence[int] | None = None,
+        kernel_shape: PerAxis | None = None,
+        output_padding: PerAxis | None = None,
+        output_shape: PerAxis | None = None,
         opset: int = 22,
     ) -> Plan:
         """A plan of ConvTranspose on arrays of one shape. What is not said here is as for ``conv``.
@@ -151,6 +169,7 @@ class Planner:
         """
         planner = Planner.__new__(Planner)
         planner._planner = self._planner.packed_for(packed)
+        planner._text = f"{self._text}.packed_for({packed!r})"
         return planner
 
 
@@ -159,12 +178,12 @@ def conv(
     w: NDArray[Any],
     b: NDArray[Any] | None = None,
     *,
-    strides: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
+    strides: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    dilations: PerAxis | None = None,
     group: int = 1,
     auto_pad: AutoPad | bytes = "NOTSET",
-    kernel_shape: Sequence[int] | None = None,
+    kernel_shape: PerAxis | None = None,
     activation: Activation | None = None,
     residual: NDArray[Any] | None = None,
     threads: int = 1,
@@ -212,14 +231,14 @@ def conv_transpose(
     w: NDArray[Any],
     b: NDArray[Any] | None = None,
     *,
-    strides: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
+    strides: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    dilations: PerAxis | None = None,
     group: int = 1,
     auto_pad: AutoPad | bytes = "NOTSET",
-    kernel_shape: Sequence[int] | None = None,
-    output_padding: Sequence[int] | None = None,
-    output_shape: Sequence[int] | None = None,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: PerAxis | None = None,
     activation: Activation | None = None,
     residual: NDArray[Any] | None = None,
     threads: int = 1,

@@ -1,5 +1,6 @@
 //! The kernels for NEON, the Advanced SIMD of AArch64.
 
+pub(crate) mod activation;
 pub(crate) mod convert;
 pub(crate) mod depthwise_f32;
 pub(crate) mod depthwise_f64;

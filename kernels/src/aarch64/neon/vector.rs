@@ -234,6 +234,24 @@ impl Simd for F32x4 {
     }
 
     #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vdivq_f32(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn or_if_negative(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vbslq_f32(vcltzq_f32(self.0), b.0, self.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn low_bits_as_exponent(self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vreinterpretq_f32_u32(vshlq_n_u32::<23>(vreinterpretq_u32_f32(self.0)))) }
+    }
+
+    #[inline(always)]
     unsafe fn is_finite(self) -> bool {
         // x - x is 0, or NaN where x is NaN or infinite.
         // SAFETY: the caller runs where the ISA is.
@@ -521,6 +539,27 @@ impl Simd for F64x4 {
     unsafe fn mul(self, b: Self) -> Self {
         // SAFETY: the caller runs where the ISA is.
         unsafe { Self(vmulq_f64(self.0, b.0), vmulq_f64(self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vdivq_f64(self.0, b.0), vdivq_f64(self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn or_if_negative(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(vbslq_f64(vcltzq_f64(self.0), b.0, self.0), vbslq_f64(vcltzq_f64(self.1), b.1, self.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn low_bits_as_exponent(self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            let shift = |x| vreinterpretq_f64_u64(vshlq_n_u64::<52>(vreinterpretq_u64_f64(x)));
+            Self(shift(self.0), shift(self.1))
+        }
     }
 
     #[inline(always)]

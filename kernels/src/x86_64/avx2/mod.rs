@@ -1,6 +1,8 @@
 //! The kernels for AVX2 and FMA.
 
 #[cfg(feature = "avx2")]
+pub(crate) mod activation;
+#[cfg(feature = "avx2")]
 pub(crate) mod depthwise_f32;
 #[cfg(feature = "avx2")]
 pub(crate) mod depthwise_f64;

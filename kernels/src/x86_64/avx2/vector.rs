@@ -198,6 +198,24 @@ impl Simd for F32x8 {
     }
 
     #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_div_ps(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn or_if_negative(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_blendv_ps(self.0, b.0, _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, _mm256_setzero_ps()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn low_bits_as_exponent(self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(self.0)))) }
+    }
+
+    #[inline(always)]
     unsafe fn is_finite(self) -> bool {
         // x - x is 0, or NaN where x is NaN or infinite.
         // SAFETY: the caller runs where the ISA is.
@@ -419,6 +437,24 @@ impl Simd for F64x4 {
     unsafe fn mul(self, b: Self) -> Self {
         // SAFETY: the caller runs where the ISA is.
         unsafe { Self(_mm256_mul_pd(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_div_pd(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn or_if_negative(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_blendv_pd(self.0, b.0, _mm256_cmp_pd::<_CMP_LT_OQ>(self.0, _mm256_setzero_pd()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn low_bits_as_exponent(self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm256_castsi256_pd(_mm256_slli_epi64::<52>(_mm256_castpd_si256(self.0)))) }
     }
 
     #[inline(always)]

@@ -1,5 +1,6 @@
 //! The kernels for AVX-512 F, VL, BW, CD and DQ.
 
+pub(crate) mod activation;
 pub(crate) mod convert;
 pub(crate) mod depthwise_f32;
 pub(crate) mod depthwise_f64;

@@ -135,6 +135,26 @@ impl Simd for F32x16 {
     }
 
     #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_div_ps(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn or_if_negative(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            Self(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, _mm512_setzero_ps()), self.0, b.0))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn low_bits_as_exponent(self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(self.0)))) }
+    }
+
+    #[inline(always)]
     unsafe fn is_finite(self) -> bool {
         // x - x is 0, or NaN where x is NaN or infinite.
         // SAFETY: the caller runs where the ISA is.
@@ -431,6 +451,26 @@ impl Simd for F64x8 {
     unsafe fn mul(self, b: Self) -> Self {
         // SAFETY: the caller runs where the ISA is.
         unsafe { Self(_mm512_mul_pd(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_div_pd(self.0, b.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn or_if_negative(self, b: Self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe {
+            Self(_mm512_mask_blend_pd(_mm512_cmp_pd_mask::<_CMP_LT_OQ>(self.0, _mm512_setzero_pd()), self.0, b.0))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn low_bits_as_exponent(self) -> Self {
+        // SAFETY: the caller runs where the ISA is.
+        unsafe { Self(_mm512_castsi512_pd(_mm512_slli_epi64::<52>(_mm512_castpd_si512(self.0)))) }
     }
 
     #[inline(always)]

@@ -1,0 +1,110 @@
+//! Activations: what a caller chooses, raw arguments, and safe calls.
+
+use crate::table::activate_kernel;
+use crate::{Dest, Isa, Real};
+
+/// The activation at the end of the epilogue, as kernels compute it: in the computing type, with
+/// one clamp for all activations that are clamps. NaN stays NaN in all of them.
+///
+/// `convoke::Activation` is what a caller of that crate chooses. It is turned into this type when
+/// a layer is planned.
+///
+/// Errors are counted in units of round-off of the result. A subnormal `1 / (1 + e^-x)` has an error
+/// of one unit in the last place instead, which [`Silu`](Self::Silu) multiplies by x.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Activation<T> {
+    /// `min(max(x, lo), hi)`. It is the identity if the bounds are infinite.
+    Clamp(T, T),
+    /// `x` where it is not negative, and `alpha * x` where it is.
+    LeakyRelu(T),
+    /// `x * min(max(x / 6 + 1/2, 0), 1)`.
+    HardSwish,
+    /// `x / (1 + e^-x)`, within 7 units of round-off.
+    Silu,
+    /// `1 / (1 + e^-x)`, within 5 units of round-off.
+    Sigmoid,
+    /// The hyperbolic tangent, within 7 units of round-off.
+    Tanh,
+}
+
+impl<T: Real> Activation<T> {
+    /// No activation.
+    pub const IDENTITY: Self = Self::Clamp(T::NEG_INFINITY, T::INFINITY);
+
+    /// The same in f64.
+    #[must_use]
+    pub fn to_f64(self) -> Activation<f64> {
+        match self {
+            Self::Clamp(lo, hi) => Activation::Clamp(lo.to_f64(), hi.to_f64()),
+            Self::LeakyRelu(alpha) => Activation::LeakyRelu(alpha.to_f64()),
+            Self::HardSwish => Activation::HardSwish,
+            Self::Silu => Activation::Silu,
+            Self::Sigmoid => Activation::Sigmoid,
+            Self::Tanh => Activation::Tanh,
+        }
+    }
+
+    /// Applies the activation to one value.
+    #[must_use]
+    pub fn apply(self, x: T) -> T {
+        let mut value = [x];
+        activate(Isa::Portable, self, &mut value);
+        value[0]
+    }
+}
+
+/// Raw arguments of the kernel.
+///
+/// Memory: for each row i < `rows`, `x + i * x_row` is readable and `y + i * ld` writable for `len`
+/// elements. Unless `residual` is null, `residual + i * ld` is readable for as many. Rows of Y do not
+/// overlap. X and the residual may be Y: each element is read before it is written.
+pub(crate) struct ActivateArgs<T> {
+    pub(crate) activation: Activation<T>,
+    pub(crate) rows: usize,
+    pub(crate) len: usize,
+    pub(crate) x: *const T,
+    pub(crate) x_row: usize,
+    pub(crate) residual: *const T,
+    pub(crate) y: *mut T,
+    pub(crate) ld: usize,
+}
+
+/// The kernel of an ISA and type.
+pub(crate) type ActivateKernel<T> = unsafe fn(&ActivateArgs<T>);
+
+/// `values[i] = activation(values[i])`.
+pub fn activate<T: Real>(isa: Isa, activation: Activation<T>, values: &mut [T]) {
+    let len = values.len();
+    // SAFETY: the values of a slice are initialised.
+    unsafe { activate_rows(isa, activation, &mut Dest::from_slice(values), (1, len), 0) };
+}
+
+/// Does the same as [`activate`] for `rows` rows of `len` elements of a destination, which begin
+/// `ld` elements apart. It is called after a kernel has stored them, while they are in the L1 cache.
+///
+/// # Safety
+/// Memory: the elements of the rows are initialised, and the holder of the destination may write
+/// them.
+///
+/// # Panics
+/// If the destination ends before the last row does, or a row is longer than its distance to the
+/// next one.
+#[inline]
+pub unsafe fn activate_rows<T: Real>(
+    isa: Isa,
+    activation: Activation<T>,
+    dest: &mut Dest<'_, T>,
+    (rows, len): (usize, usize),
+    ld: usize,
+) {
+    let Some(last) = rows.checked_sub(1) else { return };
+    assert!(last == 0 || len <= ld, "rows overlap");
+    assert!(last.saturating_mul(ld).saturating_add(len) <= dest.len(), "a row ends beyond the destination");
+    // Rows without a gap are one.
+    let (rows, len) = if len == ld { (1, rows * len) } else { (rows, len) };
+    let (y, residual) = (dest.as_mut_ptr(), core::ptr::null());
+    let args = ActivateArgs { activation, rows, len, x: y, x_row: ld, residual, y, ld };
+    // SAFETY: the assertions cover the memory that ActivateArgs asks for, the caller promises that it
+    // is initialised, and Dest grants the writes. The kernel is one that the CPU can run.
+    unsafe { activate_kernel(isa)(&args) };
+}
