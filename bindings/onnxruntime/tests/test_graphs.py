@@ -33,6 +33,8 @@ WINOGRAD_TERMS = 300
 REACH = 15
 # What onnxruntime computes of double: the other operators would make it refuse the model.
 FLOAT_ONLY = {"HardSigmoid", "LeakyRelu", "PRelu", "LRN", "Max", "Div"}
+# It makes NaN of infinity in PRelu, and does not check what ConvTranspose reads.
+IS_OLD = onnxruntime.__version__.startswith("1.24.")
 DAMAGES = ("channels", "bias", "group", "kernel")
 
 
@@ -151,6 +153,7 @@ class Graph:
                 return attributes | ({"dilations": dilations} if is_dilated else {}), sizes
 
     def Conv(self, x, is_transposed=False):
+        damage = None if is_transposed and IS_OLD else self.damage
         attributes, sizes = self.window(x)
         if not is_transposed and self.chance(0.4):
             # Of X's shape, so that there is something to add.
@@ -165,13 +168,13 @@ class Graph:
             sizes = [size - attributes["pads"].reshape(2, -1).sum(0) for size in grown]
         shape = [channels, m // group, *kernel] if is_transposed else [m, channels // group, *kernel]
         terms = channels // group * math.prod(kernel)
-        shape[0 if is_transposed else 1] += self.damage == "channels"
-        shape[-1] += 30 * (self.damage == "kernel")
+        shape[0 if is_transposed else 1] += damage == "channels"
+        shape[-1] += 30 * (damage == "kernel")
         others = [self.constant(self.normal(shape, terms**-0.5))]
         if self.chance(0.6):
-            others.append(self.constant(self.normal(m + (self.damage == "bias"))))
+            others.append(self.constant(self.normal(m + (damage == "bias"))))
         shapes = [(x_shape[0], m, *size) for x_shape, size in zip(x.shapes, sizes)]
-        attributes |= {"kernel_shape": shape[2:], "group": group + (self.damage == "group")}
+        attributes |= {"kernel_shape": shape[2:], "group": group + (damage == "group")}
         return self.node("ConvTranspose" if is_transposed else "Conv", [x], shapes, terms + 2, others, **attributes)
 
     def ConvTranspose(self, x):
@@ -218,6 +221,8 @@ class Graph:
     LeakyRelu = lambda self, x: self.activation("LeakyRelu", x, alpha=self.pick([0.01, 0.3, 1.0]))
 
     def PRelu(self, x):
+        if IS_OLD and self.odd is not None:
+            return self.Relu(x)
         slopes = self.constant(self.rng.uniform(0, 1, self.pick([[1], [x.shapes[0][1], *[1] * self.rank]])))
         self.constants[f"|{slopes}|"] = np.maximum(self.constants[f"|{slopes}|"], 1)
         self.same("PRelu", x, 1, [slopes])
