@@ -1,18 +1,22 @@
-//! Which nodes become one layer: a Conv or ConvTranspose, with a Pad in front of it, and
+//! Which nodes become one layer: a Conv, FusedConv or ConvTranspose, with a Pad in front of it, and
 //! normalisation, addition and activation behind it. A BatchNormalization that no convolution takes is
 //! a layer too: a depthwise convolution with one tap.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use convoke::{Activation, DType, Operator, bf16, f16};
+use convoke::{Activation, DType, Operator};
 
+use crate::activation::{self, Function, NO_SUCH, of_identity};
 use crate::api::Result;
 use crate::graph::{AttributeValue, Attributes, Node, TensorType, Value};
 use crate::weights::{Affine, Constants, OutputChannels, Scalar, can_fold};
 
+/// A convolution with an added tensor and an activation, in models that onnxruntime has optimised.
+const FUSED: &str = "com.microsoft.FusedConv";
+
 /// What a node is in a layer, or why it is none of its nodes.
-type Reasoned<V> = std::result::Result<V, String>;
+pub(crate) type Reasoned<V> = std::result::Result<V, String>;
 
 /// A layer and the nodes that it replaces.
 pub(crate) struct Fusion<'g> {
@@ -188,6 +192,36 @@ impl<'g> Fusion<'g> {
         Ok(if can_fold { Ok(()) } else { Err(reason.into()) })
     }
 
+    /// Makes a convolution of a fused one: the tensor Z, which that adds, becomes the residual. Returns what
+    /// the node computes of the sum, which is the sum itself for any other node.
+    fn unfuse(&mut self) -> Result<Reasoned<Function>> {
+        if self.op != FUSED {
+            return Ok(Ok(Function::identity()));
+        }
+        self.op = "Conv".into();
+        // A version of Conv. Later ones differ only in their types.
+        self.since = 11;
+        if let Some(z) = self.node.input(3)? {
+            match added_to(self.node.output()?, z)? {
+                Ok(z) => self.residual = Some(z),
+                Err(reason) => return Ok(Err(reason)),
+            }
+        }
+        let name = self.attributes.string("activation").filter(|name| !name.is_empty()).unwrap_or("Identity");
+        let numbers = match self.attributes.get("activation_params") {
+            Some(AttributeValue::Floats(numbers)) => numbers,
+            _ => &Vec::new(),
+        };
+        let function = Function::of(name, &of_identity(numbers));
+        let activation = function.as_ref().and_then(|function| function.activation(self.dtype));
+        let (Some(function), Some(activation)) = (function, activation) else {
+            return Ok(Err(format!("its activation is {name}: {NO_SUCH}")));
+        };
+        self.activation = activation;
+        self.attributes.remove(&["activation", "activation_params"]);
+        Ok(Ok(function))
+    }
+
     fn leave(&mut self, node: Node<'g>, reason: impl Into<String>) {
         let reason = reason.into();
         match self.apart.iter_mut().find(|(known, _)| *known == node) {
@@ -273,7 +307,7 @@ impl<'g> Finder<'g> {
     /// convolution, or one that is taken.
     pub(crate) fn layer(&self, node: Node<'g>) -> Result<Option<std::result::Result<Fusion<'g>, String>>> {
         let op = node.op()?;
-        if !matches!(&*op, "Conv" | "ConvTranspose") || self.is_taken(node) {
+        if !matches!(&*op, "Conv" | "ConvTranspose" | FUSED) || self.is_taken(node) {
             return Ok(None);
         }
         let (Some(x), Some(w)) = (node.input(0)?, node.input(1)?) else {
@@ -301,8 +335,12 @@ impl<'g> Finder<'g> {
             dtype,
             apart: Vec::new(),
         };
+        let start = match layer.unfuse()? {
+            Ok(start) => start,
+            Err(reason) => return Ok(Some(Err(reason))),
+        };
         self.take_pad(&mut layer)?;
-        self.take_what_follows(&mut layer)?;
+        self.take_what_follows(&mut layer, start)?;
         Ok(Some(Ok(layer)))
     }
 
@@ -345,15 +383,18 @@ impl<'g> Finder<'g> {
         if layer.check_folding()?.is_err() {
             return Ok(None);
         }
-        self.take_what_follows(&mut layer)?;
+        self.take_what_follows(&mut layer, Function::identity())?;
         Ok(Some(layer))
     }
 
-    fn take_what_follows(&self, layer: &mut Fusion<'g>) -> Result<()> {
+    /// `start` is what the node itself computes of the sum of convolution and residual.
+    fn take_what_follows(&self, layer: &mut Fusion<'g>, start: Function) -> Result<()> {
         let mut end = layer.node.output()?;
-        self.take_scalings(layer, &mut end)?;
-        self.take_residual(layer, &mut end)?;
-        self.take_activation(layer, end)
+        if layer.residual.is_none() && start == Function::identity() {
+            self.take_scalings(layer, &mut end)?;
+            self.take_residual(layer, &mut end)?;
+        }
+        self.take_activation(layer, end, start)
     }
 
     /// The only node behind a value, if it is free.
@@ -419,36 +460,29 @@ impl<'g> Finder<'g> {
         Ok(())
     }
 
-    fn take_activation(&self, layer: &mut Fusion<'g>, end: Value<'g>) -> Result<()> {
-        let consumers = end.consumers()?;
-        if consumers.iter().flatten().any(|node| self.taken.contains(node)) {
+    fn take_activation(&self, layer: &mut Fusion<'g>, end: Value<'g>, start: Function) -> Result<()> {
+        let found = activation::behind(end, start, layer.dtype, |node| !self.is_taken(node))?;
+        if let Some((activation, nodes)) = found.best {
+            layer.activation = activation;
+            layer.nodes.extend(nodes);
             return Ok(());
         }
-        let found = match consumers.as_deref() {
-            Some(&[node]) => activation_of_node(node, layer.dtype)?.map(|found| found.map(|found| (found, vec![node]))),
-            Some(&[one, other]) => {
-                gated(end, one, other)?.map(|(found, gate, product)| Ok((found, vec![gate, product])))
-            }
-            _ => None,
-        };
-        let reason = match found {
-            Some(Ok((activation, nodes))) => {
-                layer.activation = activation;
-                layer.nodes.extend(nodes);
-                return Ok(());
-            }
-            Some(Err(reason)) => reason,
-            None if consumers.is_none_or(|nodes| nodes.len() != 1) => {
-                "what it reads is read elsewhere, too, or leaves the graph".into()
-            }
-            None if layer.residual.is_some() => "it stands behind an Add of a tensor".into(),
-            // It is of a kind that no layer has, or a reason is known.
-            None => return Ok(()),
-        };
         for (node, _) in end.readers()? {
-            let is_linear = matches!(&*node.op()?, "BatchNormalization" | "Mul" | "Add" | "Sum");
-            if is_linear || activation_of_node(node, layer.dtype)?.is_some() {
-                layer.leave(node, reason.clone());
+            let op = node.op()?;
+            let is_linear = matches!(&*op, "BatchNormalization" | "Mul" | "Add" | "Sum");
+            let refused = found.refused.iter().find(|(refused, _)| *refused == node);
+            let reason = if is_linear && layer.residual.is_some() && end.only_consumer()?.is_some() {
+                "it stands behind an Add of a tensor"
+            } else if let Some((_, reason)) = refused {
+                reason
+            } else if found.is_closed {
+                NO_SUCH
+            } else {
+                "what it reads is read elsewhere, too, or leaves the graph"
+            };
+            let is_told = layer.apart.iter().any(|(known, _)| *known == node);
+            if !is_told && (is_linear || activation::is_part(&op) || refused.is_some()) {
+                layer.leave(node, reason);
             }
         }
         Ok(())
@@ -508,6 +542,11 @@ fn residual<'g>(node: Node<'g>, value: Value<'g>) -> Result<Reasoned<Value<'g>>>
     if added.name()? == name {
         return Ok(Err("it adds a tensor to itself".into()));
     }
+    added_to(value, added)
+}
+
+/// The tensor that is added to a value, if it may well have the same shape.
+fn added_to<'g>(value: Value<'g>, added: Value<'g>) -> Result<Reasoned<Value<'g>>> {
     let (Some(sum), Some(ty)) = (value.tensor_type()?, added.tensor_type()?) else {
         return Ok(Err("it does not add tensors".into()));
     };
@@ -528,7 +567,7 @@ fn pads_of_both<'g>(pad: Node<'g>, layer: &Fusion<'g>) -> Result<Reasoned<(Value
         return no("what it pads is read elsewhere, too, or leaves the graph");
     }
     let (Some(zeros), Some(data)) = (pad_of_zeros(pad)?, pad.input(0)?) else {
-        return no("it pads by something else than zeros, by numbers that are not constant, or by a list of axes");
+        return no("it pads by something else than zeros, by numbers that are not constant, or axes that are not");
     };
     let Some(added) = spatial_pads(&zeros) else { return no("it pads batch or channels, or cuts off") };
     let own = match layer.attributes.get("pads") {
@@ -567,12 +606,32 @@ fn pad_of_zeros(pad: Node<'_>) -> Result<Option<Vec<i64>>> {
         None => true,
         Some(value) => value.scalar()? == Some(0.0),
     };
-    // With a list of axes the pads would be those of these axes alone.
-    if !is_zero || pad.input(3)?.is_some() {
-        return Ok(None);
+    let ints = |at: usize| -> Result<Option<_>> {
+        let tensor = pad.input(at)?.map(Value::constant).transpose()?.flatten();
+        Ok(tensor.map(|tensor| tensor.ints()).transpose()?.flatten())
+    };
+    let pads = if is_zero { ints(1)? } else { None };
+    if pad.input(3)?.is_none() {
+        return Ok(pads.map(<[_]>::to_vec));
     }
-    let Some(pads) = pad.input(1)?.map(Value::constant).transpose()?.flatten() else { return Ok(None) };
-    Ok(pads.ints()?.map(<[_]>::to_vec))
+    let rank = pad.output()?.tensor_type()?.and_then(|ty| ty.dims).map(|dims| dims.len());
+    let (Some(pads), Some(axes), Some(rank)) = (pads, ints(3)?, rank) else { return Ok(None) };
+    Ok(pads_of_all_axes(pads, axes, rank))
+}
+
+/// The pads of all axes, of those of some; `None` if an axis does not exist or is named twice.
+fn pads_of_all_axes(pads: &[i64], axes: &[i64], rank: usize) -> Option<Vec<i64>> {
+    let (before, behind) = pads.split_at_checked(axes.len()).filter(|(before, behind)| before.len() == behind.len())?;
+    let mut of_all = vec![None; 2 * rank];
+    for ((axis, before), behind) in axes.iter().zip(before).zip(behind) {
+        let axis =
+            usize::try_from(if *axis < 0 { axis + rank as i64 } else { *axis }).ok().filter(|axis| *axis < rank)?;
+        if of_all[axis].replace(*before).is_some() {
+            return None;
+        }
+        of_all[rank + axis] = Some(*behind);
+    }
+    Some(of_all.into_iter().map(Option::unwrap_or_default).collect())
 }
 
 /// The pads of the spatial axes, if the other two have none and nothing is cut off.
@@ -581,91 +640,6 @@ fn spatial_pads(pads: &[i64]) -> Option<Vec<i64>> {
     let fits = pads.len().is_multiple_of(2) && before.len() > 2 && pads.iter().all(|pad| *pad >= 0);
     let is_spatial = || before[..2].iter().chain(&behind[..2]).all(|pad| *pad == 0);
     (fits && is_spatial()).then(|| [&before[2..], &behind[2..]].concat())
-}
-
-/// The activation that a node computes of its first input, whose type is given. `None` if it is none
-/// that a layer can have.
-fn activation_of_node(node: Node<'_>, dtype: DType) -> Result<Option<Reasoned<Activation>>> {
-    let attributes = node.attributes()?;
-    let (activation, reason) = match &*node.op()? {
-        "Relu" => (Some(Activation::Relu), ""),
-        "Sigmoid" => (Some(Activation::Sigmoid), ""),
-        "Tanh" => (Some(Activation::Tanh), ""),
-        "HardSwish" => (Some(Activation::HardSwish), ""),
-        "Swish" => ((attributes.float("alpha", 1.0) == 1.0).then_some(Activation::Silu), "its alpha is not 1"),
-        "LeakyRelu" => (Some(Activation::LeakyRelu { alpha: attributes.float("alpha", 0.01) }), ""),
-        "PRelu" => {
-            let alpha = node.input(1)?.map(Value::scalar).transpose()?.flatten().and_then(exact);
-            (alpha.map(|alpha| Activation::LeakyRelu { alpha }), "it has not one constant slope that is a float")
-        }
-        "Clip" => (clip(node, &attributes, dtype)?, "a bound is not constant, or no float"),
-        _ => return Ok(None),
-    };
-    Ok(Some(activation.ok_or_else(|| reason.into())))
-}
-
-/// A Clip by constants. A bound that is left out is the lowest or largest number of the type, so
-/// that infinity becomes that number.
-fn clip(node: Node<'_>, attributes: &Attributes, dtype: DType) -> Result<Option<Activation>> {
-    let (min, max) = if node.since_version()? < 11 {
-        // The attributes' defaults are the numbers of float for every type.
-        (Some(attributes.float("min", f32::MIN)), Some(attributes.float("max", f32::MAX)))
-    } else {
-        let bound = |at: usize, default: Option<f32>| -> Result<Option<f32>> {
-            node.input(at)?.map_or(Ok(default), |value| Ok(value.scalar()?.and_then(exact)))
-        };
-        let largest = largest_as_f32(dtype);
-        (bound(1, largest.map(|largest| -largest))?, bound(2, largest)?)
-    };
-    let (Some(min), Some(max)) = (min, max) else { return Ok(None) };
-    Ok((!min.is_nan() && !max.is_nan()).then_some(Activation::Clip { min, max }))
-}
-
-/// The largest number of a type, if it is one of `f32`, too.
-fn largest_as_f32(dtype: DType) -> Option<f32> {
-    match dtype {
-        DType::F32 => Some(f32::MAX),
-        DType::F64 => None,
-        DType::F16 => Some(f16::MAX.to_f32()),
-        DType::BF16 => Some(bf16::MAX.to_f32()),
-    }
-}
-
-/// As an `f32`, if it is one.
-fn exact(value: f64) -> Option<f32> {
-    let short = value as f32;
-    (f64::from(short) == value).then_some(short)
-}
-
-/// A product of a value with an activation of itself: the activation, the node that computes the
-/// factor, and the product.
-fn gated<'g>(value: Value<'g>, one: Node<'g>, other: Node<'g>) -> Result<Option<(Activation, Node<'g>, Node<'g>)>> {
-    for (gate, product) in [(one, other), (other, one)] {
-        let activation = match &*gate.op()? {
-            "Sigmoid" => Activation::Silu,
-            "HardSigmoid" => {
-                let attributes = gate.attributes()?;
-                let (alpha, beta) = (attributes.float("alpha", 0.2), attributes.float("beta", 0.5));
-                if (alpha, beta) != (1.0 / 6.0, 0.5) {
-                    continue;
-                }
-                Activation::HardSwish
-            }
-            _ => continue,
-        };
-        let factor = gate.output()?;
-        if product.op()? != "Mul" || factor.only_consumer()? != Some(product) {
-            continue;
-        }
-        let mut names = product.inputs()?.into_iter().flatten().map(Value::name).collect::<Result<Vec<_>>>()?;
-        let mut wanted = vec![value.name()?, factor.name()?];
-        names.sort();
-        wanted.sort();
-        if names == wanted {
-            return Ok(Some((activation, gate, product)));
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]
@@ -689,6 +663,15 @@ mod tests {
     }
 
     #[test]
+    fn pads_of_some_axes_are_those_of_all_but_for_axes_that_cannot_be() {
+        assert_eq!(pads_of_all_axes(&[1, 2, 3, 4], &[-1, 2], 4), Some(vec![0, 0, 2, 1, 0, 0, 4, 3]));
+        assert_eq!(pads_of_all_axes(&[], &[], 1), Some(vec![0, 0]));
+        for axes in [&[2][..], &[2, 4], &[2, -5], &[2, i64::MIN], &[2, i64::MAX], &[3, -1], &[1, 2, 3], &[0; 5]] {
+            assert_eq!(pads_of_all_axes(&[1, 2, 3, 4], axes, 4), None, "{axes:?}");
+        }
+    }
+
+    #[test]
     fn numbers_of_channels_are_told_from_others() {
         for dims in [&[][..], &[1], &[1, 1], &[5, 1, 1], &[1, 5, 1, 1], &[1, 1, 1, 1]] {
             assert!(is_of_channels(dims, 4), "{dims:?}");
@@ -697,11 +680,5 @@ mod tests {
             assert!(!is_of_channels(dims, 4), "{dims:?}");
         }
         assert!(!is_of_channels(&[], 0));
-    }
-
-    #[test]
-    fn bounds_that_are_no_f32_are_not_taken() {
-        assert_eq!((exact(6.0), exact(0.1), exact(f64::INFINITY)), (Some(6.0), None, Some(f32::INFINITY)));
-        assert_eq!((exact(f64::from(0.1_f32)), exact(f64::NAN)), (Some(0.1), None));
     }
 }

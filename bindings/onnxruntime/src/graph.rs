@@ -21,6 +21,7 @@ const INT64: i32 = 7;
 const INT_ATTRIBUTE: i32 = 1;
 const INTS_ATTRIBUTE: i32 = 2;
 const FLOAT_ATTRIBUTE: i32 = 3;
+const FLOATS_ATTRIBUTE: i32 = 4;
 const STRING_ATTRIBUTE: i32 = 5;
 
 /// A graph, or a part of one.
@@ -282,6 +283,7 @@ pub(crate) enum AttributeValue {
     Int(i64),
     Ints(Vec<i64>),
     Float(f32),
+    Floats(Vec<f32>),
     String(String),
     /// Of a type that no operator here has.
     Other,
@@ -293,8 +295,12 @@ impl Attributes {
     }
 
     pub(crate) fn set(&mut self, name: &str, value: AttributeValue) {
-        self.0.retain(|(known, _)| known != name);
+        self.remove(&[name]);
         self.0.push((name.to_owned(), value));
+    }
+
+    pub(crate) fn remove(&mut self, names: &[&str]) {
+        self.0.retain(|(known, _)| !names.contains(&&**known));
     }
 
     pub(crate) fn int(&self, name: &str, default: i64) -> i64 {
@@ -316,7 +322,7 @@ impl Attributes {
             AttributeValue::Ints(values) => Attribute::Ints(values),
             &AttributeValue::Float(value) => Attribute::Float(value),
             AttributeValue::String(value) => Attribute::String(value),
-            AttributeValue::Other => Attribute::Other("another type"),
+            AttributeValue::Floats(_) | AttributeValue::Other => Attribute::Other("another type"),
         };
         self.0.iter().map(|(name, value)| (&**name, convert(value))).collect()
     }
@@ -337,6 +343,7 @@ unsafe fn attribute(api: Api, raw: NonNull<OrtOpAttr>) -> Result<(String, Attrib
         INT_ATTRIBUTE => (OrtOpAttrType::ORT_OP_ATTR_INT, 8),
         INTS_ATTRIBUTE => (OrtOpAttrType::ORT_OP_ATTR_INTS, 8),
         FLOAT_ATTRIBUTE => (OrtOpAttrType::ORT_OP_ATTR_FLOAT, 4),
+        FLOATS_ATTRIBUTE => (OrtOpAttrType::ORT_OP_ATTR_FLOATS, 4),
         STRING_ATTRIBUTE => (OrtOpAttrType::ORT_OP_ATTR_STRING, 1),
         _ => return Ok((name, AttributeValue::Other)),
     };
@@ -355,6 +362,7 @@ unsafe fn attribute(api: Api, raw: NonNull<OrtOpAttr>) -> Result<(String, Attrib
         INT_ATTRIBUTE => items.next().and_then(int).map(AttributeValue::Int),
         INTS_ATTRIBUTE => items.map(int).collect::<Option<_>>().map(AttributeValue::Ints),
         FLOAT_ATTRIBUTE => items.next().and_then(float).map(AttributeValue::Float),
+        FLOATS_ATTRIBUTE => items.map(float).collect::<Option<_>>().map(AttributeValue::Floats),
         _ => Some(AttributeValue::String(String::from_utf8_lossy(&buffer).trim_end_matches('\0').to_owned())),
     };
     Ok((name, value.unwrap_or(AttributeValue::Other)))

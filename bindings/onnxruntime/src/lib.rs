@@ -7,7 +7,7 @@
 //!
 //! * [`provider`](mod@provider): what onnxruntime calls.
 //! * [`claims`](mod@claims): which nodes are convoke's; [`fusion`](mod@fusion): which of them become
-//!   one layer.
+//!   one layer; [`activation`](mod@activation): which of them compute an activation.
 //! * [`layer`](mod@layer): how a layer runs; [`weights`](mod@weights): how it is packed;
 //!   [`sum`](mod@sum): a residual of another shape.
 //! * [`concat`](mod@concat): layers that write into one tensor; [`lrn`](mod@lrn): a node that is slow
@@ -21,6 +21,7 @@
 compile_error!("a panic must become an error of this interface: build with panic = \"unwind\"");
 
 mod abi;
+mod activation;
 mod api;
 mod claims;
 mod concat;

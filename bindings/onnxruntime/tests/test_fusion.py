@@ -2,6 +2,7 @@
 
 import convoke_onnxruntime
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from conftest import assert_close, layers, options, output_of, run, run_plain, session
@@ -18,15 +19,16 @@ def normal(*shape):
 def model(nodes, constants, inputs=(), opset=22, outputs=("y",), x_shape=(2, 6, 9, 8)):
     """A graph from x, by nodes given as (operator, inputs, output, attributes)."""
     values = {"x": normal(*x_shape)} | dict(inputs)
-    made = [helper.make_node(op, ins.split(" "), [out], **attributes) for op, ins, out, attributes in nodes]
+    domain = lambda op: "com.microsoft" if op in ("FusedConv", "QuickGelu") else ""
+    made = [helper.make_node(op, ins.split(" "), [out], domain=domain(op), **attributes) for op, ins, out, attributes in nodes]
     graph = helper.make_graph(
         made,
         "fusion",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape) for name, value in values.items()],
+        [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape) for name, value in values.items()],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), values
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)], ir_version=10), values
 
 
 W = {"w": normal(4, 6, 3, 3), "b": normal(4)}
@@ -40,7 +42,57 @@ def f(value):
     return np.array(value, np.float32)
 
 
+# Numbers of spelled-out activations.
+NUMBERS = {"zero": f(0), "six": f([6]), "sixth": f(1 / 6), "three": f([[[[3]]]]), "low": f(-0.5), "slope": f([0.3]), "half": f([0.5])}
+SHIFTED = ("Add", "c three", "s", {})
+RELU6 = ("Clip", "s zero six", "g", {})
+# Nodes behind CONV that together are one activation.
+SPELLED = {
+    "hardswish-torch": [SHIFTED, RELU6, ("Mul", "c g", "m", {}), ("Div", "m six", "y", {})],
+    "hardswish-sixth": [SHIFTED, RELU6, ("Mul", "g c", "m", {}), ("Mul", "m sixth", "y", {})],
+    "hardswish-inner-division": [("Add", "three c", "s", {}), RELU6, ("Div", "g six", "d", {}), ("Mul", "c d", "y", {})],
+    "hardswish-relu-min": [SHIFTED, ("Relu", "s", "r", {}), ("Min", "r six", "g", {}), ("Mul", "sixth g", "d", {}), ("Mul", "d c", "y", {})],
+    "hardswish-max-min": [SHIFTED, ("Max", "zero s", "r", {}), ("Min", "six r", "g", {}), ("Mul", "c g", "m", {}), ("Mul", "sixth m", "y", {})],
+    "hardswish-of-a-sixth": [SHIFTED, ("Mul", "c sixth", "d", {}), RELU6, ("Mul", "d g", "y", {})],
+    "hardsigmoid-swapped": [("HardSigmoid", "c", "s", {"alpha": 1 / 6, "beta": 0.5}), ("Mul", "s c", "y", {})],
+    "quick-gelu": [("QuickGelu", "c", "y", {"alpha": 1.0})],
+    "leaky-max": [("Mul", "c slope", "m", {}), ("Max", "c m", "y", {})],
+    "leaky-max-swapped": [("Mul", "slope c", "m", {}), ("Max", "m c", "y", {})],
+    "leaky-max-of-leaky": [("LeakyRelu", "c", "l", {"alpha": 0.1}), ("Max", "l c", "y", {})],
+    "leaky-of-two-relus": [("Relu", "c", "r", {}), ("Neg", "c", "n", {}), ("Relu", "n", "q", {}), ("Mul", "q slope", "m", {}), ("Sub", "r m", "y", {})],
+    "leaky-keras": [("Relu", "c", "r", {}), ("Abs", "c", "a", {}), ("Sub", "c a", "n", {}), ("Mul", "n slope", "m", {}), ("Mul", "m half", "h", {}), ("Add", "r h", "y", {})],
+    "relu-of-leaky": [("LeakyRelu", "c", "l", {"alpha": 0.1}), ("Max", "zero l", "y", {})],
+    "relu6-min": [("Relu", "c", "r", {}), ("Min", "r six", "y", {})],
+    "relu6-clip": [("Relu", "c", "r", {}), ("Clip", "r zero six", "y", {})],
+    "relu6-min-first": [("Min", "six c", "r", {}), ("Relu", "r", "y", {})],
+    "clip-max-min": [("Max", "c low", "r", {}), ("Min", "r half", "y", {})],
+    "max": [("Max", "low c", "y", {})],
+    "min": [("Min", "c half", "y", {})],
+    "min-of-three": [("Min", "half c six", "y", {})],
+}
+Z = {"z": normal(2, 4, 9, 8)}
+FUSED_ACTIVATIONS = {
+    "Relu": [],
+    "Tanh": [],
+    "Sigmoid": [],
+    "LeakyRelu": [0.2],
+    "Clip": [-0.5, 0.75],
+}
+
+
+def fused_conv(inputs, activation, params):
+    return ("FusedConv", inputs, "y", {"pads": [1, 1, 1, 1], "activation": activation} | ({"activation_params": params} if params else {}))
+
+
 FUSED = {
+    **{name: ([CONV, *nodes], W | NUMBERS, {}) for name, nodes in SPELLED.items()},
+    **{f"fused-{name.lower()}": ([fused_conv("x w b", name, params)], W, {}) for name, params in FUSED_ACTIVATIONS.items()},
+    **{f"fused-add-{name.lower()}": ([fused_conv("x w  z", name, params)], W, Z) for name, params in FUSED_ACTIVATIONS.items()},
+    "fused-then-norm": ([("FusedConv", "x w b", "c", {"pads": [1, 1, 1, 1]}), ("BatchNormalization", "c scale shift mean var", "y", {})], W | NORM, {}),
+    "fused-add-then-relu": ([("FusedConv", "x w b z", "c", {"pads": [1, 1, 1, 1]}), ("Relu", "c", "y", {})], W, Z),
+    "fused-relu-then-min": ([("FusedConv", "x w b", "c", {"pads": [1, 1, 1, 1], "activation": "Relu"}), ("Min", "c half", "y", {})], W | NUMBERS, {}),
+    "pad-of-axes": ([("Pad", "x pads  axes", "p", {}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([1, 2, 0, 3]), "axes": np.array([-1, 2])}, {}),
+    "pad-of-one-axis": ([("Pad", "x pads zero axes", "p", {}), ("Conv", "p w b", "y", {})], W | NUMBERS | {"pads": np.array([1, 2]), "axes": np.array([3])}, {}),
     "relu": ([CONV, ("Relu", "c", "y", {})], W, {}),
     "clip": ([CONV, ("Clip", "c lo hi", "y", {})], W | {"lo": f(-0.5), "hi": f(0.75)}, {}),
     "clip-above": ([CONV, ("Clip", "c  hi", "y", {})], W | {"hi": f(0.75)}, {}),
@@ -141,7 +193,7 @@ def test_nodes_become_one_layer_in_other_types(name, code, kind, tolerance):
     ops = [node[0] for node in nodes]
     # Factors are not folded into short weights. The largest double, which a bound that is left out
     # stands for, is no float.
-    alone = bool({"BatchNormalization", "Mul"} & set(ops[:2])) if kind is np.float16 else name == "clip-above"
+    alone = (bool({"BatchNormalization", "Mul"} & set(ops[:2])) and "Max" not in ops) if kind is np.float16 else name == "clip-above"
     layer = ops[:1] if alone else sorted(ops)
     assert [sorted(layer) for layer in result.layers] == ([] if layer == ["BatchNormalization"] and alone else [layer])
     assert all(output.dtype == kind for output in result.outputs)
@@ -170,6 +222,19 @@ APART = {
     "clip-by-input": ([CONV, ("Clip", "c lo", "y", {})], W, {"lo": f(0.1)}, ["Conv"]),
     "prelu-of-channels": ([CONV, ("PRelu", "c slope", "y", {})], W | {"slope": normal(4, 1, 1)}, {}, ["Conv"]),
     "hardsigmoid-default-mul": ([CONV, ("HardSigmoid", "c", "s", {}), ("Mul", "c s", "y", {})], W, {}, ["Conv"]),
+    "hardswish-of-another-shift": ([CONV, ("Add", "c half", "s", {}), RELU6, ("Mul", "c g", "m", {}), ("Div", "m six", "y", {})], W | NUMBERS, {}, ["Conv"]),
+    "hardswish-read-within": ([CONV, *SPELLED["hardswish-torch"][:3], ("Add", "m g", "y", {})], W | NUMBERS, {}, ["Conv"]),
+    "hardswish-read-by-nobody": ([CONV, *SPELLED["hardswish-torch"][:2], ("Neg", "g", "n", {}), *SPELLED["hardswish-torch"][2:]], W | NUMBERS, {}, ["Conv"]),
+    "hardswish-of-another-value": ([CONV, ("Relu", "c", "r", {}), ("Add", "r three", "s", {}), RELU6, ("Mul", "r g", "m", {}), ("Div", "m six", "y", {})], W | NUMBERS, {}, ["Conv", "Relu"]),
+    "hardsigmoid": ([CONV, ("HardSigmoid", "c", "y", {})], W, {}, ["Conv"]),
+    "sigmoid-of-another-slope": ([CONV, ("Mul", "c half", "s", {}), ("Sigmoid", "s", "g", {}), ("Mul", "c g", "y", {})], W | NUMBERS, {}, ["Conv"]),
+    "max-of-tensors": ([CONV, ("Max", "c r", "y", {})], W, {"r": normal(2, 4, 9, 8)}, ["Conv"]),
+    "min-of-channels": ([CONV, ("Min", "c k", "y", {})], W | {"k": normal(4, 1, 1)}, {}, ["Conv"]),
+    "min-of-more-axes": ([CONV, ("Min", "c k", "y", {})], W | {"k": f([[[[[0.5]]]]])}, {}, ["Conv"]),
+    "max-of-nothing": ([CONV, ("Max", "c nan", "y", {})], W | {"nan": f(np.nan)}, {}, ["Conv"]),
+    "rounded": ([CONV, ("Relu", "c", "r", {}), ("Add", "r k", "a", {}), ("Sub", "a k", "y", {})], W | {"k": f(2**23)}, {}, ["Conv", "Relu"]),
+    "quick-gelu-default": ([CONV, ("QuickGelu", "c", "y", {})], W, {}, ["Conv"]),
+    "elu": ([CONV, ("Elu", "c", "y", {})], W, {}, ["Conv"]),
     "gelu": ([CONV, ("Gelu", "c", "y", {})], W, {}, ["Conv"]),
     "norm-of-inputs": ([CONV, ("BatchNormalization", "c scale shift mean v", "y", {})], W | NORM, {"v": NORM["var"]}, ["Conv"]),
     "mul-of-columns": ([CONV, ("Mul", "c m", "y", {})], W | {"m": normal(8)}, {}, ["Conv"]),
@@ -180,7 +245,8 @@ APART = {
     "pad-batch": ([("Pad", "x pads", "p", {}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([1, 0, 1, 1, 0, 0, 1, 1])}, {}, ["Conv"]),
     "pad-crop": ([("Pad", "x pads", "p", {}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([0, 0, -1, 1, 0, 0, 1, 1])}, {}, ["Conv"]),
     "pad-same": ([("Pad", "x pads", "p", {}), ("Conv", "p w b", "y", {"auto_pad": "SAME_UPPER", "strides": [2, 2]})], W | {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, {}, ["Conv"]),
-    "pad-of-axes": ([("Pad", "x pads  axes", "p", {}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([1, 1, 1, 1]), "axes": np.array([2, 3])}, {}, ["Conv"]),
+    "pad-of-axes-of-channels": ([("Pad", "x pads  axes", "p", {}), ("Conv", "p w1 b", "y", {})], W | {"w1": normal(4, 8, 3, 3), "pads": np.array([1, 1, 1, 1]), "axes": np.array([2, -3])}, {}, ["Conv"]),
+    "pad-of-axes-by-input": ([("Pad", "x pads  axes", "p", {}), ("Conv", "p w b", "y", {})], W | {"pads": np.array([1, 1, 1, 1])}, {"axes": np.array([2, 3])}, ["Conv"]),
     "pad-of-ones-by-attribute": ([("Pad", "x", "p", {"pads": [0, 0, 1, 2, 0, 0, 0, 3], "value": 1.0}), ("Conv", "p w b", "y", {})], W, {}, ["Conv"]),
     "norm-of-opset-8": ([CONV, ("BatchNormalization", "c scale shift mean var", "y", {})], W | NORM, {}, ["Conv"]),
     "swish-of-another-slope": ([CONV, ("Swish", "c", "y", {"alpha": 1.5})], W, {}, ["Conv"]),
@@ -197,18 +263,32 @@ def test_nodes_stay_apart(name):
     assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
 
 
-# What the log says of each of them; nothing of what no layer could take.
+# What the log says of each of them, and how many lines there are; nothing of what no layer could take.
+ELSEWHERE, NO_SUCH = "what it reads is read elsewhere, too, or leaves the graph", "no layer has such an activation"
 REASONS = {
-    "two-readers": ("Relu", "what it reads is read elsewhere"),
-    "output": ("Relu", "what it reads is read elsewhere, too, or leaves the graph"),
+    "two-readers": ("Relu", NO_SUCH, 2),
+    "output": ("Relu", ELSEWHERE),
     "add-broadcast": ("Add", "r is not constant; it adds a tensor of float [1, 4, 1, 1] to one of float [2, 4, 9, 8]"),
     "add-larger": ("Add", "it adds a tensor of float [3, 1, 4, 7, 6] to one of float [2, 4, 7, 6]"),
     "sum-of-three": ("Sum", "it does not add two tensors"),
-    "sum-of-itself": ("Add", "what it reads is read elsewhere"),
-    "clip-by-input": ("Clip", "a bound is not constant"),
-    "prelu-of-channels": ("PRelu", "not one constant slope"),
-    "hardsigmoid-default-mul": ("Mul", "what it reads is read elsewhere"),
-    "gelu": None,
+    "sum-of-itself": ("Add", NO_SUCH),
+    "clip-by-input": ("Clip", "lo is not one constant number"),
+    "prelu-of-channels": ("PRelu", "slope is not one constant number"),
+    "hardsigmoid-default-mul": ("Mul", NO_SUCH, 2),
+    "hardswish-of-another-shift": ("Mul", NO_SUCH, 2),
+    "hardswish-read-within": ("Mul", NO_SUCH, 2),
+    "hardswish-read-by-nobody": ("Mul", ELSEWHERE, 2),
+    "hardswish-of-another-value": None,
+    "hardsigmoid": ("HardSigmoid", NO_SUCH),
+    "sigmoid-of-another-slope": ("Mul", ELSEWHERE, 2),
+    "max-of-tensors": ("Max", "r is not one constant number"),
+    "min-of-channels": ("Min", "k is not one constant number"),
+    "min-of-more-axes": ("Min", "k is not one constant number"),
+    "max-of-nothing": ("Max", "nan is not one constant number"),
+    "rounded": None,
+    "quick-gelu-default": ("com.microsoft.QuickGelu", NO_SUCH),
+    "elu": ("Elu", NO_SUCH),
+    "gelu": ("Gelu", NO_SUCH),
     "norm-of-inputs": ("BatchNormalization", "v is not constant"),
     "mul-of-columns": ("Mul", "m of shape [8] has not one number for each channel"),
     "mul-to-more-channels": ("Mul", "W cannot take its numbers: there are others than one for each channel"),
@@ -218,10 +298,11 @@ REASONS = {
     "pad-batch": ("Pad", "it pads batch or channels"),
     "pad-crop": ("Pad", "or cuts off"),
     "pad-same": ("Pad", "auto_pad"),
-    "pad-of-axes": ("Pad", "a list of axes"),
+    "pad-of-axes-of-channels": ("Pad", "it pads batch or channels"),
+    "pad-of-axes-by-input": ("Pad", "axes that are not"),
     "pad-of-ones-by-attribute": ("Pad", "something else than zeros"),
     "norm-of-opset-8": ("BatchNormalization", "it is of an opset before 9"),
-    "swish-of-another-slope": ("Swish", "its alpha is not 1"),
+    "swish-of-another-slope": ("Swish", NO_SUCH),
     "pad-transposed": ("Pad", "the pads of a ConvTranspose cut off"),
 }
 
@@ -245,13 +326,83 @@ log("behind", *model([*nodes[:-1], ("Add", "c r", "a", {}), ("Mul", "a m", "y", 
     assert REASONS.keys() == APART.keys()
     for name, reason in REASONS.items():
         lines = [line for line in texts[name].splitlines() if "is not part of node" in line]
-        assert len(lines) == bool(reason) + (name == "two-readers"), texts[name]
+        assert len(lines) == (0 if reason is None else (*reason, 1)[2]), texts[name]
         assert reason is None or any(f"({reason[0]}) is not part of" in line and reason[1] in line for line in lines), lines
     assert "(Concat) is left to onnxruntime: an input is constant" in texts["constant"]
     assert "(Concat) is left to onnxruntime: its axis is not that of channels" in texts["rows"]
     assert texts["read-elsewhere"].count("(Concat) is left to onnxruntime: no input is a convolution") == 2
     assert "is not part of" not in texts["taken"]
     assert "(Mul) is not part of" in texts["behind"] and ": it stands behind an Add of a tensor" in texts["behind"]
+
+
+@pytest.mark.parametrize("name", SPELLED)
+def test_what_is_not_a_number_stays_so_in_spelled_activations(name):
+    made, feeds = model([CONV, *SPELLED[name]], W | NUMBERS)
+    feeds["x"][0, 0, 4, 4] = np.nan
+    result = run(made, feeds, level=NONE)
+    assert len(result.layers[0]) == 1 + len(SPELLED[name])
+    (wanted,) = run_plain(made, feeds, NONE)
+    assert np.isnan(wanted).any()
+    np.testing.assert_array_equal(np.isnan(result.outputs[0]), np.isnan(wanted))
+
+
+@pytest.mark.parametrize("alpha, taken", [(0.1666667, True), (0.16667, False)])
+def test_a_sixth_of_seven_digits_is_one(alpha, taken):
+    made, feeds = model([CONV, ("HardSigmoid", "c", "s", {"alpha": alpha, "beta": 0.5}), ("Mul", "s c", "y", {})], W)
+    result = run(made, feeds, level=NONE)
+    assert result.layers == [["Conv", "HardSigmoid", "Mul"] if taken else ["Conv"]]
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-6)
+
+
+def test_a_spelled_hardswish_of_float16_is_as_near_to_that_of_float_as_onnxruntime():
+    made, feeds = model([CONV, *SPELLED["hardswish-torch"]], W | NUMBERS)
+    floats = [tensor for tensor in made.graph.initializer if tensor.data_type == TensorProto.FLOAT]
+    short = {tensor.name: numpy_helper.to_array(tensor).astype(np.float16) for tensor in floats}
+    feeds = {"x": feeds["x"].astype(np.float16)}
+    for tensor in floats:
+        tensor.CopyFrom(numpy_helper.from_array(short[tensor.name].astype(np.float32), tensor.name))
+    (wanted,) = run_plain(made, {"x": feeds["x"].astype(np.float32)}, NONE)
+    for tensor in floats:
+        tensor.CopyFrom(numpy_helper.from_array(short[tensor.name], tensor.name))
+    for value in [*made.graph.input, *made.graph.output]:
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    result = run(made, feeds, level=NONE)
+    assert len(result.layers[0]) == 5
+    error = lambda outputs: np.abs(outputs[0].astype(np.float32) - wanted).max()
+    assert error(result.outputs) <= error(run_plain(made, feeds, NONE))
+
+
+@pytest.mark.parametrize("activation", ["Relu", "LeakyRelu", "Tanh", "Sigmoid"])
+def test_a_model_that_onnxruntime_has_optimised(activation, tmp_path):
+    """It makes a FusedConv of such nodes."""
+    made, feeds = model([CONV, (activation, "c", "y", {})], W, opset=17)
+    path, saving = str(tmp_path / "optimised.onnx"), options(onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED)
+    saving.optimized_model_filepath = path
+    onnxruntime.InferenceSession(made.SerializeToString(), saving, providers=["CPUExecutionProvider"])
+    assert [node.op_type for node in onnx.load(path).graph.node] == ["FusedConv"]
+    result = run(path, feeds, level=NONE)
+    assert result.layers == [["FusedConv"]]
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+LEFT = {
+    "hardsigmoid": (fused_conv("x w b", "HardSigmoid", [0.2, 0.5]), {}, "its activation is HardSigmoid: no layer has such an activation"),
+    "shape": (fused_conv("x w b z", "Relu", []), {"z": normal(2, 4, 1, 1)}, "it adds a tensor of float [2, 4, 1, 1] to one of float [2, 4, 9, 8]"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_the_log_says_why_a_fused_convolution_is_left(name):
+    code = """
+import sys
+from test_fusion import *
+onnxruntime.set_default_logger_severity(2)
+node, inputs, _ = LEFT[sys.argv[1]]
+made, feeds = model([node], W, inputs)
+loaded = onnxruntime.InferenceSession(made.SerializeToString(), convoke_onnxruntime.add_to(options(NONE), threads=1, log_level="warning"))
+assert layers(loaded) == []
+"""
+    assert "(com.microsoft.FusedConv) is left to onnxruntime: " + LEFT[name][2] in output_of(code, name)
 
 
 @pytest.mark.parametrize("bounds, opset", [("c lo", 22), ("c  hi", 22), ("c", 22), ("c", 10)])
@@ -567,3 +718,21 @@ def test_a_layer_in_a_branch():
         first = tuple(map(int, onnxruntime.__version__.split("."))) >= (1, 24, 4)
         assert sorted(result.layers) == ([["Conv"], ["Conv", "Relu"]] if first else [])
         assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("what", ["norm", "norm-alone"])
+def test_a_normalisation_in_a_branch_by_constants_of_an_outer_graph(what, depth):
+    def branches(name, depth):
+        """Nodes, the last one of which computes a value of this name."""
+        if depth == 0:
+            return [helper.make_node(op, ins.split(" "), [name if out == "y" else out], **attributes) for op, ins, out, attributes in FUSED[what][0]]
+        made = [helper.make_graph(branches(name + end, depth - 1), name + end, [], [helper.make_tensor_value_info(name + end, TensorProto.FLOAT, None)]) for end in "te"]
+        return [helper.make_node("If", ["choose"], [name], then_branch=made[0], else_branch=made[1])]
+
+    made, feeds = model([], FUSED[what][1], {"choose": np.array(True)})
+    made.graph.node.extend(branches("y", depth))
+    result = run(made, feeds, level=NONE)
+    first = tuple(map(int, onnxruntime.__version__.split("."))) >= (1, 24, 4)
+    assert result.layers == ([[node[0] for node in FUSED[what][0]]] * 2**depth if first else [])
+    assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)

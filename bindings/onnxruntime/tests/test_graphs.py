@@ -32,7 +32,9 @@ FLOAT_UNIT = 2.0**-24
 WINOGRAD_TERMS = 300
 REACH = 15
 # What onnxruntime computes of double: the other operators would make it refuse the model.
-FLOAT_ONLY = {"HardSigmoid", "LeakyRelu", "PRelu", "LRN"}
+FLOAT_ONLY = {"HardSigmoid", "LeakyRelu", "PRelu", "LRN", "Max", "Div"}
+# It makes NaN of infinity in PRelu, and does not check what ConvTranspose reads.
+IS_OLD = onnxruntime.__version__.startswith("1.24.")
 DAMAGES = ("channels", "bias", "group", "kernel")
 
 
@@ -151,6 +153,7 @@ class Graph:
                 return attributes | ({"dilations": dilations} if is_dilated else {}), sizes
 
     def Conv(self, x, is_transposed=False):
+        damage = None if is_transposed and IS_OLD else self.damage
         attributes, sizes = self.window(x)
         if not is_transposed and self.chance(0.4):
             # Of X's shape, so that there is something to add.
@@ -165,13 +168,13 @@ class Graph:
             sizes = [size - attributes["pads"].reshape(2, -1).sum(0) for size in grown]
         shape = [channels, m // group, *kernel] if is_transposed else [m, channels // group, *kernel]
         terms = channels // group * math.prod(kernel)
-        shape[0 if is_transposed else 1] += self.damage == "channels"
-        shape[-1] += 30 * (self.damage == "kernel")
+        shape[0 if is_transposed else 1] += damage == "channels"
+        shape[-1] += 30 * (damage == "kernel")
         others = [self.constant(self.normal(shape, terms**-0.5))]
         if self.chance(0.6):
-            others.append(self.constant(self.normal(m + (self.damage == "bias"))))
+            others.append(self.constant(self.normal(m + (damage == "bias"))))
         shapes = [(x_shape[0], m, *size) for x_shape, size in zip(x.shapes, sizes)]
-        attributes |= {"kernel_shape": shape[2:], "group": group + (self.damage == "group")}
+        attributes |= {"kernel_shape": shape[2:], "group": group + (damage == "group")}
         return self.node("ConvTranspose" if is_transposed else "Conv", [x], shapes, terms + 2, others, **attributes)
 
     def ConvTranspose(self, x):
@@ -218,6 +221,8 @@ class Graph:
     LeakyRelu = lambda self, x: self.activation("LeakyRelu", x, alpha=self.pick([0.01, 0.3, 1.0]))
 
     def PRelu(self, x):
+        if IS_OLD and self.odd is not None:
+            return self.Relu(x)
         slopes = self.constant(self.rng.uniform(0, 1, self.pick([[1], [x.shapes[0][1], *[1] * self.rank]])))
         self.constants[f"|{slopes}|"] = np.maximum(self.constants[f"|{slopes}|"], 1)
         self.same("PRelu", x, 1, [slopes])
@@ -250,6 +255,32 @@ class Graph:
 
     Sigmoid = lambda self, x: self.gate("Sigmoid", x)
     HardSigmoid = lambda self, x: self.gate("HardSigmoid", x, **self.pick([{}, {"alpha": 1 / 6, "beta": 0.5}]))
+
+    def least(self, x, bound):
+        self.node("Min", [x], x.shapes, 1, [self.constant(bound)])
+        return self.size("Identity", f"|{x.name}|")
+
+    def Max(self, x):
+        """A LeakyRelu, or a Clip."""
+        # In older opsets both sides have the same shape.
+        if self.opset < 8 or self.odd is not None:
+            return self.Relu(x)
+        if self.chance(0.5):
+            made = self.node("Mul", [x], x.shapes, 1, [self.constant(self.pick([0.01, 0.3, 1.5]))])
+            return self.node("Max", [made, x] if self.chance(0.5) else [x, made], x.shapes, 1)
+        made = self.node("Max", [x], x.shapes, 1, [self.constant(self.pick([0.0, -1.0]))])
+        return self.least(made, self.pick([0.5, 6.0])) if self.chance(0.7) else made
+
+    def Div(self, x):
+        """A hard-swish."""
+        if self.opset < 8 or self.odd is not None:
+            return self.Relu(x)
+        made = self.node("Add", [x], x.shapes, 1, [self.constant(self.pick([3.0, 3.0, 3.0, 2.0]))])
+        made = self.least(self.Relu(made), 6.0)
+        divided, gate = (x, made) if self.chance(0.3) else (made, x)
+        product = lambda one, other: self.node("Mul", [one, other], x.shapes, 1)
+        over = lambda value: self.node("Div", [value], x.shapes, 1, [self.constant(6.0)])
+        return over(product(x, made)) if self.chance(0.5) else product(over(divided), gate)
 
     def Pad(self, x):
         pads = np.zeros((2, self.rank + 2), int)
@@ -308,7 +339,7 @@ def broadcast(*shapes):
 
 # How often each is drawn.
 OPERATORS = {"Conv": 6, "ConvTranspose": 3, "BatchNormalization": 2, "Add": 3, "Mul": 2, "Relu": 2, "Clip": 1, "Sigmoid": 1, "HardSigmoid": 1}
-OPERATORS |= {"LeakyRelu": 1, "PRelu": 1, "Pad": 2, "Concat": 2, "Sum": 1, "MaxPool": 1, "LRN": 1}
+OPERATORS |= {"LeakyRelu": 1, "PRelu": 1, "Pad": 2, "Concat": 2, "Sum": 1, "MaxPool": 1, "LRN": 1, "Max": 2, "Div": 2}
 
 
 def compare(graph, setting, got, wanted, sizes):

@@ -1,0 +1,503 @@
+//! Activations, recognised by what they compute: exporters write the same function with many
+//! operators, which become one normal form here.
+
+use convoke::{Activation, DType, bf16, f16};
+
+use crate::api::Result;
+use crate::fusion::Reasoned;
+use crate::graph::{Node, Value};
+
+/// Nodes of an activation, at most. A hard-swish has five.
+const MOST_NODES: usize = 8;
+
+/// A Swish of optimised models.
+const QUICK_GELU: &str = "com.microsoft.QuickGelu";
+/// The reason why a function of one value stays apart.
+pub(crate) const NO_SUCH: &str = "no layer has such an activation";
+
+/// A function of one number: a polynomial in each interval, times a factor.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Function {
+    factor: Factor,
+    /// In the order of their intervals, which cover all numbers.
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Factor {
+    One,
+    Sigmoid,
+    Tanh,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Piece {
+    /// Where its interval begins. It ends where the next one begins.
+    from: f64,
+    terms: Terms,
+}
+
+/// Of the powers 0, 1 and 2.
+type Terms = [f64; 3];
+
+impl Function {
+    /// The number itself.
+    pub(crate) fn identity() -> Self {
+        Self::of_terms([0.0, 1.0, 0.0])
+    }
+
+    fn of_terms(terms: Terms) -> Self {
+        Self { factor: Factor::One, pieces: vec![Piece { from: f64::NEG_INFINITY, terms }] }
+    }
+
+    fn constant(value: f64) -> Self {
+        Self::of_terms([value, 0.0, 0.0])
+    }
+
+    fn as_constant(&self) -> Option<f64> {
+        let &[Piece { terms: [value, 0.0, 0.0], .. }] = &self.pieces[..] else { return None };
+        (self.factor == Factor::One).then_some(value)
+    }
+
+    /// What an operator computes of its inputs and, behind them, its attributes. `None` if that is no
+    /// such function, or a number of it is not finite.
+    pub(crate) fn of(op: &str, operands: &[Self]) -> Option<Self> {
+        match (op, operands) {
+            ("Add" | "Sum", [first, rest @ ..]) => rest.iter().try_fold(first.clone(), |sum, next| sum.plus(next)),
+            ("Mul", [one, other]) => one.times(other),
+            ("Max", [first, rest @ ..]) => rest.iter().try_fold(first.clone(), |most, next| most.max(next)),
+            ("Min", [first, rest @ ..]) => rest.iter().try_fold(first.clone(), |least, next| least.min(next)),
+            ("Sub", [one, other]) => one.plus(&other.negated()),
+            ("Div", [one, other]) => one.scaled(1.0 / other.as_constant()?),
+            ("Identity", [x]) => Some(x.clone()),
+            ("Neg", [x]) => Some(x.negated()),
+            ("Abs", [x]) => x.max(&x.negated()),
+            ("Relu", [x]) => x.max(&Self::constant(0.0)),
+            ("Clip", [x, least, most]) => x.max(least)?.min(most),
+            ("LeakyRelu" | "PRelu", [x, slope]) => {
+                let zero = Self::constant(0.0);
+                x.max(&zero)?.plus(&x.min(&zero)?.times(slope)?)
+            }
+            ("HardSigmoid", [x, alpha, beta]) => x.times(alpha)?.plus(beta)?.clamped(0.0, 1.0),
+            ("HardSwish", [x]) => x.times(&x.scaled(1.0 / 6.0)?.plus(&Self::constant(0.5))?.clamped(0.0, 1.0)?),
+            ("Swish" | QUICK_GELU, [x, alpha]) if alpha.as_constant() == Some(1.0) => {
+                x.times(&Self::of("Sigmoid", &operands[..1])?)
+            }
+            ("Sigmoid", [x]) if *x == Self::identity() => Some(Self { factor: Factor::Sigmoid, ..Self::constant(1.0) }),
+            ("Tanh", [x]) if *x == Self::identity() => Some(Self { factor: Factor::Tanh, ..Self::constant(1.0) }),
+            _ => None,
+        }
+    }
+
+    /// The activation that is this function, with constants as the element type rounds them.
+    pub(crate) fn activation(&self, dtype: DType) -> Option<Activation> {
+        let [first, last] = [self.pieces.first()?.terms, self.pieces.last()?.terms];
+        let bound = |terms: Terms, open: f32| if terms[1..] == [0.0, 0.0] { exact(terms[0]) } else { open };
+        let (min, max) = (bound(first, f32::NEG_INFINITY), bound(last, f32::INFINITY));
+        let alpha = exact(first[1]);
+        let activations = [
+            (Activation::None, "Identity", vec![]),
+            (Activation::Relu, "Relu", vec![]),
+            (Activation::LeakyRelu { alpha }, "LeakyRelu", vec![alpha]),
+            (Activation::Clip { min, max }, "Clip", vec![min, max]),
+            (Activation::HardSwish, "HardSwish", vec![]),
+            (Activation::Silu, "Swish", vec![1.0]),
+            (Activation::Sigmoid, "Sigmoid", vec![]),
+            (Activation::Tanh, "Tanh", vec![]),
+        ];
+        let is_this = |op, numbers: &[f32]| {
+            Self::of(op, &of_identity(numbers)).is_some_and(|function| self.is_near(&function, tolerance(dtype)))
+        };
+        activations.into_iter().find_map(|(activation, op, numbers)| is_this(op, &numbers).then_some(activation))
+    }
+
+    fn is_near(&self, other: &Self, tolerance: f64) -> bool {
+        let near = |one: f64, other: f64| one == other || (one - other).abs() <= tolerance * other.abs();
+        let near = |(one, other): (&Piece, &Piece)| {
+            near(one.from, other.from) && one.terms.iter().zip(other.terms).all(|(one, other)| near(*one, other))
+        };
+        self.factor == other.factor
+            && self.pieces.len() == other.pieces.len()
+            && self.pieces.iter().zip(&other.pieces).all(near)
+    }
+
+    fn plus(&self, other: &Self) -> Option<Self> {
+        // Of a number that is added to a far larger one, digits are lost: that may be what is wanted.
+        let keeps_digits = |[shift, slope, _]: &Terms| *slope == 0.0 || shift.abs() <= slope.abs() * 1024.0;
+        let sum = |one: Terms, other: Terms| Some(std::array::from_fn(|i| one[i] + other[i])).filter(keeps_digits);
+        if self.factor == other.factor { self.combined(other, self.factor, sum) } else { None }
+    }
+
+    fn times(&self, other: &Self) -> Option<Self> {
+        let factor = match (self.factor, other.factor) {
+            (Factor::One, factor) | (factor, Factor::One) => factor,
+            _ => return None,
+        };
+        self.combined(other, factor, |[a, b, c], [d, e, f]| {
+            let is_cubic = (b != 0.0 && f != 0.0) || (c != 0.0 && (e != 0.0 || f != 0.0));
+            (!is_cubic).then_some([a * d, a * e + b * d, a * f + b * e + c * d])
+        })
+    }
+
+    fn scaled(&self, by: f64) -> Option<Self> {
+        self.times(&Self::constant(by))
+    }
+
+    fn negated(&self) -> Self {
+        let pieces = self.pieces.iter().map(|piece| Piece { terms: piece.terms.map(|term| -term), ..*piece });
+        Self { factor: self.factor, pieces: pieces.collect() }
+    }
+
+    fn clamped(&self, least: f64, most: f64) -> Option<Self> {
+        self.max(&Self::constant(least))?.min(&Self::constant(most))
+    }
+
+    fn min(&self, other: &Self) -> Option<Self> {
+        Some(self.negated().max(&other.negated())?.negated())
+    }
+
+    fn max(&self, other: &Self) -> Option<Self> {
+        let mut pieces = Vec::new();
+        for (from, to, one, other) in self.intervals(other) {
+            let [difference, slope, 0.0] = std::array::from_fn(|i| one[i] - other[i]) else { return None };
+            // Which is the larger one in front of the point where they are equal, and behind it.
+            let (equal, larger) = match () {
+                () if slope > 0.0 => (-difference / slope, [other, one]),
+                () if slope < 0.0 => (-difference / slope, [one, other]),
+                () if difference < 0.0 => (from, [other; 2]),
+                () => (from, [one; 2]),
+            };
+            let equal = equal.max(from);
+            pieces.extend((from < equal).then_some(Piece { from, terms: larger[0] }));
+            pieces.extend((equal < to).then_some(Piece { from: equal, terms: larger[1] }));
+        }
+        let are_plain = [self, other].iter().all(|function| function.factor == Factor::One);
+        if are_plain { Self::normal(Factor::One, pieces) } else { None }
+    }
+
+    /// The terms of each interval combined with those of the other function.
+    fn combined(&self, other: &Self, factor: Factor, combine: impl Fn(Terms, Terms) -> Option<Terms>) -> Option<Self> {
+        let pieces =
+            self.intervals(other).map(|(from, _, one, other)| Some(Piece { from, terms: combine(one, other)? }));
+        Self::normal(factor, pieces.collect::<Option<_>>()?)
+    }
+
+    /// Each interval in which both are one polynomial, and these.
+    fn intervals(&self, other: &Self) -> impl Iterator<Item = (f64, f64, Terms, Terms)> {
+        let mut bounds: Vec<f64> = self.pieces.iter().chain(&other.pieces).map(|piece| piece.from).collect();
+        bounds.sort_by(f64::total_cmp);
+        bounds.dedup();
+        let ends: Vec<f64> = bounds.iter().skip(1).copied().chain([f64::INFINITY]).collect();
+        let terms = |function: &Self, at: f64| {
+            let known = function.pieces.iter().rev().find(|piece| piece.from <= at);
+            known.expect("the first interval begins at minus infinity").terms
+        };
+        bounds.into_iter().zip(ends).map(move |(from, to)| (from, to, terms(self, from), terms(other, from)))
+    }
+
+    /// Without bounds between equal pieces.
+    fn normal(factor: Factor, mut pieces: Vec<Piece>) -> Option<Self> {
+        pieces.dedup_by_key(|piece| piece.terms);
+        pieces.iter().flat_map(|piece| piece.terms).all(f64::is_finite).then_some(Self { factor, pieces })
+    }
+}
+
+/// The number itself and constants, as operands.
+pub(crate) fn of_identity(constants: &[f32]) -> Vec<Function> {
+    let constants = constants.iter().map(|number| Function::constant((*number).into()));
+    std::iter::once(Function::identity()).chain(constants).collect()
+}
+
+/// By how much numbers may differ from those of an activation, in proportion: by the rounding of a
+/// constant as 1/6. Floats are mostly written with seven digits, and attributes are floats in models of
+/// double, too.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::from(f32::EPSILON) / 2.0,
+        DType::F32 => f64::from(f32::EPSILON) * 4.0,
+        DType::F16 => f16::EPSILON.to_f64() / 2.0,
+        DType::BF16 => bf16::EPSILON.to_f64() / 2.0,
+    }
+}
+
+/// As an `f32`; not a number if it is none.
+fn exact(value: f64) -> f32 {
+    let short = value as f32;
+    if f64::from(short) == value { short } else { f32::NAN }
+}
+
+/// What was found behind a value.
+pub(crate) struct Found<'g> {
+    /// An activation, and its nodes in the order in which they run.
+    pub(crate) best: Option<(Activation, Vec<Node<'g>>)>,
+    /// Nodes whose function is not known, and why.
+    pub(crate) refused: Vec<(Node<'g>, String)>,
+    /// Whether all that reads the value comes together again, in a function that may be no activation.
+    pub(crate) is_closed: bool,
+}
+
+/// The most nodes behind a value of the given type that compute an activation of it, if nothing else
+/// reads what lies between. `start` is what the value itself is of a number.
+pub(crate) fn behind<'g>(
+    value: Value<'g>,
+    start: Function,
+    dtype: DType,
+    is_free: impl Fn(Node<'g>) -> bool,
+) -> Result<Found<'g>> {
+    let mut known = vec![(value, start)];
+    let mut nodes = Vec::new();
+    let mut found = Found { best: None, refused: Vec::new(), is_closed: false };
+    while nodes.len() < MOST_NODES {
+        let mut next = None;
+        found.refused.clear();
+        for node in readers(&known)?.into_iter().filter(|node| !nodes.contains(node) && is_free(*node)) {
+            match function_of(node, &known, dtype)? {
+                Some(Ok(function)) => {
+                    next = Some((node, function));
+                    break;
+                }
+                Some(Err(reason)) => found.refused.push((node, reason)),
+                None => {}
+            }
+        }
+        let Some((node, function)) = next else { break };
+        let activation = function.activation(dtype);
+        nodes.push(node);
+        let is_closed = are_read_by(&nodes, &known)?;
+        found.is_closed |= is_closed;
+        if let Some(activation) = activation.filter(|_| is_closed) {
+            found.best = Some((activation, nodes.clone()));
+        }
+        known.push((node.output()?, function));
+    }
+    Ok(found)
+}
+
+fn readers<'g>(known: &[(Value<'g>, Function)]) -> Result<Vec<Node<'g>>> {
+    let mut nodes = Vec::new();
+    for (value, _) in known {
+        nodes.extend(value.readers()?.into_iter().map(|(node, _)| node));
+    }
+    Ok(nodes)
+}
+
+/// Whether each of the values is read by some of the nodes, and by nothing else.
+fn are_read_by<'g>(nodes: &[Node<'g>], values: &[(Value<'g>, Function)]) -> Result<bool> {
+    for (value, _) in values {
+        let consumers = value.consumers()?.unwrap_or_default();
+        if consumers.is_empty() || !consumers.iter().all(|node| nodes.contains(node)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// What a node computes of a number that known values are functions of, or why that is not known.
+/// `None` if it is no activation, nor a part of one.
+fn function_of<'g>(
+    node: Node<'g>,
+    known: &[(Value<'g>, Function)],
+    dtype: DType,
+) -> Result<Option<Reasoned<Function>>> {
+    let op = node.op()?;
+    if is_lacking(&op) {
+        return Ok(Some(Err(NO_SUCH.into())));
+    }
+    if !is_part(&op) {
+        return Ok(None);
+    }
+    let (attributes, since) = (node.attributes()?, node.since_version()?);
+    let float = |name: &str, default: f32| Function::constant(attributes.float(name, default).into());
+    let (mut inputs, mut operands) = (node.inputs()?, Vec::new());
+    if op == "Clip" && since >= 11 {
+        inputs.resize(3, None);
+    }
+    for (at, input) in inputs.into_iter().enumerate() {
+        // A bound of a Clip that is left out is the lowest or largest number of the type, so that infinity
+        // becomes that number.
+        let Some(input) = input else {
+            operands.push(Function::constant(if at == 1 { -largest(dtype) } else { largest(dtype) }));
+            continue;
+        };
+        let Some(operand) = operand(input, known)? else {
+            return Ok(Some(Err(format!("{} is not one constant number", input.name()?))));
+        };
+        operands.push(operand);
+    }
+    match &*op {
+        // The attributes' defaults are the numbers of float for every type.
+        "Clip" if since < 11 => operands.extend([float("min", f32::MIN), float("max", f32::MAX)]),
+        "HardSigmoid" => operands.extend([float("alpha", 0.2), float("beta", 0.5)]),
+        "LeakyRelu" => operands.push(float("alpha", 0.01)),
+        "Swish" => operands.push(float("alpha", 1.0)),
+        QUICK_GELU => operands.push(float("alpha", 1.702)),
+        _ => {}
+    }
+    Ok(Some(Function::of(&op, &operands).ok_or_else(|| NO_SUCH.into())))
+}
+
+/// Whether activations are made of this operator, or one is.
+#[rustfmt::skip]
+pub(crate) fn is_part(op: &str) -> bool {
+    matches!(
+        op,
+        "Abs" | "Add" | "Clip" | "Div" | "HardSigmoid" | "HardSwish" | "Identity" | "LeakyRelu" | "Max" | "Min" | "Mul"
+            | "Neg" | "PRelu" | "Relu" | "Sigmoid" | "Sub" | "Sum" | "Swish" | "Tanh" | QUICK_GELU
+    )
+}
+
+/// Whether it is an activation that no layer has, whichever its numbers are.
+#[rustfmt::skip]
+fn is_lacking(op: &str) -> bool {
+    matches!(
+        op,
+        "Celu" | "Elu" | "Erf" | "Gelu" | "Mish" | "Selu" | "Softplus" | "Softsign" | "ThresholdedRelu"
+            | "com.microsoft.Gelu"
+    )
+}
+
+/// A known value, or a constant number that leaves the shape of one as it is.
+fn operand(input: Value<'_>, known: &[(Value<'_>, Function)]) -> Result<Option<Function>> {
+    let name = input.name()?;
+    for (value, function) in known {
+        if value.name()? == name {
+            return Ok(Some(function.clone()));
+        }
+    }
+    // What a convolution computes has three axes at least.
+    let rank = known[0].0.tensor_type()?.and_then(|ty| ty.dims).map_or(3, |dims| dims.len());
+    let is_one = |dims: &[i64]| dims.len() <= rank && dims.iter().all(|size| *size == 1);
+    let Some(tensor) = input.constant()?.filter(|tensor| is_one(tensor.dims())) else { return Ok(None) };
+    Ok(match tensor.floats()?.as_deref() {
+        Some([number]) if !number.is_nan() => Some(Function::constant(*number)),
+        _ => None,
+    })
+}
+
+fn largest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => f32::MAX.into(),
+        DType::F64 => f64::MAX,
+        DType::F16 => f16::MAX.to_f64(),
+        DType::BF16 => bf16::MAX.to_f64(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Function {
+        fn at(&self, x: f64) -> f64 {
+            let [c, b, a] = self.pieces.iter().rev().find(|piece| piece.from <= x).unwrap().terms;
+            let factor = match self.factor {
+                Factor::One => 1.0,
+                Factor::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+                Factor::Tanh => x.tanh(),
+            };
+            (a * x * x + b * x + c) * factor
+        }
+    }
+
+    /// Random expressions, beside their values.
+    #[test]
+    fn functions_have_the_values_of_their_expressions() {
+        let mut state = 1_u32;
+        let mut next = |count: usize| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) as usize % count
+        };
+        let points = [-7.5, -3.0, -2.25, -1.0, -0.5, 0.0, 0.125, 0.75, 1.0, 2.5, 3.0, 6.0, 9.0];
+        let ops = [
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "Max",
+            "Min",
+            "Neg",
+            "Abs",
+            "Relu",
+            "LeakyRelu",
+            "Clip",
+            "HardSigmoid",
+            "Sigmoid",
+        ];
+        let mut sizes = [0; 8];
+        for _ in 0..4000 {
+            let mut known = vec![(Function::identity(), points.to_vec())];
+            for constant in [-1.0, 0.25, 0.5, 3.0] {
+                known.push((Function::constant(constant), vec![constant; points.len()]));
+            }
+            for _ in 0..12 {
+                let op = ops[next(ops.len())];
+                let count = match op {
+                    "Neg" | "Abs" | "Relu" | "Sigmoid" => 1,
+                    "Clip" | "HardSigmoid" => 3,
+                    _ => 2,
+                };
+                let chosen: Vec<_> = (0..count).map(|_| known[next(known.len())].clone()).collect();
+                let operands: Vec<_> = chosen.iter().map(|(function, _)| function.clone()).collect();
+                let Some(function) = Function::of(op, &operands) else { continue };
+                let value = |i: usize| {
+                    let v: Vec<f64> = chosen.iter().map(|(_, values)| values[i]).collect();
+                    match op {
+                        "Add" => v[0] + v[1],
+                        "Sub" => v[0] - v[1],
+                        "Mul" => v[0] * v[1],
+                        "Div" => v[0] / v[1],
+                        "Max" => v[0].max(v[1]),
+                        "Min" => v[0].min(v[1]),
+                        "Neg" => -v[0],
+                        "Abs" => v[0].abs(),
+                        "Relu" => v[0].max(0.0),
+                        "LeakyRelu" => v[0].max(0.0) + v[0].min(0.0) * v[1],
+                        "Clip" => v[0].max(v[1]).min(v[2]),
+                        "HardSigmoid" => (v[0] * v[1] + v[2]).clamp(0.0, 1.0),
+                        _ => 1.0 / (1.0 + (-v[0]).exp()),
+                    }
+                };
+                let values: Vec<f64> = (0..points.len()).map(value).collect();
+                for (x, value) in points.iter().zip(&values) {
+                    let size = chosen.iter().flat_map(|(_, values)| values).fold(1.0_f64, |size, v| size.max(v.abs()));
+                    assert!(
+                        (function.at(*x) - value).abs() <= 1e-12 * size * size,
+                        "{op} {operands:?} at {x}: {function:?}"
+                    );
+                }
+                sizes[function.pieces.len().min(7)] += 1;
+                known.push((function, values));
+            }
+        }
+        assert!(sizes[1..6].iter().all(|count| *count > 50), "{sizes:?}");
+    }
+
+    #[test]
+    fn numbers_are_those_of_an_activation_but_for_roundings() {
+        let hardswish = |sixth: f64, dtype| {
+            let [x, alpha, beta] = [Function::identity(), Function::constant(sixth), Function::constant(0.5)];
+            let gate = Function::of("HardSigmoid", &[x.clone(), alpha, beta]).unwrap();
+            Function::of("Mul", &[x, gate]).unwrap().activation(dtype) == Some(Activation::HardSwish)
+        };
+        let short = f16::from_f64(1.0 / 6.0).to_f64();
+        let found = [1.0 / 6.0, f64::from(1.0_f32 / 6.0), 0.166_666_7, short, 0.1666]
+            .map(|sixth| [DType::F64, DType::F32, DType::F16].map(|dtype| hardswish(sixth, dtype)));
+        let of_short = [false, false, true];
+        assert_eq!(found, [[true; 3], [true; 3], [false, true, true], of_short, of_short]);
+    }
+
+    #[test]
+    fn slopes_and_bounds_that_are_no_f32_are_none_of_an_activation() {
+        let of = |op, numbers: &[f64]| {
+            let numbers = numbers.iter().map(|number| Function::constant(*number));
+            Function::of(op, &std::iter::once(Function::identity()).chain(numbers).collect::<Vec<_>>())
+                .and_then(|function| function.activation(DType::F64))
+        };
+        assert_eq!(of("LeakyRelu", &[0.25]), Some(Activation::LeakyRelu { alpha: 0.25 }));
+        assert_eq!(of("LeakyRelu", &[0.1]), None);
+        assert_eq!(of("LeakyRelu", &[f64::INFINITY]), None);
+        assert_eq!(of("Clip", &[-0.5, f64::INFINITY]), Some(Activation::Clip { min: -0.5, max: f32::INFINITY }));
+        assert_eq!(of("Clip", &[f64::NEG_INFINITY, 0.1]), None);
+        assert_eq!(of("Clip", &[0.0, f64::MAX]), None);
+    }
+}
