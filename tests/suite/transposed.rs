@@ -107,7 +107,9 @@ fn two(w_shape: [usize; 4], stride: i64) -> ConvTranspose {
 #[test]
 fn the_order_of_sums_does_not_depend_on_threads_or_limits() {
     let mut by_channels = 0;
-    for (channels, machine) in (4..=60).step_by(4).flat_map(|c| Machine::named().map(|machine| (c, machine))) {
+    for (channels, machine) in
+        (4..=60).step_by(4).flat_map(|c| Machine::named().into_iter().map(move |machine| (c, machine)))
+    {
         for (isa, len) in Isa::ALL.into_iter().flat_map(|isa| [90, 500, 2000, 9000].map(|len| (isa, len))) {
             let conv = ConvTranspose::new([channels, 6, 9]).strides([2]).pads([3, 4]);
             let planner = Planner::new().machine(machine.clone().with_isa(isa)).algorithm(Algorithm::Transposed);
