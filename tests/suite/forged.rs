@@ -191,6 +191,7 @@ fn layers() -> Vec<Layer> {
         layer(Conv::new([4, 3, 3, 3]).pads([9; 4]).dilations([9, 9]), [1, 3, 5, 5]),
         layer(ConvTranspose::new([3, 4, 4, 4]).strides([2, 2]).pads([1; 4]), [1, 3, 5, 6]),
         layer(ConvTranspose::new([6, 1, 4, 4]).group(6).strides([2, 2]).pads([1; 4]), [1, 6, 5, 6]),
+        layer(ConvTranspose::new([4, 3, 3]).strides([3]), [1, 4, 9]),
     ];
     if !is_short() {
         layers.extend([
