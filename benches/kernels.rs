@@ -118,7 +118,7 @@ fn bench_weave<T: Real, M: Measurement>(group: &mut BenchmarkGroup<'_, M>, kerne
     const LEN: usize = 1024;
     const PHASES: usize = 2;
     const TAPS: usize = 4;
-    /// Elements of a vector, at the most: more than any ISA has.
+    /// Elements of a vector, at most: more than any ISA has.
     const LANES: usize = 64;
     let values = vec![T::from_f64(0.5); PHASES * LEN + MOST_VECTORS * LANES];
     let strands = Strands { sums: &values, slots: &[0, 1], step: LEN / PHASES, pitch: 0 };

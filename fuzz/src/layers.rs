@@ -3,9 +3,9 @@
 use arbitrary::{Result, Unstructured};
 use convoke::{AutoPad, Conv, ConvTranspose, Geometry, Op, Operator};
 
-/// Multiply-adds of a layer that is run, at the most.
+/// Multiply-adds of a layer that is run, at most.
 const MOST_MACS: u128 = 1 << 19;
-/// Elements of X, W and Y, at the most.
+/// Elements of X, W and Y, at most.
 const MOST_ELEMENTS: usize = 1 << 16;
 
 /// An operator with the shape of X.

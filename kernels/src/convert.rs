@@ -1,6 +1,6 @@
 //! Conversions of slices, whole vectors at a time.
 
-/// The elements of a vector of `f16` that is converted at once, at the most.
+/// The elements of a vector of `f16` that is converted at once, at most.
 const MOST: usize = 16;
 
 /// Converts `W` values at once.

@@ -145,7 +145,7 @@ pub struct Picks<'a> {
 }
 
 impl Picks<'_> {
-    /// Elements that positions in a row may be beyond its ends, at the most: the vectors of one
+    /// Elements that positions in a row may be beyond its ends, at most: the vectors of one
     /// block of a phase reach less far.
     pub const BEYOND: usize = 1024;
 

@@ -16,7 +16,7 @@ pub use threads::{Executor, Threads};
 pub use workspace::Workspace;
 pub(crate) use workspace::{Arena, Ledger, Line, Piece, lines_for, reserved};
 
-/// Share number `index` of `0..len` in `count` shares, whose lengths differ by one at the most. The
+/// Share number `index` of `0..len` in `count` shares, whose lengths differ by one at most. The
 /// longer ones come first: a thread that has one more of them last would hold others up.
 pub(crate) fn share(len: usize, count: usize, index: usize) -> Range<usize> {
     let (each, more) = (len / count, len % count);

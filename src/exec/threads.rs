@@ -149,7 +149,7 @@ pub enum Threads<'a> {
     Serial,
     /// The threads of any pool.
     Executor(&'a dyn Executor),
-    /// Some of these threads: so many at the most. [`Threads::at_most`] makes it.
+    /// Some of these threads: so many at most. [`Threads::at_most`] makes it.
     AtMost(usize, &'a Threads<'a>),
     /// The threads of a rayon pool. The calling thread waits for them, unless it belongs to the
     /// pool.
@@ -203,7 +203,7 @@ impl<'a> Threads<'a> {
         }
     }
 
-    /// Calls `task(i, scratch)` for each `i` below `tasks`, on `slots` threads at the most. Each
+    /// Calls `task(i, scratch)` for each `i` below `tasks`, on `slots` threads at most. Each
     /// has `share` lines of scratch for itself. One slot is the calling thread.
     pub(crate) fn for_each(
         self,
@@ -286,7 +286,7 @@ struct Queues {
     taken: [Taken; MOST_QUEUES],
 }
 
-/// The number of queues, at the most. They are on the stack in every run, so their memory is
+/// The number of queues, at most. They are on the stack in every run, so their memory is
 /// bounded.
 const MOST_QUEUES: usize = 32;
 

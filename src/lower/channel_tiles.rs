@@ -175,7 +175,7 @@ impl<T: Real> ChannelTiles<T> {
         start(t)..start(t + 1)
     }
 
-    /// Pixels of a tile, at the most.
+    /// Pixels of a tile, at most.
     pub(crate) fn most_pixels(&self) -> usize {
         self.two_rows(self.nr()).map_or(self.pixels(0).len(), ChannelKernel::mr)
     }

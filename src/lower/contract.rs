@@ -26,7 +26,7 @@ pub(crate) struct Request<'a, T: Element> {
     pub(crate) threads: usize,
     pub(crate) activation: Activation<T::Acc>,
     pub(crate) accuracy: Accuracy,
-    /// Bytes of scratch that a task may need, at the most.
+    /// Bytes of scratch that a task may need, at most.
     pub(crate) task_bytes: usize,
     /// The layout of weights that are already packed for this algorithm: to be accepted as it is,
     /// or rejected. It may be from a forged file. So a lowering looks only for the one among its own

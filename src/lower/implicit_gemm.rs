@@ -24,7 +24,7 @@ use crate::exec::{Arena, Ledger, Line, Piece};
 use crate::machine::{Item, Work};
 use crate::units::Count;
 
-/// Steps of k in a block, at the most. A block is at least the taps of one channel. With fewer
+/// Steps of k in a block, at most. A block is at least the taps of one channel. With fewer
 /// steps, the way of sums to scratch and back would cost more; with more steps, a block of A
 /// would leave the L2 cache.
 const MOST_STEPS: usize = 512;

@@ -106,7 +106,7 @@ fn reach(axis: &Axis) -> usize {
     (axis.kernel - 1) * axis.dilation / axis.stride
 }
 
-/// How far a view is shifted, at the most, among those of the taps with the phase of tap `tap`.
+/// How far a view is shifted, at most, among those of the taps with the phase of tap `tap`.
 fn shift(axis: &Axis, tap: usize) -> usize {
     let period = period(axis);
     (axis.kernel - 1 - (axis.kernel - 1 - tap) % period) * axis.dilation / axis.stride
@@ -177,7 +177,7 @@ const LINE_ELEMENTS: usize = size_of::<Line>() / size_of::<f32>();
 /// A row may become longer by one part in so many, to begin at a cache line: more would cost more
 /// than it saves.
 const MOST_SLACK: usize = 4;
-/// Channels of a block up to which their offsets must fit 32 bits, at the least.
+/// Channels of a block up to which their offsets must fit 32 bits, at least.
 const CHANNELS_IN_REACH: usize = 64;
 
 /// The sizes of planes for a cut. None if they do not fit 32-bit offsets.
@@ -256,10 +256,10 @@ pub(crate) struct SlabLimits {
 /// Slabs that each thread may have, at least. With several, threads end at about the same time
 /// whatever holds one of them up. With one, borders and last vectors weigh less.
 pub(crate) const PER_THREAD: [usize; 2] = [2, 1];
-/// Bytes of the planes of a slab, at the most. Kernels that reach further (large dilations) are
+/// Bytes of the planes of a slab, at most. Kernels that reach further (large dilations) are
 /// for lowerings that copy only what taps see.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
-/// Columns of a slab, at the most: more gain nothing, and tables grow with them.
+/// Columns of a slab, at most: more gain nothing, and tables grow with them.
 const MOST_COLUMNS: usize = 8192;
 /// The fewest columns of a slab that is made smaller so that every thread has one. The borders of
 /// smaller planes would cost too much.

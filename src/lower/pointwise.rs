@@ -24,7 +24,7 @@ use crate::machine::{Item, Kind, Machine, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
-/// Steps of k in a block, at the most: a panel of B of 32 columns of `f32` then just fills the L1
+/// Steps of k in a block, at most: a panel of B of 32 columns of `f32` then just fills the L1
 /// cache.
 fn most_steps(machine: &Machine) -> usize {
     machine.l1_bytes / (32 * size_of::<f32>())
@@ -42,7 +42,7 @@ const CONFLICT_BYTES: usize = 1024;
 const FEW_ROWS: usize = 8;
 /// The share of the time with blocks of columns that shares of panels must stay below.
 const WORTH_IT: f64 = 0.97;
-/// Bytes of the sums of one task, at the most: with a block of A they stay in the L2 cache.
+/// Bytes of the sums of one task, at most: with a block of A they stay in the L2 cache.
 fn sums_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 4
 }
@@ -146,7 +146,7 @@ struct PointwiseSearch<'a, T: Element> {
     source: Source,
     /// Steps of k in a block.
     kc: usize,
-    /// Bytes that the sums of a task take at the most.
+    /// Bytes that the sums of a task take at most.
     most_bytes: usize,
 }
 

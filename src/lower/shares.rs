@@ -156,7 +156,7 @@ const MANY_TASKS: usize = 64;
 /// The share of the busiest thread's pieces that smaller tasks may leave it: they must save more
 /// than their own price.
 const WORTH_IT: f64 = 0.99;
-/// Sizes that are tried, at the most: planning takes time, too.
+/// Sizes that are tried, at most: planning takes time, too.
 const MOST_TRIED: usize = 64;
 /// Threads up to which sizes are tried, for the same reason.
 const MOST_EVENED: usize = 1 << 10;

@@ -46,10 +46,10 @@ fn band_bytes(machine: &Machine) -> usize {
     machine.l1_bytes / 3 * 2
 }
 
-/// Bytes of a task's scratch, at the most, so that long rows do not take memory without limit.
+/// Bytes of a task's scratch, at most, so that long rows do not take memory without limit.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Output rows of a band, at the least, where a channel is cut into bands: the first rows of a band
+/// Output rows of a band, at least, where a channel is cut into bands: the first rows of a band
 /// read rows of X that the band before has read as well.
 const LEAST_BAND_ROWS: usize = 8;
 
@@ -279,12 +279,12 @@ impl<T: Element> Upsample<T> {
     }
 }
 
-/// Positions of X that an output sees before the last one that it sees, at the most.
+/// Positions of X that an output sees before the last one that it sees, at most.
 fn rows_before(axis: &Axis) -> usize {
     axis.kernel.div_ceil(axis.stride) - 1
 }
 
-/// Positions of X that `outputs` neighbours see, at the most.
+/// Positions of X that `outputs` neighbours see, at most.
 fn rows_seen(axis: &Axis, outputs: usize) -> usize {
     (outputs / axis.stride + 2 + rows_before(axis)).min(axis.input)
 }

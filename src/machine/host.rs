@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Isa, Machine};
 
-/// Bytes of a level 3 cache that one core can count on, at the most. Many cores share a large
+/// Bytes of a level 3 cache that one core can count on, at most. Many cores share a large
 /// level 3 cache, and on a virtual machine so do other guests.
 #[cfg(any(test, target_arch = "x86_64"))]
 const MOST_L3_BYTES: usize = 96 << 20;

@@ -140,11 +140,11 @@ impl Machine {
     }
 }
 
-/// Bytes of the level 1 and level 2 caches, at the least and at the most. Blocks are fractions of
+/// The least and the most bytes of the level 1 and level 2 caches. Blocks are fractions of
 /// a cache; with less they would be empty. More would overflow the sizes of 32-bit hosts.
 const LEAST_BYTES: usize = 4 << 10;
 const MOST_BYTES: usize = 1 << 30;
-/// Bytes of the level 2 cache that blocks are made for, at the most: see
+/// Bytes of the level 2 cache that blocks are made for, at most: see
 /// [`Machine::block_l2_bytes`].
 const MOST_BLOCK_L2_BYTES: usize = 1 << 20;
 /// Bounds of rates, latency and clock, each in its own unit. Within them estimates stay finite.

@@ -13,15 +13,15 @@ use crate::error::{Error, bail};
 use crate::exec::reserved;
 use crate::{ErrorKind, Operator, Threads, Workspace};
 
-/// Candidates that are measured, at the most. Each takes time and memory, and the fastest one is
+/// Candidates that are measured, at most. Each takes time and memory, and the fastest one is
 /// rarely below the fourth place.
 const MOST_CANDIDATES: usize = 4;
 /// The highest estimate of a candidate that is measured, as a multiple of the pick's estimate.
 /// Estimates are rarely further off.
 const MOST_ESTIMATE_RATIO: f64 = 2.0;
-/// Rounds in which each candidate runs once, at the least: one slow run must not decide.
+/// Rounds in which each candidate runs once, at least: one slow run must not decide.
 const LEAST_ROUNDS: usize = 3;
-/// How long rounds go on, at the least: short layers need more of them to be told apart.
+/// How long rounds go on, at least: short layers need more of them to be told apart.
 const LEAST_DURATION: Duration = Duration::from_millis(150);
 /// What needs the memory, in error messages.
 const WHAT: &str = "tuning";

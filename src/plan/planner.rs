@@ -403,7 +403,7 @@ impl Planner {
         let Answers { estimates, best, too_large } = self.ask(&request, wish, limit);
         let Some((index, Offer { recipe, build })) = best else {
             if let Some(bytes) = too_large {
-                let reason = format!("needs {bytes} bytes of workspace at the least, the limit is {limit}");
+                let reason = format!("needs at least {bytes} bytes of workspace, the limit is {limit}");
                 return Err(Refusal { kind: ErrorKind::Workspace, reason });
             }
             let asked = |algorithm: Algorithm| wish.is_binding() && wish.exclusion(algorithm).is_none();

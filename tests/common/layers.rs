@@ -103,7 +103,7 @@ fn channels() -> impl Strategy<Value = DrawnChannels> {
     })
 }
 
-/// Multiply-adds of a drawn layer, at the most, because the reference takes some nanoseconds for
+/// Multiply-adds of a drawn layer, at most, because the reference takes some nanoseconds for
 /// each.
 const MACS: u128 = 60_000;
 

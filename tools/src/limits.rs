@@ -218,7 +218,7 @@ fn share_read(axis: &convoke::Axis) -> f64 {
 /// Bytes that each thread reads again and again to measure a level's bandwidth: well within that
 /// level, and well beyond the level before it.
 fn per_thread(level: Level, caches: &Caches, threads: usize) -> usize {
-    /// Bytes of all threads together, at the most. More would take too long to fill.
+    /// Bytes of all threads together, at most. More would take too long to fill.
     const MOST_BYTES: usize = 1 << 30;
     match level {
         Level::L1 => caches.l1 / 2,
@@ -230,9 +230,9 @@ fn per_thread(level: Level, caches: &Caches, threads: usize) -> usize {
 
 /// GB/s that `threads` threads read together, each from its own `bytes`.
 fn bandwidth(isa: Isa, threads: usize, bytes: usize) -> f64 {
-    /// The time to read, at the least. Only the fastest burst counts, so there must be many.
+    /// The time to read, at least. Only the fastest burst counts, so there must be many.
     const DURATION: Duration = Duration::from_millis(120);
-    /// Bursts, at the least, for data that take longer than that.
+    /// Bursts, at least, for data that take longer than that.
     const FEWEST_PASSES: usize = 3;
     // Reads of the data between two looks at the clock. Small data are read often enough for its
     // resolution.

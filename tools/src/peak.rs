@@ -18,7 +18,7 @@ use crate::data::Random;
 /// Bytes of the operand that is streamed. Together with the other operand and the tile, it fits
 /// any current L1 data cache (32 KiB).
 const STREAMED_BYTES: usize = 16 << 10;
-/// Steps of one call, at the most.
+/// Steps of one call, at most.
 const MAX_DEPTH: usize = 1024;
 /// Rows of the other operand, which is read again and again.
 const ROWS: usize = 16;
@@ -211,7 +211,7 @@ pub struct Grouped<T> {
 }
 
 impl<T: Real> Grouped<T> {
-    /// Tiles of the planes, at the least.
+    /// Tiles of the planes, at least.
     const TILES: usize = 12;
 
     /// Operands for a kernel: planes of at least twelve tiles, in rows that begin within vectors.

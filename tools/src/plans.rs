@@ -24,7 +24,7 @@ use crate::{hard, shapes};
 /// Numbers of threads that each layer is planned for.
 const THREADS: [usize; 3] = [1, 2, 16];
 
-/// Multiply-adds of a layer that is run for its output, at the most. ISAs that are slow where they
+/// Multiply-adds of a layer that is run for its output, at most. ISAs that are slow where they
 /// are tested have a lower limit: the portable tier, and NEON, which runs in an emulator.
 const MOST_MACS: u128 = 250_000_000;
 const MOST_MACS_SLOW: u128 = 10_000_000;

@@ -6,10 +6,10 @@ use convoke::{Geometry, Op};
 use crate::data::Random;
 use crate::shapes::{Layer, flops, join};
 
-/// Operations of a run, at the least and at the most. Shorter runs are hard to time, and longer
+/// Operations of a run, at least and at most. Shorter runs are hard to time, and longer
 /// ones take long.
 const FLOPS: std::ops::RangeInclusive<f64> = 1e6..=2e9;
-/// Elements of X or Y, at the most.
+/// Elements of X or Y, at most.
 const MOST_ELEMENTS: usize = 1 << 23;
 
 /// `count` layers. The same seed always gives the same ones.

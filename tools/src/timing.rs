@@ -14,7 +14,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Timed runs, at the least, however long each takes.
+    /// Timed runs, at least, however long each takes.
     pub const MIN_REPS: usize = 3;
     /// Runs before timing starts. They touch every page, fill the caches and wake the threads.
     const WARM_UP: usize = 2;

@@ -412,7 +412,7 @@ typedef struct convoke_plan_options {
      */
     const struct convoke_packed *packed;
     /**
-     * Bytes of workspace of a run, at the most, for all threads together. 0 means no limit. With
+     * Bytes of workspace of a run, at most, for all threads together. 0 means no limit. With
      * 1, the plan needs no workspace, which is far slower for most layers.
      */
     size_t workspace_limit;

@@ -53,7 +53,7 @@ pub struct Ints {
     pub len: usize,
 }
 
-/// Entries of a list, at the most: more are a mistake, and would be copied.
+/// Entries of a list, at most: more are a mistake, and would be copied.
 const MOST_INTS: usize = 1 << 12;
 
 impl Ints {

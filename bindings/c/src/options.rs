@@ -70,7 +70,7 @@ pub struct PlanOptions {
     /// they do not serve, for example within `workspace_limit`, and weights that are packed for this X
     /// would, the status is CONVOKE_STATUS_PACKED_MISMATCH: plan without them, and pack again.
     pub packed: *const Packed,
-    /// Bytes of workspace of a run, at the most, for all threads together. 0 means no limit. With
+    /// Bytes of workspace of a run, at most, for all threads together. 0 means no limit. With
     /// 1, the plan needs no workspace, which is far slower for most layers.
     pub workspace_limit: usize,
     /// A convoke_accuracy.

@@ -31,7 +31,7 @@ pub(crate) fn in_range(
     })
 }
 
-/// Entries of a sequence, at the most. More are a mistake, and memory for all of them would be
+/// Entries of a sequence, at most. More are a mistake, and memory for all of them would be
 /// reserved before they are read.
 const MOST_ENTRIES: usize = 1 << 12;
 

@@ -38,16 +38,16 @@ use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
-/// Bytes of a task's scratch, at the most: a limit of memory.
+/// Bytes of a task's scratch, at most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
 /// Bytes of a task's scratch, about, where a band has several images: it stays in the L2 cache.
 fn band_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 2
 }
-/// Taps of all axes, at the most, that are taken for one axis: a row of Y by phases has as many
+/// Taps of all axes, at most, that are taken for one axis: a row of Y by phases has as many
 /// pixels.
 const MOST_MERGED: usize = 1 << 10;
-/// Images of a band, at the most: each more saves less.
+/// Images of a band, at most: each more saves less.
 const MOST_IMAGES: usize = 64;
 
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {

@@ -33,9 +33,9 @@ use crate::{Axis, Geometry};
 fn block_values(machine: &Machine) -> usize {
     machine.l1_bytes / 3 / size_of::<f32>()
 }
-/// Steps of k in a block, at the least: with fewer, sums would be written and read too often.
+/// Steps of k in a block, at least: with fewer, sums would be written and read too often.
 const LEAST_STEPS: usize = 256;
-/// Panels of a task, at the most: a limit of its sums.
+/// Panels of a task, at most: a limit of its sums.
 const MOST_PANELS: usize = 64;
 /// Bytes of a task's scratch, about: it stays in the L2 cache.
 fn band_bytes(machine: &Machine) -> usize {

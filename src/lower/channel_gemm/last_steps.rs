@@ -6,7 +6,7 @@ use crate::element::Element;
 use crate::exec::region::Stores;
 use crate::lower::sink::Sink;
 
-/// The sums of a tile, at the most: as many registers as an ISA has, of the longest vectors.
+/// The sums of a tile, at most: as many registers as an ISA has, of the longest vectors.
 const STAGED_ELEMENTS: usize = 32 * 16;
 
 /// The last steps of k of a tile, and what is added to its sums.

@@ -31,7 +31,7 @@ use crate::machine::{Item, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
-/// Channels whose sums are kept at a time between blocks of K, at the most. The sums of more
+/// Channels whose sums are kept at a time between blocks of K, at most. The sums of more
 /// would leave room for few positions, and the weights are read again for each slab of positions.
 const MOST_SUMMED: usize = 1536;
 

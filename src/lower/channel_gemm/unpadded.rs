@@ -33,17 +33,17 @@ use crate::machine::{Item, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
-/// Taps on the last axis, and on the others together, at the most: lists of them are on the
+/// Taps on the last axis, and on the others together, at most: lists of them are on the
 /// stack.
 const MOST_TAPS: usize = 64;
-/// Pixels of a row, at the most: little of longer ones is padding.
+/// Pixels of a row, at most: little of longer ones is padding.
 const MOST_PIXELS: usize = 1 << 14;
 /// Panels for each thread from which on threads share them out, because the shares are even
 /// enough.
 const PANELS_PER_THREAD: usize = 3;
 /// Slabs for each thread from which on slabs are as even.
 const SLABS_PER_THREAD: usize = 8;
-/// Bytes of a task's planes and sums, at the most: a limit of memory.
+/// Bytes of a task's planes and sums, at most: a limit of memory.
 const MOST_BYTES: usize = 4 << 20;
 
 /// A Conv of stride 1 whose taps do not all see input at every output.
@@ -135,7 +135,7 @@ struct UnpaddedTile<T: Real> {
 }
 
 impl<T: Real> UnpaddedTile<T> {
-    /// Pixels of one call, at the most.
+    /// Pixels of one call, at most.
     fn most_pixels(&self) -> usize {
         self.two_rows.map_or(self.pixels.len(), |kernels| kernels[0].mr())
     }
@@ -303,7 +303,7 @@ fn shift(geometry: &Geometry, pitches: &[usize], positions: impl Fn(&Axis) -> us
 }
 
 struct Unpadded<T: Element> {
-    /// With two axes at the least.
+    /// With two axes at least.
     geometry: Geometry,
     isa: Isa,
     finish: Finish<T::Acc>,

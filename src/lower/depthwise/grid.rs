@@ -13,13 +13,13 @@ use crate::lower::shares::ROWS_FOR_SHARED_ROW;
 use crate::machine::Machine;
 use crate::{Axis, Geometry};
 
-/// Bytes of the planes of a unit, at the most, unless strips became so low that the rows at their
+/// Bytes of the planes of a unit, at most, unless strips became so low that the rows at their
 /// borders count: the planes stay in the L1 cache, with room for Y.
 fn planes_bytes(machine: &Machine) -> usize {
     machine.l1_bytes / 3 * 2
 }
 
-/// Bytes of the planes of a unit, and bytes of its sums, at the most, so that large kernels do not
+/// Bytes of the planes of a unit, and bytes of its sums, at most, so that large kernels do not
 /// take memory without limit.
 pub(super) const MOST_BYTES: usize = 16 << 20;
 
@@ -156,7 +156,7 @@ impl Grid {
         if self.h.kernel == 1 { step.min(self.h.output) } else { step }
     }
 
-    /// Sets the strips, `strips` of them at the least. They are as high as [`planes_bytes`] allows,
+    /// Sets the strips, `strips` of them at least. They are as high as [`planes_bytes`] allows,
     /// and higher if the rows that two strips share would weigh much. False if the planes are too
     /// large.
     pub(super) fn cut(&mut self, machine: &Machine, element_bytes: usize, mr: usize, strips: usize) -> bool {
@@ -345,7 +345,7 @@ impl Grid {
     }
 }
 
-/// Phases of W, at the most: rows grow with them, and the table of their taps.
+/// Phases of W, at most: rows grow with them, and the table of their taps.
 const MOST_PHASES: usize = 512;
 
 /// The phases of W that some tap reads, and the length of a row that holds them all, for outputs in

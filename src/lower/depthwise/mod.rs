@@ -44,7 +44,7 @@ use crate::lower::planes as shared_planes;
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
-/// Input channels of a group, at the most: with more, GEMM has enough to share.
+/// Input channels of a group, at most: with more, GEMM has enough to share.
 const MOST_CHANNELS: usize = 32;
 
 /// Conv with few input channels a group.

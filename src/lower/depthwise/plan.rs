@@ -9,7 +9,7 @@ use crate::lower::contract::Request;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::machine::{Item, Work};
 
-/// Bytes of the planes or sums of a unit of several groups, at the most, so that they stay in a
+/// Bytes of the planes or sums of a unit of several groups, at most, so that they stay in a
 /// cache: an absolute size until it is measured with other caches.
 const UNIT_BYTES: usize = 64 << 10;
 

@@ -11,7 +11,7 @@ use crate::lower::contract::Io;
 use crate::lower::engine::RowPanels;
 use crate::lower::sink::no_epilogue;
 
-/// Lanes of a vector, at the most: those of AVX-512 with `f32`, and room for twice as many.
+/// Lanes of a vector, at most: those of AVX-512 with `f32`, and room for twice as many.
 const MOST_LANES: usize = 32;
 
 /// Where kernels along rows store, and what they add on the way there.

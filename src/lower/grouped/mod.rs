@@ -34,22 +34,22 @@ use crate::machine::{Item, Work};
 use crate::units::Count;
 use crate::{Axis, Geometry};
 
-/// Channels of a group, of X and of Y, at the most: with more, GEMM has enough to share.
+/// Channels of a group, of X and of Y, at most: with more, GEMM has enough to share.
 const MOST_CHANNELS: usize = 32;
 
-/// Output channels of a group, at the least: one alone has no other to share vectors with.
+/// Output channels of a group, at least: one alone has no other to share vectors with.
 const LEAST_OUTPUTS: usize = 2;
 
-/// Taps of the kernel, at the most: the tables of masks grow with them.
+/// Taps of the kernel, at most: the tables of masks grow with them.
 const MOST_TAPS: usize = 128;
 
 /// The longest stride: with longer ones, little of X is read.
 const MOST_STRIDE: usize = 8;
 
-/// Elements of a row of Y, at the most: the tables of masks grow with them.
+/// Elements of a row of Y, at most: the tables of masks grow with them.
 const MOST_WIDTH: usize = FlatTaps::MOST_WIDTH;
 
-/// Bytes of the planes of a unit, and bytes of its sums, at the most, so that large groups do not
+/// Bytes of the planes of a unit, and bytes of its sums, at most, so that large groups do not
 /// take memory without limit.
 const MOST_BYTES: usize = 16 << 20;
 

@@ -13,17 +13,17 @@ use crate::lower::contract::Request;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::machine::{Item, Machine, Work};
 
-/// Bytes of a unit's planes, at the most, where several panels of output channels read them: they
+/// Bytes of a unit's planes, at most, where several panels of output channels read them: they
 /// stay in L1 caches of 32 KiB and more, with room for Y and weights.
 const PLANES_BYTES: usize = 24 << 10;
 
-/// Bytes of the sums of a block, at the most, where kernels cannot store into Y: they stay in the
+/// Bytes of the sums of a block, at most, where kernels cannot store into Y: they stay in the
 /// L2 cache.
 fn sums_bytes(machine: &Machine) -> usize {
     machine.block_l2_bytes() / 8
 }
 
-/// Vectors of a block, at the least: fewer leave no choice of tiles.
+/// Vectors of a block, at least: fewer leave no choice of tiles.
 const LEAST_BLOCK_VECTORS: usize = 6;
 
 /// How Y is cut: the positions of each group of each image into blocks, and the blocks into units.

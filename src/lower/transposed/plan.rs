@@ -361,7 +361,7 @@ impl PhaseSplit {
     }
 }
 
-/// Outputs that are on their way to the sink at a time, at the most, unless those of one channel are
+/// Outputs that are on their way to the sink at a time, at most, unless those of one channel are
 /// more. They stay in the L1 cache.
 const STAGED_ELEMENTS: usize = 4096;
 

@@ -11,7 +11,7 @@ use super::together::Together;
 use super::view::WinogradView;
 use crate::machine::Work;
 
-/// Elements that [`spread`] adds at the most, beside a vector.
+/// Elements that [`spread`] adds at most, beside a vector.
 const MOST_PADDING: usize = 16 * 8 + 32;
 
 /// The distance from one plane of values to the next, in elements, for planes of `len` elements.

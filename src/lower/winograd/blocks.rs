@@ -10,7 +10,7 @@ use super::together::Together;
 use super::view::{SubImage, WinogradView};
 
 /// What the tiles of an image are cut into. The sizes of the blocks of an image differ by one row
-/// of tiles, or by one tile, at the most.
+/// of tiles, or by one tile, at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BlockCut {
     /// Whole rows of tiles.
@@ -126,7 +126,7 @@ impl TileBlocks {
     }
 
     /// Calls `visit` with each size of blocks and the number of blocks that have it, until the
-    /// answer is none. A size may come again. There are a dozen sizes at the most, but with
+    /// answer is none. A size may come again. There are a dozen sizes at most, but with
     /// [`BlockCut::Tiles`] as many as blocks.
     pub(super) fn for_each_size(&self, mut visit: impl FnMut(BlockSize, usize) -> Option<()>) -> Option<()> {
         let Self { batch, images, rows, columns, parts, .. } = *self;

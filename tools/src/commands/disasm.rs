@@ -46,7 +46,7 @@ const README: &str = include_str!("../../../kernels/README.md");
 /// The lines before and after the table of NEON's tiles in that page.
 const NEON_TABLE: (&str, &str) = ("<!-- neon -->\n", "<!-- /neon -->");
 
-/// Instructions for counters, pointers, comparisons and jumps in each step of K, at the most.
+/// Instructions for counters, pointers, comparisons and jumps in each step of K, at most.
 /// They count the steps, and advance the pointers to both operands, to a second row of pixels,
 /// to what is fetched ahead, and to the rows of Y.
 const MOST_COUNTERS: usize = 6;
@@ -56,11 +56,11 @@ struct Exception {
     isa: Isa,
     /// Paths of kernels; `*` stands for any text.
     kernels: &'static str,
-    /// Vectors that it moves to or from the stack, at the most.
+    /// Vectors that it moves to or from the stack, at most.
     vectors: usize,
-    /// Addresses and counters that it moves to or from the stack, at the most.
+    /// Addresses and counters that it moves to or from the stack, at most.
     scalars: usize,
-    /// Calls, at the most.
+    /// Calls, at most.
     calls: usize,
 }
 

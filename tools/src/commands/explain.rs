@@ -62,7 +62,7 @@ pub(crate) struct ExplainArgs {
     /// Print the whole explanation
     #[arg(long, short)]
     verbose: bool,
-    /// Bytes of workspace that an algorithm may take, at the most [default: the planner's]
+    /// Bytes of workspace that an algorithm may take, at most [default: the planner's]
     #[arg(long, value_name = "BYTES")]
     workspace_limit: Option<usize>,
 }

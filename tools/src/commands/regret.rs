@@ -66,7 +66,7 @@ pub(crate) struct RegretArgs {
 }
 
 fn parse_layers(text: &str) -> Result<usize, String> {
-    /// Layers, at the most. They take hours.
+    /// Layers, at most. They take hours.
     const MOST: usize = 100_000;
     text.parse()
         .ok()

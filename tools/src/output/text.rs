@@ -129,7 +129,7 @@ impl Table {
     const GAP: usize = 2;
     /// A line in which the columns that are always shown have room.
     const NARROW: usize = 80;
-    /// Characters of a name, at the least.
+    /// Characters of a name, at least.
     const LEAST_NAME: usize = 12;
 
     /// A table of `columns` in lines of `width` characters. The columns with the heads `first` are

@@ -58,7 +58,7 @@ class Planner:
             algorithm: The only algorithm that is allowed, by its name in ``Plan.explain``.
             isa: The instruction set: ``avx512``, ``avx2``, ``neon`` or ``portable``. This name and that of the
                 algorithm may be in upper case, too.
-            workspace_limit: Bytes of scratch memory of a run, at the most.
+            workspace_limit: Bytes of scratch memory of a run, at most.
 
         Raises:
             Error: ``UnavailableError`` if a name is not known, ``ThreadsError`` if ``threads`` is not from 1 to 1024,
