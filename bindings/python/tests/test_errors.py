@@ -48,7 +48,7 @@ CASES = [
     (lambda: convoke.conv(X, W, strides=2.0), convoke.UnsupportedOperatorError, 'Conv: attribute "strides" is of type FLOAT, must be INTS'),
     (lambda: convoke.conv(X, W, pads=-1), convoke.InvalidAttributeError, "Conv: spatial axis 0: pads is -1"),
     (lambda: PLANNER.conv([], W.shape, strides=2), convoke.InvalidShapeError, "Conv: X must have at least 3 dimensions"),
-    (lambda: convoke.conv(W[:1, :, :2, :2], X), convoke.InvalidShapeError, "Conv: spatial axis 0: padded input 2 (2 + pads 0 + 0) is smaller than the effective kernel 6 (kernel 6, dilation 1)"),
+    (lambda: convoke.conv(W[:, :, :2, :2], X), convoke.InvalidShapeError, "Conv: spatial axis 0: padded input 2 (2 + pads 0 + 0) is smaller than the effective kernel 6 (kernel 6, dilation 1); X and W fit if they are exchanged"),
     (lambda: convoke.conv(X, W, activation=("clip", np.nan, 6)), convoke.InvalidAttributeError, "Conv: the activation Clip has a lower bound that is NaN"),
     (lambda: convoke.conv(X, W, activation=("clip", 0, np.nan)), convoke.InvalidAttributeError, "Conv: the activation Clip has an upper bound that is NaN"),
     (lambda: convoke.conv(X, W, group="2"), convoke.UnsupportedOperatorError, 'Conv: attribute "group" is of type STRING, must be INT'),
