@@ -102,10 +102,10 @@ impl<T: Real> ActivationKernel<T> {
     pub unsafe fn rows(&self, dest: &mut Dest<'_, T>, (rows, len): (usize, usize), ld: usize) {
         let Some(last) = rows.checked_sub(1) else { return };
         assert!(last == 0 || len <= ld, "rows overlap");
-        assert!(last.saturating_mul(ld).saturating_add(len) <= dest.len, "a row ends beyond the destination");
+        assert!(last.saturating_mul(ld).saturating_add(len) <= dest.len(), "a row ends beyond the destination");
         // Rows without a gap are one.
         let (rows, len) = if len == ld { (1, rows * len) } else { (rows, len) };
-        let (y, activation) = (dest.y, self.activation);
+        let (y, activation) = (dest.as_mut_ptr(), self.activation);
         let args = ActivateArgs { activation, rows, len, x: y, x_row: ld, residual: core::ptr::null(), y, ld };
         // SAFETY: the assertions cover the memory that ActivateArgs asks for, the caller promises that it
         // is initialised, and Dest grants the writes. The code is only handed out where the CPU can run

@@ -6,8 +6,8 @@ use core::mem::MaybeUninit;
 /// elements that it names.
 #[derive(Debug)]
 pub struct Dest<'a, T> {
-    pub(crate) y: *mut T,
-    pub(crate) len: usize,
+    y: *mut T,
+    len: usize,
     life: core::marker::PhantomData<&'a mut T>,
 }
 

@@ -318,7 +318,7 @@ impl<'a, T> Residual<'a, T> {
     /// Memory: those elements of the destination that the holder is going to write are initialised.
     #[must_use]
     pub unsafe fn of_dest(dest: &Dest<'a, T>) -> Self {
-        Self { first: dest.y, len: dest.len, life: core::marker::PhantomData }
+        Self { first: dest.as_mut_ptr(), len: dest.len(), life: core::marker::PhantomData }
     }
 
     /// Whether nothing is added.
@@ -435,7 +435,7 @@ impl<T: Copy> TileStore<T> {
     #[inline]
     fn new(y: &Dest<'_, T>, ldy: usize, places: Places, epilogue: &Epilogue<'_, T>) -> Self {
         let Epilogue { bias, residual, lo, hi } = *epilogue;
-        let (y, bias, residual) = (y.y, bias.as_ptr(), residual.as_ptr());
+        let (y, bias, residual) = (y.as_mut_ptr(), bias.as_ptr(), residual.as_ptr());
         Self { y, ldy, places, bias, residual, lo, hi, activation: None }
     }
 
@@ -758,7 +758,7 @@ impl<T: Real> SpatialKernel<T> {
         let rows = self.mr.saturating_mul(panels);
         let end = rows.saturating_sub(1).saturating_mul(ldy).saturating_add(map.end);
         assert!(map.lanes == self.lanes, "the map is for vectors of another length");
-        assert!(end <= y.len, "the destination is too short");
+        assert!(end <= y.len(), "the destination is too short");
         assert!(epilogue.bias.len() >= rows, "one bias a row");
         assert!(epilogue.residual.reaches(end), "the residual is too short");
         let adds_residual = self.isa.has_spare_pointers() || epilogue.residual.is_none();
@@ -812,7 +812,7 @@ impl<T: Real> SpatialKernel<T> {
         let places = &places[..self.nrv];
         let last = places.iter().copied().max().unwrap_or(0);
         let end = (pairs - 1).saturating_mul(ldy).saturating_add(last).saturating_add(2 * self.lanes);
-        assert!(end <= y.len, "the destination is too short");
+        assert!(end <= y.len(), "the destination is too short");
         assert!(epilogue.bias.len() >= pairs, "one bias a pair of rows");
         assert!(epilogue.residual.is_none(), "no residual");
         let store = TileStore::new(y, ldy, Places::Pairs(places.as_ptr()), epilogue);
@@ -917,11 +917,11 @@ impl<T: Real> ChannelKernel<T> {
     ) {
         assert!(0 < channels && channels <= self.nr(), "channels of this tile");
         let end = (channels - 1).saturating_mul(ldy).saturating_add(self.mr);
-        assert!(end <= y.len, "the destination is too short");
+        assert!(end <= y.len(), "the destination is too short");
         assert!(epilogue.bias.len() >= channels, "one bias a channel");
         assert!(epilogue.residual.reaches(end), "the residual is too short");
         let store = ChannelStore {
-            y: y.y,
+            y: y.as_mut_ptr(),
             ldy,
             channels,
             bias: epilogue.bias.as_ptr(),

@@ -7,8 +7,8 @@ import numpy as np
 import onnxruntime
 import pytest
 from conftest import assert_close, layers, options, run, run_plain, session
-from onnx import TensorProto, helper, numpy_helper
-from test_fusion import CONV, NONE, NORM6, W, model, normal
+from onnx import helper, numpy_helper
+from test_fusion import CONV, NONE, NORM6, W, branches, model, normal
 from test_sessions import ABSENT, feeds, small
 
 LEVELS = [getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{name}") for name in ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")]
@@ -41,20 +41,8 @@ def test_a_layer_whose_output_nobody_reads_does_nothing(name, level, batch):
 
 
 def test_a_layer_in_a_branch_whose_output_nobody_reads():
-    branch = lambda name: helper.make_graph(
-        [helper.make_node("Conv", ["x", "w", "b"], [name]), helper.make_node("Conv", ["x", "w"], [f"{name}-unread"])],
-        name,
-        [],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
-    )
-    graph = helper.make_graph(
-        [helper.make_node("If", ["choose"], ["y"], then_branch=branch("t"), else_branch=branch("e"))],
-        "branches",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 6, 9, 8)), helper.make_tensor_value_info("choose", TensorProto.BOOL, [])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value, name) for name, value in W.items()],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    nodes = lambda name: [helper.make_node("Conv", ["x", "w", "b"], [name]), helper.make_node("Conv", ["x", "w"], [f"{name}-unread"])]
+    made = branches(nodes)
     for choose in (True, False):
         x = {"x": normal(1, 6, 9, 8), "choose": np.array(choose)}
         assert_close(run(made, x, level=NONE).outputs, run_plain(made, x, NONE), 1e-5)

@@ -694,23 +694,23 @@ def test_a_residual_that_differs_for_certain_or_has_a_size_of_1_stays_apart(of_x
     assert_close(result.outputs, run_plain(made, feeds, NONE), 1e-5)
 
 
-def test_a_layer_in_a_branch():
-    """Graphs in an If are claimed, too."""
-    branch = lambda name, negative: helper.make_graph(
-        [helper.make_node("Conv", ["x", "w", "b"], ["c"]), helper.make_node("Neg" if negative else "Relu", ["c"], [name])],
-        name,
-        [],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
-    )
-    node = helper.make_node("If", ["choose"], ["y"], then_branch=branch("t", False), else_branch=branch("e", True))
+def branches(nodes):
+    """A model of an If, whose branches `t` and `e` have the nodes that a function gives for their names, and outputs of these names."""
+    outputs = lambda name: [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)]
+    then, otherwise = (helper.make_graph(nodes(name), name, [], outputs(name)) for name in "te")
     graph = helper.make_graph(
-        [node],
+        [helper.make_node("If", ["choose"], ["y"], then_branch=then, else_branch=otherwise)],
         "branches",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 6, 9, 8)), helper.make_tensor_value_info("choose", TensorProto.BOOL, [])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        outputs("y"),
         [numpy_helper.from_array(value, name) for name, value in W.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+
+def test_a_layer_in_a_branch():
+    """Graphs in an If are claimed, too."""
+    made = branches(lambda name: [helper.make_node("Conv", ["x", "w", "b"], ["c"]), helper.make_node("Relu" if name == "t" else "Neg", ["c"], [name])])
     for choose in (True, False):
         feeds = {"x": normal(1, 6, 9, 8), "choose": np.array(choose)}
         result = run(made, feeds, level=NONE)

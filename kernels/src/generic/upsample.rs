@@ -113,7 +113,7 @@ struct Weights<V: Simd> {
 struct Place<V: Simd> {
     step: usize,
     pair: usize,
-    /// Where row `step` of X begins for this pair, at least shift; and where the first output
+    /// Where row `step` of X begins for this pair, at the smallest shift; and where the first output
     /// row of the step begins.
     x: *const V::Elem,
     y: *const V::Elem,
