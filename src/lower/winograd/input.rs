@@ -7,17 +7,13 @@ use convoke_kernels::weave::{PhasePick, Picks, RowPick};
 use convoke_kernels::winograd::{Border, Planes, TileSource};
 use convoke_kernels::{Isa, Real, WinogradKernel};
 
-use super::choice::MOST_TILES;
-use super::common::WinogradCore;
-use super::scratch::WinogradScratch;
-use super::tables::TileTask;
+use super::blocking::MOST_IMAGES;
+use super::run::{Scratch, TileTask, Winograd};
 use super::view::{AxisRoles, MOST_STRIDE, SubImage, WinogradPhase, WinogradView, distance};
 use crate::element::Element;
 use crate::lower::contract::Io;
 use crate::lower::planes::pick_rows;
 
-/// The most sub-images of a block: each has a tile.
-const MOST_IMAGES: usize = MOST_TILES;
 /// The most different borders of a block's windows. From one phase of an axis to the next, the
 /// padding at the beginning becomes shorter once, and the padding at the end longer once. So there
 /// are three borders of each axis, and one for windows that see nothing of X.
@@ -107,7 +103,7 @@ impl<'x, T: Element> RowsOfX<'x, T> {
         let channels = view.channels / (s_down * s_along);
         let plane_len = down.input * along.input;
         // The next call is for the next image of a batch, or for the next channel.
-        let is_batch = task.block.size.images > 1 && SubImage::count(&view.roles, 1) == 1;
+        let is_batch = task.block.size.images > 1 && view.roles.sub_images(1) == 1;
         let planes_further = if is_batch { view.groups * channels } else { 1 };
         Self {
             x,
@@ -152,14 +148,14 @@ impl<'x, T: Element> RowsOfX<'x, T> {
     }
 }
 
-impl<T: Element> WinogradCore<T> {
+impl<T: Element> Winograd<T> {
     /// Transforms the tiles of one slice of X, for all channels.
     pub(super) fn transform(
         &self,
         io: &Io<'_, T>,
         task: &TileTask<'_, T::Acc>,
         slice: usize,
-        scratch: &mut WinogradScratch<'_, T::Acc>,
+        scratch: &mut Scratch<'_, T::Acc>,
     ) {
         for phase in 0..self.view.strides[0] {
             self.transform_phase(io, task, slice, phase, scratch);
@@ -174,21 +170,14 @@ impl<T: Element> WinogradCore<T> {
         task: &TileTask<'_, T::Acc>,
         slice: usize,
         phase: usize,
-        scratch: &mut WinogradScratch<'_, T::Acc>,
+        scratch: &mut Scratch<'_, T::Acc>,
     ) {
         let (view, block, scheme) = (&self.view, task.block, &self.blocking.scheme);
         let (images, stride) = (block.size.images, view.strides[1]);
         let channels = view.channels / (view.strides[0] * stride);
         let mut borders = SeenBorders::default();
-        // Most blocks have one image, for which the windows of others need not be cleared.
-        let (mut one, mut many);
-        let windows = if images == 1 {
-            one = [InputWindow::EMPTY];
-            &mut one[..]
-        } else {
-            many = [InputWindow::EMPTY; MOST_IMAGES];
-            &mut many[..images]
-        };
+        let mut windows = [InputWindow::EMPTY; MOST_IMAGES];
+        let windows = &mut windows[..images];
         for (i, window) in windows.iter_mut().enumerate() {
             *window = self.window(task, SubImage::new(&view.roles, task.first + i), phase, &mut borders);
         }
@@ -237,11 +226,10 @@ impl<T: Element> WinogradCore<T> {
         borders: &mut SeenBorders,
     ) -> InputWindow {
         let WinogradView { strides: [s_down, stride], roles: AxisRoles { ref down, ref along, .. }, .. } = self.view;
-        let planes = &task.block.planes;
+        let (planes, [m_down, m_along]) = (&task.block.planes, self.blocking.scheme.outputs());
         let down_phase = if s_down == 1 { sub.down } else { WinogradPhase::of_stride(down, phase, s_down) };
         // The padded position of the block's first row and element in their phases.
-        let (y, x) =
-            (task.row * self.blocking.scheme.down.tile.outputs, task.column * self.blocking.scheme.along.tile.outputs);
+        let (y, x) = (task.row * m_down, task.column * m_along);
         let rows = down_phase.live(y, planes.rows());
         // What is not padding. Phases of a stride are copied with their padding.
         let elements = if stride == 1 { sub.along.live(x, planes.row_len()) } else { 0..planes.row_len() };
