@@ -15,7 +15,7 @@ use crate::machine::{Item, Kind, Machine, Work};
 /// The most bytes of a task's scratch. More bytes gain nothing, and memory is limited. A limit of
 /// the workspace changes nothing if it leaves a task so many.
 pub(super) const MOST_SCRATCH_BYTES: usize = 8 << 20;
-/// The numbers of rows, or of columns, of tiles that blocks are tried with.
+/// Blocks of so many rows, or columns, of tiles are tried.
 const LENGTHS: [usize; 16] = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 28, 40, 64, 96, 160, 256];
 /// The share of the time with fewer slices in a chunk that more slices must stay below: they take
 /// more scratch.
@@ -101,16 +101,19 @@ impl<'a, T: Real> CostModel<'a, T> {
             let even = even(batch, images).map(|blocks| batch.div_ceil(blocks));
             iter::once(images).chain(even.filter(|even| *even > 1))
         });
-        let heights = LENGTHS.into_iter().filter(|height| height.min(&rows).saturating_mul(columns) <= MOST_TILES);
+        let heights = lengths(rows).filter(|height| height.saturating_mul(columns) <= MOST_TILES);
         let parts = heights.flat_map(|height| iter::once(rows.div_ceil(height)).chain(even(rows, height)));
         let parts = parts.filter_map(|parts| self.blocks(1, [parts, 1]));
-        images.filter_map(|images| self.blocks(images, [1, 1])).chain(parts).collect()
+        let mut blocks: Vec<_> = images.filter_map(|images| self.blocks(images, [1, 1])).chain(parts).collect();
+        blocks.dedup();
+        blocks
     }
 
     /// Blocks of parts of one row of tiles.
     fn columns(&self) -> Vec<TileBlocks> {
         let [rows, columns] = self.scheme.grid(&self.view.roles);
-        LENGTHS.into_iter().filter_map(|width| self.blocks(1, [rows, columns.div_ceil(width)])).collect()
+        let widths = lengths(columns).filter(|width| *width <= MOST_TILES);
+        widths.filter_map(|width| self.blocks(1, [rows, columns.div_ceil(width)])).collect()
     }
 
     /// What a blocking takes on `threads` threads, with the scratch of a task in at most `most_bytes`
@@ -304,6 +307,11 @@ impl<'a, T: Real> CostModel<'a, T> {
         let cycles = (first + later) / blocks as f64 * chunks_of_slice;
         Work::of(Kind::Fetches, cycles.max(self.filter_bytes / machine.l2_bytes_per_cycle))
     }
+}
+
+/// The numbers of rows, or of columns, of tiles that blocks are tried with, where there are `most`.
+fn lengths(most: usize) -> impl Iterator<Item = usize> {
+    LENGTHS.into_iter().filter(move |length| *length < most).chain(iter::once(most))
 }
 
 /// What the tasks of a block take: each of them, and for each panel of filters.
