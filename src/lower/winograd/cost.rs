@@ -227,29 +227,28 @@ impl<'a, T: Real> CostModel<'a, T> {
     /// channel.
     fn input(&self, size: &BlockSize, padded: f64) -> Work {
         let Self { machine, view, scheme, .. } = self;
-        let vectors = size.images * size.image_input_tiles().div_ceil(scheme.kernel.lanes());
-        let transforms = machine.work(Item::SplitVectors, padded / scheme.kernel.lanes() as f64)
-            + machine.work(Item::TransformedVectors, (vectors * scheme.kernel.values()) as f64);
+        let (lanes, values) = (scheme.kernel.lanes(), scheme.kernel.values());
+        let vectors = (size.images * size.image_input_tiles().div_ceil(lanes) * values) as f64;
         // Phases of a stride are picked before they are split.
         let picked = if view.strides[1] == 1 { 0.0 } else { padded };
         let of_channel = machine.work(Item::TransformCalls, size.images as f64)
             + machine.work(Item::PickedElements, picked)
-            + transforms * self.wide_transform();
+            + machine.work(Item::TransformedVectors, (padded / lanes as f64 + vectors) * self.wide_transform());
         of_channel * view.channels as f64
     }
 
     /// The work of taking the products of all filters back into one slice of Y.
     fn output(&self, size: &BlockSize) -> Work {
         let Self { machine, view, scheme, .. } = self;
-        let (kernel, tiles) = (scheme.kernel, size.tiles());
+        let kernel = scheme.kernel;
         let ragged = if is_ragged(kernel) { machine.prices().ragged_output } else { 1.0 };
-        let pixels = match view.stores {
+        let interleaved = match view.stores {
             PixelStores::Interleaved => scheme.outputs().iter().product(),
             PixelStores::Rows | PixelStores::RowsPastCache => 0,
         };
+        let of_tile = kernel.values() as f64 * self.wide_transform() * ragged + interleaved as f64;
         let of_vector = machine.work(Item::TransformCalls, (size.images * size.rows) as f64)
-            + machine.work(Item::TakenVectors, (tiles * kernel.values()) as f64) * (self.wide_transform() * ragged)
-            + machine.work(Item::PhaseVectors, (tiles * pixels) as f64);
+            + machine.work(Item::TakenVectors, size.tiles() as f64 * of_tile);
         of_vector * (self.panels.padded(view.filters) as f64 / kernel.lanes() as f64)
     }
 
@@ -289,7 +288,8 @@ impl<'a, T: Real> CostModel<'a, T> {
         let (narrow, wider) = (width / calls, width % calls);
         let step =
             cycles(narrow) * (calls - wider) as f64 + if wider == 0 { 0.0 } else { cycles(narrow + 1) * wider as f64 };
-        self.machine.work(Item::ArithmeticCycles, step * self.steps) + self.machine.work(Item::GemmCalls, calls as f64)
+        self.machine.work(Item::ArithmeticCycles, step * self.steps)
+            + self.machine.work(Item::KernelCalls, calls as f64)
     }
 
     /// The work of fetching the filters of one panel for a slice of Y, of which there are
