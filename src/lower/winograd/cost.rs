@@ -17,6 +17,9 @@ use crate::machine::{Item, Kind, Machine, Work};
 pub(super) const MOST_SCRATCH_BYTES: usize = 8 << 20;
 /// Blocks of so many rows, or columns, of tiles are tried.
 const LENGTHS: [usize; 16] = [1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 28, 40, 64, 96, 160, 256];
+/// What a call for the products of a value takes, relative to calls of other algorithms: tiles and filters
+/// of each value are elsewhere.
+const CALL_SHARE: f64 = 1.5;
 /// The share of the time with fewer slices in a chunk that more slices must stay below: they take
 /// more scratch.
 const WORTH_IT: f64 = 0.97;
@@ -289,7 +292,7 @@ impl<'a, T: Real> CostModel<'a, T> {
         let step =
             cycles(narrow) * (calls - wider) as f64 + if wider == 0 { 0.0 } else { cycles(narrow + 1) * wider as f64 };
         self.machine.work(Item::ArithmeticCycles, step * self.steps)
-            + self.machine.work(Item::KernelCalls, calls as f64)
+            + self.machine.work(Item::KernelCalls, CALL_SHARE * calls as f64)
     }
 
     /// The work of fetching the filters of one panel for a slice of Y, of which there are
