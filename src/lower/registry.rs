@@ -143,16 +143,7 @@ fn entry<T: Element>(algorithm: Algorithm) -> (Rules, OfferOf<T>) {
         Algorithm::Winograd => (winograd::accepts, |r| fitting(r, |bytes| winograd::offer(r, bytes))),
         Algorithm::Pointwise => (pointwise::accepts, |r| fitting(r, |bytes| pointwise::offer(r, bytes))),
         Algorithm::ImplicitGemm => (ANY, |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes))),
-        Algorithm::ChannelGemm => {
-            (channel_gemm::padded::accepts, |r| fitting(r, |bytes| channel_gemm::padded::offer(r, bytes)))
-        }
-        Algorithm::ChannelGemmUnpadded => {
-            (channel_gemm::unpadded::accepts, |r| fitting(r, |bytes| channel_gemm::unpadded::offer(r, bytes)))
-        }
-        Algorithm::ChannelGemmImages => {
-            (channel_gemm::images::accepts, |r| fitting(r, |bytes| channel_gemm::images::offer(r, bytes)))
-        }
-        Algorithm::ChannelGemmAdded => (ANY, |r| fitting(r, |bytes| channel_gemm::added::offer(r, bytes))),
+        Algorithm::ChannelGemm => (channel_gemm::accepts, |r| fitting(r, |bytes| channel_gemm::offer(r, bytes))),
         Algorithm::Im2col(blas) => (
             ANY,
             match blas {

@@ -72,7 +72,7 @@ impl Wish {
     fn exclusion(self, algorithm: Algorithm) -> Option<&'static str> {
         match self {
             Self::Force(forced) if forced != algorithm => Some("another algorithm is forced"),
-            Self::Packed(packed) if !packed.packs_like(algorithm) => Some("another algorithm has packed the weights"),
+            Self::Packed(packed) if packed != algorithm => Some("another algorithm has packed the weights"),
             _ => None,
         }
     }
@@ -360,7 +360,7 @@ impl Planner {
             bail!(PackedMismatch, "{op}: {difference}");
         }
         match self.algorithm {
-            Some(forced) if !forced.packs_like(whole.algorithm) => bail!(
+            Some(forced) if forced != whole.algorithm => bail!(
                 PackedMismatch,
                 "{op}: the algorithm {forced} is forced, which does not pack like {}, by which the weights are packed",
                 whole.algorithm
