@@ -431,7 +431,7 @@ impl<T: Element> Lowering<T> for Padded<T> {
         let sink = self.finish.sink(io);
         // Along the last axis, the pixels of a row differ in their taps.
         let first = &geometry.axes[0];
-        let leaves_out = io.is_finite && geometry.axes.len() > 1 && first.is_padded();
+        let leaves_out = geometry.axes.len() > 1 && first.is_padded();
         let left_out = leaves_out.then(|| geometry.output_spatial() / first.output);
         // Without channels there is still the bias to be stored: one empty block.
         for first in (0..channels.max(1)).step_by(block) {

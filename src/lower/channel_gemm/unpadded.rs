@@ -657,8 +657,5 @@ impl<T: Element> Lowering<T> for Unpadded<T> {
             }
             self.multiply(&sink, &task, c..c + width, planes, sums);
         }
-        if !io.is_finite {
-            self.spoil(io, &task);
-        }
     }
 }
