@@ -1,12 +1,10 @@
 //! Conv, and ConvTranspose by phases, by Winograd's minimal filtering, fused by blocks of tiles.
 //!
-//! A tile of m x m outputs takes n x n products for each pair of channels, n = m + r - 1, instead
-//! of m x m x r x r: with F(4x4, 3x3) 36 instead of 144. For each of the n x n values, the products
-//! are a GEMM: M = filters of a group, N = tiles, K = C/group (times the taps of the depth axis,
-//! and times the filters that a longer kernel is cut into). A task has a block of tiles, whose
-//! transformed values stay in the L2 cache. It transforms the block for all channels. Then, for
-//! each chunk of some panels of filters, it multiplies all values and takes the products back into Y.
-//! Where an outer axis has taps, a chunk also has some slices of Y.
+//! A tile of m x m outputs takes n x n products for each pair of channels, n = m + r - 1, instead of
+//! m x m x r x r. For each of the n x n values, the products are a GEMM: M = filters of a group,
+//! N = tiles, K = C/group, times the taps of the depth axis, and times the filters that a longer kernel
+//! is cut into. A task transforms a block of tiles for all channels. Then it multiplies the values by a
+//! chunk of filters, and takes the products back into Y, chunk by chunk.
 //!
 //! Accepts Conv and ConvTranspose with one to three spatial axes. The last two have more than one
 //! tap together. The outermost of three axes has no dilation, and its taps are steps of k. There
@@ -20,17 +18,9 @@
 //!   dilation, pads at the beginning crop less than a tap's reach, and the phases along the last
 //!   axis fill whole vectors.
 //!
-//! Both are an [`Operator`] over the same [view] and [tasks](run). The scratch of a task is the
-//! transformed values of one block, `values * C/group * tiles` (for each slice of X that is seen), and
-//! the products of a chunk; with a stride also the block's rows of one channel. It does not depend on
-//! the image's height and width, and only up to a limit on its depth.
-//!
-//! Some products are zero, and are left out: those of filters that are zero
-//! ([`TileSteps`](tiles::TileSteps)), and those that only outputs beyond Y's end need
-//! ([`Spare`](convoke_kernels::winograd::Spare)).
-//!
-//! Sums of products of transformed values err more than direct sums, and NaN and infinities spread
-//! over a tile. So tiles whose results are not finite are computed again by the definition.
+//! The scratch of a task does not depend on the image's height and width, and only up to a limit on its
+//! depth. NaN and infinities spread over a tile. So tiles whose results are not finite are computed again
+//! by the definition.
 //!
 //! Sources: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015); the
 //! transforms are in `convoke_kernels::winograd`.

@@ -209,16 +209,12 @@ impl<T: Real> BlockTables<T> {
 
 /// What one task computes: a block of tiles of one group, for a part of the panels.
 pub(super) struct TileTask<'a, T: Real> {
-    /// The first sub-image.
-    pub(super) first: usize,
+    pub(super) place: BlockPlace,
+    pub(super) block: &'a BlockTables<T>,
     pub(super) group: usize,
     /// Slices of Y.
     slices: Range<usize>,
     panels: Range<usize>,
-    pub(super) block: &'a BlockTables<T>,
-    /// The first row and column of tiles.
-    pub(super) row: usize,
-    pub(super) column: usize,
 }
 
 /// The pieces of a task's scratch, and the distances in them.
@@ -362,30 +358,28 @@ impl<T: Element> Winograd<T> {
         };
         let (depth, block) = (next(depths), next(blocks.of_image()));
         let (group, images) = (next(groups), next(blocks.of_batch()));
-        let BlockPlace { image, row, column, size } = blocks.place(images, block);
-        let block = self.tables.iter().find(|block| block.size == size);
+        let place = blocks.place(images, block);
+        let block = self.tables.iter().find(|block| block.size == place.size);
         TileTask {
-            first: image,
+            place,
+            block: block.expect("tables of each size"),
             group,
             slices: if depths == 1 { 0..roles.depth.output } else { depth..depth + 1 },
             panels: share(self.view.filters.div_ceil(self.tiles.nr()), parts, next(parts)),
-            block: block.expect("tables of each size"),
-            row,
-            column,
         }
     }
 
     /// The outputs of some rows of tiles of one image of a block.
     fn outputs(&self, task: &TileTask<'_, T::Acc>, image: usize, rows: Range<usize>) -> OutputBox {
-        let [m_down, m_along] = self.blocking.scheme.outputs();
+        let (place, [m_down, m_along]) = (&task.place, self.blocking.scheme.outputs());
         let filter = |panel: usize| (panel * self.tiles.nr()).min(self.view.filters);
         OutputBox {
-            sub: SubImage::new(&self.view.roles, task.first + image),
+            sub: SubImage::new(&self.view.roles, place.image + image),
             group: task.group,
             filters: filter(task.panels.start)..filter(task.panels.end),
             slices: task.slices.clone(),
-            rows: (task.row + rows.start) * m_down..(task.row + rows.end) * m_down,
-            columns: task.column * m_along..(task.column + task.block.size.columns) * m_along,
+            rows: (place.row + rows.start) * m_down..(place.row + rows.end) * m_down,
+            columns: place.column * m_along..(place.column + place.size.columns) * m_along,
         }
     }
 
