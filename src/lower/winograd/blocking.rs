@@ -160,9 +160,15 @@ impl TileBlocks {
         self.size(self.images.min(self.batch), len(0), len(1), self.parts[0] == 1)
     }
 
-    /// About the bytes of a task's scratch.
+    /// About the bytes of a task's scratch: transformed tiles, products, planes.
     pub(super) fn scratch_bytes<T: Real>(&self, view: &WinogradView, scheme: &Scheme<T>, chunk: Chunk) -> usize {
-        self.largest().scratch_len(scheme, view, chunk).saturating_mul(size_of::<T>())
+        let (size, lanes, values) = (self.largest(), scheme.kernel.lanes(), scheme.kernel.values());
+        let v_plane = view.channels.saturating_mul(size.input_tiles()).saturating_add(MOST_PADDING);
+        let v = v_plane.saturating_mul(chunk.slots(&view.roles.depth));
+        let products = size.tiles().saturating_mul(2 * lanes).saturating_add(MOST_PADDING);
+        let products = products.saturating_mul(chunk.panels).saturating_mul(chunk.slices);
+        let planes = size.input_tiles().saturating_mul(5);
+        v.saturating_add(products).saturating_add(planes).saturating_mul(values * size_of::<T>())
     }
 }
 
@@ -200,17 +206,6 @@ pub(super) struct BlockSize {
 }
 
 impl BlockSize {
-    /// About the elements of a task's scratch for a block: transformed tiles, products, planes.
-    fn scratch_len<T: Real>(&self, scheme: &Scheme<T>, view: &WinogradView, chunk: Chunk) -> usize {
-        let (lanes, values) = (scheme.kernel.lanes(), scheme.kernel.values());
-        let v_plane = view.channels.saturating_mul(self.input_tiles()).saturating_add(MOST_PADDING);
-        let v = v_plane.saturating_mul(values).saturating_mul(chunk.slots(&view.roles.depth));
-        let products = (self.tiles().saturating_mul(2 * lanes)).saturating_add(MOST_PADDING).saturating_mul(values);
-        let products = products.saturating_mul(chunk.panels).saturating_mul(chunk.slices);
-        let planes = self.input_tiles().saturating_mul(5 * values);
-        v.saturating_add(products).saturating_add(planes)
-    }
-
     pub(super) fn tiles(&self) -> usize {
         self.images * self.rows * self.columns
     }

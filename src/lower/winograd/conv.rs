@@ -129,10 +129,10 @@ impl<T: Element> Operator<T> for WinogradConv {
         let (channel_step, row_step) = (geometry.output_spatial(), sub.down.step * along.output);
         let sink = core.finish.sink(io);
         let stores = [Stores::row(at, row.width).times(count, channel_step).times(row.height, row_step)];
-        let steps = (channel_step, row_step, core.view.stores == PixelStores::RowsPastCache);
+        let pixels = row.pixels(channel_step, row_step, core.view.stores == PixelStores::RowsPastCache);
         if sub.along.step == 1
             && let Some(is_good) = sink.direct_at_first(at, bias, stores, |mut y, epilogue| {
-                core.pixels(row, steps, (&mut y, &epilogue), &mut *scratch.marks)
+                core.blocking.scheme.kernel.output(&row.products, &pixels, &mut y, &epilogue, &mut *scratch.marks)
             })
         {
             return is_good;

@@ -60,7 +60,7 @@ pub(super) struct OutputBox {
 /// The products of a row of tiles with a vector of filters, and the part of the view's output that
 /// they become.
 pub(super) struct TileRow<'a, T: Real> {
-    products: Products<'a, T>,
+    pub(super) products: Products<'a, T>,
     pub(super) sub: SubImage,
     pub(super) group: usize,
     pub(super) slice: usize,
@@ -71,6 +71,14 @@ pub(super) struct TileRow<'a, T: Real> {
     pub(super) width: usize,
     /// The filters of the group.
     pub(super) filters: Range<usize>,
+}
+
+impl<T: Real> TileRow<'_, T> {
+    /// Its pixels, where channels and rows are so many elements apart.
+    pub(super) fn pixels(&self, channel_step: usize, row_step: usize, past_cache: bool) -> Pixels {
+        let Self { height, width, .. } = *self;
+        Pixels { channels: self.filters.len(), channel_step, row_step, width, height, past_cache }
+    }
 }
 
 /// Scratch for a [`TileRow`].
@@ -393,20 +401,6 @@ impl<T: Element> Winograd<T> {
         (c * self.blocking.scheme.down.tile.outputs + i) * self.pieces.row_out
     }
 
-    /// Takes products back into `pixels`, which are `channel_step` and `row_step` elements apart.
-    /// Returns whether all sums were finite, and marks the tiles whose sums were not.
-    pub(super) fn pixels(
-        &self,
-        row: &TileRow<'_, T::Acc>,
-        (channel_step, row_step, past_cache): (usize, usize, bool),
-        (pixels, epilogue): (&mut Dest<'_, T::Acc>, &Epilogue<'_, T::Acc>),
-        marks: &mut [u8],
-    ) -> bool {
-        let TileRow { height, width, .. } = *row;
-        let shape = Pixels { channels: row.filters.len(), channel_step, row_step, width, height, past_cache };
-        self.blocking.scheme.kernel.output(&row.products, &shape, pixels, epilogue, marks)
-    }
-
     /// Takes products back into rows of scratch. Returns whether all sums were finite.
     pub(super) fn store_rows(
         &self,
@@ -415,8 +409,8 @@ impl<T: Element> Winograd<T> {
         rows: &mut [T::Acc],
         marks: &mut [u8],
     ) -> bool {
-        let steps = (self.row_at(1, 0), self.row_at(0, 1), false);
-        self.pixels(row, steps, (&mut Dest::from_slice(rows), epilogue), marks)
+        let pixels = row.pixels(self.row_at(1, 0), self.row_at(0, 1), false);
+        self.blocking.scheme.kernel.output(&row.products, &pixels, &mut Dest::from_slice(rows), epilogue, marks)
     }
 
     /// The pixels of the tiles of a row that are not marked, as ranges of neighbours. They are counted
