@@ -25,12 +25,10 @@ pub enum Algorithm {
     /// Conv of strides up to 16, and ConvTranspose by phases of the stride: Winograd's minimal
     /// filtering, fused by blocks of tiles.
     Winograd,
-    /// Conv with a 1x1 kernel of stride 1 without padding: GEMM on X as it stands.
-    Pointwise,
-    /// Conv: GEMM on shifted views of a padded copy of a block of X; the im2col matrix is never
-    /// made.
-    ImplicitGemm,
-    /// Conv: as `ImplicitGemm`, with vectors along output channels instead of output positions, or with
+    /// Conv: GEMM on X as it stands, for a 1x1 kernel of stride 1 without padding, or on shifted views of a
+    /// padded copy of a block of X; the im2col matrix is never made.
+    Gemm,
+    /// Conv: as `Gemm`, with vectors along output channels instead of output positions, or with
     /// images in place of positions where the kernel covers X. ConvTranspose of a single position of X
     /// whose kernel covers Y exactly.
     ChannelGemm,
@@ -57,10 +55,9 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 14] = [
         Self::Winograd,
-        Self::Pointwise,
-        Self::ImplicitGemm,
+        Self::Gemm,
         Self::ChannelGemm,
         Self::Im2col(Blas::Native),
         Self::Im2col(Blas::Gemm),
@@ -80,8 +77,7 @@ impl Algorithm {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Winograd => "winograd",
-            Self::Pointwise => "pointwise",
-            Self::ImplicitGemm => "implicit-gemm",
+            Self::Gemm => "gemm",
             Self::ChannelGemm => "channel-gemm",
             Self::Im2col(Blas::Native) => "im2col:native",
             Self::Im2col(Blas::Gemm) => "im2col:gemm",
@@ -102,7 +98,7 @@ impl Algorithm {
         match self {
             Self::Winograd | Self::ChannelGemm | Self::Naive => None,
             Self::Transposed | Self::Col2im(_) | Self::Upsample => Some(Op::ConvTranspose),
-            Self::Pointwise | Self::ImplicitGemm | Self::Im2col(_) | Self::Depthwise | Self::Grouped => Some(Op::Conv),
+            Self::Gemm | Self::Im2col(_) | Self::Depthwise | Self::Grouped => Some(Op::Conv),
         }
     }
 }

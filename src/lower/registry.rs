@@ -4,9 +4,7 @@ use alloc::string::String;
 use core::any::Any;
 
 use super::contract::{Answer, Request};
-use super::{
-    channel_gemm, col2im, depthwise, exact, grouped, im2col, implicit_gemm, pointwise, transposed, upsample, winograd,
-};
+use super::{channel_gemm, col2im, depthwise, exact, gemm, grouped, im2col, transposed, upsample, winograd};
 use crate::choice::{Algorithm, Blas};
 use crate::exec::Line;
 use crate::{DType, Element, Geometry, bf16, f16};
@@ -141,8 +139,7 @@ fn list<T: Element>() -> [Candidate<T>; Algorithm::ALL.len()] {
 fn entry<T: Element>(algorithm: Algorithm) -> (Rules, OfferOf<T>) {
     match algorithm {
         Algorithm::Winograd => (winograd::accepts, |r| fitting(r, |bytes| winograd::offer(r, bytes))),
-        Algorithm::Pointwise => (pointwise::accepts, |r| fitting(r, |bytes| pointwise::offer(r, bytes))),
-        Algorithm::ImplicitGemm => (ANY, |r| fitting(r, |bytes| implicit_gemm::offer(r, bytes))),
+        Algorithm::Gemm => (ANY, |r| fitting(r, |bytes| gemm::offer(r, bytes))),
         Algorithm::ChannelGemm => (channel_gemm::accepts, |r| fitting(r, |bytes| channel_gemm::offer(r, bytes))),
         Algorithm::Im2col(blas) => (
             ANY,

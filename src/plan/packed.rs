@@ -252,7 +252,7 @@ mod tests {
             group: 1,
             weight_shape: alloc::vec![8, 4, 3, 3],
             steps,
-            layout: WeightLayout::Panels { mr: 4 },
+            layout: WeightLayout::Panels { mr: 4, block: 3 },
             len: 288,
         }
     }
