@@ -15,7 +15,6 @@ use convoke_kernels::{Isa, Real, RowOffsets, stream};
 
 use super::weights::ChannelWeights;
 use crate::blas::Blocks;
-use crate::choice::Algorithm;
 use crate::element::Element;
 use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece};
@@ -57,7 +56,7 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
 /// weights once for each.
 pub(super) fn check_not_covered(geometry: &Geometry) -> Result<(), String> {
     if geometry.axes.iter().all(is_covered) {
-        return Err(alloc::format!("the kernel covers the input, which is for {}", Algorithm::ChannelGemmImages));
+        return Err(String::from("the kernel covers the input, which is for channel-gemm:images"));
     }
     Ok(())
 }
