@@ -148,15 +148,11 @@ pub(crate) fn candidates<T: Element>() -> Vec<Candidate<T>> {
 /// All algorithms: the one place that names them.
 fn list<T: Element>() -> Vec<Candidate<T>> {
     use Op::{Conv, ConvTranspose};
-    use channel_gemm::{added, images, padded, unpadded};
     vec![
         Candidate::new(Algorithm::WINOGRAD.0, None, winograd::accepts, winograd::offer),
         Candidate::new("pointwise", Conv, pointwise::accepts, pointwise::offer),
         Candidate::new("implicit-gemm", Conv, ANY, implicit_gemm::offer),
-        Candidate::new("channel-gemm", Conv, padded::accepts, padded::offer),
-        Candidate::new("channel-gemm:unpadded", Conv, unpadded::accepts, unpadded::offer),
-        Candidate::new("channel-gemm:images", Conv, images::accepts, images::offer),
-        Candidate::new("channel-gemm:added", ConvTranspose, ANY, added::offer),
+        Candidate::new("channel-gemm", None, channel_gemm::accepts, channel_gemm::offer),
         Candidate::new("im2col:native", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Native, bytes)),
         Candidate::new("im2col:gemm", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Gemm, bytes)),
         Candidate::new("im2col:matrixmultiply", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Matrixmultiply, bytes)),

@@ -98,17 +98,11 @@ pub fn isas() -> impl Iterator<Item = Isa> {
 /// Whether an algorithm must accept a layer of a moderate size: by its own rules, which the planner
 /// reads too.
 pub fn accepts(algorithm: Algorithm, geometry: &Geometry) -> bool {
-    // What a task keeps of larger maps may exceed a limit of bytes, which is no rule of shapes.
-    let most_positions = match algorithm.name() {
-        "channel-gemm:added" => 1 << 11,
-        "channel-gemm:unpadded" => 1 << 16,
-        _ => usize::MAX,
-    };
     // Winograd interleaves phases within vectors, and the shortest vectors have four lanes.
     let is_woven = algorithm != named("winograd")
         || geometry.op == Op::Conv
         || geometry.axes.last().is_some_and(|axis| 4_usize.is_multiple_of(axis.stride));
-    is_woven && geometry.input_spatial() <= most_positions && algorithm.accepts(geometry).is_ok()
+    is_woven && algorithm.accepts(geometry).is_ok()
 }
 
 /// Random layers for each algorithm, ISA and element type, unless the environment variable

@@ -51,12 +51,7 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
         "winograd" => prop_oneof![layers::winograd(), layers::winograd_transposed()].boxed(),
         "grouped" => layers::grouped().boxed(),
         "upsample" => layers::upsample().boxed(),
-        "channel-gemm:unpadded" => {
-            let accepts = |layer: &Layer| named("channel-gemm:unpadded").accepts(&layer.geometry()).is_ok();
-            layers::conv().prop_filter("stride 1, and taps that see padding", accepts).boxed()
-        }
-        "channel-gemm:images" => layers::covered().boxed(),
-        "channel-gemm:added" => prop_oneof![1 => layers::one_position(), 3 => layers::conv_transpose()].boxed(),
+        "channel-gemm" => prop_oneof![2 => layers::conv(), 1 => layers::covered(), 1 => layers::one_position()].boxed(),
         "pointwise" => layers::pointwise().boxed(),
         name if name == "transposed" || name.starts_with("col2im") => layers::conv_transpose().boxed(),
         _ => layers::conv().boxed(),
@@ -127,9 +122,6 @@ random_layers! {
     pointwise: "pointwise";
     implicit_gemm: "implicit-gemm";
     channel_gemm: "channel-gemm";
-    channel_gemm_unpadded: "channel-gemm:unpadded";
-    channel_gemm_images: "channel-gemm:images";
-    channel_gemm_added: "channel-gemm:added";
     im2col_native: "im2col:native";
     im2col_gemm: "im2col:gemm";
     im2col_matrixmultiply: "im2col:matrixmultiply";
@@ -276,12 +268,9 @@ fn rows_of_few_pixels_are_multiplied_two_at_a_time() {
                 (operands.w[0], operands.w[last]) = (T::from_f64(f64::INFINITY), T::from_f64(f64::NAN));
             }
             let oracle = Oracle::new(&geometry, &operands);
-            let algorithms = [named("channel-gemm"), named("channel-gemm:unpadded")];
-            let combinations = Combination::all().filter(|c| algorithms.contains(&c.algorithm));
+            let combinations = Combination::all().filter(|c| c.algorithm == named("channel-gemm"));
             for (combination, threads) in combinations.flat_map(|c| [1, 2, 3].map(|threads| (c, threads))) {
-                let plan = combination.plan::<T>(layer, |planner| planner.threads(threads));
-                // Only Conv of stride 1 leaves out products with padding.
-                let Some(plan) = plan else { continue };
+                let plan = combination.plan::<T>(layer, |planner| planner.threads(threads)).expect("every Conv");
                 two_rows += usize::from(plan.kernel().contains("gemmt2"));
                 all += 1;
                 let checked = oracle.check(combination.algorithm, Activation::None, &operands.run(&plan));
@@ -307,17 +296,12 @@ fn rejections_are_for_the_documented_reasons() {
                 assert!(![conv.clone(), transposed.clone(), empty.clone()].iter().any(rejects));
                 continue;
             }
-            // Some tap of neither layer sees padding, and no kernel covers X.
-            "channel-gemm:unpadded" | "channel-gemm:images" => {
-                assert!([&conv, &transposed, &empty].into_iter().all(rejects));
-                continue;
-            }
             "winograd" => {
                 assert!(![&conv, &transposed].into_iter().any(rejects));
                 assert!(rejects(&empty), "{combination} takes an empty output");
                 continue;
             }
-            "transposed" | "channel-gemm:added" => Op::ConvTranspose,
+            "transposed" => Op::ConvTranspose,
             name if name.starts_with("col2im") => Op::ConvTranspose,
             _ => Op::Conv,
         };

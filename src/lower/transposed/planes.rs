@@ -127,7 +127,6 @@ impl PhasePlanes {
             value_bytes: bytes,
             threads,
             per_thread: PER_THREAD[0],
-            is_aligned: false,
         };
         let (cut, sizes) = limits.cut(&axes, sums)?;
         let SlabCut { axis, extent } = cut;
