@@ -1,7 +1,7 @@
 //! Conv with vectors along output channels.
 //!
 //! M = output positions, N = M/group, K = C/group * kernel volume, for each image and group: the
-//! transposed product of [`implicit_gemm`](crate::lower::implicit_gemm). Kernels broadcast elements of
+//! transposed product of [`gemm`](crate::lower::gemm). Kernels broadcast elements of
 //! a copy of X, and read vectors of packed weights. Every position is a real one, so that there are no
 //! garbage columns. Taps that see padding alone are left out ([`taps`](super::taps)).
 //!
