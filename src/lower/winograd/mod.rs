@@ -85,7 +85,8 @@ fn offer_view<'a, T: Element>(
     most_bytes: usize,
 ) -> Answer<'a, T> {
     let no_kernel = || String::from("no kernel for this block of tiles");
-    let (scheme, free) = best_tile(request, &view)?;
+    let free = best_tile(request, &view)?;
+    let scheme = free.blocking.scheme;
     let model = CostModel::new(request.machine, &view, scheme).ok_or_else(no_kernel)?;
     let best = |threads: usize| model.best(threads, most_bytes).ok_or_else(no_kernel);
     let alone = if most_bytes >= MOST_SCRATCH_BYTES { free } else { best(1)? };
@@ -123,14 +124,11 @@ fn offer_view<'a, T: Element>(
 /// The tile whose work is least, with its best blocking for one thread and without a limit of the
 /// workspace. Other numbers of threads and other limits take the same tile, because results must
 /// not depend on them.
-fn best_tile<T: Element>(
-    request: &Request<'_, T>,
-    view: &WinogradView,
-) -> Result<(Scheme<T::Acc>, Estimate<T::Acc>), String> {
+fn best_tile<T: Element>(request: &Request<'_, T>, view: &WinogradView) -> Result<Estimate<T::Acc>, String> {
     let allowed = winograd_kernels::<T::Acc>(request.isa()).iter().filter(|kernel| is_allowed(request, view, kernel));
     let schemes = || allowed.clone().filter_map(|kernel| Scheme::new(kernel, &view.roles));
-    let estimate = |scheme| Some((scheme, CostModel::new(request.machine, view, scheme)?.best(1, usize::MAX)?));
-    let best = schemes().filter_map(estimate).min_by(|a, b| a.1.work.cycles().total_cmp(&b.1.work.cycles()));
+    let best = schemes().filter_map(|scheme| CostModel::new(request.machine, view, scheme)?.best(1, usize::MAX));
+    let best = best.min_by(|a, b| a.work.cycles().total_cmp(&b.work.cycles()));
     best.ok_or_else(|| no_tile(view, schemes().min_by_key(Scheme::filters)))
 }
 
