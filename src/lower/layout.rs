@@ -17,10 +17,9 @@ use crate::units::Count;
 pub(crate) enum WeightLayout {
     /// The values of W in their own order.
     AsGiven,
-    /// Panels of at most `mr` output channels, `[K][channels of the panel]`.
-    Panels { mr: usize },
-    /// The same, with K in blocks of `block` input channels: taps, then channels of the block.
-    BlockedPanels { mr: usize, block: usize },
+    /// Panels of at most `mr` output channels, `[K][channels of the panel]`, with K in blocks of `block`
+    /// input channels: taps, then channels of the block.
+    Panels { mr: usize, block: usize },
     /// Panels of `nr` output channels, filled up, with K in blocks of `block` input channels.
     ChannelPanels { nr: usize, block: usize },
     /// The panels of a BLAS's backend: what it packs by, for a full block of rows and for the last
@@ -75,8 +74,7 @@ impl fmt::Display for WeightLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AsGiven => f.write_str("as given"),
-            Self::Panels { mr } => write!(f, "panels of {}", Count(*mr, "row")),
-            Self::BlockedPanels { mr, block } => {
+            Self::Panels { mr, block } => {
                 write!(f, "panels of {}, blocks of {}", Count(*mr, "row"), Count(*block, "channel"))
             }
             Self::ChannelPanels { nr, block } => {

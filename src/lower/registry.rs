@@ -7,9 +7,7 @@ use core::any::Any;
 use core::str::FromStr;
 
 use super::contract::{Answer, Request};
-use super::{
-    channel_gemm, col2im, depthwise, exact, grouped, im2col, implicit_gemm, pointwise, transposed, upsample, winograd,
-};
+use super::{channel_gemm, col2im, depthwise, exact, gemm, grouped, im2col, transposed, upsample, winograd};
 use crate::choice::{Algorithm, Blas};
 use crate::error::{Error, bail};
 use crate::exec::Line;
@@ -150,8 +148,7 @@ fn list<T: Element>() -> Vec<Candidate<T>> {
     use Op::{Conv, ConvTranspose};
     vec![
         Candidate::new(Algorithm::WINOGRAD.0, None, winograd::accepts, winograd::offer),
-        Candidate::new("pointwise", Conv, pointwise::accepts, pointwise::offer),
-        Candidate::new("implicit-gemm", Conv, ANY, implicit_gemm::offer),
+        Candidate::new("gemm", Conv, ANY, gemm::offer),
         Candidate::new("channel-gemm", None, channel_gemm::accepts, channel_gemm::offer),
         Candidate::new("im2col:native", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Native, bytes)),
         Candidate::new("im2col:gemm", Conv, ANY, |r, bytes| im2col::offer(r, Blas::Gemm, bytes)),
@@ -188,11 +185,8 @@ impl Algorithm {
     ///
     /// # fn main() -> Result<(), convoke::Error> {
     /// let geometry = Conv::new([8, 4, 3, 3]).geometry(&[1, 4, 16, 16])?;
-    /// assert_eq!("implicit-gemm".parse::<Algorithm>()?.accepts(&geometry), Ok(()));
-    /// assert_eq!(
-    ///     "pointwise".parse::<Algorithm>()?.accepts(&geometry).unwrap_err(),
-    ///     "spatial axis 0 has kernel 3, stride 1, pads 0 + 0, only kernel 1, stride 1 and no padding can be"
-    /// );
+    /// assert_eq!("gemm".parse::<Algorithm>()?.accepts(&geometry), Ok(()));
+    /// assert_eq!("upsample".parse::<Algorithm>()?.accepts(&geometry).unwrap_err(), "only for ConvTranspose");
     /// # Ok(()) }
     /// ```
     pub fn accepts(self, geometry: &Geometry) -> Result<(), String> {

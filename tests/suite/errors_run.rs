@@ -186,7 +186,7 @@ fn case_43_exabytes_cannot_be_had() {
 
 #[test]
 fn case_48_packed_weights_of_another_plan() {
-    let planner = || Planner::new().algorithm(named("implicit-gemm"));
+    let planner = || Planner::new().algorithm(named("gemm"));
     let f = Fixture::new(&planner(), Conv::new([4, 4, 3, 3]), &[1, 4, 8, 8]);
     let rejects = |other: &Fixture, difference: &str| {
         let error = f.run(&f.operands.x, &other.packed, None, f.plan.geometry().output_len()).unwrap_err();
@@ -271,7 +271,7 @@ fn case_48_a_plan_for_packed_weights_is_of_their_operator() {
 
 #[test]
 fn case_48_an_algorithm_that_packs_otherwise_is_forced() {
-    let f = Fixture::new(&Planner::new().algorithm(named("implicit-gemm")), Conv::new([4, 3, 3, 3]), &[2, 3, 8, 8]);
+    let f = Fixture::new(&Planner::new().algorithm(named("gemm")), Conv::new([4, 3, 3, 3]), &[2, 3, 8, 8]);
     let forced = Planner::new().algorithm(named("naive"));
     for planner in
         [forced.clone().packed_for(&f.packed), Planner::new().packed_for(&f.packed).algorithm(named("naive"))]
@@ -494,7 +494,7 @@ fn forced_algorithms_say_which_axis_and_value_they_cannot_have() {
     };
     let conv = |w: [usize; 4]| Conv::new(w);
     let x = [1, 4, 20, 20];
-    let (winograd, pointwise) = (named("winograd"), named("pointwise"));
+    let winograd = named("winograd");
     rejects(
         winograd,
         conv([4, 4, 3, 3]).strides([1, 7]).into(),
@@ -504,12 +504,11 @@ fn forced_algorithms_say_which_axis_and_value_they_cannot_have() {
     rejects(winograd, Conv::new([4, 4, 1, 1, 1, 1]).into(), &[1, 4, 5, 5, 5, 5], "4 spatial axes, only one to three");
     let transposed = ConvTranspose::new([4, 4, 3, 3]).dilations([2, 1]);
     rejects(winograd, transposed.into(), &x, "spatial axis 0 has dilation 2, only 1");
-    rejects(pointwise, conv([4, 4, 1, 3]).into(), &x, "spatial axis 1 has kernel 3, stride 1, pads 0 + 0");
-    rejects(pointwise, ConvTranspose::new([4, 4, 1, 1]).into(), &x, "only for Conv");
+    rejects(named("gemm"), ConvTranspose::new([4, 4, 1, 1]).into(), &x, "only for Conv");
     let wide = conv([4, 40, 3, 3]);
     rejects(named("depthwise"), wide.into(), &[1, 40, 20, 20], "40 input channels a group, at most 32");
     let far = || conv([4, 4, 2, 2]).dilations([1 << 24, 1]).pads([1 << 23, 0, 1 << 23, 0]);
-    for algorithm in [named("implicit-gemm"), named("channel-gemm"), named("depthwise")] {
+    for algorithm in [named("gemm"), named("channel-gemm"), named("depthwise")] {
         let reason = "the padded planes exceed ";
         rejects(algorithm, far().into(), &x, reason);
         let error = Planner::new().algorithm(algorithm).plan::<f32>(far(), &x).unwrap_err().to_string();

@@ -65,14 +65,14 @@ fn blocking(algorithm: Algorithm, conv: &Conv, x: [usize; 4], begin: &str) -> Ve
 fn caches_of_other_sizes_are_blocked_for() {
     // The L1 cache bounds the blocks of K. Up to 1 MiB of the L2 cache bounds the sums of a block
     // of columns.
-    let pointwise = blocking(named("pointwise"), &Conv::new([256, 512, 1, 1]), [1, 512, 28, 28], "K in blocks");
+    let pointwise = blocking(named("gemm"), &Conv::new([256, 512, 1, 1]), [1, 512, 28, 28], "K in blocks");
     let blocks =
         |k: usize, columns: usize| format!("K in blocks of {k}, columns in {columns} parts, weights in 1 part");
     assert_eq!(pointwise, [blocks(256, 4), blocks(256, 4), blocks(512, 4), blocks(256, 7)]);
 
     // Slabs are sized by the L2 cache.
     let conv = Conv::new([64, 64, 3, 3]).pads([1, 1, 1, 1]);
-    let implicit = blocking(named("implicit-gemm"), &conv, [1, 64, 112, 112], "K in blocks");
+    let implicit = blocking(named("gemm"), &conv, [1, 64, 112, 112], "K in blocks");
     let slabs = |count: usize| format!("K in blocks of 288, {count} slabs, weights in 1 part");
     assert_eq!(implicit, [slabs(13), slabs(11), slabs(13), slabs(38)]);
 

@@ -56,7 +56,7 @@ fn a_workspace_of_any_lifetime_grows() {
         plan.run(Run::new(x, &plan.pack(w, None).unwrap(), y).workspace(workspace)).unwrap();
     }
 
-    let planner = Planner::new().algorithm(named("implicit-gemm"));
+    let planner = Planner::new().algorithm(named("gemm"));
     let plan = planner.plan::<f32>(Conv::new([8, 4, 3, 3]).pads([1; 4]), &[1, 4, 9, 9]).unwrap();
     assert!(plan.workspace_bytes() > 64);
     let (x, w, mut y) = (vec![1.0; 4 * 81], vec![0.5; 8 * 4 * 9], vec![0.0; 8 * 81]);

@@ -102,7 +102,7 @@ fn the_error_of_ordinary_data_is_what_the_documentation_says() {
         for accuracy in [Accuracy::Strict, Accuracy::Standard, Accuracy::Fast] {
             let planner = Planner::new().accuracy(accuracy);
             let planner = match accuracy {
-                Accuracy::Strict if layer.geometry().op == Op::Conv => planner.algorithm(named("implicit-gemm")),
+                Accuracy::Strict if layer.geometry().op == Op::Conv => planner.algorithm(named("gemm")),
                 Accuracy::Strict => planner.algorithm(named("transposed")),
                 _ => planner.algorithm(named("winograd")),
             };
@@ -253,11 +253,7 @@ fn finite_results_of_values_that_overflow_the_transforms_are_right() {
     assert!(oracle.elements().iter().all(|e| e.value.is_finite()));
     for combination in combinations() {
         let plan = combination.plan::<f32>(&layer, |planner| planner).unwrap();
-        assert_eq!(
-            oracle.check(named("implicit-gemm"), Activation::None, &operands.run(&plan)),
-            Ok(()),
-            "{combination}"
-        );
+        assert_eq!(oracle.check(named("gemm"), Activation::None, &operands.run(&plan)), Ok(()), "{combination}");
     }
 }
 
@@ -282,7 +278,7 @@ fn weights_that_are_not_finite_are_summed_directly() {
             for combination in combinations() {
                 let plan = combination.plan::<T>(layer, |planner| planner).unwrap();
                 // The bound of direct sums holds, because nothing is transformed.
-                let difference = oracle.check(named("implicit-gemm"), Activation::None, &operands.run(&plan));
+                let difference = oracle.check(named("gemm"), Activation::None, &operands.run(&plan));
                 assert_eq!(difference, Ok(()), "{combination}, {}", T::DTYPE);
             }
         }
