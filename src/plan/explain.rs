@@ -31,6 +31,8 @@ use crate::units::{ByteCount, Count, Time};
 pub struct Explanation {
     pub(super) layer: String,
     pub(super) macs: u128,
+    /// Which taps are computed, if not all are.
+    pub(super) taps: Option<String>,
     pub(super) picked: Algorithm,
     /// The pick's estimated time on one core, in nanoseconds.
     pub(super) cost: f64,
@@ -117,6 +119,13 @@ impl Explanation {
         self.recipe.work.to_string()
     }
 
+    /// Which taps of the kernel are computed, as text; none if all are. The others see padding
+    /// alone.
+    #[must_use]
+    pub fn taps(&self) -> Option<&str> {
+        self.taps.as_deref()
+    }
+
     /// The machine that the plan was made for.
     #[must_use]
     pub fn machine(&self) -> &Machine {
@@ -174,6 +183,9 @@ impl Explanation {
     fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let recipe = &self.recipe;
         write!(f, "\n  {}", recipe.details)?;
+        if let Some(taps) = &self.taps {
+            write!(f, "\n  {taps}")?;
+        }
         write!(
             f,
             "\n  ISA {}, kernel {}, {} for {}",

@@ -11,7 +11,7 @@ use crate::units::Time;
 impl<T: Element> Plan<T> {
     /// What [`explain`](Plan::explain) keeps.
     pub(super) fn explained(&self) -> Explanation {
-        let (geometry, method) = (&self.at_once, &self.method);
+        let (geometry, method) = (&self.at_once, self.method());
         let (picked, cost) = (method.algorithm, method.cost);
         let why = if method.is_measured { ", which was measured to be faster" } else { "" };
         let verdict = |Estimate { algorithm, cost: estimate }: &Estimate| {
@@ -33,6 +33,14 @@ impl<T: Element> Plan<T> {
                 geometry.output_shape()
             ),
             macs: geometry.macs(),
+            taps: self.live.as_ref().map(|(taps, _)| {
+                format!(
+                    "only the taps {:?} meet input: {} multiply-adds; all are packed beside them, for other inputs, by {}",
+                    taps.ranges,
+                    taps.geometry.macs(),
+                    self.whole.algorithm
+                )
+            }),
             picked,
             cost,
             recipe: method.recipe.clone(),

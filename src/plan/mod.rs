@@ -5,6 +5,7 @@ mod by_name;
 mod cache;
 mod explain;
 mod explained;
+mod live;
 #[cfg(feature = "std")]
 mod measure;
 mod memory;
@@ -38,7 +39,8 @@ use crate::machine::Machine;
 use crate::units::Count;
 use crate::{Activation, Geometry};
 use explain::Estimate;
-use packed::{Format, Packing};
+use live::LiveTaps;
+use packed::{Format, Live, Packing, Parts};
 
 /// Nanoseconds, as estimated for one core, below which a run is not shared among threads: handing
 /// over would cost as much as it saves.
@@ -67,8 +69,10 @@ pub struct Plan<T: Element> {
     geometry: Geometry,
     /// The part of the batch that is computed at once: all images, or one of them.
     at_once: Geometry,
-    /// What is run if all weights are finite.
-    method: Method<T>,
+    /// The layer with all its taps: what every plan can pack.
+    whole: Method<T>,
+    /// What is run instead where some taps see padding alone.
+    live: Option<(LiveTaps, Method<T>)>,
     /// What is run instead where a weight is not finite. Made when it is asked for.
     exact: Once<Method<T>>,
     threads: usize,
@@ -111,19 +115,19 @@ impl<T: Element> Plan<T> {
     /// The algorithm.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
-        self.method.algorithm
+        self.method().algorithm
     }
 
     /// The instruction set of the kernels.
     #[must_use]
     pub fn isa(&self) -> Isa {
-        self.method.format.layer.isa
+        self.whole.format.layer.isa
     }
 
     /// The name of the micro-kernel that does most of the work.
     #[must_use]
     pub fn kernel(&self) -> &str {
-        self.method.recipe.kernel
+        self.method().recipe.kernel
     }
 
     /// The number of threads that the plan was made for, by
@@ -157,7 +161,7 @@ impl<T: Element> Plan<T> {
     /// [`Threads`](crate::ErrorKind::Threads) if there are more than the plan was made for, or
     /// none.
     pub fn threads_with(&self, threads: Threads<'_>) -> Result<usize, Error> {
-        self.slots(&self.method, threads)
+        self.slots(self.method(), threads)
     }
 
     /// The number of threads that a run by a method uses.
@@ -181,14 +185,15 @@ impl<T: Element> Plan<T> {
     /// ([`threads_with`](Self::threads_with)), and fails if it is given less.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
-        self.method.recipe.scratch.lines() * self.threads * size_of::<Line>()
+        self.method().recipe.scratch.lines() * self.threads * size_of::<Line>()
     }
 
     /// Bytes of the packed weights.
     #[must_use]
     pub fn packed_bytes(&self) -> usize {
-        let values = self.method.recipe.packed_len.saturating_add(self.geometry.out_channels);
-        values.saturating_mul(size_of::<T::Acc>())
+        let packed_len = |method: &Method<T>| method.recipe.packed_len.saturating_add(self.geometry.out_channels);
+        let live = self.live.as_ref().map_or(0, |(_, method)| packed_len(method));
+        packed_len(&self.whole).saturating_add(live).saturating_mul(size_of::<T::Acc>())
     }
 
     /// What was picked, and why each other candidate was not: in two lines of text, or as
@@ -205,7 +210,7 @@ impl<T: Element> Plan<T> {
     /// The first element that no task has, or two have.
     #[doc(hidden)]
     pub fn prove_tasks(&self) -> Result<(), String> {
-        let method = &self.method;
+        let method = self.method();
         split::prove(&*method.lowering, method.lowering.shape())
     }
 
@@ -219,12 +224,21 @@ impl<T: Element> Plan<T> {
     /// machine](Planner::machine) whose ISA this CPU lacks.
     pub fn pack(&self, w: &[T], bias: Option<&[T]>) -> Result<PackedWeights<T>, Error> {
         self.check_weights(w, bias)?;
-        let packing = |method: &Method<T>| {
+        let packing = |method: &Method<T>, w: &[T]| {
             Packing::new(&*method.lowering, &method.recipe, &method.format, w, self.bias_values(bias)?)
         };
-        let packed = packing(&self.method)?;
-        let packed = if packed.is_finite { packed } else { packing(self.exact())? };
-        Ok(packed.into())
+        let whole = packing(&self.whole, w)?;
+        if !whole.is_finite {
+            return Ok(Parts { whole: packing(self.exact(), w)?, live: None }.into());
+        }
+        let live = match &self.live {
+            Some((taps, method)) => {
+                let packing = packing(method, &taps.select(&self.at_once, w)?)?;
+                Some(Live { taps: taps.ranges.clone(), packing })
+            }
+            None => None,
+        };
+        Ok(Parts { whole, live }.into())
     }
 
     /// Checks that a run accepts these weights: their layer, the ISA and the layout must be those that
@@ -249,13 +263,18 @@ impl<T: Element> Plan<T> {
     /// # Errors
     /// [`PackedMismatch`](crate::ErrorKind::PackedMismatch), which names what differs.
     pub fn accepts(&self, packed: &PackedWeights<T>) -> Result<(), Error> {
-        let (op, packing, own) = (self.geometry.op, &packed.packing, &self.method.format);
-        if let Some(difference) = packing.format.layer.difference(&own.layer) {
+        let (op, format, own) = (self.geometry.op, &packed.parts.whole.format, &self.whole.format);
+        if let Some(difference) = format.layer.difference(&own.layer) {
             bail!(PackedMismatch, "{op}: {difference}");
         }
+        let reads_live = self.live.as_ref().is_none_or(|(taps, method)| {
+            let packed = packed.parts.live.as_ref();
+            packed.is_some_and(|packed| packed.taps == taps.ranges && packed.packing.format == method.format)
+        });
         // Nothing reads the weights for an empty Y, and the definition's loops read all that are not
         // finite.
-        if packing.format == *own || !packing.is_finite || self.geometry.output_len() == 0 {
+        let reads_any = self.geometry.output_len() == 0 || !packed.parts.whole.is_finite;
+        if reads_any || format == own && reads_live {
             return Ok(());
         }
         let (packed, needed) = (packed.layout(), self.explain().layout());
@@ -266,10 +285,15 @@ impl<T: Element> Plan<T> {
         )
     }
 
+    /// What is run if all weights are finite.
+    fn method(&self) -> &Method<T> {
+        self.live.as_ref().map_or(&self.whole, |(_, method)| method)
+    }
+
     /// What is run if a weight is not finite.
     fn exact(&self) -> &Method<T> {
-        if self.method.algorithm == Algorithm::NAIVE {
-            return &self.method;
+        if self.whole.algorithm == Algorithm::NAIVE {
+            return &self.whole;
         }
         self.exact.call_once(|| Method::exact(&self.at_once, &self.machine, self.threads, self.activation))
     }
@@ -277,8 +301,11 @@ impl<T: Element> Plan<T> {
     /// What is run on packed weights, and the part of them that it reads.
     fn method_for<'a>(&'a self, packed: &'a PackedWeights<T>) -> Result<(&'a Method<T>, &'a Packing<T>), Error> {
         self.accepts(packed)?;
-        let method = if packed.packing.is_finite { &self.method } else { self.exact() };
-        Ok((method, &packed.packing))
+        Ok(match (&self.live, &packed.parts.live) {
+            _ if !packed.parts.whole.is_finite => (self.exact(), &packed.parts.whole),
+            (Some((_, method)), Some(live)) => (method, &live.packing),
+            _ => (&self.whole, &packed.parts.whole),
+        })
     }
 
     /// Whether this CPU can run the kernels.

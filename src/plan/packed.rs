@@ -5,6 +5,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 use convoke_kernels::Isa;
 
@@ -154,6 +155,9 @@ impl<T: Element> Packing<T> {
 /// another layout, unless [`Planner::packed_for`](crate::Planner::packed_for) made them for these
 /// weights.
 ///
+/// If the plan that packed them leaves out taps that see padding alone, they hold two copies: the
+/// taps that it keeps, and all taps.
+///
 /// Where a weight is not finite, a plan of any algorithm packs W as it is, and runs the loops of the
 /// definition on it: that is right, and slow ([`layout`](Self::layout) says so).
 ///
@@ -173,12 +177,28 @@ impl<T: Element> Packing<T> {
 /// ```
 #[derive(Clone)]
 pub struct PackedWeights<T: Element> {
-    pub(crate) packing: Arc<Packing<T>>,
+    pub(crate) parts: Arc<Parts<T>>,
 }
 
-impl<T: Element> From<Packing<T>> for PackedWeights<T> {
-    fn from(packing: Packing<T>) -> Self {
-        Self { packing: Arc::new(packing) }
+/// What packed weights hold.
+pub(crate) struct Parts<T: Element> {
+    /// All taps.
+    pub(crate) whole: Packing<T>,
+    /// Only the taps that meet input at the size of X that they were packed for. None if all taps
+    /// do.
+    pub(crate) live: Option<Live<T>>,
+}
+
+/// The taps that meet input, packed.
+pub(crate) struct Live<T: Element> {
+    /// The taps of each spatial axis.
+    pub(crate) taps: Vec<Range<usize>>,
+    pub(crate) packing: Packing<T>,
+}
+
+impl<T: Element> From<Parts<T>> for PackedWeights<T> {
+    fn from(parts: Parts<T>) -> Self {
+        Self { parts: Arc::new(parts) }
     }
 }
 
@@ -187,8 +207,8 @@ impl<T: Element> PackedWeights<T> {
     /// it. It says so if a weight is not finite, because the loops of the definition run then.
     #[must_use]
     pub fn layout(&self) -> String {
-        let Packing { format: Format { layout, .. }, is_finite, .. } = &*self.packing;
-        match is_finite {
+        let layout = &self.parts.live.as_ref().map_or(&self.parts.whole, |live| &live.packing).format.layout;
+        match self.parts.whole.is_finite {
             true => format!("{layout}"),
             false => format!("{layout}, not all finite: run by the loops of the definition"),
         }
@@ -197,16 +217,17 @@ impl<T: Element> PackedWeights<T> {
     /// Bytes of memory that they take.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.packing.bytes()
+        self.parts.whole.bytes() + self.parts.live.as_ref().map_or(0, |live| live.packing.bytes())
     }
 }
 
 impl<T: Element> core::fmt::Debug for PackedWeights<T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("PackedWeights")
-            .field("format", &self.packing.format)
+            .field("format", &self.parts.whole.format)
+            .field("live", &self.parts.live.as_ref().map(|live| (&live.taps, &live.packing.format)))
             .field("bytes", &self.bytes())
-            .field("is_finite", &self.packing.is_finite)
+            .field("is_finite", &self.parts.whole.is_finite)
             .finish()
     }
 }

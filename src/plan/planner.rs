@@ -5,11 +5,13 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use convoke_kernels::isa::Absence;
 use spin::Once;
 
 use super::explain::Estimate;
+use super::live::LiveTaps;
 use super::packed::{Format, LayerOfWeights};
 use super::tune::TuningKey;
 use super::{Method, PackedWeights, Plan, Tuning};
@@ -86,10 +88,12 @@ impl Wish {
     }
 }
 
-/// What is known of weights that are packed.
+/// What is known of weights that are packed: their formats for all taps, and, where they were
+/// packed too, for the taps that meet input, with the ranges of those taps.
 #[derive(Debug, Clone)]
 struct PackedFor {
-    format: Format,
+    whole: Format,
+    live: Option<(Vec<Range<usize>>, Format)>,
     is_finite: bool,
 }
 
@@ -227,6 +231,9 @@ impl Planner {
     /// this first, and names what differs. Weights that are not all finite are run by `naive`, whatever
     /// is forced.
     ///
+    /// The plan that packed them may leave out taps that see padding alone. Where other taps do
+    /// here, the plan reads the weights of the whole kernel.
+    ///
     /// Winograd's weights keep the tiles that they were packed for. So weights that were packed under
     /// [`Accuracy::Fast`] have its errors also in plans of [`Accuracy::Standard`]; plans of
     /// [`Accuracy::Strict`] refuse them. A plan whose Y is empty packs weights for the naive loops:
@@ -247,8 +254,12 @@ impl Planner {
     /// # Ok(()) }
     /// ```
     pub fn packed_for<T: Element>(mut self, packed: &PackedWeights<T>) -> Self {
-        self.machine = self.machine.map(|machine| machine.with_isa(packed.packing.format.layer.isa));
-        self.packed = Some(PackedFor { format: packed.packing.format.clone(), is_finite: packed.packing.is_finite });
+        self.machine = self.machine.map(|machine| machine.with_isa(packed.parts.whole.format.layer.isa));
+        self.packed = Some(PackedFor {
+            whole: packed.parts.whole.format.clone(),
+            live: packed.parts.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone())),
+            is_finite: packed.parts.whole.is_finite,
+        });
         self
     }
 
@@ -276,8 +287,7 @@ impl Planner {
         }
         let machine = self.checked_machine(name)?;
         if let Some(packed) = &self.packed
-            && let Some(difference) =
-                packed.format.layer.difference(&LayerOfWeights::new::<T>(&geometry, machine.isa()))
+            && let Some(difference) = packed.whole.layer.difference(&LayerOfWeights::new::<T>(&geometry, machine.isa()))
         {
             bail!(PackedMismatch, "{name}: {difference}");
         }
@@ -287,13 +297,13 @@ impl Planner {
         };
         let layer = Layer { geometry: &at_once, machine };
         // Where Y is empty, nothing reads the weights: any layout will do.
-        let packed = self.packed.as_ref().filter(|_| geometry.output_len() > 0).map(|packed| &packed.format);
+        let packed = self.packed.as_ref().filter(|_| geometry.output_len() > 0);
         let error = |Refusal { kind, reason }| Error::new(kind, format!("{name}: {reason}"));
-        let method = self.pick::<T>(&layer, packed).map_err(|refusal| {
+        let picks = self.picks::<T>(&layer, packed).map_err(|refusal| {
             if packed.is_none() {
                 return error(refusal);
             }
-            match self.pick::<T>(&layer, None) {
+            match self.picks::<T>(&layer, None) {
                 // Other weights would serve.
                 Ok(_) => {
                     let reason = format!("{}: pack the weights again", refusal.reason);
@@ -302,26 +312,42 @@ impl Planner {
                 Err(refusal) => error(refusal),
             }
         })?;
-        Ok(Plan {
-            geometry,
-            method,
-            exact: Once::new(),
-            threads: self.threads,
-            activation: self.activation,
-            is_runnable: machine.isa().is_available(),
-            machine: machine.clone(),
-            explanation: Once::new(),
-            at_once,
-        })
+        Ok(self.finish(geometry, at_once, machine, picks))
     }
 
-    /// The pick without a limit of the workspace, if it keeps the limit, or else the one with it. So a
+    /// The picks without a limit of the workspace, if they keep the limit, or else those with it. So a
     /// limit that suffices changes nothing.
-    fn pick<T: Element>(&self, layer: &Layer<'_>, packed: Option<&Format>) -> Result<Method<T>, Refusal> {
-        match self.choose(layer, packed, usize::MAX) {
-            Ok(pick) if self.bytes(&pick.recipe) <= self.workspace_limit => Ok(pick),
-            _ => self.choose(layer, packed, self.workspace_limit),
+    fn picks<T: Element>(&self, layer: &Layer<'_>, packed: Option<&PackedFor>) -> Result<Picked<T>, Refusal> {
+        match self.picks_within(layer, packed, usize::MAX) {
+            Ok(picks) if self.bytes(&picks.run().recipe) <= self.workspace_limit => Ok(picks),
+            _ => self.picks_within(layer, packed, self.workspace_limit),
         }
+    }
+
+    fn picks_within<T: Element>(
+        &self,
+        layer: &Layer<'_>,
+        packed: Option<&PackedFor>,
+        limit: usize,
+    ) -> Result<Picked<T>, Refusal> {
+        let whole = self.choose(layer, packed.map(|packed| &packed.whole), limit)?;
+        // Where an algorithm is forced that cannot do without the other taps, or the weights were
+        // packed for others, all are computed.
+        let live = LiveTaps::new(layer.geometry).and_then(|taps| {
+            let layer = Layer { geometry: &taps.geometry, ..*layer };
+            let Some(packed) = packed else {
+                let pick = self.choose(&layer, None, limit).ok()?;
+                return (pick.cost() < whole.cost()).then_some((taps, pick));
+            };
+            let (_, format) = packed.live.as_ref().filter(|(ranges, _)| *ranges == taps.ranges)?;
+            // Where Y has a single position, its stride counts as 1.
+            if format.layer != LayerOfWeights::new::<T>(&taps.geometry, layer.machine.isa()) {
+                return None;
+            }
+            let pick = self.choose(&layer, Some(format), limit).ok()?;
+            Some((taps, pick))
+        });
+        Ok(Picked { whole, live })
     }
 
     /// The machine that plans are made for, if it can be had.
@@ -353,12 +379,7 @@ impl Planner {
 
     /// Takes the cheapest offer within a limit of the workspace, and builds it. If weights are packed
     /// already, it reads those.
-    fn choose<T: Element>(
-        &self,
-        layer: &Layer<'_>,
-        packed: Option<&Format>,
-        limit: usize,
-    ) -> Result<Method<T>, Refusal> {
+    fn choose<T: Element>(&self, layer: &Layer<'_>, packed: Option<&Format>, limit: usize) -> Result<Pick<T>, Refusal> {
         let &Layer { geometry, machine } = layer;
         let request = Request::<T> {
             geometry,
@@ -405,16 +426,9 @@ impl Planner {
             let reason = format!("the weights have {} values, the plan needs {}", format.len, recipe.packed_len);
             return Err(Refusal { kind: ErrorKind::PackedMismatch, reason });
         }
-        let Estimate { algorithm, cost: Ok(cost) } = estimates[index] else { unreachable!("the pick was offered") };
-        Ok(Method {
-            algorithm,
-            format: Format::new::<T>(geometry, machine.isa(), &recipe),
-            lowering: tasks(build(), &recipe, geometry),
-            cost,
-            is_measured: wish.prefers(algorithm),
-            recipe,
-            estimates,
-        })
+        let is_measured = wish.prefers(estimates[index].algorithm);
+        let lowering = tasks(build(), &recipe, geometry);
+        Ok(Pick { index, estimates, is_measured, recipe, lowering })
     }
 
     /// Asks all candidates.
@@ -469,6 +483,33 @@ impl Planner {
     fn bytes(&self, recipe: &Recipe) -> usize {
         recipe.scratch.lines().saturating_mul(size_of::<Line>()).saturating_mul(self.threads)
     }
+
+    fn finish<T: Element>(
+        &self,
+        geometry: Geometry,
+        at_once: Geometry,
+        machine: &Machine,
+        picks: Picked<T>,
+    ) -> Plan<T> {
+        let isa = machine.isa();
+        let whole = picks.whole.method(&at_once, isa);
+        let live = picks.live.map(|(taps, choice)| {
+            let method = choice.method(&taps.geometry, isa);
+            (taps, method)
+        });
+        Plan {
+            geometry,
+            at_once,
+            whole,
+            live,
+            exact: Once::new(),
+            threads: self.threads,
+            activation: self.activation,
+            is_runnable: isa.is_available(),
+            machine: machine.clone(),
+            explanation: Once::new(),
+        }
+    }
 }
 
 impl<T: Element> Method<T> {
@@ -520,6 +561,19 @@ struct Refusal {
     reason: String,
 }
 
+/// What is picked for all taps, and for those that meet input, if they are not all.
+struct Picked<T: Element> {
+    whole: Pick<T>,
+    live: Option<(LiveTaps, Pick<T>)>,
+}
+
+impl<T: Element> Picked<T> {
+    /// What a run will do.
+    fn run(&self) -> &Pick<T> {
+        self.live.as_ref().map_or(&self.whole, |(_, live)| live)
+    }
+}
+
 /// What the candidates answered.
 struct Answers<'a, T: Element> {
     /// One for each candidate of the operator, in their order.
@@ -528,4 +582,30 @@ struct Answers<'a, T: Element> {
     best: Option<(usize, Offer<'a, T>)>,
     /// The least bytes of workspace of the offers that exceed the limit.
     too_large: Option<usize>,
+}
+
+/// The pick among the candidates.
+struct Pick<T: Element> {
+    /// Its place in the list.
+    index: usize,
+    estimates: Vec<Estimate>,
+    /// Whether it was picked because a measurement says so.
+    is_measured: bool,
+    recipe: Recipe,
+    lowering: Tasks<dyn Lowering<T>>,
+}
+
+impl<T: Element> Pick<T> {
+    /// Estimated time on one core, in nanoseconds.
+    fn cost(&self) -> f64 {
+        *self.estimates[self.index].cost.as_ref().expect("the pick was offered")
+    }
+
+    /// The method; `geometry` is that of its request, as is the ISA.
+    fn method(self, geometry: &Geometry, isa: Isa) -> Method<T> {
+        let (algorithm, cost) = (self.estimates[self.index].algorithm, self.cost());
+        let Self { estimates, is_measured, recipe, lowering, .. } = self;
+        let format = Format::new::<T>(geometry, isa, &recipe);
+        Method { algorithm, format, lowering, recipe, cost, estimates, is_measured }
+    }
 }

@@ -7,7 +7,7 @@
 //! 16..20      version of this form, in the machine's order of bytes
 //! 20..24      bytes of the description
 //! 24..        the description (postcard), then zeros up to a multiple of 64
-//! then        the bias, then the values: each from a multiple of 64 on
+//! then        for each packing its bias, its values: each from a multiple of 64 on
 //! then        more, if a weight is not finite: memory that was made for another format
 //! ```
 //!
@@ -25,10 +25,11 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use bytemuck::Pod;
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::memory::{PackedMemory, SharedLines};
-use super::packed::{Format, Packing};
+use super::packed::{Format, Live, Packing, Parts as PackedParts};
 use super::{Method, PackedWeights, Plan};
 use crate::element::{Element, all_finite};
 use crate::error::{Error, bail};
@@ -50,20 +51,31 @@ const HEAD: usize = 24;
 /// Bytes of a line.
 const LINE: usize = size_of::<Line>();
 
-/// The description of weights in a format.
-fn encoded(format: &Format) -> Result<Vec<u8>, Error> {
-    let Ok(encoded) = postcard::to_allocvec(format) else {
-        bail!(OutOfMemory, "packed weights: the description of their layout cannot be allocated");
-    };
-    Ok(encoded)
+/// What is known of the weights, before their values.
+#[derive(PartialEq, Serialize, Deserialize)]
+struct Description {
+    whole: Format,
+    live: Option<(Vec<Range<usize>>, Format)>,
 }
 
-/// Bytes of weights in a format; saturates.
-fn saved_bytes<T: Element>(format: &Format) -> Result<usize, Error> {
-    let head = lines_for::<u8>(HEAD + encoded(format)?.len());
-    let bias = lines_for::<T::Acc>(format.layer.out_channels().unwrap_or(usize::MAX));
-    let lines = head.saturating_add(bias).saturating_add(lines_for::<T::Acc>(format.len));
-    Ok(lines.saturating_mul(LINE))
+impl Description {
+    fn encoded(&self) -> Result<Vec<u8>, Error> {
+        let Ok(encoded) = postcard::to_allocvec(self) else {
+            bail!(OutOfMemory, "packed weights: the description of their layout cannot be allocated");
+        };
+        Ok(encoded)
+    }
+
+    /// Bytes of weights with this description; saturates.
+    fn saved_bytes<T: Element>(&self) -> Result<usize, Error> {
+        let head = lines_for::<u8>(HEAD + self.encoded()?.len());
+        let formats = [Some(&self.whole), self.live.as_ref().map(|(_, format)| format)];
+        let lines = formats.into_iter().flatten().fold(head, |lines, format| {
+            let bias = lines_for::<T::Acc>(format.layer.out_channels().unwrap_or(usize::MAX));
+            lines.saturating_add(bias).saturating_add(lines_for::<T::Acc>(format.len))
+        });
+        Ok(lines.saturating_mul(LINE))
+    }
 }
 
 /// The parts behind a description that are not written yet.
@@ -74,8 +86,8 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// Fills bytes with zeros, writes what is before the values, but for the checksum, and returns the
     /// parts behind.
-    fn behind(format: &Format, bytes: &'a mut [u8]) -> Result<Self, Error> {
-        let encoded = encoded(format)?;
+    fn behind(description: &Description, bytes: &'a mut [u8]) -> Result<Self, Error> {
+        let encoded = description.encoded()?;
         bytes.fill(0);
         let (head, rest) = bytes.split_at_mut((HEAD + encoded.len()).next_multiple_of(LINE));
         head[..MAGIC.len()].copy_from_slice(&MAGIC);
@@ -114,7 +126,7 @@ impl<T: Element> Plan<T> {
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn pack_into_bytes(&self) -> Result<usize, Error> {
-        Ok(saved_bytes::<T>(&self.method.format)?.max(saved_bytes::<T>(&self.exact().format)?))
+        Ok(self.description().saved_bytes::<T>()?.max(self.exact_description().saved_bytes::<T>()?))
     }
 
     /// As [`pack`](Self::pack), into memory of the caller, which the weights keep and read. It may
@@ -180,17 +192,37 @@ impl<T: Element> Plan<T> {
             );
         }
         let bias = self.bias_values(bias)?;
-        let mut method = &self.method;
-        if !Parts::behind(&method.format, bytes)?.pack(method, w, &bias) {
-            method = self.exact();
-            Parts::behind(&method.format, bytes)?.pack(method, w, &bias);
+        let live = match &self.live {
+            Some((taps, method)) => Some((method, taps.select(&self.geometry, w)?)),
+            None => None,
+        };
+        let mut description = self.description();
+        let mut parts = Parts::behind(&description, bytes)?;
+        let mut is_finite = parts.pack(&self.whole, w, &bias);
+        if let Some((method, w)) = &live {
+            is_finite &= parts.pack(method, w, &bias);
+        }
+        if !is_finite {
+            description = self.exact_description();
+            Parts::behind(&description, bytes)?.pack(self.exact(), w, &bias);
         }
         seal(bytes);
         let packed = PackedWeights::from_shared(memory)?;
-        if packed.packing.format != method.format {
+        if packed.description() != description {
             bail!(InvalidPacked, "{op}: the memory for packed weights does not keep what is written");
         }
         Ok(packed)
+    }
+
+    /// The description of weights that the plan packs, if all are finite.
+    fn description(&self) -> Description {
+        let live = self.live.as_ref().map(|(taps, method)| (taps.ranges.clone(), method.format.clone()));
+        Description { whole: self.whole.format.clone(), live }
+    }
+
+    /// The description of weights that are not finite.
+    fn exact_description(&self) -> Description {
+        Description { whole: self.exact().format.clone(), live: None }
     }
 }
 
@@ -217,13 +249,16 @@ impl<T: Element> PackedWeights<T> {
     /// # Errors
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        let Packing { format, bias, .. } = &*self.packing;
-        let len = saved_bytes::<T>(format)?;
+        let packings = [Some(&self.parts.whole), self.parts.live.as_ref().map(|live| &live.packing)];
+        let description = self.description();
+        let len = description.saved_bytes::<T>()?;
         let mut bytes = reserved(len, format_args!("packed weights as {len} bytes"))?;
         bytes.resize(len, 0);
-        let mut parts = Parts::behind(format, &mut bytes)?;
-        parts.next(bias.len()).copy_from_slice(bias);
-        parts.next(format.len).copy_from_slice(self.packing.values());
+        let mut parts = Parts::behind(&description, &mut bytes)?;
+        for packing in packings.into_iter().flatten() {
+            parts.next(packing.bias.len()).copy_from_slice(&packing.bias);
+            parts.next(packing.format.len).copy_from_slice(packing.values());
+        }
         seal(&mut bytes);
         Ok(bytes)
     }
@@ -260,33 +295,47 @@ impl<T: Element> PackedWeights<T> {
         Self::read(bytes, |range| Ok(PackedMemory::Shared(SharedLines::new(owner.clone(), range))))
     }
 
+    fn description(&self) -> Description {
+        let live = self.parts.live.as_ref().map(|live| (live.taps.clone(), live.packing.format.clone()));
+        Description { whole: self.parts.whole.format.clone(), live }
+    }
+
     /// Reads weights whose values at some bytes become what `memory` returns.
     fn read(bytes: &[u8], memory: impl Fn(Range<usize>) -> Result<PackedMemory, Error>) -> Result<Self, Error> {
-        let (format, behind) = checked(bytes)?;
+        let (description, behind) = checked(bytes)?;
         let mut rest = Rest { passed: behind, bytes };
-        let layer = &format.layer;
-        if layer.dtype != T::DTYPE {
-            bail!(InvalidPacked, "packed weights: they are of {}, not of {}", layer.dtype, T::DTYPE);
-        }
-        if let Some(absence) = layer.isa.absence() {
-            bail!(InvalidPacked, "packed weights: they are for the ISA {}: {absence}", layer.isa);
-        }
-        let Some(channels) = layer.out_channels() else {
-            bail!(InvalidPacked, "packed weights: the shape {:?} is not that of a W", layer.weight_shape);
+        let mut packing = |format: Format| {
+            let layer = &format.layer;
+            if layer.dtype != T::DTYPE {
+                bail!(InvalidPacked, "packed weights: they are of {}, not of {}", layer.dtype, T::DTYPE);
+            }
+            if let Some(absence) = layer.isa.absence() {
+                bail!(InvalidPacked, "packed weights: they are for the ISA {}: {absence}", layer.isa);
+            }
+            let Some(channels) = layer.out_channels() else {
+                bail!(InvalidPacked, "packed weights: the shape {:?} is not that of a W", layer.weight_shape);
+            };
+            let bias = rest.values::<T::Acc>(channels)?;
+            let bias = copied(&bytes[bias])?;
+            let memory = memory(rest.lines(lines_for::<T::Acc>(format.len))?)?;
+            let mut packing = Packing { format, memory, bias, is_finite: false };
+            packing.is_finite = all_finite(packing.values());
+            if !packing.is_finite && packing.format.layout != WeightLayout::AsGiven {
+                let layout = &packing.format.layout;
+                bail!(InvalidPacked, "packed weights: not all are finite, and their layout is {layout}");
+            }
+            Ok(packing)
         };
-        let bias = copied(&bytes[rest.values::<T::Acc>(channels)?])?;
-        let memory = memory(rest.lines(lines_for::<T::Acc>(format.len))?)?;
-        let mut packing = Packing { format, memory, bias, is_finite: false };
-        packing.is_finite = all_finite(packing.values());
-        if !packing.is_finite && packing.format.layout != WeightLayout::AsGiven {
-            let layout = &packing.format.layout;
-            bail!(InvalidPacked, "packed weights: not all are finite, and their layout is {layout}");
-        }
-        if rest.passed != bytes.len() && packing.is_finite {
+        let whole = packing(description.whole)?;
+        let live = match description.live {
+            Some((taps, described)) => Some(Live { taps, packing: packing(described)? }),
+            None => None,
+        };
+        if rest.passed != bytes.len() && whole.is_finite {
             let (needed, len) = (rest.passed, bytes.len());
             bail!(InvalidPacked, "packed weights: {len} bytes, where their layout has {needed}");
         }
-        Ok(packing.into())
+        Ok(PackedParts { whole, live }.into())
     }
 }
 
@@ -299,8 +348,8 @@ fn copied<V: Pod>(bytes: &[u8]) -> Result<Vec<V>, Error> {
     Ok(values)
 }
 
-/// The format and where it ends, if the bytes are what was written.
-fn checked(bytes: &[u8]) -> Result<(Format, usize), Error> {
+/// The description and where it ends, if the bytes are what was written.
+fn checked(bytes: &[u8]) -> Result<(Description, usize), Error> {
     let len = bytes.len();
     let Some((head, body)) = bytes.split_at_checked(HEAD) else {
         bail!(InvalidPacked, "packed weights: {len} bytes are too few");
@@ -321,7 +370,7 @@ fn checked(bytes: &[u8]) -> Result<(Format, usize), Error> {
     }
     let described = number(20) as usize;
     match body.get(..described).map(postcard::take_from_bytes) {
-        Some(Ok((format, []))) => Ok((format, HEAD + described)),
+        Some(Ok((description, []))) => Ok((description, HEAD + described)),
         _ => bail!(InvalidPacked, "packed weights: their layout cannot be read"),
     }
 }

@@ -148,6 +148,18 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes
 }
 
+/// The second packing of a file, that of the taps that meet input, was not compared with the layer.
+/// As one of ConvTranspose, with fewer channels, it had a shorter bias than the run read.
+#[test]
+fn saved_weights_whose_second_operator_is_forged_are_not_read_beyond_their_bias() {
+    let layer = layer(Conv::new([4, 3, 3, 3]).pads([9; 4]).dilations([9, 9]), [1, 3, 5, 5]);
+    let saved = saved::<f32>(&layer, &Planner::new());
+    let runs = |bytes: &[u8]| runs::<f32>(&layer, Planner::new(), bytes);
+    assert!(runs(&saved));
+    assert!(!runs(&renamed(&saved, "Conv", "ConvTranspose", 0)));
+    assert!(runs(&renamed(&saved, "Conv", "ConvTranspose", 1)));
+}
+
 /// A lowering would leave out products of infinities with padding.
 #[test]
 fn values_that_are_not_finite_are_read_as_w_alone() {

@@ -70,6 +70,16 @@ fn a_limit_that_suffices_does_not_change_a_plan() {
     checked.unwrap();
 }
 
+/// The taps that meet input need less workspace than all taps, which are packed beside them.
+#[test]
+fn a_limit_counts_what_is_run_and_not_what_is_packed() {
+    let layer = layer(Conv::new([64, 64, 3, 3]).dilations([36, 36]).pads([36; 4]), [1, 64, 33, 33]);
+    let free = plan::<f32>(&Planner::new(), &layer).unwrap();
+    assert!(free.explain().taps().is_some());
+    check_limits::<f32>(&Planner::new(), &layer);
+    check_limits::<f32>(&Planner::new().threads(3), &layer);
+}
+
 /// Plans over weights that another planner has packed for `usual`. An error is `PackedMismatch` if, and
 /// only if, weights that are packed for this X would serve. Returns whether it was.
 fn must_pack_again<T: Scalar>(

@@ -135,6 +135,8 @@ fn weights_of_one_format_are_the_same_values() {
     for layer in layers() {
         let operands = Operands::<f32>::uniform(&layer.geometry(), 59);
         let plans = Combination::all().filter_map(|combination| combination.plan::<f32>(&layer, |planner| planner));
+        // Plans that leave out taps have them packed beside the whole.
+        let plans = plans.filter(|plan| plan.explain().taps().is_none());
         let all: Vec<_> = plans.map(|plan| (operands.pack(&plan), plan)).collect();
         for (packed, packing) in &all {
             for (other, plan) in all.iter().filter(|(_, plan)| plan.accepts(packed).is_ok()) {
@@ -191,7 +193,7 @@ fn saved_of(layer: &Layer) -> Vec<u8> {
     Operands::uniform(plan.geometry(), 52).pack(&plan).to_bytes().unwrap()
 }
 
-/// A layer of which most taps see padding alone.
+/// A layer of which most taps see padding alone, so that the taps are packed twice.
 fn layer_with_dead_taps() -> Layer {
     layer(Conv::new([4, 3, 3, 3]).pads([9; 4]).dilations([9, 9]), [1, 3, 5, 5])
 }

@@ -2,7 +2,7 @@
 //! the results.
 
 use crate::common::{ACTIVATIONS, Combination, Context, Layer, Operands, Oracle, is_short, layer};
-use convoke::{Activation, Algorithm, Conv, Planner, Threads};
+use convoke::{Activation, Algorithm, Conv, ErrorKind, Planner, Threads};
 use convoke_tools::data::Scalar;
 use convoke_tools::named;
 
@@ -97,7 +97,7 @@ fn a_weight_that_is_not_finite_is_seen_on_padding() {
 }
 
 #[test]
-fn weights_packed_where_some_taps_see_padding_alone_serve_other_sizes() {
+fn weights_packed_without_some_taps_serve_other_sizes() {
     let conv = Conv::new([20, 6, 3, 3]).dilations([4, 4]).pads([4; 4]);
     let inputs = [[1, 6, 3, 4], [2, 6, 1, 1], [1, 6, 4, 30], [1, 6, 9, 9], [1, 6, 40, 40]].map(|x_shape| {
         let geometry = conv.geometry(&x_shape).unwrap();
@@ -124,6 +124,38 @@ fn weights_packed_where_some_taps_see_padding_alone_serve_other_sizes() {
             }
         }
     }
+}
+
+#[test]
+fn weights_without_the_taps_that_a_plan_leaves_out_are_rejected() {
+    let conv = Conv::new([4, 4, 3, 3]).pads([1; 4]);
+    // The algorithm has the same panels and blocks for both sizes, on every ISA.
+    let planner = || Planner::new().algorithm(named("channel-gemm"));
+    let plan = |x_shape: &[usize]| planner().plan::<f32>(conv.clone(), x_shape).unwrap();
+    let (small, large) = (plan(&[1, 4, 3, 1]), plan(&[1, 4, 8, 8]));
+    let weights = |plan: &convoke::Plan<f32>| Operands::uniform(plan.geometry(), 1);
+    let packed = weights(&large).pack(&large);
+    let error = weights(&small).run_packed(&small, &packed, Threads::Serial).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PackedMismatch);
+    // A plan that is made for these weights takes all taps.
+    let planner = Planner::new().packed_for(&packed);
+    let whole = planner.plan::<f32>(conv.clone(), &[1, 4, 3, 1]).unwrap();
+    assert_eq!(whole.explain().taps(), None);
+    weights(&small).run_packed(&whole, &packed, Threads::Serial).unwrap();
+    // What it packs itself lacks the other plan's taps, too.
+    let error = weights(&small).run_packed(&small, &weights(&small).pack(&whole), Threads::Serial).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PackedMismatch);
+}
+
+#[test]
+fn a_layer_of_which_one_tap_meets_input_is_planned_as_1x1() {
+    let conv = Conv::new([256, 256, 3, 3]).dilations([36, 36]).pads([36; 4]);
+    let plan = Planner::new().plan::<f32>(conv, &[1, 256, 33, 33]).unwrap();
+    let explanation = format!("{:#}", plan.explain());
+    assert!(explanation.contains("only the taps [1..2, 1..2] meet input: 71368704 multiply-adds"), "{explanation}");
+    assert!(explanation.contains(plan.explain().taps().unwrap()), "{explanation}");
+    let weights = Operands::<f32>::uniform(plan.geometry(), 1).pack(&plan);
+    assert!(plan.packed_bytes() <= weights.bytes() && weights.bytes() < plan.packed_bytes() + 256, "{plan:?}");
 }
 
 #[test]

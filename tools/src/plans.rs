@@ -181,8 +181,9 @@ fn plan<T: Scalar>(
 /// Everything that a plan decides.
 fn decisions<T: Scalar>(plan: &Plan<T>) -> String {
     let explanation = plan.explain();
+    let taps = explanation.taps().map_or(String::new(), |taps| format!("; {taps}"));
     format!(
-        "{}: {}; kernel {}; weights {}, {} bytes; {} tasks, {} bytes each ({})",
+        "{}: {}; kernel {}; weights {}, {} bytes; {} tasks, {} bytes each ({}){taps}",
         explanation.picked(),
         explanation.details(),
         explanation.kernel(),
