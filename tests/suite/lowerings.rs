@@ -52,7 +52,7 @@ fn layers_for(algorithm: Algorithm) -> BoxedStrategy<Layer> {
         "grouped" => layers::grouped().boxed(),
         "upsample" => layers::upsample().boxed(),
         "channel-gemm" => prop_oneof![2 => layers::conv(), 1 => layers::covered(), 1 => layers::one_position()].boxed(),
-        "gemm" => prop_oneof![2 => layers::conv(), 1 => layers::pointwise()].boxed(),
+        "gemm" => prop_oneof![3 => layers::conv(), 1 => layers::pointwise()].boxed(),
         name if name == "transposed" || name.starts_with("col2im") => layers::conv_transpose().boxed(),
         _ => layers::conv().boxed(),
     }
@@ -307,5 +307,18 @@ fn rejections_are_for_the_documented_reasons() {
         let other = if op == Op::Conv { &transposed } else { &conv };
         assert!(rejects(other), "{combination} takes the other operator");
         assert!(rejects(&empty), "{combination} takes an empty output");
+    }
+}
+
+#[test]
+fn rejections_name_the_axis_that_is_in_the_way() {
+    let conv_transpose = || ConvTranspose::new([3, 4, 2, 2]);
+    for (operator, x_shape, axis) in [
+        (conv_transpose(), [1, 3, 1, 8], 1),
+        (conv_transpose().dilations([2, 1]), [1, 3, 1, 1], 0),
+        (conv_transpose().pads([0, 0, 0, 1]), [1, 3, 1, 1], 1),
+    ] {
+        let error = Planner::new().algorithm(named("channel-gemm")).plan::<f32>(operator, &x_shape).unwrap_err();
+        assert!(error.to_string().contains(&format!("axis {axis} ")), "{error}");
     }
 }

@@ -66,8 +66,7 @@ fn caches_of_other_sizes_are_blocked_for() {
     // The L1 cache bounds the blocks of K. Up to 1 MiB of the L2 cache bounds the sums of a block
     // of columns.
     let pointwise = blocking(named("gemm"), &Conv::new([256, 512, 1, 1]), [1, 512, 28, 28], "K in blocks");
-    let blocks =
-        |k: usize, columns: usize| format!("K in blocks of {k}, columns in {columns} parts, weights in 1 part");
+    let blocks = |k: usize, columns: usize| format!("K in blocks of {k}, {columns} slabs, weights in 1 part");
     assert_eq!(pointwise, [blocks(256, 4), blocks(256, 4), blocks(512, 4), blocks(256, 7)]);
 
     // Slabs are sized by the L2 cache.
