@@ -261,9 +261,10 @@ unsafe fn run_images<T: COf>(
         let (x, y) = unsafe { (x.values(i, x_len), y.memory(i, y_len)) };
         let run = match residual {
             Residual::None => Run::uninit(x, weights, y),
-            // SAFETY: as for X.
             Residual::Tensor(residual) => {
-                Run::uninit(x, weights, y).residual(Some(unsafe { residual.values(i, y_len) }))
+                // SAFETY: as for X.
+                let residual = unsafe { residual.values(i, y_len) };
+                Run::uninit(x, weights, y).residual(Some(residual))
             }
             Residual::Y => {
                 // SAFETY: the caller says that Y holds values, whose bits are all allowed.
