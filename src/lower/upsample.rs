@@ -3,8 +3,7 @@
 //!
 //! There is no GEMM: an output is a sum of few products (of 4 where the kernel is 4x4). Kernels
 //! read X where it lies, and write Y once, in whole vectors. Rows of X that are shorter than
-//! [`UpsampleKernel::LEAST_WIDTH`] are summed by the definition, and so is everything if a weight
-//! is not finite.
+//! [`UpsampleKernel::LEAST_WIDTH`] are left to [`naive`].
 //!
 //! A unit of work is a band of output rows of one channel of one image; with one thread, a band has
 //! all rows. A task's scratch holds the rows of X that a band sees, where X is of a 16-bit type,
@@ -16,10 +15,11 @@ use core::ops::{Range, RangeInclusive};
 
 use convoke_kernels::catalogue::upsample_kernels;
 use convoke_kernels::stream;
-use convoke_kernels::{Dest, Isa, Real, UpsampleInput, UpsampleKernel, UpsampleOutput, activation_kernel};
+use convoke_kernels::{Dest, Isa, UpsampleInput, UpsampleKernel, UpsampleOutput};
 
 use super::contract::{Answer, Build, Io, Lowering, Offer, Recipe, Request, last_axes};
 use super::layout::WeightLayout;
+use super::naive;
 use super::shares::TASKS_PER_THREAD;
 use super::sink::Finish;
 use crate::element::Element;
@@ -28,7 +28,7 @@ use crate::exec::split::{Patch, Split};
 use crate::exec::{Arena, Ledger, Line, Piece, share};
 use crate::machine::{Item, Machine, Work};
 use crate::units::Count;
-use crate::{Axis, Geometry, reference};
+use crate::{Axis, Geometry};
 
 /// Taps along each axis for which there are kernels.
 const TAPS: RangeInclusive<usize> = 2..=5;
@@ -85,6 +85,10 @@ pub(crate) fn accepts(geometry: &Geometry) -> Result<(), String> {
 pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usize) -> Answer<'a, T> {
     let geometry = request.geometry;
     let (h, w) = last_axes(geometry)?;
+    if w.input < UpsampleKernel::<T::Acc>::LEAST_WIDTH {
+        // Such rows are not worth kernels, but packed weights have to serve every size.
+        return naive::offer(request);
+    }
     let serves = |k: &&UpsampleKernel<T::Acc>| k.stride() == h.stride && k.kernel() == (h.kernel, w.kernel);
     let kernel = upsample_kernels::<T::Acc>(request.isa())
         .iter()
@@ -100,9 +104,6 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         return Err(alloc::format!("rows of X and of the output exceed {MOST_BYTES} bytes"));
     }
     let (seen, sums) = (scratch.book("rows of X", seen), scratch.book("sums", sums));
-    // Shorter rows are not worth kernels, but weights that are packed for this algorithm have to
-    // serve every size.
-    let is_short = w.input < UpsampleKernel::<T::Acc>::LEAST_WIDTH;
     let recipe = Recipe {
         kernel: kernel.name(),
         details: alloc::format!(
@@ -116,15 +117,11 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>, most_bytes: usi
         packed_len: geometry.weight_len(),
         tasks: bands.tasks,
         scratch,
-        work: if is_short {
-            request.machine.work(Item::NaiveFmas, geometry.macs() as f64)
-        } else {
-            bands.work(request.machine, (&h, &w), kernel.lanes(), finish.is_direct())
-        },
+        work: bands.work(request.machine, (&h, &w), kernel.lanes()),
     };
     let build: Build<'a, T> = Box::new(move || {
         let (geometry, isa) = (geometry.clone(), request.isa());
-        Box::new(Upsample { geometry, isa, finish, kernel, h, w, is_short, bands, seen, sums })
+        Box::new(Upsample { geometry, isa, finish, kernel, h, w, bands, seen, sums })
     });
     Ok(Offer { recipe, build })
 }
@@ -161,13 +158,12 @@ impl UpsampleBands {
     }
 
     /// What all tasks take.
-    fn work(&self, machine: &Machine, (h, w): (&Axis, &Axis), lanes: usize, is_direct: bool) -> Work {
+    fn work(&self, machine: &Machine, (h, w): (&Axis, &Axis), lanes: usize) -> Work {
         // A step makes the phases of rows, of a pair of vectors each.
         let steps = (h.output + h.pad_begin % h.stride).div_ceil(h.stride) * w.output.div_ceil(2 * lanes);
-        let stores = if is_direct { 1.0 } else { machine.prices().upsample_staged };
         let step = machine.work(Item::ArithmeticCycles, (h.kernel * w.kernel) as f64 / machine.fmas_per_cycle)
-            + machine.work(Item::UpsampledPairs, stores * h.stride as f64);
-        let channel = step * steps as f64 + machine.work(Item::UpsampledBands, self.count as f64);
+            + machine.work(Item::StoredVectors, 2.0 * h.stride as f64);
+        let channel = step * steps as f64 + machine.work(Item::KernelCalls, self.count as f64);
         channel * self.channels as f64 + machine.work(Item::Tasks, 1.0)
     }
 }
@@ -179,8 +175,6 @@ struct Upsample<T: Element> {
     kernel: &'static UpsampleKernel<T::Acc>,
     h: Axis,
     w: Axis,
-    /// Whether rows of X are too short for the kernel.
-    is_short: bool,
     bands: UpsampleBands,
     /// The rows of X that a band sees, and its sums.
     seen: Piece<T::Acc>,
@@ -236,20 +230,15 @@ impl<T: Element> Upsample<T> {
         {
             return;
         }
-        // The rows of X that the band sees: the kernel gets no others.
+        // X is of a 16-bit type. The rows that the band sees are converted: the kernel gets no others.
         let top = (output.row / h.stride).saturating_sub(rows_before(h)).min(h.input);
         let end = ((output.row + rows.len() - 1) / h.stride + 1).clamp(top, h.input);
         output.row -= top * h.stride;
         for (i, plane) in planes.enumerate() {
             let x = &io.x[plane * spatial..][top * w.input..end * w.input];
-            let x = match T::as_acc(x) {
-                Some(x) => x,
-                None => {
-                    stream::widen(self.isa, x, &mut seen[..x.len()]);
-                    &seen[..x.len()]
-                }
-            };
-            let input = self.input(1, x, end - top, &weights[i * taps..(i + 1) * taps]);
+            let seen = &mut seen[..x.len()];
+            stream::widen(self.isa, x, seen);
+            let input = self.input(1, seen, end - top, &weights[i * taps..(i + 1) * taps]);
             let sums = &mut sums[..rows.len() * w.output];
             let epilogue = sink.staging(&io.bias[first + i..=first + i]);
             self.kernel.run(&input, &mut Dest::from_slice(sums), &output, &epilogue);
@@ -260,22 +249,6 @@ impl<T: Element> Upsample<T> {
     /// What a call reads: the first `height` rows of `planes` channels, from `x` on.
     fn input<'a>(&self, planes: usize, x: &'a [T::Acc], height: usize, w: &'a [T::Acc]) -> UpsampleInput<'a, T::Acc> {
         UpsampleInput { planes, x, x_plane: self.geometry.input_spatial(), height, width: self.w.input, w }
-    }
-
-    /// Computes outputs by the definition. Kernels cannot if rows are short, or if a weight is not
-    /// finite: they multiply taps that have no input by zero.
-    fn define(&self, io: &Io<'_, T>, planes: Range<usize>, rows: Range<usize>) {
-        let activation = activation_kernel(Isa::Portable, self.finish.activation().to_f64());
-        for plane in planes {
-            let bias = io.bias[plane % self.geometry.out_channels].to_f64();
-            let first = plane * self.geometry.output_spatial();
-            for index in first + rows.start * self.w.output..first + rows.end * self.w.output {
-                let x = |at: usize| io.x[at].to_acc().to_f64();
-                let sum = reference::sum(&self.geometry, index, bias, x, |at| io.weights[at].to_f64());
-                let residual = io.residual_at(index).to_f64();
-                io.y.write(index, T::round_from_f64(activation.apply(sum.value + residual)));
-            }
-        }
     }
 }
 
@@ -317,11 +290,7 @@ impl<T: Element> Lowering<T> for Upsample<T> {
         let mut arena = Arena::new(scratch);
         let (seen, sums) = (arena.get(self.seen), arena.get(self.sums));
         for (planes, rows) in self.parts(task) {
-            if self.is_short || !io.is_finite {
-                self.define(io, planes, rows);
-            } else {
-                self.planes(io, planes, rows, [&mut *seen, &mut *sums]);
-            }
+            self.planes(io, planes, rows, [&mut *seen, &mut *sums]);
         }
     }
 }

@@ -8,8 +8,8 @@
 //!
 //! A unit of work is a run of positions of one group of one image, in blocks that stay in the L1
 //! cache. K is ordered by taps along W, then channels, then taps along H. A task's scratch holds
-//! the unit's planes, where X is strided or of a 16-bit type, a converted channel, where it is both,
-//! and the sums of a panel of output channels, where kernels cannot store into Y.
+//! the unit's planes, where X is strided or of a 16-bit type, and the sums of a panel of output
+//! channels, where kernels cannot store into Y.
 
 mod lowering;
 mod plan;
@@ -20,7 +20,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use convoke_kernels::FlatTaps;
-use convoke_kernels::catalogue::{depthwise_kernels, grouped_kernels};
+use convoke_kernels::catalogue::grouped_kernels;
 
 use self::lowering::Grouped;
 use self::plan::{GroupedBlocks, GroupedPanels, GroupedTiles};
@@ -104,7 +104,7 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
     let lanes = kernels.first().ok_or_else(|| String::from("no kernels for this instruction set"))?.lanes();
     let (h, w) = last_axes(geometry)?;
     let too_large = || String::from("X is too large");
-    let planes = GroupedPlanes::new(&h, &w, lanes).ok_or_else(too_large)?;
+    let planes = GroupedPlanes::new(&h, &w).ok_or_else(too_large)?;
     let taps = planes.taps(inputs, lanes).ok_or_else(too_large)?;
     let tiles = GroupedTiles { machine, kernels, steps: taps.steps() as f64 };
     let heights = heights(request, &tiles, geometry.output_spatial().div_ceil(lanes))?;
@@ -116,16 +116,14 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
 
     let mut scratch = Ledger::default();
     let copy = scratch.book::<T::Acc>("planes", if is_copied { inputs * planes.pitch } else { 0 });
-    let widened = if T::DIRECT || !planes.is_strided() { 0 } else { geometry.input_spatial() };
-    let widened = scratch.book::<T::Acc>("converted rows", widened);
     let sums = if finish.is_direct() { 0 } else { panels.tallest().saturating_mul(blocks.vectors * lanes) };
     let sums = scratch.book::<T::Acc>("sums", sums);
-    if copy.len().max(widened.len()).max(sums.len()).saturating_mul(size_of::<T::Acc>()) > MOST_BYTES {
+    if copy.len().max(sums.len()).saturating_mul(size_of::<T::Acc>()) > MOST_BYTES {
         return Err(String::from("the planes are too large"));
     }
     let kernel = panels.kernel(blocks.count == 1);
-    let copies = if is_copied { planes.work(machine, lanes) * inputs as f64 } else { Work::default() };
-    let group_work = panels.work * sums_factor(request, &planes, &taps, blocks.all_vectors()) + copies;
+    let copies = if is_copied { planes.work(machine, inputs) } else { Work::default() };
+    let group_work = panels.work * sums_factor(request, &taps, blocks.all_vectors()) + copies;
     let recipe = Recipe {
         kernel,
         details: alloc::format!(
@@ -143,14 +141,12 @@ pub(crate) fn offer<'a, T: Element>(request: &'a Request<'a, T>) -> Answer<'a, T
             geometry: geometry.clone(),
             isa: request.isa(),
             finish,
-            copy_kernels: depthwise_kernels::<T::Acc>(request.isa()),
             planes,
             taps,
             lanes,
             panels: panels.panels,
             blocks,
             copy,
-            widened,
             sums,
         })
     });
@@ -175,12 +171,7 @@ fn heights<T: Element>(
 }
 
 /// How much longer the sums of a group, of `vectors` vectors of positions, take than their tiles
-/// alone. Near the border of a plane, loads have masks. With strides, planes of many channels are
-/// written before any of them is read.
-fn sums_factor<T: Element>(request: &Request<'_, T>, planes: &GroupedPlanes, taps: &FlatTaps, vectors: usize) -> f64 {
-    let (geometry, prices) = (request.geometry, request.machine.prices());
-    let has_many_channels = geometry.in_channels_per_group() >= prices.grouped_strided_channels;
-    let is_written_first = planes.is_strided() && geometry.group > 1 && has_many_channels;
-    let border = 1.0 + prices.grouped_border * taps.border() as f64 / vectors as f64;
-    prices.grouped * border * if is_written_first { prices.grouped_strided } else { 1.0 }
+/// alone. Near the border of a plane, loads have masks.
+fn sums_factor<T: Element>(request: &Request<'_, T>, taps: &FlatTaps, vectors: usize) -> f64 {
+    1.0 + request.machine.prices().grouped_border * taps.border() as f64 / vectors as f64
 }

@@ -10,6 +10,7 @@ use convoke_kernels::{GroupedKernel, Real};
 use crate::element::Element;
 use crate::exec::share;
 use crate::lower::contract::Request;
+use crate::lower::engine::RowPanels;
 use crate::lower::shares::TASKS_PER_THREAD;
 use crate::machine::{Item, Machine, Work};
 
@@ -149,47 +150,24 @@ pub(super) struct GroupedTiles<'a, A: Real> {
 impl<A: Real> GroupedTiles<'_, A> {
     fn tile_work(&self, kernel: &GroupedKernel<A>) -> Work {
         let machine = self.machine;
-        let load_slots = kernel.nrv() as f64 * machine.prices().grouped_loads + kernel.mr() as f64;
+        let load_slots = kernel.nrv() as f64 * machine.crossing_slots::<A>(kernel.lanes()) + kernel.mr() as f64;
         let step = machine.longest_cycles(kernel.fmas() as f64, load_slots, machine.fma_latency_cycles);
         machine.work(Item::ArithmeticCycles, step * self.steps)
-            + machine.work(Item::GroupedVectors, (kernel.mr() * kernel.nrv()) as f64)
-            + machine.work(Item::GroupedTiles, 1.0)
+            + machine.work(Item::StoredVectors, (kernel.mr() * kernel.nrv()) as f64)
     }
 
-    /// The cheapest tiles of `height` rows that cover `vectors` vectors, and what they take. None
-    /// if there is no kernel of that height.
+    /// Tiles of `height` rows that cover `vectors` vectors, as few as possible and of nearly equal
+    /// widths, and what they take. None if there is no kernel of that height.
     fn cover(&self, height: usize, vectors: usize) -> Option<(Vec<TileRun<A>>, Work)> {
-        let kernels: Vec<_> = self.kernels.iter().filter(|kernel| kernel.mr() == height).collect();
-        let works: Vec<_> = kernels.iter().map(|kernel| self.tile_work(kernel)).collect();
-        let costs: Vec<_> = works.iter().map(Work::cycles).collect();
-        let cost_of_a_vector = |i: &usize| costs[*i] / kernels[*i].nrv() as f64;
-        let bulk = (0..kernels.len()).min_by(|a, b| cost_of_a_vector(a).total_cmp(&cost_of_a_vector(b)))?;
-        // The first tiles have the width that is cheapest for a vector. The rest has the vectors of
-        // about `width` such tiles, and is covered by the cheapest combination of widths.
-        let width = kernels[bulk].nrv();
-        let many = (vectors / width).saturating_sub(width);
-        let rest = vectors - many * width;
-        // For each number of vectors, the least cost, and the width that is taken last.
-        let mut least: Vec<(f64, usize)> = vec![(0.0, 0)];
-        for n in 1..=rest {
-            let with = |i: usize| (least[n.saturating_sub(kernels[i].nrv())].0 + costs[i], i);
-            least.push((0..kernels.len()).map(with).min_by(|a, b| a.0.total_cmp(&b.0))?);
-        }
-        let mut counts = vec![0; kernels.len()];
-        counts[bulk] = many;
-        let mut left = rest;
-        while left > 0 {
-            counts[least[left].1] += 1;
-            left = left.saturating_sub(kernels[least[left].1].nrv());
-        }
-        let (mut runs, mut work, mut first) = (Vec::new(), Work::default(), 0);
-        for ((kernel, tile_work), tiles) in kernels.into_iter().zip(works).zip(counts).filter(|(_, tiles)| *tiles > 0) {
-            // Without any one of the tiles, the others would not reach the end. So the last tile
-            // begins before the end, though it may reach beyond it.
-            let covered = (tiles * kernel.nrv()).min(vectors - first);
-            runs.push(TileRun { kernel, first, vectors: covered });
-            first += covered;
-            work += tile_work * tiles as f64;
+        let kernels = || self.kernels.iter().filter(|kernel| kernel.mr() == height);
+        let widths = RowPanels::new(vectors, kernels().map(GroupedKernel::nrv).max()?);
+        let (mut runs, mut work) = (Vec::new(), Work::default());
+        for same in widths.runs(&(0..widths.count())).into_iter().filter(|same| !same.is_empty()) {
+            let (first, width) = (widths.start(same.start), widths.height(same.start));
+            let kernel = kernels().filter(|kernel| kernel.nrv() >= width).min_by_key(|kernel| kernel.nrv())?;
+            let vectors = same.len() * width;
+            work += self.tile_work(kernel) * vectors.div_ceil(kernel.nrv()) as f64;
+            runs.push(TileRun { kernel, first, vectors });
         }
         work += self.machine.work(Item::KernelCalls, runs.len() as f64);
         Some((runs, work))
